@@ -1,0 +1,1 @@
+"""The bench: workloads, measurement, records and sweeps under one protocol for every training method."""

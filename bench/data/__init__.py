@@ -1,0 +1,1 @@
+"""Text corpora and tokenisation for the workloads."""

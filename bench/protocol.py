@@ -1,0 +1,121 @@
+"""The two protocols of the bench: what a training method and a workload must offer.
+
+Typing is structural: a class fits when it has these members; it need not import this module. That is how
+``comera`` and ``baselines`` stay below the bench.
+
+A method lives in one module (``baselines/<name>.py``, or ``comera.training`` for CoMERA) which offers
+
+* ``Settings``: a frozen dataclass of the method's own hyperparameters, every field with a default;
+* ``VARIANTS``: a tuple of variant names, the default first;
+* ``build(settings, variant) -> Method``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal, Protocol
+
+import torch
+from torch import nn
+
+#: What ``after_step`` did to the model. After ``"shapes"`` a captured graph must be taken again.
+Change = Literal["nothing", "values", "shapes"]
+
+#: How much of a step may be captured as one device graph.
+CaptureScope = Literal["whole_step", "forward_backward", "none"]
+
+#: What a weight does in the model; the workload names it, the method decides what to do with it.
+Role = Literal["attention", "feed_forward", "classifier", "embedding"]
+
+#: The roles of linear weights: the ones every rival acts on.
+LINEAR_ROLES: tuple[Role, ...] = ("attention", "feed_forward", "classifier")
+
+Batch = dict[str, torch.Tensor]
+
+
+class CellView(Protocol):
+    """The part of a cell that a method may look at before anything is built."""
+
+    @property
+    def batch_size(self) -> int: ...
+    @property
+    def sequence_length(self) -> int: ...
+    @property
+    def precision(self) -> str: ...
+    @property
+    def device(self) -> str: ...
+
+
+class RareEvent(Protocol):
+    """Work that falls due every ``period_steps`` steps, too rare to be seen in a median.
+
+    ``run(model, optimizer)`` performs it once, at its full cost, on the current gradients. The bench times it apart
+    and amortises it; steps on which it is due (``step % period_steps == offset_steps``, steps counted from 0) are left
+    out of the step samples.
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def period_steps(self) -> int: ...
+    @property
+    def offset_steps(self) -> int: ...
+    @property
+    def run(self) -> Callable[[nn.Module, torch.optim.Optimizer], None]: ...
+
+
+class Method(Protocol):
+    """One arm of a comparison."""
+
+    @property
+    def capture(self) -> CaptureScope: ...
+
+    @property
+    def capture_reason(self) -> str:
+        """Why less than the whole step can be captured; empty when it can."""
+        ...
+
+    def unsupported(self, cell: CellView) -> str | None:
+        """Return why this method cannot run ``cell``, or None. Asked before anything is built."""
+        ...
+
+    def adapt(self, model: nn.Module, targets: Mapping[str, Role]) -> nn.Module:
+        """Turn the dense ``model`` into the one this method trains (in place where it can) and return it."""
+        ...
+
+    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer: ...
+
+    def objective(self, task_loss: torch.Tensor, model: nn.Module) -> torch.Tensor: ...
+
+    def after_step(self, model: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> Change:
+        """Called after optimizer step number ``step`` (from 0)."""
+        ...
+
+    def rare_events(self) -> list[RareEvent]: ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the method itself must remember beyond model and optimizer: tensors and JSON values only."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
+
+    def stored_size(self, model: nn.Module) -> int:
+        """Bytes needed to store the trained model for use."""
+        ...
+
+
+class Workload(Protocol):
+    """A model, its data and its loss. ``build`` returns the dense model; methods adapt it."""
+
+    #: None for micro workloads, which have no epoch.
+    examples_per_epoch: int | None
+
+    def build(self) -> nn.Module: ...
+
+    def targets(self) -> dict[str, Role]: ...
+
+    def batches(self, split: str, batch_size: int, seed: int, static: bool) -> Iterator[Batch]: ...
+
+    def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor: ...
+
+    def evaluate(self, model: nn.Module) -> dict[str, float]: ...

@@ -1,0 +1,195 @@
+"""Records: one JSON file per finished cell, written whole or not at all.
+
+A record is flat and typed; its columns are part of the project's interface (``COLUMNS``). Raw samples ride inside
+the same file under ``samples``. Everything that draws or judges reads records through this module, which therefore
+imports neither torch nor Hydra.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, get_type_hints
+
+#: Raise when the meaning of a column changes. Readers refuse records that are newer than they are.
+SCHEMA_VERSION = 1
+
+STATUSES = ("ok", "oom", "timeout", "diverged", "unsupported", "error")
+
+
+class RecordError(ValueError):
+    """A record file that cannot be read; the message is one sentence naming file and reason."""
+
+
+@dataclass(kw_only=True)
+class Record:
+    """The outcome of one cell. Times in milliseconds or seconds and sizes in MiB, as the column names say.
+
+    Columns that were not measured are None, never zero.
+    """
+
+    schema_version: int = SCHEMA_VERSION
+    cell_id: str
+    code_id: str
+    recorded_at: str  # ISO 8601, UTC
+    experiment: str
+    workload: str
+    dataset: str
+    data_hash: str
+    method: str
+    variant: str
+    ratio: float | None = None
+    measure: str  # "run": measured on the device; "predict": computed without it
+    batch_size: int
+    sequence_length: int
+    precision: str
+    cuda_graph: bool
+    compile: bool
+    seed: int
+    status: str
+    message: str = ""
+
+    step_time_median_ms: float | None = None
+    step_time_p20_ms: float | None = None
+    step_time_p80_ms: float | None = None
+    steps_measured: int | None = None
+    compile_time_s: float | None = None
+    rare_time_ms: float | None = None
+    rare_period_steps: int | None = None
+    epoch_time_s: float | None = None
+    calibration_drift: float | None = None
+    pairing: str = ""  # arms that were timed block by block together share this name
+
+    predicted_for: str = ""  # "cpu" or "cuda"
+    peak_memory_predicted_mib: float | None = None
+    predicted_parameters_mib: float | None = None
+    predicted_gradients_mib: float | None = None
+    predicted_optimizer_mib: float | None = None
+    predicted_activations_mib: float | None = None
+    predicted_temporaries_mib: float | None = None
+    saved_for_backward_mib: float | None = None
+    peak_memory_allocated_mib: float | None = None
+    peak_memory_reserved_mib: float | None = None
+    flops_per_step: int | None = None
+    parameters: int | None = None
+    stored_mib: float | None = None
+
+    device: str  # what the machine calls itself, e.g. "AMD EPYC, 2 threads"
+    driver: str = ""
+    threads: int
+    torch_version: str
+    library_versions: str = ""  # "hydra-core 1.3.8, peft 0.21.2, …"
+    git_commit: str
+    git_dirty: bool
+    config_json: str
+
+    #: Per-sample rows: {"block": int, "ms": [..], "calibration_ms": float, "disturbed": bool}; rare events likewise.
+    samples: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.status not in STATUSES:
+            raise RecordError(f"status is {self.status!r}; allowed: {', '.join(STATUSES)}.")
+        if self.measure not in ("run", "predict"):
+            raise RecordError(f"measure is {self.measure!r}; allowed: run, predict.")
+
+    @property
+    def arm(self) -> str:
+        """The method, with its variant where that is not the default: ``low_rank:linear``."""
+        return f"{self.method}:{self.variant}" if self.variant else self.method
+
+
+#: The tidy table's columns, in order (``samples`` stays in the JSON file).
+COLUMNS: tuple[str, ...] = tuple(f.name for f in dataclasses.fields(Record) if f.name != "samples")
+
+_TYPES = get_type_hints(Record)
+_FIELDS = {f.name: f for f in dataclasses.fields(Record)}
+
+
+def _fits(value: Any, annotation: Any) -> bool:
+    allowed = getattr(annotation, "__args__", (annotation,)) if "|" in str(annotation) else (annotation,)
+    for kind in allowed:
+        kind = getattr(kind, "__origin__", kind)
+        if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
+            return True
+        if kind is int and isinstance(value, bool):
+            continue
+        if isinstance(kind, type) and isinstance(value, kind):
+            return True
+    return False
+
+
+def device_folder(device: str) -> str:
+    """A folder name for a device: ``"AMD EPYC, 2 threads"`` becomes ``amd-epyc-2-threads``."""
+    return re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-") or "unknown"
+
+
+def path_of(record: Record, root: Path) -> Path:
+    """Where a record lies below ``root`` (``results/local`` or ``results/reference``)."""
+    return root / record.experiment / device_folder(record.device) / f"{record.cell_id}.json"
+
+
+def write(records: Iterable[Record], root: Path) -> list[Path]:
+    """Write records below ``root``; each file appears whole or not at all, also when the process is killed.
+
+    All contents reach the disk before the first rename, so that arms timed together are also kept together.
+    """
+    staged: list[tuple[str, Path]] = []
+    for record in records:
+        target = path_of(record, root)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=".", suffix=".partial")
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            json.dump(dataclasses.asdict(record), file, indent=1, allow_nan=False)
+            file.write("\n")
+            file.flush()
+            os.fsync(file.fileno())
+        staged.append((temporary, target))
+    for temporary, target in staged:
+        os.replace(temporary, target)
+    return [target for _, target in staged]
+
+
+def read(path: Path) -> Record:
+    """Read one record file.
+
+    Raises:
+        RecordError: not JSON, a newer schema, an unknown or missing column, or a value of the wrong type.
+    """
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise RecordError(f"{path}: not a readable JSON record ({error}).") from None
+    if not isinstance(raw, dict):
+        raise RecordError(f"{path}: a record is a JSON object, this is a {type(raw).__name__}.")
+    version = raw.get("schema_version")
+    if not isinstance(version, int) or isinstance(version, bool):
+        raise RecordError(f"{path}: schema_version is {version!r}; a whole number is expected.")
+    if version > SCHEMA_VERSION:
+        raise RecordError(
+            f"{path}: schema_version is {version}, this program reads up to {SCHEMA_VERSION}; update the program."
+        )
+    unknown = sorted(set(raw) - set(_FIELDS))
+    if unknown:
+        raise RecordError(f"{path}: unknown column {unknown[0]!r}.")
+    for name, spec in _FIELDS.items():
+        if name not in raw:
+            if spec.default is dataclasses.MISSING and spec.default_factory is dataclasses.MISSING:
+                raise RecordError(f"{path}: column {name!r} is missing.")
+        elif not _fits(raw[name], _TYPES[name]):
+            raise RecordError(f"{path}: column {name!r} holds {raw[name]!r}, expected {spec.type}.")
+    try:
+        return Record(**raw)
+    except RecordError as error:
+        raise RecordError(f"{path}: {error}") from None
+
+
+def read_all(root: Path, experiment: str | None = None) -> list[Record]:
+    """Read every record below ``root``, sorted by path, so that the same files give the same list."""
+    folder = root / experiment if experiment else root
+    return [read(path) for path in sorted(folder.glob("**/*.json")) if not path.name.startswith(".")]

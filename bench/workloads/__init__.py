@@ -1,0 +1,1 @@
+"""Models and data on which methods are compared."""

@@ -1,0 +1,307 @@
+"""Tensor trains as lists of cores: shapes, counting, to a matrix, from a matrix (TT-SVD), rounding.
+
+Two formats (METHOD.md, Formats; CoMERA, section 3):
+
+* **TT** for a matrix ``W`` of shape (N, M): ``2d`` cores of shape (R[i-1], mode[i], R[i]), the ``d`` input modes first.
+* **TTM** for a table of shape (V, D): ``d`` cores of shape (R[i-1], v[i], c[i], R[i]); rows are padded to ``Πv``.
+
+The outer ranks are 1. Ranks named ``ranks`` are those of the inner bonds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from comera.modes import check_modes, check_ranks
+
+
+@dataclass(frozen=True)
+class TTShape:
+    """Modes and ranks of a TT matrix, checked, with everything derived from them.
+
+    Args:
+        in_features, out_features: N and M.
+        in_modes, out_modes: ``d`` modes each, products N and M.
+        ranks: ``2d - 1`` inner ranks, or one integer as a cap.
+
+    Raises:
+        ValueError: see :func:`comera.modes.check_modes` and :func:`comera.modes.check_ranks`; also when the two sides
+            have different numbers of modes, since the number of TT cores must be even.
+
+    Example:
+        >>> TTShape(768, 768, (12, 8, 8), (8, 8, 12), 30).parameter_count
+        20448
+    """
+
+    in_features: int
+    out_features: int
+    in_modes: tuple[int, ...]
+    out_modes: tuple[int, ...]
+    ranks: tuple[int, ...]
+    half: int = field(init=False)
+    core_shapes: tuple[tuple[int, int, int], ...] = field(init=False, repr=False)
+    core_sizes: tuple[int, ...] = field(init=False, repr=False)
+    parameter_count: int = field(init=False)
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        in_modes: Sequence[int],
+        out_modes: Sequence[int],
+        ranks: int | Sequence[int],
+    ) -> None:
+        in_modes = check_modes("in_modes", in_modes, in_features)
+        out_modes = check_modes("out_modes", out_modes, out_features)
+        if len(in_modes) != len(out_modes):
+            raise ValueError(
+                f"in_modes has {len(in_modes)} modes and out_modes {len(out_modes)}, {len(in_modes) + len(out_modes)} "
+                "TT cores in all; give both the same number, so that the number of cores is even and splits in half."
+            )
+        modes = in_modes + out_modes
+        ranks = check_ranks(ranks, modes)
+        ends = (1, *ranks, 1)
+        shapes = tuple((ends[i], mode, ends[i + 1]) for i, mode in enumerate(modes))
+        values = {
+            "in_features": in_features,
+            "out_features": out_features,
+            "in_modes": in_modes,
+            "out_modes": out_modes,
+            "ranks": ranks,
+            "half": len(in_modes),
+            "core_shapes": shapes,
+            "core_sizes": tuple(math.prod(shape) for shape in shapes),
+            "parameter_count": sum(math.prod(shape) for shape in shapes),
+        }
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+
+@dataclass(frozen=True)
+class TTMShape:
+    """Modes and ranks of a TTM table, checked, with everything derived from them.
+
+    Args:
+        num_embeddings, embedding_dim: V and D.
+        row_modes: ``d`` modes with a product of at least V (rows are padded).
+        column_modes: ``d`` modes with product D.
+        ranks: ``d - 1`` inner ranks, or one integer as a cap.
+
+    Example:
+        >>> shape = TTMShape(30522, 768, (16, 20, 10, 10), (4, 4, 8, 6), 32)
+        >>> shape.padded_rows, shape.parameter_count
+        (32000, 167808)
+    """
+
+    num_embeddings: int
+    embedding_dim: int
+    row_modes: tuple[int, ...]
+    column_modes: tuple[int, ...]
+    ranks: tuple[int, ...]
+    half: int = field(init=False)
+    padded_rows: int = field(init=False)
+    core_shapes: tuple[tuple[int, int, int, int], ...] = field(init=False, repr=False)
+    core_sizes: tuple[int, ...] = field(init=False, repr=False)
+    parameter_count: int = field(init=False)
+
+    def __init__(
+        self,
+        num_embeddings: int,
+        embedding_dim: int,
+        row_modes: Sequence[int],
+        column_modes: Sequence[int],
+        ranks: int | Sequence[int],
+    ) -> None:
+        row_modes = tuple(int(mode) for mode in row_modes)
+        padded_rows = math.prod(row_modes)
+        row_modes = check_modes("row_modes", row_modes, padded_rows)
+        if padded_rows < num_embeddings:
+            raise ValueError(
+                f"row_modes={row_modes} multiply to {padded_rows}, fewer than num_embeddings={num_embeddings}; "
+                "their product must reach it."
+            )
+        column_modes = check_modes("column_modes", column_modes, embedding_dim)
+        if len(row_modes) != len(column_modes) or len(row_modes) < 2:
+            raise ValueError(
+                f"row_modes has {len(row_modes)} modes and column_modes {len(column_modes)}; "
+                "both need the same number, 2 or more."
+            )
+        ranks = check_ranks(ranks, [v * c for v, c in zip(row_modes, column_modes, strict=True)])
+        ends = (1, *ranks, 1)
+        shapes = tuple(
+            (ends[i], v, c, ends[i + 1]) for i, (v, c) in enumerate(zip(row_modes, column_modes, strict=True))
+        )
+        values = {
+            "num_embeddings": num_embeddings,
+            "embedding_dim": embedding_dim,
+            "row_modes": row_modes,
+            "column_modes": column_modes,
+            "ranks": ranks,
+            "half": len(row_modes) // 2,
+            "padded_rows": padded_rows,
+            "core_shapes": shapes,
+            "core_sizes": tuple(math.prod(shape) for shape in shapes),
+            "parameter_count": sum(math.prod(shape) for shape in shapes),
+        }
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+
+def unpack_cores(packed: torch.Tensor, shape: TTShape | TTMShape) -> list[torch.Tensor]:
+    """Views of the cores inside one packed vector, in order."""
+    return [
+        flat.view(core_shape)
+        for flat, core_shape in zip(packed.split(shape.core_sizes), shape.core_shapes, strict=True)
+    ]
+
+
+def pack_cores(cores: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Lay cores one behind the other in a vector; the inverse of :func:`unpack_cores`."""
+    return torch.cat([core.reshape(-1) for core in cores])
+
+
+def contract_chain(cores: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Contract cores of shape (R[i-1], mode[i], R[i]) into the full tensor of shape (mode[1], …, mode[k]).
+
+    The plain left-to-right product: the oracle for every faster form in this library.
+    """
+    result = cores[0].reshape(-1, cores[0].shape[-1])
+    for core in cores[1:]:
+        result = (result @ core.reshape(core.shape[0], -1)).reshape(-1, core.shape[-1])
+    return result.reshape([core.shape[1] for core in cores])
+
+
+def tt_to_matrix(cores: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The (N, M) matrix that TT cores stand for.
+
+    Example:
+        >>> a, b = torch.ones(1, 3, 2), torch.ones(2, 4, 1)
+        >>> tt_to_matrix([a, b])[0, 0]
+        tensor(2.)
+    """
+    half = len(cores) // 2
+    rows = math.prod(core.shape[1] for core in cores[:half])
+    return contract_chain(cores).reshape(rows, -1)
+
+
+def ttm_to_matrix(cores: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The (Πv, Πc) table that TTM cores of shape (R[i-1], v[i], c[i], R[i]) stand for, padded rows included."""
+    order = len(cores)
+    full = contract_chain([core.flatten(1, 2) for core in cores])
+    full = full.reshape([size for core in cores for size in core.shape[1:3]])
+    rows_then_columns = [*range(0, 2 * order, 2), *range(1, 2 * order, 2)]
+    rows = math.prod(core.shape[1] for core in cores)
+    return full.permute(rows_then_columns).reshape(rows, -1)
+
+
+@dataclass(frozen=True)
+class Decomposition:
+    """Cores from a TT-SVD, and the Frobenius error of the whole that the discarded singular values guarantee."""
+
+    cores: list[torch.Tensor]
+    error_bound: float
+
+
+def tt_svd(tensor: torch.Tensor, ranks: Sequence[int]) -> Decomposition:
+    """Decompose a tensor into TT cores of shape (R[i-1], mode[i], R[i]) by successive truncated SVDs.
+
+    The error in Frobenius norm is at most the root of the sum of all discarded squared singular values
+    (Oseledets, "Tensor-Train Decomposition", SIAM J. Sci. Comput. 33, 2011, Theorem 2.2), which is at most
+    sqrt(order - 1) times the error of the best approximation of these ranks.
+
+    A bond of rank 0 yields the zero tensor. Where the numerical rank is smaller than the wanted one, cores are padded
+    with zeros, so that shapes are always the wanted ones.
+
+    Args:
+        tensor: of shape (mode[1], …, mode[k]).
+        ranks: k - 1 inner ranks.
+    """
+    modes = tensor.shape
+    cores: list[torch.Tensor] = []
+    discarded = 0.0
+    left_rank = 1
+    remainder = tensor
+    for mode, rank in zip(modes[:-1], ranks, strict=True):
+        unfolding = remainder.reshape(left_rank * mode, -1) if left_rank else remainder.new_zeros(0, 0)
+        u, s, vh = torch.linalg.svd(unfolding, full_matrices=False)
+        kept = min(rank, len(s))
+        discarded += float(s[kept:].square().sum())
+        core = unfolding.new_zeros(left_rank * mode, rank)
+        core[:, :kept] = u[:, :kept]
+        cores.append(core.reshape(left_rank, mode, rank))
+        remainder = unfolding.new_zeros(rank, vh.shape[1])
+        remainder[:kept] = s[:kept, None] * vh[:kept]
+        left_rank = rank
+    last = remainder.reshape(left_rank, modes[-1], 1) if left_rank else tensor.new_zeros(0, modes[-1], 1)
+    return Decomposition([*cores, last], math.sqrt(discarded))
+
+
+def tt_from_matrix(matrix: torch.Tensor, shape: TTShape) -> Decomposition:
+    """TT-SVD of a matrix (N, M) into the modes and ranks of ``shape``.
+
+    Raises:
+        ValueError: the matrix is not N × M.
+    """
+    expected = (shape.in_features, shape.out_features)
+    if tuple(matrix.shape) != expected:
+        raise ValueError(f"matrix has shape {tuple(matrix.shape)}; expected {expected}.")
+    return tt_svd(matrix.reshape(shape.in_modes + shape.out_modes), shape.ranks)
+
+
+def ttm_from_matrix(table: torch.Tensor, shape: TTMShape) -> Decomposition:
+    """TT-SVD of a table (V, D) into TTM cores (R[i-1], v[i], c[i], R[i]); padded rows are zero.
+
+    Raises:
+        ValueError: the table is not V × D.
+    """
+    expected = (shape.num_embeddings, shape.embedding_dim)
+    if tuple(table.shape) != expected:
+        raise ValueError(f"table has shape {tuple(table.shape)}; expected {expected}.")
+    order = len(shape.row_modes)
+    padded = table.new_zeros(shape.padded_rows, shape.embedding_dim)
+    padded[: shape.num_embeddings] = table
+    full = padded.reshape(shape.row_modes + shape.column_modes)
+    full = full.permute([axis for i in range(order) for axis in (i, order + i)])
+    pairs = [v * c for v, c in zip(shape.row_modes, shape.column_modes, strict=True)]
+    decomposition = tt_svd(full.reshape(pairs), shape.ranks)
+    cores = [core.reshape(target) for core, target in zip(decomposition.cores, shape.core_shapes, strict=True)]
+    return Decomposition(cores, decomposition.error_bound)
+
+
+def tt_round(cores: Sequence[torch.Tensor], ranks: int | Sequence[int]) -> Decomposition:
+    """Lower the ranks of a chain of cores (R[i-1], mode[i], R[i]) without forming the full tensor.
+
+    Orthogonalises from right to left, then truncates from left to right (Oseledets 2011, Algorithm 2).
+
+    Args:
+        cores: the chain; TTM cores are given with row and column modes flattened together.
+        ranks: wanted inner ranks, or one integer as a cap; none may exceed the present rank (a cap is clipped to it).
+    """
+    present = [core.shape[2] for core in cores[:-1]]
+    wanted = [min(ranks, rank) for rank in present] if isinstance(ranks, int) else list(ranks)
+    for bond, (new, old) in enumerate(zip(wanted, present, strict=True), start=1):
+        if not 0 <= new <= old:
+            raise ValueError(f"ranks={tuple(wanted)}: bond {bond} has rank {old}; rounding allows 0 to {old}.")
+    work = [core.clone() for core in cores]
+    for i in range(len(work) - 1, 0, -1):
+        rank, mode, right = work[i].shape
+        q, r = torch.linalg.qr(work[i].reshape(rank, mode * right).T)
+        work[i] = q.T.reshape(-1, mode, right)
+        work[i - 1] = work[i - 1] @ r.T
+    discarded = 0.0
+    for i, rank in enumerate(wanted):
+        left, mode, right = work[i].shape
+        u, s, vh = torch.linalg.svd(work[i].reshape(left * mode, right), full_matrices=False)
+        kept = min(rank, len(s))
+        discarded += float(s[kept:].square().sum())
+        core = work[i].new_zeros(left * mode, rank)
+        core[:, :kept] = u[:, :kept]
+        carry = work[i].new_zeros(rank, right)
+        carry[:kept] = s[:kept, None] * vh[:kept]
+        work[i] = core.reshape(left, mode, rank)
+        work[i + 1] = torch.tensordot(carry, work[i + 1], dims=1)
+    return Decomposition(work, math.sqrt(discarded))

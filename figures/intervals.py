@@ -1,0 +1,118 @@
+"""Percentile bootstrap intervals over blocks: of a mean, of a paired ratio, of an unpaired ratio.
+
+A block is one round in which every arm had its turn, so blocks, not steps, are what repeats independently. The seed is
+fixed and values are sorted before they are drawn from, so the same blocks give the same interval in any order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+SEED = 0
+RESAMPLES = 4000
+CONFIDENCE = 0.95
+
+Array = NDArray[np.float64]
+Statistic = Callable[[Array], Array]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A value with its interval; ``low`` and ``high`` are None where fewer than two blocks stand behind it."""
+
+    value: float
+    low: float | None
+    high: float | None
+    blocks: int  # the fewest blocks on either side of a ratio; 0 for a computed value that does not vary
+    paired: bool | None = None  # None where nothing is compared
+
+    @classmethod
+    def exact(cls, value: float) -> Estimate:
+        """A computed value that does not vary, such as a predicted size."""
+        return cls(value, value, value, 0)
+
+
+def _mean(samples: Array) -> Array:
+    return np.asarray(np.mean(samples, axis=-1))
+
+
+def _median(samples: Array) -> Array:
+    return np.asarray(np.median(samples, axis=-1))
+
+
+def _positive(values: Sequence[float], what: str) -> Array:
+    array = np.sort(np.asarray(values, dtype=np.float64))
+    if array.size == 0:
+        raise ValueError(f"{what}: no block to estimate from.")
+    if not np.all(np.isfinite(array)) or array[0] <= 0:
+        raise ValueError(f"{what}: block values must be finite and above zero.")
+    return array
+
+
+def _resampled(values: Array, statistic: Statistic, generator: np.random.Generator) -> Array:
+    drawn = generator.integers(0, values.size, size=(RESAMPLES, values.size))
+    return statistic(values[drawn])
+
+
+def _percentiles(distribution: Array) -> tuple[float, float]:
+    tail = (1 - CONFIDENCE) / 2
+    low, high = np.quantile(distribution, [tail, 1 - tail])
+    return float(low), float(high)
+
+
+def mean_interval(values: Sequence[float]) -> Estimate:
+    """The mean over blocks with its interval.
+
+    >>> mean_interval([2.0, 2.0, 2.0])
+    Estimate(value=2.0, low=2.0, high=2.0, blocks=3, paired=None)
+    """
+    array = _positive(values, "mean")
+    value = float(_mean(array))
+    if array.size < 2:
+        return Estimate(value, None, None, 1)
+    low, high = _percentiles(_resampled(array, _mean, np.random.default_rng(SEED)))
+    return Estimate(value, low, high, array.size)
+
+
+def paired_ratio(numerator: Mapping[int, float], denominator: Mapping[int, float]) -> Estimate:
+    """The median over common blocks of the per-block ratio, with its interval.
+
+    Args:
+        numerator, denominator: block number to that block's value; only blocks found in both count.
+
+    Raises:
+        ValueError: no common block, or a value that is not above zero.
+    """
+    common = sorted(set(numerator) & set(denominator))
+    above = [numerator[block] for block in common]
+    below = [denominator[block] for block in common]
+    _positive(above, "numerator of a paired ratio")
+    _positive(below, "denominator of a paired ratio")
+    ratios = _positive([a / b for a, b in zip(above, below, strict=True)], "paired ratio")
+    value = float(_median(ratios))
+    if ratios.size < 2:
+        return Estimate(value, None, None, 1, paired=True)
+    low, high = _percentiles(_resampled(ratios, _median, np.random.default_rng(SEED)))
+    return Estimate(value, low, high, ratios.size, paired=True)
+
+
+def unpaired_ratio(numerator: Sequence[float], denominator: Sequence[float]) -> Estimate:
+    """The ratio of the two medians over blocks; each side is resampled on its own.
+
+    Raises:
+        ValueError: a side without blocks, or a value that is not above zero.
+    """
+    above = _positive(numerator, "numerator of an unpaired ratio")
+    below = _positive(denominator, "denominator of an unpaired ratio")
+    value = float(_median(above) / _median(below))
+    blocks = min(above.size, below.size)
+    if blocks < 2:
+        return Estimate(value, None, None, blocks, paired=False)
+    generator = np.random.default_rng(SEED)
+    distribution = _resampled(above, _median, generator) / _resampled(below, _median, generator)
+    low, high = _percentiles(distribution)
+    return Estimate(value, low, high, blocks, paired=False)
