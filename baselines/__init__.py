@@ -1,0 +1,11 @@
+"""Rival training methods, one file each, all under the same protocol.
+
+To add a rival, write one file ``baselines/<name>.py`` that offers three things:
+
+* ``Settings``: a frozen dataclass of the rival's hyperparameters, every field with a default and checked when built;
+* ``VARIANTS``: a tuple of variant names, the default first (``("",)`` when there is only one);
+* ``build(settings, variant) -> Arm``: the arm; subclass :class:`baselines._arm.Arm` and override what differs.
+
+This package imports nothing: ``import baselines.galore`` costs torch alone, and heavy packages are loaded by the arm
+that needs them, when it needs them.
+"""

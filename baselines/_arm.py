@@ -1,0 +1,231 @@
+"""What all rivals share: the arm with its default hooks, the checks of settings and targets, the optimizer.
+
+A target is a module named by the workload together with its role. Rivals act on the linear ones (``attention``,
+``feed_forward``, ``classifier``); only a method that also compresses the word embedding looks at ``embedding``.
+"""
+
+from __future__ import annotations
+
+import abc
+import logging
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import torch
+from torch import nn
+
+Change = Literal["nothing", "values", "shapes"]
+CaptureScope = Literal["whole_step", "forward_backward", "none"]
+
+#: The roles that linear weights have.
+LINEAR_ROLES = ("attention", "feed_forward", "classifier")
+EMBEDDING_ROLE = "embedding"
+
+
+class CellView(Protocol):
+    """What an arm looks at before anything is built."""
+
+    @property
+    def batch_size(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class RareEvent:
+    """Work that falls due on steps with ``step % period_steps == offset_steps``, steps counted from 0.
+
+    ``run(model, optimizer)`` performs it once at its full cost.
+    """
+
+    name: str
+    period_steps: int
+    offset_steps: int
+    run: Callable[[nn.Module, torch.optim.Optimizer], None]
+
+
+class Arm(abc.ABC):
+    """One rival in a comparison: the dense method unless a hook is overridden.
+
+    Example:
+        >>> from baselines import dense
+        >>> model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 2))
+        >>> arm = dense.build(dense.Settings(), "")
+        >>> model = arm.adapt(model, {"0": "classifier"})
+        >>> optimizer = arm.optimizer(model)
+        >>> arm.objective(model(torch.ones(1, 4)).sum(), model).backward()
+        >>> optimizer.step()
+        >>> arm.after_step(model, optimizer, step=0)
+        'nothing'
+        >>> arm.stored_size(model)  # (4·4 + 4 + 4·2 + 2) float32 numbers
+        120
+    """
+
+    capture: CaptureScope = "whole_step"
+    #: Why less than the whole step can be captured; empty when it can.
+    capture_reason: str = ""
+
+    def unsupported(self, cell: CellView) -> str | None:  # noqa: ARG002 (the protocol names it)
+        """Return why this arm cannot run ``cell``, or None."""
+        return None
+
+    def adapt(self, model: nn.Module, targets: Mapping[str, str]) -> nn.Module:
+        """Turn the dense ``model`` into the one this arm trains, in place, and return it.
+
+        Raises:
+            ValueError: when a target is not in the model, or is not the kind of module that its role asks for.
+        """
+        check_targets(model, targets)
+        return model
+
+    @abc.abstractmethod
+    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        """The optimizer of the adapted ``model``."""
+
+    def objective(self, task_loss: torch.Tensor, model: nn.Module) -> torch.Tensor:  # noqa: ARG002
+        """What is differentiated; rivals add nothing to the task's loss."""
+        return task_loss
+
+    def after_step(self, model: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> Change:  # noqa: ARG002
+        """Called after optimizer step number ``step`` (from 0); says what it did to the model."""
+        return "nothing"
+
+    def rare_events(self) -> list[RareEvent]:
+        """Work too rare to be seen in a median step."""
+        return []
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the arm must remember beyond model and optimizer."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore :meth:`state_dict`; the rivals here remember nothing.
+
+        Raises:
+            ValueError: when ``state`` holds anything.
+        """
+        if state:
+            raise ValueError(f"the state of {type(self).__name__} is always empty, but {sorted(state)} was given.")
+
+    def stored_size(self, model: nn.Module) -> int:
+        """Bytes needed to store the trained model for use: all parameters and persistent buffers."""
+        return stored_bytes(model.state_dict().values())
+
+
+def check_count(field: str, value: object) -> None:
+    """Raise ValueError unless ``value`` is a whole number from 1 up."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"{field} is {value!r}; allowed are whole numbers from 1 up.")
+
+
+def check_positive(field: str, value: object) -> None:
+    """Raise ValueError unless ``value`` is a finite number above 0."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not math.isfinite(value) or value <= 0:  # type: ignore[arg-type, operator]
+        raise ValueError(f"{field} is {value!r}; allowed are finite numbers above 0.")
+
+
+def check_flag(field: str, value: object) -> None:
+    """Raise ValueError unless ``value`` is True or False."""
+    if not isinstance(value, bool):
+        raise ValueError(f"{field} is {value!r}; allowed are True and False.")
+
+
+def check_variant(method: str, variant: str, variants: tuple[str, ...]) -> None:
+    """Raise ValueError unless ``variant`` is one of ``variants``."""
+    if variant not in variants:
+        allowed = ", ".join(repr(name) for name in variants)
+        raise ValueError(f"{method}: variant is {variant!r}; allowed are: {allowed}.")
+
+
+def check_targets(model: nn.Module, targets: Mapping[str, str]) -> None:
+    """Raise ValueError unless every target is in ``model`` and is the kind of module that its role asks for."""
+    modules = dict(model.named_modules(remove_duplicate=False))
+    for name, role in targets.items():
+        if role not in (*LINEAR_ROLES, EMBEDDING_ROLE):
+            allowed = ", ".join((*LINEAR_ROLES, EMBEDDING_ROLE))
+            raise ValueError(f"the role of target {name!r} is {role!r}; allowed are: {allowed}.")
+        if not name or name not in modules:
+            raise ValueError(f"target {name!r} is not in the model; name one of its submodules.")
+        wanted = nn.Embedding if role == EMBEDDING_ROLE else nn.Linear
+        if not isinstance(modules[name], wanted):
+            kind = type(modules[name]).__name__
+            raise ValueError(f"target {name!r} is a {kind}; its role {role!r} allows nn.{wanted.__name__} only.")
+
+
+def linear_targets(model: nn.Module, targets: Mapping[str, str]) -> dict[str, nn.Linear]:
+    """The checked linear targets of ``model`` by name, in the order of ``targets``."""
+    check_targets(model, targets)
+    found = {name: model.get_submodule(name) for name, role in targets.items() if role in LINEAR_ROLES}
+    return {name: module for name, module in found.items() if isinstance(module, nn.Linear)}
+
+
+def embedding_targets(model: nn.Module, targets: Mapping[str, str]) -> dict[str, nn.Embedding]:
+    """The checked embedding targets of ``model`` by name, in the order of ``targets``."""
+    check_targets(model, targets)
+    found = {name: model.get_submodule(name) for name, role in targets.items() if role == EMBEDDING_ROLE}
+    return {name: module for name, module in found.items() if isinstance(module, nn.Embedding)}
+
+
+def replace_module(model: nn.Module, name: str, module: nn.Module) -> None:
+    """Put ``module`` in the place of the submodule called ``name``, in the same mode (training or evaluation)."""
+    parent_name, _, leaf = name.rpartition(".")
+    module.train(model.get_submodule(name).training)
+    setattr(model.get_submodule(parent_name), leaf, module)
+
+
+def parameters_apart(model: nn.Module, apart: Iterable[nn.Parameter]) -> list[nn.Parameter]:
+    """The trainable parameters of ``model`` other than those in ``apart``, each once."""
+    left_out = {id(parameter) for parameter in apart}
+    return [p for p in model.parameters() if p.requires_grad and id(p) not in left_out]
+
+
+def fused_adamw(*groups: tuple[Iterable[nn.Parameter], float]) -> torch.optim.AdamW:
+    """The optimizer of every arm: fused AdamW without weight decay, one parameter group per ``(parameters, lr)``.
+
+    Its step count lives on the device, so a step on a CUDA device can be captured in a graph.
+
+    Example:
+        >>> weight = nn.Parameter(torch.ones(1))
+        >>> optimizer = fused_adamw(([weight], 0.1))
+        >>> (3 * weight).sum().backward()
+        >>> optimizer.step()  # Adam's first step has the length of the rate
+        >>> round(weight.item(), 4)
+        0.9
+    """
+    pairs = [(list(parameters), lr) for parameters, lr in groups]
+    listed = [{"params": parameters, "lr": lr} for parameters, lr in pairs]
+    on_cuda = any(parameter.is_cuda for parameters, _ in pairs for parameter in parameters)
+    optimizer = torch.optim.AdamW(listed, weight_decay=0.0, fused=True, capturable=on_cuda)
+    # Capturable and fused costs nothing outside a capture, so torch's advice against it would be noise.
+    optimizer._warned_capturable_if_run_uncaptured = True
+    return optimizer
+
+
+@contextmanager
+def quiet_import() -> Iterator[None]:
+    """Import packages that bring bitsandbytes along without its note about 4-bit kernels, which nothing here uses."""
+    chatter = logging.getLogger("bitsandbytes")
+    level = chatter.level
+    chatter.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        chatter.setLevel(level)
+
+
+def stored_bytes(tensors: Iterable[torch.Tensor]) -> int:
+    """Bytes of ``tensors``; storage that several of them share counts once.
+
+    Example:
+        >>> table = torch.zeros(5, 2)
+        >>> stored_bytes([table, table.t(), torch.zeros(3)])
+        52
+    """
+    seen: dict[int, tuple[int, int]] = {}
+    for tensor in tensors:
+        storage = tensor.untyped_storage()
+        _, used = seen.get(storage._cdata, (0, 0))
+        seen[storage._cdata] = (storage.nbytes(), used + tensor.numel() * tensor.element_size())
+    return sum(min(held, used) for held, used in seen.values())

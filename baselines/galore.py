@@ -1,0 +1,280 @@
+"""GaLore: gradients of the linear weights are projected to low rank, so Adam's moments are small.
+
+Source: arXiv 2403.03507, run by its own package, galore-torch 1.0. A weight of shape (M, N) gets an orthogonal matrix
+from the SVD of its gradient, (R, N) where M ≥ N and (M, R) where M < N, renewed every ``update_gap`` steps. Its moments
+have the shape of the projected gradient, (M, R) or (R, N); Adam's direction is projected back and scaled.
+
+What is ours: one optimizer joins the package's AdamW (projected weights) with torch's fused AdamW (all other
+parameters), saves its state as tensors and JSON values, and keeps projection matrices at their own size. The package
+leaves each as a view into its full SVD factor, which would hold N·min(M, N) numbers instead of R·N.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from baselines._arm import (
+    Arm,
+    RareEvent,
+    check_count,
+    check_positive,
+    check_variant,
+    fused_adamw,
+    linear_targets,
+    parameters_apart,
+    quiet_import,
+)
+
+VARIANTS = ("",)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Hyperparameters of GaLore.
+
+    Args:
+        rank: rank of the projected gradients (paper: 128).
+        update_gap: steps between two renewals of the projection matrices (package default).
+        scale: factor on the update that is projected back (package default).
+        lr_projected: rate of the projected weights. Ours: the default makes ``scale · lr_projected`` the dense rate.
+        lr: rate of all other parameters, under fused AdamW.
+        eps: Adam's epsilon for all parameters. The package's default is 1e-6; torch's 1e-8 makes the arms agree.
+
+    Raises:
+        ValueError: when a count is not a whole number from 1 up, or another number is not finite and above 0.
+    """
+
+    rank: int = 128
+    update_gap: int = 200
+    scale: float = 0.25
+    lr_projected: float = 2e-4
+    lr: float = 5e-5
+    eps: float = 1e-8
+
+    def __post_init__(self) -> None:
+        check_count("galore.rank", self.rank)
+        check_count("galore.update_gap", self.update_gap)
+        check_positive("galore.scale", self.scale)
+        check_positive("galore.lr_projected", self.lr_projected)
+        check_positive("galore.lr", self.lr)
+        check_positive("galore.eps", self.eps)
+
+
+class Projection:
+    """The package's projector for one weight, its matrix held in storage of its own size."""
+
+    def __init__(self, hyperparameters: Mapping[str, Any], matrix: torch.Tensor | None = None) -> None:
+        self.hyperparameters = dict(hyperparameters)
+        self._projector = _package().galore_projector.GaLoreProjector(**self.hyperparameters)
+        self._projector.ortho_matrix = matrix
+
+    @property
+    def matrix(self) -> torch.Tensor | None:
+        """The orthogonal matrix, (R, N) or (M, R); None before the first step."""
+        return self._projector.ortho_matrix
+
+    def project(self, gradient: torch.Tensor, step: int) -> torch.Tensor:
+        """Project ``gradient``, renewing the matrix first where ``step`` asks for it."""
+        before = self.matrix
+        projected = self._projector.project(gradient, step)
+        if self.matrix is not None and self.matrix is not before:
+            self._projector.ortho_matrix = self.matrix.clone(memory_format=torch.contiguous_format)
+        return projected
+
+    def project_back(self, direction: torch.Tensor) -> torch.Tensor:
+        """Bring a low-rank ``direction`` back to the weight's shape, scaled."""
+        return self._projector.project_back(direction)
+
+    def renewed(self, gradient: torch.Tensor) -> torch.Tensor:
+        """The matrix that a renewal on ``gradient`` would give; the one in use stays."""
+        side = "right" if gradient.shape[0] >= gradient.shape[1] else "left"
+        rank = self.hyperparameters["rank"]
+        matrix = self._projector.get_orthogonal_matrix(gradient, rank, type=side)
+        return matrix.clone(memory_format=torch.contiguous_format)
+
+
+class GaLoreWithFusedAdamW(torch.optim.Optimizer):
+    """The package's AdamW on projected weights and torch's fused AdamW on the rest, as one optimizer.
+
+    Both work on the parameter groups and the state of this one, so schedulers, hooks and memory trackers see all of
+    it: a projected weight's state holds ``exp_avg``, ``exp_avg_sq`` and ``projection`` tensors, its ``step`` and its
+    ``projector``.
+
+    Args:
+        projected: linear weights, each (M, N).
+        plain: all other parameters.
+        settings: hyperparameters.
+    """
+
+    def __init__(
+        self, projected: Iterable[nn.Parameter], plain: Iterable[nn.Parameter], settings: Settings = Settings()
+    ) -> None:
+        self._complete = False
+        self._hyperparameters = {
+            "rank": settings.rank,
+            "update_proj_gap": settings.update_gap,
+            "scale": settings.scale,
+            "proj_type": "std",
+        }
+        self._plain = fused_adamw((plain, settings.lr))
+        self._plain.param_groups[0]["eps"] = settings.eps
+        first = {"params": list(projected), "lr": settings.lr_projected, "eps": settings.eps, **self._hyperparameters}
+        self._projected = _package().GaLoreAdamW([first], weight_decay=0.0, no_deprecation_warning=True)
+        super().__init__([*self._projected.param_groups, *self._plain.param_groups], {})
+        for weight in self.param_groups[0]["params"]:
+            self.state[weight]["projector"] = Projection(self._hyperparameters)
+        self._share()
+        self._complete = True
+
+    def _share(self) -> None:
+        """Let both optimizers work on this one's groups and state."""
+        self._projected.param_groups, self._plain.param_groups = self.param_groups[:1], self.param_groups[1:]
+        self._projected.state = self._plain.state = self.state
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Refused once the optimizer is built: every parameter is given at the start."""
+        if self._complete:
+            raise ValueError("GaLore takes all its parameters when it is built; add none later.")
+        super().add_param_group(param_group)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """One step of both optimizers."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self._projected.step()
+        self._show_projections()
+        self._plain.step()
+        return loss
+
+    def _show_projections(self) -> None:
+        """Keep each projection matrix in sight as a tensor of the state."""
+        for weight in self.param_groups[0]["params"]:
+            state = self.state[weight]
+            if state["projector"].matrix is not None:
+                state["projection"] = state["projector"].matrix
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state as torch lays it out, in tensors and JSON values only: no projector object, no pickle needed.
+
+        A projector appears as its hyperparameters (``projector``) and its matrix (``projection``).
+        """
+        packed = super().state_dict()
+        packed["state"] = {
+            index: {
+                key: dict(value.hyperparameters) if isinstance(value, Projection) else value
+                for key, value in state.items()
+            }
+            for index, state in packed["state"].items()
+        }
+        return packed
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore :meth:`state_dict`; training then goes on as if it had never stopped.
+
+        Raises:
+            ValueError: when the parameter groups differ, as torch says.
+        """
+        # torch's loader rebuilds any iterable it finds in a state, which ruins strings: hyperparameters go around it.
+        plain_state = {
+            index: {key: value for key, value in state.items() if key != "projector"}
+            for index, state in state_dict["state"].items()
+        }
+        super().load_state_dict({**state_dict, "state": plain_state})
+        indices = state_dict["param_groups"][0]["params"]
+        for index, weight in zip(indices, self.param_groups[0]["params"], strict=True):
+            state = self.state[weight]
+            state["projector"] = Projection(state_dict["state"][index]["projector"], state.get("projection"))
+        self._share()
+
+
+class GaLore(Arm):
+    """GaLore on the linear targets, fused AdamW on everything else."""
+
+    capture = "forward_backward"
+    capture_reason = (
+        "galore-torch counts steps and corrects Adam's bias in Python: a captured optimizer step would repeat the "
+        "values of the step that was captured."
+    )
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._names: list[str] = []
+
+    def adapt(self, model: nn.Module, targets: Mapping[str, str]) -> nn.Module:
+        """Note which weights are projected; the model stays as it is."""
+        self._names = list(linear_targets(model, targets))
+        return model
+
+    def optimizer(self, model: nn.Module) -> GaLoreWithFusedAdamW:
+        """The joint optimizer of the adapted ``model``.
+
+        Raises:
+            ValueError: when the rank exceeds the smaller side of a projected weight.
+        """
+        weights = {f"{name}.weight": model.get_parameter(f"{name}.weight") for name in self._names}
+        for name, weight in weights.items():
+            if self.settings.rank > min(weight.shape):
+                raise ValueError(
+                    f"galore.rank is {self.settings.rank}; {name} of shape {tuple(weight.shape)} allows whole numbers "
+                    f"from 1 to {min(weight.shape)}."
+                )
+        projected = list({id(weight): weight for weight in weights.values() if weight.requires_grad}.values())
+        return GaLoreWithFusedAdamW(projected, parameters_apart(model, projected), self.settings)
+
+    def rare_events(self) -> list[RareEvent]:
+        """``svd``: the renewal of all projection matrices."""
+        return [RareEvent("svd", self.settings.update_gap, 0, renew_projections)]
+
+
+@torch.no_grad()
+def renew_projections(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:  # noqa: ARG001
+    """Compute every projection matrix anew from the current gradients and drop the result.
+
+    This is the rare work at its full cost; nothing of the training changes.
+
+    Raises:
+        RuntimeError: when a projected weight has no gradient, since the work would then be cut short unnoticed.
+    """
+    for weight in optimizer.param_groups[0]["params"]:
+        if weight.grad is None:
+            raise RuntimeError("GaLore renews its projections from gradients: run a backward pass first.")
+        optimizer.state[weight]["projector"].renewed(weight.grad)
+
+
+def _package() -> Any:
+    """galore_torch, loaded when first needed: it brings transformers and bitsandbytes along."""
+    with quiet_import():
+        import galore_torch
+        import galore_torch.galore_projector
+    return galore_torch
+
+
+def build(settings: Settings, variant: str = "") -> GaLore:
+    """The GaLore arm.
+
+    Args:
+        settings: hyperparameters.
+        variant: ``""``, the only one.
+
+    Raises:
+        ValueError: for an unknown variant.
+
+    Example:
+        >>> model = nn.Sequential(nn.Linear(6, 4))
+        >>> arm = build(Settings(rank=2))
+        >>> optimizer = arm.optimizer(arm.adapt(model, {"0": "classifier"}))
+        >>> model(torch.ones(1, 6)).sum().backward()
+        >>> optimizer.step()
+        >>> optimizer.state[model[0].weight]["exp_avg"].shape  # rank × in-features instead of 4 × 6
+        torch.Size([2, 6])
+    """
+    check_variant("galore", variant, VARIANTS)
+    return GaLore(settings)

@@ -1,0 +1,220 @@
+"""Plain two-factor layers: what simple factorisation gives, without tensorizing.
+
+A linear target becomes y = (x A) B + bias with A (N, R) and B (R, M); in the whole-model variant the word embedding
+becomes a table (V, R) followed by a linear map (R, D). Both train from scratch. The factors start as CoMERA's cores do
+for two cores (METHOD: N(0, 1) / √R · √s, the last without 1/√R), so that the entries of the product have variance s²,
+with s² = 1 / (N + M) for linear layers and 1 for the embedding. Biases start from the dense model's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from baselines._arm import (
+    Arm,
+    check_count,
+    check_positive,
+    check_variant,
+    embedding_targets,
+    fused_adamw,
+    linear_targets,
+    parameters_apart,
+    replace_module,
+)
+
+VARIANTS = ("", "linear")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Hyperparameters of the two-factor arm.
+
+    Args:
+        rank: middle rank of linear layers, clipped at min(N, M) (CoMERA's middle rank: 30).
+        embedding_rank: rank of the embedding, clipped at min(V, D) (CoMERA's: 32).
+        lr_factors: rate of the factors, that of CoMERA's cores.
+        lr: rate of all other parameters.
+
+    Raises:
+        ValueError: when a rank is not a whole number from 1 up, or a rate is not finite and above 0.
+    """
+
+    rank: int = 30
+    embedding_rank: int = 32
+    lr_factors: float = 1e-4
+    lr: float = 5e-5
+
+    def __post_init__(self) -> None:
+        check_count("low_rank.rank", self.rank)
+        check_count("low_rank.embedding_rank", self.embedding_rank)
+        check_positive("low_rank.lr_factors", self.lr_factors)
+        check_positive("low_rank.lr", self.lr)
+
+
+class TwoFactorLinear(nn.Module):
+    """A linear map of rank R: y = (x A) B + bias, as two linear layers in sequence.
+
+    Args:
+        in_features: N.
+        out_features: M.
+        rank: R, from 1 to min(N, M).
+        bias: whether there is a bias (M,).
+        dtype: of all parameters.
+        device: of all parameters.
+
+    Shapes:
+        input (..., N), output (..., M); ``first.weight`` (R, N) is Aᵀ, ``second.weight`` (M, R) is Bᵀ.
+
+    Example:
+        >>> layer = TwoFactorLinear(8, 6, rank=2)
+        >>> layer(torch.ones(5, 3, 8)).shape
+        torch.Size([5, 3, 6])
+        >>> sum(parameter.numel() for parameter in layer.parameters())  # 8·2 + 2·6 + 6
+        34
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        rank: int,
+        bias: bool = True,
+        *,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+    ) -> None:
+        super().__init__()
+        self.first = nn.Linear(in_features, rank, bias=False, dtype=dtype, device=device)
+        self.second = nn.Linear(rank, out_features, bias=bias, dtype=dtype, device=device)
+        _init_factors(self.first.weight, self.second.weight, rank, variance=1.0 / (in_features + out_features))
+
+    @classmethod
+    def like(cls, linear: nn.Linear, rank: int) -> TwoFactorLinear:
+        """Fresh factors in the place of ``linear``, whose bias is kept; the rank is clipped at min(N, M)."""
+        sizes = linear.in_features, linear.out_features
+        weight, bias = linear.weight, linear.bias
+        layer = cls(*sizes, min(rank, *sizes), bias is not None, dtype=weight.dtype, device=weight.device)
+        layer.second.bias = bias
+        return layer
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Map (..., N) to (..., M)."""
+        return self.second(self.first(x))
+
+
+class TwoFactorEmbedding(nn.Module):
+    """An embedding table of rank R: a table (V, R), then a linear map to D columns without bias.
+
+    Args:
+        num_embeddings: V.
+        embedding_dim: D.
+        rank: R, from 1 to min(V, D).
+        padding_idx: row that is zero and stays so, as in ``nn.Embedding``.
+        dtype: of all parameters.
+        device: of all parameters.
+
+    Shapes:
+        input (...) of indices, output (..., D); ``first.weight`` (V, R), ``second.weight`` (D, R).
+
+    Example:
+        >>> table = TwoFactorEmbedding(10, 4, rank=2, padding_idx=0)
+        >>> table(torch.tensor([[0, 3]])).shape
+        torch.Size([1, 2, 4])
+        >>> table(torch.tensor(0)).abs().sum().item()
+        0.0
+    """
+
+    def __init__(
+        self,
+        num_embeddings: int,
+        embedding_dim: int,
+        rank: int,
+        padding_idx: int | None = None,
+        *,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+    ) -> None:
+        super().__init__()
+        self.first = nn.Embedding(num_embeddings, rank, padding_idx=padding_idx, dtype=dtype, device=device)
+        self.second = nn.Linear(rank, embedding_dim, bias=False, dtype=dtype, device=device)
+        _init_factors(self.first.weight, self.second.weight, rank, variance=1.0)
+        if self.first.padding_idx is not None:
+            with torch.no_grad():
+                self.first.weight[self.first.padding_idx].zero_()
+
+    @classmethod
+    def like(cls, embedding: nn.Embedding, rank: int) -> TwoFactorEmbedding:
+        """Fresh factors in the place of ``embedding``; the rank is clipped at min(V, D).
+
+        Raises:
+            ValueError: when the embedding limits its norms, which factors cannot.
+        """
+        if embedding.max_norm is not None:
+            raise ValueError(f"low_rank: max_norm of the embedding is {embedding.max_norm}; allowed is None.")
+        sizes = embedding.num_embeddings, embedding.embedding_dim
+        weight = embedding.weight
+        return cls(*sizes, min(rank, *sizes), embedding.padding_idx, dtype=weight.dtype, device=weight.device)
+
+    def forward(self, indices: torch.Tensor) -> torch.Tensor:
+        """Look up (...) indices, giving (..., D)."""
+        return self.second(self.first(indices))
+
+
+@torch.no_grad()
+def _init_factors(first: torch.Tensor, second: torch.Tensor, rank: int, variance: float) -> None:
+    """Fill the factors so that entries of their product, a sum of ``rank`` terms, have the given variance."""
+    root = variance**0.25
+    first.normal_(std=root / rank**0.5)
+    second.normal_(std=root)
+
+
+class LowRank(Arm):
+    """Two-factor layers on the linear targets and, in the whole-model variant, on the embedding."""
+
+    def __init__(self, settings: Settings, variant: str) -> None:
+        self.settings = settings
+        self.variant = variant
+
+    def adapt(self, model: nn.Module, targets: Mapping[str, str]) -> nn.Module:
+        """Replace the targets in ``model`` by fresh two-factor layers."""
+        for name, linear in linear_targets(model, targets).items():
+            replace_module(model, name, TwoFactorLinear.like(linear, self.settings.rank))
+        if self.variant == "linear":
+            return model
+        embeddings = {name: role for name, role in targets.items() if role == "embedding"}
+        for name, embedding in embedding_targets(model, embeddings).items():
+            replace_module(model, name, TwoFactorEmbedding.like(embedding, self.settings.embedding_rank))
+        return model
+
+    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        """Fused AdamW over factors and, at their own rate, all other parameters."""
+        layers = [module for module in model.modules() if isinstance(module, TwoFactorLinear | TwoFactorEmbedding)]
+        factors = [half.get_parameter("weight") for layer in layers for half in (layer.first, layer.second)]
+        return fused_adamw(
+            (factors, self.settings.lr_factors),
+            (parameters_apart(model, factors), self.settings.lr),
+        )
+
+
+def build(settings: Settings, variant: str = "") -> LowRank:
+    """The two-factor arm.
+
+    Args:
+        settings: hyperparameters.
+        variant: ``""`` for the whole model, the word embedding included, or ``"linear"`` for linear targets only.
+
+    Raises:
+        ValueError: for an unknown variant.
+
+    Example:
+        >>> model = nn.Sequential(nn.Linear(8, 6))
+        >>> model = build(Settings(rank=2), "linear").adapt(model, {"0": "feed_forward"})
+        >>> model[0].first.weight.shape, model[0].second.weight.shape
+        (torch.Size([2, 8]), torch.Size([6, 2]))
+    """
+    check_variant("low_rank", variant, VARIANTS)
+    return LowRank(settings, variant)

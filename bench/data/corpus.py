@@ -1,0 +1,56 @@
+"""What every source of sentence pairs hands over: rows, a name and a hash of their content."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple, Protocol, get_args
+
+#: The classes of natural-language inference; a label is an index into this tuple.
+LABELS = ("entailment", "neutral", "contradiction")
+
+Split = Literal["train", "validation"]
+SPLITS: tuple[Split, ...] = get_args(Split)
+
+
+class DataError(ValueError):
+    """Data that is missing or malformed; the message is one sentence for the user."""
+
+
+class Pair(NamedTuple):
+    """One example: does ``hypothesis`` follow from ``premise``? ``label`` indexes :data:`LABELS`."""
+
+    premise: str
+    hypothesis: str
+    label: int
+
+
+class Rows(Protocol):
+    """Examples by position, so that a file need not be parsed before its rows are wanted."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> Pair: ...
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Training and validation pairs. Two corpora are equal when name and content are."""
+
+    name: str
+    content_hash: str  # sha256 over the rows of both splits as stored
+    train: Rows = field(compare=False, repr=False)
+    validation: Rows = field(compare=False, repr=False)
+
+    def rows(self, split: str) -> Rows:
+        """The rows of ``split``; an unknown split raises ValueError."""
+        if split == "train":
+            return self.train
+        if split == "validation":
+            return self.validation
+        raise ValueError(f"split is {split!r}; allowed: {', '.join(SPLITS)}")
+
+    def check(self) -> None:
+        """Read every row once, so that a malformed one raises :class:`DataError` now and not during training."""
+        for rows in (self.train, self.validation):
+            for index in range(len(rows)):
+                rows[index]

@@ -1,0 +1,240 @@
+"""Finding and reading corpora of natural-language inference.
+
+In this order: a folder the user names (MNLI as JSON lines, fetched into it on request), the ``mnli_12k`` folder under
+the environment variable ``COMERA_DATA``, and the generated corpus of :mod:`bench.data.synthetic`.
+
+A folder holds ``train.jsonl`` and ``dev_matched.jsonl`` or the files as MultiNLI 1.0 ships them. A row has the keys
+``premise``, ``hypothesis``, ``label``, or MultiNLI's ``sentence1``, ``sentence2``, ``gold_label``. MultiNLI marks rows
+without a majority label with ``-``; these are left out, as everywhere in the literature.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import mmap
+import os
+from array import array
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from bench.data.corpus import LABELS, Corpus, DataError, Pair
+from bench.data.synthetic import synthetic_corpus
+
+#: The environment variable that names the folder of real data.
+DATA_VARIABLE = "COMERA_DATA"
+
+#: Labelled training rows of the complete MultiNLI corpus. Only a corpus of this size is called "mnli".
+MNLI_TRAIN_ROWS = 392_702
+
+#: File names of (train, validation), in the order they are looked for.
+LAYOUTS = (
+    ("train.jsonl", "dev_matched.jsonl"),
+    ("multinli_1.0_train.jsonl", "multinli_1.0_dev_matched.jsonl"),
+)
+
+#: Keys of premise, hypothesis and label, in the order they are looked for.
+ROW_KEYS = (("premise", "hypothesis", "label"), ("sentence1", "sentence2", "gold_label"))
+
+#: Names that promise a particular content; a user's folder of that name does not earn it.
+_RESERVED_NAMES = ("auto", "mnli", "synthetic")
+
+
+class JsonLines:
+    """The labelled rows of one JSON-lines file, parsed when asked for.
+
+    Opening reads the file once, to find its lines and hash them. The content stays in a memory map, which the
+    processes of a run share. A row that cannot be used raises :class:`DataError` with file and line.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._starts, self._ends, self._line_numbers = array("q"), array("q"), array("q")
+        digest = hashlib.sha256()
+        position = 0
+        try:
+            with path.open("rb") as file:
+                for number, line in enumerate(file, 1):
+                    start, position = position, position + len(line)
+                    digest.update(line)
+                    if line.strip() and not _is_unlabelled(line):
+                        self._starts.append(start)
+                        self._ends.append(position)
+                        self._line_numbers.append(number)
+                if not self._starts:
+                    raise DataError(f"{path} has no labelled rows; it needs at least one")
+                self._content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except OSError as error:
+            raise DataError(f"{path} cannot be read ({error.strerror or error})") from None
+        self.sha256 = digest.hexdigest()
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def __getitem__(self, index: int) -> Pair:
+        line = self._content[self._starts[index] : self._ends[index]]
+        return _parse(line, f"{self.path}, line {self._line_numbers[index]}")
+
+
+def _is_unlabelled(line: bytes) -> bool:
+    """Whether the row carries MultiNLI's mark for "the annotators did not agree"."""
+    if b'"-"' not in line:  # nearly always; parsing every row here would be slow
+        return False
+    try:
+        row = json.loads(line)
+    except ValueError:
+        return False  # malformed: reported when the row is read
+    return isinstance(row, dict) and row.get("gold_label") == "-"
+
+
+def _parse(line: bytes, where: str) -> Pair:
+    try:
+        row = json.loads(line)
+    except ValueError:
+        raise DataError(f"{where}: the row is not JSON; a row is one JSON object on one line") from None
+    if not isinstance(row, dict):
+        raise DataError(f"{where}: the row is a JSON {type(row).__name__}; it must be an object")
+    keys = next((keys for keys in ROW_KEYS if keys[0] in row), ROW_KEYS[0])
+    for key in keys:
+        if key not in row:
+            allowed = " or ".join(", ".join(names) for names in ROW_KEYS)
+            raise DataError(f"{where}: the key {key!r} is missing; a row has the keys {allowed}")
+        if not isinstance(row[key], str):
+            raise DataError(f"{where}: {key} is {row[key]!r}; it must be a string")
+    premise, hypothesis, label = (row[key] for key in keys)
+    if label not in LABELS:
+        raise DataError(f"{where}: {keys[2]} is {label!r}; allowed: {', '.join(LABELS)}")
+    return Pair(premise, hypothesis, LABELS.index(label))
+
+
+def find_corpus(
+    dataset: str = "auto",
+    data_folder: str | Path | None = None,
+    fetch: bool = False,
+    environ: Mapping[str, str] = os.environ,
+    check: bool = True,
+) -> Corpus:
+    """Find the sentence pairs to train on.
+
+    Args:
+        dataset: "auto" takes the first source there is; a name ("mnli", "mnli_12k", "synthetic", or the name of
+            ``data_folder``) takes that one or fails.
+        data_folder: a folder of JSON lines (see the module's docstring). Its corpus is called "mnli" when it has all
+            392,702 training rows, otherwise like the folder.
+        fetch: download MNLI into ``data_folder`` where its files are missing (needs the extra ``data``).
+        environ: where ``COMERA_DATA`` is looked up.
+        check: parse every row now. A worker whose coordinator has checked already can save the time: 0.1 s for
+            20,000 rows, a few seconds for full MNLI.
+
+    Raises:
+        DataError: one sentence about what is missing or malformed, with file and line where there are any.
+
+    Example:
+        >>> find_corpus(environ={}).name
+        'synthetic'
+    """
+    if data_folder is not None:
+        corpus = _corpus_in_named_folder(Path(data_folder).expanduser(), dataset, fetch)
+    elif fetch:
+        raise DataError("fetch is true but data_folder is not set; name the folder that MNLI should be saved in")
+    elif dataset in ("auto", "mnli_12k"):
+        corpus = _corpus_in_environment(dataset, environ)
+    elif dataset == "synthetic":
+        corpus = synthetic_corpus()
+    elif dataset == "mnli":
+        raise DataError("dataset is 'mnli' but data_folder is not set; name a folder that holds MNLI or is to hold it")
+    else:
+        allowed = "auto, mnli (in data_folder), mnli_12k, synthetic, or the name of data_folder"
+        raise DataError(f"dataset is {dataset!r}; allowed: {allowed}")
+    if check:
+        corpus.check()
+    return corpus
+
+
+def _corpus_in_named_folder(folder: Path, dataset: str, fetch: bool) -> Corpus:
+    if fetch and _layout_in(folder) is None:
+        _fetch_mnli(folder)
+    if not folder.is_dir():
+        raise DataError(f"data_folder is {folder}, which is not a folder; it must hold {_expected_files()}")
+    if _layout_in(folder) is None:
+        raise DataError(f"data_folder is {folder}, which lacks data files; it must hold {_expected_files()}")
+    corpus = _read_folder(folder)
+    if dataset not in ("auto", corpus.name):
+        rows = len(corpus.train)
+        raise DataError(
+            f"dataset is {dataset!r} but data_folder {folder} holds {corpus.name!r} with {rows:,} training rows "
+            f"(mnli has {MNLI_TRAIN_ROWS:,}); allowed: auto, {corpus.name}"
+        )
+    return corpus
+
+
+def _corpus_in_environment(dataset: str, environ: Mapping[str, str]) -> Corpus:
+    """The pairs under ``COMERA_DATA``, or for "auto" the generated ones where there are none."""
+    root = environ.get(DATA_VARIABLE, "")
+    if not root:
+        if dataset == "auto":
+            return synthetic_corpus()
+        raise DataError(
+            f"dataset is {dataset!r} but {DATA_VARIABLE} is not set; set it to the folder that holds {dataset}/"
+        )
+    if not Path(root).is_dir():
+        raise DataError(f"{DATA_VARIABLE} is {root}, which is not a folder; set it to the data folder or unset it")
+    folder = Path(root) / "mnli_12k"
+    if _layout_in(folder) is not None:
+        return _read_folder(folder)
+    if dataset == "auto" and not folder.exists():
+        return synthetic_corpus()
+    raise DataError(f"{folder} lacks data files; it must hold {_expected_files()}")
+
+
+def _layout_in(folder: Path) -> tuple[str, str] | None:
+    return next((names for names in LAYOUTS if all((folder / name).is_file() for name in names)), None)
+
+
+def _expected_files() -> str:
+    return ", or ".join(" and ".join(names) for names in LAYOUTS)
+
+
+def _read_folder(folder: Path) -> Corpus:
+    names = _layout_in(folder)
+    assert names is not None, "callers have looked"
+    train, validation = (JsonLines(folder / name) for name in names)
+    if len(train) == MNLI_TRAIN_ROWS:
+        name = "mnli"
+    else:
+        name = folder.resolve().name
+        if name in _RESERVED_NAMES:
+            name = f"{name}_{len(train)}"
+    content_hash = hashlib.sha256(f"{name}\n{train.sha256}\n{validation.sha256}".encode()).hexdigest()
+    return Corpus(name, content_hash, train, validation)
+
+
+def _fetch_mnli(folder: Path) -> None:
+    """Download MNLI through Hugging Face ``datasets`` and save it as JSON lines."""
+    try:
+        import datasets
+    except ImportError:
+        raise DataError("fetch is true but the package datasets is missing; install the extra 'data'") from None
+    try:
+        splits = datasets.load_dataset("nyu-mll/glue", "mnli")
+        train, validation = splits["train"], splits["validation_matched"]
+    except Exception as error:  # the package raises its own, the hub's and the network's errors alike
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise DataError(f"fetching MNLI into data_folder {folder} failed ({reason})") from None
+    for rows, name in zip((validation, train), reversed(LAYOUTS[0]), strict=True):
+        _save(rows, folder, name)
+
+
+def _save(rows: Iterable[Mapping[str, Any]], folder: Path, name: str) -> None:
+    """Write ``rows`` whole or not at all."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        unfinished = folder / f".{name}.unfinished"
+        with unfinished.open("w", encoding="utf-8") as file:
+            for row in rows:
+                saved = {"premise": row["premise"], "hypothesis": row["hypothesis"], "label": LABELS[row["label"]]}
+                file.write(json.dumps(saved, ensure_ascii=False) + "\n")
+        unfinished.replace(folder / name)
+    except OSError as error:
+        raise DataError(f"data_folder {folder} cannot be written ({error.strerror or error})") from None

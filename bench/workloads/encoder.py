@@ -1,0 +1,321 @@
+"""The workload ``encoder``: a BERT-shaped transformer encoder that classifies sentence pairs.
+
+At the default settings it is the six-encoder model of the paper, 66,957,315 parameters: 23,440,896 in the word
+embedding, 43,057,152 in 37 linear weights (six in each block, one in the classifier), and 459,267 in positions,
+segments, the class layer, LayerNorms and biases.
+
+Shapes: B examples, T tokens, D width, H heads, C classes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from bench.data.corpus import LABELS, Corpus, Pair
+from bench.data.nli import MNLI_TRAIN_ROWS, find_corpus
+from bench.data.wordpiece import PairTokenizer, find_vocabulary
+from bench.protocol import Batch, Role
+
+#: An epoch in Figs. 1, 7 and 12 is the paper's, all of MNLI, whatever data is at hand.
+PAPER_EXAMPLES_PER_EPOCH = MNLI_TRAIN_ROWS
+
+#: The id of ``[PAD]``, in BERT's vocabulary and in ours.
+PADDING_ID = 0
+
+_LAYER_NORM_EPS = 1e-9
+_INITIAL_STD = 0.02
+_EVALUATION_BATCH = 32
+
+
+@dataclass(frozen=True)
+class EncoderSettings:
+    """Sizes of the encoder. The defaults are the paper's.
+
+    Raises:
+        ValueError: one sentence naming the field, the value and what is allowed.
+    """
+
+    layers: int = 6
+    width: int = 768
+    heads: int = 12
+    feed_forward: int = 3072
+    vocabulary: int = 30522
+    positions: int = 512
+    classes: int = 3
+    dropout: float = 0.1
+    sequence_length: int = 128
+
+    def __post_init__(self) -> None:
+        # The shortest sequence that can hold two sentences has a token of each between [CLS] and two [SEP].
+        smallest = {"classes": 2, "sequence_length": 5}
+        for name in (
+            "layers",
+            "width",
+            "heads",
+            "feed_forward",
+            "vocabulary",
+            "positions",
+            "classes",
+            "sequence_length",
+        ):
+            value, least = getattr(self, name), smallest.get(name, 1)
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise ValueError(f"{name} is {value!r}; allowed: whole numbers from {least}")
+        if self.width % self.heads:
+            divisors = ", ".join(str(number) for number in range(1, self.width + 1) if self.width % number == 0)
+            raise ValueError(f"heads is {self.heads}; allowed: divisors of the width {self.width} ({divisors})")
+        if self.sequence_length > self.positions:
+            raise ValueError(f"sequence_length is {self.sequence_length}; allowed: 5 to positions ({self.positions})")
+        if isinstance(self.dropout, bool) or not isinstance(self.dropout, int | float) or not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout is {self.dropout!r}; allowed: numbers from 0 to below 1")
+
+
+class Embeddings(nn.Module):
+    """Sum of word, position and segment embedding, normalised."""
+
+    def __init__(self, settings: EncoderSettings) -> None:
+        super().__init__()
+        self.word = nn.Embedding(settings.vocabulary, settings.width, padding_idx=PADDING_ID)
+        self.position = nn.Embedding(settings.positions, settings.width)
+        self.segment = nn.Embedding(2, settings.width)
+        self.norm = nn.LayerNorm(settings.width, eps=_LAYER_NORM_EPS)
+        self.dropout = nn.Dropout(settings.dropout)
+
+    def forward(self, input_ids: torch.Tensor, token_type_ids: torch.Tensor) -> torch.Tensor:
+        places = torch.arange(input_ids.shape[1], device=input_ids.device)  # (T,)
+        total = self.word(input_ids) + self.position(places) + self.segment(token_type_ids)
+        return self.dropout(self.norm(total))  # (B, T, D)
+
+
+class Attention(nn.Module):
+    """Multi-head self-attention over the tokens that ``mask`` allows."""
+
+    def __init__(self, settings: EncoderSettings) -> None:
+        super().__init__()
+        self.heads = settings.heads
+        self.query = nn.Linear(settings.width, settings.width)
+        self.key = nn.Linear(settings.width, settings.width)
+        self.value = nn.Linear(settings.width, settings.width)
+        self.output = nn.Linear(settings.width, settings.width)
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        query, key, value = (
+            layer(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # (B, H, T, D/H)
+            for layer in (self.query, self.key, self.value)
+        )
+        mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+        return self.output(mixed.transpose(1, 2).flatten(-2))  # (B, T, D)
+
+
+class FeedForward(nn.Module):
+    """Two linear maps with a GELU between them."""
+
+    def __init__(self, settings: EncoderSettings) -> None:
+        super().__init__()
+        self.expand = nn.Linear(settings.width, settings.feed_forward)
+        self.contract = nn.Linear(settings.feed_forward, settings.width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.contract(F.gelu(self.expand(x)))
+
+
+class Block(nn.Module):
+    """A post-LN encoder block: each sub-layer's output is dropped out, added to its input and normalised."""
+
+    def __init__(self, settings: EncoderSettings) -> None:
+        super().__init__()
+        self.attention = Attention(settings)
+        self.attention_norm = nn.LayerNorm(settings.width, eps=_LAYER_NORM_EPS)
+        self.feed_forward = FeedForward(settings)
+        self.feed_forward_norm = nn.LayerNorm(settings.width, eps=_LAYER_NORM_EPS)
+        self.dropout = nn.Dropout(settings.dropout)
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        x = self.attention_norm(x + self.dropout(self.attention(x, mask)))
+        return self.feed_forward_norm(x + self.dropout(self.feed_forward(x)))
+
+
+class Classifier(nn.Module):
+    """Class scores from the first token: ``classes(tanh(hidden(x_CLS)))``."""
+
+    def __init__(self, settings: EncoderSettings) -> None:
+        super().__init__()
+        self.hidden = nn.Linear(settings.width, settings.width)
+        self.classes = nn.Linear(settings.width, settings.classes)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.classes(torch.tanh(self.hidden(x[:, 0])))
+
+
+class EncoderClassifier(nn.Module):
+    """The dense model.
+
+    Dropout acts after the embeddings and after each sub-layer, not on the attention probabilities: without it,
+    ``scaled_dot_product_attention`` can take a fused kernel on every device, and all arms do the same arithmetic.
+    Embeddings and linear weights start from N(0, 0.02²), biases at zero and LayerNorms as the identity, as in BERT; the
+    draws come from torch's global generator, so seed it first. Positions are added to padded places as well; nothing
+    attends to them.
+
+    Example:
+        >>> model = EncoderClassifier(EncoderSettings(layers=1, width=8, heads=2, feed_forward=16, vocabulary=50))
+        >>> ids = torch.tensor([[2, 7, 3, 9, 3, 0]])
+        >>> model(ids, ids != 0, torch.tensor([[0, 0, 0, 1, 1, 0]])).shape
+        torch.Size([1, 3])
+    """
+
+    def __init__(self, settings: EncoderSettings) -> None:
+        super().__init__()
+        self.embeddings = Embeddings(settings)
+        self.blocks = nn.ModuleList(Block(settings) for _ in range(settings.layers))
+        self.classifier = Classifier(settings)
+        self.apply(_initialise)
+
+    def forward(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, token_type_ids: torch.Tensor
+    ) -> torch.Tensor:
+        """Class scores (B, C) of ``input_ids`` (B, T); ``attention_mask`` (B, T) is True at real tokens."""
+        positions = self.embeddings.position.num_embeddings
+        if input_ids.shape[1] > positions:
+            raise ValueError(f"the sequence has {input_ids.shape[1]} tokens; the model has positions for {positions}")
+        mask = attention_mask.bool()[:, None, None, :]  # (B, 1, 1, T): the same for all heads and queries
+        x = self.embeddings(input_ids, token_type_ids)
+        for block in self.blocks:
+            x = block(x, mask)
+        return self.classifier(x)
+
+
+@torch.no_grad()
+def _initialise(module: nn.Module) -> None:
+    if isinstance(module, nn.Linear | nn.Embedding):
+        module.weight.normal_(std=_INITIAL_STD)
+    if isinstance(module, nn.Linear):
+        module.bias.zero_()
+    if isinstance(module, nn.Embedding) and module.padding_idx is not None:
+        module.weight[module.padding_idx].zero_()
+
+
+class EncoderWorkload:
+    """The encoder and its sentence pairs in the protocol's form (:class:`bench.protocol.Workload`).
+
+    Text is tokenised batch by batch, when the batch is asked for.
+
+    Attributes:
+        dataset: name of the corpus, for records and figures.
+        data_hash: sha256 over the corpus, the vocabulary and the sequence length.
+    """
+
+    examples_per_epoch: int | None = PAPER_EXAMPLES_PER_EPOCH
+
+    def __init__(self, settings: EncoderSettings, corpus: Corpus, tokenizer: PairTokenizer) -> None:
+        if settings.classes < len(LABELS):
+            raise ValueError(f"classes is {settings.classes}; the labels {', '.join(LABELS)} need at least 3")
+        if len(tokenizer.vocabulary) > settings.vocabulary:
+            raise ValueError(
+                f"vocabulary is {settings.vocabulary}; the tokenizer needs at least {len(tokenizer.vocabulary)}"
+            )
+        self.settings = settings
+        self.corpus = corpus
+        self.tokenizer = tokenizer
+        self.dataset = corpus.name
+        parts = (corpus.content_hash, tokenizer.vocabulary_hash, str(settings.sequence_length))
+        self.data_hash = hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+    def build(self) -> EncoderClassifier:
+        """A freshly initialised model; works under ``torch.device`` and ``FakeTensorMode`` contexts."""
+        return EncoderClassifier(self.settings)
+
+    def targets(self) -> dict[str, Role]:
+        """The word embedding and the linear weights that methods act on, in the order of the forward pass."""
+        targets: dict[str, Role] = {"embeddings.word": "embedding"}
+        for number in range(self.settings.layers):
+            for name in ("query", "key", "value", "output"):
+                targets[f"blocks.{number}.attention.{name}"] = "attention"
+            for name in ("expand", "contract"):
+                targets[f"blocks.{number}.feed_forward.{name}"] = "feed_forward"
+        targets["classifier.hidden"] = "classifier"
+        return targets
+
+    def batches(self, split: str, batch_size: int, seed: int, static: bool) -> Iterator[Batch]:
+        """One pass over ``split`` ("train" or "validation") as CPU tensors.
+
+        ``input_ids`` and ``token_type_ids`` are int64 (B, T), ``attention_mask`` is bool (B, T), True at real tokens,
+        and ``labels`` int64 (B,).
+
+        Training rows are shuffled by ``seed`` (give each epoch its own), validation rows come in order. With ``static``
+        every batch is padded to the sequence length and a last training batch that is not full is dropped, so that all
+        shapes are equal; otherwise a batch is padded to its longest pair and no row is left out. Validation always has
+        every row.
+        """
+        rows = self.corpus.rows(split)
+        full_only = static and split == "train"
+        if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
+            raise ValueError(f"batch_size is {batch_size!r}; allowed: whole numbers from 1")
+        if full_only and batch_size > len(rows):
+            raise ValueError(f"batch_size is {batch_size}; allowed: 1 to the {len(rows)} training rows")
+        if split == "train":
+            order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed)).tolist()
+        else:
+            order = list(range(len(rows)))
+        end = len(rows) - len(rows) % batch_size if full_only else len(rows)
+        return (
+            self._collate([rows[index] for index in order[start : min(start + batch_size, end)]], static)
+            for start in range(0, end, batch_size)
+        )
+
+    def _collate(self, pairs: Sequence[Pair], static: bool) -> Batch:
+        encoded = self.tokenizer.encode([pair[:2] for pair in pairs], self.settings.sequence_length)
+        length = self.settings.sequence_length if static else max(len(ids) for ids, _ in encoded)
+        lengths = torch.tensor([len(ids) for ids, _ in encoded])
+        return {
+            "input_ids": torch.tensor([ids + [PADDING_ID] * (length - len(ids)) for ids, _ in encoded]),
+            "attention_mask": torch.arange(length) < lengths[:, None],
+            "token_type_ids": torch.tensor([types + [0] * (length - len(types)) for _, types in encoded]),
+            "labels": torch.tensor([pair.label for pair in pairs]),
+        }
+
+    def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
+        """Mean cross entropy of a batch that lies on the model's device."""
+        return F.cross_entropy(_scores(model, batch), batch["labels"])
+
+    @torch.no_grad()
+    def evaluate(self, model: nn.Module) -> dict[str, float]:
+        """Accuracy in percent and mean loss over every validation row; the model is left in the mode it was in."""
+        device = next(model.parameters()).device
+        right, loss, rows = 0, 0.0, 0
+        was_training = model.training
+        model.eval()
+        try:
+            for batch in self.batches("validation", _EVALUATION_BATCH, seed=0, static=False):
+                batch = {name: tensor.to(device) for name, tensor in batch.items()}
+                scores, labels = _scores(model, batch).float(), batch["labels"]
+                loss += F.cross_entropy(scores, labels, reduction="sum").item()
+                right += int((scores.argmax(-1) == labels).sum())
+                rows += len(labels)
+        finally:
+            model.train(was_training)
+        return {"validation_accuracy": 100 * right / rows, "validation_loss": loss / rows}
+
+
+def _scores(model: nn.Module, batch: Batch) -> torch.Tensor:
+    return model(batch["input_ids"], batch["attention_mask"], batch["token_type_ids"])
+
+
+def encoder_workload(
+    settings: EncoderSettings,
+    dataset: str = "auto",
+    data_folder: str | Path | None = None,
+    fetch: bool = False,
+    environ: Mapping[str, str] = os.environ,
+    check: bool = True,
+) -> EncoderWorkload:
+    """The workload on the data that :func:`bench.data.nli.find_corpus` finds, with the vocabulary that goes with it."""
+    corpus = find_corpus(dataset, data_folder, fetch, environ, check)
+    return EncoderWorkload(settings, corpus, PairTokenizer(find_vocabulary(corpus, settings.vocabulary, environ)))

@@ -1,0 +1,332 @@
+"""Layers that read like torch.nn: ``TTLinear`` for ``nn.Linear``, ``TTMEmbedding`` for ``nn.Embedding``.
+
+A layer keeps all its cores in one parameter and all its rank-control entries in another. An optimizer then sees two
+tensors instead of eleven, which matters: a tensorized model is small, and its step is made of overhead. ``cores()`` gives
+the cores as views in their usual shapes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Self
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from comera.contraction import merge_cores, two_half_linear
+from comera.lookup import VARIANTS, Variant, ttm_rows
+from comera.rank_control import THRESHOLD, active_ranks, alive_entries, effective_diagonals, select_ranks
+from comera.tensor_train import (
+    TTMShape,
+    TTShape,
+    pack_cores,
+    tt_from_matrix,
+    tt_to_matrix,
+    ttm_from_matrix,
+    ttm_to_matrix,
+    unpack_cores,
+)
+
+
+class TensorTrainLayer(nn.Module):
+    """What TT and TTM layers share: packed cores, rank control, counting, truncation."""
+
+    shape: TTShape | TTMShape
+    packed_cores: nn.Parameter
+    diagonals: nn.Parameter
+
+    def _register_chain(
+        self, shape: TTShape | TTMShape, device: torch.device | str | None, dtype: torch.dtype | None
+    ) -> None:
+        self.shape = shape
+        self.threshold = THRESHOLD
+        self.packed_cores = nn.Parameter(torch.empty(shape.parameter_count, device=device, dtype=dtype))
+        self.diagonals = nn.Parameter(torch.ones(sum(shape.ranks), device=device, dtype=dtype))
+
+    def _init_chain(self, scale: float) -> None:
+        """core ~ N(0, 1) / sqrt(R[i]) · scale^(1/cores), so that entries of the whole have variance scale²."""
+        with torch.no_grad():
+            cores = unpack_cores(self.packed_cores, self.shape)
+            for core in cores:
+                core.normal_(0.0, scale ** (1 / len(cores)) / math.sqrt(max(core.shape[-1], 1)))
+            self.diagonals.fill_(1.0)
+
+    def _load_chain(self, cores: Sequence[torch.Tensor]) -> None:
+        with torch.no_grad():
+            self.packed_cores.copy_(pack_cores(cores))
+            self.diagonals.fill_(1.0)
+
+    def cores(self) -> list[torch.Tensor]:
+        """The cores as views of ``packed_cores``: (R[i-1], mode, R[i]) for TT, (R[i-1], v, c, R[i]) for TTM."""
+        return unpack_cores(self.packed_cores, self.shape)
+
+    def _scaled_cores(self) -> list[torch.Tensor]:
+        """Cores with each inner diagonal multiplied into the core behind it."""
+        cores = self.cores()
+        bonds = effective_diagonals(self.diagonals, self.threshold).split(self.shape.ranks)
+        scaled = [bond.view(-1, *[1] * (core.dim() - 1)) * core for bond, core in zip(bonds, cores[1:], strict=True)]
+        return [cores[0], *scaled]
+
+    def mode_sizes(self) -> tuple[int, ...]:
+        """Entries a core holds per pair of ranks: n_i for TT, v_i·c_i for TTM."""
+        return tuple(math.prod(core_shape[1:-1]) for core_shape in self.shape.core_shapes)
+
+    def active_ranks(self) -> tuple[int, ...]:
+        """Per inner bond, how many rank-control entries are above the threshold."""
+        return active_ranks(self.diagonals.detach(), self.shape.ranks, self.threshold)
+
+    def parameter_count(self) -> int:
+        """Number of trainable values: cores, rank-control entries and bias."""
+        return sum(parameter.numel() for parameter in self.parameters())
+
+    def _with_ranks(self, ranks: Sequence[int]) -> TTShape | TTMShape:
+        raise NotImplementedError
+
+    @torch.no_grad()
+    def truncate(self) -> tuple[int, ...]:
+        """Cut the ranks that rank control has closed out of the cores; the layer's function does not change.
+
+        The parameters are replaced by smaller ones, so an optimizer must be told (or made anew).
+
+        Returns:
+            The new inner ranks.
+        """
+        kept = alive_entries(self.diagonals, self.shape.ranks, self.threshold)
+        if any(indices.numel() == 0 for indices in kept):  # one closed bond silences the whole chain
+            kept = tuple(indices[:0] for indices in kept)
+        cores = select_ranks(self.cores(), kept)
+        bonds = [
+            bond.index_select(0, keep)
+            for bond, keep in zip(self.diagonals.split(self.shape.ranks), kept, strict=True)
+        ]
+        self.shape = self._with_ranks([indices.numel() for indices in kept])
+        for name, value in (("packed_cores", pack_cores(cores)), ("diagonals", torch.cat(bonds))):
+            setattr(self, name, nn.Parameter(value, requires_grad=getattr(self, name).requires_grad))
+        return self.shape.ranks
+
+
+class TTLinear(TensorTrainLayer):
+    """A linear layer whose weight is a tensor train with rank control (paper, section 3; METHOD.md, Formats).
+
+    Args:
+        in_features, out_features: N and M, as in ``nn.Linear``.
+        in_modes, out_modes: the same number of modes each, multiplying to N and M; any number from 1 up, so that the
+            number of cores is even.
+        ranks: one rank per inner bond, or one integer, a cap that is clipped to each bond's limit.
+        bias: whether to add a bias of length M.
+        device, dtype: of the parameters.
+
+    Shape:
+        (…, N) to (…, M), any leading dimensions.
+
+    Raises:
+        ValueError: modes that miss the dimension (the sentence offers some that fit), unequal numbers of modes, a rank
+            beyond its bond.
+
+    Example:
+        >>> layer = TTLinear(768, 768, (12, 8, 8), (8, 8, 12), ranks=30)
+        >>> layer(torch.zeros(2, 5, 768)).shape
+        torch.Size([2, 5, 768])
+        >>> layer.shape.parameter_count, layer.active_ranks()
+        (20448, (12, 30, 30, 30, 12))
+    """
+
+    shape: TTShape
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        in_modes: Sequence[int],
+        out_modes: Sequence[int],
+        ranks: int | Sequence[int],
+        bias: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.in_features, self.out_features = in_features, out_features
+        self._register_chain(TTShape(in_features, out_features, in_modes, out_modes, ranks), device, dtype)
+        self.bias = nn.Parameter(torch.empty(out_features, device=device, dtype=dtype)) if bias else None
+        #: Halves merged ahead by :class:`comera.tensorize.JointMerging` for the forward pass in progress.
+        self.merged_halves: tuple[torch.Tensor, torch.Tensor] | None = None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the cores so that weight entries have variance 1/(N + M); zero bias; diagonals of ones."""
+        self._init_chain(math.sqrt(1 / (self.in_features + self.out_features)))
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+    @classmethod
+    def from_dense(
+        cls,
+        weight: torch.Tensor,
+        in_modes: Sequence[int],
+        out_modes: Sequence[int],
+        ranks: int | Sequence[int],
+        bias: torch.Tensor | None = None,
+    ) -> Self:
+        """Decompose a weight of shape (M, N), as ``nn.Linear`` keeps it, by TT-SVD.
+
+        Example:
+            >>> linear = nn.Linear(4, 6)
+            >>> layer = TTLinear.from_dense(linear.weight, (2, 2), (2, 3), ranks=4, bias=linear.bias)
+            >>> torch.allclose(layer.to_dense(), linear.weight, atol=1e-5)
+            True
+        """
+        out_features, in_features = weight.shape
+        layer = cls(
+            in_features, out_features, in_modes, out_modes, ranks, bias is not None, weight.device, weight.dtype
+        )
+        with torch.no_grad():
+            layer._load_chain(tt_from_matrix(weight.detach().t(), layer.shape).cores)
+            if bias is not None and layer.bias is not None:
+                layer.bias.copy_(bias)
+        return layer
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        if input.shape[-1] != self.in_features:
+            raise ValueError(f"input has {input.shape[-1]} features in its last dimension; expected {self.in_features}.")
+        if self.merged_halves is None:
+            [halves] = merge_cores([self.packed_cores], [self.diagonals], self.shape, self.threshold)
+        else:
+            halves = self.merged_halves
+        return two_half_linear(input, *halves, self.bias)
+
+    def to_dense(self) -> torch.Tensor:
+        """The weight as ``nn.Linear.weight`` has it: (M, N)."""
+        return tt_to_matrix(self._scaled_cores()).t()
+
+    def _with_ranks(self, ranks: Sequence[int]) -> TTShape:
+        return TTShape(self.in_features, self.out_features, self.shape.in_modes, self.shape.out_modes, ranks)
+
+    def extra_repr(self) -> str:
+        return (
+            f"in_features={self.in_features}, out_features={self.out_features}, in_modes={self.shape.in_modes}, "
+            f"out_modes={self.shape.out_modes}, ranks={self.shape.ranks}, bias={self.bias is not None}"
+        )
+
+
+class TTMEmbedding(TensorTrainLayer):
+    """An embedding whose table is a TTM with rank control (paper, section 3; METHOD.md, Formats).
+
+    Args:
+        num_embeddings, embedding_dim: V and D, as in ``nn.Embedding``.
+        row_modes: at least two modes with a product of V or more (rows are padded).
+        column_modes: as many modes, multiplying to D.
+        ranks: one rank per inner bond, or one integer, a cap that is clipped to each bond's limit.
+        padding_idx: this index yields zeros and gets no gradient.
+        lookup: ``"optimized"`` or ``"plain"``, see :mod:`comera.lookup`.
+        device, dtype: of the parameters.
+
+    Shape:
+        integers (…) to (…, D).
+
+    Raises:
+        ValueError: modes that do not reach V or miss D, a rank beyond its bond, an unknown look-up.
+
+    Example:
+        >>> table = TTMEmbedding(30522, 768, (16, 20, 10, 10), (4, 4, 8, 6), ranks=32)
+        >>> table(torch.tensor([[1, 2, 30521]])).shape
+        torch.Size([1, 3, 768])
+        >>> table.shape.parameter_count
+        167808
+    """
+
+    shape: TTMShape
+
+    def __init__(
+        self,
+        num_embeddings: int,
+        embedding_dim: int,
+        row_modes: Sequence[int],
+        column_modes: Sequence[int],
+        ranks: int | Sequence[int],
+        padding_idx: int | None = None,
+        lookup: Variant = "optimized",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        if lookup not in VARIANTS:
+            raise ValueError(f"lookup is {lookup!r}; allowed: {', '.join(VARIANTS)}.")
+        if padding_idx is not None:
+            if not -num_embeddings <= padding_idx < num_embeddings:
+                raise ValueError(f"padding_idx is {padding_idx}; it must lie within num_embeddings={num_embeddings}.")
+            padding_idx %= num_embeddings
+        self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
+        self.padding_idx, self.lookup = padding_idx, lookup
+        self._register_chain(TTMShape(num_embeddings, embedding_dim, row_modes, column_modes, ranks), device, dtype)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the cores so that table entries have unit variance, as ``nn.Embedding`` does; diagonals of ones."""
+        self._init_chain(1.0)
+
+    @classmethod
+    def from_dense(
+        cls,
+        weight: torch.Tensor,
+        row_modes: Sequence[int],
+        column_modes: Sequence[int],
+        ranks: int | Sequence[int],
+        padding_idx: int | None = None,
+        lookup: Variant = "optimized",
+    ) -> Self:
+        """Decompose a table of shape (V, D) by TT-SVD; padded rows are zero."""
+        layer = cls(*weight.shape, row_modes, column_modes, ranks, padding_idx, lookup, weight.device, weight.dtype)
+        layer._load_chain(ttm_from_matrix(weight.detach(), layer.shape).cores)
+        return layer
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return ttm_rows(
+            input, self.packed_cores, self.diagonals, self.shape, self.padding_idx, self.lookup, self.threshold
+        )
+
+    def to_dense(self) -> torch.Tensor:
+        """The table as ``nn.Embedding.weight`` has it: (V, D)."""
+        table = ttm_to_matrix(self._scaled_cores())[: self.num_embeddings]
+        if self.padding_idx is not None:
+            keep = torch.arange(self.num_embeddings, device=table.device) != self.padding_idx
+            table = table * keep.unsqueeze(1)
+        return table
+
+    def _with_ranks(self, ranks: Sequence[int]) -> TTMShape:
+        return TTMShape(
+            self.num_embeddings, self.embedding_dim, self.shape.row_modes, self.shape.column_modes, ranks
+        )
+
+    def extra_repr(self) -> str:
+        padding = f", padding_idx={self.padding_idx}" if self.padding_idx is not None else ""
+        return (
+            f"{self.num_embeddings}, {self.embedding_dim}, row_modes={self.shape.row_modes}, "
+            f"column_modes={self.shape.column_modes}, ranks={self.shape.ranks}{padding}, lookup={self.lookup!r}"
+        )
+
+
+class TiedTTMLinear(nn.Module):
+    """A linear layer whose weight is the table of a :class:`TTMEmbedding`, such as the output layer of a language model.
+
+    The table is formed for each forward pass; the tie, not the cost, is the point.
+
+    Example:
+        >>> table = TTMEmbedding(12, 6, (3, 4), (2, 3), ranks=2)
+        >>> TiedTTMLinear(table)(torch.zeros(5, 6)).shape
+        torch.Size([5, 12])
+    """
+
+    def __init__(self, embedding: TTMEmbedding, bias: nn.Parameter | None = None) -> None:
+        super().__init__()
+        self.embedding = embedding
+        self.bias = bias
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return F.linear(input, self.embedding.to_dense(), self.bias)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("in_features", "out_features"):
+            return self.embedding.embedding_dim if name == "in_features" else self.embedding.num_embeddings
+        return super().__getattr__(name)

@@ -1,0 +1,208 @@
+"""Rows of a TTM table without forming the table.
+
+Shape suffixes: ``T`` indices in the flattened batch, ``U`` unique rows among them, ``P``/``Q`` row tuples of the left and
+right half of the modes, ``C``/``E`` columns of the left and right half, ``R`` middle rank.
+
+Two variants (METHOD.md, Computation):
+
+* ``optimized``: neighbouring cores merge into two halves, the slices a row needs are gathered from each half, and one
+  batched product makes the rows. Each unique row is formed once, and so is its gradient; the halves hold one slice per
+  partial index tuple, so their gradients are formed once per tuple too. Buffers are of the size of the unique rows and
+  of the halves (about the square root of the table), never of the table.
+* ``plain``: a gather and a batched product per core and index, duplicates and all. The slow form, kept for comparison
+  and as a second opinion in the tests.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from comera.rank_control import THRESHOLD, effective_diagonals
+from comera.tensor_train import TTMShape, unpack_cores
+
+Variant = Literal["optimized", "plain"]
+VARIANTS: tuple[Variant, ...] = ("optimized", "plain")
+
+
+def _unique_rows(indices_T: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Unique indices and where each index of the batch finds its row.
+
+    How many there are depends on the data. Where shapes must be known beforehand (fake tensors, compilation) every index
+    counts as its own row: the upper bound.
+    """
+    if isinstance(indices_T, FakeTensor) or torch.compiler.is_compiling():
+        return indices_T, torch.arange(indices_T.shape[0], device=indices_T.device)
+    rows_U, inverse_T = torch.unique(indices_T, return_inverse=True)
+    return rows_U, inverse_T
+
+
+def _merge_half(cores: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Merge cores (R[i-1], v[i], c[i], R[i]) into (first rank, Πv, Πc, last rank)."""
+    merged = cores[0]
+    for core in cores[1:]:
+        rank, rows, columns, middle = merged.shape
+        product = torch.mm(merged.reshape(-1, middle), core.reshape(middle, -1))
+        product = product.view(rank, rows, columns, *core.shape[1:]).transpose(2, 3)
+        merged = product.reshape(rank, rows * core.shape[1], columns * core.shape[2], core.shape[3])
+    return merged
+
+
+def _merge_half_gradients(grad: torch.Tensor, cores: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Gradients of the cores of a half, in order, from the gradient of the merged half."""
+    gradients = []
+    for count in range(len(cores) - 1, 0, -1):
+        core = cores[count]
+        partial = _merge_half(cores[:count])
+        rank, rows, columns, middle = partial.shape
+        grad = grad.view(rank, rows, core.shape[1], columns, core.shape[2], core.shape[3]).transpose(2, 3)
+        grad = grad.reshape(rank * rows * columns, -1)
+        gradients.append(torch.mm(partial.reshape(-1, middle).t(), grad).view(core.shape))
+        grad = torch.mm(grad, core.reshape(middle, -1).t()).view(rank, rows, columns, middle)
+    return [grad.reshape(cores[0].shape), *reversed(gradients)]
+
+
+class _OptimizedLookup(torch.autograd.Function):
+    """Rows (T, D). Saves the indices and the parameters; halves and slices are formed again in backward."""
+
+    @staticmethod
+    def _slices(
+        packed: torch.Tensor, effective: torch.Tensor, rows_U: torch.Tensor, shape: TTMShape
+    ) -> tuple[list[torch.Tensor], list[torch.Tensor], torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        bonds = effective.split(shape.ranks)
+        plain = unpack_cores(packed, shape)
+        cores = [plain[0], *(bond[:, None, None, None] * core for bond, core in zip(bonds, plain[1:], strict=True))]
+        left_PCR = _merge_half(cores[: shape.half]).squeeze(0)
+        right_RQE = _merge_half(cores[shape.half :]).squeeze(3)
+        right_rows = math.prod(shape.row_modes[shape.half :])
+        left_U = torch.div(rows_U, right_rows, rounding_mode="floor")
+        right_U = rows_U.remainder(right_rows)
+        left_UCR = left_PCR.index_select(0, left_U)
+        right_URE = right_RQE.transpose(0, 1).contiguous().index_select(0, right_U)
+        return plain, cores, left_UCR, right_URE, left_U, right_U
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        indices_T: torch.Tensor,
+        packed: torch.Tensor,
+        diagonals: torch.Tensor,
+        shape: TTMShape,
+        padding_idx: int | None,
+        threshold: float,
+    ) -> torch.Tensor:
+        rows_U, inverse_T = _unique_rows(indices_T)
+        effective = effective_diagonals(diagonals, threshold)
+        _, _, left_UCR, right_URE, _, _ = _OptimizedLookup._slices(packed, effective, rows_U, shape)
+        table_UD = torch.bmm(left_UCR, right_URE).view(-1, shape.embedding_dim)
+        if padding_idx is not None:
+            table_UD.masked_fill_((rows_U == padding_idx).unsqueeze(1), 0)
+        ctx.save_for_backward(rows_U, inverse_T, packed, effective)
+        ctx.shape, ctx.padding_idx = shape, padding_idx
+        return table_UD.index_select(0, inverse_T)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad_TD: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        shape: TTMShape = ctx.shape
+        rows_U, inverse_T, packed, effective = ctx.saved_tensors
+        plain, cores, left_UCR, right_URE, left_U, right_U = _OptimizedLookup._slices(packed, effective, rows_U, shape)
+        grad_UD = grad_TD.new_zeros(rows_U.shape[0], shape.embedding_dim).index_add_(0, inverse_T, grad_TD)
+        if ctx.padding_idx is not None:
+            grad_UD.masked_fill_((rows_U == ctx.padding_idx).unsqueeze(1), 0)
+        grad_UCE = grad_UD.to(packed.dtype).view(-1, left_UCR.shape[1], right_URE.shape[2])
+        half = shape.half
+        left_rows, right_rows = math.prod(shape.row_modes[:half]), math.prod(shape.row_modes[half:])
+        grad_left = packed.new_zeros(left_rows, *left_UCR.shape[1:])
+        grad_left.index_add_(0, left_U, torch.bmm(grad_UCE, right_URE.transpose(1, 2)))
+        grad_right = packed.new_zeros(right_rows, *right_URE.shape[1:])
+        grad_right.index_add_(0, right_U, torch.bmm(left_UCR.transpose(1, 2), grad_UCE))
+        scaled_grads = [
+            *_merge_half_gradients(grad_left.unsqueeze(0), cores[:half]),
+            *_merge_half_gradients(grad_right.transpose(0, 1).unsqueeze(3), cores[half:]),
+        ]
+        core_grads, bond_grads = [scaled_grads[0].reshape(-1)], []
+        for grad, core, bond in zip(scaled_grads[1:], plain[1:], effective.split(shape.ranks), strict=True):
+            bond_grads.append((grad * core).sum((1, 2, 3)))
+            core_grads.append((bond[:, None, None, None] * grad).reshape(-1))
+        return None, torch.cat(core_grads), torch.cat(bond_grads) * (effective != 0), None, None, None
+
+
+def _plain_rows(
+    indices_T: torch.Tensor,
+    packed: torch.Tensor,
+    diagonals: torch.Tensor,
+    shape: TTMShape,
+    padding_idx: int | None,
+    threshold: float,
+) -> torch.Tensor:
+    """Rows (T, D) by one gather and one batched product per core, for every index of the batch."""
+    bonds = effective_diagonals(diagonals, threshold).split(shape.ranks)
+    cores = unpack_cores(packed, shape)
+    remaining = indices_T
+    modes_T = []
+    for rows in reversed(shape.row_modes):
+        modes_T.append(remaining.remainder(rows))
+        remaining = torch.div(remaining, rows, rounding_mode="floor")
+    result = packed.new_ones(indices_T.shape[0], 1, 1)  # (T, columns so far, rank)
+    for i, (core, mode_T) in enumerate(zip(cores, reversed(modes_T), strict=True)):
+        slices = core.index_select(1, mode_T).transpose(0, 1)  # (T, R, c, R')
+        if i > 0:
+            slices = bonds[i - 1][:, None, None] * slices
+        result = torch.bmm(result, slices.flatten(2)).view(indices_T.shape[0], -1, core.shape[3])
+    result = result.flatten(1)
+    if padding_idx is not None:
+        result = result.masked_fill((indices_T == padding_idx).unsqueeze(1), 0)
+    return result
+
+
+def ttm_rows(
+    indices: torch.Tensor,
+    packed: torch.Tensor,
+    diagonals: torch.Tensor,
+    shape: TTMShape,
+    padding_idx: int | None = None,
+    variant: Variant = "optimized",
+    threshold: float = THRESHOLD,
+) -> torch.Tensor:
+    """Look up rows of a TTM table.
+
+    Args:
+        indices: integers of any shape (…).
+        packed: all cores in one vector, see :func:`comera.tensor_train.pack_cores`.
+        diagonals: all rank-control entries in one vector, bond after bond.
+        shape: modes and ranks.
+        padding_idx: this index yields zeros and gets no gradient.
+        variant: ``"optimized"`` or ``"plain"``, see the module.
+        threshold: diagonal entries up to this magnitude count as zero.
+
+    Returns:
+        (…, D).
+
+    Raises:
+        IndexError: an index outside the table (checked on the CPU, where it costs no synchronisation).
+        ValueError: an unknown variant.
+
+    Example:
+        >>> shape = TTMShape(6, 4, (2, 3), (2, 2), 1)
+        >>> ttm_rows(torch.tensor([[0, 5]]), torch.ones(10), torch.ones(1), shape).shape
+        torch.Size([1, 2, 4])
+    """
+    if variant not in VARIANTS:
+        raise ValueError(f"variant is {variant!r}; allowed: {', '.join(VARIANTS)}.")
+    indices_T = indices.reshape(-1)
+    checkable = indices.device.type == "cpu" and not isinstance(indices, FakeTensor) and indices.numel() > 0
+    if checkable and not torch.compiler.is_compiling():
+        lowest, highest = int(indices_T.min()), int(indices_T.max())
+        if lowest < 0 or highest >= shape.num_embeddings:
+            wrong = lowest if lowest < 0 else highest
+            raise IndexError(f"index {wrong} is outside the table; allowed: 0 to {shape.num_embeddings - 1}.")
+    if variant == "plain":
+        rows = _plain_rows(indices_T, packed, diagonals, shape, padding_idx, threshold)
+    else:
+        rows = _OptimizedLookup.apply(indices_T, packed, diagonals, shape, padding_idx, threshold)
+    return rows.view(*indices.shape, shape.embedding_dim)

@@ -1,0 +1,176 @@
+"""Horizontal stacked bars in small multiples: bands of panels on one page, rows shared by all of them."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from figures.style import FAINT, INK, Fill
+
+# The page, in inches.
+_WIDTH, _LEFT, _RIGHT, _GAP = 9.0, 1.08, 0.06, 0.1
+_ROW, _LINE, _TICKS = 0.185, 0.15, 0.24
+_HEADING, _LEGEND, _PANEL_TITLE, _BELOW_BAND = 0.18, 0.16, 0.22, 0.14
+_TITLE, _MARGIN, _LABEL_ROOM, _MARK_ROOM = 0.26, 0.1, 0.86, 0.08
+_COLUMNS = 4
+_WRAP = 152
+
+#: Peaks marked on top of a bar, by name.
+MARKERS = {"allocated": "v", "reserved": "D"}
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One bar: its parts from left to right, or, where there is nothing to draw, the word that says why."""
+
+    parts: tuple[tuple[str, float], ...] = ()  # (fill name, length)
+    interval: tuple[float, float] | None = None
+    marks: tuple[tuple[str, float], ...] = ()  # (marker name, position)
+    label: str = ""
+    instead: str = ""  # such as "unsupported (1)"
+
+    @property
+    def length(self) -> float:
+        return sum(length for _, length in self.parts)
+
+    @property
+    def reach(self) -> float:
+        """How far anything drawn for this bar goes."""
+        return max([self.length, *(self.interval or ()), *(position for _, position in self.marks)])
+
+
+@dataclass(frozen=True)
+class Panel:
+    title: str
+    bars: tuple[Bar, ...]  # one per row of the page
+
+
+@dataclass(frozen=True)
+class Band:
+    heading: str
+    panels: tuple[Panel, ...]
+    fills: dict[str, Fill]
+    legend: tuple[tuple[str, str], ...]  # (fill or marker name, words); "interval" is the whisker
+
+
+@dataclass(frozen=True)
+class Page:
+    title: str
+    subtitle: tuple[str, ...]
+    rows: tuple[str, ...]
+    bands: tuple[Band, ...]
+    footnotes: tuple[str, ...]
+
+
+def _wrapped(lines: Sequence[str], width: int = _WRAP) -> list[str]:
+    return [part for line in lines for part in textwrap.wrap(line, width, subsequent_indent="   ")]
+
+
+def _bands_by_line(bands: Sequence[Band]) -> list[Band]:
+    """A band with more panels than fit beside one another becomes several."""
+    lines = []
+    for band in bands:
+        for start in range(0, len(band.panels), _COLUMNS):
+            heading = band.heading if start == 0 else f"{band.heading} (continued)"
+            lines.append(Band(heading, band.panels[start : start + _COLUMNS], band.fills, band.legend))
+    return lines
+
+
+def _legend_handle(name: str, words: str, fills: dict[str, Fill]) -> Any:
+    if name == "interval":
+        return Line2D([], [], color=INK, linewidth=1, marker="|", markersize=5, label=words)
+    if name in MARKERS:
+        face = INK if name == "allocated" else "white"
+        return Line2D(
+            [], [], linestyle="", marker=MARKERS[name], markersize=4, color=INK, markerfacecolor=face, label=words
+        )
+    fill = fills[name]
+    edge = INK if fill.edge == "#ffffff" and not fill.hatch else fill.edge
+    return Patch(facecolor=fill.colour, edgecolor=edge, hatch=fill.hatch * 2, linewidth=0.4, label=words)
+
+
+def _draw_bar(axes: Any, row: int, bar: Bar, fills: dict[str, Fill], room: float) -> None:
+    """``room`` is the width of one point of space, in data units."""
+    if bar.instead:
+        axes.text(3 * room, row, bar.instead, va="center", ha="left", fontsize=7, style="italic", color=FAINT)
+        return
+    left = 0.0
+    for name, length in bar.parts:
+        fill = fills[name]
+        axes.barh(
+            row, length, left=left, height=0.74, facecolor=fill.colour, edgecolor=fill.edge, hatch=fill.hatch,
+            linewidth=0.4,
+        )  # fmt: skip
+        left += length
+    axes.barh(row, left, height=0.74, facecolor="none", edgecolor=INK, linewidth=0.5)
+    if bar.interval:
+        axes.plot(bar.interval, [row, row], color=INK, linewidth=1, marker="|", markersize=5, solid_capstyle="butt")
+    for name, position in bar.marks:
+        face = INK if name == "allocated" else "white"
+        axes.plot([position], [row], marker=MARKERS[name], markersize=4, color=INK, markerfacecolor=face, zorder=4)
+    gap = 4 + 4 * bool(bar.marks)
+    axes.text(bar.reach + gap * room, row, bar.label, va="center", ha="left", fontsize=7)
+
+
+def _draw_panel(figure: Figure, box: list[float], panel: Panel, rows: Sequence[str] | None, fills: Any) -> None:
+    axes: Any = figure.add_axes((box[0], box[1], box[2], box[3]))
+    width_in = box[2] * _WIDTH
+    longest = max((bar.reach for bar in panel.bars), default=0.0) or 1.0
+    marked = any(bar.marks for bar in panel.bars)
+    limit = longest * width_in / (width_in - _LABEL_ROOM - marked * _MARK_ROOM)
+    axes.set_xlim(0, limit)
+    axes.set_ylim(len(panel.bars) - 0.45, -0.55)
+    axes.set_title(panel.title, loc="left", fontweight="bold")
+    axes.set_yticks(range(len(panel.bars)), list(rows) if rows else [""] * len(panel.bars))
+    drawn = any(bar.reach for bar in panel.bars)
+    intervals = 2 if longest >= 10_000 else 3  # long labels need room
+    ticks = MaxNLocator(intervals, steps=[1, 2, 5, 10]).tick_values(0, longest) if drawn else []
+    axes.set_xticks([tick for tick in ticks if 0 <= tick <= 0.88 * limit])  # none so far right that it meets the next
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+    if rows:
+        axes.get_yticklabels()[0].set_fontweight("bold")
+    for row, bar in enumerate(panel.bars):
+        _draw_bar(axes, row, bar, fills, room=limit / (width_in * 72))
+
+
+def draw(page: Page) -> Figure:
+    """Lay the page out from top to bottom; its height follows from what is on it."""
+    bands = _bands_by_line(page.bands)
+    subtitle, footnotes = _wrapped(page.subtitle), _wrapped(page.footnotes)
+    band_height = _HEADING + _LEGEND + _PANEL_TITLE + _ROW * len(page.rows) + _TICKS + _BELOW_BAND
+    height = 2 * _MARGIN + _TITLE + _LINE * (len(subtitle) + len(footnotes)) + band_height * len(bands) + _LINE
+    figure = Figure(figsize=(_WIDTH, height))
+    y = height - _MARGIN
+
+    def text(line: str, drop: float, **style: Any) -> None:
+        nonlocal y
+        figure.text(_MARGIN / _WIDTH, y / height, line, va="top", ha="left", **style)
+        y -= drop
+
+    text(page.title, _TITLE, fontsize=11, fontweight="bold")
+    for line in subtitle:
+        text(line, _LINE, fontsize=7.5)
+    y -= _LINE
+    for band in bands:
+        text(band.heading, _HEADING, fontsize=8.5, fontweight="bold")
+        handles = [_legend_handle(name, words, band.fills) for name, words in band.legend]
+        anchor = (_MARGIN / _WIDTH, y / height)
+        figure.legend(handles=handles, loc="upper left", bbox_to_anchor=anchor, ncol=len(handles), borderpad=0.0,
+                      borderaxespad=0.0)  # fmt: skip
+        y -= _LEGEND + _PANEL_TITLE + _ROW * len(page.rows)
+        width = (_WIDTH - _LEFT - _RIGHT - _GAP * (len(band.panels) - 1)) / len(band.panels)
+        for column, panel in enumerate(band.panels):
+            left = _LEFT + column * (width + _GAP)
+            box = [left / _WIDTH, y / height, width / _WIDTH, _ROW * len(page.rows) / height]
+            _draw_panel(figure, box, panel, page.rows if column == 0 else None, band.fills)
+        y -= _TICKS + _BELOW_BAND
+    for line in footnotes:
+        text(line, _LINE, fontsize=7, color=INK)
+    return figure

@@ -1,0 +1,204 @@
+"""GaLore against the formulas, and its state against a file without pickle."""
+
+from __future__ import annotations
+
+import json
+import warnings
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from toy_encoder import LINEARS, TARGETS, ToyEncoder, batch, loss_of, train
+
+from baselines import galore
+from baselines.galore import GaLoreWithFusedAdamW, Settings
+
+
+class ByHand:
+    """One GaLore weight in plain torch: project, Adam, project back."""
+
+    def __init__(self, weight: torch.Tensor, s: Settings) -> None:
+        self.weight, self.s, self.step_count = weight.clone(), s, 0
+        self.first = self.second = torch.zeros((), dtype=weight.dtype)
+
+    def step(self, gradient: torch.Tensor) -> None:
+        s, tall = self.s, gradient.shape[0] >= gradient.shape[1]
+        if self.step_count % s.update_gap == 0:
+            left, _, right = torch.linalg.svd(gradient.float(), full_matrices=False)
+            basis = right[: s.rank] if tall else left[:, : s.rank]
+            self.basis = basis.to(gradient.dtype)
+        low = gradient @ self.basis.T if tall else self.basis.T @ gradient
+        self.step_count += 1
+        self.first = 0.9 * self.first + 0.1 * low
+        self.second = 0.999 * self.second + 0.001 * low**2
+        bias_1, bias_2 = 1 - 0.9**self.step_count, 1 - 0.999**self.step_count
+        # The package adds epsilon before it corrects the second moment's bias; torch's Adam does so after.
+        direction = self.first / (self.second.sqrt() + s.eps) * bias_2**0.5 / bias_1
+        back = direction @ self.basis if tall else self.basis @ direction
+        self.weight = self.weight - s.lr_projected * s.scale * back
+
+
+@settings(max_examples=15, deadline=None)
+@given(rows=st.integers(2, 9), columns=st.integers(2, 9), data=st.data())
+def test_steps_are_the_projection_steps_of_the_paper(rows, columns, data):
+    rank = data.draw(st.integers(1, min(rows, columns)))
+    torch.manual_seed(data.draw(st.integers(0, 1000)))
+    chosen = Settings(rank=rank, update_gap=2, lr_projected=0.1)
+    weight = nn.Parameter(torch.randn(rows, columns, dtype=torch.float64))
+    by_hand, optimizer = ByHand(weight.detach(), chosen), GaLoreWithFusedAdamW([weight], [], chosen)
+    for _ in range(5):  # renewals at steps 0, 2 and 4
+        weight.grad = torch.randn_like(weight)
+        by_hand.step(weight.grad)
+        optimizer.step()
+        torch.testing.assert_close(weight.detach(), by_hand.weight, rtol=1e-10, atol=1e-12)
+    moments = (rows, rank) if rows >= columns else (rank, columns)
+    assert optimizer.state[weight]["exp_avg"].shape == moments
+
+
+def test_everything_else_is_under_torchs_adamw():
+    torch.manual_seed(0)
+    weight, other = nn.Parameter(torch.randn(4, 6)), nn.Parameter(torch.randn(5))
+    alone = nn.Parameter(other.detach().clone())
+    chosen = Settings(rank=2, lr=0.05)
+    optimizer = GaLoreWithFusedAdamW([weight], [other], chosen)
+    reference = torch.optim.AdamW([alone], lr=0.05, weight_decay=0.0, fused=True)
+    for _ in range(3):
+        weight.grad, other.grad = torch.randn_like(weight), torch.randn_like(other)
+        alone.grad = other.grad.clone()
+        optimizer.step()
+        reference.step()
+    assert torch.equal(other, alone)
+
+
+def built(rank: int = 3, gap: int = 3):
+    torch.manual_seed(0)
+    arm = galore.build(Settings(rank=rank, update_gap=gap, lr_projected=1e-2, lr=1e-2), "")
+    model = arm.adapt(ToyEncoder(), TARGETS)
+    return arm, model, arm.optimizer(model)
+
+
+def test_exactly_the_linear_targets_are_projected():
+    _, model, optimizer = built()
+    projected, plain = optimizer.param_groups
+    assert [id(p) for p in projected["params"]] == [id(model.get_parameter(f"{name}.weight")) for name in LINEARS]
+    assert any(p is model.word.weight for p in plain["params"])
+    assert plain["fused"] is True
+
+
+def through_plain_files(state: dict) -> dict:
+    """Tensors to one side, the rest through JSON, and back: fails on anything that is neither."""
+    tensors: list[torch.Tensor] = []
+
+    def outward(value):
+        if isinstance(value, torch.Tensor):
+            tensors.append(value.detach().clone())
+            return {"tensor": len(tensors) - 1}
+        if isinstance(value, dict):
+            return {"pairs": [[key, outward(item)] for key, item in value.items()]}
+        return [outward(item) for item in value] if isinstance(value, list | tuple) else value
+
+    def inward(value):
+        if isinstance(value, list):
+            return [inward(item) for item in value]
+        if not isinstance(value, dict):
+            return value
+        return tensors[value["tensor"]] if "tensor" in value else {key: inward(item) for key, item in value["pairs"]}
+
+    return inward(json.loads(json.dumps(outward(state), allow_nan=False)))
+
+
+@pytest.mark.parametrize("steps_before", [0, 1, 2, 3])
+def test_the_state_survives_plain_files_bit_for_bit(steps_before):
+    arm, model, optimizer = built()
+    train(arm, model, optimizer, batch(), range(steps_before))
+    weights = {key: value.clone() for key, value in model.state_dict().items()}
+    state = through_plain_files(optimizer.state_dict())
+    undisturbed = train(arm, model, optimizer, batch(1), range(5))
+
+    arm_again, model_again, optimizer_again = built()
+    model_again.load_state_dict(weights)
+    optimizer_again.load_state_dict(state)
+    assert train(arm_again, model_again, optimizer_again, batch(1), range(5)) == undisturbed
+    for one, other in zip(model.parameters(), model_again.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_projections_are_state_that_trackers_see_at_their_own_size():
+    arm, model, optimizer = built(rank=3)
+    train(arm, model, optimizer, batch(), range(1))
+    for weight in optimizer.param_groups[0]["params"]:
+        projection = optimizer.state[weight]["projection"]
+        assert projection is optimizer.state[weight]["projector"].matrix
+        assert projection.untyped_storage().nbytes() == 4 * 3 * min(weight.shape)
+
+
+def test_both_optimizers_are_seen_through_one():
+    arm, model, optimizer = built()
+    for group in optimizer.param_groups:
+        group["lr"] = 0.0
+    before = [p.detach().clone() for p in model.parameters()]
+    train(arm, model, optimizer, batch(), range(2))
+    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+    assert {id(p) for p in optimizer.state} == {id(p) for p in model.parameters()}
+    optimizer.zero_grad()
+    assert all(p.grad is None for p in model.parameters())
+    with pytest.raises(ValueError, match="add none later"):
+        optimizer.add_param_group({"params": [nn.Parameter(torch.ones(2))]})
+
+
+def test_a_closure_gives_the_loss():
+    _, model, optimizer = built()
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = loss_of(model, batch())
+        loss.backward()
+        return loss
+
+    first = optimizer.step(closure)
+    assert optimizer.step(closure) < first
+
+
+def test_the_rare_svd_costs_time_and_changes_nothing():
+    arm, model, optimizer = built()
+    (event,) = arm.rare_events()
+    assert (event.name, event.period_steps, event.offset_steps) == ("svd", 3, 0)
+    with pytest.raises(RuntimeError, match="run a backward pass first"):
+        event.run(model, optimizer)
+    train(arm, model, optimizer, batch(), range(2))
+    gradients = {name: p.grad for name, p in model.named_parameters()}
+    live = {"optimizer": optimizer.state_dict()["state"], "model": dict(model.state_dict()), "gradients": gradients}
+    before = through_plain_files(live)
+    event.run(model, optimizer)
+    now = {**live, "optimizer": optimizer.state_dict()["state"]}
+    for state in (*before["optimizer"].values(), *now["optimizer"].values()):
+        state.pop("projector", None)  # holds a string, which assert_close does not compare
+    torch.testing.assert_close(through_plain_files(now), before, rtol=0, atol=0)
+
+
+def test_a_renewal_is_the_matrix_the_next_step_would_use():
+    weight = nn.Parameter(torch.randn(7, 4))
+    optimizer = GaLoreWithFusedAdamW([weight], [], Settings(rank=2, update_gap=1))
+    weight.grad = torch.randn_like(weight)
+    optimizer.step()
+    weight.grad = torch.randn_like(weight)
+    renewed = optimizer.state[weight]["projector"].renewed(weight.grad)
+    assert not torch.equal(renewed, optimizer.state[weight]["projection"])
+    optimizer.step()
+    assert torch.equal(renewed, optimizer.state[weight]["projection"])
+
+
+def test_a_rank_above_a_weights_smaller_side_is_named():
+    arm = galore.build(Settings(rank=9), "")
+    model = arm.adapt(ToyEncoder(), TARGETS)
+    message = r"^galore\.rank is 9; block\.mix\.weight of shape \(8, 8\) allows whole numbers from 1 to 8\.$"
+    with pytest.raises(ValueError, match=message):
+        arm.optimizer(model)
+
+
+def test_nothing_is_said_about_deprecation():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        built()

@@ -1,0 +1,92 @@
+"""Two-factor layers: the product, its start, its size."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from toy_encoder import LINEARS, TARGETS, ToyEncoder
+
+from baselines import low_rank
+from baselines.low_rank import TwoFactorEmbedding, TwoFactorLinear
+
+sizes = st.integers(1, 12)
+shapes = st.lists(st.integers(0, 4), max_size=3)
+
+
+@settings(max_examples=30, deadline=None)
+@given(n=sizes, m=sizes, rank=sizes, shape=shapes, bias=st.booleans())
+def test_a_layer_is_its_product_matrix(n, m, rank, shape, bias):
+    dense = nn.Linear(n, m, bias=bias, dtype=torch.float64)
+    layer = TwoFactorLinear.like(dense, rank)
+    matrix = layer.second.weight @ layer.first.weight  # (M, N)
+    x = torch.randn(*shape, n, dtype=torch.float64)
+    torch.testing.assert_close(layer(x), nn.functional.linear(x, matrix, dense.bias))
+    assert layer.second.bias is dense.bias
+    kept = min(rank, n, m)
+    assert sum(p.numel() for p in layer.parameters()) == kept * (n + m) + (m if bias else 0)
+
+
+@settings(max_examples=30, deadline=None)
+@given(v=sizes, d=sizes, rank=sizes, shape=shapes, padding=st.booleans())
+def test_an_embedding_is_its_product_table(v, d, rank, shape, padding):
+    padding_idx = v - 1 if padding else None
+    dense = nn.Embedding(v, d, padding_idx=padding_idx, dtype=torch.float64)
+    layer = TwoFactorEmbedding.like(dense, rank)
+    table = layer.first.weight @ layer.second.weight.T  # (V, D)
+    indices = torch.randint(0, v, tuple(shape))
+    torch.testing.assert_close(layer(indices), table[indices])
+    assert sum(p.numel() for p in layer.parameters()) == min(rank, v, d) * (v + d)
+    if padding_idx is not None:
+        assert not table[padding_idx].any()
+        layer(torch.arange(v)).sum().backward()
+        assert not layer.first.weight.grad[padding_idx].any()
+
+
+@pytest.mark.parametrize(("n", "m"), [(768, 768), (300, 1200)])
+def test_entries_start_with_the_variance_of_comeras(n, m):
+    torch.manual_seed(0)
+    layer = TwoFactorLinear(n, m, rank=30)
+    matrix = layer.second.weight @ layer.first.weight
+    assert matrix.var().item() == pytest.approx(1 / (n + m), rel=0.1)
+    table = TwoFactorEmbedding(5000, 768, rank=32)
+    assert (table.first.weight @ table.second.weight.T).var().item() == pytest.approx(1.0, rel=0.1)
+
+
+def test_variants_differ_by_the_embedding_alone():
+    chosen = low_rank.Settings(rank=2, embedding_rank=3)
+    whole = low_rank.build(chosen, "").adapt(ToyEncoder(), TARGETS)
+    linear = low_rank.build(chosen, "linear").adapt(ToyEncoder(), TARGETS)
+    for model in (whole, linear):
+        assert all(isinstance(model.get_submodule(name), TwoFactorLinear) for name in LINEARS)
+        assert type(model.out) is nn.Linear
+    assert isinstance(whole.word, TwoFactorEmbedding)
+    assert whole.word.first.padding_idx == 0
+    assert whole.word.first.embedding_dim == 3
+    assert type(linear.word) is nn.Embedding
+
+
+def test_sizes_at_full_scale():
+    assert sum(p.numel() for p in TwoFactorLinear(768, 3072, rank=30).parameters()) == 30 * (768 + 3072) + 3072
+    assert sum(p.numel() for p in TwoFactorEmbedding(30522, 768, rank=32).parameters()) == 32 * (30522 + 768)
+
+
+def test_factors_have_their_own_rate():
+    chosen = low_rank.Settings(rank=2, lr_factors=0.5, lr=0.25)
+    arm = low_rank.build(chosen, "")
+    factors, rest = arm.optimizer(arm.adapt(ToyEncoder(), TARGETS)).param_groups
+    assert (factors["lr"], rest["lr"]) == (0.5, 0.25)
+    assert len(factors["params"]) == 2 * (len(LINEARS) + 1)
+    assert all(p.dim() == 2 for p in factors["params"])
+
+
+def test_an_embedding_that_limits_its_norms_is_refused():
+    model = nn.Sequential(nn.Embedding(4, 4, max_norm=1.0))
+    with pytest.raises(ValueError, match=r"^low_rank: max_norm of the embedding is 1\.0; allowed is None\.$"):
+        low_rank.build(low_rank.Settings(), "").adapt(model, {"0": "embedding"})
+
+
+def test_defaults_are_the_stated_ones():
+    assert low_rank.Settings() == low_rank.Settings(rank=30, embedding_rank=32, lr_factors=1e-4, lr=5e-5)

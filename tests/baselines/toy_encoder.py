@@ -1,0 +1,72 @@
+"""A small encoder-like model with every role of target in it, and a learnable problem for it."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from baselines import dense, galore, lora, low_rank, lte
+
+TARGETS = {
+    "word": "embedding",
+    "block.mix": "attention",
+    "block.up": "feed_forward",
+    "block.down": "feed_forward",
+    "hidden": "classifier",
+}
+LINEARS = [name for name, role in TARGETS.items() if role != "embedding"]
+
+
+class ToyEncoder(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.word = nn.Embedding(12, 8, padding_idx=0)
+        self.block = nn.ModuleDict({"mix": nn.Linear(8, 8), "up": nn.Linear(8, 12), "down": nn.Linear(12, 8)})
+        self.norm = nn.LayerNorm(8)
+        self.hidden = nn.Linear(8, 8)
+        self.out = nn.Linear(8, 3)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.word(tokens)  # (B, S, D)
+        x = x + self.block["mix"](x)
+        x = self.norm(x + self.block["down"](functional.gelu(self.block["up"](x))))
+        return self.out(torch.tanh(self.hidden(x.mean(1))))  # (B, 3)
+
+
+def loss_of(model: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
+    """The class is the rest of the token sum by 3: learnable, and not at once."""
+    return functional.cross_entropy(model(tokens), tokens.sum(1) % 3)
+
+
+def batch(seed: int = 0, size: int = 16) -> torch.Tensor:
+    return torch.randint(1, 12, (size, 3), generator=torch.Generator().manual_seed(seed))
+
+
+def all_arms() -> dict:
+    """Every arm and variant with settings that fit the toy."""
+    quick = {"lr": 1e-2}
+    return {
+        "dense": dense.build(dense.Settings(**quick), ""),
+        "galore": galore.build(galore.Settings(rank=4, update_gap=7, lr_projected=4e-2, **quick), ""),
+        "lora": lora.build(lora.Settings(rank=4, alpha=8.0, lr_adapters=1e-2, **quick), ""),
+        "lte": lte.build(lte.Settings(rank=4, heads=4, alpha=8.0, merge_every=3, lr_adapters=1e-2, **quick), ""),
+        "lte_reset": lte.build(
+            lte.Settings(rank=4, heads=4, alpha=8.0, merge_every=3, reset=True, lr_adapters=1e-2, **quick), ""
+        ),
+        "low_rank": low_rank.build(low_rank.Settings(rank=4, embedding_rank=4, lr_factors=1e-2, **quick), ""),
+        "low_rank_linear": low_rank.build(low_rank.Settings(rank=4, lr_factors=1e-2, **quick), "linear"),
+    }
+
+
+def train(arm, model: nn.Module, optimizer: torch.optim.Optimizer, tokens: torch.Tensor, steps: range) -> list[float]:
+    """The step every arm runs: loss, backward, optimizer, hook."""
+    losses = []
+    for step in steps:
+        optimizer.zero_grad()
+        loss = arm.objective(loss_of(model, tokens), model)
+        loss.backward()
+        optimizer.step()
+        arm.after_step(model, optimizer, step)
+        losses.append(loss.item())
+    return losses

@@ -1,0 +1,165 @@
+"""The train step: precisions and their reasons, the order of its parts, what it leaves to the method."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tiny import TinyMethod, TinyWorkload, one_thread  # noqa: F401
+
+from bench.step import PRECISIONS, TrainStep, precision_unsupported
+
+
+def a_step(precision="fp32", device="cpu", method=None, workload=None, loss=None):
+    torch.manual_seed(0)
+    workload, method = workload or TinyWorkload(dropout=0.0), method or TinyMethod()
+    model = method.adapt(workload.build(), workload.targets())
+    return TrainStep(model, method, method.optimizer(model), loss or workload.loss, precision, device)
+
+
+def a_batch(seed=0):
+    return next(TinyWorkload().batches("train", 8, seed, True))
+
+
+@pytest.mark.parametrize(
+    ("precision", "device", "reason"),
+    [
+        ("fp32", "cpu", None),
+        ("bf16", "cpu", None),
+        ("tf32", "cpu", "needs a CUDA device, this one is cpu"),
+        ("fp8", "cpu", "not implemented yet in this version"),
+        ("fp32", "cuda", None),
+        ("bf16", "cuda", None),
+        ("tf32", "cuda:0", None),
+        ("fp8", "cuda", "not implemented yet in this version"),
+    ],
+)
+def test_each_precision_is_offered_or_refused_with_its_reason(precision, device, reason):
+    said = precision_unsupported(precision, device)
+    assert (said is None) if reason is None else (reason in said and precision in said)
+
+
+@pytest.mark.parametrize("precision", ["fp16", "", "FP32"])
+def test_an_unknown_precision_is_one_sentence_naming_value_and_allowed_ones(precision):
+    with pytest.raises(ValueError, match=rf"^precision is '{precision}'; allowed: {', '.join(PRECISIONS)}\.$"):
+        precision_unsupported(precision, "cpu")
+
+
+@pytest.mark.parametrize("precision", ["fp8", "tf32", "half"])
+def test_a_step_is_not_built_in_a_precision_that_it_cannot_run(precision):
+    with pytest.raises(ValueError, match=f"^precision.*{precision}"):
+        a_step(precision)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_the_loss_falls(precision):
+    step = a_step(precision, method=TinyMethod(lr=3e-3))
+    losses = [float(step(a_batch(seed))) for seed in range(40)]
+    assert sum(losses[-5:]) < 0.5 * sum(losses[:5])
+
+
+def test_the_loss_comes_back_as_a_detached_tensor():
+    loss = a_step()(a_batch())
+    assert isinstance(loss, torch.Tensor)
+    assert not loss.requires_grad
+
+
+def test_after_step_is_told_the_step_and_its_answer_is_kept():
+    class Pruning(TinyMethod):
+        def after_step(self, model, optimizer, step):
+            super().after_step(model, optimizer, step)
+            return "shapes" if step == 1 else "nothing"
+
+    method = Pruning()
+    step = a_step(method=method)
+    changes = []
+    for _ in range(3):
+        step(a_batch())
+        changes.append(step.last_change)
+    assert method.after_steps == [0, 1, 2]
+    assert changes == ["nothing", "shapes", "nothing"]
+    assert step.number == 3
+
+
+def test_the_halves_are_the_whole():
+    whole, halves = a_step(), a_step()
+    for seed in range(3):
+        expected = whole(a_batch(seed))
+        loss = halves.forward_backward(a_batch(seed))
+        halves.update()
+        assert torch.equal(loss, expected)
+    for one, other in zip(whole.model.parameters(), halves.model.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_the_gradient_is_that_of_the_objective_and_the_loss_that_of_the_task():
+    class Doubled(TinyMethod):
+        def objective(self, task_loss, model):  # noqa: ARG002
+            return 2 * task_loss
+
+    plain, doubled = a_step(), a_step(method=Doubled())
+    assert torch.equal(plain.forward_backward(a_batch()), doubled.forward_backward(a_batch()))
+    for one, other in zip(plain.model.parameters(), doubled.model.parameters(), strict=True):
+        torch.testing.assert_close(2 * one.grad, other.grad)
+
+
+def test_gradients_start_fresh_every_step():
+    step = a_step()
+    step.forward_backward(a_batch())
+    once = [p.grad.clone() for p in step.model.parameters()]
+    step.forward_backward(a_batch())
+    for p, expected in zip(step.model.parameters(), once, strict=True):
+        assert torch.equal(p.grad, expected)
+
+
+def test_bf16_is_autocast_over_the_forward_alone():
+    seen = []
+    step = a_step("bf16")
+    step.model.blocks[0].first.register_forward_hook(lambda _m, _i, out: seen.append(out.dtype))
+    step.model.blocks[0].first.register_full_backward_hook(lambda *_: seen.append(torch.is_autocast_enabled("cpu")))
+    step(a_batch())
+    assert seen == [torch.bfloat16, False]
+    assert {p.dtype for p in step.model.parameters()} == {p.grad.dtype for p in step.model.parameters()}
+    assert {p.dtype for p in step.model.parameters()} == {torch.float32}
+
+
+def test_tf32_holds_for_the_step_and_not_beyond():
+    seen = []
+
+    class Watching(TinyMethod):
+        def after_step(self, model, optimizer, step):  # noqa: ARG002
+            seen.append(torch.get_float32_matmul_precision())
+            return "nothing"
+
+    def loss(model, batch):
+        seen.append(torch.get_float32_matmul_precision())
+        return TinyWorkload().loss(model, batch)
+
+    before = torch.get_float32_matmul_precision()
+    a_step("tf32", "cuda", Watching(), loss=loss)(a_batch())
+    assert seen == ["high", "high"]
+    assert torch.get_float32_matmul_precision() == before
+
+
+def test_the_model_is_put_into_training_mode():
+    class Sleeping(TinyMethod):
+        def adapt(self, model, targets):  # noqa: ARG002
+            return model.eval()
+
+    assert all(module.training for module in a_step(method=Sleeping()).model.modules())
+
+
+def test_the_phase_tells_where_the_step_is():
+    phases = []
+
+    class Watching(TinyMethod):
+        def after_step(self, model, optimizer, step):  # noqa: ARG002
+            phases.append(the_step.phase)
+            return "nothing"
+
+    the_step = a_step(method=Watching())
+    the_step.model.classes.register_forward_hook(lambda *_: phases.append(the_step.phase))
+    the_step.model.classes.register_full_backward_hook(lambda *_: phases.append(the_step.phase))
+    assert the_step.phase == "idle"
+    the_step(a_batch())
+    assert phases == ["forward", "backward", "update"]
+    assert the_step.phase == "idle"

@@ -1,0 +1,155 @@
+"""Verdicts as a table of cases, and the ledger's file."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from made_up_records import ARMS, CPU, CUDA, campaign, record, timed
+
+from bench.record import Record
+from figures.claims import FIG1_RULES, FULL_SIZE_PARAMETERS, LedgerError, Verdict, read_claims, verdicts
+from figures.selection import PAPER_BATCHES, select
+
+CLAIMS = read_claims()
+
+
+def judged(records: list[Record], claim: str) -> Verdict:
+    device = records[0].device
+    return {verdict.claim.id: verdict for verdict in verdicts(select(records, device), CLAIMS)}[claim]
+
+
+def times(ratios: dict[int, float], rival: str, device: str = CUDA, spread: float = 0.01, **columns) -> list[Record]:
+    """CoMERA and one rival, whose time is ``ratios[batch]`` times CoMERA's."""
+    rounds = [10.0, 12.0, 11.0, 13.0, 14.0]
+    records = []
+    for batch, ratio in ratios.items():
+        records.append(timed("comera", rounds, batch, device=device, **columns))
+        noisy = [ms * (ratio + spread * (i - 2)) for i, ms in enumerate(rounds)]
+        records.append(timed(rival, noisy, batch, device=device, **columns))
+    return records
+
+
+def peaks(ratios: dict[int, float], rival: str, device: str = CPU) -> list[Record]:
+    return [
+        record(arm, batch, measure="predict", device=device, predicted_for="cuda", peak_memory_predicted_mib=100.0 * size)
+        for batch, ratio in ratios.items()
+        for arm, size in (("comera", 1.0), (rival, ratio))
+    ]  # fmt: skip
+
+
+ALL = PAPER_BATCHES
+LARGE = (32, 64, 128)
+
+CASES = [
+    # claim, records, outcome, a piece of the why
+    ("time-epoch-speedup", times(dict.fromkeys(ALL, 2.5), "dense"), "reproduced", "4 of 4"),
+    ("time-epoch-speedup", times(dict.fromkeys(ALL, 1.6), "dense"), "reproduced", "reach 1.5x"),
+    ("time-epoch-speedup", times(dict.fromkeys(ALL, 8.0), "dense"), "reproduced", "larger than published"),
+    ("time-epoch-speedup", times(dict.fromkeys(ALL, 1.2), "dense"), "partly", "above 1 but short"),
+    ("time-epoch-speedup", times({1: 2.5, 32: 2.5, 64: 2.5, 128: 0.9}, "dense"), "partly", "1 not surely above 1"),
+    ("time-epoch-speedup", times(dict.fromkeys(ALL, 0.8), "dense"), "not reproduced", "4 not surely above 1"),
+    ("time-epoch-speedup", times(dict.fromkeys(ALL, 1.0), "dense", spread=0.2), "not reproduced", "not surely"),
+    ("time-epoch-speedup", times({1: 2.5, 32: 2.5}, "dense"), "partly", "2 could not be formed"),
+    ("time-epoch-speedup", times(dict.fromkeys(ALL, 2.5), "dense", CPU), "not tested here", "about a GPU"),
+    ("time-epoch-speedup", times({1: 2.5}, "dense", precision="bf16"), "not tested here", "these records are bf16"),
+    ("time-epoch-speedup", times({1: 2.5}, "dense", parameters=1234), "not tested here", "full-size"),
+    ("time-epoch-speedup", times({1: 2.5}, "dense", parameters=FULL_SIZE_PARAMETERS), "partly", "3 could not"),
+    ("galore-time-b1", times({1: 2.0}, "galore"), "reproduced", "1 of 1"),
+    ("galore-time-b1", times({32: 2.0}, "galore"), "not tested here", "No pair"),
+    ("galore-memory-b1", peaks({1: 9.2}, "galore"), "reproduced", "for cuda, predicted"),
+    ("galore-memory-b1", peaks({1: 8.4}, "galore"), "partly", "short of it"),
+    ("galore-memory-b1", peaks({1: 0.9}, "galore"), "not reproduced", "for cuda, predicted"),
+    ("lte-time", times(dict.fromkeys(LARGE, 3.0), "lte"), "reproduced", "3 of 3"),
+    ("lte-memory", peaks(dict.fromkeys(LARGE, 1.1), "lte"), "reproduced", "lie above 1"),
+    ("lte-memory", peaks({32: 1.1, 64: 1.0, 128: 0.9}, "lte"), "partly", "2 not surely above 1"),
+    ("lte-memory", peaks({32: 1.1, 64: 1.1}, "lte"), "partly", "1 could not be formed"),
+    ("galore-all-batches", times(dict.fromkeys(LARGE, 2.0), "galore")
+        + peaks(dict.fromkeys(LARGE, 1.2), "galore", CUDA), "reproduced", "6 of 6"),
+    ("galore-all-batches", times(dict.fromkeys(LARGE, 2.0), "galore")
+        + peaks(dict.fromkeys(LARGE, 0.9), "galore", CUDA), "partly", "3 of 6"),
+    ("galore-all-batches", peaks(dict.fromkeys(LARGE, 1.2), "galore", CPU), "not tested here", "about a GPU"),
+    ("lte-convergence", peaks({1: 1.0}, "lte"), "not tested here", "trains nothing to convergence"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("claim", "records", "outcome", "why"), CASES)
+def test_verdict(claim: str, records: list[Record], outcome: str, why: str) -> None:
+    verdict = judged(records, claim)
+    assert verdict.outcome == outcome, verdict.why
+    assert why in verdict.why
+    assert "\n" not in str(verdict)
+
+
+def test_one_block_decides_nothing() -> None:
+    alone = [timed(arm, [ms], device=CUDA) for arm, ms in (("comera", 1.0), ("galore", 2.0))]
+    verdict = judged(alone, "galore-time-b1")
+    assert verdict.outcome == "not tested here"
+    assert "blocks" in verdict.why
+
+
+def test_cpu_times_are_printed_though_they_decide_nothing() -> None:
+    verdict = judged(campaign(CPU), "time-epoch-speedup")
+    assert verdict.outcome == "not tested here"
+    assert {point.batch_size for point in verdict.ours} == {1, 8, 16}
+    assert "on a CPU" in verdict.ours_text
+    assert "[" in verdict.ours_text
+    assert CPU in str(verdict)
+
+
+def test_measured_peaks_go_before_predicted_ones() -> None:
+    records = campaign(CUDA)
+    records = [
+        dataclasses.replace(r, peak_memory_allocated_mib=9999.0) if r.arm == "galore" and r.measure == "run" else r
+        for r in records
+    ]
+    verdict = judged(records, "galore-memory-b1")
+    assert verdict.ours[0].ratio.value > 50
+    assert "allocated on CUDA" in verdict.why
+
+
+def test_transcriptions_from_memory_say_so() -> None:
+    lines = {v.claim.id: str(v) for v in verdicts(select(campaign(CPU), CPU), CLAIMS)}
+    assert "unconfirmed transcription" in lines["lte-time"]
+    assert "unconfirmed" not in lines["galore-memory-b1"]
+    assert "published 2-3x (stated)" in lines["time-epoch-speedup"]
+    assert "published 9x (stated)" in lines["galore-memory-b1"]
+    assert "published yes (stated)" in lines["lte-memory"]
+
+
+def test_every_rule_has_its_claim_and_every_claim_of_fig1_its_rule() -> None:
+    known = {rule.claim_id for rule in FIG1_RULES}
+    assert known <= set(CLAIMS)
+    text = Path("figures/published/claims.csv").read_text(encoding="utf-8").splitlines()
+    assert {line.split(",")[0] for line in text if line.split(",")[1] in ("fig1", "abstract")} <= known
+
+
+def test_every_kind_of_arm_the_rules_compare_is_an_arm() -> None:
+    rivals = {part.args[0] for rule in FIG1_RULES for part in rule.evidence}  # type: ignore[attr-defined]
+    assert rivals <= set(ARMS)
+
+
+HEAD = "id,artifact,workload,quantity,method,setting,kind,value_low,value_high,unit,status,note\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (HEAD + "a,fig1,encoder,q,comera,s,value,two,2,x,stated,\n", "line 2: not a claim"),
+        (HEAD + "a,fig1,encoder,q,comera,s,value,2,2,x,guessed,\n", "status is 'guessed'; allowed"),
+        ("id,quantity\na,b\n", "not a claim"),
+    ],
+)
+def test_a_malformed_ledger_is_named_with_its_line(content: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "claims.csv"
+    path.write_text(content, encoding="utf-8")
+    with pytest.raises(LedgerError, match=message):
+        read_claims(path)
+
+
+def test_a_missing_claim_or_ledger_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(LedgerError, match="has no claim 'time-epoch-speedup'"):
+        verdicts(select(campaign(CPU), CPU), {})
+    with pytest.raises(LedgerError, match="not a readable ledger"):
+        read_claims(tmp_path / "none.csv")

@@ -1,0 +1,169 @@
+"""Laws of the bootstrap, and what timing makes of records."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from made_up_records import blocks, record, timed
+
+from bench.record import RecordError
+from figures.intervals import mean_interval, paired_ratio, unpaired_ratio
+from figures.timing import (
+    EXAMPLES_PER_EPOCH,
+    block_means_ms,
+    disturbed_blocks,
+    epoch_time,
+    rare_ms_per_step,
+    time_ratio,
+)
+
+times = st.floats(min_value=0.01, max_value=1e5)
+many_times = st.lists(times, min_size=2, max_size=9)
+few = settings(max_examples=25, deadline=None)
+
+
+@few
+@given(many_times)
+def test_ratio_of_a_series_to_itself_is_one_without_width(values: list[float]) -> None:
+    series = dict(enumerate(values))
+    estimate = paired_ratio(series, series)
+    assert (estimate.value, estimate.low, estimate.high) == (1.0, 1.0, 1.0)
+    assert estimate.paired is True
+    assert estimate.blocks == len(values)
+
+
+@few
+@given(many_times, st.integers(min_value=-6, max_value=6))
+def test_scaling_one_side_scales_value_and_interval(values: list[float], exponent: int) -> None:
+    factor = 2.0**exponent  # a power of two loses no bit
+    below = {i: 1.0 + i for i in range(len(values))}
+    plain = paired_ratio(dict(enumerate(values)), below)
+    scaled = paired_ratio({i: factor * v for i, v in enumerate(values)}, below)
+    assert (scaled.value, scaled.low, scaled.high) == (
+        factor * plain.value,
+        pytest.approx(factor * plain.low),
+        pytest.approx(factor * plain.high),
+    )
+    alone, wide = unpaired_ratio(values, list(below.values())), unpaired_ratio([factor * v for v in values], [1.0, 2.0])
+    assert wide.paired is False
+    assert alone.low <= alone.value <= alone.high
+
+
+@few
+@given(many_times, st.randoms(use_true_random=False))
+def test_order_of_blocks_does_not_matter(values: list[float], shuffler) -> None:
+    shuffled = list(values)
+    shuffler.shuffle(shuffled)
+    assert mean_interval(values) == mean_interval(shuffled)
+    assert unpaired_ratio(values, [1.0, 2.0]) == unpaired_ratio(shuffled, [2.0, 1.0])
+
+
+@few
+@given(many_times)
+def test_an_interval_stays_within_the_values_and_holds_the_estimate(values: list[float]) -> None:
+    estimate = mean_interval(values)
+    slack = 1e-9 * max(values)
+    assert min(values) - slack <= estimate.low <= estimate.value + slack
+    assert estimate.value - slack <= estimate.high <= max(values) + slack
+
+
+def test_pairing_removes_what_all_arms_share() -> None:
+    drift = [1.0, 2.0, 3.0, 4.0, 5.0]
+    above = {i: 3 * d for i, d in enumerate(drift)}
+    below = dict(enumerate(drift))
+    paired = paired_ratio(above, below)
+    unpaired = unpaired_ratio(list(above.values()), list(below.values()))
+    assert (paired.low, paired.value, paired.high) == (3, 3, 3)
+    assert unpaired.value == 3
+    assert unpaired.high - unpaired.low > 1
+
+
+def test_only_common_blocks_are_paired() -> None:
+    estimate = paired_ratio({0: 2.0, 1: 4.0, 7: 100.0}, {0: 1.0, 1: 2.0, 3: 50.0})
+    assert (estimate.value, estimate.blocks) == (2.0, 2)
+
+
+def test_more_blocks_narrow_the_interval() -> None:
+    widths = []
+    for repeats in (1, 4, 16):
+        estimate = mean_interval([1.0, 1.2, 1.4] * repeats)
+        widths.append(estimate.high - estimate.low)
+    assert all(wide > narrow for wide, narrow in pairwise(widths))
+
+
+def test_one_block_has_no_interval() -> None:
+    for estimate in (mean_interval([3.0]), paired_ratio({0: 3.0}, {0: 1.0}), unpaired_ratio([3.0], [1.0, 1.0])):
+        assert (estimate.value, estimate.low, estimate.high) == (3.0, None, None)
+
+
+@pytest.mark.parametrize("values", [[], [1.0, 0.0], [1.0, -2.0], [math.nan, 1.0], [math.inf]])
+def test_values_that_are_no_times_are_refused(values: list[float]) -> None:
+    with pytest.raises(ValueError, match="block"):
+        mean_interval(values)
+    with pytest.raises(ValueError, match="block"):
+        unpaired_ratio([1.0], values)
+
+
+def test_disturbed_blocks_count_nowhere() -> None:
+    quiet = timed("comera", [10.0, 11.0, 12.0])
+    noisy = timed("comera", [10.0, 11.0, 12.0, 900.0], disturbed=(3,))
+    assert disturbed_blocks(noisy) == 1
+    assert block_means_ms(noisy) == block_means_ms(quiet)
+    assert epoch_time(noisy) == epoch_time(quiet)
+    assert time_ratio(noisy, quiet).value == 1
+
+
+def test_a_repeated_block_takes_the_place_of_the_disturbed_one() -> None:
+    samples = blocks([10.0, 900.0], disturbed=(1,))
+    samples["blocks"].append({"block": 1, "disturbed": False, "calibration_ms": 1.0, "ms": [20.0]})
+    assert block_means_ms(record(samples=samples)) == {0: 10.0, 1: 20.0}
+
+
+def test_epoch_time_is_mean_step_times_steps_plus_the_rare_share() -> None:
+    one = timed("galore", [100.0, 110.0, 120.0], batch=8, rare_time_ms=4000.0, rare_period_steps=200)
+    steps = EXAMPLES_PER_EPOCH / 8
+    epoch = epoch_time(one)
+    assert rare_ms_per_step(one) == 20
+    assert epoch.rare == pytest.approx(0.020 * steps)
+    assert epoch.total.value == pytest.approx((0.110 + 0.020) * steps)
+    assert 0.120 * steps <= epoch.total.low < epoch.total.value < epoch.total.high <= 0.140 * steps
+
+
+def test_ratio_of_epoch_times_holds_the_rare_share() -> None:
+    galore = timed("galore", [100.0, 200.0, 300.0], rare_time_ms=4000.0, rare_period_steps=40)
+    comera = timed("comera", [50.0, 75.0, 100.0])
+    assert time_ratio(galore, comera).value == 4  # (100+100)/50, (200+100)/75, (300+100)/100
+    assert time_ratio(galore, comera).low == 4
+
+
+def test_ratio_is_unpaired_unless_timed_together() -> None:
+    dense, comera = timed("dense", [30.0, 60.0]), timed("comera", [10.0, 20.0])
+    assert time_ratio(dense, comera).paired is True
+    for pairing in ("elsewhere", ""):
+        assert time_ratio(dense, timed("comera", [10.0, 20.0], pairing=pairing)).paired is False
+    nameless = [timed(arm, [10.0, 20.0], pairing="") for arm in ("dense", "comera")]
+    assert time_ratio(*nameless).paired is False
+    disjoint = timed("comera", [10.0, 20.0, 30.0], disturbed=(0, 1))
+    assert time_ratio(dense, disjoint).paired is False
+
+
+def test_cells_without_time_have_none() -> None:
+    ok, failed = timed("comera", [1.0, 2.0]), record("dense", status="oom", message="made up")
+    assert epoch_time(failed) is None
+    assert time_ratio(failed, ok) is None
+    assert time_ratio(ok, failed) is None
+    assert epoch_time(record()) is None
+    all_disturbed = timed("comera", [5.0], disturbed=(0,), epoch_time_s=7.0)
+    assert epoch_time(all_disturbed).total.value == 7
+    assert epoch_time(all_disturbed).total.low is None
+    assert time_ratio(all_disturbed, ok) is None
+
+
+@pytest.mark.parametrize("wrong", [{"blocks": 3}, {"blocks": [{"ms": [1.0]}]}, {"blocks": [{"block": 0, "ms": [0]}]}])
+def test_samples_of_another_shape_are_refused_in_one_sentence(wrong: dict) -> None:
+    with pytest.raises(RecordError, match="samples|block"):
+        block_means_ms(record(samples=wrong))
