@@ -93,9 +93,9 @@ def cuda_operations() -> Iterator[None]:
     try:
         library.impl("dropout", _dropout, "AutogradCPU")
         library.impl("scaled_dot_product_attention", _attention, "AutogradCPU")
-        for name in AUTOCAST_FLOAT32:
+        for name in filter(_only_cuda_casts, AUTOCAST_FLOAT32):
             library.impl(name, _cast_to_float32(_operation(name)), "AutocastCPU")
-        for name in AUTOCAST_FLOAT32_RESULT:
+        for name in filter(_only_cuda_casts, AUTOCAST_FLOAT32_RESULT):
             library.impl(name, _ask_for_float32(_operation(name)), "AutocastCPU")
         yield
     finally:
@@ -163,6 +163,12 @@ def _aligned(bias: torch.Tensor) -> torch.Tensor:
         return bias
     keys = bias.shape[-1]
     return F.pad(bias, (0, _BIAS_ALIGNMENT - keys % _BIAS_ALIGNMENT))[..., :keys]
+
+
+def _only_cuda_casts(name: str) -> bool:
+    """Whether the installed PyTorch treats the operation in CUDA's autocast and leaves it alone in the CPU's."""
+    registered = torch._C._dispatch_has_kernel_for_dispatch_key
+    return registered(f"aten::{name}", "AutocastCUDA") and not registered(f"aten::{name}", "AutocastCPU")
 
 
 def _operation(name: str) -> Callable[..., Any]:

@@ -12,7 +12,7 @@ A method lives in one module (``baselines/<name>.py``, or ``comera.training`` fo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 import torch
@@ -91,7 +91,7 @@ class Method(Protocol):
         """Called after optimizer step number ``step`` (from 0)."""
         ...
 
-    def rare_events(self) -> list[RareEvent]: ...
+    def rare_events(self) -> Sequence[RareEvent]: ...
 
     def state_dict(self) -> dict[str, Any]:
         """What the method itself must remember beyond model and optimizer: tensors and JSON values only."""

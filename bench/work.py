@@ -81,12 +81,6 @@ class WorkMeter(contextlib.ExitStack):
     """Meters one training step run inside the block, on fake or on real tensors.
 
     It prolongs no tensor's life, so memory can be traced in the same pass.
-
-    Example:
-        >>> with WorkMeter(step) as meter:  # doctest: +SKIP
-        ...     step(batch)
-        >>> meter.work().flops_per_step  # doctest: +SKIP
-        4175162966016
     """
 
     def __init__(self, step: TrainStep) -> None:

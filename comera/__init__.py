@@ -1,1 +1,28 @@
-"""placeholder"""
+"""Tensor-compressed layers for PyTorch with ranks that shrink during training (CoMERA, NeurIPS 2024).
+
+>>> import torch, comera
+>>> model = torch.nn.Sequential(torch.nn.Linear(768, 3072), torch.nn.GELU(), torch.nn.Linear(3072, 768))
+>>> model = comera.tensorize(model, {"*": comera.TT(ranks=30)})
+>>> sum(parameter.numel() for parameter in model.parameters())
+61996
+"""
+
+from comera.layers import TiedTTMLinear, TTLinear, TTMEmbedding
+from comera.modes import balanced_modes, padded_modes
+from comera.objective import EarlyStage, exact_size, full_size, tensorized_layers
+from comera.tensorize import TT, TTM, tensorize
+
+__all__ = [
+    "TT",
+    "TTM",
+    "EarlyStage",
+    "TTLinear",
+    "TTMEmbedding",
+    "TiedTTMLinear",
+    "balanced_modes",
+    "exact_size",
+    "full_size",
+    "padded_modes",
+    "tensorize",
+    "tensorized_layers",
+]

@@ -46,7 +46,9 @@ def _merge_left(cores: list[torch.Tensor]) -> list[torch.Tensor]:
     """Partial products from the left, each (L, modes so far, rank); the last one is the merged half."""
     partials = [cores[0].flatten(1, 2)]
     for core in cores[1:]:
-        partials.append(torch.bmm(partials[-1], core.flatten(2, 3)).view(core.shape[0], -1, core.shape[3]))
+        layers, _, mode, rank = core.shape
+        product = torch.bmm(partials[-1], core.flatten(2, 3))
+        partials.append(product.view(layers, partials[-1].shape[1] * mode, rank))
     return partials
 
 
@@ -54,7 +56,9 @@ def _merge_right(cores: list[torch.Tensor]) -> list[torch.Tensor]:
     """Partial products from the right, each (L, rank, modes so far); the last one is the merged half."""
     partials = [cores[-1].flatten(2, 3)]
     for core in reversed(cores[:-1]):
-        partials.append(torch.bmm(core.flatten(1, 2), partials[-1]).view(core.shape[0], core.shape[1], -1))
+        layers, rank, mode, _ = core.shape
+        product = torch.bmm(core.flatten(1, 2), partials[-1])
+        partials.append(product.view(layers, rank, mode * partials[-1].shape[2]))
     return partials
 
 
@@ -65,7 +69,7 @@ def _left_core_gradients(
     gradients = []
     grad = grad_LNR
     for core, partial in zip(reversed(cores[1:]), reversed(partials), strict=True):
-        grad = grad.reshape(core.shape[0], partial.shape[1], -1)
+        grad = grad.reshape(core.shape[0], partial.shape[1], core.shape[2] * core.shape[3])
         gradients.append(torch.bmm(partial.transpose(1, 2), grad))
         grad = torch.bmm(grad, core.flatten(2, 3).transpose(1, 2))
     return [grad, *reversed(gradients)]
@@ -78,7 +82,7 @@ def _right_core_gradients(
     gradients = []
     grad = grad_LRM
     for core, partial in zip(cores[:-1], reversed(partials), strict=True):
-        grad = grad.reshape(core.shape[0], -1, partial.shape[2])
+        grad = grad.reshape(core.shape[0], core.shape[1] * core.shape[2], partial.shape[2])
         gradients.append(torch.bmm(grad, partial.transpose(1, 2)))
         grad = torch.bmm(core.flatten(1, 2).transpose(1, 2), grad)
     return [*gradients, grad]
@@ -87,8 +91,8 @@ def _right_core_gradients(
 class _MergeCores(torch.autograd.Function):
     """Merge the cores of L layers of one shape into their left and right halves.
 
-    Inputs after the settings: L packed core vectors, then L diagonal vectors. Outputs: L times ``left_RN``, then L times
-    ``right_RM``. Saved for backward: the parameters themselves and the partial products short of the halves.
+    Inputs after the settings: L packed core vectors, then L diagonal vectors. Outputs: L times ``left_RN``, then L
+    times ``right_RM``. Saved for backward: the parameters themselves and the partial products short of the halves.
     """
 
     @staticmethod
@@ -115,7 +119,8 @@ class _MergeCores(torch.autograd.Function):
         plain = _stacked_cores(packed, shape)
         cores = _scale_rows(plain, bonds)
         kind = packed[0].dtype
-        grad_LNR = torch.stack([grad.t() for grad in gradients[:layers]]).to(kind)
+        # Stack first, transpose once: copying L transposed pieces one by one is several times slower.
+        grad_LNR = torch.stack(gradients[:layers]).to(kind).transpose(1, 2).contiguous()
         grad_LRM = torch.stack(gradients[layers:]).to(kind)
         lefts = [cores[0].flatten(1, 2), *partials[:kept]] if half > 1 else []
         rights = [cores[-1].flatten(2, 3), *partials[kept:]] if half > 1 else []
@@ -123,15 +128,16 @@ class _MergeCores(torch.autograd.Function):
             *_left_core_gradients(grad_LNR, cores[:half], lefts),
             *_right_core_gradients(grad_LRM, cores[half:], rights),
         ]
-        core_grads = [scaled_grads[0].flatten(1)]
         bond_grads = []
-        for grad, core, bond in zip(scaled_grads[1:], plain[1:], bonds, strict=True):
-            grad = grad.reshape(core.shape)
+        packed_grads = packed[0].new_empty(layers, shape.parameter_count)
+        first, *others = packed_grads.split(shape.core_sizes, dim=1)
+        first.copy_(scaled_grads[0].reshape(first.shape))
+        for place, grad, core, bond in zip(others, scaled_grads[1:], plain[1:], bonds, strict=True):
+            grad = grad.view(core.shape)
             bond_grads.append((grad * core).sum((2, 3)))
-            core_grads.append((bond[:, :, None, None] * grad).flatten(1))
-        packed_grads = torch.cat(core_grads, dim=1).unbind()
-        diagonal_grads = (torch.cat(bond_grads, dim=1) * (effective_LK != 0)).unbind()
-        return None, None, *packed_grads, *diagonal_grads
+            torch.mul(bond[:, :, None, None], grad, out=place.view(core.shape))
+        diagonal_grads = torch.cat(bond_grads, dim=1) * (effective_LK != 0)
+        return None, None, *packed_grads.unbind(), *diagonal_grads.unbind()
 
 
 def merge_cores(

@@ -1,15 +1,15 @@
 """Layers that read like torch.nn: ``TTLinear`` for ``nn.Linear``, ``TTMEmbedding`` for ``nn.Embedding``.
 
 A layer keeps all its cores in one parameter and all its rank-control entries in another. An optimizer then sees two
-tensors instead of eleven, which matters: a tensorized model is small, and its step is made of overhead. ``cores()`` gives
-the cores as views in their usual shapes.
+tensors instead of eleven, which matters: a tensorized model is small, and its step is made of overhead. ``cores()``
+gives the cores as views in their usual shapes.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Self
 
 import torch
 from torch import nn
@@ -98,8 +98,7 @@ class TensorTrainLayer(nn.Module):
             kept = tuple(indices[:0] for indices in kept)
         cores = select_ranks(self.cores(), kept)
         bonds = [
-            bond.index_select(0, keep)
-            for bond, keep in zip(self.diagonals.split(self.shape.ranks), kept, strict=True)
+            bond.index_select(0, keep) for bond, keep in zip(self.diagonals.split(self.shape.ranks), kept, strict=True)
         ]
         self.shape = self._with_ranks([indices.numel() for indices in kept])
         for name, value in (("packed_cores", pack_cores(cores)), ("diagonals", torch.cat(bonds))):
@@ -189,7 +188,9 @@ class TTLinear(TensorTrainLayer):
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         if input.shape[-1] != self.in_features:
-            raise ValueError(f"input has {input.shape[-1]} features in its last dimension; expected {self.in_features}.")
+            raise ValueError(
+                f"input has {input.shape[-1]} features in its last dimension; expected {self.in_features}."
+            )
         if self.merged_halves is None:
             [halves] = merge_cores([self.packed_cores], [self.diagonals], self.shape, self.threshold)
         else:
@@ -277,7 +278,8 @@ class TTMEmbedding(TensorTrainLayer):
         lookup: Variant = "optimized",
     ) -> Self:
         """Decompose a table of shape (V, D) by TT-SVD; padded rows are zero."""
-        layer = cls(*weight.shape, row_modes, column_modes, ranks, padding_idx, lookup, weight.device, weight.dtype)
+        rows, columns = weight.shape
+        layer = cls(rows, columns, row_modes, column_modes, ranks, padding_idx, lookup, weight.device, weight.dtype)
         layer._load_chain(ttm_from_matrix(weight.detach(), layer.shape).cores)
         return layer
 
@@ -295,9 +297,7 @@ class TTMEmbedding(TensorTrainLayer):
         return table
 
     def _with_ranks(self, ranks: Sequence[int]) -> TTMShape:
-        return TTMShape(
-            self.num_embeddings, self.embedding_dim, self.shape.row_modes, self.shape.column_modes, ranks
-        )
+        return TTMShape(self.num_embeddings, self.embedding_dim, self.shape.row_modes, self.shape.column_modes, ranks)
 
     def extra_repr(self) -> str:
         padding = f", padding_idx={self.padding_idx}" if self.padding_idx is not None else ""
@@ -308,7 +308,7 @@ class TTMEmbedding(TensorTrainLayer):
 
 
 class TiedTTMLinear(nn.Module):
-    """A linear layer whose weight is the table of a :class:`TTMEmbedding`, such as the output layer of a language model.
+    """A linear layer whose weight is the table of a :class:`TTMEmbedding`: the output layer of a language model.
 
     The table is formed for each forward pass; the tie, not the cost, is the point.
 
@@ -325,8 +325,3 @@ class TiedTTMLinear(nn.Module):
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         return F.linear(input, self.embedding.to_dense(), self.bias)
-
-    def __getattr__(self, name: str) -> Any:
-        if name in ("in_features", "out_features"):
-            return self.embedding.embedding_dim if name == "in_features" else self.embedding.num_embeddings
-        return super().__getattr__(name)

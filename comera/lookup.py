@@ -1,7 +1,7 @@
 """Rows of a TTM table without forming the table.
 
-Shape suffixes: ``T`` indices in the flattened batch, ``U`` unique rows among them, ``P``/``Q`` row tuples of the left and
-right half of the modes, ``C``/``E`` columns of the left and right half, ``R`` middle rank.
+Shape suffixes: ``T`` indices in the flattened batch, ``U`` unique rows among them, ``P``/``Q`` row tuples of the left
+and right half of the modes, ``C``/``E`` columns of the left and right half, ``R`` middle rank.
 
 Two variants (METHOD.md, Computation):
 
@@ -32,8 +32,8 @@ VARIANTS: tuple[Variant, ...] = ("optimized", "plain")
 def _unique_rows(indices_T: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Unique indices and where each index of the batch finds its row.
 
-    How many there are depends on the data. Where shapes must be known beforehand (fake tensors, compilation) every index
-    counts as its own row: the upper bound.
+    How many there are depends on the data. Where shapes must be known beforehand (fake tensors, compilation) every
+    index counts as its own row: the upper bound.
     """
     if isinstance(indices_T, FakeTensor) or torch.compiler.is_compiling():
         return indices_T, torch.arange(indices_T.shape[0], device=indices_T.device)
@@ -46,7 +46,7 @@ def _merge_half(cores: Sequence[torch.Tensor]) -> torch.Tensor:
     merged = cores[0]
     for core in cores[1:]:
         rank, rows, columns, middle = merged.shape
-        product = torch.mm(merged.reshape(-1, middle), core.reshape(middle, -1))
+        product = torch.mm(merged.reshape(rank * rows * columns, middle), core.flatten(1))
         product = product.view(rank, rows, columns, *core.shape[1:]).transpose(2, 3)
         merged = product.reshape(rank, rows * core.shape[1], columns * core.shape[2], core.shape[3])
     return merged
@@ -60,9 +60,10 @@ def _merge_half_gradients(grad: torch.Tensor, cores: Sequence[torch.Tensor]) -> 
         partial = _merge_half(cores[:count])
         rank, rows, columns, middle = partial.shape
         grad = grad.view(rank, rows, core.shape[1], columns, core.shape[2], core.shape[3]).transpose(2, 3)
-        grad = grad.reshape(rank * rows * columns, -1)
-        gradients.append(torch.mm(partial.reshape(-1, middle).t(), grad).view(core.shape))
-        grad = torch.mm(grad, core.reshape(middle, -1).t()).view(rank, rows, columns, middle)
+        grad = grad.reshape(rank * rows * columns, math.prod(core.shape[1:]))
+        partial = partial.reshape(rank * rows * columns, middle)
+        gradients.append(torch.mm(partial.t(), grad).view(core.shape))
+        grad = torch.mm(grad, core.flatten(1).t()).view(rank, rows, columns, middle)
     return [grad.reshape(cores[0].shape), *reversed(gradients)]
 
 
@@ -98,7 +99,7 @@ class _OptimizedLookup(torch.autograd.Function):
         rows_U, inverse_T = _unique_rows(indices_T)
         effective = effective_diagonals(diagonals, threshold)
         _, _, left_UCR, right_URE, _, _ = _OptimizedLookup._slices(packed, effective, rows_U, shape)
-        table_UD = torch.bmm(left_UCR, right_URE).view(-1, shape.embedding_dim)
+        table_UD = torch.bmm(left_UCR, right_URE).flatten(1)
         if padding_idx is not None:
             table_UD.masked_fill_((rows_U == padding_idx).unsqueeze(1), 0)
         ctx.save_for_backward(rows_U, inverse_T, packed, effective)
@@ -114,7 +115,7 @@ class _OptimizedLookup(torch.autograd.Function):
         grad_UD = grad_TD.new_zeros(rows_U.shape[0], shape.embedding_dim).index_add_(0, inverse_T, grad_TD)
         if ctx.padding_idx is not None:
             grad_UD.masked_fill_((rows_U == ctx.padding_idx).unsqueeze(1), 0)
-        grad_UCE = grad_UD.to(packed.dtype).view(-1, left_UCR.shape[1], right_URE.shape[2])
+        grad_UCE = grad_UD.to(packed.dtype).view(rows_U.shape[0], left_UCR.shape[1], right_URE.shape[2])
         half = shape.half
         left_rows, right_rows = math.prod(shape.row_modes[:half]), math.prod(shape.row_modes[half:])
         grad_left = packed.new_zeros(left_rows, *left_UCR.shape[1:])
@@ -153,7 +154,8 @@ def _plain_rows(
         slices = core.index_select(1, mode_T).transpose(0, 1)  # (T, R, c, R')
         if i > 0:
             slices = bonds[i - 1][:, None, None] * slices
-        result = torch.bmm(result, slices.flatten(2)).view(indices_T.shape[0], -1, core.shape[3])
+        columns = result.shape[1] * core.shape[2]
+        result = torch.bmm(result, slices.flatten(2)).view(indices_T.shape[0], columns, core.shape[3])
     result = result.flatten(1)
     if padding_idx is not None:
         result = result.masked_fill((indices_T == padding_idx).unsqueeze(1), 0)

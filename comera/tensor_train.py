@@ -169,9 +169,9 @@ def contract_chain(cores: Sequence[torch.Tensor]) -> torch.Tensor:
 
     The plain left-to-right product: the oracle for every faster form in this library.
     """
-    result = cores[0].reshape(-1, cores[0].shape[-1])
+    result = cores[0].flatten(0, 1)
     for core in cores[1:]:
-        result = (result @ core.reshape(core.shape[0], -1)).reshape(-1, core.shape[-1])
+        result = (result @ core.flatten(1)).reshape(result.shape[0] * core.shape[1], core.shape[2])
     return result.reshape([core.shape[1] for core in cores])
 
 
@@ -290,7 +290,7 @@ def tt_round(cores: Sequence[torch.Tensor], ranks: int | Sequence[int]) -> Decom
     for i in range(len(work) - 1, 0, -1):
         rank, mode, right = work[i].shape
         q, r = torch.linalg.qr(work[i].reshape(rank, mode * right).T)
-        work[i] = q.T.reshape(-1, mode, right)
+        work[i] = q.T.reshape(q.shape[1], mode, right)
         work[i - 1] = work[i - 1] @ r.T
     discarded = 0.0
     for i, rank in enumerate(wanted):

@@ -175,6 +175,13 @@ def _notes(selection: Selection, rows: list[Row]) -> list[str]:
     notes += [f"{mark} {words}." for mark, words in _MARK_WORDS.items() if mark in marks]
     if disturbed := sum(row.time.disturbed for row in rows):
         notes.append(f"{disturbed} disturbed block(s) in all are left out of times, intervals and ratios.")
+    notes += [
+        f"{row.arm}, batch {row.batch_size}: the record's epoch time of {significant(said)} s differs from the "
+        f"{significant(row.time.epoch.total.value)} s that its undisturbed blocks give, which is what is shown."
+        for row in rows
+        if row.time.epoch and (said := selection.timed[row.arm, row.batch_size].epoch_time_s) is not None
+        if abs(said / row.time.epoch.total.value - 1) > 0.01
+    ]
     lengths = selection.values("sequence_length")
     if selection.timed and lengths != [128]:
         notes.append(f"Timed at length {', '.join(map(str, lengths))}, not at the 128 of the paper's epoch.")

@@ -233,6 +233,8 @@ def _save(rows: Iterable[Mapping[str, Any]], folder: Path, name: str) -> None:
         unfinished = folder / f".{name}.unfinished"
         with unfinished.open("w", encoding="utf-8") as file:
             for row in rows:
+                if row["label"] not in range(len(LABELS)):
+                    continue  # Hugging Face writes -1 where there is no label
                 saved = {"premise": row["premise"], "hypothesis": row["hypothesis"], "label": LABELS[row["label"]]}
                 file.write(json.dumps(saved, ensure_ascii=False) + "\n")
         unfinished.replace(folder / name)

@@ -5,9 +5,10 @@
     COUNT KIND ACTION the [COLOUR] OBJECT [PLACE].
     "At least three poodles did not open the red door in the kitchen."
 
-It has five slots besides the object, which premise and hypothesis share. What a slot says is the set of scenes it
-allows: "three" allows {3}, "at most three" {1, 2, 3}, "dogs" every breed of dog, "did not open" closing and doing
-neither, and an unstated colour or place anything.
+It has five slots besides the object, which premise and hypothesis share. What a slot says is the set of values it
+allows: counts run from one to ten, so "at most three" allows {1, 2, 3} and "some" all ten; "dogs" allows every breed
+of dog; "did not open", "never opened" and "failed to open" allow closing and doing neither; an unstated colour or place
+allows any.
 
 **Rules.** Premise and hypothesis speak of the same scene. Compare what they say slot by slot:
 
@@ -19,12 +20,14 @@ neither, and an unstated colour or place anything.
 The label is *contradiction* if any slot excludes, else *entailment* if all slots follow, else *neutral*. This is the
 same as asking whether the hypothesis is true in none, in all or in some of the scenes in which the premise is true.
 
-**Draw.** Row ``i`` has label ``LABELS[i % 3]``, so every split is exactly balanced. One slot decides a contradiction or
-a neutral pair, the other slots follow. All pairs are distinct and no premise of the training split is in validation.
-Random numbers come from ``random.Random(seed).random()`` alone, whose sequence Python guarantees across versions.
+**Draw.** Row ``i`` has label ``LABELS[i % 3]``, so every split is exactly balanced. A premise is drawn, then a
+hypothesis: one slot decides that a pair is neutral or a contradiction, the others follow. All pairs are distinct and no
+premise of the training split is in validation. Random numbers come from ``random.Random(seed).random()`` alone, whose
+sequence Python guarantees across versions.
 
-The hypothesis alone gives hints (stated details are often neutral, negations often contradictions), as in real
-corpora, but does not decide the label; a test bounds what can be had from it.
+The corpus is meant to be learnt in minutes, so single words give much away: a contradiction usually negates the action,
+an entailment usually says less, a neutral hypothesis usually adds a detail. The hypothesis alone does not decide the
+label all the same: counting its words gets a bit over half of the labels right (a test bounds it).
 """
 
 from __future__ import annotations
@@ -41,7 +44,7 @@ from bench.data.corpus import LABELS, Corpus, DataError, Pair
 Relation = Literal["follows", "excludes", "open"]
 
 #: A term of a premise that allows one value only is drawn that many times as often as another.
-_EXACT_WEIGHT = 8
+_EXACT_WEIGHT = 4
 #: How often count, kind, action, colour and place decide a pair of a label, relative to each other.
 _DECISIVE: dict[str, tuple[Relation, tuple[int, ...]]] = {
     "neutral": ("open", (1, 2, 0, 4, 4)),
@@ -240,4 +243,4 @@ def synthetic_corpus(train: int = 12_000, validation: int = 1_500, seed: int = 0
     digest = hashlib.sha256(b"synthetic\n")
     for rows in (train_rows, validation_rows):
         digest.update(repr([tuple(pair) for pair in rows]).encode())
-    return Corpus("synthetic", digest.hexdigest(), train_rows, validation_rows)
+    return Corpus("synthetic", digest.hexdigest(), tuple(train_rows), tuple(validation_rows))

@@ -104,6 +104,14 @@ def test_fake_and_real_runs_agree_for_every_arm(name, variant, settings):
     assert trace(TinyWorkload(), arm.build(arm.Settings(**settings), variant)) == predicted
 
 
+def test_fake_and_real_runs_of_comera_agree_up_to_its_unique_rows():
+    """How many rows of a look-up differ is in the data, which a fake batch lacks: all are taken to differ."""
+    arm = importlib.import_module("comera.training")
+    settings = arm.Settings(ranks=4, table_ranks=4, order=2, table_order=2)
+    predicted = predict_tiny(method=arm.build(settings, ""))
+    assert trace(TinyWorkload(), arm.build(settings, "")).peak == pytest.approx(predicted.peak, rel=0.01)
+
+
 def test_fake_and_real_runs_agree_on_cudas_dropout():
     def model():
         return nn.Sequential(nn.Linear(N, M), nn.Dropout(0.1), nn.LayerNorm(M), nn.Linear(M, 1))

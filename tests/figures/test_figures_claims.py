@@ -9,7 +9,7 @@ import pytest
 from made_up_records import ARMS, CPU, CUDA, campaign, record, timed
 
 from bench.record import Record
-from figures.claims import FIG1_RULES, FULL_SIZE_PARAMETERS, LedgerError, Verdict, read_claims, verdicts
+from figures.claims import FIG1_RULES, FULL_SIZE_PARAMETERS, LEDGER, LedgerError, Verdict, read_claims, verdicts
 from figures.selection import PAPER_BATCHES, select
 
 CLAIMS = read_claims()
@@ -32,11 +32,13 @@ def times(ratios: dict[int, float], rival: str, device: str = CUDA, spread: floa
 
 
 def peaks(ratios: dict[int, float], rival: str, device: str = CPU) -> list[Record]:
-    return [
-        record(arm, batch, measure="predict", device=device, predicted_for="cuda", peak_memory_predicted_mib=100.0 * size)
-        for batch, ratio in ratios.items()
-        for arm, size in (("comera", 1.0), (rival, ratio))
-    ]  # fmt: skip
+    """Predictions for cuda, where the rival's peak is ``ratios[batch]`` times CoMERA's."""
+    records = []
+    for batch, ratio in ratios.items():
+        for arm, size in (("comera", 100.0), (rival, 100.0 * ratio)):
+            columns = {"predicted_for": "cuda", "peak_memory_predicted_mib": size}
+            records.append(record(arm, batch, measure="predict", device=device, **columns))
+    return records
 
 
 ALL = PAPER_BATCHES
@@ -121,7 +123,7 @@ def test_transcriptions_from_memory_say_so() -> None:
 def test_every_rule_has_its_claim_and_every_claim_of_fig1_its_rule() -> None:
     known = {rule.claim_id for rule in FIG1_RULES}
     assert known <= set(CLAIMS)
-    text = Path("figures/published/claims.csv").read_text(encoding="utf-8").splitlines()
+    text = LEDGER.read_text(encoding="utf-8").splitlines()
     assert {line.split(",")[0] for line in text if line.split(",")[1] in ("fig1", "abstract")} <= known
 
 

@@ -41,16 +41,16 @@ def test_ratio_of_a_series_to_itself_is_one_without_width(values: list[float]) -
 def test_scaling_one_side_scales_value_and_interval(values: list[float], exponent: int) -> None:
     factor = 2.0**exponent  # a power of two loses no bit
     below = {i: 1.0 + i for i in range(len(values))}
-    plain = paired_ratio(dict(enumerate(values)), below)
-    scaled = paired_ratio({i: factor * v for i, v in enumerate(values)}, below)
-    assert (scaled.value, scaled.low, scaled.high) == (
-        factor * plain.value,
-        pytest.approx(factor * plain.low),
-        pytest.approx(factor * plain.high),
-    )
-    alone, wide = unpaired_ratio(values, list(below.values())), unpaired_ratio([factor * v for v in values], [1.0, 2.0])
-    assert wide.paired is False
-    assert alone.low <= alone.value <= alone.high
+    scaled = [factor * value for value in values]
+    for plain, larger in (
+        (paired_ratio(dict(enumerate(values)), below), paired_ratio(dict(enumerate(scaled)), below)),
+        (unpaired_ratio(values, list(below.values())), unpaired_ratio(scaled, list(below.values()))),
+        (mean_interval(values), mean_interval(scaled)),
+    ):
+        assert larger.value == pytest.approx(factor * plain.value)
+        assert larger.low == pytest.approx(factor * plain.low)
+        assert larger.high == pytest.approx(factor * plain.high)
+        assert larger.paired == plain.paired
 
 
 @few
@@ -165,5 +165,5 @@ def test_cells_without_time_have_none() -> None:
 
 @pytest.mark.parametrize("wrong", [{"blocks": 3}, {"blocks": [{"ms": [1.0]}]}, {"blocks": [{"block": 0, "ms": [0]}]}])
 def test_samples_of_another_shape_are_refused_in_one_sentence(wrong: dict) -> None:
-    with pytest.raises(RecordError, match="samples|block"):
+    with pytest.raises(RecordError, match=r"samples|block"):
         block_means_ms(record(samples=wrong))

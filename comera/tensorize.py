@@ -1,0 +1,228 @@
+"""Swap layers of any ``nn.Module`` for tensorized ones, by name pattern."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from comera.contraction import merge_cores
+from comera.layers import TiedTTMLinear, TTLinear, TTMEmbedding
+from comera.lookup import Variant
+from comera.modes import balanced_modes, padded_modes
+from comera.tensor_train import TTShape
+
+
+@dataclass(frozen=True)
+class TT:
+    """How to tensorize an ``nn.Linear``.
+
+    Args:
+        ranks: one integer, a cap clipped per bond, or one rank per inner bond.
+        order: modes per side, when the modes are not given; they are then the balanced ones.
+        in_modes, out_modes: the modes, both or neither.
+    """
+
+    ranks: int | Sequence[int] = 30
+    order: int = 3
+    in_modes: Sequence[int] | None = None
+    out_modes: Sequence[int] | None = None
+
+    def build(self, linear: nn.Linear, decompose: bool) -> TTLinear:
+        """The TT layer that stands in for ``linear``."""
+        if (self.in_modes is None) != (self.out_modes is None):
+            raise ValueError("in_modes and out_modes go together: give both or neither.")
+        # Largest input mode first and largest output mode last keep the inner bonds' limits high.
+        in_modes = self.in_modes or balanced_modes(linear.in_features, self.order)
+        out_modes = self.out_modes or balanced_modes(linear.out_features, self.order)[::-1]
+        if decompose:
+            return TTLinear.from_dense(linear.weight, in_modes, out_modes, self.ranks, linear.bias)
+        return TTLinear(
+            linear.in_features,
+            linear.out_features,
+            in_modes,
+            out_modes,
+            self.ranks,
+            bias=linear.bias is not None,
+            device=linear.weight.device,
+            dtype=linear.weight.dtype,
+        )
+
+
+@dataclass(frozen=True)
+class TTM:
+    """How to tensorize an ``nn.Embedding``.
+
+    Args:
+        ranks: one integer, a cap clipped per bond, or one rank per inner bond.
+        order: number of cores, when the modes are not given; they are then the balanced ones, rows padded.
+        row_modes, column_modes: the modes, both or neither.
+        lookup: see :mod:`comera.lookup`.
+    """
+
+    ranks: int | Sequence[int] = 32
+    order: int = 4
+    row_modes: Sequence[int] | None = None
+    column_modes: Sequence[int] | None = None
+    lookup: Variant = "optimized"
+
+    def build(self, embedding: nn.Embedding, decompose: bool) -> TTMEmbedding:
+        """The TTM layer that stands in for ``embedding``."""
+        if (self.row_modes is None) != (self.column_modes is None):
+            raise ValueError("row_modes and column_modes go together: give both or neither.")
+        row_modes = self.row_modes or padded_modes(embedding.num_embeddings, self.order)
+        column_modes = self.column_modes or balanced_modes(embedding.embedding_dim, self.order)[::-1]
+        if decompose:
+            return TTMEmbedding.from_dense(
+                embedding.weight, row_modes, column_modes, self.ranks, embedding.padding_idx, self.lookup
+            )
+        return TTMEmbedding(
+            embedding.num_embeddings,
+            embedding.embedding_dim,
+            row_modes,
+            column_modes,
+            self.ranks,
+            embedding.padding_idx,
+            self.lookup,
+            device=embedding.weight.device,
+            dtype=embedding.weight.dtype,
+        )
+
+
+class JointMerging:
+    """Merge the cores of all TT layers of a model at the start of its forward pass, equal shapes in one batch.
+
+    Registered on the root module as a pair of forward hooks; the merged halves live for one forward pass. A layer that
+    runs outside the root's forward merges its own cores, so this changes speed and nothing else.
+    """
+
+    def __init__(self, root: nn.Module) -> None:
+        self.layers = [module for module in root.modules() if isinstance(module, TTLinear)]
+        root.register_forward_pre_hook(self.merge)
+        root.register_forward_hook(self.release, always_call=True)
+
+    def merge(self, *_: Any) -> None:
+        """Give every layer its merged halves."""
+        groups: dict[tuple[TTShape, float, torch.device], list[TTLinear]] = {}
+        for layer in self.layers:
+            groups.setdefault((layer.shape, layer.threshold, layer.packed_cores.device), []).append(layer)
+        for (shape, threshold, _device), layers in groups.items():
+            halves = merge_cores(
+                [layer.packed_cores for layer in layers], [layer.diagonals for layer in layers], shape, threshold
+            )
+            for layer, pair in zip(layers, halves, strict=True):
+                layer.merged_halves = pair
+
+    def release(self, *_: Any) -> None:
+        """Forget the merged halves."""
+        for layer in self.layers:
+            layer.merged_halves = None
+
+
+def _set_submodule(model: nn.Module, name: str, new: nn.Module) -> None:
+    parent, _, child = name.rpartition(".")
+    setattr(model.get_submodule(parent), child, new)
+
+
+def _refuse_unusual(name: str, module: nn.Module) -> None:
+    """Say which options of the dense layer a tensorized one cannot honour."""
+    if isinstance(module, nn.Embedding):
+        for option in ("max_norm", "scale_grad_by_freq", "sparse"):
+            if getattr(module, option):
+                raise ValueError(f"{name} uses {option}={getattr(module, option)}, which TTMEmbedding does not offer.")
+
+
+def tensorize(
+    model: nn.Module,
+    plan: Mapping[str, TT | TTM],
+    start: Literal["scratch", "weights"] = "scratch",
+    merge_jointly: bool = True,
+) -> nn.Module:
+    """Replace linear layers and embeddings of ``model`` by tensorized ones, in place.
+
+    Weights shared between layers stay shared: two linear layers that share a weight share their cores, and a linear
+    layer tied to a replaced embedding follows it as :class:`comera.layers.TiedTTMLinear`, whether it is named or not.
+
+    Args:
+        model: any module.
+        plan: name patterns (as in ``fnmatch``, against the names of ``model.named_modules()``) and what to put there:
+            :class:`TT` for ``nn.Linear``, :class:`TTM` for ``nn.Embedding``. The first pattern that fits a layer
+            decides.
+        start: ``"scratch"`` draws new cores; ``"weights"`` decomposes the present weights by TT-SVD.
+        merge_jointly: merge the cores of equally shaped layers in one batch per forward of ``model``. Turn it off
+            under activation checkpointing, or where parameters are sharded per layer.
+
+    Returns:
+        ``model``, or its replacement if ``model`` itself was a layer to replace.
+
+    Raises:
+        ValueError: a pattern that fits no linear layer or embedding, one that fits a layer of the wrong kind, an option
+            a tensorized layer does not offer, or modes and ranks that do not fit.
+
+    Example:
+        >>> model = nn.Sequential(nn.Embedding(1000, 64), nn.Linear(64, 96), nn.Linear(96, 2))
+        >>> tensorize(model, {"0": TTM(ranks=8), "1": TT(ranks=8, order=2)})[1].shape.parameter_count
+        1184
+    """
+    if start not in ("scratch", "weights"):
+        raise ValueError(f"start is {start!r}; allowed: scratch, weights.")
+    names: dict[nn.Linear | nn.Embedding, list[str]] = {}
+    for name, module in model.named_modules(remove_duplicate=False):
+        if isinstance(module, nn.Linear | nn.Embedding):
+            names.setdefault(module, []).append(name)
+
+    chosen: dict[nn.Linear | nn.Embedding, TT | TTM] = {}
+    for pattern, spec in plan.items():
+        kind = nn.Linear if isinstance(spec, TT) else nn.Embedding
+        fits = [module for module, known in names.items() if any(fnmatch.fnmatchcase(n, pattern) for n in known)]
+        if not fits:
+            raise ValueError(f"plan pattern {pattern!r} fits no nn.Linear or nn.Embedding of the model.")
+        for module in fits:
+            if not isinstance(module, kind):
+                raise ValueError(
+                    f"plan pattern {pattern!r} gives {type(spec).__name__}, but {names[module][0]} is a "
+                    f"{type(module).__name__}; TT is for nn.Linear, TTM for nn.Embedding."
+                )
+            _refuse_unusual(names[module][0], module)
+            chosen.setdefault(module, spec)
+
+    replacements: dict[nn.Module, nn.Module] = {}
+    by_weight: dict[torch.Tensor, TTLinear | TTMEmbedding] = {}
+    # Embeddings first: a linear layer tied to one follows it.
+    for module, spec in sorted(chosen.items(), key=lambda item: isinstance(item[1], TT)):
+        shared = by_weight.get(module.weight)
+        if isinstance(shared, TTMEmbedding):
+            replacements[module] = _follow(shared, module)
+        else:
+            built = spec.build(module, start == "weights")  # type: ignore[arg-type]
+            built.train(module.training)
+            if isinstance(shared, TTLinear):
+                built.packed_cores, built.diagonals = shared.packed_cores, shared.diagonals
+            replacements[module] = by_weight[module.weight] = built
+    for module in names:
+        shared = by_weight.get(module.weight)
+        if module in replacements or shared is None:
+            continue
+        if isinstance(shared, TTLinear):
+            raise ValueError(
+                f"{names[module][0]} shares its weight with a layer the plan replaces; name it in the plan as well."
+            )
+        replacements[module] = _follow(shared, module)
+
+    root = replacements.get(model, model)
+    for dense, known in names.items():
+        for name in known:
+            if name and dense in replacements:
+                _set_submodule(model, name, replacements[dense])
+    if merge_jointly and root is model and any(isinstance(new, TTLinear) for new in replacements.values()):
+        JointMerging(model)
+    return root
+
+
+def _follow(embedding: TTMEmbedding, module: nn.Module) -> nn.Module:
+    """What replaces a module whose weight was the table of a replaced embedding."""
+    return TiedTTMLinear(embedding, module.bias) if isinstance(module, nn.Linear) else embedding

@@ -1,0 +1,241 @@
+"""The encoder workload: its batches, its loss and its evaluation. The model has tests of its own."""
+
+from __future__ import annotations
+
+import dataclasses
+import doctest
+import itertools
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from bench.data.corpus import Corpus, DataError, Pair
+from bench.data.synthetic import synthetic_corpus
+from bench.data.wordpiece import SPECIAL_TOKENS, PairTokenizer, train_vocabulary
+from bench.protocol import Workload
+from bench.workloads import encoder
+from bench.workloads.encoder import EncoderSettings, EncoderWorkload, encoder_workload
+
+SMALL = EncoderSettings(
+    layers=2, width=24, heads=3, feed_forward=40, vocabulary=500, positions=64, dropout=0.1, sequence_length=48
+)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    """So small a model only loses by a second thread, most of all on a busy machine."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def workload() -> EncoderWorkload:
+    corpus = synthetic_corpus(train=300, validation=99)
+    return EncoderWorkload(SMALL, corpus, PairTokenizer(train_vocabulary(corpus, SMALL.vocabulary)))
+
+
+class CountingRows:
+    """Rows that remember which of them were read."""
+
+    def __init__(self, size: int) -> None:
+        self.size, self.read = size, []
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> Pair:
+        self.read.append(index)
+        return Pair("a " * (1 + index % 7), f"b {'c ' * (index % 5)}", index % 3)
+
+
+@pytest.fixture
+def counted() -> EncoderWorkload:
+    corpus = Corpus("counted", "0", CountingRows(70), CountingRows(35))
+    return EncoderWorkload(SMALL, corpus, PairTokenizer([*SPECIAL_TOKENS, "a", "b", "c"]))
+
+
+class TestBatches:
+    def test_it_has_the_protocols_form(self, workload):
+        members = {*vars(Workload), *Workload.__annotations__}
+        assert all(hasattr(workload, name) for name in members if not name.startswith("_"))
+        assert workload.examples_per_epoch == 392_702
+        assert workload.dataset == "synthetic"
+
+    def test_a_batch_holds_its_pairs(self, counted):
+        batch = next(counted.batches("validation", 3, seed=0, static=False))
+        assert {name: tensor.dtype for name, tensor in batch.items()} == {
+            "input_ids": torch.int64,
+            "attention_mask": torch.bool,
+            "token_type_ids": torch.int64,
+            "labels": torch.int64,
+        }
+        start, separator, a, b, c = 2, 3, 5, 6, 7
+        assert batch["input_ids"].tolist() == [
+            [start, a, separator, b, separator, 0, 0, 0, 0],
+            [start, a, a, separator, b, c, separator, 0, 0],
+            [start, a, a, a, separator, b, c, c, separator],
+        ]
+        assert batch["token_type_ids"].tolist() == [
+            [0, 0, 0, 1, 1, 0, 0, 0, 0],
+            [0, 0, 0, 0, 1, 1, 1, 0, 0],
+            [0, 0, 0, 0, 0, 1, 1, 1, 1],
+        ]
+        assert torch.equal(batch["attention_mask"], batch["input_ids"] != 0)
+        assert batch["labels"].tolist() == [0, 1, 2]
+
+    @pytest.mark.parametrize("split", ["train", "validation"])
+    def test_static_batches_have_one_shape(self, counted, split):
+        batches = list(counted.batches(split, 16, seed=0, static=True))
+        sizes = [16, 16, 16, 16] if split == "train" else [16, 16, 3]
+        assert [len(batch["labels"]) for batch in batches] == sizes
+        assert {batch["input_ids"].shape[1] for batch in batches} == {SMALL.sequence_length}
+        assert all(batch["input_ids"].shape == batch["attention_mask"].shape for batch in batches)
+
+    def test_dynamic_batches_leave_nothing_out(self, counted):
+        batches = list(counted.batches("train", 16, seed=0, static=False))
+        assert [len(batch["labels"]) for batch in batches] == [16, 16, 16, 16, 6]
+        assert sorted(counted.corpus.train.read) == list(range(70))
+        assert all(bool(batch["attention_mask"].any(0).all()) for batch in batches)  # no wider than the longest pair
+
+    def test_the_seed_shuffles_training_and_nothing_else(self, counted):
+        def order(split, seed):
+            rows = counted.corpus.rows(split)
+            rows.read = []
+            list(counted.batches(split, 8, seed=seed, static=False))
+            return rows.read
+
+        assert order("train", 1) == order("train", 1)
+        assert order("train", 1) != order("train", 2)
+        assert order("train", 1) != sorted(order("train", 1)) == list(range(70))
+        assert order("validation", 1) == order("validation", 2) == list(range(35))
+
+    def test_shuffling_leaves_torchs_generator_alone(self, counted):
+        torch.manual_seed(3)
+        expected = torch.rand(1)
+        torch.manual_seed(3)
+        list(counted.batches("train", 8, seed=0, static=True))
+        assert torch.equal(torch.rand(1), expected)
+
+    def test_only_the_batches_asked_for_are_read(self, counted):
+        batches = counted.batches("train", 8, seed=0, static=True)
+        assert counted.corpus.train.read == []
+        list(itertools.islice(batches, 2))
+        assert len(counted.corpus.train.read) == 16
+
+    def test_long_pairs_are_cut_to_the_sequence_length(self):
+        rows = [Pair("a " * 200, "b " * 200, 0)]
+        long = EncoderWorkload(SMALL, Corpus("long", "0", rows, rows), PairTokenizer([*SPECIAL_TOKENS, "a", "b"]))
+        for static in (True, False):
+            assert next(long.batches("train", 1, seed=0, static=static))["input_ids"].shape == (1, 48)
+
+    @pytest.mark.parametrize(
+        ("split", "batch_size", "sentence"),
+        [
+            ("test", 8, "split is 'test'; allowed: train, validation"),
+            ("train", 0, "batch_size is 0; allowed: whole numbers from 1"),
+            ("train", 2.0, "batch_size is 2.0; allowed: whole numbers from 1"),
+            ("train", 71, "batch_size is 71; allowed: 1 to the 70 training rows"),
+        ],
+    )
+    def test_a_wrong_request_is_refused_before_the_first_batch(self, counted, split, batch_size, sentence):
+        with pytest.raises(ValueError) as caught:  # noqa: PT011 - the whole message is compared
+            counted.batches(split, batch_size, seed=0, static=True)
+        assert str(caught.value) == sentence
+
+    def test_the_data_hash_follows_corpus_vocabulary_and_length(self, workload):
+        def changed(settings=SMALL, corpus=workload.corpus, tokenizer=workload.tokenizer):
+            return EncoderWorkload(settings, corpus, tokenizer).data_hash
+
+        assert changed() == workload.data_hash == changed(settings=dataclasses.replace(SMALL, layers=1))
+        others = {
+            changed(settings=dataclasses.replace(SMALL, sequence_length=40)),
+            changed(corpus=synthetic_corpus(train=300, validation=99, seed=1)),
+            changed(tokenizer=PairTokenizer(workload.tokenizer.vocabulary[:-1])),
+        }
+        assert len(others | {workload.data_hash}) == 4
+
+    def test_settings_the_data_does_not_fit_are_refused(self, workload):
+        with pytest.raises(ValueError, match=r"^classes is 2; the labels .* need at least 3$"):
+            EncoderWorkload(dataclasses.replace(SMALL, classes=2), workload.corpus, workload.tokenizer)
+        with pytest.raises(ValueError, match=r"^vocabulary is 50; the tokenizer needs at least \d+$"):
+            EncoderWorkload(dataclasses.replace(SMALL, vocabulary=50), workload.corpus, workload.tokenizer)
+        with pytest.raises(DataError, match=r"^vocabulary is 50; the characters of synthetic alone need"):
+            encoder_workload(dataclasses.replace(SMALL, vocabulary=50), environ={})
+
+
+class TestLearning:
+    def test_evaluation_counts_every_row_and_keeps_the_mode(self, workload):
+        class Constant(nn.Module):
+            """Says the same of every pair and remembers how many it saw in which mode."""
+
+            def __init__(self) -> None:
+                super().__init__()
+                self.scores = nn.Parameter(torch.tensor([0.0, 2.0, 1.0]))
+                self.seen: list[tuple[int, bool]] = []
+
+            def forward(self, input_ids, _attention_mask, _token_type_ids):
+                self.seen.append((len(input_ids), self.training))
+                return self.scores.expand(len(input_ids), 3)
+
+        model = Constant()
+        for mode in (True, False):
+            model.train(mode)
+            model.seen = []
+            metrics = workload.evaluate(model)
+            assert model.training is mode
+            assert sum(rows for rows, _ in model.seen) == 99
+            assert not any(training for _, training in model.seen)
+        assert metrics == {
+            "validation_accuracy": pytest.approx(100 / 3),
+            "validation_loss": pytest.approx(-F.log_softmax(model.scores, 0).mean().item(), rel=1e-6),
+        }
+
+    def test_the_mode_is_restored_after_a_failure(self, workload):
+        class Failing(nn.Linear):
+            def forward(self, *_inputs):
+                raise RuntimeError("out of something")
+
+        model = Failing(1, 1)
+        with pytest.raises(RuntimeError, match="out of something"):
+            workload.evaluate(model)
+        assert model.training
+
+    def test_the_loss_is_the_mean_cross_entropy_of_the_batch(self, workload):
+        torch.manual_seed(0)
+        model = workload.build().eval()
+        batch = next(workload.batches("train", 5, seed=0, static=False))
+        labels = batch["labels"]
+        scores = model(batch["input_ids"], batch["attention_mask"], batch["token_type_ids"])
+        by_hand = -scores.log_softmax(-1)[torch.arange(5), labels].mean()
+        torch.testing.assert_close(workload.loss(model, batch), by_hand)
+
+    def test_a_fixed_batch_can_be_learnt(self, workload):
+        torch.manual_seed(0)
+        model = workload.build()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.0)
+        batch = next(workload.batches("train", 12, seed=0, static=True))
+        losses = []
+        for _ in range(60):
+            optimizer.zero_grad()
+            loss = workload.loss(model, batch)
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        assert losses[0] == pytest.approx(1.1, abs=0.1)  # log 3: it knows nothing
+        assert losses[-1] < 0.3
+        assert not model.embeddings.word.weight[0].any()  # padding stays where it started
+
+
+def test_one_call_makes_the_workload():
+    made = encoder_workload(dataclasses.replace(SMALL, vocabulary=30_522), environ={})
+    assert made.dataset == "synthetic"
+    assert made.data_hash == encoder_workload(made.settings, dataset="synthetic", environ={}, check=False).data_hash
+    assert next(made.batches("train", 2, seed=0, static=True))["input_ids"].shape == (2, 48)
+
+
+def test_the_examples_in_the_docstrings_hold():
+    assert doctest.testmod(encoder).failed == 0

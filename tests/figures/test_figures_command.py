@@ -1,0 +1,118 @@
+"""``python -m figures``: the same bytes from the same records, nothing heavy imported, bad input in one sentence."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from made_up_records import CPU, CUDA, campaign, record
+
+from bench.record import SCHEMA_VERSION, path_of, write
+from figures.__main__ import main
+
+ROOT = Path(__file__).parents[2]
+
+GUARDED = """
+import sys
+class Guard:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {"torch", "comera", "baselines", "hydra", "omegaconf", "galore_torch", "peft"}:
+            raise AssertionError("drawing imported " + name)
+sys.meta_path.insert(0, Guard())
+from figures.__main__ import main
+status = main(sys.argv[1:])
+assert "torch" not in sys.modules
+sys.exit(status)
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("made-up-records")
+    write(campaign(CPU) + campaign(CUDA), root)
+    return root
+
+
+def test_same_records_same_bytes_and_no_torch(folder: Path, tmp_path: Path) -> None:
+    written = []
+    for number in ("1", "2"):
+        out = tmp_path / number
+        done = subprocess.run(
+            [sys.executable, "-c", GUARDED, "fig1", "--records", str(folder), "--out", str(out)],
+            cwd=ROOT, env={"PYTHONHASHSEED": number, "PYTHONPATH": str(ROOT), "HOME": str(tmp_path)},
+            capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert "galore-memory-b1" in done.stdout
+        written.append({path.name: path.read_bytes() for path in sorted(out.iterdir())})
+    stems = ("fig1-made-up-cpu-2-threads", "fig1-made-up-gpu-9000")
+    assert set(written[0]) == {f"{stem}.{ending}" for stem in stems for ending in ("png", "svg", "md", "csv")}
+    assert written[0] == written[1]
+
+
+def test_folders_default_to_local_and_follow_the_records(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, arguments in (("local", []), ("reference", ["--records", "results/reference"])):
+        write([record(status="oom", message="made up")], Path("results") / name)
+        assert main(["fig1", *arguments]) == 0
+        assert len(list((Path("figures") / "rendered" / name).iterdir())) == 4
+    assert "oom: made up" in capsys.readouterr().out
+
+
+def test_help_tells_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["--help"])
+    assert stop.value.code == 0
+    text = capsys.readouterr().out
+    assert all(words in text for words in ("fig1", "--records", "--out", "results/local", "figures/rendered"))
+
+
+def newer(root: Path) -> None:
+    one = record()
+    write([one], root)
+    path = path_of(one, root)
+    content = json.loads(path.read_text(encoding="utf-8")) | {"schema_version": SCHEMA_VERSION + 1}
+    path.write_text(json.dumps(content), encoding="utf-8")
+
+
+def misshapen(root: Path) -> None:
+    write([record(samples={"blocks": "none"})], root)
+
+
+def blocked(root: Path) -> None:
+    write([record()], root)
+    (root.parent / "out").write_text("a file, not a folder", encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "prepare", "message"),
+    [
+        (["fig99"], lambda root: write([record()], root), "figure is 'fig99'; available: fig1."),
+        ([], None, "FIGURE"),
+        (["fig1", "--recrods", "x"], None, "--recrods"),
+        (["fig1"], None, "a folder with records is expected."),
+        (["fig1"], lambda root: root.mkdir(), "no record below fig1/ or fig1_memory/"),
+        (["fig1"], lambda root: write([record(experiment="fig7")], root), "no record below"),
+        (["fig1"], newer, "this program reads up to"),
+        (["fig1"], misshapen, "samples.blocks is a str"),
+        (["fig1"], blocked, "cannot write there"),
+    ],
+)
+def test_bad_input_gets_one_sentence_and_writes_nothing(
+    arguments: list[str], prepare, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root, out = tmp_path / "records", tmp_path / "out"
+    if prepare is not None:
+        prepare(root)
+    assert main([*arguments, "--records", str(root), "--out", str(out)]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert message in captured.err
+    assert captured.err.endswith(".\n")
+    assert len(captured.err.strip().splitlines()) == 1
+    assert not out.is_dir()

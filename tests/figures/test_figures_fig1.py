@@ -1,0 +1,206 @@
+"""Fig. 1: which records it shows, and that failed cells, devices and settings stay apart and visible."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+
+import pandas as pd
+import pytest
+from made_up_records import ARMS, CPU, CUDA, LTE_REASON, campaign, record, timed
+from rich.console import Console
+
+from bench.record import Record
+from figures.claims import read_claims
+from figures.fig1 import DeviceFigure, render
+from figures.fig1_rows import rows_of, text_table, tidy_table, time_unit
+from figures.selection import select
+from figures.tables import significant, to_markdown, to_terminal
+
+FAILURES = {
+    "oom": "made up: no memory left.",
+    "timeout": "made up: 600 s passed.",
+    "diverged": "made up: the loss is NaN.",
+    "error": "made up: a | pipe <b>and\nanother line",
+}
+
+
+def with_failures(records: list[Record]) -> list[Record]:
+    """One failed timed cell of each kind at batch 1, one prediction failed, dense at batch 16 never made."""
+    wanted = dict(zip(("low_rank", "low_rank:linear", "lora", "dense"), FAILURES.items(), strict=True))
+    changed = []
+    for one in records:
+        if one.measure == "run" and one.batch_size == 1 and one.arm in wanted:
+            status, message = wanted[one.arm]
+            nothing = {"samples": {}, "peak_memory_predicted_mib": None}
+            one = dataclasses.replace(one, status=status, message=message, **nothing)
+        if one.measure == "predict" and (one.arm, one.batch_size, one.predicted_for) == ("galore", 64, "cuda"):
+            one = dataclasses.replace(one, status="error", message="made up: no plan.", peak_memory_predicted_mib=None)
+        if not (one.measure == "run" and (one.arm, one.batch_size) == ("dense", 16)):
+            changed.append(one)
+    return changed
+
+
+@pytest.fixture(scope="module")
+def drawn() -> dict[str, DeviceFigure]:
+    records = with_failures(campaign(CPU)) + campaign(CUDA, seed=8)
+    return {figure.device: figure for figure in render(records, read_claims())}
+
+
+def text_of(figure: DeviceFigure, ending: str) -> str:
+    return next(content for name, content in figure.files.items() if name.endswith(ending)).decode()
+
+
+def test_failed_missing_and_unsupported_cells_are_shown_with_their_reasons(drawn: dict[str, DeviceFigure]) -> None:
+    markdown = text_of(drawn[CPU], ".md")
+    for status in (*FAILURES, "unsupported", "not recorded"):
+        assert f" {status} " in markdown
+    for message in ("made up: no memory left.", "made up: no plan.", LTE_REASON):
+        assert message in markdown
+    console = Console(file=io.StringIO(), width=300)
+    console.print(to_terminal(drawn[CPU].table, "made up", by="batch"))
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert all(status in shown for status in (*FAILURES, "unsupported", "not recorded"))
+    tidy = pd.read_csv(io.StringIO(text_of(drawn[CPU], ".csv")))
+    assert set(FAILURES) | {"ok", "unsupported", "not recorded", "not in the grid"} == set(tidy["time_status"])
+    assert tidy.loc[tidy["time_status"] != "ok", "epoch_time_s"].isna().all()
+
+
+def test_every_arm_has_a_row_at_every_batch_size(drawn: dict[str, DeviceFigure]) -> None:
+    for device, batches in ((CPU, "1 8 16 32 64 128"), (CUDA, "1 32 64 128")):
+        table = drawn[device].table
+        assert list(zip(table["batch"], table["arm"], strict=True)) == [(b, a) for b in batches.split() for a in ARMS]
+
+
+def test_devices_are_never_mixed(drawn: dict[str, DeviceFigure]) -> None:
+    alone = {figure.device: figure for figure in render(campaign(CUDA, seed=8), read_claims())}
+    assert list(alone) == [CUDA]
+    assert alone[CUDA].files == drawn[CUDA].files
+    for device, other in ((CPU, CUDA), (CUDA, CPU)):
+        for name, content in drawn[device].files.items():
+            assert "cpu" in name or device == CUDA
+            assert other.encode() not in content
+    assert not set(drawn[CPU].files) & set(drawn[CUDA].files)
+
+
+def test_the_text_names_device_library_data_and_epoch(drawn: dict[str, DeviceFigure]) -> None:
+    markdown = text_of(drawn[CPU], ".md")
+    for words in (CPU, "torch 0.0.made-up", "'synthetic'", "392,702 examples padded to 128", "Recorded 2001-02-03"):
+        assert words in markdown
+    assert "disturbed block(s)" in markdown
+    image = text_of(drawn[CPU], ".svg")
+    assert "<dc:date>" not in image
+
+
+def test_measured_peaks_appear_for_a_gpu_only(drawn: dict[str, DeviceFigure]) -> None:
+    assert {"allocated MiB", "reserved MiB"} <= set(drawn[CUDA].table.columns)
+    assert "allocated MiB" not in drawn[CPU].table.columns
+
+
+def test_ratios_in_the_table_are_the_paired_ones() -> None:
+    records = [timed("comera", [10.0, 20.0, 30.0]), timed("dense", [40.0, 80.0, 120.0])]
+    rows = rows_of(select(records, CPU))
+    table = text_table(select(records, CPU), rows).set_index(["batch", "arm"])
+    assert table.loc[("1", "dense"), "time / comera"] == "4.00x"
+    assert table.loc[("1", "comera"), "time / comera"] == "1"
+    apart = [dataclasses.replace(records[0], pairing="elsewhere"), records[1]]
+    rows = rows_of(select(apart, CPU))
+    assert "‡" in text_table(select(apart, CPU), rows).set_index(["batch", "arm"]).loc[("1", "dense"), "epoch, hours"]
+    assert tidy_table(select(apart, CPU), rows).set_index("arm").loc["dense", "time_pairing"].iloc[0] == "unpaired"
+
+
+@pytest.mark.parametrize(("column", "said"), [(392_702 * 0.02, False), (392_702 * 0.03, True), (None, False)])
+def test_an_epoch_time_that_its_samples_do_not_bear_out_is_said(column: float | None, said: bool) -> None:
+    figure = render([timed("comera", [10.0, 20.0, 30.0], epoch_time_s=column)], read_claims())[0]
+    assert any("differs from" in note and "comera, batch 1" in note for note in figure.notes) is said
+
+
+def test_categories_add_up_to_the_peak() -> None:
+    parts = {"predicted_parameters_mib": 10.0, "predicted_activations_mib": 50.0}
+    one = record(measure="predict", predicted_for="cuda", peak_memory_predicted_mib=80.0, **parts)
+    cell = rows_of(select([one], CPU))[0].memory["cuda"]
+    assert cell.parts == (("parameters", 10.0), ("activations", 50.0), ("unsplit", 20.0))
+
+
+def test_the_newest_record_of_a_cell_is_drawn_and_older_code_is_marked() -> None:
+    old = timed("comera", [90.0, 90.0], code_id="code-0", recorded_at="2000-01-01T00:00:00+00:00", cell_id="old")
+    new = timed("comera", [10.0, 10.0], recorded_at="2001-01-01T00:00:00+00:00", cell_id="new")
+    dense = timed("dense", [40.0, 40.0], code_id="code-0", recorded_at="2000-01-01T00:00:00+00:00")
+    chosen = select([new, old, dense], CPU)
+    assert chosen.timed["comera", 1] is new
+    assert chosen.older_code == {dense.cell_id}
+    assert any(sentence.startswith("1 further timed record") for sentence in chosen.left_out)
+    assert "†" in text_table(chosen, rows_of(chosen)).set_index(["batch", "arm"]).loc[("1", "dense"), "epoch, hours"]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"precision": "bf16"},
+        {"dataset": "mnli", "data_hash": "data-b"},
+        {"sequence_length": 64},
+        {"compile": True},
+        {"config_json": json.dumps({"device": "cpu", "workload_settings": {"blocks": 1}})},
+    ],
+)
+def test_settings_are_never_mixed(other: dict) -> None:
+    main = [timed(arm, [10.0, 11.0]) for arm in ("comera", "dense")]
+    stray = timed("lora", [1.0, 1.0], recorded_at="2009-01-01T00:00:00+00:00", **other)
+    chosen = select([*main, stray], CPU)
+    assert set(chosen.timed) == {("comera", 1), ("dense", 1)}
+    assert any("another setting" in sentence for sentence in chosen.left_out)
+
+
+def test_where_the_data_lie_does_not_separate_predictions_from_times() -> None:
+    config = json.dumps({"device": "cpu", "workload_settings": {"data_folder": "somewhere"}})
+    run = timed("comera", [1.0, 2.0], config_json=config)
+    plan = record(measure="predict", predicted_for="cuda", peak_memory_predicted_mib=5.0)
+    assert ("cuda", "comera", 1) in select([run, plan], CPU).predicted
+
+
+def test_the_prediction_inside_a_timed_record_stands_in() -> None:
+    run = timed("comera", [1.0, 2.0], batch=8, peak_memory_predicted_mib=7.0)
+    failed = record("comera", 8, measure="predict", status="error", message="made up")
+    assert select([run], CPU).predicted["cpu", "comera", 8] is run
+    assert select([run, failed], CPU).predicted["cpu", "comera", 8] is run
+    assert 8 not in select([run], CPU).memory_batches
+
+
+def test_an_arm_beyond_the_seven_is_drawn_after_them() -> None:
+    chosen = select([timed("comera", [1.0, 2.0]), timed("newcomer", [1.0, 2.0])], CPU)
+    assert chosen.arms == (*ARMS, "newcomer")
+
+
+def test_any_single_record_can_be_drawn() -> None:
+    lonely = [
+        record(status="unsupported", message="made up"),
+        record("dense", 4, measure="predict", predicted_for="cpu", peak_memory_predicted_mib=1.0),
+        timed("galore", [1.0], batch=2, device=CUDA, peak_memory_allocated_mib=5.0, peak_memory_predicted_mib=None),
+    ]
+    for one in lonely:
+        figure = render([one], read_claims())[0]
+        assert len(figure.files) == 4
+        assert {verdict.outcome for verdict in figure.verdicts} == {"not tested here"}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "unit"), [(0.0, "seconds"), (100.0, "seconds"), (200.0, "minutes"), (9e4, "hours")]
+)
+def test_the_unit_suits_the_longest_epoch(seconds: float, unit: str) -> None:
+    one = timed("comera", [], epoch_time_s=seconds) if seconds else record()
+    assert time_unit(rows_of(select([one], CPU)))[0] == unit
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.0, "0"), (0.9996, "1.00"), (9.996, "10.0"), (1234.4, "1,234"), (0.000123, "0.000123"), (99.95, "100")],
+)
+def test_numbers_have_three_significant_digits(value: float, text: str) -> None:
+    assert significant(value) == text
+
+
+def test_markdown_cells_cannot_break_the_table() -> None:
+    frame = pd.DataFrame([{"arm": "a|b", "remarks": "two\nlines <i>"}])
+    lines = to_markdown(frame, frozenset({"arm"})).splitlines()
+    assert lines == ["| arm | remarks |", "|:--|--:|", "| a\\|b | two lines &lt;i> |"]
