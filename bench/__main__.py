@@ -1,0 +1,100 @@
+"""Command line: ``python -m bench [run] experiment=NAME [key=value …]`` and ``python -m bench speed``."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+CONF = Path(__file__).parent / "conf"
+
+USAGE = """\
+usage: python -m bench [run] experiment=NAME [key=value ...]   measure the cells of an experiment
+       python -m bench speed [--rounds N]                      print the speed ratios of the tensorized layer and step
+
+experiments: {experiments}
+methods:     {methods}
+
+A key is any setting of bench/conf/config.yaml; a value with commas sweeps over it and replaces the experiment's axis:
+  python -m bench experiment=fig1 batch_size=2,4 methods=[comera,dense] settings.comera.ranks=16
+
+Records go to results/local, one JSON file per cell. What is recorded is not measured again (reuse=exact), so a sweep
+that was stopped goes on where it was. Draw with: python -m figures fig1
+"""
+
+
+def experiments() -> list[str]:
+    """Names of the experiments there are."""
+    return sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
+
+
+def _usage() -> str:
+    from bench.methods import available
+
+    return USAGE.format(experiments=", ".join(experiments()), methods=", ".join(available()))
+
+
+def run() -> None:
+    """The Hydra application. Its errors and OmegaConf's end the program with one sentence."""
+    import hydra
+    from hydra.core.config_store import ConfigStore
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
+
+    from bench import sweep
+    from bench.data.corpus import DataError
+    from bench.methods import ConfigError, available, default_settings
+    from bench.record import RecordError
+
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions come here instead of being printed
+    sweep.register_resolvers()
+    ConfigStore.instance().store(
+        group="settings", name="all_methods", node={name: default_settings(name) for name in available()}
+    )
+    application: Callable[[], None] = hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(
+        sweep.job
+    )
+    try:
+        application()
+    except (ConfigError, DataError, RecordError) as error:
+        sweep.stop_with(str(error))
+    except (HydraException, OmegaConfBaseException) as error:
+        sweep.stop_with(reworded(error))
+
+
+def reworded(error: Exception) -> str:
+    """One sentence for a mistake that Hydra or OmegaConf found."""
+    text = " ".join(str(error).split())
+    if "'experiment'" in text and "must specify" in text:
+        return f"experiment has no value; allowed: {', '.join(experiments())}."
+    if "experiment/" in text and ("Could not find" in text or "In 'config'" in text):
+        asked = text.partition("experiment/")[2].split("'")[0].split()[0]
+        return f"experiment is {asked!r}; allowed: {', '.join(experiments())}."
+    if "Could not override" in text:
+        key = text.partition("Could not override '")[2].partition("'")[0]
+        return f"{key} is no setting of the bench; see bench/conf/config.yaml for those there are."
+    return text.split(" full_key:")[0][:300]
+
+
+def main() -> None:
+    """Dispatch on the first word; no word means ``run``."""
+    arguments = sys.argv[1:]
+    word = arguments[0] if arguments and "=" not in arguments[0] and not arguments[0].startswith("-") else "run"
+    if arguments and arguments[0] == word:
+        del sys.argv[1]
+    if word not in ("run", "speed"):
+        print(f"error: the first word is {word!r}; allowed: run, speed.", file=sys.stderr)
+        raise SystemExit(2)
+    if word == "speed":
+        from bench.speed import main as speed
+
+        speed()
+    elif not arguments or arguments[0] in ("-h", "--help"):
+        print(_usage(), end="")
+    else:
+        run()
+
+
+if __name__ == "__main__":
+    main()

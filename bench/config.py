@@ -1,0 +1,169 @@
+"""What a user may set, typed, and the step from a composed configuration to cells.
+
+Hydra composes ``bench/conf``; :func:`resolve` turns one job's configuration into a :class:`Job`: the cells of one
+device, batch size, precision and set of toggles, one per method, checked down to the last setting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from bench.cell import Cell
+from bench.data.corpus import DataError
+from bench.methods import ConfigError, build_dataclass, checked_settings, parse_arm
+from bench.step import PRECISIONS
+from bench.workloads.encoder import EncoderSettings, EncoderWorkload, encoder_workload
+
+WORKLOADS = ("encoder",)
+MEASURES = ("run", "predict")
+DEVICES = ("auto", "cpu", "cuda")
+REUSES = ("exact", "config", "never")
+
+
+@dataclass(frozen=True)
+class TimingSettings:
+    """How steps are timed.
+
+    Args:
+        blocks: rounds in which every arm runs once, in random order; at least 5 give a usable interval.
+        extra_blocks: how many disturbed rounds may be repeated.
+        block_seconds: about how long an arm runs per block; sets the steps per block.
+        max_steps: upper bound on the steps per block.
+        warmup_steps: steps before the first block.
+        disturbed: a block counts as disturbed when its calibration product takes this many times the median.
+        time_limit_s: seconds after which a cell is given up and recorded as ``timeout``.
+    """
+
+    blocks: int = 5
+    extra_blocks: int = 2
+    block_seconds: float = 1.0
+    max_steps: int = 20
+    warmup_steps: int = 2
+    disturbed: float = 1.25
+    time_limit_s: float = 600.0
+
+    def __post_init__(self) -> None:
+        for field, lowest in (("blocks", 1), ("extra_blocks", 0), ("max_steps", 1), ("warmup_steps", 1)):
+            if getattr(self, field) < lowest:
+                raise ValueError(f"{field} is {getattr(self, field)}; allowed: whole numbers from {lowest} up.")
+        for field in ("block_seconds", "time_limit_s"):
+            if not getattr(self, field) > 0:
+                raise ValueError(f"{field} is {getattr(self, field)}; allowed: seconds above 0.")
+        if not self.disturbed > 1:
+            raise ValueError(f"disturbed is {self.disturbed}; allowed: factors above 1.")
+
+
+@dataclass(frozen=True)
+class Data:
+    """Where the text comes from; see :func:`bench.data.nli.find_corpus`."""
+
+    dataset: str = "auto"
+    data_folder: str | None = None
+    fetch: bool = False
+
+
+@dataclass(frozen=True)
+class Job:
+    """Cells that differ in the method alone, with what all of them share."""
+
+    cells: tuple[Cell, ...]
+    data: Data
+    data_hash: str
+
+
+def resolve(config: Mapping[str, Any]) -> Job:
+    """Check one job's configuration and return its cells.
+
+    Args:
+        config: the composed configuration as plain containers, without Hydra's own node.
+
+    Raises:
+        ConfigError: a wrong value, in one sentence.
+        DataError: data that is missing or malformed, in one sentence.
+    """
+    for field, allowed in (
+        ("workload", WORKLOADS),
+        ("measure", MEASURES),
+        ("device", DEVICES),
+        ("precision", PRECISIONS),
+        ("reuse", REUSES),
+    ):
+        if config[field] not in allowed:
+            raise ConfigError(f"{field} is {config[field]!r}; allowed: {', '.join(allowed)}.")
+    for field, lowest in (("batch_size", 1), ("sequence_length", 4), ("seed", 0)):
+        if type(config[field]) is not int or config[field] < lowest:
+            raise ConfigError(f"{field} is {config[field]!r}; allowed: whole numbers from {lowest} up.")
+    for field in ("cuda_graph", "compile", "fetch"):
+        if type(config[field]) is not bool:
+            raise ConfigError(f"{field} is {config[field]!r}; allowed: true, false.")
+    methods = config["methods"]
+    if not isinstance(methods, list) or not methods:
+        raise ConfigError(f"methods is {methods!r}; give a list of at least one method, such as [comera,dense].")
+    device = resolve_device(config["device"], config["measure"])
+    data = build_dataclass(Data, {key: config[key] for key in ("dataset", "data_folder", "fetch")}, "data")
+    model = build_dataclass(EncoderSettings, {**config["model"], "sequence_length": config["sequence_length"]}, "model")
+    timing = build_dataclass(TimingSettings, config["timing"], "timing")
+    workload = open_workload(model, data, check=True)
+    arms = list(dict.fromkeys(parse_arm(str(arm)) for arm in methods))
+    cells = tuple(
+        Cell(
+            experiment=config["name"],
+            workload=config["workload"],
+            dataset=workload.dataset,
+            method=method,
+            variant=variant,
+            measure=config["measure"],
+            device=device,
+            batch_size=config["batch_size"],
+            sequence_length=config["sequence_length"],
+            precision=config["precision"],
+            cuda_graph=config["cuda_graph"],
+            compile=config["compile"],
+            seed=config["seed"],
+            ratio=None,
+            method_settings=checked_settings(method, config["settings"].get(method, {})),
+            workload_settings=asdict(model),
+            timing_settings=asdict(timing) if config["measure"] == "run" else {},
+        )
+        for method, variant in arms
+    )
+    return Job(cells, data, workload.data_hash)
+
+
+def resolve_device(device: str, measure: str) -> str:
+    """``auto`` is CUDA where there is one; a prediction needs no device.
+
+    Raises:
+        ConfigError: CUDA asked for where there is none.
+    """
+    has_cuda = torch.cuda.is_available()
+    if device == "auto":
+        return "cuda" if has_cuda else "cpu"
+    if device == "cuda" and measure == "run" and not has_cuda:
+        raise ConfigError("device is 'cuda', but this machine offers no CUDA device; allowed here: auto, cpu.")
+    return device
+
+
+_workloads: dict[tuple[EncoderSettings, Data], EncoderWorkload] = {}
+
+
+def open_workload(settings: EncoderSettings, data: Data, check: bool) -> EncoderWorkload:
+    """The workload for these settings; the data is found and read once per process.
+
+    Raises:
+        ConfigError: settings that do not suit the data.
+        DataError: data that is missing or malformed.
+    """
+    key = (settings, data)
+    if key not in _workloads:
+        try:
+            _workloads[key] = encoder_workload(settings, data.dataset, data.data_folder, data.fetch, check=check)
+        except DataError:
+            raise
+        except ValueError as error:
+            raise ConfigError(f"model: {error}.") from None
+    return _workloads[key]

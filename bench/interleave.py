@@ -1,0 +1,184 @@
+"""Measuring the arms of one job: predictions in parallel, then timing in interleaved blocks.
+
+All arms are alive together, each in its process, and take turns in random order, block by block. Whatever disturbs the
+machine for a while then hits every arm of a block, and ratios are formed within blocks. Where the arms do not fit into
+memory together they run one after another, and their records carry no pairing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import psutil
+import torch
+
+from bench.cell import Cell
+from bench.config import Data
+from bench.processes import CellFailure, CellProcess
+from bench.worker import predict_cell, time_cell
+
+#: Called with a cell and the share of its work that has just been finished; the shares of a cell add up to 1.
+Advance = Callable[[Cell, float], None]
+
+#: Part of the device's free memory that arms living together may be predicted to use.
+_MEMORY_SHARE = 0.85
+
+#: Time that a prediction may take.
+_PREDICTION_LIMIT_S = 300.0
+
+
+@dataclass
+class Outcome:
+    """What became of a cell: a status and the record columns that are known."""
+
+    cell: Cell
+    status: str = "ok"
+    message: str = ""
+    columns: dict[str, Any] = field(default_factory=dict)
+
+    def fail(self, failure: CellFailure) -> None:
+        """Take over the status and message of a failure."""
+        self.status, self.message = failure.status, failure.message
+
+
+def predict_cells(cells: Sequence[Cell], data: Data, parallel: int) -> Iterator[Outcome]:
+    """Predict memory and work of ``cells``, ``parallel`` processes at a time; outcomes come as they are ready."""
+    waiting = list(cells)
+    running: dict[int, CellProcess] = {}
+    while waiting or running:
+        while waiting and len(running) < parallel:
+            cell = waiting.pop(0)
+            running[id(cell)] = CellProcess(predict_cell, cell, data, _PREDICTION_LIMIT_S)
+        for key, process in list(running.items()):
+            if not process.answered(0.02):
+                continue
+            outcome = Outcome(process.cell)
+            try:
+                outcome.columns.update(process.answer())
+                process.stop()
+            except CellFailure as failure:
+                outcome.fail(failure)
+            del running[key]
+            yield outcome
+
+
+def time_cells(outcomes: Sequence[Outcome], data: Data, needs_rare: Callable[[Cell], bool], advance: Advance) -> None:
+    """Time the arms whose prediction went well, filling in their outcomes.
+
+    Args:
+        outcomes: from :func:`predict_cells`.
+        data: where the workload's data comes from.
+        needs_rare: whether the cell's rare events must be timed here, because no record has them yet.
+        advance: told of progress.
+    """
+    alive = [outcome for outcome in outcomes if outcome.status == "ok"]
+    for outcome in outcomes:
+        if outcome.status != "ok":
+            advance(outcome.cell, 1.0)
+    free_mib = _free_memory_mib(alive[0].cell.device) if alive else 0.0
+    needs = [outcome.columns["peak_memory_predicted_mib"] for outcome in alive]
+    if sum(needs) <= _MEMORY_SHARE * free_mib:
+        _time_together(alive, data, needs_rare, advance, paired=True)
+        return
+    for outcome, need in zip(alive, needs, strict=True):
+        if outcome.cell.device == "cpu" and need > free_mib:
+            reason = f"needs {need:,.0f} MiB by prediction, {free_mib:,.0f} MiB are free"
+            outcome.fail(CellFailure("oom", reason))
+            advance(outcome.cell, 1.0)
+        else:
+            _time_together([outcome], data, needs_rare, advance, paired=False)
+
+
+def _free_memory_mib(device: str) -> float:
+    if device == "cuda":
+        return torch.cuda.mem_get_info()[0] / 2**20
+    return psutil.virtual_memory().available / 2**20
+
+
+def _time_together(
+    outcomes: Sequence[Outcome], data: Data, needs_rare: Callable[[Cell], bool], advance: Advance, paired: bool
+) -> None:
+    """Time arms that are alive together, in blocks of random order."""
+    shares = {id(outcome): 0.0 for outcome in outcomes}
+
+    def progress(outcome: Outcome, share: float) -> None:
+        share = min(share, 1.0 - shares[id(outcome)])
+        shares[id(outcome)] += share
+        advance(outcome.cell, share)
+
+    arms: list[tuple[Outcome, CellProcess]] = []
+    timing = outcomes[0].cell.timing_settings if outcomes else {}
+    try:
+        for outcome in outcomes:
+            process = CellProcess(time_cell, outcome.cell, data, timing["time_limit_s"])
+            arms.append((outcome, process))
+            outcome.columns.update(_ask(outcome, process) or {})
+            progress(outcome, 0.3)
+        blocks: dict[int, list[dict[str, Any]]] = {id(outcome): [] for outcome in outcomes}
+        order = random.Random(0)
+        number = 0
+        while number < timing["blocks"] + timing["extra_blocks"]:
+            running = [(outcome, process) for outcome, process in arms if outcome.status == "ok"]
+            undisturbed = min((_undisturbed(blocks[id(o)], timing["disturbed"]) for o, _ in running), default=0)
+            if not running or undisturbed >= timing["blocks"]:
+                break
+            order.shuffle(running)
+            for outcome, process in running:
+                steps = _steps_per_block(outcome.columns["step_ms"], timing)
+                block = _ask(outcome, process, "block", steps)
+                if block is not None:
+                    blocks[id(outcome)].append({"block": number, **block})
+                progress(outcome, 0.6 / timing["blocks"])
+            number += 1
+        for outcome, process in arms:
+            samples: dict[str, Any] = {"blocks": _marked(blocks[id(outcome)], timing["disturbed"])}
+            if outcome.status == "ok" and outcome.columns["rare_periods"] and needs_rare(outcome.cell):
+                times = _ask(outcome, process, "rare") or {}
+                samples["rare"] = {name: [ms] for name, ms in times.items()}
+            outcome.columns["samples"] = samples
+            progress(outcome, 1.0)
+    finally:
+        for _, process in arms:
+            process.stop()
+    if paired and len(outcomes) > 1:
+        name = _pairing_name(outcomes)
+        for outcome in outcomes:
+            outcome.columns["pairing"] = name
+
+
+def _ask(outcome: Outcome, process: CellProcess, word: str = "", content: Any = None) -> Any:
+    """The process's answer to a request, or its first one without; None once the cell has failed."""
+    if outcome.status != "ok":
+        return None
+    try:
+        return process.ask(word, content) if word else process.answer()
+    except CellFailure as failure:
+        outcome.fail(failure)
+        return None
+
+
+def _steps_per_block(step_ms: float, timing: dict[str, Any]) -> int:
+    return max(1, min(timing["max_steps"], round(1e3 * timing["block_seconds"] / max(step_ms, 1e-3))))
+
+
+def _marked(blocks: list[dict[str, Any]], factor: float) -> list[dict[str, Any]]:
+    """Blocks with a flag for those whose calibration product took ``factor`` times the median."""
+    if not blocks:
+        return []
+    usual = statistics.median(block["calibration_ms"] for block in blocks)
+    return [{**block, "disturbed": block["calibration_ms"] > factor * usual} for block in blocks]
+
+
+def _undisturbed(blocks: list[dict[str, Any]], factor: float) -> int:
+    return sum(not block["disturbed"] for block in _marked(blocks, factor))
+
+
+def _pairing_name(outcomes: Sequence[Outcome]) -> str:
+    """A name for this round of blocks, made from its own samples, so that no two rounds share one."""
+    text = repr([outcome.columns.get("samples") for outcome in outcomes])
+    return hashlib.sha256(text.encode()).hexdigest()[:12]

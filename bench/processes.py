@@ -1,0 +1,102 @@
+"""A process per cell, forked from a server that has paid for the heavy imports once."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import multiprocessing
+import os
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerContext
+from typing import Any
+
+from bench.cell import Cell
+from bench.config import Data
+
+_SIGKILL = 9
+
+
+class CellFailure(Exception):
+    """A cell that ended otherwise than well."""
+
+    def __init__(self, status: str, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+
+
+@functools.cache
+def _context() -> ForkServerContext:
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["bench.preload"])
+    return context
+
+
+class CellProcess:
+    """A cell's own process and the line to it.
+
+    Args:
+        serve: what runs there, a function of :mod:`bench.worker`.
+        cell, data: its arguments.
+        time_limit_s: seconds that all answers together may take; the cell is then given up as ``timeout``.
+    """
+
+    def __init__(
+        self, serve: Callable[[Connection, Cell, Data], None], cell: Cell, data: Data, time_limit_s: float
+    ) -> None:
+        self.cell = cell
+        self.time_limit_s = time_limit_s
+        self._left_s = time_limit_s
+        self._connection, theirs = _context().Pipe()
+        self._process = _context().Process(target=serve, args=(theirs, cell, data), daemon=True)
+        self._process.start()
+        theirs.close()
+
+    def answered(self, timeout_s: float = 0.0) -> bool:
+        """Whether an answer (or the news of the process's end) can be had without waiting longer."""
+        return self._connection.poll(timeout_s)
+
+    def answer(self) -> Any:
+        """Wait for the next answer and return its content.
+
+        Raises:
+            CellFailure: the cell failed, the process ended, or the time limit passed.
+        """
+        start = time.monotonic()
+        in_time = self._connection.poll(max(self._left_s, 0.0))
+        self._left_s -= time.monotonic() - start
+        if not in_time:
+            self.stop()
+            raise CellFailure("timeout", f"not finished after time_limit_s={self.time_limit_s:g}")
+        try:
+            word, content = self._connection.recv()
+        except (EOFError, ConnectionResetError):
+            self._process.join(10)
+            code = self._process.exitcode
+            self.stop()
+            if code == -_SIGKILL:
+                raise CellFailure("oom", "the process was killed (signal 9), most likely for want of memory") from None
+            raise CellFailure("error", f"the process ended unexpectedly (exit code {code})") from None
+        if word == "failed":
+            self.stop()
+            raise CellFailure(*content)
+        return content
+
+    def ask(self, word: str, content: Any = None) -> Any:
+        """Send a request and wait for its answer; raises as :meth:`answer` does."""
+        with contextlib.suppress(BrokenPipeError):  # the answer will say why
+            self._connection.send((word, content))
+        return self.answer()
+
+    def stop(self) -> None:
+        """End the process, politely first."""
+        with contextlib.suppress(OSError):
+            self._connection.send(("finish", None))
+        self._process.join(0.5)
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join()
+        self._connection.close()

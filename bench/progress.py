@@ -1,0 +1,69 @@
+"""One progress bar for a whole sweep, with the time left; plain lines where there is no terminal."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from bench.cell import Cell
+
+
+class SweepProgress:
+    """Progress of a sweep over ``cells``, weighted by what they are expected to cost."""
+
+    def __init__(self, cells: Sequence[Cell]) -> None:
+        self._weights = {cell.to_json(): _weight(cell) for cell in cells}
+        self._left = dict(self._weights)
+        self._finished = 0
+        self._start = time.monotonic()
+        self._console = Console(stderr=True)
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.percentage:>3.0f} %"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(elapsed_when_finished=True),
+            console=self._console,
+            disable=not self._console.is_terminal,
+            transient=True,
+        )
+        self._task = self._bar.add_task(f"0/{len(self._weights)} cells", total=sum(self._weights.values()))
+        self._bar.start()
+
+    def advance(self, cell: Cell, share: float) -> None:
+        """Note that a share of a cell's work is done; the shares of a cell add up to 1 at most."""
+        key = cell.to_json()
+        done = min(share * self._weights[key], self._left[key])
+        self._left[key] -= done
+        self._bar.advance(self._task, done)
+
+    def finish(self, cell: Cell, outcome: str) -> None:
+        """Note that a cell is recorded and say what came of it."""
+        self.advance(cell, 1.0)
+        self._finished += 1
+        counter = f"{self._finished}/{len(self._weights)} cells"
+        self._bar.update(self._task, description=counter)
+        where = f"for {cell.device}" if cell.measure == "predict" else f"on {cell.device}"
+        minutes, seconds = divmod(int(time.monotonic() - self._start), 60)
+        self._console.print(
+            f"[{minutes:02d}:{seconds:02d}] {counter}  {cell.experiment} batch {cell.batch_size} {where}  "
+            f"{cell.arm}  {outcome}",
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
+        )
+
+    def close(self) -> None:
+        """Take the bar down."""
+        self._bar.stop()
+
+
+def _weight(cell: Cell) -> float:
+    """Expected cost, in no particular unit: a step costs a fixed part and one that grows with the batch."""
+    if cell.measure == "predict":
+        return 1.0
+    return (cell.timing_settings["blocks"] + 3) * (1.0 + 0.2 * cell.batch_size)

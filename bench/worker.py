@@ -1,0 +1,111 @@
+"""What runs inside a cell's own process: a prediction, or an arm that is timed block by block on request.
+
+Messages are plain tuples of a word and its content. Whatever goes wrong is answered as
+``("failed", (status, message))``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+
+from bench.cell import Cell
+from bench.config import Data, open_workload
+from bench.methods import build
+from bench.protocol import Batch
+from bench.step import TrainStep
+from bench.timing import Diverged, StepTimer, steady_allocator
+from bench.work import predict
+from bench.workloads.encoder import EncoderSettings, EncoderWorkload
+
+#: Different batches an arm cycles through while it is timed.
+_BATCHES = 8
+
+
+def _workload(cell: Cell, data: Data) -> EncoderWorkload:
+    return open_workload(EncoderSettings(**cell.workload_settings), data, check=False)
+
+
+@contextlib.contextmanager
+def _failures_reported(connection: Connection) -> Iterator[None]:
+    """Answer any exception with a status and one line."""
+    try:
+        yield
+    except (EOFError, BrokenPipeError):
+        pass  # the coordinator is gone, so is the reason to go on
+    except Exception as error:
+        connection.send(("failed", (status_of(error), first_line(error))))
+
+
+def status_of(error: BaseException) -> str:
+    """The record status that an exception amounts to."""
+    if isinstance(error, Diverged):
+        return "diverged"
+    no_memory = isinstance(error, torch.OutOfMemoryError | MemoryError)
+    if no_memory or "DefaultCPUAllocator" in str(error) or "can't allocate memory" in str(error):
+        return "oom"
+    return "error"
+
+
+def first_line(error: BaseException) -> str:
+    """Type and first line of an exception, at most 300 characters."""
+    text = (str(error).strip() or "no message").splitlines()[0]
+    return f"{type(error).__name__}: {text}"[:300]
+
+
+def predict_cell(connection: Connection, cell: Cell, data: Data) -> None:
+    """Predict memory and work of a cell on fake tensors and answer ``("done", columns)``."""
+    with _failures_reported(connection):
+        torch.set_num_threads(1)
+        method = build(cell.method, cell.variant, cell.method_settings)
+        result = predict(_workload(cell, data), method, cell.batch_size, cell.precision, cell.device, cell.seed)
+        connection.send(("done", result.columns()))
+
+
+def time_cell(connection: Connection, cell: Cell, data: Data) -> None:
+    """Build the arm, warm it up, then serve requests until ``finish``.
+
+    Answers ``("ready", columns)`` once, then ``("block", samples)`` to ``("block", steps)`` and ``("rare", times)`` to
+    ``("rare", None)``.
+    """
+    with _failures_reported(connection):
+        steady_allocator()
+        timer, columns = _prepare(cell, data)
+        connection.send(("ready", columns))
+        while True:
+            word, content = connection.recv()
+            if word == "finish":
+                return
+            connection.send((word, timer.block(content) if word == "block" else timer.rare()))
+
+
+def _prepare(cell: Cell, data: Data) -> tuple[StepTimer, dict[str, Any]]:
+    """The arm on its device after warm-up, and what is known of it by then."""
+    torch.manual_seed(cell.seed)
+    workload = _workload(cell, data)
+    method = build(cell.method, cell.variant, cell.method_settings)
+    model = method.adapt(workload.build(), workload.targets()).to(cell.device)
+    step = TrainStep(model, method, method.optimizer(model), workload.loss, cell.precision, cell.device)
+    stream = workload.batches("train", cell.batch_size, cell.seed, static=True)
+    batches: list[Batch] = [
+        {name: tensor.to(cell.device) for name, tensor in batch.items()} for batch in itertools.islice(stream, _BATCHES)
+    ]
+    events = method.rare_events()
+    timer = StepTimer(step, batches, events)
+    columns: dict[str, Any] = {
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "stored_mib": method.stored_size(model) / 2**20,
+        "rare_periods": {event.name: event.period_steps for event in events},
+    }
+    if cell.device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    columns["step_ms"] = timer.warm_up(cell.timing_settings["warmup_steps"])
+    if cell.device == "cuda":
+        columns["peak_memory_allocated_mib"] = torch.cuda.max_memory_allocated() / 2**20
+        columns["peak_memory_reserved_mib"] = torch.cuda.max_memory_reserved() / 2**20
+    return timer, columns
