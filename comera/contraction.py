@@ -22,15 +22,38 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import functional as F
 
 from comera.rank_control import THRESHOLD, effective_diagonals
 from comera.tensor_train import TTShape
 
 
+def _stacked(vectors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Vectors of one length as the rows of a matrix; a view where they already lie behind one another in memory."""
+    first, size = vectors[0], vectors[0].numel()
+    if len(vectors) == 1:
+        return first.unsqueeze(0)
+    if can_be_viewed_as_rows(vectors):
+        return first.as_strided((len(vectors), size), (size, 1))
+    return torch.stack(list(vectors))
+
+
+def can_be_viewed_as_rows(vectors: Sequence[torch.Tensor]) -> bool:
+    """Whether vectors of one length lie behind one another in one storage, as :class:`JointMerging` lays them."""
+    if isinstance(vectors[0], FakeTensor) or torch.compiler.is_compiling():
+        return False
+    start, stride = vectors[0].data_ptr(), vectors[0].numel() * vectors[0].element_size()
+    storage = vectors[0].untyped_storage().data_ptr()
+    return all(
+        vector.data_ptr() == start + i * stride and vector.untyped_storage().data_ptr() == storage
+        for i, vector in enumerate(vectors)
+    )
+
+
 def _stacked_cores(packed: Sequence[torch.Tensor], shape: TTShape) -> list[torch.Tensor]:
     """Cores of L layers as tensors of shape (L, R[i-1], mode, R[i])."""
-    packed_LP = packed[0].unsqueeze(0) if len(packed) == 1 else torch.stack(list(packed))
+    packed_LP = _stacked(packed)
     return [
         flat.view(len(packed), *core_shape)
         for flat, core_shape in zip(packed_LP.split(shape.core_sizes, dim=1), shape.core_shapes, strict=True)
@@ -99,7 +122,7 @@ class _MergeCores(torch.autograd.Function):
     def forward(ctx: Any, shape: TTShape, threshold: float, *parameters: torch.Tensor) -> tuple[torch.Tensor, ...]:
         layers = len(parameters) // 2
         half = shape.half
-        effective_LK = effective_diagonals(torch.stack(parameters[layers:]), threshold)
+        effective_LK = effective_diagonals(_stacked(parameters[layers:]), threshold)
         cores = _scale_rows(_stacked_cores(parameters[:layers], shape), effective_LK.split(shape.ranks, dim=1))
         lefts = _merge_left(cores[:half])
         rights = _merge_right(cores[half:])
@@ -119,8 +142,9 @@ class _MergeCores(torch.autograd.Function):
         plain = _stacked_cores(packed, shape)
         cores = _scale_rows(plain, bonds)
         kind = packed[0].dtype
-        # Stack first, transpose once: copying L transposed pieces one by one is several times slower.
-        grad_LNR = torch.stack(gradients[:layers]).to(kind).transpose(1, 2).contiguous()
+        grad_LNR = packed[0].new_empty(layers, shape.in_features, shape.ranks[half - 1])
+        for place, gradient in zip(grad_LNR.unbind(), gradients, strict=False):
+            place.copy_(gradient.t())
         grad_LRM = torch.stack(gradients[layers:]).to(kind)
         lefts = [cores[0].flatten(1, 2), *partials[:kept]] if half > 1 else []
         rights = [cores[-1].flatten(2, 3), *partials[kept:]] if half > 1 else []

@@ -84,6 +84,19 @@ class TensorTrainLayer(nn.Module):
     def _with_ranks(self, ranks: Sequence[int]) -> TTShape | TTMShape:
         raise NotImplementedError
 
+    def to_dense(self) -> torch.Tensor:
+        """The dense weight, in the shape of the layer that this one stands in for."""
+        raise NotImplementedError
+
+    @property
+    def weight(self) -> torch.Tensor:
+        """The dense weight, formed anew at each access: right, not fast, and writing to it changes nothing.
+
+        For code that reads a layer's weight instead of calling the layer, as ``nn.TransformerEncoderLayer`` does in
+        evaluation, ``nn.MultiheadAttention`` with its output projection, and models with a tied output layer.
+        """
+        return self.to_dense()
+
     @torch.no_grad()
     def truncate(self) -> tuple[int, ...]:
         """Cut the ranks that rank control has closed out of the cores; the layer's function does not change.

@@ -5,10 +5,10 @@ and right half of the modes, ``C``/``E`` columns of the left and right half, ``R
 
 Two variants (METHOD.md, Computation):
 
-* ``optimized``: neighbouring cores merge into two halves, the slices a row needs are gathered from each half, and one
-  batched product makes the rows. Each unique row is formed once, and so is its gradient; the halves hold one slice per
-  partial index tuple, so their gradients are formed once per tuple too. Buffers are of the size of the unique rows and
-  of the halves (about the square root of the table), never of the table.
+* ``optimized``: neighbouring cores merge into two halves, the slices a row needs are taken from each half (or, for few
+  rows, multiplied from the cores' own slices), and one batched product makes the rows. Each unique row is formed once,
+  and so is its gradient. Buffers are of the size of the unique rows and of the halves (about the square root of the
+  table), never of the table.
 * ``plain``: a gather and a batched product per core and index, duplicates and all. The slow form, kept for comparison
   and as a second opinion in the tests.
 """
@@ -67,24 +67,81 @@ def _merge_half_gradients(grad: torch.Tensor, cores: Sequence[torch.Tensor]) -> 
     return [grad.reshape(cores[0].shape), *reversed(gradients)]
 
 
+def _row_slices(cores: Sequence[torch.Tensor], modes_U: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Per core, the slice that each row needs: (U, R[i-1], c[i], R[i])."""
+    return [core.transpose(0, 1).index_select(0, mode_U) for core, mode_U in zip(cores, modes_U, strict=True)]
+
+
+def _slice_products(slices: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Products of the first slices of each row: (U, first rank · columns so far, rank)."""
+    partials = [slices[0].flatten(1, 2)]
+    for piece in slices[1:]:
+        product = torch.bmm(partials[-1], piece.flatten(2))
+        partials.append(product.view(product.shape[0], product.shape[1] * piece.shape[2], piece.shape[3]))
+    return partials
+
+
+class _Half:
+    """One half of the modes, and the slice (first rank, Πc, last rank) of it that each of U rows needs.
+
+    Few rows multiply their slices of the cores; many rows gather from the merged half.
+    """
+
+    def __init__(self, cores: Sequence[torch.Tensor], row_modes: Sequence[int], tuples_U: torch.Tensor) -> None:
+        self.cores = cores
+        self.tuples_U = tuples_U
+        self.rows = math.prod(row_modes)
+        self.few = 2 * tuples_U.shape[0] < self.rows
+        self.modes_U: list[torch.Tensor] = []
+        if self.few:
+            remaining = tuples_U
+            for size in reversed(row_modes):
+                self.modes_U.insert(0, remaining.remainder(size))
+                remaining = torch.div(remaining, size, rounding_mode="floor")
+
+    def slices(self) -> torch.Tensor:
+        """(U, first rank, Πc, last rank)."""
+        if not self.few:
+            return _merge_half(self.cores).transpose(0, 1).index_select(0, self.tuples_U)
+        product = _slice_products(_row_slices(self.cores, self.modes_U))[-1]
+        columns = math.prod(core.shape[2] for core in self.cores)
+        return product.view(product.shape[0], self.cores[0].shape[0], columns, product.shape[2])
+
+    def core_gradients(self, grad: torch.Tensor) -> list[torch.Tensor]:
+        """Gradients of the cores, in order, from the gradient of :meth:`slices`."""
+        if not self.few:
+            merged = grad.new_zeros(self.rows, *grad.shape[1:]).index_add_(0, self.tuples_U, grad)
+            return _merge_half_gradients(merged.transpose(0, 1).contiguous(), self.cores)
+        slices = _row_slices(self.cores, self.modes_U)
+        partials = _slice_products(slices)
+        gradients: list[torch.Tensor] = []
+        for i in range(len(slices) - 1, -1, -1):
+            piece, core = slices[i], self.cores[i]
+            own = grad
+            if i > 0:
+                grad = grad.reshape(grad.shape[0], partials[i - 1].shape[1], piece.shape[2] * piece.shape[3])
+                own = torch.bmm(partials[i - 1].transpose(1, 2), grad)
+                grad = torch.bmm(grad, piece.flatten(2).transpose(1, 2))
+            total = core.new_zeros(core.shape[1], core.shape[0], core.shape[2], core.shape[3])
+            gradients.insert(0, total.index_add_(0, self.modes_U[i], own.reshape(piece.shape)).transpose(0, 1))
+        return gradients
+
+
 class _OptimizedLookup(torch.autograd.Function):
     """Rows (T, D). Saves the indices and the parameters; halves and slices are formed again in backward."""
 
     @staticmethod
-    def _slices(
+    def _halves(
         packed: torch.Tensor, effective: torch.Tensor, rows_U: torch.Tensor, shape: TTMShape
-    ) -> tuple[list[torch.Tensor], list[torch.Tensor], torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-        bonds = effective.split(shape.ranks)
+    ) -> tuple[list[torch.Tensor], _Half, _Half]:
         plain = unpack_cores(packed, shape)
+        bonds = effective.split(shape.ranks)
         cores = [plain[0], *(bond[:, None, None, None] * core for bond, core in zip(bonds, plain[1:], strict=True))]
-        left_PCR = _merge_half(cores[: shape.half]).squeeze(0)
-        right_RQE = _merge_half(cores[shape.half :]).squeeze(3)
-        right_rows = math.prod(shape.row_modes[shape.half :])
-        left_U = torch.div(rows_U, right_rows, rounding_mode="floor")
-        right_U = rows_U.remainder(right_rows)
-        left_UCR = left_PCR.index_select(0, left_U)
-        right_URE = right_RQE.transpose(0, 1).contiguous().index_select(0, right_U)
-        return plain, cores, left_UCR, right_URE, left_U, right_U
+        left_modes, right_modes = shape.row_modes[: shape.half], shape.row_modes[shape.half :]
+        right_rows = math.prod(right_modes)
+        left = _Half(cores[: shape.half], left_modes, torch.div(rows_U, right_rows, rounding_mode="floor"))
+        right = _Half(cores[shape.half :], right_modes, rows_U.remainder(right_rows))
+        return plain, left, right
 
     @staticmethod
     def forward(
@@ -98,8 +155,8 @@ class _OptimizedLookup(torch.autograd.Function):
     ) -> torch.Tensor:
         rows_U, inverse_T = _unique_rows(indices_T)
         effective = effective_diagonals(diagonals, threshold)
-        _, _, left_UCR, right_URE, _, _ = _OptimizedLookup._slices(packed, effective, rows_U, shape)
-        table_UD = torch.bmm(left_UCR, right_URE).flatten(1)
+        _, left, right = _OptimizedLookup._halves(packed, effective, rows_U, shape)
+        table_UD = torch.bmm(left.slices().squeeze(1), right.slices().squeeze(3)).flatten(1)
         if padding_idx is not None:
             table_UD.masked_fill_((rows_U == padding_idx).unsqueeze(1), 0)
         ctx.save_for_backward(rows_U, inverse_T, packed, effective)
@@ -109,22 +166,25 @@ class _OptimizedLookup(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad_TD: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        device = grad_TD.device.type
+        if not torch.is_autocast_enabled(device):
+            return _OptimizedLookup._gradients(ctx, grad_TD)
+        with torch.autocast(device, enabled=False):  # called inside autocast: still sum in the parameters' type
+            return _OptimizedLookup._gradients(ctx, grad_TD)
+
+    @staticmethod
+    def _gradients(ctx: Any, grad_TD: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         shape: TTMShape = ctx.shape
         rows_U, inverse_T, packed, effective = ctx.saved_tensors
-        plain, cores, left_UCR, right_URE, left_U, right_U = _OptimizedLookup._slices(packed, effective, rows_U, shape)
+        plain, left, right = _OptimizedLookup._halves(packed, effective, rows_U, shape)
+        left_UCR, right_URE = left.slices().squeeze(1), right.slices().squeeze(3)
         grad_UD = grad_TD.new_zeros(rows_U.shape[0], shape.embedding_dim).index_add_(0, inverse_T, grad_TD)
         if ctx.padding_idx is not None:
             grad_UD.masked_fill_((rows_U == ctx.padding_idx).unsqueeze(1), 0)
         grad_UCE = grad_UD.to(packed.dtype).view(rows_U.shape[0], left_UCR.shape[1], right_URE.shape[2])
-        half = shape.half
-        left_rows, right_rows = math.prod(shape.row_modes[:half]), math.prod(shape.row_modes[half:])
-        grad_left = packed.new_zeros(left_rows, *left_UCR.shape[1:])
-        grad_left.index_add_(0, left_U, torch.bmm(grad_UCE, right_URE.transpose(1, 2)))
-        grad_right = packed.new_zeros(right_rows, *right_URE.shape[1:])
-        grad_right.index_add_(0, right_U, torch.bmm(left_UCR.transpose(1, 2), grad_UCE))
         scaled_grads = [
-            *_merge_half_gradients(grad_left.unsqueeze(0), cores[:half]),
-            *_merge_half_gradients(grad_right.transpose(0, 1).unsqueeze(3), cores[half:]),
+            *left.core_gradients(torch.bmm(grad_UCE, right_URE.transpose(1, 2)).unsqueeze(1)),
+            *right.core_gradients(torch.bmm(left_UCR.transpose(1, 2), grad_UCE).unsqueeze(3)),
         ]
         core_grads, bond_grads = [scaled_grads[0].reshape(-1)], []
         for grad, core, bond in zip(scaled_grads[1:], plain[1:], effective.split(shape.ranks), strict=True):

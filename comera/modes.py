@@ -51,8 +51,8 @@ def balanced_modes(dimension: int, order: int) -> tuple[int, ...]:
 def padded_modes(size: int, order: int) -> tuple[int, ...]:
     """Modes whose product is at least ``size``, for a table whose rows may be padded; largest first.
 
-    Takes the product with the smallest sum of modes, then the smallest product, so that neither parameters nor padding
-    are wasted.
+    Takes modes that are as equal as possible with the smallest sum that reaches ``size``, since the parameters of a
+    tensor train at fixed rank grow with the sum of its modes.
 
     Example:
         >>> padded_modes(30522, 4)

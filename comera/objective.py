@@ -28,8 +28,10 @@ RELEASED_WEIGHT = 0.01
 
 
 def tensorized_layers(model: nn.Module) -> list[TensorTrainLayer]:
-    """The TT and TTM layers of a model, shared ones once."""
-    return [module for module in model.modules() if isinstance(module, TensorTrainLayer)]
+    """The TT and TTM layers of a model; of those that share their cores, the first."""
+    layers = [module for module in model.modules() if isinstance(module, TensorTrainLayer)]
+    by_cores = {layer.packed_cores: layer for layer in reversed(layers)}
+    return [layer for layer in layers if by_cores[layer.packed_cores] is layer]
 
 
 def full_size(layers: list[TensorTrainLayer]) -> int:
@@ -38,8 +40,12 @@ def full_size(layers: list[TensorTrainLayer]) -> int:
 
 
 def exact_size(layers: list[TensorTrainLayer]) -> int:
-    """S(D): core entries that remain when dead ranks are cut out, every mode of both formats counted."""
-    return sum(chain_size(layer.mode_sizes(), layer.active_ranks()) for layer in layers)
+    """S(D): core entries that remain when dead ranks are cut out, every mode of both formats counted.
+
+    A chain with a bond that is dead as a whole carries nothing, so nothing of it remains.
+    """
+    ranks = [layer.active_ranks() for layer in layers]
+    return sum(chain_size(layer.mode_sizes(), alive) for layer, alive in zip(layers, ranks, strict=True) if all(alive))
 
 
 class _SquaredNorm(torch.autograd.Function):
@@ -134,7 +140,9 @@ class EarlyStage:
         like = self._layers[0].diagonals
         self._bonds = end
         self._bond_of_entry = torch.tensor(
-            [number for number, length in enumerate(lengths) for _ in range(length)], device=like.device
+            [number for number, length in enumerate(lengths) for _ in range(length)],
+            device=like.device,
+            dtype=torch.long,  # also where every rank is 0 and the list empty
         )
         self._before = torch.tensor(before, device=like.device)
         self._behind = torch.tensor(behind, device=like.device)

@@ -216,6 +216,8 @@ def tt_svd(tensor: torch.Tensor, ranks: Sequence[int]) -> Decomposition:
     A bond of rank 0 yields the zero tensor. Where the numerical rank is smaller than the wanted one, cores are padded
     with zeros, so that shapes are always the wanted ones.
 
+    Half precision is decomposed in float32, since SVD knows no smaller type; the cores have the tensor's type.
+
     Args:
         tensor: of shape (mode[1], …, mode[k]).
         ranks: k - 1 inner ranks.
@@ -224,9 +226,9 @@ def tt_svd(tensor: torch.Tensor, ranks: Sequence[int]) -> Decomposition:
     cores: list[torch.Tensor] = []
     discarded = 0.0
     left_rank = 1
-    remainder = tensor
-    for mode, rank in zip(modes[:-1], ranks, strict=True):
-        unfolding = remainder.reshape(left_rank * mode, -1) if left_rank else remainder.new_zeros(0, 0)
+    remainder = tensor.float() if tensor.dtype in (torch.bfloat16, torch.float16) else tensor
+    for i, (mode, rank) in enumerate(zip(modes[:-1], ranks, strict=True), start=1):
+        unfolding = remainder.reshape(left_rank * mode, math.prod(modes[i:]))
         u, s, vh = torch.linalg.svd(unfolding, full_matrices=False)
         kept = min(rank, len(s))
         discarded += float(s[kept:].square().sum())
@@ -236,8 +238,8 @@ def tt_svd(tensor: torch.Tensor, ranks: Sequence[int]) -> Decomposition:
         remainder = unfolding.new_zeros(rank, vh.shape[1])
         remainder[:kept] = s[:kept, None] * vh[:kept]
         left_rank = rank
-    last = remainder.reshape(left_rank, modes[-1], 1) if left_rank else tensor.new_zeros(0, modes[-1], 1)
-    return Decomposition([*cores, last], math.sqrt(discarded))
+    cores.append(remainder.reshape(left_rank, modes[-1], 1))
+    return Decomposition([core.to(tensor.dtype) for core in cores], math.sqrt(discarded))
 
 
 def tt_from_matrix(matrix: torch.Tensor, shape: TTShape) -> Decomposition:

@@ -9,8 +9,9 @@ from typing import Any, Literal
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 
-from comera.contraction import merge_cores
+from comera.contraction import can_be_viewed_as_rows, merge_cores
 from comera.layers import TiedTTMLinear, TTLinear, TTMEmbedding
 from comera.lookup import Variant
 from comera.modes import balanced_modes, padded_modes
@@ -107,15 +108,32 @@ class JointMerging:
 
     def merge(self, *_: Any) -> None:
         """Give every layer its merged halves."""
-        groups: dict[tuple[TTShape, float, torch.device], list[TTLinear]] = {}
+        groups: dict[tuple[TTShape, float, torch.device, torch.dtype], list[TTLinear]] = {}
         for layer in self.layers:
-            groups.setdefault((layer.shape, layer.threshold, layer.packed_cores.device), []).append(layer)
-        for (shape, threshold, _device), layers in groups.items():
+            cores = layer.packed_cores
+            groups.setdefault((layer.shape, layer.threshold, cores.device, cores.dtype), []).append(layer)
+        for (shape, threshold, _device, _dtype), layers in groups.items():
+            if len(layers) > 1 and not isinstance(layers[0].packed_cores, FakeTensor):
+                self._lay_in_a_row(layers)
             halves = merge_cores(
                 [layer.packed_cores for layer in layers], [layer.diagonals for layer in layers], shape, threshold
             )
             for layer, pair in zip(layers, halves, strict=True):
                 layer.merged_halves = pair
+
+    @staticmethod
+    def _lay_in_a_row(layers: list[TTLinear]) -> None:
+        """Move equally named parameters of the layers behind one another in one storage, so that stacking is a view.
+
+        The parameters stay the same objects with the same values. Whatever moves them apart again (``.to``, a copy) is
+        made good at the next forward pass.
+        """
+        for parameters in ([layer.packed_cores for layer in layers], [layer.diagonals for layer in layers]):
+            distinct = len({id(parameter) for parameter in parameters}) == len(parameters)
+            if distinct and parameters[0].numel() and not can_be_viewed_as_rows(parameters):
+                rows = torch.stack([parameter.detach() for parameter in parameters])
+                for parameter, row in zip(parameters, rows.unbind(), strict=True):
+                    parameter.data = row
 
     def release(self, *_: Any) -> None:
         """Forget the merged halves."""
@@ -201,6 +219,7 @@ def tensorize(
             built = spec.build(module, start == "weights")  # type: ignore[arg-type]
             built.train(module.training)
             if isinstance(shared, TTLinear):
+                built.shape = shared.shape
                 built.packed_cores, built.diagonals = shared.packed_cores, shared.diagonals
             replacements[module] = by_weight[module.weight] = built
     for module in names:
@@ -225,4 +244,8 @@ def tensorize(
 
 def _follow(embedding: TTMEmbedding, module: nn.Module) -> nn.Module:
     """What replaces a module whose weight was the table of a replaced embedding."""
-    return TiedTTMLinear(embedding, module.bias) if isinstance(module, nn.Linear) else embedding
+    if not isinstance(module, nn.Linear):
+        return embedding
+    tied = TiedTTMLinear(embedding, module.bias)
+    tied.training = module.training
+    return tied

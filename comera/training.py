@@ -73,7 +73,9 @@ class CoMERA:
 
     def __init__(self, settings: Settings, variant: ObjectiveVariant) -> None:
         self.settings = settings
-        self._early_stage = EarlyStage(variant, settings.gamma, settings.beta)
+        # The optimizer adds the gradient of β‖G‖², see there.
+        self._early_stage = EarlyStage(variant, settings.gamma, beta=0.0)
+        self._beta = settings.beta if variant == "paper" else 0.0
 
     def unsupported(self, cell: Any) -> str | None:  # noqa: ARG002 - every cell suits this method
         return None
@@ -94,18 +96,22 @@ class CoMERA:
         return tensorize(model, plan, merge_jointly=settings.merge_jointly)
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        """AdamW, fused, without weight decay, three rates."""
+        """Fused AdamW without weight decay, at three rates, for the objective with its term β‖G‖².
+
+        The gradient of that term is 2β·G, which is what Adam's L2 penalty adds to the gradient inside its fused kernel:
+        the same mathematics as the term itself, without a pass over the cores. (AdamW without weight decay is Adam.)
+        """
         layers = tensorized_layers(model)
         cores = [layer.packed_cores for layer in layers]
         ranks = [layer.diagonals for layer in layers]
         special = {id(parameter) for parameter in (*cores, *ranks)}
         dense = [parameter for parameter in model.parameters() if id(parameter) not in special]
         groups = [
-            {"params": cores, "lr": self.settings.lr_cores},
+            {"params": cores, "lr": self.settings.lr_cores, "weight_decay": 2 * self._beta},
             {"params": ranks, "lr": self.settings.lr_ranks},
             {"params": dense, "lr": self.settings.lr_dense},
         ]
-        return torch.optim.AdamW([group for group in groups if group["params"]], weight_decay=0.0, fused=True)
+        return torch.optim.Adam([group for group in groups if group["params"]], weight_decay=0.0, fused=True)
 
     def objective(self, task_loss: torch.Tensor, model: nn.Module) -> torch.Tensor:
         return self._early_stage(task_loss, model)

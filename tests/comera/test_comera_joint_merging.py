@@ -1,0 +1,239 @@
+"""Merging equal layers in one batch changes speed and nothing else."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+
+import pytest
+import torch
+from drawn_chains import assert_all_close
+from torch import nn
+
+from comera import TT, TTLinear, contraction, tensorize
+from comera.layers import TensorTrainLayer
+
+
+class Net(nn.Module):
+    """Layers of two shapes; one runs twice, one only when asked, two share their weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(6, 6)
+        self.twice = nn.Linear(6, 6)
+        self.wide = nn.Linear(6, 12)
+        self.narrow = nn.Linear(12, 6, bias=False)
+        self.tied = nn.Linear(6, 6)
+        self.tied.weight = self.first.weight
+        self.extra = nn.Linear(6, 6)
+        self.head = nn.Linear(6, 2)
+
+    def forward(self, x: torch.Tensor, extra: bool = True) -> torch.Tensor:
+        x = torch.tanh(self.twice(torch.tanh(self.twice(self.first(x)))))
+        x = torch.tanh(self.tied(self.narrow(torch.tanh(self.wide(x)))))
+        if extra:
+            x = self.extra(x)
+        return self.head(x)
+
+
+LAYERS = "[!h]*"  # all but the head
+
+
+def pair():
+    """The same model with and without joint merging; random diagonals, some of them dead."""
+    together = tensorize(Net().double(), {LAYERS: TT(ranks=3, order=2)})
+    alone = tensorize(Net().double(), {LAYERS: TT(ranks=3, order=2)}, merge_jointly=False)
+    with torch.no_grad():
+        for layer in together.modules():
+            if isinstance(layer, TTLinear):
+                layer.diagonals.uniform_(0.5, 1.5)
+                layer.diagonals[1] = 0.003
+    alone.load_state_dict(together.state_dict())
+    return together, alone
+
+
+def run(model, *arguments):
+    model.zero_grad()
+    y = model(torch.randn(5, 6, generator=torch.Generator().manual_seed(3), dtype=torch.float64), *arguments)
+    y.square().sum().backward()
+    return [
+        y.detach(),
+        *(torch.zeros_like(p) if p.grad is None else p.grad.detach().clone() for p in model.parameters()),
+    ]
+
+
+def halves_held(model):
+    return [layer for layer in model.modules() if isinstance(layer, TTLinear) and layer.merged_halves is not None]
+
+
+@pytest.mark.parametrize("extra", [True, False])
+def test_outputs_and_gradients_are_those_of_separate_merging(extra):
+    together, alone = pair()
+    assert_all_close(run(together, extra), run(alone, extra))
+    assert_all_close(run(together, extra), run(alone, extra))  # and once more on the same model
+    assert not halves_held(together)
+
+
+def test_equal_shapes_are_merged_by_one_call(monkeypatch):
+    together, _ = pair()
+    calls = []
+
+    def count(packed, *others):
+        calls.append(len(packed))
+        return merge(packed, *others)
+
+    merge = contraction.merge_cores
+    monkeypatch.setattr(importlib.import_module("comera.tensorize"), "merge_cores", count)
+    run(together)
+    assert sorted(calls) == [1, 1, 4]
+
+
+def test_a_copy_merges_its_own_layers():
+    together, alone = pair()
+    wanted = run(alone)
+    twin = copy.deepcopy(together)
+    with torch.no_grad():
+        for parameter in together.parameters():
+            parameter.zero_()
+    assert_all_close(run(twin), wanted)
+    assert_all_close(run(together), [torch.zeros_like(tensor) for tensor in wanted])
+    assert not halves_held(twin)
+
+
+def test_without_gradients_in_evaluation_and_after_a_step():
+    together, alone = pair()
+    for model in (together, alone):
+        model.eval()
+    x = torch.randn(4, 6, dtype=torch.float64)
+    with torch.no_grad():
+        assert_all_close([together(x)], [alone(x)])
+    with torch.inference_mode():
+        assert_all_close([together(x)], [alone(x)])
+    for model in (together, alone):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        run(model)
+        optimizer.step()
+    assert_all_close([together(x)], [alone(x)])
+
+
+@pytest.mark.parametrize("first", [torch.no_grad, torch.inference_mode])
+def test_training_after_a_first_pass_without_gradients(first):
+    together, alone = pair()
+    with first():
+        together(torch.zeros(1, 6, dtype=torch.float64))
+    assert_all_close(run(together), run(alone))
+    torch.optim.AdamW(together.parameters(), fused=True).step()
+
+
+def test_an_optimizer_made_before_the_first_pass_moves_the_parameters_in_use():
+    models = pair()
+    optimizers = [torch.optim.AdamW(model.parameters(), lr=0.1) for model in models]
+    held = list(models[0].parameters())
+    for _ in range(3):
+        for model, optimizer in zip(models, optimizers, strict=True):
+            run(model)
+            optimizer.step()
+    assert_all_close(held, list(models[1].parameters()))
+    assert all(one is other for one, other in zip(held, models[0].parameters(), strict=True))
+
+
+def test_changes_of_type_saving_and_loading_between_passes():
+    together, alone = pair()
+    run(together)
+    together.float().double()
+    alone.float().double()
+    assert_all_close(run(together), run(alone))
+    states = [{name: tensor + 0.25 for name, tensor in model.state_dict().items()} for model in (together, alone)]
+    for model, state in zip((together, alone), states, strict=True):
+        model.load_state_dict(state)
+    assert_all_close(run(together), run(alone))
+    for model in (together, alone):  # new parameters, as truncation makes
+        model.twice.packed_cores = nn.Parameter(model.twice.packed_cores.detach() * 2)
+    assert_all_close(run(together), run(alone))
+
+
+def test_a_change_of_one_layers_parameters_reaches_no_other():
+    together, _ = pair()
+    run(together)
+    before = {name: parameter.detach().clone() for name, parameter in together.named_parameters()}
+    with torch.no_grad():
+        together.twice.packed_cores.fill_(7)
+    for name, parameter in together.named_parameters():
+        assert torch.equal(parameter, before[name]) == (name != "twice.packed_cores")
+
+
+def test_two_passes_before_one_backward():
+    found = []
+    for model in pair():
+        x = torch.randn(5, 6, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+        (model(x).sum() + model(2 * x).square().sum()).backward()
+        found.append([parameter.grad for parameter in model.parameters()])
+    assert_all_close(*found)
+
+
+def test_a_layer_outside_the_roots_forward_merges_its_own_cores():
+    together, alone = pair()
+    run(together)
+    x = torch.randn(4, 6, dtype=torch.float64)
+    assert_all_close([together.twice(x), together.tied(x)], [alone.twice(x), alone.tied(x)])
+
+
+def test_a_forward_that_fails_leaves_no_halves_behind():
+    together, alone = pair()
+    with pytest.raises(ValueError, match="input has 5 features"):
+        together(torch.zeros(2, 5, dtype=torch.float64))
+    assert not halves_held(together)
+    assert_all_close(run(together), run(alone))
+
+
+def test_a_model_inside_a_larger_model_that_merges_too():
+    inner, alone = pair()
+    outer = tensorize(nn.Sequential(inner, nn.Linear(2, 6).double(), alone.first), {"1": TT(ranks=2, order=1)})
+    x = torch.randn(4, 6, dtype=torch.float64)
+    y = outer(x)
+    y.sum().backward()
+    assert_all_close([y], [alone.first(outer[1](alone(x)))])
+    assert not halves_held(outer)
+
+
+def test_a_model_tensorized_in_two_goes():
+    model = Net().double()
+    tensorize(model, {"[ft]*": TT(ranks=3, order=2)})
+    tensorize(model, {"[wne]*": TT(ranks=3, order=2)})
+    alone = tensorize(Net().double(), {LAYERS: TT(ranks=3, order=2)}, merge_jointly=False)
+    alone.load_state_dict(model.state_dict())
+    assert_all_close(run(model), run(alone))
+
+
+@pytest.mark.parametrize("frozen", ["first", "twice", "wide"])
+def test_frozen_layers_stay_as_they_are(frozen):
+    together, alone = pair()
+    for model in (together, alone):
+        getattr(model, frozen).requires_grad_(False)
+    assert_all_close(run(together), run(alone))
+    assert all(parameter.grad is None for parameter in getattr(together, frozen).parameters())
+
+
+def test_layers_of_different_types_are_merged_apart():
+    model = nn.ModuleDict({"a": nn.Linear(4, 4), "b": nn.Linear(4, 4).double()})
+    model.forward = lambda x: model["b"](model["a"](x).double())
+    tensorize(model, {"?": TT(ranks=2, order=2)})
+    x = torch.randn(3, 4)
+    y = model(x)
+    assert y.dtype == torch.float64
+    torch.testing.assert_close(y, (x @ model["a"].to_dense().T).double() @ model["b"].to_dense().T)
+
+
+def test_autocast_serves_all_layers():
+    together, alone = (model.float() for model in pair())
+    x = torch.randn(8, 6)
+    with torch.autocast("cpu", torch.bfloat16):
+        y, wanted = together(x), alone(x)
+    assert y.dtype == torch.bfloat16
+    torch.testing.assert_close(y, wanted)
+    y.float().sum().backward()
+    wanted.float().sum().backward()
+    for layer, other in zip(together.modules(), alone.modules(), strict=True):
+        if isinstance(layer, TensorTrainLayer):
+            assert layer.packed_cores.grad.dtype == torch.float32
+            torch.testing.assert_close(layer.packed_cores.grad, other.packed_cores.grad, rtol=2e-2, atol=2e-2)

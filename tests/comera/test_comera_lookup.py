@@ -1,0 +1,221 @@
+"""Rows of a TTM table, by both variants, equal the rows of the dense table, and so do the gradients."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from drawn_chains import SEEDS, assert_all_close, dense_ttm, draw_parameters, gradients, ttm_shapes
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from comera import TTMEmbedding
+from comera.lookup import VARIANTS, ttm_rows
+from comera.rank_control import THRESHOLD
+from comera.tensor_train import TTMShape, ttm_to_matrix, unpack_cores
+
+BATCHES = st.sampled_from([(), (1,), (9,), (3, 4), (0,), (2, 0), (2, 1, 3)])
+
+
+def draw_indices(shape, batch, seed):
+    """Indices with many duplicates: half of them come from three rows, the last one among them."""
+    source = torch.Generator().manual_seed(seed)
+    favourites = torch.tensor([0, shape.num_embeddings // 2, shape.num_embeddings - 1])
+    anywhere = torch.randint(0, shape.num_embeddings, batch, generator=source)
+    often = favourites[torch.randint(0, 3, batch, generator=source)]
+    return torch.where(torch.rand(batch, generator=source) < 0.5, often, anywhere)
+
+
+def dense_rows(indices, packed, diagonals, shape, padding_idx):
+    rows = dense_ttm(packed, diagonals, shape)[indices]
+    return rows if padding_idx is None else rows * (indices != padding_idx).unsqueeze(-1)
+
+
+@given(ttm_shapes(), SEEDS)
+def test_the_table_of_a_chain_equals_the_one_built_digit_by_digit(shape, seed):
+    packed, diagonals = draw_parameters(shape, seed)
+    table = ttm_to_matrix(unpack_cores(packed, shape))
+    assert table.shape == (shape.padded_rows, shape.embedding_dim)
+    assert_all_close([table], [dense_ttm(packed, torch.ones_like(diagonals), shape)])
+
+
+@given(ttm_shapes(), BATCHES, SEEDS, st.booleans(), st.sampled_from([torch.int64, torch.int32]))
+def test_both_variants_and_every_gradient_equal_the_dense_table(shape, batch, seed, padded, kind):
+    packed, diagonals = (tensor.requires_grad_() for tensor in draw_parameters(shape, seed))
+    indices = draw_indices(shape, batch, seed).to(kind)
+    padding_idx = shape.num_embeddings // 2 if padded else None
+    wanted = dense_rows(indices.long(), packed, diagonals, shape, padding_idx)
+    upstream = torch.randn(*batch, shape.embedding_dim, dtype=torch.float64)
+    oracle = gradients(wanted, upstream, [packed, diagonals])
+    for variant in VARIANTS:
+        rows = ttm_rows(indices, packed, diagonals, shape, padding_idx, variant)
+        assert_all_close([rows], [wanted])
+        assert_all_close(gradients(rows, upstream, [packed, diagonals]), oracle)
+
+
+@pytest.mark.parametrize("ranks", [3, 0])
+@pytest.mark.parametrize("count", [1, 3, 12, 200])
+@pytest.mark.parametrize(
+    ("row_modes", "column_modes"),
+    [((14, 15), (2, 3)), ((7, 5, 6), (2, 1, 3)), ((4, 3, 3, 6), (1, 2, 3, 1)), ((3, 2, 3, 4, 3), (2, 1, 1, 2, 3))],
+    ids=["2", "3", "4", "5"],
+)
+def test_few_rows_and_many_are_looked_up_alike(row_modes, column_modes, count, ranks):
+    shape = TTMShape(209, math.prod(column_modes), row_modes, column_modes, ranks)
+    packed, diagonals = (tensor.requires_grad_() for tensor in draw_parameters(shape, count))
+    indices = torch.randint(0, 209, (count,))
+    upstream = torch.randn(count, shape.embedding_dim, dtype=torch.float64)
+    wanted = dense_rows(indices, packed, diagonals, shape, 7)
+    rows = ttm_rows(indices, packed, diagonals, shape, 7)
+    assert_all_close([rows], [wanted])
+    inputs = [packed, diagonals]
+    assert_all_close(gradients(rows, upstream, inputs), gradients(wanted, upstream, inputs))
+
+
+@given(ttm_shapes(), SEEDS, st.booleans(), st.sampled_from(VARIANTS))
+def test_the_layer_is_its_dense_table(shape, seed, padded, variant):
+    sizes = (shape.num_embeddings, shape.embedding_dim, shape.row_modes, shape.column_modes, shape.ranks)
+    layer = TTMEmbedding(*sizes, -1 if padded else None, variant, dtype=torch.float64)
+    with torch.no_grad():
+        for parameter, value in zip((layer.packed_cores, layer.diagonals), draw_parameters(shape, seed), strict=True):
+            parameter.copy_(value)
+    everything = torch.arange(shape.num_embeddings)
+    assert layer.padding_idx == (shape.num_embeddings - 1 if padded else None)
+    assert_all_close([layer(everything)], [layer.to_dense()])
+    assert_all_close(
+        [layer.to_dense()], [dense_rows(everything, layer.packed_cores, layer.diagonals, shape, layer.padding_idx)]
+    )
+
+
+@pytest.mark.parametrize("order", [2, 3, 4, 5])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_gradcheck(variant, order):
+    shape = TTMShape(2**order - 1, 2**order, (2,) * order, (2,) * order, 2)
+    packed = torch.randn(shape.parameter_count, dtype=torch.float64, requires_grad=True)
+    diagonals = torch.empty(sum(shape.ranks), dtype=torch.float64).uniform_(0.5, 1.5).requires_grad_()
+    indices = torch.tensor([[0, 2, 2], [1, 0, 2**order - 2]])
+    assert torch.autograd.gradcheck(lambda *inputs: ttm_rows(indices, *inputs, shape, 1, variant), (packed, diagonals))
+
+
+@given(ttm_shapes(), SEEDS, st.sampled_from(VARIANTS))
+def test_the_padding_row_is_zero_and_silent(shape, seed, variant):
+    assume(min(shape.ranks) > 0)
+    packed, diagonals = (tensor.requires_grad_() for tensor in draw_parameters(shape, seed))
+    rows = ttm_rows(torch.tensor([0, 0]), packed, diagonals, shape, 0, variant)
+    assert not bool(rows.any())
+    for gradient in gradients(rows, torch.ones_like(rows), [packed, diagonals]):
+        assert not bool(gradient.any())
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_dead_entry_counts_as_zero_and_gets_no_gradient(variant):
+    shape = TTMShape(8, 8, (2, 2, 2), (2, 2, 2), 3)
+    packed = torch.randn(shape.parameter_count, dtype=torch.float64)
+    found = []
+    for entries in ([THRESHOLD, 1, 1, -THRESHOLD, 0.003, 1], [0, 1, 1, 0, 0, 1]):
+        diagonals = torch.tensor(entries, dtype=torch.float64, requires_grad=True)
+        rows = ttm_rows(torch.arange(8), packed, diagonals, shape, None, variant)
+        (gradient,) = gradients(rows, torch.ones_like(rows), [diagonals])
+        found.append((rows, gradient))
+    assert_all_close(found[0], found[1])
+    assert found[0][1][[0, 3, 4]].tolist() == [0.0, 0.0, 0.0]
+    assert bool(found[0][1][[1, 2, 5]].ne(0).all())
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize(("indices", "wrong"), [([0, 11], 11), ([-1, 3], -1), ([[12, 0], [1, 2]], 12), (99, 99)])
+def test_an_index_outside_the_table_is_refused_padded_rows_included(variant, indices, wrong):
+    layer = TTMEmbedding(11, 6, (3, 4), (2, 3), 2, lookup=variant)
+    with pytest.raises(IndexError, match=rf"^index {wrong} is outside the table; allowed: 0 to 10\.$"):
+        layer(torch.tensor(indices))
+
+
+def test_an_unknown_variant_is_refused():
+    sentence = r"is 'fast'; allowed: optimized, plain\.$"
+    with pytest.raises(ValueError, match=f"^lookup {sentence}"):
+        TTMEmbedding(12, 6, (3, 4), (2, 3), 2, lookup="fast")
+    shape = TTMShape(12, 6, (3, 4), (2, 3), 2)
+    with pytest.raises(ValueError, match=f"^variant {sentence}"):
+        ttm_rows(torch.tensor([0]), torch.ones(shape.parameter_count), torch.ones(2), shape, variant="fast")
+
+
+def test_differentiating_twice_is_refused():
+    shape = TTMShape(12, 6, (3, 4), (2, 3), 2)
+    packed = torch.randn(shape.parameter_count, requires_grad=True)
+    rows = ttm_rows(torch.tensor([0, 3]), packed, torch.ones(2), shape)
+    (gradient,) = torch.autograd.grad(rows.square().sum(), packed, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        gradient.sum().backward()
+
+
+@pytest.mark.parametrize("frozen", ["packed_cores", "diagonals"])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_frozen_parameter_gets_no_gradient_and_changes_no_other(variant, frozen):
+    layer = TTMEmbedding(11, 6, (3, 4), (2, 3), 2, lookup=variant, dtype=torch.float64)
+    indices = torch.tensor([0, 3, 3])
+    layer(indices).sum().backward()
+    wanted = {name: parameter.grad for name, parameter in layer.named_parameters()}
+    layer.zero_grad()
+    layer.get_parameter(frozen).requires_grad_(False)
+    layer(indices).sum().backward()
+    for name, parameter in layer.named_parameters():
+        if name == frozen:
+            assert parameter.grad is None
+        else:
+            assert_all_close([parameter.grad], [wanted[name]])
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 5e-2)])
+def test_smaller_types_follow_the_float64_result(variant, dtype, tolerance):
+    sizes = (90, 60, (5, 6, 3), (5, 3, 4), 8)
+    exact = TTMEmbedding(*sizes, dtype=torch.float64)
+    rounded = TTMEmbedding(*sizes, lookup=variant, dtype=dtype)
+    rounded.load_state_dict(exact.state_dict())
+    indices = torch.randint(0, 90, (2, 40))
+    rows, wanted = rounded(indices), exact(indices)
+    upstream = torch.randn(2, 40, 60, dtype=dtype)
+    rows.backward(upstream)
+    wanted.backward(upstream.double())
+    pairs = [(rows, wanted), *((p.grad, q.grad) for p, q in zip(rounded.parameters(), exact.parameters(), strict=True))]
+    for found, oracle in pairs:
+        assert found.dtype == dtype
+        assert ((found.double() - oracle).norm() / oracle.norm()).item() < tolerance
+
+
+@pytest.mark.parametrize("backward_inside", [False, True])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_autocast_computes_in_bfloat16_and_keeps_float32_gradients(variant, backward_inside):
+    layer = TTMEmbedding(90, 60, (5, 6, 3), (5, 3, 4), 8, lookup=variant)
+    indices = torch.randint(0, 90, (4000,))  # so many duplicates that a sum in bfloat16 would stall
+    upstream = torch.rand(4000, 60)
+    layer(indices).backward(upstream)
+    wanted = [parameter.grad.clone() for parameter in layer.parameters()]
+    layer.zero_grad()
+    with torch.autocast("cpu", torch.bfloat16):
+        rows = layer(indices)
+        if backward_inside:
+            rows.backward(upstream.bfloat16())
+    if not backward_inside:
+        rows.backward(upstream.bfloat16())
+    assert rows.dtype == torch.bfloat16
+    for parameter, oracle in zip(layer.parameters(), wanted, strict=True):
+        assert parameter.grad.dtype == torch.float32
+        assert float((parameter.grad - oracle).norm() / oracle.norm()) < 5e-2
+
+
+def test_the_optimized_variant_keeps_indices_and_parameters_alone():
+    layer = TTMEmbedding(90, 60, (5, 6, 3), (5, 3, 4), 4)
+    indices = torch.randint(0, 90, (200,))
+    kept = {}
+
+    def keep(tensor):
+        kept[id(tensor)] = tensor
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        layer(indices)
+    unique = indices.unique().numel()
+    wanted = unique + 200 + layer.packed_cores.numel() + layer.diagonals.numel()
+    assert sum(tensor.numel() for tensor in kept.values()) == wanted

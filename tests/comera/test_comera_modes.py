@@ -1,0 +1,125 @@
+"""Modes multiply to their dimension with the smallest sum; what does not fit is refused with an offer."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from comera import TTLinear, TTMEmbedding, balanced_modes, padded_modes
+from comera.modes import bond_limits, check_modes, check_ranks
+
+
+def every_factorization(dimension, order):
+    divisors = [number for number in range(1, dimension + 1) if dimension % number == 0]
+    chosen = itertools.combinations_with_replacement(divisors, order)
+    return [modes for modes in chosen if math.prod(modes) == dimension]
+
+
+@given(st.integers(1, 400), st.integers(1, 4))
+def test_balanced_modes_are_the_factorization_with_the_smallest_sum(dimension, order):
+    modes = balanced_modes(dimension, order)
+    assert len(modes) == order
+    assert math.prod(modes) == dimension
+    assert list(modes) == sorted(modes, reverse=True)
+    assert sum(modes) == min(map(sum, every_factorization(dimension, order)))
+
+
+@given(st.integers(1, 10**6), st.integers(1, 6))
+def test_padded_modes_reach_the_size_and_no_smaller_sum_does(size, order):
+    modes = padded_modes(size, order)
+    assert len(modes) == order
+    assert math.prod(modes) >= size
+    assert list(modes) == sorted(modes, reverse=True)
+    # Of all modes with a given sum the most equal ones have the largest product.
+    quotient, rest = divmod(sum(modes) - 1, order)
+    assert (quotient + 1) ** rest * quotient ** (order - rest) < size
+
+
+@pytest.mark.parametrize(
+    ("dimension", "order", "modes"),
+    [(768, 3, (12, 8, 8)), (3072, 3, (16, 16, 12)), (7, 2, (7, 1)), (1, 3, (1, 1, 1)), (97, 1, (97,))],
+)
+def test_balanced_modes_of_known_dimensions(dimension, order, modes):
+    assert balanced_modes(dimension, order) == modes
+
+
+@pytest.mark.parametrize("find", [balanced_modes, padded_modes])
+@pytest.mark.parametrize(("size", "order"), [(0, 2), (-4, 2), (4, 0), (4, -1)])
+def test_sizes_and_orders_below_one_are_refused(find, size, order):
+    with pytest.raises(ValueError, match=rf"must be at least 1, got \w+={size} and order={order}\.$"):
+        find(size, order)
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=4), st.integers(1, 300))
+def test_modes_that_miss_the_dimension_are_refused_with_modes_that_fit(modes, dimension):
+    if math.prod(modes) == dimension:
+        assert check_modes("in_modes", modes, dimension) == tuple(modes)
+        return
+    with pytest.raises(ValueError, match="in_modes") as refusal:
+        check_modes("in_modes", modes, dimension)
+    sentence = str(refusal.value)
+    assert f"in_modes={tuple(modes)} multiply to {math.prod(modes)}, not to {dimension}; " in sentence
+    offer = tuple(int(number) for number in re.findall(r"\d+", sentence.rpartition("fit: ")[2]))
+    assert check_modes("in_modes", offer, dimension) == offer
+    assert len(offer) == len(modes)
+
+
+def test_empty_and_vanishing_modes_are_refused():
+    with pytest.raises(ValueError, match=r"in_modes is empty; give at least one mode, for example \(12,\)"):
+        check_modes("in_modes", (), 12)
+    for modes in ((0, 12), (-3, -4)):
+        with pytest.raises(ValueError, match="holds a mode below 1"):
+            check_modes("in_modes", modes, 12)
+
+
+@given(st.lists(st.integers(1, 6), min_size=2, max_size=6), st.integers(0, 40))
+def test_a_cap_is_clipped_to_every_bond(modes, cap):
+    limits = bond_limits(modes)
+    assert limits == tuple(min(math.prod(modes[:i]), math.prod(modes[i:])) for i in range(1, len(modes)))
+    assert check_ranks(cap, modes) == tuple(min(cap, limit) for limit in limits)
+    assert check_ranks(limits, modes) == limits
+
+
+@given(st.lists(st.integers(1, 6), min_size=2, max_size=6), st.data())
+def test_a_rank_outside_its_bond_is_refused_by_bond_and_limit(modes, data):
+    limits = list(bond_limits(modes))
+    bond = data.draw(st.integers(1, len(limits)))
+    rank = data.draw(st.sampled_from([-1, limits[bond - 1] + 1]))
+    ranks = [*limits[: bond - 1], rank, *limits[bond:]]
+    with pytest.raises(
+        ValueError, match=f"the rank of bond {bond} is {rank}; this bond allows 0 to {limits[bond - 1]}"
+    ):
+        check_ranks(ranks, modes)
+
+
+def test_a_negative_cap_and_a_wrong_number_of_ranks_are_refused():
+    with pytest.raises(ValueError, match=r"^ranks=-1 is negative; a rank is 0 or more\.$"):
+        check_ranks(-1, (2, 2))
+    with pytest.raises(ValueError, match=r"^ranks=\(1, 1\) holds 2 values; 2 cores have 1 inner bonds\.$"):
+        check_ranks((1, 1), (2, 2))
+
+
+def test_layers_refuse_what_does_not_fit():
+    with pytest.raises(ValueError, match=r"in_modes=\(12, 8\) multiply to 96, not to 768; modes that fit: \(32, 24\)"):
+        TTLinear(768, 768, (12, 8), (32, 24), 8)
+    with pytest.raises(ValueError, match=r"out_modes=\(5, 5\) multiply to 25, not to 24"):
+        TTLinear(6, 24, (3, 2), (5, 5), 2)
+    with pytest.raises(ValueError, match=r"2 modes and out_modes 1, 3 TT cores in all; .* number of cores is even"):
+        TTLinear(6, 24, (3, 2), (24,), 2)
+    with pytest.raises(ValueError, match="the rank of bond 1 is 4; this bond allows 0 to 3"):
+        TTLinear(6, 24, (3, 2), (4, 6), (4, 2, 2))
+    with pytest.raises(ValueError, match=r"row_modes=\(3, 3\) multiply to 9, fewer than num_embeddings=10"):
+        TTMEmbedding(10, 6, (3, 3), (2, 3), 2)
+    with pytest.raises(ValueError, match=r"column_modes=.* modes that fit"):
+        TTMEmbedding(9, 7, (3, 3), (2, 3), 2)
+    for rows, columns in (((3, 3), (6,)), ((9,), (6,))):
+        with pytest.raises(ValueError, match="both need the same number, 2 or more"):
+            TTMEmbedding(9, 6, rows, columns, 2)
+    for padding_idx in (9, -10):
+        with pytest.raises(ValueError, match=f"padding_idx is {padding_idx}; it must lie within num_embeddings=9"):
+            TTMEmbedding(9, 6, (3, 3), (2, 3), 2, padding_idx)
