@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
-CONF = Path(__file__).parent / "conf"
+from bench.mistakes import CONF, check_arguments, experiments, reworded, stop_with
 
 USAGE = """\
 usage: python -m bench [run] experiment=NAME [key=value ...]   measure the cells of an experiment
@@ -22,11 +21,6 @@ A key is any setting of bench/conf/config.yaml; a value with commas sweeps over 
 Records go to results/local, one JSON file per cell. What is recorded is not measured again (reuse=exact), so a sweep
 that was stopped goes on where it was. Draw with: python -m figures fig1
 """
-
-
-def experiments() -> list[str]:
-    """Names of the experiments there are."""
-    return sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
 
 
 def _usage() -> str:
@@ -58,23 +52,9 @@ def run() -> None:
     try:
         application()
     except (ConfigError, DataError, RecordError) as error:
-        sweep.stop_with(str(error))
+        stop_with(str(error))
     except (HydraException, OmegaConfBaseException) as error:
-        sweep.stop_with(reworded(error))
-
-
-def reworded(error: Exception) -> str:
-    """One sentence for a mistake that Hydra or OmegaConf found."""
-    text = " ".join(str(error).split())
-    if "'experiment'" in text and "must specify" in text:
-        return f"experiment has no value; allowed: {', '.join(experiments())}."
-    if "experiment/" in text and ("Could not find" in text or "In 'config'" in text):
-        asked = text.partition("experiment/")[2].split("'")[0].split()[0]
-        return f"experiment is {asked!r}; allowed: {', '.join(experiments())}."
-    if "Could not override" in text:
-        key = text.partition("Could not override '")[2].partition("'")[0]
-        return f"{key} is no setting of the bench; see bench/conf/config.yaml for those there are."
-    return text.split(" full_key:")[0][:300]
+        stop_with(reworded(error))
 
 
 def main() -> None:
@@ -84,15 +64,15 @@ def main() -> None:
     if arguments and arguments[0] == word:
         del sys.argv[1]
     if word not in ("run", "speed"):
-        print(f"error: the first word is {word!r}; allowed: run, speed.", file=sys.stderr)
-        raise SystemExit(2)
+        stop_with(f"the first word is {word!r}; allowed: run, speed.")
     if word == "speed":
         from bench.speed import main as speed
 
         speed()
-    elif not arguments or arguments[0] in ("-h", "--help"):
+    elif not arguments or {"-h", "--help"} & set(arguments):
         print(_usage(), end="")
     else:
+        check_arguments(sys.argv[1:])
         run()
 
 

@@ -6,6 +6,7 @@ device, batch size, precision and set of toggles, one per method, checked down t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -22,6 +23,13 @@ WORKLOADS = ("encoder",)
 MEASURES = ("run", "predict")
 DEVICES = ("auto", "cpu", "cuda")
 REUSES = ("exact", "config", "never")
+
+#: All there is to set, as in ``conf/config.yaml``.
+FIELDS = (
+    *("name", "workload", "dataset", "data_folder", "fetch", "methods", "measure", "device", "batch_size"),
+    *("sequence_length", "precision", "cuda_graph", "compile", "seed", "model", "timing", "settings"),
+    *("reuse", "results", "parallel"),
+)
 
 
 @dataclass(frozen=True)
@@ -85,6 +93,10 @@ def resolve(config: Mapping[str, Any]) -> Job:
         ConfigError: a wrong value, in one sentence.
         DataError: data that is missing or malformed, in one sentence.
     """
+    for field in (*config, *FIELDS):
+        if field not in FIELDS or field not in config:
+            problem = "has no value" if field in FIELDS else "is no setting of the bench"
+            raise ConfigError(f"{field} {problem}; a job has: {', '.join(FIELDS)}.")
     for field, allowed in (
         ("workload", WORKLOADS),
         ("measure", MEASURES),
@@ -94,12 +106,20 @@ def resolve(config: Mapping[str, Any]) -> Job:
     ):
         if config[field] not in allowed:
             raise ConfigError(f"{field} is {config[field]!r}; allowed: {', '.join(allowed)}.")
-    for field, lowest in (("batch_size", 1), ("sequence_length", 4), ("seed", 0)):
+    for field, lowest in (("batch_size", 1), ("sequence_length", 5), ("seed", 0), ("parallel", 0)):
         if type(config[field]) is not int or config[field] < lowest:
             raise ConfigError(f"{field} is {config[field]!r}; allowed: whole numbers from {lowest} up.")
     for field in ("cuda_graph", "compile", "fetch"):
         if type(config[field]) is not bool:
             raise ConfigError(f"{field} is {config[field]!r}; allowed: true, false.")
+    for field in ("name", "results"):
+        if not isinstance(config[field], str) or not config[field]:
+            raise ConfigError(f"{field} is {config[field]!r}; allowed: the name of a folder.")
+    if not re.fullmatch(r"[\w-]+", config["name"]):
+        raise ConfigError(f"name is {config['name']!r}; allowed: letters, digits, - and _.")
+    for field in ("model", "timing", "settings"):
+        if not isinstance(config[field], Mapping):
+            raise ConfigError(f"{field} is {config[field]!r}; allowed: single settings, as in {field}.NAME=VALUE.")
     methods = config["methods"]
     if not isinstance(methods, list) or not methods:
         raise ConfigError(f"methods is {methods!r}; give a list of at least one method, such as [comera,dense].")
@@ -109,6 +129,9 @@ def resolve(config: Mapping[str, Any]) -> Job:
     timing = build_dataclass(TimingSettings, config["timing"], "timing")
     workload = open_workload(model, data, check=True)
     arms = list(dict.fromkeys(parse_arm(str(arm)) for arm in methods))
+    settings = {method: checked_settings(method, config["settings"].get(method, {})) for method, _ in arms}
+    for method in config["settings"]:
+        checked_settings(method, config["settings"][method])
     cells = tuple(
         Cell(
             experiment=config["name"],
@@ -125,7 +148,7 @@ def resolve(config: Mapping[str, Any]) -> Job:
             compile=config["compile"],
             seed=config["seed"],
             ratio=None,
-            method_settings=checked_settings(method, config["settings"].get(method, {})),
+            method_settings=settings[method],
             workload_settings=asdict(model),
             timing_settings=asdict(timing) if config["measure"] == "run" else {},
         )

@@ -80,7 +80,9 @@ def time_cells(outcomes: Sequence[Outcome], data: Data, needs_rare: Callable[[Ce
     for outcome in outcomes:
         if outcome.status != "ok":
             advance(outcome.cell, 1.0)
-    free_mib = _free_memory_mib(alive[0].cell.device) if alive else 0.0
+    if not alive:
+        return
+    free_mib = _free_memory_mib(alive[0].cell.device)
     needs = [outcome.columns["peak_memory_predicted_mib"] for outcome in alive]
     if sum(needs) <= _MEMORY_SHARE * free_mib:
         _time_together(alive, data, needs_rare, advance, paired=True)
@@ -112,7 +114,7 @@ def _time_together(
         advance(outcome.cell, share)
 
     arms: list[tuple[Outcome, CellProcess]] = []
-    timing = outcomes[0].cell.timing_settings if outcomes else {}
+    timing = outcomes[0].cell.timing_settings
     try:
         for outcome in outcomes:
             process = CellProcess(time_cell, outcome.cell, data, timing["time_limit_s"])
@@ -145,9 +147,10 @@ def _time_together(
     finally:
         for _, process in arms:
             process.stop()
-    if paired and len(outcomes) > 1:
-        name = _pairing_name(outcomes)
-        for outcome in outcomes:
+    timed = [outcome for outcome in outcomes if outcome.columns["samples"]["blocks"]]
+    if paired and len(timed) > 1:
+        name = _pairing_name(timed)
+        for outcome in timed:
             outcome.columns["pairing"] = name
 
 
@@ -180,5 +183,5 @@ def _undisturbed(blocks: list[dict[str, Any]], factor: float) -> int:
 
 def _pairing_name(outcomes: Sequence[Outcome]) -> str:
     """A name for this round of blocks, made from its own samples, so that no two rounds share one."""
-    text = repr([outcome.columns.get("samples") for outcome in outcomes])
+    text = repr([outcome.columns["samples"] for outcome in outcomes])
     return hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib
+import math
 import pkgutil
 import types
 import typing
@@ -71,6 +72,8 @@ def build_dataclass(kind: type, values: Mapping[str, Any], where: str) -> Any:
         ConfigError: an unknown field, a value of the wrong type, or a ValueError of the dataclass itself.
     """
     annotations = typing.get_type_hints(kind)
+    if not isinstance(values, Mapping):
+        raise ConfigError(f"{where} is {values!r}; allowed: single settings, as in {where}.{next(iter(annotations))}=….")
     for field, value in values.items():
         if field not in annotations:
             raise ConfigError(f"{where}.{field} is unknown; allowed: {', '.join(annotations)}.")
@@ -82,6 +85,8 @@ def build_dataclass(kind: type, values: Mapping[str, Any], where: str) -> Any:
         if not fits:
             names = " or ".join("null" if option is type(None) else option.__name__ for option in allowed)
             raise ConfigError(f"{where}.{field} is {value!r}; allowed: a value of type {names}.")
+        if type(value) is float and not math.isfinite(value):
+            raise ConfigError(f"{where}.{field} is {value!r}; allowed: finite numbers.")
     try:
         return kind(**values)
     except ValueError as error:

@@ -50,14 +50,15 @@ class CellProcess:
         self.cell = cell
         self.time_limit_s = time_limit_s
         self._left_s = time_limit_s
+        self._asked_at = time.monotonic()
         self._connection, theirs = _context().Pipe()
         self._process = _context().Process(target=serve, args=(theirs, cell, data), daemon=True)
         self._process.start()
         theirs.close()
 
     def answered(self, timeout_s: float = 0.0) -> bool:
-        """Whether an answer (or the news of the process's end) can be had without waiting longer."""
-        return self._connection.poll(timeout_s)
+        """Whether :meth:`answer` need not wait: for an answer, the process's end, or the end of its time."""
+        return self._connection.poll(timeout_s) or time.monotonic() - self._asked_at >= self._left_s
 
     def answer(self) -> Any:
         """Wait for the next answer and return its content.
@@ -65,9 +66,8 @@ class CellProcess:
         Raises:
             CellFailure: the cell failed, the process ended, or the time limit passed.
         """
-        start = time.monotonic()
-        in_time = self._connection.poll(max(self._left_s, 0.0))
-        self._left_s -= time.monotonic() - start
+        in_time = self._connection.poll(max(self._asked_at + self._left_s - time.monotonic(), 0.0))
+        self._left_s -= time.monotonic() - self._asked_at
         if not in_time:
             self.stop()
             raise CellFailure("timeout", f"not finished after time_limit_s={self.time_limit_s:g}")
@@ -89,6 +89,7 @@ class CellProcess:
         """Send a request and wait for its answer; raises as :meth:`answer` does."""
         with contextlib.suppress(BrokenPipeError):  # the answer will say why
             self._connection.send((word, content))
+        self._asked_at = time.monotonic()
         return self.answer()
 
     def stop(self) -> None:

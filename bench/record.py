@@ -124,6 +124,10 @@ def _fits(value: Any, annotation: Any) -> bool:
     return False
 
 
+def _no_number(constant: str) -> None:
+    raise ValueError(f"{constant} is no value of a column")
+
+
 def device_folder(device: str) -> str:
     """A folder name for a device: ``"AMD EPYC, 2 threads"`` becomes ``amd-epyc-2-threads``."""
     return re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-") or "unknown"
@@ -139,14 +143,15 @@ def write(records: Iterable[Record], root: Path) -> list[Path]:
 
     All contents reach the disk before the first rename, so that arms timed together are also kept together.
     """
+    texts = [
+        (path_of(record, root), json.dumps(dataclasses.asdict(record), indent=1, allow_nan=False)) for record in records
+    ]
     staged: list[tuple[str, Path]] = []
-    for record in records:
-        target = path_of(record, root)
+    for target, text in texts:
         target.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=".", suffix=".partial")
         with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump(dataclasses.asdict(record), file, indent=1, allow_nan=False)
-            file.write("\n")
+            file.write(f"{text}\n")
             file.flush()
             os.fsync(file.fileno())
         staged.append((temporary, target))
@@ -162,8 +167,8 @@ def read(path: Path) -> Record:
         RecordError: not JSON, a newer schema, an unknown or missing column, or a value of the wrong type.
     """
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raw = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_number)
+    except (OSError, ValueError) as error:
         raise RecordError(f"{path}: not a readable JSON record ({error}).") from None
     if not isinstance(raw, dict):
         raise RecordError(f"{path}: a record is a JSON object, this is a {type(raw).__name__}.")

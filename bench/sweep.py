@@ -10,22 +10,24 @@ import dataclasses
 import datetime
 import os
 import statistics
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import hydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.plugins import Plugins
+from hydra.errors import HydraException
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from bench.cell import Cell
 from bench.config import Job, resolve
 from bench.data.corpus import DataError
 from bench.interleave import Outcome, predict_cells, time_cells
 from bench.methods import ConfigError, build
+from bench.mistakes import reworded, stop_with
 from bench.progress import SweepProgress
 from bench.provenance import provenance
 from bench.record import Record, RecordError, device_folder, read, write
@@ -35,6 +37,9 @@ from bench.step import precision_unsupported
 _RETRIED = ("error",)
 
 _progress: SweepProgress | None = None
+
+#: Records of this sweep.
+_written: set[Path] = set()
 
 
 def register_resolvers() -> None:
@@ -80,6 +85,20 @@ class Results:
         self.root = root
         self.reuse = reuse
 
+    def check(self, cell: Cell) -> None:
+        """Make sure, before anything runs, that records can be written, and those beside this cell's be read.
+
+        Raises:
+            ConfigError: the folder cannot be made or written.
+            RecordError: a record of this experiment and device cannot be read, or is of a newer schema.
+        """
+        folder = self._path(cell, "").parent
+        there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+        if not there.is_dir() or not os.access(there, os.W_OK):
+            raise ConfigError(f"results is '{self.root}', but {there} is no folder that can be written; name another.")
+        for path in folder.glob("*.json"):
+            read(path)
+
     def _path(self, cell: Cell, data_hash: str) -> Path:
         return self.root / cell.experiment / device_folder(provenance().device) / f"{cell.cell_id(data_hash)}.json"
 
@@ -93,24 +112,30 @@ class Results:
         if self.reuse == "never" or not path.exists():
             return False
         record = read(path)
-        if record.status in _RETRIED:
-            return False
-        here = provenance()
-        same_code = record.code_id == here.code_id
-        same_versions = (record.torch_version, record.library_versions) == (here.torch_version, here.library_versions)
-        return self.reuse == "config" or (same_code and same_versions)
+        return record.status not in _RETRIED and (self.reuse == "config" or _is_of_this_code(record))
 
     def rare_times(self, cell: Cell) -> Record | None:
-        """A record of this experiment, device and code that has the same arm's rare events: they are timed once."""
+        """A record of this experiment, device and code that has the same arm's rare events: they are timed once.
+
+        Under ``reuse=never`` only a record of this sweep will do.
+        """
         folder = self._path(cell, "").parent
         for path in sorted(folder.glob("*.json")):
+            if self.reuse == "never" and path not in _written:
+                continue
             record = read(path)
-            if record.rare_time_ms is None or record.code_id != provenance().code_id:
+            if record.rare_time_ms is None or not _is_of_this_code(record):
                 continue
             other = Cell.from_json(record.config_json)
             if dataclasses.replace(other, batch_size=cell.batch_size) == cell:
                 return record
         return None
+
+
+def _is_of_this_code(record: Record) -> bool:
+    here = provenance()
+    names = ("code_id", "torch_version", "library_versions")
+    return all(getattr(record, name) == getattr(here, name) for name in names)
 
 
 def run_job(job: Job, results: Results, parallel: int, progress: SweepProgress) -> None:
@@ -141,7 +166,7 @@ def run_job(job: Job, results: Results, parallel: int, progress: SweepProgress) 
 
 def _record(outcomes: Sequence[Outcome], job: Job, results: Results, progress: SweepProgress) -> None:
     records = [_to_record(outcome, job, results) for outcome in outcomes]
-    write(records, results.root)
+    _written.update(write(records, results.root))
     for outcome, record in zip(outcomes, records, strict=True):
         time_text = f"{record.step_time_median_ms:,.0f} ms per step" if record.step_time_median_ms else ""
         size = record.peak_memory_predicted_mib
@@ -237,20 +262,14 @@ def _epoch_time_s(record: Record, samples: Mapping[str, Any]) -> float | None:
     return per_step / 1e3 * PAPER_EXAMPLES_PER_EPOCH / record.batch_size
 
 
-def stop_with(message: str) -> None:
-    """End the program over a user's mistake: one sentence, exit status 2."""
-    print(f"error: {message}", file=sys.stderr)
-    raise SystemExit(2)
-
-
 class SweepCallback(Callback):
     """Expands a sweep when it starts, checks every cell before the first one runs, and owns the progress bar."""
 
     def on_run_start(self, config: DictConfig, **_: Any) -> None:
-        self._start([config])
+        self._start(lambda: [config])
 
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
-        self._start(expand(config))
+        self._start(lambda: expand(config))
 
     def on_run_end(self, config: DictConfig, **_: Any) -> None:  # noqa: ARG002 - Hydra passes it
         self._end()
@@ -258,16 +277,19 @@ class SweepCallback(Callback):
     def on_multirun_end(self, config: DictConfig, **_: Any) -> None:  # noqa: ARG002 - Hydra passes it
         self._end()
 
-    def _start(self, configs: Sequence[DictConfig]) -> None:
+    def _start(self, expanded: Callable[[], Sequence[DictConfig]]) -> None:
         global _progress
+        _written.clear()
         try:
+            configs = expanded()
             jobs = [resolve(plain(config)) for config in configs]
             for job, config in zip(jobs, configs, strict=True):
                 results = Results(Path(config.results), config.reuse)
-                for cell in job.cells:
-                    results.is_done(cell, job.data_hash)  # an unreadable record is reported before anything runs
+                results.check(job.cells[0])
         except (ConfigError, DataError, RecordError) as error:
             stop_with(str(error))
+        except (HydraException, OmegaConfBaseException) as error:
+            stop_with(reworded(error))
         _progress = SweepProgress([cell for job in jobs for cell in job.cells])
 
     def _end(self) -> None:

@@ -36,7 +36,7 @@ def _failures_reported(connection: Connection) -> Iterator[None]:
     """Answer any exception with a status and one line."""
     try:
         yield
-    except (EOFError, BrokenPipeError):
+    except (EOFError, BrokenPipeError, ConnectionResetError):
         pass  # the coordinator is gone, so is the reason to go on
     except Exception as error:
         connection.send(("failed", (status_of(error), first_line(error))))
@@ -95,7 +95,7 @@ def _prepare(cell: Cell, data: Data) -> tuple[StepTimer, dict[str, Any]]:
     batches: list[Batch] = [
         {name: tensor.to(cell.device) for name, tensor in batch.items()} for batch in itertools.islice(stream, _BATCHES)
     ]
-    events = method.rare_events()
+    events = [event for event in method.rare_events() if event.period_steps > 1]  # on every step, it is part of it
     timer = StepTimer(step, batches, events)
     columns: dict[str, Any] = {
         "parameters": sum(parameter.numel() for parameter in model.parameters()),

@@ -43,11 +43,12 @@ def can_be_viewed_as_rows(vectors: Sequence[torch.Tensor]) -> bool:
     """Whether vectors of one length lie behind one another in one storage, as :class:`JointMerging` lays them."""
     if isinstance(vectors[0], FakeTensor) or torch.compiler.is_compiling():
         return False
-    start, stride = vectors[0].data_ptr(), vectors[0].numel() * vectors[0].element_size()
-    storage = vectors[0].untyped_storage().data_ptr()
-    return all(
-        vector.data_ptr() == start + i * stride and vector.untyped_storage().data_ptr() == storage
-        for i, vector in enumerate(vectors)
+    first, stride = vectors[0], vectors[0].numel() * vectors[0].element_size()
+    start = first.data_ptr()
+    reach = first.untyped_storage().nbytes() - first.storage_offset() * first.element_size()
+    addresses = [vector.data_ptr() for vector in vectors]
+    return reach >= len(vectors) * stride and addresses == list(
+        range(start, start + len(vectors) * stride, stride or 1)
     )
 
 

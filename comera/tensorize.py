@@ -103,23 +103,34 @@ class JointMerging:
 
     def __init__(self, root: nn.Module) -> None:
         self.layers = [module for module in root.modules() if isinstance(module, TTLinear)]
+        self._kinds: list[tuple[TTShape, float, torch.device, torch.dtype]] = []
+        self._groups: list[list[TTLinear]] = []
         root.register_forward_pre_hook(self.merge)
         root.register_forward_hook(self.release, always_call=True)
 
     def merge(self, *_: Any) -> None:
         """Give every layer its merged halves."""
-        groups: dict[tuple[TTShape, float, torch.device, torch.dtype], list[TTLinear]] = {}
-        for layer in self.layers:
-            cores = layer.packed_cores
-            groups.setdefault((layer.shape, layer.threshold, cores.device, cores.dtype), []).append(layer)
-        for (shape, threshold, _device, _dtype), layers in groups.items():
+        for layers in self._equal_layers():
             if len(layers) > 1 and not isinstance(layers[0].packed_cores, FakeTensor):
                 self._lay_in_a_row(layers)
             halves = merge_cores(
-                [layer.packed_cores for layer in layers], [layer.diagonals for layer in layers], shape, threshold
+                [layer.packed_cores for layer in layers],
+                [layer.diagonals for layer in layers],
+                layers[0].shape,
+                layers[0].threshold,
             )
             for layer, pair in zip(layers, halves, strict=True):
                 layer.merged_halves = pair
+
+    def _equal_layers(self) -> list[list[TTLinear]]:
+        """The layers by shape, threshold, device and dtype; grouped anew only after one of these has changed."""
+        kinds = [(x.shape, x.threshold, x.packed_cores.device, x.packed_cores.dtype) for x in self.layers]
+        if kinds != self._kinds:
+            groups: dict[tuple[TTShape, float, torch.device, torch.dtype], list[TTLinear]] = {}
+            for kind, layer in zip(kinds, self.layers, strict=True):
+                groups.setdefault(kind, []).append(layer)
+            self._kinds, self._groups = kinds, list(groups.values())
+        return self._groups
 
     @staticmethod
     def _lay_in_a_row(layers: list[TTLinear]) -> None:
@@ -131,7 +142,8 @@ class JointMerging:
         for parameters in ([layer.packed_cores for layer in layers], [layer.diagonals for layer in layers]):
             distinct = len({id(parameter) for parameter in parameters}) == len(parameters)
             if distinct and parameters[0].numel() and not can_be_viewed_as_rows(parameters):
-                rows = torch.stack([parameter.detach() for parameter in parameters])
+                with torch.inference_mode(False):  # the values must serve training too
+                    rows = torch.stack([parameter.detach() for parameter in parameters])
                 for parameter, row in zip(parameters, rows.unbind(), strict=True):
                     parameter.data = row
 

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from figures.intervals import Estimate
+from bench.intervals import Estimate
 from figures.selection import PAPER_BATCHES, Selection
 from figures.tables import with_interval
 from figures.timing import time_ratio

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from bench.intervals import CONFIDENCE
 from bench.record import Record, device_folder
 from figures.bars import Band, Bar, Page, Panel, draw
 from figures.claims import Claim, Verdict, verdicts
@@ -28,7 +29,6 @@ from figures.fig1_rows import (
     tidy_table,
     time_unit,
 )
-from figures.intervals import CONFIDENCE
 from figures.selection import TARGETS, Selection, devices, select
 from figures.style import MEMORY_FILLS, TIME_FILLS, house_style, to_bytes
 from figures.tables import significant, to_markdown

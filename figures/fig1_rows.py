@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from bench.intervals import Estimate
 from bench.record import Record
-from figures.intervals import Estimate
 from figures.selection import TARGETS, Selection
 from figures.tables import NOT_ASKED, significant, with_interval
 from figures.timing import EpochTime, disturbed_blocks, epoch_time, time_ratio

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from bench.intervals import Estimate, mean_interval, paired_ratio, unpaired_ratio
 from bench.record import Record, RecordError
-from figures.intervals import Estimate, mean_interval, paired_ratio, unpaired_ratio
 
 #: The paper's epoch (all of MNLI's training pairs), whatever data the timed batches came from.
 EXAMPLES_PER_EPOCH = 392_702

@@ -15,16 +15,17 @@ from comera.layers import TensorTrainLayer
 
 
 class Net(nn.Module):
-    """Layers of two shapes; one runs twice, one only when asked, two share their weight."""
+    """Layers of several shapes; one runs twice, one only when asked, two may share their weight."""
 
-    def __init__(self) -> None:
+    def __init__(self, tied: bool) -> None:
         super().__init__()
         self.first = nn.Linear(6, 6)
         self.twice = nn.Linear(6, 6)
         self.wide = nn.Linear(6, 12)
         self.narrow = nn.Linear(12, 6, bias=False)
         self.tied = nn.Linear(6, 6)
-        self.tied.weight = self.first.weight
+        if tied:
+            self.tied.weight = self.first.weight
         self.extra = nn.Linear(6, 6)
         self.head = nn.Linear(6, 2)
 
@@ -39,10 +40,11 @@ class Net(nn.Module):
 LAYERS = "[!h]*"  # all but the head
 
 
-def pair():
+@pytest.fixture(params=[True, False], ids=["tied", "untied"])
+def pair(request):
     """The same model with and without joint merging; random diagonals, some of them dead."""
-    together = tensorize(Net().double(), {LAYERS: TT(ranks=3, order=2)})
-    alone = tensorize(Net().double(), {LAYERS: TT(ranks=3, order=2)}, merge_jointly=False)
+    together = tensorize(Net(request.param).double(), {LAYERS: TT(ranks=3, order=2)})
+    alone = tensorize(Net(request.param).double(), {LAYERS: TT(ranks=3, order=2)}, merge_jointly=False)
     with torch.no_grad():
         for layer in together.modules():
             if isinstance(layer, TTLinear):
@@ -67,15 +69,15 @@ def halves_held(model):
 
 
 @pytest.mark.parametrize("extra", [True, False])
-def test_outputs_and_gradients_are_those_of_separate_merging(extra):
-    together, alone = pair()
+def test_outputs_and_gradients_are_those_of_separate_merging(extra, pair):
+    together, alone = pair
     assert_all_close(run(together, extra), run(alone, extra))
     assert_all_close(run(together, extra), run(alone, extra))  # and once more on the same model
     assert not halves_held(together)
 
 
-def test_equal_shapes_are_merged_by_one_call(monkeypatch):
-    together, _ = pair()
+def test_equal_shapes_are_merged_by_one_call(monkeypatch, pair):
+    together, _ = pair
     calls = []
 
     def count(packed, *others):
@@ -88,8 +90,8 @@ def test_equal_shapes_are_merged_by_one_call(monkeypatch):
     assert sorted(calls) == [1, 1, 4]
 
 
-def test_a_copy_merges_its_own_layers():
-    together, alone = pair()
+def test_a_copy_merges_its_own_layers(pair):
+    together, alone = pair
     wanted = run(alone)
     twin = copy.deepcopy(together)
     with torch.no_grad():
@@ -100,8 +102,8 @@ def test_a_copy_merges_its_own_layers():
     assert not halves_held(twin)
 
 
-def test_without_gradients_in_evaluation_and_after_a_step():
-    together, alone = pair()
+def test_without_gradients_in_evaluation_and_after_a_step(pair):
+    together, alone = pair
     for model in (together, alone):
         model.eval()
     x = torch.randn(4, 6, dtype=torch.float64)
@@ -117,16 +119,16 @@ def test_without_gradients_in_evaluation_and_after_a_step():
 
 
 @pytest.mark.parametrize("first", [torch.no_grad, torch.inference_mode])
-def test_training_after_a_first_pass_without_gradients(first):
-    together, alone = pair()
+def test_training_after_a_first_pass_without_gradients(first, pair):
+    together, alone = pair
     with first():
         together(torch.zeros(1, 6, dtype=torch.float64))
     assert_all_close(run(together), run(alone))
     torch.optim.AdamW(together.parameters(), fused=True).step()
 
 
-def test_an_optimizer_made_before_the_first_pass_moves_the_parameters_in_use():
-    models = pair()
+def test_an_optimizer_made_before_the_first_pass_moves_the_parameters_in_use(pair):
+    models = pair
     optimizers = [torch.optim.AdamW(model.parameters(), lr=0.1) for model in models]
     held = list(models[0].parameters())
     for _ in range(3):
@@ -137,8 +139,8 @@ def test_an_optimizer_made_before_the_first_pass_moves_the_parameters_in_use():
     assert all(one is other for one, other in zip(held, models[0].parameters(), strict=True))
 
 
-def test_changes_of_type_saving_and_loading_between_passes():
-    together, alone = pair()
+def test_changes_of_type_saving_and_loading_between_passes(pair):
+    together, alone = pair
     run(together)
     together.float().double()
     alone.float().double()
@@ -152,8 +154,8 @@ def test_changes_of_type_saving_and_loading_between_passes():
     assert_all_close(run(together), run(alone))
 
 
-def test_a_change_of_one_layers_parameters_reaches_no_other():
-    together, _ = pair()
+def test_a_change_of_one_layers_parameters_reaches_no_other(pair):
+    together, _ = pair
     run(together)
     before = {name: parameter.detach().clone() for name, parameter in together.named_parameters()}
     with torch.no_grad():
@@ -162,32 +164,32 @@ def test_a_change_of_one_layers_parameters_reaches_no_other():
         assert torch.equal(parameter, before[name]) == (name != "twice.packed_cores")
 
 
-def test_two_passes_before_one_backward():
+def test_two_passes_before_one_backward(pair):
     found = []
-    for model in pair():
+    for model in pair:
         x = torch.randn(5, 6, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
         (model(x).sum() + model(2 * x).square().sum()).backward()
         found.append([parameter.grad for parameter in model.parameters()])
     assert_all_close(*found)
 
 
-def test_a_layer_outside_the_roots_forward_merges_its_own_cores():
-    together, alone = pair()
+def test_a_layer_outside_the_roots_forward_merges_its_own_cores(pair):
+    together, alone = pair
     run(together)
     x = torch.randn(4, 6, dtype=torch.float64)
     assert_all_close([together.twice(x), together.tied(x)], [alone.twice(x), alone.tied(x)])
 
 
-def test_a_forward_that_fails_leaves_no_halves_behind():
-    together, alone = pair()
+def test_a_forward_that_fails_leaves_no_halves_behind(pair):
+    together, alone = pair
     with pytest.raises(ValueError, match="input has 5 features"):
         together(torch.zeros(2, 5, dtype=torch.float64))
     assert not halves_held(together)
     assert_all_close(run(together), run(alone))
 
 
-def test_a_model_inside_a_larger_model_that_merges_too():
-    inner, alone = pair()
+def test_a_model_inside_a_larger_model_that_merges_too(pair):
+    inner, alone = pair
     outer = tensorize(nn.Sequential(inner, nn.Linear(2, 6).double(), alone.first), {"1": TT(ranks=2, order=1)})
     x = torch.randn(4, 6, dtype=torch.float64)
     y = outer(x)
@@ -196,18 +198,19 @@ def test_a_model_inside_a_larger_model_that_merges_too():
     assert not halves_held(outer)
 
 
-def test_a_model_tensorized_in_two_goes():
-    model = Net().double()
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_model_tensorized_in_two_goes(tied):
+    model = Net(tied).double()
     tensorize(model, {"[ft]*": TT(ranks=3, order=2)})
     tensorize(model, {"[wne]*": TT(ranks=3, order=2)})
-    alone = tensorize(Net().double(), {LAYERS: TT(ranks=3, order=2)}, merge_jointly=False)
+    alone = tensorize(Net(tied).double(), {LAYERS: TT(ranks=3, order=2)}, merge_jointly=False)
     alone.load_state_dict(model.state_dict())
     assert_all_close(run(model), run(alone))
 
 
 @pytest.mark.parametrize("frozen", ["first", "twice", "wide"])
-def test_frozen_layers_stay_as_they_are(frozen):
-    together, alone = pair()
+def test_frozen_layers_stay_as_they_are(frozen, pair):
+    together, alone = pair
     for model in (together, alone):
         getattr(model, frozen).requires_grad_(False)
     assert_all_close(run(together), run(alone))
@@ -224,8 +227,8 @@ def test_layers_of_different_types_are_merged_apart():
     torch.testing.assert_close(y, (x @ model["a"].to_dense().T).double() @ model["b"].to_dense().T)
 
 
-def test_autocast_serves_all_layers():
-    together, alone = (model.float() for model in pair())
+def test_autocast_serves_all_layers(pair):
+    together, alone = (model.float() for model in pair)
     x = torch.randn(8, 6)
     with torch.autocast("cpu", torch.bfloat16):
         y, wanted = together(x), alone(x)

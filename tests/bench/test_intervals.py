@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_up_records import blocks, record, timed
 
+from bench.intervals import mean_interval, paired_ratio, unpaired_ratio
 from bench.record import RecordError
-from figures.intervals import mean_interval, paired_ratio, unpaired_ratio
 from figures.timing import (
     EXAMPLES_PER_EPOCH,
     block_means_ms,

@@ -1,0 +1,47 @@
+# make help lists the targets. The first call of any of them creates .venv and installs everything; later ones do not.
+
+# Where pip looks for packages, as pip's own options. A machine without a GPU saves gigabytes with PyTorch's index of CPU
+# builds (its address is on PyTorch's installation page): make setup PIP_INDEX="--extra-index-url ADDRESS"
+PIP_INDEX ?=
+PYTHON ?= python3
+RESULTS ?= results/local
+
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help setup test lint reproduce-fig1 speed clean
+
+help: ## list the targets
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-16s %s\n", $$1, $$2}'
+
+setup: $(READY) ## create .venv and install everything
+
+# torch comes first and by the exact version of constraints.txt, so that nothing brings another build along.
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "error: $(PYTHON) is older than Python 3.11; name a newer one, as in make setup PYTHON=python3.12." >&2; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_INDEX) $$(grep '^torch==' constraints.txt)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_INDEX) -c constraints.txt -e '.[bench,test,lint]'
+	@touch $@
+
+test: $(READY) ## run the test suite
+	$(BIN)/python -m pytest
+
+lint: $(READY) ## check format, style, types and the floors' imports
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+reproduce-fig1: $(READY) ## measure and draw Fig. 1: time per epoch and peak memory of every method
+	$(BIN)/python -m bench experiment=fig1 results=$(RESULTS)
+	$(BIN)/python -m bench experiment=fig1_memory results=$(RESULTS)
+	$(BIN)/python -m figures fig1 --records $(RESULTS)
+
+speed: $(READY) ## print the speed ratios of the tensorized layer and step, with intervals
+	$(BIN)/python -m bench speed
+
+clean: ## remove .venv and caches; records and figures stay
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
