@@ -185,7 +185,7 @@ def _to_record(outcome: Outcome, job: Job, results: Results) -> Record:
     columns = {**known, **_time_columns(samples), **dataclasses.asdict(provenance())}
     if periods and outcome.status == "ok":
         columns |= _rare_columns(samples, periods, results.rare_times(cell))
-    if columns.get("peak_memory_predicted_mib") is not None:
+    if cell.measure == "predict" or columns.get("peak_memory_predicted_mib") is not None:
         columns["predicted_for"] = cell.device
     record = Record(
         **columns,
