@@ -93,6 +93,42 @@ def resolve(config: Mapping[str, Any]) -> Job:
         ConfigError: a wrong value, in one sentence.
         DataError: data that is missing or malformed, in one sentence.
     """
+    _check_fields(config)
+    device = resolve_device(config["device"], config["measure"])
+    data = build_dataclass(Data, {key: config[key] for key in ("dataset", "data_folder", "fetch")}, "data")
+    model = build_dataclass(EncoderSettings, {**config["model"], "sequence_length": config["sequence_length"]}, "model")
+    timing = build_dataclass(TimingSettings, config["timing"], "timing")
+    arms = list(dict.fromkeys(parse_arm(str(arm)) for arm in config["methods"]))
+    given = {**{method: {} for method, _ in arms}, **config["settings"]}
+    settings = {method: checked_settings(method, values) for method, values in given.items()}
+    workload = open_workload(model, data, check=True)
+    cells = tuple(
+        Cell(
+            experiment=config["name"],
+            workload=config["workload"],
+            dataset=workload.dataset,
+            method=method,
+            variant=variant,
+            measure=config["measure"],
+            device=device,
+            batch_size=config["batch_size"],
+            sequence_length=config["sequence_length"],
+            precision=config["precision"],
+            cuda_graph=config["cuda_graph"],
+            compile=config["compile"],
+            seed=config["seed"],
+            ratio=None,
+            method_settings=settings[method],
+            workload_settings=asdict(model),
+            timing_settings=asdict(timing) if config["measure"] == "run" else {},
+        )
+        for method, variant in arms
+    )
+    return Job(cells, data, workload.data_hash)
+
+
+def _check_fields(config: Mapping[str, Any]) -> None:
+    """Names, types and ranges of a job's own fields; raises ConfigError."""
     for field in (*config, *FIELDS):
         if field not in FIELDS or field not in config:
             problem = "has no value" if field in FIELDS else "is no setting of the bench"
@@ -123,38 +159,6 @@ def resolve(config: Mapping[str, Any]) -> Job:
     methods = config["methods"]
     if not isinstance(methods, list) or not methods:
         raise ConfigError(f"methods is {methods!r}; give a list of at least one method, such as [comera,dense].")
-    device = resolve_device(config["device"], config["measure"])
-    data = build_dataclass(Data, {key: config[key] for key in ("dataset", "data_folder", "fetch")}, "data")
-    model = build_dataclass(EncoderSettings, {**config["model"], "sequence_length": config["sequence_length"]}, "model")
-    timing = build_dataclass(TimingSettings, config["timing"], "timing")
-    workload = open_workload(model, data, check=True)
-    arms = list(dict.fromkeys(parse_arm(str(arm)) for arm in methods))
-    settings = {method: checked_settings(method, config["settings"].get(method, {})) for method, _ in arms}
-    for method in config["settings"]:
-        checked_settings(method, config["settings"][method])
-    cells = tuple(
-        Cell(
-            experiment=config["name"],
-            workload=config["workload"],
-            dataset=workload.dataset,
-            method=method,
-            variant=variant,
-            measure=config["measure"],
-            device=device,
-            batch_size=config["batch_size"],
-            sequence_length=config["sequence_length"],
-            precision=config["precision"],
-            cuda_graph=config["cuda_graph"],
-            compile=config["compile"],
-            seed=config["seed"],
-            ratio=None,
-            method_settings=settings[method],
-            workload_settings=asdict(model),
-            timing_settings=asdict(timing) if config["measure"] == "run" else {},
-        )
-        for method, variant in arms
-    )
-    return Job(cells, data, workload.data_hash)
 
 
 def resolve_device(device: str, measure: str) -> str:

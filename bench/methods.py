@@ -68,12 +68,16 @@ def checked_settings(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
 def build_dataclass(kind: type, values: Mapping[str, Any], where: str) -> Any:
     """Make a dataclass from configuration values, with type checks and one sentence for a wrong one.
 
+    A whole number where a real one is expected becomes real, so that equal settings are equal cells.
+
     Raises:
         ConfigError: an unknown field, a value of the wrong type, or a ValueError of the dataclass itself.
     """
     annotations = typing.get_type_hints(kind)
     if not isinstance(values, Mapping):
-        raise ConfigError(f"{where} is {values!r}; allowed: single settings, as in {where}.{next(iter(annotations))}=….")
+        raise ConfigError(
+            f"{where} is {values!r}; allowed: single settings, as in {where}.{next(iter(annotations))}=…."
+        )
     for field, value in values.items():
         if field not in annotations:
             raise ConfigError(f"{where}.{field} is unknown; allowed: {', '.join(annotations)}.")
@@ -87,8 +91,9 @@ def build_dataclass(kind: type, values: Mapping[str, Any], where: str) -> Any:
             raise ConfigError(f"{where}.{field} is {value!r}; allowed: a value of type {names}.")
         if type(value) is float and not math.isfinite(value):
             raise ConfigError(f"{where}.{field} is {value!r}; allowed: finite numbers.")
+    reals = {field: float(value) for field, value in values.items() if annotations[field] is float}
     try:
-        return kind(**values)
+        return kind(**{**values, **reals})
     except ValueError as error:
         raise ConfigError(f"{where}: {error}") from None
 

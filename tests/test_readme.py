@@ -1,4 +1,4 @@
-"""The README tells the truth: its example runs, its figure exists, its table is the one drawn from committed records."""
+"""The README tells the truth: its example runs, its figure exists, its table is drawn from committed records."""
 
 from __future__ import annotations
 

@@ -1,0 +1,42 @@
+"""What tests of whole cells share: a small corpus, and processes that use one thread."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from unittest import mock
+
+import pytest
+import torch
+from small_cells import environment, write_pairs
+
+import bench.__main__
+from bench.provenance import provenance
+
+
+@pytest.fixture(scope="session")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a small corpus."""
+    folder = tmp_path_factory.mktemp("data") / "pairs"
+    write_pairs(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def cell_processes() -> Iterator[None]:
+    """Make the processes of cells what they are under ``python -m bench``, with one thread each.
+
+    Their server starts with the first of them and keeps the environment that it finds then.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    provenance.cache_clear()
+    with (
+        mock.patch.dict(os.environ, environment(), clear=True),
+        mock.patch.dict(sys.modules, {"__main__": bench.__main__}),
+    ):
+        yield
+    torch.set_num_threads(threads)
+    provenance.cache_clear()

@@ -1,0 +1,136 @@
+"""Cells small enough to run in a test, records of them, and the command line as a function."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from unittest import mock
+
+from hydra.core.global_hydra import GlobalHydra
+
+import bench.__main__
+from bench.cell import Cell
+from bench.data.corpus import LABELS
+from bench.data.synthetic import synthetic_corpus
+from bench.methods import checked_settings
+from bench.record import Record
+
+ROOT = Path(bench.__main__.__file__).parent.parent
+
+MODEL = {"layers": 1, "width": 32, "heads": 2, "feed_forward": 64, "vocabulary": 2000, "positions": 64, "classes": 3}
+MODEL |= {"dropout": 0.1}
+TIMING = {"blocks": 2, "extra_blocks": 0, "block_seconds": 0.05, "max_steps": 3, "warmup_steps": 2}
+TIMING |= {"disturbed": 1e6, "time_limit_s": 60.0}
+
+
+def a_cell(**changes) -> Cell:
+    """A cell of the small encoder; ``settings`` are those of the method that differ from its defaults."""
+    fields = {
+        "experiment": "made_up",
+        "workload": "encoder",
+        "dataset": "synthetic",
+        "method": "dense",
+        "variant": "",
+        "measure": "run",
+        "device": "cpu",
+        "batch_size": 2,
+        "sequence_length": 32,
+        "precision": "fp32",
+        "cuda_graph": False,
+        "compile": False,
+        "seed": 0,
+        "ratio": None,
+        "workload_settings": {**MODEL, "sequence_length": 32},
+        "timing_settings": dict(TIMING),
+    }
+    settings = changes.pop("settings", {})
+    fields |= changes
+    return Cell(method_settings=checked_settings(fields["method"], settings), **fields)
+
+
+def a_record(**changes) -> Record:
+    """A record as a finished cell leaves it."""
+    fields = {
+        "cell_id": "0123456789abcdef",
+        "code_id": "fedcba9876543210",
+        "recorded_at": "2026-01-02T03:04:05+00:00",
+        "experiment": "made_up",
+        "workload": "encoder",
+        "dataset": "synthetic",
+        "data_hash": "d",
+        "method": "dense",
+        "variant": "",
+        "measure": "run",
+        "batch_size": 2,
+        "sequence_length": 32,
+        "precision": "fp32",
+        "cuda_graph": False,
+        "compile": False,
+        "seed": 0,
+        "status": "ok",
+        "device": "Some Processor, 1 threads",
+        "threads": 1,
+        "torch_version": "2.0",
+        "git_commit": "c",
+        "git_dirty": False,
+        "config_json": "{}",
+    }
+    return Record(**(fields | changes))
+
+
+def write_pairs(folder: Path, rows: int = 240) -> None:
+    """A corpus so small that a cell's process reads it in no time."""
+    corpus = synthetic_corpus(rows, 30)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, split in (("train", corpus.train), ("dev_matched", corpus.validation)):
+        lines = (
+            json.dumps({"premise": pair.premise, "hypothesis": pair.hypothesis, "label": LABELS[pair.label]}) + "\n"
+            for pair in (split[index] for index in range(len(split)))
+        )
+        (folder / f"{name}.jsonl").write_text("".join(lines), encoding="utf-8")
+
+
+def small(pairs: Path, results: Path) -> list[str]:
+    """Command line arguments that make an experiment small."""
+    model = [f"model.{name}={value}" for name, value in MODEL.items()]
+    timing = [f"timing.{name}={value}" for name, value in TIMING.items()]
+    where = [f"data_folder={pairs}", f"results={results}", "device=cpu", "batch_size=2"]
+    return [*model, *timing, *where, "sequence_length=32", "settings.galore.rank=8"]
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended: its exit status and what it wrote."""
+
+    status: int
+    output: str
+    error: str
+
+
+def run_bench(folder: Path, *arguments: str) -> Ended:
+    """``python -m bench`` with these arguments in ``folder``, without starting a process for it."""
+    GlobalHydra.instance().clear()
+    output, error, status = io.StringIO(), io.StringIO(), 0
+    with (
+        mock.patch.object(sys, "argv", ["bench", *arguments]),
+        mock.patch.dict(os.environ),
+        contextlib.chdir(folder),
+        contextlib.redirect_stdout(output),
+        contextlib.redirect_stderr(error),
+    ):
+        try:
+            bench.__main__.main()
+        except SystemExit as end:
+            status = end.code
+    return Ended(status, output.getvalue(), error.getvalue())
+
+
+def environment(**changes: str) -> dict[str, str]:
+    """The environment of a bench in a process of its own: this tree, one thread, generated data."""
+    ours = {name: value for name, value in os.environ.items() if name != "COMERA_DATA"}
+    return {**ours, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **changes}

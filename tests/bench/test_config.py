@@ -1,0 +1,234 @@
+"""From a configuration to cells: every wrong value is one sentence with field, value and what is allowed."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import math
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+from small_cells import MODEL, TIMING
+
+from baselines import dense, galore
+from bench.config import FIELDS, resolve, resolve_device
+from bench.data.corpus import DataError
+from bench.methods import ConfigError, available
+from bench.mistakes import CONF
+from bench.workloads.encoder import EncoderSettings
+
+
+@pytest.fixture
+def config(pairs):
+    """A job as Hydra would compose it, made small."""
+    plain = OmegaConf.to_container(OmegaConf.load(CONF / "config.yaml"))
+    for name in ("defaults", "hydra"):
+        del plain[name]
+    plain |= {"name": "made_up", "methods": ["comera", "low_rank", "low_rank:linear"], "settings": {}, "device": "cpu"}
+    plain |= {"model": dict(MODEL), "timing": dict(TIMING), "sequence_length": 32, "data_folder": str(pairs)}
+    return plain
+
+
+@pytest.fixture
+def no_cuda(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+
+
+def changed(config, name, value):
+    """A copy of the configuration with one value, named with dots, put in the place of another."""
+    result = copy.deepcopy(config)
+    *parents, leaf = name.split(".")
+    place = result
+    for parent in parents:
+        place = place.setdefault(parent, {})
+    place[leaf] = value
+    return result
+
+
+def test_the_fields_are_those_of_the_configuration_file(config):
+    assert sorted(config) == sorted(FIELDS)
+
+
+def test_a_job_is_one_cell_per_arm(config, pairs):
+    job = resolve(changed(config, "settings", {"low_rank": {"rank": 7}}))
+    assert [cell.arm for cell in job.cells] == ["comera", "low_rank", "low_rank:linear"]
+    assert [cell.method_settings["rank"] for cell in job.cells[1:]] == [7, 7]
+    for cell in job.cells:
+        assert (cell.experiment, cell.dataset, cell.batch_size) == ("made_up", pairs.name, 8)
+        assert cell.workload_settings == dataclasses.asdict(EncoderSettings(**MODEL, sequence_length=32))
+        assert cell.timing_settings == TIMING
+    assert len(job.data_hash) == 64
+
+
+def test_an_arm_named_twice_is_one_cell(config):
+    job = resolve(changed(config, "methods", ["dense", "comera:paper", "comera", "dense"]))
+    assert [cell.arm for cell in job.cells] == ["dense", "comera"]
+
+
+def test_a_whole_number_and_the_same_real_one_are_one_cell(config):
+    ids = {
+        resolve(changed(config, "settings.lora.alpha", value) | {"methods": ["lora"]}).cells[0].cell_id("")
+        for value in (64.0, 64)
+    }
+    assert len(ids) == 1
+
+
+def test_how_a_prediction_is_timed_is_no_part_of_it(config):
+    predicted = changed(config, "measure", "predict")
+    [cell, *_] = resolve(predicted).cells
+    assert cell.timing_settings == {}
+    assert resolve(changed(predicted, "timing.blocks", 9)).cells[0] == cell
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "allowed"),
+    [
+        ("workload", "decoder", "encoder"),
+        ("measure", "guess", "run, predict"),
+        ("device", "tpu", "auto, cpu, cuda"),
+        ("precision", "fp7", "fp32, tf32, bf16, fp8"),
+        ("precision", 32, "fp32, tf32, bf16, fp8"),
+        ("reuse", "always", "exact, config, never"),
+        ("batch_size", 0, "from 1 up"),
+        ("batch_size", -1, "from 1 up"),
+        ("batch_size", "abc", "from 1 up"),
+        ("batch_size", 2.0, "from 1 up"),
+        ("batch_size", True, "from 1 up"),
+        ("batch_size", None, "from 1 up"),
+        ("sequence_length", 4, "from 5 up"),
+        ("sequence_length", 65, "positions (64)"),
+        ("seed", -1, "from 0 up"),
+        ("parallel", -1, "from 0 up"),
+        ("cuda_graph", 1, "true, false"),
+        ("compile", "yes", "true, false"),
+        ("fetch", None, "true, false"),
+        ("name", "../elsewhere", "letters, digits"),
+        ("name", 3, "folder"),
+        ("results", None, "folder"),
+        ("model", 3, "model.NAME=VALUE"),
+        ("timing", None, "timing.NAME=VALUE"),
+        ("settings", [1], "settings.NAME=VALUE"),
+        ("settings.galore", 3, "settings.galore."),
+        ("model.heads", 5, "1, 2, 4, 8, 16, 32"),
+        ("model.layers", 0, "from 1"),
+        ("model.layers", "two", "int"),
+        ("model.dropout", 1.0, "from 0 to below 1"),
+        ("model.dropout", math.nan, "finite"),
+        ("model.classes", 2, "at least 3"),
+        ("timing.blocks", 0, "from 1 up"),
+        ("timing.blocks", 2.5, "int"),
+        ("timing.extra_blocks", -1, "from 0 up"),
+        ("timing.block_seconds", 0.0, "above 0"),
+        ("timing.time_limit_s", math.inf, "finite"),
+        ("timing.disturbed", 1.0, "above 1"),
+        ("settings.galore.rank", 0, "from 1 up"),
+        ("settings.galore.rank", "x", "int"),
+        ("settings.galore.rank", True, "int"),
+        ("settings.galore.lr", -1.0, "above 0"),
+        ("settings.lte.reset", 1, "bool"),
+        ("settings.comera.lookup", "fast", "optimized"),
+        ("settings.comera.gamma", math.nan, "finite"),
+        ("dataset", 3, "str"),
+        ("data_folder", 3, "str or null"),
+    ],
+)
+def test_a_wrong_value_is_one_sentence(config, field, value, allowed):
+    with pytest.raises(ConfigError) as error:
+        resolve(changed(config, field, value))
+    message = str(error.value)
+    assert f"{field.rpartition('.')[2]} is {value!r}" in message
+    assert allowed in message
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("methods", "given", "allowed"),
+    [
+        (["sgd"], "method is 'sgd'", ", ".join(available())),
+        (["comera", "low_rank:quadratic"], "method is 'low_rank:quadratic'", "linear"),
+        (["dense:fast"], "method is 'dense:fast'", "it has none"),
+        ([None], "method is 'None'", ", ".join(available())),
+        ([], "methods is []", "[comera,dense]"),
+        ("comera", "methods is 'comera'", "[comera,dense]"),
+    ],
+)
+def test_wrong_methods_are_one_sentence(config, methods, given, allowed):
+    with pytest.raises(ConfigError) as error:
+        resolve(changed(config, "methods", methods))
+    assert given in str(error.value)
+    assert allowed in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("field", "allowed"),
+    [
+        ("extra", FIELDS),
+        ("model.depth", MODEL),
+        ("timing.rounds", TIMING),
+        ("settings.galore.range", [field.name for field in dataclasses.fields(galore.Settings)]),
+        ("settings.sgd", available()),
+    ],
+)
+def test_an_unknown_setting_is_one_sentence(config, field, allowed):
+    with pytest.raises(ConfigError) as error:
+        resolve(changed(config, field, {}))
+    assert field.removeprefix("settings.") in str(error.value)
+    assert ", ".join(allowed) in str(error.value)
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_a_field_that_is_not_there_is_missed(config, field):
+    del config[field]
+    with pytest.raises(ConfigError, match=f"^{field} has no value"):
+        resolve(config)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"data_folder": "/no/such/folder"}, "data_folder is /no/such/folder, which is not a folder"),
+        ({"data_folder": None, "dataset": "squad"}, "dataset is 'squad'; allowed: auto, mnli"),
+        ({"data_folder": None, "dataset": "mnli"}, "data_folder is not set"),
+        ({"data_folder": None, "fetch": True}, "data_folder is not set"),
+        ({"dataset": "mnli"}, "dataset is 'mnli' but data_folder"),
+    ],
+)
+def test_missing_data_is_one_sentence(config, changes, reason):
+    with pytest.raises(DataError) as error:
+        resolve(config | changes)
+    assert reason in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_malformed_row_is_named_with_file_and_line(config, pairs, tmp_path):
+    for name in ("train.jsonl", "dev_matched.jsonl"):
+        (tmp_path / name).write_text((pairs / name).read_text())
+    lines = (tmp_path / "train.jsonl").read_text().splitlines()
+    lines[6] = lines[6].replace('"label"', '"lable"')
+    (tmp_path / "train.jsonl").write_text("\n".join(lines))
+    with pytest.raises(DataError, match=r"train\.jsonl, line 7: the key 'label' is missing"):
+        resolve(changed(config, "data_folder", str(tmp_path)))
+
+
+@pytest.mark.usefixtures("no_cuda")
+def test_cuda_where_there_is_none(config):
+    with pytest.raises(ConfigError, match=r"device is 'cuda', but this machine offers no CUDA device; allowed here: "):
+        resolve(changed(config, "device", "cuda"))
+    cells = resolve(changed(changed(config, "device", "cuda"), "measure", "predict")).cells
+    assert {cell.device for cell in cells} == {"cuda"}
+
+
+@pytest.mark.usefixtures("no_cuda")
+def test_auto_is_the_device_there_is(monkeypatch):
+    assert resolve_device("auto", "run") == resolve_device("auto", "predict") == "cpu"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert resolve_device("auto", "run") == resolve_device("cuda", "run") == "cuda"
+    assert resolve_device("cpu", "run") == "cpu"
+
+
+def test_defaults_of_the_file_are_the_paper_s_model():
+    file = OmegaConf.to_container(OmegaConf.load(CONF / "config.yaml"))
+    assert EncoderSettings(**file["model"], sequence_length=file["sequence_length"]) == EncoderSettings()
+    assert dense.Settings().lr == 5e-5

@@ -1,0 +1,315 @@
+"""Interleaving: arms alive together take turns, and one that fails takes no other with it."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import defaultdict
+
+import odd_workers
+import psutil
+import pytest
+from small_cells import TIMING, a_cell
+
+import bench.interleave
+from bench.config import Data
+from bench.interleave import Outcome, predict_cells, time_cells
+from bench.processes import CellFailure, CellProcess
+
+ARMS = ("comera", "dense", "galore", "lora")
+
+
+class Arms:
+    """Stand-ins for cell processes: they log what they are asked, and answer by their script."""
+
+    def __init__(self):
+        self.log = []
+        self.alive = set()
+        self.calibration = defaultdict(lambda: itertools.repeat(1.0))  # by arm: calibration product, block by block
+        self.failures = {}  # (arm, word): the failure; (arm, word, n): that of the n-th such request
+
+    def __call__(self, serve, cell, data, time_limit_s):  # noqa: ARG002 - as CellProcess
+        return StandIn(self, cell)
+
+    def fail(self, arm, word):
+        number = sum(entry == (arm, word) for entry in self.log)
+        failure = self.failures.get((arm, word)) or self.failures.get((arm, word, number))
+        if failure:
+            raise CellFailure(*failure)
+
+
+class StandIn:
+    def __init__(self, arms, cell):
+        self.arms, self.cell = arms, cell
+        self.calibration = iter(arms.calibration[cell.arm])
+        arms.alive.add(cell.arm)
+
+    def answer(self):
+        self.arms.log.append((self.cell.arm, "ready"))
+        self.arms.fail(self.cell.arm, "ready")
+        periods = {"svd": 200} if self.cell.method == "galore" else {}
+        return {"step_ms": 10.0, "rare_periods": periods, "parameters": 1}
+
+    def ask(self, word, content=None):
+        assert self.cell.arm in self.arms.alive
+        self.arms.log.append((self.cell.arm, word))
+        self.arms.fail(self.cell.arm, word)
+        if word == "rare":
+            return {"svd": 123.0}
+        return {"ms": [10.0] * content, "calibration_ms": next(self.calibration)}
+
+    def stop(self):
+        self.arms.alive.discard(self.cell.arm)
+
+
+@pytest.fixture
+def arms(monkeypatch):
+    arms = Arms()
+    monkeypatch.setattr(bench.interleave, "CellProcess", arms)
+    yield arms
+    assert not arms.alive, "every process is stopped"
+
+
+def outcomes_of(names=ARMS, mib=1.0, **timing):
+    timing_settings = {**TIMING, "blocks": 3, "extra_blocks": 2, "disturbed": 1.25, **timing}
+    cells = [a_cell(method=name, timing_settings=timing_settings) for name in names]
+    return [Outcome(cell, columns={"peak_memory_predicted_mib": mib}) for cell in cells]
+
+
+def timed(outcomes, needs_rare=lambda cell: True):  # noqa: ARG005
+    """Time the outcomes; return them by arm, and the shares of progress by arm."""
+    shares = defaultdict(list)
+    time_cells(outcomes, Data(), needs_rare, lambda cell, share: shares[cell.arm].append(share))
+    return {outcome.cell.arm: outcome for outcome in outcomes}, shares
+
+
+def blocks_of(outcome):
+    return outcome.columns["samples"]["blocks"]
+
+
+def rounds(log):
+    """The arms asked for a block, round by round: a round ends where an arm comes again."""
+    result = [[]]
+    for arm, word in log:
+        if word == "block":
+            if arm in result[-1]:
+                result.append([])
+            result[-1].append(arm)
+    return result
+
+
+def test_every_arm_runs_once_per_block_in_changing_order(arms):
+    found, shares = timed(outcomes_of(blocks=6))
+    order = rounds(arms.log)
+    assert [sorted(block) for block in order] == [sorted(ARMS)] * 6
+    assert len({tuple(block) for block in order}) > 2
+    for outcome in found.values():
+        assert outcome.status == "ok"
+        assert [block["block"] for block in blocks_of(outcome)] == list(range(6))
+        assert not any(block["disturbed"] for block in blocks_of(outcome))
+    assert {arm: sum(parts) for arm, parts in shares.items()} == pytest.approx(dict.fromkeys(ARMS, 1.0))
+
+
+def test_all_arms_are_ready_before_the_first_block(arms):
+    timed(outcomes_of())
+    words = [word for _, word in arms.log]
+    assert words[: len(ARMS)] == ["ready"] * len(ARMS)
+    assert "ready" not in words[len(ARMS) :]
+
+
+@pytest.mark.usefixtures("arms")
+def test_the_steps_of_a_block_fill_its_time():
+    for seconds, most, steps in ((0.05, 20, 5), (1.0, 20, 20), (0.001, 20, 1)):
+        found, _ = timed(outcomes_of(["dense"], block_seconds=seconds, max_steps=most))
+        assert {len(block["ms"]) for block in blocks_of(found["dense"])} == {steps}
+
+
+def test_a_disturbed_block_is_flagged_and_repeated(arms):
+    arms.calibration["dense"] = [1.0, 1.3, 1.0, 1.0, 1.0]
+    found, shares = timed(outcomes_of())
+    assert [block["disturbed"] for block in blocks_of(found["dense"])] == [False, True, False, False]
+    assert [block["disturbed"] for block in blocks_of(found["comera"])] == [False] * 4  # pairs stay complete
+    assert {arm: sum(parts) for arm, parts in shares.items()} == pytest.approx(dict.fromkeys(ARMS, 1.0))
+
+
+def test_a_machine_that_stays_disturbed_ends_the_repetitions(arms):
+    arms.calibration["dense"] = [1.0, 9.0, 1.0, 9.0, 1.0, 9.0, 1.0]
+    found, shares = timed(outcomes_of(blocks=4, extra_blocks=1))
+    assert [block["disturbed"] for block in blocks_of(found["dense"])] == [False, True, False, True, False]
+    assert sum(shares["dense"]) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("status", ["oom", "timeout", "diverged", "error"])
+def test_an_arm_that_fails_midway_is_an_outcome_and_the_others_go_on(arms, status):
+    arms.failures["galore", "block", 2] = (status, "for a reason")
+    found, shares = timed(outcomes_of())
+    assert (found["galore"].status, found["galore"].message) == (status, "for a reason")
+    assert [block["block"] for block in blocks_of(found["galore"])] == [0]
+    assert ("galore", "rare") not in arms.log
+    for arm in set(ARMS) - {"galore"}:
+        assert found[arm].status == "ok"
+        assert len(blocks_of(found[arm])) == 3
+    assert {arm: sum(parts) for arm, parts in shares.items()} == pytest.approx(dict.fromkeys(ARMS, 1.0))
+
+
+def test_an_arm_that_fails_at_its_start_was_timed_with_nobody(arms):
+    arms.failures["dense", "ready"] = ("oom", "too large")
+    found, shares = timed(outcomes_of())
+    assert found["dense"].status == "oom"
+    assert blocks_of(found["dense"]) == []
+    assert "pairing" not in found["dense"].columns
+    assert len({found[arm].columns["pairing"] for arm in ("comera", "galore", "lora")}) == 1
+    assert sum(shares["dense"]) == pytest.approx(1.0)
+
+
+def test_a_failing_rare_event_is_an_outcome(arms):
+    arms.failures["galore", "rare"] = ("oom", "no room for the SVD")
+    found, _ = timed(outcomes_of())
+    assert found["galore"].status == "oom"
+    assert found["galore"].columns["samples"]["rare"] == {}
+    assert found["lora"].status == "ok"
+
+
+def test_when_all_arms_fail_the_sweep_goes_on(arms):
+    for arm in ARMS:
+        arms.failures[arm, "block"] = ("error", "broken")
+    found, shares = timed(outcomes_of())
+    assert {outcome.status for outcome in found.values()} == {"error"}
+    assert {arm: sum(parts) for arm, parts in shares.items()} == pytest.approx(dict.fromkeys(ARMS, 1.0))
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_rare_events_are_timed_where_they_are_needed(arms, wanted):
+    asked = []
+    found, _ = timed(outcomes_of(), lambda cell: asked.append(cell.arm) or wanted)
+    assert asked == ["galore"]  # the others have none
+    assert [entry for entry in arms.log if entry[1] == "rare"] == [("galore", "rare")] * wanted
+    assert found["galore"].columns["samples"].get("rare") == ({"svd": [123.0]} if wanted else None)
+
+
+def test_a_pairing_is_shared_by_exactly_the_arms_timed_together(arms):
+    first, _ = timed(outcomes_of())
+    arms.calibration.clear()
+    arms.calibration["dense"] = itertools.repeat(1.01)
+    second, _ = timed(outcomes_of())
+    names = [{outcome.columns["pairing"] for outcome in found.values()} for found in (first, second)]
+    assert [len(pairing) for pairing in names] == [1, 1]
+    assert names[0] != names[1]
+
+
+@pytest.mark.usefixtures("arms")
+def test_an_arm_alone_has_no_pairing():
+    found, _ = timed(outcomes_of(["dense"]))
+    assert "pairing" not in found["dense"].columns
+
+
+def test_arms_that_do_not_fit_together_run_alone_and_unpaired(arms, monkeypatch):
+    monkeypatch.setattr(bench.interleave, "_free_memory_mib", lambda device: 100.0)  # noqa: ARG005
+    found, shares = timed(outcomes_of(mib=30.0))
+    assert [arm for arm, word in arms.log if word == "ready"] == list(ARMS)
+    assert [arm for arm, _ in itertools.groupby(arm for arm, _ in arms.log)] == list(ARMS)
+    for outcome in found.values():
+        assert outcome.status == "ok"
+        assert len(blocks_of(outcome)) == 3
+        assert "pairing" not in outcome.columns
+    assert {arm: sum(parts) for arm, parts in shares.items()} == pytest.approx(dict.fromkeys(ARMS, 1.0))
+
+
+def test_an_arm_that_cannot_fit_is_not_started(arms, monkeypatch):
+    monkeypatch.setattr(bench.interleave, "_free_memory_mib", lambda device: 100.0)  # noqa: ARG005
+    outcomes = outcomes_of()
+    outcomes[1].columns["peak_memory_predicted_mib"] = 1000.0
+    found, shares = timed(outcomes)
+    assert found["dense"].status == "oom"
+    assert found["dense"].message == "needs 1,000 MiB by prediction, 100 MiB are free"
+    assert ("dense", "ready") not in arms.log
+    assert found["comera"].status == "ok"
+    assert sum(shares["dense"]) == 1.0
+
+
+def test_arms_whose_prediction_failed_are_not_started(arms):
+    outcomes = outcomes_of()
+    outcomes[0].fail(CellFailure("error", "no prediction"))
+    del outcomes[0].columns["peak_memory_predicted_mib"]
+    found, shares = timed(outcomes)
+    assert found["comera"].status == "error"
+    assert "comera" not in {arm for arm, _ in arms.log}
+    assert found["dense"].columns["pairing"]
+    assert sum(shares["comera"]) == 1.0
+
+    lone = outcomes_of(["dense"])
+    lone[0].fail(CellFailure("error", "no prediction"))
+    assert timed(lone)[0]["dense"].status == "error"
+
+
+# Real processes.
+
+TROUBLE = {
+    "raises": ("error", "RuntimeError: the arm is broken"),
+    "hangs": ("timeout", "not finished after time_limit_s=2.5"),
+    "is_killed": ("oom", "the process was killed (signal 9), most likely for want of memory"),
+    "exits": ("error", "the process ended unexpectedly (exit code 3)"),
+}
+LIMIT_S = 2.5
+
+
+@pytest.fixture(scope="module")
+def server(cell_processes):  # noqa: ARG001
+    """The server that processes are forked from, up and running, so that its start counts for no cell's limit."""
+    process = CellProcess(odd_workers.odd_time_cell, a_cell(), Data(), 60.0)
+    process.answer()
+    process.stop()
+
+
+@pytest.mark.usefixtures("server")
+def test_broken_processes_become_outcomes_beside_one_that_works(monkeypatch):
+    monkeypatch.setattr(bench.interleave, "time_cell", odd_workers.odd_time_cell)
+    broken = [f"building {what}" for what in TROUBLE if what != "hangs"] + [f"running {what}" for what in TROUBLE]
+    timing = {**TIMING, "time_limit_s": LIMIT_S}
+    outcomes = [
+        Outcome(a_cell(experiment=name, timing_settings=timing), columns={"peak_memory_predicted_mib": 1.0})
+        for name in ("works", *broken)
+    ]
+    before = set(psutil.Process().children(recursive=True))
+    time_cells(outcomes, Data(), lambda cell: True, lambda cell, share: None)  # noqa: ARG005
+    assert {outcome.cell.experiment: (outcome.status, outcome.message) for outcome in outcomes} == {
+        "works": ("ok", ""),
+        **{name: TROUBLE[name.partition(" ")[2]] for name in broken},
+    }
+    assert [len(blocks_of(outcome)) for outcome in outcomes] == [2] + [0] * len(broken)
+    assert set(psutil.Process().children(recursive=True)) <= before
+
+
+@pytest.mark.usefixtures("server")
+def test_broken_predictions_become_outcomes(monkeypatch):
+    monkeypatch.setattr(bench.interleave, "predict_cell", odd_workers.odd_predict_cell)
+    monkeypatch.setattr(bench.interleave, "_PREDICTION_LIMIT_S", LIMIT_S)
+    cells = [a_cell(measure="predict", experiment=f"predicting {what}") for what in (*TROUBLE, "nothing")]
+    start = time.monotonic()
+    found = {outcome.cell.experiment.partition(" ")[2]: outcome for outcome in predict_cells(cells, Data(), 2)}
+    assert {what: (outcome.status, outcome.message) for what, outcome in found.items()} == {
+        **TROUBLE,
+        "nothing": ("ok", ""),
+    }
+    assert time.monotonic() - start < 60
+
+
+@pytest.mark.usefixtures("server")
+def test_a_diverging_arm_becomes_an_outcome(pairs):
+    cells = [a_cell(settings={"lr": 1e30}), a_cell()]
+    outcomes = [Outcome(cell, columns={"peak_memory_predicted_mib": 1.0}) for cell in cells]
+    data = Data(data_folder=str(pairs))
+    time_cells(outcomes, data, lambda cell: True, lambda cell, share: None)  # noqa: ARG005
+    assert [outcome.status for outcome in outcomes] == ["diverged", "ok"]
+    assert outcomes[0].message == "Diverged: the loss is nan after step 1"
+    assert {len(block["ms"]) for block in blocks_of(outcomes[1])} == {3}
+
+
+@pytest.mark.usefixtures("server")
+def test_waiting_for_its_turn_costs_an_arm_nothing_of_its_limit():
+    process = CellProcess(odd_workers.odd_time_cell, a_cell(), Data(), LIMIT_S)
+    process.answer()
+    time.sleep(LIMIT_S)
+    assert process.ask("block", 1)["ms"] == [1.0]
+    process.stop()
+    process.stop()  # a second time does no harm

@@ -1,0 +1,131 @@
+"""Methods are found by their files, and their settings checked by their types."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+
+import pytest
+from small_cells import ROOT
+
+import baselines
+from bench.methods import ConfigError, available, build, build_dataclass, checked_settings, default_settings, parse_arm
+
+NEW_METHOD = """
+from dataclasses import dataclass
+
+VARIANTS = ("plain", "fancy")
+
+
+@dataclass(frozen=True)
+class Settings:
+    pace: float = 0.5
+
+
+def build(settings, variant):
+    return (settings, variant)
+"""
+
+
+@pytest.fixture
+def a_new_file(tmp_path, monkeypatch):
+    """A folder whose modules are methods as well, with one method in it."""
+    (tmp_path / "dropped_in.py").write_text(NEW_METHOD)
+    (tmp_path / "_shared.py").write_text("")
+    monkeypatch.setattr(baselines, "__path__", [*baselines.__path__, str(tmp_path)])
+    available.cache_clear()
+    yield
+    available.cache_clear()
+    sys.modules.pop("baselines.dropped_in", None)
+
+
+def test_methods_are_the_files_of_baselines_and_comera():
+    files = {path.stem for path in (ROOT / "baselines").glob("*.py") if not path.name.startswith("_")}
+    assert available()[0] == "comera"
+    assert set(available()) == files | {"comera"}
+    assert len(available()) == len(files) + 1
+
+
+@pytest.mark.usefixtures("a_new_file")
+def test_a_new_file_is_a_new_method():
+    assert "dropped_in" in available()
+    assert "_shared" not in available()
+    assert parse_arm("dropped_in") == parse_arm("dropped_in:plain") == ("dropped_in", "")
+    assert parse_arm("dropped_in:fancy") == ("dropped_in", "fancy")
+    assert checked_settings("dropped_in", {"pace": 2}) == {"pace": 2.0}
+    settings, variant = build("dropped_in", "", {"pace": 2.0})
+    assert (settings.pace, variant) == (2.0, "plain")
+    with pytest.raises(ConfigError, match="has no variant 'odd', allowed: plain, fancy"):
+        parse_arm("dropped_in:odd")
+
+
+@pytest.mark.parametrize("name", available())
+def test_every_method_is_complete(name):
+    """Settings that all have defaults, variants with the default first, and what the bench calls."""
+    settings = default_settings(name)
+    assert checked_settings(name, {}) == checked_settings(name, settings) == settings
+    method = build(name, "", settings)
+    hooks = "unsupported adapt optimizer objective after_step rare_events state_dict load_state_dict stored_size"
+    assert all(callable(getattr(method, hook)) for hook in hooks.split())
+    assert method.capture in ("whole_step", "forward_backward", "none")
+    assert (method.capture == "whole_step") == (method.capture_reason == "")
+    assert parse_arm(name) == (name, "")
+
+
+@pytest.mark.parametrize(
+    ("arm", "parsed"),
+    [
+        ("comera", ("comera", "")),
+        ("comera:paper", ("comera", "")),
+        ("comera:released", ("comera", "released")),
+        ("low_rank:linear", ("low_rank", "linear")),
+        ("dense", ("dense", "")),
+    ],
+)
+def test_the_default_variant_has_no_name(arm, parsed):
+    assert parse_arm(arm) == parsed
+
+
+@pytest.mark.parametrize("arm", ["", "sgd", "Dense", "_arm", "dense.py", ":linear", "os"])
+def test_nothing_else_is_a_method(arm):
+    with pytest.raises(ConfigError, match=f"allowed: {', '.join(available())}"):
+        parse_arm(arm)
+
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+    count: int = 1
+    share: float = 0.5
+    name: str | None = None
+    flag: bool = False
+
+    def __post_init__(self):
+        if self.count < 0:
+            raise ValueError(f"count is {self.count}; allowed: 0 and more")
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"counts": 1}, "sizes.counts is unknown; allowed: count, share, name, flag."),
+        ({"count": 1.0}, "sizes.count is 1.0; allowed: a value of type int."),
+        ({"count": True}, "sizes.count is True; allowed: a value of type int."),
+        ({"share": "half"}, "sizes.share is 'half'; allowed: a value of type float."),
+        ({"share": False}, "sizes.share is False; allowed: a value of type float."),
+        ({"share": float("inf")}, "sizes.share is inf; allowed: finite numbers."),
+        ({"name": 1}, "sizes.name is 1; allowed: a value of type str or null."),
+        ({"flag": 0}, "sizes.flag is 0; allowed: a value of type bool."),
+        ({"flag": None}, "sizes.flag is None; allowed: a value of type bool."),
+        ({"count": -1}, "sizes: count is -1; allowed: 0 and more"),
+    ],
+)
+def test_a_wrong_setting_is_one_sentence(values, message):
+    with pytest.raises(ConfigError) as error:
+        build_dataclass(Sizes, values, "sizes")
+    assert str(error.value) == message
+
+
+def test_right_settings_are_taken_and_whole_numbers_made_real():
+    assert build_dataclass(Sizes, {"count": 3, "share": 1, "name": "x"}, "sizes") == Sizes(3, 1.0, "x")
+    assert type(build_dataclass(Sizes, {"share": 1}, "sizes").share) is float
+    assert build_dataclass(Sizes, {"name": None}, "sizes") == Sizes()

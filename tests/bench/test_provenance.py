@@ -1,0 +1,130 @@
+"""Where a number comes from: the hash of the code that measured, and a commit that is never blank."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+import subprocess
+
+import pytest
+import torch
+from small_cells import ROOT, a_record
+
+import bench.provenance
+from bench.provenance import MEASURING_CODE, code_id, provenance
+
+fresh_code_id, fresh_provenance = code_id.__wrapped__, provenance.__wrapped__
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory):
+    """A copy of the source, such as an archive gives: no git."""
+    tree = tmp_path_factory.mktemp("exported") / "tree"
+    for floor in ("comera", "baselines", "bench", "figures"):
+        shutil.copytree(ROOT / floor, tree / floor, ignore=shutil.ignore_patterns("__pycache__"))
+    (tree / "README.md").write_text("read me")
+    return tree
+
+
+@pytest.fixture
+def tree(original, tmp_path):
+    return shutil.copytree(original, tmp_path / "tree")
+
+
+@pytest.fixture
+def elsewhere(tree, monkeypatch):
+    """The copy as the tree that provenance speaks of, with git's own settings out of the way."""
+    monkeypatch.setattr(bench.provenance, "ROOT", tree)
+    monkeypatch.delenv("BENCH_COMMIT", raising=False)
+    for name in [name for name in os.environ if name.startswith("GIT_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
+    monkeypatch.setenv("GIT_CONFIG_SYSTEM", os.devnull)
+    return tree
+
+
+def test_a_copy_of_the_code_has_the_same_id(original):
+    assert fresh_code_id(original) == fresh_code_id(ROOT)
+
+
+@pytest.mark.parametrize("entry", MEASURING_CODE)
+def test_measuring_code_changes_the_id(tree, original, entry):
+    path = tree / entry
+    file = path if path.is_file() else sorted(path.rglob("*.py"))[-1]
+    file.write_text(file.read_text() + "\n# changed\n")
+    assert fresh_code_id(tree) != fresh_code_id(original)
+
+
+def test_new_and_renamed_methods_change_the_id(tree, original):
+    ids = [fresh_code_id(original)]
+    (tree / "baselines" / "another.py").write_text("")
+    ids.append(fresh_code_id(tree))
+    (tree / "baselines" / "another.py").rename(tree / "baselines" / "renamed.py")
+    ids.append(fresh_code_id(tree))
+    assert len(set(ids)) == 3
+
+
+@pytest.mark.parametrize(
+    "entry", ["README.md", "figures/fig1.py", "bench/progress.py", "bench/__main__.py", "bench/conf/config.yaml"]
+)
+def test_what_does_not_measure_leaves_the_id(tree, original, entry):
+    (tree / entry).write_text((tree / entry).read_text() + "\n# changed\n")
+    assert fresh_code_id(tree) == fresh_code_id(original)
+
+
+def test_compiled_files_leave_the_id(tree, original):
+    (tree / "comera" / "__pycache__").mkdir()
+    (tree / "comera" / "__pycache__" / "layers.cpython-311.pyc").write_bytes(b"x")
+    assert fresh_code_id(tree) == fresh_code_id(original)
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_an_exported_tree_names_its_commit(monkeypatch):
+    assert fresh_provenance().git_commit == "unversioned"
+    monkeypatch.setenv("BENCH_COMMIT", "")
+    assert fresh_provenance().git_commit == "unversioned"
+    monkeypatch.setenv("BENCH_COMMIT", "v1.2-3-gabcdef")
+    assert fresh_provenance().git_commit == "v1.2-3-gabcdef"
+    assert fresh_provenance().git_dirty is False
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_a_machine_without_git_names_its_commit(monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setenv("BENCH_COMMIT", "abc")
+    assert fresh_provenance().git_commit == "abc"
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
+def test_a_repository_gives_its_own_commit(elsewhere, monkeypatch):
+    def git(*arguments, cwd=elsewhere):
+        identity = ["-c", "user.name=n", "-c", "user.email=e@example.org"]
+        done = subprocess.run(["git", *identity, *arguments], cwd=cwd, capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    monkeypatch.setenv("BENCH_COMMIT", "of the export")
+    git("init", "--quiet", cwd=elsewhere.parent)
+    assert fresh_provenance().git_commit == "of the export"  # another project's repository around the tree
+
+    git("init", "--quiet")
+    assert fresh_provenance().git_commit == "of the export"  # no commit yet
+    git("add", ".")
+    git("commit", "--quiet", "--message", "all")
+    assert fresh_provenance().git_commit == git("rev-parse", "HEAD")
+    assert fresh_provenance().git_dirty is False
+    (elsewhere / "README.md").write_text("changed")
+    assert fresh_provenance().git_dirty is False
+    (elsewhere / "comera" / "layers.py").write_text("changed")
+    assert fresh_provenance().git_dirty is True
+
+
+def test_provenance_fills_its_columns():
+    found = provenance()
+    record = a_record(**dataclasses.asdict(found))
+    for column in ("code_id", "device", "torch_version", "library_versions", "git_commit"):
+        assert getattr(record, column).strip()
+    assert (record.threads, record.torch_version) == (found.threads, torch.__version__)
+    assert "peft " in record.library_versions
+    assert "galore-torch " in record.library_versions
+    assert "\n" not in record.device

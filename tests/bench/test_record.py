@@ -1,0 +1,218 @@
+"""Records: what is written is read back, whole or not at all, and nothing else is taken for a record."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small_cells import ROOT, a_record
+
+import bench.record
+from bench.record import COLUMNS, SCHEMA_VERSION, STATUSES, Record, RecordError, device_folder, read, read_all, write
+
+#: The columns that the design makes part of the interface.
+PROMISED = """
+    schema_version cell_id code_id recorded_at experiment workload dataset data_hash method variant ratio batch_size
+    sequence_length precision cuda_graph compile seed status message step_time_median_ms step_time_p20_ms
+    step_time_p80_ms steps_measured compile_time_s rare_time_ms rare_period_steps epoch_time_s calibration_drift
+    predicted_for peak_memory_predicted_mib predicted_parameters_mib predicted_gradients_mib predicted_optimizer_mib
+    predicted_activations_mib predicted_temporaries_mib saved_for_backward_mib peak_memory_allocated_mib
+    peak_memory_reserved_mib flops_per_step parameters stored_mib device driver threads torch_version git_commit
+    git_dirty config_json
+"""
+
+FULL = {
+    "ratio": 12.5,
+    "message": "naïve ∑",
+    "step_time_median_ms": 1.25,
+    "steps_measured": 6,
+    "flops_per_step": 2**60,
+    "samples": {"blocks": [{"block": 0, "ms": [1.0, 1.5], "calibration_ms": 0.1, "disturbed": False}]},
+}
+
+
+def test_columns_hold_all_that_the_design_promises():
+    assert set(PROMISED.split()) <= set(COLUMNS)
+    assert "samples" not in COLUMNS
+
+
+def test_what_is_written_is_read_back(tmp_path):
+    record = a_record(**FULL)
+    [path] = write([record], tmp_path)
+    assert path == tmp_path / "made_up" / "some-processor-1-threads" / f"{record.cell_id}.json"
+    assert read(path) == record
+    assert read_all(tmp_path) == read_all(tmp_path, "made_up") == [record]
+    assert read_all(tmp_path, "another") == []
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    st.floats(allow_nan=False, allow_infinity=False) | st.none(),
+    st.integers() | st.none(),
+    st.text(st.characters(codec="utf-8")),
+    st.sampled_from(STATUSES),
+)
+def test_any_values_survive_the_round_trip(tmp_path_factory, real, whole, text, status):
+    record = a_record(step_time_median_ms=real, flops_per_step=whole, message=text, status=status)
+    [path] = write([record], tmp_path_factory.mktemp("records"))
+    assert read(path) == record
+
+
+def test_a_later_record_replaces_the_earlier_one(tmp_path):
+    write([a_record(status="error")], tmp_path)
+    write([a_record(status="ok")], tmp_path)
+    assert [record.status for record in read_all(tmp_path)] == ["ok"]
+
+
+def test_the_same_files_give_the_same_list(tmp_path):
+    records = [a_record(cell_id=f"{number:016x}", experiment=name) for name in "ba" for number in (2, 0, 1)]
+    write(records, tmp_path)
+    assert read_all(tmp_path) == sorted(records, key=lambda record: (record.experiment, record.cell_id))
+
+
+@pytest.mark.parametrize("survivors", [0, 1, 2])
+def test_a_crash_leaves_whole_records_only(tmp_path, monkeypatch, survivors):
+    """Killed after ``survivors`` renames, the files already in place are whole and the others absent."""
+    records = [a_record(cell_id=f"{number:016x}") for number in range(3)]
+    renamed = []
+
+    def replace(source, target):
+        if len(renamed) == survivors:
+            raise KeyboardInterrupt
+        renamed.append(target)
+        os.rename(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.record.os, "replace", replace)
+        with pytest.raises(KeyboardInterrupt):
+            write(records, tmp_path)
+    assert read_all(tmp_path) == records[:survivors]
+    leftovers = [path for path in tmp_path.rglob("*") if path.is_file() and path.suffix != ".json"]
+    assert len(leftovers) == 3 - survivors
+    write(records, tmp_path)
+    assert read_all(tmp_path) == records
+
+
+def test_nothing_is_renamed_before_all_contents_are_on_the_disk(tmp_path, monkeypatch):
+    events = []
+    fsync, replace = os.fsync, os.replace
+    monkeypatch.setattr(bench.record.os, "fsync", lambda handle: (events.append("fsync"), fsync(handle)))
+    monkeypatch.setattr(bench.record.os, "replace", lambda *names: (events.append("replace"), replace(*names)))
+    write([a_record(cell_id=f"{number:016x}") for number in range(2)], tmp_path)
+    assert events == ["fsync", "fsync", "replace", "replace"]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_number_that_is_none_is_not_written(tmp_path, value):
+    with pytest.raises(ValueError, match="JSON"):
+        write([a_record(), a_record(cell_id="f" * 16, step_time_median_ms=value)], tmp_path)
+    assert list(tmp_path.rglob("*")) == []
+
+
+def edited(**changes):
+    content = {**dataclasses.asdict(a_record(**FULL)), **changes}
+    return json.dumps({name: value for name, value in content.items() if value is not ...})
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "JSON"),
+        ("{", "JSON"),
+        ("\xff", "JSON"),
+        ("[]", "list"),
+        (edited(schema_version=SCHEMA_VERSION + 1), f"schema_version is {SCHEMA_VERSION + 1}"),
+        (edited(schema_version=SCHEMA_VERSION + 1, brand_new=1), f"schema_version is {SCHEMA_VERSION + 1}"),
+        (edited(schema_version="1"), "schema_version is '1'"),
+        (edited(schema_version=True), "schema_version is True"),
+        (edited(schema_version=...), "schema_version is None"),
+        (edited(brand_new=1), "unknown column 'brand_new'"),
+        (edited(device=...), "'device' is missing"),
+        (edited(batch_size="2"), "'batch_size' holds '2'"),
+        (edited(batch_size=2.0), "'batch_size' holds 2.0"),
+        (edited(batch_size=True), "'batch_size' holds True"),
+        (edited(batch_size=None), "'batch_size' holds None"),
+        (edited(git_dirty=0), "'git_dirty' holds 0"),
+        (edited(step_time_median_ms="fast"), "'step_time_median_ms' holds 'fast'"),
+        (edited(step_time_median_ms=math.nan), "NaN"),
+        (edited(epoch_time_s=math.inf), "Infinity"),
+        (edited(message=None), "'message' holds None"),
+        (edited(samples=[]), "'samples' holds []"),
+        (edited(status="fine"), "status is 'fine'"),
+        (edited(measure="guess"), "measure is 'guess'"),
+    ],
+)
+def test_an_edited_record_is_refused_in_one_sentence(tmp_path, text, reason):
+    path = tmp_path / "made_up" / "here" / "edited.json"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(text.encode("latin-1") if text == "\xff" else text.encode())
+    for reader in (lambda: read(path), lambda: read_all(tmp_path)):
+        with pytest.raises(RecordError) as error:
+            reader()
+        message = str(error.value)
+        assert message.startswith(f"{path}: ")
+        assert reason in message
+        assert "\n" not in message
+
+
+def test_whole_numbers_stand_for_real_ones_and_defaults_for_later_columns(tmp_path):
+    path = tmp_path / "edited.json"
+    path.write_text(edited(step_time_median_ms=2, pairing=..., samples=...))
+    record = read(path)
+    assert (record.step_time_median_ms, record.pairing, record.samples) == (2, "", {})
+
+
+def test_a_missing_file_is_an_unreadable_record(tmp_path):
+    with pytest.raises(RecordError, match=r"absent\.json"):
+        read(tmp_path / "absent.json")
+
+
+@pytest.mark.parametrize(
+    ("device", "folder"),
+    [
+        ("AMD EPYC, 2 threads", "amd-epyc-2-threads"),
+        ("NVIDIA H100 80GB HBM3", "nvidia-h100-80gb-hbm3"),
+        ("Intel(R) Xeon(R) CPU @ 2.20GHz, 8 threads", "intel-r-xeon-r-cpu-2-20ghz-8-threads"),
+        ("../..", "unknown"),
+        ("", "unknown"),
+    ],
+)
+def test_devices_have_folder_names(device, folder):
+    assert device_folder(device) == folder
+
+
+def test_arms_are_named_with_their_variant():
+    assert a_record(method="low_rank").arm == "low_rank"
+    assert a_record(method="low_rank", variant="linear").arm == "low_rank:linear"
+
+
+def test_a_record_needs_known_words():
+    with pytest.raises(RecordError, match=f"status is 'done'; allowed: {', '.join(STATUSES)}"):
+        a_record(status="done")
+    with pytest.raises(RecordError, match="measure is 'look'; allowed: run, predict"):
+        a_record(measure="look")
+
+
+def test_reading_records_needs_neither_torch_nor_hydra():
+    code = "import sys, bench.record; print({'torch', 'hydra', 'omegaconf'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
+
+
+def test_every_column_has_a_type_that_json_can_hold():
+    for field in dataclasses.fields(Record):
+        assert set(str(field.type).replace("[str, Any]", "").split(" | ")) <= {
+            "int",
+            "float",
+            "str",
+            "bool",
+            "dict",
+            "None",
+        }

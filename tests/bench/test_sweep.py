@@ -1,0 +1,277 @@
+"""Sweeps of small cells in real processes: what is recorded, what counts as done, what is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import statistics
+from pathlib import Path
+
+import pytest
+from small_cells import a_cell, run_bench, small
+
+import bench.sweep
+from bench.cell import Cell
+from bench.interleave import Outcome
+from bench.progress import SweepProgress
+from bench.provenance import provenance
+from bench.record import SCHEMA_VERSION, read_all
+from bench.sweep import Results
+from bench.workloads.encoder import PAPER_EXAMPLES_PER_EPOCH
+
+pytestmark = pytest.mark.usefixtures("cell_processes")
+
+
+def sweep(folder, pairs, *arguments):
+    return run_bench(folder, "experiment=fig1", *small(pairs, folder / "results"), *arguments)
+
+
+def records_in(folder):
+    return {(record.arm, record.batch_size): record for record in read_all(folder / "results")}
+
+
+def files_in(folder):
+    return {path: path.stat().st_mtime_ns for path in (folder / "results").rglob("*.json")}
+
+
+def edit(folder, changes, which=lambda content: True):  # noqa: ARG005
+    """Change columns of the record files for which ``which`` holds."""
+    for path in (folder / "results").rglob("*.json"):
+        content = json.loads(path.read_text())
+        if which(content):
+            path.write_text(json.dumps(content | changes))
+
+
+GRID = ("methods=[comera,lte,galore]", "batch_size=2,4")
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory, pairs, cell_processes):  # noqa: ARG001
+    """A folder in which the grid has been swept, and how that ended."""
+    folder = tmp_path_factory.mktemp("sweep")
+    return folder, sweep(folder, pairs, *GRID)
+
+
+@pytest.fixture
+def swept(first, tmp_path):
+    """A copy of that folder, to do as one likes with."""
+    return Path(shutil.copytree(first[0], tmp_path / "copy"))
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """The cells that would be measured from now on; nothing is."""
+    cells = []
+
+    def predict_cells(possible, data, parallel):  # noqa: ARG001 - as bench.interleave.predict_cells
+        cells.extend((cell.arm, cell.batch_size) for cell in possible)
+        return iter([Outcome(cell, "oom", "not measured in this test") for cell in possible])
+
+    monkeypatch.setattr(bench.sweep, "predict_cells", predict_cells)
+    return cells
+
+
+def test_every_cell_of_the_grid_is_recorded(first):
+    folder, ended = first
+    assert (ended.status, ended.output) == (0, "")
+    records = records_in(folder)
+    assert {cell: record.status for cell, record in records.items()} == {
+        ("comera", 2): "ok",
+        ("comera", 4): "ok",
+        ("galore", 2): "ok",
+        ("galore", 4): "ok",
+        ("lte", 2): "unsupported",
+        ("lte", 4): "unsupported",
+    }
+    for counter in range(1, 7):
+        assert f" {counter}/6 cells  fig1 batch " in ended.error
+    assert "Traceback" not in ended.error
+    assert "16 heads, and batch size 4 is no multiple" in records["lte", 4].message
+
+
+def test_a_record_says_what_was_measured_and_by_whom(first, pairs):
+    for record in read_all(first[0] / "results"):
+        cell = Cell.from_json(record.config_json)
+        assert record.cell_id == cell.cell_id(record.data_hash)
+        assert (record.arm, record.experiment, record.dataset) == (cell.arm, "fig1", pairs.name)
+        here = provenance()
+        assert (record.code_id, record.device, record.threads) == (here.code_id, here.device, 1)
+        assert (record.git_commit, record.library_versions) == (here.git_commit, here.library_versions)
+
+
+def test_times_follow_from_the_samples(first):
+    for record in read_all(first[0] / "results"):
+        if record.status != "ok":
+            continue
+        blocks = record.samples["blocks"]
+        times = [ms for block in blocks for ms in block["ms"]]
+        assert record.steps_measured == len(times) > 0
+        assert record.step_time_median_ms == statistics.median(times)
+        assert min(times) <= record.step_time_p20_ms <= record.step_time_median_ms <= record.step_time_p80_ms
+        calibrations = [block["calibration_ms"] for block in blocks]
+        assert record.calibration_drift == pytest.approx(max(calibrations) / min(calibrations) - 1)
+        per_step = statistics.fmean(times)
+        if record.arm == "galore":
+            assert record.rare_period_steps == 200
+            per_step += record.rare_time_ms / 200
+        assert record.epoch_time_s == pytest.approx(per_step / 1e3 * PAPER_EXAMPLES_PER_EPOCH / record.batch_size)
+
+
+def test_memory_adds_up_and_says_for_which_device(first):
+    for record in read_all(first[0] / "results"):
+        if record.status == "ok":
+            parts = ("parameters", "gradients", "optimizer", "activations", "temporaries")
+            total = sum(getattr(record, f"predicted_{part}_mib") for part in parts)
+            assert record.peak_memory_predicted_mib == pytest.approx(total)
+            assert record.predicted_for == "cpu"
+            assert min(record.flops_per_step, record.parameters, record.stored_mib, record.saved_for_backward_mib) > 0
+        else:
+            assert (record.peak_memory_predicted_mib, record.predicted_for) == (None, "")
+
+
+def test_arms_of_one_job_share_a_pairing(first):
+    records = records_in(first[0])
+    pairings = [{records[arm, batch].pairing for arm in ("comera", "galore")} for batch in (2, 4)]
+    assert [len(pairing) for pairing in pairings] == [1, 1]
+    assert pairings[0] != pairings[1]
+    assert "" not in pairings[0] | pairings[1]
+    assert records["lte", 2].pairing == ""
+
+
+def test_rare_events_are_timed_once_per_device(first):
+    """GaLore's SVD works on the gradients of the weights, which are as large at any batch size."""
+    small_batch, large_batch = (records_in(first[0])["galore", batch] for batch in (2, 4))
+    assert small_batch.samples["rare"] == {"svd": [small_batch.rare_time_ms]}
+    assert "rare" not in large_batch.samples
+    assert large_batch.rare_time_ms == small_batch.rare_time_ms > 0
+
+
+def test_what_is_done_is_not_measured_again(first, pairs, asked):
+    folder, _ = first
+    before = files_in(folder)
+    again = sweep(folder, pairs, *GRID)
+    assert again.status == 0
+    assert again.error.count("done before") == 6
+    assert files_in(folder) == before
+    assert asked == []
+
+
+def test_only_what_is_new_is_measured(swept, pairs, asked):
+    sweep(swept, pairs, "methods=[dense,comera]", "batch_size=2,8", "reuse=exact")
+    assert sorted(asked) == [("comera", 8), ("dense", 2), ("dense", 8)]
+
+
+@pytest.mark.parametrize("column", ["code_id", "torch_version", "library_versions"])
+def test_older_code_counts_as_done_only_if_that_is_wanted(swept, pairs, asked, column):
+    edit(swept, {column: "earlier"})
+    sweep(swept, pairs, "methods=[comera,galore]", "batch_size=2", "reuse=config")
+    assert asked == []
+    sweep(swept, pairs, "methods=[comera,galore]", "batch_size=2", "reuse=exact")
+    assert sorted(asked) == [("comera", 2), ("galore", 2)]
+
+
+@pytest.mark.parametrize(
+    ("status", "again"),
+    [("ok", 0), ("oom", 0), ("timeout", 0), ("diverged", 0), ("unsupported", 0), ("error", 1)],
+)
+def test_errors_are_tried_again_and_answers_are_not(swept, pairs, asked, status, again):
+    edit(swept, {"status": status})
+    sweep(swept, pairs, "methods=[comera]", "batch_size=2")
+    assert len(asked) == again
+
+
+def test_never_means_never(swept, pairs):
+    before, records = files_in(swept), records_in(swept)
+    assert sweep(swept, pairs, "methods=[galore]", "batch_size=2,4", "reuse=never").status == 0
+    changed = {path for path, written in files_in(swept).items() if written != before[path]}
+    assert len(changed) == 2
+    after = records_in(swept)
+    assert "rare" in after["galore", 2].samples  # the rare events too, once for the sweep
+    assert "rare" not in after["galore", 4].samples
+    assert after["galore", 2].rare_time_ms != records["galore", 2].rare_time_ms
+    assert after["galore", 2].pairing == ""  # it was alone this time
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"schema_version": SCHEMA_VERSION + 1}, f"schema_version is {SCHEMA_VERSION + 1}, this program reads up to"),
+        ({"batch_size": "two"}, "column 'batch_size' holds 'two'"),
+    ],
+)
+@pytest.mark.parametrize("reuse", ["exact", "never"])
+def test_an_unreadable_record_beside_the_cells_stops_the_sweep_before_it_starts(
+    swept, pairs, asked, changes, reason, reuse
+):
+    edit(swept, changes, lambda content: content["method"] == "lte" and content["batch_size"] == 4)
+    before = files_in(swept)
+    ended = sweep(swept, pairs, "methods=[dense]", "batch_size=16,2", f"reuse={reuse}")
+    assert ended.status == 2
+    assert ended.error.startswith(f"error: {swept}")
+    assert reason in ended.error
+    assert ended.error.count("\n") == 1
+    assert asked == []
+    assert files_in(swept) == before
+
+
+def test_unsupported_cells_are_recorded_with_the_reason_and_start_no_process(tmp_path, pairs, asked):
+    ended = sweep(
+        tmp_path, pairs, "methods=[comera]", "precision=fp8,tf32", "cuda_graph=true,false", "compile=true,false"
+    )
+    assert ended.status == 0
+    assert asked == []
+    records = read_all(tmp_path / "results")
+    assert len(records) == 2 * 2 * 2
+    assert {record.status for record in records} == {"unsupported"}
+    for record in records:
+        toggle = next((name for name in ("cuda_graph", "compile") if getattr(record, name)), None)
+        assert record.message.startswith(f"{toggle}=true" if toggle else f"precision={record.precision}")
+
+
+def test_a_cell_that_fails_is_recorded_with_its_message(tmp_path, pairs):
+    """Alone in its job, so that nothing is left to be timed."""
+    ended = sweep(tmp_path, pairs, "methods=[dense]", "batch_size=1000")
+    assert ended.status == 0
+    [record] = read_all(tmp_path / "results")
+    assert (record.status, record.step_time_median_ms) == ("error", None)
+    assert record.message == "ValueError: batch_size is 1000; allowed: 1 to the 240 training rows"
+    assert f"1/1 cells  fig1 batch 1000 on cpu  dense  error: {record.message}" in ended.error
+
+
+def test_predictions_need_no_device_and_generated_data_is_called_so(tmp_path, pairs):
+    arguments = ("device=cpu,cuda", "methods=[dense]", "batch_size=4", "data_folder=null", "dataset=synthetic")
+    ended = run_bench(tmp_path, "experiment=fig1_memory", *small(pairs, tmp_path / "results"), *arguments)
+    assert ended.status == 0
+    records = {record.predicted_for: record for record in read_all(tmp_path / "results")}
+    assert set(records) == {"cpu", "cuda"}
+    for record in records.values():
+        assert (record.dataset, record.measure, record.samples) == ("synthetic", "predict", {})
+        assert (record.step_time_median_ms, record.epoch_time_s) == (None, None)
+    assert records["cpu"].saved_for_backward_mib > records["cuda"].saved_for_backward_mib  # dropout masks
+
+
+def test_rare_times_of_other_code_or_another_arm_are_not_taken(swept):
+    record = records_in(swept)["galore", 2]
+    cell = Cell.from_json(record.config_json)
+    results = Results(swept / "results", "exact")
+    assert results.rare_times(cell).rare_time_ms == record.rare_time_ms
+    assert results.rare_times(a_cell(experiment="fig1", method="galore", settings={"rank": 4})) is None
+    assert Results(swept / "results", "never").rare_times(cell) is None
+    edit(swept, {"code_id": "earlier"})
+    assert results.rare_times(cell) is None
+
+
+def test_progress_never_runs_over(capsys):
+    cells = [a_cell(), a_cell(batch_size=64), a_cell(measure="predict", timing_settings={})]
+    progress = SweepProgress(cells)
+    for _ in range(5):
+        progress.advance(cells[0], 0.3)
+    assert progress._bar.tasks[0].completed == pytest.approx(progress._weights[cells[0].to_json()])
+    for cell in cells:
+        progress.finish(cell, "ok: [done]")
+    assert progress._bar.finished
+    progress.close()
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split("]")[1].split("  ")[0].strip() for line in lines] == ["1/3 cells", "2/3 cells", "3/3 cells"]
+    assert "made_up batch 64 on cpu  dense  ok: [done]" in lines[1]
+    assert "for cpu" in lines[2]

@@ -1,0 +1,238 @@
+"""Timing: what is timed, what is left out, and what stops it. Time here is counted, not measured."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from multiprocessing import Pipe
+from types import SimpleNamespace
+from unittest import mock
+
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from small_cells import a_cell
+from tiny import one_thread  # noqa: F401
+
+import bench.timing
+import bench.worker
+from bench.config import Data
+from bench.timing import Diverged, StepTimer
+from bench.worker import first_line, status_of, time_cell
+
+USUAL_MS, RARE_MS = 1, 100
+
+
+class Clock:
+    """A clock that work moves on."""
+
+    ms = 0.0
+
+    def perf_counter(self):
+        return self.ms / 1e3
+
+
+@pytest.fixture
+def clock():
+    with counted_time() as clock:
+        yield clock
+
+
+@contextlib.contextmanager
+def counted_time():
+    clock = Clock()
+    with mock.patch.multiple(bench.timing, time=clock, CALIBRATION_WIDTH=8):
+        yield clock
+
+
+class CountedStep:
+    """A step that takes 1 ms, and 100 more when a rare event falls due in it."""
+
+    device = torch.device("cpu")
+    model, optimizer = object(), object()
+
+    def __init__(self, clock, events=(), losses=None):
+        self.clock, self.events, self.losses = clock, events, losses or {}
+        self.number, self.batches, self.gradients = 0, [], 0
+
+    def __call__(self, batch):
+        self.batches.append(batch)
+        self.clock.ms += USUAL_MS
+        for event in self.events:
+            if self.number % event.period_steps == event.offset_steps:
+                self.clock.ms += RARE_MS
+        loss = self.losses.get(self.number, 1.0)
+        self.number += 1
+        return torch.tensor(loss)
+
+    def forward_backward(self, batch):
+        self.batches.append(batch)
+        self.gradients += 1
+        self.clock.ms += 7
+        return torch.tensor(1.0)
+
+
+def rare(clock, name, period, offset, ms=RARE_MS):
+    calls = []
+
+    def run(model, optimizer):
+        calls.append((model, optimizer))
+        clock.ms += ms
+
+    return SimpleNamespace(name=name, period_steps=period, offset_steps=offset, run=run, calls=calls)
+
+
+def a_timer(clock, events=(), losses=None, batches=("a", "b", "c")):
+    return StepTimer(CountedStep(clock, events, losses), batches, events)
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    st.lists(st.tuples(st.integers(2, 9), st.integers(0, 8)), max_size=2),
+    st.lists(st.integers(1, 12), min_size=1, max_size=3),
+)
+def test_steps_with_a_rare_event_are_run_but_not_timed(periods, blocks):
+    periods = [(period, offset % period) for period, offset in periods]
+    lone = {number for number in range(90) if all(number % period != offset for period, offset in periods)}
+    assume(lone)  # two events of period 2 can fill all steps
+    with counted_time() as clock:
+        events = [rare(clock, str(index), *pair) for index, pair in enumerate(periods)]
+        timer = a_timer(clock, events)
+        for steps in blocks:
+            assert timer.block(steps)["ms"] == pytest.approx([USUAL_MS] * steps)
+    assert len([number for number in lone if number < timer.step.number]) == sum(blocks)
+    assert not any(event.calls for event in events)
+
+
+def test_steps_go_through_the_batches_in_turn(clock):
+    timer = a_timer(clock)
+    timer.warm_up(2)
+    timer.block(3)
+    timer.block(2)
+    assert timer.step.batches == ["a", "b", "c", "a", "b", "c", "a"]
+
+
+def test_a_block_tells_its_calibration(clock, monkeypatch):
+    durations = iter([9, 3, 4, 5, 6])
+
+    def product(first, second):
+        assert first.shape == second.shape == (bench.timing.CALIBRATION_WIDTH,) * 2
+        clock.ms += next(durations)
+
+    monkeypatch.setattr(bench.timing.torch, "mm", product)
+    block = a_timer(clock).block(1)
+    assert block["calibration_ms"] == pytest.approx(3)  # the quickest of five
+    assert set(block) == {"ms", "calibration_ms"}
+
+
+def test_warm_up_tells_how_long_its_last_step_took(clock):
+    events = [rare(clock, "first", 50, 0)]
+    assert a_timer(clock, events).warm_up(1) == pytest.approx(USUAL_MS + RARE_MS)
+    assert a_timer(clock, events).warm_up(2) == pytest.approx(USUAL_MS)
+
+
+def test_every_rare_event_is_timed_on_fresh_gradients(clock):
+    events = [rare(clock, "one", 5, 0, ms=20), rare(clock, "two", 7, 6, ms=30)]
+    timer = a_timer(clock, events)
+    assert timer.rare() == pytest.approx({"one": 20, "two": 30})
+    assert timer.step.gradients == 2
+    assert [event.calls for event in events] == [[(CountedStep.model, CountedStep.optimizer)]] * 2
+    assert timer.step.number == 0
+    assert a_timer(clock).rare() == {}
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf])
+def test_a_loss_that_is_no_number_stops_the_arm(clock, loss):
+    timer = a_timer(clock, losses=dict.fromkeys(range(3, 100), loss))
+    timer.warm_up(2)
+    with pytest.raises(Diverged, match=f"the loss is {loss} after step 4"):
+        timer.block(3)
+    with pytest.raises(Diverged, match=f"the loss is {loss} after step 0"):
+        a_timer(clock, losses={0: loss}).warm_up(1)
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (Diverged("the loss is nan"), "diverged"),
+        (MemoryError(), "oom"),
+        (torch.OutOfMemoryError("CUDA out of memory"), "oom"),
+        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"), "oom"),
+        (RuntimeError("shapes do not match"), "error"),
+        (ValueError(), "error"),
+    ],
+)
+def test_an_exception_amounts_to_a_status(error, status):
+    assert status_of(error) == status
+    assert first_line(error).startswith(type(error).__name__)
+
+
+def test_messages_are_one_line_of_bounded_length():
+    assert first_line(ValueError("one\ntwo")) == "ValueError: one"
+    assert first_line(ValueError("")) == "ValueError: no message"
+    assert len(first_line(ValueError("x" * 1000))) == 300
+
+
+@pytest.fixture
+def answers(pairs, monkeypatch):
+    """What the worker answers for a cell to some requests, all in this process."""
+    monkeypatch.setattr(bench.worker, "steady_allocator", lambda: None)
+
+    def ask(cell, *requests):
+        ours, theirs = Pipe()
+        for request in (*requests, ("finish", None)):
+            ours.send(request)
+        time_cell(theirs, cell, Data(data_folder=str(pairs)))
+        theirs.close()
+        received = []
+        while True:
+            try:
+                received.append(ours.recv())
+            except (EOFError, ConnectionResetError):
+                return received
+
+    return ask
+
+
+def test_an_arm_answers_blocks_and_rare_events(answers):
+    cell = a_cell(method="galore", settings={"rank": 8, "update_gap": 3})
+    [(word, ready), block, rare] = answers(cell, ("block", 5), ("rare", None))
+    assert word == "ready"
+    assert set(ready) == {"parameters", "stored_mib", "rare_periods", "step_ms"}
+    assert ready["rare_periods"] == {"svd": 3}
+    assert block[0] == "block"
+    assert len(block[1]["ms"]) == 5
+    assert rare[0] == "rare"
+    assert list(rare[1]) == ["svd"]
+
+
+def test_what_falls_due_on_every_step_is_part_of_the_step(answers):
+    """Leaving out the steps on which it is due would leave none."""
+    cell = a_cell(method="lte", batch_size=4, settings={"heads": 4, "rank": 2, "merge_every": 1})
+    [(_, ready), (_, block), (_, rare)] = answers(cell, ("block", 2), ("rare", None))
+    assert ready["rare_periods"] == {}
+    assert len(block["ms"]) == 2
+    assert rare == {}
+
+
+@pytest.mark.parametrize(
+    ("changes", "status", "reason"),
+    [
+        ({"settings": {"lr": 1e30}}, "diverged", "Diverged: the loss is nan after step 1"),
+        ({"method": "lte", "batch_size": 3}, "error", "ValueError: LTE got an input of shape"),
+        ({"batch_size": 1000}, "error", "ValueError: batch_size is 1000; allowed: 1 to the 240 training rows"),
+    ],
+)
+def test_an_arm_that_fails_answers_why(answers, changes, status, reason):
+    [(word, (given, message))] = answers(a_cell(**changes), ("block", 1))
+    assert (word, given) == ("failed", status)
+    assert message.startswith(reason)
+
+
+def test_an_arm_ends_quietly_when_its_coordinator_is_gone(pairs, monkeypatch, capfd):
+    monkeypatch.setattr(bench.worker, "steady_allocator", lambda: None)
+    ours, theirs = Pipe()
+    ours.close()
+    time_cell(theirs, a_cell(), Data(data_folder=str(pairs)))
+    assert capfd.readouterr().err == ""
