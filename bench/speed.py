@@ -1,7 +1,8 @@
 """Speed ratios of the tensorized layer and step, from rounds interleaved in one run: ``python -m bench speed``.
 
 Prints each ratio with its interval beside the bound that the project sets itself. A benchmark, not a test: machines
-differ and are noisy, so nothing here passes or fails.
+differ and are noisy, so nothing here passes or fails; a wide interval says that something else was running. The C
+library's allocator keeps freed memory, as in every cell of the bench.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from bench.record import COLUMNS, read_all
 
 pytestmark = pytest.mark.usefixtures("cell_processes")
 
-PREDICTED = ("experiment=fig1_memory", "methods=[dense,low_rank]", "batch_size=1,2,4,8,16", "parallel=1")
+PREDICTED = ("experiment=fig1_memory", "methods=[dense,low_rank]", "batch_size=1,2,4,8", "parallel=1")
 TIMED = ("experiment=fig1", "methods=[comera,dense]", "batch_size=2,4")
 
 #: Columns that differ from one measurement of a cell to the next.
@@ -109,22 +109,25 @@ def undisturbed(tmp_path_factory, pairs, cell_processes):  # noqa: ARG001
 
 def test_predictions_killed_at_random_moments(tmp_path, pairs, undisturbed):
     moments = random.Random(2)
-    for new_records, whole_group in ((0, True), (moments.randint(1, 3), True), (moments.randint(1, 3), False)):
+    for new_records in (0, moments.randint(1, 4)):
         running = Sweep(tmp_path, pairs, PREDICTED)
         running.wait_for(new_records)
         time.sleep(moments.uniform(0.0, 0.4) if new_records else moments.uniform(0.5, 4.0))
-        running.kill(whole_group)
+        running.kill(whole_group=True)
         assert all(record.status == "ok" for record in read_all(tmp_path / "results"))
     kept = len(read_all(tmp_path / "results"))
-    assert 2 <= kept <= 10
+    assert 1 <= kept <= 8
     assert sweep(tmp_path, pairs, PREDICTED).error.count("done before") == kept
     whole = records_by_file(undisturbed / "predicted", but=["recorded_at"])
-    assert len(whole) == 10
+    assert len(whole) == 8
     assert records_by_file(tmp_path, but=["recorded_at"]) == whole
 
 
 def test_timing_killed_at_a_random_moment(tmp_path, pairs, undisturbed):
-    """The first job is kept, the second is measured anew, all arms of it together."""
+    """The first job is kept, the second is measured anew, all arms of it together.
+
+    Here the coordinator dies alone; its workers notice.
+    """
     running = Sweep(tmp_path, pairs, TIMED)
     running.wait_for(2)
     time.sleep(random.Random(3).uniform(0.0, 0.8))
