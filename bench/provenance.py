@@ -63,9 +63,9 @@ def code_id(root: Path = ROOT) -> str:
     return digest.hexdigest()[:16]
 
 
-def device_name() -> str:
-    """What this machine's training device is called: the GPU, or the processor with its thread count."""
-    if torch.cuda.is_available():
+def device_name(on_cpu: bool = False) -> str:
+    """What this machine's training device is called: the GPU where there is one, or the processor with its threads."""
+    if torch.cuda.is_available() and not on_cpu:
         return torch.cuda.get_device_name()
     name = platform.processor() or platform.machine()
     try:
@@ -76,8 +76,8 @@ def device_name() -> str:
     return f"{name}, {torch.get_num_threads()} threads"
 
 
-def _driver() -> str:
-    if not torch.cuda.is_available():
+def _driver(on_cpu: bool) -> str:
+    if on_cpu or not torch.cuda.is_available():
         return ""
     command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     try:
@@ -103,8 +103,8 @@ def _version(library: str) -> str | None:
 
 
 @functools.cache
-def provenance() -> Provenance:
-    """Who measures, found out once per process.
+def provenance(on_cpu: bool = False) -> Provenance:
+    """Who measures, found out once per process; ``on_cpu`` for what runs on the processor of a machine with a GPU.
 
     The commit is git's, or that of ``BENCH_COMMIT`` for an exported tree, or the word "unversioned"; never blank.
     """
@@ -114,8 +114,8 @@ def provenance() -> Provenance:
     changes = _git("status", "--porcelain", "--untracked-files=no", "--", *MEASURING_CODE) if commit else None
     return Provenance(
         code_id=code_id(),
-        device=device_name(),
-        driver=_driver(),
+        device=device_name(on_cpu),
+        driver=_driver(on_cpu),
         threads=torch.get_num_threads(),
         torch_version=torch.__version__,
         library_versions=", ".join(version for name in LIBRARIES if (version := _version(name))),

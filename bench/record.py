@@ -151,6 +151,7 @@ def write(records: Iterable[Record], root: Path) -> list[Path]:
         target.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=".", suffix=".partial")
         with os.fdopen(handle, "w", encoding="utf-8") as file:
+            os.fchmod(file.fileno(), 0o644)
             file.write(f"{text}\n")
             file.flush()
             os.fsync(file.fileno())

@@ -29,7 +29,7 @@ from bench.interleave import Outcome, predict_cells, time_cells
 from bench.methods import ConfigError, build
 from bench.mistakes import reworded, stop_with
 from bench.progress import SweepProgress
-from bench.provenance import provenance
+from bench.provenance import Provenance, provenance
 from bench.record import Record, RecordError, device_folder, read, write
 from bench.step import precision_unsupported
 
@@ -100,7 +100,7 @@ class Results:
             read(path)
 
     def _path(self, cell: Cell, data_hash: str) -> Path:
-        return self.root / cell.experiment / device_folder(provenance().device) / f"{cell.cell_id(data_hash)}.json"
+        return self.root / cell.experiment / device_folder(_where(cell).device) / f"{cell.cell_id(data_hash)}.json"
 
     def is_done(self, cell: Cell, data_hash: str) -> bool:
         """Whether a record answers this cell under the reuse rule.
@@ -130,6 +130,11 @@ class Results:
             if dataclasses.replace(other, batch_size=cell.batch_size) == cell:
                 return record
         return None
+
+
+def _where(cell: Cell) -> Provenance:
+    """Who measures this cell. A prediction stands with the machine's main device, whose figure it belongs to."""
+    return provenance(on_cpu=cell.measure == "run" and cell.device == "cpu")
 
 
 def _is_of_this_code(record: Record) -> bool:
@@ -182,7 +187,7 @@ def _to_record(outcome: Outcome, job: Job, results: Results) -> Record:
     periods = known.pop("rare_periods", {})
     known.pop("step_ms", None)
     samples = known.get("samples", {})
-    columns = {**known, **_time_columns(samples), **dataclasses.asdict(provenance())}
+    columns = {**known, **_time_columns(samples), **dataclasses.asdict(_where(cell))}
     if periods and outcome.status == "ok":
         columns |= _rare_columns(samples, periods, results.rare_times(cell))
     if cell.measure == "predict" or columns.get("peak_memory_predicted_mib") is not None:

@@ -128,3 +128,12 @@ def test_provenance_fills_its_columns():
     assert "peft " in record.library_versions
     assert "galore-torch " in record.library_versions
     assert "\n" not in record.device
+
+
+def test_what_runs_on_the_processor_of_a_machine_with_a_gpu_is_not_recorded_as_the_gpus(monkeypatch):
+    monkeypatch.setattr(bench.provenance.torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(bench.provenance.torch.cuda, "get_device_name", lambda: "Made-up GPU")
+    assert fresh_provenance().device == "Made-up GPU"
+    on_cpu = fresh_provenance(on_cpu=True)
+    assert "Made-up GPU" not in on_cpu.device
+    assert on_cpu.driver == ""
