@@ -55,7 +55,7 @@ class TensorTrainLayer(nn.Module):
 
     def _load_chain(self, cores: Sequence[torch.Tensor]) -> None:
         with torch.no_grad():
-            self.packed_cores.copy_(pack_cores(cores))
+            self.packed_cores.copy_(pack_cores(cores, self.shape))
             self.diagonals.fill_(1.0)
 
     def cores(self) -> list[torch.Tensor]:
@@ -114,7 +114,7 @@ class TensorTrainLayer(nn.Module):
             bond.index_select(0, keep) for bond, keep in zip(self.diagonals.split(self.shape.ranks), kept, strict=True)
         ]
         self.shape = self._with_ranks([indices.numel() for indices in kept])
-        for name, value in (("packed_cores", pack_cores(cores)), ("diagonals", torch.cat(bonds))):
+        for name, value in (("packed_cores", pack_cores(cores, self.shape)), ("diagonals", torch.cat(bonds))):
             setattr(self, name, nn.Parameter(value, requires_grad=getattr(self, name).requires_grad))
         return self.shape.ranks
 
@@ -205,7 +205,7 @@ class TTLinear(TensorTrainLayer):
                 f"input has {input.shape[-1]} features in its last dimension; expected {self.in_features}."
             )
         if self.merged_halves is None:
-            [halves] = merge_cores([self.packed_cores], [self.diagonals], self.shape, self.threshold)
+            [halves] = merge_cores([self.packed_cores], [self.diagonals], [self.shape], self.threshold)
         else:
             halves = self.merged_halves
         return two_half_linear(input, *halves, self.bias)

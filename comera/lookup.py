@@ -23,7 +23,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from comera.rank_control import THRESHOLD, effective_diagonals
-from comera.tensor_train import TTMShape, unpack_cores
+from comera.tensor_train import TTMShape, pack_cores, unpack_cores
 
 Variant = Literal["optimized", "plain"]
 VARIANTS: tuple[Variant, ...] = ("optimized", "plain")
@@ -67,27 +67,25 @@ def _merge_half_gradients(grad: torch.Tensor, cores: Sequence[torch.Tensor]) -> 
     return [grad.reshape(cores[0].shape), *reversed(gradients)]
 
 
-def _row_slices(cores: Sequence[torch.Tensor], modes_U: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Per core, the slice that each row needs: (U, R[i-1], c[i], R[i])."""
-    return [core.transpose(0, 1).index_select(0, mode_U) for core, mode_U in zip(cores, modes_U, strict=True)]
-
-
-def _slice_products(slices: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Products of the first slices of each row: (U, first rank · columns so far, rank)."""
-    partials = [slices[0].flatten(1, 2)]
-    for piece in slices[1:]:
-        product = torch.bmm(partials[-1], piece.flatten(2))
-        partials.append(product.view(product.shape[0], product.shape[1] * piece.shape[2], piece.shape[3]))
-    return partials
-
-
 class _Half:
     """One half of the modes, and the slice (first rank, Πc, last rank) of it that each of U rows needs.
 
     Few rows multiply their slices of the cores; many rows gather from the merged half.
+
+    Args:
+        cores: of this half, scaled.
+        row_modes: its row modes.
+        tuples_U: the part of each row number that belongs to this half.
+        products: what an earlier half of the same arguments formed, its ``products``; formed if empty.
     """
 
-    def __init__(self, cores: Sequence[torch.Tensor], row_modes: Sequence[int], tuples_U: torch.Tensor) -> None:
+    def __init__(
+        self,
+        cores: Sequence[torch.Tensor],
+        row_modes: Sequence[int],
+        tuples_U: torch.Tensor,
+        products: Sequence[torch.Tensor] = (),
+    ) -> None:
         self.cores = cores
         self.tuples_U = tuples_U
         self.rows = math.prod(row_modes)
@@ -98,49 +96,71 @@ class _Half:
             for size in reversed(row_modes):
                 self.modes_U.insert(0, remaining.remainder(size))
                 remaining = torch.div(remaining, size, rounding_mode="floor")
+        #: Few rows: products of the first two, three, … slices of each, (U, first rank · columns so far, rank). Many:
+        #: the merged half. Small either way, and worth keeping for backward.
+        self.products = list(products) or (self._slice_products() if self.few else [_merge_half(cores)])
+
+    def _row_slice(self, place: int) -> torch.Tensor:
+        """The slice of one core that each row needs: (U, R[i-1], c[i], R[i])."""
+        return self.cores[place].transpose(0, 1).index_select(0, self.modes_U[place])
+
+    def _slice_products(self) -> list[torch.Tensor]:
+        product = self._row_slice(0).flatten(1, 2)
+        products = []
+        for place in range(1, len(self.cores)):
+            piece = self._row_slice(place)
+            product = torch.bmm(product, piece.flatten(2)).view(
+                len(piece), product.shape[1] * piece.shape[2], piece.shape[3]
+            )
+            products.append(product)
+        return products
 
     def slices(self) -> torch.Tensor:
         """(U, first rank, Πc, last rank)."""
         if not self.few:
-            return _merge_half(self.cores).transpose(0, 1).index_select(0, self.tuples_U)
-        product = _slice_products(_row_slices(self.cores, self.modes_U))[-1]
+            return self.products[0].transpose(0, 1).index_select(0, self.tuples_U)
+        product = self.products[-1] if self.products else self._row_slice(0)
         columns = math.prod(core.shape[2] for core in self.cores)
-        return product.view(product.shape[0], self.cores[0].shape[0], columns, product.shape[2])
+        return product.view(len(product), self.cores[0].shape[0], columns, self.cores[-1].shape[3])
 
     def core_gradients(self, grad: torch.Tensor) -> list[torch.Tensor]:
         """Gradients of the cores, in order, from the gradient of :meth:`slices`."""
         if not self.few:
             merged = grad.new_zeros(self.rows, *grad.shape[1:]).index_add_(0, self.tuples_U, grad)
             return _merge_half_gradients(merged.transpose(0, 1).contiguous(), self.cores)
-        slices = _row_slices(self.cores, self.modes_U)
-        partials = _slice_products(slices)
         gradients: list[torch.Tensor] = []
-        for i in range(len(slices) - 1, -1, -1):
-            piece, core = slices[i], self.cores[i]
-            own = grad
-            if i > 0:
-                grad = grad.reshape(grad.shape[0], partials[i - 1].shape[1], piece.shape[2] * piece.shape[3])
-                own = torch.bmm(partials[i - 1].transpose(1, 2), grad)
+        for place in range(len(self.cores) - 1, -1, -1):
+            core, own = self.cores[place], grad
+            if place > 0:
+                piece = self._row_slice(place)
+                before = self.products[place - 2] if place > 1 else self._row_slice(0).flatten(1, 2)
+                grad = grad.reshape(grad.shape[0], before.shape[1], piece.shape[2] * piece.shape[3])
+                own = torch.bmm(before.transpose(1, 2), grad)
                 grad = torch.bmm(grad, piece.flatten(2).transpose(1, 2))
             total = core.new_zeros(core.shape[1], core.shape[0], core.shape[2], core.shape[3])
-            gradients.insert(0, total.index_add_(0, self.modes_U[i], own.reshape(piece.shape)).transpose(0, 1))
+            total.index_add_(0, self.modes_U[place], own.reshape(len(own), *total.shape[1:]))
+            gradients.insert(0, total.transpose(0, 1))
         return gradients
 
 
 class _OptimizedLookup(torch.autograd.Function):
-    """Rows (T, D). Saves the indices and the parameters; halves and slices are formed again in backward."""
+    """Rows (T, D). Saves the indices, the parameters and the small products of each half, not what is taken per row."""
 
     @staticmethod
     def _halves(
-        packed: torch.Tensor, effective: torch.Tensor, rows_U: torch.Tensor, shape: TTMShape
+        packed: torch.Tensor,
+        effective: torch.Tensor,
+        rows_U: torch.Tensor,
+        shape: TTMShape,
+        products: tuple[Sequence[torch.Tensor], Sequence[torch.Tensor]] = ((), ()),
     ) -> tuple[list[torch.Tensor], _Half, _Half]:
         plain = unpack_cores(packed, shape)
         bonds = effective.split(shape.ranks)
         cores = [plain[0], *(bond[:, None, None, None] * core for bond, core in zip(bonds, plain[1:], strict=True))]
         left_modes, right_modes = shape.row_modes[: shape.half], shape.row_modes[shape.half :]
         right_rows = math.prod(right_modes)
-        left = _Half(cores[: shape.half], left_modes, torch.div(rows_U, right_rows, rounding_mode="floor"))
-        right = _Half(cores[shape.half :], right_modes, rows_U.remainder(right_rows))
+        left = _Half(cores[: shape.half], left_modes, torch.div(rows_U, right_rows, rounding_mode="floor"), products[0])
+        right = _Half(cores[shape.half :], right_modes, rows_U.remainder(right_rows), products[1])
         return plain, left, right
 
     @staticmethod
@@ -159,8 +179,8 @@ class _OptimizedLookup(torch.autograd.Function):
         table_UD = torch.bmm(left.slices().squeeze(1), right.slices().squeeze(3)).flatten(1)
         if padding_idx is not None:
             table_UD.masked_fill_((rows_U == padding_idx).unsqueeze(1), 0)
-        ctx.save_for_backward(rows_U, inverse_T, packed, effective)
-        ctx.shape, ctx.padding_idx = shape, padding_idx
+        ctx.save_for_backward(rows_U, inverse_T, packed, effective, *left.products, *right.products)
+        ctx.shape, ctx.padding_idx, ctx.left_products = shape, padding_idx, len(left.products)
         return table_UD.index_select(0, inverse_T)
 
     @staticmethod
@@ -175,8 +195,10 @@ class _OptimizedLookup(torch.autograd.Function):
     @staticmethod
     def _gradients(ctx: Any, grad_TD: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         shape: TTMShape = ctx.shape
-        rows_U, inverse_T, packed, effective = ctx.saved_tensors
-        plain, left, right = _OptimizedLookup._halves(packed, effective, rows_U, shape)
+        rows_U, inverse_T, packed, effective, *kept = ctx.saved_tensors
+        kept = [product.to(packed.dtype) for product in kept]  # autocast may have formed them in its own type
+        products = kept[: ctx.left_products], kept[ctx.left_products :]
+        plain, left, right = _OptimizedLookup._halves(packed, effective, rows_U, shape, products)
         left_UCR, right_URE = left.slices().squeeze(1), right.slices().squeeze(3)
         grad_UD = grad_TD.new_zeros(rows_U.shape[0], shape.embedding_dim).index_add_(0, inverse_T, grad_TD)
         if ctx.padding_idx is not None:
@@ -186,11 +208,11 @@ class _OptimizedLookup(torch.autograd.Function):
             *left.core_gradients(torch.bmm(grad_UCE, right_URE.transpose(1, 2)).unsqueeze(1)),
             *right.core_gradients(torch.bmm(left_UCR.transpose(1, 2), grad_UCE).unsqueeze(3)),
         ]
-        core_grads, bond_grads = [scaled_grads[0].reshape(-1)], []
+        bond_grads, core_grads = [], [scaled_grads[0]]
         for grad, core, bond in zip(scaled_grads[1:], plain[1:], effective.split(shape.ranks), strict=True):
             bond_grads.append((grad * core).sum((1, 2, 3)))
-            core_grads.append((bond[:, None, None, None] * grad).reshape(-1))
-        return None, torch.cat(core_grads), torch.cat(bond_grads) * (effective != 0), None, None, None
+            core_grads.append(bond[:, None, None, None] * grad)
+        return None, pack_cores(core_grads, shape), torch.cat(bond_grads) * (effective != 0), None, None, None
 
 
 def _plain_rows(

@@ -62,6 +62,40 @@ class _SquaredNorm(torch.autograd.Function):
         return tuple(torch._foreach_mul(ctx.saved_tensors, 2 * gradient))
 
 
+class _Surrogate(torch.autograd.Function):
+    """Ŝ of all layers at once: Σ over cores of fraction · norm of the bond before · norm of the bond behind.
+
+    ``bond_of_entry`` numbers the bond of every diagonal entry; the number after the last bond stands for the ends of
+    the chains, whose norm is 1. One function of a few operations, since the sum is small beside its bookkeeping.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        bond_of_entry: torch.Tensor,
+        bonds: int,
+        before: torch.Tensor,
+        behind: torch.Tensor,
+        fractions: torch.Tensor,
+        *diagonals: torch.Tensor,
+    ) -> torch.Tensor:
+        entries = torch.cat(diagonals)
+        norms = entries.new_zeros(bonds + 1).index_add_(0, bond_of_entry, entries.abs())
+        norms[-1] = 1
+        weighted, following = fractions * norms[before], norms[behind]
+        slopes = torch.zeros_like(norms).index_add_(0, behind, weighted)
+        slopes.index_add_(0, before, fractions * following)
+        ctx.save_for_backward(slopes[bond_of_entry] * entries.sign())
+        ctx.lengths = [vector.numel() for vector in diagonals]
+        return torch.dot(weighted, following)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        [slopes] = ctx.saved_tensors
+        return None, None, None, None, None, *(gradient * slopes).split(ctx.lengths)
+
+
 class EarlyStage:
     """The objective of the early stage.
 
@@ -116,11 +150,10 @@ class EarlyStage:
         """Ŝ(D) as a fraction of the full size; 1 while every entry is 1."""
         if self._shapes != [layer.shape for layer in self._layers]:
             self._index_bonds()
-        magnitudes = torch.cat([layer.diagonals for layer in self._layers]).abs()
-        # Norms of all bonds, and a last entry 1 for the chains' ends.
-        norms = magnitudes.new_zeros(self._bonds + 1).index_add(0, self._bond_of_entry, magnitudes)
-        norms = norms + self._end
-        return (self._fractions * norms[self._before] * norms[self._behind]).sum()
+        diagonals = [layer.diagonals for layer in self._layers]
+        return _Surrogate.apply(
+            self._bond_of_entry, self._bonds, self._before, self._behind, self._fractions, *diagonals
+        )
 
     def _index_bonds(self) -> None:
         """Number all bonds of all layers, so that the surrogate is a few operations for the whole model."""
@@ -146,7 +179,6 @@ class EarlyStage:
         )
         self._before = torch.tensor(before, device=like.device)
         self._behind = torch.tensor(behind, device=like.device)
-        self._end = torch.tensor([0.0] * end + [1.0], device=like.device, dtype=like.dtype)
         fractions = torch.tensor(modes, device=like.device, dtype=like.dtype)
         self._fractions = fractions / max(full_size(self._layers), 1)
         self._shapes = [layer.shape for layer in self._layers]

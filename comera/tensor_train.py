@@ -3,9 +3,15 @@
 Two formats (METHOD.md, Formats; CoMERA, section 3):
 
 * **TT** for a matrix ``W`` of shape (N, M): ``2d`` cores of shape (R[i-1], mode[i], R[i]), the ``d`` input modes first.
+  On either side the mode at the end of the chain is the fastest digit of the feature's index, the one at the middle
+  the slowest. The two halves are then mirror images, and merging them is one and the same computation.
 * **TTM** for a table of shape (V, D): ``d`` cores of shape (R[i-1], v[i], c[i], R[i]); rows are padded to ``Πv``.
 
 The outer ranks are 1. Ranks named ``ranks`` are those of the inner bonds.
+
+A layer packs its cores into one vector (:func:`pack_cores`), each with its axes in the order in which it is used
+without a copy. TTM cores lie row mode first, since rows are what a look-up gathers. TT cores lie with the rank toward
+the end of the chain first, then the rank toward the middle, then the mode, as the merge of a half reads them.
 """
 
 from __future__ import annotations
@@ -151,17 +157,26 @@ class TTMShape:
             object.__setattr__(self, name, value)
 
 
+def packed_axes(shape: TTShape | TTMShape, core: int) -> tuple[int, ...]:
+    """The axes of a core in the order in which a packed vector holds them."""
+    if isinstance(shape, TTMShape):
+        return (1, 0, 2, 3)
+    return (0, 2, 1) if core < shape.half else (2, 0, 1)
+
+
 def unpack_cores(packed: torch.Tensor, shape: TTShape | TTMShape) -> list[torch.Tensor]:
-    """Views of the cores inside one packed vector, in order."""
-    return [
-        flat.view(core_shape)
-        for flat, core_shape in zip(packed.split(shape.core_sizes), shape.core_shapes, strict=True)
-    ]
+    """Views of the cores inside one packed vector, in order and in their usual shapes."""
+    cores = []
+    for i, (flat, core_shape) in enumerate(zip(packed.split(shape.core_sizes), shape.core_shapes, strict=True)):
+        axes = packed_axes(shape, i)
+        stored = flat.view([core_shape[axis] for axis in axes])
+        cores.append(stored.permute([axes.index(axis) for axis in range(len(axes))]))
+    return cores
 
 
-def pack_cores(cores: Sequence[torch.Tensor]) -> torch.Tensor:
+def pack_cores(cores: Sequence[torch.Tensor], shape: TTShape | TTMShape) -> torch.Tensor:
     """Lay cores one behind the other in a vector; the inverse of :func:`unpack_cores`."""
-    return torch.cat([core.reshape(-1) for core in cores])
+    return torch.cat([core.permute(packed_axes(shape, i)).reshape(-1) for i, core in enumerate(cores)])
 
 
 def contract_chain(cores: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -185,7 +200,12 @@ def tt_to_matrix(cores: Sequence[torch.Tensor]) -> torch.Tensor:
     """
     half = len(cores) // 2
     rows = math.prod(core.shape[1] for core in cores[:half])
-    return contract_chain(cores).reshape(rows, -1)
+    return contract_chain(cores).permute(_slowest_first(half)).reshape(rows, -1)
+
+
+def _slowest_first(half: int) -> tuple[int, ...]:
+    """The modes of a TT chain from slowest to fastest digit, of the in-feature, then of the out-feature."""
+    return (*range(half - 1, -1, -1), *range(half, 2 * half))
 
 
 def ttm_to_matrix(cores: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -251,7 +271,8 @@ def tt_from_matrix(matrix: torch.Tensor, shape: TTShape) -> Decomposition:
     expected = (shape.in_features, shape.out_features)
     if tuple(matrix.shape) != expected:
         raise ValueError(f"matrix has shape {tuple(matrix.shape)}; expected {expected}.")
-    return tt_svd(matrix.reshape(shape.in_modes + shape.out_modes), shape.ranks)
+    digits = matrix.reshape(shape.in_modes[::-1] + shape.out_modes)
+    return tt_svd(digits.permute(_slowest_first(shape.half)), shape.ranks)
 
 
 def ttm_from_matrix(table: torch.Tensor, shape: TTMShape) -> Decomposition:

@@ -15,7 +15,6 @@ from comera.contraction import can_be_viewed_as_rows, merge_cores
 from comera.layers import TiedTTMLinear, TTLinear, TTMEmbedding
 from comera.lookup import Variant
 from comera.modes import balanced_modes, padded_modes
-from comera.tensor_train import TTShape
 
 
 @dataclass(frozen=True)
@@ -95,7 +94,7 @@ class TTM:
 
 
 class JointMerging:
-    """Merge the cores of all TT layers of a model at the start of its forward pass, equal shapes in one batch.
+    """Merge the cores of all TT layers of a model at the start of its forward pass, equally shaped halves in one batch.
 
     Registered on the root module as a pair of forward hooks; the merged halves live for one forward pass. A layer that
     runs outside the root's forward merges its own cores, so this changes speed and nothing else.
@@ -103,49 +102,48 @@ class JointMerging:
 
     def __init__(self, root: nn.Module) -> None:
         self.layers = [module for module in root.modules() if isinstance(module, TTLinear)]
-        self._kinds: list[tuple[TTShape, float, torch.device, torch.dtype]] = []
-        self._groups: list[list[TTLinear]] = []
+        self._laid_at: list[int] = []
         root.register_forward_pre_hook(self.merge)
         root.register_forward_hook(self.release, always_call=True)
 
     def merge(self, *_: Any) -> None:
         """Give every layer its merged halves."""
-        for layers in self._equal_layers():
-            if len(layers) > 1 and not isinstance(layers[0].packed_cores, FakeTensor):
-                self._lay_in_a_row(layers)
-            halves = merge_cores(
-                [layer.packed_cores for layer in layers],
-                [layer.diagonals for layer in layers],
-                layers[0].shape,
-                layers[0].threshold,
-            )
+        together: dict[tuple[float, torch.device, torch.dtype], list[TTLinear]] = {}
+        for layer in self.layers:
+            key = (layer.threshold, layer.packed_cores.device, layer.packed_cores.dtype)
+            together.setdefault(key, []).append(layer)
+        self._lay_in_rows()
+        for layers in together.values():
+            packed, diagonals = [layer.packed_cores for layer in layers], [layer.diagonals for layer in layers]
+            halves = merge_cores(packed, diagonals, [layer.shape for layer in layers], layers[0].threshold)
             for layer, pair in zip(layers, halves, strict=True):
                 layer.merged_halves = pair
 
-    def _equal_layers(self) -> list[list[TTLinear]]:
-        """The layers by shape, threshold, device and dtype; grouped anew only after one of these has changed."""
-        kinds = [(x.shape, x.threshold, x.packed_cores.device, x.packed_cores.dtype) for x in self.layers]
-        if kinds != self._kinds:
-            groups: dict[tuple[TTShape, float, torch.device, torch.dtype], list[TTLinear]] = {}
-            for kind, layer in zip(kinds, self.layers, strict=True):
-                groups.setdefault(kind, []).append(layer)
-            self._kinds, self._groups = kinds, list(groups.values())
-        return self._groups
-
-    @staticmethod
-    def _lay_in_a_row(layers: list[TTLinear]) -> None:
-        """Move equally named parameters of the layers behind one another in one storage, so that stacking is a view.
+    def _lay_in_rows(self) -> None:
+        """Move equally named parameters of equal layers behind one another in one storage, so that stacking is a view.
 
         The parameters stay the same objects with the same values. Whatever moves them apart again (``.to``, a copy) is
         made good at the next forward pass.
         """
-        for parameters in ([layer.packed_cores for layer in layers], [layer.diagonals for layer in layers]):
-            distinct = len({id(parameter) for parameter in parameters}) == len(parameters)
-            if distinct and parameters[0].numel() and not can_be_viewed_as_rows(parameters):
-                with torch.inference_mode(False):  # the values must serve training too
-                    rows = torch.stack([parameter.detach() for parameter in parameters])
-                for parameter, row in zip(parameters, rows.unbind(), strict=True):
-                    parameter.data = row
+        if not self.layers or isinstance(self.layers[0].packed_cores, FakeTensor) or torch.compiler.is_compiling():
+            return
+        if self._addresses() == self._laid_at:
+            return
+        equal: dict[Any, list[TTLinear]] = {}
+        for layer in self.layers:
+            equal.setdefault((layer.shape, layer.packed_cores.device, layer.packed_cores.dtype), []).append(layer)
+        for layers in equal.values():
+            for parameters in ([layer.packed_cores for layer in layers], [layer.diagonals for layer in layers]):
+                distinct = len({id(parameter) for parameter in parameters}) == len(parameters)
+                if distinct and parameters[0].numel() and not can_be_viewed_as_rows(parameters):
+                    with torch.inference_mode(False):  # the values must serve training too
+                        rows = torch.stack([parameter.detach() for parameter in parameters])
+                    for parameter, row in zip(parameters, rows.unbind(), strict=True):
+                        parameter.data = row
+        self._laid_at = self._addresses()
+
+    def _addresses(self) -> list[int]:
+        return [parameter.data_ptr() for layer in self.layers for parameter in (layer.packed_cores, layer.diagonals)]
 
     def release(self, *_: Any) -> None:
         """Forget the merged halves."""

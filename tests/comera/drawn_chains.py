@@ -74,8 +74,10 @@ def scaled_cores(packed: torch.Tensor, diagonals: torch.Tensor, shape: TTShape |
 
 
 def dense_tt(packed: torch.Tensor, diagonals: torch.Tensor, shape: TTShape) -> torch.Tensor:
-    """The matrix (N, M), by the plain chain."""
-    return contract_chain(scaled_cores(packed, diagonals, shape)).reshape(shape.in_features, shape.out_features)
+    """The matrix (N, M), by the plain chain; on both sides the mode at the end of the chain is the fastest digit."""
+    full = contract_chain(scaled_cores(packed, diagonals, shape))
+    slowest_first = [*reversed(range(shape.half)), *range(shape.half, 2 * shape.half)]
+    return full.permute(slowest_first).reshape(shape.in_features, shape.out_features)
 
 
 def dense_ttm(packed: torch.Tensor, diagonals: torch.Tensor, shape: TTMShape) -> torch.Tensor:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import copy
-import importlib
 
 import pytest
 import torch
 from drawn_chains import assert_all_close
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from comera import TT, TTLinear, contraction, tensorize
+from comera import TT, TTLinear, tensorize
+from comera.contraction import merge_cores
 from comera.layers import TensorTrainLayer
 
 
@@ -76,18 +77,29 @@ def test_outputs_and_gradients_are_those_of_separate_merging(extra, pair):
     assert not halves_held(together)
 
 
-def test_equal_shapes_are_merged_by_one_call(monkeypatch, pair):
-    together, _ = pair
-    calls = []
+class BatchedProducts(TorchDispatchMode):
+    """Sizes of the batches of all batched products."""
 
-    def count(packed, *others):
-        calls.append(len(packed))
-        return merge(packed, *others)
+    def __init__(self):
+        super().__init__()
+        self.batches = []
 
-    merge = contraction.merge_cores
-    monkeypatch.setattr(importlib.import_module("comera.tensorize"), "merge_cores", count)
-    run(together)
-    assert sorted(calls) == [1, 1, 4]
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func is torch.ops.aten.bmm.default:
+            self.batches.append(args[0].shape[0])
+        return func(*args, **(kwargs or {}))
+
+
+def test_equally_shaped_halves_left_or_right_are_merged_by_one_product():
+    layers = [TTLinear(6, 6, (3, 2), (2, 3), (2, 2, 2)) for _ in range(3)]
+    layers.append(TTLinear(6, 10, (3, 2), (2, 5), (2, 2, 2)))
+    with BatchedProducts() as products, torch.no_grad():
+        merge_cores(
+            [layer.packed_cores for layer in layers],
+            [layer.diagonals for layer in layers],
+            [layer.shape for layer in layers],
+        )
+    assert sorted(products.batches) == [1, 7]  # the last layer's right half; its left one and both of the other three
 
 
 def test_a_copy_merges_its_own_layers(pair):

@@ -205,7 +205,7 @@ def test_autocast_computes_in_bfloat16_and_keeps_float32_gradients(variant, back
         assert float((parameter.grad - oracle).norm() / oracle.norm()) < 5e-2
 
 
-def test_the_optimized_variant_keeps_indices_and_parameters_alone():
+def test_the_optimized_variant_keeps_indices_parameters_and_merged_halves_alone():
     layer = TTMEmbedding(90, 60, (5, 6, 3), (5, 3, 4), 4)
     indices = torch.randint(0, 90, (200,))
     kept = {}
@@ -217,5 +217,6 @@ def test_the_optimized_variant_keeps_indices_and_parameters_alone():
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         layer(indices)
     unique = indices.unique().numel()
-    wanted = unique + 200 + layer.packed_cores.numel() + layer.diagonals.numel()
+    halves = 5 * 5 * 4 + 4 * (6 * 3) * (3 * 4)
+    wanted = unique + 200 + layer.packed_cores.numel() + layer.diagonals.numel() + halves
     assert sum(tensor.numel() for tensor in kept.values()) == wanted

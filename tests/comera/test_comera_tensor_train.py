@@ -164,7 +164,7 @@ def test_packing_and_unpacking_are_inverse(shape, seed):
     packed, _ = draw_parameters(shape, seed)
     cores = unpack_cores(packed, shape)
     assert [core.shape for core in cores] == list(shape.core_shapes)
-    assert torch.equal(pack_cores(cores), packed)
+    assert torch.equal(pack_cores(cores, shape), packed)
 
 
 @given(tt_shapes(), st.booleans())
