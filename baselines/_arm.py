@@ -62,6 +62,8 @@ class Arm(abc.ABC):
         120
     """
 
+    #: Whether a stage of training may have a target size for this arm.
+    shrinks: bool = False
     capture: CaptureScope = "whole_step"
     #: Why less than the whole step can be captured; empty when it can.
     capture_reason: str = ""
@@ -90,6 +92,22 @@ class Arm(abc.ABC):
     def after_step(self, model: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> Change:  # noqa: ARG002
         """Called after optimizer step number ``step`` (from 0); says what it did to the model."""
         return "nothing"
+
+    def stage_unsupported(self, stage: object) -> str | None:  # noqa: ARG002
+        """Return why this arm cannot train such a stage, or None; to rivals all stages are alike."""
+        return None
+
+    def begin_stage(self, stage: object, model: nn.Module, optimizer: torch.optim.Optimizer) -> Change:  # noqa: ARG002
+        """Called before the first step of a stage; rivals train on."""
+        return "nothing"
+
+    def end_stage(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> Change:  # noqa: ARG002
+        """Called after the last step of a stage."""
+        return "nothing"
+
+    def sizes(self, model: nn.Module) -> dict[str, float]:  # noqa: ARG002
+        """Sizes that the arm steers; rivals steer none."""
+        return {}
 
     def rare_events(self) -> list[RareEvent]:
         """Work too rare to be seen in a median step."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from bench.record import SCHEMA_VERSION
@@ -20,7 +20,7 @@ class Cell:
     dataset: str
     method: str
     variant: str
-    measure: str  # "run" | "predict"
+    measure: str  # "run" | "predict" | "train"
     device: str  # "cpu" | "cuda": where it runs, or for which device it is predicted
     batch_size: int
     sequence_length: int
@@ -32,6 +32,8 @@ class Cell:
     method_settings: dict[str, Any]
     workload_settings: dict[str, Any]
     timing_settings: dict[str, Any]
+    #: For measure "train": the stages (as :class:`bench.protocol.Stage`), steps per epoch, whether shapes are static.
+    training: dict[str, Any] = field(default_factory=dict)
 
     @property
     def arm(self) -> str:
@@ -39,8 +41,11 @@ class Cell:
         return f"{self.method}:{self.variant}" if self.variant else self.method
 
     def to_json(self) -> str:
-        """The cell as canonical JSON: sorted keys, no spaces."""
-        return json.dumps(dataclasses.asdict(self), sort_keys=True, separators=(",", ":"), allow_nan=False)
+        """The cell as canonical JSON: sorted keys, no spaces, no training where there is none."""
+        fields = dataclasses.asdict(self)
+        if not self.training:
+            del fields["training"]
+        return json.dumps(fields, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str) -> Cell:

@@ -8,27 +8,29 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
 
 from bench.cell import Cell
 from bench.data.corpus import DataError
-from bench.methods import ConfigError, build_dataclass, checked_settings, parse_arm
+from bench.data.nli import find_corpus
+from bench.methods import ConfigError, build, build_dataclass, checked_settings, parse_arm
+from bench.protocol import Stage
+from bench.record import MEASURES
 from bench.step import PRECISIONS
 from bench.workloads.encoder import EncoderSettings, EncoderWorkload, encoder_workload
 
 WORKLOADS = ("encoder",)
-MEASURES = ("run", "predict")
 DEVICES = ("auto", "cpu", "cuda")
 REUSES = ("exact", "config", "never")
 
 #: All there is to set, as in ``conf/config.yaml``.
 FIELDS = (
     *("name", "workload", "dataset", "data_folder", "fetch", "methods", "measure", "device", "batch_size"),
-    *("sequence_length", "precision", "cuda_graph", "compile", "seed", "model", "timing", "settings"),
-    *("reuse", "results", "parallel"),
+    *("sequence_length", "precision", "cuda_graph", "compile", "seed", "model", "timing", "training", "settings"),
+    *("reuse", "resume", "results", "parallel"),
 )
 
 
@@ -66,6 +68,40 @@ class TimingSettings:
 
 
 @dataclass(frozen=True)
+class TrainingSettings:
+    """Stages of a training run. Lengths given in steps go before those given in epochs.
+
+    Args:
+        early_epochs, late_epochs: passes over the training rows in each stage.
+        early_steps, late_steps: optimizer steps in each stage, or null.
+        static: pad every batch to the sequence length; otherwise batches are bucketed by length.
+        time_limit_s: seconds after which a run is given up as ``timeout``; it can be resumed.
+    """
+
+    early_epochs: float = 6.0
+    late_epochs: float = 3.0
+    early_steps: int | None = None
+    late_steps: int | None = None
+    static: bool = False
+    time_limit_s: float = 604_800.0
+
+    def __post_init__(self) -> None:
+        for field in ("early_epochs", "late_epochs", "time_limit_s"):
+            if not getattr(self, field) > 0:
+                raise ValueError(f"{field} is {getattr(self, field)}; allowed: numbers above 0.")
+        for field in ("early_steps", "late_steps"):
+            steps = getattr(self, field)
+            if steps is not None and steps < 1:
+                raise ValueError(f"{field} is {steps}; allowed: whole numbers from 1 up, or null.")
+
+    def stages(self, steps_per_epoch: int) -> tuple[Stage, Stage]:
+        """The early stage and the late one, without target."""
+        early = self.early_steps or max(round(self.early_epochs * steps_per_epoch), 1)
+        late = self.late_steps or max(round(self.late_epochs * steps_per_epoch), 1)
+        return Stage("early", early), Stage("late", late)
+
+
+@dataclass(frozen=True)
 class Data:
     """Where the text comes from; see :func:`bench.data.nli.find_corpus`."""
 
@@ -96,13 +132,16 @@ def resolve(config: Mapping[str, Any]) -> Job:
     _check_fields(config)
     device = resolve_device(config["device"], config["measure"])
     data = build_dataclass(Data, {key: config[key] for key in ("dataset", "data_folder", "fetch")}, "data")
-    model = build_dataclass(EncoderSettings, {**config["model"], "sequence_length": config["sequence_length"]}, "model")
     timing = build_dataclass(TimingSettings, config["timing"], "timing")
     arms = list(dict.fromkeys(parse_arm(str(arm)) for arm in config["methods"]))
     given = {**{method: {} for method, _ in arms}, **config["settings"]}
     settings = {method: checked_settings(method, values) for method, values in given.items()}
+    sizes = {**config["model"], "sequence_length": config["sequence_length"]}
+    if sizes.get("classes") is None:
+        sizes["classes"] = len(find_corpus(data.dataset, data.data_folder, data.fetch, check=False).labels)
+    model = build_dataclass(EncoderSettings, sizes, "model")
     workload = open_workload(model, data, check=True)
-    cells = tuple(
+    cells = [
         Cell(
             experiment=config["name"],
             workload=config["workload"],
@@ -123,8 +162,53 @@ def resolve(config: Mapping[str, Any]) -> Job:
             timing_settings=asdict(timing) if config["measure"] == "run" else {},
         )
         for method, variant in arms
+    ]
+    if config["measure"] == "train":
+        cells = [run for cell in cells for run in _training_runs(cell, config["training"], workload)]
+    return Job(tuple(cells), data, workload.data_hash)
+
+
+def _training_runs(cell: Cell, values: Mapping[str, Any], workload: EncoderWorkload) -> list[Cell]:
+    """The runs of one arm: early and one late run per target where the method shrinks, else both stages in one run."""
+    targets = {name: _numbers(f"training.{name}", values.get(name)) for name in ("targets", "targets_mib")}
+    settings = build_dataclass(
+        TrainingSettings, {name: value for name, value in values.items() if name not in targets}, "training"
     )
-    return Job(cells, data, workload.data_hash)
+    for target in targets["targets"]:
+        if not 0 < target <= 1:
+            raise ConfigError(f"training.targets has {target:g}; allowed: shares above 0 and at most 1.")
+    rows = len(workload.corpus.train)
+    if settings.static and cell.batch_size > rows:
+        raise ConfigError(f"batch_size is {cell.batch_size}; allowed: 1 to the {rows} training rows.")
+    steps_per_epoch = rows // cell.batch_size if settings.static else workload.batches_per_epoch(cell.batch_size)
+    early, late = settings.stages(steps_per_epoch)
+    method = build(cell.method, cell.variant, cell.method_settings)
+    stages: list[tuple[Stage, ...]] = [(early, late)]
+    if method.shrinks:
+        by_share = [replace(late, target=target) for target in targets["targets"]]
+        by_size = [replace(late, target_mib=target) for target in targets["targets_mib"]]
+        stages = [(early,), *((early, one) for one in (*by_share, *by_size))]
+        if by_size:
+            with torch.device("meta"):
+                model = method.adapt(workload.build(), workload.targets())
+        for one in (*by_share, *by_size):
+            if reason := method.stage_unsupported(one):
+                raise ConfigError(reason)
+            if one.target_mib is not None:
+                try:
+                    method.begin_stage(one, model, torch.optim.SGD(model.parameters()))
+                except ValueError as error:
+                    raise ConfigError(f"training.{error}".replace("target_mib", "targets_mib", 1)) from None
+    common = {"steps_per_epoch": steps_per_epoch, "static": settings.static, "time_limit_s": settings.time_limit_s}
+    return [replace(cell, training={"stages": [asdict(stage) for stage in run], **common}) for run in stages]
+
+
+def _numbers(name: str, values: Any) -> list[float]:
+    """A list of numbers from the configuration."""
+    fits = isinstance(values, list) and all(type(value) in (int, float) for value in values)
+    if not fits:
+        raise ConfigError(f"{name} is {values!r}; allowed: a list of numbers, such as [0.8,0.5].")
+    return [float(value) for value in values]
 
 
 def _check_fields(config: Mapping[str, Any]) -> None:
@@ -145,7 +229,7 @@ def _check_fields(config: Mapping[str, Any]) -> None:
     for field, lowest in (("batch_size", 1), ("sequence_length", 5), ("seed", 0), ("parallel", 0)):
         if type(config[field]) is not int or config[field] < lowest:
             raise ConfigError(f"{field} is {config[field]!r}; allowed: whole numbers from {lowest} up.")
-    for field in ("cuda_graph", "compile", "fetch"):
+    for field in ("cuda_graph", "compile", "fetch", "resume"):
         if type(config[field]) is not bool:
             raise ConfigError(f"{field} is {config[field]!r}; allowed: true, false.")
     for field in ("name", "results"):
@@ -153,7 +237,7 @@ def _check_fields(config: Mapping[str, Any]) -> None:
             raise ConfigError(f"{field} is {config[field]!r}; allowed: the name of a folder.")
     if not re.fullmatch(r"[\w-]+", config["name"]):
         raise ConfigError(f"name is {config['name']!r}; allowed: letters, digits, - and _.")
-    for field in ("model", "timing", "settings"):
+    for field in ("model", "timing", "training", "settings"):
         if not isinstance(config[field], Mapping):
             raise ConfigError(f"{field} is {config[field]!r}; allowed: single settings, as in {field}.NAME=VALUE.")
     methods = config["methods"]

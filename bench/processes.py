@@ -8,7 +8,6 @@ import multiprocessing
 import os
 import time
 from collections.abc import Callable
-from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext
 from typing import Any
 
@@ -40,19 +39,17 @@ class CellProcess:
 
     Args:
         serve: what runs there, a function of :mod:`bench.worker`.
-        cell, data: its arguments.
+        cell, data, more: its arguments.
         time_limit_s: seconds that all answers together may take; the cell is then given up as ``timeout``.
     """
 
-    def __init__(
-        self, serve: Callable[[Connection, Cell, Data], None], cell: Cell, data: Data, time_limit_s: float
-    ) -> None:
+    def __init__(self, serve: Callable[..., None], cell: Cell, data: Data, time_limit_s: float, *more: Any) -> None:
         self.cell = cell
         self.time_limit_s = time_limit_s
         self._left_s = time_limit_s
         self._asked_at = time.monotonic()
         self._connection, theirs = _context().Pipe()
-        self._process = _context().Process(target=serve, args=(theirs, cell, data), daemon=True)
+        self._process = _context().Process(target=serve, args=(theirs, cell, data, *more), daemon=True)
         self._process.start()
         theirs.close()
 

@@ -47,23 +47,43 @@ class SweepProgress:
         self._finished += 1
         counter = f"{self._finished}/{len(self._weights)} cells"
         self._bar.update(self._task, description=counter)
+        self._say(cell, outcome)
+
+    def _say(self, cell: Cell, text: str) -> None:
+        counter = f"{self._finished}/{len(self._weights)} cells"
         where = f"for {cell.device}" if cell.measure == "predict" else f"on {cell.device}"
         minutes, seconds = divmod(int(time.monotonic() - self._start), 60)
         self._console.print(
             f"[{minutes:02d}:{seconds:02d}] {counter}  {cell.experiment} batch {cell.batch_size} {where}  "
-            f"{cell.arm}  {outcome}",
+            f"{cell.arm}{_target(cell)}  {text}",
             markup=False,
             highlight=False,
             soft_wrap=True,
         )
+
+    def note(self, cell: Cell, text: str) -> None:
+        """Say how far a long cell has come."""
+        self._say(cell, text)
 
     def close(self) -> None:
         """Take the bar down."""
         self._bar.stop()
 
 
+def _target(cell: Cell) -> str:
+    """What a training cell's last stage aims at."""
+    last = cell.training["stages"][-1] if cell.training else {}
+    if last.get("target_mib") is not None:
+        return f", {last['target_mib']:g} MiB, seed {cell.seed}"
+    share = f" to {last['target']:g}" if last.get("target") is not None else ""
+    return f", {last['name']} stage{share}, seed {cell.seed}" if last else ""
+
+
 def _weight(cell: Cell) -> float:
     """Expected cost, in no particular unit: a step costs a fixed part and one that grows with the batch."""
     if cell.measure == "predict":
         return 1.0
+    if cell.measure == "train":
+        steps = sum(stage["steps"] for stage in cell.training["stages"])
+        return steps * (1.0 + 0.05 * cell.batch_size)
     return (cell.timing_settings["blocks"] + 3) * (1.0 + 0.2 * cell.batch_size)

@@ -13,6 +13,7 @@ A method lives in one module (``baselines/<name>.py``, or ``comera.training`` fo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import torch
@@ -46,6 +47,25 @@ class CellView(Protocol):
     def device(self) -> str: ...
 
 
+@dataclass(frozen=True)
+class Stage:
+    """A part of a training run.
+
+    Args:
+        name: "early" or "late".
+        steps: how many optimizer steps it has.
+        target: in the late stage, the wished-for size as a share of the tensorized size at the stage's start, above 0
+            and at most 1.
+        target_mib: or the wished-for size of the whole model in FP32. Neither is given in the early stage, nor to
+            methods that do not shrink, which train on.
+    """
+
+    name: Literal["early", "late"]
+    steps: int
+    target: float | None = None
+    target_mib: float | None = None
+
+
 class RareEvent(Protocol):
     """Work that falls due every ``period_steps`` steps, too rare to be seen in a median.
 
@@ -66,6 +86,11 @@ class RareEvent(Protocol):
 
 class Method(Protocol):
     """One arm of a comparison."""
+
+    @property
+    def shrinks(self) -> bool:
+        """Whether the late stage has a target for this method, toward which its model shrinks."""
+        ...
 
     @property
     def capture(self) -> CaptureScope: ...
@@ -91,6 +116,22 @@ class Method(Protocol):
         """Called after optimizer step number ``step`` (from 0)."""
         ...
 
+    def stage_unsupported(self, stage: Stage) -> str | None:
+        """Return why this method cannot train such a stage, or None. Asked before anything is built."""
+        ...
+
+    def begin_stage(self, stage: Stage, model: nn.Module, optimizer: torch.optim.Optimizer) -> Change:
+        """Called before the first step of a stage."""
+        ...
+
+    def end_stage(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> Change:
+        """Called after the last step of a stage."""
+        ...
+
+    def sizes(self, model: nn.Module) -> dict[str, float]:
+        """Sizes that the method steers, as columns of its records; empty if there are none."""
+        ...
+
     def rare_events(self) -> Sequence[RareEvent]: ...
 
     def state_dict(self) -> dict[str, Any]:
@@ -114,8 +155,10 @@ class Workload(Protocol):
 
     def targets(self) -> dict[str, Role]: ...
 
-    def batches(self, split: str, batch_size: int, seed: int, static: bool) -> Iterator[Batch]: ...
+    def batches(self, split: str, batch_size: int, seed: int, static: bool, start: int = 0) -> Iterator[Batch]: ...
+
+    def batches_per_epoch(self, batch_size: int) -> int: ...
 
     def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor: ...
 
-    def evaluate(self, model: nn.Module) -> dict[str, float]: ...
+    def evaluate(self, model: nn.Module) -> dict[str, Any]: ...

@@ -26,6 +26,7 @@ MEASURING_CODE = (
     "bench/work.py",
     "bench/cuda_operations.py",
     "bench/timing.py",
+    "bench/training.py",
     "bench/worker.py",
     "bench/interleave.py",
 )

@@ -20,6 +20,7 @@ from typing import Any, get_type_hints
 #: Raise when the meaning of a column changes. Readers refuse records that are newer than they are.
 SCHEMA_VERSION = 1
 
+MEASURES = ("run", "predict", "train")
 STATUSES = ("ok", "oom", "timeout", "diverged", "unsupported", "error")
 
 
@@ -45,7 +46,7 @@ class Record:
     method: str
     variant: str
     ratio: float | None = None
-    measure: str  # "run": measured on the device; "predict": computed without it
+    measure: str  # "run": timed on the device; "train": trained on it; "predict": computed without it
     batch_size: int
     sequence_length: int
     precision: str
@@ -80,6 +81,22 @@ class Record:
     parameters: int | None = None
     stored_mib: float | None = None
 
+    # Training records (measure "train"): the state after the last step.
+    stage: str = ""  # the last stage: "early" or "late"
+    target_ratio: float | None = None  # late stage: wished-for share of the tensorized size at the stage's start
+    target_mib: float | None = None  # or, of the whole model in FP32
+    train_steps: int | None = None
+    epochs: float | None = None
+    train_loss: float | None = None  # mean task loss since the last point of the learning curve
+    validation_accuracy: float | None = None  # percent
+    validation_loss: float | None = None
+    validation_examples: int | None = None
+    size_fraction: float | None = None  # S: core entries left, as a fraction of those before any rank was cut
+    size_target: float | None = None  # S0, on the same scale
+    tensorized_mib: float | None = None  # the cores
+    dense_tensorized_mib: float | None = None  # the weights they stand in for
+    dense_mib: float | None = None  # the whole dense model
+
     device: str  # what the machine calls itself, e.g. "AMD EPYC, 2 threads"
     driver: str = ""
     threads: int
@@ -89,14 +106,17 @@ class Record:
     git_dirty: bool
     config_json: str
 
-    #: Per-sample rows: {"block": int, "ms": [..], "calibration_ms": float, "disturbed": bool}; rare events likewise.
+    #: Timing: "blocks", rows of {"block": int, "ms": [..], "calibration_ms": float, "disturbed": bool}; rare too.
+    #: Training: "curve", a row per epoch and stage end (step, epoch, stage, the columns above, every layer's ranks by
+    #: name, and "correct", the validation rows answered rightly: hexadecimal, a bit per row, first row first, the last
+    #: digit filled up with zeros); "step_ms", interleaved blocks of steps at "trained" and at "full" ranks.
     samples: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.status not in STATUSES:
             raise RecordError(f"status is {self.status!r}; allowed: {', '.join(STATUSES)}.")
-        if self.measure not in ("run", "predict"):
-            raise RecordError(f"measure is {self.measure!r}; allowed: run, predict.")
+        if self.measure not in MEASURES:
+            raise RecordError(f"measure is {self.measure!r}; allowed: {', '.join(MEASURES)}.")
 
     @property
     def arm(self) -> str:
@@ -198,4 +218,5 @@ def read(path: Path) -> Record:
 def read_all(root: Path, experiment: str | None = None) -> list[Record]:
     """Read every record below ``root``, sorted by path, so that the same files give the same list."""
     folder = root / experiment if experiment else root
-    return [read(path) for path in sorted(folder.glob("**/*.json")) if not path.name.startswith(".")]
+    paths = sorted(folder.glob("**/*.json"))
+    return [read(path) for path in paths if not any(part[0] == "." for part in path.relative_to(root).parts)]

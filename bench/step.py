@@ -94,7 +94,7 @@ class TrainStep:
         self.optimizer.zero_grad(set_to_none=True)
         self.phase = "forward"
         with self._products():
-            with self._autocast():
+            with self.autocast():
                 task_loss = self.loss(self.model, batch)
             objective = self.method.objective(task_loss, self.model)
             self.phase = "backward"
@@ -111,7 +111,8 @@ class TrainStep:
         self.number += 1
         self.phase = "idle"
 
-    def _autocast(self) -> AbstractContextManager[object]:
+    def autocast(self) -> AbstractContextManager[object]:
+        """The arithmetic of forward and task loss, for whoever runs the model outside a step."""
         if self.precision == "bf16":
             return torch.autocast(self.device.type, dtype=torch.bfloat16)
         return contextlib.nullcontext()

@@ -23,15 +23,19 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from bench.cell import Cell
+from bench.checkpoint import CheckpointError, load
 from bench.config import Job, resolve
 from bench.data.corpus import DataError
 from bench.interleave import Outcome, predict_cells, time_cells
 from bench.methods import ConfigError, build
 from bench.mistakes import reworded, stop_with
+from bench.processes import CellFailure, CellProcess
 from bench.progress import SweepProgress
 from bench.provenance import Provenance, provenance
 from bench.record import Record, RecordError, device_folder, read, write
 from bench.step import precision_unsupported
+from bench.training import Upkeep
+from bench.worker import train_cell
 
 #: Failures that are worth trying again; everything else counts as an answer.
 _RETRIED = ("error",)
@@ -99,6 +103,16 @@ class Results:
         for path in folder.glob("*.json"):
             read(path)
 
+    def check_checkpoint(self, cell: Cell, data_hash: str) -> None:
+        """Make sure that a training run which is not done can go on from its checkpoint, if it has one.
+
+        Raises:
+            CheckpointError: the checkpoint is another run's, or damaged.
+        """
+        if cell.measure == "train" and not self.is_done(cell, data_hash):
+            upkeep = self.upkeep(cell, data_hash, resume=True)
+            load(upkeep.folder, upkeep.identity)
+
     def _path(self, cell: Cell, data_hash: str) -> Path:
         return self.root / cell.experiment / device_folder(_where(cell).device) / f"{cell.cell_id(data_hash)}.json"
 
@@ -112,7 +126,27 @@ class Results:
         if self.reuse == "never" or not path.exists():
             return False
         record = read(path)
-        return record.status not in _RETRIED and (self.reuse == "config" or _is_of_this_code(record))
+        retried = (*_RETRIED, "timeout") if cell.measure == "train" else _RETRIED  # a run can go on where it was
+        return record.status not in retried and (self.reuse == "config" or _is_of_this_code(record))
+
+    def upkeep(self, cell: Cell, data_hash: str, resume: bool) -> Upkeep:
+        """Where a training run keeps its checkpoint, and where the run lies whose stages are its first."""
+        stages = cell.training["stages"]
+        parent = dataclasses.replace(cell, training={**cell.training, "stages": stages[:-1]})
+        has_parent = len(stages) > 1 and stages[-1] != {**stages[-1], "target": None, "target_mib": None}
+        own, early = cell.cell_id(data_hash), parent.cell_id(data_hash)
+        return Upkeep(
+            folder=self._checkpoint(cell, own),
+            identity=f"{cell.experiment}, {cell.arm}, cell {own}",
+            code_id=provenance().code_id,
+            parent_folder=self._checkpoint(cell, early) if has_parent else None,
+            parent_identity=f"{cell.experiment}, {cell.arm}, cell {early}",
+            resume=resume,
+        )
+
+    def _checkpoint(self, cell: Cell, cell_id: str) -> Path:
+        """Hidden, so that records and checkpoints are never taken for one another."""
+        return self.root / ".checkpoints" / cell.experiment / cell_id
 
     def rare_times(self, cell: Cell) -> Record | None:
         """A record of this experiment, device and code that has the same arm's rare events: they are timed once.
@@ -134,7 +168,7 @@ class Results:
 
 def _where(cell: Cell) -> Provenance:
     """Who measures this cell. A prediction stands with the machine's main device, whose figure it belongs to."""
-    return provenance(on_cpu=cell.measure == "run" and cell.device == "cpu")
+    return provenance(on_cpu=cell.measure != "predict" and cell.device == "cpu")
 
 
 def _is_of_this_code(record: Record) -> bool:
@@ -143,7 +177,7 @@ def _is_of_this_code(record: Record) -> bool:
     return all(getattr(record, name) == getattr(here, name) for name in names)
 
 
-def run_job(job: Job, results: Results, parallel: int, progress: SweepProgress) -> None:
+def run_job(job: Job, results: Results, parallel: int, progress: SweepProgress, resume: bool = True) -> None:
     """Measure the cells of a job that are not done yet and record them."""
     waiting = [cell for cell in job.cells if not results.is_done(cell, job.data_hash)]
     for cell in job.cells:
@@ -157,6 +191,10 @@ def run_job(job: Job, results: Results, parallel: int, progress: SweepProgress) 
             possible.append(cell)
     if not possible:
         return
+    if possible[0].measure == "train":
+        for cell in possible:
+            _record([_trained(cell, job, results, progress, resume)], job, results, progress)
+        return
     outcomes = []
     for outcome in predict_cells(possible, job.data, parallel or os.cpu_count() or 1):
         if outcome.cell.measure == "predict":
@@ -169,6 +207,28 @@ def run_job(job: Job, results: Results, parallel: int, progress: SweepProgress) 
     _record(outcomes, job, results, progress)
 
 
+def _trained(cell: Cell, job: Job, results: Results, progress: SweepProgress, resume: bool) -> Outcome:
+    """Train one cell in a process of its own."""
+    outcome = Outcome(cell)
+    process = CellProcess(
+        train_cell, cell, job.data, cell.training["time_limit_s"], results.upkeep(cell, job.data_hash, resume)
+    )
+    done = 0.0
+    try:
+        while "columns" not in (answer := process.answer()):
+            share = answer["step"] / answer["steps"]
+            progress.advance(cell, share - done)
+            done = share
+            if answer["text"]:
+                progress.note(cell, answer["text"])
+        outcome.columns.update(answer["columns"])
+        outcome.message = outcome.columns.pop("message", "")
+        process.stop()
+    except CellFailure as failure:
+        outcome.fail(failure)
+    return outcome
+
+
 def _record(outcomes: Sequence[Outcome], job: Job, results: Results, progress: SweepProgress) -> None:
     records = [_to_record(outcome, job, results) for outcome in outcomes]
     _written.update(write(records, results.root))
@@ -176,7 +236,11 @@ def _record(outcomes: Sequence[Outcome], job: Job, results: Results, progress: S
         time_text = f"{record.step_time_median_ms:,.0f} ms per step" if record.step_time_median_ms else ""
         size = record.peak_memory_predicted_mib
         size_text = f"{size:,.0f} MiB predicted for {record.predicted_for}" if size else ""
-        text = ", ".join(filter(None, (time_text, size_text))) if record.status == "ok" else record.message
+        accuracy = record.validation_accuracy
+        accuracy_text = f"{accuracy:.1f} % right, {record.stored_mib:.2f} MiB stored" if accuracy is not None else ""
+        text = ", ".join(filter(None, (accuracy_text, time_text, size_text)))
+        if record.status != "ok":
+            text = record.message
         progress.finish(outcome.cell, f"{record.status}: {text}")
 
 
@@ -291,7 +355,9 @@ class SweepCallback(Callback):
             for job, config in zip(jobs, configs, strict=True):
                 results = Results(Path(config.results), config.reuse)
                 results.check(job.cells[0])
-        except (ConfigError, DataError, RecordError) as error:
+                for cell in job.cells if config.resume else ():
+                    results.check_checkpoint(cell, job.data_hash)
+        except (CheckpointError, ConfigError, DataError, RecordError) as error:
             stop_with(str(error))
         except (HydraException, OmegaConfBaseException) as error:
             stop_with(reworded(error))
@@ -316,4 +382,4 @@ def job(config: DictConfig) -> None:
     """One Hydra job."""
     assert _progress is not None
     resolved = resolve(plain(config))
-    run_job(resolved, Results(Path(config.results), config.reuse), config.parallel, _progress)
+    run_job(resolved, Results(Path(config.results), config.reuse), config.parallel, _progress, config.resume)

@@ -1,4 +1,4 @@
-"""What runs inside a cell's own process: a prediction, or an arm that is timed block by block on request.
+"""What runs inside a cell's own process: a prediction, a training run, or an arm timed block by block on request.
 
 Messages are plain tuples of a word and its content. Whatever goes wrong is answered as
 ``("failed", (status, message))``.
@@ -20,6 +20,7 @@ from bench.methods import build
 from bench.protocol import Batch
 from bench.step import TrainStep
 from bench.timing import Diverged, StepTimer, steady_allocator
+from bench.training import Upkeep, train
 from bench.work import predict
 from bench.workloads.encoder import EncoderSettings, EncoderWorkload
 
@@ -82,6 +83,14 @@ def time_cell(connection: Connection, cell: Cell, data: Data) -> None:
             if word == "finish":
                 return
             connection.send((word, timer.block(content) if word == "block" else timer.rare()))
+
+
+def train_cell(connection: Connection, cell: Cell, data: Data, upkeep: Upkeep) -> None:
+    """Train a cell; answers ``("progress", {step, steps, text})`` now and then, at last ``("done", columns)``."""
+    with _failures_reported(connection):
+        steady_allocator()
+        columns = train(cell, _workload(cell, data), upkeep, lambda progress: connection.send(("progress", progress)))
+        connection.send(("done", {"columns": columns}))
 
 
 def _prepare(cell: Cell, data: Data) -> tuple[StepTimer, dict[str, Any]]:

@@ -9,13 +9,16 @@
 
 from comera.layers import TiedTTMLinear, TTLinear, TTMEmbedding
 from comera.modes import balanced_modes, padded_modes
-from comera.objective import EarlyStage, exact_size, full_size, tensorized_layers
+from comera.objective import EarlyStage, LateStage, ModelSize, exact_size, full_size, tensorized_layers
 from comera.tensorize import TT, TTM, tensorize
+from comera.truncation import ranks_of, set_ranks, truncate
 
 __all__ = [
     "TT",
     "TTM",
     "EarlyStage",
+    "LateStage",
+    "ModelSize",
     "TTLinear",
     "TTMEmbedding",
     "TiedTTMLinear",
@@ -23,6 +26,9 @@ __all__ = [
     "exact_size",
     "full_size",
     "padded_modes",
+    "ranks_of",
+    "set_ranks",
     "tensorize",
     "tensorized_layers",
+    "truncate",
 ]

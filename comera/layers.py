@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from comera.contraction import merge_cores, two_half_linear
 from comera.lookup import VARIANTS, Variant, ttm_rows
-from comera.rank_control import THRESHOLD, active_ranks, alive_entries, effective_diagonals, select_ranks
+from comera.rank_control import THRESHOLD, active_ranks, effective_diagonals
 from comera.tensor_train import (
     TTMShape,
     TTShape,
@@ -77,12 +77,13 @@ class TensorTrainLayer(nn.Module):
         """Per inner bond, how many rank-control entries are above the threshold."""
         return active_ranks(self.diagonals.detach(), self.shape.ranks, self.threshold)
 
+    def dense_count(self) -> int:
+        """Entries of the dense weight that the cores stand in for."""
+        raise NotImplementedError
+
     def parameter_count(self) -> int:
         """Number of trainable values: cores, rank-control entries and bias."""
         return sum(parameter.numel() for parameter in self.parameters())
-
-    def _with_ranks(self, ranks: Sequence[int]) -> TTShape | TTMShape:
-        raise NotImplementedError
 
     def to_dense(self) -> torch.Tensor:
         """The dense weight, in the shape of the layer that this one stands in for."""
@@ -97,25 +98,17 @@ class TensorTrainLayer(nn.Module):
         """
         return self.to_dense()
 
-    @torch.no_grad()
     def truncate(self) -> tuple[int, ...]:
         """Cut the ranks that rank control has closed out of the cores; the layer's function does not change.
 
-        The parameters are replaced by smaller ones, so an optimizer must be told (or made anew).
+        Where other layers share the cores, or an optimizer keeps state, use :func:`comera.truncate` on the model.
 
         Returns:
             The new inner ranks.
         """
-        kept = alive_entries(self.diagonals, self.shape.ranks, self.threshold)
-        if any(indices.numel() == 0 for indices in kept):  # one closed bond silences the whole chain
-            kept = tuple(indices[:0] for indices in kept)
-        cores = select_ranks(self.cores(), kept)
-        bonds = [
-            bond.index_select(0, keep) for bond, keep in zip(self.diagonals.split(self.shape.ranks), kept, strict=True)
-        ]
-        self.shape = self._with_ranks([indices.numel() for indices in kept])
-        for name, value in (("packed_cores", pack_cores(cores, self.shape)), ("diagonals", torch.cat(bonds))):
-            setattr(self, name, nn.Parameter(value, requires_grad=getattr(self, name).requires_grad))
+        from comera.truncation import truncate
+
+        truncate(self)
         return self.shape.ranks
 
 
@@ -204,18 +197,27 @@ class TTLinear(TensorTrainLayer):
             raise ValueError(
                 f"input has {input.shape[-1]} features in its last dimension; expected {self.in_features}."
             )
+        if not self.shape.parameter_count and self.bias is not None:
+            return self._bias_alone(input, self.bias)
         if self.merged_halves is None:
             [halves] = merge_cores([self.packed_cores], [self.diagonals], [self.shape], self.threshold)
         else:
             halves = self.merged_halves
         return two_half_linear(input, *halves, self.bias)
 
+    def dense_count(self) -> int:
+        return self.in_features * self.out_features
+
+    @staticmethod
+    def _bias_alone(input: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        """What a layer without ranks computes: nothing is multiplied or kept."""
+        device = input.device.type
+        kind = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else bias.dtype
+        return bias.to(kind).expand(*input.shape[:-1], bias.shape[0])
+
     def to_dense(self) -> torch.Tensor:
         """The weight as ``nn.Linear.weight`` has it: (M, N)."""
         return tt_to_matrix(self._scaled_cores()).t()
-
-    def _with_ranks(self, ranks: Sequence[int]) -> TTShape:
-        return TTShape(self.in_features, self.out_features, self.shape.in_modes, self.shape.out_modes, ranks)
 
     def extra_repr(self) -> str:
         return (
@@ -301,6 +303,9 @@ class TTMEmbedding(TensorTrainLayer):
             input, self.packed_cores, self.diagonals, self.shape, self.padding_idx, self.lookup, self.threshold
         )
 
+    def dense_count(self) -> int:
+        return self.num_embeddings * self.embedding_dim
+
     def to_dense(self) -> torch.Tensor:
         """The table as ``nn.Embedding.weight`` has it: (V, D)."""
         table = ttm_to_matrix(self._scaled_cores())[: self.num_embeddings]
@@ -308,9 +313,6 @@ class TTMEmbedding(TensorTrainLayer):
             keep = torch.arange(self.num_embeddings, device=table.device) != self.padding_idx
             table = table * keep.unsqueeze(1)
         return table
-
-    def _with_ranks(self, ranks: Sequence[int]) -> TTMShape:
-        return TTMShape(self.num_embeddings, self.embedding_dim, self.shape.row_modes, self.shape.column_modes, ranks)
 
     def extra_repr(self) -> str:
         padding = f", padding_idx={self.padding_idx}" if self.padding_idx is not None else ""

@@ -1,13 +1,17 @@
 """Training objectives that pull ranks down while the task is learnt.
 
-The early stage is a linear scalarization of task loss and model size. Sizes are fractions of the full tensorized size,
-so that they live on the scale of the loss (METHOD.md, Objectives). ``variant="paper"`` (paper, section 3.2):
+Training is a problem of two objectives, the task loss L and the model size S. Sizes are fractions of the full
+tensorized size, the one before any rank was cut, so that they live on the scale of the loss (METHOD.md, Objectives).
 
-    L + γ·Ŝ(D) + β·‖G‖²       Ŝ(D) = Σ_cores modes_i·‖D[i-1]‖₁·‖D[i]‖₁ / Σ_cores modes_i·R[i-1]·R[i]
-
-β keeps the scale from escaping into the cores while D shrinks. ``variant="released"``, what the authors' code computes:
-
-    L + 0.01·p                p = mean of the rank entries above the threshold
+* The **early stage** is a linear scalarization (paper, section 3.2): ``L + γ·Ŝ(D) + β·‖G‖²``. β keeps the scale from
+  escaping into the cores while D shrinks. The released code: ``L + 0.01·p``, p the mean of the rank entries above the
+  threshold.
+* The **late stage** is an achievement scalarization toward a wished-for point (L0, S0) (paper, section 3.2):
+  ``max{w1·(L − L0), w2·(S(D) − S0)} + ρ·(L + Ŝ(D)) + β·‖G‖²``. The exact size S decides which of the two is larger, and
+  where it is the size, its surrogate Ŝ is what is differentiated. The released code: ``0.1·L + 0.01·p + (p if
+  (L − 0.8)/L < (S − S0)/S else L)``.
+* The surrogate replaces counts by sums of magnitudes,
+  ``Ŝ(D) = Σ_cores modes_i·‖D[i-1]‖₁·‖D[i]‖₁ / Σ_cores modes_i·R[i-1]·R[i]``.
 """
 
 from __future__ import annotations
@@ -18,13 +22,15 @@ import torch
 from torch import nn
 
 from comera.layers import TensorTrainLayer
-from comera.rank_control import THRESHOLD, chain_size
+from comera.rank_control import chain_size
 
 ObjectiveVariant = Literal["paper", "released"]
 OBJECTIVE_VARIANTS: tuple[ObjectiveVariant, ...] = ("paper", "released")
 
-#: Weight of p in the released code.
-RELEASED_WEIGHT = 0.01
+#: The released code's weights of p in both stages, of L in the late one, and its wished-for loss.
+RELEASED_SIZE_WEIGHT = 0.01
+RELEASED_LOSS_WEIGHT = 0.1
+RELEASED_LOSS_TARGET = 0.8
 
 
 def tensorized_layers(model: nn.Module) -> list[TensorTrainLayer]:
@@ -96,13 +102,129 @@ class _Surrogate(torch.autograd.Function):
         return None, None, None, None, None, *(gradient * slopes).split(ctx.lengths)
 
 
-class EarlyStage:
+class ModelSize:
+    """S and Ŝ of all tensorized layers of a model, in a few operations for all of them together.
+
+    Args:
+        model: its tensorized layers are found now; their ranks may shrink later.
+        full: core entries that count as 1; those at the present shapes if None.
+
+    Example:
+        >>> from comera import TTLinear
+        >>> layer = TTLinear(16, 16, (4, 4), (4, 4), ranks=(2, 2, 2))
+        >>> size = ModelSize(layer)
+        >>> _ = layer.diagonals.data[0].zero_()
+        >>> size.full, size.exact().item()  # 8 + 16 + 16 + 8 entries; the first bond lost one rank of two
+        (48, 0.75)
+    """
+
+    def __init__(self, model: nn.Module, full: int | None = None) -> None:
+        self.layers = tensorized_layers(model)
+        self.full = full_size(self.layers) if full is None else full
+        self._shapes: list[Any] = []
+
+    def entries(self) -> torch.Tensor:
+        """The diagonals of all layers in one vector."""
+        return torch.cat([layer.diagonals for layer in self.layers])
+
+    def alive(self) -> torch.Tensor:
+        """Which entries are above their layer's threshold."""
+        self._index_bonds()
+        return self.entries().detach().abs() > self._thresholds
+
+    def surrogate(self) -> torch.Tensor:
+        """Ŝ(D), with a gradient; 1 at full ranks while every entry is 1."""
+        self._index_bonds()
+        diagonals = [layer.diagonals for layer in self.layers]
+        return _Surrogate.apply(
+            self._bond_of_entry, self._bonds, self._before, self._behind, self._fractions, *diagonals
+        )
+
+    def exact(self) -> torch.Tensor:
+        """S(D), without a gradient: 1 at full ranks; a chain with a bond that is dead as a whole counts nothing."""
+        alive = self.alive().to(self._fractions.dtype)
+        ranks = alive.new_zeros(self._bonds + 1).index_add_(0, self._bond_of_entry, alive)
+        ranks[-1] = 1
+        dead = alive.new_zeros(len(self.layers)).index_add_(0, self._chain_of_bond, (ranks[:-1] == 0).to(alive.dtype))
+        sizes = self._fractions * ranks[self._before] * ranks[self._behind]
+        return torch.dot(sizes, (dead[self._chain_of_core] == 0).to(alive.dtype))
+
+    def _index_bonds(self) -> None:
+        """Number the bonds of all layers; again only after a shape has changed."""
+        if self._shapes == [layer.shape for layer in self.layers]:
+            return
+        end = sum(len(layer.shape.ranks) for layer in self.layers)
+        before: list[int] = []
+        behind: list[int] = []
+        modes: list[int] = []
+        chain_of_core: list[int] = []
+        chain_of_bond: list[int] = []
+        lengths: list[int] = []
+        for number, layer in enumerate(self.layers):
+            bonds = range(len(lengths), len(lengths) + len(layer.shape.ranks))
+            before += [end, *bonds]
+            behind += [*bonds, end]
+            modes += layer.mode_sizes()
+            lengths += layer.shape.ranks
+            chain_of_core += [number] * len(layer.mode_sizes())
+            chain_of_bond += [number] * len(bonds)
+        like = self.layers[0].diagonals.detach()
+        device = like.device
+
+        def whole(numbers: list[int]) -> torch.Tensor:
+            return torch.tensor(numbers, device=device, dtype=torch.long)  # the type also of an empty list
+
+        self._bonds = end
+        self._bond_of_entry = whole([bond for bond, rank in enumerate(lengths) for _ in range(rank)])
+        self._before, self._behind = whole(before), whole(behind)
+        self._chain_of_core, self._chain_of_bond = whole(chain_of_core), whole(chain_of_bond)
+        self._thresholds = torch.tensor(
+            [layer.threshold for layer in self.layers for _ in range(sum(layer.shape.ranks))],
+            device=device,
+            dtype=like.dtype,
+        )
+        self._fractions = torch.tensor(modes, device=device, dtype=like.dtype) / max(self.full, 1)
+        self._shapes = [layer.shape for layer in self.layers]
+
+
+class _Stage:
+    """What both stages share: settings checked, the model's size at hand."""
+
+    def __init__(self, variant: ObjectiveVariant, full: int | None, **weights: float) -> None:
+        if variant not in OBJECTIVE_VARIANTS:
+            raise ValueError(f"variant is {variant!r}; allowed: {', '.join(OBJECTIVE_VARIANTS)}.")
+        for name, value in weights.items():
+            if value < 0:
+                raise ValueError(f"{name} is {value}; it must be 0 or more.")
+        self.variant = variant
+        self._full = full
+        self._size: ModelSize | None = None
+
+    def size(self, model: nn.Module) -> ModelSize:
+        """The size of ``model``'s tensorized layers, which are looked for once."""
+        if self._size is None:
+            self._size = ModelSize(model, self._full)
+        return self._size
+
+    @staticmethod
+    def _mean_rank_entry(size: ModelSize) -> torch.Tensor:
+        """p: the mean of the rank entries above the threshold, as the released code has it."""
+        alive = size.alive() & (size.entries().detach() > 0)
+        return (size.entries() * alive).sum() / alive.sum().clamp(min=1)
+
+    @staticmethod
+    def _penalty(beta: float, size: ModelSize) -> torch.Tensor:
+        return beta * _SquaredNorm.apply(*(layer.packed_cores for layer in size.layers))
+
+
+class EarlyStage(_Stage):
     """The objective of the early stage.
 
     Args:
         variant: ``"paper"`` or ``"released"``.
         gamma: weight of the size surrogate, a fraction between 0 and 1 for shrinking diagonals.
         beta: weight of the squared norm of all cores.
+        full: core entries at full ranks; those of the model at the first call if None.
 
     Raises:
         ValueError: an unknown variant, or a negative weight.
@@ -114,71 +236,81 @@ class EarlyStage:
         1.5
     """
 
-    def __init__(self, variant: ObjectiveVariant = "paper", gamma: float = 0.01, beta: float = 1e-6) -> None:
-        if variant not in OBJECTIVE_VARIANTS:
-            raise ValueError(f"variant is {variant!r}; allowed: {', '.join(OBJECTIVE_VARIANTS)}.")
-        for name, value in (("gamma", gamma), ("beta", beta)):
-            if value < 0:
-                raise ValueError(f"{name} is {value}; it must be 0 or more.")
-        self.variant, self.gamma, self.beta = variant, gamma, beta
-        self._layers: list[TensorTrainLayer] = []
-        self._shapes: list[Any] = []
+    def __init__(
+        self, variant: ObjectiveVariant = "paper", gamma: float = 0.01, beta: float = 1e-6, full: int | None = None
+    ) -> None:
+        super().__init__(variant, full, gamma=gamma, beta=beta)
+        self.gamma, self.beta = gamma, beta
 
     def __call__(self, task_loss: torch.Tensor, model: nn.Module) -> torch.Tensor:
-        """The scalar to differentiate.
-
-        Args:
-            task_loss: L, a scalar.
-            model: the model; its tensorized layers are found at the first call.
-        """
-        if not self._layers:
-            self._layers = tensorized_layers(model)
-        if not self._layers:
+        """The scalar to differentiate, from the task loss L."""
+        size = self.size(model)
+        if not size.layers:
             return task_loss
         if self.variant == "released":
-            entries = torch.cat([layer.diagonals for layer in self._layers])
-            alive = (entries > THRESHOLD).to(entries.dtype)
-            return task_loss + RELEASED_WEIGHT * (entries * alive).sum() / alive.sum().clamp(min=1)
+            return task_loss + RELEASED_SIZE_WEIGHT * self._mean_rank_entry(size)
         objective = task_loss
         if self.gamma:
-            objective = objective + self.gamma * self.surrogate()
+            objective = objective + self.gamma * size.surrogate()
         if self.beta:
-            objective = objective + self.beta * _SquaredNorm.apply(*(layer.packed_cores for layer in self._layers))
+            objective = objective + self._penalty(self.beta, size)
         return objective
 
-    def surrogate(self) -> torch.Tensor:
-        """Ŝ(D) as a fraction of the full size; 1 while every entry is 1."""
-        if self._shapes != [layer.shape for layer in self._layers]:
-            self._index_bonds()
-        diagonals = [layer.diagonals for layer in self._layers]
-        return _Surrogate.apply(
-            self._bond_of_entry, self._bonds, self._before, self._behind, self._fractions, *diagonals
-        )
 
-    def _index_bonds(self) -> None:
-        """Number all bonds of all layers, so that the surrogate is a few operations for the whole model."""
-        lengths = [rank for layer in self._layers for rank in layer.shape.ranks]
-        end = len(lengths)
-        before: list[int] = []
-        behind: list[int] = []
-        modes: list[int] = []
-        bond = 0
-        for layer in self._layers:
-            count = len(layer.shape.ranks)
-            chain = [end, *range(bond, bond + count), end]
-            before += chain[:-1]
-            behind += chain[1:]
-            modes += layer.mode_sizes()
-            bond += count
-        like = self._layers[0].diagonals
-        self._bonds = end
-        self._bond_of_entry = torch.tensor(
-            [number for number, length in enumerate(lengths) for _ in range(length)],
-            device=like.device,
-            dtype=torch.long,  # also where every rank is 0 and the list empty
-        )
-        self._before = torch.tensor(before, device=like.device)
-        self._behind = torch.tensor(behind, device=like.device)
-        fractions = torch.tensor(modes, device=like.device, dtype=like.dtype)
-        self._fractions = fractions / max(full_size(self._layers), 1)
-        self._shapes = [layer.shape for layer in self._layers]
+class LateStage(_Stage):
+    """The objective of the late stage: achievement scalarization toward (``loss_target``, ``size_target``).
+
+    Args:
+        size_target: S0, the wished-for fraction of the full tensorized size, above 0 and at most 1.
+        variant: ``"paper"`` or ``"released"``; the latter has weights and a wished-for loss of its own.
+        loss_target: L0, the wished-for task loss.
+        loss_weight, size_weight: w1 and w2, which scale the two distances from the wished-for point.
+        rho: ρ, the weight of L + Ŝ beside the maximum; the only pull of the loss while the size is too large.
+        beta: weight of the squared norm of all cores.
+        full: core entries at full ranks; those of the model at the first call if None.
+
+    Raises:
+        ValueError: an unknown variant, a target outside (0, 1], a negative weight.
+
+    Example:
+        >>> from comera import TT, tensorize
+        >>> model = tensorize(nn.Sequential(nn.Linear(16, 16)), {"0": TT(ranks=2, order=2)})
+        >>> late = LateStage(0.5, loss_weight=1.0, size_weight=4.0, rho=0.0, beta=0.0)
+        >>> late(torch.tensor(1.0), model).item()  # 4·(1 - 0.5) exceeds 1·(1 - 0)
+        2.0
+    """
+
+    def __init__(
+        self,
+        size_target: float,
+        variant: ObjectiveVariant = "paper",
+        loss_target: float = 0.0,
+        loss_weight: float = 1.0,
+        size_weight: float = 1000.0,
+        rho: float = 0.05,
+        beta: float = 1e-6,
+        full: int | None = None,
+    ) -> None:
+        super().__init__(variant, full, loss_weight=loss_weight, size_weight=size_weight, rho=rho, beta=beta)
+        if not 0 < size_target <= 1:
+            raise ValueError(f"size_target is {size_target}; it must lie above 0 and be at most 1.")
+        self.size_target, self.loss_target = size_target, loss_target
+        self.loss_weight, self.size_weight, self.rho, self.beta = loss_weight, size_weight, rho, beta
+
+    def __call__(self, task_loss: torch.Tensor, model: nn.Module) -> torch.Tensor:
+        """The scalar to differentiate, from the task loss L. Nothing here waits for the device."""
+        size = self.size(model)
+        if not size.layers:
+            return task_loss
+        loss, exact = task_loss.detach(), size.exact()
+        if self.variant == "released":
+            p = self._mean_rank_entry(size)
+            size_leads = (loss - RELEASED_LOSS_TARGET) / loss < (exact - self.size_target) / exact
+            rest = RELEASED_LOSS_WEIGHT * task_loss + RELEASED_SIZE_WEIGHT * p
+            return rest + torch.where(size_leads, p, task_loss)
+        surrogate = size.surrogate()
+        by_loss = self.loss_weight * (task_loss - self.loss_target)
+        by_size = self.size_weight * (surrogate - self.size_target)
+        size_leads = self.size_weight * (exact - self.size_target) > by_loss.detach()
+        objective = torch.where(size_leads, by_size, by_loss) + self.rho * (task_loss + surrogate)
+        return objective + self._penalty(self.beta, size) if self.beta else objective

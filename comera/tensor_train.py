@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Self
 
 import torch
 
@@ -85,6 +86,10 @@ class TTShape:
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)
+
+    def with_ranks(self, ranks: int | Sequence[int]) -> Self:
+        """The same modes with other ranks."""
+        return type(self)(self.in_features, self.out_features, self.in_modes, self.out_modes, ranks)
 
 
 @dataclass(frozen=True)
@@ -155,6 +160,10 @@ class TTMShape:
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)
+
+    def with_ranks(self, ranks: int | Sequence[int]) -> Self:
+        """The same modes with other ranks."""
+        return type(self)(self.num_embeddings, self.embedding_dim, self.row_modes, self.column_modes, ranks)
 
 
 def packed_axes(shape: TTShape | TTMShape, core: int) -> tuple[int, ...]:

@@ -110,6 +110,8 @@ class JointMerging:
         """Give every layer its merged halves."""
         together: dict[tuple[float, torch.device, torch.dtype], list[TTLinear]] = {}
         for layer in self.layers:
+            if not layer.shape.parameter_count:
+                continue
             key = (layer.threshold, layer.packed_cores.device, layer.packed_cores.dtype)
             together.setdefault(key, []).append(layer)
         self._lay_in_rows()

@@ -1,25 +1,38 @@
 """CoMERA as a training method, in the form the bench compares.
 
 The class here has the shape of ``bench.protocol.Method`` without importing it: ``adapt`` tensorizes the named weights,
-``optimizer`` gives cores, rank-control entries and dense parameters their own rates, ``objective`` is the early
-stage's.
+``optimizer`` gives cores, rank-control entries and dense parameters their own rates, ``objective`` is that of the stage
+training is in: the early one, or after ``begin_stage`` with a target the late one. At the end of a stage, and on a
+schedule if asked, closed ranks are cut out of the cores.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Protocol, get_args
 
 import torch
 from torch import nn
 
+from comera.layers import TensorTrainLayer
 from comera.lookup import VARIANTS as LOOKUPS
 from comera.lookup import Variant
-from comera.objective import OBJECTIVE_VARIANTS, EarlyStage, ObjectiveVariant, tensorized_layers
+from comera.objective import (
+    OBJECTIVE_VARIANTS,
+    EarlyStage,
+    LateStage,
+    ObjectiveVariant,
+    exact_size,
+    full_size,
+    tensorized_layers,
+)
 from comera.tensorize import TT, TTM, tensorize
+from comera.truncation import truncate
 
 VARIANTS = OBJECTIVE_VARIANTS
+
+Change = Literal["nothing", "values", "shapes"]
 
 #: Modes of the paper's word embedding, which no rule of balance gives (METHOD.md, Settings).
 PUBLISHED_TABLE_MODES: dict[tuple[int, int], tuple[tuple[int, ...], tuple[int, ...]]] = {
@@ -38,7 +51,14 @@ class Settings:
         table_order: number of TTM cores.
         lookup: ``optimized`` or ``plain``.
         lr_cores, lr_ranks, lr_dense: AdamW rates of cores, rank-control entries and everything else.
-        gamma, beta: weights of the size surrogate and of the squared norm of the cores.
+        gamma: weight γ of the size surrogate in the early stage.
+        beta: weight β of the squared norm of the cores, in both stages.
+        loss_target: wished-for task loss L0 of the late stage.
+        loss_weight, size_weight: weights w1 and w2 of the distances from the wished-for loss and size. As long as
+            ``size_weight``·(S - S0) is the larger, size is what shrinks, so their ratio says how close to S0 is close.
+        rho: weight ρ of loss plus surrogate beside the larger distance; against ``size_weight`` it says how much loss a
+            rank must save to be kept.
+        truncate_every: cut closed ranks out of the cores every so many steps; 0 cuts at the end of each stage only.
         merge_jointly: merge equally shaped layers in one batch.
     """
 
@@ -52,17 +72,44 @@ class Settings:
     lr_dense: float = 5e-5
     gamma: float = 0.01
     beta: float = 1e-6
+    loss_target: float = 0.0
+    loss_weight: float = 1.0
+    size_weight: float = 1000.0
+    rho: float = 0.05
+    truncate_every: int = 0
     merge_jointly: bool = True
 
     def __post_init__(self) -> None:
-        for name, lowest in (("ranks", 1), ("table_ranks", 1), ("order", 1), ("table_order", 2)):
+        lowest_allowed = (("ranks", 1), ("table_ranks", 1), ("order", 1), ("table_order", 2), ("truncate_every", 0))
+        for name, lowest in lowest_allowed:
             if getattr(self, name) < lowest:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least {lowest}.")
-        for name in ("lr_cores", "lr_ranks", "lr_dense", "gamma", "beta"):
+        rates, weights = ("lr_cores", "lr_ranks", "lr_dense"), ("gamma", "beta", "loss_weight", "size_weight", "rho")
+        for name in (*rates, *weights, "loss_target"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be 0 or more.")
         if self.lookup not in LOOKUPS:
             raise ValueError(f"lookup is {self.lookup!r}; allowed: {', '.join(LOOKUPS)}.")
+
+
+class Stage(Protocol):
+    """A part of training, as the bench names it."""
+
+    @property
+    def steps(self) -> int: ...
+    @property
+    def target(self) -> float | None:
+        """Wished-for size of the cores as a share of that at the stage's start; None where it is not given so."""
+        ...
+
+    @property
+    def target_mib(self) -> float | None:
+        """Wished-for size of the whole model in FP32; a stage with neither is an early one."""
+        ...
+
+
+#: How far, in multiples of the way from 1 to 0, the rank entries must be able to move in the late stage.
+RANK_REACH = 2.0
 
 
 class CoMERA:
@@ -70,12 +117,15 @@ class CoMERA:
 
     capture = "whole_step"
     capture_reason = ""
+    shrinks = True
 
     def __init__(self, settings: Settings, variant: ObjectiveVariant) -> None:
         self.settings = settings
+        self.variant = variant
         # The optimizer adds the gradient of β‖G‖², see there.
-        self._early_stage = EarlyStage(variant, settings.gamma, beta=0.0)
+        self._objective: EarlyStage | LateStage = EarlyStage(variant, settings.gamma, beta=0.0)
         self._beta = settings.beta if variant == "paper" else 0.0
+        self._full: int | None = None
 
     def unsupported(self, cell: Any) -> str | None:  # noqa: ARG002 - every cell suits this method
         return None
@@ -93,7 +143,9 @@ class CoMERA:
                 plan[name] = TTM(settings.table_ranks, settings.table_order, rows, columns, lookup)
             else:
                 plan[name] = TT(settings.ranks, settings.order)
-        return tensorize(model, plan, merge_jointly=settings.merge_jointly)
+        model = tensorize(model, plan, merge_jointly=settings.merge_jointly)
+        self._full = full_size(tensorized_layers(model))
+        return model
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         """Fused AdamW without weight decay, at three rates, for the objective with its term β‖G‖².
@@ -114,30 +166,111 @@ class CoMERA:
         return torch.optim.Adam([group for group in groups if group["params"]], weight_decay=0.0, fused=True)
 
     def objective(self, task_loss: torch.Tensor, model: nn.Module) -> torch.Tensor:
-        return self._early_stage(task_loss, model)
+        return self._objective(task_loss, model)
 
-    def after_step(
-        self,
-        model: nn.Module,  # noqa: ARG002
-        optimizer: torch.optim.Optimizer,  # noqa: ARG002
-        step: int,  # noqa: ARG002
-    ) -> Literal["nothing", "values", "shapes"]:
+    def stage_unsupported(self, stage: Stage) -> str | None:
+        """Why a stage cannot reach its target, or None.
+
+        Adam moves a rank entry by at most about its rate per step, so from 1 to the threshold takes about 1/rate steps
+        (METHOD.md, Objectives).
+        """
+        reach = self.settings.lr_ranks * stage.steps
+        if (stage.target is None and stage.target_mib is None) or reach >= RANK_REACH:
+            return None
+        return (
+            f"lr_ranks is {self.settings.lr_ranks:g} and the late stage has {stage.steps} steps, so a rank entry moves "
+            f"by {reach:.2g} at most and cannot be relied on to reach zero; lr_ranks times steps must be at least "
+            f"{RANK_REACH:g}."
+        )
+
+    def begin_stage(self, stage: Stage, model: nn.Module, optimizer: torch.optim.Optimizer) -> Change:  # noqa: ARG002
+        """Take up the objective of a stage: the late one if it has a target.
+
+        Raises:
+            ValueError: a target in MiB below what the model weighs without any core.
+        """
+        layers = tensorized_layers(model)
+        full = max(self._full or full_size(layers), 1)
+        if stage.target_mib is not None:
+            self._begin_late(_size_target(stage.target_mib, model, layers, full))
+        elif stage.target is not None:
+            self._begin_late(stage.target * exact_size(layers) / full)
+        else:
+            self._objective = EarlyStage(self.variant, self.settings.gamma, beta=0.0, full=self._full)
         return "nothing"
+
+    def _begin_late(self, size_target: float) -> None:
+        settings = self.settings
+        self._objective = LateStage(
+            size_target,
+            self.variant,
+            settings.loss_target,
+            settings.loss_weight,
+            settings.size_weight,
+            settings.rho,
+            beta=0.0,
+            full=self._full,
+        )
+
+    def end_stage(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> Change:
+        """Cut closed ranks out of the cores and of the optimizer's state."""
+        return "shapes" if truncate(model, optimizer) else "nothing"
+
+    def after_step(self, model: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> Change:
+        """Cut closed ranks when the schedule asks for it."""
+        every = self.settings.truncate_every
+        if every and (step + 1) % every == 0 and truncate(model, optimizer):
+            return "shapes"
+        return "nothing"
+
+    def sizes(self, model: nn.Module) -> dict[str, float]:
+        """S and, in the late stage, S0, as fractions of the full tensorized size."""
+        layers = tensorized_layers(model)
+        sizes = {"size_fraction": exact_size(layers) / max(self._full or full_size(layers), 1)}
+        if isinstance(self._objective, LateStage):
+            sizes["size_target"] = self._objective.size_target
+        return sizes
 
     def rare_events(self) -> list[Any]:
         return []
 
     def state_dict(self) -> dict[str, Any]:
-        return {}
+        """What the objective counts from: the full size, and S0 in the late stage."""
+        late = self._objective if isinstance(self._objective, LateStage) else None
+        return {"full": self._full, "size_target": late.size_target if late else None}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        if state:
-            raise ValueError(f"CoMERA keeps no state of its own, got {', '.join(state)}.")
+        """Restore :meth:`state_dict`.
+
+        Raises:
+            ValueError: a state of another kind.
+        """
+        if set(state) != {"full", "size_target"}:
+            raise ValueError(f"CoMERA's state has the entries full, size_target; got {', '.join(state) or 'none'}.")
+        self._full = state["full"]
+        if state["size_target"] is None:
+            self._objective = EarlyStage(self.variant, self.settings.gamma, beta=0.0, full=self._full)
+        else:
+            self._begin_late(state["size_target"])
 
     def stored_size(self, model: nn.Module) -> int:
         """Bytes of all parameters and buffers, rank-control entries included, shared ones once."""
         tensors = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
         return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+
+
+def _size_target(target_mib: float, model: nn.Module, layers: list[TensorTrainLayer], full: int) -> float:
+    """S0 for a whole model of so many MiB in FP32, the rank-control entries counted as they are now."""
+    entries = target_mib * 2**20 / 4
+    cores = sum(layer.packed_cores.numel() for layer in layers)
+    ranks = sum(layer.diagonals.numel() for layer in layers)
+    others = sum(parameter.numel() for parameter in model.parameters()) - cores
+    if entries < others - ranks:
+        smallest = (others - ranks) * 4 / 2**20
+        raise ValueError(
+            f"target_mib is {target_mib:g}; what stays dense weighs {smallest:.2f} MiB, the smallest size within reach."
+        )
+    return min(max((entries - others) / full, 1 / full), 1.0)
 
 
 def build(settings: Settings, variant: str) -> CoMERA:

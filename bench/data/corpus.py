@@ -1,4 +1,4 @@
-"""What every source of sentence pairs hands over: rows, a name and a hash of their content."""
+"""What every source of sentences hands over: rows, a name, the labels and a hash of their content."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ class DataError(ValueError):
 
 
 class Pair(NamedTuple):
-    """One example: does ``hypothesis`` follow from ``premise``? ``label`` indexes :data:`LABELS`."""
+    """One example: does ``hypothesis`` follow from ``premise``? ``label`` indexes the corpus's labels.
+
+    A corpus of single sentences leaves the hypothesis empty.
+    """
 
     premise: str
     hypothesis: str
@@ -34,12 +37,13 @@ class Rows(Protocol):
 
 @dataclass(frozen=True)
 class Corpus:
-    """Training and validation pairs. Two corpora are equal when name and content are."""
+    """Training and validation examples. Two corpora are equal when name and content are."""
 
     name: str
     content_hash: str  # sha256 over the rows of both splits as stored
     train: Rows = field(compare=False, repr=False)
     validation: Rows = field(compare=False, repr=False)
+    labels: tuple[str, ...] = LABELS
 
     def rows(self, split: str) -> Rows:
         """The rows of ``split``; an unknown split raises ValueError."""

@@ -1,7 +1,7 @@
 """Finding and reading corpora of natural-language inference.
 
-In this order: a folder the user names (MNLI as JSON lines, fetched into it on request), the ``mnli_12k`` folder under
-the environment variable ``COMERA_DATA``, and the generated corpus of :mod:`bench.data.synthetic`.
+Without a name, in this order: a folder the user names (MNLI as JSON lines, fetched into it on request), the folder
+``mnli_12k`` under the environment variable ``COMERA_DATA``, and the generated corpus of :mod:`bench.data.synthetic`.
 
 A folder holds ``train.jsonl`` and ``dev_matched.jsonl`` or the files as MultiNLI 1.0 ships them. A row has the keys
 ``premise``, ``hypothesis``, ``label``, or MultiNLI's ``sentence1``, ``sentence2``, ``gold_label``. MultiNLI marks rows
@@ -15,11 +15,14 @@ import json
 import mmap
 import os
 from array import array
-from collections.abc import Iterable, Mapping
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from bench.data.corpus import LABELS, Corpus, DataError, Pair
+from bench.data.corpus import LABELS, Corpus, DataError, Pair, Rows
+from bench.data.sst2 import sst2_corpus
 from bench.data.synthetic import synthetic_corpus
 
 #: The environment variable that names the folder of real data.
@@ -34,11 +37,38 @@ LAYOUTS = (
     ("multinli_1.0_train.jsonl", "multinli_1.0_dev_matched.jsonl"),
 )
 
+#: Training files of the pool, below ``COMERA_DATA``; it is scored on MNLI-12k's matched development pairs.
+POOL_FILES = (
+    "mnli_12k/train.jsonl",
+    "snli_devtest/dev.jsonl",
+    "snli_devtest/test.jsonl",
+    "semiauto_nli_wiki/train.jsonl",
+    "semiauto_nli_wiki/test.jsonl",
+)
+
+#: Datasets that lie below ``COMERA_DATA``.
+_IN_ENVIRONMENT = ("mnli_12k", "nli_pool", "sst2")
+
 #: Keys of premise, hypothesis and label, in the order they are looked for.
 ROW_KEYS = (("premise", "hypothesis", "label"), ("sentence1", "sentence2", "gold_label"))
 
 #: Names that promise a particular content; a user's folder of that name does not earn it.
-_RESERVED_NAMES = ("auto", "mnli", "synthetic")
+_RESERVED_NAMES = ("auto", "mnli", "nli_pool", "sst2", "synthetic")
+
+
+class JoinedRows:
+    """The rows of several files, one file behind the other."""
+
+    def __init__(self, parts: Sequence[Rows]) -> None:
+        self._parts = parts
+        self._ends = list(accumulate(len(part) for part in parts))
+
+    def __len__(self) -> int:
+        return self._ends[-1]
+
+    def __getitem__(self, index: int) -> Pair:
+        number = bisect_right(self._ends, index)
+        return self._parts[number][index - (self._ends[number - 1] if number else 0)]
 
 
 class JsonLines:
@@ -118,8 +148,8 @@ def find_corpus(
     """Find the sentence pairs to train on.
 
     Args:
-        dataset: "auto" takes the first source there is; a name ("mnli", "mnli_12k", "synthetic", or the name of
-            ``data_folder``) takes that one or fails.
+        dataset: "auto" takes the first source of sentence pairs there is; a name ("mnli", "mnli_12k", "nli_pool",
+            "sst2", "synthetic", or the name of ``data_folder``) takes that one or fails.
         data_folder: a folder of JSON lines (see the module's docstring). Its corpus is called "mnli" when it has all
             392,702 training rows, otherwise like the folder.
         fetch: download MNLI into ``data_folder`` where its files are missing (needs the extra ``data``).
@@ -138,14 +168,14 @@ def find_corpus(
         corpus = _corpus_in_named_folder(Path(data_folder).expanduser(), dataset, fetch)
     elif fetch:
         raise DataError("fetch is true but data_folder is not set; name the folder that MNLI should be saved in")
-    elif dataset in ("auto", "mnli_12k"):
+    elif dataset in ("auto", *_IN_ENVIRONMENT):
         corpus = _corpus_in_environment(dataset, environ)
     elif dataset == "synthetic":
         corpus = synthetic_corpus()
     elif dataset == "mnli":
         raise DataError("dataset is 'mnli' but data_folder is not set; name a folder that holds MNLI or is to hold it")
     else:
-        allowed = "auto, mnli (in data_folder), mnli_12k, synthetic, or the name of data_folder"
+        allowed = "auto, mnli (in data_folder), mnli_12k, nli_pool, sst2, synthetic, or the name of data_folder"
         raise DataError(f"dataset is {dataset!r}; allowed: {allowed}")
     if check:
         corpus.check()
@@ -180,12 +210,25 @@ def _corpus_in_environment(dataset: str, environ: Mapping[str, str]) -> Corpus:
         )
     if not Path(root).is_dir():
         raise DataError(f"{DATA_VARIABLE} is {root}, which is not a folder; set it to the data folder or unset it")
+    if dataset == "sst2":
+        return sst2_corpus(Path(root) / "sst2")
+    if dataset == "nli_pool":
+        return _pooled_corpus(Path(root))
     folder = Path(root) / "mnli_12k"
     if _layout_in(folder) is not None:
         return _read_folder(folder)
     if dataset == "auto" and not folder.exists():
         return synthetic_corpus()
     raise DataError(f"{folder} lacks data files; it must hold {_expected_files()}")
+
+
+def _pooled_corpus(root: Path) -> Corpus:
+    """All NLI pairs at hand, scored on MNLI-12k: about 47,000 for training."""
+    train = [JsonLines(root / name) for name in POOL_FILES]
+    validation = JsonLines(root / "mnli_12k" / "dev_matched.jsonl")
+    digests = [part.sha256 for part in (*train, validation)]
+    content_hash = hashlib.sha256("\n".join(("nli_pool", *digests)).encode()).hexdigest()
+    return Corpus("nli_pool", content_hash, JoinedRows(train), validation)
 
 
 def _layout_in(folder: Path) -> tuple[str, str] | None:

@@ -1,5 +1,7 @@
 """WordPiece tokenisation of sentence pairs, as BERT (uncased) reads them: ``[CLS] premise [SEP] hypothesis [SEP]``.
 
+A pair without a hypothesis is a single sentence: ``[CLS] sentence [SEP]``.
+
 The vocabulary is BERT's own where ``COMERA_DATA/bert_vocab/vocab.txt`` is at hand and fits the model's table, and is
 trained on the corpus otherwise. Text is split and cleaned in the same way in both cases.
 
@@ -58,7 +60,8 @@ class PairTokenizer:
             [([2, 5, 6, 3, 5, 1, 3], [0, 0, 0, 0, 1, 1, 1])]
         """
         self._tokenizer.enable_truncation(length, strategy="longest_first")
-        return [(encoding.ids, encoding.type_ids) for encoding in self._tokenizer.encode_batch(list(pairs))]
+        texts = [pair if pair[1] else pair[0] for pair in pairs]
+        return [(encoding.ids, encoding.type_ids) for encoding in self._tokenizer.encode_batch(texts)]
 
 
 def _bert_tokenizer(model: models.WordPiece) -> Tokenizer:

@@ -1,4 +1,4 @@
-"""The workload ``encoder``: a BERT-shaped transformer encoder that classifies sentence pairs.
+"""The workload ``encoder``: a BERT-shaped transformer encoder that classifies sentences or pairs of them.
 
 At the default settings it is the six-encoder model of the paper, 66,957,315 parameters: 23,440,896 in the word
 embedding, 43,057,152 in 37 linear weights (six in each block, one in the classifier), and 459,267 in positions,
@@ -11,15 +11,18 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from array import array
+from collections.abc import Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-from bench.data.corpus import LABELS, Corpus, Pair
+from bench.data.corpus import Corpus, Pair
 from bench.data.nli import MNLI_TRAIN_ROWS, find_corpus
 from bench.data.wordpiece import PairTokenizer, find_vocabulary
 from bench.protocol import Batch, Role
@@ -32,7 +35,11 @@ PADDING_ID = 0
 
 _LAYER_NORM_EPS = 1e-9
 _INITIAL_STD = 0.02
-_EVALUATION_BATCH = 32
+_EVALUATION_BATCH = 64
+
+#: Rows handed to the tokenizer at a time, and batches sorted by length together.
+_TOKENISED_TOGETHER = 4096
+_POOLED_BATCHES = 64
 
 
 @dataclass(frozen=True)
@@ -205,7 +212,8 @@ def _initialise(module: nn.Module) -> None:
 class EncoderWorkload:
     """The encoder and its sentence pairs in the protocol's form (:class:`bench.protocol.Workload`).
 
-    Text is tokenised batch by batch, when the batch is asked for.
+    Static batches are tokenised when they are asked for. Batches of varying length need the length of every row, so
+    the first of them tokenises the whole split, which is then kept.
 
     Attributes:
         dataset: name of the corpus, for records and figures.
@@ -215,8 +223,9 @@ class EncoderWorkload:
     examples_per_epoch: int | None = PAPER_EXAMPLES_PER_EPOCH
 
     def __init__(self, settings: EncoderSettings, corpus: Corpus, tokenizer: PairTokenizer) -> None:
-        if settings.classes < len(LABELS):
-            raise ValueError(f"classes is {settings.classes}; the labels {', '.join(LABELS)} need at least 3")
+        if settings.classes < len(corpus.labels):
+            labels = ", ".join(corpus.labels)
+            raise ValueError(f"classes is {settings.classes}; the labels {labels} need at least {len(corpus.labels)}")
         if len(tokenizer.vocabulary) > settings.vocabulary:
             raise ValueError(
                 f"vocabulary is {settings.vocabulary}; the tokenizer needs at least {len(tokenizer.vocabulary)}"
@@ -225,6 +234,7 @@ class EncoderWorkload:
         self.corpus = corpus
         self.tokenizer = tokenizer
         self.dataset = corpus.name
+        self._encoded: dict[str, EncodedRows] = {}
         parts = (corpus.content_hash, tokenizer.vocabulary_hash, str(settings.sequence_length))
         self.data_hash = hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
@@ -243,7 +253,7 @@ class EncoderWorkload:
         targets["classifier.hidden"] = "classifier"
         return targets
 
-    def batches(self, split: str, batch_size: int, seed: int, static: bool) -> Iterator[Batch]:
+    def batches(self, split: str, batch_size: int, seed: int, static: bool, start: int = 0) -> Iterator[Batch]:
         """One pass over ``split`` ("train" or "validation") as CPU tensors.
 
         ``input_ids`` and ``token_type_ids`` are int64 (B, T), ``attention_mask`` is bool (B, T), True at real tokens,
@@ -251,8 +261,15 @@ class EncoderWorkload:
 
         Training rows are shuffled by ``seed`` (give each epoch its own), validation rows come in order. With ``static``
         every batch is padded to the sequence length and a last training batch that is not full is dropped, so that all
-        shapes are equal; otherwise a batch is padded to its longest pair and no row is left out. Validation always has
-        every row.
+        shapes are equal. Otherwise a batch is padded to its longest row, no row is left out, and training batches are
+        bucketed: rows of similar length come together, in random order. Validation always has every row.
+
+        Args:
+            split: "train" or "validation".
+            batch_size: rows per batch.
+            seed: of the order.
+            static: whether all shapes are to be equal.
+            start: number of the first batch wanted; those before it cost nothing.
         """
         rows = self.corpus.rows(split)
         full_only = static and split == "train"
@@ -260,25 +277,45 @@ class EncoderWorkload:
             raise ValueError(f"batch_size is {batch_size!r}; allowed: whole numbers from 1")
         if full_only and batch_size > len(rows):
             raise ValueError(f"batch_size is {batch_size}; allowed: 1 to the {len(rows)} training rows")
+        if not static:
+            encoded = self._encode(split)
+            chunks = _bucketed(encoded.lengths, batch_size, seed) if split == "train" else _in_order(rows, batch_size)
+            return (self._pad(encoded.rows(chunk)) for chunk in chunks[start:])
         if split == "train":
             order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed)).tolist()
+            chunks = [order[i : i + batch_size] for i in range(0, len(rows) - batch_size + 1, batch_size)]
         else:
-            order = list(range(len(rows)))
-        end = len(rows) - len(rows) % batch_size if full_only else len(rows)
-        return (
-            self._collate([rows[index] for index in order[start : min(start + batch_size, end)]], static)
-            for start in range(0, end, batch_size)
-        )
+            chunks = _in_order(rows, batch_size)
+        length = self.settings.sequence_length
+        return (self._pad(self._tokenise([rows[index] for index in chunk]), length) for chunk in chunks[start:])
 
-    def _collate(self, pairs: Sequence[Pair], static: bool) -> Batch:
+    def batches_per_epoch(self, batch_size: int) -> int:
+        """How many batches of varying length one pass over the training rows has."""
+        return -(-len(self.corpus.rows("train")) // batch_size)
+
+    def _tokenise(self, pairs: Sequence[Pair]) -> list[EncodedRow]:
         encoded = self.tokenizer.encode([pair[:2] for pair in pairs], self.settings.sequence_length)
-        length = self.settings.sequence_length if static else max(len(ids) for ids, _ in encoded)
-        lengths = torch.tensor([len(ids) for ids, _ in encoded])
+        return [(ids, types, pair.label) for (ids, types), pair in zip(encoded, pairs, strict=True)]
+
+    def _encode(self, split: str) -> EncodedRows:
+        """All rows of a split as token ids."""
+        if split not in self._encoded:
+            rows = self.corpus.rows(split)
+            chunks = _in_order(rows, _TOKENISED_TOGETHER)
+            parts = [self._tokenise([rows[index] for index in chunk]) for chunk in chunks]
+            self._encoded[split] = EncodedRows([row for part in parts for row in part])
+        return self._encoded[split]
+
+    @staticmethod
+    def _pad(rows: Sequence[EncodedRow], length: int | None = None) -> Batch:
+        """A batch of these rows, padded to ``length`` or to the longest of them."""
+        longest = length or max(len(ids) for ids, _, _ in rows)
+        lengths = torch.tensor([len(ids) for ids, _, _ in rows])
         return {
-            "input_ids": torch.tensor([ids + [PADDING_ID] * (length - len(ids)) for ids, _ in encoded]),
-            "attention_mask": torch.arange(length) < lengths[:, None],
-            "token_type_ids": torch.tensor([types + [0] * (length - len(types)) for _, types in encoded]),
-            "labels": torch.tensor([pair.label for pair in pairs]),
+            "input_ids": torch.tensor([[*ids, *[PADDING_ID] * (longest - len(ids))] for ids, _, _ in rows]),
+            "attention_mask": torch.arange(longest) < lengths[:, None],
+            "token_type_ids": torch.tensor([[*types, *[0] * (longest - len(types))] for _, types, _ in rows]),
+            "labels": torch.tensor([label for _, _, label in rows]),
         }
 
     def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
@@ -286,22 +323,78 @@ class EncoderWorkload:
         return F.cross_entropy(_scores(model, batch), batch["labels"])
 
     @torch.no_grad()
-    def evaluate(self, model: nn.Module) -> dict[str, float]:
-        """Accuracy in percent and mean loss over every validation row; the model is left in the mode it was in."""
+    def evaluate(self, model: nn.Module) -> dict[str, Any]:
+        """Score every validation row; the model is left in the mode it was in.
+
+        Returns:
+            ``validation_accuracy`` in percent, the mean ``validation_loss``, ``validation_examples``, and ``correct``:
+            the rows answered rightly as hexadecimal digits, a bit per row in order, filled up with zeros at the end.
+        """
         device = next(model.parameters()).device
-        right, loss, rows = 0, 0.0, 0
+        encoded = self._encode("validation")
+        # Rows of similar length together; the order changes neither the answers nor, but for rounding, their mean.
+        order = torch.tensor(encoded.lengths).argsort(stable=True).tolist()
+        right, loss = [False] * len(order), 0.0
         was_training = model.training
         model.eval()
         try:
-            for batch in self.batches("validation", _EVALUATION_BATCH, seed=0, static=False):
-                batch = {name: tensor.to(device) for name, tensor in batch.items()}
+            for chunk in (order[i : i + _EVALUATION_BATCH] for i in range(0, len(order), _EVALUATION_BATCH)):
+                batch = {name: tensor.to(device) for name, tensor in self._pad(encoded.rows(chunk)).items()}
                 scores, labels = _scores(model, batch).float(), batch["labels"]
                 loss += F.cross_entropy(scores, labels, reduction="sum").item()
-                right += int((scores.argmax(-1) == labels).sum())
-                rows += len(labels)
+                for row, answer in zip(chunk, (scores.argmax(-1) == labels).tolist(), strict=True):
+                    right[row] = answer
         finally:
             model.train(was_training)
-        return {"validation_accuracy": 100 * right / rows, "validation_loss": loss / rows}
+        return {
+            "validation_accuracy": 100 * sum(right) / len(right),
+            "validation_loss": loss / len(right),
+            "validation_examples": len(right),
+            "correct": _as_hexadecimal(right),
+        }
+
+
+#: Token ids, token types and label of one row.
+EncodedRow = tuple[list[int], list[int], int]
+
+
+class EncodedRows:
+    """Token ids of many rows in flat arrays, a few bytes per token."""
+
+    def __init__(self, rows: Sequence[EncodedRow]) -> None:
+        self.lengths = [len(ids) for ids, _, _ in rows]
+        self._starts = [0, *accumulate(self.lengths)]
+        self._ids = array("i", [token for ids, _, _ in rows for token in ids])
+        self._first_types = array("i", [types.count(0) for _, types, _ in rows])
+        self._labels = [label for _, _, label in rows]
+
+    def rows(self, indices: Sequence[int]) -> list[EncodedRow]:
+        """These rows, in this order."""
+        return [self._row(index) for index in indices]
+
+    def _row(self, index: int) -> EncodedRow:
+        ids = self._ids[self._starts[index] : self._starts[index + 1]].tolist()
+        zeros = self._first_types[index]
+        return ids, [0] * zeros + [1] * (len(ids) - zeros), self._labels[index]
+
+
+def _in_order(rows: Sized, batch_size: int) -> list[range]:
+    return [range(i, min(i + batch_size, len(rows))) for i in range(0, len(rows), batch_size)]
+
+
+def _bucketed(lengths: Sequence[int], batch_size: int, seed: int) -> list[list[int]]:
+    """Random batches of rows of similar length: shuffle, sort within pools of many batches, shuffle the batches."""
+    generator = torch.Generator().manual_seed(seed)
+    order = torch.randperm(len(lengths), generator=generator).tolist()
+    pool = batch_size * _POOLED_BATCHES
+    pools = [sorted(order[i : i + pool], key=lengths.__getitem__) for i in range(0, len(order), pool)]
+    batches = [rows[i : i + batch_size] for rows in pools for i in range(0, len(rows), batch_size)]
+    return [batches[i] for i in torch.randperm(len(batches), generator=generator).tolist()]
+
+
+def _as_hexadecimal(flags: Sequence[bool]) -> str:
+    bits = "".join("1" if flag else "0" for flag in flags)
+    return "".join(f"{int(bits[i : i + 4].ljust(4, '0'), 2):x}" for i in range(0, len(bits), 4))
 
 
 def _scores(model: nn.Module, batch: Batch) -> torch.Tensor:

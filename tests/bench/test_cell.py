@@ -30,6 +30,7 @@ CHANGES = {
     "method_settings": {"lr": 1.0},
     "workload_settings": {"layers": 2},
     "timing_settings": {"blocks": 9},
+    "training": {"steps_per_epoch": 7},
 }
 
 
@@ -71,7 +72,7 @@ def test_a_cell_survives_json():
 
 def test_identities_stay_what_they_are():
     """With another hash, and the schema as it was, every record measured so far is one of an unknown cell."""
-    fields = {**dict.fromkeys(CHANGES, "x"), "method_settings": {"b": 1, "a": [True, None, 0.5]}}
+    fields = {**dict.fromkeys(CHANGES, "x"), "method_settings": {"b": 1, "a": [True, None, 0.5]}, "training": {}}
     assert Cell(**fields).cell_id("data") == "a8bc026b4eccb81b"
 
 

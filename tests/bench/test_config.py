@@ -230,5 +230,6 @@ def test_auto_is_the_device_there_is(monkeypatch):
 
 def test_defaults_of_the_file_are_the_paper_s_model():
     file = OmegaConf.to_container(OmegaConf.load(CONF / "config.yaml"))
+    assert file["model"].pop("classes") is None  # as many as the data has labels
     assert EncoderSettings(**file["model"], sequence_length=file["sequence_length"]) == EncoderSettings()
     assert dense.Settings().lr == 5e-5

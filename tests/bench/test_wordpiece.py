@@ -57,7 +57,7 @@ def test_a_pair_reads_as_bert_reads_it():
         "[SEP]",
     ]
     assert types == [0] * 7 + [1] * 6
-    assert rest == [([2, 3, 3], [0, 0, 1])]
+    assert rest == [([2, 3], [0, 0])]  # no second sentence, no second separator
 
 
 def test_the_longer_sentence_is_cut_first_and_the_separators_stay():

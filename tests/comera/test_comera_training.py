@@ -74,13 +74,13 @@ def test_every_member_of_the_protocol_is_there_with_its_arguments():
             own = list(inspect.signature(getattr(CoMERA, name)).parameters)
             assert own == list(inspect.signature(wanted).parameters), name
         else:
-            assert isinstance(getattr(method, name), str)
+            assert isinstance(getattr(method, name), str | bool)
     assert method.unsupported(None) is None
     assert method.capture == "whole_step"
     assert method.rare_events() == []
     assert method.after_step(model, method.optimizer(model), 0) == "nothing"
     method.load_state_dict(method.state_dict())
-    with pytest.raises(ValueError, match=r"^CoMERA keeps no state of its own, got step\.$"):
+    with pytest.raises(ValueError, match=r"^CoMERA's state has the entries full, size_target; got step\.$"):
         method.load_state_dict({"step": 1})
 
 
@@ -213,7 +213,7 @@ def test_settings_refuse_what_cannot_be(field, value, sentence):
 
 
 def test_the_variant_is_the_objectives_and_defaults_to_the_papers():
-    assert build(Settings(), "")._early_stage.variant == "paper" == VARIANTS[0]
-    assert build(Settings(), "released")._early_stage.variant == "released"
+    assert build(Settings(), "").variant == "paper" == VARIANTS[0]
+    assert build(Settings(), "released").variant == "released"
     with pytest.raises(ValueError, match=r"^variant is 'late'; allowed: paper, released\.$"):
         build(Settings(), "late")

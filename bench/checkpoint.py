@@ -1,0 +1,143 @@
+"""Checkpoints of a training run: a folder with ``tensors.safetensors`` and ``state.json``, no pickle.
+
+A checkpoint is written beside its final name, flushed to the disk and renamed, so it is there whole or not at all; the
+one before it is removed only then. Numbers, names and lists go to the JSON file, every tensor to the other one, under a
+path such as ``optimizer/state/3/exp_avg``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+#: Raise when the meaning of the content changes.
+FORMAT = 1
+
+_TENSORS, _STATE = "tensors.safetensors", "state.json"
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that cannot be used; the message is one sentence."""
+
+
+def _split(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> Any:
+    """The value with its tensors moved to ``tensors`` and their paths in their place."""
+    if isinstance(value, torch.Tensor):
+        tensors[path] = (
+            value.detach().cpu().contiguous().clone()
+        )  # storages may be shared; safetensors wants each alone
+        return {"tensor": path}
+    if isinstance(value, dict):
+        return {"dict": [[key, _split(item, f"{path}/{key}", tensors)] for key, item in value.items()]}
+    if isinstance(value, list | tuple):
+        return {"list": [_split(item, f"{path}/{i}", tensors) for i, item in enumerate(value)]}
+    return {"value": value}
+
+
+def _join(value: dict[str, Any], tensors: dict[str, torch.Tensor]) -> Any:
+    """The inverse of :func:`_split`; tuples come back as lists."""
+    [(kind, content)] = value.items()
+    if kind == "tensor":
+        return tensors[content]
+    if kind == "dict":
+        return {key: _join(item, tensors) for key, item in content}
+    if kind == "list":
+        return [_join(item, tensors) for item in content]
+    return content
+
+
+def _flush(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def save(folder: Path, identity: str, content: dict[str, Any]) -> None:
+    """Put ``content`` in the place of whatever checkpoint ``folder`` holds.
+
+    Args:
+        folder: made if need be.
+        identity: whose checkpoint it is; asked for again when it is loaded.
+        content: nested dictionaries and lists of tensors and JSON values.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    tensors: dict[str, torch.Tensor] = {}
+    state = {"format": FORMAT, "identity": identity, "content": _split(content, "", tensors)}
+    fresh = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}-", suffix=".partial"))
+    save_file(tensors, str(fresh / _TENSORS))
+    state["tensors_sha256"] = _hash(fresh / _TENSORS)
+    (fresh / _STATE).write_text(json.dumps(state, allow_nan=False), encoding="utf-8")
+    for path in (fresh / _TENSORS, fresh / _STATE, fresh):
+        _flush(path)
+    former = folder.with_name(f".{folder.name}.former")
+    if folder.exists():
+        _remove(former)
+        folder.rename(former)
+    fresh.rename(folder)
+    _flush(folder.parent)
+    _remove(former)
+
+
+def _remove(folder: Path) -> None:
+    if folder.exists():
+        shutil.rmtree(folder)
+
+
+def _hash(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def find(folder: Path) -> Path | None:
+    """Where the checkpoint of ``folder`` lies: there, or, after a kill between two renames, under its former name."""
+    former = folder.with_name(f".{folder.name}.former")
+    return next((path for path in (folder, former) if (path / _STATE).is_file()), None)
+
+
+def load(folder: Path, identity: str) -> dict[str, Any] | None:
+    """The content of the checkpoint in ``folder``, or None if there is none. Nothing is changed on the disk.
+
+    Raises:
+        CheckpointError: another run's checkpoint, a newer format, a damaged or truncated file.
+    """
+    place = find(folder)
+    if place is None:
+        if folder.exists():
+            raise CheckpointError(f"checkpoint {folder} lacks {_STATE}; name another results folder or remove it.")
+        return None
+    try:
+        state = json.loads((place / _STATE).read_text(encoding="utf-8"))
+        form, owner, digest = state["format"], state["identity"], state["tensors_sha256"]
+    except (OSError, ValueError, KeyError, TypeError):
+        raise CheckpointError(
+            f"checkpoint {place}: {_STATE} is damaged; remove the checkpoint to start anew."
+        ) from None
+    if form != FORMAT:
+        raise CheckpointError(f"checkpoint {place} has format {form}; this program reads format {FORMAT}.")
+    if owner != identity:
+        raise CheckpointError(
+            f"checkpoint {place} belongs to another model or run ({owner[:80]}…), not to this one; "
+            "give resume=false to start anew, or name another results folder."
+        )
+    try:
+        if _hash(place / _TENSORS) != digest:
+            raise ValueError("its content has changed")
+        tensors = load_file(str(place / _TENSORS))
+        content = _join(state["content"], tensors)
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
+        raise CheckpointError(
+            f"checkpoint {place}: {_TENSORS} is damaged or truncated ({error}); remove the checkpoint to start anew."
+        ) from None
+    assert isinstance(content, dict)
+    return content

@@ -1,0 +1,136 @@
+"""Cutting closed ranks out of the cores, so that smaller ranks are smaller tensors.
+
+Rank control closes a rank by bringing its diagonal entry below the threshold; the layer's function no longer depends
+on it. Truncation then selects, on both sides of every bond, the indices that are alive (no re-orthogonalisation, so
+that what survives is kept to the bit), in the parameters and in the optimizer's state alike. The released code only
+masks: its cores keep their shapes and nothing is saved (METHOD.md, Known defects).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import torch
+from torch import nn
+
+from comera.layers import TensorTrainLayer
+from comera.objective import tensorized_layers
+from comera.rank_control import alive_entries, select_ranks
+from comera.tensor_train import TTMShape, TTShape, pack_cores, unpack_cores
+
+
+def _surviving_places(shape: TTShape | TTMShape, kept: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Places in the packed cores, and in the diagonals, of what is kept of every bond, in their new order."""
+    device = kept[0].device if kept else None
+    numbers = torch.arange(shape.parameter_count, device=device)
+    cores = select_ranks(unpack_cores(numbers, shape), kept)
+    starts = [sum(shape.ranks[:bond]) for bond in range(len(shape.ranks))]
+    entries = [start + indices for start, indices in zip(starts, kept, strict=True)]
+    return pack_cores(cores, shape), torch.cat(entries) if entries else numbers[:0]
+
+
+def _layers_by_cores(model: nn.Module) -> Iterable[list[TensorTrainLayer]]:
+    """The tensorized layers, those that share their cores together."""
+    shared: dict[torch.Tensor, list[TensorTrainLayer]] = {}
+    for module in model.modules():
+        if isinstance(module, TensorTrainLayer):
+            shared.setdefault(module.packed_cores, []).append(module)
+    return shared.values()
+
+
+def _shrink(parameter: nn.Parameter, places: torch.Tensor, optimizer: torch.optim.Optimizer | None) -> None:
+    """Keep the entries at ``places`` of a parameter, which stays the same object, and of the optimizer's state."""
+    size = parameter.shape
+    if optimizer is not None:
+        for name, value in optimizer.state.get(parameter, {}).items():
+            if isinstance(value, torch.Tensor) and value.shape == size:
+                optimizer.state[parameter][name] = value[places]
+    parameter.grad = None
+    parameter.data = parameter.data[places]
+
+
+@torch.no_grad()
+def truncate(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> bool:
+    """Cut every closed rank out of the tensorized layers of a model; its function does not change.
+
+    Parameters stay the same objects with fewer entries, so optimizers and ties between layers hold; gradients are
+    dropped. A layer with a bond that is closed as a whole loses all its cores: a linear layer then passes its bias,
+    an embedding zeros.
+
+    Args:
+        model: any module.
+        optimizer: whose state is to shrink along; every state tensor of a parameter's shape is cut like it, so the
+            moments of surviving entries are kept exactly.
+
+    Returns:
+        Whether any shape changed. A captured graph must then be taken again.
+
+    Example:
+        >>> from comera import TTLinear
+        >>> layer = TTLinear(16, 16, (4, 4), (4, 4), ranks=(2, 2, 2))
+        >>> _ = layer.diagonals.data[0].zero_()
+        >>> truncate(layer), layer.shape.ranks, layer.packed_cores.numel()
+        (True, (1, 2, 2), 36)
+    """
+    changed = False
+    for layers in _layers_by_cores(model):
+        layer = layers[0]
+        kept = alive_entries(layer.diagonals, layer.shape.ranks, layer.threshold)
+        if any(indices.numel() == 0 for indices in kept):  # one closed bond silences the whole chain
+            kept = tuple(indices[:0] for indices in kept)
+        ranks = tuple(indices.numel() for indices in kept)
+        if ranks == layer.shape.ranks:
+            continue
+        changed = True
+        places, entries = _surviving_places(layer.shape, kept)
+        _shrink(layer.packed_cores, places, optimizer)
+        _shrink(layer.diagonals, entries, optimizer)
+        for each in layers:
+            each.shape = each.shape.with_ranks(ranks)
+    return changed
+
+
+def ranks_of(model: nn.Module) -> dict[str, tuple[int, ...]]:
+    """The inner ranks of every tensorized layer by its name; of layers that share their cores, the first.
+
+    Example:
+        >>> from comera import TT, tensorize
+        >>> ranks_of(tensorize(nn.Sequential(nn.Linear(16, 16)), {"0": TT(ranks=2, order=2)}))
+        {'0': (2, 2, 2)}
+    """
+    chosen = set(tensorized_layers(model))
+    return {name: module.shape.ranks for name, module in model.named_modules() if module in chosen}
+
+
+@torch.no_grad()
+def set_ranks(model: nn.Module, ranks: Mapping[str, Sequence[int]]) -> None:
+    """Give tensorized layers the shapes of a truncated model, so that its state dict can be loaded.
+
+    The parameters stay the same objects; their new entries are zeros (diagonals: ones) until something is loaded.
+
+    Args:
+        model: a tensorized model.
+        ranks: what :func:`ranks_of` said of the truncated one.
+
+    Raises:
+        ValueError: a name that is no tensorized layer of the model, or ranks that do not fit it.
+
+    Example:
+        >>> from comera import TT, tensorize
+        >>> model = tensorize(nn.Sequential(nn.Linear(16, 16)), {"0": TT(ranks=2, order=2)})
+        >>> set_ranks(model, {"0": (1, 2, 1)})
+        >>> ranks_of(model)
+        {'0': (1, 2, 1)}
+    """
+    modules = dict(model.named_modules())
+    by_cores = {layers[0].packed_cores: layers for layers in _layers_by_cores(model)}
+    for name, wanted in ranks.items():
+        layer = modules.get(name)
+        if not isinstance(layer, TensorTrainLayer):
+            raise ValueError(f"{name!r} is no tensorized layer of the model.")
+        shape = layer.shape.with_ranks(wanted)
+        layer.packed_cores.data = layer.packed_cores.data.new_zeros(shape.parameter_count)
+        layer.diagonals.data = layer.diagonals.data.new_ones(sum(shape.ranks))
+        layer.packed_cores.grad = layer.diagonals.grad = None
+        for each in by_cores[layer.packed_cores]:
+            each.shape = shape
