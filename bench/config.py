@@ -169,7 +169,10 @@ def resolve(config: Mapping[str, Any]) -> Job:
 
 
 def _training_runs(cell: Cell, values: Mapping[str, Any], workload: EncoderWorkload) -> list[Cell]:
-    """The runs of one arm: early and one late run per target where the method shrinks, else both stages in one run."""
+    """The runs of one arm: early and one late run per target where the method shrinks, else both stages in one run.
+
+    Without a target there is no late stage.
+    """
     targets = {name: _numbers(f"training.{name}", values.get(name)) for name in ("targets", "targets_mib")}
     settings = build_dataclass(
         TrainingSettings, {name: value for name, value in values.items() if name not in targets}, "training"
@@ -183,7 +186,8 @@ def _training_runs(cell: Cell, values: Mapping[str, Any], workload: EncoderWorkl
     steps_per_epoch = rows // cell.batch_size if settings.static else workload.batches_per_epoch(cell.batch_size)
     early, late = settings.stages(steps_per_epoch)
     method = build(cell.method, cell.variant, cell.method_settings)
-    stages: list[tuple[Stage, ...]] = [(early, late)]
+    any_target = targets["targets"] or targets["targets_mib"]
+    stages: list[tuple[Stage, ...]] = [(early, late) if any_target else (early,)]
     if method.shrinks:
         by_share = [replace(late, target=target) for target in targets["targets"]]
         by_size = [replace(late, target_mib=target) for target in targets["targets_mib"]]
