@@ -74,7 +74,8 @@ def device_name(on_cpu: bool = False) -> str:
         name = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     except (OSError, StopIteration):
         pass
-    return f"{name}, {torch.get_num_threads()} threads"
+    threads = torch.get_num_threads()
+    return f"{name}, {threads} thread" + "s" * (threads != 1)
 
 
 def _driver(on_cpu: bool) -> str:
