@@ -116,28 +116,31 @@ def load(folder: Path, identity: str) -> dict[str, Any] | None:
         if folder.exists():
             raise CheckpointError(f"checkpoint {folder} lacks {_STATE}; name another results folder or remove it.")
         return None
+    damaged = CheckpointError(f"checkpoint {place}: {_STATE} is damaged; remove the checkpoint to start anew.")
     try:
         state = json.loads((place / _STATE).read_text(encoding="utf-8"))
         form, owner, digest = state["format"], state["identity"], state["tensors_sha256"]
     except (OSError, ValueError, KeyError, TypeError):
-        raise CheckpointError(
-            f"checkpoint {place}: {_STATE} is damaged; remove the checkpoint to start anew."
-        ) from None
+        raise damaged from None
     if form != FORMAT:
         raise CheckpointError(f"checkpoint {place} has format {form}; this program reads format {FORMAT}.")
     if owner != identity:
         raise CheckpointError(
-            f"checkpoint {place} belongs to another model or run ({owner[:80]}…), not to this one; "
+            f"checkpoint {place} belongs to another model or run ({str(owner)[:80]}…), not to this one; "
             "give resume=false to start anew, or name another results folder."
         )
     try:
         if _hash(place / _TENSORS) != digest:
             raise ValueError("its content has changed")
         tensors = load_file(str(place / _TENSORS))
-        content = _join(state["content"], tensors)
-    except (OSError, ValueError, KeyError, SafetensorError) as error:
+    except (OSError, ValueError, SafetensorError) as error:
         raise CheckpointError(
             f"checkpoint {place}: {_TENSORS} is damaged or truncated ({error}); remove the checkpoint to start anew."
         ) from None
-    assert isinstance(content, dict)
+    try:
+        content = _join(state["content"], tensors)
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise damaged from None
+    if not isinstance(content, dict):
+        raise damaged
     return content

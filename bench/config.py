@@ -6,6 +6,7 @@ device, batch size, precision and set of toggles, one per method, checked down t
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -180,6 +181,9 @@ def _training_runs(cell: Cell, values: Mapping[str, Any], workload: EncoderWorkl
     for target in targets["targets"]:
         if not 0 < target <= 1:
             raise ConfigError(f"training.targets has {target:g}; allowed: shares above 0 and at most 1.")
+    for target in targets["targets_mib"]:
+        if not math.isfinite(target):
+            raise ConfigError(f"training.targets_mib has {target:g}; allowed: finite numbers.")
     rows = len(workload.corpus.train)
     if settings.static and cell.batch_size > rows:
         raise ConfigError(f"batch_size is {cell.batch_size}; allowed: 1 to the {rows} training rows.")
@@ -258,7 +262,7 @@ def resolve_device(device: str, measure: str) -> str:
     has_cuda = torch.cuda.is_available()
     if device == "auto":
         return "cuda" if has_cuda else "cpu"
-    if device == "cuda" and measure == "run" and not has_cuda:
+    if device == "cuda" and measure != "predict" and not has_cuda:
         raise ConfigError("device is 'cuda', but this machine offers no CUDA device; allowed here: auto, cpu.")
     return device
 

@@ -111,7 +111,8 @@ class Results:
         """
         if cell.measure == "train" and not self.is_done(cell, data_hash):
             upkeep = self.upkeep(cell, data_hash, resume=True)
-            load(upkeep.folder, upkeep.identity)
+            if load(upkeep.folder, upkeep.identity) is None and upkeep.parent_folder is not None:
+                load(upkeep.parent_folder, upkeep.parent_identity)
 
     def _path(self, cell: Cell, data_hash: str) -> Path:
         return self.root / cell.experiment / device_folder(_where(cell).device) / f"{cell.cell_id(data_hash)}.json"

@@ -146,7 +146,7 @@ class TrainingRun:
                 self._train_step(stage)
                 if self.at.step % self.steps_per_epoch == 0 and self.at.stage_steps < stage.steps:
                     self._curve_point(stage)
-                self._maybe_checkpoint()
+                self._maybe_checkpoint(stage)
             self._loss_is_finite(stage)
             self.method.end_stage(self.model, self.step.optimizer)
             self._curve_point(stage)
@@ -178,14 +178,17 @@ class TrainingRun:
         if time.monotonic() - self._reported > _REPORT_SECONDS:
             self._report("")
 
-    def _loss_is_finite(self, stage: Stage) -> None:
-        if not math.isfinite(float(self.at.loss_sum)):
-            epoch = self.at.step / self.steps_per_epoch
-            raise Diverged(f"the loss is not finite at step {self.at.step} (epoch {epoch:.2f}, {stage.name} stage)")
+    def _loss_is_finite(self, stage: Stage, validation_loss: float = 0.0) -> None:
+        for name, loss in (("loss", float(self.at.loss_sum)), ("validation loss", validation_loss)):
+            if not math.isfinite(loss):
+                epoch = self.at.step / self.steps_per_epoch
+                where = f"step {self.at.step} (epoch {epoch:.2f}, {stage.name} stage)"
+                raise Diverged(f"the {name} is not finite at {where}")
 
     def _curve_point(self, stage: Stage) -> None:
         with self.step.autocast():
             found = self.workload.evaluate(self.model)
+        self._loss_is_finite(stage, found["validation_loss"])  # the last step's update may have gone too far
         at = self.at
         row = {
             "epoch": at.step / self.steps_per_epoch,
@@ -222,10 +225,11 @@ class TrainingRun:
             columns["tensorized_mib"] = _mib(layer.packed_cores.numel() for layer in layers)
         return columns
 
-    def _maybe_checkpoint(self) -> None:
+    def _maybe_checkpoint(self, stage: Stage) -> None:
         every = self.upkeep.checkpoint_steps
         due = self.at.step % every == 0 if every else time.monotonic() >= self._checkpoint_due
         if due:
+            self._loss_is_finite(stage)
             self.save()
 
     def save(self) -> None:

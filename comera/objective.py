@@ -263,9 +263,13 @@ class LateStage(_Stage):
     Args:
         size_target: S0, the wished-for fraction of the full tensorized size, above 0 and at most 1.
         variant: ``"paper"`` or ``"released"``; the latter has weights and a wished-for loss of its own.
-        loss_target: L0, the wished-for task loss.
+        loss_target: L0, the wished-for task loss. None wishes for the present loss at every step, so that the size leads
+            exactly as long as it exceeds S0; with a number, the size also goes on shrinking below S0 while the loss
+            is below L0, and stays above S0 while the loss is too high.
         loss_weight, size_weight: w1 and w2, which scale the two distances from the wished-for point.
-        rho: ρ, the weight of L + Ŝ beside the maximum; the only pull of the loss while the size is too large.
+        rho: ρ, the weight of L + Ŝ beside the maximum. While the size leads, 1 + w2/ρ is the price of size in units of
+            loss by which ranks are chosen: too high, and all fall alike, whatever they do for the loss. While the loss
+            leads, ρ/(w1 + ρ) is that price: what still shrinks below S0.
         beta: weight of the squared norm of all cores.
         full: core entries at full ranks; those of the model at the first call if None.
 
@@ -275,7 +279,7 @@ class LateStage(_Stage):
     Example:
         >>> from comera import TT, tensorize
         >>> model = tensorize(nn.Sequential(nn.Linear(16, 16)), {"0": TT(ranks=2, order=2)})
-        >>> late = LateStage(0.5, loss_weight=1.0, size_weight=4.0, rho=0.0, beta=0.0)
+        >>> late = LateStage(0.5, loss_target=0.0, loss_weight=1.0, size_weight=4.0, rho=0.0, beta=0.0)
         >>> late(torch.tensor(1.0), model).item()  # 4·(1 - 0.5) exceeds 1·(1 - 0)
         2.0
     """
@@ -284,10 +288,10 @@ class LateStage(_Stage):
         self,
         size_target: float,
         variant: ObjectiveVariant = "paper",
-        loss_target: float = 0.0,
-        loss_weight: float = 1.0,
-        size_weight: float = 1000.0,
-        rho: float = 0.05,
+        loss_target: float | None = None,
+        loss_weight: float = 10.0,
+        size_weight: float = 10.0,
+        rho: float = 1.0,
         beta: float = 1e-6,
         full: int | None = None,
     ) -> None:
@@ -309,7 +313,8 @@ class LateStage(_Stage):
             rest = RELEASED_LOSS_WEIGHT * task_loss + RELEASED_SIZE_WEIGHT * p
             return rest + torch.where(size_leads, p, task_loss)
         surrogate = size.surrogate()
-        by_loss = self.loss_weight * (task_loss - self.loss_target)
+        loss_target = loss if self.loss_target is None else self.loss_target
+        by_loss = self.loss_weight * (task_loss - loss_target)
         by_size = self.size_weight * (surrogate - self.size_target)
         size_leads = self.size_weight * (exact - self.size_target) > by_loss.detach()
         objective = torch.where(size_leads, by_size, by_loss) + self.rho * (task_loss + surrogate)

@@ -27,6 +27,7 @@ from comera.objective import (
     full_size,
     tensorized_layers,
 )
+from comera.rank_control import THRESHOLD
 from comera.tensorize import TT, TTM, tensorize
 from comera.truncation import truncate
 
@@ -50,14 +51,15 @@ class Settings:
         order: modes per side of a TT layer.
         table_order: number of TTM cores.
         lookup: ``optimized`` or ``plain``.
-        lr_cores, lr_ranks, lr_dense: AdamW rates of cores, rank-control entries and everything else.
+        lr_cores, lr_ranks, lr_dense: AdamW rates of cores, rank-control entries and everything else. The published
+            ones are 1e-4, 1e-3 and 5e-5; in far shorter runs three times that on cores and the rest learns more.
         gamma: weight γ of the size surrogate in the early stage.
         beta: weight β of the squared norm of the cores, in both stages.
-        loss_target: wished-for task loss L0 of the late stage.
-        loss_weight, size_weight: weights w1 and w2 of the distances from the wished-for loss and size. As long as
-            ``size_weight``·(S - S0) is the larger, size is what shrinks, so their ratio says how close to S0 is close.
-        rho: weight ρ of loss plus surrogate beside the larger distance; against ``size_weight`` it says how much loss a
-            rank must save to be kept.
+        loss_target: wished-for task loss L0 of the late stage; None: the present one at every step, so that size leads
+            exactly as long as it exceeds S0.
+        loss_weight, size_weight: weights w1 and w2 of the distances from the wished-for loss and size.
+        rho: weight ρ of loss plus surrogate beside the larger distance. 1 + w2/ρ prices size in loss while size leads,
+            ρ/(w1 + ρ) while the loss does; see :class:`comera.LateStage`.
         truncate_every: cut closed ranks out of the cores every so many steps; 0 cuts at the end of each stage only.
         merge_jointly: merge equally shaped layers in one batch.
     """
@@ -67,15 +69,15 @@ class Settings:
     order: int = 3
     table_order: int = 4
     lookup: str = "optimized"
-    lr_cores: float = 1e-4
+    lr_cores: float = 3e-4
     lr_ranks: float = 1e-3
-    lr_dense: float = 5e-5
+    lr_dense: float = 1.5e-4
     gamma: float = 0.01
     beta: float = 1e-6
-    loss_target: float = 0.0
-    loss_weight: float = 1.0
-    size_weight: float = 1000.0
-    rho: float = 0.05
+    loss_target: float | None = None
+    loss_weight: float = 10.0
+    size_weight: float = 10.0
+    rho: float = 1.0
     truncate_every: int = 0
     merge_jointly: bool = True
 
@@ -85,7 +87,7 @@ class Settings:
             if getattr(self, name) < lowest:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least {lowest}.")
         rates, weights = ("lr_cores", "lr_ranks", "lr_dense"), ("gamma", "beta", "loss_weight", "size_weight", "rho")
-        for name in (*rates, *weights, "loss_target"):
+        for name in (*rates, *weights):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be 0 or more.")
         if self.lookup not in LOOKUPS:
@@ -174,12 +176,19 @@ class CoMERA:
         Adam moves a rank entry by at most about its rate per step, so from 1 to the threshold takes about 1/rate steps
         (METHOD.md, Objectives).
         """
+        if stage.target is None and stage.target_mib is None:
+            return None
+        if self.settings.lr_ranks > THRESHOLD:
+            return (
+                f"lr_ranks is {self.settings.lr_ranks:g}, so rank entries step over the threshold of {THRESHOLD:g} below "
+                f"which a rank is closed; it must be at most {THRESHOLD:g} for a late stage."
+            )
         reach = self.settings.lr_ranks * stage.steps
-        if (stage.target is None and stage.target_mib is None) or reach >= RANK_REACH:
+        if reach >= RANK_REACH:
             return None
         return (
             f"lr_ranks is {self.settings.lr_ranks:g} and the late stage has {stage.steps} steps, so a rank entry moves "
-            f"by {reach:.2g} at most and cannot be relied on to reach zero; lr_ranks times steps must be at least "
+            f"by {reach:.3g} at most and cannot be relied on to reach zero; lr_ranks times steps must be at least "
             f"{RANK_REACH:g}."
         )
 

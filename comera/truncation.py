@@ -38,6 +38,18 @@ def _layers_by_cores(model: nn.Module) -> Iterable[list[TensorTrainLayer]]:
     return shared.values()
 
 
+def _replace_data(parameter: nn.Parameter, data: torch.Tensor) -> None:
+    """Give a parameter entries of another number; what autograd remembers of its former shape is forgotten.
+
+    A graph that is still held, such as that of the last loss, keeps the node where gradients arrive, with its shape;
+    only a change of type makes torch form a new one.
+    """
+    passing = torch.float32 if parameter.dtype == torch.float64 else torch.float64
+    parameter.grad = None
+    parameter.data = data.new_empty(0, dtype=passing)
+    parameter.data = data
+
+
 def _shrink(parameter: nn.Parameter, places: torch.Tensor, optimizer: torch.optim.Optimizer | None) -> None:
     """Keep the entries at ``places`` of a parameter, which stays the same object, and of the optimizer's state."""
     size = parameter.shape
@@ -45,8 +57,7 @@ def _shrink(parameter: nn.Parameter, places: torch.Tensor, optimizer: torch.opti
         for name, value in optimizer.state.get(parameter, {}).items():
             if isinstance(value, torch.Tensor) and value.shape == size:
                 optimizer.state[parameter][name] = value[places]
-    parameter.grad = None
-    parameter.data = parameter.data[places]
+    _replace_data(parameter, parameter.data[places])
 
 
 @torch.no_grad()
@@ -129,8 +140,7 @@ def set_ranks(model: nn.Module, ranks: Mapping[str, Sequence[int]]) -> None:
         if not isinstance(layer, TensorTrainLayer):
             raise ValueError(f"{name!r} is no tensorized layer of the model.")
         shape = layer.shape.with_ranks(wanted)
-        layer.packed_cores.data = layer.packed_cores.data.new_zeros(shape.parameter_count)
-        layer.diagonals.data = layer.diagonals.data.new_ones(sum(shape.ranks))
-        layer.packed_cores.grad = layer.diagonals.grad = None
+        _replace_data(layer.packed_cores, layer.packed_cores.data.new_zeros(shape.parameter_count))
+        _replace_data(layer.diagonals, layer.diagonals.data.new_ones(sum(shape.ranks)))
         for each in by_cores[layer.packed_cores]:
             each.shape = shape

@@ -1,26 +1,62 @@
-"""``python -m figures fig1``: draw a figure from records, print its table and verdicts."""
+"""``python -m figures FIGURE``: draw a figure or table from records, print its table and verdicts."""
 
 from __future__ import annotations
 
 import argparse
 import io
 import os
+import re
 import sys
 import tempfile
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
 
-from rich.console import Console
-from rich.measure import Measurement
-from rich.text import Text
-
 from bench.record import Record, RecordError, read_all
-from figures import fig1
-from figures.claims import LedgerError, read_claims
-from figures.tables import to_terminal
+from figures import fig1, fig6, table_mnli, table_ranks, truncation
+from figures.claims import Claim, LedgerError, read_claims
+from figures.report import Drawn
+from figures.runs import EXPERIMENT
 
-FIGURES = {"fig1": fig1}
+
+@dataclass(frozen=True)
+class Artifact:
+    """A figure or table that can be asked for by name."""
+
+    render: Callable[[Sequence[Record], dict[str, Claim]], list[Drawn]]
+    summary: str
+    experiments: tuple[str, ...] = (EXPERIMENT,)  # whose records it is made of
+    measure: str | None = "train"  # of its records; None for any
+    made_by: str = "python -m bench experiment=accuracy"
+
+
+ARTIFACTS = {
+    "fig1": Artifact(
+        fig1.render,
+        "time per epoch and peak memory of every arm, by batch size; an image per device",
+        fig1.EXPERIMENTS,
+        None,
+        "make reproduce-fig1",
+    ),
+    "fig6": Artifact(
+        fig6.render, "validation accuracy per epoch, dense against CoMERA; an image per device and dataset"
+    ),
+    "table_mnli": Artifact(
+        table_mnli.render,
+        "accuracy with its interval, size and compression of dense, early and late stages, beside the published; "
+        "a table per device and dataset",
+    ),
+    "table_ranks": Artifact(
+        table_ranks.render,
+        "ranks of the fifth encoder block before training and after each stage; a table per device and dataset",
+    ),
+    "truncation": Artifact(
+        truncation.render,
+        "step time, peak memory and accuracy against the physically truncated size; an image per device and dataset",
+    ),
+}
 RENDERED = Path("figures") / "rendered"
 
 
@@ -33,16 +69,28 @@ class _Parser(argparse.ArgumentParser):
         raise InputError(f"{message}; see python -m figures --help.")
 
 
+def _epilog() -> str:
+    lines = ["figures and tables (the experiments whose records they are made of):"]
+    for name, artifact in ARTIFACTS.items():
+        text = f"{artifact.summary} (records: {', '.join(artifact.experiments)})."
+        lines += textwrap.wrap(text, 110, initial_indent=f"  {name:<13}", subsequent_indent=" " * 15)
+    lines += [
+        "",
+        "Written for each: .png and .svg (figures alone), .md (table and verdicts) and .csv (tidy numbers).",
+        "Records are made by python -m bench; a make target reproduce-… does both: make help.",
+    ]
+    return "\n".join(lines)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="python -m figures",
-        description="Draw a figure of the paper from records, one image per device, and print the same as a table, "
-        "with a verdict on every published claim it touches. Nothing is measured here.",
-        epilog="fig1: time per epoch and peak memory of every arm, by batch size (records: fig1, fig1_memory). "
-        "Written per device: .png, .svg, .md (table and verdicts) and .csv (tidy numbers). "
-        "Records are made by: python -m bench, or: make reproduce-fig1.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Draw a figure or table of the paper from records and print the same as a table, with a verdict\n"
+        "on every published claim it touches. Nothing is measured here.",
+        epilog=_epilog(),
     )
-    parser.add_argument("figure", metavar="FIGURE", help=f"what to draw: {', '.join(FIGURES)}")
+    parser.add_argument("figure", metavar="FIGURE", help=f"what to draw: {', '.join(ARTIFACTS)}")
     parser.add_argument(
         "--records", metavar="FOLDER", type=Path, default=Path("results") / "local",
         help="where the records lie (default: results/local; the project's own: results/reference)",
@@ -51,17 +99,37 @@ def _parser() -> argparse.ArgumentParser:
         "--out", metavar="FOLDER", type=Path,
         help="where to write (default: figures/rendered/ and the name of the records' folder)",
     )  # fmt: skip
+    parser.add_argument(
+        "--experiment", metavar="NAME",
+        help=f"whose training records to show (default: {EXPERIMENT}; the small preset's: accuracy_small)",
+    )  # fmt: skip
     return parser
 
 
-def _records(name: str, root: Path) -> list[Record]:
+def _artifact(name: str, experiment: str | None) -> Artifact:
+    """What was asked for, on the records of ``experiment`` if one is named."""
+    if name not in ARTIFACTS:
+        raise InputError(f"figure is {name!r}; available: {', '.join(ARTIFACTS)}.")
+    artifact = ARTIFACTS[name]
+    if experiment is None:
+        return artifact
+    if artifact.measure != "train":
+        trained = ", ".join(other for other, one in ARTIFACTS.items() if one.measure == "train")
+        raise InputError(f"--experiment is {experiment!r}, but {name} shows no training; it is for: {trained}.")
+    if not re.fullmatch(r"[\w-]+", experiment):
+        raise InputError(f"--experiment is {experiment!r}; allowed: letters, digits, - and _.")
+    return replace(artifact, experiments=(experiment,), made_by=f"python -m bench experiment={experiment}")
+
+
+def _records(artifact: Artifact, root: Path) -> list[Record]:
     if not root.is_dir():
         raise InputError(f"--records is {str(root)!r}; a folder with records is expected.")
-    experiments: tuple[str, ...] = FIGURES[name].EXPERIMENTS
-    records = [record for experiment in experiments for record in read_all(root, experiment)]
+    found = [record for experiment in artifact.experiments for record in read_all(root, experiment)]
+    records = [record for record in found if artifact.measure in (None, record.measure)]
     if not records:
-        wanted = " or ".join(f"{experiment}/" for experiment in experiments)
-        raise InputError(f"{root}: no record below {wanted}; make some with: make reproduce-{name}.")
+        wanted = " or ".join(f"{experiment}/" for experiment in artifact.experiments)
+        kind = "training record" if artifact.measure == "train" else "record"
+        raise InputError(f"{root}: no {kind} below {wanted}; make some with: {artifact.made_by}.")
     return records
 
 
@@ -76,46 +144,19 @@ def _write(files: dict[str, bytes], folder: Path) -> None:
         os.replace(temporary, folder / name)
 
 
-def _report(drawn: fig1.DeviceFigure) -> str:
-    """What the terminal shows about one device."""
-    buffer = io.StringIO()
-    terminal = Console()
-    table = to_terminal(drawn.table.drop(columns="remarks"), fig1.TITLE, fig1.LEFT_ALIGNED, by="batch")
-    needed = Measurement.get(terminal, terminal.options.update(max_width=500), table).maximum
-    wide = max(terminal.width, needed)  # a pipe or a narrow window gets whole numbers on long lines
-    console = Console(file=buffer, width=wide, force_terminal=terminal.is_terminal)
-    for line in drawn.facts:
-        console.print(Text(line))
-    console.print(table)
-    remarks = drawn.table.loc[drawn.table["remarks"] != ""]
-    batches: dict[tuple[str, str], list[str]] = {}
-    for arm, batch, remark in zip(remarks["arm"], remarks["batch"], remarks["remarks"], strict=True):
-        batches.setdefault((arm, remark), []).append(batch)
-    for (arm, remark), those in batches.items():
-        console.print(Text(f"{arm}, batch {', '.join(those)}: {remark}"))
-    for note in drawn.notes[1:]:  # the first one explains the bars
-        console.print(Text(note))
-    console.print(Text("\nClaims", style="bold"))
-    for verdict in drawn.verdicts:
-        console.print(Text(str(verdict)))
-    return buffer.getvalue()
-
-
 def run(argv: Sequence[str] | None = None) -> None:
     """Read, draw, then write and print; whatever is wrong with the input stops it before anything is written."""
     arguments = _parser().parse_args(argv)
-    if arguments.figure not in FIGURES:
-        raise InputError(f"figure is {arguments.figure!r}; available: {', '.join(FIGURES)}.")
+    artifact = _artifact(arguments.figure, arguments.experiment)
     root: Path = arguments.records
     out: Path = arguments.out or RENDERED / root.resolve().name
-    drawn = FIGURES[arguments.figure].render(_records(arguments.figure, root), read_claims())
-    for figure in drawn:
+    for drawn in artifact.render(_records(artifact, root), read_claims()):
         try:
-            _write(figure.files, out)
+            _write(drawn.files, out)
         except OSError as error:
             raise InputError(f"--out is {str(out)!r}; cannot write there ({error.strerror}).") from None
-        sys.stdout.write(_report(figure))
-        sys.stdout.write("Written: " + ", ".join(str(out / name) for name in figure.files) + "\n\n")
+        sys.stdout.write(drawn.to_text())
+        sys.stdout.write("Written: " + ", ".join(str(out / name) for name in drawn.files) + "\n\n")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -69,7 +69,8 @@ class Page:
     footnotes: tuple[str, ...]
 
 
-def _wrapped(lines: Sequence[str], width: int = _WRAP) -> list[str]:
+def wrapped(lines: Sequence[str], width: int = _WRAP) -> list[str]:
+    """Lines broken to the page's width."""
     return [part for line in lines for part in textwrap.wrap(line, width, subsequent_indent="   ")]
 
 
@@ -143,7 +144,7 @@ def _draw_panel(figure: Figure, box: list[float], panel: Panel, rows: Sequence[s
 def draw(page: Page) -> Figure:
     """Lay the page out from top to bottom; its height follows from what is on it."""
     bands = _bands_by_line(page.bands)
-    subtitle, footnotes = _wrapped(page.subtitle), _wrapped(page.footnotes)
+    subtitle, footnotes = wrapped(page.subtitle), wrapped(page.footnotes)
     band_height = _HEADING + _LEGEND + _PANEL_TITLE + _ROW * len(page.rows) + _TICKS + _BELOW_BAND
     height = 2 * _MARGIN + _TITLE + _LINE * (len(subtitle) + len(footnotes)) + band_height * len(bands) + _LINE
     figure = Figure(figsize=(_WIDTH, height))

@@ -6,19 +6,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import pandas as pd
 
 from bench.intervals import CONFIDENCE
 from bench.record import Record, device_folder
 from figures.bars import Band, Bar, Page, Panel, draw
-from figures.claims import Claim, Verdict, verdicts
+from figures.claims import Claim
+from figures.fig1_claims import verdicts
 from figures.fig1_rows import (
-    CATEGORIES,
     DISTURBED,
-    NOT_RECORDED,
-    OLDER,
     REFERENCE,
     UNPAIRED,
     MemoryCell,
@@ -29,33 +26,23 @@ from figures.fig1_rows import (
     tidy_table,
     time_unit,
 )
+from figures.memory import CATEGORIES
+from figures.report import REMARKS, Drawn, csv, markdown
 from figures.selection import TARGETS, Selection, devices, select
 from figures.style import MEMORY_FILLS, TIME_FILLS, house_style, to_bytes
-from figures.tables import significant, to_markdown
+from figures.tables import NOT_RECORDED, OLDER, OLDER_WORDS, significant
 from figures.timing import EXAMPLES_PER_EPOCH, block_means_ms
 
 #: The experiments whose records Fig. 1 is made of.
 EXPERIMENTS = ("fig1", "fig1_memory")
 TITLE = "Fig. 1: time per epoch and peak memory, six-encoder transformer"
-LEFT_ALIGNED = frozenset({"arm", "remarks"})
+LEFT_ALIGNED = frozenset({"arm", REMARKS})
 
 _MARK_WORDS = {
-    OLDER: "from a record made by older code than the newest one shown",
+    OLDER: OLDER_WORDS,
     UNPAIRED: "ratio unpaired: the two arms were not timed block by block together",
     DISTURBED: "every block was disturbed: the record's own epoch time, without interval",
 }
-
-
-@dataclass(frozen=True)
-class DeviceFigure:
-    """Everything drawn and said about one device."""
-
-    device: str
-    facts: tuple[str, ...]  # what was measured, on what, when
-    notes: tuple[str, ...]
-    table: pd.DataFrame
-    verdicts: tuple[Verdict, ...]
-    files: dict[str, bytes]
 
 
 class _Reasons:
@@ -190,27 +177,17 @@ def _notes(selection: Selection, rows: list[Row]) -> list[str]:
     return notes + list(selection.left_out)
 
 
-def _markdown(stem: str, figure_facts: Sequence[str], notes: Sequence[str], table: str, lines: Sequence[str]) -> str:
-    return "\n".join(
-        [
-            f"# {TITLE}",
-            "",
-            *figure_facts,
-            "",
-            f"![{TITLE}]({stem}.png)",
-            "",
-            table,
-            *(f"* {note}" for note in notes),
-            "",
-            "## Claims",
-            "",
-            *(f"* {line}" for line in lines),
-            "",
-        ]
-    )
+def _below(table: pd.DataFrame, notes: Sequence[str]) -> tuple[str, ...]:
+    """Remarks, each once per arm with all of its batch sizes, then the notes but for the one that explains the bars."""
+    batches: dict[tuple[str, str], list[str]] = {}
+    for arm, batch, remark in zip(table["arm"], table["batch"], table[REMARKS], strict=True):
+        if remark:
+            batches.setdefault((arm, remark), []).append(batch)
+    remarks = (f"{arm}, batch {', '.join(those)}: {remark}" for (arm, remark), those in batches.items())
+    return (*remarks, *notes[1:])
 
 
-def of_device(records: Sequence[Record], device: str, claims: dict[str, Claim]) -> DeviceFigure:
+def of_device(records: Sequence[Record], device: str, claims: dict[str, Claim]) -> Drawn:
     """The figure of one device, with its tables and verdicts; other devices' records are ignored."""
     selection = select(records, device)
     rows = rows_of(selection)
@@ -223,12 +200,12 @@ def of_device(records: Sequence[Record], device: str, claims: dict[str, Claim]) 
     with house_style():
         drawing = draw(Page(TITLE, facts, selection.arms, bands, (*reasons.lines(), *notes)))
         images = {f"{stem}.{form}": to_bytes(drawing, form) for form in ("png", "svg")}
-    text = _markdown(stem, facts, notes, to_markdown(table, LEFT_ALIGNED), [str(verdict) for verdict in judged])
-    csv = tidy_table(selection, rows).to_csv(index=False, float_format="%.6g", lineterminator="\n")
-    files = {**images, f"{stem}.md": text.encode(), f"{stem}.csv": csv.encode()}
-    return DeviceFigure(device, facts, tuple(notes), table, tuple(judged), files)
+    text = markdown(TITLE, facts, f"{stem}.png", table, LEFT_ALIGNED, notes, judged)
+    files = {**images, f"{stem}.md": text, f"{stem}.csv": csv(tidy_table(selection, rows))}
+    below = _below(table, notes)
+    return Drawn(TITLE, device, facts, tuple(notes), table, tuple(judged), files, below, LEFT_ALIGNED, "batch")
 
 
-def render(records: Sequence[Record], claims: dict[str, Claim]) -> list[DeviceFigure]:
+def render(records: Sequence[Record], claims: dict[str, Claim]) -> list[Drawn]:
     """One figure per device found, in order of device names."""
     return [of_device(records, device, claims) for device in devices(records)]

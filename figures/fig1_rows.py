@@ -8,14 +8,13 @@ import pandas as pd
 
 from bench.intervals import Estimate
 from bench.record import Record
+from figures.memory import CATEGORIES, parts_of_peak
 from figures.selection import TARGETS, Selection
-from figures.tables import NOT_ASKED, significant, with_interval
+from figures.tables import NOT_ASKED, NOT_RECORDED, OLDER, significant, with_interval
 from figures.timing import EpochTime, disturbed_blocks, epoch_time, time_ratio
 
 REFERENCE = "comera"
-CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "temporaries")
-NOT_RECORDED = "not recorded"
-OLDER, UNPAIRED, DISTURBED = "†", "‡", "§"
+UNPAIRED, DISTURBED = "‡", "§"
 
 
 @dataclass(frozen=True)
@@ -80,19 +79,6 @@ def _time_cell(selection: Selection, arm: str, batch: int) -> TimeCell:
     return TimeCell("ok", record.message, epoch, ratio, disturbed_blocks(record), marks)
 
 
-def _parts(record: Record, peak: float) -> tuple[tuple[str, float], ...]:
-    """The peak by category; what the categories do not account for is ``unsplit``."""
-    parts = []
-    for name in CATEGORIES:
-        size = getattr(record, f"predicted_{name}_mib")
-        if size:
-            parts.append((name, float(size)))
-    rest = peak - sum(size for _, size in parts)
-    if rest > 0.005 * peak:
-        parts.append(("unsplit", rest))
-    return tuple(parts)
-
-
 def _memory_cell(selection: Selection, target: str, arm: str, batch: int) -> MemoryCell:
     record = selection.predicted.get((target, arm, batch))
     if record is None:
@@ -104,7 +90,7 @@ def _memory_cell(selection: Selection, target: str, arm: str, batch: int) -> Mem
     reference = selection.predicted.get((target, REFERENCE, batch))
     below = reference.peak_memory_predicted_mib if reference is not None and reference.status == "ok" else None
     ratio = peak / below if below and arm != REFERENCE else None
-    return MemoryCell("ok", record.message, peak, _parts(record, peak), ratio, marks)
+    return MemoryCell("ok", record.message, peak, parts_of_peak(record, peak), ratio, marks)
 
 
 def rows_of(selection: Selection) -> list[Row]:

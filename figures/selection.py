@@ -52,7 +52,8 @@ class Selection:
         return sorted({getattr(record, column) for record in records})
 
 
-def _config(record: Record) -> dict[str, Any]:
+def config_of(record: Record) -> dict[str, Any]:
+    """The cell that the record answers, as it was resolved; empty where it cannot be read."""
     try:
         config = json.loads(record.config_json)
     except json.JSONDecodeError:
@@ -66,14 +67,14 @@ def _kind(records: Iterable[Record]) -> str:
         if record.measure != "run":
             continue
         on_cuda = record.peak_memory_allocated_mib is not None or record.predicted_for == "cuda"
-        if on_cuda or str(_config(record).get("device", "")).startswith("cuda"):
+        if on_cuda or str(config_of(record).get("device", "")).startswith("cuda"):
             return "cuda"
     return "cpu"
 
 
 def _model(record: Record) -> str:
     """What must be equal for two records to be about the same model and arithmetic."""
-    settings = _config(record).get("workload_settings")
+    settings = config_of(record).get("workload_settings")
     if isinstance(settings, dict):  # where the data lie says nothing about the model
         settings = {name: value for name, value in settings.items() if not name.startswith(("data", "fetch"))}
     return json.dumps([record.workload, record.sequence_length, record.precision, settings], sort_keys=True)
@@ -84,7 +85,8 @@ def _timing(record: Record) -> str:
     return json.dumps([_model(record), record.dataset, record.data_hash, record.compile])
 
 
-def _newest(records: Iterable[Record]) -> Record:
+def newest(records: Iterable[Record]) -> Record:
+    """The record made last."""
     return max(records, key=lambda r: (r.recorded_at, r.cell_id))
 
 
@@ -112,7 +114,7 @@ def _select_timed(records: list[Record]) -> tuple[dict[tuple[str, int], Record],
     chosen = {}
     for slot, candidates in slots.items():
         alike = [record for record in candidates if record.cuda_graph == graph]
-        chosen[slot] = _newest(alike or candidates)
+        chosen[slot] = newest(alike or candidates)
     notes = []
     if older := len(fitting) - len(chosen):
         notes.append(f"{older} further timed record(s) of the cells shown are left out; the newest of each is drawn.")
@@ -144,8 +146,8 @@ def _select_predicted(records: list[Record], model: str) -> tuple[dict[tuple[str
             inside.setdefault(slot, []).append(record)
     chosen = {}
     for slot in [*own, *(slot for slot in inside if slot not in own)]:
-        best = _newest(own.get(slot) or inside[slot])
-        chosen[slot] = _newest(inside[slot]) if best.status != "ok" and slot in inside else best
+        best = newest(own.get(slot) or inside[slot])
+        chosen[slot] = newest(inside[slot]) if best.status != "ok" and slot in inside else best
     notes = []
     if older := sum(len(candidates) - 1 for candidates in own.values()):
         notes.append(f"{older} further prediction(s) of the cells shown are left out; the newest of each is drawn.")

@@ -76,6 +76,34 @@ TIME_FILLS = {
 }
 
 
+@dataclass(frozen=True)
+class Stroke:
+    """A line and its marker; dashes and markers alone tell the strokes apart in grey."""
+
+    colour: str
+    dashes: str | tuple[float, tuple[float, ...]]
+    marker: str
+    filled: bool = True
+
+    @property
+    def face(self) -> str:
+        """The marker's inside."""
+        return self.colour if self.filled else "white"
+
+
+DENSE_STROKE = Stroke("#c0561b", "-", "s", filled=False)
+EARLY_STROKE = Stroke("#1d2f4f", "-", "o")
+
+#: For whatever else is drawn, one after another.
+STROKES = (
+    Stroke("#6fa0cf", (0, (5, 1.5)), "^"),
+    Stroke("#7d4468", (0, (5, 1.5, 1, 1.5)), "D"),
+    Stroke("#0f4d3a", (0, (1.2, 1.2)), "v"),
+    Stroke("#222222", (0, (3, 1, 1, 1, 1, 1)), "P", filled=False),
+    Stroke("#6f6f6f", (0, (8, 2)), "X", filled=False),
+)
+
+
 @contextmanager
 def house_style() -> Iterator[None]:
     """Draw with the house's settings and nobody's own; what was set before comes back."""

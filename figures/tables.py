@@ -12,6 +12,13 @@ from bench.intervals import Estimate
 #: Stands where a cell is not part of the grid; a missing cell of the grid says so in words.
 NOT_ASKED = "-"
 
+#: Stands where a cell of the grid has no record.
+NOT_RECORDED = "not recorded"
+
+#: Marks what comes from a record made by older code than the newest one shown.
+OLDER = "†"
+OLDER_WORDS = "from a record made by older code than the newest one shown"
+
 
 def significant(value: float, digits: int = 3) -> str:
     """A number with ``digits`` significant digits, thousands separated, never in scientific notation.

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import io
 import json
 import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 from hydra.core.global_hydra import GlobalHydra
+from omegaconf import OmegaConf
 
 import bench.__main__
 from bench.cell import Cell
 from bench.data.corpus import LABELS
 from bench.data.synthetic import synthetic_corpus
 from bench.methods import checked_settings
+from bench.mistakes import CONF
 from bench.record import Record
 
 ROOT = Path(bench.__main__.__file__).parent.parent
@@ -26,6 +30,12 @@ MODEL = {"layers": 1, "width": 32, "heads": 2, "feed_forward": 64, "vocabulary":
 MODEL |= {"dropout": 0.1}
 TIMING = {"blocks": 2, "extra_blocks": 0, "block_seconds": 0.05, "max_steps": 3, "warmup_steps": 2}
 TIMING |= {"disturbed": 1e6, "time_limit_s": 60.0}
+
+#: Settings under which a few steps of the small encoder move weights and close ranks.
+FAST = {
+    "dense": {"lr": 1e-3},
+    "comera": {"lr_cores": 1e-3, "lr_ranks": 0.3, "lr_dense": 1e-3, "ranks": 8, "table_ranks": 8},
+}
 
 
 def a_cell(**changes) -> Cell:
@@ -51,6 +61,37 @@ def a_cell(**changes) -> Cell:
     settings = changes.pop("settings", {})
     fields |= changes
     return Cell(method_settings=checked_settings(fields["method"], settings), **fields)
+
+
+def a_training_cell(method="dense", early=8, late=7, target=0.5, static=False, settings=(), **changes) -> Cell:
+    """A training run of six steps per epoch on the small corpus; without late steps it has an early stage only."""
+    stages = [{"name": "early", "steps": early, "target": None, "target_mib": None}]
+    if late:
+        shrinks = method == "comera"
+        stages.append({"name": "late", "steps": late, "target": target if shrinks else None, "target_mib": None})
+    training = {"stages": stages, "steps_per_epoch": 6, "static": static, "time_limit_s": 60.0}
+    fields = {"measure": "train", "batch_size": 40, "timing_settings": {}, "training": training, **changes}
+    return a_cell(method=method, settings={**FAST[method], **dict(settings)}, **fields)
+
+
+def a_configuration(pairs: Path, **changes) -> dict[str, Any]:
+    """A job as Hydra would compose it, made small."""
+    plain = OmegaConf.to_container(OmegaConf.load(CONF / "config.yaml"))
+    for name in ("defaults", "hydra"):
+        del plain[name]
+    plain |= {"name": "made_up", "settings": {}, "device": "cpu", "sequence_length": 32, "data_folder": str(pairs)}
+    return plain | {"model": dict(MODEL), "timing": dict(TIMING), **changes}
+
+
+def changed(config: dict[str, Any], name: str, value: Any) -> dict[str, Any]:
+    """A copy of the configuration with one value, named with dots, put in the place of another."""
+    result = copy.deepcopy(config)
+    *parents, leaf = name.split(".")
+    place = result
+    for parent in parents:
+        place = place.setdefault(parent, {})
+    place[leaf] = value
+    return result
 
 
 def a_record(**changes) -> Record:
@@ -101,6 +142,13 @@ def small(pairs: Path, results: Path) -> list[str]:
     timing = [f"timing.{name}={value}" for name, value in TIMING.items()]
     where = [f"data_folder={pairs}", f"results={results}", "device=cpu", "batch_size=2"]
     return [*model, *timing, *where, "sequence_length=32", "settings.galore.rank=8"]
+
+
+#: Arguments, beside :func:`small`, of a sweep with three training runs: an early one, a late one, and a dense one.
+TRAINED = (
+    *("experiment=accuracy_small", "dataset=auto", "batch_size=40", "training.early_steps=20"),
+    *("training.late_steps=200", "training.targets=[0.5]", "settings.comera.lr_ranks=0.01"),
+)
 
 
 @dataclass(frozen=True)

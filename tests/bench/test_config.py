@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import math
 
 import pytest
 import torch
 from omegaconf import OmegaConf
-from small_cells import MODEL, TIMING
+from small_cells import MODEL, TIMING, a_configuration, changed
 
 from baselines import dense, galore
 from bench.config import FIELDS, resolve, resolve_device
@@ -21,29 +20,13 @@ from bench.workloads.encoder import EncoderSettings
 
 @pytest.fixture
 def config(pairs):
-    """A job as Hydra would compose it, made small."""
-    plain = OmegaConf.to_container(OmegaConf.load(CONF / "config.yaml"))
-    for name in ("defaults", "hydra"):
-        del plain[name]
-    plain |= {"name": "made_up", "methods": ["comera", "low_rank", "low_rank:linear"], "settings": {}, "device": "cpu"}
-    plain |= {"model": dict(MODEL), "timing": dict(TIMING), "sequence_length": 32, "data_folder": str(pairs)}
-    return plain
+    """A job of three arms."""
+    return a_configuration(pairs, methods=["comera", "low_rank", "low_rank:linear"])
 
 
 @pytest.fixture
 def no_cuda(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-
-
-def changed(config, name, value):
-    """A copy of the configuration with one value, named with dots, put in the place of another."""
-    result = copy.deepcopy(config)
-    *parents, leaf = name.split(".")
-    place = result
-    for parent in parents:
-        place = place.setdefault(parent, {})
-    place[leaf] = value
-    return result
 
 
 def test_the_fields_are_those_of_the_configuration_file(config):
@@ -214,8 +197,11 @@ def test_a_malformed_row_is_named_with_file_and_line(config, pairs, tmp_path):
 
 @pytest.mark.usefixtures("no_cuda")
 def test_cuda_where_there_is_none(config):
-    with pytest.raises(ConfigError, match=r"device is 'cuda', but this machine offers no CUDA device; allowed here: "):
-        resolve(changed(config, "device", "cuda"))
+    for measure in ("run", "train"):
+        with pytest.raises(
+            ConfigError, match=r"device is 'cuda', but this machine offers no CUDA device; allowed here: "
+        ):
+            resolve(config | {"device": "cuda", "measure": measure})
     cells = resolve(changed(changed(config, "device", "cuda"), "measure", "predict")).cells
     assert {cell.device for cell in cells} == {"cuda"}
 

@@ -238,6 +238,54 @@ class TestFetch:
             find_corpus(data_folder=tmp_path / "file" / "fetched", fetch=True, environ={})
 
 
+class TestPool:
+    """All pairs at hand, file behind file, scored on MNLI-12k's matched ones."""
+
+    FILES = ("mnli_12k/train", "snli_devtest/dev", "snli_devtest/test", "semiauto_nli_wiki/train")
+    FILES += ("semiauto_nli_wiki/test", "mnli_12k/dev_matched")
+
+    @pytest.fixture
+    def root(self, tmp_path) -> Path:
+        """A data folder whose files hold one, two, three … rows that name their file."""
+        for rows, name in enumerate(self.FILES, 1):
+            path = tmp_path / f"{name}.jsonl"
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(json_lines((f"{name} {row}", "so", "neutral") for row in range(rows)))
+        return tmp_path
+
+    def test_the_files_follow_one_another(self, root):
+        corpus = find_corpus("nli_pool", environ={"COMERA_DATA": str(root)})
+        assert corpus.name == "nli_pool"
+        names = [f"{name} {row}" for rows, name in enumerate(self.FILES, 1) for row in range(rows)]
+        assert [pair.premise for pair in rows_of(corpus.train)] == names[:15]
+        assert [pair.premise for pair in rows_of(corpus.validation)] == names[15:]
+
+    @pytest.mark.parametrize("name", FILES)
+    def test_every_file_is_needed_counts_for_the_hash_and_is_checked(self, root, name):
+        environ, path = {"COMERA_DATA": str(root)}, root / f"{name}.jsonl"
+        whole = find_corpus("nli_pool", environ=environ).content_hash
+        path.write_text(path.read_text().replace('"so"', '"thus"'))
+        assert find_corpus("nli_pool", environ=environ).content_hash != whole
+        path.write_text(path.read_text() + json_lines([("a", "b", "maybe")]))
+        with pytest.raises(DataError) as caught:
+            find_corpus("nli_pool", environ=environ)
+        line = self.FILES.index(name) + 2
+        assert sentence_of(caught).startswith(f"{path}, line {line}: label is 'maybe'; allowed: entailment, neutral")
+        path.unlink()
+        with pytest.raises(DataError) as caught:
+            find_corpus("nli_pool", environ=environ)
+        assert sentence_of(caught) == f"{path} cannot be read (No such file or directory)"
+
+    def test_without_a_data_folder(self):
+        with pytest.raises(DataError, match="dataset is 'nli_pool' but COMERA_DATA is not set"):
+            find_corpus("nli_pool", environ={})
+
+    @pytest.mark.skipif("COMERA_DATA" not in os.environ, reason="COMERA_DATA is not set")
+    def test_the_real_pool_is_all_there(self):
+        corpus = find_corpus("nli_pool")
+        assert (len(corpus.train), len(corpus.validation)) == (12_023 + 9_842 + 9_824 + 15_103 + 685, 7_719)
+
+
 @pytest.mark.skipif("COMERA_DATA" not in os.environ, reason="COMERA_DATA is not set")
 def test_the_real_pairs_are_all_there():
     corpus = find_corpus()

@@ -114,7 +114,7 @@ def test_three_groups_hold_every_parameter_once_each_at_its_rate(shared, recwarn
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_step_is_that_of_adamw_on_the_whole_objective(variant):
-    method, model = toy(variant, lr_cores=1e-2, gamma=0.3, beta=0.05)
+    method, model = toy(variant, lr_cores=1e-2, lr_ranks=1e-3, lr_dense=5e-5, gamma=0.3, beta=0.05)
     model = model.double()
     plain = copy.deepcopy(model)
     objective = EarlyStage(variant, 0.3, 0.05)  # with its term β‖G‖², wherever the method puts that

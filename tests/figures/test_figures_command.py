@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 from made_up_records import CPU, CUDA, campaign, record
+from made_up_training import trained, training_campaign
 
 from bench.record import SCHEMA_VERSION, path_of, write
-from figures.__main__ import main
+from figures.__main__ import ARTIFACTS, main
 
 ROOT = Path(__file__).parents[2]
 
@@ -53,6 +54,41 @@ def test_same_records_same_bytes_and_no_torch(folder: Path, tmp_path: Path) -> N
     assert written[0] == written[1]
 
 
+TRAINING = {"fig6": 4, "table_mnli": 2, "table_ranks": 2, "truncation": 4}
+
+
+@pytest.mark.parametrize("name", TRAINING)
+def test_same_training_records_same_bytes_and_no_torch(name: str, tmp_path: Path) -> None:
+    root = tmp_path / "records"
+    write(training_campaign() + training_campaign("nli_pool", seeds=(0, 1), device=CUDA), root)
+    written = []
+    for number in ("1", "2"):
+        out = tmp_path / number
+        done = subprocess.run(
+            [sys.executable, "-c", GUARDED, name, "--records", str(root), "--out", str(out)],
+            cwd=ROOT, env={"PYTHONHASHSEED": number, "PYTHONPATH": str(ROOT), "HOME": str(tmp_path)},
+            capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        written.append({path.name: path.read_bytes() for path in sorted(out.iterdir())})
+    assert {file.rpartition(".")[0] for file in written[0]} == {
+        f"{name}-made-up-cpu-2-threads-sst2", f"{name}-made-up-gpu-9000-nli-pool"
+    }  # fmt: skip
+    assert len(written[0]) == 2 * TRAINING[name]
+    assert written[0] == written[1]
+
+
+def test_another_experiment_is_shown_alone_under_its_own_names(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(training_campaign() + training_campaign("synthetic", experiment="accuracy_small"), tmp_path / "records")
+    arguments = ["table_mnli", "--records", str(tmp_path / "records"), "--out", str(tmp_path / "out")]
+    assert main([*arguments, "--experiment", "accuracy_small"]) == 0
+    stem = "table_mnli-made-up-cpu-2-threads-synthetic-accuracy-small"
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {f"{stem}.md", f"{stem}.csv"}
+    assert "sst2" not in capsys.readouterr().out
+
+
 def test_folders_default_to_local_and_follow_the_records(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -69,7 +105,10 @@ def test_help_tells_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
         main(["--help"])
     assert stop.value.code == 0
     text = capsys.readouterr().out
-    assert all(words in text for words in ("fig1", "--records", "--out", "results/local", "figures/rendered"))
+    words = ("--records", "--out", "--experiment", "results/local", "figures/rendered", "accuracy_small")
+    assert all(word in text for word in (*ARTIFACTS, *words))
+    for artifact in ARTIFACTS.values():
+        assert artifact.summary.split(";")[0] in " ".join(text.split())
 
 
 def newer(root: Path) -> None:
@@ -92,7 +131,7 @@ def blocked(root: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "prepare", "message"),
     [
-        (["fig99"], lambda root: write([record()], root), "figure is 'fig99'; available: fig1."),
+        (["fig99"], lambda root: write([record()], root), "figure is 'fig99'; available: fig1, fig6, table_mnli"),
         ([], None, "FIGURE"),
         (["fig1", "--recrods", "x"], None, "--recrods"),
         (["fig1"], None, "a folder with records is expected."),
@@ -101,6 +140,17 @@ def blocked(root: Path) -> None:
         (["fig1"], newer, "this program reads up to"),
         (["fig1"], misshapen, "samples.blocks is a str"),
         (["fig1"], blocked, "cannot write there"),
+        (["fig6"], lambda root: write(campaign(CPU), root), "no training record below accuracy/; make some with"),
+        (["fig6"], lambda root: write([record(experiment="accuracy")], root), "no training record below accuracy/"),
+        (
+            ["fig6", "--experiment", "accuracy_small"],
+            lambda root: write(training_campaign(), root),
+            "below accuracy_small/; make some with: python -m bench experiment=accuracy_small",
+        ),
+        (["fig6", "--experiment", "../x"], lambda root: write(training_campaign(), root), "--experiment is '../x'"),
+        (["fig1", "--experiment", "accuracy"], lambda root: write(campaign(CPU), root), "fig1 shows no training"),
+        (["table_ranks"], lambda root: write([trained(samples={}, stored_mib=1.0)], root), "needs its learning curve"),
+        (["table_mnli"], lambda root: write([trained(config_json="{}")], root), "needs training.stages"),
     ],
 )
 def test_bad_input_gets_one_sentence_and_writes_nothing(

@@ -13,8 +13,9 @@ from rich.console import Console
 
 from bench.record import Record
 from figures.claims import read_claims
-from figures.fig1 import DeviceFigure, render
+from figures.fig1 import render
 from figures.fig1_rows import rows_of, text_table, tidy_table, time_unit
+from figures.report import Drawn
 from figures.selection import select
 from figures.tables import significant, to_markdown, to_terminal
 
@@ -43,16 +44,16 @@ def with_failures(records: list[Record]) -> list[Record]:
 
 
 @pytest.fixture(scope="module")
-def drawn() -> dict[str, DeviceFigure]:
+def drawn() -> dict[str, Drawn]:
     records = with_failures(campaign(CPU)) + campaign(CUDA, seed=8)
     return {figure.device: figure for figure in render(records, read_claims())}
 
 
-def text_of(figure: DeviceFigure, ending: str) -> str:
+def text_of(figure: Drawn, ending: str) -> str:
     return next(content for name, content in figure.files.items() if name.endswith(ending)).decode()
 
 
-def test_failed_missing_and_unsupported_cells_are_shown_with_their_reasons(drawn: dict[str, DeviceFigure]) -> None:
+def test_failed_missing_and_unsupported_cells_are_shown_with_their_reasons(drawn: dict[str, Drawn]) -> None:
     markdown = text_of(drawn[CPU], ".md")
     for status in (*FAILURES, "unsupported", "not recorded"):
         assert f" {status} " in markdown
@@ -67,13 +68,13 @@ def test_failed_missing_and_unsupported_cells_are_shown_with_their_reasons(drawn
     assert tidy.loc[tidy["time_status"] != "ok", "epoch_time_s"].isna().all()
 
 
-def test_every_arm_has_a_row_at_every_batch_size(drawn: dict[str, DeviceFigure]) -> None:
+def test_every_arm_has_a_row_at_every_batch_size(drawn: dict[str, Drawn]) -> None:
     for device, batches in ((CPU, "1 8 16 32 64 128"), (CUDA, "1 32 64 128")):
         table = drawn[device].table
         assert list(zip(table["batch"], table["arm"], strict=True)) == [(b, a) for b in batches.split() for a in ARMS]
 
 
-def test_devices_are_never_mixed(drawn: dict[str, DeviceFigure]) -> None:
+def test_devices_are_never_mixed(drawn: dict[str, Drawn]) -> None:
     alone = {figure.device: figure for figure in render(campaign(CUDA, seed=8), read_claims())}
     assert list(alone) == [CUDA]
     assert alone[CUDA].files == drawn[CUDA].files
@@ -84,7 +85,7 @@ def test_devices_are_never_mixed(drawn: dict[str, DeviceFigure]) -> None:
     assert not set(drawn[CPU].files) & set(drawn[CUDA].files)
 
 
-def test_the_text_names_device_library_data_and_epoch(drawn: dict[str, DeviceFigure]) -> None:
+def test_the_text_names_device_library_data_and_epoch(drawn: dict[str, Drawn]) -> None:
     markdown = text_of(drawn[CPU], ".md")
     for words in (CPU, "torch 0.0.made-up", "'synthetic'", "392,702 examples padded to 128", "Recorded 2001-02-03"):
         assert words in markdown
@@ -93,7 +94,7 @@ def test_the_text_names_device_library_data_and_epoch(drawn: dict[str, DeviceFig
     assert "<dc:date>" not in image
 
 
-def test_measured_peaks_appear_for_a_gpu_only(drawn: dict[str, DeviceFigure]) -> None:
+def test_measured_peaks_appear_for_a_gpu_only(drawn: dict[str, Drawn]) -> None:
     assert {"allocated MiB", "reserved MiB"} <= set(drawn[CUDA].table.columns)
     assert "allocated MiB" not in drawn[CPU].table.columns
 

@@ -1,0 +1,96 @@
+"""The learning curve inside a training record, checked and decoded."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bench.record import Record, RecordError
+
+#: Validation rows answered rightly, in order.
+Answers = NDArray[np.bool_]
+
+Ranks = Mapping[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class CurvePoint:
+    """The state of a run after ``step`` steps. Accuracy in percent."""
+
+    epoch: float
+    step: int
+    stage: str
+    accuracy: float
+    answers: Answers
+    ranks: Ranks  # of every tensorized layer; empty for a dense model
+
+
+def answers_of(text: str, examples: int) -> Answers:
+    """A bit per validation row from hexadecimal digits, the last of which is filled up with zeros.
+
+    >>> answers_of("b8", 5).tolist()
+    [True, False, True, True, True]
+
+    Raises:
+        ValueError: digits that are none, or more or fewer than so many rows need.
+    """
+    if len(text) != math.ceil(examples / 4):
+        raise ValueError(f"{len(text)} hexadecimal digits for {examples} rows")
+    octets = bytes.fromhex(text + "0" * (len(text) % 2))
+    bits = np.unpackbits(np.frombuffer(octets, dtype=np.uint8)).astype(np.bool_)
+    if bits[examples:].any():
+        raise ValueError("more right answers than rows")
+    return bits[:examples]
+
+
+def ranks_from(raw: Any) -> dict[str, tuple[int, ...]]:
+    """Ranks by layer name, checked.
+
+    Raises:
+        TypeError, ValueError: something else.
+    """
+    if not isinstance(raw, dict):
+        raise TypeError(f"ranks are a {type(raw).__name__}")
+    return {str(name): tuple(int(rank) for rank in ranks) for name, ranks in raw.items()}
+
+
+def _point(row: dict[str, Any]) -> CurvePoint:
+    answers = answers_of(row["correct"], row["validation_examples"])
+    accuracy = float(row["validation_accuracy"])
+    if abs(100 * float(answers.mean()) - accuracy) > 1e-6:
+        raise ValueError(f"{answers.sum()} of {answers.size} right answers are not {accuracy:g} %")
+    return CurvePoint(
+        float(row["epoch"]), int(row["step"]), str(row["stage"]), accuracy, answers, ranks_from(row["ranks"])
+    )
+
+
+def curve_of(record: Record) -> tuple[CurvePoint, ...]:
+    """The learning curve of a finished run, first point first.
+
+    Raises:
+        RecordError: no curve, or one that cannot be read.
+    """
+    rows = record.samples.get("curve")
+    if not isinstance(rows, list) or not rows:
+        raise RecordError(f"record {record.cell_id}: a finished training run needs its learning curve, samples.curve.")
+    try:
+        return tuple(_point(row) for row in rows)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise RecordError(f"record {record.cell_id}: its learning curve cannot be read ({error!r}).") from None
+
+
+def ranks_before(record: Record) -> Ranks:
+    """Ranks at the start of the run; empty for a dense model.
+
+    Raises:
+        RecordError: ranks that cannot be read.
+    """
+    try:
+        return ranks_from(record.samples.get("ranks_before", {}))
+    except (TypeError, ValueError) as error:
+        raise RecordError(f"record {record.cell_id}: samples.ranks_before cannot be read ({error!r}).") from None

@@ -1,0 +1,92 @@
+"""What drawing one figure or table yields, and how it reads in the terminal and as Markdown."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+from rich.console import Console
+from rich.measure import Measurement
+from rich.text import Text
+
+from figures.claims import Verdict
+from figures.tables import to_markdown, to_terminal
+
+#: The column of a table that holds sentences; the terminal shows them below the table.
+REMARKS = "remarks"
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Everything drawn and said about the records of one device (and, where they are trained on, one dataset)."""
+
+    title: str
+    device: str
+    facts: tuple[str, ...]  # what was measured, on what, when
+    notes: tuple[str, ...]
+    table: pd.DataFrame  # as a person reads it
+    verdicts: tuple[Verdict, ...]
+    files: dict[str, bytes]
+    below: tuple[str, ...]  # what the terminal says below the table: remarks and notes
+    left_aligned: frozenset[str] = frozenset()
+    section: str | None = None  # the column whose change starts a new section of the table
+    narrow: tuple[pd.DataFrame, ...] = ()  # the table in parts, where it is too wide for a terminal
+
+    def to_text(self) -> str:
+        """What the terminal shows."""
+        buffer = io.StringIO()
+        terminal = Console()
+        titles = [self.title, *[""] * len(self.narrow)]
+        tables = [
+            to_terminal(part.drop(columns=REMARKS, errors="ignore"), title, self.left_aligned, by=self.section)
+            for part, title in zip(self.narrow or (self.table,), titles, strict=False)
+        ]
+        options = terminal.options.update(max_width=500)
+        needed = max(Measurement.get(terminal, options, table).maximum for table in tables)
+        wide = max(terminal.width, needed)  # a pipe or a narrow window gets whole numbers on long lines
+        console = Console(file=buffer, width=wide, force_terminal=terminal.is_terminal)
+        for line in self.facts:
+            console.print(Text(line))
+        for table in tables:
+            console.print(table)
+        for line in self.below:
+            console.print(Text(line))
+        console.print(Text("\nClaims", style="bold"))
+        for verdict in self.verdicts:
+            console.print(Text(str(verdict)))
+        return buffer.getvalue()
+
+
+def markdown(
+    title: str,
+    facts: Sequence[str],
+    image: str,
+    table: pd.DataFrame,
+    left_aligned: frozenset[str],
+    notes: Sequence[str],
+    verdicts: Sequence[Verdict],
+) -> bytes:
+    """A page with the table, the notes and the verdicts; ``image`` is a file name, or empty for a table alone."""
+    return "\n".join(
+        [
+            f"# {title}",
+            "",
+            *facts,
+            "",
+            *([f"![{title}]({image})", ""] if image else []),
+            to_markdown(table, left_aligned),
+            *(f"* {note}" for note in notes),
+            "",
+            "## Claims",
+            "",
+            *(f"* {verdict}" for verdict in verdicts),
+            "",
+        ]
+    ).encode()
+
+
+def csv(table: pd.DataFrame) -> bytes:
+    """A tidy table as CSV."""
+    return table.to_csv(index=False, float_format="%.6g", lineterminator="\n").encode()

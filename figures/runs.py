@@ -1,0 +1,219 @@
+"""Which training runs one figure shows: those of one device, one dataset and one setting, at most one per seed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from bench.record import Record, RecordError
+from figures.claims import FULL_SIZE_PARAMETERS
+from figures.selection import config_of, newest
+
+#: The experiment that the figures of training show unless asked for another.
+EXPERIMENT = "accuracy"
+#: The paper's late stages, which that experiment is expected to have.
+PAPER_TARGETS = (0.8, 0.5, 0.2)
+#: What everything is compared with, and the arm that the claims are about.
+DENSE, COMERA = "dense", "comera"
+
+_MIB = 2**20
+_BYTES = 4  # of an FP32 number
+
+
+@dataclass(frozen=True)
+class Slot:
+    """What a run is for: an arm, its last stage, and the size that this stage aims at, if any."""
+
+    arm: str
+    stage: str  # "early" or "late"
+    target: float | None = None  # share of the tensorized size at the stage's start
+    target_mib: float | None = None  # or, of the whole model
+
+    @property
+    def label(self) -> str:
+        """How tables and legends call it."""
+        if self.target is not None:
+            return f"{self.arm}, late {self.target:g}"
+        if self.target_mib is not None:
+            return f"{self.arm}, late {self.target_mib:g} MiB"
+        if self.arm.partition(":")[0] == COMERA:
+            return f"{self.arm}, {self.stage}"
+        return self.arm if self.stage == "late" else f"{self.arm}, early stage alone"
+
+    @property
+    def rank(self) -> tuple[Any, ...]:
+        """Dense, then CoMERA from the largest model to the smallest, then whatever else there is."""
+        arm = {DENSE: 0, COMERA: 1}.get(self.arm.partition(":")[0], 2)
+        whole = self.target is None and self.target_mib is None
+        early = (self.stage == "early") != (self.arm == DENSE)  # dense: the run of the full budget first
+        return (arm, self.arm, not (whole and early), self.target is None, -(self.target or self.target_mib or 0))
+
+
+DENSE_RUN = Slot(DENSE, "late")
+EARLY = Slot(COMERA, "early")
+
+
+def stages_of(record: Record) -> list[dict[str, Any]]:
+    """The stages of the run's cell, which a failed run has as well.
+
+    Raises:
+        RecordError: the cell names none.
+    """
+    training = config_of(record).get("training")
+    stages = training.get("stages") if isinstance(training, dict) else None
+    usable = isinstance(stages, list) and all(isinstance(s, dict) and {"name", "steps"} <= set(s) for s in stages)
+    if not stages or not usable:
+        raise RecordError(f"record {record.cell_id}: a training record needs training.stages in its config_json.")
+    return stages
+
+
+def _slot(record: Record) -> Slot:
+    last = stages_of(record)[-1]
+    return Slot(record.arm, last["name"], last.get("target"), last.get("target_mib"))
+
+
+def _setting(record: Record) -> dict[str, Any]:
+    """What must be equal for two runs to stand in one figure, by the names that a note calls it."""
+    early_steps = stages_of(record)[0]["steps"]  # first, since it checks what is read below
+    config = config_of(record)
+    model, training = config.get("workload_settings"), config["training"]
+    sizes = {f"model {name}": value for name, value in model.items()} if isinstance(model, dict) else {}
+    return {
+        "workload": record.workload,
+        "data": record.data_hash,
+        "precision": record.precision,
+        "batch": record.batch_size,
+        "length": record.sequence_length,
+        "CUDA Graph": record.cuda_graph,
+        "compile": record.compile,
+        "early steps": early_steps,
+        "steps per epoch": training.get("steps_per_epoch"),
+        "equal shapes": training.get("static"),
+        **sizes,
+    }
+
+
+def _late_steps(record: Record) -> dict[str, Any]:
+    return {"late steps": sum(stage["steps"] for stage in stages_of(record)[1:])}
+
+
+def _method_settings(record: Record) -> dict[str, Any]:
+    settings = config_of(record).get("method_settings")
+    return settings if isinstance(settings, dict) else {}
+
+
+def _narrow(
+    records: list[Record], setting_of: Callable[[Record], dict[str, Any]], whose: str
+) -> tuple[list[Record], list[str]]:
+    """Keep the setting with the most cells, the newest of those with as many; name what the others do differently."""
+    groups: dict[str, list[Record]] = {}
+    for record in records:
+        groups.setdefault(json.dumps(setting_of(record), sort_keys=True), []).append(record)
+
+    def weight(key: str) -> tuple[int, str, str]:
+        cells = {(_slot(record), record.seed) for record in groups[key]}
+        return len(cells), max(record.recorded_at for record in groups[key]), key
+
+    notes = []
+    order = sorted(groups, key=weight, reverse=True)
+    for other in order[1:]:
+        mine, theirs = json.loads(order[0]), json.loads(other)
+        apart = [name for name in sorted({*mine, *theirs}) if mine.get(name) != theirs.get(name)]
+        words = ", ".join(f"{name} {theirs.get(name)}, not {mine.get(name)}" for name in apart)
+        notes.append(f"{len(groups[other])} training record(s) of {whose} are left out, of another setting: {words}.")
+    return groups[order[0]] if order else [], notes
+
+
+@dataclass(frozen=True)
+class Study:
+    """The training runs of one device and dataset; a run that was never made is absent from ``runs``."""
+
+    experiment: str
+    device: str
+    dataset: str
+    slots: tuple[Slot, ...]  # those found and those expected, in drawing order
+    seeds: tuple[int, ...]
+    runs: Mapping[tuple[Slot, int], Record]
+    left_out: tuple[str, ...]  # sentences on records of this device and dataset that are not shown
+
+    @cached_property
+    def shown(self) -> list[Record]:
+        """Every record shown, oldest first."""
+        return sorted(self.runs.values(), key=lambda r: (r.recorded_at, r.cell_id))
+
+    @property
+    def older_code(self) -> frozenset[str]:
+        """``cell_id`` of the shown records that other code made than the newest one."""
+        return frozenset(r.cell_id for r in self.shown if r.code_id != self.shown[-1].code_id)
+
+    def values(self, column: str) -> list[Any]:
+        """The distinct values of a column."""
+        return sorted({getattr(record, column) for record in self.shown})
+
+    def finished(self, slot: Slot) -> dict[int, Record]:
+        """The finished runs of a slot, by seed."""
+        runs = ((seed, self.runs.get((slot, seed))) for seed in self.seeds)
+        return {seed: run for seed, run in runs if run is not None and run.status == "ok"}
+
+    @property
+    def steps_per_epoch(self) -> int | None:
+        """Optimizer steps in one pass over the training rows."""
+        return config_of(self.shown[0])["training"].get("steps_per_epoch")
+
+    @property
+    def stage_steps(self) -> tuple[int, int]:
+        """Steps of the early and of the late stage; 0 where no run has a late one."""
+        stages = [stages_of(record) for record in self.shown]
+        return stages[0][0]["steps"], max(sum(stage["steps"] for stage in run[1:]) for run in stages)
+
+    @property
+    def model(self) -> dict[str, Any]:
+        """The encoder's settings."""
+        settings = config_of(self.shown[0]).get("workload_settings")
+        return settings if isinstance(settings, dict) else {}
+
+    @property
+    def dense_parameters(self) -> int | None:
+        """Parameters of the dense model, as the finished runs know them."""
+        sizes = {r.dense_mib for r in self.shown if r.status == "ok" and r.dense_mib is not None}
+        return round(max(sizes) * _MIB / _BYTES) if sizes else None
+
+    @property
+    def is_full_size(self) -> bool:
+        """Whether the model is the paper's, but for the classes that the data ask for."""
+        more_classes = int(self.model.get("classes", 3)) - 3
+        class_row = int(self.model.get("width", 768)) + 1
+        return self.dense_parameters == FULL_SIZE_PARAMETERS + more_classes * class_row
+
+
+def _study(experiment: str, device: str, dataset: str, records: list[Record]) -> Study:
+    kept, notes = _narrow(records, _setting, "this device and dataset")
+    late, more = _narrow([r for r in kept if len(stages_of(r)) > 1], _late_steps, "this device and dataset")
+    kept, notes = [r for r in kept if len(stages_of(r)) == 1] + late, notes + more
+    cells: dict[tuple[Slot, int], list[Record]] = {}
+    for arm in sorted({record.arm for record in kept}):
+        alike, more = _narrow([record for record in kept if record.arm == arm], _method_settings, arm)
+        notes += more
+        for record in alike:
+            cells.setdefault((_slot(record), record.seed), []).append(record)
+    runs = {cell: newest(candidates) for cell, candidates in cells.items()}
+    if older := sum(len(candidates) - 1 for candidates in cells.values()):
+        notes.append(f"{older} further record(s) of the runs shown are left out; the newest of each is shown.")
+    expected: Sequence[Slot] = (DENSE_RUN, EARLY)
+    if experiment == EXPERIMENT:
+        expected = (*expected, *(Slot(COMERA, "late", target) for target in PAPER_TARGETS))
+    slots = sorted({*expected, *(slot for slot, _ in runs)}, key=lambda slot: slot.rank)
+    seeds = sorted({seed for _, seed in runs})
+    return Study(experiment, device, dataset, tuple(slots), tuple(seeds), runs, tuple(notes))
+
+
+def studies(records: Iterable[Record]) -> list[Study]:
+    """One study per experiment, device and dataset, sorted; records of other measures are not looked at."""
+    groups: dict[tuple[str, str, str], list[Record]] = {}
+    for record in records:
+        if record.measure == "train":
+            groups.setdefault((record.experiment, record.device, record.dataset), []).append(record)
+    return [_study(*key, groups[key]) for key in sorted(groups)]

@@ -1,0 +1,116 @@
+"""What every figure and table of training says alike: the facts on top, the notes below, the names of its files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pandas as pd
+
+from bench.record import device_folder
+from figures.claims import Verdict
+from figures.curve import curve_of
+from figures.report import Drawn, csv, markdown
+from figures.runs import EXPERIMENT, Study
+from figures.tables import NOT_RECORDED, OLDER, OLDER_WORDS
+from figures.training_rows import Row
+
+#: How each table of training begins a line.
+STAGE = "run"
+
+
+def stem(name: str, study: Study) -> str:
+    """File name without ending: one per device and dataset, and per experiment where it is not the usual one."""
+    parts = [name, device_folder(study.device), device_folder(study.dataset)]
+    if study.experiment != EXPERIMENT:
+        parts.append(device_folder(study.experiment))
+    return "-".join(parts)
+
+
+def _listed(study: Study, column: str) -> str:
+    return ", ".join(str(value) for value in study.values(column) if value != "")
+
+
+def _switch(study: Study, column: str) -> str:
+    return " / ".join("on" if value else "off" for value in study.values(column))
+
+
+def seeds_text(study: Study) -> str:
+    """``seed 0`` or ``seeds 0, 1, 2``."""
+    return f"seed{'s' if len(study.seeds) > 1 else ''} {', '.join(map(str, study.seeds))}"
+
+
+def _budget(study: Study) -> str:
+    early, late = study.stage_steps
+    per_epoch = study.steps_per_epoch
+
+    def epochs(steps: int) -> str:
+        return f" ({steps / per_epoch:.3g} epochs)" if per_epoch else ""
+
+    late_words = f", then {late:,} late ones{epochs(late)}" if late else ""
+    return f"{early:,} early steps{epochs(early)}{late_words}"
+
+
+def validation_examples(study: Study) -> int | None:
+    """How many examples every accuracy is over; None where no run finished."""
+    counts = {len(curve_of(run)[-1].answers) for run in study.shown if run.status == "ok"}
+    return max(counts, default=None)
+
+
+def facts(study: Study) -> tuple[str, ...]:
+    """Device, setting and budget of the runs shown, and how large the model is."""
+    shown = study.shown
+    days = dict.fromkeys([shown[0].recorded_at[:10], shown[-1].recorded_at[:10]])
+    drivers = f", driver {_listed(study, 'driver')}" if _listed(study, "driver") else ""
+    examples = validation_examples(study)
+    validated = f", validated on {examples:,} examples" if examples else ""
+    count = study.dense_parameters
+    classes = study.model.get("classes")
+    size = "of the paper's size" if study.is_full_size else "not the paper's size"
+    model = (f"Dense model: {count:,} parameters, {size}, {classes} classes.",) if count else ()
+    return (
+        f"Device: {study.device}. torch {_listed(study, 'torch_version')}{drivers}, {_listed(study, 'precision')}, "
+        f"batch {_listed(study, 'batch_size')}, length up to {_listed(study, 'sequence_length')}, "
+        f"CUDA Graph {_switch(study, 'cuda_graph')}, compile {_switch(study, 'compile')}. "
+        f"Recorded {' to '.join(days)}.",
+        f"Trained on {study.dataset!r}{validated}: {_budget(study)}, {seeds_text(study)}.",
+        *model,
+    )
+
+
+def absences(rows: Sequence[Row]) -> list[str]:
+    """A sentence on every run that is missing or failed."""
+    lines = [f"{row.slot.label}, {remark.rstrip('.')}." for row in rows for remark in row.remarks]
+    missing = [row.slot.label for row in rows if row.status == NOT_RECORDED]
+    return [*lines, f"{NOT_RECORDED}: {'; '.join(missing)}."] if missing else lines
+
+
+def notes(study: Study, rows: Sequence[Row]) -> list[str]:
+    """What holds for every figure of training: marks, uncommitted changes, records that are left out."""
+    lines = []
+    if any(row.mark for row in rows):
+        lines.append(f"{OLDER} {OLDER_WORDS}.")
+    if any(record.git_dirty for record in study.shown):
+        lines.append("Some records come from a tree with uncommitted changes.")
+    return [*lines, *study.left_out]
+
+
+def drawn(
+    name: str,
+    title: str,
+    study: Study,
+    table: pd.DataFrame,
+    tidy: pd.DataFrame,
+    lines: Sequence[str],
+    judged: Sequence[Verdict],
+    images: dict[str, bytes] | None = None,
+    below: Sequence[str] | None = None,
+    left_aligned: frozenset[str] = frozenset(),
+) -> Drawn:
+    """Gather a figure, or a table where there are no ``images`` (by ending), with its Markdown page and CSV."""
+    base, about = stem(name, study), facts(study)
+    image = f"{base}.png" if images else ""
+    files = {f"{base}.{ending}": content for ending, content in (images or {}).items()}
+    files[f"{base}.md"] = markdown(title, about, image, table, left_aligned, lines, judged)
+    files[f"{base}.csv"] = csv(tidy)
+    under = tuple(lines if below is None else below)
+    return Drawn(title, study.device, about, tuple(lines), table, tuple(judged), files, under, left_aligned)

@@ -1,0 +1,237 @@
+"""Checkpoints: what is saved comes back to the bit, whole or not at all, and what is damaged is one sentence."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from interrupted import Killed, as_bytes, files_in, kill_at
+from safetensors.torch import load_file
+
+from bench import checkpoint
+from bench.checkpoint import CheckpointError, find, load, save
+
+DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.uint8)
+
+keys = st.text("abc._", min_size=1, max_size=3) | st.integers(-3, 3)
+tensors = st.builds(
+    lambda dtype, shape: (100 * torch.rand(shape, dtype=torch.float64)).to(dtype),
+    st.sampled_from(DTYPES),
+    st.lists(st.integers(0, 3), max_size=3),
+)
+json_values = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
+contents = st.recursive(
+    json_values | tensors, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=3)
+)
+
+
+def an_optimizer(steps: int) -> torch.optim.Optimizer:
+    """Adam after some steps on two parameters."""
+    parameters = [torch.nn.Parameter(torch.ones(2, 3)), torch.nn.Parameter(torch.ones(4))]
+    optimizer = torch.optim.Adam(parameters, lr=0.1)
+    for step in range(steps):
+        for parameter in parameters:
+            parameter.grad = torch.full_like(parameter, step + 1.0)
+        optimizer.step()
+    return optimizer
+
+
+FORMER = {"step": 1, "weights": torch.arange(6.0)}
+FRESH = {"step": 2, "weights": torch.arange(6.0) + 1}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A checkpoint of the run "mine"."""
+    save(tmp_path / "runs" / "one", "mine", FORMER)
+    return tmp_path / "runs" / "one"
+
+
+class TestRoundTrip:
+    @settings(max_examples=40, deadline=None)  # the disk decides how long it takes
+    @given(content=st.dictionaries(keys, contents, max_size=4))
+    def test_nested_content_comes_back(self, tmp_path_factory, content):
+        folder = tmp_path_factory.mktemp("checkpoints") / "one"
+        save(folder, "mine", content)
+        assert as_bytes(load(folder, "mine")) == as_bytes(content)
+
+    @pytest.mark.parametrize("dtype", [*DTYPES, torch.bool])
+    @pytest.mark.parametrize("shape", [(), (0,), (0, 3), (2, 3)])
+    def test_tensors_of_every_type_and_shape(self, tmp_path, dtype, shape):
+        tensor = torch.rand(shape).mul(9).to(dtype)
+        save(tmp_path / "one", "mine", {"tensor": tensor})
+        assert as_bytes(load(tmp_path / "one", "mine")) == as_bytes({"tensor": tensor})
+
+    def test_views_and_shared_storage(self, tmp_path):
+        whole = torch.arange(12.0).reshape(3, 4)
+        content = {"whole": whole, "again": whole, "turned": whole.t(), "part": whole[1:, ::2]}
+        save(tmp_path / "one", "mine", content)
+        assert as_bytes(load(tmp_path / "one", "mine")) == as_bytes(content)
+
+    def test_numbers_that_are_hard_to_write(self, tmp_path):
+        tensor = torch.tensor([float("nan"), float("inf"), -0.0, 1e-45])
+        content = {"tensor": tensor, "floats": [0.1 + 0.2, -0.0, 5e-324, 1.7976931348623157e308], "int": 2**70}
+        save(tmp_path / "one", "mine", content)
+        assert as_bytes(load(tmp_path / "one", "mine")) == as_bytes(content)
+
+    def test_an_optimizer_takes_its_state_up_again(self, tmp_path):
+        state = an_optimizer(3).state_dict()
+        save(tmp_path / "one", "mine", {"optimizer": state})
+        loaded = load(tmp_path / "one", "mine")["optimizer"]
+        assert list(loaded["state"]) == [0, 1]  # numbers, not their names
+        other = an_optimizer(1)
+        other.load_state_dict(loaded)
+        assert as_bytes(other.state_dict()) == as_bytes(state)
+
+    def test_the_last_one_saved_is_the_one(self, folder):
+        save(folder, "mine", FRESH)
+        assert as_bytes(load(folder, "mine")) == as_bytes(FRESH)
+        assert [path.name for path in folder.parent.iterdir()] == ["one"]
+
+    def test_where_there_is_none(self, tmp_path):
+        assert find(tmp_path / "one") is None
+        assert load(tmp_path / "one", "mine") is None
+        assert list(tmp_path.iterdir()) == []
+
+    def test_two_files_that_other_programs_read(self, folder):
+        assert sorted(files_in(folder)) == ["state.json", "tensors.safetensors"]
+        [weights] = load_file(folder / "tensors.safetensors").values()
+        assert torch.equal(weights, FORMER["weights"])
+        assert json.loads((folder / "state.json").read_text())["identity"] == "mine"
+
+    def test_nothing_is_pickled(self, tmp_path, monkeypatch):
+        for module, names in ((pickle, ("dump", "dumps", "load", "loads")), (torch, ("save", "load"))):
+            for name in names:
+                kill_at(monkeypatch, module, name, call=1)
+        save(tmp_path / "one", "mine", FORMER)
+        assert as_bytes(load(tmp_path / "one", "mine")) == as_bytes(FORMER)
+        with pytest.raises(TypeError):
+            save(tmp_path / "two", "mine", {"odd": object()})
+        assert load(tmp_path / "two", "mine") is None
+
+
+#: What saving calls on its way, and which checkpoint is there when that call fails.
+MOMENTS = [
+    (checkpoint, "save_file", 1, FORMER),
+    (Path, "write_text", 1, FORMER),
+    (os, "fsync", 1, FORMER),
+    (os, "fsync", 3, FORMER),
+    (Path, "rename", 1, FORMER),
+    (Path, "rename", 2, FORMER),
+    (os, "fsync", 4, FRESH),
+    (shutil, "rmtree", 1, FRESH),
+]
+
+
+@pytest.mark.parametrize(("owner", "name", "call", "left"), MOMENTS)
+def test_an_interrupted_save_leaves_a_whole_checkpoint(folder, monkeypatch, owner, name, call, left):
+    with monkeypatch.context() as patch:
+        kill_at(patch, owner, name, call)
+        with pytest.raises(Killed):
+            save(folder, "mine", FRESH)
+    assert as_bytes(load(folder, "mine")) == as_bytes(left)
+    third = {"step": 3, "weights": torch.zeros(2)}
+    save(folder, "mine", third)
+    assert as_bytes(load(folder, "mine")) == as_bytes(third)
+    assert not folder.with_name(".one.former").exists()
+
+
+def test_between_the_renames_the_former_one_is_found(folder, monkeypatch):
+    with monkeypatch.context() as patch:
+        kill_at(patch, Path, "rename", 2)
+        with pytest.raises(Killed):
+            save(folder, "mine", FRESH)
+    assert not folder.exists()
+    assert find(folder) == folder.with_name(".one.former")
+
+
+@pytest.mark.parametrize(("owner", "name", "call"), [moment[:3] for moment in MOMENTS[:5]])
+def test_an_interrupted_first_save_leaves_none(tmp_path, monkeypatch, owner, name, call):
+    with monkeypatch.context() as patch:
+        kill_at(patch, owner, name, call)
+        with pytest.raises(Killed):
+            save(tmp_path / "one", "mine", FRESH)
+    assert load(tmp_path / "one", "mine") is None
+
+
+def edit(name, change):
+    """A kind of damage: the file's bytes changed, or the file gone where nothing is left."""
+
+    def damage(folder):
+        path = folder / name
+        content = change(path.read_bytes())
+        path.unlink()
+        if content is not None:
+            path.write_bytes(content)
+
+    return damage
+
+
+def with_state(**changes):
+    """A kind of damage: other entries in ``state.json``; None takes one out."""
+
+    def change(content):
+        state = json.loads(content) | changes
+        return json.dumps({name: value for name, value in state.items() if value is not None}).encode()
+
+    return edit("state.json", change)
+
+
+@pytest.mark.parametrize(
+    ("damage", "sentence"),
+    [
+        (edit("tensors.safetensors", lambda content: content[:-5]), "tensors.safetensors is damaged or truncated"),
+        (edit("tensors.safetensors", lambda content: content[:4]), "tensors.safetensors is damaged or truncated"),
+        (edit("tensors.safetensors", lambda _: b""), "tensors.safetensors is damaged or truncated"),
+        (edit("tensors.safetensors", lambda _: None), "tensors.safetensors is damaged or truncated"),
+        (
+            edit("tensors.safetensors", lambda content: content[:-1] + bytes([content[-1] ^ 1])),
+            "tensors.safetensors is damaged or truncated (its content has changed); remove the checkpoint",
+        ),
+        (edit("state.json", lambda content: content[:-5]), "state.json is damaged; remove the checkpoint"),
+        (edit("state.json", lambda _: b""), "state.json is damaged"),
+        (edit("state.json", lambda _: b"\xff{}"), "state.json is damaged"),
+        (edit("state.json", lambda _: b"[1, 2]"), "state.json is damaged"),
+        (edit("state.json", lambda _: b"3"), "state.json is damaged"),
+        (edit("state.json", lambda _: None), "lacks state.json; name another results folder or remove it"),
+        (with_state(identity=None), "state.json is damaged"),
+        (with_state(tensors_sha256=None), "state.json is damaged"),
+        (with_state(content=None), "state.json is damaged"),
+        (with_state(content=[]), "state.json is damaged"),
+        (with_state(content={"dict": 3}), "state.json is damaged"),
+        (with_state(content={"value": 3}), "state.json is damaged"),
+        (with_state(content={"tensor": "elsewhere"}), "state.json is damaged"),
+        (with_state(format=2), "has format 2; this program reads format 1"),
+        (with_state(identity=3), "belongs to another model or run (3…)"),
+        (
+            with_state(identity="theirs"),
+            "belongs to another model or run (theirs…), not to this one; give resume=false",
+        ),
+    ],
+)
+def test_a_checkpoint_that_cannot_be_used_is_one_sentence_and_stays_as_it_is(folder, damage, sentence):
+    damage(folder)
+    before = files_in(folder.parent)
+    with pytest.raises(CheckpointError) as caught:
+        load(folder, "mine")
+    message = str(caught.value)
+    assert message.startswith(f"checkpoint {folder}")
+    assert sentence in message
+    assert message.endswith(".")
+    assert "\n" not in message
+    assert files_in(folder.parent) == before
+
+
+def test_loading_changes_nothing_on_the_disk(folder):
+    before = files_in(folder.parent)
+    loaded = load(folder, "mine")
+    loaded["weights"].zero_()
+    assert files_in(folder.parent) == before
+    assert as_bytes(load(folder, "mine")) == as_bytes(FORMER)

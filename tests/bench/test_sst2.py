@@ -1,0 +1,123 @@
+"""Reading SST-2: its two files as GLUE ships them, one sentence for whatever is wrong, and its way into a batch."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from test_nli import rows_of, sentence_of
+
+import bench.config
+from bench.config import Data, open_workload
+from bench.data.corpus import DataError, Pair
+from bench.data.nli import find_corpus
+from bench.workloads.encoder import EncoderSettings
+
+HEADER = "sentence\tlabel\n"
+TRAIN = HEADER + "a dull film \t0\n``  quite '' moving\t1\nÉric's best \t1\n"
+VALIDATION = HEADER + "it 's a charming journey . \t1\n"
+SMALL = EncoderSettings(
+    layers=1, width=16, heads=2, feed_forward=32, vocabulary=500, positions=32, classes=2, sequence_length=16
+)
+
+
+def write_sst2(root: Path, train: str = TRAIN, validation: str = VALIDATION) -> dict[str, str]:
+    """A data folder with these two files, as the environment that names it."""
+    (root / "sst2").mkdir(parents=True)
+    for name, text in (("train.tsv", train), ("dev.tsv", validation)):
+        (root / "sst2" / name).write_text(text, encoding="utf-8", newline="")
+    return {"COMERA_DATA": str(root)}
+
+
+def test_sentences_come_with_their_sentiment(tmp_path):
+    corpus = find_corpus("sst2", environ=write_sst2(tmp_path))
+    assert (corpus.name, corpus.labels) == ("sst2", ("negative", "positive"))
+    assert rows_of(corpus.train) == [
+        Pair("a dull film", "", 0),
+        Pair("``  quite '' moving", "", 1),
+        Pair("Éric's best", "", 1),
+    ]
+    assert rows_of(corpus.validation) == [Pair("it 's a charming journey .", "", 1)]
+
+
+@pytest.mark.parametrize("text", [TRAIN.rstrip("\n"), TRAIN + "\n\n"])
+def test_the_end_of_the_last_line_does_not_matter(tmp_path, text):
+    assert len(find_corpus("sst2", environ=write_sst2(tmp_path, train=text)).train) == 3
+
+
+def test_separators_of_unicode_and_tabs_are_part_of_a_sentence(tmp_path):
+    environ = write_sst2(tmp_path, train=f"{HEADER}one\u2028line\t1\nwith\ta tab\t0\n")
+    assert [pair.premise for pair in find_corpus("sst2", environ=environ).train] == ["one\u2028line", "with\ta tab"]
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("", ", line 1: the header is ''; it must be 'sentence\\tlabel'"),
+        ("a film\t1\n", ", line 1: the header is 'a film\\t1'"),
+        ("label\tsentence\n1\ta film\n", ", line 1: the header is 'label\\tsentence'"),
+        (TRAIN.replace("\n", "\r\n"), ", line 1: the header is 'sentence\\tlabel\\r'"),
+        (HEADER, " has no rows; it needs at least one"),
+        (HEADER + "a film\t1\na film\n", ", line 3: the row is 'a film'; it must be a sentence, a tab and 0 or 1"),
+        (HEADER + "a film\t1\n\nb\t0\n", ", line 3: the row is ''"),
+        (HEADER + "a film\t2\n", ", line 2: the row is 'a film\\t2'"),
+        (HEADER + "a film\tpositive\n", ", line 2: the row is 'a film\\tpositive'"),
+        (HEADER + "a film\t1 \n", ", line 2: the row is 'a film\\t1 '"),
+        (HEADER + "a film,1\n", ", line 2: the row is 'a film,1'"),
+    ],
+)
+@pytest.mark.parametrize("name", ["train.tsv", "dev.tsv"])
+def test_a_malformed_file_is_named_with_its_line(tmp_path, name, text, complaint):
+    environ = write_sst2(tmp_path, **{"train" if name == "train.tsv" else "validation": text})
+    with pytest.raises(DataError) as caught:
+        find_corpus("sst2", environ=environ)
+    assert sentence_of(caught).startswith(f"{tmp_path / 'sst2' / name}{complaint}")
+
+
+def test_bytes_that_are_not_text(tmp_path):
+    environ = write_sst2(tmp_path)
+    (tmp_path / "sst2" / "dev.tsv").write_bytes(HEADER.encode() + b"\xff\xfe\t1\n")
+    with pytest.raises(DataError) as caught:
+        find_corpus("sst2", environ=environ)
+    assert "dev.tsv is no table of UTF-8 text (" in sentence_of(caught)
+
+
+def test_missing_data_is_one_sentence(tmp_path):
+    with pytest.raises(DataError, match=r"^dataset is 'sst2' but COMERA_DATA is not set"):
+        find_corpus("sst2", environ={})
+    environ = write_sst2(tmp_path)
+    (tmp_path / "sst2" / "dev.tsv").unlink()
+    with pytest.raises(DataError) as caught:
+        find_corpus("sst2", environ=environ)
+    assert sentence_of(caught) == f"{tmp_path / 'sst2' / 'dev.tsv'} cannot be read (No such file or directory)"
+
+
+def test_the_hash_follows_the_content_of_both_files(tmp_path):
+    changed = [
+        write_sst2(tmp_path / "same"),
+        write_sst2(tmp_path / "again"),
+        write_sst2(tmp_path / "train", train=TRAIN.replace("\t0", "\t1")),
+        write_sst2(tmp_path / "dev", validation=VALIDATION.replace("charming", "winning")),
+    ]
+    hashes = [find_corpus("sst2", environ=environ).content_hash for environ in changed]
+    assert hashes[0] == hashes[1]
+    assert len(set(hashes)) == 3
+
+
+def test_a_batch_holds_one_segment_and_two_classes(tmp_path, monkeypatch):
+    monkeypatch.setenv("COMERA_DATA", write_sst2(tmp_path)["COMERA_DATA"])
+    monkeypatch.setattr(bench.config, "_workloads", {})
+    workload = open_workload(SMALL, Data("sst2"), check=True)
+    batch = next(workload.batches("train", 3, seed=0, static=False))
+    assert not batch["token_type_ids"].any()
+    assert sorted(batch["labels"].tolist()) == [0, 1, 1]
+    assert [ids.count(3) for ids in batch["input_ids"].tolist()] == [1, 1, 1]  # one [SEP], at the end
+    assert workload.build().classifier.classes.out_features == 2
+
+
+@pytest.mark.skipif("COMERA_DATA" not in os.environ, reason="COMERA_DATA is not set")
+def test_the_real_sentences_are_all_there():
+    corpus = find_corpus("sst2")
+    assert (len(corpus.train), len(corpus.validation)) == (67_349, 872)
+    assert [sum(pair.label for pair in rows) for rows in (corpus.train, corpus.validation)] == [37_569, 444]

@@ -1,0 +1,305 @@
+"""A training run is a function of its cell: killed anywhere and taken up again, it ends as if left alone."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections import Counter
+
+import pytest
+import torch
+from interrupted import Killed, as_bytes, files_in, kill_at
+from small_cells import MODEL, a_training_cell
+from tiny import one_thread  # noqa: F401
+
+from bench import checkpoint
+from bench.config import Data, open_workload
+from bench.timing import Diverged
+from bench.training import TrainingRun, Upkeep, stages_of
+from bench.workloads.encoder import EncoderSettings
+
+#: Six steps make an epoch; the early stage has eight, the late one seven, and a checkpoint comes every three.
+ARMS = {
+    "dense": {"method": "dense"},
+    "comera": {"method": "comera"},
+    "comera, cut every 4 steps": {"method": "comera", "settings": {"truncate_every": 4}},
+    "dense, padded": {"method": "dense", "static": True},
+    "comera, bf16": {"method": "comera", "precision": "bf16"},
+}
+
+#: Where a run may be killed: what it calls there, and at which call.
+MOMENTS = {
+    "before the first checkpoint": ("loss", 2),
+    "inside the early stage": ("loss", 5),
+    "in the first validation": ("evaluate", 1),
+    "at the first step of an epoch": ("loss", 7),
+    "before the early stage's truncation": ("end_stage", 1),
+    "in the validation at the early stage's end": ("evaluate", 2),
+    "writing the checkpoint of the early stage's end": ("save_file", 3),
+    "at the first step of the late stage": ("loss", 9),
+    "inside the late stage": ("loss", 11),
+    "in the validation of an epoch's end in the late stage": ("evaluate", 3),
+    "at the last step": ("loss", 15),
+    "before the late stage's truncation": ("end_stage", 2),
+    "writing the last checkpoint": ("save_file", 7),
+}
+
+
+@pytest.fixture(scope="module")
+def workload(pairs):
+    settings = EncoderSettings(**MODEL, sequence_length=32)
+    return open_workload(settings, Data(data_folder=str(pairs)), check=False)
+
+
+def a_run(cell, workload, folder, **upkeep):
+    fields = {"folder": folder, "identity": "mine", "code_id": "c", "checkpoint_steps": 3, **upkeep}
+    return TrainingRun(cell, workload, Upkeep(**fields), lambda progress: None)  # noqa: ARG005
+
+
+def outcome(run):
+    """All that a finished run leaves, in memory and on the disk, but its times."""
+    stored = checkpoint.load(run.upkeep.folder, "mine")
+    del stored["position"]["seconds"]
+    columns = copy.deepcopy(run.columns())
+    for row in (*stored["position"]["curve"], *columns["samples"]["curve"]):
+        del row["seconds"]
+    model, optimizer = run.model.state_dict(), run.step.optimizer.state_dict()
+    return as_bytes({"stored": stored, "columns": columns, "model": model, "optimizer": optimizer})
+
+
+def whole(cell, workload, folder, **upkeep):
+    """What a run that nobody disturbs leaves."""
+    run = a_run(cell, workload, folder, **upkeep)
+    run.run()
+    return outcome(run)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(workload, tmp_path_factory):
+    """Per arm, what a run that nobody disturbs leaves."""
+    return {
+        arm: whole(a_training_cell(**fields), workload, tmp_path_factory.mktemp("undisturbed") / "run")
+        for arm, fields in ARMS.items()
+    }
+
+
+def killed(cell, workload, folder, monkeypatch, name, call, **upkeep):
+    """Start a run, or take it up, and kill it at a call."""
+    run = a_run(cell, workload, folder, **upkeep)
+    owners = {"loss": run.step, "evaluate": workload, "end_stage": run.method, "save_file": checkpoint}
+    with monkeypatch.context() as patch:
+        kill_at(patch, owners[name], name, call)
+        with pytest.raises(Killed):
+            run.run()
+
+
+class TestResume:
+    def test_the_runs_do_what_the_tests_are_about(self, undisturbed):
+        """Ranks close at the end of each stage, or on the schedule in the middle of one."""
+        ranks = {
+            arm: [row["ranks"] for row in left["columns"]["samples"]["curve"]] for arm, left in undisturbed.items()
+        }
+        first, end_of_early, second, end_of_late = ranks["comera"]
+        assert first != end_of_early == second != end_of_late
+        assert ranks["comera, cut every 4 steps"][1] != ranks["comera, cut every 4 steps"][2]
+        assert [row["step"] for row in undisturbed["dense"]["columns"]["samples"]["curve"]] == [6, 8, 12, 15]
+
+    @pytest.mark.parametrize("moment", MOMENTS)
+    @pytest.mark.parametrize("arm", list(ARMS)[:3])
+    def test_killed_anywhere_it_ends_as_if_left_alone(self, workload, undisturbed, tmp_path, monkeypatch, arm, moment):
+        cell = a_training_cell(**ARMS[arm])
+        killed(cell, workload, tmp_path / "run", monkeypatch, *MOMENTS[moment])
+        assert whole(cell, workload, tmp_path / "run") == undisturbed[arm]
+
+    @pytest.mark.parametrize("arm", ARMS)
+    def test_killed_every_few_steps(self, workload, undisturbed, tmp_path, monkeypatch, arm):
+        cell = a_training_cell(**ARMS[arm])
+        for _ in range(4):
+            killed(cell, workload, tmp_path / "run", monkeypatch, "loss", 4, checkpoint_steps=1)
+        run = a_run(cell, workload, tmp_path / "run")
+        assert run.at.step == 12
+        run.run()
+        assert outcome(run) == undisturbed[arm]
+
+    def test_a_finished_run_is_not_trained_again(self, workload, undisturbed, tmp_path, monkeypatch):
+        cell = a_training_cell("comera")
+        whole(cell, workload, tmp_path / "run")
+        before = files_in(tmp_path)
+        run = a_run(cell, workload, tmp_path / "run")
+        kill_at(monkeypatch, run.step, "loss", 1)
+        run.run()
+        assert outcome(run) == undisturbed["comera"]
+        assert files_in(tmp_path) == before
+
+    def test_a_run_told_not_to_resume_starts_anew(self, workload, undisturbed, tmp_path, monkeypatch):
+        cell = a_training_cell("dense")
+        killed(cell, workload, tmp_path / "run", monkeypatch, "loss", 11)
+        run = a_run(cell, workload, tmp_path / "run", resume=False)
+        assert run.at.step == 0
+        run.run()
+        assert outcome(run) == undisturbed["dense"]
+
+    def test_a_run_that_two_versions_of_the_code_have_trained_says_so(self, workload, tmp_path, monkeypatch):
+        cell = a_training_cell("dense", late=0)
+        killed(cell, workload, tmp_path / "run", monkeypatch, "loss", 5)
+        run = a_run(cell, workload, tmp_path / "run", code_id="later")
+        run.run()
+        assert run.columns()["message"] == "trained by 2 versions of the code, one after another"
+
+    def test_another_run_s_checkpoint_is_refused_and_kept(self, workload, tmp_path):
+        whole(a_training_cell("dense", late=0), workload, tmp_path / "run")
+        before = files_in(tmp_path)
+        with pytest.raises(checkpoint.CheckpointError, match=r"belongs to another model or run \(mine…\)"):
+            a_run(a_training_cell("comera"), workload, tmp_path / "run", identity="other")
+        assert files_in(tmp_path) == before
+
+
+class TestLateStage:
+    """A late run takes its early stage from the run that has trained it."""
+
+    @pytest.mark.parametrize("settings", [{}, {"truncate_every": 4}])
+    def test_from_the_early_run_it_ends_as_from_scratch(self, workload, tmp_path, settings):
+        cell = a_training_cell("comera", settings=settings)
+        early = {"parent_folder": tmp_path / "early", "parent_identity": "mine"}
+        whole(a_training_cell("comera", late=0, settings=settings), workload, tmp_path / "early")
+        before = files_in(tmp_path / "early")
+        run = a_run(cell, workload, tmp_path / "late", **early)
+        assert run.at.step == 8
+        run.run()
+        assert outcome(run) == whole(cell, workload, tmp_path / "scratch")
+        assert files_in(tmp_path / "early") == before
+
+    def test_killed_it_goes_on_from_its_own_checkpoint(self, workload, undisturbed, tmp_path, monkeypatch):
+        cell = a_training_cell("comera")
+        early = {"parent_folder": tmp_path / "early", "parent_identity": "mine"}
+        whole(a_training_cell("comera", late=0), workload, tmp_path / "early")
+        killed(cell, workload, tmp_path / "late", monkeypatch, "loss", 6, **early)
+        run = a_run(cell, workload, tmp_path / "late", **early)
+        assert run.at.step == 12
+        run.run()
+        assert outcome(run) == undisturbed["comera"]
+
+    def test_the_size_aimed_at_is_a_share_of_that_at_the_stage_s_start(self, undisturbed):
+        _, start, *late = undisturbed["comera"]["columns"]["samples"]["curve"]
+        assert {row["size_target"] for row in late} == {0.5 * start["size_fraction"]}
+        assert "size_target" not in start
+
+
+class TestSeeds:
+    @pytest.mark.parametrize("arm", ["dense", "comera"])
+    def test_the_seed_fixes_every_byte(self, workload, undisturbed, tmp_path, arm):
+        torch.rand(7)  # whatever was drawn before
+        assert whole(a_training_cell(**ARMS[arm]), workload, tmp_path / "again") == undisturbed[arm]
+
+    @pytest.mark.parametrize("arm", ["dense", "comera"])
+    def test_another_seed_is_another_run(self, workload, undisturbed, tmp_path, arm):
+        other = whole(a_training_cell(**ARMS[arm], seed=1), workload, tmp_path / "run")
+        assert other["model"] != undisturbed[arm]["model"]
+        assert other["stored"]["random"] != undisturbed[arm]["stored"]["random"]
+
+
+class TestOrderOfData:
+    @staticmethod
+    def trained_rows(run):
+        """The rows of every batch that the run trains on from now on."""
+        batches, loss = [], run.step.loss
+
+        def noting(model, batch):
+            lengths = batch["attention_mask"].sum(1).tolist()
+            ids = batch["input_ids"].tolist()
+            batches.append([tuple(row[:length]) for row, length in zip(ids, lengths, strict=True)])
+            return loss(model, batch)
+
+        run.step.loss = noting
+        return batches
+
+    def test_every_row_comes_once_per_epoch_in_a_new_order(self, workload, tmp_path):
+        run = a_run(a_training_cell("dense", early=18, late=0), workload, tmp_path / "run")
+        batches = self.trained_rows(run)
+        run.run()
+        epochs = [[row for batch in batches[i : i + 6] for row in batch] for i in (0, 6, 12)]
+        rows = workload.corpus.train
+        encoded = workload.tokenizer.encode([rows[index][:2] for index in range(len(rows))], 32)
+        for epoch in epochs:
+            assert Counter(epoch) == Counter(tuple(ids) for ids, _ in encoded)
+        assert len({tuple(epoch) for epoch in epochs}) == 3
+
+    def test_another_seed_has_another_order(self, workload, tmp_path):
+        orders = []
+        for seed in (0, 1):
+            run = a_run(a_training_cell("dense", early=6, late=0, seed=seed), workload, tmp_path / str(seed))
+            orders.append(self.trained_rows(run))
+            run.run()
+        assert orders[0] != orders[1]
+
+    @pytest.mark.parametrize("steps", [4, 6, 7])
+    def test_after_a_kill_come_the_batches_that_are_left(self, workload, tmp_path, monkeypatch, steps):
+        cell = a_training_cell("dense", early=12, late=0)
+        killed(cell, workload, tmp_path / "run", monkeypatch, "loss", steps + 1, checkpoint_steps=1)
+        resumed, fresh = a_run(cell, workload, tmp_path / "run"), a_run(cell, workload, tmp_path / "fresh")
+        left, all_of_them = self.trained_rows(resumed), self.trained_rows(fresh)
+        resumed.run()
+        fresh.run()
+        assert left == all_of_them[steps:]
+
+
+class TestCurve:
+    def test_the_training_loss_is_the_mean_since_the_point_before(self, workload, tmp_path):
+        run = a_run(a_training_cell("comera"), workload, tmp_path / "run")
+        losses, loss = [], run.step.loss
+
+        def noting(model, batch):
+            value = loss(model, batch)
+            losses.append(value.item())
+            return value
+
+        run.step.loss = noting
+        run.run()
+        points = {row["step"]: row["train_loss"] for row in run.at.curve}
+        means = zip((6, 8, 12, 15), (losses[:6], losses[6:8], losses[8:12], losses[12:]), strict=True)
+        assert points == {step: sum(part) / len(part) for step, part in means}
+
+    def test_a_stage_that_ends_with_an_epoch_has_one_point_there(self, workload, tmp_path):
+        run = a_run(a_training_cell("dense", early=6, late=12), workload, tmp_path / "run")
+        run.run()
+        assert [(row["step"], row["stage"]) for row in run.at.curve] == [(6, "early"), (12, "late"), (18, "late")]
+
+
+class TestDivergence:
+    @pytest.mark.parametrize("value", [math.nan, math.inf])
+    @pytest.mark.parametrize(("step", "where"), [(3, "epoch 0.50, early"), (6, "epoch 1.00, early"), (9, "1.50, late")])
+    def test_the_message_says_where(self, workload, tmp_path, value, step, where):
+        run = a_run(a_training_cell("dense"), workload, tmp_path / "run", checkpoint_steps=1)
+        loss = run.step.loss
+        run.step.loss = lambda model, batch: loss(model, batch) + (value if run.at.step == step - 1 else 0)
+        with pytest.raises(Diverged) as caught:
+            run.run()
+        assert str(caught.value).startswith(f"the loss is not finite at step {step} (")
+        assert f"{where} stage)" in str(caught.value)
+        assert a_run(a_training_cell("dense"), workload, tmp_path / "run").at.step == step - 1
+
+    @pytest.mark.parametrize("steps", [1, 2, 5])
+    @pytest.mark.parametrize(
+        ("method", "settings"), [("dense", {"lr": 1e30}), ("comera", {"lr_dense": 1e30, "lr_cores": 1e30})]
+    )
+    def test_a_rate_that_is_far_too_large(self, workload, tmp_path, method, settings, steps):
+        """Also where the weights overflow in the last step, after its loss was seen."""
+        cell = a_training_cell(method, early=steps, late=0, settings=settings)
+        with pytest.raises(Diverged, match=r"^the .*loss is not finite at step \d .*, early stage\)$"):
+            a_run(cell, workload, tmp_path / "run", checkpoint_steps=1).run()
+
+
+def test_progress_is_reported(workload, tmp_path):
+    cell = a_training_cell("comera")
+    reports = []
+    TrainingRun(cell, workload, Upkeep(tmp_path / "run", "mine", "c"), reports.append).run()
+    assert {report["steps"] for report in reports} == {15}
+    spoken = [report["text"] for report in reports if report["text"]]
+    assert [text.split(":")[0] for text in spoken] == [
+        "early stage, epoch 1.00",
+        "early stage, epoch 1.33",
+        "late stage, epoch 2.00",
+        "late stage, epoch 2.50",
+    ]
+    assert all("validation accuracy" in text and "MiB" in text for text in spoken)
+    assert reports[-1]["step"] == sum(stage.steps for stage in stages_of(cell))

@@ -1,0 +1,135 @@
+"""The method's two stages: objectives taken up, ranks cut at their ends and on a schedule, targets checked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from comera import EarlyStage, LateStage, exact_size, full_size, ranks_of, tensorized_layers
+from comera.training import Settings, build
+
+
+@dataclass(frozen=True)
+class Stage:
+    steps: int = 10_000
+    target: float | None = None
+    target_mib: float | None = None
+
+
+def toy(**settings):
+    method = build(Settings(ranks=4, order=2, **settings), "")
+    model = nn.Sequential(nn.Linear(12, 24), nn.Tanh(), nn.Linear(24, 12), nn.Tanh(), nn.Linear(12, 3))
+    model = method.adapt(model, {"0": "feed_forward", "2": "feed_forward"})
+    return method, model, method.optimizer(model)
+
+
+def learn(method, model, optimizer, steps):
+    x = torch.randn(32, 12, generator=torch.Generator().manual_seed(0))
+    changes = []
+    for step in range(steps):
+        optimizer.zero_grad()
+        method.objective(F.cross_entropy(model(x), x[:, 0].gt(0).long()), model).backward()
+        optimizer.step()
+        changes.append(method.after_step(model, optimizer, step))
+    return changes
+
+
+def close_ranks(model, count):
+    """Close the first ranks of the first bond of every layer."""
+    with torch.no_grad():
+        for layer in tensorized_layers(model):
+            layer.diagonals[:count] = 0.0
+
+
+def test_stages_take_up_their_objectives():
+    method, model, optimizer = toy(gamma=0.3, rho=0.7, loss_target=0.1, loss_weight=2.0, size_weight=3.0)
+    method.begin_stage(Stage(), model, optimizer)
+    assert isinstance(method._objective, EarlyStage)
+    assert method._objective.gamma == 0.3
+    method.begin_stage(Stage(target=0.5), model, optimizer)
+    late = method._objective
+    assert isinstance(late, LateStage)
+    assert (late.rho, late.loss_target, late.loss_weight, late.size_weight) == (0.7, 0.1, 2.0, 3.0)
+    assert late.size_target == 0.5
+
+
+def test_the_target_counts_from_the_end_of_the_early_stage():
+    method, model, optimizer = toy()
+    full = full_size(tensorized_layers(model))
+    close_ranks(model, 2)
+    smaller = exact_size(tensorized_layers(model))
+    assert method.end_stage(model, optimizer) == "shapes"
+    assert full_size(tensorized_layers(model)) == smaller
+    method.begin_stage(Stage(target=0.5), model, optimizer)
+    sizes = method.sizes(model)
+    assert sizes["size_fraction"] == pytest.approx(smaller / full)
+    assert sizes["size_target"] == pytest.approx(0.5 * smaller / full)
+
+
+def test_a_late_stage_reaches_its_target_in_real_tensors():
+    method, model, optimizer = toy(lr_ranks=5e-3, lr_cores=1e-3)
+    full = full_size(tensorized_layers(model))
+    with torch.no_grad():
+        for layer in tensorized_layers(model):
+            layer.diagonals.uniform_(0.5, 1.5)  # as after an early stage; equal entries would all close at once
+    method.begin_stage(Stage(steps=400, target=0.4), model, optimizer)
+    learn(method, model, optimizer, 400)
+    assert method.end_stage(model, optimizer) == "shapes"
+    cores = sum(layer.packed_cores.numel() for layer in tensorized_layers(model))
+    assert 0 < cores <= 0.4 * full
+    for layer in tensorized_layers(model):
+        assert optimizer.state[layer.packed_cores]["exp_avg"].shape == layer.packed_cores.shape
+    assert method.end_stage(model, optimizer) == "nothing"
+
+
+def test_ranks_are_cut_on_schedule_and_the_change_is_reported():
+    method, model, optimizer = toy(truncate_every=4)
+    close_ranks(model, 1)
+    assert learn(method, model, optimizer, 8) == [*["nothing"] * 3, "shapes", *["nothing"] * 4]
+    assert all(ranks[0] == 3 for ranks in ranks_of(model).values())
+
+
+def test_a_target_for_the_whole_model_in_mib():
+    method, model, optimizer = toy()
+    cores = full_size(tensorized_layers(model))
+    total = sum(parameter.numel() for parameter in model.parameters())
+    wanted = (total - cores // 2) * 4 / 2**20
+    method.begin_stage(Stage(target_mib=wanted), model, optimizer)
+    assert method.sizes(model)["size_target"] == pytest.approx((cores - cores // 2) / cores)
+    with pytest.raises(ValueError, match=r"^target_mib is 1e-06; what stays dense weighs .* MiB, the smallest size"):
+        method.begin_stage(Stage(target_mib=1e-6), model, optimizer)
+
+
+@pytest.mark.parametrize(
+    ("settings", "stage", "sentence"),
+    [
+        ({"lr_ranks": 1e-3}, Stage(1999, target=0.5), "lr_ranks is 0.001 and the late stage has 1999 steps"),
+        ({"lr_ranks": 1e-3}, Stage(1999, target_mib=4.0), "lr_ranks times steps must be at least 2"),
+        ({"lr_ranks": 0.02}, Stage(target=0.5), "it must be at most 0.01 for a late stage"),
+    ],
+)
+def test_a_late_stage_that_cannot_close_ranks_is_refused(settings, stage, sentence):
+    assert sentence in toy(**settings)[0].stage_unsupported(stage)
+
+
+def test_stages_that_can():
+    method = toy(lr_ranks=1e-3)[0]
+    assert method.stage_unsupported(Stage(2000, target=0.5)) is None
+    assert method.stage_unsupported(Stage(1)) is None  # an early stage need not reach anything
+
+
+def test_the_state_brings_back_the_objective():
+    method, model, optimizer = toy()
+    close_ranks(model, 2)
+    method.end_stage(model, optimizer)
+    method.begin_stage(Stage(target=0.5), model, optimizer)
+    state = method.state_dict()
+    other = build(method.settings, "")
+    other.load_state_dict(state)
+    loss = torch.tensor(0.3)
+    assert other.objective(loss, model).item() == method.objective(loss, model).item()
+    assert other.sizes(model) == method.sizes(model)

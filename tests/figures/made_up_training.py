@@ -1,0 +1,149 @@
+"""Made-up training records: plausible in shape, invented in every number, never a result."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+from made_up_records import CPU, record
+
+from bench.record import Record
+
+EARLY_STEPS, LATE_STEPS, STEPS_PER_EPOCH = 600, 300, 100
+TARGETS = (0.8, 0.5, 0.2)
+FULL_SIZE = {"layers": 6, "width": 768, "heads": 12, "feed_forward": 3072, "vocabulary": 30522, "classes": 3}
+FULL_SIZE_MIB = 66_957_315 * 4 / 2**20
+ROLES = ("attention.query", "attention.key", "attention.value", "attention.output", "feed_forward.expand",
+         "feed_forward.contract")  # fmt: skip
+EARLY_SIZE = {"stored_mib": 5.68, "tensorized_mib": 3.92, "size_fraction": 1.0, "dense_tensorized_mib": 253.67}
+
+
+def hexadecimal(right: list[bool]) -> str:
+    bits = "".join("1" if one else "0" for one in right)
+    return "".join(f"{int(bits[i : i + 4].ljust(4, '0'), 2):x}" for i in range(0, len(bits), 4))
+
+
+def ranks(share: float, blocks: int = 6, removed: tuple[str, ...] = ()) -> dict[str, list[int]]:
+    """Ranks of every layer at ``share`` of the full ones; layers whose name ends with one in ``removed`` have none."""
+    names = ["embeddings.word", *(f"blocks.{i}.{role}" for i in range(blocks) for role in ROLES), "classifier.hidden"]
+    full = {name: [32, 32, 32] if "word" in name else [12, 30, 30, 30, 12] for name in names}
+    return {
+        name: [0 if name.endswith(removed) and removed else max(1, round(rank * share)) for rank in values]
+        for name, values in full.items()
+    }
+
+
+def point(right: list[bool], step: int, stage: str, ranks_now: dict[str, list[int]]) -> dict[str, Any]:
+    """A row of a learning curve with these answers."""
+    return {
+        "epoch": step / STEPS_PER_EPOCH, "step": step, "stage": stage, "train_loss": 0.5, "validation_loss": 0.5,
+        "validation_accuracy": 100 * sum(right) / len(right), "validation_examples": len(right),
+        "correct": hexadecimal(right), "ranks": ranks_now,
+    }  # fmt: skip
+
+
+def stages(stage: str, target: float | None, target_mib: float | None = None) -> list[dict[str, Any]]:
+    early = {"name": "early", "steps": EARLY_STEPS, "target": None, "target_mib": None}
+    late = {"name": "late", "steps": LATE_STEPS, "target": target, "target_mib": target_mib}
+    return [early] if stage == "early" else [early, late]
+
+
+def trained(
+    arm: str = "comera",
+    stage: str = "late",
+    target: float | None = None,
+    curve: list[dict[str, Any]] | None = None,
+    *,
+    seed: int = 0,
+    target_mib: float | None = None,
+    model: dict[str, int] = FULL_SIZE,
+    method_settings: dict[str, Any] | None = None,
+    training: dict[str, Any] | None = None,
+    **columns: Any,
+) -> Record:
+    """A training record whose run ends with the last point of ``curve``; one without a curve has a status to say."""
+    config = {
+        "method_settings": method_settings or {},
+        "workload_settings": model,
+        "training": {
+            "stages": stages(stage, target, target_mib), "steps_per_epoch": STEPS_PER_EPOCH, "static": False,
+        } | (training or {}),
+    }  # fmt: skip
+    values: dict[str, Any] = {
+        "experiment": "accuracy", "dataset": "sst2", "precision": "bf16", "seed": seed, "measure": "train",
+        "cell_id": f"{arm}-{stage}-{target}-{target_mib}-{seed}", "config_json": json.dumps(config),
+    }  # fmt: skip
+    if curve is not None:
+        last = curve[-1]
+        before = ranks(1.0, model["layers"]) if arm.startswith("comera") else {}
+        values |= {
+            "samples": {"curve": curve, "ranks_before": before},
+            "stage": stage, "target_ratio": target, "target_mib": target_mib, "train_steps": last["step"],
+            "dense_mib": FULL_SIZE_MIB, "validation_accuracy": last["validation_accuracy"],
+        }  # fmt: skip
+    samples = {**values.get("samples", {}), **columns.pop("samples", {})}
+    device = columns.pop("device", CPU)
+    return record(arm, 32, device=device, **(values | columns | {"samples": samples}))
+
+
+def _answers(generator: random.Random, hardness: list[float], share: float) -> list[bool]:
+    """Easy examples are answered by nearly every model, so that models agree as they do in life."""
+    return [generator.random() < share + 0.35 * (1 - 2 * hard) * (1 - share) for hard in hardness]
+
+
+def curve(seed: int, arm: str, share: float, examples: int = 300, late: float | None = None) -> list[dict[str, Any]]:
+    """Six early epochs toward ``share`` right answers, then, with ``late``, three to ranks of that share."""
+    hardness = [random.Random(i).random() for i in range(examples)]
+    generator = random.Random(f"{seed}-{arm}")
+    points = []
+    for epoch in range(1, 10 if late is not None else 7):
+        now = "early" if epoch <= 6 else "late"
+        cut = 1.0 if epoch <= 8 or late is None else late
+        removed = ("blocks.4.attention.query",) if cut < 0.5 else ()
+        shape = {} if arm == "dense" else ranks(cut, removed=removed)
+        grown = share * (1 - 0.35 * 0.5**epoch)
+        points.append(point(_answers(generator, hardness, grown), epoch * 100, now, shape))
+    return points
+
+
+def step_ms(ratio: float, generator: random.Random) -> dict[str, list[list[float]]]:
+    """Five blocks of two steps whose trained steps take about ``ratio`` of those at full ranks."""
+    noise = [1 + generator.uniform(-0.1, 0.1) for _ in range(5)]
+    return {
+        "trained": [[900 * ratio * n * generator.uniform(0.96, 1.04) for _ in range(2)] for n in noise],
+        "full": [[900 * n, 910 * n] for n in noise],
+    }
+
+
+def memory(tensorized: float, activations: float) -> dict[str, float]:
+    """Invented predicted peak by category, in MiB."""
+    split = {"parameters": tensorized, "gradients": tensorized, "optimizer": 2 * tensorized,
+             "activations": activations, "temporaries": 40.0}  # fmt: skip
+    peaks = {f"predicted_{name}_mib": size for name, size in split.items()}
+    return peaks | {"peak_memory_predicted_mib": sum(split.values())}
+
+
+def training_campaign(
+    dataset: str = "sst2", seeds: tuple[int, ...] = (0,), examples: int = 300, **columns: Any
+) -> list[Record]:
+    """A whole experiment ``accuracy``: dense, the early stage and a late one per target, per seed."""
+    records = []
+    for seed in seeds:
+        generator = random.Random(seed)
+        early = curve(seed, "comera", 0.8, examples)
+        common = {"seed": seed, "dataset": dataset, "data_hash": f"data-{dataset}"} | columns
+        dense = curve(seed, "dense", 0.82, examples, late=1.0)
+        records.append(trained("dense", curve=dense, stored_mib=FULL_SIZE_MIB, **memory(255.0, 900.0), **common))
+        records.append(trained("comera", "early", None, early, **EARLY_SIZE, **memory(5.7, 800.0), **common))
+        for target in TARGETS:
+            cores = 3.92 * target * generator.uniform(0.97, 0.999)
+            later = early + curve(seed, f"comera-{target}", 0.79, examples, late=target)[6:]
+            sizes = {
+                "tensorized_mib": cores, "stored_mib": 1.76 + cores, "dense_tensorized_mib": 253.67,
+                "size_fraction": cores / 3.92, "size_target": target,
+            }  # fmt: skip
+            timed = {"samples": {"step_ms": step_ms(0.3 + 0.6 * target, generator)}}
+            peaks = memory(1.76 + cores, 500 + 250 * target)
+            records.append(trained("comera", "late", target, later, **sizes, **peaks, **timed, **common))
+    return records

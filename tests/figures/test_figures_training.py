@@ -1,0 +1,332 @@
+"""Figures and tables of training: which runs they show, and that missing and failed ones stay visible."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+from types import ModuleType
+
+import pandas as pd
+import pytest
+from made_up_records import CPU, CUDA
+from made_up_training import EARLY_SIZE, FULL_SIZE, FULL_SIZE_MIB, curve, point, ranks, trained, training_campaign
+
+from bench.record import Record, RecordError
+from figures import fig6, table_mnli, table_ranks, truncation
+from figures.claims import read_claims
+from figures.curve import curve_of
+from figures.fig6 import lines_of
+from figures.ranks import block_shown, ranks_of_block
+from figures.report import Drawn
+from figures.runs import COMERA, DENSE_RUN, EARLY, Slot, studies
+from figures.table_ranks import text_table as ranks_table
+from figures.training_rows import Row, Spread, rows_of
+
+CLAIMS = read_claims()
+EVERY = (fig6, table_mnli, table_ranks, truncation)
+LATE_02 = Slot(COMERA, "late", 0.2)
+
+
+def text_of(drawn: Drawn, ending: str) -> str:
+    return next(content for name, content in drawn.files.items() if name.endswith(ending)).decode()
+
+
+def row_of(records: list[Record], slot: Slot) -> Row:
+    [study] = studies(records)
+    return {row.slot: row for row in rows_of(study)}[slot]
+
+
+def with_failures() -> list[Record]:
+    """Late 0.8 diverged, late 0.5 out of time, late 0.2 never made, dense finished."""
+    changed = []
+    for one in training_campaign():
+        if one.target_ratio in (0.8, 0.5):
+            status = {0.8: "diverged", 0.5: "timeout"}[one.target_ratio]
+            words = {"status": status, "message": f"made up: {status}.", "data_hash": one.data_hash}
+            changed.append(trained("comera", "late", one.target_ratio, **words))
+        elif one.target_ratio != 0.2:
+            changed.append(one)
+    return changed
+
+
+@pytest.mark.parametrize("module", EVERY)
+def test_failed_and_missing_runs_are_shown_with_their_reasons(module: ModuleType) -> None:
+    [drawn] = module.render(with_failures(), CLAIMS)
+    markdown, terminal, tidy = text_of(drawn, ".md"), " ".join(drawn.to_text().split()), text_of(drawn, ".csv")
+    for text in (markdown, terminal):
+        for words in ("diverged", "timeout", "not recorded", "made up: diverged", "made up: timeout"):
+            assert words in text
+    assert all(words in tidy for words in ("diverged", "timeout", "not recorded"))
+
+
+@pytest.mark.parametrize("module", EVERY)
+@pytest.mark.parametrize(
+    "records",
+    [
+        [trained("comera", "early", status="unsupported", message="made up")],
+        [trained("dense", status="error", message="made up: a | pipe <b>\nand another line")],
+        [trained("dense", curve=curve(0, "dense", 0.8, late=1.0), stored_mib=FULL_SIZE_MIB)],
+        [trained("comera", "early", None, curve(0, "comera", 0.8), **EARLY_SIZE)],
+        [trained("comera", "late", None, target_mib=3.0, status="oom", message="made up")],
+        [trained("galore", curve=curve(0, "dense", 0.8, late=1.0), stored_mib=FULL_SIZE_MIB)],
+    ],
+)
+def test_any_single_run_can_be_shown(module: ModuleType, records: list[Record]) -> None:
+    [drawn] = module.render(records, CLAIMS)
+    assert "not recorded" in text_of(drawn, ".md")
+    assert "not recorded" in drawn.to_text()
+    assert not {verdict.outcome for verdict in drawn.verdicts} & {"not reproduced"}
+
+
+@pytest.mark.parametrize("module", EVERY)
+def test_device_data_and_precision_are_named_and_never_mixed(module: ModuleType) -> None:
+    ours, other = training_campaign(), training_campaign("nli_pool", device=CUDA)
+    drawn = {one.device: one for one in module.render(ours + other, CLAIMS)}
+    assert drawn[CPU].files == module.render(ours, CLAIMS)[0].files
+    assert not set(drawn[CPU].files) & set(drawn[CUDA].files)
+    for words in (CPU, "'sst2'", "bf16", "batch 32", "600 early steps (6 epochs)", "seed 0", "Recorded 2001-02-03"):
+        assert words in text_of(drawn[CPU], ".md")
+    assert "nli_pool" not in text_of(drawn[CPU], ".md")
+
+
+def test_the_table_has_its_numbers() -> None:
+    [drawn] = table_mnli.render(training_campaign(), CLAIMS)
+    table = drawn.table.set_index("run")
+    assert list(table.index) == ["dense", "comera, early", "comera, late 0.8", "comera, late 0.5", "comera, late 0.2"]
+    early = table.loc["comera, early"]
+    assert (early["total, MiB"], early["total ratio"], early["layers, MiB"]) == ("5.68", "45.0x", "3.92")
+    assert (early["layers ratio"], early["S"], early["S0"], early["S <= S0"]) == ("64.7x", "1.00", "-", "-")
+    assert (early["paper: MiB"], early["paper: total"], early["paper, MNLI: %"]) == ("5.9?", "43x", "63.3?")
+    assert table.loc["comera, late 0.2", "S <= S0"] == "yes"
+    assert table.loc["comera, late 0.2", "paper: layers"] == "361x"
+    assert table.loc["dense", "less dense, points"] == "-"
+    tidy = pd.read_csv(io.StringIO(text_of(drawn, ".csv"))).set_index(["arm", "stage"])
+    assert tidy.loc[("comera", "early"), "total_ratio"] == pytest.approx(FULL_SIZE_MIB / 5.68, rel=1e-5)
+
+
+def test_a_missed_target_is_said() -> None:
+    later = [point([True] * 4, 900, "late", ranks(0.5))]
+    missed = trained("comera", "late", 0.2, later, **(EARLY_SIZE | {"size_fraction": 0.21, "size_target": 0.2}))
+    [drawn] = table_mnli.render([missed], CLAIMS)
+    assert drawn.table.set_index("run").loc["comera, late 0.2", "S <= S0"] == "NO"
+    met = dataclasses.replace(missed, seed=1, size_fraction=0.2)
+    assert row_of([met], LATE_02).size_met is True
+    assert row_of([met, missed], LATE_02).size_met is False  # every seed must
+
+
+def test_published_numbers_stand_beside_the_full_size_only() -> None:
+    small = [dataclasses.replace(one, dense_mib=2.8) for one in training_campaign("synthetic")]
+    [drawn] = table_mnli.render(small, CLAIMS)
+    assert not [column for column in drawn.table.columns if column.startswith("paper")]
+    assert "not the paper's size" in text_of(drawn, ".md")
+
+
+def test_each_stage_is_compared_with_dense_after_as_many_steps() -> None:
+    wrong, right = [False, False], [True, True]
+    dense = trained("dense", curve=[point(wrong, 500, "early", {}), point(right, 600, "early", {}),
+                                    point(wrong, 900, "late", {})])  # fmt: skip
+    early = trained("comera", "early", None, [point(right, 600, "early", ranks(1))], **EARLY_SIZE)
+    late = trained("comera", "late", 0.2, [point(right, 900, "late", ranks(0.2))], **EARLY_SIZE)
+    found = {slot: row_of([dense, early, late], slot).difference for slot in (EARLY, LATE_02)}
+    assert found[EARLY] is not None
+    assert found[LATE_02] is not None
+    assert (found[EARLY].value, found[LATE_02].value) == (0.0, 100.0)
+
+
+@pytest.mark.parametrize(("step", "value", "said"), [(650, 0.0, "50 steps before or after"), (551, 0.0, "49 steps"),
+                                                     (700, None, "no accuracy after as many steps")])  # fmt: skip
+def test_dense_is_compared_at_most_half_an_epoch_away(step: int, value: float | None, said: str) -> None:
+    dense = trained("dense", curve=[point([True], step, "early", {})])
+    early = trained("comera", "early", None, [point([True], 600, "early", ranks(1))], **EARLY_SIZE)
+    row = row_of([dense, early], EARLY)
+    assert (row.difference.value if row.difference else None) == value
+    assert any(said in remark for remark in row.remarks)
+
+
+OLD, NEW = "2000-01-01T00:00:00+00:00", "2009-01-01T00:00:00+00:00"
+
+
+def test_the_newest_of_duplicates_is_shown_and_older_code_marked() -> None:
+    records = training_campaign()
+    again = dataclasses.replace(records[0], recorded_at=NEW, cell_id="again", code_id="code-b")
+    [study] = studies([again, *records])
+    assert study.runs[DENSE_RUN, 0] is again
+    assert any(note.startswith("1 further record(s) of the runs shown") for note in study.left_out)
+    assert study.older_code == {record.cell_id for record in records[1:]}
+    [drawn] = table_mnli.render([again, *records], CLAIMS)
+    assert list(drawn.table["run"])[:2] == ["dense", "comera, early †"]
+    assert any(note.startswith("† ") for note in drawn.notes)
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        ({"precision": "fp32"}, "precision fp32, not bf16"),
+        ({"data_hash": "another"}, "data another, not data-sst2"),
+        ({"sequence_length": 64}, "length 64, not 128"),
+        ({"model": FULL_SIZE | {"layers": 2}}, "model layers 2, not 6"),
+        ({"training": {"static": True}}, "equal shapes True, not False"),
+        ({"training": {"stages": [{"name": "early", "steps": 5, "target": None}]}}, "early steps 5, not 600"),
+        ({"method_settings": {"lr_cores": 1.0}}, "lr_cores 1.0, not None"),
+    ],
+)
+def test_settings_are_never_mixed_and_the_others_named(other: dict, words: str) -> None:
+    records = training_campaign()
+    common = {"data_hash": "data-sst2", "recorded_at": NEW} | EARLY_SIZE
+    stray = trained("comera", "early", None, curve(5, "stray", 0.9), **(common | other))
+    [study] = studies([*records, stray])
+    assert stray not in study.shown
+    assert len(study.shown) == len(records)
+    assert any(words in note and note.startswith("1 training record(s)") for note in study.left_out)
+
+
+def test_late_stages_of_another_length_are_not_mixed_in() -> None:
+    records = training_campaign()
+    stages = [{"name": "early", "steps": 600, "target": None}, {"name": "late", "steps": 50, "target": 0.2}]
+    stray = trained("comera", "late", 0.2, status="error", recorded_at=NEW, data_hash="data-sst2",
+                    training={"stages": stages})  # fmt: skip
+    [study] = studies([*records, stray])
+    assert len(study.shown) == len(records)
+    assert any("late steps 50, not 300" in note for note in study.left_out)
+
+
+def test_on_a_tie_the_newest_setting_is_shown() -> None:
+    old, new = (
+        trained(
+            "dense", curve=[point([True], 900, "late", {})], precision=precision, recorded_at=day, cell_id=precision
+        )
+        for precision, day in (("fp32", OLD), ("bf16", NEW))
+    )
+    [study] = studies([new, old])
+    assert study.shown == [new]
+
+
+def test_records_of_other_measures_are_not_looked_at() -> None:
+    records = training_campaign()
+    assert studies([dataclasses.replace(records[0], measure="run")]) == []
+
+
+def test_seeds_that_are_missing_or_failed_are_said() -> None:
+    records = training_campaign(seeds=(0, 1))
+    lost = [r for r in records if (r.arm, r.seed, r.stage) != ("comera", 1, "early")]
+    assert row_of(lost, EARLY).remarks == ("seed 1: not recorded",)
+    failed = trained("comera", "early", seed=1, status="timeout", message="made up", data_hash="data-sst2")
+    row = row_of([*lost, failed], EARLY)
+    assert row.remarks == ("seed 1: timeout: made up",)
+    assert row.accuracy is not None
+    assert row.accuracy.seeds == 1
+
+
+def test_fig6_continues_the_early_stage_once_per_target() -> None:
+    [study] = studies(training_campaign())
+    lines = {line.row.slot: line for line in lines_of(rows_of(study))}
+    assert [point.step for point in lines[EARLY].points] == [100, 200, 300, 400, 500, 600]
+    assert [point.step for point in lines[LATE_02].points] == [600, 700, 800, 900]
+    assert lines[LATE_02].points[0].value == lines[EARLY].points[-1].value
+    assert [point.step for point in lines[DENSE_RUN].points] == list(range(100, 1000, 100))
+    strokes = {(line.stroke.dashes, line.stroke.marker) for line in lines.values()}
+    assert len(strokes) == len(lines)
+
+
+def test_fig6_band_is_the_interval_of_one_seed_or_the_range_of_several() -> None:
+    def dense(seed: int, right: int) -> Record:
+        return trained("dense", curve=[point([i < right for i in range(10)], 900, "late", {})], seed=seed)
+
+    [study] = studies([dense(0, 5)])
+    [line] = lines_of(rows_of(study))
+    assert (line.points[0].low, line.points[0].high) == pytest.approx((23.66, 76.34), abs=0.01)
+    [study] = studies([dense(0, 5), dense(1, 8)])
+    [line] = lines_of(rows_of(study))
+    assert (line.points[0].low, line.points[0].value, line.points[0].high) == (50.0, 65.0, 80.0)
+    [drawn] = fig6.render([dense(0, 5)], CLAIMS)
+    assert "95 % interval over validation examples (one seed)" in text_of(drawn, ".md")
+    [drawn] = fig6.render([dense(0, 5), dense(1, 8)], CLAIMS)
+    assert "lowest to highest of 2 seeds" in text_of(drawn, ".md")
+
+
+def test_step_times_are_paired_by_block() -> None:
+    late = [point([True], 900, "late", ranks(0.2))]
+    times = {"trained": [[1.0, 3.0], [10.0, 10.0], [30.0]], "full": [[4.0], [20.0], [30.0]]}
+    timed = trained("comera", "late", 0.2, late, samples={"step_ms": times}, **EARLY_SIZE)
+    found = row_of([timed], LATE_02).times
+    assert found is not None
+    assert (found.ratio.value, found.ratio.low, found.ratio.high) == (0.5, 0.5, 1.0)  # of 1/2, 1/2 and 1
+    assert (found.trained, found.full) == (14.0, 18.0)
+    twice = [timed, dataclasses.replace(timed, seed=1)]
+    assert row_of(twice, LATE_02).times.ratio.blocks == 6  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    "times",
+    [{"trained": [[1.0]]}, {"trained": [[1.0]], "full": [[]]}, {"trained": [[0.0]], "full": [[1.0]]}, [1.0],
+     {"trained": [[1.0], [1.0]], "full": [[1.0]]}],
+)  # fmt: skip
+def test_step_times_that_cannot_be_read_are_refused(times: object) -> None:
+    late = [point([True], 900, "late", ranks(0.2))]
+    with pytest.raises(RecordError, match="step_ms"):
+        row_of([trained("comera", "late", 0.2, late, samples={"step_ms": times}, **EARLY_SIZE)], LATE_02)
+
+
+def test_truncation_says_where_nothing_was_cut() -> None:
+    [drawn] = truncation.render(training_campaign(), CLAIMS)
+    table = drawn.table.set_index("run")
+    assert table.loc["comera, early", "step time, trained / full"] == "1 (nothing cut)"
+    assert "[" in table.loc["comera, late 0.2", "step time, trained / full"]
+    tidy = pd.read_csv(io.StringIO(text_of(drawn, ".csv"))).set_index("run")
+    parts = [column for column in tidy.columns if column.startswith("predicted_") and "peak" not in column]
+    assert tidy[parts].sum(axis=1).to_numpy() == pytest.approx(tidy["predicted_peak_mib"].to_numpy(), rel=1e-4)
+
+
+def test_ranks_of_the_fifth_block_before_and_after_each_stage() -> None:
+    [study] = studies(training_campaign())
+    table = ranks_table(study, [row for row in rows_of(study) if row.slot.arm == COMERA], 5).set_index("layer")
+    assert list(table.index) == ["query", "key", "value", "output", "feed-forward 1", "feed-forward 2"]
+    assert list(table.columns) == ["comera, before", "comera, early", "comera, late 0.8", "comera, late 0.5",
+                                   "comera, late 0.2"]  # fmt: skip
+    assert table.loc["query", "comera, before"] == table.loc["query", "comera, early"] == "12 30 30 30 12"
+    assert table.loc["query", "comera, late 0.2"] == "0 0 0 0 0"
+    assert table.loc["key", "comera, late 0.2"] == "2 6 6 6 2"
+
+
+def test_with_fewer_blocks_the_last_one_is_shown_and_said() -> None:
+    names = ranks(1.0, blocks=2)
+    assert block_shown(names) == 2
+    assert block_shown(ranks(1.0)) == 5
+    assert block_shown(["classifier.hidden"]) is None
+    assert list(ranks_of_block({"blocks.1.attention.query": (1,), "blocks.1.odd": (2,)}, 2)) == ["query", "odd"]
+    one = trained("comera", "early", None, [point([True], 600, "early", names)], model=FULL_SIZE | {"layers": 2},
+                  **EARLY_SIZE)  # fmt: skip
+    [drawn] = table_ranks.render([one], CLAIMS)
+    assert "2 encoder blocks; this is the last one, block 2, not the fifth" in text_of(drawn, ".md")
+
+
+def test_ranks_of_several_seeds_stand_apart() -> None:
+    [drawn] = table_ranks.render(training_campaign(seeds=(0, 1)), CLAIMS)
+    assert list(drawn.table["seed"]) == ["0"] * 6 + ["1"] * 6
+
+
+def test_spread_is_hidden_where_rounding_hides_it() -> None:
+    assert Spread(101.0, 100.9, 101.1).text("x") == "101x"
+    assert Spread(52.6, 52.2, 53.1).text("x") == "52.6x (52.2 to 53.1)"
+    assert Spread.of([1.0, None]) is None
+    assert Spread.of([1.0, 3.0]) == Spread(2.0, 1.0, 3.0)
+
+
+def test_a_target_in_mib_has_a_row_of_its_own() -> None:
+    late = [point([True], 900, "late", ranks(0.2))]
+    [drawn] = table_mnli.render([trained("comera", "late", None, late, target_mib=3.0, **EARLY_SIZE)], CLAIMS)
+    assert "comera, late 3 MiB" in list(drawn.table["run"])
+
+
+def test_the_cell_of_a_failed_run_says_what_it_was_for() -> None:
+    failed = trained("comera", "late", 0.5, status="diverged", message="made up")
+    assert json.loads(failed.config_json)["training"]["stages"][-1]["target"] == 0.5
+    assert failed.stage == ""
+    assert row_of([failed], Slot(COMERA, "late", 0.5)).status == "diverged"
+
+
+def test_curves_are_decoded_in_order() -> None:
+    [one] = curve_of(trained("dense", curve=[point([True, False, False, True, True], 900, "late", {})]))
+    assert one.answers.tolist() == [True, False, False, True, True]
+    assert one.accuracy == 60.0

@@ -1,0 +1,175 @@
+"""Verdicts on sizes, ranks and accuracy as a table of cases."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from made_up_records import CPU
+from made_up_training import EARLY_SIZE, FULL_SIZE, FULL_SIZE_MIB, point, ranks, trained
+
+from bench.record import Record
+from figures import fig6, table_mnli, table_ranks, truncation
+from figures.claims import LEDGER, LedgerError, Verdict, read_claims
+from figures.runs import studies
+from figures.training_claims import RULES, verdicts
+from figures.training_rows import rows_of
+
+LEDGER_CLAIMS = read_claims()
+
+
+def judged(records: list[Record], claim: str) -> Verdict:
+    [study] = studies(records)
+    return verdicts(study, rows_of(study), LEDGER_CLAIMS, [claim])[0]
+
+
+def one_point(arm: str, stage: str, target: float | None, right: list[bool], removed: tuple[str, ...] = ()) -> list:
+    """A curve of its last point alone."""
+    now = {} if arm == "dense" else ranks(1.0 if target is None else target, removed=removed)
+    return [point(right, 600 if stage == "early" else 900, stage, now)]
+
+
+def run(
+    arm: str = "comera", stage: str = "late", target: float | None = None, share: float = 0.8, examples: int = 1000,
+    seed: int = 0, wrong_first: int = 0, removed: tuple[str, ...] = (), **columns,
+) -> Record:  # fmt: skip
+    """A finished run; its wrong answers are the last ones, and the ``wrong_first`` first ones besides."""
+    right = [i < share * examples and i >= wrong_first for i in range(examples)]
+    curve = one_point(arm, stage, target, right, removed)
+    if arm == "dense":
+        curve = [point(right, 600, "early", {}), *curve]
+    sizes = {"stored_mib": FULL_SIZE_MIB} if arm == "dense" else EARLY_SIZE
+    return trained(arm, stage, target, curve, seed=seed, **{**sizes, **columns})
+
+
+def size(ratio: float, layers: float, target: float = 0.2, **columns) -> list[Record]:
+    """A late run so many times smaller than dense."""
+    cores = EARLY_SIZE["dense_tensorized_mib"] / layers
+    sizes = {"stored_mib": FULL_SIZE_MIB / ratio, "tensorized_mib": cores, "size_fraction": 0.19, "size_target": 0.2}
+    return [run(target=target, **{**sizes, **columns})]
+
+
+def pair(worse: int, seeds: int = 1, dense_share: float = 0.8, **columns) -> list[Record]:
+    """Dense, and an early stage that answers ``worse`` of 1000 examples wrong besides."""
+    records = []
+    for seed in range(seeds):
+        records.append(run("dense", seed=seed, share=dense_share, **columns))
+        records.append(run("comera", "early", seed=seed, share=dense_share, wrong_first=worse, **columns))
+    return records
+
+
+SMALL = {**FULL_SIZE, "layers": 2, "width": 128}
+TWO_CLASSES = {"model": {**FULL_SIZE, "classes": 2}, "dense_mib": (66_957_315 - 769) * 4 / 2**20}
+MNLI, POOL = {"dataset": "mnli"}, {"dataset": "nli_pool"}
+REMOVED = ("blocks.4.attention.query",)
+
+CASES = [
+    # claim, records, outcome, a piece of the why
+    ("mnli-dense-size", [run("dense")], "reproduced", "Within 1%"),
+    ("mnli-dense-size", [run("dense", stored_mib=240.0)], "not reproduced", "Not within"),
+    ("mnli-dense-size", [run("comera", "early")], "not tested here", "dense is not recorded"),
+    ("mnli-early-size", [run("comera", "early")], "reproduced", "At most 5.95 MiB"),
+    ("mnli-early-size", [run("comera", "early", stored_mib=6.0)], "not reproduced", "More than 5.95 MiB"),
+    ("mnli-early-ratio", [run("comera", "early")], "reproduced", "more than published"),
+    ("mnli-early-ratio", [run("comera", "early", stored_mib=FULL_SIZE_MIB / 42.6)], "reproduced", "Reaches 42.5x."),
+    ("mnli-early-ratio", [run("comera", "early", stored_mib=FULL_SIZE_MIB / 42.4)], "partly", "Short of 42.5x."),
+    ("mnli-early-ratio", [run("comera", "early", stored_mib=FULL_SIZE_MIB / 21)], "not reproduced", "Short of"),
+    ("mnli-late02-ratio", size(99, 340), "reproduced", "S0 was 0.200"),
+    ("mnli-late02-ratio", size(70, 340), "partly", "Short of 79.5x"),
+    ("mnli-late02-layers", size(99, 340), "partly", "Short of 360.5x"),
+    ("mnli-late02-layers", size(99, 400), "reproduced", "more than published"),
+    ("mnli-late05-layers", size(68, 181, target=0.5), "reproduced", "Reaches 180.5x."),
+    ("mnli-late08-ratio", size(52, 81, target=0.8), "reproduced", "Reaches 51.5x"),
+    ("mnli-late08-ratio", size(52, 81, target=0.2), "not tested here", "comera, late 0.8 is not recorded"),
+    ("mnli-late02-size", size(99, 340, stored_mib=3.24), "reproduced", "At most 3.25 MiB"),
+    ("mnli-late02-ratio", [*size(99, 340), *size(60, 340, seed=1)], "partly", "Short of"),  # the worst seed decides
+    ("mnli-late02-ratio", size(99, 340, **TWO_CLASSES), "reproduced", "Reaches"),
+    ("mnli-late02-ratio", size(99, 340, model=SMALL, dense_mib=2.8), "not tested here", "734,003 parameters"),
+    ("mnli-late02-ratio", size(99, 340, dense_mib=TWO_CLASSES["dense_mib"]), "not tested here", "66,956,546 param"),
+    ("mnli-late02-ratio", [run(), trained("comera", "late", 0.2, status="diverged", message="made up: NaN")],
+     "not tested here", "comera, late 0.2 is diverged (seed 0: diverged: made up: NaN)"),
+
+    ("mnli-dense-acc", [run("dense", share=0.6)], "not tested here", "about MNLI; on sst2, dense reached 60.0 ["),
+    ("mnli-dense-acc", [run("dense", share=0.6, **POOL)], "not tested here", "on nli_pool"),
+    ("mnli-dense-acc", [run("dense", share=0.6, **MNLI)], "not tested here", "Inconclusive: one seed"),
+    ("mnli-dense-acc", [run("dense", share=0.64, seed=s, examples=9000, **MNLI) for s in range(3)], "reproduced",
+     "lies above 60.2 %"),
+    ("mnli-dense-acc", [run("dense", share=0.6, seed=s, examples=9000, **MNLI) for s in range(3)], "partly",
+     "Only a part"),
+    ("mnli-dense-acc", [run("dense", share=0.5, seed=s, examples=9000, **MNLI) for s in range(3)], "not reproduced",
+     "No part"),
+    ("mnli-late02-acc", size(99, 340, share=0.6), "not tested here", "comera, late 0.2 reached 60.0"),
+
+    ("mnli-same-accuracy", pair(0), "not tested here", "of +0.0 [+0.0, +0.0] points, inconclusive with one"),
+    ("mnli-same-accuracy", pair(5, **MNLI), "not tested here", "Inconclusive: one seed, 3 are needed"),
+    ("mnli-same-accuracy", pair(5, seeds=2, **MNLI), "not tested here", "Inconclusive: 2 seeds"),
+    ("mnli-same-accuracy", pair(5, seeds=3, **MNLI), "reproduced", "whole interval lies above -2 points"),
+    ("mnli-same-accuracy", pair(20, seeds=3, **MNLI), "partly", "Only a part"),
+    ("mnli-same-accuracy", pair(100, seeds=3, **MNLI), "not reproduced", "No part"),
+    ("mnli-same-accuracy", pair(5, seeds=3, **POOL), "not tested here", "about MNLI; comera, early reached 79.5"),
+    ("mnli-same-accuracy", pair(5, seeds=3, dense_share=0.5, **POOL), "not tested here", "Void: dense itself, at 50.0"),
+    ("mnli-same-accuracy", pair(5, dense_share=0.53, dataset="mnli_12k"), "not tested here", "not surely beat the bag"),
+    ("mnli-same-accuracy", pair(5, dense_share=0.5), "not tested here", "about MNLI"),  # no probe for sst2
+    ("mnli-same-accuracy", pair(5, model=SMALL, dense_mib=2.8), "not tested here", "734,003 parameters"),
+    ("mnli-same-accuracy", [run("dense")], "not tested here", "comera, early is not recorded"),
+    ("mnli-same-accuracy", [run("comera", "early")], "not tested here", "dense is not recorded"),
+    ("mnli-same-accuracy", [run("comera", "early"), run("dense", seed=1)], "not tested here", "of the same seed"),
+
+    ("ranks-removed", [run(target=0.2, removed=REMOVED)], "reproduced", "in 1 of 1 seed(s)"),
+    ("ranks-removed", [run(target=0.5, removed=REMOVED), run(target=0.2)], "reproduced", "in 1 of 1 seed(s)"),
+    ("ranks-removed", [run(target=0.2, removed=REMOVED), run(target=0.2, seed=1)], "partly", "in 1 of 2 seed(s)"),
+    ("ranks-removed", [run(target=t) for t in (0.8, 0.5, 0.2)], "not reproduced", "in 0 of 1 seed(s)"),
+    ("ranks-removed", [run(target=0.8)], "not tested here", "Not finished: comera, late 0.5 is not recorded"),
+    ("ranks-removed", [run(target=0.2, removed=("blocks.3.attention.query",)), run(target=0.8), run(target=0.5)],
+     "not reproduced", "in 0 of 1"),
+    ("ranks-removed", [run(target=0.2, removed=REMOVED, model=SMALL, dense_mib=2.8)], "not tested here", "734,003"),
+    ("ranks-removed", [run("dense")], "not tested here", "No late stage finished"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("claim", "records", "outcome", "why"), CASES)
+def test_verdict(claim: str, records: list[Record], outcome: str, why: str) -> None:
+    verdict = judged(records, claim)
+    assert verdict.outcome == outcome, verdict.why
+    assert why in verdict.why
+    assert "\n" not in str(verdict)
+    assert CPU in str(verdict)
+    if verdict.outcome not in ("not tested here",):
+        assert verdict.ours_text != "none"
+
+
+def test_only_mnli_is_called_mnli() -> None:
+    for dataset in ("sst2", "nli_pool", "mnli_12k"):
+        lines = [str(judged(pair(5, dataset=dataset), claim)) for claim in ("mnli-same-accuracy", "mnli-early-acc")]
+        for line in lines:
+            assert f"on {dataset}" in line
+            assert "MNLI" not in line.replace("The claim is about MNLI", "")
+
+
+def test_ours_carry_their_interval_and_say_what_they_are() -> None:
+    text = judged(pair(20), "mnli-same-accuracy").ours_text
+    assert text == "-2.0 [-2.9, -1.2] points (early less dense, sst2, one seed, paired bootstrap)"
+    text = judged(size(99, 340), "mnli-late02-layers").ours_text
+    assert text == "340x (tensorized layers, sst2, one seed)"
+
+
+def test_nothing_of_the_small_preset_decides_a_claim() -> None:
+    small = [dataclasses.replace(r, dense_mib=2.8) for r in pair(5, seeds=3, **MNLI)]
+    [study] = studies(small)
+    wanted = [*table_mnli.CLAIMS, *table_ranks.CLAIMS]
+    found = verdicts(study, rows_of(study), LEDGER_CLAIMS, wanted)
+    assert {verdict.outcome for verdict in found} == {"not tested here"}
+
+
+def test_every_claim_of_these_tables_and_figures_is_judged_in_one() -> None:
+    rows = [line.split(",") for line in LEDGER.read_text(encoding="utf-8").splitlines()]
+    for module, artifact in ((table_mnli, "table_mnli"), (table_ranks, "table_ranks"), (fig6, "fig6")):
+        assert {row[0] for row in rows if row[1] == artifact} <= set(module.CLAIMS)
+    assert {*table_mnli.CLAIMS, *table_ranks.CLAIMS, *fig6.CLAIMS, *truncation.CLAIMS} == set(RULES)
+    assert set(RULES) <= set(LEDGER_CLAIMS)
+
+
+def test_a_claim_that_the_ledger_lacks_is_an_error() -> None:
+    [study] = studies(pair(0))
+    with pytest.raises(LedgerError, match="has no claim 'mnli-dense-size'"):
+        verdicts(study, rows_of(study), {}, ["mnli-dense-size"])
