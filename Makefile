@@ -11,10 +11,11 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test lint reproduce-fig1 speed clean
+TRAINED := reproduce-table-mnli reproduce-table-ranks reproduce-fig6 reproduce-truncation
+.PHONY: help setup test lint reproduce-fig1 $(TRAINED) reproduce-small speed clean
 
 help: ## list the targets
-	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-16s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-22s %s\n", $$1, $$2}'
 
 setup: $(READY) ## create .venv and install everything
 
@@ -39,6 +40,25 @@ reproduce-fig1: $(READY) ## measure and draw Fig. 1: time per epoch and peak mem
 	$(BIN)/python -m bench experiment=fig1 results=$(RESULTS)
 	$(BIN)/python -m bench experiment=fig1_memory results=$(RESULTS)
 	$(BIN)/python -m figures fig1 --records $(RESULTS)
+
+# The four below share one set of training records: whichever comes first trains (hours at full size), the others draw.
+reproduce-table-mnli: ARTIFACT := table_mnli
+reproduce-table-mnli: ## accuracy and sizes of dense training, early and late stages (trains for hours on a CPU)
+reproduce-table-ranks: ARTIFACT := table_ranks
+reproduce-table-ranks: ## ranks of the fifth encoder block before and after each stage (same training)
+reproduce-fig6: ARTIFACT := fig6
+reproduce-fig6: ## validation accuracy per epoch, dense against CoMERA (same training)
+reproduce-truncation: ARTIFACT := truncation
+reproduce-truncation: ## step time, memory and accuracy against the truncated size (same training)
+$(TRAINED): $(READY)
+	$(BIN)/python -m bench experiment=accuracy results=$(RESULTS)
+	$(BIN)/python -m figures $(ARTIFACT) --records $(RESULTS)
+
+reproduce-small: $(READY) ## the same four on a small model and generated text, within 3 minutes on 2 cores
+	$(BIN)/python -m bench experiment=accuracy_small results=$(RESULTS)
+	for artifact in table_mnli table_ranks fig6 truncation; do \
+	  $(BIN)/python -m figures $$artifact --experiment accuracy_small --records $(RESULTS) || exit; \
+	done
 
 speed: $(READY) ## print the speed ratios of the tensorized layer and step, with intervals
 	$(BIN)/python -m bench speed

@@ -17,9 +17,11 @@ methods:     {methods}
 
 A key is any setting of bench/conf/config.yaml; a value with commas sweeps over it and replaces the experiment's axis:
   python -m bench experiment=fig1 batch_size=2,4 methods=[comera,dense] settings.comera.ranks=16
+  python -m bench experiment=accuracy dataset=sst2 seed=0,1 training.early_epochs=3 'training.targets=[0.5]'
 
 Records go to results/local, one JSON file per cell. What is recorded is not measured again (reuse=exact), so a sweep
-that was stopped goes on where it was. Draw with: python -m figures fig1
+that was stopped goes on where it was; a training run goes on from its last checkpoint, bit for bit (resume=false starts
+it anew). Draw with: python -m figures FIGURE (--help lists the figures)
 """
 
 

@@ -11,6 +11,7 @@ from comera.layers import TiedTTMLinear, TTLinear, TTMEmbedding
 from comera.modes import balanced_modes, padded_modes
 from comera.objective import EarlyStage, LateStage, ModelSize, exact_size, full_size, tensorized_layers
 from comera.tensorize import TT, TTM, tensorize
+from comera.training import parameter_groups
 from comera.truncation import ranks_of, set_ranks, truncate
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "exact_size",
     "full_size",
     "padded_modes",
+    "parameter_groups",
     "ranks_of",
     "set_ranks",
     "tensorize",

@@ -263,9 +263,9 @@ class LateStage(_Stage):
     Args:
         size_target: S0, the wished-for fraction of the full tensorized size, above 0 and at most 1.
         variant: ``"paper"`` or ``"released"``; the latter has weights and a wished-for loss of its own.
-        loss_target: L0, the wished-for task loss. None wishes for the present loss at every step, so that the size leads
-            exactly as long as it exceeds S0; with a number, the size also goes on shrinking below S0 while the loss
-            is below L0, and stays above S0 while the loss is too high.
+        loss_target: L0, the wished-for task loss. None wishes for the present loss at every step, so that the size
+            leads exactly as long as it exceeds S0; with a number, the size also goes on shrinking below S0 while the
+            loss is below L0, and stays above S0 while the loss is too high.
         loss_weight, size_weight: w1 and w2, which scale the two distances from the wished-for point.
         rho: ρ, the weight of L + Ŝ beside the maximum. While the size leads, 1 + w2/ρ is the price of size in units of
             loss by which ranks are chosen: too high, and all fall alike, whatever they do for the loss. While the loss

@@ -114,6 +114,33 @@ class Stage(Protocol):
 RANK_REACH = 2.0
 
 
+def parameter_groups(
+    model: nn.Module, lr_cores: float = 3e-4, lr_ranks: float = 1e-3, lr_dense: float = 1.5e-4
+) -> list[dict[str, Any]]:
+    """The parameters of a model in the groups that want rates of their own, for any torch optimizer.
+
+    Cores enter a weight as a product, so their rate is a small one; a rank-control entry moves by about its rate per
+    step, so 2/``lr_ranks`` steps close what is to close (METHOD.md, Objectives).
+
+    Returns:
+        Groups named ``cores``, ``ranks`` and ``dense``, empty ones left out.
+
+    Example:
+        >>> from comera import TT, tensorize
+        >>> model = tensorize(nn.Sequential(nn.Linear(16, 16)), {"0": TT(ranks=2, order=2)})
+        >>> optimizer = torch.optim.AdamW(parameter_groups(model), weight_decay=0.0)
+        >>> [(group["name"], group["lr"]) for group in optimizer.param_groups]
+        [('cores', 0.0003), ('ranks', 0.001), ('dense', 0.00015)]
+    """
+    layers = tensorized_layers(model)
+    cores = [layer.packed_cores for layer in layers]
+    ranks = [layer.diagonals for layer in layers]
+    special = {id(parameter) for parameter in (*cores, *ranks)}
+    dense = [parameter for parameter in model.parameters() if id(parameter) not in special]
+    named = (("cores", cores, lr_cores), ("ranks", ranks, lr_ranks), ("dense", dense, lr_dense))
+    return [{"name": name, "params": parameters, "lr": rate} for name, parameters, rate in named if parameters]
+
+
 class CoMERA:
     """The arm ``comera``: every linear weight and the embedding in tensor-train form, with rank control."""
 
@@ -155,17 +182,11 @@ class CoMERA:
         The gradient of that term is 2β·G, which is what Adam's L2 penalty adds to the gradient inside its fused kernel:
         the same mathematics as the term itself, without a pass over the cores. (AdamW without weight decay is Adam.)
         """
-        layers = tensorized_layers(model)
-        cores = [layer.packed_cores for layer in layers]
-        ranks = [layer.diagonals for layer in layers]
-        special = {id(parameter) for parameter in (*cores, *ranks)}
-        dense = [parameter for parameter in model.parameters() if id(parameter) not in special]
-        groups = [
-            {"params": cores, "lr": self.settings.lr_cores, "weight_decay": 2 * self._beta},
-            {"params": ranks, "lr": self.settings.lr_ranks},
-            {"params": dense, "lr": self.settings.lr_dense},
-        ]
-        return torch.optim.Adam([group for group in groups if group["params"]], weight_decay=0.0, fused=True)
+        settings = self.settings
+        groups = parameter_groups(model, settings.lr_cores, settings.lr_ranks, settings.lr_dense)
+        for group in groups:
+            group["weight_decay"] = 2 * self._beta if group["name"] == "cores" else 0.0
+        return torch.optim.Adam(groups, fused=True)
 
     def objective(self, task_loss: torch.Tensor, model: nn.Module) -> torch.Tensor:
         return self._objective(task_loss, model)
@@ -180,8 +201,8 @@ class CoMERA:
             return None
         if self.settings.lr_ranks > THRESHOLD:
             return (
-                f"lr_ranks is {self.settings.lr_ranks:g}, so rank entries step over the threshold of {THRESHOLD:g} below "
-                f"which a rank is closed; it must be at most {THRESHOLD:g} for a late stage."
+                f"lr_ranks is {self.settings.lr_ranks:g}, so rank entries step over the threshold of {THRESHOLD:g} "
+                f"below which a rank is closed; it must be at most {THRESHOLD:g} for a late stage."
             )
         reach = self.settings.lr_ranks * stage.steps
         if reach >= RANK_REACH:

@@ -54,9 +54,18 @@ class Drawn:
         for line in self.below:
             console.print(Text(line))
         console.print(Text("\nClaims", style="bold"))
-        for verdict in self.verdicts:
-            console.print(Text(str(verdict)))
+        for line in claim_lines(self.verdicts):
+            console.print(Text(line))
         return buffer.getvalue()
+
+
+def claim_lines(verdicts: Sequence[Verdict]) -> list[str]:
+    """A line per verdict; a single one where one reason keeps these records from testing any claim."""
+    reasons = {(verdict.outcome, verdict.device, verdict.why) for verdict in verdicts}
+    if len(verdicts) > 1 and len(reasons) == 1 and verdicts[0].outcome == "not tested here":
+        names = ", ".join(verdict.claim.id for verdict in verdicts)
+        return [f"{names}: not tested here on {verdicts[0].device}. {verdicts[0].why}"]
+    return [str(verdict) for verdict in verdicts]
 
 
 def markdown(
@@ -81,7 +90,7 @@ def markdown(
             "",
             "## Claims",
             "",
-            *(f"* {verdict}" for verdict in verdicts),
+            *(f"* {line}" for line in claim_lines(verdicts)),
             "",
         ]
     ).encode()

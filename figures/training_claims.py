@@ -177,7 +177,7 @@ def _judge_same_accuracy(claim: Claim, study: Study, rows: Rows) -> Verdict:
         Finding(f"early less dense, {study.dataset}, {apart.seeds_text}, paired bootstrap", f"{apart.signed} points")
     ]
     if other := _other_model(study):
-        return verdict("not tested here", f"{other} Found on it: {words}.", found)
+        return verdict("not tested here", other, found)
     if void := _void(study, rows):
         return verdict("not tested here", f"{void} Found: {words}.", found)
     if study.dataset != CLAIMED_DATASET:
