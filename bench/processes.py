@@ -64,7 +64,9 @@ class CellProcess:
             CellFailure: the cell failed, the process ended, or the time limit passed.
         """
         in_time = self._connection.poll(max(self._asked_at + self._left_s - time.monotonic(), 0.0))
-        self._left_s -= time.monotonic() - self._asked_at
+        now = time.monotonic()
+        self._left_s -= now - self._asked_at
+        self._asked_at = now  # the wait for a further answer to the same request begins here
         if not in_time:
             self.stop()
             raise CellFailure("timeout", f"not finished after time_limit_s={self.time_limit_s:g}")
