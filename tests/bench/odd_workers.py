@@ -51,3 +51,12 @@ def odd_predict_cell(connection: Connection, cell: Cell, data: Data) -> None:  #
     with _failures_reported(connection):
         misbehave(cell.experiment.partition(" ")[2])
         connection.send(("done", {"peak_memory_predicted_mib": 1.0}))
+
+
+def talkative_cell(connection: Connection, cell: Cell, data: Data) -> None:  # noqa: ARG001 - as train_cell
+    """A run that reports progress 50 times, now and then, and is done."""
+    with _failures_reported(connection):
+        for step in range(50):
+            time.sleep(0.02)
+            connection.send(("progress", {"step": step}))
+        connection.send(("done", {}))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import time
 from collections import defaultdict
+from types import SimpleNamespace
 
 import odd_workers
 import psutil
@@ -12,6 +14,7 @@ import pytest
 from small_cells import TIMING, a_cell
 
 import bench.interleave
+import bench.processes
 from bench.config import Data
 from bench.interleave import Outcome, predict_cells, time_cells
 from bench.processes import CellFailure, CellProcess
@@ -313,3 +316,18 @@ def test_waiting_for_its_turn_costs_an_arm_nothing_of_its_limit():
     assert process.ask("block", 1)["ms"] == [1.0]
     process.stop()
     process.stop()  # a second time does no harm
+
+
+@pytest.mark.usefixtures("server")
+@pytest.mark.parametrize(("limit_s", "least", "most"), [(200.0, 51, 51), (60.0, 25, 50)])
+def test_seconds_between_reports_of_progress_count_once(monkeypatch, limit_s, least, most):
+    seconds = itertools.count()  # two pass per answer: the clock is read twice
+    clock = SimpleNamespace(monotonic=lambda: float(next(seconds)))
+    monkeypatch.setattr(bench.processes, "time", clock)
+    process = CellProcess(odd_workers.talkative_cell, a_cell(), Data(), limit_s)
+    heard = []
+    with contextlib.suppress(CellFailure):
+        while len(heard) < 51:
+            heard.append(process.answer())
+    assert least <= len(heard) <= most
+    process.stop()
