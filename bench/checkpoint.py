@@ -20,7 +20,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 #: Raise when the meaning of the content changes.
-FORMAT = 1
+FORMAT = 2
 
 _TENSORS, _STATE = "tensors.safetensors", "state.json"
 
@@ -74,9 +74,12 @@ def save(folder: Path, identity: str, content: dict[str, Any]) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     tensors: dict[str, torch.Tensor] = {}
     state = {"format": FORMAT, "identity": identity, "content": _split(content, "", tensors)}
+    for abandoned in folder.parent.glob(f".{folder.name}-*.partial"):
+        shutil.rmtree(abandoned)  # what a kill left of an earlier one
     fresh = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}-", suffix=".partial"))
     save_file(tensors, str(fresh / _TENSORS))
     state["tensors_sha256"] = _hash(fresh / _TENSORS)
+    state["content_sha256"] = _content_hash(state["content"])
     (fresh / _STATE).write_text(json.dumps(state, allow_nan=False), encoding="utf-8")
     for path in (fresh / _TENSORS, fresh / _STATE, fresh):
         _flush(path)
@@ -97,6 +100,10 @@ def _remove(folder: Path) -> None:
 def _hash(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _content_hash(content: Any) -> str:
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
 def find(folder: Path) -> Path | None:
@@ -138,6 +145,8 @@ def load(folder: Path, identity: str) -> dict[str, Any] | None:
             f"checkpoint {place}: {_TENSORS} is damaged or truncated ({error}); remove the checkpoint to start anew."
         ) from None
     try:
+        if _content_hash(state["content"]) != state["content_sha256"]:
+            raise ValueError
         content = _join(state["content"], tensors)
     except (AttributeError, KeyError, TypeError, ValueError):
         raise damaged from None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -174,7 +174,12 @@ def _training_runs(cell: Cell, values: Mapping[str, Any], workload: EncoderWorkl
 
     Without a target there is no late stage.
     """
-    targets = {name: _numbers(f"training.{name}", values.get(name)) for name in ("targets", "targets_mib")}
+    names = ("targets", "targets_mib")
+    allowed = (*(field.name for field in fields(TrainingSettings)), *names)
+    for name in values:
+        if name not in allowed:
+            raise ConfigError(f"training.{name} is unknown; allowed: {', '.join(allowed)}.")
+    targets = {name: _numbers(f"training.{name}", values.get(name)) for name in names}
     settings = build_dataclass(
         TrainingSettings, {name: value for name, value in values.items() if name not in targets}, "training"
     )

@@ -91,7 +91,11 @@ def build_dataclass(kind: type, values: Mapping[str, Any], where: str) -> Any:
             raise ConfigError(f"{where}.{field} is {value!r}; allowed: a value of type {names}.")
         if type(value) is float and not math.isfinite(value):
             raise ConfigError(f"{where}.{field} is {value!r}; allowed: finite numbers.")
-    reals = {field: float(value) for field, value in values.items() if annotations[field] is float}
+    reals = {
+        field: float(value)
+        for field, value in values.items()
+        if type(value) is int and float in (annotations[field], *typing.get_args(annotations[field]))
+    }
     try:
         return kind(**{**values, **reals})
     except ValueError as error:

@@ -8,6 +8,7 @@ schedule if asked, closed ranks are cut out of the cores.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, get_args
@@ -296,7 +297,7 @@ def _size_target(target_mib: float, model: nn.Module, layers: list[TensorTrainLa
     ranks = sum(layer.diagonals.numel() for layer in layers)
     others = sum(parameter.numel() for parameter in model.parameters()) - cores
     if entries < others - ranks:
-        smallest = (others - ranks) * 4 / 2**20
+        smallest = math.ceil((others - ranks) * 400 / 2**20) / 100  # rounded up, so that it is within reach
         raise ValueError(
             f"target_mib is {target_mib:g}; what stays dense weighs {smallest:.2f} MiB, the smallest size within reach."
         )

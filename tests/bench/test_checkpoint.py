@@ -208,7 +208,8 @@ def with_state(**changes):
         (with_state(content={"dict": 3}), "state.json is damaged"),
         (with_state(content={"value": 3}), "state.json is damaged"),
         (with_state(content={"tensor": "elsewhere"}), "state.json is damaged"),
-        (with_state(format=2), "has format 2; this program reads format 1"),
+        (with_state(format=99), "has format 99; this program reads format 2"),
+        (edit("state.json", lambda text: text.replace(b'"value": 1', b'"value": 7')), "state.json is damaged"),
         (with_state(identity=3), "belongs to another model or run (3…)"),
         (
             with_state(identity="theirs"),

@@ -67,7 +67,7 @@ def test_steps_go_before_epochs_and_padded_epochs_drop_what_is_left(training):
         ({"targets": [True]}, "training.targets is [True]; allowed: a list of numbers"),
         ({"targets_mib": 3}, "training.targets_mib is 3; allowed: a list of numbers"),
         ({"targets_mib": [math.inf]}, "training.targets_mib has inf; allowed: finite numbers."),
-        ({"targets_mib": [0.1, 1e-3]}, "training.targets_mib is 0.001; what stays dense weighs 0.01 MiB, the small"),
+        ({"targets_mib": [0.1, 1e-3]}, "training.targets_mib is 0.001; what stays dense weighs 0.02 MiB, the small"),
         ({"early_steps": 0}, "training: early_steps is 0; allowed: whole numbers from 1 up, or null."),
         ({"late_steps": -3}, "training: late_steps is -3; allowed: whole numbers from 1 up, or null."),
         ({"early_steps": 2.5}, "training.early_steps is 2.5; allowed: a value of type int or null."),
