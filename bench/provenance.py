@@ -27,6 +27,7 @@ MEASURING_CODE = (
     "bench/cuda_operations.py",
     "bench/timing.py",
     "bench/training.py",
+    "bench/trained_step.py",
     "bench/worker.py",
     "bench/interleave.py",
 )

@@ -9,21 +9,20 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from bench import checkpoint
 from bench.cell import Cell
 from bench.methods import build
-from bench.protocol import Batch, Method, Role, Stage
+from bench.protocol import Batch, Method, Stage
 from bench.step import TrainStep
 from bench.timing import Diverged
-from bench.work import predict
+from bench.trained_step import predicted_columns, timed_columns
 from bench.workloads.encoder import EncoderWorkload
 from comera import ranks_of, set_ranks, tensorized_layers
 
@@ -36,9 +35,6 @@ _REPORT_SECONDS = 1.0
 
 #: On a device whose loss costs a synchronisation, it is looked at every so many steps.
 _LOSS_CHECK_STEPS = 50
-
-#: Interleaved blocks of steps at the trained and at the full ranks.
-_TIMED_BLOCKS, _TIMED_STEPS = 5, 2
 
 Report = Callable[[dict[str, Any]], None]
 
@@ -286,65 +282,6 @@ def _mib(counts: Iterator[int] | Any) -> float:
     return sum(counts) * 4 / 2**20
 
 
-class AtRanks:
-    """A method whose models have the ranks of a truncated one."""
-
-    def __init__(self, method: Method, ranks: Mapping[str, Sequence[int]]) -> None:
-        self._method, self._ranks = method, ranks
-
-    def adapt(self, model: nn.Module, targets: Mapping[str, Role]) -> nn.Module:
-        """Adapt, then give every tensorized layer its ranks."""
-        model = self._method.adapt(model, targets)
-        set_ranks(model, self._ranks)
-        return model
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._method, name)
-
-
-def predicted_columns(run: TrainingRun) -> dict[str, Any]:
-    """Memory and work of a step of the trained model, padded to the full sequence length."""
-    cell = run.cell
-    method = AtRanks(build(cell.method, cell.variant, cell.method_settings), ranks_of(run.model))
-    prediction = predict(run.workload, method, cell.batch_size, cell.precision, cell.device, cell.seed)
-    columns: dict[str, Any] = prediction.columns()
-    for name in ("parameters", "stored_mib"):
-        del columns[name]
-    return {**columns, "predicted_for": cell.device}
-
-
-def timed_columns(run: TrainingRun) -> dict[str, Any]:
-    """Step times at the trained and at the full ranks, in interleaved blocks; the trained model trains on for them."""
-    cell, workload = run.cell, run.workload
-    if ranks_of(run.model) == run.ranks_before:
-        return {}
-    method = build(cell.method, cell.variant, cell.method_settings)
-    full = method.adapt(workload.build(), workload.targets()).to(cell.device)
-    other = TrainStep(full, method, method.optimizer(full), workload.loss, cell.precision, cell.device)
-    batch = {
-        name: tensor.to(cell.device)
-        for name, tensor in next(workload.batches("train", cell.batch_size, cell.seed, static=True)).items()
-    }
-    times: dict[str, list[list[float]]] = {"trained": [], "full": []}
-    for block in range(_TIMED_BLOCKS + 1):
-        for name, step in (("trained", run.step), ("full", other)):
-            samples = [_milliseconds(step, batch) for _ in range(_TIMED_STEPS)]
-            if block:  # the first one warms up
-                times[name].append(samples)
-    middle = sorted(ms for block in times["trained"] for ms in block)
-    return {"step_time_median_ms": middle[len(middle) // 2], "step_ms": times}
-
-
-def _milliseconds(step: TrainStep, batch: Batch) -> float:
-    if step.device.type == "cuda":
-        torch.cuda.synchronize()
-    begun = time.perf_counter()
-    step(batch)
-    if step.device.type == "cuda":
-        torch.cuda.synchronize()
-    return 1e3 * (time.perf_counter() - begun)
-
-
 def train(cell: Cell, workload: EncoderWorkload, upkeep: Upkeep, report: Report) -> dict[str, Any]:
     """Train a cell to its end and return its record's columns.
 
@@ -355,8 +292,9 @@ def train(cell: Cell, workload: EncoderWorkload, upkeep: Upkeep, report: Report)
     run = TrainingRun(cell, workload, upkeep, report)
     run.run()
     columns = run.columns()
-    columns |= predicted_columns(run)
-    timed = timed_columns(run)
+    columns |= predicted_columns(cell, workload, ranks_of(run.model))
+    shrunk = ranks_of(run.model) != run.ranks_before
+    timed = timed_columns(cell, workload, run.step) if shrunk else {}
     if timed:
         columns["samples"]["step_ms"] = timed.pop("step_ms")
     return {**columns, **timed}

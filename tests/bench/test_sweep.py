@@ -16,7 +16,7 @@ from bench.interleave import Outcome
 from bench.progress import SweepProgress
 from bench.provenance import provenance
 from bench.record import SCHEMA_VERSION, read_all
-from bench.sweep import Results
+from bench.results import Results
 from bench.workloads.encoder import PAPER_EXAMPLES_PER_EPOCH
 
 pytestmark = pytest.mark.usefixtures("cell_processes")

@@ -14,7 +14,7 @@ from small_cells import TRAINED, run_bench
 from bench.cell import Cell
 from bench.checkpoint import load
 from bench.record import read_all
-from bench.sweep import Results
+from bench.results import Results
 
 pytestmark = pytest.mark.usefixtures("cell_processes")
 
