@@ -18,7 +18,7 @@ from bench.workloads.encoder import EncoderWorkload
 from comera import set_ranks
 
 #: Interleaved blocks, after one that warms up, and steps of each model in every one.
-_BLOCKS, _STEPS = 5, 2
+_BLOCKS, _STEPS = 9, 2
 
 
 class AtRanks:

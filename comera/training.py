@@ -54,6 +54,7 @@ class Settings:
         lookup: ``optimized`` or ``plain``.
         lr_cores, lr_ranks, lr_dense: AdamW rates of cores, rank-control entries and everything else. The published
             ones are 1e-4, 1e-3 and 5e-5; in far shorter runs three times that on cores and the rest learns more.
+        threshold: a rank whose control entry is up to this magnitude counts as closed.
         gamma: weight γ of the size surrogate in the early stage.
         beta: weight β of the squared norm of the cores, in both stages.
         loss_target: wished-for task loss L0 of the late stage; None: the present one at every step, so that size leads
@@ -70,6 +71,7 @@ class Settings:
     order: int = 3
     table_order: int = 4
     lookup: str = "optimized"
+    threshold: float = THRESHOLD
     lr_cores: float = 3e-4
     lr_ranks: float = 1e-3
     lr_dense: float = 1.5e-4
@@ -91,6 +93,8 @@ class Settings:
         for name in (*rates, *weights):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be 0 or more.")
+        if not 0 <= self.threshold < 1:
+            raise ValueError(f"threshold is {self.threshold}; it must be 0 or more, and below 1, where entries begin.")
         if self.lookup not in LOOKUPS:
             raise ValueError(f"lookup is {self.lookup!r}; allowed: {', '.join(LOOKUPS)}.")
 
@@ -174,6 +178,9 @@ class CoMERA:
             else:
                 plan[name] = TT(settings.ranks, settings.order)
         model = tensorize(model, plan, merge_jointly=settings.merge_jointly)
+        for module in model.modules():
+            if isinstance(module, TensorTrainLayer):
+                module.threshold = settings.threshold
         self._full = full_size(tensorized_layers(model))
         return model
 
@@ -200,10 +207,11 @@ class CoMERA:
         """
         if stage.target is None and stage.target_mib is None:
             return None
-        if self.settings.lr_ranks > THRESHOLD:
+        threshold = self.settings.threshold
+        if self.settings.lr_ranks > threshold:
             return (
-                f"lr_ranks is {self.settings.lr_ranks:g}, so rank entries step over the threshold of {THRESHOLD:g} "
-                f"below which a rank is closed; it must be at most {THRESHOLD:g} for a late stage."
+                f"lr_ranks is {self.settings.lr_ranks:g}, so rank entries step over the threshold of {threshold:g} "
+                f"below which a rank is closed; it must be at most that for a late stage."
             )
         reach = self.settings.lr_ranks * stage.steps
         if reach >= RANK_REACH:

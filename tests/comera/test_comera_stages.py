@@ -109,11 +109,23 @@ def test_a_target_for_the_whole_model_in_mib():
     [
         ({"lr_ranks": 1e-3}, Stage(1999, target=0.5), "lr_ranks is 0.001 and the late stage has 1999 steps"),
         ({"lr_ranks": 1e-3}, Stage(1999, target_mib=4.0), "lr_ranks times steps must be at least 2"),
-        ({"lr_ranks": 0.02}, Stage(target=0.5), "it must be at most 0.01 for a late stage"),
+        ({"lr_ranks": 0.02}, Stage(target=0.5), "step over the threshold of 0.01 below which"),
     ],
 )
 def test_a_late_stage_that_cannot_close_ranks_is_refused(settings, stage, sentence):
     assert sentence in toy(**settings)[0].stage_unsupported(stage)
+
+
+def test_the_threshold_is_a_setting_of_every_layer():
+    method, model, optimizer = toy(threshold=0.3)
+    with torch.no_grad():
+        for layer in tensorized_layers(model):
+            layer.diagonals[:2] = torch.tensor([0.3, -0.31])
+    assert method.end_stage(model, optimizer) == "shapes"
+    assert all(ranks[0] == 3 for ranks in ranks_of(model).values())
+    assert method.stage_unsupported(Stage(target=0.5)) is None
+    with pytest.raises(ValueError, match=r"^threshold is 1.0; it must be 0 or more, and below 1"):
+        Settings(threshold=1.0)
 
 
 def test_stages_that_can():
