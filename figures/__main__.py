@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from bench.record import Record, RecordError, read_all
-from figures import fig1, fig6, table_mnli, table_ranks, truncation
+from figures import fig1, fig6, table_mnli, table_ranks, table_search, truncation
 from figures.claims import Claim, LedgerError, read_claims
 from figures.report import Drawn
 from figures.runs import EXPERIMENT
@@ -51,6 +51,13 @@ ARTIFACTS = {
     "table_ranks": Artifact(
         table_ranks.render,
         "ranks of the fifth encoder block before training and after each stage; a table per device and dataset",
+    ),
+    "table_search": Artifact(
+        table_search.render,
+        "settings tried for each method with the loss, accuracy and size they reached; "
+        "a table per device, dataset and experiment",
+        table_search.EXPERIMENTS,
+        made_by=f"python -m bench experiment={table_search.EXPERIMENTS[0]}",
     ),
     "truncation": Artifact(
         truncation.render,
@@ -101,7 +108,7 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     parser.add_argument(
         "--experiment", metavar="NAME",
-        help=f"whose training records to show (default: {EXPERIMENT}; the small preset's: accuracy_small)",
+        help="whose training records to show (default: as listed below; the small preset's: accuracy_small)",
     )  # fmt: skip
     return parser
 
@@ -150,11 +157,13 @@ def run(argv: Sequence[str] | None = None) -> None:
     artifact = _artifact(arguments.figure, arguments.experiment)
     root: Path = arguments.records
     out: Path = arguments.out or RENDERED / root.resolve().name
-    for drawn in artifact.render(_records(artifact, root), read_claims()):
+    everything = artifact.render(_records(artifact, root), read_claims())
+    for drawn in everything:
         try:
             _write(drawn.files, out)
         except OSError as error:
             raise InputError(f"--out is {str(out)!r}; cannot write there ({error.strerror}).") from None
+    for drawn in everything:
         sys.stdout.write(drawn.to_text())
         sys.stdout.write("Written: " + ", ".join(str(out / name) for name in drawn.files) + "\n\n")
 
@@ -169,6 +178,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (InputError, RecordError, LedgerError) as error:
         print(error, file=sys.stderr)
         return 2
+    except BrokenPipeError:  # the reader, such as head, has seen enough; the files are all written
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     return 0
 
 

@@ -53,7 +53,8 @@ class Drawn:
             console.print(table)
         for line in self.below:
             console.print(Text(line))
-        console.print(Text("\nClaims", style="bold"))
+        if self.verdicts:
+            console.print(Text("\nClaims", style="bold"))
         for line in claim_lines(self.verdicts):
             console.print(Text(line))
         return buffer.getvalue()
@@ -77,7 +78,7 @@ def markdown(
     notes: Sequence[str],
     verdicts: Sequence[Verdict],
 ) -> bytes:
-    """A page with the table, the notes and the verdicts; ``image`` is a file name, or empty for a table alone."""
+    """A page with the table, the notes and any verdicts; ``image`` is a file name, or empty for a table alone."""
     return "\n".join(
         [
             f"# {title}",
@@ -88,10 +89,7 @@ def markdown(
             to_markdown(table, left_aligned),
             *(f"* {note}" for note in notes),
             "",
-            "## Claims",
-            "",
-            *(f"* {line}" for line in claim_lines(verdicts)),
-            "",
+            *(["## Claims", "", *(f"* {line}" for line in claim_lines(verdicts)), ""] if verdicts else []),
         ]
     ).encode()
 

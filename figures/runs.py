@@ -1,12 +1,15 @@
-"""Which training runs one figure shows: those of one device, one dataset and one setting, at most one per seed."""
+"""Which training runs one figure or table shows: those of one device, one dataset and one setting.
+
+A study has at most one run per arm, stage and seed; a search has one per setting of the method besides.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 from bench.record import Record, RecordError
 from figures.claims import FULL_SIZE_PARAMETERS
@@ -22,6 +25,8 @@ DENSE, COMERA = "dense", "comera"
 _MIB = 2**20
 _BYTES = 4  # of an FP32 number
 
+_Cell = TypeVar("_Cell", bound=Hashable)
+
 
 @dataclass(frozen=True)
 class Slot:
@@ -33,14 +38,17 @@ class Slot:
     target_mib: float | None = None  # or, of the whole model
 
     @property
+    def goal(self) -> str:
+        """The stage with what it aims at: ``early``, ``late 0.5`` or ``late 3 MiB``."""
+        if self.target is not None:
+            return f"{self.stage} {self.target:g}"
+        return self.stage if self.target_mib is None else f"{self.stage} {self.target_mib:g} MiB"
+
+    @property
     def label(self) -> str:
         """How tables and legends call it."""
-        if self.target is not None:
-            return f"{self.arm}, late {self.target:g}"
-        if self.target_mib is not None:
-            return f"{self.arm}, late {self.target_mib:g} MiB"
-        if self.arm.partition(":")[0] == COMERA:
-            return f"{self.arm}, {self.stage}"
+        if self.arm.partition(":")[0] == COMERA or self.goal != self.stage:
+            return f"{self.arm}, {self.goal}"
         return self.arm if self.stage == "late" else f"{self.arm}, early stage alone"
 
     @property
@@ -70,7 +78,8 @@ def stages_of(record: Record) -> list[dict[str, Any]]:
     return stages
 
 
-def _slot(record: Record) -> Slot:
+def slot_of(record: Record) -> Slot:
+    """What a run was for, failed or not."""
     last = stages_of(record)[-1]
     return Slot(record.arm, last["name"], last.get("target"), last.get("target_mib"))
 
@@ -100,7 +109,8 @@ def _late_steps(record: Record) -> dict[str, Any]:
     return {"late steps": sum(stage["steps"] for stage in stages_of(record)[1:])}
 
 
-def _method_settings(record: Record) -> dict[str, Any]:
+def method_settings(record: Record) -> dict[str, Any]:
+    """The settings of the run's method, by name; empty where the record has none."""
     settings = config_of(record).get("method_settings")
     return settings if isinstance(settings, dict) else {}
 
@@ -114,7 +124,7 @@ def _narrow(
         groups.setdefault(json.dumps(setting_of(record), sort_keys=True), []).append(record)
 
     def weight(key: str) -> tuple[int, str, str]:
-        cells = {(_slot(record), record.seed) for record in groups[key]}
+        cells = {(slot_of(record), record.seed) for record in groups[key]}
         return len(cells), max(record.recorded_at for record in groups[key]), key
 
     notes = []
@@ -128,21 +138,19 @@ def _narrow(
 
 
 @dataclass(frozen=True)
-class Study:
-    """The training runs of one device and dataset; a run that was never made is absent from ``runs``."""
+class Shown:
+    """The training records that one figure or table shows, of one experiment, device, dataset and setting."""
 
     experiment: str
     device: str
     dataset: str
-    slots: tuple[Slot, ...]  # those found and those expected, in drawing order
-    seeds: tuple[int, ...]
-    runs: Mapping[tuple[Slot, int], Record]
+    shown: list[Record]  # oldest first
     left_out: tuple[str, ...]  # sentences on records of this device and dataset that are not shown
 
     @cached_property
-    def shown(self) -> list[Record]:
-        """Every record shown, oldest first."""
-        return sorted(self.runs.values(), key=lambda r: (r.recorded_at, r.cell_id))
+    def seeds(self) -> tuple[int, ...]:
+        """The seeds of these records."""
+        return tuple(self.values("seed"))
 
     @property
     def older_code(self) -> frozenset[str]:
@@ -152,11 +160,6 @@ class Study:
     def values(self, column: str) -> list[Any]:
         """The distinct values of a column."""
         return sorted({getattr(record, column) for record in self.shown})
-
-    def finished(self, slot: Slot) -> dict[int, Record]:
-        """The finished runs of a slot, by seed."""
-        runs = ((seed, self.runs.get((slot, seed))) for seed in self.seeds)
-        return {seed: run for seed, run in runs if run is not None and run.status == "ok"}
 
     @property
     def steps_per_epoch(self) -> int | None:
@@ -189,31 +192,75 @@ class Study:
         return self.dense_parameters == FULL_SIZE_PARAMETERS + more_classes * class_row
 
 
-def _study(experiment: str, device: str, dataset: str, records: list[Record]) -> Study:
+@dataclass(frozen=True)
+class Study(Shown):
+    """At most one run per slot and seed; a run that was never made is absent from ``runs``."""
+
+    slots: tuple[Slot, ...]  # those found and those expected, in drawing order
+    runs: Mapping[tuple[Slot, int], Record]
+
+    def finished(self, slot: Slot) -> dict[int, Record]:
+        """The finished runs of a slot, by seed."""
+        runs = ((seed, self.runs.get((slot, seed))) for seed in self.seeds)
+        return {seed: run for seed, run in runs if run is not None and run.status == "ok"}
+
+
+def _comparable(records: list[Record]) -> tuple[list[Record], list[str]]:
+    """The records of one setting and budget, whatever their method's settings, and sentences on the others."""
     kept, notes = _narrow(records, _setting, "this device and dataset")
     late, more = _narrow([r for r in kept if len(stages_of(r)) > 1], _late_steps, "this device and dataset")
-    kept, notes = [r for r in kept if len(stages_of(r)) == 1] + late, notes + more
-    cells: dict[tuple[Slot, int], list[Record]] = {}
-    for arm in sorted({record.arm for record in kept}):
-        alike, more = _narrow([record for record in kept if record.arm == arm], _method_settings, arm)
-        notes += more
-        for record in alike:
-            cells.setdefault((_slot(record), record.seed), []).append(record)
+    return [r for r in kept if len(stages_of(r)) == 1] + late, notes + more
+
+
+def _newest_of(records: Iterable[Record], cell_of: Callable[[Record], _Cell]) -> tuple[dict[_Cell, Record], list[str]]:
+    """The newest record of each cell, oldest first, and a sentence on the others."""
+    cells: dict[_Cell, list[Record]] = {}
+    for record in records:
+        cells.setdefault(cell_of(record), []).append(record)
     runs = {cell: newest(candidates) for cell, candidates in cells.items()}
-    if older := sum(len(candidates) - 1 for candidates in cells.values()):
-        notes.append(f"{older} further record(s) of the runs shown are left out; the newest of each is shown.")
+    older = sum(len(candidates) - 1 for candidates in cells.values())
+    words = f"{older} further record(s) of the runs shown are left out; the newest of each is shown."
+    in_order = sorted(runs.items(), key=lambda run: (run[1].recorded_at, run[1].cell_id))
+    return dict(in_order), [words] if older else []
+
+
+def _study(experiment: str, device: str, dataset: str, records: list[Record]) -> Study:
+    kept, notes = _comparable(records)
+    alike = []
+    for arm in sorted({record.arm for record in kept}):
+        mine, more = _narrow([record for record in kept if record.arm == arm], method_settings, arm)
+        alike += mine
+        notes += more
+    runs, more = _newest_of(alike, lambda record: (slot_of(record), record.seed))
     expected: Sequence[Slot] = (DENSE_RUN, EARLY)
     if experiment == EXPERIMENT:
         expected = (*expected, *(Slot(COMERA, "late", target) for target in PAPER_TARGETS))
-    slots = sorted({*expected, *(slot for slot, _ in runs)}, key=lambda slot: slot.rank)
-    seeds = sorted({seed for _, seed in runs})
-    return Study(experiment, device, dataset, tuple(slots), tuple(seeds), runs, tuple(notes))
+    slots = tuple(sorted({*expected, *(slot for slot, _ in runs)}, key=lambda slot: slot.rank))
+    return Study(experiment, device, dataset, list(runs.values()), (*notes, *more), slots, runs)
 
 
-def studies(records: Iterable[Record]) -> list[Study]:
-    """One study per experiment, device and dataset, sorted; records of other measures are not looked at."""
+def _search(experiment: str, device: str, dataset: str, records: list[Record]) -> Shown:
+    kept, notes = _comparable(records)
+    runs, more = _newest_of(
+        kept, lambda record: (slot_of(record), record.seed, json.dumps(method_settings(record), sort_keys=True))
+    )
+    return Shown(experiment, device, dataset, list(runs.values()), (*notes, *more))
+
+
+def _by_dataset(records: Iterable[Record]) -> list[tuple[str, str, str, list[Record]]]:
+    """Experiment, device and dataset with their training records, sorted."""
     groups: dict[tuple[str, str, str], list[Record]] = {}
     for record in records:
         if record.measure == "train":
             groups.setdefault((record.experiment, record.device, record.dataset), []).append(record)
-    return [_study(*key, groups[key]) for key in sorted(groups)]
+    return [(*key, groups[key]) for key in sorted(groups)]
+
+
+def studies(records: Iterable[Record]) -> list[Study]:
+    """One study per experiment, device and dataset, sorted; records of other measures are not looked at."""
+    return [_study(*group) for group in _by_dataset(records)]
+
+
+def searches(records: Iterable[Record]) -> list[Shown]:
+    """As :func:`studies`, but the runs differ in the settings of their methods, and each setting has its own."""
+    return [_search(*group) for group in _by_dataset(records)]

@@ -8,13 +8,23 @@ from dataclasses import replace
 import pandas as pd
 
 from bench.record import Record
-from figures.accuracy import Percent
 from figures.claims import Claim
 from figures.report import REMARKS, Drawn
 from figures.runs import DENSE, DENSE_RUN, EARLY, PAPER_TARGETS, Slot, Study, studies
 from figures.tables import NOT_ASKED
 from figures.training_claims import CLAIMED_DATASET, MARGIN, late, late_name, verdicts
-from figures.training_page import STAGE, absences, drawn, notes
+from figures.training_page import (
+    SIZE_WORDS,
+    STAGE,
+    WISHED_WORDS,
+    absences,
+    accuracy_words,
+    bounds,
+    drawn,
+    notes,
+    or_dash,
+    reached,
+)
 from figures.training_rows import Row, Spread, rows_of
 
 _LATE = tuple(late_name(target) for target in PAPER_TARGETS)
@@ -60,22 +70,14 @@ def _published(row: Row, claims: dict[str, Claim]) -> dict[str, str]:
     return cells
 
 
-def _or_dash(value: object) -> str:
-    return NOT_ASKED if value is None else str(value)
-
-
 def _times(spread: Spread | None) -> str:
     return NOT_ASKED if spread is None else f"{spread}x"
-
-
-def _met(row: Row) -> str:
-    return {None: NOT_ASKED, True: "yes", False: "NO"}[row.size_met]
 
 
 def _tensorized(row: Row) -> str:
     if row.tensorized is not None and row.tensorized.high == 0:
         return "0 (all cut)"
-    return _or_dash(row.tensorized)
+    return or_dash(row.tensorized)
 
 
 def text_table(study: Study, rows: Sequence[Row], claims: dict[str, Claim]) -> pd.DataFrame:
@@ -88,15 +90,15 @@ def text_table(study: Study, rows: Sequence[Row], claims: dict[str, Claim]) -> p
         line = {
             STAGE: row.label,
             "accuracy, %": str(row.accuracy) if row.accuracy else row.status,
-            "dense then, %": _or_dash(row.dense_then),
+            "dense then, %": or_dash(row.dense_then),
             "less dense, points": row.difference.signed if row.difference else NOT_ASKED,
-            "total, MiB": _or_dash(row.stored),
+            "total, MiB": or_dash(row.stored),
             "total ratio": "1" if dense else _times(row.ratio),
-            "layers, MiB": _or_dash(replaced) if dense else _tensorized(row),
+            "layers, MiB": or_dash(replaced) if dense else _tensorized(row),
             "layers ratio": "1" if dense and replaced else _times(row.tensorized_ratio),
-            "S": _or_dash(row.size),
-            "S0": _or_dash(row.wished),
-            "S <= S0": _met(row),
+            "S": or_dash(row.size),
+            "S0": or_dash(row.wished),
+            "S <= S0": reached(row.size_met),
         }
         if study.is_full_size:
             ours = line
@@ -111,12 +113,6 @@ def text_table(study: Study, rows: Sequence[Row], claims: dict[str, Claim]) -> p
         line[REMARKS] = "; ".join(row.remarks)
         lines.append(line)
     return pd.DataFrame(lines)
-
-
-def _bounds(name: str, value: Percent | Spread | None) -> dict[str, float | None]:
-    if value is None:
-        return dict.fromkeys((name, f"{name}_low", f"{name}_high"))
-    return {name: value.value, f"{name}_low": value.low, f"{name}_high": value.high}
 
 
 def tidy_table(study: Study, rows: Sequence[Row]) -> pd.DataFrame:
@@ -136,13 +132,13 @@ def tidy_table(study: Study, rows: Sequence[Row]) -> pd.DataFrame:
             "seeds": " ".join(map(str, row.finished)),
             "train_steps": row.steps,
             "validation_examples": row.accuracy.examples if row.accuracy else None,
-            **_bounds("accuracy", row.accuracy),
-            **_bounds("dense_accuracy_then", row.dense_then),
-            **_bounds("less_dense_points", row.difference),
-            **_bounds("stored_mib", row.stored),
-            **_bounds("total_ratio", row.ratio),
-            **_bounds("tensorized_mib", row.tensorized),
-            **_bounds("tensorized_ratio", row.tensorized_ratio),
+            **bounds("accuracy", row.accuracy),
+            **bounds("dense_accuracy_then", row.dense_then),
+            **bounds("less_dense_points", row.difference),
+            **bounds("stored_mib", row.stored),
+            **bounds("total_ratio", row.ratio),
+            **bounds("tensorized_mib", row.tensorized),
+            **bounds("tensorized_ratio", row.tensorized_ratio),
             "size_fraction": row.size.value if row.size else None,
             "size_target": row.wished.value if row.wished else None,
             "size_met": row.size_met,
@@ -156,11 +152,11 @@ def _notes(study: Study, rows: Sequence[Row]) -> list[str]:
     several = len(study.seeds) > 1
     interval = "hierarchical bootstrap over seeds and examples" if several else "Wilson's interval, over examples alone"
     lines = [
-        f"accuracy: share of validation examples answered rightly, with its 95 % interval ({interval}).",
+        accuracy_words(interval),
         "dense then: dense after as many steps. less dense: the difference to it in points, by paired bootstrap over "
         f"the same validation examples{' and over seeds' if several else ''}; comparable within {MARGIN:g} points.",
         "layers: the tensorized layers, and in dense the weights they stand in for. ratio: dense size over this size.",
-        "S: core entries left, as a share of those before any rank was cut; S0: what the late stage was to reach.",
+        f"{SIZE_WORDS}; {WISHED_WORDS}.",
     ]
     if not several:
         lines.append("One seed: the intervals do not hold what another seed would change.")

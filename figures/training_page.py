@@ -3,22 +3,57 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import pandas as pd
 
 from bench.record import device_folder
+from figures.accuracy import Percent
 from figures.claims import Verdict
 from figures.curve import curve_of
 from figures.report import Drawn, csv, markdown
-from figures.runs import EXPERIMENT, Study
-from figures.tables import NOT_RECORDED, OLDER, OLDER_WORDS
-from figures.training_rows import Row
+from figures.runs import EXPERIMENT, Shown
+from figures.tables import NOT_ASKED, NOT_RECORDED, OLDER, OLDER_WORDS
+from figures.training_rows import Row, Spread
 
 #: How each table of training begins a line.
 STAGE = "run"
 
+#: What S and S0 are.
+SIZE_WORDS = "S: core entries left, as a share of those before any rank was cut"
+WISHED_WORDS = "S0: what the late stage was to reach"
 
-def stem(name: str, study: Study) -> str:
+
+class Marked(Protocol):
+    """A row that may carry a mark."""
+
+    @property
+    def mark(self) -> str: ...
+
+
+def accuracy_words(interval: str) -> str:
+    """What an accuracy is, with the kind of its interval."""
+    return f"accuracy: share of validation examples answered rightly, with its 95 % interval ({interval})."
+
+
+def or_dash(value: object) -> str:
+    """The value in words, or what stands where there is none."""
+    return NOT_ASKED if value is None else str(value)
+
+
+def reached(met: bool | None) -> str:
+    """Whether S <= S0, as a cell of a table."""
+    return {None: NOT_ASKED, True: "yes", False: "NO"}[met]
+
+
+def bounds(name: str, value: Percent | Spread | None) -> dict[str, float | None]:
+    """A value with its bounds, as cells of a tidy table."""
+    if value is None:
+        return dict.fromkeys((name, f"{name}_low", f"{name}_high"))
+    return {name: value.value, f"{name}_low": value.low, f"{name}_high": value.high}
+
+
+def stem(name: str, study: Shown) -> str:
     """File name without ending: one per device and dataset, and per experiment where it is not the usual one."""
     parts = [name, device_folder(study.device), device_folder(study.dataset)]
     if study.experiment != EXPERIMENT:
@@ -26,37 +61,39 @@ def stem(name: str, study: Study) -> str:
     return "-".join(parts)
 
 
-def _listed(study: Study, column: str) -> str:
+def _listed(study: Shown, column: str) -> str:
     return ", ".join(str(value) for value in study.values(column) if value != "")
 
 
-def _switch(study: Study, column: str) -> str:
+def _switch(study: Shown, column: str) -> str:
     return " / ".join("on" if value else "off" for value in study.values(column))
 
 
-def seeds_text(study: Study) -> str:
+def seeds_text(study: Shown) -> str:
     """``seed 0`` or ``seeds 0, 1, 2``."""
     return f"seed{'s' if len(study.seeds) > 1 else ''} {', '.join(map(str, study.seeds))}"
 
 
-def _budget(study: Study) -> str:
+def _budget(study: Shown) -> str:
     early, late = study.stage_steps
     per_epoch = study.steps_per_epoch
 
     def epochs(steps: int) -> str:
-        return f" ({steps / per_epoch:.3g} epochs)" if per_epoch else ""
+        if not per_epoch:
+            return ""
+        return f" ({steps / per_epoch:.3g} epoch{'' if steps == per_epoch else 's'})"
 
     late_words = f", then {late:,} late ones{epochs(late)}" if late else ""
     return f"{early:,} early steps{epochs(early)}{late_words}"
 
 
-def validation_examples(study: Study) -> int | None:
+def validation_examples(study: Shown) -> int | None:
     """How many examples every accuracy is over; None where no run finished."""
     counts = {len(curve_of(run)[-1].answers) for run in study.shown if run.status == "ok"}
     return max(counts, default=None)
 
 
-def facts(study: Study) -> tuple[str, ...]:
+def facts(study: Shown) -> tuple[str, ...]:
     """Device, setting and budget of the runs shown, and how large the model is."""
     shown = study.shown
     days = dict.fromkeys([shown[0].recorded_at[:10], shown[-1].recorded_at[:10]])
@@ -84,7 +121,7 @@ def absences(rows: Sequence[Row]) -> list[str]:
     return [*lines, f"{NOT_RECORDED}: {'; '.join(missing)}."] if missing else lines
 
 
-def notes(study: Study, rows: Sequence[Row]) -> list[str]:
+def notes(study: Shown, rows: Sequence[Marked]) -> list[str]:
     """What holds for every figure of training: marks, uncommitted changes, records that are left out."""
     lines = []
     if any(row.mark for row in rows):
@@ -97,7 +134,7 @@ def notes(study: Study, rows: Sequence[Row]) -> list[str]:
 def drawn(
     name: str,
     title: str,
-    study: Study,
+    study: Shown,
     table: pd.DataFrame,
     tidy: pd.DataFrame,
     lines: Sequence[str],

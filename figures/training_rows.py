@@ -128,6 +128,13 @@ def _step_times(runs: Mapping[int, Record]) -> StepTimes | None:
     return StepTimes(trained_ms, full_ms, ratio)
 
 
+def size_met(run: Record) -> bool | None:
+    """Whether S <= S0; None where the run aimed at no size."""
+    if run.size_fraction is None or run.size_target is None:
+        return None
+    return run.size_fraction <= run.size_target * _ROUNDING
+
+
 def _peak_parts(runs: Iterable[Record]) -> tuple[tuple[str, float], ...]:
     """Mean peak by category."""
     split: dict[str, float] = {}
@@ -185,9 +192,7 @@ def _row(study: Study, slot: Slot) -> Row:
     if dense and len(dense) < len(runs):
         remarks = (*remarks, f"compared with dense over seed {', '.join(map(str, sorted(dense)))} only")
     theirs = {seed: point.answers for seed, point in dense.items()}
-    sizes = [run.size_fraction for run in records]
-    wished = [run.size_target for run in records]
-    met = [s <= s0 * _ROUNDING for s, s0 in zip(sizes, wished, strict=True) if s is not None and s0 is not None]
+    met = [size_met(run) for run in records]
     before = [run.samples.get("ranks_before") for run in records]
     return Row(
         slot,
@@ -203,9 +208,9 @@ def _row(study: Study, slot: Slot) -> Row:
         ratio=Spread.of(_quotient(run.dense_mib, run.stored_mib) for run in records),
         tensorized=Spread.of(run.tensorized_mib for run in records),
         tensorized_ratio=Spread.of(_quotient(run.dense_tensorized_mib, run.tensorized_mib) for run in records),
-        size=Spread.of(sizes),
-        wished=Spread.of(wished),
-        size_met=all(met) if met else None,
+        size=Spread.of(run.size_fraction for run in records),
+        wished=Spread.of(run.size_target for run in records),
+        size_met=None if set(met) <= {None} else False not in met,
         nothing_cut=any(before) and all(
             {name: tuple(ranks) for name, ranks in (was or {}).items()} == dict(end.ranks)
             for was, end in zip(before, ends, strict=True)

@@ -3,31 +3,15 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from made_up_records import CPU, CUDA, campaign, record
 from made_up_training import trained, training_campaign
+from redrawn import redrawn
 
 from bench.record import SCHEMA_VERSION, path_of, write
 from figures.__main__ import ARTIFACTS, main
-
-ROOT = Path(__file__).parents[2]
-
-GUARDED = """
-import sys
-class Guard:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {"torch", "comera", "baselines", "hydra", "omegaconf", "galore_torch", "peft"}:
-            raise AssertionError("drawing imported " + name)
-sys.meta_path.insert(0, Guard())
-from figures.__main__ import main
-status = main(sys.argv[1:])
-assert "torch" not in sys.modules
-sys.exit(status)
-"""
 
 
 @pytest.fixture(scope="module")
@@ -38,20 +22,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_same_records_same_bytes_and_no_torch(folder: Path, tmp_path: Path) -> None:
-    written = []
-    for number in ("1", "2"):
-        out = tmp_path / number
-        done = subprocess.run(
-            [sys.executable, "-c", GUARDED, "fig1", "--records", str(folder), "--out", str(out)],
-            cwd=ROOT, env={"PYTHONHASHSEED": number, "PYTHONPATH": str(ROOT), "HOME": str(tmp_path)},
-            capture_output=True, text=True, timeout=120, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        assert "galore-memory-b1" in done.stdout
-        written.append({path.name: path.read_bytes() for path in sorted(out.iterdir())})
+    written, printed = redrawn("fig1", folder, tmp_path)
+    assert "galore-memory-b1" in printed
     stems = ("fig1-made-up-cpu-2-threads", "fig1-made-up-gpu-9000")
-    assert set(written[0]) == {f"{stem}.{ending}" for stem in stems for ending in ("png", "svg", "md", "csv")}
-    assert written[0] == written[1]
+    assert set(written) == {f"{stem}.{ending}" for stem in stems for ending in ("png", "svg", "md", "csv")}
 
 
 TRAINING = {"fig6": 4, "table_mnli": 2, "table_ranks": 2, "truncation": 4}
@@ -61,21 +35,11 @@ TRAINING = {"fig6": 4, "table_mnli": 2, "table_ranks": 2, "truncation": 4}
 def test_same_training_records_same_bytes_and_no_torch(name: str, tmp_path: Path) -> None:
     root = tmp_path / "records"
     write(training_campaign() + training_campaign("nli_pool", seeds=(0, 1), device=CUDA), root)
-    written = []
-    for number in ("1", "2"):
-        out = tmp_path / number
-        done = subprocess.run(
-            [sys.executable, "-c", GUARDED, name, "--records", str(root), "--out", str(out)],
-            cwd=ROOT, env={"PYTHONHASHSEED": number, "PYTHONPATH": str(ROOT), "HOME": str(tmp_path)},
-            capture_output=True, text=True, timeout=120, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        written.append({path.name: path.read_bytes() for path in sorted(out.iterdir())})
-    assert {file.rpartition(".")[0] for file in written[0]} == {
+    written, _ = redrawn(name, root, tmp_path / "out")
+    assert {file.rpartition(".")[0] for file in written} == {
         f"{name}-made-up-cpu-2-threads-sst2", f"{name}-made-up-gpu-9000-nli-pool"
     }  # fmt: skip
-    assert len(written[0]) == 2 * TRAINING[name]
-    assert written[0] == written[1]
+    assert len(written) == 2 * TRAINING[name]
 
 
 def test_another_experiment_is_shown_alone_under_its_own_names(

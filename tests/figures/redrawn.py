@@ -1,0 +1,40 @@
+"""Drawing the same records twice, in processes of their own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+GUARDED = """
+import sys
+class Guard:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {"torch", "comera", "baselines", "hydra", "omegaconf", "galore_torch", "peft"}:
+            raise AssertionError("drawing imported " + name)
+sys.meta_path.insert(0, Guard())
+from figures.__main__ import main
+status = main(sys.argv[1:])
+assert "torch" not in sys.modules
+sys.exit(status)
+"""
+
+
+def redrawn(name: str, records: Path, out: Path) -> tuple[dict[str, bytes], str]:
+    """The files of a figure by name, and what was printed; both must be equal under two hash seeds, without torch."""
+    written, printed = [], []
+    for number in ("1", "2"):
+        folder = out / number
+        done = subprocess.run(
+            [sys.executable, "-c", GUARDED, name, "--records", str(records), "--out", str(folder)],
+            cwd=ROOT, env={"PYTHONHASHSEED": number, "PYTHONPATH": str(ROOT), "HOME": str(out)},
+            capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        written.append({path.name: path.read_bytes() for path in sorted(folder.iterdir())})
+        printed.append(done.stdout.replace(str(folder), ""))
+    assert written[0] == written[1]
+    assert printed[0] == printed[1]
+    return written[0], printed[0]
