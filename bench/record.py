@@ -93,6 +93,7 @@ class Record:
     validation_examples: int | None = None
     size_fraction: float | None = None  # S: core entries left, as a fraction of those before any rank was cut
     size_target: float | None = None  # S0, on the same scale
+    size_at_deadline: float | None = None  # S where ranks had to be closed, late in a stage, to meet S0; else null
     tensorized_mib: float | None = None  # the cores
     dense_tensorized_mib: float | None = None  # the weights they stand in for
     dense_mib: float | None = None  # the whole dense model

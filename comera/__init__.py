@@ -12,7 +12,7 @@ from comera.modes import balanced_modes, padded_modes
 from comera.objective import EarlyStage, LateStage, ModelSize, exact_size, full_size, tensorized_layers
 from comera.tensorize import TT, TTM, tensorize
 from comera.training import parameter_groups
-from comera.truncation import ranks_of, set_ranks, truncate
+from comera.truncation import close_smallest, ranks_of, set_ranks, truncate
 
 __all__ = [
     "TT",
@@ -24,6 +24,7 @@ __all__ = [
     "TTMEmbedding",
     "TiedTTMLinear",
     "balanced_modes",
+    "close_smallest",
     "exact_size",
     "full_size",
     "padded_modes",

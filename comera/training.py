@@ -30,7 +30,7 @@ from comera.objective import (
 )
 from comera.rank_control import THRESHOLD
 from comera.tensorize import TT, TTM, tensorize
-from comera.truncation import truncate
+from comera.truncation import close_smallest, truncate
 
 VARIANTS = OBJECTIVE_VARIANTS
 
@@ -62,6 +62,8 @@ class Settings:
         loss_weight, size_weight: weights w1 and w2 of the distances from the wished-for loss and size.
         rho: weight ρ of loss plus surrogate beside the larger distance. 1 + w2/ρ prices size in loss while size leads,
             ρ/(w1 + ρ) while the loss does; see :class:`comera.LateStage`.
+        recovery: share of the late stage that is kept to train on at the target. Where S still exceeds S0 when it
+            begins, ranks are closed in the order of their control entries (an addition of ours, not in the paper).
         truncate_every: cut closed ranks out of the cores every so many steps; 0 cuts at the end of each stage only.
         merge_jointly: merge equally shaped layers in one batch.
     """
@@ -81,6 +83,7 @@ class Settings:
     loss_weight: float = 10.0
     size_weight: float = 10.0
     rho: float = 1.0
+    recovery: float = 0.25
     truncate_every: int = 0
     merge_jointly: bool = True
 
@@ -95,6 +98,8 @@ class Settings:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be 0 or more.")
         if not 0 <= self.threshold < 1:
             raise ValueError(f"threshold is {self.threshold}; it must be 0 or more, and below 1, where entries begin.")
+        if not 0 <= self.recovery < 1:
+            raise ValueError(f"recovery is {self.recovery}; it must be 0 or more, and below 1.")
         if self.lookup not in LOOKUPS:
             raise ValueError(f"lookup is {self.lookup!r}; allowed: {', '.join(LOOKUPS)}.")
 
@@ -160,6 +165,8 @@ class CoMERA:
         self._objective: EarlyStage | LateStage = EarlyStage(variant, settings.gamma, beta=0.0)
         self._beta = settings.beta if variant == "paper" else 0.0
         self._full: int | None = None
+        self._steps_to_target: int | None = None  # what is left until the target must be met, in the late stage
+        self._size_at_deadline: float | None = None
 
     def unsupported(self, cell: Any) -> str | None:  # noqa: ARG002 - every cell suits this method
         return None
@@ -230,12 +237,15 @@ class CoMERA:
         """
         layers = tensorized_layers(model)
         full = max(self._full or full_size(layers), 1)
+        self._steps_to_target = self._size_at_deadline = None
+        if stage.target_mib is None and stage.target is None:
+            self._objective = EarlyStage(self.variant, self.settings.gamma, beta=0.0, full=self._full)
+            return "nothing"
+        self._steps_to_target = stage.steps - math.floor(self.settings.recovery * stage.steps)
         if stage.target_mib is not None:
             self._begin_late(_size_target(stage.target_mib, model, layers, full))
         elif stage.target is not None:
             self._begin_late(stage.target * exact_size(layers) / full)
-        else:
-            self._objective = EarlyStage(self.variant, self.settings.gamma, beta=0.0, full=self._full)
         return "nothing"
 
     def _begin_late(self, size_target: float) -> None:
@@ -256,27 +266,47 @@ class CoMERA:
         return "shapes" if truncate(model, optimizer) else "nothing"
 
     def after_step(self, model: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> Change:
-        """Cut closed ranks when the schedule asks for it."""
+        """Cut closed ranks when the schedule asks for it, and when the target must be met."""
+        if self._steps_to_target is not None:
+            self._steps_to_target -= 1
+            if self._steps_to_target == 0 and self._meet_target(model):
+                return "shapes" if truncate(model, optimizer) else "values"
         every = self.settings.truncate_every
         if every and (step + 1) % every == 0 and truncate(model, optimizer):
             return "shapes"
         return "nothing"
 
+    def _meet_target(self, model: nn.Module) -> bool:
+        """Close what the late stage has left open above its target; whether there was anything."""
+        assert isinstance(self._objective, LateStage)
+        size = float(self._objective.size(model).exact())
+        if not close_smallest(model, self._objective.size_target, self._full):
+            return False
+        self._size_at_deadline = size
+        return True
+
     def sizes(self, model: nn.Module) -> dict[str, float]:
-        """S and, in the late stage, S0, as fractions of the full tensorized size."""
+        """S and, in the late stage, S0, as fractions of the full tensorized size; S before ranks had to be closed."""
         layers = tensorized_layers(model)
         sizes = {"size_fraction": exact_size(layers) / max(self._full or full_size(layers), 1)}
         if isinstance(self._objective, LateStage):
             sizes["size_target"] = self._objective.size_target
+        if self._size_at_deadline is not None:
+            sizes["size_at_deadline"] = self._size_at_deadline
         return sizes
 
     def rare_events(self) -> list[Any]:
         return []
 
     def state_dict(self) -> dict[str, Any]:
-        """What the objective counts from: the full size, and S0 in the late stage."""
+        """What the objective counts from: the full size; in the late stage S0, and the steps until it must be met."""
         late = self._objective if isinstance(self._objective, LateStage) else None
-        return {"full": self._full, "size_target": late.size_target if late else None}
+        return {
+            "full": self._full,
+            "size_target": late.size_target if late else None,
+            "steps_to_target": self._steps_to_target,
+            "size_at_deadline": self._size_at_deadline,
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore :meth:`state_dict`.
@@ -284,9 +314,11 @@ class CoMERA:
         Raises:
             ValueError: a state of another kind.
         """
-        if set(state) != {"full", "size_target"}:
-            raise ValueError(f"CoMERA's state has the entries full, size_target; got {', '.join(state) or 'none'}.")
+        expected = self.state_dict()
+        if set(state) != set(expected):
+            raise ValueError(f"CoMERA's state has {', '.join(expected)}; got {', '.join(state) or 'none'}.")
         self._full = state["full"]
+        self._steps_to_target, self._size_at_deadline = state["steps_to_target"], state["size_at_deadline"]
         if state["size_target"] is None:
             self._objective = EarlyStage(self.variant, self.settings.gamma, beta=0.0, full=self._full)
         else:

@@ -8,13 +8,14 @@ masks: its cores keep their shapes and nothing is saved (METHOD.md, Known defect
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import nn
 
 from comera.layers import TensorTrainLayer
-from comera.objective import tensorized_layers
+from comera.objective import ModelSize, tensorized_layers
 from comera.rank_control import alive_entries, select_ranks
 from comera.tensor_train import TTMShape, TTShape, pack_cores, unpack_cores
 
@@ -99,6 +100,45 @@ def truncate(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -
         for each in layers:
             each.shape = each.shape.with_ranks(ranks)
     return changed
+
+
+@torch.no_grad()
+def close_smallest(model: nn.Module, size_target: float, full: int | None = None) -> bool:
+    """Close ranks in the order of their control entries' magnitude until S is at most ``size_target``.
+
+    What the objective has not brought down in time is brought down here; the function of the model changes. As if the
+    threshold were raised, for all layers alike, to the lowest that meets the target; entries up to it become zero.
+
+    Args:
+        model: a tensorized model.
+        size_target: S0, the fraction of ``full`` to reach.
+        full: core entries that count as 1; those at the present shapes if None.
+
+    Returns:
+        Whether anything was closed. Truncate at once, or the optimizer's momentum may open ranks again.
+
+    Example:
+        >>> from comera import TTLinear
+        >>> layer = TTLinear(4, 4, (4,), (4,), ranks=4)
+        >>> _ = layer.diagonals.data.copy_(torch.tensor([0.9, 0.2, 0.5, 0.7]))
+        >>> close_smallest(layer, 0.5), layer.active_ranks()
+        (True, (2,))
+    """
+    size = ModelSize(model, full)
+    if size.exact() <= size_target:
+        return False
+    diagonals = [layer.diagonals for layer in size.layers]
+    entries = [diagonal.clone() for diagonal in diagonals]
+    levels = torch.cat(entries).abs().unique().tolist()  # ascending
+
+    def size_without(level: float) -> torch.Tensor:
+        for diagonal, values in zip(diagonals, entries, strict=True):
+            diagonal.copy_(torch.where(values.abs() > level, values, 0.0))
+        return size.exact()
+
+    reached = bisect.bisect_left(levels, True, key=lambda level: bool(size_without(level) <= size_target))
+    size_without(levels[reached])
+    return True
 
 
 def ranks_of(model: nn.Module) -> dict[str, tuple[int, ...]]:

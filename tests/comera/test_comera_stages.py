@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from comera import EarlyStage, LateStage, exact_size, full_size, ranks_of, tensorized_layers
+from comera import EarlyStage, LateStage, close_smallest, exact_size, full_size, ranks_of, tensorized_layers
 from comera.training import Settings, build
 
 
@@ -91,6 +91,60 @@ def test_ranks_are_cut_on_schedule_and_the_change_is_reported():
     close_ranks(model, 1)
     assert learn(method, model, optimizer, 8) == [*["nothing"] * 3, "shapes", *["nothing"] * 4]
     assert all(ranks[0] == 3 for ranks in ranks_of(model).values())
+
+
+def test_what_is_still_open_when_recovery_begins_is_closed_smallest_first():
+    method, model, optimizer = toy(recovery=0.25)
+    with torch.no_grad():
+        for number, layer in enumerate(tensorized_layers(model)):
+            layer.diagonals.copy_(torch.linspace(0.5 + 0.1 * number, 1.0, layer.diagonals.numel()))
+    full = full_size(tensorized_layers(model))
+    method.begin_stage(Stage(steps=8, target=0.5), model, optimizer)
+    changes = learn(method, model, optimizer, 8)
+    assert changes == [*["nothing"] * 5, "shapes", *["nothing"] * 2]
+    left = full_size(tensorized_layers(model))
+    assert 0 < left <= 0.5 * full
+    assert method.sizes(model)["size_at_deadline"] == 1.0
+    entries = torch.cat([layer.diagonals.detach() for layer in tensorized_layers(model)])
+    assert entries.abs().min() > 0.55  # the small ones are gone, whichever layer they were in
+
+
+def test_a_target_met_in_time_leaves_no_trace():
+    method, model, optimizer = toy()
+    close_ranks(model, 2)
+    method.begin_stage(Stage(steps=4, target=1.0), model, optimizer)
+    assert learn(method, model, optimizer, 4) == ["nothing"] * 4
+    assert "size_at_deadline" not in method.sizes(model)
+
+
+@pytest.mark.parametrize("target", [0.9, 0.5, 0.1, 1e-6])
+def test_closing_the_smallest_closes_no_more_than_it_must(target):
+    _, model, _ = toy()
+    layers = tensorized_layers(model)
+    with torch.no_grad():
+        for layer in layers:
+            layer.diagonals.uniform_(0.1, 1.0)
+    entries = torch.cat([layer.diagonals.detach() for layer in layers])
+    full = full_size(layers)
+    assert close_smallest(model, target)
+    assert exact_size(layers) <= target * full
+    left = torch.cat([layer.diagonals.detach() for layer in layers])
+    closed = left == 0
+    assert torch.equal(left[~closed], entries[~closed])
+    assert entries[closed].max() < (entries[~closed].min() if bool((~closed).any()) else 2.0)
+    largest = entries[closed].argmax()  # opening the last one again exceeds the target
+    with torch.no_grad():
+        place = closed.nonzero().flatten()[largest]
+        torch.cat([layer.diagonals for layer in layers])
+        for layer, values in zip(layers, left.split([sum(layer.shape.ranks) for layer in layers]), strict=True):
+            layer.diagonals.copy_(values)
+        start = 0
+        for layer in layers:
+            if start <= place < start + layer.diagonals.numel():
+                layer.diagonals[place - start] = entries[place]
+            start += layer.diagonals.numel()
+    assert exact_size(layers) > target * full
+    assert not close_smallest(model, 1.0)
 
 
 def test_a_target_for_the_whole_model_in_mib():

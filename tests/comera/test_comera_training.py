@@ -80,7 +80,9 @@ def test_every_member_of_the_protocol_is_there_with_its_arguments():
     assert method.rare_events() == []
     assert method.after_step(model, method.optimizer(model), 0) == "nothing"
     method.load_state_dict(method.state_dict())
-    with pytest.raises(ValueError, match=r"^CoMERA's state has the entries full, size_target; got step\.$"):
+    with pytest.raises(
+        ValueError, match=r"^CoMERA's state has full, size_target, steps_to_target, size_at_deadline; got step\.$"
+    ):
         method.load_state_dict({"step": 1})
 
 
