@@ -1,279 +1,327 @@
-"""The product of activations with a TT matrix, forward and backward.
+"""Plans for the product of activations with a TT matrix: which matrix products, in which order, at what cost.
 
-Shape suffixes: ``L`` layers or halves merged together, ``B`` tokens in the flattened batch, ``N`` in-features, ``M``
-out-features, ``R`` middle rank, ``O``/``I`` ranks toward the end and toward the middle of a chain.
+The cores ``G1 … G[2d]`` of a TT matrix (N, M) stand in a row, input modes first. A plan cuts the row into segments,
+merges the cores of each segment among themselves, and lets the activations meet the segments one after another
+(METHOD.md, Computation; paper, section 4). Named plans:
 
-The chain ``G1 D1 G2 … G[2d]`` is cut at its middle bond (METHOD.md, Computation; paper, section 4). The left cores
-merge into ``left_RN``, the right ones into ``right_RM``, and the activations meet two thin matrices,
+* ``cores``: every core a segment of its own. Nothing is merged; right for few tokens.
+* ``halves``: input cores in one segment, output cores in the other. Leading cost 2·B·R·(N + M); right for many tokens.
+* ``dense``: all cores in one segment, the matrix itself. Leading cost 2·B·N·M; right where R(N + M) exceeds N·M.
+* ``halves in`` and ``halves out``: input cores, or output cores, in one segment, the others on their own.
 
-    z_RB = left_RN · xᵀ        y_BM = zᵀ · right_RM + bias
+The backward pass of a product costs twice its forward pass, and both gradients use what the forward pass formed, so one
+plan is forward and all gradients together. The features' digits are laid out such that no plan ever permutes
+activations: on both sides the mode at the end of the chain is the fastest digit (:mod:`comera.tensor_train`). A plan is
+run by :func:`comera.planned.tt_linear`.
 
-at a leading cost of 2·B·R·(N + M) instead of 2·B·N·M. Three things make this as fast as its arithmetic promises:
-
-* Rank comes first in both halves and in ``z_RB``. A product whose result has rows of length R (about 30) leaves vector
-  units idle; the same product with rows of length B or N does not. The gradients inherit the layout.
-* The left half is the mirror image of the right one (:mod:`comera.tensor_train`), so both are merged by the same
-  products, from the end of the chain to its middle.
-* Merging costs little arithmetic but many small operations. All halves of one shape, left or right, of whichever
-  layer, are merged by one batched chain, with an autograd function of its own that keeps no more than the small
-  partial products.
+Symbols: ``B`` tokens, ``N`` in-features, ``M`` out-features, ``R`` middle rank.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
-import torch
-from torch._subclasses.fake_tensor import FakeTensor
-from torch.nn import functional as F
+from comera.tensor_train import TTShape
 
-from comera.rank_control import THRESHOLD, effective_diagonals
-from comera.tensor_train import TTShape, packed_axes
+#: First and last core of a segment, counted from 0.
+Segment = tuple[int, int]
 
-
-def _stacked(vectors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Vectors of one length as the rows of a matrix; a view where they already lie behind one another in memory."""
-    first, size = vectors[0], vectors[0].numel()
-    if len(vectors) == 1:
-        return first.unsqueeze(0)
-    if can_be_viewed_as_rows(vectors):
-        return first.as_strided((len(vectors), size), (size, 1))
-    return torch.stack(list(vectors))
-
-
-def can_be_viewed_as_rows(vectors: Sequence[torch.Tensor]) -> bool:
-    """Whether vectors of one length lie behind one another in one storage, as :class:`JointMerging` lays them."""
-    if isinstance(vectors[0], FakeTensor) or torch.compiler.is_compiling():
-        return False
-    first, stride = vectors[0], vectors[0].numel() * vectors[0].element_size()
-    start = first.data_ptr()
-    reach = first.untyped_storage().nbytes() - first.storage_offset() * first.element_size()
-    addresses = [vector.data_ptr() for vector in vectors]
-    return reach >= len(vectors) * stride and addresses == list(
-        range(start, start + len(vectors) * stride, stride or 1)
-    )
+#: A core by its number, or two trees whose results are multiplied.
+Tree = int | tuple["Tree", "Tree"]
 
 
 @dataclass(frozen=True)
-class _Side:
-    """The left or the right halves of the layers of one shape; tuples run from the middle of the chain to its end."""
+class Machine:
+    """What the cost model knows of a device: the time of a matrix product, from its arithmetic, its bytes and itself.
 
-    group: int
-    cores: tuple[int, ...]
-    #: The bond on the inner side of each core, whose diagonal scales it. The middle bond scales the right half.
-    bonds: tuple[int | None, ...]
-    #: Places of the halves among the results, and their rows in the batch.
-    results: tuple[int, ...]
-    rows: slice
-
-
-@dataclass(frozen=True)
-class _HalfBatch:
-    """Halves of one shape, merged together: per core (O, I, mode), from the middle to the end."""
-
-    core_shapes: tuple[tuple[int, ...], ...]
-    sides: tuple[_Side, ...]
-
-
-@lru_cache(maxsize=256)
-def _plan(shapes: tuple[TTShape, ...]) -> tuple[dict[TTShape, list[int]], list[_HalfBatch]]:
-    """Which layers share a shape (places in ``shapes``), and which halves of layers do."""
-    groups: dict[TTShape, list[int]] = {}
-    for layer, shape in enumerate(shapes):
-        groups.setdefault(shape, []).append(layer)
-    batches: dict[tuple[tuple[int, ...], ...], list[_Side]] = {}
-    for number, (shape, layers) in enumerate(groups.items()):
-        left, right = tuple(reversed(range(shape.half))), tuple(range(shape.half, 2 * shape.half))
-        left_bonds, right_bonds = (None, *left[1:]), tuple(core - 1 for core in right)
-        for cores, bonds, offset in ((left, left_bonds, 0), (right, right_bonds, len(shapes))):
-            axes = packed_axes(shape, cores[0])
-            sides = batches.setdefault(tuple(tuple(shape.core_shapes[i][axis] for axis in axes) for i in cores), [])
-            start = sides[-1].rows.stop if sides else 0
-            rows = slice(start, start + len(layers))
-            sides.append(_Side(number, cores, bonds, tuple(offset + layer for layer in layers), rows))
-    return groups, [_HalfBatch(core_shapes, tuple(sides)) for core_shapes, sides in batches.items()]
-
-
-class _Chains:
-    """Packed cores and diagonals, or their gradients: a matrix for each shape, one row per layer."""
-
-    def __init__(
-        self, shapes: Iterable[TTShape], packed: Sequence[torch.Tensor], diagonals: Sequence[torch.Tensor]
-    ) -> None:
-        self.cores, self.bonds = [], []
-        for shape, packed_LP, diagonals_LK in zip(shapes, packed, diagonals, strict=True):
-            self.cores.append(packed_LP.split(shape.core_sizes, dim=1))
-            self.bonds.append(diagonals_LK.split(shape.ranks, dim=1))
-
-    def core(self, side: _Side, place: int, core_shape: Sequence[int]) -> torch.Tensor:
-        """One core of every half of a side: (L, O, I, mode)."""
-        return self.cores[side.group][side.cores[place]].view(len(side.results), *core_shape)
-
-    def bond(self, side: _Side, place: int) -> torch.Tensor | None:
-        """The diagonals that scale it, (L, I), if any do."""
-        bond = side.bonds[place]
-        return None if bond is None else self.bonds[side.group][bond]
-
-    def scaled_cores(self, batch: _HalfBatch) -> list[torch.Tensor]:
-        """The cores of a batch of halves, (L, O, I, mode) each, scaled by their diagonals."""
-        scaled = []
-        for place, core_shape in enumerate(batch.core_shapes):
-            scaled_LOIm = self.cores[0][0].new_empty(batch.sides[-1].rows.stop, *core_shape)
-            for side in batch.sides:
-                core_LOIm, bond_LI = self.core(side, place, core_shape), self.bond(side, place)
-                if bond_LI is None:
-                    scaled_LOIm[side.rows].copy_(core_LOIm)
-                else:
-                    torch.mul(core_LOIm, bond_LI[:, None, :, None], out=scaled_LOIm[side.rows])
-            scaled.append(scaled_LOIm)
-        return scaled
-
-
-def _merge(scaled: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Partial products from the end to the middle, each (L, I, modes so far); the last one is the merged half."""
-    partials = [scaled[-1].flatten(1, 2)]
-    for core_LOIm in reversed(scaled[:-1]):
-        count, _, rank, mode = core_LOIm.shape
-        product = torch.bmm(core_LOIm.flatten(2).transpose(1, 2), partials[-1])
-        partials.append(product.view(count, rank, mode * partials[-1].shape[2]))
-    return partials
-
-
-def _gradients(
-    grad_LRW: torch.Tensor, scaled: Sequence[torch.Tensor], partials: Sequence[torch.Tensor]
-) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Gradients of the scaled cores, and those of the diagonals times the diagonals (L, I), from the middle to the end.
-
-    Multiplied by its diagonal, the gradient of a diagonal is the sum of gradient times value over what it scales: the
-    core in the middle, the (smaller) partial product further out.
-    """
-    core_grads, bond_products = [], []
-    grad = grad_LRW
-    for core_LOIm, partial in zip(scaled[:-1], reversed(partials), strict=True):
-        count, _, rank, mode = core_LOIm.shape
-        grad = grad.view(count, rank * mode, partial.shape[2])
-        core_grads.append(torch.bmm(partial, grad.transpose(1, 2)).view(core_LOIm.shape))
-        grad = torch.bmm(core_LOIm.flatten(2), grad)
-        bond_products.append((grad * partial).sum(2))
-    core_grads.append(grad.view(scaled[-1].shape))
-    return core_grads, [(core_grads[0] * scaled[0]).sum((1, 3)), *bond_products]
-
-
-class _MergeCores(torch.autograd.Function):
-    """Merge the cores of L layers into their left and right halves.
-
-    Inputs after the settings: L packed core vectors, then L diagonal vectors. Outputs: L times ``left_RN``, then L
-    times ``right_RM``. Saved for backward: the scaled cores and the partial products short of the halves.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any, shapes: tuple[TTShape, ...], threshold: float, *parameters: torch.Tensor
-    ) -> tuple[torch.Tensor, ...]:
-        packed, diagonals = parameters[: len(shapes)], parameters[len(shapes) :]
-        groups, batches = _plan(shapes)
-        effective = [effective_diagonals(rows, threshold) for rows in _rows(groups, diagonals)]
-        chains = _Chains(groups, _rows(groups, packed), effective)
-        results, kept = list(parameters), []
-        for batch in batches:
-            scaled = chains.scaled_cores(batch)
-            partials = _merge(scaled)
-            kept += [*scaled, *partials[1:-1]]  # the first partial product is the end core
-            places = [place for side in batch.sides for place in side.results]
-            for place, half_RW in zip(places, partials[-1].unbind(), strict=True):
-                results[place] = half_RW
-        ctx.shapes = shapes
-        ctx.save_for_backward(*effective, *kept)
-        return tuple(results)
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        groups, batches = _plan(ctx.shapes)
-        effective, kept = ctx.saved_tensors[: len(groups)], iter(ctx.saved_tensors[len(groups) :])
-        bonds = [rows.split(shape.ranks, dim=1) for shape, rows in zip(groups, effective, strict=True)]
-        packed_grads = [
-            rows.new_empty(len(rows), shape.parameter_count) for shape, rows in zip(groups, effective, strict=True)
-        ]
-        bond_grads = [rows.new_empty(rows.shape) for rows in effective]
-        targets = _Chains(groups, packed_grads, bond_grads)
-        for batch in batches:
-            scaled = [next(kept) for _ in batch.core_shapes]
-            partials = [scaled[-1].flatten(1, 2), *(next(kept) for _ in scaled[2:])] if len(scaled) > 1 else []
-            grad_LRW = torch.stack([gradients[place] for side in batch.sides for place in side.results])
-            core_grads, bond_products = _gradients(grad_LRW.to(effective[0].dtype), scaled, partials)
-            for place, core_shape in enumerate(batch.core_shapes):
-                for side in batch.sides:
-                    grad_LOIm, target = core_grads[place][side.rows], targets.core(side, place, core_shape)
-                    bond = side.bonds[place]
-                    if bond is None:
-                        target.copy_(grad_LOIm)
-                    else:
-                        bond_LI = bonds[side.group][bond]
-                        torch.mul(grad_LOIm, bond_LI[:, None, :, None], out=target)
-                        torch.div(bond_products[place][side.rows], bond_LI, out=targets.bonds[side.group][bond])
-        results: list[torch.Tensor | None] = [None] * len(gradients)
-        for layers, packed_LP, bonds_LK, rows in zip(groups.values(), packed_grads, bond_grads, effective, strict=True):
-            # A dead entry passes no gradient to itself.
-            diagonals_LK = torch.where(rows != 0, bonds_LK, 0)
-            for layer, core_grad, bond_grad in zip(layers, packed_LP.unbind(), diagonals_LK.unbind(), strict=True):
-                results[layer], results[len(ctx.shapes) + layer] = core_grad, bond_grad
-        return None, None, *results
-
-
-def _rows(groups: dict[TTShape, list[int]], vectors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """The vectors of each group as the rows of a matrix."""
-    return [_stacked([vectors[layer] for layer in layers]) for layers in groups.values()]
-
-
-def merge_cores(
-    packed: Sequence[torch.Tensor],
-    diagonals: Sequence[torch.Tensor],
-    shapes: Sequence[TTShape],
-    threshold: float = THRESHOLD,
-) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Merge the cores of one or more layers into the two halves each; halves of one shape are merged in one batch.
-
-    Merging happens in the cores' own type; under autocast the halves come out in the autocast type.
+    A product of (m × k) by (k × n) takes ``overhead_s`` plus the larger of ``2mkn / flops_per_s``, stretched by
+    ``1 + thin/d`` for each of its three dimensions d, and its operands and result divided by ``bytes_per_s``. Each byte
+    kept for the backward pass costs another ``1 / bytes_per_s``.
 
     Args:
-        packed: per layer all cores in one vector, see :func:`comera.tensor_train.pack_cores`; all of one type, on one
-            device.
-        diagonals: per layer all rank-control entries in one vector, bond after bond.
-        shapes: modes and ranks of each layer.
-        threshold: diagonal entries up to this magnitude count as zero.
+        name: of the device.
+        flops_per_s: of large FP32 products.
+        bytes_per_s: of memory.
+        overhead_s: of one operation, launch and bookkeeping.
+        thin: the dimension at which a product reaches half of its arithmetic rate.
+    """
 
-    Returns:
-        Per layer ``(left_RN, right_RM)``; ``left_RN.T @ right_RM`` is the matrix (N, M).
+    name: str
+    flops_per_s: float
+    bytes_per_s: float
+    overhead_s: float
+    thin: float
+
+    def seconds(self, product: Product, element_bytes: int) -> float:
+        """Estimated time of one product."""
+        stretch = math.prod(1 + self.thin / max(size, 1) for size in (product.rows, product.inner, product.columns))
+        arithmetic = product.flops * stretch / self.flops_per_s
+        return self.overhead_s + max(arithmetic, product.numbers * element_bytes / self.bytes_per_s)
+
+
+#: Measured on the project's machines; only ratios of the entries matter for a choice.
+MACHINES = {
+    "cpu": Machine("two CPU cores", 1.2e11, 1.5e10, 12e-6, 4.0),
+    "cuda": Machine("H100, FP32", 5.0e13, 2.5e12, 6e-6, 32.0),
+}
+
+
+@dataclass(frozen=True)
+class Product:
+    """One matrix product: ``rows × inner`` by ``inner × columns``.
+
+    ``left`` and ``right`` name the operands, ``result`` what is formed.
+    """
+
+    left: str
+    right: str
+    result: str
+    rows: int
+    inner: int
+    columns: int
+
+    @property
+    def flops(self) -> int:
+        """Multiplications and additions."""
+        return 2 * self.rows * self.inner * self.columns
+
+    @property
+    def numbers(self) -> int:
+        """Entries read and written."""
+        return self.rows * self.inner + self.inner * self.columns + self.rows * self.columns
+
+    def gradients(self) -> tuple[Product, Product]:
+        """The products that carry the result's gradient to the two operands."""
+        d = "d" + self.result
+        return (
+            Product(d, f"{self.right}ᵀ", f"d{self.left}", self.rows, self.columns, self.inner),
+            Product(f"{self.left}ᵀ", d, f"d{self.right}", self.inner, self.rows, self.columns),
+        )
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A way to multiply ``tokens`` activations with a TT matrix, forward and backward.
+
+    ``str(plan)`` is its cost card.
+    """
+
+    name: str
+    shape: TTShape
+    tokens: int
+    segments: tuple[Segment, ...]
+    trees: tuple[Tree, ...]
+    products: tuple[Product, ...]
+
+    @property
+    def backward(self) -> tuple[Product, ...]:
+        """The products of the backward pass, in its order."""
+        return tuple(gradient for product in reversed(self.products) for gradient in product.gradients())
+
+    @property
+    def flops(self) -> int:
+        """Of the forward and the backward pass."""
+        return 3 * self.forward_flops
+
+    @property
+    def forward_flops(self) -> int:
+        return sum(product.flops for product in self.products)
+
+    @property
+    def saved(self) -> int:
+        """Entries kept for the backward pass, the cores themselves not counted: activations and merged cores."""
+        kept = {}
+        for product in self.products:
+            kept[product.left] = product.rows * product.inner
+            kept[product.right] = product.inner * product.columns
+        return sum(size for name, size in kept.items() if not name[1:].isdigit() or name[0] != "G")
+
+    @property
+    def largest(self) -> int:
+        """Entries of the largest intermediate result."""
+        return max(product.rows * product.columns for product in self.products)
+
+    def seconds(self, machine: Machine, element_bytes: int = 4) -> float:
+        """Estimated time of forward and backward pass."""
+        steps = sum(machine.seconds(product, element_bytes) for product in (*self.products, *self.backward))
+        return steps + self.saved * element_bytes / machine.bytes_per_s
+
+    def __str__(self) -> str:
+        return cost_card(self)
+
+
+def _joined(first: int, last: int) -> str:
+    """The name of a segment: ``G3``, or ``G1-3`` for merged cores."""
+    return f"G{first + 1}" if first == last else f"G{first + 1}-{last + 1}"
+
+
+def _rank_before(shape: TTShape, core: int) -> int:
+    return shape.core_shapes[core][0]
+
+
+def _rank_behind(shape: TTShape, core: int) -> int:
+    return shape.core_shapes[core][2]
+
+
+def _modes(shape: TTShape, first: int, last: int) -> int:
+    """The product of the modes of some cores, 1 where there are none."""
+    return math.prod(core[1] for core in shape.core_shapes[first : last + 1])
+
+
+@lru_cache(maxsize=4096)
+def _cheapest_merge(shape: TTShape, first: int, last: int) -> tuple[int, Tree]:
+    """FLOPs and order of the cheapest way to merge neighbouring cores, by dynamic programming over the cuts."""
+    if first == last:
+        return 0, first
+    options = []
+    for cut in range(first, last):
+        left_flops, left = _cheapest_merge(shape, first, cut)
+        right_flops, right = _cheapest_merge(shape, cut + 1, last)
+        flops = _merge(shape, first, cut, last).flops + left_flops + right_flops
+        options.append((flops, cut, (left, right)))
+    flops, _, tree = min(options, key=lambda option: option[:2])
+    return flops, tree
+
+
+def _merge(shape: TTShape, first: int, cut: int, last: int) -> Product:
+    """The product of cores ``first`` to ``cut``, merged, with those behind them up to ``last``."""
+    rows = _rank_before(shape, first) * _modes(shape, first, cut)
+    columns = _modes(shape, cut + 1, last) * _rank_behind(shape, last)
+    names = (_joined(first, cut), _joined(cut + 1, last), _joined(first, last))
+    return Product(*names, rows, _rank_behind(shape, cut), columns)
+
+
+def _span(tree: Tree) -> Segment:
+    """First and last core of a tree."""
+    if isinstance(tree, int):
+        return tree, tree
+    return _span(tree[0])[0], _span(tree[1])[1]
+
+
+def _merges(shape: TTShape, tree: Tree) -> list[Product]:
+    """The products that merge a segment, in order."""
+    if isinstance(tree, int):
+        return []
+    (first, cut), (_, last) = _span(tree[0]), _span(tree[1])
+    return [*_merges(shape, tree[0]), *_merges(shape, tree[1]), _merge(shape, first, cut, last)]
+
+
+def rows_of(shape: TTShape, tokens: int, segment: Segment) -> int:
+    """Rows of the activations when they meet a segment: tokens, in-modes still to come, out-modes already there."""
+    first, last = segment
+    return tokens * _modes(shape, last + 1, shape.half - 1) * _modes(shape, shape.half, first - 1)
+
+
+def _meeting(shape: TTShape, tokens: int, segment: Segment) -> tuple[int, int, int]:
+    """Rows, inner and columns of the product in which the activations meet a segment."""
+    first, last = segment
+    inner = _modes(shape, first, min(last, shape.half - 1)) * _rank_before(shape, first)
+    columns = _modes(shape, max(first, shape.half), last) * _rank_behind(shape, last)
+    return rows_of(shape, tokens, segment), inner, columns
+
+
+def _plan(name: str, shape: TTShape, tokens: int, segments: Sequence[Segment]) -> Plan:
+    trees = tuple(_cheapest_merge(shape, *segment)[1] for segment in segments)
+    products = [product for tree in trees for product in _merges(shape, tree)]
+    activation = "x"
+    for number, segment in enumerate(segments, start=1):
+        result = "y" if number == len(segments) else f"z{number}"
+        products.append(Product(activation, _joined(*segment), result, *_meeting(shape, tokens, segment)))
+        activation = result
+    return Plan(name, shape, tokens, tuple(segments), trees, tuple(products))
+
+
+@lru_cache(maxsize=4096)
+def candidates(shape: TTShape, tokens: int) -> tuple[Plan, ...]:
+    """The named plans for a TT matrix and a number of tokens; of those that are alike, the first.
 
     Example:
-        >>> shape = TTShape(4, 6, (2, 2), (2, 3), 2)
-        >>> [(left, right)] = merge_cores([torch.ones(shape.parameter_count)], [torch.ones(6)], [shape])
-        >>> left.shape, right.shape
-        (torch.Size([2, 4]), torch.Size([2, 6]))
+        >>> shape = TTShape(768, 768, (12, 8, 8), (8, 8, 12), 30)
+        >>> [plan.name for plan in candidates(shape, 128)]
+        ['halves', 'cores', 'dense', 'halves in', 'halves out']
     """
-    device = packed[0].device.type
-    cast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
-    if cast is None:
-        halves = _MergeCores.apply(tuple(shapes), threshold, *packed, *diagonals)
-    else:
-        with torch.autocast(device, enabled=False):
-            halves = [half.to(cast) for half in _MergeCores.apply(tuple(shapes), threshold, *packed, *diagonals)]
-    return list(zip(halves[: len(packed)], halves[len(packed) :], strict=True))
+    half, cores = shape.half, range(2 * shape.half)
+    left, right = (0, half - 1), (half, 2 * half - 1)
+    singles = [(core, core) for core in cores]
+    named = {
+        "halves": [left, right],
+        "cores": singles,
+        "dense": [(0, 2 * half - 1)],
+        "halves in": [left, *singles[half:]],
+        "halves out": [*singles[:half], right],
+    }
+    plans = [_plan(name, shape, tokens, segments) for name, segments in named.items()]
+    return tuple({plan.segments: plan for plan in reversed(plans)}.values())[::-1]
 
 
-def two_half_linear(
-    x: torch.Tensor, left_RN: torch.Tensor, right_RM: torch.Tensor, bias: torch.Tensor | None
-) -> torch.Tensor:
-    """Apply a merged TT matrix to the last dimension of ``x``: (…, N) to (…, M).
+def plan_contraction(shape: TTShape, tokens: int, machine: Machine | str = "cpu", element_bytes: int = 4) -> Plan:
+    """The plan of least estimated time for forward and all gradients together.
 
-    Plain torch operations: what autograd saves (x, z and the two halves) is what backward needs, and the bias is added
-    inside the last product.
+    Args:
+        shape: modes and ranks.
+        tokens: B, the product of all leading dimensions of the activations.
+        machine: a :class:`Machine`, or the name of a known one.
+        element_bytes: of one number: 4 for float32, 2 for bfloat16.
+
+    Raises:
+        ValueError: no tokens to plan for, or an unknown machine.
+
+    Example:
+        >>> shape = TTShape(768, 768, (12, 8, 8), (8, 8, 12), 30)
+        >>> plan_contraction(shape, tokens=4096).name
+        'halves'
     """
-    x_BN = x.reshape(-1, left_RN.shape[1])
-    z_RB = torch.mm(left_RN, x_BN.t())
-    y_BM = F.linear(z_RB.t(), right_RM.t()) if bias is None else torch.addmm(bias, z_RB.t(), right_RM)
-    return y_BM.view(*x.shape[:-1], right_RM.shape[1])
+    if tokens < 1:
+        raise ValueError(f"tokens is {tokens}; it must be at least 1.")
+    if isinstance(machine, str):
+        if machine not in MACHINES:
+            raise ValueError(f"machine is {machine!r}; known: {', '.join(MACHINES)}.")
+        machine = MACHINES[machine]
+    return _chosen(shape, tokens, machine, element_bytes)
+
+
+@lru_cache(maxsize=4096)
+def _chosen(shape: TTShape, tokens: int, machine: Machine, element_bytes: int) -> Plan:
+    return min(candidates(shape, tokens), key=lambda plan: plan.seconds(machine, element_bytes))
+
+
+def _lines(products: Iterable[Product], element_bytes: int) -> list[str]:
+    return [
+        f"  {product.left + ' · ' + product.right:<18} = {product.result:<8} "
+        f"{f'({product.rows} x {product.inner}) ({product.inner} x {product.columns})':<34} "
+        f"{product.flops:>15,} {product.numbers * element_bytes / 2**20:>10.3f}"
+        for product in products
+    ]
+
+
+def cost_card(plan: Plan, element_bytes: int = 4) -> str:
+    """A plan step by step, and its total beside that of the dense matrix and of the plain left-to-right order.
+
+    Example:
+        >>> shape = TTShape(768, 768, (12, 8, 8), (8, 8, 12), 30)
+        >>> print(str(plan_contraction(shape, tokens=4096)).splitlines()[0])
+        plan 'halves' for 4,096 tokens, 768 → 768, modes 12·8·8 → 8·8·12, ranks 12, 30, 30, 30, 12
+    """
+    shape = plan.shape
+    modes = " → ".join("·".join(map(str, side)) for side in (shape.in_modes, shape.out_modes))
+    dense = 6 * plan.tokens * shape.in_features * shape.out_features
+    naive = next(other for other in candidates(shape, plan.tokens) if len(other.segments) == 2 * shape.half)
+    head = f"  {'product':<18}   {'':<8} {'shapes':<34} {'FLOPs':>15} {'MiB moved':>10}"
+    return "\n".join(
+        [
+            f"plan {plan.name!r} for {plan.tokens:,} tokens, {shape.in_features} → {shape.out_features}, "
+            f"modes {modes}, ranks {', '.join(map(str, shape.ranks))}",
+            "forward",
+            head,
+            *_lines(plan.products, element_bytes),
+            "backward",
+            *_lines(plan.backward, element_bytes),
+            f"total {plan.flops:,} FLOPs: {plan.flops / dense:.3g} of a dense layer's {dense:,}, "
+            f"{plan.flops / naive.flops:.3g} of the left-to-right order's {naive.flops:,}",
+            f"kept for backward {plan.saved * element_bytes / 2**20:.3f} MiB, largest intermediate "
+            f"{plan.largest * element_bytes / 2**20:.3f} MiB",
+        ]
+    )

@@ -15,8 +15,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from comera.contraction import merge_cores, two_half_linear
 from comera.lookup import VARIANTS, Variant, ttm_rows
+from comera.merging import merge_cores, two_half_linear
 from comera.rank_control import THRESHOLD, active_ranks, effective_diagonals
 from comera.tensor_train import (
     TTMShape,
@@ -235,7 +235,7 @@ class TTMEmbedding(TensorTrainLayer):
         column_modes: as many modes, multiplying to D.
         ranks: one rank per inner bond, or one integer, a cap that is clipped to each bond's limit.
         padding_idx: this index yields zeros and gets no gradient.
-        lookup: ``"optimized"`` or ``"plain"``, see :mod:`comera.lookup`.
+        lookup: ``"optimized"``, ``"plain"``, ``"unique"`` or ``"order"``, see :mod:`comera.lookup`.
         device, dtype: of the parameters.
 
     Shape:

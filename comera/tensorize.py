@@ -11,9 +11,9 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
-from comera.contraction import can_be_viewed_as_rows, merge_cores
 from comera.layers import TiedTTMLinear, TTLinear, TTMEmbedding
 from comera.lookup import Variant
+from comera.merging import can_be_viewed_as_rows, merge_cores
 from comera.modes import balanced_modes, padded_modes
 
 

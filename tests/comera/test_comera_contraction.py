@@ -1,9 +1,10 @@
-"""The TT product equals the dense one, and so does every gradient."""
+"""Every plan gives the dense product and its gradients, and costs what an independent count says."""
 
 from __future__ import annotations
 
 import math
 
+import opt_einsum
 import pytest
 import torch
 from drawn_chains import (
@@ -18,235 +19,101 @@ from drawn_chains import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from comera import TTLinear
-from comera.contraction import merge_cores, two_half_linear
-from comera.rank_control import THRESHOLD
-from comera.tensor_train import TTShape, contract_chain, unpack_cores
+from comera.contraction import MACHINES, Machine, candidates, plan_contraction
+from comera.planned import tt_linear
+from comera.tensor_train import TTShape
+
+ATTENTION = TTShape(768, 768, (12, 8, 8), (8, 8, 12), 30)
 
 
-def draw_case(shape, leading, seed, bias):
-    packed, diagonals = draw_parameters(shape, seed)
-    x = torch.randn(*leading, shape.in_features, dtype=torch.float64)
-    offset = torch.randn(shape.out_features, dtype=torch.float64) if bias else None
+@given(tt_shapes(), LEADING_SHAPES, SEEDS, st.booleans())
+def test_every_plan_gives_the_dense_product_and_its_gradients(shape, leading, seed, has_bias):
+    packed, diagonals = (values.requires_grad_() for values in draw_parameters(shape, seed))
+    x = torch.randn(*leading, shape.in_features, dtype=torch.float64).requires_grad_()
+    bias = torch.randn(shape.out_features, dtype=torch.float64).requires_grad_() if has_bias else None
+    inputs = [tensor for tensor in (x, packed, diagonals, bias) if tensor is not None]
     upstream = torch.randn(*leading, shape.out_features, dtype=torch.float64)
-    inputs = [tensor.requires_grad_() for tensor in (x, packed, diagonals, offset) if tensor is not None]
-    return inputs, upstream
+    wanted = x @ dense_tt(packed, diagonals, shape)
+    wanted = wanted if bias is None else wanted + bias
+    wanted_gradients = gradients(wanted, upstream, inputs)
+    for plan in candidates(shape, 5):
+        found = tt_linear(x, packed, diagonals, plan, bias)
+        assert_all_close([found, *gradients(found, upstream, inputs)], [wanted, *wanted_gradients])
 
 
-def product(shape, x, packed, diagonals, bias=None):
-    [halves] = merge_cores([packed], [diagonals], [shape])
-    return two_half_linear(x, *halves, bias)
+def einsum_path(plan):
+    """A plan as an einsum over its operands and the pairs that are contracted, for an independent count of FLOPs."""
+    shape, cores = plan.shape, 2 * plan.shape.half
+    letters = iter(opt_einsum.get_symbol(i) for i in range(1000))
+    batch = next(letters)
+    modes = [next(letters) for _ in range(cores)]
+    bonds = ["", *(next(letters) for _ in range(cores - 1)), ""]
+    terms = [batch + "".join(modes[: shape.half])]
+    terms += [bonds[i] + modes[i] + bonds[i + 1] for i in range(cores)]
+    sizes = [(plan.tokens, *shape.in_modes)]
+    sizes += [tuple(size for size, letter in zip(core, (bonds[i], "m", bonds[i + 1]), strict=True) if letter)
+              for i, core in enumerate(shape.core_shapes)]  # fmt: skip
+    names = ["x", *(f"G{i + 1}" for i in range(cores))]
+    path = []
+    for product in plan.products:
+        pair = tuple(sorted(names.index(name) for name in (product.left, product.right)))
+        path.append(pair)
+        for place in reversed(pair):
+            del names[place]
+        names.append(product.result)
+    return ",".join(terms) + "->" + batch + "".join(modes[shape.half :]), sizes, path
 
 
-def dense_product(shape, x, packed, diagonals, bias=None):
-    y = x @ dense_tt(packed, diagonals, shape)
-    return y if bias is None else y + bias
+@given(tt_shapes(halves=(2, 3, 4)).filter(lambda shape: all(shape.ranks)), st.integers(1, 40))
+def test_flops_are_those_that_opt_einsum_counts(shape, tokens):
+    for plan in candidates(shape, tokens):
+        equation, sizes, path = einsum_path(plan)
+        _, info = opt_einsum.contract_path(equation, *sizes, shapes=True, optimize=path)
+        # opt_einsum counts one operation per entry where nothing is summed over, a plan always counts two.
+        counted = 0
+        for (_, removed, _, _, _), product in zip(info.contraction_list, plan.products, strict=True):
+            counted += product.flops if removed else product.flops // 2
+        assert counted == info.opt_cost
 
 
-@given(tt_shapes(), SEEDS)
-def test_the_oracle_itself_is_the_product_of_core_slices(shape, seed):
-    packed, _ = draw_parameters(shape, seed)
-    cores = unpack_cores(packed, shape)
-    full = contract_chain(cores)
-    source = torch.Generator().manual_seed(seed)
-    for _ in range(4):
-        digits = [int(torch.randint(0, core.shape[1], (), generator=source)) for core in cores]
-        entry = torch.ones(1, 1, dtype=torch.float64)
-        for core, digit in zip(cores, digits, strict=True):
-            entry = entry @ core[:, digit]
-        assert_all_close([full[tuple(digits)]], [entry.reshape(())])
-
-
-@given(tt_shapes(), LEADING_SHAPES, SEEDS, st.booleans())
-def test_product_and_every_gradient_equal_the_dense_ones(shape, leading, seed, bias):
-    inputs, upstream = draw_case(shape, leading, seed, bias)
-    y, wanted = product(shape, *inputs), dense_product(shape, *inputs)
-    assert_all_close([y], [wanted])
-    assert_all_close(gradients(y, upstream, inputs), gradients(wanted, upstream, inputs))
-
-
-@given(tt_shapes(), LEADING_SHAPES, SEEDS, st.booleans())
-def test_the_layer_is_its_dense_matrix(shape, leading, seed, bias):
-    modes = (shape.in_modes, shape.out_modes)
-    layer = TTLinear(shape.in_features, shape.out_features, *modes, shape.ranks, bias, dtype=torch.float64)
-    inputs, upstream = draw_case(shape, leading, seed, bias)
-    with torch.no_grad():
-        for parameter, value in zip(layer.parameters(), inputs[1:], strict=True):
-            parameter.copy_(value)
-    x, parameters = inputs[0], [inputs[0], *layer.parameters()]
-    y, wanted = layer(x), x @ layer.to_dense().T
-    wanted = wanted if layer.bias is None else wanted + layer.bias
-    assert layer.to_dense().shape == (shape.out_features, shape.in_features)
-    assert_all_close([y, layer.to_dense()], [wanted, dense_tt(*inputs[1:3], shape).T])
-    assert_all_close(gradients(y, upstream, parameters), gradients(wanted, upstream, parameters))
+def test_the_halves_by_hand():
+    plan = next(plan for plan in candidates(ATTENTION, 128) if plan.name == "halves")
+    merging = 2 * 2 * (12 * 12 * 8 * 30 + 96 * 30 * 8 * 30)
+    assert plan.forward_flops == merging + 2 * 128 * 30 * (768 + 768)
+    assert plan.flops == 3 * plan.forward_flops
+    # x, z and the two halves with their partial products.
+    assert plan.saved == 128 * 768 + 128 * 30 + 2 * (768 * 30 + 96 * 30)
+    assert plan.largest == 128 * 768
+    assert [product.result for product in plan.backward[:4]] == ["dz1", "dG4-6", "dx", "dG1-3"]
 
 
 @pytest.mark.parametrize(
-    ("in_modes", "out_modes", "ranks"),
-    [
-        ((3,), (4,), (2,)),
-        ((2, 3), (2, 1), (2, 2, 1)),
-        ((2, 1, 2), (2, 2, 1), (2, 2, 3, 2, 1)),
-        ((1, 2, 1, 2), (2, 1, 2, 1), (1, 2, 2, 2, 2, 2, 1)),
-        ((2, 2), (2, 2), (2, 0, 2)),
-    ],
+    ("tokens", "ranks", "name"),
+    [(1, 30, "cores"), (4096, 30, "halves"), (65536, 30, "halves"), (65536, 600, "dense")],
 )
-def test_gradcheck(in_modes, out_modes, ranks):
-    shape = TTShape(math.prod(in_modes), math.prod(out_modes), in_modes, out_modes, ranks)
-    x = torch.randn(2, shape.in_features, dtype=torch.float64, requires_grad=True)
-    packed = torch.randn(shape.parameter_count, dtype=torch.float64, requires_grad=True)
-    diagonals = torch.empty(sum(ranks), dtype=torch.float64).uniform_(0.5, 1.5).requires_grad_()
-    bias = torch.randn(shape.out_features, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(lambda *inputs: product(shape, *inputs), (x, packed, diagonals, bias))
+@pytest.mark.parametrize("machine", MACHINES)
+def test_choices_that_arithmetic_forces(tokens, ranks, name, machine):
+    wide = TTShape(768, 768, (24, 32), (32, 24), ranks)
+    assert plan_contraction(wide, tokens, machine).name == name
 
 
-@pytest.mark.parametrize("entry", [0.0, 1e-5, -1e-5, THRESHOLD, -THRESHOLD])
-def test_a_dead_entry_counts_as_zero_and_gets_no_gradient(entry):
-    shape = TTShape(4, 6, (2, 2), (3, 2), (2, 3, 2))
-    packed = torch.randn(shape.parameter_count, dtype=torch.float64)
-    x = torch.randn(5, 4, dtype=torch.float64)
-    found = []
-    for value in (entry, 0.0):
-        diagonals = torch.ones(7, dtype=torch.float64)
-        diagonals[[1, 3]] = value
-        diagonals.requires_grad_()
-        y = product(shape, x, packed, diagonals)
-        (gradient,) = gradients(y, torch.ones_like(y), [diagonals])
-        found.append((y, gradient))
-    assert torch.equal(found[0][0], found[1][0])
-    assert torch.equal(found[0][1], found[1][1])
-    assert found[0][1][[1, 3]].tolist() == [0.0, 0.0]
-    assert bool(found[0][1][[0, 2, 4, 5, 6]].ne(0).all())
+@given(tt_shapes().filter(lambda shape: all(shape.ranks)), st.integers(1, 2000))
+def test_the_plan_is_the_cheapest_candidate(shape, tokens):
+    machine = Machine("one FLOP a second", 1.0, math.inf, 0.0, 0.0)
+    chosen = plan_contraction(shape, tokens, machine)
+    assert chosen.flops == min(plan.flops for plan in candidates(shape, tokens))
 
 
-def test_an_entry_just_above_the_threshold_is_alive():
-    shape = TTShape(2, 2, (2,), (2,), 1)
-    for entry in (1.0001 * THRESHOLD, -1.0001 * THRESHOLD):
-        diagonals = torch.tensor([entry], dtype=torch.float64, requires_grad=True)
-        y = product(shape, torch.ones(2, dtype=torch.float64), torch.ones(4, dtype=torch.float64), diagonals)
-        assert_all_close([y], [torch.full((2,), 2 * entry, dtype=torch.float64)])
-        assert_all_close(gradients(y, torch.ones_like(y), [diagonals]), [torch.tensor([4.0]).double()])
+def test_the_card_tells_every_step_and_the_totals():
+    card = str(plan_contraction(ATTENTION, 128))
+    assert "modes 12·8·8 → 8·8·12, ranks 12, 30, 30, 30, 12" in card
+    assert card.count(" = ") == 3 * 6
+    assert "44,098,560 FLOPs: 0.0974 of a dense layer's 452,984,832" in card
+    assert "of the left-to-right order's 60,604,416" in card
 
 
-@given(tt_shapes(), st.integers(2, 4), SEEDS)
-def test_layers_merged_together_equal_layers_merged_alone(shape, layers, seed):
-    drawn = [draw_parameters(shape, seed + i) for i in range(layers)]
-    packed = [one.requires_grad_() for one, _ in drawn]
-    diagonals = [one.requires_grad_() for _, one in drawn]
-    together = merge_cores(packed, diagonals, [shape] * len(packed))
-    alone = [merge_cores([one], [other], [shape])[0] for one, other in zip(packed, diagonals, strict=True)]
-    for pair, wanted in zip(together, alone, strict=True):
-        assert_all_close(pair, wanted)
-    # The first layer's halves take no part: its gradients are zero, not missing.
-    used, oracle = ([half for pair in halves[1:] for half in pair] for halves in (together, alone))
-    upstream = [torch.randn_like(half) for half in used]
-    found = torch.autograd.grad(used, [*packed, *diagonals], upstream, materialize_grads=True)
-    wanted = torch.autograd.grad(oracle, [*packed, *diagonals], upstream, materialize_grads=True)
-    assert_all_close(found, wanted)
-    assert not bool(found[0].any())
-
-
-@pytest.mark.parametrize("shape", [TTShape(4, 6, (2, 2), (3, 2), 3), TTShape(3, 4, (3,), (4,), 1)], ids=["4", "2"])
-def test_differentiating_twice_is_refused(shape):
-    inputs, upstream = draw_case(shape, (5,), 0, False)
-    y = product(shape, *inputs)
-    (gradient,) = torch.autograd.grad(y, inputs[1], upstream, create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
-        gradient.sum().backward()
-
-
-@pytest.mark.parametrize("frozen", [(0,), (1,), (2,), (3,), (1, 2), (0, 1, 2), (0, 3), (1, 2, 3)])
-def test_frozen_inputs_get_no_gradient_and_change_no_other(frozen):
-    shape = TTShape(4, 6, (2, 2), (3, 2), 3)
-    inputs, upstream = draw_case(shape, (5,), 0, True)
-    wanted = gradients(dense_product(shape, *inputs), upstream, inputs)
-    leaves = [leaf.detach().requires_grad_(i not in frozen) for i, leaf in enumerate(inputs)]
-    product(shape, *leaves).backward(upstream)
-    for i, (leaf, gradient) in enumerate(zip(leaves, wanted, strict=True)):
-        if i in frozen:
-            assert leaf.grad is None
-        else:
-            assert_all_close([leaf.grad], [gradient])
-
-
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 5e-2)])
-def test_smaller_types_follow_the_float64_result(dtype, tolerance):
-    shape = TTShape(48, 60, (4, 3, 4), (5, 3, 4), 8)
-    exact = TTLinear(48, 60, shape.in_modes, shape.out_modes, 8, dtype=torch.float64)
-    rounded = TTLinear(48, 60, shape.in_modes, shape.out_modes, 8, dtype=dtype)
-    rounded.load_state_dict(exact.state_dict())
-    x = torch.randn(2, 33, 48, dtype=dtype)
-    upstream = torch.randn(2, 33, 60, dtype=dtype)
-    y, wanted = rounded(x), exact(x.double())
-    y.backward(upstream)
-    wanted.backward(upstream.double())
-    pairs = [
-        (y.detach(), wanted.detach()),
-        *((p.grad, q.grad) for p, q in zip(rounded.parameters(), exact.parameters(), strict=True)),
-    ]
-    for found, oracle in pairs:
-        assert found.dtype == dtype
-        assert float((found.double() - oracle).norm() / oracle.norm()) < tolerance
-
-
-@pytest.mark.parametrize("backward_inside", [False, True])
-def test_autocast_computes_in_bfloat16_and_keeps_float32_gradients(backward_inside):
-    layer = TTLinear(48, 60, (4, 3, 4), (5, 3, 4), 8)
-    x = torch.randn(33, 48)
-    upstream = torch.randn(33, 60)
-    layer(x).backward(upstream)
-    wanted = [parameter.grad.clone() for parameter in layer.parameters()]
-    layer.zero_grad()
-    with torch.autocast("cpu", torch.bfloat16):
-        y = layer(x)
-        if backward_inside:
-            y.backward(upstream.bfloat16())
-    if not backward_inside:
-        y.backward(upstream.bfloat16())
-    assert y.dtype == torch.bfloat16
-    for parameter, oracle in zip(layer.parameters(), wanted, strict=True):
-        assert parameter.grad.dtype == torch.float32
-        assert float((parameter.grad - oracle).norm() / oracle.norm()) < 5e-2
-
-
-def saved_tensors(layer: TTLinear, x: torch.Tensor) -> dict[int, int]:
-    """Entries kept for backward, by the address of their storage."""
-    kept: dict[int, int] = {}
-    alive = []  # what was freed could lend its address to another
-
-    def keep(tensor):
-        alive.append(tensor)
-        storage = tensor.untyped_storage()
-        kept[storage.data_ptr()] = storage.nbytes() // tensor.element_size()
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        alive.append(layer(x))
-    kept.pop(0, None)  # empty tensors
-    return kept
-
-
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("half", [1, 2, 3, 4])
-def test_backward_keeps_x_z_the_halves_and_small_partial_products_alone(half, bias):
-    in_modes, out_modes = {1: ((16,), (81,)), 2: ((4, 4), (9, 9)), 3: ((4, 2, 2), (3, 3, 9)), 4: ((2,) * 4, (3,) * 4)}[
-        half
-    ]
-    tokens, middle = 50, 3
-    layer = TTLinear(16, 81, in_modes, out_modes, 3, bias)
-    x = torch.randn(tokens, 16, requires_grad=True)
-    # Partial products of a side, first core and merged half left out: modes so far × rank.
-    left = sum(math.prod(in_modes[:k]) * 3 for k in range(2, half))
-    right = sum(math.prod(out_modes[-k:]) * 3 for k in range(2, half))
-    # The scaled cores, which with one mode per side are the halves themselves.
-    chain = layer.diagonals.numel() + (layer.packed_cores.numel() if half > 1 else 0)
-    wanted = tokens * 16 + tokens * middle + middle * (16 + 81) + left + right + chain
-    kept = saved_tensors(layer, x)
-    assert sum(kept.values()) == wanted
-    assert max(kept.values()) < tokens * 81  # nothing of y's size
-
-
-def test_wrong_last_dimension_is_refused():
-    layer = TTLinear(4, 6, (2, 2), (2, 3), 2)
-    with pytest.raises(ValueError, match=r"input has 5 features in its last dimension; expected 4\."):
-        layer(torch.zeros(3, 5))
+def test_what_is_refused():
+    with pytest.raises(ValueError, match=r"^tokens is 0; it must be at least 1\.$"):
+        plan_contraction(ATTENTION, 0)
+    with pytest.raises(ValueError, match=r"^machine is 'tpu'; known: cpu, cuda\.$"):
+        plan_contraction(ATTENTION, 1, "tpu")

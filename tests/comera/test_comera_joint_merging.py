@@ -11,8 +11,8 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from comera import TT, TTLinear, tensorize
-from comera.contraction import merge_cores
 from comera.layers import TensorTrainLayer
+from comera.merging import merge_cores
 
 
 class Net(nn.Module):

@@ -207,7 +207,7 @@ def test_a_root_that_is_itself_a_layer_is_returned_replaced(pattern):
         ({"0": TTM(column_modes=(4, 3))}, "scratch", "row_modes and column_modes go together: give both or neither"),
         ({"2.0": TT(in_modes=(4, 4), out_modes=(3, 6))}, "weights", r"not to 12; modes that fit: \(4, 3\)"),
         ({"1.*": TT(2), "2.0": TT((9, 9, 9), order=2)}, "weights", "the rank of bond 1 is 9; this bond allows 0 to 4"),
-        ({"0": TTM(lookup="fast")}, "scratch", "lookup is 'fast'; allowed: optimized, plain"),
+        ({"0": TTM(lookup="fast")}, "scratch", "lookup is 'fast'; allowed: optimized, plain, unique, order"),
     ],
 )
 def test_what_does_not_fit_is_refused_and_leaves_the_model_as_it_was(plan, start, sentence):

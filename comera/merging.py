@@ -1,0 +1,279 @@
+"""The product of activations with a TT matrix, forward and backward.
+
+Shape suffixes: ``L`` layers or halves merged together, ``B`` tokens in the flattened batch, ``N`` in-features, ``M``
+out-features, ``R`` middle rank, ``O``/``I`` ranks toward the end and toward the middle of a chain.
+
+The chain ``G1 D1 G2 … G[2d]`` is cut at its middle bond (METHOD.md, Computation; paper, section 4). The left cores
+merge into ``left_RN``, the right ones into ``right_RM``, and the activations meet two thin matrices,
+
+    z_RB = left_RN · xᵀ        y_BM = zᵀ · right_RM + bias
+
+at a leading cost of 2·B·R·(N + M) instead of 2·B·N·M. Three things make this as fast as its arithmetic promises:
+
+* Rank comes first in both halves and in ``z_RB``. A product whose result has rows of length R (about 30) leaves vector
+  units idle; the same product with rows of length B or N does not. The gradients inherit the layout.
+* The left half is the mirror image of the right one (:mod:`comera.tensor_train`), so both are merged by the same
+  products, from the end of the chain to its middle.
+* Merging costs little arithmetic but many small operations. All halves of one shape, left or right, of whichever
+  layer, are merged by one batched chain, with an autograd function of its own that keeps no more than the small
+  partial products.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.nn import functional as F
+
+from comera.rank_control import THRESHOLD, effective_diagonals
+from comera.tensor_train import TTShape, packed_axes
+
+
+def _stacked(vectors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Vectors of one length as the rows of a matrix; a view where they already lie behind one another in memory."""
+    first, size = vectors[0], vectors[0].numel()
+    if len(vectors) == 1:
+        return first.unsqueeze(0)
+    if can_be_viewed_as_rows(vectors):
+        return first.as_strided((len(vectors), size), (size, 1))
+    return torch.stack(list(vectors))
+
+
+def can_be_viewed_as_rows(vectors: Sequence[torch.Tensor]) -> bool:
+    """Whether vectors of one length lie behind one another in one storage, as :class:`JointMerging` lays them."""
+    if isinstance(vectors[0], FakeTensor) or torch.compiler.is_compiling():
+        return False
+    first, stride = vectors[0], vectors[0].numel() * vectors[0].element_size()
+    start = first.data_ptr()
+    reach = first.untyped_storage().nbytes() - first.storage_offset() * first.element_size()
+    addresses = [vector.data_ptr() for vector in vectors]
+    return reach >= len(vectors) * stride and addresses == list(
+        range(start, start + len(vectors) * stride, stride or 1)
+    )
+
+
+@dataclass(frozen=True)
+class _Side:
+    """The left or the right halves of the layers of one shape; tuples run from the middle of the chain to its end."""
+
+    group: int
+    cores: tuple[int, ...]
+    #: The bond on the inner side of each core, whose diagonal scales it. The middle bond scales the right half.
+    bonds: tuple[int | None, ...]
+    #: Places of the halves among the results, and their rows in the batch.
+    results: tuple[int, ...]
+    rows: slice
+
+
+@dataclass(frozen=True)
+class _HalfBatch:
+    """Halves of one shape, merged together: per core (O, I, mode), from the middle to the end."""
+
+    core_shapes: tuple[tuple[int, ...], ...]
+    sides: tuple[_Side, ...]
+
+
+@lru_cache(maxsize=256)
+def _plan(shapes: tuple[TTShape, ...]) -> tuple[dict[TTShape, list[int]], list[_HalfBatch]]:
+    """Which layers share a shape (places in ``shapes``), and which halves of layers do."""
+    groups: dict[TTShape, list[int]] = {}
+    for layer, shape in enumerate(shapes):
+        groups.setdefault(shape, []).append(layer)
+    batches: dict[tuple[tuple[int, ...], ...], list[_Side]] = {}
+    for number, (shape, layers) in enumerate(groups.items()):
+        left, right = tuple(reversed(range(shape.half))), tuple(range(shape.half, 2 * shape.half))
+        left_bonds, right_bonds = (None, *left[1:]), tuple(core - 1 for core in right)
+        for cores, bonds, offset in ((left, left_bonds, 0), (right, right_bonds, len(shapes))):
+            axes = packed_axes(shape, cores[0])
+            sides = batches.setdefault(tuple(tuple(shape.core_shapes[i][axis] for axis in axes) for i in cores), [])
+            start = sides[-1].rows.stop if sides else 0
+            rows = slice(start, start + len(layers))
+            sides.append(_Side(number, cores, bonds, tuple(offset + layer for layer in layers), rows))
+    return groups, [_HalfBatch(core_shapes, tuple(sides)) for core_shapes, sides in batches.items()]
+
+
+class _Chains:
+    """Packed cores and diagonals, or their gradients: a matrix for each shape, one row per layer."""
+
+    def __init__(
+        self, shapes: Iterable[TTShape], packed: Sequence[torch.Tensor], diagonals: Sequence[torch.Tensor]
+    ) -> None:
+        self.cores, self.bonds = [], []
+        for shape, packed_LP, diagonals_LK in zip(shapes, packed, diagonals, strict=True):
+            self.cores.append(packed_LP.split(shape.core_sizes, dim=1))
+            self.bonds.append(diagonals_LK.split(shape.ranks, dim=1))
+
+    def core(self, side: _Side, place: int, core_shape: Sequence[int]) -> torch.Tensor:
+        """One core of every half of a side: (L, O, I, mode)."""
+        return self.cores[side.group][side.cores[place]].view(len(side.results), *core_shape)
+
+    def bond(self, side: _Side, place: int) -> torch.Tensor | None:
+        """The diagonals that scale it, (L, I), if any do."""
+        bond = side.bonds[place]
+        return None if bond is None else self.bonds[side.group][bond]
+
+    def scaled_cores(self, batch: _HalfBatch) -> list[torch.Tensor]:
+        """The cores of a batch of halves, (L, O, I, mode) each, scaled by their diagonals."""
+        scaled = []
+        for place, core_shape in enumerate(batch.core_shapes):
+            scaled_LOIm = self.cores[0][0].new_empty(batch.sides[-1].rows.stop, *core_shape)
+            for side in batch.sides:
+                core_LOIm, bond_LI = self.core(side, place, core_shape), self.bond(side, place)
+                if bond_LI is None:
+                    scaled_LOIm[side.rows].copy_(core_LOIm)
+                else:
+                    torch.mul(core_LOIm, bond_LI[:, None, :, None], out=scaled_LOIm[side.rows])
+            scaled.append(scaled_LOIm)
+        return scaled
+
+
+def _merge(scaled: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Partial products from the end to the middle, each (L, I, modes so far); the last one is the merged half."""
+    partials = [scaled[-1].flatten(1, 2)]
+    for core_LOIm in reversed(scaled[:-1]):
+        count, _, rank, mode = core_LOIm.shape
+        product = torch.bmm(core_LOIm.flatten(2).transpose(1, 2), partials[-1])
+        partials.append(product.view(count, rank, mode * partials[-1].shape[2]))
+    return partials
+
+
+def _gradients(
+    grad_LRW: torch.Tensor, scaled: Sequence[torch.Tensor], partials: Sequence[torch.Tensor]
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Gradients of the scaled cores, and those of the diagonals times the diagonals (L, I), from the middle to the end.
+
+    Multiplied by its diagonal, the gradient of a diagonal is the sum of gradient times value over what it scales: the
+    core in the middle, the (smaller) partial product further out.
+    """
+    core_grads, bond_products = [], []
+    grad = grad_LRW
+    for core_LOIm, partial in zip(scaled[:-1], reversed(partials), strict=True):
+        count, _, rank, mode = core_LOIm.shape
+        grad = grad.view(count, rank * mode, partial.shape[2])
+        core_grads.append(torch.bmm(partial, grad.transpose(1, 2)).view(core_LOIm.shape))
+        grad = torch.bmm(core_LOIm.flatten(2), grad)
+        bond_products.append((grad * partial).sum(2))
+    core_grads.append(grad.view(scaled[-1].shape))
+    return core_grads, [(core_grads[0] * scaled[0]).sum((1, 3)), *bond_products]
+
+
+class _MergeCores(torch.autograd.Function):
+    """Merge the cores of L layers into their left and right halves.
+
+    Inputs after the settings: L packed core vectors, then L diagonal vectors. Outputs: L times ``left_RN``, then L
+    times ``right_RM``. Saved for backward: the scaled cores and the partial products short of the halves.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, shapes: tuple[TTShape, ...], threshold: float, *parameters: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        packed, diagonals = parameters[: len(shapes)], parameters[len(shapes) :]
+        groups, batches = _plan(shapes)
+        effective = [effective_diagonals(rows, threshold) for rows in _rows(groups, diagonals)]
+        chains = _Chains(groups, _rows(groups, packed), effective)
+        results, kept = list(parameters), []
+        for batch in batches:
+            scaled = chains.scaled_cores(batch)
+            partials = _merge(scaled)
+            kept += [*scaled, *partials[1:-1]]  # the first partial product is the end core
+            places = [place for side in batch.sides for place in side.results]
+            for place, half_RW in zip(places, partials[-1].unbind(), strict=True):
+                results[place] = half_RW
+        ctx.shapes = shapes
+        ctx.save_for_backward(*effective, *kept)
+        return tuple(results)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        groups, batches = _plan(ctx.shapes)
+        effective, kept = ctx.saved_tensors[: len(groups)], iter(ctx.saved_tensors[len(groups) :])
+        bonds = [rows.split(shape.ranks, dim=1) for shape, rows in zip(groups, effective, strict=True)]
+        packed_grads = [
+            rows.new_empty(len(rows), shape.parameter_count) for shape, rows in zip(groups, effective, strict=True)
+        ]
+        bond_grads = [rows.new_empty(rows.shape) for rows in effective]
+        targets = _Chains(groups, packed_grads, bond_grads)
+        for batch in batches:
+            scaled = [next(kept) for _ in batch.core_shapes]
+            partials = [scaled[-1].flatten(1, 2), *(next(kept) for _ in scaled[2:])] if len(scaled) > 1 else []
+            grad_LRW = torch.stack([gradients[place] for side in batch.sides for place in side.results])
+            core_grads, bond_products = _gradients(grad_LRW.to(effective[0].dtype), scaled, partials)
+            for place, core_shape in enumerate(batch.core_shapes):
+                for side in batch.sides:
+                    grad_LOIm, target = core_grads[place][side.rows], targets.core(side, place, core_shape)
+                    bond = side.bonds[place]
+                    if bond is None:
+                        target.copy_(grad_LOIm)
+                    else:
+                        bond_LI = bonds[side.group][bond]
+                        torch.mul(grad_LOIm, bond_LI[:, None, :, None], out=target)
+                        torch.div(bond_products[place][side.rows], bond_LI, out=targets.bonds[side.group][bond])
+        results: list[torch.Tensor | None] = [None] * len(gradients)
+        for layers, packed_LP, bonds_LK, rows in zip(groups.values(), packed_grads, bond_grads, effective, strict=True):
+            # A dead entry passes no gradient to itself.
+            diagonals_LK = torch.where(rows != 0, bonds_LK, 0)
+            for layer, core_grad, bond_grad in zip(layers, packed_LP.unbind(), diagonals_LK.unbind(), strict=True):
+                results[layer], results[len(ctx.shapes) + layer] = core_grad, bond_grad
+        return None, None, *results
+
+
+def _rows(groups: dict[TTShape, list[int]], vectors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The vectors of each group as the rows of a matrix."""
+    return [_stacked([vectors[layer] for layer in layers]) for layers in groups.values()]
+
+
+def merge_cores(
+    packed: Sequence[torch.Tensor],
+    diagonals: Sequence[torch.Tensor],
+    shapes: Sequence[TTShape],
+    threshold: float = THRESHOLD,
+) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Merge the cores of one or more layers into the two halves each; halves of one shape are merged in one batch.
+
+    Merging happens in the cores' own type; under autocast the halves come out in the autocast type.
+
+    Args:
+        packed: per layer all cores in one vector, see :func:`comera.tensor_train.pack_cores`; all of one type, on one
+            device.
+        diagonals: per layer all rank-control entries in one vector, bond after bond.
+        shapes: modes and ranks of each layer.
+        threshold: diagonal entries up to this magnitude count as zero.
+
+    Returns:
+        Per layer ``(left_RN, right_RM)``; ``left_RN.T @ right_RM`` is the matrix (N, M).
+
+    Example:
+        >>> shape = TTShape(4, 6, (2, 2), (2, 3), 2)
+        >>> [(left, right)] = merge_cores([torch.ones(shape.parameter_count)], [torch.ones(6)], [shape])
+        >>> left.shape, right.shape
+        (torch.Size([2, 4]), torch.Size([2, 6]))
+    """
+    device = packed[0].device.type
+    cast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+    if cast is None:
+        halves = _MergeCores.apply(tuple(shapes), threshold, *packed, *diagonals)
+    else:
+        with torch.autocast(device, enabled=False):
+            halves = [half.to(cast) for half in _MergeCores.apply(tuple(shapes), threshold, *packed, *diagonals)]
+    return list(zip(halves[: len(packed)], halves[len(packed) :], strict=True))
+
+
+def two_half_linear(
+    x: torch.Tensor, left_RN: torch.Tensor, right_RM: torch.Tensor, bias: torch.Tensor | None
+) -> torch.Tensor:
+    """Apply a merged TT matrix to the last dimension of ``x``: (…, N) to (…, M).
+
+    Plain torch operations: what autograd saves (x, z and the two halves) is what backward needs, and the bias is added
+    inside the last product.
+    """
+    x_BN = x.reshape(-1, left_RN.shape[1])
+    z_RB = torch.mm(left_RN, x_BN.t())
+    y_BM = F.linear(z_RB.t(), right_RM.t()) if bias is None else torch.addmm(bias, z_RB.t(), right_RM)
+    return y_BM.view(*x.shape[:-1], right_RM.shape[1])

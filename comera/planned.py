@@ -1,0 +1,89 @@
+"""The product of activations with a TT matrix, by a plan of :mod:`comera.contraction`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+
+from comera.contraction import Plan, Segment, Tree, rows_of
+from comera.merging import merge_cores, two_half_linear
+from comera.rank_control import THRESHOLD, effective_diagonals
+from comera.tensor_train import TTShape, unpack_cores
+
+
+def tt_linear(
+    x: torch.Tensor,
+    packed: torch.Tensor,
+    diagonals: torch.Tensor,
+    plan: Plan,
+    bias: torch.Tensor | None = None,
+    threshold: float = THRESHOLD,
+) -> torch.Tensor:
+    """Multiply the last dimension of ``x`` with a TT matrix by a plan: (…, N) to (…, M).
+
+    Args:
+        x: activations; the plan's number of tokens is its estimate only, any number will do.
+        packed: all cores in one vector, see :func:`comera.tensor_train.pack_cores`.
+        diagonals: all rank-control entries in one vector, bond after bond.
+        plan: of :func:`plan_contraction` or :func:`candidates`.
+        bias: of length M.
+        threshold: diagonal entries up to this magnitude count as zero.
+
+    Example:
+        >>> from comera.contraction import candidates
+        >>> shape = TTShape(4, 6, (2, 2), (2, 3), 2)
+        >>> x, packed, ones = torch.ones(5, 4), torch.ones(shape.parameter_count), torch.ones(6)
+        >>> [tuple(tt_linear(x, packed, ones, plan).shape) for plan in candidates(shape, 5)]
+        [(5, 6), (5, 6), (5, 6), (5, 6), (5, 6)]
+    """
+    shape = plan.shape
+    if plan.name == "halves":
+        [halves] = merge_cores([packed], [diagonals], [shape], threshold)
+        return two_half_linear(x, *halves, bias)
+    with torch.autocast(x.device.type, enabled=False):  # cores are merged in their own type
+        cores = _scaled_cores(packed, diagonals, shape, threshold)
+        matrices = [
+            _matrix(_merged(cores, tree), shape, segment)
+            for segment, tree in zip(plan.segments, plan.trees, strict=True)
+        ]
+    tokens = math.prod(x.shape[:-1])
+    z = x
+    for segment, matrix in zip(plan.segments, matrices, strict=True):
+        z = z.reshape(rows_of(shape, tokens, segment), matrix.shape[0]) @ matrix
+    y = z.reshape(*x.shape[:-1], shape.out_features)
+    return y if bias is None else y + bias.to(y.dtype)
+
+
+def _merged(cores: Sequence[torch.Tensor], tree: Tree) -> torch.Tensor:
+    """The cores of a tree merged into one of shape (rank before, modes, rank behind), modes in the chain's order."""
+    if isinstance(tree, int):
+        return cores[tree]
+    left, right = _merged(cores, tree[0]), _merged(cores, tree[1])
+    product = left.flatten(0, 1) @ right.flatten(1)
+    return product.view(left.shape[0], left.shape[1] * right.shape[1], right.shape[2])
+
+
+def _matrix(merged: torch.Tensor, shape: TTShape, segment: Segment) -> torch.Tensor:
+    """A merged segment as the matrix that activations meet: (in-modes · rank before, out-modes · rank behind).
+
+    In-modes run from the middle of the chain to its end, so that the end is the fastest digit; then comes the rank.
+    """
+    first, last = segment
+    modes = [core[1] for core in shape.core_shapes[first : last + 1]]
+    count = max(min(last, shape.half - 1) - first + 1, 0)  # of in-modes
+    full = merged.reshape(merged.shape[0], *modes, merged.shape[2])
+    ins, outs = range(count, 0, -1), range(count + 1, len(modes) + 1)
+    rows, columns = math.prod(modes[:count]), math.prod(modes[count:])
+    matrix = full.permute(*ins, 0, *outs, len(modes) + 1)
+    return matrix.reshape(rows * merged.shape[0], columns * merged.shape[2])
+
+
+def _scaled_cores(
+    packed: torch.Tensor, diagonals: torch.Tensor, shape: TTShape, threshold: float
+) -> list[torch.Tensor]:
+    """Cores with the live entries of the bond behind each multiplied in."""
+    bonds = effective_diagonals(diagonals, threshold).split(shape.ranks)
+    cores = unpack_cores(packed, shape)
+    return [*(core * bond for core, bond in zip(cores, bonds, strict=False)), cores[-1]]
