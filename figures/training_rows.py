@@ -150,6 +150,13 @@ def _quotient(above: float | None, below: float | None) -> float | None:
     return above / below if above and below else None
 
 
+def _deadline(run: Record) -> str:
+    """What had to be done to meet the target of a late stage in time; empty where nothing had."""
+    if run.size_at_deadline is None:
+        return ""
+    return f"S was {run.size_at_deadline:.3f} when S0 had to be met, so ranks were closed, smallest entries first"
+
+
 def _status(study: Study, slot: Slot) -> tuple[str, tuple[str, ...]]:
     """The status of a slot, and a sentence on every seed that has no finished run or something to say."""
     runs = {seed: study.runs.get((slot, seed)) for seed in study.seeds}
@@ -158,7 +165,7 @@ def _status(study: Study, slot: Slot) -> tuple[str, tuple[str, ...]]:
     remarks: dict[str, list[str]] = {}
     for seed, run in runs.items():
         status = NOT_RECORDED if run is None else run.status
-        said = "" if run is None else run.message
+        said = "" if run is None else "; ".join(filter(None, (run.message, _deadline(run))))
         if status != "ok" or said:
             words = ": ".join(filter(None, ("" if status == "ok" else status, said)))
             remarks.setdefault(words, []).append(str(seed))

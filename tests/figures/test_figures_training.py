@@ -50,6 +50,19 @@ def with_failures() -> list[Record]:
     return changed
 
 
+def test_ranks_closed_at_the_deadline_are_told() -> None:
+    changed = [
+        dataclasses.replace(one, size_at_deadline=0.3) if one.target_ratio == 0.2 else one
+        for one in training_campaign()
+    ]
+    [drawn] = table_mnli.render(changed, CLAIMS)
+    said = "S was 0.300 when S0 had to be met, so ranks were closed, smallest entries first"
+    assert said in text_of(drawn, ".md")
+    assert said in " ".join(drawn.to_text().split())
+    [other] = table_mnli.render(training_campaign(), CLAIMS)
+    assert "had to be met" not in text_of(other, ".md")
+
+
 @pytest.mark.parametrize("module", EVERY)
 def test_failed_and_missing_runs_are_shown_with_their_reasons(module: ModuleType) -> None:
     [drawn] = module.render(with_failures(), CLAIMS)
