@@ -12,7 +12,7 @@ READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
 TRAINED := reproduce-table-mnli reproduce-table-ranks reproduce-fig6 reproduce-truncation
-.PHONY: help setup test lint reproduce-fig1 $(TRAINED) reproduce-small speed clean
+.PHONY: help setup test lint reproduce-fig1 reproduce-fig5 table-search $(TRAINED) reproduce-small speed clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-22s %s\n", $$1, $$2}'
@@ -40,6 +40,14 @@ reproduce-fig1: $(READY) ## measure and draw Fig. 1: time per epoch and peak mem
 	$(BIN)/python -m bench experiment=fig1 results=$(RESULTS)
 	$(BIN)/python -m bench experiment=fig1_memory results=$(RESULTS)
 	$(BIN)/python -m figures fig1 --records $(RESULTS)
+
+reproduce-fig5: $(READY) ## measure and draw Fig. 5: time and memory of the embedding look-up, by variant
+	$(BIN)/python -m bench experiment=fig5 results=$(RESULTS)
+	$(BIN)/python -m bench experiment=fig5_memory results=$(RESULTS)
+	$(BIN)/python -m figures fig5 --records $(RESULTS)
+
+table-search: $(READY) ## draw the recorded searches that chose the defaults (records: results/reference)
+	$(BIN)/python -m figures table_search --records results/reference
 
 # The four below share one set of training records: whichever comes first trains (hours at full size), the others draw.
 reproduce-table-mnli: ARTIFACT := table_mnli

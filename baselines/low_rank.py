@@ -4,6 +4,8 @@ A linear target becomes y = (x A) B + bias with A (N, R) and B (R, M); in the wh
 becomes a table (V, R) followed by a linear map (R, D). Both train from scratch. The factors start as CoMERA's cores do
 for two cores (METHOD: N(0, 1) / √R · √s, the last without 1/√R), so that the entries of the product have variance s²,
 with s² = 1 / (N + M) for linear layers and 1 for the embedding. Biases start from the dense model's.
+
+The ranks are given, or follow from a wanted compression ratio of the whole model (:mod:`baselines._rank_shares`).
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from baselines._arm import (
     parameters_apart,
     replace_module,
 )
+from baselines._rank_shares import OutOfReach, ranks_for_ratio
 
 VARIANTS = ("", "linear")
 
@@ -36,21 +39,28 @@ class Settings:
     Args:
         rank: middle rank of linear layers, clipped at min(N, M) (CoMERA's middle rank: 30).
         embedding_rank: rank of the embedding, clipped at min(V, D) (CoMERA's: 32).
+        ratio: how many times smaller the whole model is to be; the ranks of all factored layers then follow from it,
+            and ``rank`` and ``embedding_rank`` do not apply. None: they do.
         lr_factors: rate of the factors, that of CoMERA's cores.
         lr: rate of all other parameters.
 
     Raises:
-        ValueError: when a rank is not a whole number from 1 up, or a rate is not finite and above 0.
+        ValueError: when a rank is not a whole number from 1 up, a ratio below 1, or a rate not finite and above 0.
     """
 
     rank: int = 30
     embedding_rank: int = 32
+    ratio: float | None = None
     lr_factors: float = 1e-4
     lr: float = 5e-5
 
     def __post_init__(self) -> None:
         check_count("low_rank.rank", self.rank)
         check_count("low_rank.embedding_rank", self.embedding_rank)
+        if self.ratio is not None:
+            check_positive("low_rank.ratio", self.ratio)
+            if self.ratio < 1:
+                raise ValueError(f"low_rank.ratio is {self.ratio!r}; allowed are finite numbers from 1 (dense) up.")
         check_positive("low_rank.lr_factors", self.lr_factors)
         check_positive("low_rank.lr", self.lr)
 
@@ -179,16 +189,42 @@ class LowRank(Arm):
         self.settings = settings
         self.variant = variant
 
+    def ratio_unsupported(self, model: nn.Module, targets: Mapping[str, str]) -> str | None:
+        """Why the whole-model ratio of the settings cannot be met, with the largest that can; None if it can.
+
+        Args:
+            model: the dense model; shapes are enough, so it may be on the ``meta`` device.
+            targets: as for :meth:`adapt`.
+        """
+        try:
+            self._ranks(model, *self._layers(model, targets))
+        except OutOfReach as reason:
+            return str(reason)
+        return None
+
     def adapt(self, model: nn.Module, targets: Mapping[str, str]) -> nn.Module:
         """Replace the targets in ``model`` by fresh two-factor layers."""
-        for name, linear in linear_targets(model, targets).items():
-            replace_module(model, name, TwoFactorLinear.like(linear, self.settings.rank))
-        if self.variant == "linear":
-            return model
-        embeddings = {name: role for name, role in targets.items() if role == "embedding"}
-        for name, embedding in embedding_targets(model, embeddings).items():
-            replace_module(model, name, TwoFactorEmbedding.like(embedding, self.settings.embedding_rank))
+        linears, embeddings = self._layers(model, targets)
+        ranks = self._ranks(model, linears, embeddings)
+        for name, linear in linears.items():
+            replace_module(model, name, TwoFactorLinear.like(linear, ranks[name]))
+        for name, embedding in embeddings.items():
+            replace_module(model, name, TwoFactorEmbedding.like(embedding, ranks[name]))
         return model
+
+    def _layers(
+        self, model: nn.Module, targets: Mapping[str, str]
+    ) -> tuple[dict[str, nn.Linear], dict[str, nn.Embedding]]:
+        """The linear layers and the embeddings that this variant factorises."""
+        linears = linear_targets(model, targets)
+        return linears, {} if self.variant == "linear" else embedding_targets(model, targets)
+
+    def _ranks(
+        self, model: nn.Module, linears: Mapping[str, nn.Linear], embeddings: Mapping[str, nn.Embedding]
+    ) -> dict[str, int]:
+        if self.settings.ratio is not None:
+            return ranks_for_ratio(model, {**linears, **embeddings}, self.settings.ratio)
+        return {**dict.fromkeys(linears, self.settings.rank), **dict.fromkeys(embeddings, self.settings.embedding_rank)}
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         """Fused AdamW over factors and, at their own rate, all other parameters."""

@@ -15,23 +15,21 @@ from typing import Any
 import torch
 
 from bench.cell import Cell
-from bench.data.corpus import DataError
-from bench.data.nli import find_corpus
 from bench.methods import ConfigError, build, build_dataclass, checked_settings, parse_arm
 from bench.protocol import Stage
 from bench.record import MEASURES
 from bench.step import PRECISIONS
-from bench.workloads.encoder import EncoderSettings, EncoderWorkload, encoder_workload
+from bench.workloads.encoder import EncoderWorkload
+from bench.workloads.opening import WORKLOADS, Data, checked_workload_settings, open_workload
 
-WORKLOADS = ("encoder",)
 DEVICES = ("auto", "cpu", "cuda")
 REUSES = ("exact", "config", "never")
 
 #: All there is to set, as in ``conf/config.yaml``.
 FIELDS = (
     *("name", "workload", "dataset", "data_folder", "fetch", "methods", "measure", "device", "batch_size"),
-    *("sequence_length", "precision", "cuda_graph", "compile", "seed", "model", "timing", "training", "settings"),
-    *("reuse", "resume", "results", "parallel"),
+    *("sequence_length", "precision", "cuda_graph", "compile", "seed", "model", "table", "timing", "training"),
+    *("settings", "reuse", "resume", "results", "parallel"),
 )
 
 
@@ -103,17 +101,8 @@ class TrainingSettings:
 
 
 @dataclass(frozen=True)
-class Data:
-    """Where the text comes from; see :func:`bench.data.nli.find_corpus`."""
-
-    dataset: str = "auto"
-    data_folder: str | None = None
-    fetch: bool = False
-
-
-@dataclass(frozen=True)
 class Job:
-    """Cells that differ in the method alone, with what all of them share."""
+    """Cells that differ in the method and its settings alone, with what all of them share."""
 
     cells: tuple[Cell, ...]
     data: Data
@@ -134,13 +123,10 @@ def resolve(config: Mapping[str, Any]) -> Job:
     device = resolve_device(config["device"], config["measure"])
     data = build_dataclass(Data, {key: config[key] for key in ("dataset", "data_folder", "fetch")}, "data")
     timing = build_dataclass(TimingSettings, config["timing"], "timing")
-    arms = list(dict.fromkeys(parse_arm(str(arm)) for arm in config["methods"]))
-    given = {**{method: {} for method, _ in arms}, **config["settings"]}
-    settings = {method: checked_settings(method, values) for method, values in given.items()}
-    sizes = {**config["model"], "sequence_length": config["sequence_length"]}
-    if sizes.get("classes") is None:
-        sizes["classes"] = len(find_corpus(data.dataset, data.data_folder, data.fetch, check=False).labels)
-    model = build_dataclass(EncoderSettings, sizes, "model")
+    for method, values in config["settings"].items():
+        checked_settings(method, values)
+    arms = [_arm(entry, config["settings"]) for entry in config["methods"]]
+    model = checked_workload_settings(config, data)
     workload = open_workload(model, data, check=True)
     cells = [
         Cell(
@@ -152,21 +138,37 @@ def resolve(config: Mapping[str, Any]) -> Job:
             measure=config["measure"],
             device=device,
             batch_size=config["batch_size"],
-            sequence_length=config["sequence_length"],
+            sequence_length=getattr(model, "sequence_length", 1),
             precision=config["precision"],
             cuda_graph=config["cuda_graph"],
             compile=config["compile"],
             seed=config["seed"],
             ratio=None,
-            method_settings=settings[method],
+            method_settings=settings,
             workload_settings=asdict(model),
             timing_settings=asdict(timing) if config["measure"] == "run" else {},
         )
-        for method, variant in arms
+        for method, variant, settings in arms
     ]
+    cells = list({cell.to_json(): cell for cell in cells}.values())
     if config["measure"] == "train":
+        if not isinstance(workload, EncoderWorkload):
+            raise ConfigError(f"measure is 'train', but {config['workload']} has no epoch; allowed: run, predict.")
         cells = [run for cell in cells for run in _training_runs(cell, config["training"], workload)]
     return Job(tuple(cells), data, workload.data_hash)
+
+
+def _arm(entry: Any, shared: Mapping[str, Any]) -> tuple[str, str, dict[str, Any]]:
+    """Method, variant and settings of an entry of ``methods``: a name, or a name with settings of its own."""
+    own: Any = {}
+    if isinstance(entry, Mapping):
+        if len(entry) != 1:
+            raise ConfigError(f"methods has {dict(entry)!r}; allowed: one name each, as in {{comera: {{ranks: 16}}}}.")
+        [(entry, own)] = entry.items()
+    method, variant = parse_arm(str(entry))
+    if not isinstance(own, Mapping):
+        raise ConfigError(f"methods.{method} is {own!r}; allowed: single settings, as in {{comera: {{ranks: 16}}}}.")
+    return method, variant, checked_settings(method, {**shared.get(method, {}), **own})
 
 
 def _training_runs(cell: Cell, values: Mapping[str, Any], workload: EncoderWorkload) -> list[Cell]:
@@ -250,7 +252,7 @@ def _check_fields(config: Mapping[str, Any]) -> None:
             raise ConfigError(f"{field} is {config[field]!r}; allowed: the name of a folder.")
     if not re.fullmatch(r"[\w-]+", config["name"]):
         raise ConfigError(f"name is {config['name']!r}; allowed: letters, digits, - and _.")
-    for field in ("model", "timing", "training", "settings"):
+    for field in ("model", "table", "timing", "training", "settings"):
         if not isinstance(config[field], Mapping):
             raise ConfigError(f"{field} is {config[field]!r}; allowed: single settings, as in {field}.NAME=VALUE.")
     methods = config["methods"]
@@ -270,24 +272,3 @@ def resolve_device(device: str, measure: str) -> str:
     if device == "cuda" and measure != "predict" and not has_cuda:
         raise ConfigError("device is 'cuda', but this machine offers no CUDA device; allowed here: auto, cpu.")
     return device
-
-
-_workloads: dict[tuple[EncoderSettings, Data], EncoderWorkload] = {}
-
-
-def open_workload(settings: EncoderSettings, data: Data, check: bool) -> EncoderWorkload:
-    """The workload for these settings; the data is found and read once per process.
-
-    Raises:
-        ConfigError: settings that do not suit the data.
-        DataError: data that is missing or malformed.
-    """
-    key = (settings, data)
-    if key not in _workloads:
-        try:
-            _workloads[key] = encoder_workload(settings, data.dataset, data.data_folder, data.fetch, check=check)
-        except DataError:
-            raise
-        except ValueError as error:
-            raise ConfigError(f"model: {error}.") from None
-    return _workloads[key]

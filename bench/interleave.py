@@ -18,9 +18,9 @@ import psutil
 import torch
 
 from bench.cell import Cell
-from bench.config import Data
 from bench.processes import CellFailure, CellProcess
 from bench.worker import predict_cell, time_cell
+from bench.workloads.opening import Data
 
 #: Called with a cell and the share of its work that has just been finished; the shares of a cell add up to 1.
 Advance = Callable[[Cell, float], None]

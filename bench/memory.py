@@ -102,6 +102,7 @@ def fake_training(
     if reason := precision_unsupported(precision, device):
         raise ValueError(reason)
     real = next(iter(workload.batches("train", batch_size, seed, True)))
+    unique_counts = {name: tensor.unique().numel() for name, tensor in real.items() if tensor.dtype == torch.int64}
     traced_precision = "fp32" if precision == "tf32" else precision
     operations = cuda_operations() if device == "cuda" else contextlib.nullcontext()
     with FakeTensorMode(allow_non_fake_inputs=True) as fake, operations:
@@ -110,6 +111,8 @@ def fake_training(
         if device == "cuda":
             use_cuda_defaults(optimizer)
         batch: Batch = {name: fake.from_tensor(tensor) for name, tensor in real.items()}
+        for name, count in unique_counts.items():  # a look-up of unique rows wants to know
+            batch[name].unique_count = count  # type: ignore[attr-defined]
         yield TrainStep(model, method, optimizer, workload.loss, traced_precision, "cpu"), batch
 
 

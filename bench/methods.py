@@ -62,7 +62,10 @@ def checked_settings(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         ConfigError: an unknown setting, a value of the wrong type, or one that the method refuses.
     """
-    return dataclasses.asdict(build_dataclass(_module(name).Settings, values, f"settings.{name}"))
+    settings = dataclasses.asdict(build_dataclass(_module(name).Settings, values, f"settings.{name}"))
+    if settings.get("ratio", 0) is None:  # so that cells without one are the same as before there were any
+        del settings["ratio"]
+    return settings
 
 
 def build_dataclass(kind: type, values: Mapping[str, Any], where: str) -> Any:

@@ -12,7 +12,7 @@ from multiprocessing.context import ForkServerContext
 from typing import Any
 
 from bench.cell import Cell
-from bench.config import Data
+from bench.workloads.opening import Data
 
 _SIGKILL = 9
 

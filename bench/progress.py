@@ -16,6 +16,7 @@ class SweepProgress:
 
     def __init__(self, cells: Sequence[Cell]) -> None:
         self._weights = {cell.to_json(): _weight(cell) for cell in cells}
+        self._names = _names(cells)
         self._left = dict(self._weights)
         self._finished = 0
         self._start = time.monotonic()
@@ -55,7 +56,7 @@ class SweepProgress:
         minutes, seconds = divmod(int(time.monotonic() - self._start), 60)
         self._console.print(
             f"[{minutes:02d}:{seconds:02d}] {counter}  {cell.experiment} batch {cell.batch_size} {where}  "
-            f"{cell.arm}{_target(cell)}  {text}",
+            f"{self._names[cell.to_json()]}{_target(cell)}  {text}",
             markup=False,
             highlight=False,
             soft_wrap=True,
@@ -68,6 +69,24 @@ class SweepProgress:
     def close(self) -> None:
         """Take the bar down."""
         self._bar.stop()
+
+
+def _names(cells: Sequence[Cell]) -> dict[str, str]:
+    """Arms, with the settings and data in which cells of an arm differ within this sweep."""
+    names = {}
+    for cell in cells:
+        known = [_distinctions(other) for other in cells if other.arm == cell.arm]
+        own = [
+            f"{name}={value}"
+            for name, value in _distinctions(cell).items()
+            if any(other.get(name) != value for other in known)
+        ]
+        names[cell.to_json()] = " ".join([cell.arm, *own])
+    return names
+
+
+def _distinctions(cell: Cell) -> dict[str, object]:
+    return {"dataset": cell.dataset, **cell.workload_settings, **cell.method_settings}
 
 
 def _target(cell: Cell) -> str:

@@ -151,6 +151,14 @@ class Workload(Protocol):
     #: None for micro workloads, which have no epoch.
     examples_per_epoch: int | None
 
+    @property
+    def dataset(self) -> str:
+        """Name of its data, for records and figures."""
+        ...
+
+    @property
+    def data_hash(self) -> str: ...
+
     def build(self) -> nn.Module: ...
 
     def targets(self) -> dict[str, Role]: ...

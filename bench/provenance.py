@@ -22,6 +22,7 @@ MEASURING_CODE = (
     "bench/workloads",
     "bench/data",
     "bench/step.py",
+    "bench/forward_backward.py",
     "bench/memory.py",
     "bench/work.py",
     "bench/cuda_operations.py",

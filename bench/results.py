@@ -17,7 +17,7 @@ from bench.methods import ConfigError
 from bench.provenance import Provenance, provenance
 from bench.record import Record, device_folder, read, write
 from bench.training import Upkeep
-from bench.workloads.encoder import PAPER_EXAMPLES_PER_EPOCH
+from bench.workloads.opening import EXAMPLES_PER_EPOCH
 
 #: Failures that are worth trying again; everything else counts as an answer.
 _RETRIED = ("error",)
@@ -209,9 +209,12 @@ def _rare_columns(samples: Mapping[str, Any], periods: Mapping[str, int], earlie
 
 
 def _epoch_time_s(record: Record, samples: Mapping[str, Any]) -> float | None:
-    """Mean step × steps per epoch, rare cost amortised; the paper's epoch, whatever data was at hand."""
+    """Mean step × steps per epoch, rare cost amortised; the paper's epoch whatever data was at hand, if it has one."""
+    examples = EXAMPLES_PER_EPOCH[record.workload]
+    if examples is None:
+        return None
     times = [ms for block in _usable(samples) for ms in block["ms"]]
     per_step = statistics.fmean(times)
     if record.rare_time_ms is not None and record.rare_period_steps:
         per_step += record.rare_time_ms / record.rare_period_steps
-    return per_step / 1e3 * PAPER_EXAMPLES_PER_EPOCH / record.batch_size
+    return per_step / 1e3 * examples / record.batch_size

@@ -19,12 +19,12 @@ from rich.console import Console
 from rich.table import Table
 from torch import nn
 
-from bench.config import Data, open_workload
 from bench.intervals import Estimate, paired_ratio
 from bench.methods import build, default_settings, parse_arm
 from bench.step import TrainStep
 from bench.timing import steady_allocator
 from bench.workloads.encoder import EncoderSettings
+from bench.workloads.opening import Data, open_workload
 from comera import TTLinear
 
 _TOKENS, _WIDTH, _RANK = 4096, 768, 30

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Literal
@@ -11,6 +13,7 @@ import torch
 from torch import nn
 
 from bench.protocol import Batch, Change, Method
+from comera.capture import CapturedStep, CUDAGraphs, make_capturable
 
 #: In what arithmetic the forward and backward run; a property of the step, the same for every method.
 PRECISIONS = ("fp32", "tf32", "bf16", "fp8")
@@ -38,11 +41,47 @@ def precision_unsupported(precision: str, device: str | torch.device) -> str | N
     return None
 
 
+def graph_unsupported(method: Method, device: str | torch.device) -> str | None:
+    """Return why the steps of ``method`` cannot be captured as a CUDA Graph on ``device``, or None.
+
+    >>> from baselines import dense
+    >>> graph_unsupported(dense.build(dense.Settings()), "cpu")
+    'cuda_graph=true needs a CUDA device, this one is cpu; use cuda_graph=false.'
+    """
+    kind = torch.device(device).type
+    if kind != "cuda":
+        return f"cuda_graph=true needs a CUDA device, this one is {kind}; use cuda_graph=false."
+    if method.capture == "none":
+        return f"cuda_graph=true cannot be had: {method.capture_reason}"
+    return None
+
+
+def compile_unsupported(device: str | torch.device) -> str | None:
+    """Return why torch.compile cannot work for ``device`` on this machine, or None."""
+    if torch.device(device).type == "cuda":
+        if importlib.util.find_spec("triton") is None:
+            return "compile=true needs the package triton on a CUDA device; install it or use compile=false."
+        return None
+    from torch._inductor.cpp_builder import get_cpp_compiler
+    from torch._inductor.exc import InvalidCxxCompiler
+
+    try:
+        get_cpp_compiler()
+    except InvalidCxxCompiler:
+        return "compile=true needs a C++ compiler on a CPU and finds none; install g++ or use compile=false."
+    return None
+
+
 class TrainStep:
     """One training step: forward, loss, backward, optimizer, the method's hooks. Calling it runs all of them.
 
-    :meth:`forward_backward` and :meth:`update` are its two halves, for whoever captures or times them apart; one call
-    of each, in this order, is one step. Nothing here waits for the device: the loss stays a tensor.
+    :meth:`forward_backward` and :meth:`update` are its two halves, for whoever times them apart; one call of each, in
+    this order, is one step. Nothing here waits for the device: the loss stays a tensor.
+
+    With ``cuda_graph`` a step is captured and replayed (:class:`comera.capture.CapturedStep`) as far as the method
+    allows: all of it but ``after_step``, or forward and backward with an optimizer that runs as it is. Rare events stay
+    outside: ``after_step`` and such an optimizer hold them. Batches may then lie on the CPU, and the loss lies at one
+    place that the next step overwrites.
 
     Args:
         model: what ``method.adapt`` returned; it is put into training mode.
@@ -52,14 +91,18 @@ class TrainStep:
         precision: one of :data:`PRECISIONS`. ``bf16`` is autocast over forward and task loss (parameters, gradients
             and optimizer stay float32); ``tf32`` lets float32 products run in TF32 for the whole step.
         device: where the model lies.
+        cuda_graph: whether to capture steps.
+        compile: whether the model runs through torch.compile; the first call then compiles it.
+        static_shapes: whether all batches have one shape; if not, code is compiled for any.
 
     Attributes:
         number: steps done so far, which is the number of the next step.
+        steps_before_capture: calls that run as they are before the one that is captured; 0 without ``cuda_graph``.
         phase: where the step is now; memory and work are attributed by it.
         last_change: what the last ``after_step`` did to the model.
 
     Raises:
-        ValueError: an unknown precision, or one that ``device`` does not offer.
+        ValueError: an unknown precision, or something that ``device``, the machine or the method does not offer.
     """
 
     def __init__(
@@ -70,8 +113,14 @@ class TrainStep:
         loss: Callable[[nn.Module, Batch], torch.Tensor],
         precision: str,
         device: str | torch.device,
+        cuda_graph: bool = False,
+        compile: bool = False,
+        static_shapes: bool = True,
     ) -> None:
-        if reason := precision_unsupported(precision, device):
+        reason = precision_unsupported(precision, device)
+        reason = reason or (graph_unsupported(method, device) if cuda_graph else None)
+        reason = reason or (compile_unsupported(device) if compile else None)
+        if reason:
             raise ValueError(reason)
         self.model = model.train()
         self.method = method
@@ -82,43 +131,95 @@ class TrainStep:
         self.number = 0
         self.phase: Phase = "idle"
         self.last_change: Change = "nothing"
+        self._compiled = _compiled(self.model, static_shapes) if compile else None
+        self._captured = self._to_capture() if cuda_graph else None
+        self.steps_before_capture = self._captured.warm_up_steps if self._captured else 0
+
+    def _to_capture(self) -> CapturedStep:
+        work = self._gradients_and_step if self.method.capture == "whole_step" else self._gradients
+        return CapturedStep(work, self.model.parameters(), backend=CUDAGraphs())
 
     def __call__(self, batch: Batch) -> torch.Tensor:
         """Run one step and return its task loss, detached."""
+        if self._captured and self.method.capture == "whole_step":
+            loss = self._captured(batch)
+            self._finish()
+            return loss
         loss = self.forward_backward(batch)
         self.update()
         return loss
 
     def forward_backward(self, batch: Batch) -> torch.Tensor:
         """The first half: fresh gradients of the method's objective. Returns the task loss, detached."""
+        if self._captured and self.method.capture == "forward_backward":
+            return self._captured(batch)
+        return self._gradients(batch)
+
+    def update(self) -> None:
+        """The second half: the optimizer's step, then the method's ``after_step``."""
+        self._optimizer_step()
+        self._finish()
+
+    def invalidate(self, change: Change = "shapes") -> None:
+        """Forget the captured graph and, after a change of shapes, compiled code: for changes made outside a step."""
+        if self._captured:
+            self._captured.invalidate()
+        if self._compiled is not None and change == "shapes":
+            torch.compiler.reset()  # after several shapes, recompilation would give up without a word
+
+    def autocast(self) -> AbstractContextManager[object]:
+        """The arithmetic of forward and task loss, for whoever runs the model outside a step."""
+        if self.precision == "bf16":
+            # Weights cast outside a capture must not serve inside it.
+            return torch.autocast(self.device.type, torch.bfloat16, cache_enabled=self._captured is None)
+        return contextlib.nullcontext()
+
+    def _gradients(self, batch: Batch) -> torch.Tensor:
         self.optimizer.zero_grad(set_to_none=True)
         self.phase = "forward"
         with self._products():
             with self.autocast():
-                task_loss = self.loss(self.model, batch)
+                task_loss = self.loss(self.model if self._compiled is None else self._compiled, batch)
             objective = self.method.objective(task_loss, self.model)
             self.phase = "backward"
             objective.backward()
         self.phase = "idle"
         return task_loss.detach()
 
-    def update(self) -> None:
-        """The second half: the optimizer's step, then the method's ``after_step``."""
+    def _optimizer_step(self) -> None:
         self.phase = "update"
         with self._products():
             self.optimizer.step()
+        self.phase = "idle"
+
+    def _gradients_and_step(self, batch: Batch) -> torch.Tensor:
+        """What is captured as a whole; not called again to replay it."""
+        make_capturable(self.optimizer)
+        loss = self._gradients(batch)
+        self._optimizer_step()
+        return loss
+
+    def _finish(self) -> None:
+        """The method's ``after_step``."""
+        self.phase = "update"
+        with self._products():
             self.last_change = self.method.after_step(self.model, self.optimizer, self.number)
+        if self.last_change == "shapes":
+            self.invalidate()
         self.number += 1
         self.phase = "idle"
 
-    def autocast(self) -> AbstractContextManager[object]:
-        """The arithmetic of forward and task loss, for whoever runs the model outside a step."""
-        if self.precision == "bf16":
-            return torch.autocast(self.device.type, dtype=torch.bfloat16)
-        return contextlib.nullcontext()
-
     def _products(self) -> AbstractContextManager[object]:
         return _tf32_products() if self.precision == "tf32" else contextlib.nullcontext()
+
+
+def _compiled(model: nn.Module, static_shapes: bool) -> nn.Module:
+    """The model through torch.compile in its default mode."""
+    # The plans that comera caches depend on shapes alone, which is all that the compiler warns about.
+    warnings.filterwarnings("ignore", message="Dynamo detected a call to a `functools.lru_cache`")
+    compiled = torch.compile(model, dynamic=not static_shapes)
+    assert isinstance(compiled, nn.Module)
+    return compiled
 
 
 @contextlib.contextmanager

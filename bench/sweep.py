@@ -29,9 +29,10 @@ from bench.methods import ConfigError, build
 from bench.mistakes import reworded, stop_with
 from bench.processes import CellFailure, CellProcess
 from bench.progress import SweepProgress
+from bench.protocol import Method
 from bench.record import RecordError
 from bench.results import Results
-from bench.step import precision_unsupported
+from bench.step import compile_unsupported, graph_unsupported, precision_unsupported
 from bench.worker import train_cell
 
 _progress: SweepProgress | None = None
@@ -67,13 +68,25 @@ def plain(config: DictConfig) -> dict[str, Any]:
 
 def unsupported(cell: Cell) -> str | None:
     """Why a cell cannot be measured, or None; asked before anything is built."""
+    method = build(cell.method, cell.variant, cell.method_settings)
+    return (
+        _toggles_unsupported(cell, method)
+        or precision_unsupported(cell.precision, cell.device)
+        or method.unsupported(cell)
+    )
+
+
+def _toggles_unsupported(cell: Cell, method: Method) -> str | None:
+    """Why ``cuda_graph`` or ``compile`` cannot be had in a cell, or None."""
+    for toggle in ("cuda_graph", "compile"):
+        if getattr(cell, toggle) and cell.measure == "predict":
+            return f"{toggle}=true is not modelled in predictions, which are of plain steps; use {toggle}=false."
     if cell.cuda_graph:
-        return "cuda_graph=true is not implemented yet in this version; use cuda_graph=false."
-    if cell.compile:
-        return "compile=true is not implemented yet in this version; use compile=false."
-    return precision_unsupported(cell.precision, cell.device) or build(
-        cell.method, cell.variant, cell.method_settings
-    ).unsupported(cell)
+        if reason := graph_unsupported(method, cell.device):
+            return reason
+        if cell.training and not cell.training["static"]:
+            return "cuda_graph=true needs batches of one shape; use training.static=true or cuda_graph=false."
+    return compile_unsupported(cell.device) if cell.compile else None
 
 
 def run_job(job: Job, results: Results, parallel: int, progress: SweepProgress, resume: bool = True) -> None:

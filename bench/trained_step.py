@@ -11,10 +11,9 @@ from torch import nn
 
 from bench.cell import Cell
 from bench.methods import build
-from bench.protocol import Batch, Method, Role
+from bench.protocol import Batch, Method, Role, Workload
 from bench.step import TrainStep
 from bench.work import predict
-from bench.workloads.encoder import EncoderWorkload
 from comera import set_ranks
 
 #: Interleaved blocks, after one that warms up, and steps of each model in every one.
@@ -37,7 +36,7 @@ class AtRanks:
         return getattr(self._method, name)
 
 
-def predicted_columns(cell: Cell, workload: EncoderWorkload, ranks: Mapping[str, Sequence[int]]) -> dict[str, Any]:
+def predicted_columns(cell: Cell, workload: Workload, ranks: Mapping[str, Sequence[int]]) -> dict[str, Any]:
     """Memory and work of a step at these ranks, padded to the full sequence length."""
     method = AtRanks(build(cell.method, cell.variant, cell.method_settings), ranks)
     prediction = predict(workload, method, cell.batch_size, cell.precision, cell.device, cell.seed)
@@ -47,16 +46,20 @@ def predicted_columns(cell: Cell, workload: EncoderWorkload, ranks: Mapping[str,
     return {**columns, "predicted_for": cell.device}
 
 
-def timed_columns(cell: Cell, workload: EncoderWorkload, trained: TrainStep) -> dict[str, Any]:
+def timed_columns(cell: Cell, workload: Workload, trained: TrainStep) -> dict[str, Any]:
     """Step times of the trained model and of one at full ranks, in interleaved blocks; both train on for them."""
     method = build(cell.method, cell.variant, cell.method_settings)
     full = method.adapt(workload.build(), workload.targets()).to(cell.device)
-    other = TrainStep(full, method, method.optimizer(full), workload.loss, cell.precision, cell.device)
+    toggles = (cell.precision, cell.device, cell.cuda_graph, cell.compile, bool(cell.training["static"]))
+    other = TrainStep(full, method, method.optimizer(full), workload.loss, *toggles)
     batch = {
         name: tensor.to(cell.device)
         for name, tensor in next(workload.batches("train", cell.batch_size, cell.seed, static=True)).items()
     }
     times: dict[str, list[list[float]]] = {"trained": [], "full": []}
+    for step in (trained, other):
+        for _ in range(step.steps_before_capture):
+            step(batch)
     for block in range(_BLOCKS + 1):
         for name, step in (("trained", trained), ("full", other)):
             samples = [_milliseconds(step, batch) for _ in range(_STEPS)]

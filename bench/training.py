@@ -19,11 +19,10 @@ import torch
 from bench import checkpoint
 from bench.cell import Cell
 from bench.methods import build
-from bench.protocol import Batch, Method, Stage
+from bench.protocol import Batch, Method, Stage, Workload
 from bench.step import TrainStep
 from bench.timing import Diverged
 from bench.trained_step import predicted_columns, timed_columns
-from bench.workloads.encoder import EncoderWorkload
 from comera import ranks_of, set_ranks, tensorized_layers
 
 #: Seconds between checkpoints, and at least so many times what the last one took.
@@ -84,7 +83,7 @@ class _Position:
 class TrainingRun:
     """One run from its beginning, or from its last checkpoint, to its end."""
 
-    def __init__(self, cell: Cell, workload: EncoderWorkload, upkeep: Upkeep, report: Report) -> None:
+    def __init__(self, cell: Cell, workload: Workload, upkeep: Upkeep, report: Report) -> None:
         self.cell, self.workload, self.upkeep, self.report = cell, workload, upkeep, report
         self.stages = stages_of(cell)
         self.total_steps = sum(stage.steps for stage in self.stages)
@@ -99,9 +98,8 @@ class TrainingRun:
         if restored:
             set_ranks(self.model, restored["ranks"])
             self.model.load_state_dict(restored["model"])
-        self.step = TrainStep(
-            self.model, self.method, self.method.optimizer(self.model), workload.loss, cell.precision, cell.device
-        )
+        toggles = (cell.precision, cell.device, cell.cuda_graph, cell.compile, bool(cell.training["static"]))
+        self.step = TrainStep(self.model, self.method, self.method.optimizer(self.model), workload.loss, *toggles)
         if restored:
             self._take_up(restored)
         else:
@@ -137,14 +135,15 @@ class TrainingRun:
         while self.at.stage < len(self.stages):
             stage = self.stages[self.at.stage]
             if self.at.stage_steps == 0:
-                self.method.begin_stage(stage, self.model, self.step.optimizer)
+                # A captured step would go on with the objective of the stage before.
+                self.step.invalidate(self.method.begin_stage(stage, self.model, self.step.optimizer))
             while self.at.stage_steps < stage.steps:
                 self._train_step(stage)
                 if self.at.step % self.steps_per_epoch == 0 and self.at.stage_steps < stage.steps:
                     self._curve_point(stage)
                 self._maybe_checkpoint(stage)
             self._loss_is_finite(stage)
-            self.method.end_stage(self.model, self.step.optimizer)
+            self.step.invalidate(self.method.end_stage(self.model, self.step.optimizer))
             self._curve_point(stage)
             self.at.stage, self.at.stage_steps = self.at.stage + 1, 0
             self.save()
@@ -160,7 +159,10 @@ class TrainingRun:
             order_seed = cell.seed * 1_000_003 + epoch  # an order of its own for every epoch of every seed
             static = bool(cell.training["static"])
             self._batches = self.workload.batches("train", cell.batch_size, order_seed, static, start)
-        return {name: tensor.to(self.cell.device) for name, tensor in next(self._batches).items()}
+        batch = next(self._batches)
+        if self.cell.cuda_graph:  # the captured step copies it into its own buffers
+            return batch
+        return {name: tensor.to(self.cell.device) for name, tensor in batch.items()}
 
     def _train_step(self, stage: Stage) -> None:
         begun = time.perf_counter()
@@ -282,7 +284,7 @@ def _mib(counts: Iterator[int] | Any) -> float:
     return sum(counts) * 4 / 2**20
 
 
-def train(cell: Cell, workload: EncoderWorkload, upkeep: Upkeep, report: Report) -> dict[str, Any]:
+def train(cell: Cell, workload: Workload, upkeep: Upkeep, report: Report) -> dict[str, Any]:
     """Train a cell to its end and return its record's columns.
 
     Raises:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import warnings
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from typing import Any
@@ -15,21 +16,28 @@ from typing import Any
 import torch
 
 from bench.cell import Cell
-from bench.config import Data, open_workload
+from bench.forward_backward import ForwardBackward
 from bench.methods import build
-from bench.protocol import Batch
+from bench.protocol import Batch, Method
 from bench.step import TrainStep
 from bench.timing import Diverged, StepTimer, steady_allocator
 from bench.training import Upkeep, train
 from bench.work import predict
-from bench.workloads.encoder import EncoderSettings, EncoderWorkload
+from bench.workloads.encoder import EncoderWorkload
+from bench.workloads.lookup import LookupWorkload
+from bench.workloads.opening import SETTINGS, Data, open_workload
 
 #: Different batches an arm cycles through while it is timed.
 _BATCHES = 8
 
 
-def _workload(cell: Cell, data: Data) -> EncoderWorkload:
-    return open_workload(EncoderSettings(**cell.workload_settings), data, check=False)
+def _workload(cell: Cell, data: Data) -> EncoderWorkload | LookupWorkload:
+    return open_workload(SETTINGS[cell.workload](**cell.workload_settings), data, check=False)
+
+
+def _method(cell: Cell) -> Method:
+    method = build(cell.method, cell.variant, cell.method_settings)
+    return method if cell.workload_settings.get("optimizer_step", True) else ForwardBackward(method)
 
 
 @contextlib.contextmanager
@@ -63,8 +71,7 @@ def predict_cell(connection: Connection, cell: Cell, data: Data) -> None:
     """Predict memory and work of a cell on fake tensors and answer ``("done", columns)``."""
     with _failures_reported(connection):
         torch.set_num_threads(1)
-        method = build(cell.method, cell.variant, cell.method_settings)
-        result = predict(_workload(cell, data), method, cell.batch_size, cell.precision, cell.device, cell.seed)
+        result = predict(_workload(cell, data), _method(cell), cell.batch_size, cell.precision, cell.device, cell.seed)
         connection.send(("done", result.columns()))
 
 
@@ -97,9 +104,10 @@ def _prepare(cell: Cell, data: Data) -> tuple[StepTimer, dict[str, Any]]:
     """The arm on its device after warm-up, and what is known of it by then."""
     torch.manual_seed(cell.seed)
     workload = _workload(cell, data)
-    method = build(cell.method, cell.variant, cell.method_settings)
+    method = _method(cell)
     model = method.adapt(workload.build(), workload.targets()).to(cell.device)
-    step = TrainStep(model, method, method.optimizer(model), workload.loss, cell.precision, cell.device)
+    toggles = (cell.precision, cell.device, cell.cuda_graph, cell.compile)
+    step = TrainStep(model, method, method.optimizer(model), workload.loss, *toggles)
     stream = workload.batches("train", cell.batch_size, cell.seed, static=True)
     batches: list[Batch] = [
         {name: tensor.to(cell.device) for name, tensor in batch.items()} for batch in itertools.islice(stream, _BATCHES)
@@ -111,10 +119,29 @@ def _prepare(cell: Cell, data: Data) -> tuple[StepTimer, dict[str, Any]]:
         "stored_mib": method.stored_size(model) / 2**20,
         "rare_periods": {event.name: event.period_steps for event in events},
     }
+    return timer, columns | _warm_up(cell, timer)
+
+
+def _warm_up(cell: Cell, timer: StepTimer) -> dict[str, Any]:
+    """Run the first steps; what they tell of the step's time, of compile time and of memory.
+
+    Steps that compile, and those before a capture, are unlike the later ones: peaks are counted from the step that is
+    captured on, since the allocator hears nothing of a replay.
+    """
+    columns: dict[str, Any] = {}
+    if cell.compile:
+        torch.compiler.config.force_disable_caches = True  # else an earlier cell would have compiled for this one
+        warnings.filterwarnings("ignore", message="dynamo_pgo force disabled")
+    unlike = max(timer.step.steps_before_capture, int(cell.compile))
+    first_ms = timer.warm_up(min(unlike, 1))
+    timer.warm_up(max(unlike - 1, 0))
     if cell.device == "cuda":
+        torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
-    columns["step_ms"] = timer.warm_up(cell.timing_settings["warmup_steps"])
+    columns["step_ms"] = timer.warm_up(max(cell.timing_settings["warmup_steps"] - unlike, 2 if unlike else 1))
+    if cell.compile:
+        columns["compile_time_s"] = (first_ms - columns["step_ms"]) / 1e3
     if cell.device == "cuda":
         columns["peak_memory_allocated_mib"] = torch.cuda.max_memory_allocated() / 2**20
         columns["peak_memory_reserved_mib"] = torch.cuda.max_memory_reserved() / 2**20
-    return timer, columns
+    return columns

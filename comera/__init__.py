@@ -7,9 +7,13 @@
 61996
 """
 
+from comera.capture import CapturedStep, CaptureError, make_capturable
 from comera.layers import TiedTTMLinear, TTLinear, TTMEmbedding
+from comera.model_ratio import ModelSolution, solve_model
 from comera.modes import balanced_modes, padded_modes
 from comera.objective import EarlyStage, LateStage, ModelSize, exact_size, full_size, tensorized_layers
+from comera.rank_search import OutOfReach
+from comera.ratio import LinearSolution, TableSolution, solve_modes, solve_table_modes
 from comera.tensorize import TT, TTM, tensorize
 from comera.training import parameter_groups
 from comera.truncation import close_smallest, ranks_of, set_ranks, truncate
@@ -17,20 +21,30 @@ from comera.truncation import close_smallest, ranks_of, set_ranks, truncate
 __all__ = [
     "TT",
     "TTM",
+    "CaptureError",
+    "CapturedStep",
     "EarlyStage",
     "LateStage",
+    "LinearSolution",
     "ModelSize",
+    "ModelSolution",
+    "OutOfReach",
     "TTLinear",
     "TTMEmbedding",
+    "TableSolution",
     "TiedTTMLinear",
     "balanced_modes",
     "close_smallest",
     "exact_size",
     "full_size",
+    "make_capturable",
     "padded_modes",
     "parameter_groups",
     "ranks_of",
     "set_ranks",
+    "solve_model",
+    "solve_modes",
+    "solve_table_modes",
     "tensorize",
     "tensorized_layers",
     "truncate",

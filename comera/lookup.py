@@ -3,21 +3,29 @@
 Shape suffixes: ``T`` indices in the flattened batch, ``U`` unique rows among them, ``P``/``Q`` row tuples of the left
 and right half of the modes, ``C``/``E`` columns of the left and right half, ``R`` middle rank.
 
-Two variants (METHOD.md, Computation):
+The variants of the paper's Fig. 5 (METHOD.md, Computation) differ in two decisions:
 
-* ``optimized``: neighbouring cores merge into two halves, the slices a row needs are taken from each half (or, for few
-  rows, multiplied from the cores' own slices), and one batched product makes the rows. Each unique row is formed once,
-  and so is its gradient. Buffers are of the size of the unique rows and of the halves (about the square root of the
-  table), never of the table.
-* ``plain``: a gather and a batched product per core and index, duplicates and all. The slow form, kept for comparison
-  and as a second opinion in the tests.
+=============  ================  =====================================================
+variant        rows formed for   a row formed by
+=============  ================  =====================================================
+``plain``      every index       a gather and a batched product per core
+``unique``     each unique row   the same
+``order``      every index       one batched product of the slices of two halves
+``optimized``  each unique row   the same
+=============  ================  =====================================================
+
+A half is made of neighbouring cores. Its partial index tuples are few, about the square root of the table's rows, so
+it is merged once for all of them and a row gathers its slice; only where the rows are fewer still do they multiply
+their own slices of the cores. With unique rows, gradients are formed once per unique row as well. Buffers are of the
+size of the rows looked up and of the halves, never of the table. ``optimized`` is the one to use; the others tell what
+each decision is worth, and are second opinions in the tests.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
@@ -25,17 +33,21 @@ from torch._subclasses.fake_tensor import FakeTensor
 from comera.rank_control import THRESHOLD, effective_diagonals
 from comera.tensor_train import TTMShape, pack_cores, unpack_cores
 
-Variant = Literal["optimized", "plain"]
-VARIANTS: tuple[Variant, ...] = ("optimized", "plain")
+Variant = Literal["optimized", "plain", "unique", "order"]
+VARIANTS: tuple[Variant, ...] = get_args(Variant)
 
 
 def _unique_rows(indices_T: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Unique indices and where each index of the batch finds its row.
 
-    How many there are depends on the data. Where shapes must be known beforehand (fake tensors, compilation) every
-    index counts as its own row: the upper bound.
+    How many there are depends on the data. Where shapes must be known beforehand (compilation, capture as a CUDA Graph,
+    fake tensors) every index counts as its own row, the upper bound, unless a fake tensor says in ``unique_count`` how
+    many there are.
     """
-    if isinstance(indices_T, FakeTensor) or torch.compiler.is_compiling():
+    if isinstance(indices_T, FakeTensor) and not torch.compiler.is_compiling():
+        count = getattr(indices_T, "unique_count", indices_T.shape[0])
+        return indices_T.new_empty(count), torch.empty_like(indices_T)
+    if torch.compiler.is_compiling() or (indices_T.is_cuda and torch.cuda.is_current_stream_capturing()):
         return indices_T, torch.arange(indices_T.shape[0], device=indices_T.device)
     rows_U, inverse_T = torch.unique(indices_T, return_inverse=True)
     return rows_U, inverse_T
@@ -143,8 +155,11 @@ class _Half:
         return gradients
 
 
-class _OptimizedLookup(torch.autograd.Function):
-    """Rows (T, D). Saves the indices, the parameters and the small products of each half, not what is taken per row."""
+class _HalvesLookup(torch.autograd.Function):
+    """Rows (T, D) by one product of two halves, for unique rows or for every index (then U is T).
+
+    Saves the indices, the parameters and the small products of each half, not what is taken per row.
+    """
 
     @staticmethod
     def _halves(
@@ -172,25 +187,26 @@ class _OptimizedLookup(torch.autograd.Function):
         shape: TTMShape,
         padding_idx: int | None,
         threshold: float,
+        unique: bool,
     ) -> torch.Tensor:
-        rows_U, inverse_T = _unique_rows(indices_T)
+        rows_U, inverse_T = _unique_rows(indices_T) if unique else (indices_T, None)
         effective = effective_diagonals(diagonals, threshold)
-        _, left, right = _OptimizedLookup._halves(packed, effective, rows_U, shape)
+        _, left, right = _HalvesLookup._halves(packed, effective, rows_U, shape)
         table_UD = torch.bmm(left.slices().squeeze(1), right.slices().squeeze(3)).flatten(1)
         if padding_idx is not None:
             table_UD.masked_fill_((rows_U == padding_idx).unsqueeze(1), 0)
         ctx.save_for_backward(rows_U, inverse_T, packed, effective, *left.products, *right.products)
         ctx.shape, ctx.padding_idx, ctx.left_products = shape, padding_idx, len(left.products)
-        return table_UD.index_select(0, inverse_T)
+        return table_UD if inverse_T is None else table_UD.index_select(0, inverse_T)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad_TD: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         device = grad_TD.device.type
         if not torch.is_autocast_enabled(device):
-            return _OptimizedLookup._gradients(ctx, grad_TD)
+            return _HalvesLookup._gradients(ctx, grad_TD)
         with torch.autocast(device, enabled=False):  # called inside autocast: still sum in the parameters' type
-            return _OptimizedLookup._gradients(ctx, grad_TD)
+            return _HalvesLookup._gradients(ctx, grad_TD)
 
     @staticmethod
     def _gradients(ctx: Any, grad_TD: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
@@ -198,9 +214,12 @@ class _OptimizedLookup(torch.autograd.Function):
         rows_U, inverse_T, packed, effective, *kept = ctx.saved_tensors
         kept = [product.to(packed.dtype) for product in kept]  # autocast may have formed them in its own type
         products = kept[: ctx.left_products], kept[ctx.left_products :]
-        plain, left, right = _OptimizedLookup._halves(packed, effective, rows_U, shape, products)
+        plain, left, right = _HalvesLookup._halves(packed, effective, rows_U, shape, products)
         left_UCR, right_URE = left.slices().squeeze(1), right.slices().squeeze(3)
-        grad_UD = grad_TD.new_zeros(rows_U.shape[0], shape.embedding_dim).index_add_(0, inverse_T, grad_TD)
+        if inverse_T is not None:
+            grad_UD = grad_TD.new_zeros(rows_U.shape[0], shape.embedding_dim).index_add_(0, inverse_T, grad_TD)
+        else:  # the caller's own gradient: not to be written to
+            grad_UD = grad_TD if ctx.padding_idx is None else grad_TD.clone()
         if ctx.padding_idx is not None:
             grad_UD.masked_fill_((rows_U == ctx.padding_idx).unsqueeze(1), 0)
         grad_UCE = grad_UD.to(packed.dtype).view(rows_U.shape[0], left_UCR.shape[1], right_URE.shape[2])
@@ -212,35 +231,34 @@ class _OptimizedLookup(torch.autograd.Function):
         for grad, core, bond in zip(scaled_grads[1:], plain[1:], effective.split(shape.ranks), strict=True):
             bond_grads.append((grad * core).sum((1, 2, 3)))
             core_grads.append(bond[:, None, None, None] * grad)
-        return None, pack_cores(core_grads, shape), torch.cat(bond_grads) * (effective != 0), None, None, None
+        return None, pack_cores(core_grads, shape), torch.cat(bond_grads) * (effective != 0), None, None, None, None
 
 
-def _plain_rows(
-    indices_T: torch.Tensor,
+def _core_by_core(
+    rows_U: torch.Tensor,
     packed: torch.Tensor,
     diagonals: torch.Tensor,
     shape: TTMShape,
     padding_idx: int | None,
     threshold: float,
 ) -> torch.Tensor:
-    """Rows (T, D) by one gather and one batched product per core, for every index of the batch."""
+    """Rows (U, D) by one gather and one batched product per core, for every entry of ``rows_U``."""
     bonds = effective_diagonals(diagonals, threshold).split(shape.ranks)
     cores = unpack_cores(packed, shape)
-    remaining = indices_T
-    modes_T = []
-    for rows in reversed(shape.row_modes):
-        modes_T.append(remaining.remainder(rows))
-        remaining = torch.div(remaining, rows, rounding_mode="floor")
-    result = packed.new_ones(indices_T.shape[0], 1, 1)  # (T, columns so far, rank)
-    for i, (core, mode_T) in enumerate(zip(cores, reversed(modes_T), strict=True)):
-        slices = core.index_select(1, mode_T).transpose(0, 1)  # (T, R, c, R')
-        if i > 0:
-            slices = bonds[i - 1][:, None, None] * slices
+    remaining = rows_U
+    modes_U: list[torch.Tensor] = []
+    for size in reversed(shape.row_modes):
+        modes_U.insert(0, remaining.remainder(size))
+        remaining = torch.div(remaining, size, rounding_mode="floor")
+    result = cores[0].transpose(0, 1).index_select(0, modes_U[0]).squeeze(1)  # (U, columns so far, rank)
+    for core, bond, mode_U in zip(cores[1:], bonds, modes_U[1:], strict=True):
+        scaled = bond[:, None, None] * core.transpose(0, 1)
+        slices = scaled.index_select(0, mode_U)  # (U, R, c, R')
         columns = result.shape[1] * core.shape[2]
-        result = torch.bmm(result, slices.flatten(2)).view(indices_T.shape[0], columns, core.shape[3])
+        result = torch.bmm(result, slices.flatten(2)).view(len(rows_U), columns, core.shape[3])
     result = result.flatten(1)
     if padding_idx is not None:
-        result = result.masked_fill((indices_T == padding_idx).unsqueeze(1), 0)
+        result = result.masked_fill((rows_U == padding_idx).unsqueeze(1), 0)
     return result
 
 
@@ -256,12 +274,13 @@ def ttm_rows(
     """Look up rows of a TTM table.
 
     Args:
-        indices: integers of any shape (…).
+        indices: integers of any shape (…). A fake tensor may tell the number of its unique entries in an attribute
+            ``unique_count``, so that what a look-up needs can be known without its data.
         packed: all cores in one vector, see :func:`comera.tensor_train.pack_cores`.
         diagonals: all rank-control entries in one vector, bond after bond.
         shape: modes and ranks.
         padding_idx: this index yields zeros and gets no gradient.
-        variant: ``"optimized"`` or ``"plain"``, see the module.
+        variant: ``"optimized"``, ``"plain"``, ``"unique"`` or ``"order"``, see the module.
         threshold: diagonal entries up to this magnitude count as zero.
 
     Returns:
@@ -279,14 +298,20 @@ def ttm_rows(
     if variant not in VARIANTS:
         raise ValueError(f"variant is {variant!r}; allowed: {', '.join(VARIANTS)}.")
     indices_T = indices.reshape(-1)
+    if isinstance(indices, FakeTensor) and hasattr(indices, "unique_count"):
+        indices_T.unique_count = indices.unique_count  # type: ignore[attr-defined]
     checkable = indices.device.type == "cpu" and not isinstance(indices, FakeTensor) and indices.numel() > 0
     if checkable and not torch.compiler.is_compiling():
         lowest, highest = int(indices_T.min()), int(indices_T.max())
         if lowest < 0 or highest >= shape.num_embeddings:
             wrong = lowest if lowest < 0 else highest
             raise IndexError(f"index {wrong} is outside the table; allowed: 0 to {shape.num_embeddings - 1}.")
+    table = (packed, diagonals, shape, padding_idx, threshold)
     if variant == "plain":
-        rows = _plain_rows(indices_T, packed, diagonals, shape, padding_idx, threshold)
+        rows = _core_by_core(indices_T, *table)
+    elif variant == "unique":
+        rows_U, inverse_T = _unique_rows(indices_T)
+        rows = _core_by_core(rows_U, *table).index_select(0, inverse_T)
     else:
-        rows = _OptimizedLookup.apply(indices_T, packed, diagonals, shape, padding_idx, threshold)
+        rows = _HalvesLookup.apply(indices_T, *table, variant == "optimized")
     return rows.view(*indices.shape, shape.embedding_dim)

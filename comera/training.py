@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, get_args
 
 import torch
@@ -19,6 +19,7 @@ from torch import nn
 from comera.layers import TensorTrainLayer
 from comera.lookup import VARIANTS as LOOKUPS
 from comera.lookup import Variant
+from comera.model_ratio import solve_model
 from comera.objective import (
     OBJECTIVE_VARIANTS,
     EarlyStage,
@@ -29,6 +30,7 @@ from comera.objective import (
     tensorized_layers,
 )
 from comera.rank_control import THRESHOLD
+from comera.rank_search import OutOfReach, check_ratio
 from comera.tensorize import TT, TTM, tensorize
 from comera.truncation import close_smallest, truncate
 
@@ -51,7 +53,10 @@ class Settings:
         table_ranks: cap on the TTM ranks of the embedding.
         order: modes per side of a TT layer.
         table_order: number of TTM cores.
-        lookup: ``optimized`` or ``plain``.
+        ratio: how many times smaller the whole model is to be; modes and ranks of every layer are then solved for
+            (:func:`comera.solve_model`, which tries the orders given here first), and ``ranks``, ``table_ranks`` and
+            the published modes do not apply. None: they do.
+        lookup: ``optimized``, ``plain``, ``unique`` or ``order``, see :mod:`comera.lookup`.
         lr_cores, lr_ranks, lr_dense: AdamW rates of cores, rank-control entries and everything else. The published
             ones are 1e-4, 1e-3 and 5e-5; in far shorter runs three times that on cores and the rest learns more.
         threshold: a rank whose control entry is up to this magnitude counts as closed.
@@ -72,6 +77,7 @@ class Settings:
     table_ranks: int = 32
     order: int = 3
     table_order: int = 4
+    ratio: float | None = None
     lookup: str = "optimized"
     threshold: float = THRESHOLD
     lr_cores: float = 3e-4
@@ -96,6 +102,8 @@ class Settings:
         for name in (*rates, *weights):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be 0 or more.")
+        if self.ratio is not None:
+            check_ratio(self.ratio)
         if not 0 <= self.threshold < 1:
             raise ValueError(f"threshold is {self.threshold}; it must be 0 or more, and below 1, where entries begin.")
         if not 0 <= self.recovery < 1:
@@ -171,25 +179,44 @@ class CoMERA:
     def unsupported(self, cell: Any) -> str | None:  # noqa: ARG002 - every cell suits this method
         return None
 
+    def ratio_unsupported(self, model: nn.Module, targets: Mapping[str, str]) -> str | None:
+        """Why the whole-model ratio of the settings cannot be met, with the largest that can; None if it can.
+
+        Args:
+            model: the dense model; shapes are enough, so it may be on the ``meta`` device.
+            targets: as for :meth:`adapt`.
+        """
+        try:
+            self._plan(model, targets)
+        except OutOfReach as reason:
+            return str(reason)
+        return None
+
     def adapt(self, model: nn.Module, targets: Mapping[str, str]) -> nn.Module:
         """Tensorize every target from scratch; the role ``embedding`` becomes a TTM, the others TT."""
+        model = tensorize(model, self._plan(model, targets), merge_jointly=self.settings.merge_jointly)
+        for module in model.modules():
+            if isinstance(module, TensorTrainLayer):
+                module.threshold = self.settings.threshold
+        self._full = full_size(tensorized_layers(model))
+        return model
+
+    def _plan(self, model: nn.Module, targets: Mapping[str, str]) -> dict[str, TT | TTM]:
         settings = self.settings
+        lookup = next(known for known in get_args(Variant) if known == settings.lookup)
+        if settings.ratio is not None:
+            solved = solve_model(model, targets, settings.ratio, settings.order, settings.table_order).plan
+            return {name: replace(to, lookup=lookup) if isinstance(to, TTM) else to for name, to in solved.items()}
         plan: dict[str, TT | TTM] = {}
         for name, role in targets.items():
             if role == "embedding":
                 embedding = model.get_submodule(name)
                 size = (getattr(embedding, "num_embeddings", 0), getattr(embedding, "embedding_dim", 0))
                 rows, columns = PUBLISHED_TABLE_MODES.get(size, (None, None))
-                lookup = next(known for known in get_args(Variant) if known == settings.lookup)
                 plan[name] = TTM(settings.table_ranks, settings.table_order, rows, columns, lookup)
             else:
                 plan[name] = TT(settings.ranks, settings.order)
-        model = tensorize(model, plan, merge_jointly=settings.merge_jointly)
-        for module in model.modules():
-            if isinstance(module, TensorTrainLayer):
-                module.threshold = settings.threshold
-        self._full = full_size(tensorized_layers(model))
-        return model
+        return plan
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         """Fused AdamW without weight decay, at three rates, for the objective with its term β‖G‖².

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from bench.record import Record, RecordError, read_all
-from figures import fig1, fig6, table_mnli, table_ranks, table_search, truncation
+from figures import fig1, fig5, fig6, table_mnli, table_ranks, table_search, truncation
 from figures.claims import Claim, LedgerError, read_claims
 from figures.report import Drawn
 from figures.runs import EXPERIMENT
@@ -39,6 +39,13 @@ ARTIFACTS = {
         fig1.EXPERIMENTS,
         None,
         "make reproduce-fig1",
+    ),
+    "fig5": Artifact(
+        fig5.render,
+        "time and peak memory of a table look-up by each variant; an image per device, table and distribution",
+        fig5.EXPERIMENTS,
+        None,
+        "python -m bench experiment=fig5",
     ),
     "fig6": Artifact(
         fig6.render, "validation accuracy per epoch, dense against CoMERA; an image per device and dataset"

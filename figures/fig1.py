@@ -18,19 +18,18 @@ from figures.fig1_rows import (
     DISTURBED,
     REFERENCE,
     UNPAIRED,
-    MemoryCell,
     Row,
-    TimeCell,
     rows_of,
     text_table,
     tidy_table,
     time_unit,
 )
 from figures.memory import CATEGORIES
+from figures.reasons import Reasons
 from figures.report import REMARKS, Drawn, csv, markdown
 from figures.selection import TARGETS, Selection, devices, select
 from figures.style import MEMORY_FILLS, TIME_FILLS, house_style, to_bytes
-from figures.tables import NOT_RECORDED, OLDER, OLDER_WORDS, significant
+from figures.tables import OLDER, OLDER_WORDS, significant
 from figures.timing import EXAMPLES_PER_EPOCH, block_means_ms
 
 #: The experiments whose records Fig. 1 is made of.
@@ -45,29 +44,12 @@ _MARK_WORDS = {
 }
 
 
-class _Reasons:
-    """Numbers the distinct reasons of cells that have no bar, in the order in which they are met."""
-
-    def __init__(self) -> None:
-        self.numbers: dict[str, int] = {}
-
-    def instead(self, cell: TimeCell | MemoryCell) -> str:
-        if cell.status in ("", NOT_RECORDED) or not cell.message:
-            return f"{cell.status or 'not in the grid'} {cell.marks}".strip()
-        reason = f"{cell.status}: {' '.join(cell.message.split())}"
-        number = self.numbers.setdefault(reason, len(self.numbers) + 1)
-        return f"{cell.status} ({number}) {cell.marks}".strip()
-
-    def lines(self) -> list[str]:
-        return [f"({number}) {reason}" for reason, number in self.numbers.items()]
-
-
 def _label(value: float, ratio: float | None, marks: str) -> str:
     compared = "" if ratio is None else f"  {significant(ratio)}x"
     return f"{significant(value)}{compared} {marks}".rstrip()
 
 
-def _time_bar(row: Row, scale: float, reasons: _Reasons) -> Bar:
+def _time_bar(row: Row, scale: float, reasons: Reasons) -> Bar:
     cell, epoch = row.time, row.time.epoch
     if epoch is None:
         return Bar(instead=reasons.instead(cell))
@@ -79,7 +61,7 @@ def _time_bar(row: Row, scale: float, reasons: _Reasons) -> Bar:
     return Bar(tuple(parts), interval, label=label)
 
 
-def _memory_bar(row: Row, target: str, kind: str, reasons: _Reasons) -> Bar:
+def _memory_bar(row: Row, target: str, kind: str, reasons: Reasons) -> Bar:
     cell = row.memory[target]
     peaks = (("allocated", row.allocated), ("reserved", row.reserved)) if target == kind == "cuda" else ()
     marks = tuple((name, size) for name, size in peaks if size is not None)
@@ -89,7 +71,7 @@ def _memory_bar(row: Row, target: str, kind: str, reasons: _Reasons) -> Bar:
     return Bar(cell.parts, marks=marks, label=_label(cell.peak, cell.ratio, cell.marks))
 
 
-def _bands(selection: Selection, rows: list[Row], reasons: _Reasons) -> tuple[Band, ...]:
+def _bands(selection: Selection, rows: list[Row], reasons: Reasons) -> tuple[Band, ...]:
     unit, scale = time_unit(rows)
 
     def panels(batches: Sequence[int], bar_of: object) -> tuple[Panel, ...]:
@@ -191,7 +173,7 @@ def of_device(records: Sequence[Record], device: str, claims: dict[str, Claim]) 
     """The figure of one device, with its tables and verdicts; other devices' records are ignored."""
     selection = select(records, device)
     rows = rows_of(selection)
-    reasons = _Reasons()
+    reasons = Reasons()
     bands = _bands(selection, rows, reasons)
     facts, notes = _facts(selection), _notes(selection, rows)
     judged = verdicts(selection, claims)

@@ -129,17 +129,17 @@ def judge(rule: Rule, claim: Claim, selection: Selection) -> Verdict:
     dense = [r.parameters for r in selection.shown if r.arm == "dense" and r.parameters is not None]
     if any(count != FULL_SIZE_PARAMETERS for count in dense):
         return verdict("not tested here", "The dense model of these records is not the paper's full-size one.", points)
-    return _decide(rule, claim, points, verdict)
+    return decide(claim, points, len(rule.evidence) * len(rule.batches), rule.slack, verdict)
 
 
-def _decide(rule: Rule, claim: Claim, points: list[Point], verdict: Callable[..., Verdict]) -> Verdict:
-    expected = len(rule.evidence) * len(rule.batches)
+def decide(claim: Claim, points: list[Point], expected: int, slack: float, verdict: Callable[..., Verdict]) -> Verdict:
+    """The verdict on a claim by the ratios found, of which there should be so many."""
     open_ended = [point for point in points if point.ratio.low is None]
     judged = [point for point in points if point.ratio.low is not None]
     if not judged:
         why = "Fewer than two undisturbed blocks." if open_ended else "No pair of finished cells to compare."
         return verdict("not tested here", why, points)
-    need = 1.0 if claim.low is None else claim.low - rule.slack
+    need = 1.0 if claim.low is None else claim.low - slack
     grades = [_grade(point, need, strict=claim.low is None) for point in judged]
     missing = expected - len(judged)
     why = f"{grades.count(2)} of {expected} ratios {'lie above 1' if claim.low is None else f'reach {need:g}x'}"
@@ -149,9 +149,7 @@ def _decide(rule: Rule, claim: Claim, points: list[Point], verdict: Callable[...
         why += f", {leaning} above 1 but short of it"
     if refuted := grades.count(0):
         why += f", {refuted} not surely above 1"
-    if claim.high is not None and any(
-        p.ratio.low is not None and p.ratio.low > claim.high + rule.slack for p in judged
-    ):
+    if claim.high is not None and any(p.ratio.low is not None and p.ratio.low > claim.high + slack for p in judged):
         why += "; larger than published in places"
     why += f"; judged by {' and '.join(dict.fromkeys(f'{p.quantity} {p.source}' for p in judged))}."
     if not any(grades):

@@ -61,8 +61,8 @@ def config_of(record: Record) -> dict[str, Any]:
     return config if isinstance(config, dict) else {}
 
 
-def _kind(records: Iterable[Record]) -> str:
-    """``cuda`` where any timed record ran on, or is predicted for, such a device."""
+def device_kind(records: Iterable[Record]) -> str:
+    """What a device is: ``cuda`` where any timed record ran on, or is predicted for, such a device."""
     for record in records:
         if record.measure != "run":
             continue
@@ -166,7 +166,7 @@ def select(records: Iterable[Record], device: str) -> Selection:
     mine = [record for record in records if record.device == device]
     if not mine:
         raise ValueError(f"no record of device {device!r}.")
-    kind = _kind(mine)
+    kind = device_kind(mine)
     timed, notes = _select_timed(mine)
     predictions = [record for record in mine if record.measure == "predict"]
     models = Counter(_model(record) for record in predictions)

@@ -151,6 +151,7 @@ def test_wrong_settings_say_field_value_and_what_is_allowed(name, field):
     settings = importlib.import_module(f"baselines.{name}").Settings
     kind = get_type_hints(settings)[field]
     wrong = {int: [0, -1, 1.5, True, "2"], float: [0.0, -1.0, float("nan"), float("inf"), True, "2"], bool: [1, "no"]}
+    wrong[float | None] = wrong[float]
     for value in wrong[kind]:
         with pytest.raises(ValueError, match=rf"^{name}\.{field} is .*; allowed are [^.]*\.$") as caught:
             settings(**{field: value})
@@ -187,7 +188,7 @@ def test_no_target_of_a_kind_is_no_error():
         arm.optimizer(model).step()
 
 
-@pytest.mark.parametrize("module", ["_arm", *MODULES])
+@pytest.mark.parametrize("module", ["_arm", "_rank_shares", *MODULES])
 def test_examples_in_docstrings_run(module):
     import doctest
 

@@ -10,7 +10,9 @@ from torch import nn
 from toy_encoder import LINEARS, TARGETS, ToyEncoder
 
 from baselines import low_rank
+from baselines._rank_shares import OutOfReach, ranks_for_ratio
 from baselines.low_rank import TwoFactorEmbedding, TwoFactorLinear
+from bench.workloads.encoder import EncoderClassifier, EncoderSettings
 
 sizes = st.integers(1, 12)
 shapes = st.lists(st.integers(0, 4), max_size=3)
@@ -89,4 +91,77 @@ def test_an_embedding_that_limits_its_norms_is_refused():
 
 
 def test_defaults_are_the_stated_ones():
-    assert low_rank.Settings() == low_rank.Settings(rank=30, embedding_rank=32, lr_factors=1e-4, lr=5e-5)
+    assert low_rank.Settings() == low_rank.Settings(rank=30, embedding_rank=32, ratio=None, lr_factors=1e-4, lr=5e-5)
+
+
+def size_of(model):
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def encoder():
+    """The paper's model without its numbers, and its targets."""
+    with torch.device("meta"):
+        model = EncoderClassifier(EncoderSettings())
+    parts = {
+        **{f"attention.{name}": "attention" for name in ("query", "key", "value", "output")},
+        **{f"feed_forward.{name}": "feed_forward" for name in ("expand", "contract")},
+    }
+    targets = {f"blocks.{block}.{name}": role for block in range(6) for name, role in parts.items()}
+    return model, {"embeddings.word": "embedding", **targets, "classifier.hidden": "classifier"}
+
+
+@pytest.mark.parametrize(
+    ("variant", "ratio"),
+    [*(("", ratio) for ratio in (1.0, 1.5, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 100.0)), ("linear", 1.5), ("linear", 2.0)],
+)
+def test_a_ratio_is_met_over_the_whole_model(variant, ratio):
+    model, targets = encoder()
+    arm = low_rank.build(low_rank.Settings(ratio=ratio, rank=1, embedding_rank=1), variant)
+    assert arm.ratio_unsupported(model, targets) is None
+    model = arm.adapt(model, targets)
+    assert 66_957_315 / size_of(model) == pytest.approx(ratio, rel=0.001)
+    ranks = [model.get_submodule(name).first.out_features for name in targets if "attention" in name]
+    assert max(ranks) - min(ranks) <= 1
+
+
+@pytest.mark.parametrize(
+    ("variant", "dense", "largest"), [("", "459,267", "116.44"), ("linear", "23,900,163", "2.79167")]
+)
+def test_a_ratio_beyond_rank_one_names_the_largest(variant, dense, largest):
+    model, targets = encoder()
+    arm = low_rank.build(low_rank.Settings(ratio=200.0), variant)
+    sentence = (
+        f"ratio=200 is out of reach for two-factor layers, since {dense} of the model's 66,957,315 parameters are not "
+        f"factorised; the largest within reach is {largest}, with all ranks 1."
+    )
+    assert arm.ratio_unsupported(model, targets) == sentence
+    with pytest.raises(OutOfReach, match=f"the largest within reach is {largest}, "):
+        arm.adapt(model, targets)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    shapes=st.lists(st.tuples(st.integers(2, 80), st.integers(2, 80)), min_size=1, max_size=5), ratio=st.floats(1, 30)
+)
+def test_ranks_stay_within_their_layers_and_meet_the_ratio_or_say_what_can(shapes, ratio):
+    with torch.device("meta"):
+        model = nn.Sequential(*(nn.Linear(n, m) for n, m in shapes))
+    layers = {str(place): layer for place, layer in enumerate(model)}
+    dense = size_of(model)
+    kept = sum(m for _, m in shapes)
+    try:
+        ranks = ranks_for_ratio(model, layers, ratio)
+    except OutOfReach:
+        offer = "the largest within reach" if ratio > dense / (kept + sum(map(sum, shapes))) else "the nearest found is"
+        with pytest.raises(OutOfReach, match=offer):
+            ranks_for_ratio(model, layers, ratio)
+        return
+    assert all(1 <= ranks[str(place)] <= min(shape) for place, shape in enumerate(shapes))
+    size = kept + sum(ranks[str(place)] * sum(shape) for place, shape in enumerate(shapes))
+    assert abs(size - dense / ratio) <= 0.02 * dense / ratio
+
+
+@pytest.mark.parametrize("ratio", [0.5, 0.0, -2.0, float("inf")])
+def test_a_ratio_below_one_is_refused(ratio):
+    with pytest.raises(ValueError, match=r"^low_rank\.ratio is .*; allowed are finite numbers (from 1|above 0)"):
+        low_rank.Settings(ratio=ratio)

@@ -9,8 +9,8 @@ import pytest
 import torch
 from small_cells import environment, run_bench, small
 
-import bench.config
 import bench.sweep
+import bench.workloads.opening
 from bench.methods import available
 from bench.mistakes import experiments
 
@@ -26,7 +26,7 @@ def nothing_runs(monkeypatch):
 
     monkeypatch.setattr(bench.sweep, "run_job", job)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(bench.config, "_workloads", {})
+    monkeypatch.setattr(bench.workloads.opening, "_workloads", {})
 
 
 def assert_one_sentence(status, output, error, words, folder):

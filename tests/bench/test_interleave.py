@@ -15,9 +15,9 @@ from small_cells import TIMING, a_cell
 
 import bench.interleave
 import bench.processes
-from bench.config import Data
 from bench.interleave import Outcome, predict_cells, time_cells
 from bench.processes import CellFailure, CellProcess
+from bench.workloads.opening import Data
 
 ARMS = ("comera", "dense", "galore", "lora")
 

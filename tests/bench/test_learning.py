@@ -10,10 +10,10 @@ import torch
 from small_cells import MODEL
 from tiny import one_thread  # noqa: F401
 
-from bench.config import Data, open_workload
 from bench.methods import available, build, checked_settings, parse_arm
 from bench.step import TrainStep
 from bench.workloads.encoder import EncoderSettings
+from bench.workloads.opening import Data, open_workload
 
 STEPS, BATCHES, BATCH_SIZE = 100, 4, 16
 

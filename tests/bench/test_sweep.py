@@ -6,9 +6,10 @@ import json
 import shutil
 import statistics
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-from small_cells import a_cell, run_bench, small
+from small_cells import a_cell, a_training_cell, run_bench, small
 
 import bench.sweep
 from bench.cell import Cell
@@ -214,7 +215,8 @@ def test_an_unreadable_record_beside_the_cells_stops_the_sweep_before_it_starts(
     assert files_in(swept) == before
 
 
-def test_unsupported_cells_are_recorded_with_the_reason_and_start_no_process(tmp_path, pairs, asked):
+def test_unsupported_cells_are_recorded_with_the_reason_and_start_no_process(tmp_path, pairs, asked, monkeypatch):
+    monkeypatch.setattr(bench.sweep, "compile_unsupported", lambda device: f"compile=true has no compiler for {device}")
     ended = sweep(
         tmp_path, pairs, "methods=[comera]", "precision=fp8,tf32", "cuda_graph=true,false", "compile=true,false"
     )
@@ -226,6 +228,46 @@ def test_unsupported_cells_are_recorded_with_the_reason_and_start_no_process(tmp
     for record in records:
         toggle = next((name for name in ("cuda_graph", "compile") if getattr(record, name)), None)
         assert record.message.startswith(f"{toggle}=true" if toggle else f"precision={record.precision}")
+
+
+GRAPH, COMPILED, BOTH = {"cuda_graph": True}, {"compile": True}, {"cuda_graph": True, "compile": True}
+ON_CUDA = {"device": "cuda", "batch_size": 16}
+
+
+@pytest.mark.parametrize(
+    ("cell", "reason"),
+    [
+        (a_cell(**GRAPH), "cuda_graph=true needs a CUDA device, this one is cpu; use cuda_graph=false."),
+        (a_cell(**BOTH), "cuda_graph=true needs a CUDA device, this one is cpu; use cuda_graph=false."),
+        (a_cell(**COMPILED), None),
+        (a_cell(**COMPILED, precision="bf16"), None),
+        (a_cell(**COMPILED, precision="tf32"), "precision=tf32 needs a CUDA device"),
+        *(
+            (a_cell(**ON_CUDA, **toggles, method=method, precision=precision), None)
+            for toggles in (GRAPH, COMPILED, BOTH)
+            for method in ("dense", "comera", "lora", "low_rank", "galore", "lte")
+            for precision in ("fp32", "tf32", "bf16")
+        ),
+        (a_cell(**ON_CUDA, **BOTH, precision="fp8"), "precision=fp8 is not implemented yet"),
+        (a_cell(**{**ON_CUDA, "batch_size": 8}, **BOTH, method="lte"), "LTE shards the batch over 16 heads"),
+        (a_cell(**ON_CUDA, **GRAPH, measure="predict"), "cuda_graph=true is not modelled in predictions"),
+        (a_cell(**COMPILED, measure="predict"), "compile=true is not modelled in predictions"),
+        (a_training_cell(**GRAPH, device="cuda"), "cuda_graph=true needs batches of one shape; use training.static="),
+        (a_training_cell(**GRAPH, device="cuda", static=True), None),
+        (a_training_cell(**COMPILED), None),
+    ],
+)
+def test_toggles_combine_or_are_refused_with_a_reason(monkeypatch, cell, reason):
+    monkeypatch.setattr(bench.sweep, "compile_unsupported", lambda device: None)  # noqa: ARG005
+    found = bench.sweep.unsupported(cell)
+    assert (found is None) if reason is None else found.startswith(reason)
+
+
+def test_a_method_that_cannot_be_captured_says_why(monkeypatch):
+    method = SimpleNamespace(capture="none", capture_reason="its loss is read at every step.")
+    monkeypatch.setattr(bench.sweep, "build", lambda *_: method)
+    cell = a_cell(**ON_CUDA, **GRAPH)
+    assert bench.sweep.unsupported(cell) == "cuda_graph=true cannot be had: its loss is read at every step."
 
 
 def test_a_cell_that_fails_is_recorded_with_its_message(tmp_path, pairs):

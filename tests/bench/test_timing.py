@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 from multiprocessing import Pipe
 from types import SimpleNamespace
@@ -17,9 +18,9 @@ from tiny import one_thread  # noqa: F401
 
 import bench.timing
 import bench.worker
-from bench.config import Data
 from bench.timing import Diverged, StepTimer
 from bench.worker import first_line, status_of, time_cell
+from bench.workloads.opening import Data
 
 USUAL_MS, RARE_MS = 1, 100
 
@@ -205,6 +206,37 @@ def test_an_arm_answers_blocks_and_rare_events(answers):
     assert len(block[1]["ms"]) == 5
     assert rare[0] == "rare"
     assert list(rare[1]) == ["svd"]
+
+
+def test_compiling_is_told_apart_from_the_steps(answers, monkeypatch):
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
+    with torch.compiler.config.patch(force_disable_caches=False):
+        [(_, ready), (_, block)] = answers(a_cell(compile=True), ("block", 3))
+    assert set(ready) == {"parameters", "stored_mib", "rare_periods", "step_ms", "compile_time_s"}
+    assert ready["compile_time_s"] > ready["step_ms"] / 1e3
+    assert len(block["ms"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("warmup_steps", "before_capture", "compiled", "calls"),
+    [
+        (2, 0, False, [0, 0, 2]),
+        (2, 0, True, [1, 0, 2]),
+        (5, 0, True, [1, 0, 4]),
+        (2, 3, False, [1, 2, 2]),
+        (9, 3, True, [1, 2, 6]),
+    ],
+)
+def test_the_graph_is_taken_and_replayed_before_the_first_block(warmup_steps, before_capture, compiled, calls):
+    """Steps unlike the later ones come first; what remains is at least a capture and a replay."""
+    counted = []
+    timer = SimpleNamespace(step=SimpleNamespace(steps_before_capture=before_capture))
+    timer.warm_up = lambda steps: counted.append(steps) or 1e3 * len(counted)
+    cell = a_cell(compile=compiled, timing_settings={"warmup_steps": warmup_steps})
+    with torch.compiler.config.patch(force_disable_caches=False):
+        columns = bench.worker._warm_up(cell, timer)
+    assert counted == calls
+    assert columns == {"step_ms": 3e3} | ({"compile_time_s": -2.0} if compiled else {})
 
 
 def test_what_falls_due_on_every_step_is_part_of_the_step(answers):

@@ -13,10 +13,10 @@ from small_cells import MODEL, a_training_cell
 from tiny import one_thread  # noqa: F401
 
 from bench import checkpoint
-from bench.config import Data, open_workload
 from bench.timing import Diverged
 from bench.training import TrainingRun, Upkeep, stages_of
 from bench.workloads.encoder import EncoderSettings
+from bench.workloads.opening import Data, open_workload
 
 #: Six steps make an epoch; the early stage has eight, the late one seven, and a checkpoint comes every three.
 ARMS = {

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from comera import TT, TTLinear, TTMEmbedding, tensorize
+from comera.lookup import VARIANTS
 
 pytestmark = pytest.mark.filterwarnings("ignore:Dynamo detected a call to a `functools.lru_cache`")
 
@@ -49,7 +50,7 @@ def test_a_tt_layer_is_one_graph(kind, autocast):
     torch.testing.assert_close(found, wanted)
 
 
-@pytest.mark.parametrize("lookup", ["optimized", "plain"])
+@pytest.mark.parametrize("lookup", VARIANTS)
 def test_a_look_up_is_one_graph(lookup):
     layer = TTMEmbedding(12, 8, (4, 3), (2, 4), 3, padding_idx=0, lookup=lookup)
     indices = torch.tensor([[1, 5, 1], [0, 11, 5]])

@@ -1,4 +1,4 @@
-"""Rows of a TTM table, by both variants, equal the rows of the dense table, and so do the gradients."""
+"""Rows of a TTM table, by every variant, equal the rows of the dense table, and so do the gradients."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch
 from drawn_chains import SEEDS, assert_all_close, dense_ttm, draw_parameters, gradients, ttm_shapes
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from comera import TTMEmbedding
 from comera.lookup import VARIANTS, ttm_rows
@@ -41,7 +42,7 @@ def test_the_table_of_a_chain_equals_the_one_built_digit_by_digit(shape, seed):
 
 
 @given(ttm_shapes(), BATCHES, SEEDS, st.booleans(), st.sampled_from([torch.int64, torch.int32]))
-def test_both_variants_and_every_gradient_equal_the_dense_table(shape, batch, seed, padded, kind):
+def test_every_variant_and_its_gradients_equal_the_dense_table(shape, batch, seed, padded, kind):
     packed, diagonals = (tensor.requires_grad_() for tensor in draw_parameters(shape, seed))
     indices = draw_indices(shape, batch, seed).to(kind)
     padding_idx = shape.num_embeddings // 2 if padded else None
@@ -54,6 +55,7 @@ def test_both_variants_and_every_gradient_equal_the_dense_table(shape, batch, se
         assert_all_close(gradients(rows, upstream, [packed, diagonals]), oracle)
 
 
+@pytest.mark.parametrize("variant", ["optimized", "order"])
 @pytest.mark.parametrize("ranks", [3, 0])
 @pytest.mark.parametrize("count", [1, 3, 12, 200])
 @pytest.mark.parametrize(
@@ -61,13 +63,13 @@ def test_both_variants_and_every_gradient_equal_the_dense_table(shape, batch, se
     [((14, 15), (2, 3)), ((7, 5, 6), (2, 1, 3)), ((4, 3, 3, 6), (1, 2, 3, 1)), ((3, 2, 3, 4, 3), (2, 1, 1, 2, 3))],
     ids=["2", "3", "4", "5"],
 )
-def test_few_rows_and_many_are_looked_up_alike(row_modes, column_modes, count, ranks):
+def test_few_rows_and_many_are_looked_up_alike(row_modes, column_modes, count, ranks, variant):
     shape = TTMShape(209, math.prod(column_modes), row_modes, column_modes, ranks)
     packed, diagonals = (tensor.requires_grad_() for tensor in draw_parameters(shape, count))
     indices = torch.randint(0, 209, (count,))
     upstream = torch.randn(count, shape.embedding_dim, dtype=torch.float64)
     wanted = dense_rows(indices, packed, diagonals, shape, 7)
-    rows = ttm_rows(indices, packed, diagonals, shape, 7)
+    rows = ttm_rows(indices, packed, diagonals, shape, 7, variant)
     assert_all_close([rows], [wanted])
     inputs = [packed, diagonals]
     assert_all_close(gradients(rows, upstream, inputs), gradients(wanted, upstream, inputs))
@@ -132,7 +134,7 @@ def test_an_index_outside_the_table_is_refused_padded_rows_included(variant, ind
 
 
 def test_an_unknown_variant_is_refused():
-    sentence = r"is 'fast'; allowed: optimized, plain\.$"
+    sentence = r"is 'fast'; allowed: optimized, plain, unique, order\.$"
     with pytest.raises(ValueError, match=f"^lookup {sentence}"):
         TTMEmbedding(12, 6, (3, 4), (2, 3), 2, lookup="fast")
     shape = TTMShape(12, 6, (3, 4), (2, 3), 2)
@@ -205,8 +207,35 @@ def test_autocast_computes_in_bfloat16_and_keeps_float32_gradients(variant, back
         assert float((parameter.grad - oracle).norm() / oracle.norm()) < 5e-2
 
 
-def test_the_optimized_variant_keeps_indices_parameters_and_merged_halves_alone():
-    layer = TTMEmbedding(90, 60, (5, 6, 3), (5, 3, 4), 4)
+class Sizes(TorchDispatchMode):
+    """Notes the entries of the largest tensor that any operation makes, and the largest batch of any product."""
+
+    def __init__(self):
+        super().__init__()
+        self.largest = self.products = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        made = [tensor for tensor in (result if isinstance(result, tuple) else (result,)) if torch.is_tensor(tensor)]
+        self.largest = max([self.largest, *(tensor.numel() for tensor in made)])
+        if func is torch.ops.aten.bmm.default:
+            self.products = max(self.products, len(result))
+        return result
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_no_buffer_is_of_the_size_of_the_table_and_repeated_rows_are_formed_as_the_variant_says(variant):
+    layer = TTMEmbedding(9999, 12, (10, 10, 10, 10), (1, 2, 2, 3), 2, padding_idx=0, lookup=variant)
+    indices = torch.tensor([0, 9998, 4321]).repeat(100)
+    with Sizes() as sizes:
+        layer(indices).square().sum().backward()
+    assert sizes.products == (3 if variant in ("unique", "optimized") else 300)
+    assert sizes.largest <= 300 * 12  # the rows themselves
+
+
+@pytest.mark.parametrize("variant", ["optimized", "order"])
+def test_two_halves_keep_indices_parameters_and_merged_halves_alone(variant):
+    layer = TTMEmbedding(90, 60, (5, 6, 3), (5, 3, 4), 4, lookup=variant)
     indices = torch.randint(0, 90, (200,))
     kept = {}
 
@@ -218,5 +247,6 @@ def test_the_optimized_variant_keeps_indices_parameters_and_merged_halves_alone(
         layer(indices)
     unique = indices.unique().numel()
     halves = 5 * 5 * 4 + 4 * (6 * 3) * (3 * 4)
-    wanted = unique + 200 + layer.packed_cores.numel() + layer.diagonals.numel() + halves
+    places = unique + 200 if variant == "optimized" else 200
+    wanted = places + layer.packed_cores.numel() + layer.diagonals.numel() + halves
     assert sum(tensor.numel() for tensor in kept.values()) == wanted

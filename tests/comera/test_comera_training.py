@@ -206,7 +206,7 @@ def test_the_stored_size_counts_shared_tensors_once():
         ("order", 0, "order is 0; it must be at least 1"),
         ("lr_ranks", -1e-3, "lr_ranks is -0.001; it must be 0 or more"),
         ("gamma", -1.0, "gamma is -1.0; it must be 0 or more"),
-        ("lookup", "fast", "lookup is 'fast'; allowed: optimized, plain"),
+        ("lookup", "fast", "lookup is 'fast'; allowed: optimized, plain, unique, order"),
     ],
 )
 def test_settings_refuse_what_cannot_be(field, value, sentence):

@@ -95,7 +95,7 @@ def blocked(root: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "prepare", "message"),
     [
-        (["fig99"], lambda root: write([record()], root), "figure is 'fig99'; available: fig1, fig6, table_mnli"),
+        (["fig99"], lambda root: write([record()], root), "figure is 'fig99'; available: fig1, fig5, fig6, table_mnli"),
         ([], None, "FIGURE"),
         (["fig1", "--recrods", "x"], None, "--recrods"),
         (["fig1"], None, "a folder with records is expected."),

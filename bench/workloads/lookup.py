@@ -1,0 +1,155 @@
+"""The micro workload ``lookup``: rows of one table, and nothing else.
+
+A batch is so many row numbers, drawn independently: evenly, or by Zipf's law, where a few rows make up most of a batch
+as words and items do. The loss is the mean square of the rows, the cheapest one whose gradient differs in every entry.
+There is no epoch and nothing to evaluate.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from bench.data.corpus import DataError
+from bench.protocol import Batch, Role
+
+DISTRIBUTIONS = ("uniform", "zipf")
+
+#: The k-th most frequent row is drawn in proportion to k^-1.05.
+ZIPF_EXPONENT = 1.05
+
+#: Part of the table by which frequent rows lie apart from one another: the golden ratio scatters them evenly.
+_SCATTER = 0.618034
+
+#: Row numbers that stand for all of them in the hash of the data.
+_HASHED = 1000
+
+
+@dataclass(frozen=True)
+class LookupSettings:
+    """The table and what a step does with it. The defaults are the paper's word embedding.
+
+    Args:
+        rows, columns: V and D, as in ``nn.Embedding``.
+        optimizer_step: whether a step ends with the optimizer's, or is forward and backward of the task loss alone.
+    """
+
+    rows: int = 30522
+    columns: int = 768
+    optimizer_step: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("rows", "columns"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; allowed: whole numbers from 1.")
+
+
+class Lookup(nn.Module):
+    """The dense model: a table."""
+
+    def __init__(self, rows: int, columns: int) -> None:
+        super().__init__()
+        self.table = nn.Embedding(rows, columns)
+
+    def forward(self, indices: torch.Tensor) -> torch.Tensor:
+        """Rows (T, D) of the row numbers ``indices`` (T,)."""
+        return self.table(indices)
+
+
+class LookupWorkload:
+    """The look-up in the protocol's form (:class:`bench.protocol.Workload`).
+
+    Args:
+        settings: the table.
+        dataset: one of :data:`DISTRIBUTIONS`; ``auto`` is uniform.
+
+    Raises:
+        DataError: another dataset.
+
+    Example:
+        >>> workload = LookupWorkload(LookupSettings(rows=10, columns=4), "zipf")
+        >>> batch = next(workload.batches("train", batch_size=6, seed=0, static=True))
+        >>> workload.build()(batch["indices"]).shape
+        torch.Size([6, 4])
+    """
+
+    examples_per_epoch: int | None = None
+
+    def __init__(self, settings: LookupSettings, dataset: str = "auto") -> None:
+        if dataset not in ("auto", *DISTRIBUTIONS):
+            raise DataError(f"dataset is {dataset!r}; the look-up draws its row numbers: {', '.join(DISTRIBUTIONS)}.")
+        self.settings = settings
+        self.dataset = "uniform" if dataset == "auto" else dataset
+
+    @functools.cached_property
+    def data_hash(self) -> str:
+        """sha256 over the distribution, the number of rows and the first row numbers drawn."""
+        first = next(self.batches("train", _HASHED, 0, static=True))["indices"].tolist()
+        return hashlib.sha256(repr((self.dataset, self.settings.rows, first)).encode()).hexdigest()
+
+    def build(self) -> Lookup:
+        """A freshly initialised table of unit variance; works under ``FakeTensorMode``."""
+        return Lookup(self.settings.rows, self.settings.columns)
+
+    def targets(self) -> dict[str, Role]:
+        """The table."""
+        return {"table": "embedding"}
+
+    def batches(self, split: str, batch_size: int, seed: int, static: bool, start: int = 0) -> Iterator[Batch]:  # noqa: ARG002
+        """Batches of row numbers ``indices``, int64 (T,), without end and of one shape; the split makes no difference.
+
+        Args:
+            split, static: of no consequence here.
+            batch_size: T.
+            seed: of the draws.
+            start: number of the first batch wanted; those before it cost nothing.
+        """
+        if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
+            raise ValueError(f"batch_size is {batch_size!r}; allowed: whole numbers from 1")
+        return self._draw(batch_size, seed, start)
+
+    def _draw(self, batch_size: int, seed: int, start: int) -> Iterator[Batch]:
+        ranks = _zipf_ranks(self.settings.rows) if self.dataset == "zipf" else None
+        for number in itertools.count(start):
+            source = np.random.default_rng([seed, number])
+            if ranks is None:
+                rows = source.integers(0, self.settings.rows, batch_size)
+            else:
+                rows = ranks(source.random(batch_size)) * _stride(self.settings.rows) % self.settings.rows
+            yield {"indices": torch.from_numpy(rows)}
+
+    def batches_per_epoch(self, batch_size: int) -> int:
+        """There is no epoch; raises ValueError."""
+        raise ValueError(f"the look-up has no epoch, so none of batches of {batch_size}")
+
+    def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
+        """Mean square of the rows."""
+        return model(batch["indices"]).square().mean()
+
+    def evaluate(self, model: nn.Module) -> dict[str, Any]:  # noqa: ARG002 - the protocol passes it
+        """Nothing."""
+        return {}
+
+
+def _zipf_ranks(rows: int) -> Callable[[NDArray[np.float64]], NDArray[np.int64]]:
+    """From numbers in [0, 1) to ranks 0 to ``rows - 1``, the most frequent first, by the exact distribution."""
+    below = np.cumsum(np.arange(1, rows + 1, dtype=np.float64) ** -ZIPF_EXPONENT)
+    return lambda drawn: np.minimum(np.searchsorted(below, drawn * below[-1], side="right"), rows - 1)
+
+
+def _stride(rows: int) -> int:
+    """A step that visits every row once before it comes back."""
+    step = max(1, int(_SCATTER * rows))
+    while math.gcd(step, rows) != 1:
+        step += 1
+    return step

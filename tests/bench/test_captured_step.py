@@ -1,0 +1,166 @@
+"""The captured train step: the same training as without capture, for every method, and what stays outside the graph."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+from recorded_graphs import RecordedGraphs
+from tiny import TinyMethod, TinyWorkload, one_thread  # noqa: F401
+from tiny_steps import ARMS, CUT, a_step, batches
+
+import bench.step
+from bench.step import TrainStep, graph_unsupported
+from comera import ranks_of
+from comera.capture import fixed_shapes
+
+
+@pytest.fixture
+def captured(monkeypatch):
+    """A step that is captured by the stand-in, and the stand-in."""
+
+    def make(arm, method=None):
+        graphs = RecordedGraphs()
+        monkeypatch.setattr(bench.step, "CUDAGraphs", lambda: graphs)
+        if method is None:
+            step = a_step(arm, label="cuda", cuda_graph=True)
+        else:
+            workload = TinyWorkload(dropout=0.0)
+            model = workload.build()
+            step = TrainStep(model, method, method.optimizer(model), workload.loss, "fp32", "cuda", cuda_graph=True)
+        graphs.parameters = list(step.model.parameters())
+        return step, graphs
+
+    return make
+
+
+def calls(graphs):
+    return [entry for entry in graphs.log if not entry.startswith("buffer")]
+
+
+def assert_same_training(eager, other):
+    for one, two in zip(eager.model.parameters(), other.model.parameters(), strict=True):
+        assert torch.equal(one, two)
+    states = eager.optimizer.state_dict()["state"], other.optimizer.state_dict()["state"]
+    for one, two in zip(states[0].values(), states[1].values(), strict=True):
+        assert one.keys() == two.keys()
+        assert all(torch.equal(one[key], two[key]) for key in one if isinstance(one[key], torch.Tensor))
+    assert eager.number == other.number
+
+
+@pytest.mark.parametrize("name", ARMS)
+def test_a_captured_step_trains_as_an_eager_one(captured, name):
+    eager = a_step(ARMS[name])
+    step, graphs = captured(ARMS[name])
+    for batch in batches(10):
+        assert torch.equal(step(batch), eager(batch))
+    assert calls(graphs) == ["warm up"] * 3 + ["capture"] + ["replay"] * 7
+    assert_same_training(eager, step)
+
+
+def test_a_cut_of_ranks_has_the_graph_taken_again(captured):
+    eager = a_step(CUT)
+    step, graphs = captured(CUT)
+    before = ranks_of(step.model)
+    for batch in batches(10):
+        assert torch.equal(step(batch), eager(batch))
+    assert ranks_of(step.model) == ranks_of(eager.model) != before
+    first = ["warm up"] * 3 + ["capture", "replay"]
+    assert calls(graphs)[:8] == [*first, "warm up", "warm up", "warm up"]
+    assert_same_training(eager, step)
+
+
+def test_changes_of_values_keep_the_graph_and_changes_of_shapes_do_not(captured):
+    class Changing(TinyMethod):
+        def after_step(self, model, optimizer, step):
+            super().after_step(model, optimizer, step)
+            return {4: "values", 6: "shapes"}.get(step, "nothing")
+
+    method = Changing()
+    step, graphs = captured(None, method)
+    for batch in batches(8):
+        step(batch)
+    assert calls(graphs) == ["warm up"] * 3 + ["capture"] + ["replay"] * 4 + ["warm up"]
+    assert method.after_steps == list(range(8))
+
+
+def test_an_optimizer_that_counts_in_python_stays_outside_the_graph(captured):
+    step, graphs = captured(ARMS["galore"])
+    plain = step.optimizer.step
+    step.optimizer.step = lambda: (graphs.log.append("optimizer"), plain())
+    for batch in batches(5):
+        step(batch)
+    assert calls(graphs) == ["warm up", "optimizer"] * 3 + ["capture", "replay", "optimizer", "replay", "optimizer"]
+
+
+def test_rare_work_on_gradients_of_its_own_disturbs_nothing(captured):
+    """As :meth:`bench.timing.StepTimer.rare` asks for it."""
+    for name in ("lte", "galore"):
+        eager = a_step(ARMS[name])
+        step, _ = captured(ARMS[name])
+        for number, batch in enumerate(batches(8)):
+            assert torch.equal(step(batch), eager(batch))
+            if number == 5:
+                for each in (step, eager):
+                    each.forward_backward(batch)
+                    for event in each.method.rare_events():
+                        event.run(each.model, each.optimizer)
+        assert_same_training(eager, step)
+
+
+def test_a_new_stage_has_the_graph_taken_again(captured):
+    """The objective is another one; the graph would go on with the former."""
+    step, graphs = captured(ARMS["comera"])
+    for batch in batches(5):
+        step(batch)
+    graphs.log.clear()
+    step.invalidate("nothing")
+    step(batches(1)[0])
+    assert calls(graphs) == ["warm up"]
+
+
+def test_only_a_whole_step_wants_a_capturable_optimizer(captured):
+    for name, wanted in (("comera", True), ("galore", False)):
+        step, _ = captured(ARMS[name])
+        step(batches(1)[0])
+        assert all(group.get("capturable", False) == wanted for group in step.optimizer.param_groups)
+
+
+def test_a_step_is_not_captured_where_it_cannot_be():
+    class Waiting(TinyMethod):
+        capture, capture_reason = "none", "the method reads its loss at every step."
+
+    with pytest.raises(ValueError, match=r"^cuda_graph=true needs a CUDA device, this one is cpu; use cuda_graph=fal"):
+        a_step(ARMS["dense"], cuda_graph=True)
+    assert graph_unsupported(Waiting(), "cuda") == f"cuda_graph=true cannot be had: {Waiting.capture_reason}"
+    assert graph_unsupported(TinyMethod(), "cuda") is None
+
+
+def test_an_eager_step_has_no_steps_before_a_capture(captured):
+    assert a_step(ARMS["dense"]).steps_before_capture == 0
+    assert captured(ARMS["dense"])[0].steps_before_capture == 3
+
+
+@pytest.fixture
+def deterministic(monkeypatch):
+    monkeypatch.setitem(os.environ, "CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.usefixtures("deterministic")
+@pytest.mark.parametrize("name", [*ARMS, "cut"])
+def test_captured_and_eager_steps_agree_exactly_on_a_device(name):
+    arm = ARMS.get(name, CUT)
+    eager, step = a_step(arm, "cuda"), a_step(arm, "cuda", cuda_graph=True)
+    given = batches(10)
+    expected = []
+    with fixed_shapes():
+        for batch in given:
+            expected.append(eager({key: tensor.cuda() for key, tensor in batch.items()}).item())
+    assert [step(batch).item() for batch in given] == expected
+    assert_same_training(eager, step)

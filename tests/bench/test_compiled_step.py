@@ -1,0 +1,74 @@
+"""The compiled train step: the same training as without, also when ranks are cut, and what it needs."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from unittest import mock
+
+import pytest
+import torch
+from small_cells import MODEL, a_training_cell
+from tiny import one_thread  # noqa: F401
+from tiny_steps import ARMS, a_step, batches
+
+from bench.step import compile_unsupported
+from bench.training import TrainingRun, Upkeep
+from bench.workloads.encoder import EncoderSettings
+from bench.workloads.opening import Data, open_workload
+from comera import ranks_of
+
+
+@pytest.fixture(autouse=True)
+def front_end_alone(monkeypatch):
+    """The compiler's front end and its autograd, without the minute that generating code takes."""
+    torch.compiler.reset()
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
+    yield
+    torch.compiler.reset()
+
+
+@pytest.mark.parametrize("name", ["dense", "comera", "lora", "low_rank", "galore", "lte"])
+def test_a_compiled_step_trains_as_an_eager_one(name):
+    if reason := compile_unsupported("cpu"):
+        pytest.skip(reason)
+    # Losses tell of the parameters, but for those without influence, whose gradients are rounding errors.
+    eager, compiled = a_step(ARMS[name]), a_step(ARMS[name], compile=True)
+    for batch in batches(6):
+        torch.testing.assert_close(compiled(batch), eager(batch), rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize(("method", "static"), [("dense", False), ("comera", True)])
+def test_a_compiled_run_learns_as_an_eager_one(pairs, tmp_path, method, static):
+    """With validation in between, batches of one length or of many, and cuts of ranks on the way."""
+    if reason := compile_unsupported("cpu"):
+        pytest.skip(reason)
+    model = {**MODEL, "dropout": 0.0, "sequence_length": 32}
+    workload = open_workload(EncoderSettings(**model), Data(data_folder=str(pairs)), check=False)
+    losses = []
+    for compiled in (False, True):
+        cell = a_training_cell(method, static=static, compile=compiled, workload_settings=model)
+        upkeep = Upkeep(tmp_path / str(compiled), "mine", "c")
+        run = TrainingRun(cell, workload, upkeep, lambda progress: None)  # noqa: ARG005
+        run.run()
+        losses.append([row["train_loss"] for row in run.at.curve])
+        assert (ranks_of(run.model) != run.ranks_before) == (method == "comera")
+    torch.testing.assert_close(*losses, rtol=1e-3, atol=0)
+
+
+def test_without_a_compiler_there_is_a_reason():
+    from torch._inductor import cpp_builder
+    from torch._inductor.exc import InvalidCxxCompiler
+
+    with mock.patch.object(cpp_builder, "get_cpp_compiler", side_effect=InvalidCxxCompiler()):
+        reason = compile_unsupported("cpu")
+        with pytest.raises(ValueError, match=r"^compile=true needs a C\+\+ compiler"):
+            a_step(ARMS["dense"], compile=True)
+    assert reason == "compile=true needs a C++ compiler on a CPU and finds none; install g++ or use compile=false."
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_on_a_device_it_is_triton_that_is_needed(there, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: sys if there and name == "triton" else None)
+    reason = compile_unsupported("cuda")
+    assert (reason is None) if there else ("needs the package triton" in reason)

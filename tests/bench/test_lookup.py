@@ -1,0 +1,188 @@
+"""The workload ``lookup``: its draws, a step without the optimizer's, and its way from a configuration to records."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from small_cells import TIMING, a_configuration, changed, run_bench
+
+from bench.config import resolve
+from bench.data.corpus import DataError
+from bench.forward_backward import ForwardBackward
+from bench.memory import predict_memory, trace_memory
+from bench.methods import ConfigError, build, checked_settings
+from bench.record import read_all
+from bench.step import TrainStep
+from bench.workloads.lookup import DISTRIBUTIONS, ZIPF_EXPONENT, LookupSettings, LookupWorkload
+from comera import TTMEmbedding
+from comera.lookup import VARIANTS
+
+SMALL = LookupSettings(rows=600, columns=24)
+TABLE = {"rows": 600, "columns": 24, "optimizer_step": True}
+
+
+def a_method(name="comera", **settings):
+    return build(name, "", checked_settings(name, settings))
+
+
+def first(dataset, batch_size, seed=0, settings=SMALL, start=0):
+    return next(LookupWorkload(settings, dataset).batches("train", batch_size, seed, True, start))["indices"]
+
+
+@given(st.sampled_from(DISTRIBUTIONS), st.integers(1, 500), st.integers(1, 200), st.integers(0, 2**31 - 1))
+def test_every_index_is_a_row_of_the_table_and_a_seed_draws_the_same_ones(dataset, rows, batch_size, seed):
+    settings = LookupSettings(rows=rows, columns=2)
+    indices = first(dataset, batch_size, seed, settings)
+    assert (indices.shape, indices.dtype) == ((batch_size,), torch.int64)
+    assert 0 <= int(indices.min()) <= int(indices.max()) < rows
+    assert torch.equal(indices, first(dataset, batch_size, seed, settings))
+
+
+@pytest.mark.parametrize("dataset", DISTRIBUTIONS)
+def test_batches_differ_and_can_be_started_anywhere(dataset):
+    stream = LookupWorkload(SMALL, dataset).batches("train", 50, 3, True)
+    batches = [batch["indices"] for batch in itertools.islice(stream, 4)]
+    assert not any(torch.equal(one, other) for one, other in itertools.combinations(batches, 2))
+    assert torch.equal(first(dataset, 50, 3, start=2), batches[2])
+    assert not torch.equal(first(dataset, 50, 4), batches[0])
+
+
+def test_frequencies_are_even_or_follow_zipf_s_law():
+    draws, rows = 1_000_000, SMALL.rows
+    counts = {
+        name: torch.bincount(first(name, draws), minlength=rows).sort(descending=True)[0] for name in DISTRIBUTIONS
+    }
+    assert counts["uniform"][0] < 1.3 * draws / rows
+    law = torch.arange(1, rows + 1, dtype=torch.float64) ** -ZIPF_EXPONENT
+    expected = draws * law / law.sum()
+    torch.testing.assert_close(counts["zipf"][:20].double(), expected[:20], rtol=0.05, atol=0.0)
+    assert abs(int(counts["zipf"][300:].sum()) - float(expected[300:].sum())) < 0.05 * float(expected[300:].sum())
+
+
+def test_frequent_rows_lie_anywhere_in_the_table():
+    most_frequent = torch.bincount(first("zipf", 200_000)).argsort(descending=True)[:10]
+    assert int(most_frequent.max() - most_frequent.min()) > SMALL.rows // 2
+
+
+def test_the_data_hash_tells_distributions_and_tables_apart():
+    others = [LookupWorkload(SMALL, "uniform"), LookupWorkload(SMALL, "zipf")]
+    others.append(LookupWorkload(LookupSettings(rows=601), "uniform"))
+    assert len({workload.data_hash for workload in others}) == 3
+    assert LookupWorkload(SMALL).data_hash == others[0].data_hash
+    assert LookupWorkload(SMALL).dataset == "uniform"
+
+
+@pytest.mark.parametrize("batch_size", [0, -1, 2.0, True])
+def test_a_wrong_batch_size_is_refused_at_once(batch_size):
+    with pytest.raises(ValueError, match=r"^batch_size is .*from 1$"):
+        LookupWorkload(SMALL).batches("train", batch_size, 0, True)
+
+
+def test_a_step_without_the_optimizer_s_leaves_the_table_and_keeps_no_state():
+    workload = LookupWorkload(SMALL, "zipf")
+    for name in ("comera", "dense"):
+        method = ForwardBackward(a_method(name))
+        model = method.adapt(workload.build(), workload.targets())
+        before = [parameter.clone() for parameter in model.parameters()]
+        step = TrainStep(model, method, method.optimizer(model), workload.loss, "fp32", "cpu")
+        for batch in itertools.islice(workload.batches("train", 40, 0, True), 2):
+            loss = step(batch)
+            torch.testing.assert_close(loss, workload.loss(model, batch).detach())
+        for parameter, old in zip(model.parameters(), before, strict=True):
+            assert torch.equal(parameter, old)
+            assert bool(parameter.grad.any())
+        assert not step.optimizer.state
+
+
+def test_a_prediction_knows_how_many_rows_are_unique():
+    """On fake tensors and on real ones a look-up takes the same bytes, whatever part of a batch repeats."""
+    peaks = {}
+    for lookup in VARIANTS:
+        workload, method = LookupWorkload(SMALL, "zipf"), ForwardBackward(a_method(lookup=lookup))
+        predicted = predict_memory(workload, method, 300, "fp32", "cpu", 0)
+        torch.manual_seed(0)
+        model = method.adapt(workload.build(), workload.targets())
+        assert isinstance(model.table, TTMEmbedding)
+        step = TrainStep(model, method, method.optimizer(model), workload.loss, "fp32", "cpu")
+        booked = trace_memory(step, next(workload.batches("train", 300, 0, True)))
+        assert math.isclose(predicted.peak, booked.peak, rel_tol=0.02)
+        peaks[lookup] = predicted.peak
+    assert peaks["optimized"] < peaks["order"] < peaks["plain"]
+    assert peaks["optimized"] < peaks["unique"] < peaks["plain"]
+
+
+@pytest.fixture
+def config(tmp_path):
+    """A job of two look-ups and the dense table."""
+    methods = [{"comera": {"lookup": "optimized"}}, {"comera": {"lookup": "plain"}}, "dense"]
+    changes = {"workload": "lookup", "data_folder": None, "dataset": "zipf", "table": dict(TABLE), "methods": methods}
+    return a_configuration(tmp_path, **changes)
+
+
+def test_arms_with_settings_of_their_own_are_cells_of_their_own(config):
+    job = resolve(changed(config, "settings", {"comera": {"table_ranks": 5}}))
+    assert [cell.arm for cell in job.cells] == ["comera", "comera", "dense"]
+    assert [cell.method_settings.get("lookup") for cell in job.cells] == ["optimized", "plain", None]
+    assert [cell.method_settings.get("table_ranks") for cell in job.cells] == [5, 5, None]
+    assert len({cell.cell_id(job.data_hash) for cell in job.cells}) == 3
+    for cell in job.cells:
+        assert (cell.dataset, cell.sequence_length, cell.workload_settings) == ("zipf", 1, TABLE)
+    config["methods"] = ["comera", *config["methods"]]
+    assert len(resolve(config).cells) == 3  # the first is what the optimized one is by default
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        ("table.rows", 0, "rows is 0; allowed: whole numbers from 1"),
+        ("table.columns", 2.5, "columns is 2.5"),
+        ("table.optimizer_step", "no", "optimizer_step is 'no'; allowed: a value of type bool"),
+        ("table.width", 3, "width is unknown; allowed: rows, columns, optimizer_step"),
+        ("table", 3, "table.NAME=VALUE"),
+        ("measure", "train", "lookup has no epoch; allowed: run, predict"),
+        ("data_folder", "somewhere", "draws its data and reads none"),
+        ("methods", [{"comera": {"lookup": "fast"}}], "allowed: optimized, plain, unique, order"),
+        ("methods", [{"comera": 3}], "methods.comera is 3; allowed: single settings"),
+        ("methods", [{"comera": {}, "dense": {}}], "allowed: one name each"),
+        ("methods", [{"sgd": {}}], "method is 'sgd'"),
+    ],
+)
+def test_a_wrong_value_is_one_sentence(config, field, value, words):
+    with pytest.raises(ConfigError) as error:
+        resolve(changed(config, field, value))
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_an_unknown_distribution_is_one_sentence(config):
+    with pytest.raises(DataError, match=r"^dataset is 'mnli'; the look-up draws its row numbers: uniform, zipf\.$"):
+        resolve(config | {"dataset": "mnli"})
+
+
+@pytest.mark.usefixtures("cell_processes")
+def test_the_experiment_records_every_variant_of_both_kinds_of_step(tmp_path):
+    timing = [f"timing.{name}={value}" for name, value in TIMING.items()]
+    table = ["+tables=30522x768", "table.rows=600", "table.columns=24"]
+    ended = run_bench(
+        tmp_path, "experiment=fig5", "results=records", "device=cpu", "batch_size=50", "dataset=zipf", *table, *timing
+    )
+    assert (ended.status, ended.output) == (0, "")
+    assert "comera optimizer_step=False lookup=plain  ok" in ended.error
+    records = read_all(tmp_path / "records", "fig5")
+    found = set()
+    for record in records:
+        cell = json.loads(record.config_json)
+        whole = cell["workload_settings"]["optimizer_step"]
+        found.add((cell["method_settings"].get("lookup", ""), whole))
+        assert (record.status, record.workload, record.dataset) == ("ok", "lookup", "zipf")
+        assert record.epoch_time_s is None
+        assert record.pairing
+        assert record.step_time_median_ms
+        assert (record.predicted_optimizer_mib > 0.001) == whole
+    assert found == set(itertools.product((*VARIANTS, ""), (False, True)))

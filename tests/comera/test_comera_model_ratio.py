@@ -1,0 +1,174 @@
+"""A whole model of a wanted ratio: what stays dense is counted, equal shapes are solved alike, the method uses it."""
+
+from __future__ import annotations
+
+import copy
+import time
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from bench.workloads.encoder import EncoderClassifier, EncoderSettings
+from comera import OutOfReach, TTLinear, TTMEmbedding, solve_model, tensorize
+from comera.modes import check_ranks
+from comera.training import Settings, build
+
+WIDTHS = st.sampled_from([8, 12, 16, 24, 30, 36, 48, 64, 97])
+
+
+def size_of(model):
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def encoder():
+    """The paper's model without its numbers, and the names of what methods act on."""
+    with torch.device("meta"):
+        model = EncoderClassifier(EncoderSettings())
+    linears = [f"blocks.{block}.{part}" for block in range(6) for part in ("attention.*", "feed_forward.*")]
+    return model, ["embeddings.word", *(name for name in linears if "norm" not in name), "classifier.hidden"]
+
+
+@st.composite
+def models(draw):
+    """An embedding and a few linear layers, of which some share a shape, and a head that stays dense."""
+    width, hidden = draw(WIDTHS), draw(WIDTHS)
+    layers = [nn.Embedding(draw(st.integers(20, 2000)), width)]
+    for _ in range(draw(st.integers(1, 3))):
+        layers += [nn.Linear(width, hidden, bias=draw(st.booleans())), nn.Linear(hidden, width)]
+    with torch.device("meta"):
+        return nn.Sequential(*layers, nn.Linear(width, 3))
+
+
+def targets_of(model):
+    return [str(place) for place in range(len(model) - 1)]
+
+
+@settings(max_examples=60)
+@given(models(), st.floats(1, 60))
+def test_the_tensorized_model_has_the_size_the_solution_says(model, ratio):
+    dense = size_of(model)
+    try:
+        solution = solve_model(model, targets_of(model), ratio)
+    except OutOfReach:
+        return
+    tensorized = tensorize(copy.deepcopy(model), solution.plan)
+    assert size_of(tensorized) == solution.parameter_count
+    assert abs(solution.parameter_count - dense / ratio) <= 0.02 * dense / ratio
+    assert solution.ratio == dense / solution.parameter_count
+    assert list(solution.layers) == targets_of(model)
+    assert sum(solution.weights.values()) == len(model) - 1
+    layers = [layer for layer in tensorized.modules() if isinstance(layer, TTLinear | TTMEmbedding)]
+    assert solution.stays_dense == size_of(tensorized) - sum(
+        layer.packed_cores.numel() + layer.diagonals.numel() for layer in layers
+    )
+    alike = {}
+    for layer in layers[1:]:
+        check_ranks(layer.shape.ranks, layer.shape.in_modes + layer.shape.out_modes)
+        assert alike.setdefault((layer.in_features, layer.out_features), layer.shape) == layer.shape
+
+
+@settings(max_examples=60)
+@given(models(), st.floats(1, 40), st.floats(1, 1.3))
+def test_a_higher_ratio_never_has_more_parameters(model, ratio, factor):
+    sizes = []
+    for wanted in (ratio, ratio * factor):
+        try:
+            sizes.append(solve_model(model, targets_of(model), wanted).parameter_count)
+        except OutOfReach:
+            return
+    assert sizes[0] >= sizes[1]
+
+
+@pytest.mark.parametrize("ratio", [1, 1.5, 2, 4, 8, 16, 32, 64, 100, 145])
+def test_the_encoder_is_solved_at_every_ratio_of_the_sweep(ratio):
+    model, names = encoder()
+    start = time.perf_counter()
+    solution = solve_model(model, names, ratio)
+    assert time.perf_counter() - start < 1
+    assert len(solution.layers) == 38
+    assert len(solution.weights) == 4
+    assert solution.dense_count == 66_957_315
+    assert solution.stays_dense == 459_267
+    assert abs(solution.ratio / ratio - 1) < 0.02
+    if ratio < 145:  # where all bonds have room, all layers have one ratio
+        ratios = [layer.ratio for layer in solution.layers.values()]
+        assert max(ratios) < 1.04 * min(ratios)
+    assert size_of(tensorize(model, solution.plan)) == solution.parameter_count
+
+
+def test_the_card_counts_layers_by_shape():
+    solution = solve_model(*encoder(), ratio=32)
+    lines = str(solution).splitlines()
+    assert lines[0].startswith("Whole model 32.0")
+    assert "(wanted 32): 66,957,315 → " in lines[0]
+    assert [line.split(" of: ")[0].strip() for line in lines[1:5]] == ["1", "25", "6", "6"]
+    assert lines[5] == "  stays dense: 459,267"
+
+
+def test_a_ratio_beyond_what_stays_dense_names_the_largest():
+    with pytest.raises(
+        OutOfReach, match=r"ratio=150 is out of reach for the whole model, where 459,267 of its 66,957,315"
+    ):
+        solve_model(*encoder(), ratio=150)
+    with pytest.raises(OutOfReach, match=r"the largest within reach is 145\.073, with all ranks 1\.$"):
+        solve_model(*encoder(), ratio=150)
+
+
+def test_names_and_ratios_that_cannot_be_are_refused():
+    model = nn.Sequential(nn.Linear(8, 8))
+    with pytest.raises(ValueError, match=r"^'1' fits no nn\.Linear or nn\.Embedding of the model\.$"):
+        solve_model(model, ["1"], 2)
+    with pytest.raises(ValueError, match="names is empty"):
+        solve_model(model, [], 2)
+    with pytest.raises(ValueError, match=r"ratio is 0\.9; it must be a finite number from 1"):
+        solve_model(model, ["0"], 0.9)
+
+
+def test_shared_weights_count_once_and_follow():
+    model = nn.Sequential(nn.Embedding(100, 24), nn.Linear(24, 24), nn.Linear(24, 24), nn.Linear(24, 100))
+    model[3].weight = model[0].weight
+    model[2].weight = model[1].weight
+    solution = solve_model(model, ["*"], 4)
+    assert list(solution.layers) == ["0", "1", "2"]
+    assert sorted(solution.weights.values()) == [1, 1]
+    assert solution.stays_dense == 24 + 24 + 100
+    assert size_of(tensorize(model, solution.plan)) == solution.parameter_count
+
+
+def test_an_order_is_tried_first_and_left_where_it_does_not_fit():
+    model = nn.Sequential(nn.Embedding(1000, 64), nn.Linear(64, 64), nn.Linear(64, 97))
+    solution = solve_model(model, ["*"], 3, order=2, table_order=3)
+    assert len(solution.layers["0"].row_modes) == 3
+    assert len(solution.layers["1"].in_modes) == 2
+    assert len(solution.layers["2"].in_modes) == 1  # 97 is prime
+
+
+def test_the_method_takes_the_ratio_instead_of_ranks():
+    model, names = encoder()
+    targets = {name: "embedding" if "word" in name else "attention" for name in solve_model(model, names, 20).layers}
+    method = build(Settings(ranks=3, table_ranks=3, ratio=20.0, lookup="plain"), "")
+    assert method.ratio_unsupported(model, targets) is None
+    model = method.adapt(model, targets)
+    assert abs(66_957_315 / size_of(model) / 20 - 1) < 0.02
+    assert model.embeddings.word.lookup == "plain"
+
+
+def test_the_method_says_which_ratio_it_can_reach():
+    model, _ = encoder()
+    beyond = build(Settings(ratio=300.0), "")
+    sentence = beyond.ratio_unsupported(model, {"classifier.hidden": "classifier"})
+    assert sentence is not None
+    assert sentence.startswith("ratio=300 is out of reach for the whole model, where 66,367,491 of its 66,957,315")
+    assert "the largest within reach is 1.00889" in sentence
+    with pytest.raises(OutOfReach, match=r"the largest within reach is 1\.00889"):
+        beyond.adapt(model, {"classifier.hidden": "classifier"})
+    assert build(Settings(), "").ratio_unsupported(model, {"classifier.hidden": "classifier"}) is None
+
+
+@pytest.mark.parametrize("ratio", [0.5, float("inf"), float("nan")])
+def test_settings_refuse_a_ratio_below_one(ratio):
+    with pytest.raises(ValueError, match=r"ratio is .*; it must be a finite number from 1"):
+        Settings(ratio=ratio)

@@ -1,0 +1,257 @@
+"""Modes and ranks for a wanted ratio: true counts, within 2 % wherever ranks can be, never larger at a higher ratio."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+
+import pytest
+import torch
+from hypothesis import assume, example, given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from comera import TTLinear, TTMEmbedding, balanced_modes, padded_modes, solve_modes, solve_table_modes, tensorize
+from comera.modes import bond_limits
+from comera.rank_search import TOLERANCE, Chain, OutOfReach, search
+from comera.ratio import LINEAR_ORDERS, linear_chains, table_chains
+
+SIZES = st.integers(1, 400)
+RATIOS = st.floats(1, 200)
+
+#: Most rank vectors that the search by brute force goes through.
+BRUTE_FORCE = 60_000
+
+
+def rises_to(middle, ranks):
+    """Whether ranks rise up to the bond with this index and fall behind it."""
+    return list(ranks[: middle + 1]) == sorted(ranks[: middle + 1]) and list(ranks[middle:]) == sorted(
+        ranks[middle:], reverse=True
+    )
+
+
+def stored(modes, ranks):
+    """Core entries and rank-control entries."""
+    ends = (1, *ranks, 1)
+    return sum(ends[i] * mode * ends[i + 1] for i, mode in enumerate(modes)) + sum(ranks)
+
+
+def every_size(modes, half):
+    """The sizes of all chains whose ranks rise to the middle, each within its bond and what its neighbour can feed."""
+    sizes = set()
+    for ranks in itertools.product(*(range(1, limit + 1) for limit in bond_limits(modes))):
+        left, right = (1, *ranks[:half]), (1, *ranks[half - 1 :][::-1])
+        halves = (left, modes[:half]), (right, modes[half:][::-1])
+        fed = all(b <= a * m for side, ms in halves for a, b, m in zip(side, side[1:], ms, strict=False))
+        if fed and rises_to(half - 1, ranks):
+            sizes.add(stored(modes, ranks))
+    return sizes
+
+
+def assert_keeps_the_laws(solution, modes, half, ratio):
+    assert solution.parameter_count == stored(modes, solution.ranks)
+    assert abs(solution.parameter_count - solution.dense_count / ratio) <= TOLERANCE * solution.dense_count / ratio
+    assert solution.ratio == solution.dense_count / solution.parameter_count
+    assert all(1 <= rank <= limit for rank, limit in zip(solution.ranks, bond_limits(modes), strict=True))
+    assert rises_to(half - 1, solution.ranks)
+    assert solution.middle_rank == max(solution.ranks)
+
+
+@given(SIZES, SIZES, RATIOS, st.sampled_from([None, 1, 2, 3, 4, 5]))
+def test_a_linear_layer_has_the_size_its_solution_says(n, m, ratio, order):
+    try:
+        solution = solve_modes(n, m, ratio, order)
+    except ValueError:
+        return
+    found = len(solution.in_modes)
+    assert order in (None, found)
+    assert solution.in_modes == balanced_modes(n, found)
+    assert solution.out_modes == balanced_modes(m, found)[::-1]
+    modes = solution.in_modes + solution.out_modes
+    assert found == 1 or min(modes) > 1
+    assert_keeps_the_laws(solution, modes, found, ratio)
+    layer = TTLinear(n, m, solution.in_modes, solution.out_modes, solution.ranks, bias=False)
+    assert sum(parameter.numel() for parameter in layer.parameters()) == solution.parameter_count
+    assert layer.dense_count() == solution.dense_count == n * m
+    planned = tensorize(nn.Sequential(nn.Linear(n, m, bias=False)), {"0": solution.spec})
+    assert planned[0].shape == layer.shape == solution.shape
+
+
+@given(st.integers(1, 3000), SIZES, RATIOS, st.sampled_from([None, 2, 3, 4, 5]))
+def test_a_table_has_the_size_its_solution_says(v, d, ratio, order):
+    try:
+        solution = solve_table_modes(v, d, ratio, order)
+    except ValueError:
+        return
+    found = len(solution.row_modes)
+    assert order in (None, found)
+    assert solution.row_modes == padded_modes(v, found)
+    assert solution.column_modes == balanced_modes(d, found)[::-1]
+    modes = tuple(a * b for a, b in zip(solution.row_modes, solution.column_modes, strict=True))
+    assert_keeps_the_laws(solution, modes, found // 2, ratio)
+    table = TTMEmbedding(v, d, solution.row_modes, solution.column_modes, solution.ranks)
+    assert sum(parameter.numel() for parameter in table.parameters()) == solution.parameter_count
+    assert table.dense_count() == solution.dense_count == v * d
+    assert tensorize(nn.Sequential(nn.Embedding(v, d)), {"0": solution.spec})[0].shape == table.shape
+
+
+@settings(max_examples=60)
+@given(
+    st.integers(1, 64), st.integers(1, 64), st.floats(1, 30), st.sampled_from([(1,), (2,), (3,), (4,), LINEAR_ORDERS])
+)
+@example(6, 6, 1.7, LINEAR_ORDERS)
+def test_a_linear_layer_is_solved_exactly_where_some_ranks_are_within_tolerance(n, m, ratio, orders):
+    chains = linear_chains(n, m, orders)
+    assume(chains)
+    assume(all(math.prod(bond_limits(chain.modes)) <= BRUTE_FORCE for chain in chains))
+    wanted = n * m / ratio
+    sizes = set().union(*(every_size(chain.modes, chain.half) for chain in chains))
+    within = any(abs(size - wanted) <= TOLERANCE * wanted for size in sizes)
+    order = None if orders == LINEAR_ORDERS else orders[0]
+    if within:
+        solve_modes(n, m, ratio, order)
+    else:
+        with pytest.raises(OutOfReach):
+            solve_modes(n, m, ratio, order)
+
+
+@settings(max_examples=40)
+@given(st.integers(2, 200), st.integers(1, 30), st.floats(1, 30), st.sampled_from([2, 3, 4]))
+def test_a_table_is_solved_exactly_where_some_ranks_are_within_tolerance(v, d, ratio, order):
+    chains = table_chains(v, d, [order])
+    assume(chains)
+    [chain] = chains
+    assume(math.prod(bond_limits(chain.modes)) <= BRUTE_FORCE)
+    wanted = v * d / ratio
+    if any(abs(size - wanted) <= TOLERANCE * wanted for size in every_size(chain.modes, chain.half)):
+        solve_table_modes(v, d, ratio, order)
+    else:
+        with pytest.raises(OutOfReach):
+            solve_table_modes(v, d, ratio, order)
+
+
+@given(st.integers(2, 1000), st.integers(2, 1000), RATIOS, st.floats(1, 1.2), st.booleans())
+def test_a_higher_ratio_never_has_more_parameters(n, m, ratio, factor, table):
+    chains = table_chains(n, m) if table else linear_chains(n, m)
+    sizes = [search(chains, n * m / wanted)[1].entries for wanted in (ratio, ratio * factor)]
+    assert sizes[0] >= sizes[1]
+
+
+@pytest.mark.parametrize("ratio", [1, 1.5, 2, 4, 8, 16, 32, 64, 100, 1000])
+@pytest.mark.parametrize("sizes", [(768, 768), (768, 3072), (3072, 768), (1024, 4096)])
+def test_the_papers_layers_keep_its_order_near_the_flat_profile_at_the_smallest_middle_rank(sizes, ratio):
+    solution = solve_modes(*sizes, ratio)
+    chain = Chain(solution.in_modes + solution.out_modes, 3)
+    flat = chain.flat(solution.middle_rank).ranks
+    assert max(most - rank for most, rank in zip(flat, solution.ranks, strict=True)) <= 1
+    assert chain.flat(solution.middle_rank - 1).entries < 1.01 * solution.dense_count / ratio
+
+
+def test_the_papers_settings_are_found_at_their_ratio():
+    attention = solve_modes(768, 768, 589_824 / (20_448 + 114))
+    assert (attention.in_modes, attention.out_modes) == ((12, 8, 8), (8, 8, 12))
+    assert attention.ranks == (12, 30, 30, 30, 12)
+    assert attention.shape.parameter_count == 20_448
+
+
+@pytest.mark.parametrize("order", [1, 2, 3, 4])
+def test_flops_are_those_the_layer_does(order):
+    solution = solve_modes(48, 80, 3, order)
+    layer = TTLinear(48, 80, solution.in_modes, solution.out_modes, solution.ranks, bias=False)
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        layer(torch.zeros(7, 48))
+    assert counter.get_total_flops() == solution.merge_flops + 7 * solution.flops_per_row
+    assert solution.flops_per_row == 2 * solution.middle_rank * (48 + 80)
+
+
+@pytest.mark.parametrize("order", [2, 3, 4])
+def test_flops_are_those_a_look_up_of_many_rows_does(order):
+    solution = solve_table_modes(300, 24, 4.57, order)
+    table = TTMEmbedding(300, 24, solution.row_modes, solution.column_modes, solution.ranks, lookup="order")
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        table(torch.arange(300))
+    assert counter.get_total_flops() == solution.merge_flops + 300 * solution.flops_per_row
+
+
+def test_the_order_of_the_paper_comes_first_and_others_where_it_has_no_size():
+    assert len(solve_modes(768, 768, 40).in_modes) == 3
+    assert len(solve_table_modes(30522, 768, 40).row_modes) == 4
+    assert len(solve_modes(768, 768, 11_565).in_modes) == 4  # order 3 ends at 9,669
+    assert len(solve_modes(97, 64, 3).in_modes) == 1  # a prime dimension has no modes
+    assert len(solve_modes(22, 64, 3).in_modes) == 2
+
+
+def test_cards_say_what_is_counted():
+    card = str(solve_modes(768, 3072, ratio=40))
+    for part in (
+        "TT linear layer 768 → 3072",
+        "12·8·8 → 12·16·16, 6 TT cores",
+        "rank-control entries",
+        "dense 2,359,296",
+    ):
+        assert part in card
+    assert "(wanted 40)" in card
+    assert "no bias in either" in card
+    assert "no more than 1 per side without a mode of 1" in str(solve_modes(97, 64, 3))
+    assert "repaid from 4 rows up" in card
+    assert "a row costs no less than dense" in str(solve_modes(16, 16, 1, order=2))
+    table = str(solve_table_modes(30522, 768, ratio=140))
+    for part in ("TTM embedding of 30522 rows, 768 columns", "14·13·13·13 = 30,758", "4 TTM cores", "dense 23,440,896"):
+        assert part in table
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ((768, 768, 0.5), "ratio is 0.5; it must be a finite number from 1"),
+        ((768, 768, math.nan), "ratio is nan; it must be a finite number from 1"),
+        ((768, 768, math.inf), "ratio is inf; it must be a finite number from 1"),
+        ((768, 768, True), "ratio is True; it must be a finite number from 1"),
+        ((768, 0, 2), "out_features is 0; it must be at least 1"),
+        ((768, 768, 2, 0), "order is 0; it must be at least 1, or None"),
+        ((768, 768, 5e4), r"ratio=50000 is out of reach for a layer 768 → 768; the largest within reach is 11565\.2,"),
+        ((768, 768, 5e4, 3), r"the largest within reach is 9669\.25, with all ranks 1"),
+        ((7, 7, 1.7), r"for a layer 7 → 7 within 2%; the nearest ratios on either side are 1\.63333 and 3\.26667\."),
+        (
+            (97, 64, 3, 3),
+            "in_features=97 does not factor into 3 modes above 1, 1 at most; .* nearest that factor are 96 and 98",
+        ),
+        ((64, 2, 3, 3), "out_features=2 does not factor into 3 modes above 1, 1 at most; .* nearest that factor are 8"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_sentence(arguments, sentence):
+    with pytest.raises(ValueError, match=sentence) as refusal:
+        solve_modes(*arguments)
+    assert str(refusal.value).endswith((".", "up."))
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ((30522, 768, 0), "ratio is 0; it must be a finite number from 1"),
+        ((0, 768, 2), "num_embeddings is 0; it must be at least 1"),
+        ((30522, 768, 2, 1), "order is 1; it must be at least 2, or None"),
+        ((3, 2, 1, 4), "order is 4, too many cores for a table of 3 rows, 2 columns"),
+        (
+            (768, 768, 5e5),
+            r"ratio=500000 is out of reach for a table of 768 rows, 768 columns; the largest .* is 4874\.58,",
+        ),
+    ],
+)
+def test_what_a_table_cannot_be_is_refused_in_one_sentence(arguments, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        solve_table_modes(*arguments)
+
+
+@given(st.integers(2, 60), st.integers(2, 60), st.floats(1, 300))
+def test_the_ratios_that_a_refusal_names_can_be_had(n, m, ratio):
+    try:
+        solve_modes(n, m, ratio)
+    except OutOfReach as refusal:
+        named = re.search(r"(?:within reach is|on either side are) ([\d.e+]*\d)(?: and ([\d.e+]*\d))?", str(refusal))
+        for offer in (float(number) for number in named.groups() if number):
+            if offer >= 1:
+                assert solve_modes(n, m, offer).ratio == pytest.approx(offer, rel=0.0205)
