@@ -299,7 +299,8 @@ def test_broken_predictions_become_outcomes(monkeypatch):
 
 @pytest.mark.usefixtures("server")
 def test_a_diverging_arm_becomes_an_outcome(pairs):
-    cells = [a_cell(settings={"lr": 1e30}), a_cell()]
+    timing = {**TIMING, "block_seconds": 1000.0}  # three steps a block, however slow the machine
+    cells = [a_cell(settings={"lr": 1e30}, timing_settings=timing), a_cell(timing_settings=timing)]
     outcomes = [Outcome(cell, columns={"peak_memory_predicted_mib": 1.0}) for cell in cells]
     data = Data(data_folder=str(pairs))
     time_cells(outcomes, data, lambda cell: True, lambda cell, share: None)  # noqa: ARG005
