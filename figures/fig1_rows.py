@@ -8,9 +8,9 @@ import pandas as pd
 
 from bench.intervals import Estimate
 from bench.record import Record
-from figures.memory import CATEGORIES, parts_of_peak
+from figures.memory import CATEGORIES, MemoryCell, parts_of_peak
 from figures.selection import TARGETS, Selection
-from figures.tables import NOT_ASKED, NOT_RECORDED, OLDER, significant, with_interval
+from figures.tables import NOT_ASKED, NOT_RECORDED, OLDER, bounds, significant, with_interval
 from figures.timing import EpochTime, disturbed_blocks, epoch_time, time_ratio
 
 REFERENCE = "comera"
@@ -26,18 +26,6 @@ class TimeCell:
     epoch: EpochTime | None = None
     ratio: Estimate | None = None  # to CoMERA, of epoch times
     disturbed: int = 0
-    marks: str = ""
-
-
-@dataclass(frozen=True)
-class MemoryCell:
-    """Predicted peak of one cell for one target, in MiB."""
-
-    status: str
-    message: str = ""
-    peak: float | None = None
-    parts: tuple[tuple[str, float], ...] = ()
-    ratio: float | None = None
     marks: str = ""
 
 
@@ -154,12 +142,6 @@ def text_table(selection: Selection, rows: list[Row]) -> pd.DataFrame:
     return pd.DataFrame(lines)
 
 
-def _bounds(prefix: str, estimate: Estimate | None) -> dict[str, float | None]:
-    if estimate is None:
-        return dict.fromkeys((prefix, f"{prefix}_low", f"{prefix}_high"))
-    return {prefix: estimate.value, f"{prefix}_low": estimate.low, f"{prefix}_high": estimate.high}
-
-
 def tidy_table(selection: Selection, rows: list[Row]) -> pd.DataFrame:
     """The table a program reads: numbers in seconds and MiB, empty where there is none."""
     lines = []
@@ -174,9 +156,9 @@ def tidy_table(selection: Selection, rows: list[Row]) -> pd.DataFrame:
             "dataset": record.dataset if record else "",
             "time_status": time.status or "not in the grid",
             "time_message": time.message,
-            **_bounds("epoch_time_s", epoch.total if epoch else None),
+            **bounds("epoch_time_s", epoch.total if epoch else None),
             "epoch_rare_s": epoch.rare if epoch else None,
-            **_bounds("time_over_comera", time.ratio),
+            **bounds("time_over_comera", time.ratio),
             "time_pairing": paired,
             "blocks": epoch.total.blocks if epoch else None,
             "disturbed_blocks": time.disturbed if epoch else None,

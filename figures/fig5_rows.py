@@ -10,7 +10,7 @@ from typing import Any
 
 from bench.intervals import Estimate, mean_interval
 from bench.record import Record
-from figures.memory import parts_of_peak
+from figures.memory import MemoryCell, parts_of_peak
 from figures.selection import TARGETS, config_of, device_kind, newest
 from figures.tables import NOT_RECORDED, OLDER
 from figures.timing import block_means_ms, disturbed_blocks, time_ratio
@@ -77,18 +77,6 @@ class TimeCell:
     step: Estimate | None = None
     ratio: Estimate | None = None  # to the optimized variant
     disturbed: int = 0
-    marks: str = ""
-
-
-@dataclass(frozen=True)
-class MemoryCell:
-    """Predicted peak for one target, in MiB."""
-
-    status: str
-    message: str = ""
-    peak: float | None = None
-    parts: tuple[tuple[str, float], ...] = ()
-    ratio: float | None = None
     marks: str = ""
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pandas as pd
 
-from bench.intervals import Estimate
-from figures.fig5_rows import REFERENCE, STEPS, Lookups, MemoryCell, Row, TimeCell
-from figures.memory import CATEGORIES
+from figures.fig5_rows import REFERENCE, STEPS, Lookups, Row, TimeCell
+from figures.memory import CATEGORIES, MemoryCell
 from figures.report import REMARKS
 from figures.selection import TARGETS
-from figures.tables import NOT_ASKED, NOT_RECORDED, OLDER, significant, with_interval
+from figures.tables import NOT_ASKED, NOT_RECORDED, OLDER, bounds, significant, with_interval
 
 
 def _remarks(row: Row) -> str:
@@ -53,12 +52,6 @@ def text_table(lookups: Lookups, rows: list[Row]) -> pd.DataFrame:
     return pd.DataFrame(lines)
 
 
-def _bounds(prefix: str, estimate: Estimate | None) -> dict[str, float | None]:
-    if estimate is None:
-        return dict.fromkeys((prefix, f"{prefix}_low", f"{prefix}_high"))
-    return {prefix: estimate.value, f"{prefix}_low": estimate.low, f"{prefix}_high": estimate.high}
-
-
 def tidy_table(lookups: Lookups, rows: list[Row]) -> pd.DataFrame:
     """The table a program reads: numbers in milliseconds and MiB, empty where there is none."""
     lines = []
@@ -75,8 +68,8 @@ def tidy_table(lookups: Lookups, rows: list[Row]) -> pd.DataFrame:
             "variant": row.variant,
             "time_status": time.status,
             "time_message": time.message,
-            **_bounds("step_time_ms", time.step),
-            **_bounds("time_over_optimized", time.ratio),
+            **bounds("step_time_ms", time.step),
+            **bounds("time_over_optimized", time.ratio),
             "time_pairing": paired,
             "blocks": time.step.blocks if time.step else None,
             "disturbed_blocks": time.disturbed if time.step else None,

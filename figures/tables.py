@@ -40,6 +40,13 @@ def with_interval(estimate: Estimate, scale: float = 1.0, unit: str = "") -> str
     return f"{text} [{significant(estimate.low * scale)}, {significant(estimate.high * scale)}]"
 
 
+def bounds(prefix: str, estimate: Estimate | None) -> dict[str, float | None]:
+    """A value and its interval as three columns of a tidy table, empty where there is none."""
+    if estimate is None:
+        return dict.fromkeys((prefix, f"{prefix}_low", f"{prefix}_high"))
+    return {prefix: estimate.value, f"{prefix}_low": estimate.low, f"{prefix}_high": estimate.high}
+
+
 def _escape(text: str) -> str:
     return " ".join(text.replace("|", "\\|").replace("<", "&lt;").split())
 

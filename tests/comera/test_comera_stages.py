@@ -135,7 +135,6 @@ def test_closing_the_smallest_closes_no_more_than_it_must(target):
     largest = entries[closed].argmax()  # opening the last one again exceeds the target
     with torch.no_grad():
         place = closed.nonzero().flatten()[largest]
-        torch.cat([layer.diagonals for layer in layers])
         for layer, values in zip(layers, left.split([sum(layer.shape.ranks) for layer in layers]), strict=True):
             layer.diagonals.copy_(values)
         start = 0
