@@ -23,7 +23,7 @@ class Settings:
             the published modes do not apply. None: they do.
         lookup: ``optimized``, ``plain``, ``unique`` or ``order``, see :mod:`comera.lookup`.
         lr_cores, lr_ranks, lr_dense: AdamW rates of cores, rank-control entries and everything else. The published
-            ones are 1e-4, 1e-3 and 5e-5; thrice that on cores and the rest did no worse over 400 steps (recorded search).
+            ones are 1e-4, 1e-3 and 5e-5; three times that on cores and the rest did no worse (recorded search).
         threshold: a rank whose control entry is up to this magnitude counts as closed.
         gamma: weight γ of the size surrogate in the early stage.
         beta: weight β of the squared norm of the cores, in both stages.
