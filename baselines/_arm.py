@@ -72,6 +72,10 @@ class Arm(abc.ABC):
         """Return why this arm cannot run ``cell``, or None."""
         return None
 
+    def ratio_unsupported(self, model: nn.Module, targets: Mapping[str, str]) -> str | None:  # noqa: ARG002
+        """Return why the ratio among the settings cannot be met, or None; most arms have no such setting."""
+        return None
+
     def adapt(self, model: nn.Module, targets: Mapping[str, str]) -> nn.Module:
         """Turn the dense ``model`` into the one this arm trains, in place, and return it.
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 import torch
 
 from bench.cell import Cell
-from bench.methods import ConfigError, build, build_dataclass, checked_settings, parse_arm
+from bench.methods import ConfigError, build, build_dataclass, checked_settings, default_settings, parse_arm
 from bench.protocol import Stage
 from bench.record import MEASURES
 from bench.step import PRECISIONS
@@ -28,8 +28,8 @@ REUSES = ("exact", "config", "never")
 #: All there is to set, as in ``conf/config.yaml``.
 FIELDS = (
     *("name", "workload", "dataset", "data_folder", "fetch", "methods", "measure", "device", "batch_size"),
-    *("sequence_length", "precision", "cuda_graph", "compile", "seed", "model", "table", "timing", "training"),
-    *("settings", "reuse", "resume", "results", "parallel"),
+    *("sequence_length", "precision", "cuda_graph", "compile", "seed", "ratio", "model", "table", "linear", "timing"),
+    *("training", "settings", "reuse", "resume", "results", "parallel"),
 )
 
 
@@ -125,7 +125,9 @@ def resolve(config: Mapping[str, Any]) -> Job:
     timing = build_dataclass(TimingSettings, config["timing"], "timing")
     for method, values in config["settings"].items():
         checked_settings(method, values)
-    arms = [_arm(entry, config["settings"]) for entry in config["methods"]]
+    arms = [_arm(entry, config["settings"], config["ratio"]) for entry in config["methods"]]
+    if config["measure"] == "plan":
+        _check_plannable(config["workload"], [method for method, _, _ in arms])
     model = checked_workload_settings(config, data)
     workload = open_workload(model, data, check=True)
     cells = [
@@ -143,10 +145,10 @@ def resolve(config: Mapping[str, Any]) -> Job:
             cuda_graph=config["cuda_graph"],
             compile=config["compile"],
             seed=config["seed"],
-            ratio=None,
+            ratio=settings.get("ratio") or (config["ratio"] if config["measure"] == "run" else None),
             method_settings=settings,
             workload_settings=asdict(model),
-            timing_settings=asdict(timing) if config["measure"] == "run" else {},
+            timing_settings=asdict(timing) if config["measure"] in ("run", "plan") else {},
         )
         for method, variant, settings in arms
     ]
@@ -158,8 +160,20 @@ def resolve(config: Mapping[str, Any]) -> Job:
     return Job(tuple(cells), data, workload.data_hash)
 
 
-def _arm(entry: Any, shared: Mapping[str, Any]) -> tuple[str, str, dict[str, Any]]:
-    """Method, variant and settings of an entry of ``methods``: a name, or a name with settings of its own."""
+def _check_plannable(workload: str, methods: Sequence[str]) -> None:
+    """Plans are of one tensorized linear layer; raises ConfigError for anything else."""
+    if workload != "linear":
+        raise ConfigError(f"workload is {workload!r}; measure=plan is about one layer, allowed: linear.")
+    for method in methods:
+        if method != "comera":
+            raise ConfigError(f"methods has {method!r}; measure=plan is about tensor trains, allowed: comera.")
+
+
+def _arm(entry: Any, shared: Mapping[str, Any], ratio: float | None) -> tuple[str, str, dict[str, Any]]:
+    """Method, variant and settings of an entry of ``methods``: a name, or a name with settings of its own.
+
+    A ratio goes to the methods that take one and are not given their own.
+    """
     own: Any = {}
     if isinstance(entry, Mapping):
         if len(entry) != 1:
@@ -168,7 +182,10 @@ def _arm(entry: Any, shared: Mapping[str, Any]) -> tuple[str, str, dict[str, Any
     method, variant = parse_arm(str(entry))
     if not isinstance(own, Mapping):
         raise ConfigError(f"methods.{method} is {own!r}; allowed: single settings, as in {{comera: {{ranks: 16}}}}.")
-    return method, variant, checked_settings(method, {**shared.get(method, {}), **own})
+    values = {**shared.get(method, {}), **own}
+    if values.get("ratio") is None and "ratio" in default_settings(method):
+        values["ratio"] = ratio
+    return method, variant, checked_settings(method, values)
 
 
 def _training_runs(cell: Cell, values: Mapping[str, Any], workload: EncoderWorkload) -> list[Cell]:
@@ -252,7 +269,10 @@ def _check_fields(config: Mapping[str, Any]) -> None:
             raise ConfigError(f"{field} is {config[field]!r}; allowed: the name of a folder.")
     if not re.fullmatch(r"[\w-]+", config["name"]):
         raise ConfigError(f"name is {config['name']!r}; allowed: letters, digits, - and _.")
-    for field in ("model", "table", "timing", "training", "settings"):
+    ratio = config["ratio"]
+    if ratio is not None and not (type(ratio) in (int, float) and math.isfinite(ratio) and ratio >= 1):
+        raise ConfigError(f"ratio is {ratio!r}; allowed: numbers from 1 (as large as dense) up, or null.")
+    for field in ("model", "table", "linear", "timing", "training", "settings"):
         if not isinstance(config[field], Mapping):
             raise ConfigError(f"{field} is {config[field]!r}; allowed: single settings, as in {field}.NAME=VALUE.")
     methods = config["methods"]

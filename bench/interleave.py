@@ -142,6 +142,8 @@ def _time_together(
             if outcome.status == "ok" and outcome.columns["rare_periods"] and needs_rare(outcome.cell):
                 times = _ask(outcome, process, "rare") or {}
                 samples["rare"] = {name: [ms] for name, ms in times.items()}
+            if shapes := outcome.columns.pop("tensorized", []):
+                samples["tensorized"] = shapes
             outcome.columns["samples"] = samples
             progress(outcome, 1.0)
     finally:

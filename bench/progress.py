@@ -18,7 +18,7 @@ class SweepProgress:
         self._weights = {cell.to_json(): _weight(cell) for cell in cells}
         self._names = _names(cells)
         self._left = dict(self._weights)
-        self._finished = 0
+        self._finished: set[str] = set()
         self._start = time.monotonic()
         self._console = Console(stderr=True)
         self._bar = Progress(
@@ -43,15 +43,17 @@ class SweepProgress:
         self._bar.advance(self._task, done)
 
     def finish(self, cell: Cell, outcome: str) -> None:
-        """Note that a cell is recorded and say what came of it."""
+        """Note that a cell is recorded and say what came of it; once, where several jobs have the same cell."""
+        if cell.to_json() in self._finished:
+            return
         self.advance(cell, 1.0)
-        self._finished += 1
-        counter = f"{self._finished}/{len(self._weights)} cells"
+        self._finished.add(cell.to_json())
+        counter = f"{len(self._finished)}/{len(self._weights)} cells"
         self._bar.update(self._task, description=counter)
         self._say(cell, outcome)
 
     def _say(self, cell: Cell, text: str) -> None:
-        counter = f"{self._finished}/{len(self._weights)} cells"
+        counter = f"{len(self._finished)}/{len(self._weights)} cells"
         where = f"for {cell.device}" if cell.measure == "predict" else f"on {cell.device}"
         minutes, seconds = divmod(int(time.monotonic() - self._start), 60)
         self._console.print(

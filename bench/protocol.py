@@ -104,6 +104,13 @@ class Method(Protocol):
         """Return why this method cannot run ``cell``, or None. Asked before anything is built."""
         ...
 
+    def ratio_unsupported(self, model: nn.Module, targets: Mapping[str, Role]) -> str | None:
+        """Return why the ratio among the settings cannot be met, with the nearest that can, or None.
+
+        Asked of methods that have such a setting. ``model`` is the dense one, its shapes alone (device ``meta``).
+        """
+        ...
+
     def adapt(self, model: nn.Module, targets: Mapping[str, Role]) -> nn.Module:
         """Turn the dense ``model`` into the one this method trains (in place where it can) and return it."""
         ...

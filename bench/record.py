@@ -20,7 +20,7 @@ from typing import Any, get_type_hints
 #: Raise when the meaning of a column changes. Readers refuse records that are newer than they are.
 SCHEMA_VERSION = 1
 
-MEASURES = ("run", "predict", "train")
+MEASURES = ("run", "predict", "train", "plan")
 STATUSES = ("ok", "oom", "timeout", "diverged", "unsupported", "error")
 
 
@@ -45,8 +45,8 @@ class Record:
     data_hash: str
     method: str
     variant: str
-    ratio: float | None = None
-    measure: str  # "run": timed on the device; "train": trained on it; "predict": computed without it
+    ratio: float | None = None  # wished-for compression of the whole model; a timed arm that takes none stands beside
+    measure: str  # "run", "plan": timed on the device; "train": trained on it; "predict": computed without it
     batch_size: int
     sequence_length: int
     precision: str
@@ -81,6 +81,8 @@ class Record:
     parameters: int | None = None
     stored_mib: float | None = None
 
+    contraction: str = ""  # measure "plan": the plan that was chosen
+
     # Training records (measure "train"): the state after the last step.
     stage: str = ""  # the last stage: "early" or "late"
     target_ratio: float | None = None  # late stage: wished-for share of the tensorized size at the stage's start
@@ -107,10 +109,12 @@ class Record:
     git_dirty: bool
     config_json: str
 
-    #: Timing: "blocks", rows of {"block": int, "ms": [..], "calibration_ms": float, "disturbed": bool}; rare too.
+    #: Timing: "blocks", rows of {"block": int, "ms": [..], "calibration_ms": float, "disturbed": bool}; rare too;
+    #: "tensorized", modes and ranks of each distinct shape and how many layers have it (:mod:`bench.shapes`).
     #: Training: "curve", a row per epoch and stage end (step, epoch, stage, the columns above, every layer's ranks by
     #: name, and "correct", the validation rows answered rightly: hexadecimal, a bit per row, first row first, the last
     #: digit filled up with zeros); "step_ms", interleaved blocks of steps at "trained" and at "full" ranks.
+    #: Plans: "plans", a row per candidate, and "dense_ms", see :mod:`bench.plans`.
     samples: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import hydra
+import torch
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.plugins import Plugins
 from hydra.errors import HydraException
@@ -27,13 +28,15 @@ from bench.data.corpus import DataError
 from bench.interleave import Outcome, predict_cells, time_cells
 from bench.methods import ConfigError, build
 from bench.mistakes import reworded, stop_with
+from bench.plans import plan_unsupported
 from bench.processes import CellFailure, CellProcess
 from bench.progress import SweepProgress
 from bench.protocol import Method
 from bench.record import RecordError
 from bench.results import Results
 from bench.step import compile_unsupported, graph_unsupported, precision_unsupported
-from bench.worker import train_cell
+from bench.worker import time_plans, train_cell
+from bench.workloads.opening import Data, open_cell_workload
 
 _progress: SweepProgress | None = None
 
@@ -66,14 +69,24 @@ def plain(config: DictConfig) -> dict[str, Any]:
     return {str(key): value for key, value in container.items() if key != "hydra"}
 
 
-def unsupported(cell: Cell) -> str | None:
+def unsupported(cell: Cell, data: Data) -> str | None:
     """Why a cell cannot be measured, or None; asked before anything is built."""
     method = build(cell.method, cell.variant, cell.method_settings)
     return (
         _toggles_unsupported(cell, method)
         or precision_unsupported(cell.precision, cell.device)
         or method.unsupported(cell)
+        or (_ratio_unsupported(cell, data, method) if "ratio" in cell.method_settings else None)
+        or (plan_unsupported(cell) if cell.measure == "plan" else None)
     )
+
+
+def _ratio_unsupported(cell: Cell, data: Data, method: Method) -> str | None:
+    """Why the method cannot make this model as small as asked, or None; shapes are all that is looked at."""
+    workload = open_cell_workload(cell, data)
+    with torch.device("meta"):
+        model = workload.build()
+    return method.ratio_unsupported(model, workload.targets())
 
 
 def _toggles_unsupported(cell: Cell, method: Method) -> str | None:
@@ -97,15 +110,16 @@ def run_job(job: Job, results: Results, parallel: int, progress: SweepProgress, 
             progress.finish(cell, "done before")
     possible = []
     for cell in waiting:
-        if reason := unsupported(cell):
+        if reason := unsupported(cell, job.data):
             _record([Outcome(cell, "unsupported", reason)], job, results, progress)
         else:
             possible.append(cell)
     if not possible:
         return
-    if possible[0].measure == "train":
+    if possible[0].measure in ("train", "plan"):
         for cell in possible:
-            _record([_trained(cell, job, results, progress, resume)], job, results, progress)
+            outcome = _trained(cell, job, results, progress, resume) if cell.measure == "train" else _planned(cell, job)
+            _record([outcome], job, results, progress)
         return
     outcomes = []
     for outcome in predict_cells(possible, job.data, parallel or os.cpu_count() or 1):
@@ -135,6 +149,18 @@ def _trained(cell: Cell, job: Job, results: Results, progress: SweepProgress, re
                 progress.note(cell, answer["text"])
         outcome.columns.update(answer["columns"])
         outcome.message = outcome.columns.pop("message", "")
+        process.stop()
+    except CellFailure as failure:
+        outcome.fail(failure)
+    return outcome
+
+
+def _planned(cell: Cell, job: Job) -> Outcome:
+    """Time the contraction plans of one cell in a process of its own."""
+    outcome = Outcome(cell)
+    process = CellProcess(time_plans, cell, job.data, cell.timing_settings["time_limit_s"])
+    try:
+        outcome.columns.update(process.answer())
         process.stop()
     except CellFailure as failure:
         outcome.fail(failure)

@@ -18,21 +18,19 @@ import torch
 from bench.cell import Cell
 from bench.forward_backward import ForwardBackward
 from bench.methods import build
+from bench.plans import plan_columns
 from bench.protocol import Batch, Method
+from bench.shapes import tensorized_shapes
 from bench.step import TrainStep
 from bench.timing import Diverged, StepTimer, steady_allocator
 from bench.training import Upkeep, train
 from bench.work import predict
 from bench.workloads.encoder import EncoderWorkload
-from bench.workloads.lookup import LookupWorkload
-from bench.workloads.opening import SETTINGS, Data, open_workload
+from bench.workloads.linear import LinearWorkload
+from bench.workloads.opening import Data, open_cell_workload
 
 #: Different batches an arm cycles through while it is timed.
 _BATCHES = 8
-
-
-def _workload(cell: Cell, data: Data) -> EncoderWorkload | LookupWorkload:
-    return open_workload(SETTINGS[cell.workload](**cell.workload_settings), data, check=False)
 
 
 def _method(cell: Cell) -> Method:
@@ -71,7 +69,9 @@ def predict_cell(connection: Connection, cell: Cell, data: Data) -> None:
     """Predict memory and work of a cell on fake tensors and answer ``("done", columns)``."""
     with _failures_reported(connection):
         torch.set_num_threads(1)
-        result = predict(_workload(cell, data), _method(cell), cell.batch_size, cell.precision, cell.device, cell.seed)
+        result = predict(
+            open_cell_workload(cell, data), _method(cell), cell.batch_size, cell.precision, cell.device, cell.seed
+        )
         connection.send(("done", result.columns()))
 
 
@@ -96,14 +96,25 @@ def train_cell(connection: Connection, cell: Cell, data: Data, upkeep: Upkeep) -
     """Train a cell; answers ``("progress", {step, steps, text})`` now and then, at last ``("done", columns)``."""
     with _failures_reported(connection):
         steady_allocator()
-        columns = train(cell, _workload(cell, data), upkeep, lambda progress: connection.send(("progress", progress)))
+        workload = open_cell_workload(cell, data)
+        assert isinstance(workload, EncoderWorkload)
+        columns = train(cell, workload, upkeep, lambda progress: connection.send(("progress", progress)))
         connection.send(("done", {"columns": columns}))
+
+
+def time_plans(connection: Connection, cell: Cell, data: Data) -> None:
+    """Time every way to contract a tensorized linear layer and answer ``("done", columns)``."""
+    with _failures_reported(connection):
+        steady_allocator()
+        workload = open_cell_workload(cell, data)
+        assert isinstance(workload, LinearWorkload)
+        connection.send(("done", plan_columns(cell, workload)))
 
 
 def _prepare(cell: Cell, data: Data) -> tuple[StepTimer, dict[str, Any]]:
     """The arm on its device after warm-up, and what is known of it by then."""
     torch.manual_seed(cell.seed)
-    workload = _workload(cell, data)
+    workload = open_cell_workload(cell, data)
     method = _method(cell)
     model = method.adapt(workload.build(), workload.targets()).to(cell.device)
     toggles = (cell.precision, cell.device, cell.cuda_graph, cell.compile)
@@ -117,6 +128,7 @@ def _prepare(cell: Cell, data: Data) -> tuple[StepTimer, dict[str, Any]]:
     columns: dict[str, Any] = {
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "stored_mib": method.stored_size(model) / 2**20,
+        "tensorized": tensorized_shapes(model),
         "rare_periods": {event.name: event.period_steps for event in events},
     }
     return timer, columns | _warm_up(cell, timer)

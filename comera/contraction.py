@@ -69,6 +69,15 @@ MACHINES = {
 }
 
 
+def known_machine(machine: Machine | str) -> Machine:
+    """The machine of a name; raises ValueError for an unknown one."""
+    if isinstance(machine, Machine):
+        return machine
+    if machine not in MACHINES:
+        raise ValueError(f"machine is {machine!r}; known: {', '.join(MACHINES)}.")
+    return MACHINES[machine]
+
+
 @dataclass(frozen=True)
 class Product:
     """One matrix product: ``rows × inner`` by ``inner × columns``.
@@ -144,8 +153,9 @@ class Plan:
         """Entries of the largest intermediate result."""
         return max(product.rows * product.columns for product in self.products)
 
-    def seconds(self, machine: Machine, element_bytes: int = 4) -> float:
-        """Estimated time of forward and backward pass."""
+    def seconds(self, machine: Machine | str = "cpu", element_bytes: int = 4) -> float:
+        """Estimated time of forward and backward pass on a :class:`Machine`, or one of that name."""
+        machine = known_machine(machine)
         steps = sum(machine.seconds(product, element_bytes) for product in (*self.products, *self.backward))
         return steps + self.saved * element_bytes / machine.bytes_per_s
 
@@ -257,6 +267,12 @@ def candidates(shape: TTShape, tokens: int) -> tuple[Plan, ...]:
     return tuple({plan.segments: plan for plan in reversed(plans)}.values())[::-1]
 
 
+@lru_cache(maxsize=4096)
+def two_halves(shape: TTShape) -> Plan:
+    """The plan ``halves``, whatever the number of tokens."""
+    return candidates(shape, 1)[0]
+
+
 def plan_contraction(shape: TTShape, tokens: int, machine: Machine | str = "cpu", element_bytes: int = 4) -> Plan:
     """The plan of least estimated time for forward and all gradients together.
 
@@ -276,11 +292,7 @@ def plan_contraction(shape: TTShape, tokens: int, machine: Machine | str = "cpu"
     """
     if tokens < 1:
         raise ValueError(f"tokens is {tokens}; it must be at least 1.")
-    if isinstance(machine, str):
-        if machine not in MACHINES:
-            raise ValueError(f"machine is {machine!r}; known: {', '.join(MACHINES)}.")
-        machine = MACHINES[machine]
-    return _chosen(shape, tokens, machine, element_bytes)
+    return _chosen(shape, tokens, known_machine(machine), element_bytes)
 
 
 @lru_cache(maxsize=4096)

@@ -19,6 +19,7 @@ from bench.provenance import provenance
 from bench.record import SCHEMA_VERSION, read_all
 from bench.results import Results
 from bench.workloads.encoder import PAPER_EXAMPLES_PER_EPOCH
+from bench.workloads.opening import Data
 
 pytestmark = pytest.mark.usefixtures("cell_processes")
 
@@ -259,7 +260,7 @@ ON_CUDA = {"device": "cuda", "batch_size": 16}
 )
 def test_toggles_combine_or_are_refused_with_a_reason(monkeypatch, cell, reason):
     monkeypatch.setattr(bench.sweep, "compile_unsupported", lambda device: None)  # noqa: ARG005
-    found = bench.sweep.unsupported(cell)
+    found = bench.sweep.unsupported(cell, Data())
     assert (found is None) if reason is None else found.startswith(reason)
 
 
@@ -267,7 +268,7 @@ def test_a_method_that_cannot_be_captured_says_why(monkeypatch):
     method = SimpleNamespace(capture="none", capture_reason="its loss is read at every step.")
     monkeypatch.setattr(bench.sweep, "build", lambda *_: method)
     cell = a_cell(**ON_CUDA, **GRAPH)
-    assert bench.sweep.unsupported(cell) == "cuda_graph=true cannot be had: its loss is read at every step."
+    assert bench.sweep.unsupported(cell, Data()) == "cuda_graph=true cannot be had: its loss is read at every step."
 
 
 def test_a_cell_that_fails_is_recorded_with_its_message(tmp_path, pairs):

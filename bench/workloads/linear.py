@@ -1,0 +1,129 @@
+"""The micro workload ``linear``: one linear layer, and nothing else.
+
+A batch is so many rows of standard normal numbers. The loss is the mean square of the layer's output, the cheapest one
+whose gradient differs in every entry. There is no epoch and nothing to evaluate.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from bench.data.corpus import DataError
+from bench.protocol import Batch, Role
+
+DATASETS = ("normal",)
+
+#: Numbers that stand for all of them in the hash of the data.
+_HASHED = 1000
+
+
+@dataclass(frozen=True)
+class LinearSettings:
+    """The layer and what a step does with it. The defaults are a projection of the paper's attention.
+
+    Args:
+        in_features, out_features: N and M, as in ``nn.Linear``.
+        optimizer_step: whether a step ends with the optimizer's, or is forward and backward of the task loss alone.
+    """
+
+    in_features: int = 768
+    out_features: int = 768
+    optimizer_step: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("in_features", "out_features"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; allowed: whole numbers from 1.")
+
+
+class Linear(nn.Module):
+    """The dense model: a linear layer with bias."""
+
+    def __init__(self, in_features: int, out_features: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(in_features, out_features)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        """(T, N) to (T, M)."""
+        return self.linear(rows)
+
+
+class LinearWorkload:
+    """The linear layer in the protocol's form (:class:`bench.protocol.Workload`).
+
+    Args:
+        settings: the layer.
+        dataset: ``normal``, or ``auto``, which is the same.
+
+    Raises:
+        DataError: another dataset.
+
+    Example:
+        >>> workload = LinearWorkload(LinearSettings(in_features=6, out_features=4))
+        >>> batch = next(workload.batches("train", batch_size=3, seed=0, static=True))
+        >>> workload.build()(batch["rows"]).shape
+        torch.Size([3, 4])
+    """
+
+    examples_per_epoch: int | None = None
+
+    def __init__(self, settings: LinearSettings, dataset: str = "auto") -> None:
+        if dataset not in ("auto", *DATASETS):
+            raise DataError(f"dataset is {dataset!r}; the linear layer draws its rows: {', '.join(DATASETS)}.")
+        self.settings = settings
+        self.dataset = DATASETS[0]
+
+    @functools.cached_property
+    def data_hash(self) -> str:
+        """sha256 over the distribution, the width and the first numbers drawn."""
+        rows = -(-_HASHED // self.settings.in_features)
+        first = next(self.batches("train", rows, 0, static=True))["rows"].flatten()[:_HASHED].tolist()
+        return hashlib.sha256(repr((self.dataset, self.settings.in_features, first)).encode()).hexdigest()
+
+    def build(self) -> Linear:
+        """A freshly initialised layer; works under ``FakeTensorMode``."""
+        return Linear(self.settings.in_features, self.settings.out_features)
+
+    def targets(self) -> dict[str, Role]:
+        """The layer."""
+        return {"linear": "feed_forward"}
+
+    def batches(self, split: str, batch_size: int, seed: int, static: bool, start: int = 0) -> Iterator[Batch]:  # noqa: ARG002
+        """Batches of ``rows``, float32 (T, N), without end and of one shape; the split makes no difference.
+
+        Args:
+            split, static: of no consequence here.
+            batch_size: T.
+            seed: of the draws.
+            start: number of the first batch wanted; those before it cost nothing.
+        """
+        if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
+            raise ValueError(f"batch_size is {batch_size!r}; allowed: whole numbers from 1")
+        return self._draw(batch_size, seed, start)
+
+    def _draw(self, batch_size: int, seed: int, start: int) -> Iterator[Batch]:
+        for number in itertools.count(start):
+            source = np.random.default_rng([seed, number])
+            rows = source.standard_normal((batch_size, self.settings.in_features), dtype=np.float32)
+            yield {"rows": torch.from_numpy(rows)}
+
+    def batches_per_epoch(self, batch_size: int) -> int:
+        """There is no epoch; raises ValueError."""
+        raise ValueError(f"the linear layer has no epoch, so none of batches of {batch_size}")
+
+    def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
+        """Mean square of the output."""
+        return model(batch["rows"]).square().mean()
+
+    def evaluate(self, model: nn.Module) -> dict[str, Any]:  # noqa: ARG002 - the protocol passes it
+        """Nothing."""
+        return {}
