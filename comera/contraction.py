@@ -267,12 +267,6 @@ def candidates(shape: TTShape, tokens: int) -> tuple[Plan, ...]:
     return tuple({plan.segments: plan for plan in reversed(plans)}.values())[::-1]
 
 
-@lru_cache(maxsize=4096)
-def two_halves(shape: TTShape) -> Plan:
-    """The plan ``halves``, whatever the number of tokens."""
-    return candidates(shape, 1)[0]
-
-
 def plan_contraction(shape: TTShape, tokens: int, machine: Machine | str = "cpu", element_bytes: int = 4) -> Plan:
     """The plan of least estimated time for forward and all gradients together.
 

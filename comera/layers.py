@@ -15,9 +15,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from comera.contraction import Plan, plan_contraction, two_halves
+from comera.contraction import plan_contraction
 from comera.lookup import VARIANTS, Variant, ttm_rows
-from comera.merging import two_half_linear
+from comera.merging import merge_cores, two_half_linear
 from comera.planned import tt_linear
 from comera.rank_control import THRESHOLD, active_ranks, effective_diagonals
 from comera.tensor_train import (
@@ -201,16 +201,14 @@ class TTLinear(TensorTrainLayer):
             )
         if not self.shape.parameter_count and self.bias is not None:
             return self._bias_alone(input, self.bias)
-        if self.merged_halves is not None:
-            return two_half_linear(input, *self.merged_halves, self.bias)
-        return tt_linear(input, self.packed_cores, self.diagonals, self._plan(input), self.bias, self.threshold)
-
-    def _plan(self, input: torch.Tensor) -> Plan:
-        """The cheapest contraction for so many tokens; under ``torch.compile`` two halves, one code for any number."""
-        tokens = input.numel() // self.in_features
-        if torch.compiler.is_compiling():
-            return two_halves(self.shape)
-        return plan_contraction(self.shape, max(tokens, 1), "cuda" if input.is_cuda else "cpu", input.element_size())
+        halves = self.merged_halves
+        if halves is None and torch.compiler.is_compiling():  # one code for any number of tokens
+            [halves] = merge_cores([self.packed_cores], [self.diagonals], [self.shape], self.threshold)
+        if halves is not None:
+            return two_half_linear(input, *halves, self.bias)
+        tokens, machine = input.numel() // self.in_features, "cuda" if input.is_cuda else "cpu"
+        plan = plan_contraction(self.shape, max(tokens, 1), machine, input.element_size())
+        return tt_linear(input, self.packed_cores, self.diagonals, plan, self.bias, self.threshold)
 
     def dense_count(self) -> int:
         return self.in_features * self.out_features

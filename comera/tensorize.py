@@ -249,7 +249,7 @@ def tensorize(
         for name in known:
             if name and dense in replacements:
                 _set_submodule(model, name, replacements[dense])
-    if merge_jointly and root is model and any(isinstance(new, TTLinear) for new in replacements.values()):
+    if merge_jointly and root is model and sum(isinstance(new, TTLinear) for new in replacements.values()) > 1:
         JointMerging(model)
     return root
 

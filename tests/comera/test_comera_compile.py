@@ -47,7 +47,8 @@ def test_a_tt_layer_is_one_graph(kind, autocast):
     x = torch.randn(5, 3, layer.in_features)
     with torch.autocast("cpu", torch.bfloat16) if autocast else contextlib.nullcontext():
         found, wanted = (results(call, layer, x) for call in (compiled(layer), layer))
-    torch.testing.assert_close(found, wanted)
+    # Uncompiled, so few tokens meet a plan of their own, which rounds elsewhere.
+    torch.testing.assert_close(found, wanted, **({"rtol": 0.05, "atol": 0.05} if autocast else {}))
 
 
 @pytest.mark.parametrize("lookup", VARIANTS)

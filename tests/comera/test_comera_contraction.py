@@ -18,7 +18,9 @@ from drawn_chains import (
 )
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.utils.flop_counter import FlopCounterMode
 
+from comera import TTLinear
 from comera.contraction import MACHINES, Machine, candidates, plan_contraction
 from comera.planned import tt_linear
 from comera.tensor_train import TTShape
@@ -95,6 +97,15 @@ def test_the_halves_by_hand():
 def test_choices_that_arithmetic_forces(tokens, ranks, name, machine):
     wide = TTShape(768, 768, (24, 32), (32, 24), ranks)
     assert plan_contraction(wide, tokens, machine).name == name
+
+
+@pytest.mark.parametrize("leading", [(1,), (2, 3), (4, 1024)])
+def test_a_layer_runs_the_plan_for_its_number_of_tokens(leading):
+    layer = TTLinear(768, 768, ATTENTION.in_modes, ATTENTION.out_modes, 30, bias=False)
+    plan = plan_contraction(ATTENTION, math.prod(leading))
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        layer(torch.zeros(*leading, 768))
+    assert counter.get_total_flops() == plan.forward_flops
 
 
 @given(tt_shapes().filter(lambda shape: all(shape.ranks)), st.integers(1, 2000))

@@ -14,7 +14,9 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from comera import TTLinear, TTMEmbedding, balanced_modes, padded_modes, solve_modes, solve_table_modes, tensorize
+from comera.contraction import candidates
 from comera.modes import bond_limits
+from comera.planned import tt_linear
 from comera.rank_search import TOLERANCE, Chain, OutOfReach, search
 from comera.ratio import LINEAR_ORDERS, linear_chains, table_chains
 
@@ -157,11 +159,12 @@ def test_the_papers_settings_are_found_at_their_ratio():
 
 
 @pytest.mark.parametrize("order", [1, 2, 3, 4])
-def test_flops_are_those_the_layer_does(order):
+def test_flops_are_those_of_merged_halves(order):
     solution = solve_modes(48, 80, 3, order)
     layer = TTLinear(48, 80, solution.in_modes, solution.out_modes, solution.ranks, bias=False)
+    plan = next(plan for plan in candidates(layer.shape, 7) if plan.name == "halves")
     with FlopCounterMode(display=False) as counter, torch.no_grad():
-        layer(torch.zeros(7, 48))
+        tt_linear(torch.zeros(7, 48), layer.packed_cores, layer.diagonals, plan)
     assert counter.get_total_flops() == solution.merge_flops + 7 * solution.flops_per_row
     assert solution.flops_per_row == 2 * solution.middle_rank * (48 + 80)
 
