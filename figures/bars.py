@@ -13,6 +13,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from figures.style import FAINT, INK, Fill
+from figures.tables import significant
 
 # The page, in inches.
 _WIDTH, _LEFT, _RIGHT, _GAP = 9.0, 1.08, 0.06, 0.1
@@ -67,6 +68,12 @@ class Page:
     rows: tuple[str, ...]
     bands: tuple[Band, ...]
     footnotes: tuple[str, ...]
+
+
+def value_label(value: float, ratio: float | None, marks: str) -> str:
+    """The words beside a bar: its value, its ratio to what it is compared with, its marks."""
+    compared = "" if ratio is None else f"  {significant(ratio)}x"
+    return f"{significant(value)}{compared} {marks}".rstrip()
 
 
 def wrapped(lines: Sequence[str], width: int = _WRAP) -> list[str]:
