@@ -10,7 +10,6 @@ import pandas as pd
 from bench.record import Record
 from figures.bars import Page, draw
 from figures.claims import Verdict
-from figures.reasons import Missing
 from figures.report import REMARKS, Drawn, csv, markdown
 from figures.style import house_style, to_bytes
 from figures.timing import block_means_ms
@@ -64,10 +63,10 @@ def data_fact(chosen: Chosen) -> str:
     return f"Timed on {listed(chosen, 'dataset')!r} data, {blocks} undisturbed blocks." if blocks else "Nothing timed."
 
 
-def mark_notes(cells: Iterable[Missing], words: Mapping[str, str]) -> list[str]:
-    """What the marks mean that the cells carry."""
-    marks = {mark for cell in cells for mark in cell.marks}
-    return [f"{mark} {meaning}." for mark, meaning in words.items() if mark in marks]
+def mark_notes(marks: Iterable[str], words: Mapping[str, str]) -> list[str]:
+    """What the marks mean that are there."""
+    found = {mark for several in marks for mark in several}
+    return [f"{mark} {meaning}." for mark, meaning in words.items() if mark in found]
 
 
 def disturbed_note(count: int) -> list[str]:

@@ -85,7 +85,7 @@ def _notes(selection: Selection, rows: list[Row]) -> list[str]:
     )
     return [
         "Bars start at zero; every panel has its own scale. Labels: value, and its ratio to CoMERA's (x).",
-        *mark_notes((cell for row in rows for cell in row.cells), MARK_WORDS),
+        *mark_notes((cell.marks for row in rows for cell in row.cells), MARK_WORDS),
         *disturbed_note(sum(row.time.disturbed for row in rows)),
         *(sentence for sentences in disagreements for sentence in sentences),
         *length_note(selection),

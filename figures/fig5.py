@@ -99,7 +99,7 @@ def _facts(lookups: Lookups) -> tuple[str, ...]:
 def _notes(lookups: Lookups, rows: list[Row]) -> list[str]:
     return [
         "Bars start at zero; every panel has its own scale. Labels: value, and its ratio to the optimized one (x).",
-        *mark_notes((cell for row in rows for cell in row.cells), _MARK_WORDS),
+        *mark_notes((cell.marks for row in rows for cell in row.cells), _MARK_WORDS),
         *against_the_table(lookups),
         *disturbed_note(sum(row.time.disturbed for row in rows)),
         *last_notes(lookups),
