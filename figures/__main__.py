@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from bench.record import Record, RecordError, read_all
-from figures import fig1, fig5, fig6, table_mnli, table_ranks, table_search, truncation
+from figures import fig1, fig5, fig6, fig7, table_mnli, table_ranks, table_search, truncation
 from figures.claims import Claim, LedgerError, read_claims
 from figures.report import Drawn
 from figures.runs import EXPERIMENT
@@ -49,6 +49,13 @@ ARTIFACTS = {
     ),
     "fig6": Artifact(
         fig6.render, "validation accuracy per epoch, dense against CoMERA; an image per device and dataset"
+    ),
+    "fig7": Artifact(
+        fig7.render,
+        "time per epoch with CUDA Graph (on a CPU, compile) off and on, dense against CoMERA; an image per device",
+        fig7.EXPERIMENTS,
+        "run",
+        "make reproduce-fig7",
     ),
     "table_mnli": Artifact(
         table_mnli.render,
@@ -142,7 +149,7 @@ def _records(artifact: Artifact, root: Path) -> list[Record]:
     records = [record for record in found if artifact.measure in (None, record.measure)]
     if not records:
         wanted = " or ".join(f"{experiment}/" for experiment in artifact.experiments)
-        kind = "training record" if artifact.measure == "train" else "record"
+        kind = {"train": "training record", "run": "timed record"}.get(artifact.measure or "", "record")
         raise InputError(f"{root}: no {kind} below {wanted}; make some with: {artifact.made_by}.")
     return records
 

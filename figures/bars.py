@@ -7,14 +7,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from matplotlib import rcParams
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
+from matplotlib.textpath import TextPath
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from figures.style import FAINT, INK, Fill
+from figures.tables import significant
 
-# The page, in inches.
+# The page, in inches; left of the panels there is room for the longest name of a row.
 _WIDTH, _LEFT, _RIGHT, _GAP = 9.0, 1.08, 0.06, 0.1
 _ROW, _LINE, _TICKS = 0.185, 0.15, 0.24
 _HEADING, _LEGEND, _PANEL_TITLE, _BELOW_BAND = 0.18, 0.16, 0.22, 0.14
@@ -67,6 +71,13 @@ class Page:
     rows: tuple[str, ...]
     bands: tuple[Band, ...]
     footnotes: tuple[str, ...]
+    references: int = 1  # how many rows at the top are what ratios are to; their names are bold
+
+
+def value_label(value: float, ratio: float | None, marks: str) -> str:
+    """The words beside a bar: its value, its ratio to what it is compared with, its marks."""
+    compared = "" if ratio is None else f"  {significant(ratio)}x"
+    return f"{significant(value)}{compared} {marks}".rstrip()
 
 
 def wrapped(lines: Sequence[str], width: int = _WRAP) -> list[str]:
@@ -120,7 +131,18 @@ def _draw_bar(axes: Any, row: int, bar: Bar, fills: dict[str, Fill], room: float
     axes.text(bar.reach + gap * room, row, bar.label, va="center", ha="left", fontsize=7)
 
 
-def _draw_panel(figure: Figure, box: list[float], panel: Panel, rows: Sequence[str] | None, fills: Any) -> None:
+def _room_for_names(page: Page) -> float:
+    """The width left of the panels, in inches."""
+    room = _LEFT
+    for number, name in enumerate(page.rows):
+        weight = "bold" if number < page.references else "normal"
+        font = FontProperties(family=rcParams["font.family"], weight=weight, size=rcParams["ytick.labelsize"])
+        room = max(room, TextPath((0, 0), name, prop=font).get_extents().width / 72 + 2 * _MARGIN)
+    return room
+
+
+def _draw_panel(figure: Figure, box: list[float], panel: Panel, page: Page | None, fills: Any) -> None:
+    """``page`` is that whose rows are named beside the panel, None for no names."""
     axes: Any = figure.add_axes((box[0], box[1], box[2], box[3]))
     width_in = box[2] * _WIDTH
     longest = max((bar.reach for bar in panel.bars), default=0.0) or 1.0
@@ -129,14 +151,14 @@ def _draw_panel(figure: Figure, box: list[float], panel: Panel, rows: Sequence[s
     axes.set_xlim(0, limit)
     axes.set_ylim(len(panel.bars) - 0.45, -0.55)
     axes.set_title(panel.title, loc="left", fontweight="bold")
-    axes.set_yticks(range(len(panel.bars)), list(rows) if rows else [""] * len(panel.bars))
+    axes.set_yticks(range(len(panel.bars)), list(page.rows) if page else [""] * len(panel.bars))
     drawn = any(bar.reach for bar in panel.bars)
     intervals = 2 if longest >= 10_000 else 3  # long labels need room
     ticks = MaxNLocator(intervals, steps=[1, 2, 5, 10]).tick_values(0, longest) if drawn else []
     axes.set_xticks([tick for tick in ticks if 0 <= tick <= 0.88 * limit])  # none so far right that it meets the next
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
-    if rows:
-        axes.get_yticklabels()[0].set_fontweight("bold")
+    for name in axes.get_yticklabels()[: page.references] if page else ():
+        name.set_fontweight("bold")
     for row, bar in enumerate(panel.bars):
         _draw_bar(axes, row, bar, fills, room=limit / (width_in * 72))
 
@@ -148,6 +170,7 @@ def draw(page: Page) -> Figure:
     band_height = _HEADING + _LEGEND + _PANEL_TITLE + _ROW * len(page.rows) + _TICKS + _BELOW_BAND
     height = 2 * _MARGIN + _TITLE + _LINE * (len(subtitle) + len(footnotes)) + band_height * len(bands) + _LINE
     figure = Figure(figsize=(_WIDTH, height))
+    left_room = _room_for_names(page)
     y = height - _MARGIN
 
     def text(line: str, drop: float, **style: Any) -> None:
@@ -166,11 +189,11 @@ def draw(page: Page) -> Figure:
         figure.legend(handles=handles, loc="upper left", bbox_to_anchor=anchor, ncol=len(handles), borderpad=0.0,
                       borderaxespad=0.0)  # fmt: skip
         y -= _LEGEND + _PANEL_TITLE + _ROW * len(page.rows)
-        width = (_WIDTH - _LEFT - _RIGHT - _GAP * (len(band.panels) - 1)) / len(band.panels)
+        width = (_WIDTH - left_room - _RIGHT - _GAP * (len(band.panels) - 1)) / len(band.panels)
         for column, panel in enumerate(band.panels):
-            left = _LEFT + column * (width + _GAP)
+            left = left_room + column * (width + _GAP)
             box = [left / _WIDTH, y / height, width / _WIDTH, _ROW * len(page.rows) / height]
-            _draw_panel(figure, box, panel, page.rows if column == 0 else None, band.fills)
+            _draw_panel(figure, box, panel, page if column == 0 else None, band.fills)
         y -= _TICKS + _BELOW_BAND
     for line in footnotes:
         text(line, _LINE, fontsize=7, color=INK)

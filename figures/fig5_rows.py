@@ -10,9 +10,9 @@ from typing import Any
 
 from bench.intervals import Estimate, mean_interval
 from bench.record import Record
-from figures.memory import MemoryCell, parts_of_peak
-from figures.selection import TARGETS, config_of, device_kind, newest
-from figures.tables import NOT_RECORDED, OLDER
+from figures.memory import Measured, MemoryCell, measured_peaks, memory_cell
+from figures.selection import TARGETS, config_of, device_kind, newest, oldest_first
+from figures.tables import DISTURBED, NOT_RECORDED, OLDER, UNPAIRED
 from figures.timing import block_means_ms, disturbed_blocks, time_ratio
 
 REFERENCE, PLAIN, UNCOMPRESSED = "optimized", "plain", "uncompressed"
@@ -21,8 +21,6 @@ BATCHES = (10_000, 20_000, 40_000)
 
 #: Whether a step ends with the optimizer's, in words.
 STEPS = {False: "forward and backward", True: "with the optimizer's step"}
-
-UNPAIRED, DISTURBED = "‡", "§"
 
 #: Whether with the optimizer's step, batch size, variant.
 Slot = tuple[bool, int, str]
@@ -56,8 +54,7 @@ class Lookups:
     @property
     def shown(self) -> list[Record]:
         """Every record shown, each once, oldest first."""
-        unique = {id(record): record for record in [*self.timed.values(), *self.predicted.values()]}
-        return sorted(unique.values(), key=lambda record: (record.recorded_at, record.cell_id))
+        return oldest_first([*self.timed.values(), *self.predicted.values()])
 
     def older(self, record: Record) -> str:
         """The mark of a record that other code made than the newest one."""
@@ -87,8 +84,7 @@ class Row:
     variant: str
     time: TimeCell
     memory: dict[str, MemoryCell]  # by target
-    allocated: float | None
-    reserved: float | None
+    measured: Measured
 
     @property
     def cells(self) -> list[TimeCell | MemoryCell]:
@@ -214,12 +210,8 @@ def _memory_cell(lookups: Lookups, target: str, slot: Slot) -> MemoryCell:
     record = lookups.predicted.get((target, slot))
     if record is None:
         return MemoryCell(NOT_RECORDED)
-    marks, peak = lookups.older(record), record.peak_memory_predicted_mib
-    if peak is None:
-        return MemoryCell("no prediction" if record.status == "ok" else record.status, record.message, marks=marks)
-    reference = peak_of(lookups, target, (*slot[:2], REFERENCE))
-    ratio = peak / reference if reference and slot[2] != REFERENCE else None
-    return MemoryCell("ok", "", peak, parts_of_peak(record, peak), ratio, marks)
+    below = peak_of(lookups, target, (*slot[:2], REFERENCE)) if slot[2] != REFERENCE else None
+    return memory_cell(record, below, lookups.older(record))
 
 
 def rows_of(lookups: Lookups) -> list[Row]:
@@ -229,9 +221,6 @@ def rows_of(lookups: Lookups) -> list[Row]:
         for batch in lookups.batches:
             for variant in VARIANTS:
                 slot = (step, batch, variant)
-                run = lookups.timed.get(slot)
                 memory = {target: _memory_cell(lookups, target, slot) for target in TARGETS}
-                allocated = run.peak_memory_allocated_mib if run else None
-                reserved = run.peak_memory_reserved_mib if run else None
-                rows.append(Row(*slot, _time_cell(lookups, slot), memory, allocated, reserved))
+                rows.append(Row(*slot, _time_cell(lookups, slot), memory, measured_peaks(lookups.timed.get(slot))))
     return rows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 from figures.tables import NOT_RECORDED
@@ -35,3 +36,23 @@ class Reasons:
     def lines(self) -> list[str]:
         """The reasons by number, for the foot of the page."""
         return [f"({number}) {reason}" for reason, number in self.numbers.items()]
+
+
+def remarks(time: Missing, memory: Mapping[str, Missing], disturbed: int, message: str = "") -> str:
+    """What a table says about a row: every failure with its reason once, however many of its cells share it.
+
+    Args:
+        time, memory: the row's cells; memory by the device that it is predicted for.
+        disturbed: how many of the row's blocks are left out.
+        message: what its record says although it did not fail.
+    """
+    seen: dict[str, list[str]] = {}
+    for what, cell in {"time": time, **{f"memory for {target}": cell for target, cell in memory.items()}}.items():
+        if cell.status not in ("", "ok", NOT_RECORDED):
+            seen.setdefault(f"{cell.status}: {cell.message}" if cell.message else cell.status, []).append(what)
+    parts = [f"{reason} ({', '.join(what)})" for reason, what in seen.items()]
+    if message:
+        parts.append(message)
+    if disturbed:
+        parts.append(f"{disturbed} disturbed block(s) left out")
+    return "; ".join(parts)

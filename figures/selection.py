@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,8 +37,7 @@ class Selection:
     @property
     def shown(self) -> list[Record]:
         """Every record shown, each once, oldest first."""
-        unique = {id(r): r for r in [*self.timed.values(), *self.predicted.values()]}
-        return sorted(unique.values(), key=lambda r: (r.recorded_at, r.cell_id))
+        return oldest_first([*self.timed.values(), *self.predicted.values()])
 
     @property
     def older_code(self) -> frozenset[str]:
@@ -50,6 +49,12 @@ class Selection:
         """The distinct values of a column among the timed records, or the predicted ones where nothing was timed."""
         records = list(self.timed.values()) or list(self.predicted.values())
         return sorted({getattr(record, column) for record in records})
+
+
+def oldest_first(records: Iterable[Record]) -> list[Record]:
+    """The records, each once, in the order in which they were made."""
+    unique = {id(record): record for record in records}
+    return sorted(unique.values(), key=lambda record: (record.recorded_at, record.cell_id))
 
 
 def config_of(record: Record) -> dict[str, Any]:
@@ -72,11 +77,17 @@ def device_kind(records: Iterable[Record]) -> str:
     return "cpu"
 
 
+def model_settings(record: Record) -> Any:
+    """The settings of the record's workload, without where its data lie: that says nothing about the model."""
+    settings = config_of(record).get("workload_settings")
+    if isinstance(settings, dict):
+        return {name: value for name, value in settings.items() if not name.startswith(("data", "fetch"))}
+    return settings
+
+
 def _model(record: Record) -> str:
     """What must be equal for two records to be about the same model and arithmetic."""
-    settings = config_of(record).get("workload_settings")
-    if isinstance(settings, dict):  # where the data lie says nothing about the model
-        settings = {name: value for name, value in settings.items() if not name.startswith(("data", "fetch"))}
+    settings = model_settings(record)
     return json.dumps([record.workload, record.sequence_length, record.precision, settings], sort_keys=True)
 
 
@@ -90,13 +101,15 @@ def newest(records: Iterable[Record]) -> Record:
     return max(records, key=lambda r: (r.recorded_at, r.cell_id))
 
 
-def _main_setting(records: list[Record]) -> str:
+def main_setting(
+    records: Iterable[Record], setting_of: Callable[[Record], str], cell_of: Callable[[Record], Hashable]
+) -> str:
     """The setting with the most cells; the newest of those where several have as many."""
-    cells: dict[str, set[tuple[str, int]]] = {}
+    cells: dict[str, set[Hashable]] = {}
     latest: dict[str, str] = {}
     for record in records:
-        setting = _timing(record)
-        cells.setdefault(setting, set()).add((record.arm, record.batch_size))
+        setting = setting_of(record)
+        cells.setdefault(setting, set()).add(cell_of(record))
         latest[setting] = max(latest.get(setting, ""), record.recorded_at)
     return max(cells, key=lambda setting: (len(cells[setting]), latest[setting], setting))
 
@@ -105,7 +118,7 @@ def _select_timed(records: list[Record]) -> tuple[dict[tuple[str, int], Record],
     runs = [record for record in records if record.measure == "run"]
     if not runs:
         return {}, []
-    setting = _main_setting(runs)
+    setting = main_setting(runs, _timing, lambda record: (record.arm, record.batch_size))
     fitting = [record for record in runs if _timing(record) == setting]
     graph = Counter(record.cuda_graph for record in fitting).most_common(1)[0][0]
     slots: dict[tuple[str, int], list[Record]] = {}

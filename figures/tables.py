@@ -19,6 +19,9 @@ NOT_RECORDED = "not recorded"
 OLDER = "†"
 OLDER_WORDS = "from a record made by older code than the newest one shown"
 
+#: Mark a ratio whose two sides were not timed together, and a time all of whose blocks were disturbed.
+UNPAIRED, DISTURBED = "‡", "§"
+
 
 def significant(value: float, digits: int = 3) -> str:
     """A number with ``digits`` significant digits, thousands separated, never in scientific notation.
@@ -45,6 +48,11 @@ def bounds(prefix: str, estimate: Estimate | None) -> dict[str, float | None]:
     if estimate is None:
         return dict.fromkeys((prefix, f"{prefix}_low", f"{prefix}_high"))
     return {prefix: estimate.value, f"{prefix}_low": estimate.low, f"{prefix}_high": estimate.high}
+
+
+def pairing(ratio: Estimate | None) -> str:
+    """Whether a ratio of times is ``paired`` or ``unpaired``; empty where there is none."""
+    return {None: "", True: "paired", False: "unpaired"}[ratio.paired if ratio else None]
 
 
 def _escape(text: str) -> str:

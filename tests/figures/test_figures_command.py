@@ -95,12 +95,17 @@ def blocked(root: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "prepare", "message"),
     [
-        (["fig99"], lambda root: write([record()], root), "figure is 'fig99'; available: fig1, fig5, fig6, table_mnli"),
+        (["fig99"], lambda root: write([record()], root), "figure is 'fig99'; available: fig1, fig5, fig6, fig7"),
         ([], None, "FIGURE"),
         (["fig1", "--recrods", "x"], None, "--recrods"),
         (["fig1"], None, "a folder with records is expected."),
         (["fig1"], lambda root: root.mkdir(), "no record below fig1/ or fig1_memory/"),
         (["fig1"], lambda root: write([record(experiment="fig7")], root), "no record below"),
+        (
+            ["fig7"],
+            lambda root: write([record(measure="predict", experiment="fig7")], root),
+            "no timed record below fig7/; make some with: make reproduce-fig7.",
+        ),
         (["fig1"], newer, "this program reads up to"),
         (["fig1"], misshapen, "samples.blocks is a str"),
         (["fig1"], blocked, "cannot write there"),
