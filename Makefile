@@ -12,10 +12,11 @@ READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
 TRAINED := reproduce-table-mnli reproduce-table-ranks reproduce-fig6 reproduce-truncation
-.PHONY: help setup test lint reproduce-fig1 reproduce-fig5 reproduce-fig7 table-search $(TRAINED) reproduce-small speed clean
+.PHONY: help setup test lint reproduce-fig1 reproduce-fig5 reproduce-fig7 reproduce-table-tensorization table-search \
+  $(TRAINED) reproduce-small speed clean
 
 help: ## list the targets
-	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-22s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-30s %s\n", $$1, $$2}'
 
 setup: $(READY) ## create .venv and install everything
 
@@ -49,6 +50,10 @@ reproduce-fig5: $(READY) ## measure and draw Fig. 5: time and memory of the embe
 reproduce-fig7: $(READY) ## measure and draw Fig. 7: time per epoch with CUDA Graph (on a CPU, compile) off and on
 	$(BIN)/python -m bench experiment=fig7 results=$(RESULTS)
 	$(BIN)/python -m figures fig7 --records $(RESULTS)
+
+reproduce-table-tensorization: $(READY) ## measure the paper's modes and ranks beside the solver's for the same ratio, per matrix
+	$(BIN)/python -m bench experiment=tensorization results=$(RESULTS)
+	$(BIN)/python -m figures table_tensorization --records $(RESULTS)
 
 table-search: $(READY) ## draw the recorded searches that chose the defaults (records: results/reference)
 	$(BIN)/python -m figures table_search --records results/reference

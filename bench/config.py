@@ -125,7 +125,8 @@ def resolve(config: Mapping[str, Any]) -> Job:
     timing = build_dataclass(TimingSettings, config["timing"], "timing")
     for method, values in config["settings"].items():
         checked_settings(method, values)
-    arms = [_arm(entry, config["settings"], config["ratio"]) for entry in config["methods"]]
+    ratio = None if config["ratio"] is None else float(config["ratio"])
+    arms = [_arm(entry, config["settings"], ratio) for entry in config["methods"]]
     if config["measure"] == "plan":
         _check_plannable(config["workload"], [method for method, _, _ in arms])
     model = checked_workload_settings(config, data)
@@ -145,7 +146,7 @@ def resolve(config: Mapping[str, Any]) -> Job:
             cuda_graph=config["cuda_graph"],
             compile=config["compile"],
             seed=config["seed"],
-            ratio=settings.get("ratio") or (config["ratio"] if config["measure"] == "run" else None),
+            ratio=settings.get("ratio") or (ratio if config["measure"] == "run" else None),
             method_settings=settings,
             workload_settings=asdict(model),
             timing_settings=asdict(timing) if config["measure"] in ("run", "plan") else {},

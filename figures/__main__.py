@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from bench.record import Record, RecordError, read_all
-from figures import fig1, fig5, fig6, fig7, table_mnli, table_ranks, table_search, truncation
+from figures import fig1, fig5, fig6, fig7, table_mnli, table_ranks, table_search, table_tensorization, truncation
 from figures.claims import Claim, LedgerError, read_claims
 from figures.report import Drawn
 from figures.runs import EXPERIMENT
@@ -73,6 +73,14 @@ ARTIFACTS = {
         table_search.EXPERIMENTS,
         made_by=f"python -m bench experiment={table_search.EXPERIMENTS[0]}",
     ),
+    "table_tensorization": Artifact(
+        table_tensorization.render,
+        "modes, ranks, sizes, FLOPs and time of the encoder's matrices: dense, in the paper's tensorization, in the "
+        "solver's; a table per device",
+        (table_tensorization.EXPERIMENT,),
+        "run",
+        "make reproduce-table-tensorization",
+    ),
     "truncation": Artifact(
         truncation.render,
         "step time, peak memory and accuracy against the physically truncated size; an image per device and dataset",
@@ -94,7 +102,7 @@ def _epilog() -> str:
     lines = ["figures and tables (the experiments whose records they are made of):"]
     for name, artifact in ARTIFACTS.items():
         text = f"{artifact.summary} (records: {', '.join(artifact.experiments)})."
-        lines += textwrap.wrap(text, 110, initial_indent=f"  {name:<13}", subsequent_indent=" " * 15)
+        lines += textwrap.wrap(text, 110, initial_indent=f"  {name:<21}", subsequent_indent=" " * 23)
     lines += [
         "",
         "Written for each: .png and .svg (figures alone), .md (table and verdicts) and .csv (tidy numbers).",

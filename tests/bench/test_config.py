@@ -64,6 +64,39 @@ def test_how_a_prediction_is_timed_is_no_part_of_it(config):
     assert resolve(changed(predicted, "timing.blocks", 9)).cells[0] == cell
 
 
+def test_a_ratio_goes_to_the_methods_that_take_one_and_are_not_given_their_own(config):
+    """A timed arm without one stands beside those of its job, so it carries the job's."""
+    own = [{"comera": {"ratio": 3.0}}, {"low_rank": {"ratio": None}}]
+    config |= {"ratio": 2.5, "methods": ["comera", "low_rank:linear", "dense", "lora", *own]}
+    ratios = [(cell.arm, cell.method_settings.get("ratio"), cell.ratio) for cell in resolve(config).cells]
+    assert ratios == [
+        ("comera", 2.5, 2.5),
+        ("low_rank:linear", 2.5, 2.5),
+        ("dense", None, 2.5),
+        ("lora", None, 2.5),
+        ("comera", 3.0, 3.0),
+        ("low_rank", 2.5, 2.5),
+    ]
+    shared = resolve(changed(config, "settings.comera.ratio", 4.0)).cells
+    assert [cell.ratio for cell in shared if cell.method == "comera"] == [4.0, 3.0]
+
+
+@pytest.mark.parametrize("measure", ["predict", "train"])
+def test_without_a_clock_an_arm_without_a_ratio_is_the_same_whatever_the_job_s(config, measure):
+    config |= {"measure": measure, "methods": ["comera", "dense"]}
+    config["training"]["targets"] = []
+    jobs = [resolve(config | {"ratio": ratio}) for ratio in (None, 2.0, 4.0)]
+    assert [[cell.ratio for cell in job.cells] for job in jobs] == [[None, None], [2.0, None], [4.0, None]]
+    assert len({job.cells[1].cell_id(job.data_hash) for job in jobs}) == 1
+    assert len({job.cells[0].cell_id(job.data_hash) for job in jobs}) == 3
+
+
+def test_a_job_s_ratio_may_be_whole(config):
+    config["methods"] = ["comera", "dense"]
+    ids = {tuple(cell.cell_id("") for cell in resolve(config | {"ratio": ratio}).cells) for ratio in (2, 2.0)}
+    assert len(ids) == 1
+
+
 @pytest.mark.parametrize(
     ("field", "value", "allowed"),
     [
@@ -83,6 +116,12 @@ def test_how_a_prediction_is_timed_is_no_part_of_it(config):
         ("sequence_length", 65, "positions (64)"),
         ("seed", -1, "from 0 up"),
         ("parallel", -1, "from 0 up"),
+        *(("ratio", value, "numbers from 1 (as large as dense) up, or null") for value in (0, 0.5, -1, "two", True)),
+        *(("ratio", value, "numbers from 1 (as large as dense) up, or null") for value in (math.nan, math.inf, [2])),
+        ("settings.comera.ratio", 0.5, "from 1 (as large as dense) up"),
+        ("settings.comera.ratio", "two", "float or null"),
+        ("settings.low_rank.ratio", 0.5, "from 1 (dense) up"),
+        ("settings.low_rank.ratio", math.nan, "finite"),
         ("cuda_graph", 1, "true, false"),
         ("compile", "yes", "true, false"),
         ("fetch", None, "true, false"),

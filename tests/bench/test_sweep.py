@@ -231,6 +231,22 @@ def test_unsupported_cells_are_recorded_with_the_reason_and_start_no_process(tmp
         assert record.message.startswith(f"{toggle}=true" if toggle else f"precision={record.precision}")
 
 
+def test_a_ratio_out_of_reach_is_recorded_as_unsupported_with_the_largest_within_reach(tmp_path, pairs, asked):
+    ended = sweep(tmp_path, pairs, "methods=[comera,low_rank,low_rank:linear,dense]", "ratio=1000")
+    assert ended.status == 0
+    assert asked == [("dense", 2)]
+    records = read_all(tmp_path / "results")
+    assert sorted(record.arm for record in records) == ["comera", "dense", "low_rank", "low_rank:linear"]
+    for record in records:
+        if record.method == "dense":
+            continue
+        assert (record.status, record.ratio) == ("unsupported", 1000.0)
+        largest = float(record.message.partition("the largest within reach is ")[2].split(",")[0])
+        for ratio, within in ((0.99 * largest, True), (1.1 * largest, False)):
+            cell = a_cell(method=record.method, variant=record.variant, settings={"ratio": ratio})
+            assert (bench.sweep.unsupported(cell, Data("synthetic")) is None) == within
+
+
 GRAPH, COMPILED, BOTH = {"cuda_graph": True}, {"compile": True}, {"cuda_graph": True, "compile": True}
 ON_CUDA = {"device": "cuda", "batch_size": 16}
 
@@ -318,3 +334,18 @@ def test_progress_never_runs_over(capsys):
     assert [line.split("]")[1].split("  ")[0].strip() for line in lines] == ["1/3 cells", "2/3 cells", "3/3 cells"]
     assert "made_up batch 64 on cpu  dense  ok: [done]" in lines[1]
     assert "for cpu" in lines[2]
+
+
+def test_a_cell_that_several_jobs_share_counts_once(capsys):
+    shared, other = a_cell(), a_cell(batch_size=64)
+    progress = SweepProgress([shared, other, shared])
+    assert progress._bar.tasks[0].total == sum(progress._weights.values())
+    assert len(progress._weights) == 2
+    for cell, outcome in ((shared, "ok: first"), (shared, "done before"), (other, "ok: last")):
+        progress.finish(cell, outcome)
+    assert progress._bar.finished
+    progress.close()
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split("]")[1].split("  ")[0].strip() for line in lines] == ["1/2 cells", "2/2 cells"]
+    assert "ok: first" in lines[0]
+    assert "ok: last" in lines[1]

@@ -1,0 +1,108 @@
+"""The experiment ``tensorization``: its cells, and that each matrix is solved for the published setting's own ratio."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+from small_cells import TIMING, run_bench
+
+import bench.sweep
+from bench.methods import build
+from bench.mistakes import CONF
+from bench.record import read_all
+from bench.shapes import tensorized_shapes
+from bench.workloads.opening import Data, open_cell_workload
+from comera import TTLinear, TTMEmbedding
+
+#: METHOD.md, Settings of the six-encoder model: the layer, and the published count of its cores.
+PUBLISHED = {
+    "attention": (TTLinear(768, 768, (12, 8, 8), (8, 8, 12), (12, 30, 30, 30, 12)), 20_448),
+    "feed_forward_1": (TTLinear(768, 3072, (12, 8, 8), (12, 16, 16), (12, 30, 30, 30, 16)), 28_960),
+    "feed_forward_2": (TTLinear(3072, 768, (16, 16, 12), (8, 8, 12), (16, 30, 30, 30, 12)), 28_960),
+    "word_embedding": (TTMEmbedding(30522, 768, (16, 20, 10, 10), (4, 4, 8, 6), (32, 32, 32)), 167_808),
+}
+
+
+def dense_count(layer):
+    """Parameters of the dense layer, its bias included."""
+    bias = getattr(layer, "bias", None)
+    return layer.dense_count() + (0 if bias is None else bias.numel())
+
+
+@pytest.fixture
+def jobs(tmp_path, monkeypatch):
+    """The jobs of the experiment; nothing is measured."""
+    found = []
+    monkeypatch.setattr(bench.sweep, "run_job", lambda job, *_: found.append(job))
+    ended = run_bench(tmp_path, "experiment=tensorization", "device=cpu")
+    assert (ended.status, ended.output) == (0, "")
+    return dict(zip(PUBLISHED, found, strict=True))
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_matrix_asks_for_the_published_setting_s_own_ratio(name):
+    layer, count = PUBLISHED[name]
+    assert layer.shape.parameter_count == count
+    matrix = OmegaConf.to_container(OmegaConf.load(CONF / "matrices" / f"{name}.yaml"))
+    [*others, solved] = matrix["methods"]
+    assert others == ["dense", "comera"]
+    assert solved == {"comera": {"ratio": round(dense_count(layer) / layer.parameter_count(), 3)}}
+
+
+def test_there_is_a_matrix_per_published_setting():
+    assert {path.stem for path in (CONF / "matrices").glob("*.yaml")} == set(PUBLISHED)
+
+
+def test_each_job_is_the_dense_layer_the_published_and_the_solved_one(jobs):
+    for name, job in jobs.items():
+        layer, _ = PUBLISHED[name]
+        assert [cell.arm for cell in job.cells] == ["dense", "comera", "comera"]
+        assert [cell.ratio for cell in job.cells[:2]] == [None, None]
+        assert job.cells[2].ratio == pytest.approx(dense_count(layer) / layer.parameter_count(), rel=1e-4)
+        for cell in job.cells:
+            assert (cell.measure, cell.batch_size, cell.precision) == ("run", 4096, "fp32")
+            assert cell.workload_settings["optimizer_step"] is False
+            if isinstance(layer, TTLinear):
+                sizes = {"in_features": layer.in_features, "out_features": layer.out_features}
+            else:
+                sizes = {"rows": layer.num_embeddings, "columns": layer.embedding_dim}
+            assert sizes.items() <= cell.workload_settings.items()
+
+
+def test_the_arms_are_the_published_layer_and_one_of_about_its_size(jobs):
+    for name, job in jobs.items():
+        layer, _ = PUBLISHED[name]
+        counts = []
+        for cell in job.cells:
+            assert bench.sweep.unsupported(cell, Data()) is None
+            workload = open_cell_workload(cell, Data())
+            with torch.device("meta"):
+                method = build(cell.method, cell.variant, cell.method_settings)
+                model = method.adapt(workload.build(), workload.targets())
+            counts.append(sum(parameter.numel() for parameter in model.parameters()))
+            if (cell.method, cell.ratio) == ("comera", None):
+                assert [module.shape for module in model.children()] == [layer.shape]
+            assert len(tensorized_shapes(model)) == (cell.method == "comera")
+        assert counts[:2] == [dense_count(layer), layer.parameter_count()]
+        assert counts[2] == pytest.approx(layer.parameter_count(), rel=0.02)
+
+
+@pytest.mark.usefixtures("cell_processes")
+def test_records_hold_modes_and_ranks_and_the_arms_are_timed_together(tmp_path):
+    timing = [f"timing.{name}={value}" for name, value in TIMING.items()]
+    arguments = ("results=records", "device=cpu", "batch_size=16", "+matrices=attention", *timing)
+    ended = run_bench(tmp_path, "experiment=tensorization", *arguments)
+    assert (ended.status, ended.output) == (0, "")
+    records = {(record.method, record.ratio): record for record in read_all(tmp_path / "records", "tensorization")}
+    assert set(records) == {("dense", None), ("comera", None), ("comera", 27.688)}
+    assert len({record.pairing for record in records.values()}) == 1
+    published = {"in_modes": [12, 8, 8], "out_modes": [8, 8, 12], "ranks": [12, 30, 30, 30, 12]}
+    for (method, _), record in records.items():
+        assert (record.status, record.epoch_time_s) == ("ok", None)
+        assert record.step_time_median_ms > 0
+        assert json.loads(record.config_json)["workload_settings"]["optimizer_step"] is False
+        layers = [{"layers": 1, **published}] if method == "comera" else None
+        assert record.samples.get("tensorized") == layers
