@@ -25,11 +25,14 @@ from bench.workloads.opening import WORKLOADS, Data, checked_workload_settings, 
 DEVICES = ("auto", "cpu", "cuda")
 REUSES = ("exact", "config", "never")
 
+#: What :func:`resolve` may vary among the arms of a job.
+TOGGLES = ("precision", "cuda_graph", "compile")
+
 #: All there is to set, as in ``conf/config.yaml``.
 FIELDS = (
     *("name", "workload", "dataset", "data_folder", "fetch", "methods", "measure", "device", "batch_size"),
-    *("sequence_length", "precision", "cuda_graph", "compile", "seed", "ratio", "model", "table", "linear", "timing"),
-    *("training", "settings", "reuse", "resume", "results", "parallel"),
+    *("sequence_length", "precision", "cuda_graph", "compile", "toggles", "seed", "ratio", "model", "table", "linear"),
+    *("timing", "training", "settings", "reuse", "resume", "results", "parallel"),
 )
 
 
@@ -142,15 +145,14 @@ def resolve(config: Mapping[str, Any]) -> Job:
             device=device,
             batch_size=config["batch_size"],
             sequence_length=getattr(model, "sequence_length", 1),
-            precision=config["precision"],
-            cuda_graph=config["cuda_graph"],
-            compile=config["compile"],
+            **toggles,
             seed=config["seed"],
             ratio=settings.get("ratio") or (ratio if config["measure"] == "run" else None),
             method_settings=settings,
             workload_settings=asdict(model),
             timing_settings=asdict(timing) if config["measure"] in ("run", "plan") else {},
         )
+        for toggles in _toggle_sets(config)
         for method, variant, settings in arms
     ]
     cells = list({cell.to_json(): cell for cell in cells}.values())
@@ -159,6 +161,32 @@ def resolve(config: Mapping[str, Any]) -> Job:
             raise ConfigError(f"measure is 'train', but {config['workload']} has no epoch; allowed: run, predict.")
         cells = [run for cell in cells for run in _training_runs(cell, config["training"], workload)]
     return Job(tuple(cells), data, workload.data_hash)
+
+
+def _toggle_sets(config: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Precision, graph and compilation of each round of arms: the job's own, with what ``toggles`` puts in their place.
+
+    Raises:
+        ConfigError: a set that is none, or a toggle with a wrong value.
+    """
+    own = {name: config[name] for name in TOGGLES}
+    sets = config["toggles"]
+    if not isinstance(sets, list) or not sets or not all(isinstance(one, Mapping) for one in sets):
+        raise ConfigError(f"toggles is {sets!r}; allowed: a list of sets, such as [{{}},{{compile: true}}].")
+    for one in sets:
+        for name in one:
+            if name not in TOGGLES:
+                raise ConfigError(f"toggles has {name!r}; allowed: {', '.join(TOGGLES)}.")
+        _check_toggles({**own, **one})
+    return [{**own, **one} for one in sets]
+
+
+def _check_toggles(values: Mapping[str, Any]) -> None:
+    if values["precision"] not in PRECISIONS:
+        raise ConfigError(f"precision is {values['precision']!r}; allowed: {', '.join(PRECISIONS)}.")
+    for field in ("cuda_graph", "compile"):
+        if type(values[field]) is not bool:
+            raise ConfigError(f"{field} is {values[field]!r}; allowed: true, false.")
 
 
 def _check_plannable(workload: str, methods: Sequence[str]) -> None:
@@ -254,7 +282,6 @@ def _check_fields(config: Mapping[str, Any]) -> None:
         ("workload", WORKLOADS),
         ("measure", MEASURES),
         ("device", DEVICES),
-        ("precision", PRECISIONS),
         ("reuse", REUSES),
     ):
         if config[field] not in allowed:
@@ -262,7 +289,8 @@ def _check_fields(config: Mapping[str, Any]) -> None:
     for field, lowest in (("batch_size", 1), ("sequence_length", 5), ("seed", 0), ("parallel", 0)):
         if type(config[field]) is not int or config[field] < lowest:
             raise ConfigError(f"{field} is {config[field]!r}; allowed: whole numbers from {lowest} up.")
-    for field in ("cuda_graph", "compile", "fetch", "resume"):
+    _check_toggles(config)
+    for field in ("fetch", "resume"):
         if type(config[field]) is not bool:
             raise ConfigError(f"{field} is {config[field]!r}; allowed: true, false.")
     for field in ("name", "results"):

@@ -88,7 +88,8 @@ def _names(cells: Sequence[Cell]) -> dict[str, str]:
 
 
 def _distinctions(cell: Cell) -> dict[str, object]:
-    return {"dataset": cell.dataset, **cell.workload_settings, **cell.method_settings}
+    toggles = {name: getattr(cell, name) for name in ("precision", "cuda_graph", "compile")}
+    return {"dataset": cell.dataset, **toggles, **cell.workload_settings, **cell.method_settings}
 
 
 def _target(cell: Cell) -> str:

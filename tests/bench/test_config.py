@@ -124,6 +124,7 @@ def test_a_job_s_ratio_may_be_whole(config):
         ("settings.low_rank.ratio", math.nan, "finite"),
         ("cuda_graph", 1, "true, false"),
         ("compile", "yes", "true, false"),
+        *(("toggles", value, "[{},{compile: true}]") for value in ([], None, {"compile": True}, ["compile"])),
         ("fetch", None, "true, false"),
         ("name", "../elsewhere", "letters, digits"),
         ("name", 3, "folder"),
@@ -162,6 +163,27 @@ def test_a_wrong_value_is_one_sentence(config, field, value, allowed):
     assert f"{field.rpartition('.')[2]} is {value!r}" in message
     assert allowed in message
     assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("toggles", "message"),
+    [
+        ({"batch_size": 3}, "toggles has 'batch_size'; allowed: precision, cuda_graph, compile."),
+        ({"precision": "fp7"}, "precision is 'fp7'; allowed: fp32, tf32, bf16, fp8."),
+        ({"compile": 1}, "compile is 1; allowed: true, false."),
+    ],
+)
+def test_a_wrong_toggle_is_one_sentence(config, toggles, message):
+    with pytest.raises(ConfigError) as error:
+        resolve(config | {"toggles": [{}, toggles]})
+    assert str(error.value) == message
+
+
+def test_toggles_add_rounds_of_all_arms(config):
+    rounds = [{}, {"compile": True, "precision": "bf16"}, {"compile": False}]
+    cells = resolve(config | {"methods": ["comera", "dense"], "toggles": rounds, "precision": "fp32"}).cells
+    found = [(cell.method, cell.compile, cell.precision) for cell in cells]
+    assert found == [(m, *toggle) for toggle in ((False, "fp32"), (True, "bf16")) for m in ("comera", "dense")]
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 import torch
 from small_cells import run_bench
@@ -27,30 +25,28 @@ def swept(monkeypatch, tmp_path, pairs):
     return jobs
 
 
-OFF, ON, BOTH = (False,), (True,), (False, True)
+PLAIN, COMPILED, GRAPH, GRAPH_COMPILED = (False, False), (False, True), (True, False), (True, True)
 
 
 @pytest.mark.parametrize(
-    ("cuda", "arguments", "graphs", "compiled", "batches", "precision"),
+    ("cuda", "arguments", "toggles", "batches", "precision"),
     [
-        (False, (), OFF, BOTH, (1, 8, 16), "fp32"),
-        (True, (), BOTH, OFF, (32, 64, 128), "fp32"),
-        (True, ("device=cpu",), OFF, BOTH, (1, 8, 16), "fp32"),
-        (True, ("compile=true",), BOTH, ON, (32, 64, 128), "fp32"),
-        (True, ("precision=bf16", "batch_size=32"), BOTH, OFF, (32,), "bf16"),
-        (False, ("precision=bf16", "compile=false", "batch_size=8"), OFF, OFF, (8,), "bf16"),
+        (False, (), (PLAIN, COMPILED), (1, 8, 16), "fp32"),
+        (True, (), (PLAIN, GRAPH), (32, 64, 128), "fp32"),
+        (True, ("device=cpu",), (PLAIN, COMPILED), (1, 8, 16), "fp32"),
+        (True, ("compile=true",), (COMPILED, GRAPH_COMPILED), (32, 64, 128), "fp32"),
+        (True, ("precision=bf16", "batch_size=32"), (PLAIN, GRAPH), (32,), "bf16"),
+        (False, ("toggles=[{precision:bf16},{}]", "batch_size=8"), (PLAIN, PLAIN), (8,), "fp32"),
     ],
 )
-def test_fig7_times_both_arms_with_each_toggle_the_device_has(
-    swept, cuda, arguments, graphs, compiled, batches, precision
-):
+def test_fig7_times_both_arms_with_each_toggle_side_by_side(swept, cuda, arguments, toggles, batches, precision):
     jobs = swept("fig7", *arguments, cuda=cuda)
-    wanted = itertools.product(graphs, compiled, batches)
-    assert [(one.cuda_graph, one.compile, one.batch_size) for one, _ in jobs] == list(wanted)
+    assert [cells[0].batch_size for cells in jobs] == list(batches)
     for cells in jobs:
-        assert [cell.arm for cell in cells] == ["comera", "dense"]
-        assert len({(cell.cuda_graph, cell.compile, cell.batch_size) for cell in cells}) == 1
+        wanted = [(arm, *toggle) for toggle in toggles for arm in ("comera", "dense")]
+        assert [(cell.arm, cell.cuda_graph, cell.compile) for cell in cells] == wanted
         for cell in cells:
             assert (cell.experiment, cell.measure, cell.workload) == ("fig7", "run", "encoder")
-            assert (cell.precision, cell.sequence_length) == (precision, 128)
+            assert cell.sequence_length == 128
             assert cell.device == ("cuda" if cuda and "device=cpu" not in arguments else "cpu")
+        assert cells[-1].precision == precision
