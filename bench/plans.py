@@ -9,8 +9,8 @@ The samples of a record (measure ``plan``):
 * ``plans``, a row per candidate: ``name``, ``segments``, ``trees``, ``products`` (of the forward pass, each with
   ``left``, ``right``, ``result``, ``rows``, ``inner``, ``columns``), ``flops`` (forward and backward), ``saved_mib``,
   ``largest_mib``, ``estimated_ms`` (of the machine model that made the choice), ``ms`` (mean per block; a single one
-  where the first call alone took more than :data:`HOPELESS` times that of the fastest plan), ``message`` (why there is
-  none).
+  where the plan was not chosen and its first calls took more than :data:`HOPELESS` times those of the fastest plan),
+  ``message`` (why there is none).
 * ``dense_ms``: the same of ``nn.Linear``.
 """
 
@@ -38,8 +38,13 @@ from comera.planned import tt_linear
 #: On a CPU, the largest product of tokens, in-features and out-features that is measured.
 CPU_LIMIT = 7e10
 
-#: A plan whose first call takes so many times that of the fastest is not measured further.
+#: What takes so many times as long as the fastest plan at first is not measured further, the chosen plan apart.
 HOPELESS = 4.0
+
+_DENSE = "nn.Linear"
+
+#: Calls before times count, and how much longer the very first one may take.
+_WARM_UP, _COLD = 3, 10.0
 
 #: Part of the free memory that a plan may need.
 _MEMORY_SHARE = 0.7
@@ -71,7 +76,7 @@ def plan_columns(cell: Cell, workload: LinearWorkload) -> dict[str, Any]:
     plans = candidates(layer.shape, cell.batch_size)
     chosen = plan_contraction(layer.shape, cell.batch_size, cell.device)
     calls, messages = _calls(plans, layer, rows)
-    times = _times(calls, cell.timing_settings, cell.device == "cuda")
+    times = _times(calls, chosen.name, cell.timing_settings, cell.device == "cuda")
     described = [
         {**_described(plan, cell.device), "ms": times.get(plan.name, []), "message": messages.get(plan.name, "")}
         for plan in plans
@@ -85,7 +90,7 @@ def plan_columns(cell: Cell, workload: LinearWorkload) -> dict[str, Any]:
         "samples": {
             "shape": described_shape(layer.shape),
             "plans": described,
-            "dense_ms": times.get("nn.Linear", []),
+            "dense_ms": times.get(_DENSE, []),
         },
     }
     if measured := times.get(chosen.name):
@@ -130,7 +135,7 @@ def _calls(
             continue
         forward = lambda plan=plan: tt_linear(rows, *chain, plan, bias, layer.threshold)  # noqa: E731
         calls[plan.name] = call(forward, rows, *chain, bias)
-    calls["nn.Linear"] = call(lambda: F.linear(rows, weight, bias), rows, weight, bias)
+    calls[_DENSE] = call(lambda: F.linear(rows, weight, bias), rows, weight, bias)
     return calls, messages
 
 
@@ -139,10 +144,13 @@ def _free_mib(device: torch.device) -> float:
     return free / 2**20
 
 
-def _times(calls: dict[str, Callable[[], object]], timing: dict[str, Any], on_cuda: bool) -> dict[str, list[float]]:
+def _times(
+    calls: dict[str, Callable[[], object]], chosen: str, timing: dict[str, Any], on_cuda: bool
+) -> dict[str, list[float]]:
     """Milliseconds per call of each of ``calls``, one mean per block."""
 
     def timed(call: Callable[[], object], count: int) -> float:
+        """Mean over ``count`` calls."""
         if on_cuda:
             torch.cuda.synchronize()
         begun = time.perf_counter()
@@ -152,14 +160,19 @@ def _times(calls: dict[str, Callable[[], object]], timing: dict[str, Any], on_cu
             torch.cuda.synchronize()
         return 1e3 * (time.perf_counter() - begun) / count
 
-    first = {name: min(timed(call, 1) for _ in range(2)) for name, call in calls.items()}
-    fastest = min(first.values())
+    def fastest(times: dict[str, float]) -> float:
+        return min((ms for name, ms in times.items() if name != _DENSE), default=0.0)
+
+    once = {name: timed(call, 1) for name, call in calls.items()}  # cold
+    hopeful = [name for name in calls if name == chosen or once[name] <= HOPELESS * _COLD * fastest(once)]
+    once |= {name: min(timed(calls[name], 1) for _ in range(_WARM_UP)) for name in hopeful}
+    going = [name for name in hopeful if name == chosen or once[name] <= HOPELESS * fastest(once)]
     times: dict[str, list[float]] = {name: [] for name in calls}
-    going = [name for name in calls if first[name] <= HOPELESS * fastest]
     order = random.Random(0)
     for _ in range(timing["blocks"]):
         order.shuffle(going)
         for name in going:
-            count = max(1, min(timing["max_steps"], round(1e3 * timing["block_seconds"] / first[name])))
+            calls[name]()  # another plan has just filled the caches
+            count = max(1, min(timing["max_steps"], round(1e3 * timing["block_seconds"] / once[name])))
             times[name].append(timed(calls[name], count))
-    return {name: ms or [first[name]] for name, ms in times.items()}
+    return {name: ms or [once[name]] for name, ms in times.items()}
