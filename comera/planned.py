@@ -69,15 +69,19 @@ def _matrix(merged: torch.Tensor, shape: TTShape, segment: Segment) -> torch.Ten
     """A merged segment as the matrix that activations meet: (in-modes · rank before, out-modes · rank behind).
 
     In-modes run from the middle of the chain to its end, so that the end is the fastest digit; then comes the rank.
+    Where there are some, entries have to be moved, and are laid column by column, as a weight of ``nn.Linear`` is:
+    the products of the backward pass are faster on it.
     """
     first, last = segment
     modes = [core[1] for core in shape.core_shapes[first : last + 1]]
     count = max(min(last, shape.half - 1) - first + 1, 0)  # of in-modes
+    if not count:
+        return merged.flatten(1)
     full = merged.reshape(merged.shape[0], *modes, merged.shape[2])
     ins, outs = range(count, 0, -1), range(count + 1, len(modes) + 1)
     rows, columns = math.prod(modes[:count]), math.prod(modes[count:])
-    matrix = full.permute(*ins, 0, *outs, len(modes) + 1)
-    return matrix.reshape(rows * merged.shape[0], columns * merged.shape[2])
+    transposed = full.permute(*outs, len(modes) + 1, *ins, 0)
+    return transposed.reshape(columns * merged.shape[2], rows * merged.shape[0]).t()
 
 
 def _scaled_cores(
