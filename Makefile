@@ -12,8 +12,8 @@ READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
 TRAINED := reproduce-table-mnli reproduce-table-ranks reproduce-fig6 reproduce-truncation
-.PHONY: help setup test lint reproduce-fig1 reproduce-fig5 reproduce-fig7 reproduce-table-tensorization table-search \
-  $(TRAINED) reproduce-small speed clean
+.PHONY: help setup test lint reproduce-fig1 reproduce-fig5 reproduce-fig7 reproduce-fig11 plan-grid \
+  reproduce-table-tensorization table-search $(TRAINED) reproduce-small speed clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-30s %s\n", $$1, $$2}'
@@ -50,6 +50,14 @@ reproduce-fig5: $(READY) ## measure and draw Fig. 5: time and memory of the embe
 reproduce-fig7: $(READY) ## measure and draw Fig. 7: time per epoch with CUDA Graph (on a CPU, compile) off and on
 	$(BIN)/python -m bench experiment=fig7 results=$(RESULTS)
 	$(BIN)/python -m figures fig7 --records $(RESULTS)
+
+reproduce-fig11: $(READY) ## measure and draw Fig. 11: the contraction plans of the encoder's layers as tensor diagrams
+	$(BIN)/python -m bench experiment=fig11 results=$(RESULTS)
+	$(BIN)/python -m figures fig11 --records $(RESULTS)
+
+plan-grid: $(READY) ## measure every contraction plan on a grid of shapes and draw how the planner chose (15 minutes on 2 cores)
+	$(BIN)/python -m bench experiment=contraction results=$(RESULTS)
+	$(BIN)/python -m figures plans --records $(RESULTS)
 
 reproduce-table-tensorization: $(READY) ## measure the paper's modes and ranks beside the solver's for the same ratio, per matrix
 	$(BIN)/python -m bench experiment=tensorization results=$(RESULTS)

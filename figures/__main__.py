@@ -15,7 +15,19 @@ from pathlib import Path
 from typing import NoReturn
 
 from bench.record import Record, RecordError, read_all
-from figures import fig1, fig5, fig6, fig7, table_mnli, table_ranks, table_search, table_tensorization, truncation
+from figures import (
+    fig1,
+    fig5,
+    fig6,
+    fig7,
+    fig11,
+    plans,
+    table_mnli,
+    table_ranks,
+    table_search,
+    table_tensorization,
+    truncation,
+)
 from figures.claims import Claim, LedgerError, read_claims
 from figures.report import Drawn
 from figures.runs import EXPERIMENT
@@ -56,6 +68,20 @@ ARTIFACTS = {
         fig7.EXPERIMENTS,
         "run",
         "make reproduce-fig7",
+    ),
+    "fig11": Artifact(
+        fig11.render,
+        "contraction plans chosen for the encoder's layers as tensor diagrams, step by step; an image per device",
+        fig11.EXPERIMENTS,
+        "plan",
+        "make reproduce-fig11",
+    ),
+    "plans": Artifact(
+        plans.render,
+        "the contraction planner's choice over the best measured candidate on a grid of shapes; an image per device",
+        plans.EXPERIMENTS,
+        "plan",
+        "make plan-grid",
     ),
     "table_mnli": Artifact(
         table_mnli.render,

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from made_up_plans import planned
 from made_up_records import CPU, CUDA, campaign, record
 from made_up_training import trained, training_campaign
 from redrawn import redrawn
@@ -118,6 +119,9 @@ def blocked(root: Path) -> None:
         ),
         (["fig6", "--experiment", "../x"], lambda root: write(training_campaign(), root), "--experiment is '../x'"),
         (["fig1", "--experiment", "accuracy"], lambda root: write(campaign(CPU), root), "fig1 shows no training"),
+        (["plans", "--experiment", "accuracy"], lambda root: write([planned()], root), "plans shows no training"),
+        (["plans"], lambda root: write([record(experiment="contraction")], root), "no record below contraction/"),
+        (["plans"], lambda root: write([planned(samples={})], root), "its plans cannot be read"),
         (["table_ranks"], lambda root: write([trained(samples={}, stored_mib=1.0)], root), "needs its learning curve"),
         (["table_mnli"], lambda root: write([trained(config_json="{}")], root), "needs training.stages"),
     ],

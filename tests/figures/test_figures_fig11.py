@@ -1,0 +1,212 @@
+"""Fig. 11: every product of the chosen plans, forward and backward, as the planner itself would list them."""
+
+from __future__ import annotations
+
+import dataclasses
+import doctest
+import io
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pandas as pd
+import pytest
+from made_up_plans import ORDERS, RANKS, TOKENS, planned
+from made_up_records import CPU, CUDA, campaign
+from matplotlib.figure import Figure
+from redrawn import redrawn
+
+import figures.contractions
+import figures.tensor_diagrams
+from bench.record import Record, RecordError, write
+from comera.contraction import Plan, candidates
+from comera.contraction import Product as PlannerProduct
+from comera.tensor_train import TTShape
+from figures.contractions import Candidate, Planned, Product, planned_of
+from figures.fig11 import render
+from figures.report import Drawn
+from figures.tensor_diagrams import draw_backward, draw_forward, draw_network, summed_by
+
+LAYERS = ((768, 768), (768, 3072))
+
+
+def campaign_of_plans(device: str = CPU) -> list[Record]:
+    counts = (1, 128, 4096) if device == CPU else (128,)
+    return [
+        planned(layer=layer, tokens=tokens, device=device, experiment="fig11") for layer in LAYERS for tokens in counts
+    ]
+
+
+@pytest.fixture(scope="module")
+def drawn() -> dict[str, Drawn]:
+    return {figure.device: figure for figure in render(campaign_of_plans() + campaign_of_plans(CUDA), {})}
+
+
+def tidy_of(figure: Drawn) -> pd.DataFrame:
+    return pd.read_csv(io.StringIO(next(text for name, text in figure.files.items() if name.endswith("csv")).decode()))
+
+
+def the_planner_s(one: Planned) -> list[tuple[Candidate, Plan]]:
+    """Every candidate of a record beside the plan that it is a record of."""
+    shape = TTShape(one.slot.in_features, one.slot.out_features, one.in_modes, one.out_modes, one.ranks)
+    return list(zip(one.candidates, candidates(shape, one.slot.tokens), strict=True))
+
+
+def everything() -> list[Planned]:
+    shapes = [(order, ranks, tokens) for order in (1, *ORDERS) for ranks in RANKS for tokens in TOKENS]
+    return [planned_of(planned(order=order, ranks=ranks, tokens=tokens)) for order, ranks, tokens in shapes]
+
+
+def test_the_same_records_give_the_same_bytes_and_no_torch(tmp_path: Path) -> None:
+    write(campaign_of_plans(), tmp_path / "records")
+    written, printed = redrawn("fig11", tmp_path / "records", tmp_path / "out")
+    stem = "fig11-made-up-cpu-2-threads"
+    assert set(written) == {f"{stem}.{ending}" for ending in ("png", "svg", "md", "csv")}
+    assert "z1 = x · G1-3" in printed
+
+
+def test_devices_are_never_mixed(drawn: dict[str, Drawn]) -> None:
+    assert set(drawn) == {CPU, CUDA}
+    [alone] = render(campaign_of_plans(CUDA) + campaign(CUDA), {})
+    assert alone.table.equals(drawn[CUDA].table)
+    assert render(campaign(CPU), {}) == []
+
+
+def same(ours: tuple[Product, ...], theirs: tuple[PlannerProduct, ...]) -> None:
+    assert [dataclasses.asdict(one) for one in ours] == [dataclasses.asdict(one) for one in theirs]
+    assert [one.flops for one in ours] == [one.flops for one in theirs]
+    assert [one.moved_mib for one in ours] == pytest.approx([one.numbers * 4 / 2**20 for one in theirs])
+
+
+def test_products_gradients_and_what_is_kept_are_the_planner_s() -> None:
+    for one in everything():
+        for ours, theirs in the_planner_s(one):
+            same(ours.products, theirs.products)
+            same(ours.backward, theirs.backward)
+            assert ours.flops == sum(product.flops for product in (*ours.products, *ours.backward))
+            assert sum(ours.kept_mib.values()) == pytest.approx(ours.saved_mib)
+
+
+def test_every_bond_and_every_in_mode_is_summed_over_exactly_once() -> None:
+    for one in everything():
+        half = len(one.in_modes)
+        for plan in one.candidates:
+            bonds, modes = summed_by(plan, half)
+            assert set(bonds) == set(range(1, 2 * half))
+            assert set(modes) == set(range(1, half + 1))
+            assert {*bonds.values(), *modes.values()} == set(range(1, len(plan.products) + 1))
+
+
+def test_what_is_summed_over_is_the_inner_dimension() -> None:
+    for one in everything():
+        half = len(one.in_modes)
+        for plan in one.candidates:
+            bonds, modes = summed_by(plan, half)
+            for number, product in enumerate(plan.products, start=1):
+                inner = 1
+                for core in (core for core, step in modes.items() if step == number):
+                    inner *= one.in_modes[core - 1]
+                for bond in (bond for bond, step in bonds.items() if step == number):
+                    inner *= one.ranks[bond - 1]
+                assert product.inner == inner
+
+
+@pytest.mark.parametrize("order", [1, 2, 3, 4])
+def test_diagrams_name_every_tensor_and_number_every_product(order: int) -> None:
+    one = planned_of(planned(order=order))
+    for plan in one.candidates:
+        count, cores = len(plan.products), [f"G{core}" for core in range(1, 2 * order + 1)]
+        results = [product.result for product in plan.products]
+
+        def texts(draw: Any, *arguments: Any) -> list[str]:
+            axes = Figure().add_subplot()
+            draw(axes, *arguments, 2.2)
+            return sorted(text.get_text() for text in axes.texts)
+
+        forward = [*cores, "x", *results, *map(str, range(1, count + 1))]
+        assert texts(draw_forward, plan) == sorted(forward)
+        backward = [f"d{name}" for name in (*cores, "x", *results)] + list(map(str, range(count + 1, 3 * count + 1)))
+        assert texts(draw_backward, plan) == sorted(backward)
+        network = texts(draw_network, one, plan)
+        for label in (*cores, "x", *map(str, (*one.in_modes, *one.out_modes, *one.ranks))):
+            assert label in network
+        for first, last in plan.segments:
+            assert first == last or f"G{first}-{last}" in network
+
+
+def test_the_table_lists_all_products_and_their_totals(drawn: dict[str, Drawn]) -> None:
+    tidy, table = tidy_of(drawn[CPU]), drawn[CPU].table
+    assert len(table) == len(tidy) + 6  # and a total for each of two layers at three numbers of tokens
+    for _, steps in tidy.groupby(["out_features", "tokens"]):
+        assert list(steps["number"]) == list(range(1, len(steps) + 1))
+        assert list(steps["pass"]) == ["forward"] * (len(steps) // 3) + ["backward"] * (2 * len(steps) // 3)
+        assert steps["flops"].sum() == steps["plan_flops"].iloc[0]
+    halves = table[(table["layer"] == "768 → 768") & (table["tokens"] == "128")].set_index("product")
+    assert halves.loc["z1 = x · G1-3", "shapes"] == "(128 x 768)·(768 x 30)"
+    assert halves.loc["z1 = x · G1-3", ["MFLOP", "share"]].tolist() == ["5.90", "13.4%"]
+    assert halves.loc["dG1-3 = xᵀ · dz1", "shapes"] == "(768 x 128)·(128 x 30)"
+    assert halves.loc["total (x is kept too)", ["MFLOP", "result kept, MiB"]].tolist() == ["44.1", "0.587"]
+
+
+def test_the_totals_stand_beside_the_dense_layer_s_and_the_left_to_right_order_s(drawn: dict[str, Drawn]) -> None:
+    [said] = [note for note in drawn[CPU].notes if note.startswith("768 → 768, 6 cores, ranks up to 30, 128 tokens")]
+    assert "'halves': 44.1 MFLOP, 0.0974 of nn.Linear's and 0.728 of the left-to-right order's" in said
+    assert "0.587 MiB kept for backward, left-to-right 1.37" in said
+    [said] = [note for note in drawn[CPU].notes if note.startswith("768 → 768, 6 cores, ranks up to 30, 1 token,")]
+    assert "'cores': 0.473 MFLOP" in said
+    assert "left-to-right" not in said
+
+
+def test_failed_cells_are_shown_with_their_reason() -> None:
+    failed = planned(tokens=1, status="oom", message="made up:\nno room", samples={}, contraction="")
+    [figure] = render([failed], {})
+    assert figure.table["plan"].tolist() == ["oom"]
+    assert "768 → 768, 6 cores, ranks up to 30, 1 token: oom: made up: no room" in figure.notes
+    assert len(figure.files) == 4
+
+
+def test_the_newest_record_is_drawn_and_older_code_is_said() -> None:
+    old = planned(recorded_at="2000-01-01T00:00:00+00:00", code_id="code-0")
+    [figure] = render([planned(tokens=4096), planned(), old], {})
+    assert not tidy_of(figure)["older_code"].any()
+    assert any(note.startswith("1 further record(s) of the shapes shown") for note in figure.notes)
+    [figure] = render([planned(tokens=4096), old], {})
+    assert set(tidy_of(figure).groupby("tokens")["older_code"].all().items()) == {(128, True), (4096, False)}
+    assert any(note.startswith("†") for note in figure.notes)
+
+
+def changed(**columns: Any) -> Record:
+    """A record whose first candidate has other columns."""
+    one = planned()
+    one.samples["plans"][0] |= columns
+    return one
+
+
+PRODUCT = {"left": "x", "right": "G1", "result": "y", "rows": 1, "inner": 1, "columns": 1}
+
+
+@pytest.mark.parametrize(
+    ("one", "words"),
+    [
+        (planned(samples={}), "KeyError('shape')"),
+        (planned(contraction="fastest"), "the chosen plan 'fastest' is not among them"),
+        (changed(ms=[0.0]), "times must be above 0"),
+        (changed(ms="soon"), "cannot be read"),
+        (changed(products=[PRODUCT | {"left": "z1"}]), "y = z1 · G1 uses what is not there yet"),
+        (changed(products=[PRODUCT | {"result": "z1"}]), "forms no y"),
+        (changed(products=[PRODUCT | {"depth": 1}]), "cannot be read"),
+        (planned(config_json="{}"), "plans need in_features, out_features, order and ranks in config_json"),
+    ],
+)
+def test_plans_that_cannot_be_read_are_one_sentence(one: Record, words: str) -> None:
+    with pytest.raises(RecordError) as error:
+        render([one], {})
+    assert str(error.value).startswith(f"record {one.cell_id}: ")
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("module", [figures.contractions, figures.tensor_diagrams])
+def test_the_examples_of_the_docstrings_run(module: ModuleType) -> None:
+    failed, tried = doctest.testmod(module)
+    assert (failed, tried > 0) == (0, True)
