@@ -25,7 +25,7 @@ $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "error: $(PYTHON) is older than Python 3.11; name a newer one, as in make setup PYTHON=python3.12." >&2; exit 2; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_INDEX) $$(grep '^torch==' constraints.txt)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_INDEX) -c constraints.txt -e '.[bench,test,lint]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_INDEX) -c constraints.txt -e '.[bench,slurm,test,lint]'
 	@touch $@
 
 test: $(READY) ## run the test suite

@@ -1,4 +1,4 @@
-"""Command line: ``python -m bench [run] experiment=NAME [key=value …]`` and ``python -m bench speed``."""
+"""Command line: ``python -m bench [run] experiment=NAME [key=value …]``, ``python -m bench speed`` and ``… merge``."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from bench.mistakes import CONF, check_arguments, experiments, reworded, stop_wi
 USAGE = """\
 usage: python -m bench [run] experiment=NAME [key=value ...]   measure the cells of an experiment
        python -m bench speed [--rounds N]                      print the speed ratios of the tensorized layer and step
+       python -m bench merge SOURCE [SOURCE ...]               bring records from other folders and archives together
 
 experiments: {experiments}
 methods:     {methods}
@@ -22,6 +23,10 @@ A key is any setting of bench/conf/config.yaml; a value with commas sweeps over 
 Records go to results/local, one JSON file per cell. What is recorded is not measured again (reuse=exact), so a sweep
 that was stopped goes on where it was; a training run goes on from its last checkpoint, bit for bit (resume=false starts
 it anew). Draw with: python -m figures FIGURE (--help lists the figures)
+
+On a cluster every job of a sweep, such as a batch size, can have a GPU of its own (extra: pip install -e '.[slurm]';
+defaults: bench/conf/launchers.yaml; hydra/launcher=submitit_local rehearses it on one machine):
+  python -m bench experiment=fig1 hydra/launcher=submitit_slurm device=cuda hydra.launcher.partition=NAME
 """
 
 
@@ -39,24 +44,31 @@ def run() -> None:
     from omegaconf.errors import OmegaConfBaseException
 
     from bench import sweep
-    from bench.data.corpus import DataError
-    from bench.methods import ConfigError, available, default_settings
-    from bench.record import RecordError
+    from bench.launching import register_launchers
+    from bench.methods import available, default_settings
 
     os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions come here instead of being printed
+    if any(a.startswith("experiment=") for a in sys.argv) and not any(
+        argument.startswith("-") for argument in sys.argv
+    ):
+        sys.argv.append("--multirun")  # as every experiment says, but not where Hydra cannot read a setting of its own
     sweep.register_resolvers()
     ConfigStore.instance().store(
         group="settings", name="all_methods", node={name: default_settings(name) for name in available()}
     )
+    register_launchers()
     application: Callable[[], None] = hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(
         sweep.job
     )
     try:
         application()
-    except (ConfigError, DataError, RecordError) as error:
+    except sweep.MISTAKES as error:
         stop_with(str(error))
     except (HydraException, OmegaConfBaseException) as error:
         stop_with(reworded(error))
+    except (Exception, KeyboardInterrupt) as error:
+        sweep.interrupted(error)
+        raise
 
 
 def main() -> None:
@@ -65,12 +77,16 @@ def main() -> None:
     word = arguments[0] if arguments and "=" not in arguments[0] and not arguments[0].startswith("-") else "run"
     if arguments and arguments[0] == word:
         del sys.argv[1]
-    if word not in ("run", "speed"):
-        stop_with(f"the first word is {word!r}; allowed: run, speed.")
+    if word not in ("run", "speed", "merge"):
+        stop_with(f"the first word is {word!r}; allowed: run, speed, merge.")
     if word == "speed":
         from bench.speed import main as speed
 
         speed()
+    elif word == "merge":
+        from bench.merge import main as merge
+
+        merge()
     elif not arguments or {"-h", "--help"} & set(arguments):
         print(_usage(), end="")
     else:

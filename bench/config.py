@@ -112,18 +112,19 @@ class Job:
     data_hash: str
 
 
-def resolve(config: Mapping[str, Any]) -> Job:
+def resolve(config: Mapping[str, Any], elsewhere: bool = False) -> Job:
     """Check one job's configuration and return its cells.
 
     Args:
         config: the composed configuration as plain containers, without Hydra's own node.
+        elsewhere: the job will run on another machine, whose devices are not known here.
 
     Raises:
         ConfigError: a wrong value, in one sentence.
         DataError: data that is missing or malformed, in one sentence.
     """
     _check_fields(config)
-    device = resolve_device(config["device"], config["measure"])
+    device = resolve_device(config["device"], config["measure"], elsewhere)
     data = build_dataclass(Data, {key: config[key] for key in ("dataset", "data_folder", "fetch")}, "data")
     timing = build_dataclass(TimingSettings, config["timing"], "timing")
     for method, values in config["settings"].items():
@@ -309,12 +310,16 @@ def _check_fields(config: Mapping[str, Any]) -> None:
         raise ConfigError(f"methods is {methods!r}; give a list of at least one method, such as [comera,dense].")
 
 
-def resolve_device(device: str, measure: str) -> str:
+def resolve_device(device: str, measure: str, elsewhere: bool = False) -> str:
     """``auto`` is CUDA where there is one; a prediction needs no device.
 
     Raises:
-        ConfigError: CUDA asked for where there is none.
+        ConfigError: CUDA asked for where there is none; ``auto`` for a machine that is not known here.
     """
+    if elsewhere:
+        if device == "auto":
+            raise ConfigError("device is 'auto', but the jobs run on machines not known here; allowed then: cpu, cuda.")
+        return device
     has_cuda = torch.cuda.is_available()
     if device == "auto":
         return "cuda" if has_cuda else "cpu"

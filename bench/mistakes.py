@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,10 +16,10 @@ def experiments() -> list[str]:
     return sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
 
 
-def stop_with(message: str) -> NoReturn:
-    """End the program over a user's mistake."""
+def stop_with(message: str, status: int = 2) -> NoReturn:
+    """End the program; over a user's mistake with status 2."""
     print(f"error: {' '.join(message.split())}", file=sys.stderr)
-    raise SystemExit(2)
+    raise SystemExit(status)
 
 
 def check_arguments(arguments: Sequence[str]) -> None:
@@ -47,6 +48,10 @@ def reworded(error: Exception) -> str:
         return f"{error.override!r} cannot be read; allowed: key=value, lists as [a,b], several values as a,b."
     if "'experiment'" in text and "must specify" in text:
         return f"experiment has no value; allowed: {', '.join(experiments())}."
+    if re.search("Could not find 'hydra/launcher/submitit_(local|slurm)'", text):
+        return "hydra/launcher needs the extra slurm here; install it: pip install -e '.[slurm]'."
+    if text.startswith("Error merging override"):
+        return f"{text.partition('override ')[2]} cannot be used; {str(error.__cause__).splitlines()[0]}."
     if "Could not override" in text:
         key = text.partition("Could not override '")[2].partition("'")[0]
         return f"{key} is no setting of the bench; see bench/conf/config.yaml for those there are."

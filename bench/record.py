@@ -159,7 +159,14 @@ def device_folder(device: str) -> str:
 
 
 def path_of(record: Record, root: Path) -> Path:
-    """Where a record lies below ``root`` (``results/local`` or ``results/reference``)."""
+    """Where a record lies below ``root`` (``results/local`` or ``results/reference``).
+
+    Raises:
+        RecordError: an experiment or cell whose name would lead elsewhere.
+    """
+    for column in ("experiment", "cell_id"):
+        if not re.fullmatch(r"[\w-][\w.-]*", name := getattr(record, column)):
+            raise RecordError(f"{column} is {name!r}; allowed: letters, digits, -, _ and, but in front, dots.")
     return root / record.experiment / device_folder(record.device) / f"{record.cell_id}.json"
 
 
@@ -193,8 +200,17 @@ def read(path: Path) -> Record:
         RecordError: not JSON, a newer schema, an unknown or missing column, or a value of the wrong type.
     """
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_number)
-    except (OSError, ValueError) as error:
+        content = path.read_bytes()
+    except OSError as error:
+        raise RecordError(f"{path}: not a readable JSON record ({error}).") from None
+    return parse(content, str(path))
+
+
+def parse(content: bytes, path: str) -> Record:
+    """The record that a file holds; ``path`` is named in errors, which are those of :func:`read`."""
+    try:
+        raw = json.loads(content.decode("utf-8"), parse_constant=_no_number)
+    except (ValueError, RecursionError) as error:
         raise RecordError(f"{path}: not a readable JSON record ({error}).") from None
     if not isinstance(raw, dict):
         raise RecordError(f"{path}: a record is a JSON object, this is a {type(raw).__name__}.")

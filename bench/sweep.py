@@ -1,5 +1,7 @@
 """The sweep: Hydra's jobs turned into cells, checked as a whole, run, and recorded one by one.
 
+The jobs run in this process, or each in a process of its own where the launcher says so (:mod:`bench.launching`).
+
 The way of a job: configuration, cells (:mod:`bench.config`), those already done left out, predictions, timing in
 interleaved blocks (:mod:`bench.interleave`) or training to the end (:mod:`bench.training`), records
 (:mod:`bench.results`).
@@ -8,6 +10,7 @@ interleaved blocks (:mod:`bench.interleave`) or training to the end (:mod:`bench
 from __future__ import annotations
 
 import os
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,6 +29,7 @@ from bench.checkpoint import CheckpointError
 from bench.config import Job, resolve
 from bench.data.corpus import DataError
 from bench.interleave import Outcome, predict_cells, time_cells
+from bench.launching import Launch, failure_noted
 from bench.methods import ConfigError, build
 from bench.mistakes import reworded, stop_with
 from bench.plans import plan_unsupported
@@ -38,20 +42,30 @@ from bench.step import compile_unsupported, graph_unsupported, precision_unsuppo
 from bench.worker import time_plans, train_cell
 from bench.workloads.opening import Data, open_cell_workload
 
+#: What a configuration, data, records or checkpoints can have wrong; the message is one sentence.
+MISTAKES = (CheckpointError, ConfigError, DataError, RecordError)
+
+#: Of a sweep whose jobs run in this process.
 _progress: SweepProgress | None = None
 
-#: Records of this sweep.
+#: Records of such a sweep.
 _written: set[Path] = set()
+
+#: A sweep whose jobs run in processes of their own, from the moment they are submitted.
+_launched: Launch | None = None
 
 
 def register_resolvers() -> None:
-    """Make ``${on_device:device,cpu value,cuda value}`` known to the configuration files."""
+    """Make ``${on_device:device,cpu value,cuda value}`` and ``${gpus:device,measure}`` known to configuration files."""
     from bench.config import resolve_device
 
     OmegaConf.register_new_resolver(
         "on_device",
         lambda device, cpu, cuda: cuda if resolve_device(device, "predict") == "cuda" else cpu,
         replace=True,
+    )
+    OmegaConf.register_new_resolver(
+        "gpus", lambda device, measure: None if device == "cpu" or measure == "predict" else 1, replace=True
     )
 
 
@@ -187,7 +201,7 @@ class SweepCallback(Callback):
         self._start(lambda: [config])
 
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
-        self._start(lambda: expand(config))
+        self._start(lambda: expand(config), Launch.of(config))
 
     def on_run_end(self, config: DictConfig, **_: Any) -> None:  # noqa: ARG002 - Hydra passes it
         self._end()
@@ -195,40 +209,70 @@ class SweepCallback(Callback):
     def on_multirun_end(self, config: DictConfig, **_: Any) -> None:  # noqa: ARG002 - Hydra passes it
         self._end()
 
-    def _start(self, expanded: Callable[[], Sequence[DictConfig]]) -> None:
-        global _progress
+    def _start(self, expanded: Callable[[], Sequence[DictConfig]], launch: Launch | None = None) -> None:
+        global _progress, _launched
+        _progress = _launched = None
         _written.clear()
         try:
             configs = expanded()
-            jobs = [resolve(plain(config)) for config in configs]
-            for job, config in zip(jobs, configs, strict=True):
-                results = Results(Path(config.results), config.reuse)
-                results.check(job.cells[0])
-                for cell in job.cells if config.resume else ():
-                    results.check_checkpoint(cell, job.data_hash)
-        except (CheckpointError, ConfigError, DataError, RecordError) as error:
+            jobs = [_checked(config, elsewhere=launch is not None and launch.elsewhere) for config in configs]
+            if launch is not None and not launch.here:
+                launch.announce(jobs, [Path(config.results) for config in configs])
+                _launched = launch
+                return
+        except MISTAKES as error:
             stop_with(str(error))
         except (HydraException, OmegaConfBaseException) as error:
             stop_with(reworded(error))
+        except Exception:  # Hydra would make a warning of it and go on
+            traceback.print_exc()
+            raise SystemExit(1) from None
         _progress = SweepProgress([cell for job in jobs for cell in job.cells])
 
     def _end(self) -> None:
         if _progress is not None:
             _progress.close()
+        if _launched is not None:
+            _launched.finish()
 
 
 def expand(config: DictConfig) -> list[DictConfig]:
     """The configurations of all jobs of a sweep, in the order in which they will run."""
     sweeper = Plugins.instance()._instantiate(config.hydra.sweeper)
     axes = [f"{key}={value}" for key, value in config.hydra.sweeper.params.items()]
-    overrides = OverridesParser.create().parse_overrides([*axes, *config.hydra.overrides.task])
+    given = OmegaConf.to_container(config.hydra.overrides, resolve=False)  # an interpolation is each job's own
+    assert isinstance(given, dict)
+    overrides = OverridesParser.create().parse_overrides([*axes, *given["task"]])
     [batch] = type(sweeper).split_arguments(overrides, max_batch_size=None)  # type: ignore[attr-defined]
-    fixed = list(config.hydra.overrides.hydra)
-    return [hydra.compose("config", [*job, *fixed], return_hydra_config=False) for job in batch]
+    return [hydra.compose("config", [*job, *given["hydra"]], return_hydra_config=False) for job in batch]
+
+
+def _checked(config: DictConfig, elsewhere: bool = False) -> Job:
+    """A job whose cells are right, and whose records and checkpoints can be read and written."""
+    job = resolve(plain(config), elsewhere)
+    results = Results(Path(config.results), config.reuse)
+    results.check(job.cells[0])
+    for cell in job.cells if config.resume else ():
+        results.check_checkpoint(cell, job.data_hash)
+    return job
 
 
 def job(config: DictConfig) -> None:
-    """One Hydra job."""
-    assert _progress is not None
-    resolved = resolve(plain(config))
-    run_job(resolved, Results(Path(config.results), config.reuse, _written), config.parallel, _progress, config.resume)
+    """One Hydra job: in the process that launched the sweep, or in one of its own, which begins here."""
+    if _progress is not None:
+        _run(config, resolve(plain(config)), _progress)
+        return
+    with failure_noted():
+        register_resolvers()
+        checked = _checked(config)
+        _run(config, checked, SweepProgress(checked.cells))
+
+
+def _run(config: DictConfig, job: Job, progress: SweepProgress) -> None:
+    run_job(job, Results(Path(config.results), config.reuse, _written), config.parallel, progress, config.resume)
+
+
+def interrupted(error: BaseException) -> None:
+    """End the program over what kept it from waiting for its jobs, if it has submitted any."""
+    if _launched is not None:
+        _launched.finish(error)
