@@ -233,8 +233,22 @@ def _meeting(shape: TTShape, tokens: int, segment: Segment) -> tuple[int, int, i
     return rows_of(shape, tokens, segment), inner, columns
 
 
+def _from_the_ends(shape: TTShape) -> tuple[Tree, Tree]:
+    """The merges of the two halves, each from its end of the chain to the middle: the way of ``merge_cores``."""
+    left: Tree = 0
+    for core in range(1, shape.half):
+        left = (left, core)
+    right: Tree = 2 * shape.half - 1
+    for core in range(2 * shape.half - 2, shape.half - 1, -1):
+        right = (core, right)
+    return left, right
+
+
 def _plan(name: str, shape: TTShape, tokens: int, segments: Sequence[Segment]) -> Plan:
-    trees = tuple(_cheapest_merge(shape, *segment)[1] for segment in segments)
+    if name == "halves":
+        trees: tuple[Tree, ...] = _from_the_ends(shape)
+    else:
+        trees = tuple(_cheapest_merge(shape, *segment)[1] for segment in segments)
     products = [product for tree in trees for product in _merges(shape, tree)]
     activation = "x"
     for number, segment in enumerate(segments, start=1):

@@ -50,9 +50,13 @@ def tt_linear(
         ]
     tokens = math.prod(x.shape[:-1])
     z = x
-    for segment, matrix in zip(plan.segments, matrices, strict=True):
+    for segment, matrix in zip(plan.segments[:-1], matrices[:-1], strict=True):
         z = z.reshape(rows_of(shape, tokens, segment), matrix.shape[0]) @ matrix
-    y = z.reshape(*x.shape[:-1], shape.out_features)
+    last = matrices[-1]
+    z = z.reshape(rows_of(shape, tokens, plan.segments[-1]), last.shape[0])
+    if bias is not None and last.shape[1] == shape.out_features:  # rows of y as they are
+        return torch.addmm(bias, z, last).view(*x.shape[:-1], shape.out_features)
+    y = (z @ last).view(*x.shape[:-1], shape.out_features)
     return y if bias is None else y + bias.to(y.dtype)
 
 
