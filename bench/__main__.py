@@ -48,10 +48,8 @@ def run() -> None:
     from bench.methods import available, default_settings
 
     os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions come here instead of being printed
-    if any(a.startswith("experiment=") for a in sys.argv) and not any(
-        argument.startswith("-") for argument in sys.argv
-    ):
-        sys.argv.append("--multirun")  # as every experiment says, but not where Hydra cannot read a setting of its own
+    if any(word.startswith("experiment=") for word in sys.argv) and not any(word[0] == "-" for word in sys.argv[1:]):
+        sys.argv.append("--multirun")  # as every experiment says; Hydra does not hear it over a mistake in its own part
     sweep.register_resolvers()
     ConfigStore.instance().store(
         group="settings", name="all_methods", node={name: default_settings(name) for name in available()}

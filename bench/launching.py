@@ -8,10 +8,11 @@ sentence into the folder that Hydra has made for it.
 from __future__ import annotations
 
 import contextlib
+import json
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hydra.core.config_store import ConfigStore
@@ -21,15 +22,14 @@ from hydra.plugins.config_source import ConfigLoadError
 from omegaconf import DictConfig, OmegaConf
 
 from bench.config import Job
-from bench.methods import ConfigError
 from bench.mistakes import CONF, stop_with
 from bench.worker import first_line
 
 #: Hydra's own launcher, which runs the jobs in the launching process, and the one that runs them beside it.
 _BASIC, _LOCAL = "basic", "submitit_local"
 
-#: What a failed job leaves in its folder.
-_FAILURE = "failed.txt"
+#: In a job's folder: its cells that are left to an earlier job, and what it failed of.
+_SHARED, _FAILURE = "shared.json", "failed.txt"
 
 
 def register_launchers() -> None:
@@ -71,22 +71,21 @@ class Launch:
         return self.launcher not in (_BASIC, _LOCAL)
 
     def announce(self, jobs: Sequence[Job], roots: Sequence[Path]) -> None:
-        """Say what is going to run, and where to look.
+        """Say what is going to run and where to look; leave cells that several jobs have to the first of them.
 
-        Raises:
-            ConfigError: two jobs have a cell in common, which two processes would measure at once.
+        Args:
+            jobs: in the order of their numbers.
+            roots: each one's folder of records.
         """
         owners: dict[tuple[Path, str], int] = {}
         for number, (job, root) in enumerate(zip(jobs, roots, strict=True)):
-            for cell in job.cells:
-                owner = owners.setdefault((root.absolute(), cell.cell_id(job.data_hash)), number)
-                if owner != number:
-                    raise ConfigError(
-                        f"hydra/launcher is {self.launcher!r}, but jobs {owner} and {number} of this sweep share a "
-                        f"cell ({cell.arm}, batch {cell.batch_size}); allowed: axes that change every cell, or basic."
-                    )
-        cells = sum(len(job.cells) for job in jobs)
-        _say(f"{len(jobs)} job(s), {cells} cell(s) go to {self.launcher}; they go on even if this process ends")
+            cells = [cell.cell_id(job.data_hash) for cell in job.cells]
+            shared = [cell for cell in cells if owners.setdefault((root.absolute(), cell), number) != number]
+            if shared:
+                folder = self.folder / str(number)
+                folder.mkdir(parents=True, exist_ok=True)
+                (folder / _SHARED).write_text(json.dumps(shared), encoding="utf-8")
+        _say(f"{len(jobs)} job(s), {len(owners)} cell(s) go to {self.launcher}; they go on even if this process ends")
         _say(f"logs: {self.folder / 'logs'}; records: {', '.join(sorted({str(root) for root in roots}))}")
 
     def finish(self, error: BaseException | None = None) -> None:
@@ -101,9 +100,7 @@ class Launch:
             reason = " ".join(str(error).splitlines()[:2]) or "an interrupt"
             parts.append(f"the launch was ended by {reason}; jobs already submitted go on")
         if sentences:
-            parts.append(
-                f"{len(sentences)} job(s) failed, the first one with: {sentences[0].strip().removesuffix('.')}"
-            )
+            parts.append(f"{len(sentences)} job(s) failed, one of them with: {sentences[0].strip().removesuffix('.')}")
         if not parts:
             _say(f"all jobs have ended; logs: {self.folder / 'logs'}")
             return
@@ -117,6 +114,17 @@ def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
+def _own_folder() -> Path:
+    return Path(HydraConfig.get().runtime.output_dir)
+
+
+def without_shared(job: Job) -> Job:
+    """In a job's own process: the job without the cells that are left to an earlier one."""
+    path = _own_folder() / _SHARED
+    shared = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+    return replace(job, cells=tuple(cell for cell in job.cells if cell.cell_id(job.data_hash) not in shared))
+
+
 @contextlib.contextmanager
 def failure_noted() -> Iterator[None]:
     """In a job's own process: leave a failure as a sentence for the launching one, and its traceback in the log."""
@@ -124,5 +132,4 @@ def failure_noted() -> Iterator[None]:
         yield
     except Exception as error:
         traceback.print_exc()
-        folder = Path(HydraConfig.get().runtime.output_dir)
-        (folder / _FAILURE).write_text(f"{first_line(error)}\n", encoding="utf-8")
+        (_own_folder() / _FAILURE).write_text(f"{first_line(error)}\n", encoding="utf-8")

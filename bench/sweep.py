@@ -29,7 +29,7 @@ from bench.checkpoint import CheckpointError
 from bench.config import Job, resolve
 from bench.data.corpus import DataError
 from bench.interleave import Outcome, predict_cells, time_cells
-from bench.launching import Launch, failure_noted
+from bench.launching import Launch, failure_noted, without_shared
 from bench.methods import ConfigError, build
 from bench.mistakes import reworded, stop_with
 from bench.plans import plan_unsupported
@@ -264,8 +264,8 @@ def job(config: DictConfig) -> None:
         return
     with failure_noted():
         register_resolvers()
-        checked = _checked(config)
-        _run(config, checked, SweepProgress(checked.cells))
+        mine = without_shared(_checked(config))
+        _run(config, mine, SweepProgress(mine.cells))
 
 
 def _run(config: DictConfig, job: Job, progress: SweepProgress) -> None:

@@ -87,10 +87,6 @@ def assert_one_sentence(status, output, error, words, folder):
         ("experiment=fig1 hydra/launcher=submitit_slurm device=auto", ["device is 'auto'", "allowed then: cpu, cuda"]),
         ("experiment=fig1 hydra/launcher=submitit_local device=cuda", ["device is 'cuda'", "no CUDA device"]),
         ("experiment=fig1 hydra/launcher=submitit_local batch_size=2,0", ["batch_size is 0", "from 1 up"]),
-        (
-            "experiment=accuracy_small dataset=auto hydra/launcher=submitit_local training.targets=[0.9],[0.8]",
-            ["hydra/launcher is 'submitit_local'", "jobs 0 and 1", "share a cell (comera, batch 2)", "or basic"],
-        ),
         ("experiment=fig1 hydra/launcher=submitit", ["hydra/launcher/submitit", "basic submitit_local submitit_slurm"]),
         (
             "experiment=fig1 hydra/launcher=submitit_slurm hydra.launcher.timeout_min=x batch_size=2,4",

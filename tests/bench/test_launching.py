@@ -27,55 +27,52 @@ pytestmark = pytest.mark.usefixtures("cell_processes")
 
 LOCAL = "hydra/launcher=submitit_local"
 PREDICTED = ("experiment=fig1_memory", "methods=[dense,low_rank]", "batch_size=2,4")
-TIMED = ("experiment=fig1", "methods=[galore,dense]", "batch_size=2,4")
+TIMED = ("experiment=fig1", "methods=[galore,dense],[dense,lora]", "batch_size=2")
 
 
 def logs_of(folder):
     return [path.read_text() for path in sorted(folder.glob("results/local/.hydra/sweeps/*/logs/*/*_log.out"))]
 
 
-def test_two_jobs_record_into_one_folder(tmp_path, pairs):
+def test_jobs_record_into_one_folder_and_a_cell_they_share_is_measured_once(tmp_path, pairs):
     ended = run_sweep(tmp_path, pairs, (*TIMED, LOCAL))
     assert ended.output == ""
     first, second, last = ended.error.splitlines()
-    assert first == "2 job(s), 4 cell(s) go to submitit_local; they go on even if this process ends"
+    assert first == "2 job(s), 3 cell(s) go to submitit_local; they go on even if this process ends"
     assert second.endswith(f"/logs; records: {tmp_path / 'results'}")
     assert last.startswith("all jobs have ended; logs: results/local/.hydra/sweeps/")
-    records = {(record.arm, record.batch_size): record for record in read_all(tmp_path / "results")}
-    assert {cell: record.status for cell, record in records.items()} == dict.fromkeys(
-        [("galore", 2), ("galore", 4), ("dense", 2), ("dense", 4)], "ok"
-    )
-    for batch in (2, 4):
-        assert records["galore", batch].pairing == records["dense", batch].pairing != ""
-        assert records["galore", batch].rare_time_ms > 0  # timed by one worker, or by both at the same time
+    records = {record.arm: record for record in read_all(tmp_path / "results")}
+    assert {arm: record.status for arm, record in records.items()} == dict.fromkeys(("galore", "dense", "lora"), "ok")
+    assert records["galore"].pairing == records["dense"].pairing != ""
+    assert records["galore"].rare_time_ms > 0
+    assert records["lora"].pairing == ""  # it was alone in its job
     logs = logs_of(tmp_path)
-    assert sorted(log.count("on cpu  galore  ok: ") for log in logs) == [1, 1]
-    assert all("2/2 cells  fig1 batch " in log for log in logs)
-    again = run_sweep(tmp_path, pairs, TIMED)
-    assert again.error.count("done before") == 4
+    assert sorted("2/2 cells  fig1 batch 2 on cpu  " in log for log in logs) == [False, True]
+    assert sorted("1/1 cells  fig1 batch 2 on cpu  lora  ok: " in log for log in logs) == [False, True]
+    assert run_sweep(tmp_path, pairs, TIMED).error.count("done before") == 3
 
 
 def test_a_failed_job_takes_no_other_s_records_along_and_separate_folders_are_merged(tmp_path, pairs, monkeypatch):
     """One job finds a record that it cannot read, and that the launching process is kept from seeing."""
-    grid = (*PREDICTED, LOCAL, "results=worker-${batch_size}")
+    grid = (*PREDICTED, "results=worker-${batch_size}")
     broken = tmp_path / "worker-4" / "fig1_memory" / device_folder(provenance().device) / "broken.json"
     broken.parent.mkdir(parents=True)
     broken.write_text("{")
     with monkeypatch.context() as patch:
         patch.setattr(Results, "check", lambda *_: None)
-        ended = run_bench(tmp_path, *arguments(tmp_path, pairs, grid))
+        ended = run_bench(tmp_path, *arguments(tmp_path, pairs, (*grid, LOCAL)))
     assert (ended.status, ended.output) == (1, "")
     first, second, last = ended.error.splitlines()
     assert first.startswith("2 job(s), 4 cell(s) go to submitit_local")
     assert second.endswith("/logs; records: worker-2, worker-4")
-    assert last.startswith("error: 1 job(s) failed, the first one with: RecordError: worker-4/fig1_memory/")
+    assert last.startswith("error: 1 job(s) failed, one of them with: RecordError: worker-4/fig1_memory/")
     assert "broken.json: not a readable JSON record" in last
     assert len(read_all(tmp_path / "worker-2")) == 2
     assert sum("Traceback" in log for log in logs_of(tmp_path)) == 1
 
     broken.unlink()
-    assert run_bench(tmp_path, *arguments(tmp_path, pairs, grid)).status == 0
-    assert sum(log.count("done before") for log in logs_of(tmp_path)) == 2
+    again = run_bench(tmp_path, *arguments(tmp_path, pairs, grid))
+    assert (again.status, again.error.count("done before"), again.error.count("ok: ")) == (0, 2, 2)
 
     summary = merge([tmp_path / "worker-2", tmp_path / "worker-4"], tmp_path / "merged" / "results")
     assert len(summary.taken) == 4
@@ -155,7 +152,7 @@ def test_without_the_extra_the_way_to_it_is_named(tmp_path, pairs):
         (
             None,
             ["ValueError: wrong.", "ValueError: too."],
-            ["error: 2 job(s) failed, the first one with: ValueError: w"],
+            ["error: 2 job(s) failed, one of them with: ValueError: w"],
         ),
         (KeyboardInterrupt(), [], ["error: the launch was ended by an interrupt; jobs already submitted go on; "]),
         (
