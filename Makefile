@@ -13,7 +13,8 @@ READY := $(VENV)/.ready
 .DEFAULT_GOAL := help
 TRAINED := reproduce-table-mnli reproduce-table-ranks reproduce-fig6 reproduce-truncation
 .PHONY: help setup test lint reproduce-fig1 reproduce-fig5 reproduce-fig7 reproduce-fig11 plan-grid \
-  reproduce-table-tensorization table-search $(TRAINED) reproduce-small speed clean
+  reproduce-table-tensorization table-search $(TRAINED) reproduce-small \
+  sweep-ratios sweep-ratios-accuracy sweep-ratios-small speed clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-30s %s\n", $$1, $$2}'
@@ -84,6 +85,19 @@ reproduce-small: $(READY) ## the same four on a small model and generated text, 
 	for artifact in table_mnli table_ranks fig6 truncation; do \
 	  $(BIN)/python -m figures $$artifact --experiment accuracy_small --records $(RESULTS) || exit; \
 	done
+
+sweep-ratios: $(READY) ## measure and draw Fig. 12: time, memory and FLOPs by whole-model compression
+	$(BIN)/python -m bench experiment=ratios results=$(RESULTS)
+	$(BIN)/python -m bench experiment=ratios_memory results=$(RESULTS)
+	$(BIN)/python -m figures fig12 --records $(RESULTS)
+
+sweep-ratios-accuracy: $(READY) ## accuracy against size after equal training, with the Pareto front (hours on a CPU)
+	$(BIN)/python -m bench experiment=ratios_accuracy results=$(RESULTS)
+	$(BIN)/python -m figures pareto --records $(RESULTS)
+
+sweep-ratios-small: $(READY) ## the same on a small model and generated text, in minutes
+	$(BIN)/python -m bench experiment=ratios_accuracy_small results=$(RESULTS)
+	$(BIN)/python -m figures pareto --experiment ratios_accuracy_small --records $(RESULTS)
 
 speed: $(READY) ## print the speed ratios of the tensorized layer and step, with intervals
 	$(BIN)/python -m bench speed

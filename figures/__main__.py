@@ -21,6 +21,8 @@ from figures import (
     fig6,
     fig7,
     fig11,
+    fig12,
+    pareto,
     plans,
     table_mnli,
     table_ranks,
@@ -76,12 +78,26 @@ ARTIFACTS = {
         "plan",
         "make reproduce-fig11",
     ),
+    "fig12": Artifact(
+        fig12.render,
+        "time per epoch, peak memory and FLOPs against the compression of the whole model, beside dense; "
+        "an image per device, precision and toggles",
+        fig12.EXPERIMENTS,
+        None,
+        "make sweep-ratios",
+    ),
     "plans": Artifact(
         plans.render,
         "the contraction planner's choice over the best measured candidate on a grid of shapes; an image per device",
         plans.EXPERIMENTS,
         "plan",
         "make plan-grid",
+    ),
+    "pareto": Artifact(
+        pareto.render,
+        "accuracy against the size of the model, with the Pareto front; an image per device and dataset",
+        (pareto.EXPERIMENT,),
+        made_by=f"python -m bench experiment={pareto.EXPERIMENT}",
     ),
     "table_mnli": Artifact(
         table_mnli.render,
@@ -156,7 +172,8 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     parser.add_argument(
         "--experiment", metavar="NAME",
-        help="whose training records to show (default: as listed below; the small preset's: accuracy_small)",
+        help="whose training records to show (default: as listed below; those of the small presets: accuracy_small, "
+        "ratios_accuracy_small)",
     )  # fmt: skip
     return parser
 
@@ -176,15 +193,18 @@ def _artifact(name: str, experiment: str | None) -> Artifact:
     return replace(artifact, experiments=(experiment,), made_by=f"python -m bench experiment={experiment}")
 
 
+def _folders(artifact: Artifact) -> str:
+    return " or ".join(f"{experiment}/" for experiment in artifact.experiments)
+
+
 def _records(artifact: Artifact, root: Path) -> list[Record]:
     if not root.is_dir():
         raise InputError(f"--records is {str(root)!r}; a folder with records is expected.")
     found = [record for experiment in artifact.experiments for record in read_all(root, experiment)]
     records = [record for record in found if artifact.measure in (None, record.measure)]
     if not records:
-        wanted = " or ".join(f"{experiment}/" for experiment in artifact.experiments)
         kind = {"train": "training record", "run": "timed record"}.get(artifact.measure or "", "record")
-        raise InputError(f"{root}: no {kind} below {wanted}; make some with: {artifact.made_by}.")
+        raise InputError(f"{root}: no {kind} below {_folders(artifact)}; make some with: {artifact.made_by}.")
     return records
 
 
@@ -206,6 +226,11 @@ def run(argv: Sequence[str] | None = None) -> None:
     root: Path = arguments.records
     out: Path = arguments.out or RENDERED / root.resolve().name
     everything = artifact.render(_records(artifact, root), read_claims())
+    if not everything:
+        raise InputError(
+            f"{root}: no record below {_folders(artifact)} is one that {arguments.figure} shows; make some with: "
+            f"{artifact.made_by}."
+        )
     for drawn in everything:
         try:
             _write(drawn.files, out)

@@ -41,7 +41,7 @@ class TimeCell:
     status: str
     message: str = ""
     epoch: EpochTime | None = None
-    ratio: Estimate | None = None  # to CoMERA, of epoch times
+    ratio: Estimate | None = None  # to the reference, of epoch times
     disturbed: int = 0
     marks: str = ""
 
@@ -100,15 +100,15 @@ def time_text(cell: TimeCell, scale: float) -> str:
     return with_interval(cell.epoch.total, scale) if cell.epoch else cell.status or NOT_ASKED
 
 
-def time_columns(cell: TimeCell) -> dict[str, object]:
-    """The cell as columns of a tidy table, in seconds."""
+def time_columns(cell: TimeCell, over: str = "comera") -> dict[str, object]:
+    """The cell as columns of a tidy table, in seconds; ``over`` is what the ratio is to."""
     epoch = cell.epoch
     return {
         "time_status": cell.status or "not in the grid",
         "time_message": cell.message,
         **bounds("epoch_time_s", epoch.total if epoch else None),
         "epoch_rare_s": epoch.rare if epoch else None,
-        **bounds("time_over_comera", cell.ratio),
+        **bounds(f"time_over_{over}", cell.ratio),
         "time_pairing": pairing(cell.ratio),
         "blocks": epoch.total.blocks if epoch else None,
         "disturbed_blocks": cell.disturbed if epoch else None,

@@ -19,6 +19,11 @@ class Missing(Protocol):
     def marks(self) -> str: ...
 
 
+def in_full(cell: Missing) -> str:
+    """The status with its message, if it has one."""
+    return f"{cell.status}: {' '.join(cell.message.split())}" if cell.message else cell.status
+
+
 class Reasons:
     """Numbers the distinct reasons of cells that have no bar, in the order in which they are met."""
 
@@ -29,9 +34,11 @@ class Reasons:
         """The words in place of the cell's bar, with the number of their reason."""
         if cell.status in ("", NOT_RECORDED) or not cell.message:
             return f"{cell.status or 'not in the grid'} {cell.marks}".strip()
-        reason = f"{cell.status}: {' '.join(cell.message.split())}"
-        number = self.numbers.setdefault(reason, len(self.numbers) + 1)
-        return f"{cell.status} ({number}) {cell.marks}".strip()
+        return f"{cell.status} ({self.number(in_full(cell))}) {cell.marks}".strip()
+
+    def number(self, reason: str) -> int:
+        """The number of a reason."""
+        return self.numbers.setdefault(reason, len(self.numbers) + 1)
 
     def lines(self) -> list[str]:
         """The reasons by number, for the foot of the page."""

@@ -6,7 +6,7 @@ A study has at most one run per arm, stage and seed; a search has one per settin
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
@@ -30,12 +30,13 @@ _Cell = TypeVar("_Cell", bound=Hashable)
 
 @dataclass(frozen=True)
 class Slot:
-    """What a run is for: an arm, its last stage, and the size that this stage aims at, if any."""
+    """What a run is for: an arm, its last stage, and the size that this stage or the whole model aims at, if any."""
 
     arm: str
     stage: str  # "early" or "late"
     target: float | None = None  # share of the tensorized size at the stage's start
     target_mib: float | None = None  # or, of the whole model
+    ratio: float | None = None  # wished-for compression of the whole model at the start
 
     @property
     def goal(self) -> str:
@@ -47,6 +48,8 @@ class Slot:
     @property
     def label(self) -> str:
         """How tables and legends call it."""
+        if self.ratio is not None:
+            return f"{self.arm} {self.ratio:g}x" + ("" if self.stage == "early" else f", {self.goal}")
         if self.arm.partition(":")[0] == COMERA or self.goal != self.stage:
             return f"{self.arm}, {self.goal}"
         return self.arm if self.stage == "late" else f"{self.arm}, early stage alone"
@@ -57,10 +60,12 @@ class Slot:
         arm = {DENSE: 0, COMERA: 1}.get(self.arm.partition(":")[0], 2)
         whole = self.target is None and self.target_mib is None
         early = (self.stage == "early") != (self.arm == DENSE)  # dense: the run of the full budget first
-        return (arm, self.arm, not (whole and early), self.target is None, -(self.target or self.target_mib or 0))
+        size = -(self.target or self.target_mib or 0)
+        return (arm, self.arm, self.ratio or 0, not (whole and early), self.target is None, size)
 
 
 DENSE_RUN = Slot(DENSE, "late")
+DENSE_EARLY = Slot(DENSE, "early")
 EARLY = Slot(COMERA, "early")
 
 
@@ -81,7 +86,7 @@ def stages_of(record: Record) -> list[dict[str, Any]]:
 def slot_of(record: Record) -> Slot:
     """What a run was for, failed or not."""
     last = stages_of(record)[-1]
-    return Slot(record.arm, last["name"], last.get("target"), last.get("target_mib"))
+    return Slot(record.arm, last["name"], last.get("target"), last.get("target_mib"), record.ratio)
 
 
 def _setting(record: Record) -> dict[str, Any]:
@@ -113,6 +118,11 @@ def method_settings(record: Record) -> dict[str, Any]:
     """The settings of the run's method, by name; empty where the record has none."""
     settings = config_of(record).get("method_settings")
     return settings if isinstance(settings, dict) else {}
+
+
+def _own_settings(record: Record) -> dict[str, Any]:
+    """What must be equal for all runs of an arm: its settings but for the ratio, which is what they differ in."""
+    return {name: value for name, value in method_settings(record).items() if name != "ratio"}
 
 
 def _narrow(
@@ -224,18 +234,27 @@ def _newest_of(records: Iterable[Record], cell_of: Callable[[Record], _Cell]) ->
     return dict(in_order), [words] if older else []
 
 
+def _expected(experiment: str, found: Collection[Slot]) -> Sequence[Slot]:
+    """The slots that an experiment should have: in a sweep of ratios every one of them for every arm that has any."""
+    ratios = {slot.ratio for slot in found if slot.ratio is not None}
+    if ratios:
+        arms = {slot.arm for slot in found if slot.ratio is not None}
+        return (DENSE_EARLY, *(Slot(arm, "early", ratio=ratio) for arm in arms for ratio in ratios))
+    if experiment == EXPERIMENT:
+        return (DENSE_RUN, EARLY, *(Slot(COMERA, "late", target) for target in PAPER_TARGETS))
+    return (DENSE_RUN, EARLY)
+
+
 def _study(experiment: str, device: str, dataset: str, records: list[Record]) -> Study:
     kept, notes = _comparable(records)
     alike = []
     for arm in sorted({record.arm for record in kept}):
-        mine, more = _narrow([record for record in kept if record.arm == arm], method_settings, arm)
+        mine, more = _narrow([record for record in kept if record.arm == arm], _own_settings, arm)
         alike += mine
         notes += more
     runs, more = _newest_of(alike, lambda record: (slot_of(record), record.seed))
-    expected: Sequence[Slot] = (DENSE_RUN, EARLY)
-    if experiment == EXPERIMENT:
-        expected = (*expected, *(Slot(COMERA, "late", target) for target in PAPER_TARGETS))
-    slots = tuple(sorted({*expected, *(slot for slot, _ in runs)}, key=lambda slot: slot.rank))
+    found = {slot for slot, _ in runs}
+    slots = tuple(sorted({*_expected(experiment, found), *found}, key=lambda slot: slot.rank))
     return Study(experiment, device, dataset, list(runs.values()), (*notes, *more), slots, runs)
 
 

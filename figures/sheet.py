@@ -1,4 +1,4 @@
-"""A page with panels side by side: title and facts on top, a legend, the panels, footnotes."""
+"""A page with panels side by side, in one row or several: title and facts on top, a legend, the panels, footnotes."""
 
 from __future__ import annotations
 
@@ -26,19 +26,34 @@ def sheet(
     legend: Sequence[Any],
     legend_columns: int,
 ) -> tuple[Figure, list[Any]]:
-    """An empty page and its axes, one per panel title, ``height`` inches tall, from left to right.
+    """An empty page with one row of panels: :func:`sheet_of_rows` with the axes of that row."""
+    figure, [axes] = sheet_of_rows(title, facts, [panels], footnotes, height, legend, legend_columns)
+    return figure, axes
+
+
+def sheet_of_rows(
+    title: str,
+    facts: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    footnotes: Sequence[str],
+    height: float,
+    legend: Sequence[Any],
+    legend_columns: int,
+) -> tuple[Figure, list[list[Any]]]:
+    """An empty page and its axes, row by row from top to bottom, each one axes per panel title from left to right.
 
     Args:
         title, facts, footnotes: what is written above and below.
-        panels: their titles; an empty one leaves its line blank.
+        rows: the titles of the panels of each row; an empty title leaves its line blank.
         height: of a panel, in inches.
         legend: handles with labels, shared by all panels.
         legend_columns: how many of them stand beside one another.
     """
     above, below = wrapped(facts), wrapped(footnotes)
     legend_lines = -(-len(legend) // legend_columns)
-    fixed = 2 * _MARGIN + _TITLE + _LINE * (len(above) + len(below) + legend_lines) + 2 * _GAP
-    total = fixed + _PANEL_TITLE + height + _BELOW
+    total = 2 * _MARGIN + _TITLE + _LINE * (len(above) + len(below) + legend_lines) + 2 * _GAP
+    for _ in rows:
+        total = total + _PANEL_TITLE + height + _BELOW
     figure = Figure(figsize=(_WIDTH, total))
     y = total - _MARGIN
     figure.text(_MARGIN / _WIDTH, y / total, title, va="top", ha="left", fontsize=11, fontweight="bold")
@@ -52,19 +67,27 @@ def sheet(
             handles=legend, loc="upper left", bbox_to_anchor=(_MARGIN / _WIDTH, y / total), ncol=legend_columns,
             borderpad=0.0, borderaxespad=0.0, labelspacing=0.35, handlelength=3.2,
         )  # fmt: skip
-    y -= _LINE * legend_lines + _GAP + _PANEL_TITLE + height
-    width = (_WIDTH - _LEFT - _RIGHT - _BETWEEN * (len(panels) - 1)) / len(panels)
-    axes = []
-    for number, name in enumerate(panels):
-        left = _LEFT + number * (width + _BETWEEN)
-        box = (left / _WIDTH, y / total, width / _WIDTH, height / total)
-        one: Any = figure.add_axes(box)
-        one.grid(visible=True, axis="both")
-        if name:
-            one.set_title(name, loc="left", fontweight="bold")
-        axes.append(one)
+    axes, above_row = [], _LINE * legend_lines + _GAP
+    for panels in rows:
+        y -= above_row + _PANEL_TITLE + height
+        axes.append(_row(figure, panels, y / total, height / total))
+        above_row = _BELOW
     y -= _BELOW
     for line in below:
         figure.text(_MARGIN / _WIDTH, y / total, line, va="top", ha="left", fontsize=7, color=INK)
         y -= _LINE
     return figure, axes
+
+
+def _row(figure: Figure, panels: Sequence[str], bottom: float, height: float) -> list[Any]:
+    """Axes beside one another; ``bottom`` and ``height`` as parts of the page."""
+    width = (_WIDTH - _LEFT - _RIGHT - _BETWEEN * (len(panels) - 1)) / len(panels)
+    axes = []
+    for number, name in enumerate(panels):
+        left = _LEFT + number * (width + _BETWEEN)
+        one: Any = figure.add_axes((left / _WIDTH, bottom, width / _WIDTH, height))
+        one.grid(visible=True, axis="both")
+        if name:
+            one.set_title(name, loc="left", fontweight="bold")
+        axes.append(one)
+    return axes

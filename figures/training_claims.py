@@ -23,6 +23,7 @@ from figures.accuracy import Percent
 from figures.claims import FULL_SIZE_PARAMETERS, Claim, Outcome, Verdict, known
 from figures.ranks import BLOCK, last_ranks, layers_without_ranks
 from figures.runs import COMERA, DENSE_RUN, EARLY, PAPER_TARGETS, Slot, Study
+from figures.tables import NOT_RECORDED
 from figures.training_rows import Row, Spread
 
 #: How many points below dense, or below what was published, still count as comparable, and the seeds that takes.
@@ -63,6 +64,11 @@ def late_name(target: float) -> str:
     return f"mnli-late{10 * target:02.0f}"
 
 
+def _row_of(rows: Rows, slot: Slot) -> Row:
+    """The row of a slot, also where nothing was expected or recorded for it."""
+    return rows.get(slot, Row(slot, NOT_RECORDED, "", (), {}))
+
+
 def _absent(row: Row) -> str:
     """Why a slot has no number."""
     return f"{row.slot.label} is {row.status}" + (f" ({'; '.join(row.remarks).rstrip('.')})" if row.remarks else "")
@@ -83,7 +89,7 @@ def _judge_size(
     claim: Claim, study: Study, rows: Rows, *, slot: Slot, of: Literal["stored", "ratio", "tensorized_ratio"],
     slack: float,
 ) -> Verdict:  # fmt: skip
-    row = rows.get(slot, Row(slot, "not recorded", "", (), {}))
+    row = _row_of(rows, slot)
     spread: Spread | None = getattr(row, of)
     assert claim.low is not None
     if spread is None:
@@ -134,7 +140,7 @@ def _against(found: Percent, bound: float, words: str) -> tuple[Outcome, str]:
 
 
 def _judge_accuracy(claim: Claim, study: Study, rows: Rows, *, slot: Slot) -> Verdict:
-    row = rows.get(slot, Row(slot, "not recorded", "", (), {}))
+    row = _row_of(rows, slot)
     if row.accuracy is None:
         return Verdict(claim, (), study.device, "not tested here", _other_model(study) or f"{_absent(row)}.")
     ours = row.accuracy
@@ -163,10 +169,10 @@ def _judge_same_accuracy(claim: Claim, study: Study, rows: Rows) -> Verdict:
     def verdict(outcome: Outcome, why: str, found: Sequence[Finding] = ()) -> Verdict:
         return Verdict(claim, tuple(found), study.device, outcome, why)
 
-    row = rows[EARLY]
+    row, dense = _row_of(rows, EARLY), _row_of(rows, DENSE_RUN)
     apart = row.difference
     if row.accuracy is None or apart is None:
-        missing = [_absent(one) for one in (row, rows[DENSE_RUN]) if one.accuracy is None]
+        missing = [_absent(one) for one in (row, dense) if one.accuracy is None]
         why = "; ".join(missing) or "dense has no accuracy after as many steps of the same seed"
         return verdict("not tested here", f"No pair of runs to compare: {why}.")
     words = (

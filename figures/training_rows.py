@@ -10,7 +10,7 @@ from bench.record import Record, RecordError
 from figures.accuracy import Percent, accuracy, difference
 from figures.curve import Answers, CurvePoint, curve_of
 from figures.memory import parts_of_peak
-from figures.runs import DENSE, DENSE_RUN, Slot, Study
+from figures.runs import DENSE, DENSE_EARLY, DENSE_RUN, Slot, Study
 from figures.tables import NOT_RECORDED, OLDER, significant
 
 #: S may exceed S0 by this factor and still count as reached: both are quotients of whole numbers.
@@ -92,7 +92,7 @@ def _dense_points(study: Study, step: int) -> dict[int, CurvePoint]:
     reach = (study.steps_per_epoch or 0) / 2
     points = {}
     for seed in study.seeds:
-        runs = [study.finished(slot).get(seed) for slot in (DENSE_RUN, Slot(DENSE, "early"))]
+        runs = [study.finished(slot).get(seed) for slot in (DENSE_RUN, DENSE_EARLY)]
         curves = [point for run in runs if run is not None for point in curve_of(run)]
         near = min(curves, key=lambda point: abs(point.step - step), default=None)
         if near is not None and abs(near.step - step) <= reach:
@@ -194,7 +194,7 @@ def _row(study: Study, slot: Slot) -> Row:
     apart = sorted({abs(point.step - step) for point in dense.values()} - {0})
     if apart:
         remarks = (*remarks, f"dense is compared up to {apart[-1]} steps before or after")
-    if not dense and slot.arm != DENSE and study.finished(DENSE_RUN):
+    if not dense and slot.arm != DENSE and (study.finished(DENSE_RUN) or study.finished(DENSE_EARLY)):
         remarks = (*remarks, "dense has no accuracy after as many steps of the same seed")
     if dense and len(dense) < len(runs):
         remarks = (*remarks, f"compared with dense over seed {', '.join(map(str, sorted(dense)))} only")

@@ -49,6 +49,16 @@ def stages(stage: str, target: float | None, target_mib: float | None = None) ->
     return [early] if stage == "early" else [early, late]
 
 
+RATIOS = (1.5, 2.0, 4.0, 8.0, 16.0)
+REACH = {"comera": 10.4374, "low_rank": 9.56637}
+BEYOND = {
+    "comera": "for the whole model, where 69,891 of its 735,491 parameters stay dense",
+    "low_rank": "for two-factor layers, since 69,891 of the model's 735,491 parameters are not factorised",
+}
+SMALL = {"layers": 2, "width": 128, "heads": 4, "feed_forward": 512, "vocabulary": 2000, "classes": 3}
+SMALL_MIB = 735_491 * 4 / 2**20
+
+
 def trained(
     arm: str = "comera",
     stage: str = "late",
@@ -146,4 +156,27 @@ def training_campaign(
             timed = {"samples": {"step_ms": step_ms(0.3 + 0.6 * target, generator)}}
             peaks = memory(1.76 + cores, 500 + 250 * target)
             records.append(trained("comera", "late", target, later, **sizes, **peaks, **timed, **common))
+    return records
+
+
+def ratio_campaign(seeds: tuple[int, ...] = (0,), examples: int = 400, **columns: Any) -> list[Record]:
+    """A whole experiment ``ratios_accuracy_small``: dense, and the two arms at every ratio within their reach."""
+    common = {"experiment": "ratios_accuracy_small", "dataset": "synthetic", "model": SMALL, "dense_mib": SMALL_MIB}
+    common |= columns
+    records = []
+    for seed in seeds:
+        dense = curve(seed, "dense", 0.78, examples)
+        records.append(trained("dense", "early", None, dense, seed=seed, stored_mib=SMALL_MIB, **common))
+        for arm, ratio in [(arm, ratio) for arm in REACH for ratio in RATIOS]:
+            own = {"ratio": ratio, "method_settings": {"ratio": ratio}, "cell_id": f"{arm}-{ratio}-{seed}"}
+            own |= common | {"seed": seed}
+            if ratio > REACH[arm]:
+                end = f"the largest within reach is {REACH[arm]:.6g}, with all ranks 1."
+                words = f"ratio={ratio:g} is out of reach {BEYOND[arm]}; {end}"
+                records.append(trained(arm, "early", **own, status="unsupported", message=words))
+            else:
+                share = 0.78 - (0.012 * ratio if arm == "comera" else 0.05)
+                size = SMALL_MIB / ratio * (1.004 if arm == "comera" else 0.997)
+                points = curve(seed, f"{arm}-{ratio}", share, examples)
+                records.append(trained(arm, "early", None, points, stored_mib=size, **own))
     return records

@@ -1,0 +1,220 @@
+"""Accuracy against size: points, the front, where tensorizing loses, and ratios out of reach."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from made_up_records import CPU, CUDA
+from made_up_training import (
+    BEYOND,
+    EARLY_SIZE,
+    FULL_SIZE_MIB,
+    RATIOS,
+    SMALL,
+    SMALL_MIB,
+    point,
+    ranks,
+    ratio_campaign,
+    trained,
+    training_campaign,
+)
+from redrawn import redrawn
+
+from bench.record import Record, write
+from figures import fig6, table_mnli
+from figures.__main__ import main
+from figures.claims import read_claims
+from figures.pareto import render
+from figures.pareto_points import dominator, front_of, losses, points_of, reaches
+from figures.report import Drawn
+from figures.runs import DENSE_EARLY, studies
+from figures.training_rows import rows_of
+
+CLAIMS = read_claims()
+
+
+def text_of(figure: Drawn, ending: str) -> str:
+    return next(content for name, content in figure.files.items() if name.endswith(ending)).decode()
+
+
+def run(arm: str, ratio: float | None, right: int, size: float | None = None, **columns: object) -> Record:
+    """A run with so many of ten answers right; its size follows from the ratio unless it is given."""
+    own = {} if ratio is None else {"ratio": ratio, "method_settings": {"ratio": ratio}}
+    shape = ranks(1.0, blocks=2) if arm == "comera" else {}
+    curve = [point([i < right for i in range(10)], 600, "early", shape)]
+    values = {"experiment": "ratios_accuracy", "model": SMALL, "dense_mib": SMALL_MIB, "seed": 0}
+    values |= {"stored_mib": size or SMALL_MIB / (ratio or 1), "cell_id": f"{arm}-{ratio}-{columns.get('seed', 0)}"}
+    return trained(arm, "early", None, curve, **(values | own | columns))
+
+
+def points(records: list[Record]) -> dict[str, object]:
+    """What the figure says about its points."""
+    [study] = studies(records)
+    found = points_of(rows_of(study))
+    names = {one.row.slot: f"{one.arm} {one.row.slot.ratio or 1:g}" for one in found}
+    return {
+        "front": [names[one.row.slot] for one in front_of(found)],
+        "beaten": {
+            names[one.row.slot]: names[other.row.slot] for one in found if (other := dominator(one, found)) is not None
+        },
+        "losses": losses(found),
+    }
+
+
+def test_the_same_records_give_the_same_bytes_and_no_torch(tmp_path: Path) -> None:
+    write(ratio_campaign(experiment="ratios_accuracy"), tmp_path / "records")
+    written, printed = redrawn("pareto", tmp_path / "records", tmp_path / "out")
+    stem = "pareto-made-up-cpu-2-threads-synthetic-ratios-accuracy"
+    assert set(written) == {f"{stem}.{ending}" for ending in ("png", "svg", "md", "csv")}
+    assert "Pareto front, by value: " in printed
+
+
+def test_the_small_preset_is_shown_when_asked_for_and_called_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(ratio_campaign(), tmp_path / "records")
+    arguments = ["pareto", "--records", str(tmp_path / "records"), "--out", str(tmp_path / "out")]
+    assert main(arguments) == 2
+    assert "no training record below ratios_accuracy/" in capsys.readouterr().err
+    assert main([*arguments, "--experiment", "ratios_accuracy_small"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    for words in ("on 'synthetic' after 600 steps, small preset", "735,491 parameters, not the paper's size",
+                  "The text is generated: these accuracies tell nothing about real data."):  # fmt: skip
+        assert words in said
+
+
+def test_every_ratio_has_a_row_per_arm_below_dense() -> None:
+    [figure] = render(ratio_campaign(), CLAIMS)
+    expected = ["dense", *(f"{arm} {ratio:g}x" for arm in ("comera", "low_rank") for ratio in RATIOS)]
+    assert list(figure.table["run"]) == expected
+    tidy = pd.read_csv(io.StringIO(text_of(figure, ".csv")))
+    assert list(tidy["arm"] + tidy["ratio"].map("{:g}".format)) == [
+        "densenan", *(f"{arm}{ratio:g}" for arm in ("comera", "low_rank") for ratio in RATIOS)
+    ]  # fmt: skip
+    four = tidy.set_index(["arm", "ratio"]).loc[("comera", 4.0)]
+    assert four["total_ratio"] == pytest.approx(4 / 1.004, rel=1e-4)
+    assert four["accuracy_low"] < four["accuracy"] < four["accuracy_high"]
+    assert figure.verdicts == ()
+
+
+def test_ratios_out_of_reach_are_shown_with_the_largest_within() -> None:
+    [study] = studies(ratio_campaign(seeds=(0, 1)))
+    found = {arm: (str(reach), ratios) for arm, (reach, ratios) in reaches(study).items()}
+    assert found == {"comera": ("at most 10.4x", [16.0]), "low_rank": ("at most 9.57x", [16.0])}
+    [figure] = render(ratio_campaign(), CLAIMS)
+    table = figure.table.set_index("run")
+    assert table.loc["comera 16x", "accuracy, %"] == "unsupported"
+    for text in (text_of(figure, ".md"), " ".join(figure.to_text().split())):
+        assert all(words in text for words in (*BEYOND.values(), "largest within reach is 9.56637"))
+
+
+def test_a_run_that_is_missing_beside_others_is_said() -> None:
+    records = [one for one in ratio_campaign() if (one.arm, one.ratio) != ("low_rank", 4.0)]
+    [figure] = render(records, CLAIMS)
+    assert figure.table.set_index("run").loc["low_rank 4x", "accuracy, %"] == "not recorded"
+    assert "not recorded: low_rank 4x" in " ".join(figure.to_text().split())
+    [figure] = render([one for one in records if one.arm != "dense"], CLAIMS)
+    assert figure.table.set_index("run").loc["dense", "accuracy, %"] == "not recorded"
+
+
+def test_the_front_holds_what_none_beats() -> None:
+    found = points([run("dense", None, 9), run("comera", 2, 8), run("comera", 4, 8), run("low_rank", 2, 6),
+                    run("low_rank", 4, 9, SMALL_MIB / 4.02), run("low_rank", 8, 3)])  # fmt: skip
+    assert found["front"] == ["low_rank 8", "low_rank 4"]
+    assert found["beaten"] == {
+        "dense 1": "low_rank 4", "comera 2": "low_rank 4", "comera 4": "low_rank 4", "low_rank 2": "low_rank 4"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("size", "beaten"), [(1.01, True), (0.99, True), (1.03, False), (0.97, True)])
+def test_sizes_within_the_solvers_tolerance_are_equal(size: float, beaten: bool) -> None:
+    found = points([run("comera", 4, 5, 1.0), run("low_rank", 4, 6, size)])
+    assert ("comera 4" in found["beaten"]) is beaten  # type: ignore[operator]
+
+
+def test_of_two_as_accurate_ones_the_smaller_wins() -> None:
+    assert points([run("comera", 2, 5), run("comera", 4, 5)])["beaten"] == {"comera 2": "comera 4"}
+    assert points([run("comera", 4, 5, 1.0), run("low_rank", 4, 5, 0.99)])["beaten"] == {}
+
+
+def test_where_tensorizing_loses_is_said() -> None:
+    lost = points([run("comera", 4, 5), run("low_rank", 4, 7), run("comera", 8, 5), run("dense", None, 10)])["losses"]
+    assert lost == [
+        "Tensorizing loses: comera 4x (0.701 MiB, 50.0 %) is dominated by low_rank 4x (0.701 MiB, 70.0 %), "
+        "-20.0 [-50.0, +0.0] points.",
+        "Surely less accurate than dense after as many steps: comera 8x (0.351 MiB, 50.0 %), "
+        "comera 4x (0.701 MiB, 50.0 %).",
+    ]
+    won = points([run("comera", 4, 7), run("low_rank", 4, 5), run("comera", 8, 8)])["losses"]
+    assert won == ["No run of CoMERA is dominated: by value, no other arm's is more accurate and no larger."]
+    assert points([run("low_rank", 4, 5)])["losses"] == []
+
+
+def test_comera_is_compared_with_low_rank_at_the_same_ratio_and_with_dense() -> None:
+    records = [run("dense", None, 9), run("comera", 4, 5), run("low_rank", 4, 7), run("comera", 8, 5)]
+    [figure] = render(records, CLAIMS)
+    table = figure.table.set_index("run")
+    assert table.loc["comera 4x", "less low_rank, points"].startswith("-20.0 [")
+    assert table.loc["comera 8x", "less low_rank, points"] == "-"
+    assert table.loc["low_rank 4x", "less low_rank, points"] == "-"
+    assert table.loc["comera 4x", "less dense, points"].startswith("-40.0 [")
+    assert "Not surely better than guessing one of 3 classes: comera 8x, comera 4x" in " ".join(figure.notes)
+
+
+def test_seeds_are_pooled() -> None:
+    [study] = studies([run("comera", 4, 5), run("comera", 4, 9, seed=1)])
+    [found] = points_of(rows_of(study))
+    assert (found.accuracy.value, found.accuracy.seeds) == (70.0, 2)
+    [figure] = render(ratio_campaign(seeds=(0, 1)), CLAIMS)
+    assert "hierarchical bootstrap over seeds and examples" in text_of(figure, ".md")
+    assert "One seed" not in text_of(figure, ".md")
+
+
+def test_settings_beside_the_ratio_are_never_mixed() -> None:
+    stray = run("comera", 4, 9, method_settings={"ratio": 4.0, "order": 2}, cell_id="stray")
+    ours = [run("comera", ratio, 5) for ratio in (2, 4)]
+    [study] = studies([*ours, stray])
+    assert study.shown == ours
+    assert any("order 2, not None" in note for note in study.left_out)
+
+
+def test_devices_and_datasets_stand_apart() -> None:
+    ours = ratio_campaign()
+    figures = {one.device: one for one in render(ours + ratio_campaign(device=CUDA, dataset="sst2"), CLAIMS)}
+    assert figures[CPU].files == render(ours, CLAIMS)[0].files
+    assert "sst2" not in text_of(figures[CPU], ".md")
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        [run("comera", 4, 5)],
+        [run("dense", None, 5)],
+        [trained("comera", "early", status="unsupported", message="made up", ratio=9.0)],
+        [trained("dense", "early", status="oom", message="made up")],
+        [trained("comera", "early", None, [point([True], 600, "early", ranks(1.0))], **EARLY_SIZE)],
+    ],
+)
+def test_any_single_run_can_be_drawn(records: list[Record]) -> None:
+    [figure] = render(records, CLAIMS)
+    assert len(figure.files) == 4
+
+
+def test_the_stages_of_the_main_experiment_can_be_drawn_too() -> None:
+    [figure] = render(training_campaign(), CLAIMS)
+    assert "comera, late 0.2" in list(figure.table["run"])
+    assert "after" not in figure.title
+    sizes = figure.table.set_index("run")["total, MiB"]
+    assert sizes["dense"] == f"{FULL_SIZE_MIB:.0f}"
+
+
+def test_a_sweep_of_ratios_can_be_shown_by_the_other_figures_of_training() -> None:
+    [study] = studies(ratio_campaign())
+    assert study.slots[0] == DENSE_EARLY
+    assert len(study.slots) == 1 + 2 * len(RATIOS)
+    for module in (fig6, table_mnli):
+        [figure] = module.render(ratio_campaign(), CLAIMS)
+        assert "comera 4x" in text_of(figure, ".md")
