@@ -59,7 +59,7 @@ ARTIFACTS = {
         "time and peak memory of a table look-up by each variant; an image per device, table and distribution",
         fig5.EXPERIMENTS,
         None,
-        "python -m bench experiment=fig5",
+        "make reproduce-fig5",
     ),
     "fig6": Artifact(
         fig6.render, "validation accuracy per epoch, dense against CoMERA; an image per device and dataset"
