@@ -19,6 +19,7 @@ from bench.methods import ConfigError, build, build_dataclass, checked_settings,
 from bench.protocol import Stage
 from bench.record import MEASURES
 from bench.step import PRECISIONS
+from bench.timing import ALLOCATORS
 from bench.workloads.encoder import EncoderWorkload
 from bench.workloads.opening import WORKLOADS, Data, checked_workload_settings, open_workload
 
@@ -48,6 +49,8 @@ class TimingSettings:
         warmup_steps: steps before the first block.
         disturbed: a block counts as disturbed when its calibration product takes this many times the median.
         time_limit_s: seconds after which a cell is given up and recorded as ``timeout``.
+        allocator: ``steady`` keeps freed memory (:func:`bench.timing.steady_allocator`), ``system`` is the C library's
+            own way, which most users of PyTorch on a CPU have.
     """
 
     blocks: int = 5
@@ -57,8 +60,11 @@ class TimingSettings:
     warmup_steps: int = 2
     disturbed: float = 1.25
     time_limit_s: float = 600.0
+    allocator: str = ALLOCATORS[0]
 
     def __post_init__(self) -> None:
+        if self.allocator not in ALLOCATORS:
+            raise ValueError(f"allocator is {self.allocator!r}; allowed: {', '.join(ALLOCATORS)}.")
         for field, lowest in (("blocks", 1), ("extra_blocks", 0), ("max_steps", 1), ("warmup_steps", 1)):
             if getattr(self, field) < lowest:
                 raise ValueError(f"{field} is {getattr(self, field)}; allowed: whole numbers from {lowest} up.")
@@ -151,7 +157,7 @@ def resolve(config: Mapping[str, Any], elsewhere: bool = False) -> Job:
             ratio=settings.get("ratio") or (ratio if config["measure"] == "run" else None),
             method_settings=settings,
             workload_settings=asdict(model),
-            timing_settings=asdict(timing) if config["measure"] in ("run", "plan") else {},
+            timing_settings=_identity(timing) if config["measure"] in ("run", "plan") else {},
         )
         for toggles in _toggle_sets(config)
         for method, variant, settings in arms
@@ -162,6 +168,14 @@ def resolve(config: Mapping[str, Any], elsewhere: bool = False) -> Job:
             raise ConfigError(f"measure is 'train', but {config['workload']} has no epoch; allowed: run, predict.")
         cells = [run for cell in cells for run in _training_runs(cell, config["training"], workload)]
     return Job(tuple(cells), data, workload.data_hash)
+
+
+def _identity(timing: TimingSettings) -> dict[str, Any]:
+    """The settings as cells hold them: without an allocator where it is the usual one, as before there was a choice."""
+    settings = asdict(timing)
+    if timing.allocator == ALLOCATORS[0]:
+        del settings["allocator"]
+    return settings
 
 
 def _toggle_sets(config: Mapping[str, Any]) -> list[dict[str, Any]]:

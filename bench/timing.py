@@ -14,6 +14,9 @@ import torch
 from bench.protocol import Batch, RareEvent
 from bench.step import TrainStep
 
+#: What becomes of freed memory, see :func:`steady_allocator`; the first one is the usual.
+ALLOCATORS = ("steady", "system")
+
 #: Width of the square product that every block times beside its steps.
 CALIBRATION_WIDTH = 768
 _CALIBRATION_REPEATS = 5

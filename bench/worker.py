@@ -82,7 +82,8 @@ def time_cell(connection: Connection, cell: Cell, data: Data) -> None:
     ``("rare", None)``.
     """
     with _failures_reported(connection):
-        steady_allocator()
+        if cell.timing_settings.get("allocator") != "system":
+            steady_allocator()
         timer, columns = _prepare(cell, data)
         connection.send(("ready", columns))
         while True:

@@ -94,7 +94,7 @@ def _notes(sweep: Sweep, rows: Sequence[Row], quantities: Sequence[Quantity]) ->
         "All axes are logarithmic; crossovers are interpolated on them between the two nearest ratios.",
         *(line for quantity in quantities for arm in sweep.arms for line in against_dense(rows, arm, quantity)),
         *(line for quantity in quantities for line in against_low_rank(rows, quantity)),
-        *mark_notes((cell for row in rows for cell in row.cells), MARK_WORDS),
+        *mark_notes((cell.marks for row in rows for cell in row.cells), MARK_WORDS),
         *disturbed_note(sum(row.time.disturbed for row in rows)),
         *length_note(sweep),
         *last_notes(sweep),

@@ -82,12 +82,15 @@ def _bands(lookups: Lookups, rows: list[Row], reasons: Reasons) -> tuple[Band, .
 def _title(lookups: Lookups) -> str:
     words = {"uniform": "evenly drawn indices", "zipf": "Zipf-distributed indices"}
     drawn = words.get(lookups.place.dataset, f"indices {lookups.place.dataset}")
-    return f"Fig. 5: look-up of a table of {lookups.place.table}, {drawn}"
+    allocator = "" if lookups.place.allocator == "steady" else f", {lookups.place.allocator} allocator"
+    return f"Fig. 5: look-up of a table of {lookups.place.table}, {drawn}{allocator}"
 
 
 def _facts(lookups: Lookups) -> tuple[str, ...]:
     blocks = blocks_timed(lookups)
     timing = f"Timed in {blocks} undisturbed blocks." if blocks else "Nothing timed."
+    if lookups.place.allocator == "system":
+        timing += " Freed memory goes back to the system, as is usual outside of this bench, which keeps it elsewhere."
     return (
         device_fact(lookups, length=False),
         f"{timing} Loss: mean square of the rows. With the optimizer's step (AdamW), CoMERA's size term is in.",
@@ -113,7 +116,9 @@ def _of_lookups(lookups: Lookups, claims: dict[str, Claim]) -> Drawn:
     notes, judged = _notes(lookups, rows), verdicts(lookups, claims)
     page = Page(_title(lookups), _facts(lookups), VARIANTS, bands, (*reasons.lines(), *notes))
     place, table = lookups.place, text_table(lookups, rows)
-    stem = f"fig5-{device_folder(lookups.device)}-{place.rows}x{place.columns}-{device_folder(place.dataset)}"
+    parts = [lookups.device, f"{place.rows}x{place.columns}", place.dataset]
+    parts += [place.allocator] if place.allocator != "steady" else []
+    stem = "-".join(["fig5", *map(device_folder, parts)])
     said = [
         f"{row.variant}, {row.batch:,} indices, {STEPS[row.step]}: {remark}"
         for row, remark in zip(rows, table[REMARKS], strict=True)

@@ -33,6 +33,7 @@ class Place:
     rows: int
     columns: int
     dataset: str
+    allocator: str = "steady"
 
     @property
     def table(self) -> str:
@@ -103,7 +104,8 @@ def _place(record: Record) -> Place | None:
     table = config_of(record).get("workload_settings", {})
     if record.workload != "lookup" or not {"rows", "columns", "optimizer_step"} <= set(table):
         return None
-    return Place(table["rows"], table["columns"], record.dataset)
+    allocator = config_of(record).get("timing_settings", {}).get("allocator", "steady")
+    return Place(table["rows"], table["columns"], record.dataset, allocator)
 
 
 def _slot(record: Record) -> Slot:

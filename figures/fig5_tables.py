@@ -44,6 +44,7 @@ def tidy_table(lookups: Lookups, rows: list[Row]) -> pd.DataFrame:
             "rows": lookups.place.rows,
             "columns": lookups.place.columns,
             "distribution": lookups.place.dataset,
+            "allocator": lookups.place.allocator,
             "batch_size": row.batch,
             "optimizer_step": row.step,
             "variant": row.variant,

@@ -93,7 +93,8 @@ def _model(record: Record) -> str:
 
 def _timing(record: Record) -> str:
     """What must be equal, beyond the model, for two times to stand in one figure."""
-    return json.dumps([_model(record), record.dataset, record.data_hash, record.compile])
+    allocator = config_of(record).get("timing_settings", {}).get("allocator")
+    return json.dumps([_model(record), record.dataset, record.data_hash, record.compile, allocator])
 
 
 def newest(records: Iterable[Record]) -> Record:

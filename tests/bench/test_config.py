@@ -91,6 +91,12 @@ def test_without_a_clock_an_arm_without_a_ratio_is_the_same_whatever_the_job_s(c
     assert len({job.cells[0].cell_id(job.data_hash) for job in jobs}) == 3
 
 
+def test_the_usual_allocator_is_no_part_of_a_cell(config):
+    usual, system = (resolve(changed(config, "timing.allocator", name)).cells[0] for name in ("steady", "system"))
+    assert "allocator" not in usual.timing_settings
+    assert system.timing_settings == {**usual.timing_settings, "allocator": "system"}
+
+
 def test_a_job_s_ratio_may_be_whole(config):
     config["methods"] = ["comera", "dense"]
     ids = {tuple(cell.cell_id("") for cell in resolve(config | {"ratio": ratio}).cells) for ratio in (2, 2.0)}
@@ -145,6 +151,7 @@ def test_a_job_s_ratio_may_be_whole(config):
         ("timing.block_seconds", 0.0, "above 0"),
         ("timing.time_limit_s", math.inf, "finite"),
         ("timing.disturbed", 1.0, "above 1"),
+        ("timing.allocator", "fast", "steady, system"),
         ("settings.galore.rank", 0, "from 1 up"),
         ("settings.galore.rank", "x", "int"),
         ("settings.galore.rank", True, "int"),

@@ -13,7 +13,7 @@ import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from small_cells import a_cell
+from small_cells import TIMING, a_cell
 from tiny import one_thread  # noqa: F401
 
 import bench.timing
@@ -200,7 +200,8 @@ def test_an_arm_answers_blocks_and_rare_events(answers):
     cell = a_cell(method="galore", settings={"rank": 8, "update_gap": 3})
     [(word, ready), block, rare] = answers(cell, ("block", 5), ("rare", None))
     assert word == "ready"
-    assert set(ready) == {"parameters", "stored_mib", "rare_periods", "step_ms"}
+    assert set(ready) == {"parameters", "stored_mib", "tensorized", "rare_periods", "step_ms"}
+    assert ready["tensorized"] == []
     assert ready["rare_periods"] == {"svd": 3}
     assert block[0] == "block"
     assert len(block[1]["ms"]) == 5
@@ -212,7 +213,7 @@ def test_compiling_is_told_apart_from_the_steps(answers, monkeypatch):
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
     with torch.compiler.config.patch(force_disable_caches=False):
         [(_, ready), (_, block)] = answers(a_cell(compile=True), ("block", 3))
-    assert set(ready) == {"parameters", "stored_mib", "rare_periods", "step_ms", "compile_time_s"}
+    assert set(ready) == {"parameters", "stored_mib", "tensorized", "rare_periods", "step_ms", "compile_time_s"}
     assert ready["compile_time_s"] > ready["step_ms"] / 1e3
     assert len(block["ms"]) == 3
 
@@ -260,6 +261,14 @@ def test_an_arm_that_fails_answers_why(answers, changes, status, reason):
     [(word, (given, message))] = answers(a_cell(**changes), ("block", 1))
     assert (word, given) == ("failed", status)
     assert message.startswith(reason)
+
+
+@pytest.mark.parametrize(("settings", "calls"), [({}, 1), ({"allocator": "system"}, 0)])
+def test_the_allocator_is_the_cell_s(answers, monkeypatch, settings, calls):
+    called = []
+    monkeypatch.setattr(bench.worker, "steady_allocator", lambda: called.append(True))
+    [(word, _)] = answers(a_cell(timing_settings={**TIMING, **settings}))
+    assert (word, len(called)) == ("ready", calls)
 
 
 def test_an_arm_ends_quietly_when_its_coordinator_is_gone(pairs, monkeypatch, capfd):
