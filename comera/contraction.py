@@ -62,7 +62,8 @@ class Machine:
         return self.overhead_s + max(arithmetic, product.numbers * element_bytes / self.bytes_per_s)
 
 
-#: Measured on the project's machines; only ratios of the entries matter for a choice.
+#: Only ratios of the entries matter for a choice. Those of the CPU are borne out by a recorded grid of shapes
+#: (``results/reference/contraction``); those of CUDA are estimates that no record supports yet.
 MACHINES = {
     "cpu": Machine("two CPU cores", 1.2e11, 1.5e10, 12e-6, 4.0),
     "cuda": Machine("H100, FP32", 5.0e13, 2.5e12, 6e-6, 32.0),
