@@ -8,17 +8,14 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import itertools
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from bench.data.corpus import DataError
 from bench.protocol import Batch, Role
+from bench.workloads.micro import MicroWorkload
 
 DATASETS = ("normal",)
 
@@ -57,8 +54,10 @@ class Linear(nn.Module):
         return self.linear(rows)
 
 
-class LinearWorkload:
+class LinearWorkload(MicroWorkload):
     """The linear layer in the protocol's form (:class:`bench.protocol.Workload`).
+
+    Batches are ``rows``, float32 (T, N).
 
     Args:
         settings: the layer.
@@ -74,13 +73,11 @@ class LinearWorkload:
         torch.Size([3, 4])
     """
 
-    examples_per_epoch: int | None = None
+    layer, drawn, distributions = "the linear layer", "rows", DATASETS
 
     def __init__(self, settings: LinearSettings, dataset: str = "auto") -> None:
-        if dataset not in ("auto", *DATASETS):
-            raise DataError(f"dataset is {dataset!r}; the linear layer draws its rows: {', '.join(DATASETS)}.")
+        super().__init__(dataset)
         self.settings = settings
-        self.dataset = DATASETS[0]
 
     @functools.cached_property
     def data_hash(self) -> str:
@@ -97,33 +94,10 @@ class LinearWorkload:
         """The layer."""
         return {"linear": "feed_forward"}
 
-    def batches(self, split: str, batch_size: int, seed: int, static: bool, start: int = 0) -> Iterator[Batch]:  # noqa: ARG002
-        """Batches of ``rows``, float32 (T, N), without end and of one shape; the split makes no difference.
-
-        Args:
-            split, static: of no consequence here.
-            batch_size: T.
-            seed: of the draws.
-            start: number of the first batch wanted; those before it cost nothing.
-        """
-        if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
-            raise ValueError(f"batch_size is {batch_size!r}; allowed: whole numbers from 1")
-        return self._draw(batch_size, seed, start)
-
-    def _draw(self, batch_size: int, seed: int, start: int) -> Iterator[Batch]:
-        for number in itertools.count(start):
-            source = np.random.default_rng([seed, number])
-            rows = source.standard_normal((batch_size, self.settings.in_features), dtype=np.float32)
-            yield {"rows": torch.from_numpy(rows)}
-
-    def batches_per_epoch(self, batch_size: int) -> int:
-        """There is no epoch; raises ValueError."""
-        raise ValueError(f"the linear layer has no epoch, so none of batches of {batch_size}")
+    def draw(self, source: np.random.Generator, batch_size: int) -> Batch:
+        rows = source.standard_normal((batch_size, self.settings.in_features), dtype=np.float32)
+        return {"rows": torch.from_numpy(rows)}
 
     def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
         """Mean square of the output."""
         return model(batch["rows"]).square().mean()
-
-    def evaluate(self, model: nn.Module) -> dict[str, Any]:  # noqa: ARG002 - the protocol passes it
-        """Nothing."""
-        return {}

@@ -9,19 +9,17 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from bench.data.corpus import DataError
 from bench.protocol import Batch, Role
+from bench.workloads.micro import MicroWorkload
 
 DISTRIBUTIONS = ("uniform", "zipf")
 
@@ -66,8 +64,10 @@ class Lookup(nn.Module):
         return self.table(indices)
 
 
-class LookupWorkload:
+class LookupWorkload(MicroWorkload):
     """The look-up in the protocol's form (:class:`bench.protocol.Workload`).
+
+    Batches are row numbers ``indices``, int64 (T,).
 
     Args:
         settings: the table.
@@ -83,13 +83,11 @@ class LookupWorkload:
         torch.Size([6, 4])
     """
 
-    examples_per_epoch: int | None = None
+    layer, drawn, distributions = "the look-up", "row numbers", DISTRIBUTIONS
 
     def __init__(self, settings: LookupSettings, dataset: str = "auto") -> None:
-        if dataset not in ("auto", *DISTRIBUTIONS):
-            raise DataError(f"dataset is {dataset!r}; the look-up draws its row numbers: {', '.join(DISTRIBUTIONS)}.")
+        super().__init__(dataset)
         self.settings = settings
-        self.dataset = "uniform" if dataset == "auto" else dataset
 
     @functools.cached_property
     def data_hash(self) -> str:
@@ -105,40 +103,20 @@ class LookupWorkload:
         """The table."""
         return {"table": "embedding"}
 
-    def batches(self, split: str, batch_size: int, seed: int, static: bool, start: int = 0) -> Iterator[Batch]:  # noqa: ARG002
-        """Batches of row numbers ``indices``, int64 (T,), without end and of one shape; the split makes no difference.
+    @functools.cached_property
+    def _ranks(self) -> Callable[[NDArray[np.float64]], NDArray[np.int64]]:
+        return _zipf_ranks(self.settings.rows)
 
-        Args:
-            split, static: of no consequence here.
-            batch_size: T.
-            seed: of the draws.
-            start: number of the first batch wanted; those before it cost nothing.
-        """
-        if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
-            raise ValueError(f"batch_size is {batch_size!r}; allowed: whole numbers from 1")
-        return self._draw(batch_size, seed, start)
-
-    def _draw(self, batch_size: int, seed: int, start: int) -> Iterator[Batch]:
-        ranks = _zipf_ranks(self.settings.rows) if self.dataset == "zipf" else None
-        for number in itertools.count(start):
-            source = np.random.default_rng([seed, number])
-            if ranks is None:
-                rows = source.integers(0, self.settings.rows, batch_size)
-            else:
-                rows = ranks(source.random(batch_size)) * _stride(self.settings.rows) % self.settings.rows
-            yield {"indices": torch.from_numpy(rows)}
-
-    def batches_per_epoch(self, batch_size: int) -> int:
-        """There is no epoch; raises ValueError."""
-        raise ValueError(f"the look-up has no epoch, so none of batches of {batch_size}")
+    def draw(self, source: np.random.Generator, batch_size: int) -> Batch:
+        if self.dataset == "zipf":
+            rows = self._ranks(source.random(batch_size)) * _stride(self.settings.rows) % self.settings.rows
+        else:
+            rows = source.integers(0, self.settings.rows, batch_size)
+        return {"indices": torch.from_numpy(rows)}
 
     def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
         """Mean square of the rows."""
         return model(batch["indices"]).square().mean()
-
-    def evaluate(self, model: nn.Module) -> dict[str, Any]:  # noqa: ARG002 - the protocol passes it
-        """Nothing."""
-        return {}
 
 
 def _zipf_ranks(rows: int) -> Callable[[NDArray[np.float64]], NDArray[np.int64]]:

@@ -33,10 +33,8 @@ def cell_processes() -> Iterator[None]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     provenance.cache_clear()
-    with (
-        mock.patch.dict(os.environ, environment(), clear=True),
-        mock.patch.dict(sys.modules, {"__main__": bench.__main__}),
-    ):
+    with pytest.MonkeyPatch.context() as patch, mock.patch.dict(os.environ, environment(), clear=True):
+        patch.setitem(sys.modules, "__main__", bench.__main__)  # this entry alone: modules imported meanwhile stay
         yield
     torch.set_num_threads(threads)
     provenance.cache_clear()
