@@ -57,7 +57,7 @@ reproduce-fig11: $(READY) ## measure and draw Fig. 11: the contraction plans of 
 	$(BIN)/python -m bench experiment=fig11 results=$(RESULTS)
 	$(BIN)/python -m figures fig11 --records $(RESULTS)
 
-plan-grid: $(READY) ## measure every contraction plan on a grid of shapes and draw how the planner chose (15 minutes on 2 cores)
+plan-grid: $(READY) ## measure every contraction plan on a grid of shapes and draw how the planner chose (10 minutes on 2 cores)
 	$(BIN)/python -m bench experiment=contraction results=$(RESULTS)
 	$(BIN)/python -m figures plans --records $(RESULTS)
 

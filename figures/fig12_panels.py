@@ -93,7 +93,7 @@ def draw_panel(axes: Any, panel: Panel, arms: Sequence[str], ratios: Sequence[fl
     _draw_dense(axes, panel)
     for number, curve in enumerate(panel.curves):
         _draw_curve(axes, curve, style[curve.arm])
-        _draw_crossings(axes, panel, curve)
+        _draw_crossings(axes, panel, curve, above=number == 0)
         _draw_missing(axes, curve, style[curve.arm].colour, (number + 0.5) * _FOOT_LINE)
 
 
@@ -163,15 +163,16 @@ def _draw_curve(axes: Any, curve: Curve, stroke: Stroke) -> None:
     )  # fmt: skip
 
 
-def _draw_crossings(axes: Any, panel: Panel, curve: Curve) -> None:
-    """A ring on the dense line, with the ratio to its upper right, where falling curves leave room."""
+def _draw_crossings(axes: Any, panel: Panel, curve: Curve, above: bool) -> None:
+    """A ring on the dense line, with the ratio to its upper right or lower left, where falling curves leave room."""
     if panel.dense is None:
         return
     for ratio in crossings(curve.over_dense):
         axes.plot([ratio], [panel.dense.value], **_CROSSING, zorder=5)
         axes.annotate(
-            f"{ratio:.3g}", (ratio, panel.dense.value), xytext=(4.5, 3.5), textcoords="offset points", ha="left",
-            va="bottom", fontsize=7, fontweight="bold", zorder=6,
+            f"{ratio:.3g}", (ratio, panel.dense.value), xytext=(4.5, 3.5) if above else (-4.5, -3.5),
+            textcoords="offset points", ha="left" if above else "right", va="bottom" if above else "top",
+            fontsize=7, fontweight="bold", zorder=6,
         )  # fmt: skip
 
 

@@ -65,6 +65,16 @@ def test_product_and_every_gradient_equal_the_dense_ones(shape, leading, seed, b
     assert_all_close(gradients(y, upstream, inputs), gradients(wanted, upstream, inputs))
 
 
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("rank", [7, 8, 9, 30])
+def test_thin_and_usual_ranks_give_the_same_product(rank, bias):
+    shape = TTShape(36, 40, (6, 6), (5, 8), (6, rank, 8))
+    inputs, upstream = draw_case(shape, (3, 5), rank, bias)
+    y, wanted = product(shape, *inputs), dense_product(shape, *inputs)
+    assert_all_close([y], [wanted])
+    assert_all_close(gradients(y, upstream, inputs), gradients(wanted, upstream, inputs))
+
+
 @given(tt_shapes(), LEADING_SHAPES, SEEDS, st.booleans())
 def test_the_layer_is_its_dense_matrix(shape, leading, seed, bias):
     modes = (shape.in_modes, shape.out_modes)
