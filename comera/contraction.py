@@ -29,6 +29,9 @@ from comera.tensor_train import TTShape
 #: First and last core of a segment, counted from 0.
 Segment = tuple[int, int]
 
+#: Addresses this far apart share their low bits, by which a cache chooses the set.
+_PAGE_BYTES = 4096
+
 #: A core by its number, or two trees whose results are multiplied.
 Tree = int | tuple["Tree", "Tree"]
 
@@ -38,8 +41,9 @@ class Machine:
     """What the cost model knows of a device: the time of a matrix product, from its arithmetic, its bytes and itself.
 
     A product of (m × k) by (k × n) takes ``overhead_s`` plus the larger of ``2mkn / flops_per_s``, stretched by
-    ``1 + thin/d`` for each of its three dimensions d, and its operands and result divided by ``bytes_per_s``. Each byte
-    kept for the backward pass costs another ``1 / bytes_per_s``.
+    ``1 + thin/d`` for each of its three dimensions d, and its operands and result divided by ``bytes_per_s``. A result
+    whose rows lie a multiple of 4 KiB apart counts ``aliasing`` times: its rows compete for the same sets of a cache.
+    Each byte kept for the backward pass costs another ``1 / bytes_per_s``.
 
     Args:
         name: of the device.
@@ -47,6 +51,7 @@ class Machine:
         bytes_per_s: of memory.
         overhead_s: of one operation, launch and bookkeeping.
         thin: the dimension at which a product reaches half of its arithmetic rate.
+        aliasing: how many times slower such a result is written.
     """
 
     name: str
@@ -54,18 +59,23 @@ class Machine:
     bytes_per_s: float
     overhead_s: float
     thin: float
+    aliasing: float = 1.0
 
     def seconds(self, product: Product, element_bytes: int) -> float:
         """Estimated time of one product."""
         stretch = math.prod(1 + self.thin / max(size, 1) for size in (product.rows, product.inner, product.columns))
         arithmetic = product.flops * stretch / self.flops_per_s
-        return self.overhead_s + max(arithmetic, product.numbers * element_bytes / self.bytes_per_s)
+        moved = float(product.numbers * element_bytes)
+        row_bytes = product.columns * element_bytes
+        if product.rows > 1 and row_bytes % _PAGE_BYTES == 0:
+            moved += (self.aliasing - 1) * product.rows * row_bytes
+        return self.overhead_s + max(arithmetic, moved / self.bytes_per_s)
 
 
 #: Only ratios of the entries matter for a choice. Those of the CPU are borne out by a recorded grid of shapes
 #: (``results/reference/contraction``); those of CUDA are estimates that no record supports yet.
 MACHINES = {
-    "cpu": Machine("two CPU cores", 1.2e11, 1.5e10, 12e-6, 4.0),
+    "cpu": Machine("two CPU cores", 1.2e11, 2.0e10, 12e-6, 4.0, aliasing=3.0),
     "cuda": Machine("H100, FP32", 5.0e13, 2.5e12, 6e-6, 32.0),
 }
 

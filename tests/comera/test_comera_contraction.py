@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
 from comera import TTLinear
-from comera.contraction import MACHINES, Machine, candidates, plan_contraction
+from comera.contraction import MACHINES, Machine, Product, candidates, plan_contraction
 from comera.planned import tt_linear
 from comera.tensor_train import TTShape
 
@@ -113,6 +113,16 @@ def test_the_plan_is_the_cheapest_candidate(shape, tokens):
     machine = Machine("one FLOP a second", 1.0, math.inf, 0.0, 0.0)
     chosen = plan_contraction(shape, tokens, machine)
     assert chosen.flops == min(plan.flops for plan in candidates(shape, tokens))
+
+
+def test_rows_a_page_apart_are_written_slower():
+    machine = Machine("one byte a second", math.inf, 1.0, 0.0, 0.0, aliasing=3.0)
+    wide, odd, single = (
+        Product("x", "w", "y", rows, 2, columns) for rows, columns in ((8, 1024), (8, 1023), (1, 1024))
+    )
+    assert machine.seconds(odd, 4) == 4 * (8 * 2 + 2 * 1023 + 8 * 1023)
+    assert machine.seconds(wide, 4) == 4 * (8 * 2 + 2 * 1024 + 3 * 8 * 1024)
+    assert machine.seconds(single, 4) == 4 * (2 + 2 * 1024 + 1024)  # one row has no other to compete with
 
 
 def test_the_card_tells_every_step_and_the_totals():
