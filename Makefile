@@ -12,7 +12,7 @@ READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
 TRAINED := reproduce-table-mnli reproduce-table-ranks reproduce-fig6 reproduce-truncation
-.PHONY: help setup test lint reproduce-fig1 reproduce-fig5 reproduce-fig7 reproduce-fig11 plan-grid \
+.PHONY: help setup test lint gate gate-accept reproduce-fig1 reproduce-fig5 reproduce-fig7 reproduce-fig11 plan-grid \
   reproduce-table-tensorization table-search $(TRAINED) reproduce-small \
   sweep-ratios sweep-ratios-accuracy sweep-ratios-small speed claims clean
 
@@ -37,6 +37,13 @@ lint: $(READY) ## check format, style, types and the floors' imports
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+gate: $(READY) ## stop a change that made anything bigger or slower (bench/gate; within 4 minutes on 2 cores)
+	@mkdir -p .benchmarks
+	$(BIN)/python -m pytest bench/gate -rN --benchmark-enable --benchmark-quiet --benchmark-json .benchmarks/gate.json
+
+gate-accept: $(READY) ## show how the gate's exact numbers have changed and accept them as the baseline
+	$(BIN)/python -m bench.gate.accept
 
 reproduce-fig1: $(READY) ## measure and draw Fig. 1: time per epoch and peak memory of every method
 	$(BIN)/python -m bench experiment=fig1 results=$(RESULTS)

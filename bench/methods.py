@@ -36,6 +36,11 @@ def _module(name: str) -> types.ModuleType:
     return importlib.import_module("comera.training" if name == "comera" else f"baselines.{name}")
 
 
+def variants(name: str) -> tuple[str, ...]:
+    """Names of a method's variants as arms have them: the default one, first, is empty."""
+    return ("", *(variant for variant in _module(name).VARIANTS[1:]))
+
+
 def parse_arm(arm: str) -> tuple[str, str]:
     """Split ``method`` or ``method:variant``. The default variant's name is dropped, so that one arm has one name.
 
