@@ -47,13 +47,14 @@ def _judge(claim: Claim, lookups: Lookups, points: list[Point]) -> Verdict:
     def verdict(outcome: Outcome, why: str, shown: list[Point] = points) -> Verdict:
         return Verdict(claim, tuple(shown), lookups.device, outcome, why)
 
-    if points and all("CUDA" not in point.source and "cuda" not in point.source for point in points):
+    decisive = [point for point in points if "cuda" in point.source.lower()]
+    if points and not decisive:
         what = "times of" if claim.id == TIME else "predictions for"
         return verdict("not tested here", f"The claim is about a GPU; {what} a CPU cannot decide it.")
     if lookups.values("precision") != ["fp32"]:
         used = ", ".join(lookups.values("precision"))
         return verdict("not tested here", f"The claim is about FP32; these records are {used}.")
-    judged = [point for point in points if point.batch_size in BATCHES]
+    judged = [point for point in decisive if point.batch_size in BATCHES]
     return decide(claim, judged, len(BATCHES), SLACK, verdict)
 
 
