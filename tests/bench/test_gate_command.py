@@ -166,13 +166,14 @@ def test_a_regression_beside_something_broken_is_a_regression(pytester):
         from bench.gate.errors import GateError, Regression
 
         def test_slower(): raise Regression("slower: 1.5 times")
-        def test_not_runnable(): raise GateError("There is no disk.")
+        @pytest.mark.parametrize("number", [1, 2])
+        def test_not_runnable(number): raise GateError("There is no disk.")
         def test_inconclusive(benchmark): benchmark.extra_info["verdict"] = "inconclusive: 1.1 times"
         """
     )
     result = pytester.runpytest_inprocess("-k", "not slower", *PLAIN)
     result.stdout.fnmatch_lines(
-        ["could not run: There is no disk.", "green: test_inconclusive: inconclusive: 1.1 times"]
+        ["could not run: There is no disk.", "remark: test_inconclusive: inconclusive: 1.1 times"]
     )
     assert result.ret == 2
     result = pytester.runpytest_inprocess(*PLAIN)
