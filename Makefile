@@ -40,7 +40,7 @@ lint: $(READY) ## check format, style, types and the floors' imports
 
 gate: $(READY) ## stop a change that made anything bigger or slower (bench/gate; within 4 minutes on 2 cores)
 	@mkdir -p .benchmarks
-	$(BIN)/python -m pytest bench/gate -rN --benchmark-enable --benchmark-quiet --benchmark-json .benchmarks/gate.json
+	$(BIN)/python -m pytest bench/gate -rN --disable-warnings --benchmark-enable --benchmark-quiet --benchmark-json .benchmarks/gate.json
 
 gate-accept: $(READY) ## show how the gate's exact numbers have changed and accept them as the baseline
 	$(BIN)/python -m bench.gate.accept

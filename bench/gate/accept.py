@@ -12,10 +12,13 @@ from bench.gate.differences import as_table, differences
 from bench.gate.errors import GateError
 from bench.gate.exact import all_benchmarks, measure
 
+#: Columns of a table that goes to a file.
+_WIDTH = 120
+
 
 def main() -> None:
     """Count everything anew, show what has changed, and write the baseline."""
-    errors, output = Console(stderr=True), Console()
+    errors, output = Console(stderr=True), Console(width=None if sys.stdout.isatty() else _WIDTH)
     try:
         old = read_baseline()
     except GateError as error:

@@ -26,7 +26,7 @@ class Verdicts:
             first, *more = str(error).splitlines()
             self.regressions.append(f"{first} (and {len(more)} more)" if more else first)
         elif isinstance(error, GateError):
-            self.stopped.append(str(error))
+            self.stopped += [str(error)] if str(error) not in self.stopped else []  # several tests may meet one reason
         elif error is not None:
             self.stopped.append(f"{name} broke with {type(error).__name__}, see above.")
         else:
@@ -83,7 +83,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     for title, lines in (
         ("regression", verdicts.regressions),
         ("could not run", verdicts.stopped),
-        ("green", verdicts.remarks),
+        ("remark", verdicts.remarks),
     ):
         for line in lines:
             terminalreporter.write_line(f"{title}: {line}")

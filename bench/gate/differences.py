@@ -11,6 +11,9 @@ from rich.table import Table
 from bench.gate.errors import Regression
 from bench.gate.exact import Numbers
 
+#: What a change to a word is called.
+_CHANGES = {"present": "new", "absent": "vanished", "supported": "won", "unsupported": "lost"}
+
 
 @dataclass(frozen=True)
 class Difference:
@@ -31,7 +34,7 @@ class Difference:
         """
         if isinstance(self.old, int) and isinstance(self.new, int):
             return f"{100 * (self.new - self.old) / self.old:+.3g} %" if self.old else "from nothing"
-        return {"absent": "vanished", "present": "new"}.get(str(self.new), str(self.new))
+        return _CHANGES[str(self.new)]
 
     @property
     def better(self) -> bool:

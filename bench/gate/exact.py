@@ -160,7 +160,9 @@ def measure(benchmark: Benchmark) -> Numbers:
 class OperatorCalls(TorchDispatchMode):
     """Counts the operators called inside the block: forward, backward, optimizer and the method's own, views included.
 
-    ``detach`` is left out. It computes nothing, and :class:`bench.work.WorkMeter` calls it for every saved tensor.
+    Left out is ``detach``, which computes nothing and which :class:`bench.work.WorkMeter` calls for every saved tensor,
+    and what is no operation on tensors: a fake tensor's ``device`` and the profiler's marks. So a step on fake tensors
+    and one on real tensors count the same.
 
     Attributes:
         count: calls so far.
@@ -173,7 +175,7 @@ class OperatorCalls(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        self.count += func is not torch.ops.aten.detach.default
+        self.count += func is not torch.ops.aten.detach.default and func.namespace not in ("prim", "profiler")
         return func(*args, **(kwargs or {}))
 
 

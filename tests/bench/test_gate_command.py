@@ -22,6 +22,9 @@ SMALL = Benchmark("small", LinearSettings(8, 6), "dense", "cpu", batch_size=3)
 OTHER = Benchmark("other", LinearSettings(6, 8), "dense", "cpu", batch_size=3)
 REFUSED = Benchmark("refused", EncoderSettings(), "lte", "cpu", batch_size=1)
 
+#: Without plugins of pytest that the gate has no use for; one of them takes seconds to load.
+PLAIN = ("-p", "no:cacheprovider", "-p", "no:hypothesispytest")
+
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
@@ -49,7 +52,7 @@ def gate(pytester):
     """Runs the exact part in this process; returns the exit status and the lines it printed."""
 
     def run():
-        result = pytester.runpytest_inprocess(str(ROOT / "bench" / "gate" / "test_exact.py"), "-p", "no:cacheprovider")
+        result = pytester.runpytest_inprocess(str(ROOT / "bench" / "gate" / "test_exact.py"), *PLAIN)
         return result.ret, result.stdout.str()
 
     return run
@@ -163,20 +166,21 @@ def test_a_regression_beside_something_broken_is_a_regression(pytester):
         from bench.gate.errors import GateError, Regression
 
         def test_slower(): raise Regression("slower: 1.5 times")
-        def test_not_runnable(): raise GateError("There is no disk.")
+        @pytest.mark.parametrize("number", [1, 2])
+        def test_not_runnable(number): raise GateError("There is no disk.")
         def test_inconclusive(benchmark): benchmark.extra_info["verdict"] = "inconclusive: 1.1 times"
         """
     )
-    result = pytester.runpytest_inprocess("-k", "not slower")
+    result = pytester.runpytest_inprocess("-k", "not slower", *PLAIN)
     result.stdout.fnmatch_lines(
-        ["could not run: There is no disk.", "green: test_inconclusive: inconclusive: 1.1 times"]
+        ["could not run: There is no disk.", "remark: test_inconclusive: inconclusive: 1.1 times"]
     )
     assert result.ret == 2
-    result = pytester.runpytest_inprocess()
+    result = pytester.runpytest_inprocess(*PLAIN)
     result.stdout.fnmatch_lines(["regression: slower: 1.5 times", "1 green, 1 regressions, 1 could not run"])
     assert result.ret == 1
-    assert pytester.runpytest_inprocess("-k", "inconclusive").ret == 0
-    assert pytester.runpytest_inprocess("-k", "nothing").ret == 2
+    assert pytester.runpytest_inprocess("-k", "inconclusive", *PLAIN).ret == 0
+    assert pytester.runpytest_inprocess("-k", "nothing", *PLAIN).ret == 2
 
 
 def test_accepting_shows_the_difference_and_makes_the_gate_green(accepted, gate, capsys, monkeypatch):
@@ -221,7 +225,7 @@ def real_gate(plant):
     """The command itself, on one layer at full size, with something planted."""
     environment = {**os.environ, "PLANT": plant, "PYTHONPATH": str(Path(__file__).parent)}
     layer = "linear-768x768 and 128-tokens and cpu"
-    command = [sys.executable, "-m", "pytest", "bench/gate/test_exact.py", "-p", "planting", "-k", layer]
+    command = [sys.executable, "-m", "pytest", "bench/gate/test_exact.py", "-p", "planting", "-k", layer, *PLAIN]
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
 
 

@@ -118,7 +118,7 @@ def test_operator_calls_are_those_of_a_real_step():
 def test_an_arm_that_does_not_support_a_cell_is_recorded_as_such():
     assert measure(FULL_SIZE["encoder/lte/batch-1/cpu"]) == "unsupported"
     [lost] = differences("cell", {"parameters": 1}, "unsupported")
-    assert str(lost) == "cell: arm was supported, is unsupported (unsupported), worse than the baseline"
+    assert str(lost) == "cell: arm was supported, is unsupported (lost), worse than the baseline"
     [won] = differences("cell", "unsupported", {"parameters": 1})
     assert won.better
     assert differences("cell", "unsupported", "unsupported") == []
