@@ -14,7 +14,7 @@ READY := $(VENV)/.ready
 TRAINED := reproduce-table-mnli reproduce-table-ranks reproduce-fig6 reproduce-truncation
 .PHONY: help setup test lint reproduce-fig1 reproduce-fig5 reproduce-fig7 reproduce-fig11 plan-grid \
   reproduce-table-tensorization table-search $(TRAINED) reproduce-small \
-  sweep-ratios sweep-ratios-accuracy sweep-ratios-small speed clean
+  sweep-ratios sweep-ratios-accuracy sweep-ratios-small speed claims clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-30s %s\n", $$1, $$2}'
@@ -102,6 +102,9 @@ sweep-ratios-small: $(READY) ## the same on a small model and generated text, in
 
 speed: $(READY) ## print the speed ratios of the tensorized layer and step, with intervals
 	$(BIN)/python -m bench speed
+
+claims: $(READY) ## print what the records say about each published claim (the project's own: RESULTS=results/reference)
+	@$(BIN)/python -m bench claims --records $(RESULTS)
 
 clean: ## remove .venv and caches; records and figures stay
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info

@@ -1,8 +1,9 @@
-"""Command line: ``python -m bench [run] experiment=NAME [key=value …]``, ``python -m bench speed`` and ``… merge``."""
+"""Command line: ``python -m bench [run] experiment=NAME [key=value …]``, ``… speed``, ``… merge`` and ``… claims``."""
 
 from __future__ import annotations
 
 import os
+import runpy
 import sys
 from collections.abc import Callable
 
@@ -12,6 +13,7 @@ USAGE = """\
 usage: python -m bench [run] experiment=NAME [key=value ...]   measure the cells of an experiment
        python -m bench speed [--rounds N]                      print the speed ratios of the tensorized layer and step
        python -m bench merge SOURCE [SOURCE ...]               bring records from other folders and archives together
+       python -m bench claims [--records FOLDER]               print what the records say about each published claim
 
 experiments: {experiments}
 methods:     {methods}
@@ -28,6 +30,9 @@ On a cluster every job of a sweep, such as a batch size, can have a GPU of its o
 defaults: bench/conf/launchers.yaml; hydra/launcher=submitit_local rehearses it on one machine):
   python -m bench experiment=fig1 hydra/launcher=submitit_slurm device=cuda hydra.launcher.partition=NAME
 """
+
+#: Words that a module of figures answers. It is run by its name: a floor does not import the one above it.
+READERS = {"claims": "figures.ledger_command"}
 
 
 def _usage() -> str:
@@ -75,9 +80,12 @@ def main() -> None:
     word = arguments[0] if arguments and "=" not in arguments[0] and not arguments[0].startswith("-") else "run"
     if arguments and arguments[0] == word:
         del sys.argv[1]
-    if word not in ("run", "speed", "merge"):
-        stop_with(f"the first word is {word!r}; allowed: run, speed, merge.")
-    if word == "speed":
+    allowed = ("run", "speed", "merge", *READERS)
+    if word not in allowed:
+        stop_with(f"the first word is {word!r}; allowed: {', '.join(allowed)}.")
+    if word in READERS:
+        runpy.run_module(READERS[word], run_name="__main__", alter_sys=True)
+    elif word == "speed":
         from bench.speed import main as speed
 
         speed()

@@ -16,7 +16,7 @@ from figures.tables import with_interval
 TIME, MEMORY = "lookup-time", "lookup-memory"
 
 #: Half a unit of the last published digit.
-_SLACK = 0.5
+SLACK = 0.5
 
 
 def _time_points(lookups: Lookups) -> list[Point]:
@@ -54,7 +54,7 @@ def _judge(claim: Claim, lookups: Lookups, points: list[Point]) -> Verdict:
         used = ", ".join(lookups.values("precision"))
         return verdict("not tested here", f"The claim is about FP32; these records are {used}.")
     judged = [point for point in points if point.batch_size in BATCHES]
-    return decide(claim, judged, len(BATCHES), _SLACK, verdict)
+    return decide(claim, judged, len(BATCHES), SLACK, verdict)
 
 
 def verdicts(lookups: Lookups, claims: dict[str, Claim]) -> list[Verdict]:
