@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from bench.record import RecordError
+from bench.record import Record, RecordError, read_all
 from figures.claims import LedgerError
 
 RENDERED = Path("figures") / "rendered"
@@ -45,6 +45,23 @@ def folders(arguments: argparse.Namespace) -> tuple[Path, Path]:
     if not root.is_dir():
         raise InputError(f"--records is {str(root)!r}; a folder with records is expected.")
     return root, arguments.out or RENDERED / root.resolve().name
+
+
+def read_folder(root: Path) -> list[Record]:
+    """Every record of a folder.
+
+    Raises:
+        InputError: there is none, or they are of several schema versions.
+        RecordError: one of them cannot be read.
+    """
+    records = read_all(root)
+    if not records:
+        raise InputError(f"{root}: no record; make some with python -m bench experiment=NAME, such as fig1.")
+    if len(versions := sorted({record.schema_version for record in records})) > 1:
+        raise InputError(
+            f"{root}: records of schema_version {' and '.join(map(str, versions))}; allowed: of one alone."
+        )
+    return records
 
 
 def write(files: dict[str, bytes], folder: Path) -> None:

@@ -6,10 +6,9 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from bench.record import read_all
 from figures.artifacts import ARTIFACTS
 from figures.claims import read_claims
-from figures.command import InputError, Parser, exit_status, folders, write
+from figures.command import InputError, Parser, exit_status, folders, read_folder, write
 from figures.report_page import page
 
 NAME = "report.html"
@@ -19,8 +18,8 @@ def _parser() -> Parser:
     parser = Parser(
         prog="python -m figures report",
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        description="Write one HTML page from records: the verdict on every published claim, then each figure and table\n"
-        "beside what was published, how it was measured, and what failed. It needs no network. Nothing is measured here.",
+        description="Write one HTML page from records: the verdict on every published claim, then each figure and\n"
+        "table beside what was published, how it was measured and what failed. Nothing is measured here.",
     )
     parser.add_folders()
     return parser
@@ -29,7 +28,7 @@ def _parser() -> Parser:
 def run(argv: Sequence[str] | None = None) -> None:
     """Read, draw, write the page and print where it lies; wrong input stops it before anything is written."""
     root, out = folders(_parser().parse_args(argv))
-    records = read_all(root)
+    records = read_folder(root)
     if not any(artifact.of(records) for artifact in ARTIFACTS.values()):
         experiments = dict.fromkeys(name for artifact in ARTIFACTS.values() for name in artifact.experiments)
         raise InputError(

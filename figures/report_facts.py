@@ -36,7 +36,8 @@ def _distinct(values: Iterable[Any]) -> list[Any]:
 
 
 def _listed(records: Sequence[Record], column: str) -> str:
-    return ", ".join(f"{value}" for value in _distinct(getattr(record, column) for record in records))
+    found = _distinct(getattr(record, column) for record in records)
+    return ", ".join(f"{value:,}" if isinstance(value, int) else str(value) for value in found)
 
 
 def _switch(records: Sequence[Record], column: str) -> str:
@@ -50,15 +51,17 @@ def _span(counts: Sequence[int]) -> str:
 
 def _setting(records: Sequence[Record], name: str) -> str:
     """A setting of the clock, as the cells were resolved; empty where no record has it."""
-    found = _distinct(config_of(record).get("timing_settings", {}).get(name) for record in records)
-    return " or ".join(f"{value:g}" for value in found)
+    settings = [config_of(record).get("timing_settings") for record in records]
+    found = [one.get(name) for one in settings if isinstance(one, dict)]
+    return " or ".join(f"{value:g}" for value in _distinct(one for one in found if isinstance(one, int | float)))
 
 
 def _how(records: Sequence[Record], length: str = "length") -> str:
+    """Batch, arithmetic and toggles; the length too, where there is a sequence."""
+    lengths = "" if _listed(records, "sequence_length") == "1" else f"{length} {_listed(records, 'sequence_length')}, "
     return (
-        f"batch {_listed(records, 'batch_size')}, {_listed(records, 'precision')}, "
-        f"{length} {_listed(records, 'sequence_length')}, CUDA Graph {_switch(records, 'cuda_graph')}, "
-        f"compile {_switch(records, 'compile')}"
+        f"batch {_listed(records, 'batch_size')}, {_listed(records, 'precision')}, {lengths}"
+        f"CUDA Graph {_switch(records, 'cuda_graph')}, compile {_switch(records, 'compile')}"
     )
 
 

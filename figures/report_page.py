@@ -1,6 +1,6 @@
 """The report: one HTML page with every verdict, then each figure and table beside what was published.
 
-The page is a pure function of the records and the ledger, and needs nothing but itself: pictures and tables ride inside.
+The page is a pure function of the records and the ledger. It needs nothing but itself: pictures and tables ride inside.
 """
 
 from __future__ import annotations
@@ -20,11 +20,13 @@ from figures.claims import Claim, Verdict
 from figures.ledger import Entry, judge
 from figures.report import Drawn
 from figures.report_facts import Fact, Failure, facts_of, failures_of
+from figures.selection import devices
+from figures.tables import NOT_ASKED
 
 TITLE = "CoMERA: what was claimed, and what was found"
 
 #: Outcomes in the order of the page, each with the sign that goes with its word.
-OUTCOMES = {"reproduced": "✓", "partly": "≈", "not reproduced": "✗", "not tested here": "–"}
+OUTCOMES = {"reproduced": "✓", "partly": "≈", "not reproduced": "✗", "not tested here": "○"}
 
 _PROSE = 36  # characters: a longer cell makes its column one of sentences, which may be broken into lines
 _FEW = 6  # failures that are shown without being asked for
@@ -38,12 +40,17 @@ class Line:
     verdict: Verdict | None
 
     @property
+    def is_first(self) -> bool:
+        """Whether it is the claim's first line, to which links lead."""
+        return self.verdict is None or self.verdict is self.entry.verdicts[0]
+
+    @property
     def ours(self) -> str:
-        return self.verdict.ours_text if self.verdict else "none"
+        return self.verdict.ours_text if self.verdict else NOT_ASKED
 
     @property
     def device(self) -> str:
-        return self.verdict.device if self.verdict else "none"
+        return self.verdict.device if self.verdict else NOT_ASKED
 
     @property
     def outcome(self) -> str:
@@ -129,7 +136,7 @@ def _drawing(drawn: Drawn) -> Drawing:
 
 
 def _bears_on(name: str, artifact: Artifact, entry: Entry, names: Sequence[str]) -> bool:
-    """Whether a claim belongs to an artifact: it is named by the ledger, or its experiment is, and no other is named."""
+    """Whether a claim is an artifact's: the ledger names it, or none of the page and the rule reads its records."""
     if entry.claim.artifact in names:
         return entry.claim.artifact == name
     return bool(set(entry.rule.experiments) & set(artifact.experiments))
@@ -154,15 +161,11 @@ def lines_of(entries: Sequence[Entry]) -> dict[str, list[Line]]:
     return {outcome: [line for line in lines if line.outcome == outcome] for outcome in OUTCOMES}
 
 
-def _origin(records: Sequence[Record]) -> list[str]:
+def _origin(records: Sequence[Record]) -> str:
     """What the page is made of."""
     days = sorted(record.recorded_at[:10] for record in records)
-    devices = sorted({record.device for record in records})
-    return [
-        f"{len(records):,} records",
-        f"made {' to '.join(dict.fromkeys((days[0], days[-1])))}",
-        f"on {'; '.join(devices)}",
-    ]
+    span = " to ".join(dict.fromkeys((days[0], days[-1])))
+    return f"{len(records):,} records of {span}, from {'; '.join(devices(records))}"
 
 
 def page(records: Sequence[Record], artifacts: Mapping[str, Artifact], claims: dict[str, Claim]) -> bytes:
@@ -174,7 +177,11 @@ def page(records: Sequence[Record], artifacts: Mapping[str, Artifact], claims: d
     """
     entries = judge(records, claims)
     environment = Environment(
-        loader=PackageLoader("figures"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=PackageLoader("figures"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     shown: dict[str, Any] = {
         "title": TITLE,
