@@ -103,7 +103,7 @@ sweep-ratios-small: $(READY) ## the same on a small model and generated text, in
 speed: $(READY) ## print the speed ratios of the tensorized layer and step, with intervals
 	$(BIN)/python -m bench speed
 
-claims: $(READY) ## print what the records say about each published claim (the project's own: RESULTS=results/reference)
+claims: $(READY) ## print what the records say about each published claim (RESULTS=results/reference: the project's)
 	@$(BIN)/python -m bench claims --records $(RESULTS)
 
 report: $(READY) ## write the page of all verdicts, figures and tables: report.html (the project's own: RESULTS=results/reference)

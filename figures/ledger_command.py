@@ -44,7 +44,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _records(root: Path) -> list[Record]:
     if not root.is_dir():
-        raise InputError(f"--records is {str(root)!r}; a folder with records is expected.")
+        raise InputError(f"--records is {str(root)!r}; a folder with records is expected, such as results/reference.")
     records = read_all(root)
     if not records:
         raise InputError(

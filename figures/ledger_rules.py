@@ -11,17 +11,17 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
-from figures import fig5_claims, fig7_claims
+from figures import fig1, fig5, fig5_claims, fig7, fig7_claims, fig12
 from figures.fig1_claims import FIG1_RULES
 from figures.ranks import BLOCK
-from figures.runs import PAPER_TARGETS
+from figures.runs import EXPERIMENT, PAPER_TARGETS
 from figures.training_claims import MARGIN, RATIO_SLACK, SAME_SIZE, SEEDS_NEEDED, SIZE_SLACK, late_name
 
 DeviceKind = Literal["cpu", "cuda", "any"]
 
 #: The experiments whose records each judging module reads.
-FIG1, FIG5, FIG7 = ("fig1", "fig1_memory"), ("fig5", "fig5_memory"), ("fig7",)
-FIG12, TRAINING = ("ratios", "ratios_memory"), ("accuracy",)
+FIG1, FIG5, FIG7, FIG12 = fig1.EXPERIMENTS, fig5.EXPERIMENTS, fig7.EXPERIMENTS, fig12.EXPERIMENTS
+TRAINING = (EXPERIMENT,)
 
 
 @dataclass(frozen=True)
@@ -50,15 +50,14 @@ class Rule:
 _REACHES, _ABOVE = ">= published - tolerance", "> 1"
 
 
-def _of_fig1(**ratios: str) -> dict[str, Rule]:
-    """By claim, with underscores for hyphens, the ratio that Fig. 1 judges it by."""
-    judged = {rule.claim_id: rule for rule in FIG1_RULES}
+def _of_fig1(ratios: Mapping[str, str]) -> dict[str, Rule]:
+    """The rules of Fig. 1, by claim; ``ratios`` says in words what each is judged on."""
     rules = {}
-    for name, ratio in ratios.items():
-        rule = judged[name.replace("_", "-")]
-        batches = ", ".join(map(str, rule.batches))
-        words = f"{ratio}, batch {batches} {_REACHES if rule.slack else _ABOVE}"
-        rules[rule.claim_id] = Rule(FIG1, words, rule.device, rule.slack, "x" if rule.slack else "")
+    for rule in FIG1_RULES:
+        if rule.claim_id in ratios:
+            batches = ", ".join(map(str, rule.batches))
+            words = f"{ratios[rule.claim_id]}, batch {batches} {_REACHES if rule.slack else _ABOVE}"
+            rules[rule.claim_id] = Rule(FIG1, words, rule.device, rule.slack, "x" if rule.slack else "")
     return rules
 
 
@@ -102,12 +101,14 @@ _EARLY = "comera after its early stage"
 RULES: Mapping[str, Rule] = MappingProxyType(
     {
         **_of_fig1(
-            time_epoch_speedup="epoch time of dense / comera",
-            galore_time_b1="epoch time of galore / comera",
-            galore_memory_b1="peak memory of galore / comera, allocated or predicted for CUDA",
-            lte_time="epoch time of lte / comera",
-            galore_all_batches="epoch time and peak memory of galore / comera",
-            lte_memory="peak memory of lte / comera, allocated or predicted for CUDA",
+            {
+                "time-epoch-speedup": "epoch time of dense / comera",
+                "galore-time-b1": "epoch time of galore / comera",
+                "galore-memory-b1": "peak memory of galore / comera, allocated or predicted for CUDA",
+                "lte-time": "epoch time of lte / comera",
+                "galore-all-batches": "epoch time and peak memory of galore / comera",
+                "lte-memory": "peak memory of lte / comera, allocated or predicted for CUDA",
+            }
         ),
         "lte-convergence": Rule(
             (), "accuracy on MNLI of lte with its default settings > chance", "any",

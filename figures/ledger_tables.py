@@ -22,7 +22,7 @@ WIDTH = 120
 
 _NOTES = (
     "?: a transcription from memory, unconfirmed.",
-    "[low, high]: 95 % interval. All of it decides, at every batch size; what cannot decide is shown all the same.",
+    "In brackets: 95 % interval. All of it decides, at every batch size; what cannot decide is shown all the same.",
 )
 _LEFT = frozenset({"claim", "artifact", "verdict", "device", "ours", "why", "decided by", "tolerance", "on"})
 
