@@ -14,7 +14,7 @@ from bench.record import Record, read_all
 from figures import report_command
 from figures.artifacts import ARTIFACTS, Artifact
 from figures.claims import read_claims
-from figures.command import InputError, Parser, exit_status, folders, write
+from figures.command import InputError, Parser, exit_status, folder_of_records, folder_to_write, write
 
 
 def _epilog() -> str:
@@ -40,7 +40,8 @@ def _parser() -> Parser:
         epilog=_epilog(),
     )
     parser.add_argument("figure", metavar="FIGURE", help=f"what to draw: {', '.join(ARTIFACTS)}")
-    parser.add_folders()
+    parser.add_records()
+    parser.add_out()
     parser.add_argument(
         "--experiment", metavar="NAME",
         help="whose training records to show (default: as listed below; those of the small presets: accuracy_small, "
@@ -80,7 +81,7 @@ def run(argv: Sequence[str] | None = None) -> None:
     """Read, draw, then write and print; whatever is wrong with the input stops it before anything is written."""
     arguments = _parser().parse_args(argv)
     artifact = _artifact(arguments.figure, arguments.experiment)
-    root, out = folders(arguments)
+    root, out = folder_of_records(arguments), folder_to_write(arguments)
     everything = artifact.render(_records(artifact, root), read_claims())
     if not everything:
         raise InputError(

@@ -22,29 +22,38 @@ class InputError(Exception):
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that raises InputError, and knows the two folders that every command has."""
+    """A parser that raises InputError, and knows the folders that a command reads and writes."""
 
     def error(self, message: str) -> NoReturn:
         raise InputError(f"{message}; see {self.prog} --help.")
 
-    def add_folders(self) -> None:
-        """Add ``--records`` and ``--out``."""
+    def add_records(self) -> None:
+        """Add ``--records``."""
         self.add_argument(
             "--records", metavar="FOLDER", type=Path, default=Path("results") / "local",
             help="where the records lie (default: results/local; the project's own: results/reference)",
         )  # fmt: skip
+
+    def add_out(self) -> None:
+        """Add ``--out``."""
         self.add_argument(
             "--out", metavar="FOLDER", type=Path,
             help="where to write (default: figures/rendered/ and the name of the records' folder)",
         )  # fmt: skip
 
 
-def folders(arguments: argparse.Namespace) -> tuple[Path, Path]:
-    """Where the records lie, which must be a folder, and where to write."""
+def folder_of_records(arguments: argparse.Namespace) -> Path:
+    """What ``--records`` names; raises InputError where that is no folder."""
     root: Path = arguments.records
     if not root.is_dir():
         raise InputError(f"--records is {str(root)!r}; a folder with records is expected.")
-    return root, arguments.out or RENDERED / root.resolve().name
+    return root
+
+
+def folder_to_write(arguments: argparse.Namespace) -> Path:
+    """What ``--out`` names, or the folder beside the code that is called like that of the records."""
+    out: Path = arguments.out or RENDERED / arguments.records.resolve().name
+    return out
 
 
 def read_folder(root: Path) -> list[Record]:
@@ -56,7 +65,10 @@ def read_folder(root: Path) -> list[Record]:
     """
     records = read_all(root)
     if not records:
-        raise InputError(f"{root}: no record; make some with python -m bench experiment=NAME, such as fig1.")
+        raise InputError(
+            f"{root}: no record; make some with python -m bench experiment=NAME, or name results/reference, the "
+            "project's own."
+        )
     if len(versions := sorted({record.schema_version for record in records})) > 1:
         raise InputError(
             f"{root}: records of schema_version {' and '.join(map(str, versions))}; allowed: of one alone."
@@ -82,17 +94,18 @@ def write(files: dict[str, bytes], folder: Path) -> None:
         raise InputError(f"--out is {str(folder)!r}; cannot write there ({error.strerror}).") from None
 
 
-def exit_status(work: Callable[[Sequence[str] | None], None], argv: Sequence[str] | None) -> int:
-    """Do the work: 0, or 2 after one sentence on what is wrong with the input."""
+def exit_status(work: Callable[[Sequence[str] | None], None], argv: Sequence[str] | None, prefix: str = "") -> int:
+    """Do the work: 0, or 2 after one sentence, behind ``prefix``, on what is wrong with the input."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     try:
         work(argv)
+        sys.stdout.flush()
     except (InputError, RecordError, LedgerError) as error:
-        print(error, file=sys.stderr)
+        print(f"{prefix}{error}", file=sys.stderr)
         return 2
-    except BrokenPipeError:  # the reader, such as head, has seen enough; the files are all written
+    except BrokenPipeError:  # the reader, such as head, has seen enough; all files are written
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     return 0

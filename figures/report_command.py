@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from figures.artifacts import ARTIFACTS
 from figures.claims import read_claims
-from figures.command import InputError, Parser, exit_status, folders, read_folder, write
+from figures.command import InputError, Parser, exit_status, folder_of_records, folder_to_write, read_folder, write
 from figures.report_page import page
 
 NAME = "report.html"
@@ -21,13 +21,15 @@ def _parser() -> Parser:
         description="Write one HTML page from records: the verdict on every published claim, then each figure and\n"
         "table beside what was published, how it was measured and what failed. Nothing is measured here.",
     )
-    parser.add_folders()
+    parser.add_records()
+    parser.add_out()
     return parser
 
 
 def run(argv: Sequence[str] | None = None) -> None:
     """Read, draw, write the page and print where it lies; wrong input stops it before anything is written."""
-    root, out = folders(_parser().parse_args(argv))
+    arguments = _parser().parse_args(argv)
+    root, out = folder_of_records(arguments), folder_to_write(arguments)
     records = read_folder(root)
     if not any(artifact.of(records) for artifact in ARTIFACTS.values()):
         experiments = dict.fromkeys(name for artifact in ARTIFACTS.values() for name in artifact.experiments)
@@ -45,4 +47,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_status(run, None, "error: "))  # as every word of the bench says it

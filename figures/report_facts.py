@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bench.record import Record
+from bench.record import MEASURES, Record
 from figures import contractions, runs
 from figures.selection import config_of
 from figures.tables import OLDER
@@ -74,7 +74,7 @@ def _clock(records: Sequence[Record]) -> str:
 def _timed(records: Sequence[Record]) -> str:
     counts = [len(block_means_ms(record)) for record in records if record.status == "ok"]
     together = ", the arms taking turns within each" if any(record.pairing for record in records) else ""
-    blocks = f"; {_span(counts)} undisturbed blocks{together}" if any(counts) else "; no step finished"
+    blocks = f"; {_span(counts)} undisturbed block(s){together}" if any(counts) else "; no step finished"
     data = ", ".join(repr(name) for name in _distinct(record.dataset for record in records))
     return f"{_how(records)}, data {data}{blocks}.{_clock(records)}"
 
@@ -111,12 +111,18 @@ def _trained(records: Sequence[Record]) -> str:
     )
 
 
-_MEASURES: dict[str, tuple[str, Callable[[Sequence[Record]], str]]] = {
+_HOW: dict[str, tuple[str, Callable[[Sequence[Record]], str]]] = {
     "run": ("Timed", _timed),
     "plan": ("Timed", _planned),
     "train": ("Trained", _trained),
     "predict": ("Predicted", _predicted),
 }
+
+
+def _made(measure: str, records: Sequence[Record]) -> Fact:
+    """How records of one measure were made; of one that has no sentence of its own, at least with which settings."""
+    term, words = _HOW.get(measure, (measure.capitalize(), _how))
+    return Fact(term, words(records))
 
 
 def _moment(recorded_at: str) -> str:
@@ -149,11 +155,11 @@ def facts_of(records: Sequence[Record]) -> list[Fact]:
     Raises:
         RecordError: samples or stages that cannot be read.
     """
-    by_measure = {name: [record for record in records if record.measure == name] for name in _MEASURES}
+    by_measure = {name: [record for record in records if record.measure == name] for name in MEASURES}
     drivers = _listed(records, "driver")
     libraries = _distinct(one.strip() for record in records for one in record.library_versions.split(","))
     return [
-        *(Fact(_MEASURES[name][0], _MEASURES[name][1](mine)) for name, mine in by_measure.items() if mine),
+        *(_made(name, mine) for name, mine in by_measure.items() if mine),
         Fact("Machine", _listed(records, "device") + (f"; driver {drivers}" if drivers else "")),
         Fact("Versions", ", ".join([f"torch {_listed(records, 'torch_version')}", *libraries])),
         Fact("Recorded", _recorded(records)),
@@ -168,7 +174,7 @@ def _cell(record: Record) -> tuple[str, str]:
     if record.measure == "train":
         return runs.slot_of(record).label, f"seed {record.seed}"
     ratio = f" {record.ratio:g}x" if record.ratio is not None else ""
-    what = f"predicted for {record.predicted_for}" if record.measure == "predict" else "timed"
+    what = {"run": "timed", "predict": f"predicted for {record.predicted_for}"}.get(record.measure, record.measure)
     return f"{record.arm}{ratio}, {what}", f"batch {record.batch_size:,}"
 
 
