@@ -14,7 +14,7 @@ READY := $(VENV)/.ready
 TRAINED := reproduce-table-mnli reproduce-table-ranks reproduce-fig6 reproduce-truncation
 .PHONY: help setup test lint gate gate-accept reproduce-fig1 reproduce-fig5 reproduce-fig7 reproduce-fig11 plan-grid \
   reproduce-table-tensorization table-search $(TRAINED) reproduce-small \
-  sweep-ratios sweep-ratios-accuracy sweep-ratios-small speed claims clean
+  sweep-ratios sweep-ratios-accuracy sweep-ratios-small speed claims report clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-30s %s\n", $$1, $$2}'
@@ -112,6 +112,9 @@ speed: $(READY) ## print the speed ratios of the tensorized layer and step, with
 
 claims: $(READY) ## print what the records say about each published claim (RESULTS=results/reference: the project's)
 	@$(BIN)/python -m bench claims --records $(RESULTS)
+
+report: $(READY) ## write the page of all verdicts, figures and tables: report.html (the project's own: RESULTS=results/reference)
+	@$(BIN)/python -m bench report --records $(RESULTS)
 
 clean: ## remove .venv and caches; records and figures stay
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info

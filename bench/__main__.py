@@ -14,6 +14,7 @@ usage: python -m bench [run] experiment=NAME [key=value ...]   measure the cells
        python -m bench speed [--rounds N]                      print the speed ratios of the tensorized layer and step
        python -m bench merge SOURCE [SOURCE ...]               bring records from other folders and archives together
        python -m bench claims [--records FOLDER]               print what the records say about each published claim
+       python -m bench report [--records FOLDER]               write one HTML page: verdicts, figures and tables
 
 experiments: {experiments}
 methods:     {methods}
@@ -32,7 +33,7 @@ defaults: bench/conf/launchers.yaml; hydra/launcher=submitit_local rehearses it 
 """
 
 #: Words that a module of figures answers. It is run by its name: a floor does not import the one above it.
-READERS = {"claims": "figures.ledger_command"}
+READERS = {"claims": "figures.ledger_command", "report": "figures.report_command"}
 
 
 def _usage() -> str:

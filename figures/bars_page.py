@@ -100,7 +100,7 @@ def remarks_by_arm(table: pd.DataFrame) -> list[str]:
 def drawn(
     stem: str,
     page: Page,
-    device: str,
+    chosen: Chosen,
     notes: Sequence[str],
     table: pd.DataFrame,
     tidy: pd.DataFrame,
@@ -120,4 +120,7 @@ def drawn(
     files[f"{stem}.md"] = markdown(title, facts, f"{stem}.png", table, left_aligned, notes, judged)
     files[f"{stem}.csv"] = csv(tidy)
     below = (*remarks, *notes[1:])
-    return Drawn(title, device, facts, tuple(notes), table, tuple(judged), files, below, left_aligned, section)
+    return Drawn(
+        title, chosen.device, facts, tuple(notes), table, tuple(judged), files, below, left_aligned, section,
+        records=tuple(chosen.shown),
+    )  # fmt: skip

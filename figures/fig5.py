@@ -125,7 +125,7 @@ def _of_lookups(lookups: Lookups, claims: dict[str, Claim]) -> Drawn:
         if remark
     ]
     tidy = tidy_table(lookups, rows)
-    return drawn(stem, page, lookups.device, notes, table, tidy, judged, said, LEFT_ALIGNED, "indices")
+    return drawn(stem, page, lookups, notes, table, tidy, judged, said, LEFT_ALIGNED, "indices")
 
 
 def render(records: Sequence[Record], claims: dict[str, Claim]) -> list[Drawn]:

@@ -225,7 +225,18 @@ def of_device(records: Sequence[Record], device: str) -> Drawn:
     }
     remarks = (f"{row.matrix.name}, {row.setting}: {remark}" for row in rows for remark in row.remarks)
     return Drawn(
-        TITLE, device, facts, tuple(notes), table, (), files, (*remarks, *notes), LEFT_ALIGNED, _MATRIX, _narrow(table)
+        TITLE,
+        device,
+        facts,
+        tuple(notes),
+        table,
+        (),
+        files,
+        (*remarks, *notes),
+        LEFT_ALIGNED,
+        _MATRIX,
+        _narrow(table),
+        records=tuple(comparison.shown),
     )
 
 
