@@ -24,6 +24,7 @@ from figures import (
     fig12,
     pareto,
     plans,
+    prediction,
     table_mnli,
     table_ranks,
     table_search,
@@ -92,6 +93,13 @@ ARTIFACTS = {
         plans.EXPERIMENTS,
         "plan",
         "make plan-grid",
+    ),
+    "prediction": Artifact(
+        prediction.render,
+        "error of the predicted peak memory by arm, wherever the allocator's was measured; an image per device",
+        prediction.EXPERIMENTS,
+        None,
+        "make reproduce-prediction",
     ),
     "pareto": Artifact(
         pareto.render,
