@@ -12,8 +12,8 @@ READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
 TRAINED := reproduce-table-mnli reproduce-table-ranks reproduce-fig6 reproduce-truncation
-.PHONY: help setup test lint gate gate-accept reproduce-fig1 reproduce-fig5 reproduce-fig7 reproduce-fig11 plan-grid \
-  reproduce-table-tensorization table-search $(TRAINED) reproduce-small \
+.PHONY: help setup test lint gate gate-accept reproduce-fig1 reproduce-prediction reproduce-fig5 reproduce-fig7 \
+  reproduce-fig11 plan-grid reproduce-table-tensorization table-search $(TRAINED) reproduce-small \
   sweep-ratios sweep-ratios-accuracy sweep-ratios-small speed claims report clean
 
 help: ## list the targets
@@ -49,6 +49,10 @@ reproduce-fig1: $(READY) ## measure and draw Fig. 1: time per epoch and peak mem
 	$(BIN)/python -m bench experiment=fig1 results=$(RESULTS)
 	$(BIN)/python -m bench experiment=fig1_memory results=$(RESULTS)
 	$(BIN)/python -m figures fig1 --records $(RESULTS)
+
+reproduce-prediction: $(READY) ## run steps for the peak of the allocator, and draw the error of the predicted memory
+	$(BIN)/python -m bench experiment=prediction results=$(RESULTS)
+	$(BIN)/python -m figures prediction --records $(RESULTS)
 
 reproduce-fig5: $(READY) ## measure and draw Fig. 5: time and memory of the embedding look-up, by variant
 	$(BIN)/python -m bench experiment=fig5 results=$(RESULTS)

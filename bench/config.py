@@ -129,14 +129,12 @@ def resolve(config: Mapping[str, Any], elsewhere: bool = False) -> Job:
         ConfigError: a wrong value, in one sentence.
         DataError: data that is missing or malformed, in one sentence.
     """
-    _check_fields(config)
+    check_fields(config)
     device = resolve_device(config["device"], config["measure"], elsewhere)
     data = build_dataclass(Data, {key: config[key] for key in ("dataset", "data_folder", "fetch")}, "data")
     timing = build_dataclass(TimingSettings, config["timing"], "timing")
-    for method, values in config["settings"].items():
-        checked_settings(method, values)
+    arms = checked_arms(config)
     ratio = None if config["ratio"] is None else float(config["ratio"])
-    arms = [_arm(entry, config["settings"], ratio) for entry in config["methods"]]
     if config["measure"] == "plan":
         _check_plannable(config["workload"], [method for method, _, _ in arms])
     model = checked_workload_settings(config, data)
@@ -213,6 +211,18 @@ def _check_plannable(workload: str, methods: Sequence[str]) -> None:
             raise ConfigError(f"methods has {method!r}; measure=plan is about tensor trains, allowed: comera.")
 
 
+def checked_arms(config: Mapping[str, Any]) -> list[tuple[str, str, dict[str, Any]]]:
+    """Method, variant and settings of every entry of ``methods``.
+
+    Raises:
+        ConfigError: an unknown method, variant or setting, of a method that is not asked for too.
+    """
+    for method, values in config["settings"].items():
+        checked_settings(method, values)
+    ratio = None if config["ratio"] is None else float(config["ratio"])
+    return [_arm(entry, config["settings"], ratio) for entry in config["methods"]]
+
+
 def _arm(entry: Any, shared: Mapping[str, Any], ratio: float | None) -> tuple[str, str, dict[str, Any]]:
     """Method, variant and settings of an entry of ``methods``: a name, or a name with settings of its own.
 
@@ -287,7 +297,7 @@ def _numbers(name: str, values: Any) -> list[float]:
     return [float(value) for value in values]
 
 
-def _check_fields(config: Mapping[str, Any]) -> None:
+def check_fields(config: Mapping[str, Any]) -> None:
     """Names, types and ranges of a job's own fields; raises ConfigError."""
     for field in (*config, *FIELDS):
         if field not in FIELDS or field not in config:

@@ -16,6 +16,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import baselines
+from bench.cell import Cell
+from bench.forward_backward import ForwardBackward
 from bench.protocol import Method
 
 
@@ -114,3 +116,9 @@ def build(name: str, variant: str, settings: Mapping[str, Any]) -> Method:
     """The method ready to adapt a model."""
     module = _module(name)
     return module.build(module.Settings(**settings), variant or module.VARIANTS[0])
+
+
+def build_for(cell: Cell) -> Method:
+    """The method of a cell; without the optimizer's step where its workload has none."""
+    method = build(cell.method, cell.variant, cell.method_settings)
+    return method if cell.workload_settings.get("optimizer_step", True) else ForwardBackward(method)

@@ -15,6 +15,7 @@ from figures import (
     fig12,
     pareto,
     plans,
+    prediction,
     table_mnli,
     table_ranks,
     table_search,
@@ -97,6 +98,14 @@ ARTIFACTS = {
         plans.EXPERIMENTS,
         "plan",
         "make plan-grid",
+    ),
+    "prediction": Artifact(
+        prediction.render,
+        "Predicted and allocated memory",
+        "error of the predicted peak memory by arm, wherever the allocator's was measured; an image per device",
+        prediction.EXPERIMENTS,
+        None,
+        "make reproduce-prediction",
     ),
     "pareto": Artifact(
         pareto.render,

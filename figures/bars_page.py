@@ -8,11 +8,11 @@ from typing import Any, Protocol
 import pandas as pd
 
 from bench.record import Record
+from bench.samples import block_means_ms
 from figures.bars import Page, draw
 from figures.claims import Verdict
 from figures.report import REMARKS, Drawn, csv, markdown
 from figures.style import house_style, to_bytes
-from figures.timing import block_means_ms
 
 
 class Chosen(Protocol):
