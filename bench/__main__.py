@@ -1,4 +1,4 @@
-"""Command line: ``python -m bench [run] experiment=NAME [key=value …]``, ``python -m bench speed`` and ``… merge``."""
+"""Command line: ``python -m bench [run] experiment=NAME [key=value …]``, ``… campaign``, ``… speed``, ``… merge``."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from bench.mistakes import CONF, check_arguments, experiments, reworded, stop_wi
 
 USAGE = """\
 usage: python -m bench [run] experiment=NAME [key=value ...]   measure the cells of an experiment
+       python -m bench campaign output=FOLDER [budget=9m ...]  run what is missing of all experiments, within a budget
        python -m bench speed [--rounds N]                      print the speed ratios of the tensorized layer and step
        python -m bench merge SOURCE [SOURCE ...]               bring records from other folders and archives together
 
@@ -75,12 +76,16 @@ def main() -> None:
     word = arguments[0] if arguments and "=" not in arguments[0] and not arguments[0].startswith("-") else "run"
     if arguments and arguments[0] == word:
         del sys.argv[1]
-    if word not in ("run", "speed", "merge"):
-        stop_with(f"the first word is {word!r}; allowed: run, speed, merge.")
+    if word not in ("run", "campaign", "speed", "merge"):
+        stop_with(f"the first word is {word!r}; allowed: run, campaign, speed, merge.")
     if word == "speed":
         from bench.speed import main as speed
 
         speed()
+    elif word == "campaign":
+        from bench.campaign.command import run as campaign
+
+        campaign(arguments[1:])
     elif word == "merge":
         from bench.merge import main as merge
 
