@@ -12,9 +12,9 @@ READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
 TRAINED := reproduce-table-mnli reproduce-table-ranks reproduce-fig6 reproduce-truncation
-.PHONY: help setup test lint reproduce-fig1 reproduce-fig5 reproduce-fig7 reproduce-fig11 plan-grid \
-  reproduce-table-tensorization table-search $(TRAINED) reproduce-small \
-  sweep-ratios sweep-ratios-accuracy sweep-ratios-small speed clean
+.PHONY: help setup test lint gate gate-accept reproduce-fig1 reproduce-prediction reproduce-fig5 reproduce-fig7 \
+  reproduce-fig11 plan-grid reproduce-table-tensorization table-search $(TRAINED) reproduce-small \
+  sweep-ratios sweep-ratios-accuracy sweep-ratios-small speed claims report clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-30s %s\n", $$1, $$2}'
@@ -38,10 +38,21 @@ lint: $(READY) ## check format, style, types and the floors' imports
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+gate: $(READY) ## stop a change that made anything bigger or slower (bench/gate; within 4 minutes on 2 cores)
+	@mkdir -p .benchmarks
+	$(BIN)/python -m pytest bench/gate -rN --disable-warnings --benchmark-enable --benchmark-quiet --benchmark-json .benchmarks/gate.json
+
+gate-accept: $(READY) ## show how the gate's exact numbers have changed and accept them as the baseline
+	$(BIN)/python -m bench.gate.accept
+
 reproduce-fig1: $(READY) ## measure and draw Fig. 1: time per epoch and peak memory of every method
 	$(BIN)/python -m bench experiment=fig1 results=$(RESULTS)
 	$(BIN)/python -m bench experiment=fig1_memory results=$(RESULTS)
 	$(BIN)/python -m figures fig1 --records $(RESULTS)
+
+reproduce-prediction: $(READY) ## run steps for the peak of the allocator, and draw the error of the predicted memory
+	$(BIN)/python -m bench experiment=prediction results=$(RESULTS)
+	$(BIN)/python -m figures prediction --records $(RESULTS)
 
 reproduce-fig5: $(READY) ## measure and draw Fig. 5: time and memory of the embedding look-up, by variant
 	$(BIN)/python -m bench experiment=fig5 results=$(RESULTS)
@@ -102,6 +113,12 @@ sweep-ratios-small: $(READY) ## the same on a small model and generated text, in
 
 speed: $(READY) ## print the speed ratios of the tensorized layer and step, with intervals
 	$(BIN)/python -m bench speed
+
+claims: $(READY) ## print what the records say about each published claim (RESULTS=results/reference: the project's)
+	@$(BIN)/python -m bench claims --records $(RESULTS)
+
+report: $(READY) ## write the page of all verdicts, figures and tables: report.html (the project's own: RESULTS=results/reference)
+	@$(BIN)/python -m bench report --records $(RESULTS)
 
 clean: ## remove .venv and caches; records and figures stay
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info

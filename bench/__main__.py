@@ -1,8 +1,9 @@
-"""Command line: ``python -m bench [run] experiment=NAME [key=value …]``, ``… campaign``, ``… speed``, ``… merge``."""
+"""Command line: ``python -m bench [run] experiment=NAME [key=value …]``, or another first word (:data:`USAGE`)."""
 
 from __future__ import annotations
 
 import os
+import runpy
 import sys
 from collections.abc import Callable
 
@@ -11,8 +12,12 @@ from bench.mistakes import CONF, check_arguments, experiments, reworded, stop_wi
 USAGE = """\
 usage: python -m bench [run] experiment=NAME [key=value ...]   measure the cells of an experiment
        python -m bench campaign output=FOLDER [budget=9m ...]  run what is missing of all experiments, within a budget
+       python -m bench predict method=NAME [key=value ...]     memory, work, least time of a step on any device
+       python -m bench compare A B                             the records of two folders or commits side by side
        python -m bench speed [--rounds N]                      print the speed ratios of the tensorized layer and step
        python -m bench merge SOURCE [SOURCE ...]               bring records from other folders and archives together
+       python -m bench claims [--records FOLDER]               print what the records say about each published claim
+       python -m bench report [--records FOLDER]               write one HTML page: verdicts, figures and tables
 
 experiments: {experiments}
 methods:     {methods}
@@ -30,6 +35,11 @@ defaults: bench/conf/launchers.yaml; hydra/launcher=submitit_local rehearses it 
   python -m bench experiment=fig1 hydra/launcher=submitit_slurm device=cuda hydra.launcher.partition=NAME
 """
 
+#: Words that a module of figures answers. It is run by its name: a floor does not import the one above it.
+READERS = {"claims": "figures.ledger_command", "report": "figures.report_command"}
+
+WORDS = ("run", "campaign", "predict", "compare", "speed", "merge", *READERS)
+
 
 def _usage() -> str:
     from bench.methods import available
@@ -40,21 +50,17 @@ def _usage() -> str:
 def run() -> None:
     """The Hydra application. Its errors and OmegaConf's end the program with one sentence."""
     import hydra
-    from hydra.core.config_store import ConfigStore
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
 
     from bench import sweep
     from bench.launching import register_launchers
-    from bench.methods import available, default_settings
 
     os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions come here instead of being printed
     if any(word.startswith("experiment=") for word in sys.argv) and not any(word[0] == "-" for word in sys.argv[1:]):
         sys.argv.append("--multirun")  # as every experiment says; Hydra does not hear it over a mistake in its own part
     sweep.register_resolvers()
-    ConfigStore.instance().store(
-        group="settings", name="all_methods", node={name: default_settings(name) for name in available()}
-    )
+    sweep.register_settings()
     register_launchers()
     application: Callable[[], None] = hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(
         sweep.job
@@ -76,9 +82,11 @@ def main() -> None:
     word = arguments[0] if arguments and "=" not in arguments[0] and not arguments[0].startswith("-") else "run"
     if arguments and arguments[0] == word:
         del sys.argv[1]
-    if word not in ("run", "campaign", "speed", "merge"):
-        stop_with(f"the first word is {word!r}; allowed: run, campaign, speed, merge.")
-    if word == "speed":
+    if word not in WORDS:
+        stop_with(f"the first word is {word!r}; allowed: {', '.join(WORDS)}.")
+    if word in READERS:
+        runpy.run_module(READERS[word], run_name="__main__", alter_sys=True)
+    elif word == "speed":
         from bench.speed import main as speed
 
         speed()
@@ -90,6 +98,14 @@ def main() -> None:
         from bench.merge import main as merge
 
         merge()
+    elif word == "predict":
+        from bench.predict import main as predict
+
+        predict()
+    elif word == "compare":
+        from bench.compare import main as compare
+
+        compare()
     elif not arguments or {"-h", "--help"} & set(arguments):
         print(_usage(), end="")
     else:

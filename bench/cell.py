@@ -20,7 +20,7 @@ class Cell:
     dataset: str
     method: str
     variant: str
-    measure: str  # "run" | "predict" | "train"
+    measure: str  # one of bench.record.MEASURES
     device: str  # "cpu" | "cuda": where it runs, or for which device it is predicted
     batch_size: int
     sequence_length: int

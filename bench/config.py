@@ -136,14 +136,12 @@ def resolve(config: Mapping[str, Any], elsewhere: bool = False) -> Job:
         ConfigError: a wrong value, in one sentence.
         DataError: data that is missing or malformed, in one sentence.
     """
-    _check_fields(config)
+    check_fields(config)
     device = resolve_device(config["device"], config["measure"], elsewhere)
     data = build_dataclass(Data, {key: config[key] for key in ("dataset", "data_folder", "fetch")}, "data")
     timing = build_dataclass(TimingSettings, config["timing"], "timing")
-    for method, values in config["settings"].items():
-        checked_settings(method, values)
+    arms = checked_arms(config)
     ratio = None if config["ratio"] is None else float(config["ratio"])
-    arms = [_arm(entry, config["settings"], ratio) for entry in config["methods"]]
     _check_measurable(config["measure"], config["workload"], [method for method, _, _ in arms])
     model = checked_workload_settings(config, data)
     workload = open_workload(model, data, check=True)
@@ -163,7 +161,7 @@ def resolve(config: Mapping[str, Any], elsewhere: bool = False) -> Job:
             ratio=settings.get("ratio") or (ratio if config["measure"] == "run" else None),
             method_settings=settings,
             workload_settings=asdict(model),
-            timing_settings=_identity(timing) if config["measure"] not in ("predict", "train") else {},
+            timing_settings=_identity(timing) if config["measure"] not in ("predict", "train", "witness") else {},
         )
         for toggles in _toggle_sets(config)
         for method, variant, settings in arms
@@ -221,6 +219,18 @@ def _check_measurable(measure: str, workload: str, methods: Sequence[str]) -> No
     for method in methods:
         if wanted_method and method != wanted_method:
             raise ConfigError(f"methods has {method!r}; measure={measure} is about {about}, allowed: {wanted_method}.")
+
+
+def checked_arms(config: Mapping[str, Any]) -> list[tuple[str, str, dict[str, Any]]]:
+    """Method, variant and settings of every entry of ``methods``.
+
+    Raises:
+        ConfigError: an unknown method, variant or setting, of a method that is not asked for too.
+    """
+    for method, values in config["settings"].items():
+        checked_settings(method, values)
+    ratio = None if config["ratio"] is None else float(config["ratio"])
+    return [_arm(entry, config["settings"], ratio) for entry in config["methods"]]
 
 
 def _arm(entry: Any, shared: Mapping[str, Any], ratio: float | None) -> tuple[str, str, dict[str, Any]]:
@@ -297,7 +307,7 @@ def _numbers(name: str, values: Any) -> list[float]:
     return [float(value) for value in values]
 
 
-def _check_fields(config: Mapping[str, Any]) -> None:
+def check_fields(config: Mapping[str, Any]) -> None:
     """Names, types and ranges of a job's own fields; raises ConfigError."""
     for field in (*config, *FIELDS):
         if field not in FIELDS or field not in config:

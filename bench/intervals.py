@@ -1,4 +1,4 @@
-"""Percentile bootstrap intervals over blocks: of a mean, of a paired ratio, of an unpaired ratio.
+"""Percentile bootstrap intervals over blocks: of a mean, of a paired ratio, of an unpaired ratio; and over examples.
 
 A block is one round in which every arm had its turn, so blocks, not steps, are what repeats independently. The seed is
 fixed and values are sorted before they are drawn from, so the same blocks give the same interval in any order.
@@ -116,3 +116,22 @@ def unpaired_ratio(numerator: Sequence[float], denominator: Sequence[float]) -> 
     distribution = _resampled(above, _median, generator) / _resampled(below, _median, generator)
     low, high = _percentiles(distribution)
     return Estimate(value, low, high, blocks, paired=False)
+
+
+def mean_over_examples(values: Array) -> tuple[float, float, float]:
+    """The mean of ``values`` (seed, example) and its interval; resampled are examples and, if several, seeds.
+
+    Examples with the same values for all seeds are exchangeable, so how often each pattern of values is drawn follows a
+    multinomial distribution: the same as drawing examples one by one, and independent of their order.
+
+    >>> mean_over_examples(np.array([[1.0, 1.0, 1.0, 1.0]]))
+    (1.0, 1.0, 1.0)
+    """
+    seeds, examples = values.shape
+    patterns, counts = np.unique(values, axis=1, return_counts=True)
+    generator = np.random.default_rng(SEED)
+    drawn = generator.multinomial(examples, counts / examples, size=RESAMPLES)  # (resample, pattern)
+    means = drawn @ patterns.T / examples  # (resample, seed)
+    if seeds > 1:
+        means = np.take_along_axis(means, generator.integers(0, seeds, size=means.shape), axis=1)
+    return float(values.mean()), *_percentiles(means.mean(axis=1))

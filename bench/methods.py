@@ -16,6 +16,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import baselines
+from bench.cell import Cell
+from bench.forward_backward import ForwardBackward
 from bench.protocol import Method
 
 
@@ -34,6 +36,11 @@ def _module(name: str) -> types.ModuleType:
     if name not in available():
         raise ConfigError(f"method is {name!r}; allowed: {', '.join(available())}.")
     return importlib.import_module("comera.training" if name == "comera" else f"baselines.{name}")
+
+
+def variants(name: str) -> tuple[str, ...]:
+    """Names of a method's variants as arms have them: the default one, first, is empty."""
+    return ("", *(variant for variant in _module(name).VARIANTS[1:]))
 
 
 def parse_arm(arm: str) -> tuple[str, str]:
@@ -109,3 +116,9 @@ def build(name: str, variant: str, settings: Mapping[str, Any]) -> Method:
     """The method ready to adapt a model."""
     module = _module(name)
     return module.build(module.Settings(**settings), variant or module.VARIANTS[0])
+
+
+def build_for(cell: Cell) -> Method:
+    """The method of a cell; without the optimizer's step where its workload has none."""
+    method = build(cell.method, cell.variant, cell.method_settings)
+    return method if cell.workload_settings.get("optimizer_step", True) else ForwardBackward(method)

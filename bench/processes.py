@@ -29,6 +29,7 @@ class CellFailure(Exception):
 @functools.cache
 def _context() -> ForkServerContext:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler would report its own start and end
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["bench.preload"])
     return context

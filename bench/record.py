@@ -20,7 +20,7 @@ from typing import Any, get_type_hints
 #: Raise when the meaning of a column changes. Readers refuse records that are newer than they are.
 SCHEMA_VERSION = 1
 
-MEASURES = ("run", "predict", "train", "plan", "check", "products", "profile")
+MEASURES = ("run", "predict", "train", "plan", "witness", "check", "products", "profile")
 STATUSES = ("ok", "oom", "timeout", "diverged", "unsupported", "error")
 
 
@@ -46,7 +46,9 @@ class Record:
     method: str
     variant: str
     ratio: float | None = None  # wished-for compression of the whole model; a timed arm that takes none stands beside
-    measure: str  # "predict": computed without the device; "train": trained on it; all others: measured on it
+    #: "predict": computed without the device; "witness": predicted, and run on it for the peak of its allocator;
+    #: "train": trained on it; all others: measured on it.
+    measure: str
     batch_size: int
     sequence_length: int
     precision: str
@@ -75,7 +77,7 @@ class Record:
     predicted_activations_mib: float | None = None
     predicted_temporaries_mib: float | None = None
     saved_for_backward_mib: float | None = None
-    peak_memory_allocated_mib: float | None = None
+    peak_memory_allocated_mib: float | None = None  # bytes that the device's allocator had handed out, of a CPU too
     peak_memory_reserved_mib: float | None = None
     flops_per_step: int | None = None
     parameters: int | None = None

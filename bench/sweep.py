@@ -18,6 +18,7 @@ from typing import Any
 
 import hydra
 import torch
+from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.plugins import Plugins
 from hydra.errors import HydraException
@@ -31,7 +32,7 @@ from bench.config import Job, resolve
 from bench.data.corpus import DataError
 from bench.interleave import Outcome, answered_once, predict_cells, time_cells
 from bench.launching import Launch, failure_noted, without_shared
-from bench.methods import ConfigError, build
+from bench.methods import ConfigError, available, build, default_settings
 from bench.mistakes import reworded, stop_with
 from bench.plans import plan_unsupported
 from bench.processes import CellFailure, CellProcess
@@ -42,6 +43,7 @@ from bench.record import RecordError
 from bench.results import Results
 from bench.step import compile_unsupported, graph_unsupported, precision_unsupported
 from bench.training import Upkeep
+from bench.witness import witnessed
 from bench.worker import ONCE, measure_once, train_cell
 from bench.workloads.opening import Data, open_cell_workload
 
@@ -70,6 +72,12 @@ def register_resolvers() -> None:
     OmegaConf.register_new_resolver(
         "gpus", lambda device, measure: None if device == "cpu" or measure == "predict" else 1, replace=True
     )
+
+
+def register_settings() -> None:
+    """Make the default settings of every method known to configuration files."""
+    node = {name: default_settings(name) for name in available()}
+    ConfigStore.instance().store(group="settings", name="all_methods", node=node)
 
 
 def plain(config: DictConfig) -> dict[str, Any]:
@@ -116,7 +124,7 @@ def _ratio_unsupported(cell: Cell, data: Data, method: Method) -> str | None:
 def _toggles_unsupported(cell: Cell, method: Method) -> str | None:
     """Why ``cuda_graph`` or ``compile`` cannot be had in a cell, or None."""
     for toggle in ("cuda_graph", "compile"):
-        if getattr(cell, toggle) and cell.measure == "predict":
+        if getattr(cell, toggle) and cell.measure in ("predict", "witness"):
             return f"{toggle}=true is not modelled in predictions, which are of plain steps; use {toggle}=false."
     if cell.cuda_graph:
         if reason := graph_unsupported(method, cell.device):
@@ -175,6 +183,10 @@ def run_job(
         outcomes.append(outcome)
     if measure == "predict":
         return
+    if measure == "witness":
+        for outcome in outcomes:
+            _record([witnessed(outcome, job.data)], job, results, progress)
+        return
     outcomes.sort(key=lambda outcome: possible.index(outcome.cell))
     time_cells(outcomes, job.data, lambda cell: results.rare_times(cell) is None, progress.advance)
     _record(outcomes, job, results, progress)
@@ -206,6 +218,8 @@ def _record(outcomes: Sequence[Outcome], job: Job, results: Results, progress: S
         time_text = f"{record.step_time_median_ms:,.0f} ms per step" if record.step_time_median_ms else ""
         size = record.peak_memory_predicted_mib
         size_text = f"{size:,.0f} MiB predicted for {record.predicted_for}" if size else ""
+        if record.measure == "witness":
+            size_text += f", {record.peak_memory_allocated_mib or 0:,.0f} MiB measured"
         accuracy = record.validation_accuracy
         accuracy_text = f"{accuracy:.1f} % right, {record.stored_mib:.2f} MiB stored" if accuracy is not None else ""
         text = ", ".join(filter(None, (accuracy_text, time_text, size_text)))

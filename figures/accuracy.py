@@ -15,8 +15,8 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.intervals import CONFIDENCE, RESAMPLES, SEED
-from figures.curve import Answers
+from bench.intervals import CONFIDENCE, mean_over_examples
+from bench.samples import Answers
 
 
 @dataclass(frozen=True)
@@ -58,21 +58,9 @@ def wilson(right: int, examples: int) -> Percent:
 
 
 def _resampled_mean(values: NDArray[np.float64]) -> Percent:
-    """The mean of ``values`` (seed, example), in percent; resampled are examples and, if several, seeds.
-
-    Examples with the same values for all seeds are exchangeable, so how often each pattern of values is drawn follows a
-    multinomial distribution: the same as drawing examples one by one, and independent of their order.
-    """
+    """The mean of ``values`` (seed, example), in percent; resampled are examples and, if several, seeds."""
     seeds, examples = values.shape
-    patterns, counts = np.unique(values, axis=1, return_counts=True)
-    generator = np.random.default_rng(SEED)
-    drawn = generator.multinomial(examples, counts / examples, size=RESAMPLES)  # (resample, pattern)
-    means = drawn @ patterns.T / examples  # (resample, seed)
-    if seeds > 1:
-        means = np.take_along_axis(means, generator.integers(0, seeds, size=means.shape), axis=1)
-    tail = (1 - CONFIDENCE) / 2
-    low, high = np.quantile(100 * means.mean(axis=1), [tail, 1 - tail])
-    return Percent(100 * float(values.mean()), float(low), float(high), examples, seeds)
+    return Percent(*mean_over_examples(100 * values), examples, seeds)
 
 
 def _stacked(answers: Mapping[int, Answers], seeds: list[int]) -> NDArray[np.float64]:

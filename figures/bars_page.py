@@ -8,11 +8,11 @@ from typing import Any, Protocol
 import pandas as pd
 
 from bench.record import Record
+from bench.samples import block_means_ms
 from figures.bars import Page, draw
 from figures.claims import Verdict
 from figures.report import REMARKS, Drawn, csv, markdown
 from figures.style import house_style, to_bytes
-from figures.timing import block_means_ms
 
 
 class Chosen(Protocol):
@@ -100,7 +100,7 @@ def remarks_by_arm(table: pd.DataFrame) -> list[str]:
 def drawn(
     stem: str,
     page: Page,
-    device: str,
+    chosen: Chosen,
     notes: Sequence[str],
     table: pd.DataFrame,
     tidy: pd.DataFrame,
@@ -120,4 +120,7 @@ def drawn(
     files[f"{stem}.md"] = markdown(title, facts, f"{stem}.png", table, left_aligned, notes, judged)
     files[f"{stem}.csv"] = csv(tidy)
     below = (*remarks, *notes[1:])
-    return Drawn(title, device, facts, tuple(notes), table, tuple(judged), files, below, left_aligned, section)
+    return Drawn(
+        title, chosen.device, facts, tuple(notes), table, tuple(judged), files, below, left_aligned, section,
+        records=tuple(chosen.shown),
+    )  # fmt: skip

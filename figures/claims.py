@@ -1,7 +1,7 @@
 """The claims ledger: what was published, and what a verdict on it consists of.
 
 How a verdict falls is told where its rules are: :mod:`figures.fig1_claims` for time and peak memory,
-:mod:`figures.training_claims` for sizes, ranks and accuracy.
+:mod:`figures.training_claims` for sizes, ranks and accuracy. Which of them decides which claim: :mod:`figures.ledger`.
 """
 
 from __future__ import annotations
@@ -10,12 +10,14 @@ import csv
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal, Protocol, get_args
 
 LEDGER = Path(__file__).with_name("published") / "claims.csv"
 FULL_SIZE_PARAMETERS = 66_957_315
 
 Outcome = Literal["reproduced", "partly", "not reproduced", "not tested here"]
+Kind = Literal["value", "range", "statement yes", "statement no"]
+Status = Literal["stated", "public", "recalled"]
 
 
 class LedgerError(ValueError):
@@ -27,13 +29,19 @@ class Claim:
     """One line of the ledger."""
 
     id: str
+    artifact: str  # the figure or table that it is found in; "abstract" or "text"
     quantity: str
     setting: str
-    kind: str  # "value", "range", "statement yes", "statement no"
+    kind: str  # one of Kind
     low: float | None
     high: float | None
     unit: str
-    status: str  # "stated", "public", "recalled"
+    status: str  # one of Status
+
+    @property
+    def unconfirmed(self) -> bool:
+        """Whether it was transcribed from memory."""
+        return self.status == "recalled"
 
     @property
     def published(self) -> str:
@@ -44,28 +52,41 @@ class Claim:
 
     @property
     def standing(self) -> str:
-        return "recalled: unconfirmed transcription" if self.status == "recalled" else self.status
+        return "recalled: unconfirmed transcription" if self.unconfirmed else self.status
+
+
+def _claim(row: dict[str, str]) -> Claim:
+    """The claim of one line; raises LedgerError where it makes no sense, without saying where it stands."""
+    try:
+        low, high = (float(row[name]) if row[name] else None for name in ("value_low", "value_high"))
+        claim = Claim(
+            row["id"], row["artifact"], row["quantity"], row["setting"], row["kind"], low, high, row["unit"],
+            row["status"],
+        )  # fmt: skip
+    except (KeyError, TypeError, ValueError) as error:
+        raise LedgerError(f"not a claim ({error!r})") from None
+    for column, allowed in (("kind", Kind), ("status", Status)):
+        if getattr(claim, column) not in get_args(allowed):
+            raise LedgerError(f"{column} is {getattr(claim, column)!r}; allowed: {', '.join(get_args(allowed))}")
+    if (claim.low is None or claim.high is None) != claim.kind.startswith("statement"):
+        raise LedgerError(f"kind is {claim.kind!r}; a value or range has value_low and value_high, a statement neither")
+    return claim
 
 
 def read_claims(path: Path = LEDGER) -> dict[str, Claim]:
     """Read the ledger; raises LedgerError with one sentence when it is unreadable or a line is malformed."""
-    claims = {}
+    claims: dict[str, Claim] = {}
     try:
         with path.open(encoding="utf-8", newline="") as file:
             for line, row in enumerate(csv.DictReader(file), start=2):
                 try:
-                    low, high = (float(row[name]) if row[name] else None for name in ("value_low", "value_high"))
-                    claim = Claim(
-                        row["id"], row["quantity"], row["setting"], row["kind"], low, high, row["unit"], row["status"]
-                    )
-                except (KeyError, TypeError, ValueError) as error:
-                    raise LedgerError(f"{path}, line {line}: not a claim ({error!r}).") from None
-                if claim.status not in ("stated", "public", "recalled"):
-                    raise LedgerError(
-                        f"{path}, line {line}: status is {claim.status!r}; allowed: stated, public, recalled."
-                    )
+                    claim = _claim(row)
+                except LedgerError as error:
+                    raise LedgerError(f"{path}, line {line}: {error}.") from None
+                if claim.id in claims:
+                    raise LedgerError(f"{path}, line {line}: a second claim {claim.id!r}.")
                 claims[claim.id] = claim
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise LedgerError(f"{path}: not a readable ledger ({error}).") from None
     return claims
 

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from bench.record import Record, RecordError
-
-#: Validation rows answered rightly, in order.
-Answers = NDArray[np.bool_]
+from bench.samples import Answers, answers_of
 
 Ranks = Mapping[str, tuple[int, ...]]
 
@@ -28,24 +22,6 @@ class CurvePoint:
     accuracy: float
     answers: Answers
     ranks: Ranks  # of every tensorized layer; empty for a dense model
-
-
-def answers_of(text: str, examples: int) -> Answers:
-    """A bit per validation row from hexadecimal digits, the last of which is filled up with zeros.
-
-    >>> answers_of("b8", 5).tolist()
-    [True, False, True, True, True]
-
-    Raises:
-        ValueError: digits that are none, or more or fewer than so many rows need.
-    """
-    if len(text) != math.ceil(examples / 4):
-        raise ValueError(f"{len(text)} hexadecimal digits for {examples} rows")
-    octets = bytes.fromhex(text + "0" * (len(text) % 2))
-    bits = np.unpackbits(np.frombuffer(octets, dtype=np.uint8)).astype(np.bool_)
-    if bits[examples:].any():
-        raise ValueError("more right answers than rows")
-    return bits[:examples]
 
 
 def ranks_from(raw: Any) -> dict[str, tuple[int, ...]]:

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from bench.intervals import Estimate
 from bench.record import Record
+from bench.samples import disturbed_blocks
 from figures.bars import Bar, value_label
 from figures.reasons import Reasons
 from figures.tables import (
@@ -22,7 +23,7 @@ from figures.tables import (
     significant,
     with_interval,
 )
-from figures.timing import EXAMPLES_PER_EPOCH, EpochTime, disturbed_blocks, epoch_time, time_ratio
+from figures.timing import EXAMPLES_PER_EPOCH, EpochTime, epoch_time, time_ratio
 
 #: The whole of the paper's epoch, as a sentence.
 EPOCH_WORDS = f"An epoch is the paper's whatever the data: {EXAMPLES_PER_EPOCH:,} examples padded to 128 tokens."

@@ -104,7 +104,7 @@ def of_device(records: Sequence[Record], device: str, claims: dict[str, Claim]) 
     page = Page(TITLE, facts, selection.arms, bands, (*reasons.lines(), *notes))
     stem, table = f"fig1-{device_folder(device)}", text_table(selection, rows)
     tidy, said = tidy_table(selection, rows), remarks_by_arm(table)
-    return drawn(stem, page, device, notes, table, tidy, judged, said, LEFT_ALIGNED, "batch")
+    return drawn(stem, page, selection, notes, table, tidy, judged, said, LEFT_ALIGNED, "batch")
 
 
 def render(records: Sequence[Record], claims: dict[str, Claim]) -> list[Drawn]:

@@ -184,7 +184,9 @@ def _drawn(grid: Grid) -> Drawn:
         images = {f"{stem}.{form}": to_bytes(drawing, form) for form in ("png", "svg")}
     text = markdown(TITLE, about, f"{stem}.png", table, LEFT_ALIGNED, notes, ())
     files = {**images, f"{stem}.md": text, f"{stem}.csv": csv(tidy_table(grid))}
-    return Drawn(TITLE, grid.device, about, notes, table, (), files, notes, LEFT_ALIGNED, "tokens")
+    return Drawn(
+        TITLE, grid.device, about, notes, table, (), files, notes, LEFT_ALIGNED, "tokens", records=tuple(grid.shown)
+    )
 
 
 def render(records: Sequence[Record], claims: dict[str, Claim]) -> list[Drawn]:  # noqa: ARG001 - as every artifact

@@ -143,7 +143,10 @@ def of_sweep(sweep: Sweep, claims: dict[str, Claim]) -> Drawn:
     files[f"{stem}.md"] = markdown(TITLE, facts, f"{stem}.png", table, LEFT_ALIGNED, notes, judged)
     files[f"{stem}.csv"] = csv(tidy_table(sweep, rows))
     below = (*remark_lines(rows), *notes)
-    return Drawn(TITLE, sweep.device, facts, tuple(notes), table, tuple(judged), files, below, LEFT_ALIGNED, "batch")
+    return Drawn(
+        TITLE, sweep.device, facts, tuple(notes), table, tuple(judged), files, below, LEFT_ALIGNED, "batch",
+        records=tuple(sweep.shown),
+    )  # fmt: skip
 
 
 def render(records: Sequence[Record], claims: dict[str, Claim]) -> list[Drawn]:

@@ -93,7 +93,7 @@ def _facts(lookups: Lookups) -> tuple[str, ...]:
         timing += " Freed memory goes back to the system, as is usual outside of this bench, which keeps it elsewhere."
     return (
         device_fact(lookups, length=False),
-        f"{timing} Loss: mean square of the rows. With the optimizer's step (AdamW), CoMERA's size term is in.",
+        f"{timing} The gradient of the rows is given. With the optimizer's step (AdamW), CoMERA's size term is in.",
         "plain: a gather and a product per core and index; unique: the same for unique indices alone; order: one "
         "product of two halves per index; optimized: that for unique indices alone; uncompressed: nn.Embedding.",
     )
@@ -125,7 +125,7 @@ def _of_lookups(lookups: Lookups, claims: dict[str, Claim]) -> Drawn:
         if remark
     ]
     tidy = tidy_table(lookups, rows)
-    return drawn(stem, page, lookups.device, notes, table, tidy, judged, said, LEFT_ALIGNED, "indices")
+    return drawn(stem, page, lookups, notes, table, tidy, judged, said, LEFT_ALIGNED, "indices")
 
 
 def render(records: Sequence[Record], claims: dict[str, Claim]) -> list[Drawn]:

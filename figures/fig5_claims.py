@@ -16,7 +16,7 @@ from figures.tables import with_interval
 TIME, MEMORY = "lookup-time", "lookup-memory"
 
 #: Half a unit of the last published digit.
-_SLACK = 0.5
+SLACK = 0.5
 
 
 def _time_points(lookups: Lookups) -> list[Point]:
@@ -47,14 +47,15 @@ def _judge(claim: Claim, lookups: Lookups, points: list[Point]) -> Verdict:
     def verdict(outcome: Outcome, why: str, shown: list[Point] = points) -> Verdict:
         return Verdict(claim, tuple(shown), lookups.device, outcome, why)
 
-    if points and all("CUDA" not in point.source and "cuda" not in point.source for point in points):
+    decisive = [point for point in points if "cuda" in point.source.lower()]
+    if points and not decisive:
         what = "times of" if claim.id == TIME else "predictions for"
         return verdict("not tested here", f"The claim is about a GPU; {what} a CPU cannot decide it.")
     if lookups.values("precision") != ["fp32"]:
         used = ", ".join(lookups.values("precision"))
         return verdict("not tested here", f"The claim is about FP32; these records are {used}.")
-    judged = [point for point in points if point.batch_size in BATCHES]
-    return decide(claim, judged, len(BATCHES), _SLACK, verdict)
+    judged = [point for point in decisive if point.batch_size in BATCHES]
+    return decide(claim, judged, len(BATCHES), SLACK, verdict)
 
 
 def verdicts(lookups: Lookups, claims: dict[str, Claim]) -> list[Verdict]:

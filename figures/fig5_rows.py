@@ -10,10 +10,11 @@ from typing import Any
 
 from bench.intervals import Estimate, mean_interval
 from bench.record import Record
+from bench.samples import block_means_ms, disturbed_blocks
 from figures.memory import Measured, MemoryCell, measured_peaks, memory_cell
 from figures.selection import TARGETS, config_of, device_kind, newest, oldest_first
 from figures.tables import DISTURBED, NOT_RECORDED, OLDER, UNPAIRED
-from figures.timing import block_means_ms, disturbed_blocks, time_ratio
+from figures.timing import time_ratio
 
 REFERENCE, PLAIN, UNCOMPRESSED = "optimized", "plain", "uncompressed"
 VARIANTS = (REFERENCE, "order", "unique", PLAIN, UNCOMPRESSED)

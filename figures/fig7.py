@@ -135,7 +135,7 @@ def of_device(records: Sequence[Record], device: str, claims: dict[str, Claim]) 
     stem, table = f"fig7-{device_folder(device)}", text_table(steps, rows)
     tidy, said = tidy_table(steps, rows), remarks_by_arm(table)
     notes = [*notes[:1], *column_notes(table), *notes[1:]]
-    return drawn(stem, page, device, notes, table, tidy, judged, said, LEFT_ALIGNED, "batch")
+    return drawn(stem, page, steps, notes, table, tidy, judged, said, LEFT_ALIGNED, "batch")
 
 
 def render(records: Sequence[Record], claims: dict[str, Claim]) -> list[Drawn]:

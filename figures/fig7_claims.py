@@ -14,7 +14,7 @@ CLAIM = "graph-speedup"
 GRAPH = Toggles(cuda_graph=True)
 
 #: Half a unit of the last published digit.
-_SLACK = 0.5
+SLACK = 0.5
 
 
 def _points(steps: Steps, toggles: Toggles) -> list[Point]:
@@ -39,7 +39,7 @@ def _judge(claim: Claim, steps: Steps) -> Verdict:
     dense = [record.parameters for record in steps.shown if record.arm == DENSE and record.parameters is not None]
     if any(count != FULL_SIZE_PARAMETERS for count in dense):
         return verdict("not tested here", "The dense model of these records is not the paper's full-size one.", points)
-    return decide(claim, points, len(BATCHES["cuda"]), _SLACK, verdict)
+    return decide(claim, points, len(BATCHES["cuda"]), SLACK, verdict)
 
 
 def verdicts(steps: Steps, claims: dict[str, Claim]) -> list[Verdict]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pandas as pd
 from rich.console import Console
 from rich.measure import Measurement
 from rich.text import Text
 
+from bench.record import Record
 from figures.claims import Verdict
 from figures.tables import to_markdown, to_terminal
 
@@ -33,6 +34,7 @@ class Drawn:
     left_aligned: frozenset[str] = frozenset()
     section: str | None = None  # the column whose change starts a new section of the table
     narrow: tuple[pd.DataFrame, ...] = ()  # the table in parts, where it is too wide for a terminal
+    records: tuple[Record, ...] = field(kw_only=True)  # those shown, oldest first
 
     def to_text(self) -> str:
         """What the terminal shows."""

@@ -12,6 +12,7 @@ import pandas as pd
 
 from bench.intervals import CONFIDENCE, Estimate
 from bench.record import Record, device_folder
+from bench.samples import block_means_ms
 from figures.claims import Claim
 from figures.fig5_rows import DISTURBED, STEPS, UNPAIRED
 from figures.report import REMARKS, Drawn, csv, markdown
@@ -27,7 +28,6 @@ from figures.tensorization_rows import (
     rows_of,
     select,
 )
-from figures.timing import block_means_ms
 
 #: The experiment whose records the table is made of.
 EXPERIMENT = "tensorization"
@@ -225,7 +225,18 @@ def of_device(records: Sequence[Record], device: str) -> Drawn:
     }
     remarks = (f"{row.matrix.name}, {row.setting}: {remark}" for row in rows for remark in row.remarks)
     return Drawn(
-        TITLE, device, facts, tuple(notes), table, (), files, (*remarks, *notes), LEFT_ALIGNED, _MATRIX, _narrow(table)
+        TITLE,
+        device,
+        facts,
+        tuple(notes),
+        table,
+        (),
+        files,
+        (*remarks, *notes),
+        LEFT_ALIGNED,
+        _MATRIX,
+        _narrow(table),
+        records=tuple(comparison.shown),
     )
 
 

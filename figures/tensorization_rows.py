@@ -11,10 +11,11 @@ from typing import Any
 
 from bench.intervals import Estimate, mean_interval
 from bench.record import Record, RecordError
+from bench.samples import block_means_ms, disturbed_blocks
 from figures.matrices import MATRICES, Cores, Matrix
 from figures.selection import config_of, device_kind, newest
 from figures.tables import NOT_RECORDED, OLDER
-from figures.timing import block_means_ms, disturbed_blocks, time_ratio
+from figures.timing import time_ratio
 
 #: The lines of a matrix.
 SETTINGS = DENSE, PAPER, SOLVER = ("dense", "paper", "solver")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from bench.intervals import Estimate, mean_interval, paired_ratio, unpaired_ratio
-from bench.record import Record, RecordError
+from bench.record import Record
+from bench.samples import block_means_ms
 
 #: The paper's epoch (all of MNLI's training pairs), whatever data the timed batches came from.
 EXAMPLES_PER_EPOCH = 392_702
@@ -18,31 +18,6 @@ class EpochTime:
 
     total: Estimate
     rare: float
-
-
-def _blocks(record: Record) -> list[dict[str, Any]]:
-    blocks = record.samples.get("blocks", [])
-    if not isinstance(blocks, list):
-        raise RecordError(f"record {record.cell_id}: samples.blocks is a {type(blocks).__name__}, expected a list.")
-    for block in blocks:
-        fits = isinstance(block, dict) and isinstance(block.get("block"), int) and isinstance(block.get("ms"), list)
-        if not fits or not all(isinstance(ms, int | float) and ms > 0 for ms in block["ms"]):
-            raise RecordError(f"record {record.cell_id}: a block needs 'block' (a number) and 'ms' (times above 0).")
-    return blocks
-
-
-def block_means_ms(record: Record) -> dict[int, float]:
-    """Block number to mean step time in ms, over undisturbed blocks only (a repeated block keeps its number)."""
-    times: dict[int, list[float]] = {}
-    for block in _blocks(record):
-        if block["ms"] and not block.get("disturbed", False):
-            times.setdefault(block["block"], []).extend(block["ms"])
-    return {number: sum(ms) / len(ms) for number, ms in sorted(times.items())}
-
-
-def disturbed_blocks(record: Record) -> int:
-    """How many blocks of the record were flagged as disturbed and are left out of every figure."""
-    return sum(bool(block.get("disturbed", False)) for block in _blocks(record))
 
 
 def rare_ms_per_step(record: Record) -> float:

@@ -37,7 +37,10 @@ BAG_OF_WORDS = {"nli_pool": 52.0, "mnli_12k": 52.0}
 CLAIMED_DATASET = "mnli"
 
 #: A dense model as large as published to within this share (its size is known to three digits) is the same.
-_SAME_SIZE = 0.01
+SAME_SIZE = 0.01
+
+#: Half a unit of the last digit published, of a compression and of a size in MiB.
+RATIO_SLACK, SIZE_SLACK = 0.5, 0.05
 
 Rows = Mapping[Slot, Row]
 Judge = Callable[[Claim, Study, Rows], Verdict]
@@ -101,9 +104,9 @@ def _judge_size(
     if other := _other_model(study):
         return Verdict(claim, found, study.device, "not tested here", other)
     if slot == DENSE_RUN:
-        same = abs(spread.value / claim.low - 1) <= _SAME_SIZE
+        same = abs(spread.value / claim.low - 1) <= SAME_SIZE
         outcome: Outcome = "reproduced" if same else "not reproduced"
-        why = f"{'Within' if same else 'Not within'} {_SAME_SIZE:.0%} of the published size."
+        why = f"{'Within' if same else 'Not within'} {SAME_SIZE:.0%} of the published size."
     elif of == "stored":
         holds = spread.high <= claim.low + slack
         outcome = "reproduced" if holds else "not reproduced"
@@ -224,19 +227,22 @@ def _judge_ranks_removed(claim: Claim, study: Study, rows: Rows) -> Verdict:
 _size = partial(partial, _judge_size)
 _accuracy = partial(partial, _judge_accuracy)
 
-#: How each claim is judged. The slack is half a unit of the last digit published.
+#: How each claim is judged.
 RULES: dict[str, Judge] = {
     "mnli-dense-size": _size(slot=DENSE_RUN, of="stored", slack=0.5),
-    "mnli-early-size": _size(slot=EARLY, of="stored", slack=0.05),
-    "mnli-early-ratio": _size(slot=EARLY, of="ratio", slack=0.5),
-    "mnli-late02-size": _size(slot=late(0.2), of="stored", slack=0.05),
+    "mnli-early-size": _size(slot=EARLY, of="stored", slack=SIZE_SLACK),
+    "mnli-early-ratio": _size(slot=EARLY, of="ratio", slack=RATIO_SLACK),
+    "mnli-late02-size": _size(slot=late(0.2), of="stored", slack=SIZE_SLACK),
     "mnli-dense-acc": _accuracy(slot=DENSE_RUN),
     "mnli-early-acc": _accuracy(slot=EARLY),
     "mnli-same-accuracy": _judge_same_accuracy,
     "ranks-removed": _judge_ranks_removed,
-    **{f"{late_name(target)}-ratio": _size(slot=late(target), of="ratio", slack=0.5) for target in PAPER_TARGETS},
     **{
-        f"{late_name(target)}-layers": _size(slot=late(target), of="tensorized_ratio", slack=0.5)
+        f"{late_name(target)}-ratio": _size(slot=late(target), of="ratio", slack=RATIO_SLACK)
+        for target in PAPER_TARGETS
+    },
+    **{
+        f"{late_name(target)}-layers": _size(slot=late(target), of="tensorized_ratio", slack=RATIO_SLACK)
         for target in PAPER_TARGETS
     },
     **{f"{late_name(target)}-acc": _accuracy(slot=late(target)) for target in PAPER_TARGETS},

@@ -150,4 +150,7 @@ def drawn(
     files[f"{base}.md"] = markdown(title, about, image, table, left_aligned, lines, judged)
     files[f"{base}.csv"] = csv(tidy)
     under = tuple(lines if below is None else below)
-    return Drawn(title, study.device, about, tuple(lines), table, tuple(judged), files, under, left_aligned)
+    return Drawn(
+        title, study.device, about, tuple(lines), table, tuple(judged), files, under, left_aligned,
+        records=tuple(study.shown),
+    )  # fmt: skip

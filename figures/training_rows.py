@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from bench.intervals import Estimate, paired_ratio
 from bench.record import Record, RecordError
+from bench.samples import Answers
 from figures.accuracy import Percent, accuracy, difference
-from figures.curve import Answers, CurvePoint, curve_of
+from figures.curve import CurvePoint, curve_of
 from figures.memory import parts_of_peak
 from figures.runs import DENSE, DENSE_EARLY, DENSE_RUN, Slot, Study
 from figures.tables import NOT_RECORDED, OLDER, significant

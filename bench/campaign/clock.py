@@ -15,6 +15,7 @@ from bench.methods import ConfigError
 DEFAULT_S = {
     "run": 25.0,
     "predict": 10.0,
+    "witness": 15.0,
     "plan": 30.0,
     "check": 10.0,
     "products": 20.0,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +10,7 @@ from pathlib import Path
 from bench.campaign import stages as known
 from bench.campaign.archive import DIARY, RECORDS, take_in
 from bench.campaign.clock import Clock, Run, seconds_of
-from bench.campaign.memory import described, memory_rows
+from bench.campaign.memory import described
 from bench.campaign.run import Campaign, Outcome
 from bench.campaign.stages import Stage, configuration, jobs_of, units_of
 from bench.config import DEVICES, resolve_device
@@ -113,10 +113,12 @@ def _chosen(names: str) -> tuple[Stage, ...]:
 
 def _made(field: str, folder: Path) -> None:
     """Make a folder that can be written, or raise ConfigError."""
-    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    if not there.is_dir() or not os.access(there, os.W_OK):
-        raise ConfigError(f"{field} is '{folder}', but {there} is no folder that can be written; name another.")
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise ConfigError(f"{field} is '{folder}', which cannot be written ({error.strerror}); name another.") from None
 
 
 def _taken_in(words: Words) -> list[Run]:
@@ -169,7 +171,7 @@ def _summed_up(outcomes: Sequence[Outcome], campaign: Campaign) -> None:
     for one in outcomes:
         failed = f", failed: {one.failures[0]}" if one.failures else ""
         print(f"{one.stage.name}: {one.ran} ran, {one.done_before} done before, {one.left} left{failed}")
-    for line in described(memory_rows(read_all(campaign.root, "fig1"), provenance(campaign.device == "cpu").device)):
+    for line in described(campaign.memory()):
         print(line)
     for one_left in campaign.left_behind:
         print(

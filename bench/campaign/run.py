@@ -17,7 +17,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from bench.campaign.archive import Checkpoint, write_checkpoints, write_json, write_records
 from bench.campaign.clock import TRAINING_STOPS_S, Clock
-from bench.campaign.memory import memory_rows
+from bench.campaign.memory import EXPERIMENTS, memory_rows
 from bench.campaign.stages import Stage, Unit, configuration, jobs_of, units_of
 from bench.cell import Cell
 from bench.config import Job
@@ -173,6 +173,11 @@ class Campaign:
         self.left_behind = write_checkpoints(self.root, self.output, useless)
         write_json(self.output / "campaign.json", self.report())
 
+    def memory(self) -> list[dict[str, Any]]:
+        """Predicted against allocated memory of what has run so far (:func:`bench.campaign.memory.memory_rows`)."""
+        records = [record for experiment in EXPERIMENTS for record in read_all(self.root, experiment)]
+        return memory_rows(records, provenance(on_cpu=self.device == "cpu").device)
+
     def report(self) -> dict[str, Any]:
         """What ran, what is left, on what, and how predicted and allocated memory compare."""
         where = provenance(on_cpu=self.device == "cpu")
@@ -196,7 +201,7 @@ class Campaign:
                 }
                 for one in self.outcomes
             ],
-            "memory": memory_rows(read_all(self.root, "fig1"), where.device),
+            "memory": self.memory(),
             "checkpoints_left_behind": [
                 {"folder": str(one.folder), "mib": round(one.bytes / 2**20, 1)} for one in self.left_behind
             ],

@@ -7,15 +7,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import hydra
-from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 
 from bench.cell import Cell
 from bench.config import Job, resolve
-from bench.methods import available, default_settings
 from bench.mistakes import CONF
 from bench.progress import names_of
-from bench.sweep import expand, plain, register_resolvers
+from bench.sweep import expand, plain, register_resolvers, register_settings
 
 
 @dataclass(frozen=True)
@@ -47,6 +45,7 @@ STAGES = (
         ("experiment=fig1",),
         "time per epoch and peak memory, predicted and allocated, of every method in FP32",
     ),
+    Stage("prediction", ("experiment=prediction",), "predicted against allocated memory over the very same steps"),
     Stage("fig7", ("experiment=fig7",), "what a CUDA Graph adds, for CoMERA and dense training"),
     Stage("fig1-bf16", ("experiment=fig1", _RIVALS, "precision=bf16"), "whether the ratios hold in BF16"),
     Stage("fig1-tf32", ("experiment=fig1", _RIVALS, "precision=tf32"), "whether the ratios hold in TF32"),
@@ -71,8 +70,7 @@ def configuration() -> Iterator[None]:
     """Make configurations composable in this process, as the command line does for its one."""
     GlobalHydra.instance().clear()
     register_resolvers()
-    known = {name: default_settings(name) for name in available()}
-    ConfigStore.instance().store(group="settings", name="all_methods", node=known)
+    register_settings()
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
         yield
 
@@ -124,7 +122,7 @@ def units_of(stage: Stage, jobs: Sequence[Job]) -> list[Unit]:
     for job in jobs:
         fresh = [cell for cell in job.cells if cell.cell_id(job.data_hash) not in seen]
         seen |= {cell.cell_id(job.data_hash) for cell in job.cells}
-        together = job.cells[0].measure in ("run", "predict", "check")
+        together = job.cells[0].measure in ("run", "predict", "witness", "check")
         groups = [fresh] if together else [[cell] for cell in fresh]
         units += [Unit(stage.name, _label(group, names), replace(job, cells=tuple(group))) for group in groups if group]
     return units

@@ -1,8 +1,9 @@
 """The micro workload ``lookup``: rows of one table, and nothing else.
 
 A batch is so many row numbers, drawn independently: evenly, or by Zipf's law, where a few rows make up most of a batch
-as words and items do. The loss is the mean square of the rows, the cheapest one whose gradient differs in every entry.
-There is no epoch and nothing to evaluate.
+as words and items do. The gradient of the rows comes with the batch, as it would come from the layer behind: a loss
+computed from the rows would take as long as the look-up and be timed with it. There is no epoch and nothing to
+evaluate.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import hashlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -67,7 +69,7 @@ class Lookup(nn.Module):
 class LookupWorkload(MicroWorkload):
     """The look-up in the protocol's form (:class:`bench.protocol.Workload`).
 
-    Batches are row numbers ``indices``, int64 (T,).
+    Batches are row numbers ``indices``, int64 (T,), and ``upstream``, the gradient of the rows (T, D).
 
     Args:
         settings: the table.
@@ -112,11 +114,26 @@ class LookupWorkload(MicroWorkload):
             rows = self._ranks(source.random(batch_size)) * _stride(self.settings.rows) % self.settings.rows
         else:
             rows = source.integers(0, self.settings.rows, batch_size)
-        return {"indices": torch.from_numpy(rows)}
+        return {"indices": torch.from_numpy(rows), "upstream": torch.ones(batch_size, self.settings.columns)}
 
     def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
-        """Mean square of the rows."""
-        return model(batch["indices"]).square().mean()
+        """Zero, with the gradient ``upstream`` of the rows."""
+        loss: torch.Tensor = _GivenGradient.apply(model(batch["indices"]), batch["upstream"])
+        return loss
+
+
+class _GivenGradient(torch.autograd.Function):
+    """The end of a graph whose gradient is known: forward gives zero, backward what was given."""
+
+    @staticmethod
+    def forward(ctx: Any, rows_TD: torch.Tensor, upstream_TD: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(upstream_TD.to(rows_TD.dtype))
+        return rows_TD.new_zeros(())
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:  # noqa: ARG004 - one, at a loss
+        (upstream_TD,) = ctx.saved_tensors
+        return upstream_TD, None
 
 
 def _zipf_ranks(rows: int) -> Callable[[NDArray[np.float64]], NDArray[np.int64]]:

@@ -257,6 +257,7 @@ def test_a_signal_leaves_the_archive(tmp_path, pairs, number):
         ("output=out only=fig99", ["only has 'fig99'", "correctness"]),
         ("output=out records=/no/such/folder", ["records is '/no/such/folder'", "not there"]),
         ("output=/dev/null/out", ["output is '/dev/null/out'", "name another"]),
+        ("output=/proc/out", ["output is '/proc/out'", "name another"]),
         ("output=out results=/dev/null/out", ["results is '/dev/null/out'", "name another"]),
         ("device=cpu", ["output has no value"]),
         ("output=out batch_size=4", ["'batch_size=4' is no word of a campaign", "budget"]),
@@ -326,7 +327,7 @@ def test_every_stage_is_an_experiment_and_is_explained():
         assert first in experiments()
         assert stage.why
     order = [stage.name for stage in STAGES]
-    assert order[:3] == ["correctness", "fig1", "fig7"]
+    assert order[:4] == ["correctness", "fig1", "prediction", "fig7"]
     assert order.index("sst2") < order.index("sst2-fp32") < order.index("fig5") < order.index("ratios")
 
 
@@ -363,6 +364,6 @@ def test_memory_that_is_off_is_pointed_out():
     assert [(row["batch_size"], row["within"]) for row in rows] == [(1, True), (32, False)]
     assert described(rows) == [
         "predicted memory: 1 of 2 within 5% of the allocated peak",
-        "  dense, batch 32, fp32: 100.0 MiB predicted, 110.0 MiB allocated (+10.0%)",
+        "  made_up, dense, batch 32, fp32: 100.0 MiB predicted, 110.0 MiB allocated (+10.0%)",
     ]
     assert described([]) == []

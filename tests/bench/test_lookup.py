@@ -100,6 +100,15 @@ def test_a_step_without_the_optimizer_s_leaves_the_table_and_keeps_no_state():
         assert not step.optimizer.state
 
 
+def test_the_gradient_of_the_rows_is_the_given_one():
+    workload = LookupWorkload(SMALL)
+    batch, model = next(workload.batches("train", 7, 0, True)), workload.build()
+    upstream = torch.randn(batch["upstream"].shape)
+    workload.loss(model, batch | {"upstream": upstream}).backward()
+    expected = torch.zeros_like(model.table.weight).index_add_(0, batch["indices"], upstream)
+    torch.testing.assert_close(model.table.weight.grad, expected)
+
+
 def test_a_prediction_knows_how_many_rows_are_unique():
     """On fake tensors and on real ones a look-up takes the same bytes, whatever part of a batch repeats."""
     peaks = {}

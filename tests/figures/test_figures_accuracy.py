@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from made_up_training import hexadecimal, point, trained
 
 from bench.record import RecordError
+from bench.samples import answers_of
 from figures.accuracy import accuracy, difference, wilson
-from figures.curve import answers_of, curve_of
+from figures.curve import curve_of
 
 few = settings(max_examples=25, deadline=None)
 answers = st.lists(st.booleans(), min_size=1, max_size=40)

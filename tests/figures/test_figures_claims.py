@@ -141,6 +141,10 @@ HEAD = "id,artifact,workload,quantity,method,setting,kind,value_low,value_high,u
     [
         (HEAD + "a,fig1,encoder,q,comera,s,value,two,2,x,stated,\n", "line 2: not a claim"),
         (HEAD + "a,fig1,encoder,q,comera,s,value,2,2,x,guessed,\n", "status is 'guessed'; allowed"),
+        (HEAD + "a,fig1,encoder,q,comera,s,number,2,2,x,stated,\n", "kind is 'number'; allowed: value, range"),
+        (HEAD + "a,fig1,encoder,q,comera,s,value,,,x,stated,\n", "line 2: kind is 'value'; a value or range has"),
+        (HEAD + "a,fig1,encoder,q,comera,s,statement yes,1,1,x,stated,\n", "a statement neither"),
+        (HEAD + 2 * "a,fig1,encoder,q,comera,s,value,2,2,x,stated,\n", "line 3: a second claim 'a'"),
         ("id,quantity\na,b\n", "not a claim"),
     ],
 )

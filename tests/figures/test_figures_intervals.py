@@ -12,10 +12,9 @@ from made_up_records import blocks, record, timed
 
 from bench.intervals import mean_interval, paired_ratio, unpaired_ratio
 from bench.record import RecordError
+from bench.samples import block_means_ms, disturbed_blocks
 from figures.timing import (
     EXAMPLES_PER_EPOCH,
-    block_means_ms,
-    disturbed_blocks,
     epoch_time,
     rare_ms_per_step,
     time_ratio,

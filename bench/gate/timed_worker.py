@@ -1,0 +1,206 @@
+"""A worker of the timed gate: times pairs of actions with the code of one tree.
+
+A program of its own, ``python -P timed_worker.py TREE``. The file always comes from the tree under test, while comera,
+baselines and bench are imported from TREE; so it imports nothing of the gate, which an older tree lacks.
+
+A request is a line with a benchmark's name; the answer is a line of JSON, one of
+
+* ``{"seconds": [[numerator, denominator], ...]}``: one turn, the two actions timed alternately;
+* ``{"missing": reason}``: this tree cannot run the benchmark, most likely because it lacks something that it calls.
+
+One thread: on few, shared cores a second one waits for whatever else runs there, which is most of the noise, and the
+operations and their order, which the gate watches over, are the same.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+THREADS = 1
+
+Action = Callable[[], object]
+
+_PACKAGES = ("comera", "baselines", "bench")
+_TOKENS, _IN, _OUT, _RANK = 256, 768, 3072, 30
+_LOOKED_UP = 1024
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """A ratio of times, formed within one process.
+
+    Args:
+        make: builds numerator and denominator.
+        pairs: how often both are timed in a turn; chosen for turns of similar length, some tenths of a second.
+        tolerance: slowdown of the ratio against the base that is still accepted; 0.25 is a quarter.
+    """
+
+    make: Callable[[], tuple[Action, Action]]
+    pairs: int
+    tolerance: float
+
+
+def _both_ways(
+    forward: Callable[[], torch.Tensor], leaves: Sequence[torch.Tensor], upstream: torch.Tensor
+) -> Callable[[], None]:
+    """Forward and backward into fresh gradients."""
+
+    def act() -> None:
+        for leaf in leaves:
+            leaf.grad = None
+        forward().backward(upstream)
+
+    return act
+
+
+def _tt_linear() -> tuple[Action, torch.Tensor, torch.Tensor]:
+    """The encoder's first feed-forward layer at the paper's ranks, with its input and upstream gradient."""
+    import torch
+
+    from comera import TTLinear
+
+    x, upstream = torch.randn(_TOKENS, _IN, requires_grad=True), torch.randn(_TOKENS, _OUT)
+    layer = TTLinear(_IN, _OUT, (12, 8, 8), (16, 16, 12), _RANK)
+    return _both_ways(lambda: layer(x), [x, *layer.parameters()], upstream), x, upstream
+
+
+def _over_two_factors() -> tuple[Action, Action]:
+    import torch
+    from torch import nn
+
+    numerator, x, upstream = _tt_linear()
+    first = nn.Parameter(torch.randn(_IN, _RANK) / _IN**0.5)
+    second = nn.Parameter(torch.randn(_RANK, _OUT) / _RANK**0.5)
+    bias = nn.Parameter(torch.zeros(_OUT))
+    return numerator, _both_ways(lambda: torch.addmm(bias, x @ first, second), [x, first, second, bias], upstream)
+
+
+def _over_dense() -> tuple[Action, Action]:
+    from torch import nn
+
+    numerator, x, upstream = _tt_linear()
+    dense = nn.Linear(_IN, _OUT)
+    return numerator, _both_ways(lambda: dense(x), [x, *dense.parameters()], upstream)
+
+
+def _step() -> tuple[Action, Action]:
+    """Train steps of a small encoder, by CoMERA and dense."""
+    import torch
+
+    from bench.data.synthetic import synthetic_corpus
+    from bench.data.wordpiece import PairTokenizer, find_vocabulary
+    from bench.methods import build, default_settings
+    from bench.step import TrainStep
+    from bench.workloads.encoder import EncoderSettings, EncoderWorkload
+
+    settings = EncoderSettings(
+        layers=2, width=128, heads=4, feed_forward=512, vocabulary=2000, positions=64, sequence_length=64
+    )
+    corpus = synthetic_corpus(train=300, validation=30)
+    tokenizer = PairTokenizer(find_vocabulary(corpus, settings.vocabulary, {}))
+    workload = EncoderWorkload(settings, corpus, tokenizer)
+    batch = next(workload.batches("train", 8, 0, static=True))
+
+    def step(arm: str) -> Action:
+        torch.manual_seed(0)
+        method = build(arm, "", default_settings(arm))
+        model = method.adapt(workload.build(), workload.targets())
+        run = TrainStep(model, method, method.optimizer(model), workload.loss, "fp32", "cpu")
+        return lambda: run(batch)
+
+    return step("comera"), step("dense")
+
+
+def _lookup() -> tuple[Action, Action]:
+    """Rows of BERT's word embedding, of Zipf-distributed numbers."""
+    import torch
+    from torch import nn
+    from torch.nn import functional as F
+
+    from bench.workloads.lookup import LookupSettings, LookupWorkload
+    from comera import TTMEmbedding
+
+    settings = LookupSettings()
+    batches = LookupWorkload(settings, "zipf").batches("train", _LOOKED_UP, 0, static=True)
+    indices, upstream = next(batches)["indices"], torch.randn(_LOOKED_UP, settings.columns)
+    cores = TTMEmbedding(settings.rows, settings.columns, (16, 20, 10, 10), (4, 4, 8, 6), 32, lookup="optimized")
+    table = nn.Parameter(torch.randn(settings.rows, settings.columns))
+    return (
+        _both_ways(lambda: cores(indices), list(cores.parameters()), upstream),
+        _both_ways(lambda: F.embedding(indices, table), [table], upstream),
+    )
+
+
+#: By name; the order is that of the measurement.
+BENCHMARKS = {
+    "tt_linear/two_factors": Benchmark(_over_two_factors, pairs=10, tolerance=0.25),
+    "tt_linear/dense": Benchmark(_over_dense, pairs=3, tolerance=0.25),
+    "small_step/dense": Benchmark(_step, pairs=4, tolerance=0.25),
+    "ttm_lookup/embedding": Benchmark(_lookup, pairs=8, tolerance=0.25),
+}
+
+
+def _made(name: str, tree: Path) -> tuple[Action, Action]:
+    """A benchmark's two actions, each run once; raises whatever the tree's code does."""
+    for package in _PACKAGES:
+        origin = importlib.import_module(package).__file__
+        if origin is None or not Path(origin).resolve().is_relative_to(tree):
+            raise ImportError(f"No package {package!r}")  # what was found is an installed one
+    import torch
+
+    from bench.timing import steady_allocator
+
+    torch.set_num_threads(THREADS)
+    steady_allocator()
+    torch.manual_seed(0)
+    actions = BENCHMARKS[name].make()
+    for action in actions:
+        action()
+    return actions
+
+
+def _turn(actions: tuple[Action, Action], pairs: int) -> list[tuple[float, float]]:
+    """Seconds of numerator and denominator, pair by pair; a first pair, after another process had its turn, is lost."""
+    seconds = []
+    for _ in range(1 + pairs):
+        start = time.perf_counter()
+        actions[0]()
+        between = time.perf_counter()
+        actions[1]()
+        seconds.append((between - start, time.perf_counter() - between))
+    return seconds[1:]
+
+
+def main() -> None:
+    """Answer requests until there are no more."""
+    tree = Path(sys.argv[1]).resolve()
+    sys.path.insert(0, str(tree))
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # what the tree's code prints is no answer
+    made: dict[str, tuple[Action, Action]] = {}
+    for line in sys.stdin:
+        name = line.strip()
+        answer: dict[str, object]
+        try:
+            if name not in made:
+                made[name] = _made(name, tree)
+        except Exception as error:
+            answer = {"missing": f"{type(error).__name__}: {error}"}
+        else:
+            answer = {"seconds": _turn(made[name], BENCHMARKS[name].pairs)}
+        print(json.dumps(answer), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()

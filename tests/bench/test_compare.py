@@ -1,0 +1,255 @@
+"""``python -m bench compare``: every cell is compared once or named, and nothing is compared that cannot be."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import shutil
+import subprocess
+
+import pytest
+from small_cells import a_record, run_bench
+
+from bench.comparison import Pair, compare, described
+from bench.intervals import unpaired_ratio
+from bench.record import SCHEMA_VERSION, path_of, write
+from bench.sources import Source, SourceError, read_source
+
+
+def blocks(means, calibration=1.0, disturbed=()):
+    return {
+        "blocks": [
+            {"block": place, "ms": [mean, mean], "calibration_ms": calibration, "disturbed": place in disturbed}
+            for place, mean in enumerate(means)
+        ]
+    }
+
+
+def timed(cell, means, calibration=1.0, disturbed=(), **columns):
+    usual = {"step_time_median_ms": means[0], "flops_per_step": 1000, "peak_memory_predicted_mib": 50.0}
+    return a_record(cell_id=cell, samples=blocks(means, calibration, disturbed), **(usual | columns))
+
+
+def trained(cell, right, **columns):
+    bits = "".join("1" if one else "0" for one in right)
+    correct = "".join(f"{int(bits[i : i + 4].ljust(4, '0'), 2):x}" for i in range(0, len(bits), 4))
+    curve = [{"correct": correct, "validation_examples": len(right)}]
+    return a_record(cell_id=cell, measure="train", stage="early", samples={"curve": curve}, **columns)
+
+
+def folder_of(path, *records):
+    path.mkdir()
+    write(records, path)
+    return path
+
+
+def rows_of(text):
+    return {row["cell_id"]: row for row in csv.DictReader(io.StringIO(text))}
+
+
+@pytest.fixture
+def two(tmp_path):
+    """Two folders with a shared cell that became slower, and a cell of its own in each."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+    a = folder_of(folder / "a", timed("one", [10.0, 11.0, 12.0]), timed("left", [5.0], method="lora"))
+    b = folder_of(
+        folder / "b",
+        timed("one", [15.0, 16.5, 18.0, 99.0], 2.0, disturbed=(3,), peak_memory_predicted_mib=55.0),
+        timed("right", [5.0], method="galore"),
+    )
+    return a, b
+
+
+def test_a_ratio_is_of_b_over_a_with_both_sides_resampled(two, tmp_path):
+    ended = run_bench(tmp_path, "compare", *map(str, two), "--format", "csv")
+    assert (ended.status, ended.error) == (0, "")
+    row = rows_of(ended.output)["one"]
+    expected = unpaired_ratio([15.0, 16.5, 18.0], [10.0, 11.0, 12.0])
+    assert float(row["step_time_ratio"]) == expected.value == 1.5
+    assert float(row["step_time_ratio_low"]) == expected.low
+    assert float(row["step_time_ratio_high"]) == expected.high
+    assert (float(row["step_time_ms_a"]), float(row["step_time_ms_b"])) == (11.0, 16.5)
+    assert float(row["calibration_ratio"]) == 2.0
+    assert float(row["peak_memory_predicted_mib_ratio"]) == pytest.approx(1.1)
+    assert float(row["flops_per_step_ratio"]) == 1
+    assert row["accuracy_difference"] == ""
+
+
+def test_cells_of_one_side_are_named(two, tmp_path):
+    rows = rows_of(run_bench(tmp_path, "compare", *map(str, two), "--format", "csv").output)
+    assert {name: row["in"] for name, row in rows.items()} == {"one": "both", "left": "A", "right": "B"}
+    text = run_bench(tmp_path, "compare", *map(str, two)).output
+    assert "Only in A: 1 cell(s)\n  made_up on Some Processor, 1 threads: lora, batch 2" in text
+    assert "Only in B: 1 cell(s)\n  made_up on Some Processor, 1 threads: galore, batch 2" in text
+    assert "1.500 [" in text
+    assert "2.000" in text
+    assert "different runs" in text
+    assert list(tmp_path.iterdir()) == [tmp_path / "in"]
+
+
+def test_a_folder_against_itself_is_all_ones(two, tmp_path):
+    text = run_bench(tmp_path, "compare", str(two[0]), str(two[0])).output
+    assert "Only in" not in text
+    for line in text.splitlines():
+        if line.startswith("dense, batch 2"):
+            assert "1.000 [" in line
+            assert line.count("=") == 2  # memory and FLOPs
+
+
+def test_accuracies_are_compared_by_example(tmp_path):
+    right = [True] * 60 + [False] * 40
+    better = [True] * 70 + [False] * 30
+    a = folder_of(tmp_path / "a", trained("x", right))
+    b = folder_of(tmp_path / "b", trained("x", better))
+    pair = Pair(*(read_source(str(path)).records[0] for path in (a, b)))
+    value, low, high = pair.accuracy
+    assert value == pytest.approx(10.0)
+    assert 0 < low < 10 < high < 20
+    assert "+10.0 [+" in run_bench(tmp_path, "compare", str(a), str(b)).output
+    assert Pair(pair.a, trained("x", [True] * 50)).accuracy is None  # another validation set
+    assert Pair(pair.a, pair.a).accuracy == (0.0, 0.0, 0.0)
+
+
+def test_plans_are_compared_by_the_plan_that_was_chosen(tmp_path):
+    def planned(ms):
+        plans = [{"name": "merged", "ms": ms}, {"name": "other", "ms": [1.0, 1.0]}]
+        return a_record(measure="plan", contraction="merged", samples={"plans": plans})
+
+    pair = Pair(planned([2.0, 2.0]), planned([3.0, 3.0]))
+    assert pair.time.value == 1.5
+    assert pair.calibration is None
+    a, b = (folder_of(tmp_path / name, planned([2.0])) for name in "ab")
+    path = path_of(planned([2.0]), b)
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"samples": {"plans": "none"}}))
+    ended = run_bench(tmp_path, "compare", str(a), str(b))
+    assert_one_sentence(ended, ["its plans cannot be read"])
+
+
+def test_a_cell_that_failed_has_no_ratio(tmp_path):
+    a = folder_of(tmp_path / "a", timed("x", [1.0, 1.0]))
+    b = folder_of(tmp_path / "b", timed("x", [1.0, 1.0], status="oom", message="no memory"))
+    text = run_bench(tmp_path, "compare", str(a), str(b)).output
+    assert "ok -> oom" in text
+    assert "[" not in text
+
+
+def test_cells_that_read_alike_are_told_apart(tmp_path):
+    def cell(name, rank):
+        config = {"method_settings": {"rank": rank, "heads": 4}}
+        return timed(name, [1.0, 2.0], config_json=json.dumps(config))
+
+    a = folder_of(tmp_path / "a", cell("x", 8), cell("y", 16))
+    text = run_bench(tmp_path, "compare", str(a), str(a)).output
+    assert "dense, batch 2 (rank=8)" in text
+    assert "dense, batch 2 (rank=16)" in text
+    assert "heads" not in text
+
+
+def test_of_a_cell_in_two_places_the_newer_record_counts():
+    old, new = (timed("x", [1.0, 1.0], recorded_at=f"2026-01-0{day}T00:00:00+00:00", batch_size=day) for day in (1, 2))
+    found = compare(Source("A", (new, old)), Source("B", (old,)))
+    assert [(pair.a, pair.b) for pair in found.pairs] == [(new, old)]
+
+
+def test_one_experiment_alone(two, tmp_path):
+    write([timed("else", [1.0], experiment="fig9")], two[0])
+    text = run_bench(tmp_path, "compare", *map(str, two), "--experiment", "made_up").output
+    assert "fig9" not in text
+    ended = run_bench(tmp_path, "compare", *map(str, two), "--experiment", "fig8")
+    assert_one_sentence(ended, ["--experiment is 'fig8'", "allowed: fig9, made_up"])
+
+
+def test_devices_are_kept_apart(tmp_path):
+    here, there = timed("x", [1.0, 1.0]), timed("x", [3.0, 3.0], device="Another")
+    a, b = folder_of(tmp_path / "a", here), folder_of(tmp_path / "b", there)
+    ended = run_bench(tmp_path, "compare", str(a), str(b))
+    assert_one_sentence(ended, ["is of Some Processor, 1 threads", "of Another", "one device"])
+    write([here], b)
+    text = run_bench(tmp_path, "compare", str(a), str(b)).output
+    assert "Only in B: 1 cell(s)\n  made_up on Another" in text
+    assert "3.000" not in text
+
+
+def test_records_of_several_schemas_are_refused():
+    older = timed("x", [1.0], schema_version=SCHEMA_VERSION - 1)
+    with pytest.raises(SourceError, match=f"schemas {SCHEMA_VERSION - 1} and {SCHEMA_VERSION}; only"):
+        compare(Source("A", (timed("x", [1.0]),)), Source("B", (older,)))
+
+
+def newer(folder):
+    path = next(folder.rglob("*.json"))
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"schema_version": SCHEMA_VERSION + 1}))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (newer, [f"schema_version is {SCHEMA_VERSION + 1}", "update the program"]),
+        (lambda folder: next(folder.rglob("*.json")).write_text("{"), ["not a readable JSON record"]),
+        (lambda folder: shutil.rmtree(folder / "made_up"), ["has no record below it"]),
+    ],
+)
+def test_what_cannot_be_read_is_one_sentence(two, tmp_path, spoil, said):
+    spoil(two[1])
+    assert_one_sentence(run_bench(tmp_path, "compare", *map(str, two)), said)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], ["A, B", "compare --help"]),
+        (["x", "x", "--format", "xml"], ["--format", "xml", "csv"]),
+        (["no-such-thing", "x"], ["no-such-thing is neither a folder nor a commit"]),
+        (["--experiment", "fig1"], ["A, B"]),
+    ],
+)
+def test_a_mistake_is_one_sentence(tmp_path, arguments, said):
+    assert_one_sentence(run_bench(tmp_path, "compare", *arguments), said)
+
+
+def test_a_file_is_no_source(tmp_path):
+    (tmp_path / "x").write_text("")
+    assert_one_sentence(run_bench(tmp_path, "compare", "x", "x"), ["x is a file"])
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
+def test_commits_are_read_without_touching_the_tree(tmp_path):
+    def git(*arguments):
+        identity = ["-c", "user.name=n", "-c", "user.email=e@example.org"]
+        subprocess.run(["git", *identity, *arguments], cwd=tmp_path, capture_output=True, check=True)
+
+    git("init", "--quiet")
+    git("commit", "--quiet", "--allow-empty", "--message", "nothing")
+    git("tag", "empty")
+    reference = tmp_path / "results" / "reference"
+    reference.mkdir(parents=True)
+    for tag, means in (("first", [10.0, 10.0]), ("second", [20.0, 20.0])):
+        write([timed("x", means)], reference)
+        git("add", ".")
+        git("commit", "--quiet", "--message", tag)
+        git("tag", tag)
+    inside = tmp_path / "results"
+    ended = run_bench(inside, "compare", "first", "second", "--format", "csv")  # from wherever in the tree
+    assert float(rows_of(ended.output)["x"]["step_time_ratio"]) == 2.0
+    assert float(rows_of(run_bench(tmp_path, "compare", "first", "results", "--format", "csv").output)["x"]
+                 ["step_time_ratio"]) == 2.0  # fmt: skip
+    assert_one_sentence(run_bench(tmp_path, "compare", "empty", "first"), ["has no record below results/reference"])
+    assert_one_sentence(run_bench(tmp_path, "compare", "--", "--all", "first"), ["--all is neither"])
+    assert "A: commit " in run_bench(tmp_path, "compare", "first", "second").output
+
+
+def test_a_cell_in_words():
+    record = a_record(precision="bf16", compile=True, ratio=20.0, seed=3)
+    assert described(record) == "dense, batch 2, ratio 20, bf16, compile, seed 3"
+    assert described(a_record(measure="predict", predicted_for="cuda")) == "dense, batch 2, for cuda"
+    assert described(trained("x", [True], target_ratio=0.5)).endswith("early stage to 0.5")
+
+
+def assert_one_sentence(ended, said):
+    assert (ended.status, ended.output) == (2, "")
+    assert ended.error.startswith("error: ")
+    assert ended.error.count("\n") == 1
+    for words in said:
+        assert words in ended.error

@@ -1,0 +1,191 @@
+"""What the gate compares a tree with, on small repositories made for it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from bench.gate.errors import GateError
+from bench.gate.timed_base import find_base, worktree
+
+NOTHING: dict[str, str] = {}
+
+
+class Repository:
+    """A git repository of one timed file."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def git(self, *arguments: str) -> str:
+        identity = ["-c", "user.name=n", "-c", "user.email=e@example.org"]
+        done = subprocess.run(["git", *identity, *arguments], cwd=self.root, capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    def commit(self, content: str) -> str:
+        self.file.parent.mkdir(exist_ok=True)
+        self.file.write_text(content)
+        self.git("add", ".")
+        self.git("commit", "-qm", content)
+        return self.git("rev-parse", "HEAD")
+
+    @property
+    def file(self) -> Path:
+        return self.root / "comera" / "layers.py"
+
+    def clone(self, *options: str) -> Repository:
+        other = Repository(self.root.parent / f"clone{len(options)}")
+        self.git("clone", "-q", *options, f"file://{self.root}", str(other.root))
+        return other
+
+    def base(self, **environ: str) -> tuple[str | None, str]:
+        found = find_base(self.root, environ)
+        return found.commit, found.reason
+
+
+@pytest.fixture(autouse=True)
+def no_settings(monkeypatch):
+    for name in [name for name in os.environ if name.startswith("GIT_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
+    monkeypatch.setenv("GIT_CONFIG_SYSTEM", os.devnull)
+
+
+@pytest.fixture
+def empty(tmp_path):
+    root = tmp_path / "origin"
+    root.mkdir()
+    repository = Repository(root)
+    repository.git("init", "-q", "--initial-branch", "main")
+    return repository
+
+
+@pytest.fixture
+def repository(empty):
+    """Three commits on main."""
+    for content in ("one", "two", "three"):
+        empty.commit(content)
+    return empty
+
+
+def test_on_main_it_is_the_first_parent(repository):
+    assert repository.base() == (repository.git("rev-parse", "HEAD~1"), "HEAD's first parent")
+
+
+def test_after_a_merge_it_is_main_before_it(repository):
+    before = repository.git("rev-parse", "HEAD")
+    repository.git("checkout", "-qb", "topic")
+    repository.commit("four")
+    repository.git("checkout", "-q", "main")
+    repository.git("merge", "-q", "--no-ff", "-m", "merge", "topic")
+    assert repository.base()[0] == before
+
+
+def test_uncommitted_changes_on_main_are_compared_with_head(repository):
+    head = repository.git("rev-parse", "HEAD")
+    (repository.root / "README.md").write_text("not timed")
+    assert repository.base()[1] == "HEAD's first parent"
+    (repository.root / "bench").mkdir()
+    (repository.root / "bench" / "new.py").write_text("")
+    assert repository.base() == (head, "HEAD, from which the tree differs")
+    (repository.root / "bench" / "new.py").unlink()
+    repository.file.write_text("changed")
+    assert repository.base() == (head, "HEAD, from which the tree differs")
+
+
+def test_on_a_branch_it_is_where_it_left_main_whatever_main_and_the_tree_have_since(repository):
+    fork = repository.git("rev-parse", "HEAD")
+    repository.git("checkout", "-qb", "topic")
+    repository.commit("four")
+    repository.commit("five")
+    assert repository.base() == (fork, "where HEAD left main")
+    repository.git("checkout", "-q", "main")
+    repository.commit("meanwhile")
+    repository.git("checkout", "-q", "topic")
+    repository.file.write_text("changed")
+    assert repository.base() == (fork, "where HEAD left main")
+    repository.git("checkout", "-q", "--detach", "--force")
+    assert repository.base() == (fork, "where HEAD left main")
+
+
+def test_the_remotes_main_comes_first(repository):
+    clone = repository.clone()
+    published = clone.git("rev-parse", "HEAD")
+    assert clone.base()[1] == "HEAD's first parent"
+    clone.commit("four")
+    clone.commit("five")
+    assert clone.base() == (published, "where HEAD left origin/main")
+
+
+def test_a_base_can_be_named(repository):
+    first = repository.git("rev-parse", "HEAD~2")
+    assert repository.base(GATE_BASE="HEAD~2") == (first, "named by GATE_BASE")
+    for unset in ("", "0" * 40):
+        assert repository.base(GATE_BASE=unset)[1] == "HEAD's first parent"
+    with pytest.raises(GateError, match=r"^GATE_BASE is 'gone'; allowed: a commit of this repository\.$"):
+        repository.base(GATE_BASE="gone")
+
+
+def test_a_shallow_clone_has_none(repository):
+    clone = repository.clone("--depth", "1")
+    assert clone.base() == (None, "HEAD has no parent here, as in a shallow clone")
+    clone.file.write_text("changed")
+    assert clone.base()[1] == "HEAD, from which the tree differs"
+
+
+def test_a_shallow_clone_of_a_branch_has_none(repository):
+    repository.git("checkout", "-qb", "topic")
+    repository.commit("four")
+    repository.commit("five")
+    clone = repository.clone("--depth", "1", "--no-single-branch")
+    assert clone.base() == (None, "HEAD and origin/main have no commit in common here, as in a shallow clone")
+
+
+def test_no_repository_has_none(repository, tmp_path, monkeypatch):
+    folder = repository.root / "exported"
+    folder.mkdir()
+    assert find_base(folder, NOTHING).reason == "the tree is no git repository"  # it is another one's
+    assert find_base(tmp_path, NOTHING).commit is None
+    monkeypatch.setenv("PATH", "")
+    assert find_base(repository.root, NOTHING).reason == "git is not installed"
+
+
+def test_a_repository_without_a_commit_has_none(empty):
+    assert empty.base() == (None, "the repository has no commit")
+
+
+def test_gits_variables_in_a_hook_do_not_lead_elsewhere(repository, tmp_path, monkeypatch):
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "elsewhere"))
+    assert find_base(repository.root, NOTHING).reason == "HEAD's first parent"
+
+
+@pytest.mark.parametrize("end", [None, RuntimeError, KeyboardInterrupt])
+def test_the_checkout_is_gone_afterwards(repository, end):
+    commit = repository.git("rev-parse", "HEAD~1")
+
+    def use() -> None:
+        with worktree(repository.root, commit) as tree:
+            assert (tree / "comera" / "layers.py").read_text() == "two"
+            assert len(repository.git("worktree", "list").splitlines()) == 2
+            (tree / "comera" / "cache.pyc").write_text("left behind")
+            places.append(tree)
+            if end:
+                raise end
+
+    places: list[Path] = []
+    if end:
+        with pytest.raises(end):
+            use()
+    else:
+        use()
+    assert len(repository.git("worktree", "list").splitlines()) == 1
+    assert not places[0].parent.exists()
+
+
+def test_what_cannot_be_checked_out_is_no_verdict(repository):
+    sentence = r"^The base 000000000000 cannot be checked out beside the tree \("
+    with pytest.raises(GateError, match=sentence), worktree(repository.root, "0" * 40):
+        pass

@@ -1,0 +1,246 @@
+"""The gate as a command: exit statuses, what it prints, and how a baseline is accepted."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench.gate import accept, baseline, exact
+from bench.gate.exact import Benchmark
+from bench.provenance import ROOT
+from bench.workloads.encoder import EncoderSettings
+from bench.workloads.linear import LinearSettings
+
+pytest_plugins = ["pytester"]
+
+SMALL = Benchmark("small", LinearSettings(8, 6), "dense", "cpu", batch_size=3)
+OTHER = Benchmark("other", LinearSettings(6, 8), "dense", "cpu", batch_size=3)
+REFUSED = Benchmark("refused", EncoderSettings(), "lte", "cpu", batch_size=1)
+
+#: Without plugins of pytest that the gate has no use for; one of them takes seconds to load.
+PLAIN = ("-p", "no:cacheprovider", "-p", "no:hypothesispytest")
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder for baselines, and two benchmarks that take no time."""
+    folder = tmp_path / "baselines"
+    monkeypatch.setattr(baseline, "FOLDER", folder)
+    of(monkeypatch, SMALL, REFUSED)
+    return folder
+
+
+@pytest.fixture
+def accepted(folder):  # noqa: ARG001 - it is where the baseline goes
+    """The same, with their baseline."""
+    accept.main()
+    return baseline.baseline_path()
+
+
+def of(patch, *benchmarks):
+    patch.setattr(exact, "all_benchmarks", lambda: list(benchmarks))
+    patch.setattr(accept, "all_benchmarks", lambda: list(benchmarks))
+
+
+@pytest.fixture
+def gate(pytester):
+    """Runs the exact part in this process; returns the exit status and the lines it printed."""
+
+    def run():
+        result = pytester.runpytest_inprocess(str(ROOT / "bench" / "gate" / "test_exact.py"), *PLAIN)
+        return result.ret, result.stdout.str()
+
+    return run
+
+
+def changed(path, change):
+    """Let ``change`` alter a baseline, whose hash is then that of the altered content."""
+    content = json.loads(path.read_text())
+    change(content)
+    content["content_hash"] = baseline._content_hash(content)
+    path.write_text(json.dumps(content))
+
+
+@pytest.mark.usefixtures("accepted")
+def test_what_was_accepted_is_green(gate):
+    status, output = gate()
+    assert status == 0
+    assert "3 green, 0 regressions, 0 could not run" in output
+
+
+@pytest.mark.parametrize(
+    ("earlier", "words"), [(53, "worse than the baseline"), (55, "better than the baseline: accept")]
+)
+def test_a_change_for_the_worse_and_one_for_the_better_end_with_1(accepted, gate, earlier, words):
+    changed(accepted, lambda content: content["benchmarks"]["small"].update(parameters=earlier))
+    status, output = gate()
+    assert status == 1
+    assert f"small: parameters was {earlier}, is 54 (" in output
+    assert words in output
+    assert "Traceback" not in output
+
+
+@pytest.mark.usefixtures("accepted")
+def test_a_new_and_a_vanished_benchmark_are_named(gate, monkeypatch):
+    of(monkeypatch, SMALL, OTHER)
+    status, output = gate()
+    assert status == 1
+    assert "regression: other: benchmark was absent, is present (new): accept with make gate-accept" in output
+    assert "regression: refused: benchmark was present, is absent (vanished): accept with make gate-accept" in output
+    assert "1 green, 2 regressions, 0 could not run" in output
+
+
+def test_support_that_is_lost_is_a_regression(accepted, gate):
+    changed(accepted, lambda content: content["benchmarks"].update(refused=content["benchmarks"]["small"]))
+    assert gate()[0] == 1
+
+
+@pytest.mark.usefixtures("folder")
+def test_without_a_baseline_it_cannot_run(gate):
+    status, output = gate()
+    assert status == 2
+    sentence = (
+        f"There is no baseline for torch {baseline.torch_version()} (there are: none); make gate-accept writes it."
+    )
+    assert f"could not run: {sentence}" in output
+
+
+@pytest.mark.usefixtures("accepted")
+def test_under_another_version_of_torch_it_cannot_run(gate, monkeypatch):
+    old = baseline.torch_version()
+    monkeypatch.setattr("torch.__version__", "3.4.5+cu999")
+    status, output = gate()
+    assert status == 2
+    assert f"There is no baseline for torch 3.4.5 (there are: {old}); make gate-accept writes it." in output
+    assert output.count("baseline for torch") == 1
+
+
+def edited_by_hand(path):
+    path.write_text(path.read_text().replace('"parameters": 54', '"parameters": 55'))
+
+
+def without_a_number(path):
+    changed(path, lambda content: content["benchmarks"]["small"].pop("parameters"))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (edited_by_hand, "was edited by hand: its content does not have the hash it states"),
+        (lambda path: path.write_text("<<<<<<< HEAD"), "cannot be read (Expecting value: line 1 column 1 (char 0))"),
+        (lambda path: path.write_bytes(b"\xff\xfe"), "cannot be read ("),
+        (lambda path: path.write_text("[]"), "is no baseline, which has schema, torch, content_hash, benchmarks"),
+        (lambda path: changed(path, lambda content: content.update(schema=2)), "has schema 2, this gate reads 1"),
+        (lambda path: changed(path, lambda content: content.update(torch="1.0")), "holds numbers of torch 1.0"),
+        (without_a_number, "has other quantities than this gate counts, in small"),
+    ],
+)
+def test_a_spoilt_baseline_is_one_sentence_and_2(accepted, gate, spoil, words):
+    spoil(accepted)
+    status, output = gate()
+    assert status == 2
+    [line] = [line for line in output.splitlines() if line.startswith("could not run: ")]
+    assert line.startswith(f"could not run: {accepted.name} {words}")
+    assert line.endswith("; make gate-accept writes it.")
+    assert "Traceback" not in output
+
+
+@pytest.mark.usefixtures("accepted")
+def test_a_benchmark_that_breaks_is_no_regression(gate, monkeypatch):
+    of(monkeypatch, SMALL, Benchmark("refused", LinearSettings(8, 6), "no_such_arm", "cpu", batch_size=3))
+    status, output = gate()
+    assert status == 2
+    assert "could not run: test_exact[refused] broke with ConfigError, see above." in output
+
+
+def test_a_regression_beside_something_broken_is_a_regression(pytester):
+    pytester.makeconftest("from bench.gate.conftest import *")
+    pytester.makepyfile(
+        """
+        import pytest
+        from bench.gate.errors import GateError, Regression
+
+        def test_slower(): raise Regression("slower: 1.5 times")
+        @pytest.mark.parametrize("number", [1, 2])
+        def test_not_runnable(number): raise GateError("There is no disk.")
+        def test_inconclusive(benchmark): benchmark.extra_info["verdict"] = "inconclusive: 1.1 times"
+        """
+    )
+    result = pytester.runpytest_inprocess("-k", "not slower", *PLAIN)
+    result.stdout.fnmatch_lines(
+        ["could not run: There is no disk.", "remark: test_inconclusive: inconclusive: 1.1 times"]
+    )
+    assert result.ret == 2
+    result = pytester.runpytest_inprocess(*PLAIN)
+    result.stdout.fnmatch_lines(["regression: slower: 1.5 times", "1 green, 1 regressions, 1 could not run"])
+    assert result.ret == 1
+    assert pytester.runpytest_inprocess("-k", "inconclusive", *PLAIN).ret == 0
+    assert pytester.runpytest_inprocess("-k", "nothing", *PLAIN).ret == 2
+
+
+def test_accepting_shows_the_difference_and_makes_the_gate_green(accepted, gate, capsys, monkeypatch):
+    changed(accepted, lambda content: content["benchmarks"]["small"].update(parameters=108))
+    of(monkeypatch, SMALL, OTHER)
+    capsys.readouterr()
+    accept.main()
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["small", "parameters", "108", "54", "-50", "%"] in lines
+    assert ["other", "benchmark", "absent", "present", "new"] in lines
+    assert ["refused", "benchmark", "present", "absent", "vanished"] in lines
+    assert gate()[0] == 0
+
+
+def test_accepting_again_changes_nothing(accepted, capsys):
+    before = accepted.read_bytes()
+    capsys.readouterr()
+    accept.main()
+    assert capsys.readouterr().out.startswith("Nothing has changed.\n")
+    assert accepted.read_bytes() == before
+
+
+def test_a_spoilt_baseline_is_accepted_anew(accepted, gate, capsys):
+    edited_by_hand(accepted)
+    accept.main()
+    assert "was edited by hand" in capsys.readouterr().err
+    assert gate()[0] == 0
+
+
+def test_the_committed_baselines_are_whole(monkeypatch):
+    pinned = next(line for line in (ROOT / "constraints.txt").read_text().splitlines() if line.startswith("torch=="))
+    files = sorted(baseline.FOLDER.glob("*.json"))
+    assert f"torch-{pinned.removeprefix('torch==')}.json" in [file.name for file in files]
+    for file in files:
+        monkeypatch.setattr("torch.__version__", file.stem.removeprefix("torch-"))
+        names = baseline.read_baseline()
+        assert set(names) == {benchmark.name for benchmark in exact.all_benchmarks()}
+        assert list(names) == sorted(names)
+
+
+def real_gate(plant):
+    """The command itself, on one layer at full size, with something planted."""
+    environment = {**os.environ, "PLANT": plant, "PYTHONPATH": str(Path(__file__).parent)}
+    layer = "linear-768x768 and 128-tokens and cpu"
+    command = [sys.executable, "-m", "pytest", "bench/gate/test_exact.py", "-p", "planting", "-k", layer, *PLAIN]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_the_real_command_names_a_planted_regression():
+    done = real_gate("one_more_parameter")
+    assert done.returncode == 1, done.stdout + done.stderr
+    sentence = (
+        "linear-768x768/comera/128-tokens/cpu: parameters was 21,330, is 21,331 (+0.00469 %), worse than the baseline"
+    )
+    assert f"regression: {sentence} (and 3 more)" in done.stdout.splitlines()
+
+
+def test_the_real_command_says_in_one_sentence_that_there_is_no_baseline():
+    done = real_gate("no_baseline")
+    assert done.returncode == 2, done.stdout + done.stderr
+    lines = [line for line in done.stdout.splitlines() if "no baseline" in line]
+    assert len(lines) == 1
+    assert "Traceback" not in done.stdout + done.stderr

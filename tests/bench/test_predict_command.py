@@ -1,0 +1,155 @@
+"""``python -m bench predict``: what it says, and that a mistake is one sentence and exit status 2."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from small_cells import MODEL, run_bench
+from tiny import one_thread  # noqa: F401
+
+import bench.prediction
+from bench.devices import DEVICES
+from bench.methods import available
+
+SMALL = [f"model.{name}={value}" for name, value in MODEL.items()] + ["sequence_length=32"]
+
+
+@pytest.fixture(autouse=True)
+def small_search(monkeypatch):
+    """A search that ends soon: what is tested here is not how it goes."""
+    monkeypatch.setattr("bench.largest.LIMIT", 64)
+    monkeypatch.setattr("bench.devices._BUFFER", 2**20)
+    monkeypatch.setattr("bench.devices._SIDE", 64)
+
+
+def predicted(folder, pairs, *words):
+    ended = run_bench(folder, "predict", *SMALL, f"data_folder={pairs}", *words)
+    assert ended.status == 0, ended.error
+    assert list(folder.iterdir()) == []
+    return ended.output
+
+
+def number(text, label):
+    [found] = re.findall(rf"^{re.escape(label)}(?: .*?)?  +([\d,.]+)$", text, flags=re.MULTILINE)
+    return float(found.replace(",", ""))
+
+
+def test_it_says_what_a_record_of_the_same_cell_would(tmp_path, pairs):
+    from bench.methods import build, checked_settings
+    from bench.work import predict
+    from bench.workloads.encoder import EncoderSettings
+    from bench.workloads.opening import Data, open_workload
+
+    workload = open_workload(EncoderSettings(**MODEL, sequence_length=32), Data(data_folder=str(pairs)), check=False)
+    method = build("comera", "", checked_settings("comera", {"ranks": 8}))
+    expected = predict(workload, method, 4, "bf16", "cuda", 0)
+    text = predicted(tmp_path, pairs, "method=comera", "settings.comera.ranks=8", "batch_size=4", "device=a100",
+                     "precision=bf16")  # fmt: skip
+    sizes = expected.memory.mib()
+    assert number(text, "peak memory, MiB") == pytest.approx(sizes.pop("peak"), abs=0.05)
+    for name, size in sizes.items():
+        assert number(text, f"  {name}") == pytest.approx(size, abs=0.05)
+    assert number(text, "FLOPs") == expected.work.flops_per_step
+    assert "on NVIDIA A100 SXM, 80 GB" in text
+    assert "batch 4, length 32, bf16" in text
+    assert "Largest batch that fits: 64 at least" in text
+
+
+def test_this_machine_is_the_default_and_says_how_it_was_measured(tmp_path, pairs):
+    text = predicted(tmp_path, pairs, "method=dense")
+    assert "this machine's processor" in text
+    assert "measured just now" in text
+    assert "(predicted on the operations of cpu)" in text
+
+
+def test_multiples_of_ltes_heads_are_respected(tmp_path, pairs, monkeypatch):
+    monkeypatch.setattr(bench.prediction.Device, "room_mib", property(lambda _: 6.0), raising=False)
+    text = predicted(tmp_path, pairs, "method=lte", "settings.lte.heads=4", "settings.lte.rank=4", "batch_size=8")
+    [fits, following] = re.findall(
+        r"of multiples of 4: ([\d,]+) with .*?; ([\d,]+)\s+would take", " ".join(text.split())
+    )[0]
+    assert int(fits) % 4 == 0
+    assert int(following) == int(fits) + 4
+
+
+def test_it_does_not_fit_where_there_is_no_room(tmp_path, pairs, monkeypatch):
+    monkeypatch.setattr(bench.prediction.Device, "room_mib", property(lambda _: 0.5), raising=False)
+    text = predicted(tmp_path, pairs, "method=dense")
+    assert "It does not fit" in text
+    assert "No batch fits: the smallest, 1," in text
+
+
+def test_a_batch_larger_than_the_data_is_predicted(tmp_path, pairs):
+    assert "batch 5,000, length 32" in predicted(tmp_path, pairs, "method=dense", "batch_size=5000", "device=h100")
+
+
+def test_variants_and_micro_workloads(tmp_path, pairs):
+    assert "low_rank:linear on the workload encoder" in predicted(tmp_path, pairs, "method=low_rank:linear")
+    ended = run_bench(tmp_path, "predict", "method=comera", "workload=linear", "linear.in_features=64",
+                      "linear.out_features=96", "device=rtx3090")  # fmt: skip
+    assert ended.status == 0, ended.error
+    assert "comera on the workload linear" in ended.output
+
+
+@pytest.mark.parametrize("words", [(), ("--help",), ("method=dense", "-h")])
+def test_usage_has_an_example_and_names_what_there_is(tmp_path, words):
+    ended = run_bench(tmp_path, "predict", *words)
+    assert (ended.status, ended.error) == (0, "")
+    assert ended.output.startswith("usage: python -m bench predict")
+    assert "python -m bench predict method=comera batch_size=64" in ended.output
+    assert f"methods: {', '.join(available())}\n" in ended.output
+    assert f"devices: {', '.join(DEVICES)}\n" in ended.output
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("batch_size=4", ["method has no value", ", ".join(available())]),
+        ("method=", ["method is ''", ", ".join(available())]),
+        ("method=sgd", ["method is 'sgd'", ", ".join(available())]),
+        ("method=comra", ["method is 'comra'", ", ".join(available())]),
+        ("method=low_rank:odd", ["'low_rank:odd'", "allowed: linear"]),
+        ("method=dense device=tpu", ["device is 'tpu'", "a100, h100, h200, rtx3090, cpu"]),
+        ("method=dense device=cuda", ["device is 'cuda'", "a100, h100, h200, rtx3090, cpu"]),
+        ("method=dense batch_size=0", ["batch_size is 0", "from 1 up"]),
+        ("method=dense batch_size=many", ["batch_size is 'many'", "from 1 up"]),
+        ("method=dense batch_size=2,4", ["batch_size=2,4"]),
+        ("method=dense batch_size=2 batch_size=4", ["batch_size is '2' and '4'", "once"]),
+        ("method=comera ratio=0.5", ["ratio is 0.5", "from 1"]),
+        ("method=comera ratio=100000", ["ratio=100000 is out of reach", "the largest within reach is"]),
+        ("method=lte batch_size=8", ["LTE shards the batch over 16 heads", "batch size 8"]),
+        ("method=dense precision=tf32", ["precision=tf32 needs a CUDA device"]),
+        ("method=dense precision=fp8 device=h100", ["precision=fp8 is not implemented"]),
+        ("method=dense precision=int4", ["precision is 'int4'", "fp32, tf32, bf16, fp8"]),
+        ("method=dense compile=true", ["compile is no setting of a prediction", "batch_size"]),
+        ("method=dense methods=[lora]", ["methods is no setting of a prediction"]),
+        ("method=dense experiment=fig1", ["experiment is no setting of a prediction"]),
+        ("method=dense model.depth=2", ["model.depth is no setting"]),
+        ("method=dense batch_size.x=2", ["batch_size.x is no setting"]),
+        ("method=galore settings.galore.rnk=2", ["settings.galore.rnk is no setting"]),
+        ("method=galore settings.galore.rank=x", ["settings.galore.rank is 'x'", "int"]),
+        ("method=galore settings=4", ["settings is '4'", "settings.NAME=VALUE"]),
+        ("method=dense fast", ["'fast' is no setting", "key=value"]),
+        ("method=[dense", ["method", "[dense"]),
+        ("method=dense workload=chess", ["workload is 'chess'", "encoder, linear, lookup"]),
+        ("method=dense data_folder=/no/such", ["data_folder is /no/such"]),
+    ],
+)
+def test_a_mistake_is_one_sentence(tmp_path, words, said):
+    ended = run_bench(tmp_path, "predict", *words.split())
+    assert_one_sentence(ended, said, tmp_path)
+
+
+def assert_one_sentence(ended, said, folder):
+    assert (ended.status, ended.output) == (2, "")
+    [line] = [line for line in ended.error.splitlines() if not line.startswith("predicting")]
+    assert line.startswith("error: ")
+    for words in said:
+        assert words in line
+    assert list(folder.iterdir()) == []
+
+
+def test_usage_of_the_bench_names_both_words(tmp_path):
+    assert "python -m bench predict method=NAME" in run_bench(tmp_path, "--help").output
+    assert "python -m bench compare A B" in run_bench(tmp_path, "--help").output

@@ -1,0 +1,180 @@
+"""A user's own Hugging Face configuration: predicted as the bench's own models are, or refused in one sentence."""
+
+from __future__ import annotations
+
+import builtins
+import importlib.util
+import json
+
+import pytest
+import torch
+from small_cells import run_bench
+from test_predict_command import assert_one_sentence
+from tiny import one_thread  # noqa: F401
+from torch import nn
+from transformers import BertConfig, GPT2Config, LlamaConfig, RobertaConfig
+
+from bench.hugging_face import HuggingFaceWorkload, stays_dense
+from bench.memory import trace_memory
+from bench.methods import ConfigError, build, checked_settings
+from bench.step import TrainStep
+from bench.work import predict
+from bench.workloads.encoder import EncoderSettings
+from bench.workloads.opening import Data, open_workload
+
+CONFIGS = {
+    "bert": BertConfig(hidden_size=48, num_hidden_layers=2, num_attention_heads=4, intermediate_size=96, vocab_size=500,
+                       max_position_embeddings=64, num_labels=3),
+    "roberta": RobertaConfig(hidden_size=48, num_hidden_layers=1, num_attention_heads=4, intermediate_size=96,
+                             vocab_size=500, max_position_embeddings=66, num_labels=3),
+    "gpt2": GPT2Config(n_embd=48, n_layer=2, n_head=4, vocab_size=500, n_positions=64, bos_token_id=1, eos_token_id=1),
+    "llama": LlamaConfig(hidden_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+                         intermediate_size=96, vocab_size=500, max_position_embeddings=64),
+}  # fmt: skip
+
+
+@pytest.fixture(params=CONFIGS)
+def kind(request):
+    return request.param
+
+
+def saved(folder, kind, **changes):
+    path = folder / "config.json"
+    path.write_text(json.dumps(CONFIGS[kind].to_dict() | changes))
+    return path
+
+
+def predicted(workload, method="dense", batch_size=4, device="cpu", settings=None):
+    return predict(workload, build(method, "", checked_settings(method, settings or {})), batch_size, "fp32", device, 0)
+
+
+def test_an_encoder_and_decoders_are_predicted_for_both_devices_again_and_again(kind, tmp_path):
+    workload = HuggingFaceWorkload(saved(tmp_path, kind), 32)
+    for device in ("cpu", "cuda", "cpu"):
+        for method in ("dense", "comera"):
+            memory = predicted(workload, method, device=device).memory
+            assert memory.parameter_count > 0
+            assert memory.activations > 0
+    assert type(torch.ones(1)) is torch.Tensor
+
+
+@pytest.mark.parametrize("kind", ["bert", "gpt2"])
+def test_a_real_run_books_what_was_predicted(kind, tmp_path):
+    workload = HuggingFaceWorkload(saved(tmp_path, kind), 32)
+    method = build("dense", "", checked_settings("dense", {}))
+    model = method.adapt(workload.build(), workload.targets())
+    step = TrainStep(model, method, method.optimizer(model), workload.loss, "fp32", "cpu")
+    real = trace_memory(step, next(workload.batches("train", 4, 0, True)))
+    assert real == predicted(workload).memory
+
+
+def test_targets_are_the_table_and_the_linear_layers_but_for_the_class_scores(tmp_path):
+    targets = HuggingFaceWorkload(saved(tmp_path, "bert"), 32).targets()
+    assert len(targets) == 1 + 2 * 6 + 1
+    assert targets["bert.embeddings.word_embeddings"] == "embedding"
+    assert targets["bert.pooler.dense"] == "classifier"
+    assert "classifier" not in targets
+    roberta = HuggingFaceWorkload(saved(tmp_path, "roberta"), 32).targets()
+    assert roberta["classifier.dense"] == "classifier"
+    assert "classifier.out_proj" not in roberta
+    llama = HuggingFaceWorkload(saved(tmp_path, "llama"), 32).targets()
+    assert len(llama) == 1 + 2 * 7
+    assert {llama[f"model.layers.0.{name}"] for name in ("self_attn.q_proj", "mlp.up_proj")} == {
+        "attention",
+        "feed_forward",
+    }
+
+
+def test_conv1d_stays_dense_and_is_named(tmp_path):
+    workload = HuggingFaceWorkload(saved(tmp_path, "gpt2"), 32)
+    assert workload.targets() == {"transformer.wte": "embedding"}
+    weights = 2 * (48 * 3 * 48 + 48 * 48 + 48 * 4 * 48 + 4 * 48 * 48)
+    assert stays_dense(workload).startswith(f"8 Conv1D ({weights:,} weights), ")
+    ended = run_bench(tmp_path, "predict", "method=comera", f"model={tmp_path}", "sequence_length=32", "device=rtx3090")
+    assert ended.status == 0, ended.error
+    assert f"Stays dense: 8 Conv1D ({weights:,} weights)" in " ".join(ended.output.split())
+    assert "(gpt2, sequence classification)" in ended.output
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize(("layers", "batch", "length"), [(1, 16, 32), (2, 16, 32), (1, 32, 16)])
+def test_bert_is_our_own_encoder_but_for_its_masks_and_segments(tmp_path, device, layers, batch, length):
+    """To the byte, with all differences told. Without dropout before the classes, which ours does not have:
+
+    * BERT spreads the mask over all queries, ours keeps one row for all of them: per layer, and as float32;
+    * BERT takes its segments from a buffer where ours gets them with the batch, as int64;
+    * BERT has two buffers of its own, places and segments.
+    """
+    width, positions = 64, 64
+    sizes = {"hidden_size": width, "num_hidden_layers": layers, "intermediate_size": 128, "vocab_size": 2000}
+    dropouts = {"attention_probs_dropout_prob": 0.0, "classifier_dropout": 0.0}
+    theirs = HuggingFaceWorkload(saved(tmp_path, "bert", **sizes, **dropouts), length)
+    settings = EncoderSettings(layers=layers, width=width, heads=4, feed_forward=128, vocabulary=2000, classes=3,
+                               positions=positions, sequence_length=length)  # fmt: skip
+    ours = open_workload(settings, Data("synthetic"), check=False)
+    masks, segments, buffers = 4 * layers * batch * length * (length - 1), 8 * batch * length, 2 * 8 * positions
+    own, other = (predicted(workload, "dense", batch, device) for workload in (ours, theirs))
+    assert other.work.flops_per_step == own.work.flops_per_step
+    assert other.work.saved_for_backward - own.work.saved_for_backward == masks - segments
+    assert other.memory.parameter_count == own.memory.parameter_count
+    assert other.memory.parameters - own.memory.parameters == buffers
+    assert other.memory.gradients == own.memory.gradients
+    assert other.memory.optimizer == own.memory.optimizer
+    assert other.memory.temporaries == own.memory.temporaries
+    assert other.memory.activations - own.memory.activations == masks - segments
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, ["cannot be read", "No such file"]),
+        ("not json", ["is not JSON"]),
+        ("[]", ["names no model_type"]),
+        ("{}", ["names no model_type"]),
+        ('{"model_type": "clip"}', ["'clip' has no sequence classification", "bert"]),
+        ('{"model_type": "no_such"}', ["'no_such' has no sequence classification"]),
+        ('{"model_type": "bert", "hidden_size": "wide"}', ["transformers does not accept", "wide"]),
+        (
+            '{"model_type": "bert", "hidden_size": 50, "num_attention_heads": 12}',
+            ["transformers does not accept", "hidden size (50)"],
+        ),
+        ('{"model_type": "bert", "max_position_embeddings": 16}', ["sequence_length is 128", "16"]),
+    ],
+)
+def test_what_is_no_configuration_is_one_sentence(tmp_path, tmp_path_factory, content, said):
+    path = tmp_path_factory.mktemp("model") / "config.json"
+    if content is not None:
+        path.write_text(content)
+    for given in (path, path.parent):
+        ended = run_bench(tmp_path, "predict", "method=dense", f"model={given}")
+        assert_one_sentence(ended, said, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "words", ["workload=linear", "model.layers=2", "dataset=sst2", "data_folder=x", "table.rows=5"]
+)
+def test_settings_that_a_path_leaves_no_use_for(tmp_path, words):
+    ended = run_bench(tmp_path, "predict", "method=dense", "model=some/config.json", words)
+    assert_one_sentence(ended, [words.partition("=")[0], "leave it out"], tmp_path)
+
+
+def test_a_ratio_out_of_reach(tmp_path_factory, tmp_path):
+    path = saved(tmp_path_factory.mktemp("model"), "gpt2")
+    ended = run_bench(tmp_path, "predict", "method=comera", "ratio=50", "sequence_length=32", f"model={path}")
+    assert_one_sentence(ended, ["ratio=50 is out of reach"], tmp_path)
+
+
+def test_transformers_missing(monkeypatch, tmp_path):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "transformers" else builtins.object())
+    with pytest.raises(ConfigError, match="needs the package transformers; install it: pip install transformers"):
+        HuggingFaceWorkload(saved(tmp_path, "bert"), 32)
+
+
+def test_a_step_that_needs_data_to_be_traced(monkeypatch, tmp_path_factory, tmp_path):
+    def loss(self, model: nn.Module, batch):  # noqa: ARG001
+        raise RuntimeError(f"{model(batch['input_ids']).logits.sum().item()}")
+
+    monkeypatch.setattr(HuggingFaceWorkload, "loss", loss)
+    path = saved(tmp_path_factory.mktemp("model"), "bert")
+    ended = run_bench(tmp_path, "predict", "method=dense", "sequence_length=32", "device=h100", f"model={path}")
+    assert_one_sentence(ended, ["cannot be traced without data", "DataDependentOutput"], tmp_path)

@@ -1,0 +1,396 @@
+"""The claims ledger: a rule for every claim and no other, verdicts by device, and the command that prints it."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import doctest
+import io
+import random
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from made_up_lookups import lookup_campaign, timed_lookup
+from made_up_records import CPU, CUDA, campaign, timed
+from made_up_sweeps import sweep_campaign, timed_beside
+from made_up_toggles import toggled, toggled_campaign
+from made_up_training import FULL_SIZE_MIB, point, ranks, trained, training_campaign
+
+from bench.record import SCHEMA_VERSION, Record, path_of, write
+from figures import ledger, ledger_rules
+from figures.claims import LEDGER, LedgerError, read_claims
+from figures.fig7_rows import Toggles
+from figures.ledger import Entry, judge, summary
+from figures.ledger_command import main
+from figures.ledger_rules import RULES, Rule
+from figures.ledger_tables import WIDTH, to_csv, to_markdown_page, to_text
+
+ROOT = Path(__file__).parents[2]
+IDS = [line.split(",")[0] for line in LEDGER.read_text(encoding="utf-8").splitlines()[1:]]
+CLAIMS = read_claims()
+GRAPH = Toggles(cuda_graph=True)
+
+
+def everything(device: str) -> list[Record]:
+    """Every experiment that a rule names, on one device."""
+    return [
+        *campaign(device), *lookup_campaign(device), *toggled_campaign(device), *sweep_campaign(device),
+        *training_campaign(device=device),
+    ]  # fmt: skip
+
+
+def entry_of(records: list[Record], claim: str) -> Entry:
+    return {entry.claim.id: entry for entry in judge(records)}[claim]
+
+
+def epochs(ratio: float, device: str = CUDA) -> list[Record]:
+    """Fig. 1 at batch 1, without noise: GaLore takes ``ratio`` times as long as CoMERA."""
+    return [timed(arm, [ms] * 5, device=device) for arm, ms in (("comera", 8.0), ("galore", 8.0 * ratio))]
+
+
+def lookups(ratio: float, device: str = CUDA, **place: object) -> list[Record]:
+    """Fig. 5 at its batch sizes, without noise: the plain look-up takes ``ratio`` times as long and as much memory."""
+    records = []
+    for batch in (10_000, 20_000, 40_000):
+        for variant, size in (("optimized", 8.0), ("plain", 8.0 * ratio)):
+            peak = {"peak_memory_allocated_mib": size if device == CUDA else None, "peak_memory_predicted_mib": size}
+            records.append(timed_lookup(variant, [size] * 5, batch, device=device, **peak, **place))
+    return records
+
+
+def graphs(ratio: float, device: str = CUDA) -> list[Record]:
+    """Fig. 7 with CUDA Graph, without noise."""
+    return [
+        toggled(arm, GRAPH, [ms] * 5, batch, device=device)
+        for batch in (32, 64, 128)
+        for arm, ms in (("comera", 8.0), ("dense", 8.0 * ratio))
+    ]
+
+
+def swept(speed_ups: tuple[float, ...], device: str = CUDA) -> list[Record]:
+    """Fig. 12 at one batch size: dense over CoMERA at ratios 1.5, 4, 16 and 64, without noise."""
+    return [
+        timed_beside(arm, [ms] * 5, ratio, 32, device=device)
+        for ratio, speed_up in zip((1.5, 4.0, 16.0, 64.0), speed_ups, strict=True)
+        for arm, ms in (("comera", 8.0), ("dense", 8.0 * speed_up))
+    ]
+
+
+def late(ratio: float, device: str = CPU, **columns: object) -> list[Record]:
+    """A late run toward 0.2 whose model is ``ratio`` times smaller than dense."""
+    curve = [point([True, False], 900, "late", ranks(0.2))]
+    sizes = {"stored_mib": FULL_SIZE_MIB / ratio, "tensorized_mib": 0.7, "dense_tensorized_mib": 253.67}
+    return [trained("comera", "late", 0.2, curve, device=device, **(sizes | columns))]
+
+
+def test_every_claim_has_exactly_one_rule_and_no_rule_is_without_a_claim() -> None:
+    assert sorted(RULES) == sorted(IDS)
+    assert len(set(IDS)) == len(IDS)
+
+
+def test_the_ledger_is_the_one_that_was_handed_over() -> None:
+    original = ROOT.parent / "shared" / "paper" / "claims.csv"
+    if not original.is_file():
+        pytest.skip("the original is not at hand")
+    assert LEDGER.read_bytes() == original.read_bytes()
+
+
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+def test_a_rule_names_experiments_that_there_are_or_says_why_there_is_none(rule: Rule) -> None:
+    assert bool(rule.experiments) != bool(rule.untested)
+    assert rule.expression
+    assert rule.device in ("cpu", "cuda", "any")
+    for experiment in rule.experiments:
+        assert (ROOT / "bench" / "conf" / "experiment" / f"{experiment}.yaml").is_file()
+
+
+def test_what_is_said_to_be_missing_is_missing() -> None:
+    words = " ".join(rule.untested for rule in RULES.values())
+    for name in ("DLRM", "CodeBERT"):
+        assert name in words
+        assert not list((ROOT / "bench" / "workloads").glob(f"{name.lower()}*"))
+
+
+CASES = [
+    ("galore-time-b1", epochs(2.5), "reproduced"),
+    ("galore-time-b1", epochs(1.2), "partly"),
+    ("galore-time-b1", epochs(0.9), "not reproduced"),
+    ("galore-time-b1", epochs(2.5, CPU), "not tested here"),
+    ("lookup-time", lookups(4.5), "reproduced"),
+    ("lookup-time", lookups(2.0), "partly"),
+    ("lookup-time", lookups(0.9), "not reproduced"),
+    ("lookup-time", lookups(4.5, CPU), "not tested here"),
+    ("graph-speedup", graphs(3.0), "reproduced"),
+    ("graph-speedup", graphs(1.5), "partly"),
+    ("graph-speedup", graphs(0.5), "not reproduced"),
+    ("graph-speedup", graphs(3.0, CPU), "not tested here"),
+    ("ratio-monotone", swept((0.9, 2.0, 3.0, 4.0)), "reproduced"),
+    ("ratio-monotone", swept((1.5, 2.0, 3.0, 4.0)), "partly"),
+    ("ratio-monotone", swept((1.5, 3.0, 2.0, 1.0)), "not reproduced"),
+    ("ratio-monotone", swept((0.9, 2.0, 3.0, 4.0), CPU), "not tested here"),
+    ("mnli-late02-ratio", late(90.0), "reproduced"),
+    ("mnli-late02-ratio", late(60.0), "partly"),
+    ("mnli-late02-ratio", late(20.0), "not reproduced"),
+    ("mnli-late02-ratio", late(90.0, dense_mib=2.8), "not tested here"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("claim", "records", "outcome"), CASES)
+def test_every_experiment_decides_a_claim_in_every_way(claim: str, records: list[Record], outcome: str) -> None:
+    entry = entry_of(records, claim)
+    assert entry.outcome == outcome, entry.why
+    [verdict] = entry.verdicts
+    assert (verdict.outcome, verdict.why) == (outcome, entry.why)
+    assert verdict.ours_text != "none"  # what a device cannot decide is shown all the same
+    others = [one for one in judge(records) if one.rule.experiments != entry.rule.experiments]
+    assert {one.outcome for one in others} == {"not tested here"}
+
+
+def test_every_experiment_has_such_cases() -> None:
+    assert {RULES[claim].experiments for claim, _, _ in CASES} == {r.experiments for r in RULES.values()} - {()}
+
+
+MAKERS: dict[str, Callable[[float], list[Record]]] = {
+    "galore-time-b1": epochs,
+    "lookup-time": lookups,
+    "lookup-memory": lookups,
+    "graph-speedup": graphs,
+    "mnli-late02-ratio": late,
+}
+
+
+@pytest.mark.parametrize("claim", MAKERS)
+def test_the_tolerance_is_the_one_by_which_the_verdict_falls(claim: str) -> None:
+    low = CLAIMS[claim].low
+    assert low is not None
+    need = low - RULES[claim].tolerance
+    assert entry_of(MAKERS[claim](need + 0.01), claim).outcome == "reproduced"
+    assert entry_of(MAKERS[claim](need - 0.01), claim).outcome == "partly"
+
+
+def test_a_cpu_decides_nothing_that_is_about_a_gpu() -> None:
+    for entry in judge(everything(CPU)):
+        if entry.rule.experiments:
+            assert [verdict.device for verdict in entry.verdicts] == [CPU]
+        if entry.rule.device == "cuda" and entry.rule.experiments:
+            assert entry.outcome == "not tested here"
+            assert "about a GPU" in entry.why
+            assert entry.verdicts[0].ours_text != "none"
+    assert {entry.claim.id for entry in judge(everything(CUDA)) if entry.rule.device == "cuda"} >= {"lte-time"}
+
+
+def test_each_device_has_a_verdict_and_the_decided_ones_count() -> None:
+    entry = entry_of(epochs(2.5) + epochs(5.0, CPU), "galore-time-b1")
+    assert [(one.device, one.outcome) for one in entry.verdicts] == [(CPU, "not tested here"), (CUDA, "reproduced")]
+    assert entry.outcome == "reproduced"
+    assert CPU in entry.why
+    assert CUDA in entry.why
+    other = [dataclasses.replace(one, device="Made-up GPU 8000") for one in epochs(0.5)]
+    assert entry_of(epochs(2.5) + other, "galore-time-b1").outcome == "partly"
+
+
+def test_figures_of_one_device_that_disagree_make_it_partly_and_are_named() -> None:
+    entry = entry_of(lookups(4.5, dataset="zipf") + lookups(0.5, dataset="uniform"), "lookup-time")
+    [verdict] = entry.verdicts
+    assert verdict.outcome == "partly"
+    assert "30,522 x 768, uniform: 0 of 3" in verdict.why
+    assert "30,522 x 768, zipf: 3 of 3" in verdict.why
+    assert "4.50x at batch 10000" in verdict.ours_text
+    assert "on CUDA, 30,522 x 768, zipf" in verdict.ours_text
+
+
+def test_a_figure_that_decides_nothing_does_not_count() -> None:
+    bf16 = lookups(9.0, dataset="uniform", precision="bf16")
+    [verdict] = entry_of(lookups(4.5, dataset="zipf") + bf16, "lookup-time").verdicts
+    assert verdict.outcome == "reproduced"
+    assert "uniform" not in verdict.ours_text
+
+
+def test_small_presets_decide_nothing() -> None:
+    records = [dataclasses.replace(one, experiment="accuracy_small") for one in late(90.0)]
+    entry = entry_of(records, "mnli-late02-ratio")
+    assert entry.verdicts == ()
+    assert entry.why == "No record of accuracy; make some: python -m bench experiment=accuracy."
+
+
+def test_without_records_every_claim_is_there_with_its_reason() -> None:
+    entries = judge([])
+    assert [entry.claim.id for entry in entries] == IDS
+    assert summary(entries).endswith(f"{len(IDS)} not tested here.")
+    for entry in entries:
+        assert entry.why.startswith("No record of" if entry.rule.experiments else "No experiment of")
+
+
+def test_the_text_is_readable_and_names_every_claim_once() -> None:
+    entries = judge(everything(CPU) + everything(CUDA))
+    text, page = to_text(entries), to_markdown_page(entries)
+    assert text.splitlines()[0] == summary(entries)
+    assert max(map(len, text.splitlines())) <= WIDTH
+    for printed in (text, page):
+        words = re.findall(r"[\w-]+", printed)
+        assert {name: words.count(name) for name in IDS} == dict.fromkeys(IDS, 1)
+    for artifact in {entry.claim.artifact for entry in entries}:
+        assert f"\n{artifact}\n" in text
+        assert f"\n## {artifact}\n" in page
+
+
+def test_the_summary_counts_what_the_table_says() -> None:
+    entries = judge(everything(CUDA))
+    counts = dict(re.findall(r"(\d+) ([a-z ]+)", summary(entries)))
+    assert int(summary(entries).split()[0]) == sum(map(int, counts)) - len(IDS) == len(IDS)
+
+
+def test_transcriptions_from_memory_are_marked() -> None:
+    entries = judge(epochs(2.5))
+    text, page, table = to_text(entries), to_markdown_page(entries), pd.read_csv(io.StringIO(to_csv(entries)))
+    assert re.search(r"lte-time .*\n *3x\?: ", text)
+    assert re.search(r"galore-time-b1 .*\n *2x: ", text)
+    assert "| lte-time | 3x? |" in page
+    recalled = set(table.loc[table["standing"].str.contains("unconfirmed"), "claim"])
+    with LEDGER.open(encoding="utf-8", newline="") as file:
+        assert recalled == {row["id"] for row in csv.DictReader(file) if row["status"] == "recalled"}
+
+
+def test_the_csv_has_a_line_per_claim_and_device() -> None:
+    table = pd.read_csv(io.StringIO(to_csv(judge(epochs(2.5) + epochs(5.0, CPU)))))
+    assert list(table["claim"].drop_duplicates()) == IDS
+    line = table.set_index(["claim", "device"]).loc[("galore-time-b1", CUDA)]
+    assert line["verdict"] == "reproduced"
+    assert (line["tolerance"], line["tolerance_unit"], line["device_kind"]) == (0.5, "x", "cuda")
+    assert "2.50x at batch 1" in line["ours"]
+
+
+GUARDED = """
+import sys
+class Guard:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {"torch", "comera", "baselines", "hydra", "omegaconf"}:
+            raise AssertionError("the ledger imported " + name)
+sys.meta_path.insert(0, Guard())
+from bench.__main__ import main
+main()
+"""
+
+
+def test_the_same_records_give_the_same_bytes_without_torch(tmp_path: Path) -> None:
+    records = everything(CPU) + epochs(2.5)
+    write(records, tmp_path)
+    printed = []
+    for number in ("1", "2"):
+        done = subprocess.run(
+            [sys.executable, "-c", GUARDED, "claims", "--records", str(tmp_path)],
+            cwd=ROOT, env={"PYTHONHASHSEED": number, "PYTHONPATH": str(ROOT), "COLUMNS": f"{60 * int(number)}"},
+            capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        printed.append(done.stdout)
+    random.Random(0).shuffle(records)
+    assert printed == [to_text(judge(records))] * 2
+
+
+def test_the_command_prints_in_three_forms(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(epochs(2.5), tmp_path)
+    for form, written in (("text", to_text), ("markdown", to_markdown_page), ("csv", to_csv)):
+        assert main(["--records", str(tmp_path), "--format", form]) == 0
+        assert capsys.readouterr().out == written(judge(epochs(2.5)))
+
+
+def newer(folder: Path) -> None:
+    write(epochs(2.5), folder)
+    path = path_of(epochs(2.5)[0], folder)
+    path.write_text(path.read_text().replace('"schema_version": 1', f'"schema_version": {SCHEMA_VERSION + 1}'))
+
+
+def older(folder: Path) -> None:
+    first, second = epochs(2.5)
+    write([dataclasses.replace(first, schema_version=0), second], folder)
+
+
+def torn(folder: Path) -> None:
+    write(epochs(2.5), folder)
+    path_of(epochs(2.5)[0], folder).write_text("{")
+
+
+def odd_samples(folder: Path) -> None:
+    write([dataclasses.replace(one, samples={"blocks": 3}) for one in epochs(2.5)], folder)
+
+
+@pytest.mark.parametrize(
+    ("prepare", "words"),
+    [
+        (Path.rmdir, "a folder with records is expected"),
+        (Path.exists, "no record; make some with python -m bench"),
+        (newer, "schema_version is 2, this program reads up to 1"),
+        (older, "records of schema_version 0 and 1; allowed: of one alone"),
+        (torn, "not a readable JSON record"),
+        (odd_samples, "samples.blocks is a int, expected a list"),
+    ],
+)
+def test_records_that_cannot_be_judged_are_one_sentence(
+    prepare: Callable[[Path], object], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "records"
+    folder.mkdir()
+    prepare(folder)
+    assert main(["--records", str(folder)]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert words in said.err
+    assert said.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [(["--format", "html"], "'html'"), (["--record"], "--record"), (["fig1"], "unrecognized arguments: fig1")],
+)
+def test_mistaken_arguments_are_one_sentence(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    said = capsys.readouterr().err
+    assert words in said
+    assert said.count("\n") == 1
+
+
+def without_first_claim(text: str) -> str:
+    return re.sub(r"\ntime-epoch-speedup,.*", "", text)
+
+
+@pytest.mark.parametrize(
+    ("edit", "words"),
+    [
+        (lambda text: text.replace(",stated,", ",sated,"), "status is 'sated'; allowed: stated, public, recalled."),
+        (lambda text: text.replace("lte-time", "galore-time-b1"), "a second claim 'galore-time-b1'"),
+        (lambda text: text.replace("lte-time", "late-time"), "has a claim 'late-time', which no rule decides"),
+        (without_first_claim, "lacks the claim 'time-epoch-speedup'"),
+    ],
+)
+def test_a_ledger_that_was_edited_is_one_sentence(
+    edit: Callable[[str], str], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    edited = tmp_path / "claims.csv"
+    edited.write_text(edit(LEDGER.read_text(encoding="utf-8")), encoding="utf-8")
+    monkeypatch.setattr(ledger, "read_claims", lambda: read_claims(edited))
+    write(epochs(2.5), tmp_path / "records")
+    assert main(["--records", str(tmp_path / "records")]) == 2
+    said = capsys.readouterr()
+    assert (said.out, said.err.count("\n")) == ("", 1)
+    assert words in said.err
+
+
+def test_a_missing_ledger_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(LedgerError, match="not a readable ledger"):
+        judge([], read_claims(tmp_path / "none.csv"))
+
+
+@pytest.mark.parametrize("module", [ledger, ledger_rules])
+def test_examples_in_docstrings(module: object) -> None:
+    failed, attempted = doctest.testmod(module)  # type: ignore[arg-type]
+    assert attempted > 0
+    assert failed == 0

@@ -1,0 +1,159 @@
+"""The report of the committed records in a real browser: it asks for nothing, shows all pictures, fits a phone, prints.
+
+Skipped where no Chromium is found; fails there if the environment sets CI_REQUIRES_BROWSER.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+from figures.__main__ import main
+
+ROOT = Path(__file__).parents[2]
+REFERENCE = ROOT / "results" / "reference"
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+FLAGS = (
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync",
+)  # fmt: skip
+PHONE = {"width": 390, "height": 844}
+
+#: Font size in CSS pixels of every piece of text that is shown, with the text.
+TEXT_SIZES = """() => {
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT), sizes = [];
+  while (walker.nextNode()) {
+    const text = walker.currentNode.data.trim();
+    if (text) sizes.push([parseFloat(getComputedStyle(walker.currentNode.parentElement).fontSize), text.slice(0, 40)]);
+  }
+  return sizes;
+}"""
+
+
+def without_browser(reason: str) -> NoReturn:
+    if os.environ.get("CI_REQUIRES_BROWSER"):
+        pytest.fail(f"CI_REQUIRES_BROWSER is set, but {reason}", pytrace=False)
+    pytest.skip(reason)
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("report")
+    assert main(["report", "--records", str(REFERENCE), "--out", str(out)]) == 0
+    return out / "report.html"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    found = next(filter(None, map(shutil.which, NAMES)), None)
+    if found is None:
+        without_browser(f"none of {', '.join(NAMES)} is found")
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        without_browser("the package playwright is not installed")
+    with (
+        sync_playwright() as playwright,
+        contextlib.closing(playwright.chromium.launch(executable_path=found, args=list(FLAGS))) as one,
+    ):
+        yield one
+
+
+@pytest.fixture
+def page(browser: Any, report: Path) -> Iterator[Any]:
+    """The report opened from disk; at the end, whatever the browser complained about or asked for fails the test."""
+    asked, complaints = [], []
+    with contextlib.closing(browser.new_page(viewport={"width": 1280, "height": 900})) as one:
+        one.on("request", lambda request: asked.append(request.url))
+        one.on("console", lambda message: complaints.append(message.text))
+        one.on("pageerror", lambda error: complaints.append(str(error)))
+        one.goto(report.as_uri())
+        yield one
+    assert [url for url in asked if not url.startswith("data:")] == [report.as_uri()]
+    assert complaints == []
+
+
+def overflow(page: Any) -> int:
+    return page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
+
+
+def test_every_picture_is_there_and_the_verdicts_come_first(page: Any) -> None:
+    pictures = page.evaluate(
+        "Array.from(document.images, i => [i.complete, i.naturalWidth, i.naturalHeight, i.clientWidth, i.alt])"
+    )
+    drawn = list((ROOT / "figures" / "rendered" / "reference").glob("*.svg"))
+    assert len(pictures) == len(drawn) > 0
+    for complete, width, height, shown, alternative in pictures:
+        assert complete
+        assert min(width, height, shown) > 100
+        assert alternative
+    assert page.locator("table").first.get_attribute("class") == "verdicts"
+    assert page.locator("main > section").first.get_attribute("id") == "verdicts"
+    assert overflow(page) <= 0
+
+
+def test_it_fits_a_phone_and_reads_there(page: Any) -> None:
+    page.set_viewport_size(PHONE)
+    for closed in (True, False):
+        assert overflow(page) <= 0
+        beyond = page.evaluate(
+            """() => Array.from(document.querySelectorAll("body *")).filter(e => !e.closest(".scroll, thead")
+              && e.getClientRects().length && e.getBoundingClientRect().right > innerWidth + 1).map(e => e.outerHTML)"""
+        )
+        assert [one[:200] for one in beyond] == []
+        small = [(size, text) for size, text in page.evaluate(TEXT_SIZES) if size < 12]
+        assert small == []
+        if closed:
+            page.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
+    wide = page.locator(".scroll:has(> table)").first
+    assert wide.evaluate("one => one.scrollWidth > one.clientWidth && one.clientWidth <= innerWidth")
+
+
+def test_details_open_at_a_click(page: Any) -> None:
+    closed = page.locator("details.numbers:not([open])").first.element_handle()
+    table = closed.query_selector("table")
+    assert not table.is_visible()
+    closed.query_selector("summary").click()
+    assert table.is_visible()
+
+
+def test_links_lead_to_their_sections(page: Any) -> None:
+    page.locator("nav a[href='#fig12']").click()
+    assert abs(page.locator("#fig12").evaluate("one => one.getBoundingClientRect().top")) < 5
+
+
+def test_the_csv_is_downloaded_byte_for_byte(page: Any) -> None:
+    link = page.locator("#fig1 a[download]").first
+    with page.expect_download() as download:
+        link.click()
+    name = download.value.suggested_filename
+    assert name == link.get_attribute("download")
+    committed = ROOT / "figures" / "rendered" / "reference" / name
+    assert Path(download.value.path()).read_bytes() == committed.read_bytes()
+
+
+def test_it_prints_whole(page: Any) -> None:
+    cell = page.locator("details.numbers:not([open]) td").first
+    assert not cell.evaluate("one => one.checkVisibility()")
+    page.emulate_media(media="print")
+    assert cell.evaluate("one => one.checkVisibility()")
+    assert "https://arxiv.org" in page.evaluate(
+        "getComputedStyle(document.querySelector('a[href^=http]'), '::after').content"
+    )
+    printed = page.pdf(format="A4", prefer_css_page_size=True)
+    pages = len(re.findall(rb"/Type\s*/Page\b", printed))
+    assert printed.startswith(b"%PDF-")
+    assert pages > len(page.query_selector_all("main > section"))
+
+
+def test_a_dark_screen_keeps_pictures_on_white(page: Any) -> None:
+    page.emulate_media(color_scheme="dark")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") != "rgb(255, 255, 255)"
+    assert page.locator("figure").first.evaluate("one => getComputedStyle(one).backgroundColor") == "rgb(255, 255, 255)"
