@@ -115,7 +115,7 @@ def _column(name: str, cells: Sequence[str], left_aligned: frozenset[str]) -> tu
 def _table(frame: pd.DataFrame, left_aligned: frozenset[str], by: str | None) -> Table:
     columns = [_column(str(name), [str(cell) for cell in frame[name]], left_aligned) for name in frame.columns]
     keys = list(frame[by]) if by is not None else [None] * len(frame)
-    starts = [False, *(before != after for before, after in itertools.pairwise(keys))]
+    starts = [before != after for before, after in itertools.pairwise([*keys[:1], *keys])]
     cells = ([str(cell) for cell in row] for row in frame.itertuples(index=False))
     return Table(columns, list(zip(starts, cells, strict=True)))
 

@@ -24,6 +24,7 @@ FLAGS = (
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync",
 )  # fmt: skip
+PATIENCE_MS = 120_000  # a busy machine is slow, not wrong
 PHONE = {"width": 390, "height": 844}
 
 #: Font size in CSS pixels of every piece of text that is shown, with the text.
@@ -61,7 +62,9 @@ def browser() -> Iterator[Any]:
         without_browser("the package playwright is not installed")
     with (
         sync_playwright() as playwright,
-        contextlib.closing(playwright.chromium.launch(executable_path=found, args=list(FLAGS))) as one,
+        contextlib.closing(
+            playwright.chromium.launch(executable_path=found, args=list(FLAGS), timeout=PATIENCE_MS)
+        ) as one,
     ):
         yield one
 
@@ -71,6 +74,7 @@ def page(browser: Any, report: Path) -> Iterator[Any]:
     """The report opened from disk; at the end, whatever the browser complained about or asked for fails the test."""
     asked, complaints = [], []
     with contextlib.closing(browser.new_page(viewport={"width": 1280, "height": 900})) as one:
+        one.set_default_timeout(PATIENCE_MS)
         one.on("request", lambda request: asked.append(request.url))
         one.on("console", lambda message: complaints.append(message.text))
         one.on("pageerror", lambda error: complaints.append(str(error)))
