@@ -98,7 +98,8 @@ def _drawn(checks: Checks) -> Drawn:
         images = {f"{stem}.{form}": to_bytes(drawing, form) for form in ("png", "svg")}
     text = markdown(TITLE, about, f"{stem}.png", table, LEFT_ALIGNED, notes, ())
     files = {**images, f"{stem}.md": text, f"{stem}.csv": csv(tidy_table(checks))}
-    return Drawn(TITLE, checks.device, about, notes, table, (), files, notes, LEFT_ALIGNED)
+    shown = tuple(sorted((check.record for check in checks.checks), key=lambda record: record.recorded_at))
+    return Drawn(TITLE, checks.device, about, notes, table, (), files, notes, LEFT_ALIGNED, records=shown)
 
 
 def render(records: Sequence[Record], claims: dict[str, Claim]) -> list[Drawn]:  # noqa: ARG001 - as every artifact
