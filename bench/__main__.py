@@ -11,6 +11,7 @@ from bench.mistakes import CONF, check_arguments, experiments, reworded, stop_wi
 
 USAGE = """\
 usage: python -m bench [run] experiment=NAME [key=value ...]   measure the cells of an experiment
+       python -m bench campaign output=FOLDER [budget=9m ...]  run what is missing of all experiments, within a budget
        python -m bench predict method=NAME [key=value ...]     memory, work, least time of a step on any device
        python -m bench compare A B                             the records of two folders or commits side by side
        python -m bench speed [--rounds N]                      print the speed ratios of the tensorized layer and step
@@ -37,7 +38,7 @@ defaults: bench/conf/launchers.yaml; hydra/launcher=submitit_local rehearses it 
 #: Words that a module of figures answers. It is run by its name: a floor does not import the one above it.
 READERS = {"claims": "figures.ledger_command", "report": "figures.report_command"}
 
-WORDS = ("run", "predict", "compare", "speed", "merge", *READERS)
+WORDS = ("run", "campaign", "predict", "compare", "speed", "merge", *READERS)
 
 
 def _usage() -> str:
@@ -89,6 +90,10 @@ def main() -> None:
         from bench.speed import main as speed
 
         speed()
+    elif word == "campaign":
+        from bench.campaign.command import run as campaign
+
+        campaign(arguments[1:])
     elif word == "merge":
         from bench.merge import main as merge
 

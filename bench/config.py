@@ -29,6 +29,13 @@ REUSES = ("exact", "config", "never")
 #: What :func:`resolve` may vary among the arms of a job.
 TOGGLES = ("precision", "cuda_graph", "compile")
 
+#: Workload and method that some measures are about, and what that is. Either may be any where none is named.
+_WANTED = {
+    "plan": ("linear", "comera", "tensor trains"),
+    "products": ("linear", "dense", "plain products"),
+    "profile": ("encoder", "", ""),
+}
+
 #: All there is to set, as in ``conf/config.yaml``.
 FIELDS = (
     *("name", "workload", "dataset", "data_folder", "fetch", "methods", "measure", "device", "batch_size"),
@@ -135,8 +142,7 @@ def resolve(config: Mapping[str, Any], elsewhere: bool = False) -> Job:
     timing = build_dataclass(TimingSettings, config["timing"], "timing")
     arms = checked_arms(config)
     ratio = None if config["ratio"] is None else float(config["ratio"])
-    if config["measure"] == "plan":
-        _check_plannable(config["workload"], [method for method, _, _ in arms])
+    _check_measurable(config["measure"], config["workload"], [method for method, _, _ in arms])
     model = checked_workload_settings(config, data)
     workload = open_workload(model, data, check=True)
     cells = [
@@ -155,7 +161,7 @@ def resolve(config: Mapping[str, Any], elsewhere: bool = False) -> Job:
             ratio=settings.get("ratio") or (ratio if config["measure"] == "run" else None),
             method_settings=settings,
             workload_settings=asdict(model),
-            timing_settings=_identity(timing) if config["measure"] in ("run", "plan") else {},
+            timing_settings=_identity(timing) if config["measure"] not in ("predict", "train", "witness") else {},
         )
         for toggles in _toggle_sets(config)
         for method, variant, settings in arms
@@ -202,13 +208,17 @@ def _check_toggles(values: Mapping[str, Any]) -> None:
             raise ConfigError(f"{field} is {values[field]!r}; allowed: true, false.")
 
 
-def _check_plannable(workload: str, methods: Sequence[str]) -> None:
-    """Plans are of one tensorized linear layer; raises ConfigError for anything else."""
-    if workload != "linear":
-        raise ConfigError(f"workload is {workload!r}; measure=plan is about one layer, allowed: linear.")
+def _check_measurable(measure: str, workload: str, methods: Sequence[str]) -> None:
+    """Raises ConfigError where a measure is about another workload or method."""
+    wanted_workload, wanted_method, about = _WANTED.get(measure, ("", "", ""))
+    if wanted_workload and workload != wanted_workload:
+        about_workload = "one layer" if wanted_workload == "linear" else "whole steps"
+        raise ConfigError(
+            f"workload is {workload!r}; measure={measure} is about {about_workload}, allowed: {wanted_workload}."
+        )
     for method in methods:
-        if method != "comera":
-            raise ConfigError(f"methods has {method!r}; measure=plan is about tensor trains, allowed: comera.")
+        if wanted_method and method != wanted_method:
+            raise ConfigError(f"methods has {method!r}; measure={measure} is about {about}, allowed: {wanted_method}.")
 
 
 def checked_arms(config: Mapping[str, Any]) -> list[tuple[str, str, dict[str, Any]]]:

@@ -48,23 +48,48 @@ class Outcome:
 
 def predict_cells(cells: Sequence[Cell], data: Data, parallel: int) -> Iterator[Outcome]:
     """Predict memory and work of ``cells``, ``parallel`` processes at a time; outcomes come as they are ready."""
+    return answered_once(predict_cell, cells, data, parallel, _PREDICTION_LIMIT_S)
+
+
+def answered_once(
+    serve: Callable[..., None], cells: Sequence[Cell], data: Data, parallel: int, time_limit_s: float
+) -> Iterator[Outcome]:
+    """Outcomes of cells that answer once, as they are ready.
+
+    Args:
+        serve: a function of :mod:`bench.worker`; an answer may hold, as ``failure``, why the cell is an ``error``.
+        cells: each gets a process of its own.
+        data: where the workload's data comes from.
+        parallel: processes at a time.
+        time_limit_s: of each cell.
+    """
     waiting = list(cells)
     running: dict[int, CellProcess] = {}
-    while waiting or running:
-        while waiting and len(running) < parallel:
-            cell = waiting.pop(0)
-            running[id(cell)] = CellProcess(predict_cell, cell, data, _PREDICTION_LIMIT_S)
-        for key, process in list(running.items()):
-            if not process.answered(0.02):
-                continue
-            outcome = Outcome(process.cell)
-            try:
-                outcome.columns.update(process.answer())
-                process.stop()
-            except CellFailure as failure:
-                outcome.fail(failure)
-            del running[key]
-            yield outcome
+    try:
+        while waiting or running:
+            while waiting and len(running) < parallel:
+                cell = waiting.pop(0)
+                running[id(cell)] = CellProcess(serve, cell, data, time_limit_s)
+            for key, process in list(running.items()):
+                if process.answered(0.02):
+                    yield _answered(process)
+                    del running[key]
+    finally:
+        for process in running.values():
+            process.stop()
+
+
+def _answered(process: CellProcess) -> Outcome:
+    """The outcome of a cell whose process has answered."""
+    outcome = Outcome(process.cell)
+    try:
+        outcome.columns.update(process.answer())
+        process.stop()
+        if failure := outcome.columns.pop("failure", ""):
+            outcome.fail(CellFailure("error", failure))
+    except CellFailure as failed:
+        outcome.fail(failed)
+    return outcome
 
 
 def time_cells(outcomes: Sequence[Outcome], data: Data, needs_rare: Callable[[Cell], bool], advance: Advance) -> None:

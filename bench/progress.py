@@ -16,7 +16,7 @@ class SweepProgress:
 
     def __init__(self, cells: Sequence[Cell]) -> None:
         self._weights = {cell.to_json(): _weight(cell) for cell in cells}
-        self._names = _names(cells)
+        self._names = names_of(cells)
         self._left = dict(self._weights)
         self._finished: set[str] = set()
         self._start = time.monotonic()
@@ -73,7 +73,7 @@ class SweepProgress:
         self._bar.stop()
 
 
-def _names(cells: Sequence[Cell]) -> dict[str, str]:
+def names_of(cells: Sequence[Cell]) -> dict[str, str]:
     """Arms, with the settings and data in which cells of an arm differ within this sweep."""
     names = {}
     for cell in cells:
@@ -110,4 +110,6 @@ def _weight(cell: Cell) -> float:
     if cell.measure == "train":
         steps = sum(stage["steps"] for stage in cell.training["stages"])
         return steps * (1.0 + 0.05 * cell.batch_size)
+    if cell.measure in ("check", "profile"):
+        return 10.0
     return (cell.timing_settings["blocks"] + 3) * (1.0 + 0.2 * cell.batch_size)

@@ -20,7 +20,7 @@ from typing import Any, get_type_hints
 #: Raise when the meaning of a column changes. Readers refuse records that are newer than they are.
 SCHEMA_VERSION = 1
 
-MEASURES = ("run", "predict", "train", "plan", "witness")
+MEASURES = ("run", "predict", "train", "plan", "witness", "check", "products", "profile")
 STATUSES = ("ok", "oom", "timeout", "diverged", "unsupported", "error")
 
 
@@ -46,8 +46,8 @@ class Record:
     method: str
     variant: str
     ratio: float | None = None  # wished-for compression of the whole model; a timed arm that takes none stands beside
-    #: "run", "plan": timed on the device; "train": trained on it; "predict": computed without it; "witness": predicted,
-    #: and run on it for the peak of its allocator.
+    #: "predict": computed without the device; "witness": predicted, and run on it for the peak of its allocator;
+    #: "train": trained on it; all others: measured on it.
     measure: str
     batch_size: int
     sequence_length: int
@@ -116,7 +116,8 @@ class Record:
     #: Training: "curve", a row per epoch and stage end (step, epoch, stage, the columns above, every layer's ranks by
     #: name, and "correct", the validation rows answered rightly: hexadecimal, a bit per row, first row first, the last
     #: digit filled up with zeros); "step_ms", interleaved blocks of steps at "trained" and at "full" ranks.
-    #: Plans: "plans", a row per candidate, and "dense_ms", see :mod:`bench.plans`.
+    #: Plans: "plans", a row per candidate, and "dense_ms", see :mod:`bench.plans`. Checks: "checks", see
+    #: :mod:`bench.checks`; products: "products", see :mod:`bench.products`; profiles: see :mod:`bench.profiling`.
     samples: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -210,7 +210,7 @@ class TrainStep:
         self.phase = "idle"
 
     def _products(self) -> AbstractContextManager[object]:
-        return _tf32_products() if self.precision == "tf32" else contextlib.nullcontext()
+        return tf32_products() if self.precision == "tf32" else contextlib.nullcontext()
 
 
 def _compiled(model: nn.Module, static_shapes: bool) -> nn.Module:
@@ -223,7 +223,7 @@ def _compiled(model: nn.Module, static_shapes: bool) -> nn.Module:
 
 
 @contextlib.contextmanager
-def _tf32_products() -> Iterator[None]:
+def tf32_products() -> Iterator[None]:
     """float32 matrix products on TF32 tensor cores; the process's own setting comes back afterwards."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high")

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import traceback
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,19 +30,21 @@ from bench.cell import Cell
 from bench.checkpoint import CheckpointError
 from bench.config import Job, resolve
 from bench.data.corpus import DataError
-from bench.interleave import Outcome, predict_cells, time_cells
+from bench.interleave import Outcome, answered_once, predict_cells, time_cells
 from bench.launching import Launch, failure_noted, without_shared
 from bench.methods import ConfigError, available, build, default_settings
 from bench.mistakes import reworded, stop_with
 from bench.plans import plan_unsupported
 from bench.processes import CellFailure, CellProcess
+from bench.products import products_unsupported
 from bench.progress import SweepProgress
 from bench.protocol import Method
 from bench.record import RecordError
 from bench.results import Results
 from bench.step import compile_unsupported, graph_unsupported, precision_unsupported
+from bench.training import Upkeep
 from bench.witness import witnessed
-from bench.worker import time_plans, train_cell
+from bench.worker import ONCE, measure_once, train_cell
 from bench.workloads.opening import Data, open_cell_workload
 
 #: What a configuration, data, records or checkpoints can have wrong; the message is one sentence.
@@ -91,6 +94,13 @@ def plain(config: DictConfig) -> dict[str, Any]:
     return {str(key): value for key, value in container.items() if key != "hydra"}
 
 
+#: Why a cell cannot be measured, where the measure itself may say so.
+_MEASURE_UNSUPPORTED: dict[str, Callable[[Cell], str | None]] = {
+    "plan": plan_unsupported,
+    "products": products_unsupported,
+}
+
+
 def unsupported(cell: Cell, data: Data) -> str | None:
     """Why a cell cannot be measured, or None; asked before anything is built."""
     method = build(cell.method, cell.variant, cell.method_settings)
@@ -99,7 +109,7 @@ def unsupported(cell: Cell, data: Data) -> str | None:
         or precision_unsupported(cell.precision, cell.device)
         or method.unsupported(cell)
         or (_ratio_unsupported(cell, data, method) if "ratio" in cell.method_settings else None)
-        or (plan_unsupported(cell) if cell.measure == "plan" else None)
+        or (_MEASURE_UNSUPPORTED[cell.measure](cell) if cell.measure in _MEASURE_UNSUPPORTED else None)
     )
 
 
@@ -124,8 +134,24 @@ def _toggles_unsupported(cell: Cell, method: Method) -> str | None:
     return compile_unsupported(cell.device) if cell.compile else None
 
 
-def run_job(job: Job, results: Results, parallel: int, progress: SweepProgress, resume: bool = True) -> None:
-    """Measure the cells of a job that are not done yet and record them."""
+def run_job(
+    job: Job,
+    results: Results,
+    parallel: int,
+    progress: SweepProgress,
+    resume: bool = True,
+    stop_after_s: float | None = None,
+) -> None:
+    """Measure the cells of a job that are not done yet and record them.
+
+    Args:
+        job: cells of one measure.
+        results: where records lie and go.
+        parallel: predictions or checks at a time; 0 for one per processor.
+        progress: told of what is finished.
+        resume: whether training runs go on from their checkpoints.
+        stop_after_s: seconds after which a training run is to leave a checkpoint and stop, or None.
+    """
     waiting = [cell for cell in job.cells if not results.is_done(cell, job.data_hash)]
     for cell in job.cells:
         if cell not in waiting:
@@ -138,19 +164,26 @@ def run_job(job: Job, results: Results, parallel: int, progress: SweepProgress, 
             possible.append(cell)
     if not possible:
         return
-    if possible[0].measure in ("train", "plan"):
+    parallel = parallel or os.cpu_count() or 1
+    measure = possible[0].measure
+    if measure == "train":
         for cell in possible:
-            outcome = _trained(cell, job, results, progress, resume) if cell.measure == "train" else _planned(cell, job)
+            upkeep = replace(results.upkeep(cell, job.data_hash, resume), stop_after_s=stop_after_s)
+            _record([_trained(cell, job, upkeep, progress)], job, results, progress)
+        return
+    if measure in ONCE:
+        limit = possible[0].timing_settings["time_limit_s"]
+        for outcome in answered_once(measure_once, possible, job.data, parallel if measure == "check" else 1, limit):
             _record([outcome], job, results, progress)
         return
     outcomes = []
-    for outcome in predict_cells(possible, job.data, parallel or os.cpu_count() or 1):
+    for outcome in predict_cells(possible, job.data, parallel):
         if outcome.cell.measure == "predict":
             _record([outcome], job, results, progress)
         outcomes.append(outcome)
-    if possible[0].measure == "predict":
+    if measure == "predict":
         return
-    if possible[0].measure == "witness":
+    if measure == "witness":
         for outcome in outcomes:
             _record([witnessed(outcome, job.data)], job, results, progress)
         return
@@ -159,12 +192,10 @@ def run_job(job: Job, results: Results, parallel: int, progress: SweepProgress, 
     _record(outcomes, job, results, progress)
 
 
-def _trained(cell: Cell, job: Job, results: Results, progress: SweepProgress, resume: bool) -> Outcome:
+def _trained(cell: Cell, job: Job, upkeep: Upkeep, progress: SweepProgress) -> Outcome:
     """Train one cell in a process of its own."""
     outcome = Outcome(cell)
-    process = CellProcess(
-        train_cell, cell, job.data, cell.training["time_limit_s"], results.upkeep(cell, job.data_hash, resume)
-    )
+    process = CellProcess(train_cell, cell, job.data, cell.training["time_limit_s"], upkeep)
     done = 0.0
     try:
         while "columns" not in (answer := process.answer()):
@@ -175,21 +206,10 @@ def _trained(cell: Cell, job: Job, results: Results, progress: SweepProgress, re
                 progress.note(cell, answer["text"])
         outcome.columns.update(answer["columns"])
         outcome.message = outcome.columns.pop("message", "")
-        process.stop()
     except CellFailure as failure:
         outcome.fail(failure)
-    return outcome
-
-
-def _planned(cell: Cell, job: Job) -> Outcome:
-    """Time the contraction plans of one cell in a process of its own."""
-    outcome = Outcome(cell)
-    process = CellProcess(time_plans, cell, job.data, cell.timing_settings["time_limit_s"])
-    try:
-        outcome.columns.update(process.answer())
+    finally:
         process.stop()
-    except CellFailure as failure:
-        outcome.fail(failure)
     return outcome
 
 

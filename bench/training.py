@@ -38,6 +38,10 @@ _LOSS_CHECK_STEPS = 50
 Report = Callable[[dict[str, Any]], None]
 
 
+class OutOfTime(RuntimeError):
+    """A run that was told to stop, and has left a checkpoint from which it can go on."""
+
+
 @dataclass(frozen=True)
 class Upkeep:
     """What a run needs to know beside its cell; nothing here changes its result.
@@ -50,6 +54,7 @@ class Upkeep:
             checkpoint saves doing them again.
         resume: whether to go on from a checkpoint.
         checkpoint_steps: steps between checkpoints; 0 for about one a minute.
+        stop_after_s: seconds after which the run leaves a checkpoint and stops, or None.
     """
 
     folder: Path
@@ -59,6 +64,7 @@ class Upkeep:
     parent_identity: str = ""
     resume: bool = True
     checkpoint_steps: int = 0
+    stop_after_s: float | None = None
 
 
 def stages_of(cell: Cell) -> tuple[Stage, ...]:
@@ -88,6 +94,7 @@ class TrainingRun:
         self.stages = stages_of(cell)
         self.total_steps = sum(stage.steps for stage in self.stages)
         self.at = _Position()
+        self._stop_at = math.inf if upkeep.stop_after_s is None else time.monotonic() + upkeep.stop_after_s
         torch.manual_seed(cell.seed)
         self.method: Method = build(cell.method, cell.variant, cell.method_settings)
         dense = workload.build()
@@ -131,6 +138,7 @@ class TrainingRun:
 
         Raises:
             Diverged: the loss is no finite number any more; the message says where.
+            OutOfTime: it had to stop before.
         """
         while self.at.stage < len(self.stages):
             stage = self.stages[self.at.stage]
@@ -229,6 +237,10 @@ class TrainingRun:
         if due:
             self._loss_is_finite(stage)
             self.save()
+        if time.monotonic() >= self._stop_at and self.at.step < self.total_steps:
+            self._loss_is_finite(stage)
+            self.save()
+            raise OutOfTime(f"stopped after {self.at.step} of {self.total_steps} steps, goes on from a checkpoint")
 
     def save(self) -> None:
         """Write a checkpoint now."""
@@ -290,6 +302,7 @@ def train(cell: Cell, workload: Workload, upkeep: Upkeep, report: Report) -> dic
     Raises:
         CheckpointError: a checkpoint that cannot be used.
         Diverged: the loss is no finite number any more.
+        OutOfTime: the run had to stop before its end.
     """
     run = TrainingRun(cell, workload, upkeep, report)
     run.run()

@@ -1,4 +1,5 @@
-"""What runs inside a cell's own process: a prediction, a training run, or an arm timed block by block on request.
+"""What runs inside a cell's own process: a prediction, a training run, an arm timed block by block on request, or
+whatever else answers once.
 
 Messages are plain tuples of a word and its content. Whatever goes wrong is answered as
 ``("failed", (status, message))``.
@@ -9,25 +10,35 @@ from __future__ import annotations
 import contextlib
 import itertools
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
 
 from bench.cell import Cell
+from bench.checks import check_columns
 from bench.forward_backward import ForwardBackward
 from bench.methods import build
 from bench.plans import plan_columns
+from bench.products import products_columns
+from bench.profiling import profile_columns
 from bench.protocol import Batch, Method
 from bench.shapes import tensorized_shapes
 from bench.step import TrainStep
 from bench.timing import Diverged, StepTimer, steady_allocator
-from bench.training import Upkeep, train
+from bench.training import OutOfTime, Upkeep, train
 from bench.work import predict
 from bench.workloads.encoder import EncoderWorkload
-from bench.workloads.linear import LinearWorkload
 from bench.workloads.opening import Data, open_cell_workload
+
+#: Measures that answer once, with what gives a cell's columns.
+ONCE: dict[str, Callable[[Cell, Any], dict[str, Any]]] = {
+    "check": check_columns,
+    "plan": plan_columns,
+    "products": products_columns,
+    "profile": profile_columns,
+}
 
 #: Different batches an arm cycles through while it is timed.
 _BATCHES = 8
@@ -53,6 +64,8 @@ def status_of(error: BaseException) -> str:
     """The record status that an exception amounts to."""
     if isinstance(error, Diverged):
         return "diverged"
+    if isinstance(error, OutOfTime):
+        return "timeout"
     no_memory = isinstance(error, torch.OutOfMemoryError | MemoryError)
     if no_memory or "DefaultCPUAllocator" in str(error) or "can't allocate memory" in str(error):
         return "oom"
@@ -103,13 +116,13 @@ def train_cell(connection: Connection, cell: Cell, data: Data, upkeep: Upkeep) -
         connection.send(("done", {"columns": columns}))
 
 
-def time_plans(connection: Connection, cell: Cell, data: Data) -> None:
-    """Time every way to contract a tensorized linear layer and answer ``("done", columns)``."""
+def measure_once(connection: Connection, cell: Cell, data: Data) -> None:
+    """Measure a cell whose measure is one of :data:`ONCE` and answer ``("done", columns)``."""
     with _failures_reported(connection):
         steady_allocator()
-        workload = open_cell_workload(cell, data)
-        assert isinstance(workload, LinearWorkload)
-        connection.send(("done", plan_columns(cell, workload)))
+        if cell.measure == "check":  # several run at a time
+            torch.set_num_threads(1)
+        connection.send(("done", ONCE[cell.measure](cell, open_cell_workload(cell, data))))
 
 
 def _prepare(cell: Cell, data: Data) -> tuple[StepTimer, dict[str, Any]]:

@@ -237,6 +237,6 @@ def test_a_sweep_records_a_small_layer_and_what_it_leaves_out(tmp_path, monkeypa
     assert [row["name"] for row in small.samples["plans"]] == [plan.name for plan in candidates(SHAPE, TOKENS)]
     assert (large.status, large.contraction, large.samples) == ("unsupported", "", {})
     assert large.message.endswith("on a CPU up to 7e+10 is measured.")
-    monkeypatch.setattr(bench.sweep, "_planned", lambda *_: pytest.fail("measured again"))
+    monkeypatch.setattr(bench.sweep, "answered_once", lambda *_: pytest.fail("measured again"))
     again = run_bench(tmp_path, "experiment=contraction", "results=records", "device=cpu", *arguments, *timing)
     assert again.error.count("done before") == 2

@@ -1,0 +1,130 @@
+"""The time of a campaign: what is left of its budget, and how long a unit will take."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from bench.campaign.stages import Unit
+from bench.methods import ConfigError
+
+#: Seconds that a cell of each measure is expected to take where nothing like it has run yet. Of a training run it is
+#: what a start is worth: it goes on in the next call.
+DEFAULT_S = {
+    "run": 25.0,
+    "predict": 10.0,
+    "witness": 15.0,
+    "plan": 30.0,
+    "check": 10.0,
+    "products": 20.0,
+    "profile": 45.0,
+    "train": 90.0,
+}
+
+#: An estimate is so many times what was seen before.
+_SAFETY = 1.2
+
+#: Of the budget, what is kept for writing archives, and at most so many seconds.
+_CLOSING_SHARE, _CLOSING_S = 0.05, 15.0
+
+#: A training run stops so many seconds before the end of the budget, to evaluate and to write a checkpoint.
+TRAINING_STOPS_S = 15.0
+
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def seconds_of(text: str) -> float:
+    """A budget such as ``9m``, ``540s``, ``1.5h`` in seconds.
+
+    Raises:
+        ConfigError: anything else.
+
+    Example:
+        >>> seconds_of("9m")
+        540.0
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", text)
+    if not match or not float(match[1]):
+        raise ConfigError(f"budget is {text!r}; allowed: a number above 0 with s, m or h, such as 9m.")
+    return float(match[1]) * _UNITS[match[2]]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A unit that has run to its end.
+
+    Args:
+        stage, label, measure, workload: of the unit.
+        device: where it ran.
+        cells: how many were measured.
+        seconds: how long that took.
+    """
+
+    stage: str
+    label: str
+    measure: str
+    workload: str
+    device: str
+    cells: int
+    seconds: float
+
+
+class Clock:
+    """What is left of a budget, and estimates from what has run before.
+
+    Args:
+        budget_s: from now to the end of the program.
+        device: this machine's; times of others do not count.
+        runs: of earlier calls.
+        now: seconds, rising steadily.
+
+    Attributes:
+        runs: those, and what has run since.
+
+    Example:
+        >>> clock = Clock(100.0, "made up", now=iter([0.0, 60.0]).__next__)
+        >>> clock.left()
+        35.0
+    """
+
+    def __init__(
+        self, budget_s: float, device: str, runs: Sequence[Run] = (), now: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._now = now
+        self._end = now() + budget_s - min(_CLOSING_SHARE * budget_s, _CLOSING_S)
+        self._device = device
+        self.runs = list(runs)
+
+    def left(self) -> float:
+        """Seconds left for measuring; what it takes to write archives is kept back."""
+        return self._end - self._now()
+
+    def time(self, unit: Unit, cells: int) -> Callable[[], None]:
+        """Begin to time so many cells of a unit; what is returned is to be called at their end."""
+        begun = self._now()
+
+        def end() -> None:
+            workload, seconds = unit.cells[0].workload, round(self._now() - begun, 1)
+            self.runs.append(Run(unit.stage, unit.label, unit.measure, workload, self._device, cells, seconds))
+
+        return end
+
+    def estimate(self, unit: Unit, cells: int) -> float:
+        """Seconds that so many cells of a unit will take.
+
+        From the slowest of the runs most like it: of the same unit, else stage, else measure and workload.
+        """
+        if unit.measure == "train":  # may stop anywhere and go on in the next call
+            return DEFAULT_S["train"]
+        alike: tuple[Callable[[Run], object], ...] = (
+            lambda run: (run.stage, run.label) == (unit.stage, unit.label),
+            lambda run: run.stage == unit.stage,
+            lambda run: (run.measure, run.workload) == (unit.measure, unit.cells[0].workload),
+        )
+        for is_alike in alike:
+            per_cell = [run.seconds / run.cells for run in self.runs if run.device == self._device and is_alike(run)]
+            if per_cell:
+                return _SAFETY * cells * max(per_cell)
+        return cells * DEFAULT_S[unit.measure]

@@ -1,0 +1,60 @@
+"""Predicted against allocated memory, from the records of steps on a CUDA device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from bench.record import Record
+
+#: Experiments in which every arm takes steps at every batch size.
+EXPERIMENTS = ("fig1", "prediction")
+
+#: A prediction this much off, as a share of what was allocated, is pointed out.
+TOLERANCE = 0.05
+
+
+def memory_rows(records: Sequence[Record], device: str) -> list[dict[str, Any]]:
+    """A row per arm whose allocated peak is known, those that are off by more than :data:`TOLERANCE` marked.
+
+    Args:
+        records: of experiments that run steps; those of other devices are left out.
+        device: the machine's name for its device.
+
+    Returns:
+        Rows of ``experiment``, ``arm``, ``batch_size``, ``precision``, ``predicted_mib``, ``allocated_mib``, ``off``,
+        the allocated peak over the predicted one, less one, and ``within``, whether that is at most the tolerance.
+    """
+    rows = []
+    for record in records:
+        predicted, allocated = record.peak_memory_predicted_mib, record.peak_memory_allocated_mib
+        if record.device != device or record.status != "ok" or predicted is None or allocated is None:
+            continue
+        off = allocated / predicted - 1
+        rows.append(
+            {
+                "experiment": record.experiment,
+                "arm": record.arm,
+                "batch_size": record.batch_size,
+                "precision": record.precision,
+                "predicted_mib": round(predicted, 1),
+                "allocated_mib": round(allocated, 1),
+                "off": round(off, 4),
+                "within": abs(off) <= TOLERANCE,
+            }
+        )
+    return sorted(rows, key=lambda row: (row["experiment"], row["precision"], row["batch_size"], row["arm"]))
+
+
+def described(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """A line on how many predictions hold, and one for each that does not."""
+    if not rows:
+        return []
+    wrong = [row for row in rows if not row["within"]]
+    lines = [f"predicted memory: {len(rows) - len(wrong)} of {len(rows)} within {TOLERANCE:.0%} of the allocated peak"]
+    lines += [
+        f"  {row['experiment']}, {row['arm']}, batch {row['batch_size']}, {row['precision']}: "
+        f"{row['predicted_mib']:,.1f} MiB predicted, {row['allocated_mib']:,.1f} MiB allocated ({row['off']:+.1%})"
+        for row in wrong
+    ]
+    return lines

@@ -1,0 +1,248 @@
+"""The campaign itself: stage after stage, unit after unit, as long as they fit; the archive after each stage."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from hydra.errors import HydraException
+from omegaconf.errors import OmegaConfBaseException
+
+from bench.campaign.archive import Checkpoint, write_checkpoints, write_json, write_records
+from bench.campaign.clock import TRAINING_STOPS_S, Clock
+from bench.campaign.memory import EXPERIMENTS, memory_rows
+from bench.campaign.stages import Stage, Unit, configuration, jobs_of, units_of
+from bench.cell import Cell
+from bench.config import Job
+from bench.mistakes import reworded
+from bench.progress import SweepProgress
+from bench.provenance import provenance
+from bench.record import read_all
+from bench.results import Results
+from bench.sweep import MISTAKES, run_job
+from bench.worker import first_line
+
+#: What ends a campaign early.
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGALRM)
+
+
+class Stopped(BaseException):
+    """A signal, or the end of the budget; no part of a stage is to catch it as its own failure."""
+
+
+@dataclass
+class Outcome:
+    """What became of a stage.
+
+    Args:
+        stage: what was asked for.
+        units: what it is made of; None until its turn comes.
+        done_before, ran, left: cells that were done when its turn came, that were measured since, whatever came of
+            it, and that another call would run.
+        skipped: units that did not fit, with their estimates in seconds.
+        failures: a sentence each.
+    """
+
+    stage: Stage
+    units: list[Unit] | None = None
+    done_before: int = 0
+    ran: int = 0
+    left: int = 0
+    skipped: dict[str, float] = field(default_factory=dict)
+    failures: list[str] = field(default_factory=list)
+
+
+class Campaign:
+    """One call of the campaign.
+
+    Args:
+        stages: in the order in which they run.
+        device: auto, cpu or cuda.
+        results: the folder of records and checkpoints.
+        output: where archives and the report go.
+        clock: the budget.
+    """
+
+    def __init__(self, stages: Sequence[Stage], device: str, results: Path, output: Path, clock: Clock) -> None:
+        self.stages, self.device, self.root, self.output, self.clock = stages, device, results, output, clock
+        self.outcomes = [Outcome(stage) for stage in stages]
+        self.results = Results(results, reuse="config")
+        self.stopped = ""
+        self.left_behind: list[Checkpoint] = []
+        self._begun_at = _now()
+        self._records = 0
+        self._trained: list[Job] = []
+        self._finished: set[int] = set()  # units, by their identity
+
+    def run(self) -> None:
+        """Run what fits; whatever happens, what is finished lies in the archive afterwards."""
+        handlers = {number: signal.getsignal(number) for number in _SIGNALS}
+        try:
+            with configuration(), _stopping(self.clock.left()):
+                for number, outcome in enumerate(self.outcomes, 1):
+                    _say(f"stage {number}/{len(self.outcomes)} {outcome.stage.name}: {self._time_left()}")
+                    self._run_stage(outcome)
+                    self.write()
+        except Stopped as reason:
+            self.stopped = str(reason)
+            _say(f"stopped by {reason}")
+        self.write()
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+    def _time_left(self) -> str:
+        return f"{max(self.clock.left(), 0.0):,.0f} s left"
+
+    def _run_stage(self, outcome: Outcome) -> None:
+        """Run a stage's units; a failure is a sentence, and the next unit's or stage's turn."""
+        self._look_at(outcome)
+        units = outcome.units or []
+        if not outcome.left:
+            return
+        progress = SweepProgress([cell for unit in units for cell in unit.cells])
+        try:
+            for unit in units:
+                missing = self._missing(unit)
+                if not missing:
+                    continue
+                estimate = self.clock.estimate(unit, len(missing))
+                if estimate > self.clock.left():
+                    outcome.skipped[unit.label] = round(estimate)
+                    continue
+                _say(f"{outcome.stage.name}: {unit.label}, about {estimate:,.0f} s; {self._time_left()}")
+                self._run_unit(unit, missing, outcome, progress)
+        finally:
+            progress.close()
+        if outcome.skipped:
+            _say(f"{outcome.stage.name}: no time for {len(outcome.skipped)} part(s) of it; {self._time_left()}")
+
+    def _look_at(self, outcome: Outcome) -> None:
+        """Find the units of a stage and count what is done of them; a stage that cannot be composed here has none."""
+        try:
+            units = units_of(outcome.stage, jobs_of(outcome.stage, self.device))
+            outcome.left = sum(len(self._missing(unit)) for unit in units)
+        except (HydraException, OmegaConfBaseException) as error:
+            self._fail(outcome, reworded(error))
+        except Exception as error:
+            self._fail(outcome, str(error) if isinstance(error, MISTAKES) else first_line(error))
+        else:
+            outcome.units = units
+            outcome.done_before = sum(len(unit.cells) for unit in units) - outcome.left
+            self._trained += [unit.job for unit in units if unit.measure == "train"]
+
+    def _missing(self, unit: Unit) -> list[Cell]:
+        return [cell for cell in unit.cells if not self.results.is_done(cell, unit.job.data_hash)]
+
+    def _run_unit(self, unit: Unit, missing: Sequence[Cell], outcome: Outcome, progress: SweepProgress) -> None:
+        ended = self.clock.time(unit, len(missing))
+        stop_after = max(self.clock.left() - TRAINING_STOPS_S, 0.0)
+        try:
+            run_job(unit.job, self.results, 0, progress, stop_after_s=stop_after)
+        except Exception as error:
+            self._fail(outcome, f"{unit.label}: {first_line(error)}")
+            return
+        if unit.measure == "train" and self._missing(unit):
+            return  # stopped on its way, and goes on in the next call
+        outcome.ran += len(missing)
+        self._finished.add(id(unit))
+        ended()
+
+    def _fail(self, outcome: Outcome, sentence: str) -> None:
+        outcome.failures.append(sentence)
+        _say(f"{outcome.stage.name} failed: {sentence}")
+
+    def _count(self) -> None:
+        """Count what is left of each stage. What failed in this call is left to a new one only if it was not tried."""
+        for outcome in self.outcomes:
+            waiting = (unit for unit in outcome.units or () if id(unit) not in self._finished)
+            outcome.left = sum(len(self._missing(unit)) for unit in waiting)
+
+    def write(self) -> None:
+        """Write archives and report as things stand."""
+        self._count()
+        diary = {"runs": [asdict(run) for run in self.clock.runs]}
+        self._records = write_records(self.root, self.output, diary)
+        useless = useless_checkpoints(self._trained, self.results)
+        self.left_behind = write_checkpoints(self.root, self.output, useless)
+        write_json(self.output / "campaign.json", self.report())
+
+    def memory(self) -> list[dict[str, Any]]:
+        """Predicted against allocated memory of what has run so far (:func:`bench.campaign.memory.memory_rows`)."""
+        records = [record for experiment in EXPERIMENTS for record in read_all(self.root, experiment)]
+        return memory_rows(records, provenance(on_cpu=self.device == "cpu").device)
+
+    def report(self) -> dict[str, Any]:
+        """What ran, what is left, on what, and how predicted and allocated memory compare."""
+        where = provenance(on_cpu=self.device == "cpu")
+        return {
+            "begun_at": self._begun_at,
+            "written_at": _now(),
+            "stopped": self.stopped,
+            "records": self._records,
+            **asdict(where),
+            "stages": [
+                {
+                    "name": one.stage.name,
+                    "words": list(one.stage.words),
+                    "why": one.stage.why,
+                    "cells": None if one.units is None else sum(len(unit.cells) for unit in one.units),
+                    "done_before": one.done_before,
+                    "ran": one.ran,
+                    "left": one.left,
+                    "skipped": one.skipped,
+                    "failures": one.failures,
+                }
+                for one in self.outcomes
+            ],
+            "memory": self.memory(),
+            "checkpoints_left_behind": [
+                {"folder": str(one.folder), "mib": round(one.bytes / 2**20, 1)} for one in self.left_behind
+            ],
+        }
+
+
+def useless_checkpoints(jobs: Sequence[Job], results: Results) -> set[Path]:
+    """Folders of the checkpoints of these training runs that no missing one would go on from."""
+    useful: set[Path] = set()
+    known: set[Path] = set()
+    for job in jobs:
+        for cell in job.cells:
+            upkeep = results.upkeep(cell, job.data_hash, resume=True)
+            folders = {folder for folder in (upkeep.folder, upkeep.parent_folder) if folder is not None}
+            known |= folders
+            if not results.is_done(cell, job.data_hash):
+                useful |= folders
+    return known - useful
+
+
+@contextlib.contextmanager
+def _stopping(seconds: float) -> Iterator[None]:
+    """Raise :class:`Stopped` at SIGTERM, SIGINT, and after so many seconds; these signals are ignored afterwards."""
+
+    def stop(number: int, _: FrameType | None) -> None:
+        raise Stopped("the end of the budget" if number == signal.SIGALRM else signal.Signals(number).name)
+
+    for number in _SIGNALS:
+        signal.signal(number, stop)
+    signal.setitimer(signal.ITIMER_REAL, max(seconds, 0.01))
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        for number in _SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
