@@ -31,6 +31,12 @@ MEASURING_CODE = (
     "bench/trained_step.py",
     "bench/worker.py",
     "bench/interleave.py",
+    "bench/plans.py",
+    "bench/witness.py",
+    "bench/checks.py",
+    "bench/eight_bit.py",
+    "bench/products.py",
+    "bench/profiling.py",
 )
 
 #: Libraries whose version can change a measurement.

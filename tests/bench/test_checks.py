@@ -6,6 +6,7 @@ import pytest
 import torch
 from recorded_graphs import RecordedGraphs
 from small_cells import MODEL, a_cell, run_bench, small
+from tiny import one_thread  # noqa: F401
 
 import bench.checks
 import bench.interleave
@@ -23,14 +24,6 @@ LINEAR = {"in_features": 24, "out_features": 16, "optimizer_step": True}
 TABLE = {"rows": 60, "columns": 16, "optimizer_step": True}
 SMALL = {"lte": {"rank": 4, "heads": 4, "merge_every": 2}, "galore": {"rank": 8}, "lora": {"rank": 4}}
 SMALL |= {"comera": {"ranks": 8, "table_ranks": 8}, "low_rank": {"rank": 8}, "dense": {}}
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def a_check(workload="encoder", method="dense", **changes):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from small_cells import TIMING, a_cell, run_bench, small
+from tiny import one_thread  # noqa: F401
 
 from bench.config import resolve
 from bench.methods import ConfigError
@@ -12,14 +13,6 @@ from bench.products import products_columns, products_unsupported, scaled
 from bench.profiling import OTHER, kind_of, profile_columns
 from bench.record import read_all
 from bench.workloads.opening import Data, open_cell_workload
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def a_product(in_features=32, out_features=48, **changes):
