@@ -247,7 +247,8 @@ class TTMEmbedding(TensorTrainLayer):
         device, dtype: of the parameters.
 
     Shape:
-        integers (…) to (…, D).
+        integers (…) from 0 to V - 1 to (…, D). Others raise IndexError on the CPU; on CUDA, where a check would wait
+        for the device, they give rows without meaning.
 
     Raises:
         ValueError: modes that do not reach V or miss D, a rank beyond its bond, an unknown look-up.

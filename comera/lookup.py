@@ -30,6 +30,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from comera.capture import shapes_are_fixed
 from comera.rank_control import THRESHOLD, effective_diagonals
 from comera.tensor_train import TTMShape, pack_cores, unpack_cores
 
@@ -40,14 +41,15 @@ VARIANTS: tuple[Variant, ...] = get_args(Variant)
 def _unique_rows(indices_T: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Unique indices and where each index of the batch finds its row.
 
-    How many there are depends on the data. Where shapes must be known beforehand (compilation, capture as a CUDA Graph,
-    fake tensors) every index counts as its own row, the upper bound, unless a fake tensor says in ``unique_count`` how
-    many there are.
+    How many there are depends on the data. Where shapes must be known beforehand (compilation, steps that are captured
+    as a CUDA Graph with their warm-up, fake tensors) every index counts as its own row, the upper bound, unless a fake
+    tensor says in ``unique_count`` how many there are.
     """
     if isinstance(indices_T, FakeTensor) and not torch.compiler.is_compiling():
         count = getattr(indices_T, "unique_count", indices_T.shape[0])
         return indices_T.new_empty(count), torch.empty_like(indices_T)
-    if torch.compiler.is_compiling() or (indices_T.is_cuda and torch.cuda.is_current_stream_capturing()):
+    capturing = indices_T.is_cuda and torch.cuda.is_current_stream_capturing()
+    if torch.compiler.is_compiling() or shapes_are_fixed() or capturing:
         return indices_T, torch.arange(indices_T.shape[0], device=indices_T.device)
     rows_U, inverse_T = torch.unique(indices_T, return_inverse=True)
     return rows_U, inverse_T

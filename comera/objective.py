@@ -121,7 +121,7 @@ class ModelSize:
     def __init__(self, model: nn.Module, full: int | None = None) -> None:
         self.layers = tensorized_layers(model)
         self.full = full_size(self.layers) if full is None else full
-        self._shapes: list[Any] = []
+        self._indexed: list[Any] = []
 
     def entries(self) -> torch.Tensor:
         """The diagonals of all layers in one vector."""
@@ -150,8 +150,10 @@ class ModelSize:
         return torch.dot(sizes, (dead[self._chain_of_core] == 0).to(alive.dtype))
 
     def _index_bonds(self) -> None:
-        """Number the bonds of all layers; again only after a shape has changed."""
-        if self._shapes == [layer.shape for layer in self.layers]:
+        """Number the bonds of all layers; again only after a shape, a threshold, or the device or type has changed."""
+        like = self.layers[0].diagonals.detach()
+        present = [like.device, like.dtype, *((layer.shape, layer.threshold) for layer in self.layers)]
+        if self._indexed == present:
             return
         end = sum(len(layer.shape.ranks) for layer in self.layers)
         before: list[int] = []
@@ -168,7 +170,6 @@ class ModelSize:
             lengths += layer.shape.ranks
             chain_of_core += [number] * len(layer.mode_sizes())
             chain_of_bond += [number] * len(bonds)
-        like = self.layers[0].diagonals.detach()
         device = like.device
 
         def whole(numbers: list[int]) -> torch.Tensor:
@@ -183,8 +184,9 @@ class ModelSize:
             device=device,
             dtype=like.dtype,
         )
-        self._fractions = torch.tensor(modes, device=device, dtype=like.dtype) / max(self.full, 1)
-        self._shapes = [layer.shape for layer in self.layers]
+        exact = torch.promote_types(like.dtype, torch.float32)  # numbers of entries are beyond what fewer bits count
+        self._fractions = torch.tensor(modes, device=device, dtype=exact) / max(self.full, 1)
+        self._indexed = present
 
 
 class _Stage:
@@ -201,9 +203,18 @@ class _Stage:
         self._size: ModelSize | None = None
 
     def size(self, model: nn.Module) -> ModelSize:
-        """The size of ``model``'s tensorized layers, which are looked for once."""
+        """The size of ``model``'s tensorized layers, which are looked for once.
+
+        Raises:
+            ValueError: a layer in bfloat16, whose spacing below 1 (2^-8) swallows the steps of its diagonals.
+        """
         if self._size is None:
             self._size = ModelSize(model, self._full)
+        if any(layer.diagonals.dtype == torch.bfloat16 for layer in self._size.layers):
+            raise ValueError(
+                "a tensorized layer is in torch.bfloat16, in which rank entries near 1 do not move at usual rates; "
+                "keep the model in torch.float32 and train under torch.autocast."
+            )
         return self._size
 
     @staticmethod

@@ -93,6 +93,11 @@ class TTM:
         )
 
 
+def tt_layers(model: nn.Module) -> list[TTLinear]:
+    """The TT layers of a model, each once."""
+    return [module for module in model.modules() if isinstance(module, TTLinear)]
+
+
 class JointMerging:
     """Merge the cores of all TT layers of a model at the start of its forward pass, equally shaped halves in one batch.
 
@@ -101,10 +106,16 @@ class JointMerging:
     """
 
     def __init__(self, root: nn.Module) -> None:
-        self.layers = [module for module in root.modules() if isinstance(module, TTLinear)]
+        self.layers = tt_layers(root)
         self._laid_at: list[int] = []
         root.register_forward_pre_hook(self.merge)
         root.register_forward_hook(self.release, always_call=True)
+
+    @classmethod
+    def of(cls, root: nn.Module) -> JointMerging | None:
+        """The one registered on ``root``, if any."""
+        owners = (getattr(hook, "__self__", None) for hook in root._forward_pre_hooks.values())
+        return next((owner for owner in owners if isinstance(owner, cls)), None)
 
     def merge(self, *_: Any) -> None:
         """Give every layer its merged halves."""
@@ -249,8 +260,12 @@ def tensorize(
         for name in known:
             if name and dense in replacements:
                 _set_submodule(model, name, replacements[dense])
-    if merge_jointly and root is model and sum(isinstance(new, TTLinear) for new in replacements.values()) > 1:
-        JointMerging(model)
+    if merge_jointly and root is model:
+        present = JointMerging.of(model)
+        if present is not None:
+            present.layers = tt_layers(model)
+        elif sum(isinstance(new, TTLinear) for new in replacements.values()) > 1:
+            JointMerging(model)
     return root
 
 

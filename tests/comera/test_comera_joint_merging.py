@@ -218,6 +218,14 @@ def test_a_model_tensorized_in_two_goes(tied):
     alone = tensorize(Net(tied).double(), {LAYERS: TT(ranks=3, order=2)}, merge_jointly=False)
     alone.load_state_dict(model.state_dict())
     assert_all_close(run(model), run(alone))
+    at_once = tensorize(Net(tied).double(), {LAYERS: TT(ranks=3, order=2)})
+    assert products_of(model) == products_of(at_once)  # no halves are merged twice
+
+
+def products_of(model):
+    with BatchedProducts() as products:
+        run(model)
+    return sorted(products.batches)
 
 
 @pytest.mark.parametrize("frozen", ["first", "twice", "wide"])

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from comera import TTMEmbedding
+from comera.capture import fixed_shapes
 from comera.lookup import VARIANTS, ttm_rows
 from comera.rank_control import THRESHOLD
 from comera.tensor_train import TTMShape, ttm_to_matrix, unpack_cores
@@ -108,6 +109,20 @@ def test_the_padding_row_is_zero_and_silent(shape, seed, variant):
     assert not bool(rows.any())
     for gradient in gradients(rows, torch.ones_like(rows), [packed, diagonals]):
         assert not bool(gradient.any())
+
+
+def test_with_fixed_shapes_no_operation_depends_on_the_indices(monkeypatch):
+    def refuse(*_, **__):
+        raise AssertionError("torch.unique has a shape that depends on data")
+
+    layer = TTMEmbedding(60, 8, (5, 12), (2, 4), ranks=3)
+    indices = torch.tensor([3, 3, 59, 0])
+    wanted = layer(indices)
+    monkeypatch.setattr(torch, "unique", refuse)
+    with fixed_shapes():
+        assert_all_close([layer(indices)], [wanted])
+    with pytest.raises(AssertionError, match="depends on data"):
+        layer(indices)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

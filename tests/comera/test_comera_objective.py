@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from comera import TT, TTM, EarlyStage, TTLinear, full_size, tensorize, tensorized_layers
+from comera import TT, TTM, EarlyStage, LateStage, TTLinear, full_size, tensorize, tensorized_layers
+from comera.objective import ModelSize
 from comera.rank_control import THRESHOLD
 
 
@@ -132,3 +133,30 @@ def test_what_the_objective_refuses():
     for name in ("gamma", "beta"):
         with pytest.raises(ValueError, match=rf"^{name} is -1; it must be 0 or more\.$"):
             EarlyStage(**{name: -1})
+
+
+@pytest.mark.parametrize("stage", [EarlyStage(), LateStage(0.5)])
+def test_rank_entries_that_cannot_move_are_refused(stage):
+    model = tensorize(nn.Sequential(nn.Linear(16, 16)), {"0": TT(ranks=2)}).bfloat16()
+    assert torch.tensor(1.0, dtype=torch.bfloat16) - 1e-3 == 1  # why
+    with pytest.raises(ValueError, match=r"is in torch.bfloat16, in which rank entries near 1 do not move"):
+        stage(torch.tensor(1.0), model)
+
+
+def test_sizes_are_counted_in_more_bits_than_a_small_type_has():
+    layer = TTLinear(768, 768, (12, 8, 8), (8, 8, 12), 30, dtype=torch.bfloat16)
+    with torch.no_grad():
+        layer.diagonals[::3] = 0.0
+    wanted = ModelSize(layer.float()).exact()
+    assert ModelSize(layer.bfloat16()).exact() == wanted
+    assert wanted.dtype == torch.float32
+
+
+def test_a_size_follows_the_type_and_the_threshold_of_its_layers():
+    layer = TTLinear(16, 16, (4, 4), (4, 4), ranks=2)
+    size = ModelSize(layer)
+    assert size.exact() == 1
+    layer.double()
+    assert size.surrogate().dtype == torch.float64
+    layer.threshold = 2.0
+    assert size.exact() == 0
