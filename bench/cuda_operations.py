@@ -11,7 +11,8 @@ Modelled
     * scaled dot-product attention: memory-efficient attention in float32 or with a mask, flash attention in half
       precision without one, plain products where neither kernel takes the shapes. The kernels keep query, key, value,
       output, log-sum-exp and the state of the random numbers; masks become a bias in the query's type, padded to the
-      kernel's alignment. An Ampere or later GPU is assumed;
+      kernel's alignment. An Ampere or later GPU is assumed, and cuDNN's attention off, as every train step of the
+      bench has it;
     * autocast: CUDA runs norms, softmax, sums, powers and some losses in float32, the CPU does not;
     * optimizers left to their defaults: CUDA takes the multi-tensor form (:func:`use_cuda_defaults`). Fused ones need
       nothing: their ``step`` counters are tensors of four bytes on either device.

@@ -35,6 +35,17 @@ def _context() -> ForkServerContext:
     return context
 
 
+def start_server() -> None:
+    """Start the server that processes are forked from and wait until its imports are done; else the first cell does."""
+    process = _context().Process(target=_nothing, daemon=True)
+    process.start()
+    process.join()
+
+
+def _nothing() -> None:
+    pass
+
+
 class CellProcess:
     """A cell's own process and the line to it.
 

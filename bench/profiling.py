@@ -5,8 +5,8 @@ The samples of a record (measure ``profile``)
 * ``kinds``: a row per kind of work: ``kind``, ``ms`` and ``launches`` per step (on CUDA of kernels on the device, on a
   CPU of operators, without those they call), ``moved_mib`` per step, what the operators of that kind read and write;
 * ``costliest``: the same of single kernels or operators: ``name``, ``kind``, ``ms``, ``launches``;
-* ``busy_ms``: the sum over all kinds; ``step_ms``: steps timed without a profiler. On CUDA what lies between them is
-  time in which the device waits for launches.
+* ``busy_ms``: the sum over all kinds; ``step_ms``: means over runs of steps without a profiler. On CUDA what lies
+  between them is time in which the device waits for launches.
 
 Bytes are those of the tensors that an operator is given and returns, views left out; a cache may save some of them.
 """
@@ -54,7 +54,7 @@ KINDS: Mapping[str, re.Pattern[str]] = {
 }
 OTHER = "other"
 
-_WARM_UP, _STEPS, _COSTLIEST = 6, 5, 20
+_WARM_UP, _STEPS, _RUNS, _COSTLIEST = 6, 5, 3, 20
 
 
 def kind_of(name: str) -> str:
@@ -79,7 +79,7 @@ class Share:
 def profile_columns(cell: Cell, workload: Workload) -> dict[str, Any]:
     """Profile a few steps of the cell's arm and return its record's columns."""
     step, batches = _warm(cell, workload)
-    step_ms = [_milliseconds(step, next(batches)) for _ in range(_STEPS)]
+    step_ms = [_milliseconds(step, batches) for _ in range(_RUNS)]
     names = _profiled(step, batches)
     kinds: dict[str, Share] = defaultdict(Share)
     for name, share in names.items():
@@ -92,7 +92,7 @@ def profile_columns(cell: Cell, workload: Workload) -> dict[str, Any]:
     costliest = sorted(names.items(), key=lambda item: -item[1].ms)[:_COSTLIEST]
     return {
         "step_time_median_ms": statistics.median(step_ms),
-        "steps_measured": len(step_ms),
+        "steps_measured": _RUNS * _STEPS,
         "samples": {
             "kinds": [
                 {"kind": kind, "ms": s.ms / _STEPS, "launches": s.launches / _STEPS, "moved_mib": s.bytes / 2**20}
@@ -129,12 +129,14 @@ def _synchronize(step: TrainStep) -> None:
         torch.cuda.synchronize()
 
 
-def _milliseconds(step: TrainStep, batch: Batch) -> float:
+def _milliseconds(step: TrainStep, batches: Iterator[Batch]) -> float:
+    """The mean over :data:`_STEPS` steps, none of which waits for the one before."""
     _synchronize(step)
     begun = time.perf_counter()
-    step(batch)
+    for _ in range(_STEPS):
+        step(next(batches))
     _synchronize(step)
-    return 1e3 * (time.perf_counter() - begun)
+    return 1e3 * (time.perf_counter() - begun) / _STEPS
 
 
 def _profiled(step: TrainStep, batches: Iterator[Batch]) -> dict[str, Share]:

@@ -122,6 +122,8 @@ class TrainStep:
         reason = reason or (compile_unsupported(device) if compile else None)
         if reason:
             raise ValueError(reason)
+        if torch.device(device).type == "cuda":
+            torch.backends.cuda.enable_cudnn_sdp(False)  # plans anew for every shape, with workspaces of its own
         self.model = model.train()
         self.method = method
         self.optimizer = optimizer

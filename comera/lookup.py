@@ -214,7 +214,9 @@ class _HalvesLookup(torch.autograd.Function):
     def _gradients(ctx: Any, grad_TD: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         shape: TTMShape = ctx.shape
         rows_U, inverse_T, packed, effective, *kept = ctx.saved_tensors
-        kept = [product.to(packed.dtype) for product in kept]  # autocast may have formed them in its own type
+        # Autocast may have formed all of these in its own type, in which sums over equal rows stop growing.
+        kept = [product.to(packed.dtype) for product in kept]
+        grad_TD = grad_TD.to(packed.dtype)
         products = kept[: ctx.left_products], kept[ctx.left_products :]
         plain, left, right = _HalvesLookup._halves(packed, effective, rows_U, shape, products)
         left_UCR, right_URE = left.slices().squeeze(1), right.slices().squeeze(3)
@@ -224,7 +226,7 @@ class _HalvesLookup(torch.autograd.Function):
             grad_UD = grad_TD if ctx.padding_idx is None else grad_TD.clone()
         if ctx.padding_idx is not None:
             grad_UD.masked_fill_((rows_U == ctx.padding_idx).unsqueeze(1), 0)
-        grad_UCE = grad_UD.to(packed.dtype).view(rows_U.shape[0], left_UCR.shape[1], right_URE.shape[2])
+        grad_UCE = grad_UD.view(rows_U.shape[0], left_UCR.shape[1], right_URE.shape[2])
         scaled_grads = [
             *left.core_gradients(torch.bmm(grad_UCE, right_URE.transpose(1, 2)).unsqueeze(1)),
             *right.core_gradients(torch.bmm(left_UCR.transpose(1, 2), grad_UCE).unsqueeze(3)),

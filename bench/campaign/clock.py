@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import os
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -17,7 +19,7 @@ DEFAULT_S = {
     "predict": 10.0,
     "witness": 15.0,
     "plan": 30.0,
-    "check": 10.0,
+    "check": 30.0,
     "products": 20.0,
     "profile": 45.0,
     "train": 90.0,
@@ -123,8 +125,14 @@ class Clock:
             lambda run: run.stage == unit.stage,
             lambda run: (run.measure, run.workload) == (unit.measure, unit.cells[0].workload),
         )
+        turns = _turns(unit.measure, cells)
         for is_alike in alike:
-            per_cell = [run.seconds / run.cells for run in self.runs if run.device == self._device and is_alike(run)]
-            if per_cell:
-                return _SAFETY * cells * max(per_cell)
-        return cells * DEFAULT_S[unit.measure]
+            mine = [run for run in self.runs if run.device == self._device and is_alike(run)]
+            if mine:
+                return _SAFETY * turns * max(run.seconds / _turns(run.measure, run.cells) for run in mine)
+        return turns * DEFAULT_S[unit.measure]
+
+
+def _turns(measure: str, cells: int) -> int:
+    """How many times as long as one cell these take, some of which run side by side."""
+    return math.ceil(cells / (os.cpu_count() or 1)) if measure in ("check", "predict") else cells

@@ -22,6 +22,7 @@ from bench.campaign.stages import Stage, Unit, configuration, jobs_of, units_of
 from bench.cell import Cell
 from bench.config import Job
 from bench.mistakes import reworded
+from bench.processes import start_server
 from bench.progress import SweepProgress
 from bench.provenance import provenance
 from bench.record import read_all
@@ -86,6 +87,7 @@ class Campaign:
         handlers = {number: signal.getsignal(number) for number in _SIGNALS}
         try:
             with configuration(), _stopping(self.clock.left()):
+                start_server()  # no unit's time
                 for number, outcome in enumerate(self.outcomes, 1):
                     _say(f"stage {number}/{len(self.outcomes)} {outcome.stage.name}: {self._time_left()}")
                     self._run_stage(outcome)

@@ -101,6 +101,16 @@ def test_an_estimate_is_of_what_is_most_alike(pairs):
         assert Clock(100.0, DEVICE, runs[:count], now=FakeClock()).estimate(unit, 2) == pytest.approx(seconds)
 
 
+def test_what_runs_side_by_side_is_estimated_so(monkeypatch, pairs):
+    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    stage = small_stage("check", pairs, "experiment=correctness", "+checked=steps")
+    with configuration():
+        [unit] = units_of(stage, jobs_of(stage, "cpu"))
+    runs = [Run("check", "the layer alone", "check", "encoder", DEVICE, 1, 10.0)]
+    clock = Clock(100.0, DEVICE, runs, now=FakeClock())
+    assert [clock.estimate(unit, cells) for cells in (1, 4, 8)] == pytest.approx([12.0, 12.0, 24.0])
+
+
 def test_a_call_that_is_out_of_time_says_what_is_left(pairs, tmp_path, monkeypatch):
     measuring = FakeMeasuring()
     monkeypatch.setattr(bench.campaign.run, "run_job", measuring)

@@ -153,6 +153,20 @@ def test_captured_steps_are_compared_with_eager_ones(monkeypatch):
     assert "replay" in graphs[-1].log
 
 
+def test_the_update_of_galore_has_no_meaning_in_tf32(monkeypatch):
+    """Its projections are TF32 products there."""
+    monkeypatch.setattr(bench.checks, "_compared", lambda *_: {"loss": [0.0], "gradients": [0.0], "update": [0.5]})
+    rows = {
+        precision: list(bench.checks._step_checks(a_cell(method="galore", precision=precision), None))
+        for precision in ("fp32", "tf32")
+    }
+    judged = {precision: {row["name"]: row["passed"] for row in checks} for precision, checks in rows.items()}
+    assert judged["fp32"]["update of 5 steps"] is False
+    assert judged["tf32"]["update of 5 steps"] is None
+    assert judged["tf32"]["gradients of 5 steps"] is True
+    assert rows["tf32"][2]["message"].startswith("GaLore projects by TF32 products")
+
+
 def test_an_error_that_is_no_number_fails():
     row = _judged("made up", {"a": 0.1, "b": float("nan")}, 1.0)
     assert (row["passed"], row["error"]) == (False, None)

@@ -205,7 +205,7 @@ def test_smaller_types_follow_the_float64_result(variant, dtype, tolerance):
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_autocast_computes_in_bfloat16_and_keeps_float32_gradients(variant, backward_inside):
     layer = TTMEmbedding(90, 60, (5, 6, 3), (5, 3, 4), 8, lookup=variant)
-    indices = torch.randint(0, 90, (4000,))  # so many duplicates that a sum in bfloat16 would stall
+    indices = torch.randint(0, 3, (4000,))  # so many duplicates that a sum in bfloat16 would stall
     upstream = torch.rand(4000, 60)
     layer(indices).backward(upstream)
     wanted = [parameter.grad.clone() for parameter in layer.parameters()]
