@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 import torch
 
+from bench.allocated import begin_peak, take_workspaces
 from bench.cell import Cell
 from bench.interleave import Outcome
 from bench.methods import build_for
@@ -55,8 +56,13 @@ def witnessed(outcome: Outcome, data: Data) -> Outcome:
 def witness_cell(connection: Connection, cell: Cell, data: Data) -> None:
     """Run the steps of a cell and answer ``("done", columns)``; what goes wrong as the other processes of cells do."""
     try:
-        peak = cpu_peak if cell.device == "cpu" else cuda_peak
-        connection.send(("done", {"peak_memory_allocated_mib": peak(lambda: _prepared(cell, data)) / _MIB}))
+        columns = {}
+        if cell.device == "cpu":
+            peak = cpu_peak(lambda: _prepared(cell, data))
+        else:
+            columns["workspaces_mib"] = take_workspaces(cell.device) / _MIB
+            peak = cuda_peak(lambda: _prepared(cell, data))
+        connection.send(("done", columns | {"peak_memory_allocated_mib": peak / _MIB}))
     except Exception as error:
         connection.send(("failed", (status_of(error), first_line(error))))
 
@@ -116,9 +122,7 @@ def cpu_peak(prepare: Callable[[], Callable[[], None]]) -> int:
 def cuda_peak(prepare: Callable[[], Callable[[], None]]) -> int:
     """The same of the GPU's allocator, as it tells by itself."""
     work = prepare()
-    gc.collect()
-    torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats()
+    begin_peak()
     work()
     torch.cuda.synchronize()
     return torch.cuda.max_memory_allocated()

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from bench.allocated import begin_peak, bytes_of, take_workspaces
 from bench.cell import Cell
 from bench.checks import check_columns
 from bench.forward_backward import ForwardBackward
@@ -127,6 +128,7 @@ def measure_once(connection: Connection, cell: Cell, data: Data) -> None:
 
 def _prepare(cell: Cell, data: Data) -> tuple[StepTimer, dict[str, Any]]:
     """The arm on its device after warm-up, and what is known of it by then."""
+    workspaces = take_workspaces(cell.device)
     torch.manual_seed(cell.seed)
     workload = open_cell_workload(cell, data)
     method = _method(cell)
@@ -145,6 +147,8 @@ def _prepare(cell: Cell, data: Data) -> tuple[StepTimer, dict[str, Any]]:
         "tensorized": tensorized_shapes(model),
         "rare_periods": {event.name: event.period_steps for event in events},
     }
+    if cell.device == "cuda":
+        columns["workspaces_mib"] = workspaces / 2**20
     return timer, columns | _warm_up(cell, timer)
 
 
@@ -162,12 +166,12 @@ def _warm_up(cell: Cell, timer: StepTimer) -> dict[str, Any]:
     first_ms = timer.warm_up(min(unlike, 1))
     timer.warm_up(max(unlike - 1, 0))
     if cell.device == "cuda":
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
+        begin_peak()
     columns["step_ms"] = timer.warm_up(max(cell.timing_settings["warmup_steps"] - unlike, 2 if unlike else 1))
     if cell.compile:
         columns["compile_time_s"] = (first_ms - columns["step_ms"]) / 1e3
     if cell.device == "cuda":
-        columns["peak_memory_allocated_mib"] = torch.cuda.max_memory_allocated() / 2**20
+        unused = bytes_of(timer.batches[1:])  # beside the step's own batch
+        columns["peak_memory_allocated_mib"] = (torch.cuda.max_memory_allocated() - unused) / 2**20
         columns["peak_memory_reserved_mib"] = torch.cuda.max_memory_reserved() / 2**20
     return columns

@@ -22,14 +22,16 @@ def memory_rows(records: Sequence[Record], device: str) -> list[dict[str, Any]]:
         device: the machine's name for its device.
 
     Returns:
-        Rows of ``experiment``, ``arm``, ``batch_size``, ``precision``, ``predicted_mib``, ``allocated_mib``, ``off``,
-        the allocated peak over the predicted one, less one, and ``within``, whether that is at most the tolerance.
+        Rows of ``experiment``, ``arm``, ``batch_size``, ``precision``, ``predicted_mib`` with cuBLAS's workspaces,
+        ``allocated_mib``, ``off``, the allocated peak over the predicted one, less one, and ``within``, whether that is
+        at most the tolerance.
     """
     rows = []
     for record in records:
         predicted, allocated = record.peak_memory_predicted_mib, record.peak_memory_allocated_mib
         if record.device != device or record.status != "ok" or predicted is None or allocated is None:
             continue
+        predicted += record.workspaces_mib or 0.0
         off = allocated / predicted - 1
         rows.append(
             {
