@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from figures.claims import FULL_SIZE_PARAMETERS, Claim, Outcome, Verdict, known
 from figures.fig1_claims import Point, decide
-from figures.fig7_rows import BATCHES, DENSE, REFERENCE, Steps, Toggles, ratio_of
+from figures.fig7_rows import BATCHES, DENSE, REFERENCE, Steps, ratio_of
+from figures.toggles import Toggles
 
 CLAIM = "graph-speedup"
 GRAPH = Toggles(cuda_graph=True)

@@ -16,12 +16,14 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from redrawn import redrawn
 
 from bench.record import Record, write
-from figures import bars, fig7_rows
+from figures import bars
+from figures import toggles as toggles_module
 from figures.claims import FULL_SIZE_PARAMETERS, LedgerError, Verdict, read_claims
 from figures.fig7 import render
-from figures.fig7_rows import Toggles, rows_of, select_steps
+from figures.fig7_rows import rows_of, select_steps
 from figures.report import Drawn
 from figures.style import TIME_FILLS, house_style
+from figures.toggles import Toggles
 
 PLAIN, GRAPH, COMPILED = Toggles(), Toggles(cuda_graph=True), Toggles(compile=True)
 BF16, BF16_GRAPH, ALL_ON = Toggles("bf16"), Toggles("bf16", cuda_graph=True), Toggles("bf16", True, True)
@@ -313,5 +315,5 @@ def test_names_of_rows_stay_on_the_page_and_off_the_bars(name: str) -> None:
 
 
 def test_the_example_runs() -> None:
-    result = doctest.testmod(fig7_rows)
+    result = doctest.testmod(toggles_module)
     assert (result.failed, result.attempted) == (0, 1)

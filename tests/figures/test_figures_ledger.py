@@ -24,11 +24,11 @@ from made_up_training import FULL_SIZE_MIB, point, ranks, trained, training_camp
 from bench.record import SCHEMA_VERSION, Record, path_of, write
 from figures import ledger, ledger_rules
 from figures.claims import LEDGER, LedgerError, read_claims
-from figures.fig7_rows import Toggles
 from figures.ledger import Entry, judge, summary
 from figures.ledger_command import main
 from figures.ledger_rules import RULES, Rule
 from figures.ledger_tables import WIDTH, to_csv, to_markdown_page, to_text
+from figures.toggles import Toggles
 
 ROOT = Path(__file__).parents[2]
 IDS = [line.split(",")[0] for line in LEDGER.read_text(encoding="utf-8").splitlines()[1:]]
