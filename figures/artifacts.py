@@ -51,7 +51,7 @@ ARTIFACTS = {
     "fig1": Artifact(
         fig1.render,
         "Fig. 1: time and memory of every method",
-        "time per epoch and peak memory of every arm, by batch size; an image per device",
+        "time per epoch and peak memory of every arm, by batch size; an image per device, precision and toggles",
         fig1.EXPERIMENTS,
         None,
         "make reproduce-fig1",

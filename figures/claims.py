@@ -1,6 +1,6 @@
 """The claims ledger: what was published, and what a verdict on it consists of.
 
-How a verdict falls is told where its rules are: :mod:`figures.fig1_claims` for time and peak memory,
+How a verdict falls is told where its rules are: :mod:`figures.ratio_claims` for time and peak memory,
 :mod:`figures.training_claims` for sizes, ranks and accuracy. Which of them decides which claim: :mod:`figures.ledger`.
 """
 

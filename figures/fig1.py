@@ -1,4 +1,4 @@
-"""Fig. 1: time per epoch and peak memory of every arm, one figure per device.
+"""Fig. 1: time per epoch and peak memory of every arm, one figure per device, precision and toggles.
 
 ``render`` is a pure function: the same records and ledger give the same bytes under the same file names.
 """
@@ -27,7 +27,7 @@ from figures.fig1_rows import REFERENCE, Row, rows_of, text_table, tidy_table
 from figures.memory import memory_bar, memory_legend
 from figures.reasons import Reasons
 from figures.report import REMARKS, Drawn
-from figures.selection import TARGETS, Selection, devices, select
+from figures.selection import TARGETS, Selection, devices, pages
 from figures.style import MEMORY_FILLS, TIME_FILLS
 
 #: The experiments whose records Fig. 1 is made of.
@@ -78,6 +78,12 @@ def _bands(selection: Selection, rows: list[Row], reasons: Reasons) -> tuple[Ban
     return tuple(bands)
 
 
+def _plain_note(selection: Selection) -> list[str]:
+    """What predictions are of, where the times beside them are not of the same steps."""
+    beside = selection.toggles.compile or selection.toggles.cuda_graph
+    return ["Predicted memory is that of plain steps, without CUDA Graph and torch.compile."] if beside else []
+
+
 def _notes(selection: Selection, rows: list[Row]) -> list[str]:
     disagreements = (
         disagreement(f"{row.arm}, batch {row.batch_size}", row.time, selection.timed.get((row.arm, row.batch_size)))
@@ -89,24 +95,29 @@ def _notes(selection: Selection, rows: list[Row]) -> list[str]:
         *disturbed_note(sum(row.time.disturbed for row in rows)),
         *(sentence for sentences in disagreements for sentence in sentences),
         *length_note(selection),
+        *_plain_note(selection),
         *last_notes(selection),
     ]
 
 
-def of_device(records: Sequence[Record], device: str, claims: dict[str, Claim]) -> Drawn:
-    """The figure of one device, with its tables and verdicts; other devices' records are ignored."""
-    selection = select(records, device)
+def _stem(selection: Selection) -> str:
+    toggles = (name.lower().replace(" ", "-") for name in selection.toggles.names)
+    return "-".join(["fig1", device_folder(selection.device), *toggles])
+
+
+def of_page(selection: Selection, claims: dict[str, Claim]) -> Drawn:
+    """One figure, with its tables and verdicts."""
     rows = rows_of(selection)
     reasons = Reasons()
     bands = _bands(selection, rows, reasons)
     facts = (device_fact(selection), f"{data_fact(selection)} {EPOCH_WORDS}")
     notes, judged = _notes(selection, rows), verdicts(selection, claims)
     page = Page(TITLE, facts, selection.arms, bands, (*reasons.lines(), *notes))
-    stem, table = f"fig1-{device_folder(device)}", text_table(selection, rows)
-    tidy, said = tidy_table(selection, rows), remarks_by_arm(table)
-    return drawn(stem, page, selection, notes, table, tidy, judged, said, LEFT_ALIGNED, "batch")
+    table, tidy = text_table(selection, rows), tidy_table(selection, rows)
+    said = remarks_by_arm(table)
+    return drawn(_stem(selection), page, selection, notes, table, tidy, judged, said, LEFT_ALIGNED, "batch")
 
 
 def render(records: Sequence[Record], claims: dict[str, Claim]) -> list[Drawn]:
-    """One figure per device found, in order of device names."""
-    return [of_device(records, device, claims) for device in devices(records)]
+    """One figure per device, precision and toggles, in this order; a device's records stay apart from another's."""
+    return [of_page(selection, claims) for device in devices(records) for selection in pages(records, device)]

@@ -3,8 +3,9 @@
 How it falls. Speed-up is dense's time per epoch over CoMERA's. At a batch size it *grows* when at the largest ratio it
 surely exceeds that at the smallest, and at no ratio surely falls short of that at a smaller one, where surely means
 that the intervals do not meet. It *vanishes* when at the smallest ratio, which must be 2 or less, its interval does
-not lie above 1 as a whole (slower than dense counts, and is said). Both at every batch size: reproduced. It grows at
-none: not reproduced. Anything between: partly. Times of a CPU decide nothing and are printed beside.
+not lie above 1.1 as a whole: the claim is about a limit, so 10 % may be left on the way to it, which is said, as is
+slower than dense. Both at every batch size: reproduced. It grows at none: not reproduced. Anything between: partly.
+Times of a CPU decide nothing and are printed beside.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ CLAIM = "ratio-monotone"
 
 #: Fewer ratios say nothing about a curve; the smallest one must come this near to 1.
 _FEWEST, _NEAR = 4, 2.0
+
+#: How much faster than dense still counts as no faster, near the limit.
+MARGIN = 0.1
 
 
 def _speed_ups(sweep: Sweep, batch: int) -> dict[float, Estimate]:
@@ -54,7 +58,7 @@ def _judged(curve: Quotients) -> tuple[bool, bool, str]:
     falls = [(left, right) for left, right in combinations(ratios, 2) if _surely_above(curve[left], curve[right])]
     grows = _surely_above(last, first) and not falls
     assert first.low is not None
-    vanishes = first.low <= 1
+    vanishes = first.low <= 1 + MARGIN
     words = []
     if falls:
         left, right = falls[0]
@@ -63,6 +67,8 @@ def _judged(curve: Quotients) -> tuple[bool, bool, str]:
         words.append(f"not surely higher at ratio {ratios[-1]:g} than at {ratios[0]:g}")
     if not vanishes:
         words.append(f"still {first.value:.3g}x at ratio {ratios[0]:g}")
+    elif first.low > 1:
+        words.append(f"within the margin of {MARGIN:.0%} at ratio {ratios[0]:g}, {first.value:.3g}x")
     elif first.high is not None and first.high < 1:
         words.append(f"slower than dense at ratio {ratios[0]:g}, {first.value:.3g}x")
     return grows, vanishes, " and ".join(words)

@@ -1,10 +1,8 @@
-"""Verdicts on the claims that Fig. 1 touches: ratios of time and of peak memory.
+"""Verdicts on the claims that Fig. 1 touches: ratios of time and of peak memory (:mod:`figures.ratio_claims`).
 
-How a verdict falls. A claim is judged on one ratio per batch size it names. A ratio *holds* when its whole interval
-reaches the published value less ``slack``, half a unit of the last published digit ("9x" holds from 8.5, and more than
-published holds too, which is said); for a statement ("faster and smaller") when its whole interval lies above 1. It
-*leans* when only the interval lies above 1. All hold and none is missing: reproduced. None even leans: not reproduced.
-Anything between: partly. Claims about a GPU are not decided by times of a CPU, which are printed beside all the same.
+They are about FP32. Those on time are about a GPU and about steps captured by CUDA Graph, as all of the paper's were:
+other times decide nothing and are printed beside. A rival that cannot be captured takes part with its times without
+CUDA Graph, of the same settings.
 """
 
 from __future__ import annotations
@@ -16,27 +14,13 @@ from typing import Literal
 
 from bench.intervals import Estimate
 from figures.claims import FULL_SIZE_PARAMETERS, Claim, Outcome, Verdict, known
+from figures.ratio_claims import Point, decide
 from figures.selection import PAPER_BATCHES, Selection
-from figures.tables import with_interval
 from figures.timing import time_ratio
+from figures.toggles import Toggles
 
-
-@dataclass(frozen=True)
-class Point:
-    """One ratio that bears on a claim, with the words that say what it is."""
-
-    quantity: Literal["time", "memory"]
-    batch_size: int
-    ratio: Estimate
-    source: str
-
-    @property
-    def heading(self) -> str:
-        return f"{self.quantity}, {self.source}"
-
-    def __str__(self) -> str:
-        unpaired = ", unpaired" if self.ratio.paired is False else ""
-        return f"{with_interval(self.ratio, unit='x')} at batch {self.batch_size}{unpaired}"
+#: The steps that claims on time are about.
+CAPTURED = Toggles(cuda_graph=True)
 
 
 def _wanted(batches: Sequence[int], have: Sequence[int]) -> list[int]:
@@ -48,7 +32,8 @@ def time_points(rival: str, selection: Selection, batches: Sequence[int]) -> lis
     points = []
     graph = {True: "CUDA Graph on", False: "CUDA Graph off"}
     for batch in _wanted(batches, selection.time_batches):
-        above, below = selection.timed.get((rival, batch)), selection.timed.get(("comera", batch))
+        above = selection.uncaptured.get((rival, batch)) or selection.timed.get((rival, batch))
+        below = selection.timed.get(("comera", batch))
         ratio = time_ratio(above, below) if above and below else None
         if above and below and ratio:
             modes = dict.fromkeys([graph[above.cuda_graph], graph[below.cuda_graph]])
@@ -102,12 +87,14 @@ FIG1_RULES = (
 )
 
 
-def _grade(point: Point, need: float, strict: bool) -> int:
-    """2: the claim holds at this point; 1: it leans that way; 0: it does not, or the interval leaves it open."""
-    low = point.ratio.low
-    if low is None or low <= 1:
-        return 0
-    return 2 if (low > need if strict else low >= need) else 1
+def _other_steps(selection: Selection) -> str:
+    """Why times of this page decide nothing on a GPU; empty where they are of captured steps."""
+    if selection.toggles == CAPTURED:
+        return ""
+    if not selection.timed:
+        return "The claim is about captured steps; none were timed."
+    other = "with torch.compile" if selection.toggles.cuda_graph else "without CUDA Graph"
+    return f"The claim is about captured steps; these ran {other}."
 
 
 def judge(rule: Rule, claim: Claim, selection: Selection) -> Verdict:
@@ -126,36 +113,12 @@ def judge(rule: Rule, claim: Claim, selection: Selection) -> Verdict:
     if selection.values("precision") != ["fp32"]:
         used = ", ".join(selection.values("precision"))
         return verdict("not tested here", f"The claim is about FP32; these records are {used}.", points)
+    if rule.device == "cuda" and (other := _other_steps(selection)):
+        return verdict("not tested here", other, points)
     dense = [r.parameters for r in selection.shown if r.arm == "dense" and r.parameters is not None]
     if any(count != FULL_SIZE_PARAMETERS for count in dense):
         return verdict("not tested here", "The dense model of these records is not the paper's full-size one.", points)
     return decide(claim, points, len(rule.evidence) * len(rule.batches), rule.slack, verdict)
-
-
-def decide(claim: Claim, points: list[Point], expected: int, slack: float, verdict: Callable[..., Verdict]) -> Verdict:
-    """The verdict on a claim by the ratios found, of which there should be so many."""
-    open_ended = [point for point in points if point.ratio.low is None]
-    judged = [point for point in points if point.ratio.low is not None]
-    if not judged:
-        why = "Fewer than two undisturbed blocks." if open_ended else "No pair of finished cells to compare."
-        return verdict("not tested here", why, points)
-    need = 1.0 if claim.low is None else claim.low - slack
-    grades = [_grade(point, need, strict=claim.low is None) for point in judged]
-    missing = expected - len(judged)
-    why = f"{grades.count(2)} of {expected} ratios {'lie above 1' if claim.low is None else f'reach {need:g}x'}"
-    if missing:
-        why += f", {missing} could not be formed"
-    if leaning := grades.count(1):
-        why += f", {leaning} above 1 but short of it"
-    if refuted := grades.count(0):
-        why += f", {refuted} not surely above 1"
-    if claim.high is not None and any(p.ratio.low is not None and p.ratio.low > claim.high + slack for p in judged):
-        why += "; larger than published in places"
-    why += f"; judged by {' and '.join(dict.fromkeys(f'{p.quantity} {p.source}' for p in judged))}."
-    if not any(grades):
-        return verdict("not reproduced", why, points)
-    whole = not missing and all(grade == 2 for grade in grades)
-    return verdict("reproduced" if whole else "partly", why, points)
 
 
 def verdicts(selection: Selection, claims: dict[str, Claim], rules: Sequence[Rule] = FIG1_RULES) -> list[Verdict]:

@@ -1,7 +1,7 @@
 """Verdicts on the claims about look-ups, and how the optimized one stands beside the uncompressed table.
 
 The published ratios are plain TTM over optimized TTM, of time and of peak memory, at three batch sizes. They are judged
-on forward and backward alone, as the ratios of Fig. 1 are (:mod:`figures.fig1_claims`). Times of a CPU decide nothing
+on forward and backward alone, as the ratios of Fig. 1 are (:mod:`figures.ratio_claims`). Times of a CPU decide nothing
 and are printed beside; predictions for a CUDA device may decide about memory.
 """
 
@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from bench.intervals import Estimate
 from figures.claims import Claim, Outcome, Verdict, known
-from figures.fig1_claims import Point, decide
 from figures.fig5_rows import BATCHES, PLAIN, REFERENCE, STEPS, UNCOMPRESSED, Lookups, peak_of, ratio_of
+from figures.ratio_claims import Point, decide
 from figures.tables import with_interval
 
 TIME, MEMORY = "lookup-time", "lookup-memory"

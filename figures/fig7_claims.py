@@ -1,14 +1,15 @@
 """The verdict on the claim that Fig. 7 touches: epoch time of dense over CoMERA's, both with CUDA Graph.
 
-It is judged in FP32 without torch.compile, as the paper ran, by the rules of :mod:`figures.fig1_claims`. Times of a CPU
-decide nothing and are printed beside.
+It is judged in FP32 without torch.compile, as the paper ran, by the rules of :mod:`figures.ratio_claims`. Times of a
+CPU decide nothing and are printed beside.
 """
 
 from __future__ import annotations
 
 from figures.claims import FULL_SIZE_PARAMETERS, Claim, Outcome, Verdict, known
-from figures.fig1_claims import Point, decide
-from figures.fig7_rows import BATCHES, DENSE, REFERENCE, Steps, Toggles, ratio_of
+from figures.fig7_rows import BATCHES, DENSE, REFERENCE, Steps, ratio_of
+from figures.ratio_claims import Point, decide
+from figures.toggles import Toggles
 
 CLAIM = "graph-speedup"
 GRAPH = Toggles(cuda_graph=True)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from bench.intervals import Estimate
 from bench.record import Record
 from figures.epochs import TimeCell, time_cell
 from figures.memory import Measured, MemoryCell, measured_peaks, memory_cell
-from figures.selection import config_of, device_kind, main_setting, model_settings, newest, oldest_first
+from figures.selection import device_kind, main_setting, method_settings, model_settings, newest, oldest_first
 from figures.tables import NOT_RECORDED, OLDER, UNPAIRED
 from figures.timing import time_ratio
+from figures.toggles import Toggles
 
 REFERENCE, DENSE = "comera", "dense"
 
@@ -22,48 +23,6 @@ BATCHES = {"cuda": (32, 64, 128), "cpu": (1, 8, 16)}
 
 #: Stands for the memory of steps with CUDA Graph or torch.compile, since predictions are of plain ones.
 NOT_MODELLED = "not modelled"
-
-_PRECISIONS = ("fp32", "tf32", "bf16", "fp8")
-
-
-@dataclass(frozen=True)
-class Toggles:
-    """What a step runs with.
-
-    >>> Toggles("bf16", compile=True).names
-    ('bf16', 'compile')
-    """
-
-    precision: str = "fp32"
-    compile: bool = False
-    cuda_graph: bool = False
-
-    @classmethod
-    def of(cls, record: Record) -> Toggles:
-        """Those of a record."""
-        return cls(record.precision, record.compile, record.cuda_graph)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Those that are on, in the order in which a row names them."""
-        precision = () if self.precision == "fp32" else (self.precision,)
-        return (*precision, *(("compile",) if self.compile else ()), *(("CUDA Graph",) if self.cuda_graph else ()))
-
-    @property
-    def without_last(self) -> Toggles | None:
-        """The same with the one named last off; None where all are."""
-        if self.cuda_graph:
-            return replace(self, cuda_graph=False)
-        if self.compile:
-            return replace(self, compile=False)
-        return None if self.precision == "fp32" else Toggles()
-
-    @property
-    def rank(self) -> tuple[int, str, bool, bool]:
-        """Plain steps first."""
-        place = _PRECISIONS.index(self.precision) if self.precision in _PRECISIONS else len(_PRECISIONS)
-        return place, self.precision, self.compile, self.cuda_graph
-
 
 #: What each kind of device is expected to have timed.
 EXPECTED = {"cuda": (Toggles(), Toggles(cuda_graph=True)), "cpu": (Toggles(), Toggles(compile=True))}
@@ -144,11 +103,6 @@ def _setting(record: Record) -> str:
     return json.dumps(what, sort_keys=True)
 
 
-def _method_settings(record: Record) -> str:
-    """What must be equal for all records of an arm."""
-    return json.dumps(config_of(record).get("method_settings"), sort_keys=True)
-
-
 def _fitting(records: Sequence[Record]) -> tuple[list[Record], list[str]]:
     """The records of the setting with the most cells, and of each arm's; what there is to say about others."""
     main = main_setting(records, _setting, _slot)
@@ -158,8 +112,8 @@ def _fitting(records: Sequence[Record]) -> tuple[list[Record], list[str]]:
         notes.append(f"{others} timed record(s) of another model, length or data are left out.")
     for arm in sorted({record.arm for record in alike}):
         mine = [record for record in alike if record.arm == arm]
-        own = main_setting(mine, _method_settings, _slot)
-        kept = [record for record in mine if _method_settings(record) == own]
+        own = main_setting(mine, method_settings, _slot)
+        kept = [record for record in mine if method_settings(record) == own]
         fitting += kept
         if others := len(mine) - len(kept):
             notes.append(f"{others} timed record(s) of {arm} with other settings of its own are left out.")

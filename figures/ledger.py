@@ -15,11 +15,12 @@ from bench.record import Record
 from figures import fig1_claims, fig5_claims, fig7_claims, fig12_claims, training_claims
 from figures.claims import Claim, Found, LedgerError, Outcome, Verdict, read_claims
 from figures.fig5_rows import Place, select_lookups
-from figures.fig7_rows import Toggles, select_steps
+from figures.fig7_rows import select_steps
 from figures.fig12_selection import sweeps
 from figures.ledger_rules import FIG1, FIG5, FIG7, FIG12, RULES, TRAINING, Rule
 from figures.runs import studies
-from figures.selection import devices, select
+from figures.selection import devices, pages
+from figures.toggles import Toggles
 from figures.training_rows import rows_of
 
 Claims = dict[str, Claim]
@@ -90,9 +91,14 @@ def _together(reasons: Iterable[tuple[str, str]]) -> str:
     return " ".join(f"{', '.join(those)}: {why}" for why, those in places.items())
 
 
+def _steps(toggles: Toggles) -> str:
+    return ", ".join(toggles.names) or toggles.precision
+
+
 def _of_fig1(records: Sequence[Record], claims: Claims) -> Iterator[Judged]:
     for device in devices(records):
-        yield from (("", verdict) for verdict in fig1_claims.verdicts(select(records, device), claims))
+        for page in pages(records, device):
+            yield from ((_steps(page.toggles), verdict) for verdict in fig1_claims.verdicts(page, claims))
 
 
 def _table(place: Place) -> str:
@@ -116,8 +122,8 @@ def _of_fig12(records: Sequence[Record], claims: Claims) -> Iterator[Judged]:
     for device in devices(records):
         for sweep in sweeps(records, device):
             precision, graph, compiled = sweep.toggles
-            names = Toggles(precision, compiled, graph).names or (precision,)
-            yield from ((", ".join(names), verdict) for verdict in fig12_claims.verdicts(sweep, claims))
+            place = _steps(Toggles(precision, compiled, graph))
+            yield from ((place, verdict) for verdict in fig12_claims.verdicts(sweep, claims))
 
 
 def _of_training(records: Sequence[Record], claims: Claims) -> Iterator[Judged]:

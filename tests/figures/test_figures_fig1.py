@@ -16,9 +16,11 @@ from figures.claims import read_claims
 from figures.fig1 import render
 from figures.fig1_rows import rows_of, text_table, tidy_table, time_unit
 from figures.report import Drawn
-from figures.selection import select
+from figures.selection import device_kind, pages, select
 from figures.tables import significant, to_markdown, to_terminal
+from figures.toggles import Toggles
 
+GRAPH_REASON = "made up: it cannot be captured."
 FAILURES = {
     "oom": "made up: no memory left.",
     "timeout": "made up: 600 s passed.",
@@ -138,10 +140,8 @@ def test_the_newest_record_of_a_cell_is_drawn_and_older_code_is_marked() -> None
 @pytest.mark.parametrize(
     "other",
     [
-        {"precision": "bf16"},
         {"dataset": "mnli", "data_hash": "data-b"},
         {"sequence_length": 64},
-        {"compile": True},
         {"config_json": json.dumps({"device": "cpu", "workload_settings": {"blocks": 1}})},
     ],
 )
@@ -151,6 +151,84 @@ def test_settings_are_never_mixed(other: dict) -> None:
     chosen = select([*main, stray], CPU)
     assert set(chosen.timed) == {("comera", 1), ("dense", 1)}
     assert any("another setting" in sentence for sentence in chosen.left_out)
+
+
+def with_settings(**settings: float) -> str:
+    return json.dumps({"device": "cpu", "workload_settings": {}, "method_settings": settings})
+
+
+@pytest.mark.parametrize("stray", [{"ranks": 16}, {"ranks": 30, "ratio": 4.0}])
+def test_an_arm_has_one_setting_of_its_own(stray: dict[str, float]) -> None:
+    later = {"recorded_at": "2009-01-01T00:00:00+00:00", "config_json": with_settings(**stray)}
+    plan = {"measure": "predict", "predicted_for": "cuda", "peak_memory_predicted_mib": 5.0}
+    main = [timed("comera", [10.0, 11.0], batch, config_json=with_settings(ranks=30)) for batch in (1, 8)]
+    kept = record(batch=32, config_json=with_settings(ranks=30), **plan)
+    others = [timed("comera", [1.0, 1.0], 8, **later), *(record(batch=b, **plan, **later) for b in (32, 64))]
+    dense = timed("dense", [40.0, 44.0], config_json=with_settings(lr=1))
+    chosen = select([*main, kept, *others, dense], CPU)
+    assert {id(one) for one in chosen.shown} == {id(one) for one in [*main, kept, dense]}
+    assert "1 timed record(s) of comera with other settings of its own are left out." in chosen.left_out
+    assert "2 prediction(s) of comera with other settings of its own are left out." in chosen.left_out
+    assert chosen.predicted["cuda", "comera", 32] is kept
+
+
+def test_the_newest_of_settings_with_as_many_cells_is_shown() -> None:
+    old, new = (
+        timed("comera", [10.0, 11.0], config_json=with_settings(ranks=ranks), recorded_at=f"200{day}-01-01T00:00:00")
+        for day, ranks in enumerate((30, 16))
+    )
+    assert select([new, old], CPU).shown == [new]
+
+
+def test_precisions_and_toggles_have_pages_of_their_own() -> None:
+    plain = campaign(CUDA)
+    others = {
+        "-bf16": {"precision": "bf16"},
+        "-cuda-graph": {"cuda_graph": True},
+        "-compile-cuda-graph": {"compile": True, "cuda_graph": True},
+        "-tf32": {"precision": "tf32"},
+    }
+    further = [
+        timed(arm, [1.0, 2.0], 32, device=CUDA, **toggles) for toggles in others.values() for arm in ("comera", "dense")
+    ]
+    refused = record("galore", 32, device=CUDA, cuda_graph=True, status="unsupported", message=GRAPH_REASON)
+    half = record("comera", 32, measure="predict", device=CUDA, precision="bf16", peak_memory_predicted_mib=5.0)
+    drawn = render([*plain, *further, refused, half], read_claims())
+    figures = {next(iter(figure.files)).removesuffix(".png"): figure for figure in drawn}
+    stem = "fig1-made-up-gpu-9000"
+    assert list(figures) == [
+        stem,
+        *(stem + suffix for suffix in ("-cuda-graph", "-compile-cuda-graph", "-tf32", "-bf16")),
+    ]
+    assert figures[stem].files == render(plain, read_claims())[0].files
+    graph, bf16 = figures[f"{stem}-cuda-graph"], figures[f"{stem}-bf16"]
+    assert GRAPH_REASON in text_of(graph, ".md")
+    assert "CUDA Graph on" in graph.facts[0]
+    assert any("Predicted memory is that of plain steps" in note for note in graph.notes)
+    assert not any("Predicted memory is that" in note for note in (*bf16.notes, *figures[stem].notes))
+    peaks = {name: set(figure.table["peak MiB, cuda"]) for name, figure in figures.items()}
+    assert peaks[f"{stem}-cuda-graph"] == peaks[stem]
+    assert peaks[f"{stem}-bf16"] == {"5.000", "not recorded"}
+    assert peaks[f"{stem}-tf32"] == {"not recorded"}
+
+
+def test_a_page_needs_times_unless_it_is_the_plain_one() -> None:
+    plan = {"measure": "predict", "predicted_for": "cuda", "peak_memory_predicted_mib": 5.0}
+    half, whole = record(precision="bf16", **plan), record(**plan)
+    graph = timed("comera", [1.0, 2.0], device=CPU, cuda_graph=True)
+    assert pages([half], CPU) == []
+    assert [page.toggles for page in pages([graph, half], CPU)] == [Toggles(cuda_graph=True)]
+    plain, captured = pages([graph, half, whole], CPU)
+    assert (plain.toggles, plain.timed, captured.toggles) == (Toggles(), {}, Toggles(cuda_graph=True))
+    assert plain.left_out == ("1 prediction(s) for another model setting or precision are left out.",)
+    assert captured.left_out == ()
+    assert ("cuda", "comera", 1) in captured.predicted
+
+
+def test_a_driver_tells_a_gpu_of_which_there_are_predictions_alone() -> None:
+    plan = record(measure="predict", predicted_for="cuda", peak_memory_predicted_mib=5.0)
+    assert device_kind([plan]) == "cpu"
+    assert device_kind([dataclasses.replace(plan, predicted_for="cpu", driver="1.2, CUDA 3.4")]) == "cuda"
 
 
 def test_where_the_data_lie_does_not_separate_predictions_from_times() -> None:

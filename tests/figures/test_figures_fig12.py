@@ -293,7 +293,8 @@ GROWING = {1.5: 1.2, 4.0: 0.8, 16.0: 0.5, 64.0: 0.3}
     ("shares", "noise", "outcome", "words"),
     [
         (GROWING, 1.01, "reproduced", "grows at 1 of 1 batch sizes and vanishes at 1; batch 8: slower than dense"),
-        (GROWING | {1.5: 0.9}, 1.01, "partly", "still 1.11x at ratio 1.5"),
+        (GROWING | {1.5: 0.93}, 1.01, "reproduced", "within the margin of 10% at ratio 1.5, 1.08x"),
+        (GROWING | {1.5: 0.85}, 1.01, "partly", "still 1.18x at ratio 1.5"),
         (GROWING | {64.0: 0.7}, 1.01, "not reproduced", "surely lower at ratio 64 than at 16"),
         (GROWING, 2.0, "not reproduced", "not surely higher at ratio 64 than at 1.5"),
         ({4.0: 0.8, 8.0: 0.6, 16.0: 0.5, 64.0: 0.3}, 1.01, "not tested here", "the smallest at most 2"),

@@ -108,7 +108,8 @@ def test_predictions_for_a_cpu_alone_decide_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("plain", "outcome"), [(2.6, "reproduced"), (9.0, "reproduced"), (1.2, "partly"), (0.9, "not reproduced")]
+    ("plain", "outcome"),
+    [(2.6, "reproduced"), (6.0, "reproduced"), (6.1, "partly"), (1.2, "partly"), (0.9, "not reproduced")],
 )
 def test_the_verdict_on_memory_follows_the_ratio(plain: float, outcome: str) -> None:
     records = [

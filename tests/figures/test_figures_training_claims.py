@@ -104,6 +104,7 @@ CASES = [
     ("mnli-same-accuracy", pair(5, **MNLI), "not tested here", "Inconclusive: one seed, 3 are needed"),
     ("mnli-same-accuracy", pair(5, seeds=2, **MNLI), "not tested here", "Inconclusive: 2 seeds"),
     ("mnli-same-accuracy", pair(5, seeds=3, **MNLI), "reproduced", "whole interval lies above -2 points"),
+    ("mnli-same-accuracy", pair(5, seeds=3, dense_share=0.5, **MNLI), "not tested here", "Void: dense itself, at 50.0"),
     ("mnli-same-accuracy", pair(20, seeds=3, **MNLI), "partly", "Only a part"),
     ("mnli-same-accuracy", pair(100, seeds=3, **MNLI), "not reproduced", "No part"),
     ("mnli-same-accuracy", pair(5, seeds=3, **POOL), "not tested here", "about MNLI; comera, early reached 79.5"),
