@@ -197,11 +197,13 @@ def _steps_per_block(step_ms: float, timing: dict[str, Any]) -> int:
 
 
 def _marked(blocks: list[dict[str, Any]], factor: float) -> list[dict[str, Any]]:
-    """Blocks with a flag for those whose calibration product took ``factor`` times the median."""
+    """An arm's blocks with a flag for those whose calibration or mean step took ``factor`` times the median of all."""
     if not blocks:
         return []
-    usual = statistics.median(block["calibration_ms"] for block in blocks)
-    return [{**block, "disturbed": block["calibration_ms"] > factor * usual} for block in blocks]
+    pairs = [(block["calibration_ms"], statistics.fmean(block["ms"])) for block in blocks]
+    usual = [statistics.median(times) for times in zip(*pairs, strict=True)]
+    slow = [any(ms > factor * middle for ms, middle in zip(pair, usual, strict=True)) for pair in pairs]
+    return [{**block, "disturbed": flag} for block, flag in zip(blocks, slow, strict=True)]
 
 
 def _undisturbed(blocks: list[dict[str, Any]], factor: float) -> int:

@@ -66,6 +66,8 @@ class Record:
     rare_time_ms: float | None = None
     rare_period_steps: int | None = None
     epoch_time_s: float | None = None
+    #: Slowest over quickest block's calibration, less 1. A block's is the slower of those before and after its steps;
+    #: older records have the one before.
     calibration_drift: float | None = None
     pairing: str = ""  # arms that were timed block by block together share this name
 

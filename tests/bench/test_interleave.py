@@ -29,6 +29,7 @@ class Arms:
         self.log = []
         self.alive = set()
         self.calibration = defaultdict(lambda: itertools.repeat(1.0))  # by arm: calibration product, block by block
+        self.slowness = defaultdict(lambda: itertools.repeat(1.0))  # by arm: factor of a step, block by block
         self.failures = {}  # (arm, word): the failure; (arm, word, n): that of the n-th such request
 
     def __call__(self, serve, cell, data, time_limit_s):  # noqa: ARG002 - as CellProcess
@@ -45,6 +46,7 @@ class StandIn:
     def __init__(self, arms, cell):
         self.arms, self.cell = arms, cell
         self.calibration = iter(arms.calibration[cell.arm])
+        self.slowness = iter(arms.slowness[cell.arm])
         arms.alive.add(cell.arm)
 
     def answer(self):
@@ -59,7 +61,8 @@ class StandIn:
         self.arms.fail(self.cell.arm, word)
         if word == "rare":
             return {"svd": 123.0}
-        return {"ms": [10.0] * content, "calibration_ms": next(self.calibration)}
+        slow = 10.0 * next(self.slowness) * content - 10.0 * (content - 1)  # a single step has all of it
+        return {"ms": [slow] + [10.0] * (content - 1), "calibration_ms": next(self.calibration)}
 
     def stop(self):
         self.arms.alive.discard(self.cell.arm)
@@ -133,6 +136,16 @@ def test_a_disturbed_block_is_flagged_and_repeated(arms):
     assert [block["disturbed"] for block in blocks_of(found["dense"])] == [False, True, False, False]
     assert [block["disturbed"] for block in blocks_of(found["comera"])] == [False] * 4  # pairs stay complete
     assert {arm: sum(parts) for arm, parts in shares.items()} == pytest.approx(dict.fromkeys(ARMS, 1.0))
+
+
+def test_a_disturbance_that_no_calibration_met_is_seen_in_the_steps(arms):
+    arms.slowness["dense"] = [1.0, 1.4, 1.0, 1.2, 1.0]
+    found, _ = timed(outcomes_of())
+    assert [block["disturbed"] for block in blocks_of(found["dense"])] == [False, True, False, False]
+    assert [block["disturbed"] for block in blocks_of(found["comera"])] == [False] * 4
+    arms.slowness["dense"] = [1.0, 1.3, 1.3, 1.3, 1.3]
+    found, _ = timed(outcomes_of())
+    assert [block["disturbed"] for block in blocks_of(found["dense"])] == [False] * 3  # an arm's own pace
 
 
 def test_a_machine_that_stays_disturbed_ends_the_repetitions(arms):
