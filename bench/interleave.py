@@ -107,7 +107,7 @@ def time_cells(outcomes: Sequence[Outcome], data: Data, needs_rare: Callable[[Ce
             advance(outcome.cell, 1.0)
     if not alive:
         return
-    free_mib = _free_memory_mib(alive[0].cell.device)
+    free_mib = free_memory_mib(alive[0].cell.device)
     needs = [outcome.columns["peak_memory_predicted_mib"] for outcome in alive]
     if sum(needs) <= _MEMORY_SHARE * free_mib:
         _time_together(alive, data, needs_rare, advance, paired=True)
@@ -116,12 +116,14 @@ def time_cells(outcomes: Sequence[Outcome], data: Data, needs_rare: Callable[[Ce
         if outcome.cell.device == "cpu" and need > free_mib:
             reason = f"needs {need:,.0f} MiB by prediction, {free_mib:,.0f} MiB are free"
             outcome.fail(CellFailure("oom", reason))
+            outcome.columns["samples"] = {"lacks": "memory"}
             advance(outcome.cell, 1.0)
         else:
             _time_together([outcome], data, needs_rare, advance, paired=False)
 
 
-def _free_memory_mib(device: str) -> float:
+def free_memory_mib(device: str) -> float:
+    """Memory of the device that nobody uses at this moment, in MiB."""
     if device == "cuda":
         return torch.cuda.mem_get_info()[0] / 2**20
     return psutil.virtual_memory().available / 2**20

@@ -220,7 +220,7 @@ def test_an_arm_alone_has_no_pairing():
 
 
 def test_arms_that_do_not_fit_together_run_alone_and_unpaired(arms, monkeypatch):
-    monkeypatch.setattr(bench.interleave, "_free_memory_mib", lambda device: 100.0)  # noqa: ARG005
+    monkeypatch.setattr(bench.interleave, "free_memory_mib", lambda device: 100.0)  # noqa: ARG005
     found, shares = timed(outcomes_of(mib=30.0))
     assert [arm for arm, word in arms.log if word == "ready"] == list(ARMS)
     assert [arm for arm, _ in itertools.groupby(arm for arm, _ in arms.log)] == list(ARMS)
@@ -232,12 +232,13 @@ def test_arms_that_do_not_fit_together_run_alone_and_unpaired(arms, monkeypatch)
 
 
 def test_an_arm_that_cannot_fit_is_not_started(arms, monkeypatch):
-    monkeypatch.setattr(bench.interleave, "_free_memory_mib", lambda device: 100.0)  # noqa: ARG005
+    monkeypatch.setattr(bench.interleave, "free_memory_mib", lambda device: 100.0)  # noqa: ARG005
     outcomes = outcomes_of()
     outcomes[1].columns["peak_memory_predicted_mib"] = 1000.0
     found, shares = timed(outcomes)
     assert found["dense"].status == "oom"
     assert found["dense"].message == "needs 1,000 MiB by prediction, 100 MiB are free"
+    assert found["dense"].columns["samples"] == {"lacks": "memory"}
     assert ("dense", "ready") not in arms.log
     assert found["comera"].status == "ok"
     assert sum(shares["dense"]) == 1.0
