@@ -20,7 +20,7 @@ from bench.step import compile_unsupported
 from bench.training import Upkeep
 from bench.workloads.opening import EXAMPLES_PER_EPOCH
 
-#: Failures that are worth trying again; everything else counts as an answer.
+#: Failures that are always worth trying again.
 _RETRIED = ("error",)
 
 
@@ -93,6 +93,7 @@ class Results:
             folder=self._checkpoint(cell, own),
             identity=f"{cell.experiment}, {cell.arm}, cell {own}",
             code_id=provenance().code_id,
+            git_commit=provenance().git_commit,
             parent_folder=self._checkpoint(cell, early) if has_parent else None,
             parent_identity=f"{cell.experiment}, {cell.arm}, cell {early}",
             resume=resume,
