@@ -118,7 +118,7 @@ class Record:
     #: Training: "curve", a row per epoch and stage end (step, epoch, stage, the columns above, every layer's ranks by
     #: name, and "correct", the validation rows answered rightly: hexadecimal, a bit per row, first row first, the last
     #: digit filled up with zeros); "step_ms", interleaved blocks of steps at "trained" and at "full" ranks;
-    #: "trained_by", "code_id" and "git_commit" of each code that did a step (the columns are of the code that recorded).
+    #: "trained_by", "code_id" and "git_commit" of each code that did a step; the columns are of the one that recorded.
     #: "lacks": "compiler" or "memory", where the machine had none, or too little that was free, to start the cell.
     #: Plans: "plans", a row per candidate, and "dense_ms", see :mod:`bench.plans`. Checks: "checks", see
     #: :mod:`bench.checks`; products: "products", see :mod:`bench.products`; profiles: see :mod:`bench.profiling`.
