@@ -54,7 +54,8 @@ class TimingSettings:
         block_seconds: about how long an arm runs per block; sets the steps per block.
         max_steps: upper bound on the steps per block.
         warmup_steps: steps before the first block.
-        disturbed: a block counts as disturbed when its calibration product takes this many times the median.
+        disturbed: a block counts as disturbed when its calibration product, or its mean step, takes more than this many
+            times the median over the arm's blocks.
         time_limit_s: seconds after which a cell is given up and recorded as ``timeout``.
         allocator: ``steady`` keeps freed memory (:func:`bench.timing.steady_allocator`), ``system`` is the C library's
             own way, which most users of PyTorch on a CPU have.

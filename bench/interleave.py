@@ -107,7 +107,7 @@ def time_cells(outcomes: Sequence[Outcome], data: Data, needs_rare: Callable[[Ce
             advance(outcome.cell, 1.0)
     if not alive:
         return
-    free_mib = _free_memory_mib(alive[0].cell.device)
+    free_mib = free_memory_mib(alive[0].cell.device)
     needs = [outcome.columns["peak_memory_predicted_mib"] for outcome in alive]
     if sum(needs) <= _MEMORY_SHARE * free_mib:
         _time_together(alive, data, needs_rare, advance, paired=True)
@@ -116,12 +116,14 @@ def time_cells(outcomes: Sequence[Outcome], data: Data, needs_rare: Callable[[Ce
         if outcome.cell.device == "cpu" and need > free_mib:
             reason = f"needs {need:,.0f} MiB by prediction, {free_mib:,.0f} MiB are free"
             outcome.fail(CellFailure("oom", reason))
+            outcome.columns["samples"] = {"lacks": "memory"}
             advance(outcome.cell, 1.0)
         else:
             _time_together([outcome], data, needs_rare, advance, paired=False)
 
 
-def _free_memory_mib(device: str) -> float:
+def free_memory_mib(device: str) -> float:
+    """Memory of the device that nobody uses at this moment, in MiB."""
     if device == "cuda":
         return torch.cuda.mem_get_info()[0] / 2**20
     return psutil.virtual_memory().available / 2**20
@@ -197,11 +199,13 @@ def _steps_per_block(step_ms: float, timing: dict[str, Any]) -> int:
 
 
 def _marked(blocks: list[dict[str, Any]], factor: float) -> list[dict[str, Any]]:
-    """Blocks with a flag for those whose calibration product took ``factor`` times the median."""
+    """An arm's blocks with a flag for those whose calibration or mean step took ``factor`` times the median of all."""
     if not blocks:
         return []
-    usual = statistics.median(block["calibration_ms"] for block in blocks)
-    return [{**block, "disturbed": block["calibration_ms"] > factor * usual} for block in blocks]
+    pairs = [(block["calibration_ms"], statistics.fmean(block["ms"])) for block in blocks]
+    usual = [statistics.median(times) for times in zip(*pairs, strict=True)]
+    slow = [any(ms > factor * middle for ms, middle in zip(pair, usual, strict=True)) for pair in pairs]
+    return [{**block, "disturbed": flag} for block, flag in zip(blocks, slow, strict=True)]
 
 
 def _undisturbed(blocks: list[dict[str, Any]], factor: float) -> int:

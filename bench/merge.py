@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import lzma
 import sys
 import tarfile
 import zlib
@@ -160,7 +161,7 @@ def _records(source: Path, wrong: list[str]) -> Iterator[tuple[str, Record]]:
                 yield name, record
     except MergeError as error:
         wrong += error.sentences
-    except (OSError, EOFError, tarfile.TarError, zlib.error) as error:
+    except (OSError, EOFError, tarfile.TarError, lzma.LZMAError, zlib.error) as error:
         reason = str(error).splitlines()[0].rstrip(":")
         wrong.append(f"{source}: neither a readable folder nor a whole tar archive ({reason}).")
 
@@ -190,6 +191,8 @@ def _in_archive(archive: Path) -> Iterator[tuple[str, bytes]]:
                 )
             if path.suffix == ".json" and (file := members.extractfile(member)):
                 yield f"{archive}: {member.name}", file.read()
+        while members.fileobj and members.fileobj.read(2**20):
+            pass  # the check sum of what is compressed comes last
 
 
 def _is_hidden(path: PurePosixPath | Path) -> bool:

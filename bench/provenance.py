@@ -117,11 +117,12 @@ def provenance(on_cpu: bool = False) -> Provenance:
     """Who measures, found out once per process; ``on_cpu`` for what runs on the processor of a machine with a GPU.
 
     The commit is git's, or that of ``BENCH_COMMIT`` for an exported tree, or the word "unversioned"; never blank.
+    ``git_dirty`` tells of measuring code that this commit lacks or has otherwise, new files too.
     """
     in_tree = _git("rev-parse", "--show-toplevel")
     own_tree = in_tree is not None and Path(in_tree).resolve() == ROOT
     commit = _git("rev-parse", "HEAD") if own_tree else None
-    changes = _git("status", "--porcelain", "--untracked-files=no", "--", *MEASURING_CODE) if commit else None
+    changes = _git("status", "--porcelain", "--untracked-files=all", "--", *MEASURING_CODE) if commit else None
     return Provenance(
         code_id=code_id(),
         device=device_name(on_cpu),

@@ -66,6 +66,8 @@ class Record:
     rare_time_ms: float | None = None
     rare_period_steps: int | None = None
     epoch_time_s: float | None = None
+    #: Slowest over quickest block's calibration, less 1. A block's is the slower of those before and after its steps;
+    #: older records have the one before.
     calibration_drift: float | None = None
     pairing: str = ""  # arms that were timed block by block together share this name
 
@@ -115,7 +117,9 @@ class Record:
     #: "tensorized", modes and ranks of each distinct shape and how many layers have it (:mod:`bench.shapes`).
     #: Training: "curve", a row per epoch and stage end (step, epoch, stage, the columns above, every layer's ranks by
     #: name, and "correct", the validation rows answered rightly: hexadecimal, a bit per row, first row first, the last
-    #: digit filled up with zeros); "step_ms", interleaved blocks of steps at "trained" and at "full" ranks.
+    #: digit filled up with zeros); "step_ms", interleaved blocks of steps at "trained" and at "full" ranks;
+    #: "trained_by", "code_id" and "git_commit" of each code that did a step; the columns are of the one that recorded.
+    #: "lacks": "compiler" or "memory", where the machine had none, or too little that was free, to start the cell.
     #: Plans: "plans", a row per candidate, and "dense_ms", see :mod:`bench.plans`. Checks: "checks", see
     #: :mod:`bench.checks`; products: "products", see :mod:`bench.products`; profiles: see :mod:`bench.profiling`.
     samples: dict[str, Any] = field(default_factory=dict)

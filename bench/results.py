@@ -12,14 +12,15 @@ from typing import Any
 
 from bench.cell import Cell
 from bench.checkpoint import load
-from bench.interleave import Outcome
+from bench.interleave import Outcome, free_memory_mib
 from bench.methods import ConfigError
 from bench.provenance import Provenance, provenance
 from bench.record import Record, device_folder, read, write
+from bench.step import compile_unsupported
 from bench.training import Upkeep
 from bench.workloads.opening import EXAMPLES_PER_EPOCH
 
-#: Failures that are worth trying again; everything else counts as an answer.
+#: Failures that are always worth trying again.
 _RETRIED = ("error",)
 
 
@@ -68,6 +69,8 @@ class Results:
     def is_done(self, cell: Cell, data_hash: str) -> bool:
         """Whether a record answers this cell under the reuse rule.
 
+        An answer for want of a compiler or of free memory holds until the machine has that.
+
         Raises:
             RecordError: the cell's file cannot be read, or is of a newer schema.
         """
@@ -76,7 +79,9 @@ class Results:
             return False
         record = read(path)
         retried = (*_RETRIED, "timeout") if cell.measure == "train" else _RETRIED  # a run can go on where it was
-        return record.status not in retried and (self.reuse == "config" or _is_of_this_code(record))
+        if record.status in retried or _has_what_it_lacked(record, cell):
+            return False
+        return self.reuse == "config" or _is_of_this_code(record)
 
     def upkeep(self, cell: Cell, data_hash: str, resume: bool) -> Upkeep:
         """Where a training run keeps its checkpoint, and where the run lies whose stages are its first."""
@@ -88,6 +93,7 @@ class Results:
             folder=self._checkpoint(cell, own),
             identity=f"{cell.experiment}, {cell.arm}, cell {own}",
             code_id=provenance().code_id,
+            git_commit=provenance().git_commit,
             parent_folder=self._checkpoint(cell, early) if has_parent else None,
             parent_identity=f"{cell.experiment}, {cell.arm}, cell {early}",
             resume=resume,
@@ -124,6 +130,15 @@ class Results:
 def _where(cell: Cell) -> Provenance:
     """Who measures this cell. A prediction stands with the machine's main device, whose figure it belongs to."""
     return provenance(on_cpu=cell.measure != "predict" and cell.device == "cpu")
+
+
+def _has_what_it_lacked(record: Record, cell: Cell) -> bool:
+    """Whether this machine could now do what it was not equipped for when the record was written."""
+    lacked = record.samples.get("lacks")
+    if lacked == "compiler":
+        return compile_unsupported(cell.device) is None
+    need = record.peak_memory_predicted_mib
+    return lacked == "memory" and need is not None and need <= free_memory_mib(cell.device)
 
 
 def _is_of_this_code(record: Record) -> bool:

@@ -159,7 +159,9 @@ def run_job(
     possible = []
     for cell in waiting:
         if reason := unsupported(cell, job.data):
-            _record([Outcome(cell, "unsupported", reason)], job, results, progress)
+            no_compiler = cell.compile and reason == compile_unsupported(cell.device)
+            columns = {"samples": {"lacks": "compiler"}} if no_compiler else {}
+            _record([Outcome(cell, "unsupported", reason, columns)], job, results, progress)
         else:
             possible.append(cell)
     if not possible:

@@ -35,6 +35,9 @@ _REPORT_SECONDS = 1.0
 #: On a device whose loss costs a synchronisation, it is looked at every so many steps.
 _LOSS_CHECK_STEPS = 50
 
+#: Digits of a code's id in a message.
+_SHORT = 8
+
 Report = Callable[[dict[str, Any]], None]
 
 
@@ -49,7 +52,7 @@ class Upkeep:
     Args:
         folder: of its checkpoint.
         identity: whose checkpoint that is.
-        code_id: of the code that runs now.
+        code_id, git_commit: of the code that runs now.
         parent_folder, parent_identity: of the run whose stages are the first of this one, if there is one; its last
             checkpoint saves doing them again.
         resume: whether to go on from a checkpoint.
@@ -60,6 +63,7 @@ class Upkeep:
     folder: Path
     identity: str
     code_id: str
+    git_commit: str = ""
     parent_folder: Path | None = None
     parent_identity: str = ""
     resume: bool = True
@@ -74,7 +78,11 @@ def stages_of(cell: Cell) -> tuple[Stage, ...]:
 
 @dataclass
 class _Position:
-    """Where a run is. A stage counts as begun once it has done a step."""
+    """Where a run is, and who brought it there. A stage counts as begun once it has done a step.
+
+    ``codes`` are those that have done a step, each with ``code_id`` and ``git_commit`` (blank where an older checkpoint
+    did not name it); ``ended_by`` is the id of the one that ended the last stage so far.
+    """
 
     stage: int = 0
     stage_steps: int = 0
@@ -83,7 +91,8 @@ class _Position:
     loss_steps: int = 0
     seconds: float = 0.0
     curve: list[dict[str, Any]] = field(default_factory=list)
-    codes: list[str] = field(default_factory=list)
+    codes: list[dict[str, str]] = field(default_factory=list)
+    ended_by: str = ""
 
 
 class TrainingRun:
@@ -111,8 +120,6 @@ class TrainingRun:
             self._take_up(restored)
         else:
             torch.manual_seed(cell.seed)  # dropout's draws do not depend on how many numbers a method's cores took
-        if upkeep.code_id not in self.at.codes:
-            self.at.codes.append(upkeep.code_id)
         self._checkpoint_due = time.monotonic() + _CHECKPOINT_SECONDS
         self._reported = time.monotonic()
         self._batches: Iterator[Batch] | None = None
@@ -128,6 +135,7 @@ class TrainingRun:
         self.step.optimizer.load_state_dict(restored["optimizer"])
         self.method.load_state_dict(restored["method"])
         self.at = _Position(**restored["position"])
+        self.at.codes = [{"code_id": c, "git_commit": ""} if isinstance(c, str) else c for c in self.at.codes]
         self.step.number = self.at.step
         torch.set_rng_state(restored["random"]["cpu"])
         if self.cell.device == "cuda":
@@ -152,9 +160,15 @@ class TrainingRun:
                 self._maybe_checkpoint(stage)
             self._loss_is_finite(stage)
             self.step.invalidate(self.method.end_stage(self.model, self.step.optimizer))
+            self.at.ended_by = self.upkeep.code_id
             self._curve_point(stage)
             self.at.stage, self.at.stage_steps = self.at.stage + 1, 0
             self.save()
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether ranks have been cut, so that steps are timed beside those at full ranks."""
+        return ranks_of(self.model) != self.ranks_before
 
     @property
     def steps_per_epoch(self) -> int:
@@ -176,6 +190,8 @@ class TrainingRun:
         begun = time.perf_counter()
         loss = self.step(self._next_batch())
         at = self.at
+        if self.upkeep.code_id not in self._trained_by():
+            at.codes.append({"code_id": self.upkeep.code_id, "git_commit": self.upkeep.git_commit})
         at.step, at.stage_steps, at.loss_steps = at.step + 1, at.stage_steps + 1, at.loss_steps + 1
         at.loss_sum = at.loss_sum + (loss.item() if self.cell.device == "cpu" else loss.double())  # type: ignore[assignment]
         if self.cell.device == "cpu" or at.step % _LOSS_CHECK_STEPS == 0:
@@ -282,13 +298,37 @@ class TrainingRun:
             "samples": {
                 "curve": self.at.curve,
                 "ranks_before": {name: list(ranks) for name, ranks in self.ranks_before.items()},
+                "trained_by": self.at.codes,
             },
         }
         if layers:
             columns["dense_tensorized_mib"] = _mib(layer.dense_count() for layer in layers)
-        if len(self.at.codes) > 1:
-            columns["message"] = f"trained by {len(self.at.codes)} versions of the code, one after another"
+        if message := self._several_codes():
+            columns["message"] = message
         return columns
+
+    def _trained_by(self) -> list[str]:
+        return [code["code_id"] for code in self.at.codes]
+
+    def _several_codes(self) -> str:
+        """Which code did what, where it was not one that did all; blank where it was."""
+        trained, now = self._trained_by(), self.upkeep.code_id
+        others: dict[str, list[str]] = {}
+        if self.at.ended_by and self.at.ended_by not in trained:
+            others[self.at.ended_by] = ["ended", "evaluated"]
+        if now not in trained:
+            others.setdefault(now, []).extend(["predicted", "timed"] if self.is_cut else ["predicted"])
+        if len(trained) > 1:
+            said = f"trained by {len(trained)} versions of the code, one after another"
+        elif others:
+            said = f"trained by code {trained[0][:_SHORT]}"
+        else:
+            return ""
+        return ", ".join([said, *(f"{_listed(did)} by code {code[:_SHORT]}" for code, did in others.items())])
+
+
+def _listed(words: list[str]) -> str:
+    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
 
 
 def _mib(counts: Iterator[int] | Any) -> float:
@@ -308,8 +348,7 @@ def train(cell: Cell, workload: Workload, upkeep: Upkeep, report: Report) -> dic
     run.run()
     columns = run.columns()
     columns |= predicted_columns(cell, workload, ranks_of(run.model))
-    shrunk = ranks_of(run.model) != run.ranks_before
-    timed = timed_columns(cell, workload, run.step) if shrunk else {}
+    timed = timed_columns(cell, workload, run.step) if run.is_cut else {}
     if timed:
         columns["samples"]["step_ms"] = timed.pop("step_ms")
     return {**columns, **timed}

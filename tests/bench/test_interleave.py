@@ -29,6 +29,7 @@ class Arms:
         self.log = []
         self.alive = set()
         self.calibration = defaultdict(lambda: itertools.repeat(1.0))  # by arm: calibration product, block by block
+        self.slowness = defaultdict(lambda: itertools.repeat(1.0))  # by arm: factor of a step, block by block
         self.failures = {}  # (arm, word): the failure; (arm, word, n): that of the n-th such request
 
     def __call__(self, serve, cell, data, time_limit_s):  # noqa: ARG002 - as CellProcess
@@ -45,6 +46,7 @@ class StandIn:
     def __init__(self, arms, cell):
         self.arms, self.cell = arms, cell
         self.calibration = iter(arms.calibration[cell.arm])
+        self.slowness = iter(arms.slowness[cell.arm])
         arms.alive.add(cell.arm)
 
     def answer(self):
@@ -59,7 +61,8 @@ class StandIn:
         self.arms.fail(self.cell.arm, word)
         if word == "rare":
             return {"svd": 123.0}
-        return {"ms": [10.0] * content, "calibration_ms": next(self.calibration)}
+        slow = 10.0 * next(self.slowness) * content - 10.0 * (content - 1)  # a single step has all of it
+        return {"ms": [slow] + [10.0] * (content - 1), "calibration_ms": next(self.calibration)}
 
     def stop(self):
         self.arms.alive.discard(self.cell.arm)
@@ -135,6 +138,16 @@ def test_a_disturbed_block_is_flagged_and_repeated(arms):
     assert {arm: sum(parts) for arm, parts in shares.items()} == pytest.approx(dict.fromkeys(ARMS, 1.0))
 
 
+def test_a_disturbance_that_no_calibration_met_is_seen_in_the_steps(arms):
+    arms.slowness["dense"] = [1.0, 1.4, 1.0, 1.2, 1.0]
+    found, _ = timed(outcomes_of())
+    assert [block["disturbed"] for block in blocks_of(found["dense"])] == [False, True, False, False]
+    assert [block["disturbed"] for block in blocks_of(found["comera"])] == [False] * 4
+    arms.slowness["dense"] = [1.0, 1.3, 1.3, 1.3, 1.3]
+    found, _ = timed(outcomes_of())
+    assert [block["disturbed"] for block in blocks_of(found["dense"])] == [False] * 3  # an arm's own pace
+
+
 def test_a_machine_that_stays_disturbed_ends_the_repetitions(arms):
     arms.calibration["dense"] = [1.0, 9.0, 1.0, 9.0, 1.0, 9.0, 1.0]
     found, shares = timed(outcomes_of(blocks=4, extra_blocks=1))
@@ -207,7 +220,7 @@ def test_an_arm_alone_has_no_pairing():
 
 
 def test_arms_that_do_not_fit_together_run_alone_and_unpaired(arms, monkeypatch):
-    monkeypatch.setattr(bench.interleave, "_free_memory_mib", lambda device: 100.0)  # noqa: ARG005
+    monkeypatch.setattr(bench.interleave, "free_memory_mib", lambda device: 100.0)  # noqa: ARG005
     found, shares = timed(outcomes_of(mib=30.0))
     assert [arm for arm, word in arms.log if word == "ready"] == list(ARMS)
     assert [arm for arm, _ in itertools.groupby(arm for arm, _ in arms.log)] == list(ARMS)
@@ -219,12 +232,13 @@ def test_arms_that_do_not_fit_together_run_alone_and_unpaired(arms, monkeypatch)
 
 
 def test_an_arm_that_cannot_fit_is_not_started(arms, monkeypatch):
-    monkeypatch.setattr(bench.interleave, "_free_memory_mib", lambda device: 100.0)  # noqa: ARG005
+    monkeypatch.setattr(bench.interleave, "free_memory_mib", lambda device: 100.0)  # noqa: ARG005
     outcomes = outcomes_of()
     outcomes[1].columns["peak_memory_predicted_mib"] = 1000.0
     found, shares = timed(outcomes)
     assert found["dense"].status == "oom"
     assert found["dense"].message == "needs 1,000 MiB by prediction, 100 MiB are free"
+    assert found["dense"].columns["samples"] == {"lacks": "memory"}
     assert ("dense", "ready") not in arms.log
     assert found["comera"].status == "ok"
     assert sum(shares["dense"]) == 1.0

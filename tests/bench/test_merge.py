@@ -20,7 +20,7 @@ from small_cells import ROOT, a_record, environment, run_bench
 
 import bench.merge
 import bench.record
-from bench.merge import merge
+from bench.merge import MergeError, merge
 from bench.record import SCHEMA_VERSION, path_of, read_all, write
 
 DAYS = [f"2026-01-0{day}T00:00:00+00:00" for day in (1, 2, 3)]
@@ -267,6 +267,21 @@ def test_all_that_cannot_be_read_is_named(tmp_path):
     assert "end-of-stream" in lines[1]
     assert "no record in it" in lines[3]
     assert lines[3].endswith("; nothing was merged, 4 unreadable.")
+    assert not (tmp_path / "into").exists()
+
+
+@pytest.mark.parametrize("compression", ["gz", "bz2", "xz"])
+def test_an_archive_that_is_damaged_anywhere_is_one_sentence(tmp_path, compression):
+    with tarfile.open(tmp_path / "whole", f"w:{compression}") as archive:
+        archive.add(folder_of(tmp_path / "source", some_records(200)), arcname=".")
+    content = (tmp_path / "whole").read_bytes()
+    damaged = tmp_path / f"damaged.tar.{compression}"
+    for at in range(0, len(content), len(content) // 40):
+        for kept in (content[:at], content[:at] + b"\0" * 64 + content[at + 64 :]):
+            damaged.write_bytes(kept)
+            with pytest.raises(MergeError) as caught:
+                merge([damaged], tmp_path / "into")
+            assert caught.value.sentences[-1].startswith(f"{damaged}: ")
     assert not (tmp_path / "into").exists()
 
 

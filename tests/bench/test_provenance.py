@@ -114,7 +114,11 @@ def test_a_repository_gives_its_own_commit(elsewhere, monkeypatch):
     assert fresh_provenance().git_commit == git("rev-parse", "HEAD")
     assert fresh_provenance().git_dirty is False
     (elsewhere / "README.md").write_text("changed")
+    (elsewhere / "figures" / "another.py").write_text("")
     assert fresh_provenance().git_dirty is False
+    (elsewhere / "baselines" / "another.py").write_text("")
+    assert fresh_provenance().git_dirty is True
+    (elsewhere / "baselines" / "another.py").unlink()
     (elsewhere / "comera" / "layers.py").write_text("changed")
     assert fresh_provenance().git_dirty is True
 

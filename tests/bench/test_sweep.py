@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 from small_cells import a_cell, a_training_cell, run_bench, small
 
+import bench.results
 import bench.sweep
 from bench.cell import Cell
 from bench.interleave import Outcome
@@ -178,6 +179,31 @@ def test_older_code_counts_as_done_only_if_that_is_wanted(swept, pairs, asked, c
 )
 def test_errors_are_tried_again_and_answers_are_not(swept, pairs, asked, status, again):
     edit(swept, {"status": status})
+    sweep(swept, pairs, "methods=[comera]", "batch_size=2")
+    assert len(asked) == again
+
+
+def test_a_cell_without_a_compiler_is_asked_for_again_once_there_is_one(tmp_path, pairs, asked, monkeypatch):
+    compiled = ("methods=[comera,lte]", "compile=true")
+    for module in (bench.sweep, bench.results):
+        monkeypatch.setattr(module, "compile_unsupported", lambda device: f"no compiler for {device}")
+    assert sweep(tmp_path, pairs, *compiled).status == 0
+    before = files_in(tmp_path)
+    assert sweep(tmp_path, pairs, *compiled).error.count("done before") == 2
+    assert files_in(tmp_path) == before
+
+    for module in (bench.sweep, bench.results):
+        monkeypatch.setattr(module, "compile_unsupported", lambda device: None)  # noqa: ARG005
+    again = sweep(tmp_path, pairs, *compiled)
+    assert asked == [("comera", 2)]
+    assert "unsupported: LTE shards the batch" in again.error
+    assert sweep(tmp_path, pairs, *compiled).error.count("done before") == 2  # LTE's reason is another one now
+
+
+@pytest.mark.parametrize(("free_mib", "again"), [(99.0, 0), (100.0, 1)])
+def test_a_cell_without_memory_is_asked_for_again_once_it_is_free(swept, pairs, asked, monkeypatch, free_mib, again):
+    edit(swept, {"status": "oom", "peak_memory_predicted_mib": 100.0, "samples": {"lacks": "memory"}})
+    monkeypatch.setattr(bench.results, "free_memory_mib", lambda device: free_mib)  # noqa: ARG005
     sweep(swept, pairs, "methods=[comera]", "batch_size=2")
     assert len(asked) == again
 

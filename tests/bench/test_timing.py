@@ -114,17 +114,25 @@ def test_steps_go_through_the_batches_in_turn(clock):
     assert timer.step.batches == ["a", "b", "c", "a", "b", "c", "a"]
 
 
-def test_a_block_tells_its_calibration(clock, monkeypatch):
-    durations = iter([9, 3, 4, 5, 6])
+@pytest.mark.parametrize(
+    ("before", "after", "slower"), [([9, 3, 4, 5, 6], [9, 9, 2, 9, 9], 3), ([9, 9, 2, 9, 9], [7, 6, 5, 8, 9], 5)]
+)
+def test_a_block_tells_the_slower_calibration_of_those_around_it(clock, monkeypatch, before, after, slower):
+    durations = iter([*before, *after])
+    timer = a_timer(clock)
+    calibrated_at = []
 
     def product(first, second):
         assert first.shape == second.shape == (bench.timing.CALIBRATION_WIDTH,) * 2
         clock.ms += next(durations)
+        calibrated_at.append(timer.step.number)
 
     monkeypatch.setattr(bench.timing.torch, "mm", product)
-    block = a_timer(clock).block(1)
-    assert block["calibration_ms"] == pytest.approx(3)  # the quickest of five
+    block = timer.block(2)
+    assert block["calibration_ms"] == pytest.approx(slower)  # each is the quickest of five
+    assert block["ms"] == pytest.approx([USUAL_MS] * 2)
     assert set(block) == {"ms", "calibration_ms"}
+    assert calibrated_at == [0] * 5 + [2] * 5
 
 
 def test_warm_up_tells_how_long_its_last_step_took(clock):

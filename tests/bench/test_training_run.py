@@ -146,6 +146,51 @@ class TestResume:
         run.run()
         assert run.columns()["message"] == "trained by 2 versions of the code, one after another"
 
+    def test_code_that_only_loads_a_finished_run_has_not_trained_it(self, workload, undisturbed, tmp_path):
+        for arm, did in (("dense", "predicted"), ("comera", "predicted and timed")):
+            cell, folder = a_training_cell(**ARMS[arm]), tmp_path / arm
+            whole(cell, workload, folder, git_commit="first")
+            before = files_in(folder)
+            run = a_run(cell, workload, folder, code_id="0123456789abcdef", git_commit="second")
+            run.run()
+            assert run.columns()["message"] == f"trained by code c, {did} by code 01234567"
+            assert run.columns()["samples"]["trained_by"] == [{"code_id": "c", "git_commit": "first"}]
+            assert files_in(folder) == before
+            assert "message" not in undisturbed[arm]["columns"]
+
+    def test_code_that_only_ends_the_last_stage_is_told_from_that_which_trained(self, workload, tmp_path, monkeypatch):
+        cell = a_training_cell("comera", late=0)
+        killed(cell, workload, tmp_path / "run", monkeypatch, "end_stage", 1, checkpoint_steps=1)
+        for code_id, others in (
+            ("second", "ended, evaluated, predicted and timed by code second"),
+            ("third", "ended and evaluated by code second, predicted and timed by code third"),
+            ("c", "ended and evaluated by code second"),
+        ):
+            run = a_run(cell, workload, tmp_path / "run", code_id=code_id)
+            run.run()
+            assert run.columns()["message"] == f"trained by code c, {others}"
+
+    def test_code_that_takes_a_run_up_in_vain_has_not_trained_it(self, workload, tmp_path, monkeypatch):
+        cell = a_training_cell("dense", late=0)
+        killed(cell, workload, tmp_path / "run", monkeypatch, "loss", 5)
+        killed(cell, workload, tmp_path / "run", monkeypatch, "loss", 1, code_id="broken")
+        run = a_run(cell, workload, tmp_path / "run")
+        run.run()
+        assert "message" not in run.columns()
+
+    def test_a_checkpoint_of_older_code_that_names_no_commits_is_taken_up(self, workload, tmp_path, monkeypatch):
+        cell = a_training_cell("dense", late=0)
+        killed(cell, workload, tmp_path / "run", monkeypatch, "loss", 5)
+        content = checkpoint.load(tmp_path / "run", "mine")
+        content["position"]["codes"] = ["older"]
+        del content["position"]["ended_by"]
+        checkpoint.save(tmp_path / "run", "mine", content)
+        run = a_run(cell, workload, tmp_path / "run", git_commit="here")
+        run.run()
+        assert run.columns()["message"] == "trained by 2 versions of the code, one after another"
+        codes = [{"code_id": "older", "git_commit": ""}, {"code_id": "c", "git_commit": "here"}]
+        assert run.columns()["samples"]["trained_by"] == codes
+
     def test_another_run_s_checkpoint_is_refused_and_kept(self, workload, tmp_path):
         whole(a_training_cell("dense", late=0), workload, tmp_path / "run")
         before = files_in(tmp_path)
