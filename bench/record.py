@@ -81,6 +81,7 @@ class Record:
     saved_for_backward_mib: float | None = None
     peak_memory_allocated_mib: float | None = None  # bytes that the device's allocator had handed out, of a CPU too
     peak_memory_reserved_mib: float | None = None
+    workspaces_mib: float | None = None  # of the allocated peak, what cuBLAS keeps for good; predictions do not have it
     flops_per_step: int | None = None
     parameters: int | None = None
     stored_mib: float | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import math
 import sys
 import time
@@ -17,8 +18,8 @@ from bench.step import TrainStep
 #: What becomes of freed memory, see :func:`steady_allocator`; the first one is the usual.
 ALLOCATORS = ("steady", "system")
 
-#: Width of the square product that every block times before and after its steps.
-CALIBRATION_WIDTH = 768
+#: Width of the square product that every block times before and after its steps: milliseconds on either device.
+CALIBRATION_WIDTH, CUDA_CALIBRATION_WIDTH = 768, 4096
 _CALIBRATION_REPEATS = 5
 
 
@@ -60,7 +61,6 @@ class StepTimer:
         self.batches = batches
         self.rare_events = rare_events
         self.on_cuda = step.device.type == "cuda"
-        self._factor = torch.randn(CALIBRATION_WIDTH, CALIBRATION_WIDTH, device=step.device)
 
     def warm_up(self, steps: int) -> float:
         """Run ``steps`` steps and return how long the last one took, in milliseconds.
@@ -134,6 +134,12 @@ class StepTimer:
         self._check(loss)
         self._synchronize()
         return [start.elapsed_time(end) for start, end in pairs]
+
+    @functools.cached_property
+    def _factor(self) -> torch.Tensor:
+        """What the calibration multiplies by itself; made by the first block, so that it is in no peak of a step."""
+        width = CUDA_CALIBRATION_WIDTH if self.on_cuda else CALIBRATION_WIDTH
+        return torch.randn(width, width, device=self.step.device)
 
     def _calibrate(self) -> float:
         """The quickest of a few products, in milliseconds."""

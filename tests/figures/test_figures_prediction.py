@@ -63,6 +63,13 @@ def test_what_is_within_the_tolerance_is_met() -> None:
     assert sentences(on_cuda, rows_of(on_cuda))[0].endswith("Asked: within 5%. Met.")
 
 
+def test_measured_workspaces_belong_to_the_prediction() -> None:
+    one = witnessed("comera", 1, 0.0, CUDA, peak_memory_allocated_mib=264.0, workspaces_mib=64.0)
+    checks = select_checks([one], CUDA)
+    assert [check.error for check in checks.checks] == [0.0]
+    assert sentences(checks, rows_of(checks))[-1].endswith("which were measured: 64.0 MiB.")
+
+
 def test_timed_records_of_a_gpu_count_and_those_of_a_cpu_have_no_peak() -> None:
     records = campaign(CPU) + campaign(CUDA)
     [drawn] = render(records, {})
