@@ -41,7 +41,7 @@ class Settings:
         embedding_rank: rank of the embedding, clipped at min(V, D) (CoMERA's: 32).
         ratio: how many times smaller the whole model is to be; the ranks of all factored layers then follow from it,
             and ``rank`` and ``embedding_rank`` do not apply. None: they do.
-        lr_factors: rate of the factors, that of cores in CoMERA's released code.
+        lr_factors: rate of the factors, that of CoMERA's cores.
         lr: rate of all other parameters.
 
     Raises:

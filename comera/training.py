@@ -66,7 +66,7 @@ RANK_REACH = 2.0
 
 
 def parameter_groups(
-    model: nn.Module, lr_cores: float = 3e-4, lr_ranks: float = 1e-3, lr_dense: float = 1.5e-4
+    model: nn.Module, lr_cores: float = 1e-4, lr_ranks: float = 1e-3, lr_dense: float = 5e-5
 ) -> list[dict[str, Any]]:
     """The parameters of a model in the groups that want rates of their own, for any torch optimizer.
 
@@ -81,7 +81,7 @@ def parameter_groups(
         >>> model = tensorize(nn.Sequential(nn.Linear(16, 16)), {"0": TT(ranks=2, order=2)})
         >>> optimizer = torch.optim.AdamW(parameter_groups(model), weight_decay=0.0)
         >>> [(group["name"], group["lr"]) for group in optimizer.param_groups]
-        [('cores', 0.0003), ('ranks', 0.001), ('dense', 0.00015)]
+        [('cores', 0.0001), ('ranks', 0.001), ('dense', 5e-05)]
     """
     layers = tensorized_layers(model)
     cores = [layer.packed_cores for layer in layers]

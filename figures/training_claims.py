@@ -1,7 +1,8 @@
 """Verdicts on the claims that training runs touch: sizes, ranks, accuracy.
 
 How a verdict falls. Only runs of the paper's encoder at full size decide anything. Sizes and ranks are decided by any
-of them, whatever the data and the device: a compression *holds* when it reaches the published number less half a unit
+of them that has learned something, whatever the data and the device, since a model that guesses has no use for its
+ranks: a compression *holds* when it reaches the published number less half a unit
 of its last digit, a size in MiB when it is no larger than the published one by more than that (more compression than
 published holds too, and is said). With several seeds the worst decides. A compression that reaches at least half of
 what was published counts as partly reproduced.
@@ -89,6 +90,17 @@ def _other_model(study: Study) -> str:
     )
 
 
+def _guesses(study: Study, row: Row) -> str:
+    """Why the size of a run's model says nothing; empty where the model surely answers better than by guessing."""
+    classes = study.model.get("classes")
+    if not classes or row.accuracy is None or row.accuracy.low > 100 / classes:
+        return ""
+    return (
+        f"At {row.accuracy} %, {row.slot.label} does not surely beat guessing among {classes} classes on "
+        f"{study.dataset}, so that its size says nothing."
+    )
+
+
 def _judge_size(
     claim: Claim, study: Study, rows: Rows, *, slot: Slot, of: Literal["stored", "ratio", "tensorized_ratio"],
     slack: float = 0.0,
@@ -102,7 +114,7 @@ def _judge_size(
     heading = {"stored": "whole model", "ratio": "whole model", "tensorized_ratio": "tensorized layers"}[of]
     seeds = "one seed" if len(row.finished) == 1 else f"{len(row.finished)} seeds"
     found = (Finding(f"{heading}, {study.dataset}, {seeds}", spread.text(unit)),)
-    if other := _other_model(study):
+    if other := _other_model(study) or (slot != DENSE_RUN and _guesses(study, row)):
         return Verdict(claim, found, study.device, "not tested here", other)
     if slot == DENSE_RUN:
         same = abs(spread.value / claim.low - 1) <= SAME_SIZE
@@ -214,7 +226,8 @@ def _judge_ranks_removed(claim: Claim, study: Study, rows: Rows) -> Verdict:
     if not removed:
         why = "; ".join(map(_absent, absent)) or "no late stage was asked for"
         return Verdict(claim, (), study.device, "not tested here", f"No late stage finished: {why}.")
-    if other := _other_model(study):
+    guessing = next(filter(None, (_guesses(study, row) for row in lates)), "")
+    if other := _other_model(study) or guessing:
         return Verdict(claim, tuple(found), study.device, "not tested here", other)
     some = sum(bool(gone) for gone in removed.values())
     why = f"After a late stage, layers of block {BLOCK} have lost all ranks in {some} of {len(removed)} seed(s)."

@@ -86,6 +86,10 @@ CASES = [
     ("mnli-late02-ratio", size(99, 340, **TWO_CLASSES), "reproduced", "Reaches"),
     ("mnli-late02-ratio", size(99, 340, model=SMALL, dense_mib=2.8), "not tested here", "734,003 parameters"),
     ("mnli-late02-ratio", size(99, 340, dense_mib=TWO_CLASSES["dense_mib"]), "not tested here", "66,956,546 param"),
+    ("mnli-late02-ratio", size(139, 3000, share=0.33), "not tested here", "beat guessing among 3 classes on sst2"),
+    ("mnli-late02-layers", size(139, 3000, share=0.33), "not tested here", "its size says nothing"),
+    ("mnli-early-size", [run("comera", "early", share=0.34)], "not tested here", "does not surely beat guessing"),
+    ("mnli-late02-ratio", size(99, 340, share=0.38), "reproduced", "Reaches"),
     ("mnli-late02-ratio", [run(), trained("comera", "late", 0.2, status="diverged", message="made up: NaN")],
      "not tested here", "comera, late 0.2 is diverged (seed 0: diverged: made up: NaN)"),
 
@@ -117,6 +121,7 @@ CASES = [
     ("mnli-same-accuracy", [run("comera", "early"), run("dense", seed=1)], "not tested here", "of the same seed"),
 
     ("ranks-removed", [run(target=0.2, removed=REMOVED)], "reproduced", "in 1 of 1 seed(s)"),
+    ("ranks-removed", [run(target=0.2, removed=REMOVED, share=0.33)], "not tested here", "guessing among 3 classes"),
     ("ranks-removed", [run(target=0.5, removed=REMOVED), run(target=0.2)], "reproduced", "in 1 of 1 seed(s)"),
     ("ranks-removed", [run(target=0.2, removed=REMOVED), run(target=0.2, seed=1)], "partly", "in 1 of 2 seed(s)"),
     ("ranks-removed", [run(target=t) for t in (0.8, 0.5, 0.2)], "not reproduced", "in 0 of 1 seed(s)"),
