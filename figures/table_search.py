@@ -72,14 +72,14 @@ def short(value: object) -> str:
 
 
 def differing(runs: Sequence[Record]) -> dict[str, list[str]]:
-    """By method, the names of the settings in which its runs differ, in the order of its settings."""
+    """By method, the names of the settings in which its runs differ, in their order; of a single run, its rates."""
     names: dict[str, list[str]] = {}
     for method in sorted({run.method for run in runs}):
         settings = [method_settings(run) for run in runs if run.method == method]
         every = dict.fromkeys(name for one in settings for name in one)
         names[method] = [
             name for name in every if len({json.dumps(one.get(name), sort_keys=True) for one in settings}) > 1
-        ]
+        ] or [name for name in every if len(settings) == 1 and name.startswith("lr")]
     return names
 
 
