@@ -136,10 +136,13 @@ def _drawing(drawn: Drawn) -> Drawing:
 
 
 def _bears_on(name: str, artifact: Artifact, entry: Entry, names: Sequence[str]) -> bool:
-    """Whether a claim is an artifact's: the ledger names it, or none of the page and the rule reads its records."""
+    """Whether a claim is an artifact's: the ledger names it, or none of the page and the rule reads its own experiment.
+
+    An artifact's own experiment is its first; others may lend it records.
+    """
     if entry.claim.artifact in names:
         return entry.claim.artifact == name
-    return bool(set(entry.rule.experiments) & set(artifact.experiments))
+    return artifact.experiments[0] in entry.rule.experiments
 
 
 def sections_of(

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("cell_processes")
 
 def trained(cell, upkeep, pairs):
     """What becomes of a training run: its columns, or the failure."""
-    process = CellProcess(train_cell, cell, Data("auto", str(pairs)), 60.0, upkeep)
+    process = CellProcess(train_cell, cell, Data("auto", str(pairs)), 600.0, upkeep)
     try:
         while "columns" not in (answer := process.answer()):
             pass

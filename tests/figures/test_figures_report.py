@@ -22,6 +22,7 @@ from figures.__main__ import main
 from figures.artifacts import ARTIFACTS
 from figures.claims import read_claims
 from figures.fig1 import render
+from figures.ledger import judge
 from figures.report_facts import facts_of, failures_of
 
 HOSTILE = "<script>alert('x')</script> & \"quoted\""
@@ -244,3 +245,11 @@ def test_bench_hands_the_word_over(tmp_path: Path) -> None:
     )
     assert missing.returncode == 2
     assert re.fullmatch(r"error: --records is .*; a folder with records is expected\.\n", missing.stderr)
+
+
+def test_an_artifact_with_borrowed_records_touches_no_claim_about_them() -> None:
+    [entry] = [one for one in judge([], read_claims()) if one.claim.id == "time-epoch-speedup"]
+    touching = [
+        name for name, artifact in ARTIFACTS.items() if report_page._bears_on(name, artifact, entry, list(ARTIFACTS))
+    ]
+    assert touching == ["fig1"]
