@@ -145,8 +145,12 @@ def _cells(arm: str, counted: str, share: Mapping[str, Any] | None, busy_ms: flo
     if share is None:
         return dict.fromkeys(names, NOT_ASKED)
     percent = f" ({share['ms'] / busy_ms:.0%})" if busy_ms else ""
-    values = f"{significant(share['ms'])}{percent}", f"{share['launches']:,.0f}", significant(share["moved_mib"])
+    values = f"{significant(share['ms'])}{percent}", f"{share['launches']:,.0f}", _mib(share["moved_mib"])
     return dict(zip(names, values, strict=True))
+
+
+def _mib(size: float) -> str:
+    return significant(size) if size >= 0.01 else "0"
 
 
 def tidy_table(profiles: Profiles) -> pd.DataFrame:

@@ -35,6 +35,12 @@ from bench.record import read_all
 DEVICE = "made-up device"
 
 
+@pytest.fixture(autouse=True)
+def no_server(monkeypatch):
+    """Nothing is measured here, and a server would keep this module's environment for the cells of later ones."""
+    monkeypatch.setattr(bench.campaign.run, "start_server", lambda: None)
+
+
 @pytest.fixture
 def campaign(tmp_path, monkeypatch):
     """A function that runs stages with a stand-in for measuring; it returns the campaign."""

@@ -84,7 +84,7 @@ def swept(speed_ups: tuple[float, ...], device: str = CUDA) -> list[Record]:
 
 def late(ratio: float, device: str = CPU, **columns: object) -> list[Record]:
     """A late run toward 0.2 whose model is ``ratio`` times smaller than dense."""
-    curve = [point([True, False], 900, "late", ranks(0.2))]
+    curve = [point([True] * 9 + [False], 900, "late", ranks(0.2))]
     sizes = {"stored_mib": FULL_SIZE_MIB / ratio, "tensorized_mib": 0.7, "dense_tensorized_mib": 253.67}
     return [trained("comera", "late", 0.2, curve, device=device, **(sizes | columns))]
 
