@@ -114,6 +114,22 @@ def test_steps_go_through_the_batches_in_turn(clock):
     assert timer.step.batches == ["a", "b", "c", "a", "b", "c", "a"]
 
 
+def test_allocated_peaks_leave_out_the_batches_of_other_steps(monkeypatch):
+    mib = 2**20
+    sizes = {"max_memory_allocated": 10 * mib, "max_memory_reserved": 12 * mib}
+    fakes = {name: lambda size=size: size for name, size in sizes.items()}
+    for name in ("empty_cache", "reset_peak_memory_stats"):
+        fakes[name] = lambda: None
+    for name, fake in fakes.items():
+        monkeypatch.setattr(torch.cuda, name, fake)
+    timer = mock.Mock(batches=[{"x": torch.zeros(256, 1024)}] * 3)
+    timer.step.steps_before_capture = 0
+    cell = mock.Mock(compile=False, device="cuda", timing_settings={"warmup_steps": 2})
+    columns = bench.worker._warm_up(cell, timer)
+    assert columns["peak_memory_allocated_mib"] == 8.0
+    assert columns["peak_memory_reserved_mib"] == 12.0
+
+
 @pytest.mark.parametrize(
     ("before", "after", "slower"), [([9, 3, 4, 5, 6], [9, 9, 2, 9, 9], 3), ([9, 9, 2, 9, 9], [7, 6, 5, 8, 9], 5)]
 )

@@ -222,6 +222,29 @@ def test_autocast_computes_in_bfloat16_and_keeps_float32_gradients(variant, back
         assert float((parameter.grad - oracle).norm() / oracle.norm()) < 5e-2
 
 
+class Sums(TorchDispatchMode):
+    """Types in which rows of gradients are summed."""
+
+    def __init__(self):
+        super().__init__()
+        self.types = set()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func is torch.ops.aten.index_add_.default:
+            self.types.add(args[0].dtype)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("variant", ["optimized", "order"])
+def test_gradients_of_equal_rows_are_summed_in_the_parameters_type(variant):
+    layer = TTMEmbedding(90, 60, (5, 6, 3), (5, 3, 4), 8, lookup=variant)
+    with torch.autocast("cpu", torch.bfloat16):
+        rows = layer(torch.tensor([3, 3, 7]))
+    with Sums() as sums:
+        rows.backward(torch.ones_like(rows))
+    assert sums.types == {torch.float32}
+
+
 class Sizes(TorchDispatchMode):
     """Notes the entries of the largest tensor that any operation makes, and the largest batch of any product."""
 
