@@ -7,7 +7,7 @@ import runpy
 import sys
 from collections.abc import Callable
 
-from bench.mistakes import CONF, check_arguments, experiments, reworded, stop_with
+from bench.errors import CONF, check_arguments, experiments, reworded, stop_with
 
 USAGE = """\
 usage: python -m bench [run] experiment=NAME [key=value ...]   measure the cells of an experiment
@@ -42,7 +42,7 @@ WORDS = ("run", "campaign", "predict", "compare", "speed", "merge", *READERS)
 
 
 def _usage() -> str:
-    from bench.methods import available
+    from bench.protocol.methods import available
 
     return USAGE.format(experiments=", ".join(experiments()), methods=", ".join(available()))
 
@@ -53,8 +53,8 @@ def run() -> None:
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
 
-    from bench import sweep
-    from bench.launching import register_launchers
+    from bench.runner import sweep
+    from bench.runner.launching import register_launchers
 
     os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions come here instead of being printed
     if any(word.startswith("experiment=") for word in sys.argv) and not any(word[0] == "-" for word in sys.argv[1:]):
@@ -87,7 +87,7 @@ def main() -> None:
     if word in READERS:
         runpy.run_module(READERS[word], run_name="__main__", alter_sys=True)
     elif word == "speed":
-        from bench.speed import main as speed
+        from bench.commands.speed import main as speed
 
         speed()
     elif word == "campaign":
@@ -95,15 +95,15 @@ def main() -> None:
 
         campaign(arguments[1:])
     elif word == "merge":
-        from bench.merge import main as merge
+        from bench.commands.merge import main as merge
 
         merge()
     elif word == "predict":
-        from bench.predict import main as predict
+        from bench.commands.predict import main as predict
 
         predict()
     elif word == "compare":
-        from bench.compare import main as compare
+        from bench.commands.compare import main as compare
 
         compare()
     elif not arguments or {"-h", "--help"} & set(arguments):

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from bench.record import Record, read_all
+from bench.core.record import Record, read_all
 from figures import report_command
 from figures.artifacts import ARTIFACTS, Artifact
 from figures.claims import read_claims

@@ -15,8 +15,8 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.intervals import CONFIDENCE, mean_over_examples
-from bench.samples import Answers
+from bench.core.intervals import CONFIDENCE, mean_over_examples
+from bench.core.samples import Answers
 
 
 @dataclass(frozen=True)

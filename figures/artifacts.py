@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from bench.record import Record
+from bench.core.record import Record
 from figures import (
     fig1,
     fig5,

@@ -7,8 +7,8 @@ from typing import Any, Protocol
 
 import pandas as pd
 
-from bench.record import Record
-from bench.samples import block_means_ms
+from bench.core.record import Record
+from bench.core.samples import block_means_ms
 from figures.bars import Page, draw
 from figures.claims import Verdict
 from figures.report import REMARKS, Drawn, csv, markdown

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from bench.record import Record, RecordError, read_all
+from bench.core.record import Record, RecordError, read_all
 from figures.claims import LedgerError
 
 RENDERED = Path("figures") / "rendered"

@@ -1,4 +1,4 @@
-"""The contraction plans inside records of measure ``plan`` (:mod:`bench.plans`), checked and decoded.
+"""The contraction plans inside records of measure ``plan`` (:mod:`bench.measures.plan`), checked and decoded.
 
 Shapes of products and FLOPs are the planner's own numbers. What is computed here follows from them: the two gradient
 products of each product, the bytes it reads and writes, and what is kept for the backward pass.
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from bench.record import Record, RecordError
+from bench.core.record import Record, RecordError
 from figures.selection import config_of
 
 #: Of float32, the one type in which plans are measured.

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
-from bench.intervals import Estimate
+from bench.core.intervals import Estimate
 from figures.tables import significant
 
 #: A curve as quotients to what it is compared with, by whole-model ratio.

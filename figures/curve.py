@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bench.record import Record, RecordError
-from bench.samples import Answers, answers_of
+from bench.core.record import Record, RecordError
+from bench.core.samples import Answers, answers_of
 
 Ranks = Mapping[str, tuple[int, ...]]
 

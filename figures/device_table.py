@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from bench.record import Record, device_folder
+from bench.core.record import Record, device_folder
 from figures.report import Drawn, csv, markdown
 from figures.selection import oldest_first
 from figures.tables import OLDER, OLDER_WORDS

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from bench.intervals import Estimate
-from bench.record import Record
-from bench.samples import disturbed_blocks
+from bench.core.intervals import Estimate
+from bench.core.record import Record
+from bench.core.samples import disturbed_blocks
 from figures.bars import Bar, value_label
 from figures.reasons import Reasons
 from figures.tables import (

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from bench.intervals import CONFIDENCE
-from bench.record import Record, device_folder
+from bench.core.intervals import CONFIDENCE
+from bench.core.record import Record, device_folder
 from figures.bars import Band, Bar, Page, Panel
 from figures.bars_page import (
     data_fact,

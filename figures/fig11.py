@@ -12,7 +12,7 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from bench.record import Record, device_folder
+from bench.core.record import Record, device_folder
 from figures.claims import Claim
 from figures.contractions import ONCE, Planned, Slot, mib
 from figures.fig11_tables import share, text_table, tidy_table, total, totals

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from bench.record import Record, device_folder
+from bench.core.record import Record, device_folder
 from figures.bars_page import data_fact, device_fact, disturbed_note, last_notes, length_note, mark_notes
 from figures.claims import FULL_SIZE_PARAMETERS, Claim
 from figures.epochs import EPOCH_WORDS, MARK_WORDS, time_unit

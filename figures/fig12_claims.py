@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import combinations
 
-from bench.intervals import Estimate
+from bench.core.intervals import Estimate
 from figures.claims import FULL_SIZE_PARAMETERS, Claim, Outcome, Verdict, known
 from figures.crossover import Quotients
 from figures.fig12_rows import speed_up

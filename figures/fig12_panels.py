@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
-from bench.intervals import CONFIDENCE, Estimate
+from bench.core.intervals import CONFIDENCE, Estimate
 from figures.crossover import Quotients, crossings
 from figures.reach import Reach
 from figures.style import DENSE_STROKE, EARLY_STROKE, FAINT, INK, STROKES, Stroke

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from bench.intervals import Estimate
+from bench.core.intervals import Estimate
 from figures.crossover import Quotients, sides, standing
 from figures.fig12_rows import Row
 from figures.fig12_selection import LOW_RANK, Sweep

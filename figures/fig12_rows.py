@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from statistics import median
 
-from bench.intervals import Estimate
-from bench.record import Record
+from bench.core.intervals import Estimate
+from bench.core.record import Record
 from figures.epochs import TimeCell, time_cell
 from figures.fig12_selection import LOW_RANK, Slot, Sweep
 from figures.memory import Measured, MemoryCell, measured_peaks, memory_cell

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bench.record import Record
+from bench.core.record import Record
 from figures.runs import COMERA, DENSE
 from figures.selection import TARGETS, config_of, device_kind, main_setting, model_settings, newest, oldest_first
 from figures.tables import OLDER

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-from bench.intervals import Estimate
+from bench.core.intervals import Estimate
 from figures.claims import FULL_SIZE_PARAMETERS, Claim, Outcome, Verdict, known
 from figures.ratio_claims import Point, decide
 from figures.selection import PAPER_BATCHES, Selection

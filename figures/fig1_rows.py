@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from bench.record import Record
+from bench.core.record import Record
 from figures.epochs import TimeCell, time_cell, time_columns, time_text, time_unit
 from figures.memory import (
     Measured,

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from bench.intervals import CONFIDENCE
-from bench.record import Record, device_folder
+from bench.core.intervals import CONFIDENCE
+from bench.core.record import Record, device_folder
 from figures.bars import Band, Bar, Page, Panel, value_label
 from figures.bars_page import blocks_timed, device_fact, disturbed_note, drawn, last_notes, mark_notes
 from figures.claims import Claim

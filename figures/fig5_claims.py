@@ -7,7 +7,7 @@ and are printed beside; predictions for a CUDA device may decide about memory.
 
 from __future__ import annotations
 
-from bench.intervals import Estimate
+from bench.core.intervals import Estimate
 from figures.claims import Claim, Outcome, Verdict, known
 from figures.fig5_rows import BATCHES, PLAIN, REFERENCE, STEPS, UNCOMPRESSED, Lookups, peak_of, ratio_of
 from figures.ratio_claims import Point, decide

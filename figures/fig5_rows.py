@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bench.intervals import Estimate, mean_interval
-from bench.record import Record
-from bench.samples import block_means_ms, disturbed_blocks
+from bench.core.intervals import Estimate, mean_interval
+from bench.core.record import Record
+from bench.core.samples import block_means_ms, disturbed_blocks
 from figures.memory import Measured, MemoryCell, measured_peaks, memory_cell
 from figures.selection import TARGETS, config_of, device_kind, newest, oldest_first
 from figures.tables import DISTURBED, NOT_RECORDED, OLDER, UNPAIRED

@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from bench.record import Record
+from bench.core.record import Record
 from figures.accuracy import wilson
 from figures.claims import Claim
 from figures.curve import CurvePoint, curve_of

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from bench.intervals import CONFIDENCE
-from bench.record import Record, device_folder
+from bench.core.intervals import CONFIDENCE
+from bench.core.record import Record, device_folder
 from figures.bars import Band, Bar, Page, Panel, value_label
 from figures.bars_page import (
     data_fact,

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bench.intervals import Estimate
-from bench.record import Record
+from bench.core.intervals import Estimate
+from bench.core.record import Record
 from figures.epochs import TimeCell, time_cell
 from figures.memory import Measured, MemoryCell, measured_peaks, memory_cell
 from figures.selection import device_kind, main_setting, method_settings, model_settings, newest, oldest_first

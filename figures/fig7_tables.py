@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from bench.intervals import Estimate
+from bench.core.intervals import Estimate
 from figures.epochs import time_columns, time_text, time_unit
 from figures.fig7_rows import NOT_MODELLED, REFERENCE, Row, Steps, name_of
 from figures.memory import measured_columns, measured_text, memory_columns, memory_text

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import get_args
 
-from bench.record import Record
+from bench.core.record import Record
 from figures import fig1_claims, fig5_claims, fig7_claims, fig12_claims, training_claims
 from figures.claims import Claim, Found, LedgerError, Outcome, Verdict, read_claims
 from figures.fig5_rows import Place, select_lookups

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from bench.record import Record
+from bench.core.record import Record
 from figures.bars import Bar, value_label
 from figures.reasons import Reasons
 from figures.tables import NOT_ASKED, significant

@@ -9,8 +9,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 from matplotlib.transforms import ScaledTranslation
 
-from bench.intervals import CONFIDENCE
-from bench.record import Record
+from bench.core.intervals import CONFIDENCE
+from bench.core.record import Record
 from figures.claims import Claim
 from figures.crossover import listed
 from figures.fig12_panels import strokes

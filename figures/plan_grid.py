@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from bench.record import Record
+from bench.core.record import Record
 from figures.contractions import ONCE, ONCE_WORDS, Planned, Slot, planned_of, slot_of
 from figures.selection import newest
 from figures.tables import OLDER, OLDER_WORDS

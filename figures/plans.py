@@ -15,7 +15,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from bench.record import Record, device_folder
+from bench.core.record import Record, device_folder
 from figures.claims import Claim
 from figures.flow import INNER, Flow
 from figures.plan_grid import Grid, facts, remarks, select_plans

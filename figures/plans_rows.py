@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bench.intervals import Estimate, unpaired_ratio
+from bench.core.intervals import Estimate, unpaired_ratio
 from figures.contractions import Planned, Slot
 from figures.plan_grid import Grid
 from figures.tables import NOT_RECORDED, OLDER, significant, with_interval

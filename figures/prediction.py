@@ -15,7 +15,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter
 
-from bench.record import Record, device_folder
+from bench.core.record import Record, device_folder
 from figures.claims import Claim
 from figures.flow import INNER, Flow
 from figures.prediction_rows import TOLERANCE, Checks, Row, rows_of, select_checks, sentences, text_table, tidy_table

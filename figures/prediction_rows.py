@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from bench.record import Record
+from bench.core.record import Record
 from figures.report import REMARKS
 from figures.selection import ARMS
 from figures.tables import significant

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from bench.record import Record
+from bench.core.record import Record
 from figures.curve import Ranks, curve_of
 
 #: The block that the paper's rank table shows, counted from 1.

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from bench.intervals import Estimate
+from bench.core.intervals import Estimate
 from figures.claims import Claim, Outcome, Verdict
 from figures.tables import with_interval
 

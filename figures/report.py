@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.measure import Measurement
 from rich.text import Text
 
-from bench.record import Record
+from bench.core.record import Record
 from figures.claims import Verdict
 from figures.tables import to_markdown, to_terminal
 

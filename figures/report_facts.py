@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bench.record import MEASURES, Record
+from bench.core.record import MEASURES, Record
 from figures import contractions, runs
 from figures.selection import config_of
 from figures.tables import OLDER

@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from bench.record import Record
+from bench.core.record import Record
 from figures.artifacts import Artifact
 from figures.claims import Claim, Verdict
 from figures.ledger import Entry, judge

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
 
-from bench.record import Record, RecordError
+from bench.core.record import Record, RecordError
 from figures.claims import FULL_SIZE_PARAMETERS
 from figures.selection import config_of, newest
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bench.record import Record
+from bench.core.record import Record
 from figures.toggles import Toggles
 
 #: The arms of Fig. 1 in drawing order; an arm found beyond these follows them.

@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from bench.record import Record
+from bench.core.record import Record
 from figures.claims import Claim
 from figures.device_table import drawn, older_code
 from figures.report import REMARKS, Drawn

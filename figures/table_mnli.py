@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pandas as pd
 
-from bench.record import Record
+from bench.core.record import Record
 from figures.claims import Claim
 from figures.report import REMARKS, Drawn
 from figures.runs import DENSE, DENSE_RUN, EARLY, PAPER_TARGETS, Slot, Study, studies

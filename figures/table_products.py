@@ -11,8 +11,8 @@ from typing import Any
 
 import pandas as pd
 
-from bench.intervals import Estimate, mean_interval, paired_ratio
-from bench.record import Record
+from bench.core.intervals import Estimate, mean_interval, paired_ratio
+from bench.core.record import Record
 from figures.claims import Claim
 from figures.device_table import drawn, older_code
 from figures.report import REMARKS, Drawn

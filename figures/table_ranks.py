@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from bench.record import Record
+from bench.core.record import Record
 from figures.claims import Claim
 from figures.curve import Ranks, curve_of, ranks_before
 from figures.ranks import BLOCK, LAYERS, block_shown, ranks_of_block

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from bench.intervals import CONFIDENCE, Estimate
-from bench.record import Record, device_folder
-from bench.samples import block_means_ms
+from bench.core.intervals import CONFIDENCE, Estimate
+from bench.core.record import Record, device_folder
+from bench.core.samples import block_means_ms
 from figures.claims import Claim
 from figures.fig5_rows import DISTURBED, STEPS, UNPAIRED
 from figures.report import REMARKS, Drawn, csv, markdown

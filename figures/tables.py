@@ -7,7 +7,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from bench.intervals import Estimate
+from bench.core.intervals import Estimate
 
 #: Stands where a cell is not part of the grid; a missing cell of the grid says so in words.
 NOT_ASKED = "-"

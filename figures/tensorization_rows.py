@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bench.intervals import Estimate, mean_interval
-from bench.record import Record, RecordError
-from bench.samples import block_means_ms, disturbed_blocks
+from bench.core.intervals import Estimate, mean_interval
+from bench.core.record import Record, RecordError
+from bench.core.samples import block_means_ms, disturbed_blocks
 from figures.matrices import MATRICES, Cores, Matrix
 from figures.selection import config_of, device_kind, newest
 from figures.tables import NOT_RECORDED, OLDER

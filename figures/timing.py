@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bench.intervals import Estimate, mean_interval, paired_ratio, unpaired_ratio
-from bench.record import Record
-from bench.samples import block_means_ms
+from bench.core.intervals import Estimate, mean_interval, paired_ratio, unpaired_ratio
+from bench.core.record import Record
+from bench.core.samples import block_means_ms
 
 #: The paper's epoch (all of MNLI's training pairs), whatever data the timed batches came from.
 EXAMPLES_PER_EPOCH = 392_702

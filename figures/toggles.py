@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from bench.record import Record
+from bench.core.record import Record
 
 _PRECISIONS = ("fp32", "tf32", "bf16", "fp8")
 

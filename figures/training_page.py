@@ -7,7 +7,7 @@ from typing import Protocol
 
 import pandas as pd
 
-from bench.record import device_folder
+from bench.core.record import device_folder
 from figures.accuracy import Percent
 from figures.claims import Verdict
 from figures.curve import curve_of

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from bench.intervals import Estimate, paired_ratio
-from bench.record import Record, RecordError
-from bench.samples import Answers
+from bench.core.intervals import Estimate, paired_ratio
+from bench.core.record import Record, RecordError
+from bench.core.samples import Answers
 from figures.accuracy import Percent, accuracy, difference
 from figures.curve import CurvePoint, curve_of
 from figures.memory import parts_of_peak

@@ -9,8 +9,8 @@ import pandas as pd
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from bench.intervals import CONFIDENCE
-from bench.record import Record
+from bench.core.intervals import CONFIDENCE
+from bench.core.record import Record
 from figures.claims import Claim
 from figures.memory import CATEGORIES
 from figures.report import REMARKS, Drawn

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 import comera
-from bench.record import read_all
+from bench.core.record import read_all
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.record import Record, read_all
+from bench.core.record import Record, read_all
 
 ROOT = Path(__file__).resolve().parent.parent
 

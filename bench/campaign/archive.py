@@ -1,6 +1,6 @@
 """What a campaign carries from one call to the next: an archive of records, and parts with checkpoints.
 
-``records.tar.gz`` holds every record, where :func:`bench.record.path_of` puts it, and the campaign's diary as the
+``records.tar.gz`` holds every record, where :func:`bench.core.record.path_of` puts it, and the campaign's diary as the
 hidden ``.campaign.json``, which a merge leaves alone. ``checkpoints.tar.gz.0``, ``.1``, … are one archive cut in
 pieces, since some ways home take small files only. The same contents give the same bytes.
 """
@@ -20,13 +20,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.checkpoint import find
-from bench.merge import MergeError, merge
-from bench.methods import ConfigError
+from bench.commands.merge import MergeError, merge
+from bench.protocol.methods import ConfigError
+from bench.runner.checkpoint import find
 
 RECORDS, CHECKPOINTS, DIARY = "records.tar.gz", "checkpoints.tar.gz", ".campaign.json"
 
-#: Where :class:`bench.results.Results` keeps checkpoints.
+#: Where :class:`bench.runner.results.Results` keeps checkpoints.
 _CHECKPOINT_FOLDER = ".checkpoints"
 
 #: What a checkpoint is called while the next one takes its place.
@@ -42,7 +42,7 @@ class Checkpoint:
     """A checkpoint on the disk.
 
     Args:
-        folder: of the run, as :class:`bench.training.Upkeep` names it.
+        folder: of the run, as :class:`bench.measures.training.Upkeep` names it.
         files: its content, wherever it lies after a kill.
         bytes: its size.
     """

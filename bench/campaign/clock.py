@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from bench.campaign.stages import Unit
-from bench.methods import ConfigError
+from bench.protocol.methods import ConfigError
 
 #: Seconds that a cell of each measure is expected to take where nothing like it has run yet. Of a training run it is
 #: what a start is worth: it goes on in the next call.

@@ -13,13 +13,13 @@ from bench.campaign.clock import Clock, Run, seconds_of
 from bench.campaign.memory import described
 from bench.campaign.run import Campaign, Outcome
 from bench.campaign.stages import Stage, configuration, jobs_of, units_of
-from bench.config import DEVICES, resolve_device
-from bench.merge import MergeError
-from bench.methods import ConfigError
-from bench.mistakes import stop_with
-from bench.provenance import provenance
-from bench.record import read_all
-from bench.sweep import MISTAKES
+from bench.commands.merge import MergeError
+from bench.core.provenance import provenance
+from bench.core.record import read_all
+from bench.errors import stop_with
+from bench.protocol.methods import ConfigError
+from bench.runner.resolve import DEVICES, resolve_device
+from bench.runner.sweep import MISTAKES
 
 USAGE = """\
 usage: python -m bench campaign output=FOLDER [key=value ...]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from bench.record import Record
+from bench.core.record import Record
 
 #: Experiments in which every arm takes steps at every batch size.
 EXPERIMENTS = ("fig1", "prediction")

@@ -19,16 +19,16 @@ from bench.campaign.archive import Checkpoint, write_checkpoints, write_json, wr
 from bench.campaign.clock import TRAINING_STOPS_S, Clock
 from bench.campaign.memory import EXPERIMENTS, memory_rows
 from bench.campaign.stages import Stage, Unit, configuration, jobs_of, units_of
-from bench.cell import Cell
-from bench.config import Job
-from bench.mistakes import reworded
-from bench.processes import start_server
-from bench.progress import SweepProgress
-from bench.provenance import provenance
-from bench.record import read_all
-from bench.results import Results
-from bench.sweep import MISTAKES, run_job
-from bench.worker import first_line
+from bench.core.cell import Cell
+from bench.core.provenance import provenance
+from bench.core.record import read_all
+from bench.errors import reworded
+from bench.processes.process import start_server
+from bench.processes.worker import first_line
+from bench.runner.progress import SweepProgress
+from bench.runner.resolve import Job
+from bench.runner.results import Results
+from bench.runner.sweep import MISTAKES, run_job
 
 #: What ends a campaign early.
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGALRM)

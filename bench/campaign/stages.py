@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 import hydra
 from hydra.core.global_hydra import GlobalHydra
 
-from bench.cell import Cell
-from bench.config import Job, resolve
-from bench.mistakes import CONF
-from bench.progress import names_of
-from bench.sweep import expand, plain, register_resolvers, register_settings
+from bench.core.cell import Cell
+from bench.errors import CONF
+from bench.runner.progress import names_of
+from bench.runner.resolve import Job, resolve
+from bench.runner.sweep import expand, plain, register_resolvers, register_settings
 
 
 @dataclass(frozen=True)

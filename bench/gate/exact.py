@@ -5,7 +5,7 @@ for all of its numbers (:data:`QUANTITIES`). Less is better in every one of them
 of PyTorch and that of the packages some arms stand on, and from nothing else: neither the machine, nor the order or
 the process in which the benchmarks are traced, nor any data from outside.
 
-The arms are those the bench finds (:func:`bench.methods.available`), so that a new rival is a new benchmark.
+The arms are those the bench finds (:func:`bench.protocol.methods.available`), so that a new rival is a new benchmark.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from typing import Any, Literal
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from bench.memory import CATEGORIES, PREDICTED_DEVICES, fake_training, trace_memory
-from bench.methods import available, build, checked_settings, parse_arm, variants
+from bench.estimate.memory import CATEGORIES, PREDICTED_DEVICES, fake_training, trace_memory
+from bench.estimate.work import WorkMeter
 from bench.protocol import Method, Workload
-from bench.work import WorkMeter
+from bench.protocol.methods import available, build, checked_settings, parse_arm, variants
 from bench.workloads.encoder import EncoderSettings, encoder_workload
 from bench.workloads.linear import LinearSettings, LinearWorkload
 from bench.workloads.lookup import LookupSettings, LookupWorkload
 from comera.lookup import VARIANTS as LOOKUPS
 
-#: What is counted; the categories of the peak are those of :mod:`bench.memory`.
+#: What is counted; the categories of the peak are those of :mod:`bench.estimate.memory`.
 QUANTITIES = (
     "parameters",
     "stored_bytes",
@@ -160,7 +160,8 @@ def measure(benchmark: Benchmark) -> Numbers:
 class OperatorCalls(TorchDispatchMode):
     """Counts the operators called inside the block: forward, backward, optimizer and the method's own, views included.
 
-    Left out is ``detach``, which computes nothing and which :class:`bench.work.WorkMeter` calls for every saved tensor,
+    Left out is ``detach``, which computes nothing and which :class:`bench.estimate.work.WorkMeter` calls for every
+    saved tensor,
     and what is no operation on tensors: a fake tensor's ``device`` and the profiler's marks. So a step on fake tensors
     and one on real tensors count the same.
 

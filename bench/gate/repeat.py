@@ -17,13 +17,13 @@ from typing import Any, NoReturn
 
 import torch
 
+from bench.core.provenance import device_name
+from bench.errors import stop_with
 from bench.gate.errors import GateError
 from bench.gate.timed import ROOT, ROUNDS, Pair, judge, measure
 from bench.gate.timed_base import commit_of, worktree
 from bench.gate.timed_rule import FEWEST_ROUNDS
 from bench.gate.timed_worker import BENCHMARKS, THREADS
-from bench.mistakes import stop_with
-from bench.provenance import device_name
 
 SCHEMA = 1
 CONFIDENCE = 0.95

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from bench.intervals import Estimate, paired_ratio
+from bench.core.intervals import Estimate, paired_ratio
 
 #: Probability, without any slowdown, of a rank test that says otherwise.
 SIGNIFICANCE = 0.01

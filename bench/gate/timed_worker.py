@@ -14,6 +14,7 @@ operations and their order, which the gate watches over, are the same.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import os
@@ -22,7 +23,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
@@ -49,6 +50,14 @@ class Benchmark:
     make: Callable[[], tuple[Action, Action]]
     pairs: int
     tolerance: float
+
+
+def _first_of(*modules: str) -> Any:
+    """The first of these modules that the tree has: an older tree has it elsewhere."""
+    for module in modules[:-1]:
+        with contextlib.suppress(ModuleNotFoundError):
+            return importlib.import_module(module)
+    return importlib.import_module(modules[-1])
 
 
 def _both_ways(
@@ -100,10 +109,10 @@ def _step() -> tuple[Action, Action]:
 
     from bench.data.synthetic import synthetic_corpus
     from bench.data.wordpiece import PairTokenizer, find_vocabulary
-    from bench.methods import build, default_settings
-    from bench.step import TrainStep
     from bench.workloads.encoder import EncoderSettings, EncoderWorkload
 
+    methods = _first_of("bench.protocol.methods", "bench.methods")
+    train_step = _first_of("bench.step.train_step", "bench.step")
     settings = EncoderSettings(
         layers=2, width=128, heads=4, feed_forward=512, vocabulary=2000, positions=64, sequence_length=64
     )
@@ -114,9 +123,9 @@ def _step() -> tuple[Action, Action]:
 
     def step(arm: str) -> Action:
         torch.manual_seed(0)
-        method = build(arm, "", default_settings(arm))
+        method = methods.build(arm, "", methods.default_settings(arm))
         model = method.adapt(workload.build(), workload.targets())
-        run = TrainStep(model, method, method.optimizer(model), workload.loss, "fp32", "cpu")
+        run = train_step.TrainStep(model, method, method.optimizer(model), workload.loss, "fp32", "cpu")
         return lambda: run(batch)
 
     return step("comera"), step("dense")
@@ -159,10 +168,8 @@ def _made(name: str, tree: Path) -> tuple[Action, Action]:
             raise ImportError(f"No package {package!r}")  # what was found is an installed one
     import torch
 
-    from bench.timing import steady_allocator
-
     torch.set_num_threads(THREADS)
-    steady_allocator()
+    _first_of("bench.step.timing", "bench.timing").steady_allocator()
     torch.manual_seed(0)
     actions = BENCHMARKS[name].make()
     for action in actions:

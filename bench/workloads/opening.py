@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bench.cell import Cell
+from bench.core.cell import Cell
 from bench.data.corpus import DataError
 from bench.data.nli import find_corpus
-from bench.methods import ConfigError, build_dataclass
+from bench.protocol.methods import ConfigError, build_dataclass
 from bench.workloads.encoder import EncoderSettings, EncoderWorkload, encoder_workload
 from bench.workloads.linear import LinearSettings, LinearWorkload
 from bench.workloads.lookup import LookupSettings, LookupWorkload

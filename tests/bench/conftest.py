@@ -13,7 +13,7 @@ import torch
 from small_cells import environment, write_pairs
 
 import bench.__main__
-from bench.provenance import provenance
+from bench.core.provenance import provenance
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,7 @@ import pytest
 import torch
 from small_cells import environment, run_bench, small
 
-from bench.record import COLUMNS, read_all
+from bench.core.record import COLUMNS, read_all
 
 #: Columns that differ from one measurement of a cell to the next.
 TIMES = {

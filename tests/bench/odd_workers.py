@@ -11,8 +11,8 @@ import time
 from multiprocessing.connection import Connection
 from typing import Any
 
-from bench.cell import Cell
-from bench.worker import _failures_reported
+from bench.core.cell import Cell
+from bench.processes.worker import _failures_reported
 from bench.workloads.opening import Data
 
 READY: dict[str, Any] = {"parameters": 1, "stored_mib": 1.0, "rare_periods": {}, "step_ms": 1.0}

@@ -8,7 +8,7 @@ from pathlib import Path
 from small_cells import MODEL, TIMING
 
 from bench.campaign.stages import Stage
-from bench.interleave import Outcome
+from bench.processes.interleave import Outcome
 
 #: A block of one step, as it stands in a timed record's samples.
 BLOCK = {"block": 0, "ms": [1.0], "calibration_ms": 1.0, "disturbed": False}
@@ -39,7 +39,7 @@ class FakeClock:
 
 @dataclass
 class FakeMeasuring:
-    """Stands for :func:`bench.sweep.run_job`: records every missing cell as it is told, and takes its time.
+    """Stands for :func:`bench.runner.sweep.run_job`: records every missing cell as it is told, and takes its time.
 
     Args:
         clock: moved on by ``takes`` for each call.

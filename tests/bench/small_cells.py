@@ -17,12 +17,12 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
 import bench.__main__
-from bench.cell import Cell
+from bench.core.cell import Cell
+from bench.core.record import Record
 from bench.data.corpus import LABELS
 from bench.data.synthetic import synthetic_corpus
-from bench.methods import checked_settings
-from bench.mistakes import CONF
-from bench.record import Record
+from bench.errors import CONF
+from bench.protocol.methods import checked_settings
 
 ROOT = Path(bench.__main__.__file__).parent.parent
 

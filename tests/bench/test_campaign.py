@@ -18,19 +18,19 @@ from small_cells import ROOT, a_record, environment, run_bench
 import bench.campaign.clock
 import bench.campaign.run
 import bench.campaign.stages
-import bench.checks
-import bench.products
-import bench.profiling
+import bench.measures.check
+import bench.measures.products
+import bench.measures.profile
 from bench.campaign.archive import RECORDS
 from bench.campaign.clock import DEFAULT_S, Clock, Run, seconds_of
 from bench.campaign.memory import described, memory_rows
 from bench.campaign.run import Campaign
 from bench.campaign.stages import STAGES, configuration, jobs_of, units_of
-from bench.merge import merge
-from bench.methods import ConfigError
-from bench.mistakes import experiments
-from bench.provenance import device_name
-from bench.record import read_all
+from bench.commands.merge import merge
+from bench.core.provenance import device_name
+from bench.core.record import read_all
+from bench.errors import experiments
+from bench.protocol.methods import ConfigError
 
 DEVICE = "made-up device"
 
@@ -309,7 +309,9 @@ def test_a_damaged_record_is_one_sentence(tmp_path):
     assert ended.error.count("\n") == 1
 
 
-@pytest.mark.parametrize("module", [bench.campaign.clock, bench.checks, bench.products, bench.profiling])
+@pytest.mark.parametrize(
+    "module", [bench.campaign.clock, bench.measures.check, bench.measures.products, bench.measures.profile]
+)
 def test_examples_run(module):
     failed, tried = doctest.testmod(module)
     assert (failed, tried > 0) == (0, True)

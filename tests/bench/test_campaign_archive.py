@@ -10,7 +10,6 @@ import torch
 from small_cells import a_record, a_training_cell
 
 import bench.campaign.archive as archive
-from bench import checkpoint
 from bench.campaign.archive import (
     CHECKPOINTS,
     RECORDS,
@@ -20,11 +19,12 @@ from bench.campaign.archive import (
     write_records,
 )
 from bench.campaign.run import useless_checkpoints
-from bench.config import Job
-from bench.interleave import Outcome
-from bench.methods import ConfigError
-from bench.record import read_all, write
-from bench.results import Results
+from bench.core.record import read_all, write
+from bench.processes.interleave import Outcome
+from bench.protocol.methods import ConfigError
+from bench.runner import checkpoint
+from bench.runner.resolve import Job
+from bench.runner.results import Results
 from bench.workloads.opening import Data
 
 DIARY = {"runs": [{"stage": "made up"}]}

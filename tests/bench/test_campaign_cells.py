@@ -13,12 +13,12 @@ from small_cells import ROOT, TRAINED, a_training_cell, environment, run_bench
 import bench.campaign.clock
 import bench.campaign.stages
 from bench.campaign.archive import CHECKPOINTS, RECORDS, checkpoints_in
-from bench.interleave import Outcome
-from bench.processes import CellFailure, CellProcess
-from bench.record import read_all
-from bench.results import Results
-from bench.training import Upkeep
-from bench.worker import train_cell
+from bench.core.record import read_all
+from bench.measures.training import Upkeep
+from bench.processes.interleave import Outcome
+from bench.processes.process import CellFailure, CellProcess
+from bench.processes.worker import train_cell
+from bench.runner.results import Results
 from bench.workloads.opening import Data
 
 pytestmark = pytest.mark.usefixtures("cell_processes")
@@ -103,7 +103,7 @@ asked = []
 torch.cuda.is_available = lambda: asked.append("is_available") or True
 torch.cuda.device_count = lambda: asked.append("device_count") or 1
 torch.cuda.get_device_capability = lambda *_: asked.append("get_device_capability") or (9, 0)
-import bench.preload
+import bench.processes.preload
 print(list(asked), torch.cuda.is_available())
 """
 

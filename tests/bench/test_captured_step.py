@@ -10,8 +10,8 @@ from recorded_graphs import RecordedGraphs
 from tiny import TinyMethod, TinyWorkload, one_thread  # noqa: F401
 from tiny_steps import ARMS, CUT, a_step, batches
 
-import bench.step
-from bench.step import TrainStep, graph_unsupported
+import bench.step.train_step
+from bench.step.train_step import TrainStep, graph_unsupported
 from comera import ranks_of
 from comera.capture import fixed_shapes
 
@@ -22,7 +22,7 @@ def captured(monkeypatch):
 
     def make(arm, method=None):
         graphs = RecordedGraphs()
-        monkeypatch.setattr(bench.step, "CUDAGraphs", lambda: graphs)
+        monkeypatch.setattr(bench.step.train_step, "CUDAGraphs", lambda: graphs)
         if method is None:
             step = a_step(arm, label="cuda", cuda_graph=True)
         else:
@@ -101,7 +101,7 @@ def test_an_optimizer_that_counts_in_python_stays_outside_the_graph(captured):
 
 
 def test_rare_work_on_gradients_of_its_own_disturbs_nothing(captured):
-    """As :meth:`bench.timing.StepTimer.rare` asks for it."""
+    """As :meth:`bench.step.timing.StepTimer.rare` asks for it."""
     for name in ("lte", "galore"):
         eager = a_step(ARMS[name])
         step, _ = captured(ARMS[name])

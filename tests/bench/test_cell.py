@@ -9,8 +9,8 @@ import math
 import pytest
 from small_cells import a_cell
 
-import bench.cell
-from bench.cell import Cell
+import bench.core.cell
+from bench.core.cell import Cell
 
 CHANGES = {
     "experiment": "another",
@@ -51,7 +51,7 @@ def test_the_data_is_part_of_the_identity():
 
 def test_the_schema_is_part_of_the_identity(monkeypatch):
     before = a_cell().cell_id("data")
-    monkeypatch.setattr(bench.cell, "SCHEMA_VERSION", bench.cell.SCHEMA_VERSION + 1)
+    monkeypatch.setattr(bench.core.cell, "SCHEMA_VERSION", bench.core.cell.SCHEMA_VERSION + 1)
     assert a_cell().cell_id("data") != before
 
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from interrupted import Killed, as_bytes, files_in, kill_at
 from safetensors.torch import load_file
 
-from bench import checkpoint
-from bench.checkpoint import CheckpointError, find, load, save
+from bench.runner import checkpoint
+from bench.runner.checkpoint import CheckpointError, find, load, save
 
 DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.uint8)
 

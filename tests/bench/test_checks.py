@@ -8,14 +8,14 @@ from recorded_graphs import RecordedGraphs
 from small_cells import MODEL, a_cell, run_bench, small
 from tiny import one_thread  # noqa: F401
 
-import bench.checks
-import bench.interleave
-import bench.step
-from bench.checks import _judged, check_columns, relative_error
-from bench.record import read_all
-from bench.results import Results
-from bench.step import TrainStep
-from bench.worker import measure_once
+import bench.measures.check
+import bench.processes.interleave
+import bench.step.train_step
+from bench.core.record import read_all
+from bench.measures.check import _judged, check_columns, relative_error
+from bench.processes.worker import measure_once
+from bench.runner.results import Results
+from bench.step.train_step import TrainStep
 from bench.workloads.opening import Data, open_cell_workload
 from comera.lookup import VARIANTS
 
@@ -83,12 +83,12 @@ def test_every_lookup_passes(lookup):
 
 
 def test_a_wrong_plan_is_found(monkeypatch):
-    right = bench.checks.tt_linear
+    right = bench.measures.check.tt_linear
 
     def wrong(x, packed, diagonals, plan, *others):
         return right(x, packed, diagonals * (1.001 if plan.name == "cores" else 1.0), plan, *others)
 
-    monkeypatch.setattr(bench.checks, "tt_linear", wrong)
+    monkeypatch.setattr(bench.measures.check, "tt_linear", wrong)
     columns = checked(a_check("linear", "comera"))
     assert [name for name, row in rows_of(columns).items() if not row["passed"]] == ["plan cores"]
     assert columns["failure"].startswith("1 of 5 checks failed, first plan cores: relative error ")
@@ -119,7 +119,7 @@ def test_what_raises_is_a_failed_check(monkeypatch):
     def broken(*_):
         raise RuntimeError("made up: no kernel\nand more")
 
-    monkeypatch.setattr(bench.checks, "tt_linear", broken)
+    monkeypatch.setattr(bench.measures.check, "tt_linear", broken)
     columns = checked(a_check("linear", "comera"))
     assert columns["failure"] == "5 of 5 checks failed, first plan halves: RuntimeError: made up: no kernel"
     monkeypatch.setattr(TrainStep, "forward_backward", broken)
@@ -134,8 +134,8 @@ def test_captured_steps_are_compared_with_eager_ones(monkeypatch):
         graphs.append(RecordedGraphs())
         return graphs[-1]
 
-    monkeypatch.setattr(bench.step, "CUDAGraphs", stand_in)
-    plain = bench.checks._step
+    monkeypatch.setattr(bench.step.train_step, "CUDAGraphs", stand_in)
+    plain = bench.measures.check._step
 
     def labelled(cell, workload, _, precision, **toggles):
         step = plain(cell, workload, "cpu", precision)
@@ -145,9 +145,9 @@ def test_captured_steps_are_compared_with_eager_ones(monkeypatch):
             graphs[-1].parameters = list(step.model.parameters())
         return step
 
-    monkeypatch.setattr(bench.checks, "_step", labelled)
+    monkeypatch.setattr(bench.measures.check, "_step", labelled)
     cell = a_check(method="comera")
-    errors = bench.checks._captured(cell, open_cell_workload(cell, DATA))
+    errors = bench.measures.check._captured(cell, open_cell_workload(cell, DATA))
     assert len(errors) == 10
     assert max(errors.values()) == 0.0
     assert "replay" in graphs[-1].log
@@ -155,9 +155,11 @@ def test_captured_steps_are_compared_with_eager_ones(monkeypatch):
 
 def test_the_update_of_galore_has_no_meaning_in_tf32(monkeypatch):
     """Its projections are TF32 products there."""
-    monkeypatch.setattr(bench.checks, "_compared", lambda *_: {"loss": [0.0], "gradients": [0.0], "update": [0.5]})
+    monkeypatch.setattr(
+        bench.measures.check, "_compared", lambda *_: {"loss": [0.0], "gradients": [0.0], "update": [0.5]}
+    )
     rows = {
-        precision: list(bench.checks._step_checks(a_cell(method="galore", precision=precision), None))
+        precision: list(bench.measures.check._step_checks(a_cell(method="galore", precision=precision), None))
         for precision in ("fp32", "tf32")
     }
     judged = {precision: {row["name"]: row["passed"] for row in checks} for precision, checks in rows.items()}
@@ -176,7 +178,7 @@ def test_an_error_that_is_no_number_fails():
 
 def test_a_cell_of_which_a_check_fails_is_an_error_and_is_tried_again(monkeypatch, tmp_path):
     class Answering:
-        def __init__(self, serve, cell, data, time_limit_s):  # noqa: ARG002 - as bench.processes.CellProcess
+        def __init__(self, serve, cell, data, time_limit_s):  # noqa: ARG002 - as bench.processes.process.CellProcess
             self.cell = cell
 
         def answered(self, timeout_s):  # noqa: ARG002
@@ -188,8 +190,8 @@ def test_a_cell_of_which_a_check_fails_is_an_error_and_is_tried_again(monkeypatc
         def stop(self):
             pass
 
-    monkeypatch.setattr(bench.interleave, "CellProcess", Answering)
-    [outcome] = bench.interleave.answered_once(measure_once, [cell := a_check()], DATA, 2, 60.0)
+    monkeypatch.setattr(bench.processes.interleave, "CellProcess", Answering)
+    [outcome] = bench.processes.interleave.answered_once(measure_once, [cell := a_check()], DATA, 2, 60.0)
     assert (outcome.status, outcome.message) == ("error", "1 of 2 checks failed")
     results = Results(tmp_path, "config")
     [record] = results.record([outcome], "d")

@@ -9,10 +9,10 @@ import pytest
 import torch
 from small_cells import environment, run_bench, small
 
-import bench.sweep
+import bench.runner.sweep
 import bench.workloads.opening
-from bench.methods import available
-from bench.mistakes import experiments
+from bench.errors import experiments
+from bench.protocol.methods import available
 
 METHODS, EXPERIMENTS = ", ".join(available()), ", ".join(experiments())
 
@@ -24,7 +24,7 @@ def nothing_runs(monkeypatch):
     def job(*_):
         pytest.fail("the sweep has started")
 
-    monkeypatch.setattr(bench.sweep, "run_job", job)
+    monkeypatch.setattr(bench.runner.sweep, "run_job", job)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(bench.workloads.opening, "_workloads", {})
 

@@ -11,10 +11,10 @@ import subprocess
 import pytest
 from small_cells import a_record, run_bench
 
-from bench.comparison import Pair, compare, described
-from bench.intervals import unpaired_ratio
-from bench.record import SCHEMA_VERSION, path_of, write
-from bench.sources import Source, SourceError, read_source
+from bench.commands.comparison import Pair, compare, described
+from bench.commands.sources import Source, SourceError, read_source
+from bench.core.intervals import unpaired_ratio
+from bench.core.record import SCHEMA_VERSION, path_of, write
 
 
 def blocks(means, calibration=1.0, disturbed=()):

@@ -12,8 +12,8 @@ from small_cells import MODEL, a_training_cell
 from tiny import one_thread  # noqa: F401
 from tiny_steps import ARMS, a_step, batches
 
-from bench.step import compile_unsupported
-from bench.training import TrainingRun, Upkeep
+from bench.measures.training import TrainingRun, Upkeep
+from bench.step.train_step import compile_unsupported
 from bench.workloads.encoder import EncoderSettings
 from bench.workloads.opening import Data, open_workload
 from comera import ranks_of

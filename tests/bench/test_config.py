@@ -11,10 +11,10 @@ from omegaconf import OmegaConf
 from small_cells import MODEL, TIMING, a_configuration, changed
 
 from baselines import dense, galore
-from bench.config import FIELDS, resolve, resolve_device
 from bench.data.corpus import DataError
-from bench.methods import ConfigError, available
-from bench.mistakes import CONF
+from bench.errors import CONF
+from bench.protocol.methods import ConfigError, available
+from bench.runner.resolve import FIELDS, resolve, resolve_device
 from bench.workloads.encoder import EncoderSettings
 
 

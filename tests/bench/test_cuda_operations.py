@@ -10,7 +10,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 
-from bench.cuda_operations import (
+from bench.estimate.cuda_operations import (
     AUTOCAST_FLOAT32,
     AUTOCAST_FLOAT32_RESULT,
     cuda_operations,

@@ -6,7 +6,7 @@ import pytest
 import torch
 from small_cells import run_bench
 
-import bench.sweep
+import bench.runner.sweep
 
 
 @pytest.fixture
@@ -16,8 +16,10 @@ def swept(monkeypatch, tmp_path, pairs):
     def jobs(experiment, *arguments, cuda=False):
         found = []
         monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)
-        monkeypatch.setattr(bench.sweep.Results, "check", lambda *_: None)  # it would ask the device for its name
-        monkeypatch.setattr(bench.sweep, "run_job", lambda job, *_: found.append(job.cells))
+        monkeypatch.setattr(
+            bench.runner.sweep.Results, "check", lambda *_: None
+        )  # it would ask the device for its name
+        monkeypatch.setattr(bench.runner.sweep, "run_job", lambda job, *_: found.append(job.cells))
         ended = run_bench(tmp_path, f"experiment={experiment}", f"data_folder={pairs}", *arguments)
         assert (ended.status, ended.output) == (0, "")
         return found

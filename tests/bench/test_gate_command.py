@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from bench.core.provenance import ROOT
 from bench.gate import accept, baseline, exact
 from bench.gate.exact import Benchmark
-from bench.provenance import ROOT
 from bench.workloads.encoder import EncoderSettings
 from bench.workloads.linear import LinearSettings
 

@@ -14,13 +14,13 @@ from planted import PLANTED, dropped_rank_mask, one_more_parameter
 from tiny import ModelWorkload, TinyMethod, one_thread  # noqa: F401
 from torch import nn
 
+from bench.core.provenance import ROOT
+from bench.estimate.work import predict
 from bench.gate.differences import Difference, as_table, differences, refuse
 from bench.gate.errors import Regression
 from bench.gate.exact import QUANTITIES, Benchmark, OperatorCalls, all_benchmarks, measure
-from bench.methods import available, build, checked_settings, parse_arm, variants
-from bench.provenance import ROOT
-from bench.step import TrainStep
-from bench.work import predict
+from bench.protocol.methods import available, build, checked_settings, parse_arm, variants
+from bench.step.train_step import TrainStep
 from bench.workloads.encoder import EncoderClassifier, EncoderSettings
 from bench.workloads.linear import LinearSettings, LinearWorkload
 from bench.workloads.lookup import LookupSettings

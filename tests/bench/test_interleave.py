@@ -13,10 +13,10 @@ import psutil
 import pytest
 from small_cells import TIMING, a_cell
 
-import bench.interleave
-import bench.processes
-from bench.interleave import Outcome, predict_cells, time_cells
-from bench.processes import CellFailure, CellProcess
+import bench.processes.interleave
+import bench.processes.process
+from bench.processes.interleave import Outcome, predict_cells, time_cells
+from bench.processes.process import CellFailure, CellProcess
 from bench.workloads.opening import Data
 
 ARMS = ("comera", "dense", "galore", "lora")
@@ -71,7 +71,7 @@ class StandIn:
 @pytest.fixture
 def arms(monkeypatch):
     arms = Arms()
-    monkeypatch.setattr(bench.interleave, "CellProcess", arms)
+    monkeypatch.setattr(bench.processes.interleave, "CellProcess", arms)
     yield arms
     assert not arms.alive, "every process is stopped"
 
@@ -220,7 +220,7 @@ def test_an_arm_alone_has_no_pairing():
 
 
 def test_arms_that_do_not_fit_together_run_alone_and_unpaired(arms, monkeypatch):
-    monkeypatch.setattr(bench.interleave, "free_memory_mib", lambda device: 100.0)  # noqa: ARG005
+    monkeypatch.setattr(bench.processes.interleave, "free_memory_mib", lambda device: 100.0)  # noqa: ARG005
     found, shares = timed(outcomes_of(mib=30.0))
     assert [arm for arm, word in arms.log if word == "ready"] == list(ARMS)
     assert [arm for arm, _ in itertools.groupby(arm for arm, _ in arms.log)] == list(ARMS)
@@ -232,7 +232,7 @@ def test_arms_that_do_not_fit_together_run_alone_and_unpaired(arms, monkeypatch)
 
 
 def test_an_arm_that_cannot_fit_is_not_started(arms, monkeypatch):
-    monkeypatch.setattr(bench.interleave, "free_memory_mib", lambda device: 100.0)  # noqa: ARG005
+    monkeypatch.setattr(bench.processes.interleave, "free_memory_mib", lambda device: 100.0)  # noqa: ARG005
     outcomes = outcomes_of()
     outcomes[1].columns["peak_memory_predicted_mib"] = 1000.0
     found, shares = timed(outcomes)
@@ -280,7 +280,7 @@ def server(cell_processes):  # noqa: ARG001
 
 @pytest.mark.usefixtures("server")
 def test_broken_processes_become_outcomes_beside_one_that_works(monkeypatch):
-    monkeypatch.setattr(bench.interleave, "time_cell", odd_workers.odd_time_cell)
+    monkeypatch.setattr(bench.processes.interleave, "time_cell", odd_workers.odd_time_cell)
     broken = [f"building {what}" for what in TROUBLE if what != "hangs"] + [f"running {what}" for what in TROUBLE]
     timing = {**TIMING, "time_limit_s": LIMIT_S}
     outcomes = [
@@ -299,8 +299,8 @@ def test_broken_processes_become_outcomes_beside_one_that_works(monkeypatch):
 
 @pytest.mark.usefixtures("server")
 def test_broken_predictions_become_outcomes(monkeypatch):
-    monkeypatch.setattr(bench.interleave, "predict_cell", odd_workers.odd_predict_cell)
-    monkeypatch.setattr(bench.interleave, "_PREDICTION_LIMIT_S", LIMIT_S)
+    monkeypatch.setattr(bench.processes.interleave, "predict_cell", odd_workers.odd_predict_cell)
+    monkeypatch.setattr(bench.processes.interleave, "_PREDICTION_LIMIT_S", LIMIT_S)
     cells = [a_cell(measure="predict", experiment=f"predicting {what}") for what in (*TROUBLE, "nothing")]
     start = time.monotonic()
     found = {outcome.cell.experiment.partition(" ")[2]: outcome for outcome in predict_cells(cells, Data(), 2)}
@@ -338,7 +338,7 @@ def test_waiting_for_its_turn_costs_an_arm_nothing_of_its_limit():
 def test_seconds_between_reports_of_progress_count_once(monkeypatch, limit_s, least, most):
     seconds = itertools.count()  # two pass per answer: the clock is read twice
     clock = SimpleNamespace(monotonic=lambda: float(next(seconds)))
-    monkeypatch.setattr(bench.processes, "time", clock)
+    monkeypatch.setattr(bench.processes.process, "time", clock)
     process = CellProcess(odd_workers.talkative_cell, a_cell(), Data(), limit_s)
     heard = []
     with contextlib.suppress(CellFailure):

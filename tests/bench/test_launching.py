@@ -14,14 +14,14 @@ from interrupted import sweep as run_sweep
 from omegaconf import OmegaConf
 from small_cells import environment, run_bench
 
-import bench.sweep
-from bench.launching import Launch, register_launchers
-from bench.merge import merge
-from bench.methods import default_settings
-from bench.mistakes import CONF
-from bench.provenance import provenance
-from bench.record import device_folder, read_all
-from bench.results import Results
+import bench.runner.sweep
+from bench.commands.merge import merge
+from bench.core.provenance import provenance
+from bench.core.record import device_folder, read_all
+from bench.errors import CONF
+from bench.protocol.methods import default_settings
+from bench.runner.launching import Launch, register_launchers
+from bench.runner.results import Results
 
 pytestmark = pytest.mark.usefixtures("cell_processes")
 
@@ -84,7 +84,7 @@ def test_a_failed_job_takes_no_other_s_records_along_and_separate_folders_are_me
 
 def composed(*overrides):
     """The parameters of a launcher, as it would get them."""
-    bench.sweep.register_resolvers()
+    bench.runner.sweep.register_resolvers()
     register_launchers()
     ConfigStore.instance().store(group="settings", name="all_methods", node={"comera": default_settings("comera")})
     with initialize_config_dir(str(CONF), version_base="1.3"):
@@ -182,7 +182,7 @@ def test_a_check_that_breaks_ends_the_sweep(tmp_path, pairs, monkeypatch, capsys
     def broken(*_):
         raise TypeError("broken check")
 
-    monkeypatch.setattr(bench.sweep, "resolve", broken)
+    monkeypatch.setattr(bench.runner.sweep, "resolve", broken)
     ended = run_bench(tmp_path, *arguments(tmp_path, pairs, TIMED))
     assert ended.status == 1
     assert "TypeError: broken check" in ended.error + capsys.readouterr().err

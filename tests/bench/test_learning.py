@@ -10,8 +10,8 @@ import torch
 from small_cells import MODEL
 from tiny import one_thread  # noqa: F401
 
-from bench.methods import available, build, checked_settings, parse_arm
-from bench.step import TrainStep
+from bench.protocol.methods import available, build, checked_settings, parse_arm
+from bench.step.train_step import TrainStep
 from bench.workloads.encoder import EncoderSettings
 from bench.workloads.opening import Data, open_workload
 

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from small_cells import TIMING, a_configuration, changed, run_bench
 
 import bench.workloads.linear
-from bench.config import resolve
+from bench.core.record import read_all
 from bench.data.corpus import DataError
-from bench.forward_backward import ForwardBackward
-from bench.memory import predict_memory, trace_memory
-from bench.methods import ConfigError, build, checked_settings
-from bench.record import read_all
-from bench.step import TrainStep
+from bench.estimate.memory import predict_memory, trace_memory
+from bench.protocol.methods import ConfigError, build, checked_settings
+from bench.runner.resolve import resolve
+from bench.step.forward_backward import ForwardBackward
+from bench.step.train_step import TrainStep
 from bench.workloads.linear import LinearSettings, LinearWorkload
 from comera import TTLinear
 

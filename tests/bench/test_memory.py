@@ -12,10 +12,10 @@ from tiny import ModelWorkload, TinyMethod, TinyWorkload, one_thread, rare_event
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from bench.cuda_operations import cuda_operations
-from bench.memory import CATEGORIES, predict_memory, reachable_tensors, trace_memory
-from bench.step import TrainStep
-from bench.work import predict
+from bench.estimate.cuda_operations import cuda_operations
+from bench.estimate.memory import CATEGORIES, predict_memory, reachable_tensors, trace_memory
+from bench.estimate.work import predict
+from bench.step.train_step import TrainStep
 
 B, N, M = 64, 8, 512  # batch, in-features, hidden features: wide enough that the peak lies in backward
 FLOAT = 4

@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from interrupted import Killed, files_in, kill_at
 from small_cells import ROOT, a_record, environment, run_bench
 
-import bench.merge
-import bench.record
-from bench.merge import MergeError, merge
-from bench.record import SCHEMA_VERSION, path_of, read_all, write
+import bench.commands.merge
+import bench.core.record
+from bench.commands.merge import MergeError, merge
+from bench.core.record import SCHEMA_VERSION, path_of, read_all, write
 
 DAYS = [f"2026-01-0{day}T00:00:00+00:00" for day in (1, 2, 3)]
 
@@ -290,7 +290,7 @@ def test_a_merge_that_is_killed_leaves_whole_records_and_can_be_repeated(tmp_pat
     records = some_records()
     source = folder_of(tmp_path / "source", records)
     with monkeypatch.context() as patch:
-        kill_at(patch, bench.record.os, "replace", renamed + 1)
+        kill_at(patch, bench.core.record.os, "replace", renamed + 1)
         with pytest.raises(Killed):
             merge([source], tmp_path / "into")
     there = read_all(tmp_path / "into")
@@ -340,5 +340,5 @@ def test_merging_needs_neither_torch_nor_hydra(tmp_path):
 
 def test_the_example_runs(monkeypatch):
     monkeypatch.chdir(ROOT)
-    result = doctest.testmod(bench.merge)
+    result = doctest.testmod(bench.commands.merge)
     assert (result.attempted, result.failed) == (4, 0)

@@ -9,7 +9,15 @@ import pytest
 from small_cells import ROOT
 
 import baselines
-from bench.methods import ConfigError, available, build, build_dataclass, checked_settings, default_settings, parse_arm
+from bench.protocol.methods import (
+    ConfigError,
+    available,
+    build,
+    build_dataclass,
+    checked_settings,
+    default_settings,
+    parse_arm,
+)
 
 NEW_METHOD = """
 from dataclasses import dataclass

@@ -13,13 +13,13 @@ import pytest
 from omegaconf import OmegaConf
 from small_cells import TIMING, a_cell, a_configuration, changed, run_bench
 
-import bench.plans
-import bench.sweep
-from bench.config import resolve
-from bench.methods import ConfigError
-from bench.mistakes import CONF
-from bench.plans import CPU_LIMIT, HOPELESS, plan_columns, plan_unsupported
-from bench.record import read_all
+import bench.measures.plan
+import bench.runner.sweep
+from bench.core.record import read_all
+from bench.errors import CONF
+from bench.measures.plan import CPU_LIMIT, HOPELESS, plan_columns, plan_unsupported
+from bench.protocol.methods import ConfigError
+from bench.runner.resolve import resolve
 from bench.workloads.linear import LinearSettings, LinearWorkload
 from bench.workloads.opening import Data
 from comera.contraction import candidates, plan_contraction
@@ -83,15 +83,15 @@ def test_a_plan_that_finds_no_memory_says_so_and_the_others_are_timed(monkeypatc
     need = {plan.name: (plan.saved + 2 * plan.largest) * 4 / 2**20 for plan in candidates(SHAPE, TOKENS)}
     most = max(need, key=need.__getitem__)
     second = max(size for name, size in need.items() if name != most)
-    free = (need[most] + second) / 2 / bench.plans._MEMORY_SHARE
-    monkeypatch.setattr(bench.plans, "_free_mib", lambda device: free)  # noqa: ARG005
+    free = (need[most] + second) / 2 / bench.measures.plan._MEMORY_SHARE
+    monkeypatch.setattr(bench.measures.plan, "_free_mib", lambda device: free)  # noqa: ARG005
     for row in measured()["samples"]["plans"]:
         assert bool(row["ms"]) == (row["name"] != most)
         assert row["message"].startswith("needs about 0 MiB, 0 MiB are free") == (row["name"] == most)
 
 
 def test_without_any_memory_there_is_no_time_of_the_chosen_plan(monkeypatch):
-    monkeypatch.setattr(bench.plans, "_free_mib", lambda device: 0.0)  # noqa: ARG005
+    monkeypatch.setattr(bench.measures.plan, "_free_mib", lambda device: 0.0)  # noqa: ARG005
     columns = measured()
     assert "step_time_median_ms" not in columns
     assert all(row["message"] and row["ms"] == [] for row in columns["samples"]["plans"])
@@ -109,14 +109,14 @@ def clock(monkeypatch):
 
         return call
 
-    monkeypatch.setattr(bench.plans, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    monkeypatch.setattr(bench.measures.plan, "time", SimpleNamespace(perf_counter=lambda: now[0]))
     return taking
 
 
 def test_what_is_far_behind_at_first_is_not_timed_again(clock):
     typical = {"fast": 10.0, "near": 0.9 * HOPELESS * 10.0, "far": 1.1 * HOPELESS * 10.0, "chosen": 80.0}
     calls = {name: clock(ms) for name, ms in typical.items()} | {"nn.Linear": clock(1.0)}
-    times = bench.plans._times(calls, "chosen", TIMING | {"blocks": 3}, on_cuda=False)
+    times = bench.measures.plan._times(calls, "chosen", TIMING | {"blocks": 3}, on_cuda=False)
     assert {name: len(ms) for name, ms in times.items()} == {
         "fast": 3, "near": 3, "far": 1, "chosen": 3, "nn.Linear": 3
     }  # fmt: skip
@@ -125,7 +125,7 @@ def test_what_is_far_behind_at_first_is_not_timed_again(clock):
 
 
 def test_a_slow_dense_layer_is_timed_once(clock):
-    times = bench.plans._times({"fast": clock(1.0), "nn.Linear": clock(9.0)}, "fast", TIMING, on_cuda=False)
+    times = bench.measures.plan._times({"fast": clock(1.0), "nn.Linear": clock(9.0)}, "fast", TIMING, on_cuda=False)
     assert times["nn.Linear"] == pytest.approx([9.0])
 
 
@@ -199,7 +199,7 @@ def test_the_grid_has_as_many_shapes_as_it_must_and_leaves_out_those_beyond_the_
         layer, method = cell.workload_settings, cell.method_settings
         widths = (layer["in_features"], layer["out_features"])
         assert (cell.measure, cell.method, cell.precision) == ("plan", "comera", "fp32")
-        found[widths, method["order"], method["ranks"], cell.batch_size] = bench.sweep.unsupported(cell, Data())
+        found[widths, method["order"], method["ranks"], cell.batch_size] = bench.runner.sweep.unsupported(cell, Data())
     assert len(found) == len(cells)
     for (widths, _, _, tokens), reason in found.items():
         assert (reason is not None) == (tokens * math.prod(widths) > CPU_LIMIT)
@@ -237,6 +237,6 @@ def test_a_sweep_records_a_small_layer_and_what_it_leaves_out(tmp_path, monkeypa
     assert [row["name"] for row in small.samples["plans"]] == [plan.name for plan in candidates(SHAPE, TOKENS)]
     assert (large.status, large.contraction, large.samples) == ("unsupported", "", {})
     assert large.message.endswith("on a CPU up to 7e+10 is measured.")
-    monkeypatch.setattr(bench.sweep, "answered_once", lambda *_: pytest.fail("measured again"))
+    monkeypatch.setattr(bench.runner.sweep, "answered_once", lambda *_: pytest.fail("measured again"))
     again = run_bench(tmp_path, "experiment=contraction", "results=records", "device=cpu", *arguments, *timing)
     assert again.error.count("done before") == 2

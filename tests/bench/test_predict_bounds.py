@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 from tiny import ModelWorkload, TinyMethod, TinyWorkload, one_thread  # noqa: F401
 from torch import nn
 
-import bench.devices
-import bench.largest
-import bench.roofline
-from bench.devices import DEVICES, GPUS, cache_bytes, device_named, this_machine
-from bench.largest import LIMIT, largest_batch
-from bench.roofline import Traffic, bound, predict_step
-from bench.work import Work, predict
+import bench.estimate.devices
+import bench.estimate.largest
+import bench.estimate.roofline
+from bench.estimate.devices import DEVICES, GPUS, cache_bytes, device_named, this_machine
+from bench.estimate.largest import LIMIT, largest_batch
+from bench.estimate.roofline import Traffic, bound, predict_step
+from bench.estimate.work import Work, predict
 
-MODULES = (bench.devices, bench.largest, bench.roofline)
+MODULES = (bench.estimate.devices, bench.estimate.largest, bench.estimate.roofline)
 B, N, M = 64, 8, 512
 FLOAT = 4
 
@@ -162,9 +162,11 @@ def test_devices_are_sound():
 
 
 def test_this_machine_is_measured(monkeypatch):
-    monkeypatch.setattr("bench.devices._BUFFER", 2**20)
-    monkeypatch.setattr("bench.devices._SIDE", 64)
-    monkeypatch.setattr("bench.devices.psutil.virtual_memory", lambda: types.SimpleNamespace(available=8 * 2**30))
+    monkeypatch.setattr("bench.estimate.devices._BUFFER", 2**20)
+    monkeypatch.setattr("bench.estimate.devices._SIDE", 64)
+    monkeypatch.setattr(
+        "bench.estimate.devices.psutil.virtual_memory", lambda: types.SimpleNamespace(available=8 * 2**30)
+    )
     device = this_machine("fp32")
     assert device.kind == "cpu"
     assert device.memory_mib == 8 * 1024

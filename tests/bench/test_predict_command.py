@@ -8,9 +8,9 @@ import pytest
 from small_cells import MODEL, run_bench
 from tiny import one_thread  # noqa: F401
 
-import bench.prediction
-from bench.devices import DEVICES
-from bench.methods import available
+import bench.commands.prediction
+from bench.estimate.devices import DEVICES
+from bench.protocol.methods import available
 
 SMALL = [f"model.{name}={value}" for name, value in MODEL.items()] + ["sequence_length=32"]
 
@@ -18,9 +18,9 @@ SMALL = [f"model.{name}={value}" for name, value in MODEL.items()] + ["sequence_
 @pytest.fixture(autouse=True)
 def small_search(monkeypatch):
     """A search that ends soon: what is tested here is not how it goes."""
-    monkeypatch.setattr("bench.largest.LIMIT", 64)
-    monkeypatch.setattr("bench.devices._BUFFER", 2**20)
-    monkeypatch.setattr("bench.devices._SIDE", 64)
+    monkeypatch.setattr("bench.estimate.largest.LIMIT", 64)
+    monkeypatch.setattr("bench.estimate.devices._BUFFER", 2**20)
+    monkeypatch.setattr("bench.estimate.devices._SIDE", 64)
 
 
 def predicted(folder, pairs, *words):
@@ -36,8 +36,8 @@ def number(text, label):
 
 
 def test_it_says_what_a_record_of_the_same_cell_would(tmp_path, pairs):
-    from bench.methods import build, checked_settings
-    from bench.work import predict
+    from bench.estimate.work import predict
+    from bench.protocol.methods import build, checked_settings
     from bench.workloads.encoder import EncoderSettings
     from bench.workloads.opening import Data, open_workload
 
@@ -64,7 +64,7 @@ def test_this_machine_is_the_default_and_says_how_it_was_measured(tmp_path, pair
 
 
 def test_multiples_of_ltes_heads_are_respected(tmp_path, pairs, monkeypatch):
-    monkeypatch.setattr(bench.prediction.Device, "room_mib", property(lambda _: 6.0), raising=False)
+    monkeypatch.setattr(bench.commands.prediction.Device, "room_mib", property(lambda _: 6.0), raising=False)
     text = predicted(tmp_path, pairs, "method=lte", "settings.lte.heads=4", "settings.lte.rank=4", "batch_size=8")
     [fits, following] = re.findall(
         r"of multiples of 4: ([\d,]+) with .*?; ([\d,]+)\s+would take", " ".join(text.split())
@@ -74,7 +74,7 @@ def test_multiples_of_ltes_heads_are_respected(tmp_path, pairs, monkeypatch):
 
 
 def test_it_does_not_fit_where_there_is_no_room(tmp_path, pairs, monkeypatch):
-    monkeypatch.setattr(bench.prediction.Device, "room_mib", property(lambda _: 0.5), raising=False)
+    monkeypatch.setattr(bench.commands.prediction.Device, "room_mib", property(lambda _: 0.5), raising=False)
     text = predicted(tmp_path, pairs, "method=dense")
     assert "It does not fit" in text
     assert "No batch fits: the smallest, 1," in text

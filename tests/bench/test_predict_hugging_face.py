@@ -14,12 +14,12 @@ from tiny import one_thread  # noqa: F401
 from torch import nn
 from transformers import BertConfig, GPT2Config, LlamaConfig, RobertaConfig
 
-from bench.hugging_face import HuggingFaceWorkload, stays_dense
-from bench.memory import trace_memory
-from bench.methods import ConfigError, build, checked_settings
-from bench.step import TrainStep
-from bench.work import predict
+from bench.estimate.memory import trace_memory
+from bench.estimate.work import predict
+from bench.protocol.methods import ConfigError, build, checked_settings
+from bench.step.train_step import TrainStep
 from bench.workloads.encoder import EncoderSettings
+from bench.workloads.hugging_face import HuggingFaceWorkload, stays_dense
 from bench.workloads.opening import Data, open_workload
 
 CONFIGS = {

@@ -9,16 +9,16 @@ import torch
 from small_cells import run_bench, small
 from tiny import one_thread  # noqa: F401
 
-import bench.witness
-from bench.record import read_all
-from bench.witness import cpu_peak
+import bench.measures.allocator_peak
+from bench.core.record import read_all
+from bench.measures.allocator_peak import cpu_peak
 
 FLOAT = 4
 SCALARS = 16  # bytes of the tensors that PyTorch makes of a number
 
 
 def test_the_example_of_the_witness_holds():
-    assert doctest.testmod(bench.witness).failed == 0
+    assert doctest.testmod(bench.measures.allocator_peak).failed == 0
 
 
 def test_what_is_given_back_before_the_work_does_not_count():
@@ -70,7 +70,7 @@ def test_what_needs_more_memory_than_is_free_is_not_run(tmp_path, pairs, monkeyp
     class Full:
         available = 1
 
-    monkeypatch.setattr(bench.witness.psutil, "virtual_memory", Full)
+    monkeypatch.setattr(bench.measures.allocator_peak.psutil, "virtual_memory", Full)
     ended = run_bench(tmp_path, "experiment=prediction", *small(pairs, tmp_path / "results"), "methods=[dense]")
     assert ended.status == 0
     [record] = read_all(tmp_path / "results")

@@ -7,11 +7,11 @@ import torch
 from small_cells import TIMING, a_cell, run_bench, small
 from tiny import one_thread  # noqa: F401
 
-from bench.config import resolve
-from bench.methods import ConfigError
-from bench.products import products_columns, products_unsupported, scaled
-from bench.profiling import OTHER, kind_of, profile_columns
-from bench.record import read_all
+from bench.core.record import read_all
+from bench.measures.products import products_columns, products_unsupported, scaled
+from bench.measures.profile import OTHER, kind_of, profile_columns
+from bench.protocol.methods import ConfigError
+from bench.runner.resolve import resolve
 from bench.workloads.opening import Data, open_cell_workload
 
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 from small_cells import ROOT, a_record
 
-import bench.provenance
-from bench.provenance import MEASURING_CODE, code_id, provenance
+import bench.core.provenance
+from bench.core.provenance import MEASURING_CODE, code_id, provenance
 
 fresh_code_id, fresh_provenance = code_id.__wrapped__, provenance.__wrapped__
 
@@ -35,7 +35,7 @@ def tree(original, tmp_path):
 @pytest.fixture
 def elsewhere(tree, monkeypatch):
     """The copy as the tree that provenance speaks of, with git's own settings out of the way."""
-    monkeypatch.setattr(bench.provenance, "ROOT", tree)
+    monkeypatch.setattr(bench.core.provenance, "ROOT", tree)
     monkeypatch.delenv("BENCH_COMMIT", raising=False)
     for name in [name for name in os.environ if name.startswith("GIT_")]:
         monkeypatch.delenv(name)
@@ -48,28 +48,55 @@ def test_a_copy_of_the_code_has_the_same_id(original):
     assert fresh_code_id(original) == fresh_code_id(ROOT)
 
 
-@pytest.mark.parametrize("entry", MEASURING_CODE)
-def test_measuring_code_changes_the_id(tree, original, entry):
-    path = tree / entry
-    file = path if path.is_file() else sorted(path.rglob("*.py"))[-1]
-    file.write_text(file.read_text() + "\n# changed\n")
+@pytest.mark.parametrize("folder", MEASURING_CODE)
+def test_an_edit_in_any_measuring_folder_changes_the_id(tree, original, folder):
+    file = sorted((tree / folder).rglob("*.py"))[-1]
+    file.write_text(file.read_text() + "\nCHANGED = 1\n")
     assert fresh_code_id(tree) != fresh_code_id(original)
 
 
-def test_new_and_renamed_methods_change_the_id(tree, original):
-    ids = [fresh_code_id(original)]
-    (tree / "baselines" / "another.py").write_text("")
-    ids.append(fresh_code_id(tree))
-    (tree / "baselines" / "another.py").rename(tree / "baselines" / "renamed.py")
-    ids.append(fresh_code_id(tree))
-    assert len(set(ids)) == 3
+def test_an_edit_inside_a_function_changes_the_id(tree, original):
+    file = tree / "bench" / "step" / "timing.py"
+    text = file.read_text()
+    assert "loss = self._run()" in text
+    file.write_text(text.replace("loss = self._run()", "loss = self._run() * 1", 1))
+    assert fresh_code_id(tree) != fresh_code_id(original)
+
+
+def test_comments_docstrings_layout_moves_and_own_imports_leave_the_id(tree, original):
+    file = tree / "bench" / "step" / "timing.py"
+    text = file.read_text()
+    reworded = text.replace('"""The loss is no longer a finite number."""', '"""Reworded."""')
+    assert reworded != text
+    file.write_text(f"# A comment.\n{reworded.replace('loss = self._run()', 'loss = (self._run())')}\n\n\n")
+    moved = tree / "bench" / "measures" / "clock.py"
+    file.rename(moved)
+    for other in (tree / "bench").rglob("*.py"):
+        other.write_text(other.read_text().replace("bench.step.timing", "bench.measures.clock"))
+    assert moved.exists()
+    assert fresh_code_id(tree) == fresh_code_id(original)
+
+
+def test_a_constant_a_default_and_a_decorator_are_edits(tree, original):
+    ids = {fresh_code_id(original)}
+    file = tree / "bench" / "measures" / "training.py"
+    for before, after in (
+        ("_CHECKPOINT_SECONDS = 60.0", "_CHECKPOINT_SECONDS = 61.0"),
+        ("resume: bool = True", "resume: bool = False"),
+        ("@dataclass(frozen=True)", "@dataclass"),
+    ):
+        assert before in file.read_text()
+        file.write_text(file.read_text().replace(before, after, 1))
+        ids.add(fresh_code_id(tree))
+    assert len(ids) == 4
 
 
 @pytest.mark.parametrize(
-    "entry", ["README.md", "figures/fig1.py", "bench/progress.py", "bench/__main__.py", "bench/conf/config.yaml"]
+    "entry",
+    ["README.md", "figures/__main__.py", "bench/runner/progress.py", "bench/__main__.py", "bench/conf/config.yaml"],
 )
 def test_what_does_not_measure_leaves_the_id(tree, original, entry):
-    (tree / entry).write_text((tree / entry).read_text() + "\n# changed\n")
+    (tree / entry).write_text((tree / entry).read_text() + "\nCHANGED = 1\n")
     assert fresh_code_id(tree) == fresh_code_id(original)
 
 
@@ -135,8 +162,8 @@ def test_provenance_fills_its_columns():
 
 
 def test_what_runs_on_the_processor_of_a_machine_with_a_gpu_is_not_recorded_as_the_gpus(monkeypatch):
-    monkeypatch.setattr(bench.provenance.torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(bench.provenance.torch.cuda, "get_device_name", lambda: "Made-up GPU")
+    monkeypatch.setattr(bench.core.provenance.torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(bench.core.provenance.torch.cuda, "get_device_name", lambda: "Made-up GPU")
     assert fresh_provenance().device == "Made-up GPU"
     on_cpu = fresh_provenance(on_cpu=True)
     assert "Made-up GPU" not in on_cpu.device

@@ -12,11 +12,11 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import open_dict
 from small_cells import run_bench, small
 
-import bench.sweep
-from bench.config import Job, resolve
-from bench.methods import available, default_settings
-from bench.mistakes import CONF
-from bench.record import read_all
+import bench.runner.sweep
+from bench.core.record import read_all
+from bench.errors import CONF
+from bench.protocol.methods import available, default_settings
+from bench.runner.resolve import Job, resolve
 from figures.reach import reach_of
 
 TIMED = "1.5,2,4,8,16,32,64,100"
@@ -27,7 +27,7 @@ def device(request, monkeypatch) -> Iterator[str]:
     """The device that this machine is made to have, with the configuration ready to be composed."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: request.param == "cuda")
     GlobalHydra.instance().clear()
-    bench.sweep.register_resolvers()
+    bench.runner.sweep.register_resolvers()
     known = {name: default_settings(name) for name in available()}
     ConfigStore.instance().store(group="settings", name="all_methods", node=known)
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
@@ -41,7 +41,7 @@ def composed(pairs, *arguments: str) -> tuple[dict[str, str], Job]:
     axes = {str(name): str(values) for name, values in config.hydra.sweeper.params.items()}
     with open_dict(config):
         del config["hydra"]
-    return axes, resolve(bench.sweep.plain(config))
+    return axes, resolve(bench.runner.sweep.plain(config))
 
 
 def test_times_are_asked_for_at_every_ratio_beside_dense(device, pairs):
@@ -80,7 +80,7 @@ def test_accuracy_is_asked_for_after_equal_training(device, pairs, name, ratios,
 
 def test_axes_and_settings_can_be_replaced(tmp_path, pairs, monkeypatch):
     cells = []
-    monkeypatch.setattr(bench.sweep, "run_job", lambda job, *_: cells.extend(job.cells))
+    monkeypatch.setattr(bench.runner.sweep, "run_job", lambda job, *_: cells.extend(job.cells))
     arguments = ("experiment=ratios", *small(pairs, tmp_path / "results"), "ratio=2,20", "precision=bf16")
     ended = run_bench(tmp_path, *arguments)
     assert (ended.status, ended.output) == (0, ""), ended.error
@@ -97,7 +97,9 @@ def test_a_ratio_that_is_none_is_one_sentence(tmp_path, pairs):
 
 @pytest.mark.usefixtures("cell_processes")
 def test_a_ratio_out_of_reach_is_recorded_with_the_largest_within(tmp_path, pairs, monkeypatch):
-    monkeypatch.setattr(bench.sweep, "predict_cells", lambda cells, *_: pytest.fail(f"{cells} were to be measured"))
+    monkeypatch.setattr(
+        bench.runner.sweep, "predict_cells", lambda cells, *_: pytest.fail(f"{cells} were to be measured")
+    )
     arguments = ("methods=[comera,low_rank]", "ratio=1000")
     ended = run_bench(tmp_path, "experiment=ratios", *small(pairs, tmp_path / "results"), *arguments)
     assert ended.status == 0

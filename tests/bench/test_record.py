@@ -14,8 +14,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_cells import ROOT, a_record
 
-import bench.record
-from bench.record import COLUMNS, SCHEMA_VERSION, STATUSES, Record, RecordError, device_folder, read, read_all, write
+import bench.core.record
+from bench.core.record import (
+    COLUMNS,
+    SCHEMA_VERSION,
+    STATUSES,
+    Record,
+    RecordError,
+    device_folder,
+    read,
+    read_all,
+    write,
+)
 
 #: The columns that the design makes part of the interface.
 PROMISED = """
@@ -90,7 +100,7 @@ def test_a_crash_leaves_whole_records_only(tmp_path, monkeypatch, survivors):
         os.rename(source, target)
 
     with monkeypatch.context() as patch:
-        patch.setattr(bench.record.os, "replace", replace)
+        patch.setattr(bench.core.record.os, "replace", replace)
         with pytest.raises(KeyboardInterrupt):
             write(records, tmp_path)
     assert read_all(tmp_path) == records[:survivors]
@@ -103,8 +113,8 @@ def test_a_crash_leaves_whole_records_only(tmp_path, monkeypatch, survivors):
 def test_nothing_is_renamed_before_all_contents_are_on_the_disk(tmp_path, monkeypatch):
     events = []
     fsync, replace = os.fsync, os.replace
-    monkeypatch.setattr(bench.record.os, "fsync", lambda handle: (events.append("fsync"), fsync(handle)))
-    monkeypatch.setattr(bench.record.os, "replace", lambda *names: (events.append("replace"), replace(*names)))
+    monkeypatch.setattr(bench.core.record.os, "fsync", lambda handle: (events.append("fsync"), fsync(handle)))
+    monkeypatch.setattr(bench.core.record.os, "replace", lambda *names: (events.append("replace"), replace(*names)))
     write([a_record(cell_id=f"{number:016x}") for number in range(2)], tmp_path)
     assert events == ["fsync", "fsync", "replace", "replace"]
 
@@ -201,7 +211,7 @@ def test_a_record_needs_known_words():
 
 
 def test_reading_records_needs_neither_torch_nor_hydra():
-    code = "import sys, bench.record; print({'torch', 'hydra', 'omegaconf'} & set(sys.modules))"
+    code = "import sys, bench.core.record; print({'torch', 'hydra', 'omegaconf'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
 

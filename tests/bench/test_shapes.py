@@ -7,14 +7,14 @@ import json
 
 from torch import nn
 
-import bench.shapes
-from bench.shapes import described_shape, tensorized_shapes
+import bench.measures.shapes
+from bench.measures.shapes import described_shape, tensorized_shapes
 from comera import TTLinear, TTMEmbedding
 from comera.tensor_train import TTMShape
 
 
 def test_the_examples_in_the_docstrings_hold():
-    failed, attempted = doctest.testmod(bench.shapes)
+    failed, attempted = doctest.testmod(bench.measures.shapes)
     assert failed == 0 < attempted
 
 

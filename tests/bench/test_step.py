@@ -6,7 +6,7 @@ import pytest
 import torch
 from tiny import TinyMethod, TinyWorkload, one_thread  # noqa: F401
 
-from bench.step import PRECISIONS, TrainStep, precision_unsupported
+from bench.step.train_step import PRECISIONS, TrainStep, precision_unsupported
 
 
 def a_step(precision="fp32", device="cpu", method=None, workload=None, loss=None):

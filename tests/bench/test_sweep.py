@@ -11,14 +11,14 @@ from types import SimpleNamespace
 import pytest
 from small_cells import a_cell, a_training_cell, run_bench, small
 
-import bench.results
-import bench.sweep
-from bench.cell import Cell
-from bench.interleave import Outcome
-from bench.progress import SweepProgress
-from bench.provenance import provenance
-from bench.record import SCHEMA_VERSION, read_all
-from bench.results import Results
+import bench.runner.results
+import bench.runner.sweep
+from bench.core.cell import Cell
+from bench.core.provenance import provenance
+from bench.core.record import SCHEMA_VERSION, read_all
+from bench.processes.interleave import Outcome
+from bench.runner.progress import SweepProgress
+from bench.runner.results import Results
 from bench.workloads.encoder import PAPER_EXAMPLES_PER_EPOCH
 from bench.workloads.opening import Data
 
@@ -66,11 +66,11 @@ def asked(monkeypatch):
     """The cells that would be measured from now on; nothing is."""
     cells = []
 
-    def predict_cells(possible, data, parallel):  # noqa: ARG001 - as bench.interleave.predict_cells
+    def predict_cells(possible, data, parallel):  # noqa: ARG001 - as bench.processes.interleave.predict_cells
         cells.extend((cell.arm, cell.batch_size) for cell in possible)
         return iter([Outcome(cell, "oom", "not measured in this test") for cell in possible])
 
-    monkeypatch.setattr(bench.sweep, "predict_cells", predict_cells)
+    monkeypatch.setattr(bench.runner.sweep, "predict_cells", predict_cells)
     return cells
 
 
@@ -185,14 +185,14 @@ def test_errors_are_tried_again_and_answers_are_not(swept, pairs, asked, status,
 
 def test_a_cell_without_a_compiler_is_asked_for_again_once_there_is_one(tmp_path, pairs, asked, monkeypatch):
     compiled = ("methods=[comera,lte]", "compile=true")
-    for module in (bench.sweep, bench.results):
+    for module in (bench.runner.sweep, bench.runner.results):
         monkeypatch.setattr(module, "compile_unsupported", lambda device: f"no compiler for {device}")
     assert sweep(tmp_path, pairs, *compiled).status == 0
     before = files_in(tmp_path)
     assert sweep(tmp_path, pairs, *compiled).error.count("done before") == 2
     assert files_in(tmp_path) == before
 
-    for module in (bench.sweep, bench.results):
+    for module in (bench.runner.sweep, bench.runner.results):
         monkeypatch.setattr(module, "compile_unsupported", lambda device: None)  # noqa: ARG005
     again = sweep(tmp_path, pairs, *compiled)
     assert asked == [("comera", 2)]
@@ -203,7 +203,7 @@ def test_a_cell_without_a_compiler_is_asked_for_again_once_there_is_one(tmp_path
 @pytest.mark.parametrize(("free_mib", "again"), [(99.0, 0), (100.0, 1)])
 def test_a_cell_without_memory_is_asked_for_again_once_it_is_free(swept, pairs, asked, monkeypatch, free_mib, again):
     edit(swept, {"status": "oom", "peak_memory_predicted_mib": 100.0, "samples": {"lacks": "memory"}})
-    monkeypatch.setattr(bench.results, "free_memory_mib", lambda device: free_mib)  # noqa: ARG005
+    monkeypatch.setattr(bench.runner.results, "free_memory_mib", lambda device: free_mib)  # noqa: ARG005
     sweep(swept, pairs, "methods=[comera]", "batch_size=2")
     assert len(asked) == again
 
@@ -243,7 +243,9 @@ def test_an_unreadable_record_beside_the_cells_stops_the_sweep_before_it_starts(
 
 
 def test_unsupported_cells_are_recorded_with_the_reason_and_start_no_process(tmp_path, pairs, asked, monkeypatch):
-    monkeypatch.setattr(bench.sweep, "compile_unsupported", lambda device: f"compile=true has no compiler for {device}")
+    monkeypatch.setattr(
+        bench.runner.sweep, "compile_unsupported", lambda device: f"compile=true has no compiler for {device}"
+    )
     ended = sweep(
         tmp_path, pairs, "methods=[comera]", "precision=fp8,tf32", "cuda_graph=true,false", "compile=true,false"
     )
@@ -270,7 +272,7 @@ def test_a_ratio_out_of_reach_is_recorded_as_unsupported_with_the_largest_within
         largest = float(record.message.partition("the largest within reach is ")[2].split(",")[0])
         for ratio, within in ((0.99 * largest, True), (1.1 * largest, False)):
             cell = a_cell(method=record.method, variant=record.variant, settings={"ratio": ratio})
-            assert (bench.sweep.unsupported(cell, Data("synthetic")) is None) == within
+            assert (bench.runner.sweep.unsupported(cell, Data("synthetic")) is None) == within
 
 
 GRAPH, COMPILED, BOTH = {"cuda_graph": True}, {"compile": True}, {"cuda_graph": True, "compile": True}
@@ -301,16 +303,18 @@ ON_CUDA = {"device": "cuda", "batch_size": 16}
     ],
 )
 def test_toggles_combine_or_are_refused_with_a_reason(monkeypatch, cell, reason):
-    monkeypatch.setattr(bench.sweep, "compile_unsupported", lambda device: None)  # noqa: ARG005
-    found = bench.sweep.unsupported(cell, Data())
+    monkeypatch.setattr(bench.runner.sweep, "compile_unsupported", lambda device: None)  # noqa: ARG005
+    found = bench.runner.sweep.unsupported(cell, Data())
     assert (found is None) if reason is None else found.startswith(reason)
 
 
 def test_a_method_that_cannot_be_captured_says_why(monkeypatch):
     method = SimpleNamespace(capture="none", capture_reason="its loss is read at every step.")
-    monkeypatch.setattr(bench.sweep, "build", lambda *_: method)
+    monkeypatch.setattr(bench.runner.sweep, "build", lambda *_: method)
     cell = a_cell(**ON_CUDA, **GRAPH)
-    assert bench.sweep.unsupported(cell, Data()) == "cuda_graph=true cannot be had: its loss is read at every step."
+    assert (
+        bench.runner.sweep.unsupported(cell, Data()) == "cuda_graph=true cannot be had: its loss is read at every step."
+    )
 
 
 def test_a_cell_that_fails_is_recorded_with_its_message(tmp_path, pairs):

@@ -8,7 +8,7 @@ import time
 import pytest
 from interrupted import TIMES, Sweep, records_by_file, sweep
 
-from bench.record import read_all
+from bench.core.record import read_all
 
 pytestmark = pytest.mark.usefixtures("cell_processes")
 

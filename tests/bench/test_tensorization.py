@@ -9,11 +9,11 @@ import torch
 from omegaconf import OmegaConf
 from small_cells import TIMING, run_bench
 
-import bench.sweep
-from bench.methods import build
-from bench.mistakes import CONF
-from bench.record import read_all
-from bench.shapes import tensorized_shapes
+import bench.runner.sweep
+from bench.core.record import read_all
+from bench.errors import CONF
+from bench.measures.shapes import tensorized_shapes
+from bench.protocol.methods import build
 from bench.workloads.opening import Data, open_cell_workload
 from comera import TTLinear, TTMEmbedding
 
@@ -36,7 +36,7 @@ def dense_count(layer):
 def jobs(tmp_path, monkeypatch):
     """The jobs of the experiment; nothing is measured."""
     found = []
-    monkeypatch.setattr(bench.sweep, "run_job", lambda job, *_: found.append(job))
+    monkeypatch.setattr(bench.runner.sweep, "run_job", lambda job, *_: found.append(job))
     ended = run_bench(tmp_path, "experiment=tensorization", "device=cpu")
     assert (ended.status, ended.output) == (0, "")
     return dict(zip(PUBLISHED, found, strict=True))
@@ -77,7 +77,7 @@ def test_the_arms_are_the_published_layer_and_one_of_about_its_size(jobs):
         layer, _ = PUBLISHED[name]
         counts = []
         for cell in job.cells:
-            assert bench.sweep.unsupported(cell, Data()) is None
+            assert bench.runner.sweep.unsupported(cell, Data()) is None
             workload = open_cell_workload(cell, Data())
             with torch.device("meta"):
                 method = build(cell.method, cell.variant, cell.method_settings)

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from small_cells import TIMING, a_cell
 from tiny import one_thread  # noqa: F401
 
-import bench.timing
-import bench.worker
-from bench.timing import Diverged, StepTimer
-from bench.worker import first_line, status_of, time_cell
+import bench.processes.worker
+import bench.step.timing
+from bench.processes.worker import first_line, status_of, time_cell
+from bench.step.timing import Diverged, StepTimer
 from bench.workloads.opening import Data
 
 USUAL_MS, RARE_MS = 1, 100
@@ -43,7 +43,7 @@ def clock():
 @contextlib.contextmanager
 def counted_time():
     clock = Clock()
-    with mock.patch.multiple(bench.timing, time=clock, CALIBRATION_WIDTH=8):
+    with mock.patch.multiple(bench.step.timing, time=clock, CALIBRATION_WIDTH=8):
         yield clock
 
 
@@ -125,7 +125,7 @@ def test_allocated_peaks_leave_out_the_batches_of_other_steps(monkeypatch):
     timer = mock.Mock(batches=[{"x": torch.zeros(256, 1024)}] * 3)
     timer.step.steps_before_capture = 0
     cell = mock.Mock(compile=False, device="cuda", timing_settings={"warmup_steps": 2})
-    columns = bench.worker._warm_up(cell, timer)
+    columns = bench.processes.worker._warm_up(cell, timer)
     assert columns["peak_memory_allocated_mib"] == 8.0
     assert columns["peak_memory_reserved_mib"] == 12.0
 
@@ -139,11 +139,11 @@ def test_a_block_tells_the_slower_calibration_of_those_around_it(clock, monkeypa
     calibrated_at = []
 
     def product(first, second):
-        assert first.shape == second.shape == (bench.timing.CALIBRATION_WIDTH,) * 2
+        assert first.shape == second.shape == (bench.step.timing.CALIBRATION_WIDTH,) * 2
         clock.ms += next(durations)
         calibrated_at.append(timer.step.number)
 
-    monkeypatch.setattr(bench.timing.torch, "mm", product)
+    monkeypatch.setattr(bench.step.timing.torch, "mm", product)
     block = timer.block(2)
     assert block["calibration_ms"] == pytest.approx(slower)  # each is the quickest of five
     assert block["ms"] == pytest.approx([USUAL_MS] * 2)
@@ -202,7 +202,7 @@ def test_messages_are_one_line_of_bounded_length():
 @pytest.fixture
 def answers(pairs, monkeypatch):
     """What the worker answers for a cell to some requests, all in this process."""
-    monkeypatch.setattr(bench.worker, "steady_allocator", lambda: None)
+    monkeypatch.setattr(bench.processes.worker, "steady_allocator", lambda: None)
 
     def ask(cell, *requests):
         ours, theirs = Pipe()
@@ -259,7 +259,7 @@ def test_the_graph_is_taken_and_replayed_before_the_first_block(warmup_steps, be
     timer.warm_up = lambda steps: counted.append(steps) or 1e3 * len(counted)
     cell = a_cell(compile=compiled, timing_settings={"warmup_steps": warmup_steps})
     with torch.compiler.config.patch(force_disable_caches=False):
-        columns = bench.worker._warm_up(cell, timer)
+        columns = bench.processes.worker._warm_up(cell, timer)
     assert counted == calls
     assert columns == {"step_ms": 3e3} | ({"compile_time_s": -2.0} if compiled else {})
 
@@ -290,13 +290,13 @@ def test_an_arm_that_fails_answers_why(answers, changes, status, reason):
 @pytest.mark.parametrize(("settings", "calls"), [({}, 1), ({"allocator": "system"}, 0)])
 def test_the_allocator_is_the_cell_s(answers, monkeypatch, settings, calls):
     called = []
-    monkeypatch.setattr(bench.worker, "steady_allocator", lambda: called.append(True))
+    monkeypatch.setattr(bench.processes.worker, "steady_allocator", lambda: called.append(True))
     [(word, _)] = answers(a_cell(timing_settings={**TIMING, **settings}))
     assert (word, len(called)) == ("ready", calls)
 
 
 def test_an_arm_ends_quietly_when_its_coordinator_is_gone(pairs, monkeypatch, capfd):
-    monkeypatch.setattr(bench.worker, "steady_allocator", lambda: None)
+    monkeypatch.setattr(bench.processes.worker, "steady_allocator", lambda: None)
     ours, theirs = Pipe()
     ours.close()
     time_cell(theirs, a_cell(), Data(data_folder=str(pairs)))

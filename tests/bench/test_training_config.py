@@ -7,8 +7,8 @@ import math
 import pytest
 from small_cells import a_configuration, changed
 
-from bench.config import resolve
-from bench.methods import ConfigError
+from bench.protocol.methods import ConfigError
+from bench.runner.resolve import resolve
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ from interrupted import Killed, as_bytes, files_in, kill_at
 from small_cells import MODEL, a_training_cell
 from tiny import one_thread  # noqa: F401
 
-from bench import checkpoint
-from bench.timing import Diverged
-from bench.training import TrainingRun, Upkeep, stages_of
+from bench.measures.training import TrainingRun, Upkeep, stages_of
+from bench.runner import checkpoint
+from bench.step.timing import Diverged
 from bench.workloads.encoder import EncoderSettings
 from bench.workloads.opening import Data, open_workload
 

@@ -11,10 +11,10 @@ from interrupted import TIMES, Sweep, arguments, files_in, records_by_file
 from interrupted import sweep as run_sweep
 from small_cells import TRAINED, run_bench
 
-from bench.cell import Cell
-from bench.checkpoint import load
-from bench.record import read_all
-from bench.results import Results
+from bench.core.cell import Cell
+from bench.core.record import read_all
+from bench.runner.checkpoint import load
+from bench.runner.results import Results
 
 pytestmark = pytest.mark.usefixtures("cell_processes")
 

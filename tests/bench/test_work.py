@@ -8,9 +8,9 @@ from tiny import ModelWorkload, TinyMethod, TinyWorkload, one_thread  # noqa: F4
 from torch import nn
 from torch.nn import functional as F
 
-from bench.record import COLUMNS
-from bench.step import TrainStep
-from bench.work import WorkMeter, count_work, predict
+from bench.core.record import COLUMNS
+from bench.estimate.work import WorkMeter, count_work, predict
+from bench.step.train_step import TrainStep
 
 B, N, M = 6, 10, 14
 FLOAT = 4

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from tiny import TinyWorkload
 
-from bench.methods import build, checked_settings
-from bench.step import TrainStep
+from bench.protocol.methods import build, checked_settings
+from bench.step.train_step import TrainStep
 
 #: Methods with what they do now and then falling due within ten steps.
 ARMS = {

@@ -8,7 +8,7 @@ from typing import Any
 
 from made_up_records import CPU, CUDA, blocks, record
 
-from bench.record import Record
+from bench.core.record import Record
 from figures.fig5_rows import VARIANTS
 
 STEP_MS = dict(zip(VARIANTS, (40.0, 95.0, 200.0, 190.0, 35.0), strict=True))

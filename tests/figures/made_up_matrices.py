@@ -8,7 +8,7 @@ from typing import Any
 
 from made_up_records import CPU, CUDA, blocks, record
 
-from bench.record import Record
+from bench.core.record import Record
 from figures.matrices import MATRICES, Cores, Matrix
 
 BY_NAME = {matrix.name: matrix for matrix in MATRICES}

@@ -9,9 +9,9 @@ from typing import Any
 
 from made_up_records import CPU, CUDA, record
 
-from bench.plans import _described
-from bench.record import Record
-from bench.shapes import described_shape
+from bench.core.record import Record
+from bench.measures.plan import _described
+from bench.measures.shapes import described_shape
 from comera.contraction import candidates, plan_contraction
 from comera.modes import balanced_modes
 from comera.tensor_train import TTShape

@@ -7,7 +7,7 @@ import json
 import random
 from typing import Any
 
-from bench.record import Record
+from bench.core.record import Record
 
 CPU = "Made-up CPU, 2 threads"
 CUDA = "Made-up GPU 9000"

@@ -9,7 +9,7 @@ from typing import Any
 
 from made_up_records import CUDA, sizes, timed
 
-from bench.record import Record
+from bench.core.record import Record
 from figures.fig7_rows import BATCHES, EXPECTED
 from figures.toggles import Toggles
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from made_up_records import CPU, record
 
-from bench.record import Record
+from bench.core.record import Record
 
 EARLY_STEPS, LATE_STEPS, STEPS_PER_EPOCH = 600, 300, 100
 TARGETS = (0.8, 0.5, 0.2)

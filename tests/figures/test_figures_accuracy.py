@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_up_training import hexadecimal, point, trained
 
-from bench.record import RecordError
-from bench.samples import answers_of
+from bench.core.record import RecordError
+from bench.core.samples import answers_of
 from figures.accuracy import accuracy, difference, wilson
 from figures.curve import curve_of
 

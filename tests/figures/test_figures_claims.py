@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from made_up_records import ARMS, CPU, CUDA, campaign, record, timed
 
-from bench.record import Record
+from bench.core.record import Record
 from figures.claims import FULL_SIZE_PARAMETERS, LEDGER, LedgerError, Verdict, read_claims
 from figures.fig1_claims import FIG1_RULES, verdicts
 from figures.selection import PAPER_BATCHES, pages, select

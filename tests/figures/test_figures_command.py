@@ -11,7 +11,7 @@ from made_up_records import CPU, CUDA, campaign, record
 from made_up_training import trained, training_campaign
 from redrawn import redrawn
 
-from bench.record import SCHEMA_VERSION, path_of, write
+from bench.core.record import SCHEMA_VERSION, path_of, write
 from figures.__main__ import ARTIFACTS, main
 
 

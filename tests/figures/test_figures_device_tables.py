@@ -11,7 +11,7 @@ import pytest
 from made_up_records import CPU, CUDA, record
 from redrawn import redrawn
 
-from bench.record import Record, write
+from bench.core.record import Record, write
 from figures import table_correctness, table_products, table_profile
 from figures.report import Drawn
 
@@ -226,7 +226,7 @@ def test_same_records_same_bytes_without_torch(tmp_path: Path, name: str, record
 
 
 def test_every_experiment_they_read_exists() -> None:
-    from bench.mistakes import experiments
+    from bench.errors import experiments
 
     assert {table_correctness.EXPERIMENT, table_products.EXPERIMENT, table_profile.EXPERIMENT} <= set(experiments())
 

@@ -11,7 +11,7 @@ import pytest
 from made_up_records import ARMS, CPU, CUDA, LTE_REASON, campaign, record, timed
 from rich.console import Console
 
-from bench.record import Record
+from bench.core.record import Record
 from figures.claims import read_claims
 from figures.fig1 import render
 from figures.fig1_rows import rows_of, text_table, tidy_table, time_unit

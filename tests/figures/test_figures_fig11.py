@@ -18,7 +18,7 @@ from redrawn import redrawn
 
 import figures.contractions
 import figures.tensor_diagrams
-from bench.record import Record, RecordError, write
+from bench.core.record import Record, RecordError, write
 from comera.contraction import Plan, candidates
 from comera.contraction import Product as PlannerProduct
 from comera.tensor_train import TTShape

@@ -14,8 +14,8 @@ from made_up_records import CPU, CUDA
 from made_up_sweeps import LIMITS, RATIOS, out_of_reach, sizes, sweep_campaign, swept, timed_beside
 from redrawn import redrawn
 
-from bench.intervals import Estimate
-from bench.record import Record, write
+from bench.core.intervals import Estimate
+from bench.core.record import Record, write
 from figures import crossover, reach
 from figures.__main__ import main
 from figures.claims import read_claims

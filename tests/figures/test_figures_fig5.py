@@ -11,7 +11,7 @@ from made_up_lookups import looked_up, lookup_campaign, timed_lookup
 from made_up_records import CPU, CUDA, campaign
 from redrawn import redrawn
 
-from bench.record import Record, write
+from bench.core.record import Record, write
 from figures.claims import read_claims
 from figures.fig5 import render
 from figures.fig5_rows import VARIANTS, rows_of, select_lookups

@@ -15,7 +15,7 @@ from made_up_toggles import toggled, toggled_campaign
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from redrawn import redrawn
 
-from bench.record import Record, write
+from bench.core.record import Record, write
 from figures import bars
 from figures import toggles as toggles_module
 from figures.claims import FULL_SIZE_PARAMETERS, LedgerError, Verdict, read_claims

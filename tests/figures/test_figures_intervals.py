@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_up_records import blocks, record, timed
 
-from bench.intervals import mean_interval, paired_ratio, unpaired_ratio
-from bench.record import RecordError
-from bench.samples import block_means_ms, disturbed_blocks
+from bench.core.intervals import mean_interval, paired_ratio, unpaired_ratio
+from bench.core.record import RecordError
+from bench.core.samples import block_means_ms, disturbed_blocks
 from figures.timing import (
     EXAMPLES_PER_EPOCH,
     epoch_time,

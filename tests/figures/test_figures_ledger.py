@@ -21,7 +21,7 @@ from made_up_sweeps import sweep_campaign, timed_beside
 from made_up_toggles import toggled, toggled_campaign
 from made_up_training import FULL_SIZE_MIB, point, ranks, trained, training_campaign
 
-from bench.record import SCHEMA_VERSION, Record, path_of, write
+from bench.core.record import SCHEMA_VERSION, Record, path_of, write
 from figures import ledger, ledger_rules, ratio_claims
 from figures.claims import LEDGER, LedgerError, read_claims
 from figures.ledger import Entry, judge, summary

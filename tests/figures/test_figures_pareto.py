@@ -23,7 +23,7 @@ from made_up_training import (
 )
 from redrawn import redrawn
 
-from bench.record import Record, write
+from bench.core.record import Record, write
 from figures import fig6, table_mnli
 from figures.__main__ import main
 from figures.claims import read_claims

@@ -11,8 +11,8 @@ from made_up_plans import TOO_LARGE, grid, planned
 from made_up_records import CPU, CUDA, campaign
 from redrawn import redrawn
 
-from bench.intervals import Estimate
-from bench.record import Record, write
+from bench.core.intervals import Estimate
+from bench.core.record import Record, write
 from figures.contractions import ONCE
 from figures.plan_grid import select_plans
 from figures.plans import render

@@ -10,7 +10,7 @@ import pytest
 from made_up_records import ARMS, CPU, CUDA, campaign, record
 from redrawn import redrawn
 
-from bench.record import Record, write
+from bench.core.record import Record, write
 from figures.prediction import EXPERIMENTS, render
 from figures.prediction_rows import rows_of, select_checks, sentences, text_table
 
@@ -114,6 +114,6 @@ def test_same_records_same_bytes_without_torch(tmp_path: Path) -> None:
 
 
 def test_every_experiment_it_reads_exists() -> None:
-    from bench.mistakes import experiments
+    from bench.errors import experiments
 
     assert set(EXPERIMENTS) <= set(experiments())

@@ -16,7 +16,7 @@ from made_up_records import CPU, CUDA, LTE_REASON, campaign, record, timed
 from made_up_training import training_campaign
 from redrawn import ROOT, redrawn
 
-from bench.record import Record, path_of, write
+from bench.core.record import Record, path_of, write
 from figures import report_page
 from figures.__main__ import main
 from figures.artifacts import ARTIFACTS

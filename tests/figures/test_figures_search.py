@@ -13,7 +13,7 @@ from made_up_records import CPU, CUDA
 from made_up_training import EARLY_SIZE, point, ranks, trained, training_campaign
 from redrawn import redrawn
 
-from bench.record import Record, write
+from bench.core.record import Record, write
 from figures.__main__ import main
 from figures.report import Drawn
 from figures.table_search import EXPERIMENTS, render, short

@@ -15,7 +15,7 @@ from made_up_records import CPU, CUDA, campaign
 from redrawn import redrawn
 
 import figures.matrices
-from bench.record import Record, RecordError, write
+from bench.core.record import Record, RecordError, write
 from comera import TTLinear, TTMEmbedding
 from figures.__main__ import main
 from figures.claims import read_claims

@@ -12,7 +12,7 @@ import pytest
 from made_up_records import CPU, CUDA
 from made_up_training import EARLY_SIZE, FULL_SIZE, FULL_SIZE_MIB, curve, point, ranks, trained, training_campaign
 
-from bench.record import Record, RecordError
+from bench.core.record import Record, RecordError
 from figures import fig6, table_mnli, table_ranks, truncation
 from figures.claims import read_claims
 from figures.curve import curve_of

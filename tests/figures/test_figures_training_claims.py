@@ -8,7 +8,7 @@ import pytest
 from made_up_records import CPU
 from made_up_training import EARLY_SIZE, FULL_SIZE, FULL_SIZE_MIB, point, ranks, trained
 
-from bench.record import Record
+from bench.core.record import Record
 from figures import fig6, table_mnli, table_ranks, truncation
 from figures.claims import LEDGER, LedgerError, Verdict, read_claims
 from figures.runs import studies

@@ -1,0 +1,183 @@
+"""``python -m bench predict method=NAME …``: memory, work and least time of a step on a device that need not be there.
+
+The step is the one that the bench would run: same model, method and settings, traced on fake tensors
+(:mod:`bench.estimate.memory`). A user's own Hugging Face model takes the place of the workload's
+(:mod:`bench.workloads.hugging_face`).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.errors import HydraException
+from omegaconf.errors import OmegaConfBaseException
+from rich.console import Console
+
+from bench.commands.prediction import AnyBatch, Question, View, answer_to, text_of
+from bench.errors import CONF, reworded, stop_with
+from bench.estimate.devices import DEVICES, device_named
+from bench.processes.worker import first_line
+from bench.protocol.methods import ConfigError, available, build, build_for
+from bench.runner.resolve import check_fields, checked_arms, resolve
+from bench.runner.sweep import MISTAKES, plain, register_resolvers, register_settings, unsupported
+from bench.step.train_step import precision_unsupported
+from bench.workloads.encoder import EncoderWorkload
+from bench.workloads.hugging_face import HuggingFaceWorkload, stays_dense
+from bench.workloads.opening import open_cell_workload
+
+USAGE = """\
+usage: python -m bench predict method=NAME [key=value ...]     predict a training step without running it
+
+methods: {methods}
+devices: {devices}
+
+  method            the arm, as method or method:variant
+  batch_size        (8)
+  device            where the step would run (cpu: this machine)
+  precision         fp32, tf32, bf16 (fp32)
+  ratio             how many times smaller the methods that can make the whole model (null)
+  sequence_length   (128)
+  model             path of a Hugging Face config.json, or of a folder with one, in place of the bench's own model
+  workload          encoder, linear, lookup (encoder); settings of theirs: model.*, linear.*, table.*
+  settings.METHOD.* of the method, as in a run; also seed, dataset, data_folder
+
+Printed are the peak of memory by category, the work of a step, a lower bound on its time, whether it fits into the
+device's memory, and the largest batch that does:
+  python -m bench predict method=comera batch_size=64 device=h100 precision=bf16
+  python -m bench predict method=lora batch_size=32 device=rtx3090 model=folder/config.json sequence_length=512
+"""
+
+#: What may be said about a prediction; sections go on with a dot.
+SECTIONS = ("settings", "linear", "table")
+KEYS = (
+    *("method", "batch_size", "device", "precision", "ratio", "sequence_length", "model", "workload", "seed"),
+    *("dataset", "data_folder", "fetch", *SECTIONS),
+)
+
+#: What a model given by path has no use for.
+_OF_WORKLOADS = ("workload", "dataset", "data_folder", "fetch", "linear", "table")
+
+
+def question_of(words: Sequence[str]) -> tuple[Question, str]:
+    """The step that the words ``key=value`` describe, and the name of its device.
+
+    Raises:
+        ConfigError, DataError: a wrong value, in one sentence.
+        HydraException, OmegaConfBaseException: words that cannot be read.
+    """
+    given = _by_key(words)
+    if "method" not in given:
+        raise ConfigError(f"method has no value; allowed: {', '.join(available())}.")
+    device = given.get("device", "cpu")
+    if device not in DEVICES:
+        raise ConfigError(f"device is {device!r}; allowed: {', '.join(DEVICES)}.")
+    kind = "cpu" if device == "cpu" else "cuda"
+    others = [word for word in words if word.partition("=")[0] not in ("method", "device", "model")]
+    config = _composed([*others, f"methods=['{given['method']}']", f"device={kind}"])
+    return _of_path(config, Path(given["model"]), kind) if "model" in given else _of_workload(config), device
+
+
+def _by_key(words: Sequence[str]) -> dict[str, str]:
+    """The words by key, each of which must be one of :data:`KEYS` and stand alone."""
+    given: dict[str, str] = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        section, dot, _ = key.partition(".")
+        if not equals:
+            raise ConfigError(f"{word!r} is no setting; settings are given as key=value, such as batch_size=4.")
+        if section not in KEYS or (dot and section not in ("model", *SECTIONS)):
+            raise ConfigError(f"{key} is no setting of a prediction; allowed: {', '.join(KEYS)}.")
+        if key in SECTIONS:
+            raise ConfigError(f"{key} is {value!r}; allowed: single settings, as in {key}.NAME=VALUE.")
+        if key in given:
+            raise ConfigError(f"{key} is {given[key]!r} and {value!r}; give it once.")
+        given[key] = value
+    if "model" in given:
+        for key in given:
+            if key.partition(".")[0] in _OF_WORKLOADS or key.startswith("model."):
+                raise ConfigError(
+                    f"{key} is {given[key]!r}, which a model given by its path has no use for; leave it out."
+                )
+    return given
+
+
+def _composed(words: Sequence[str]) -> dict[str, Any]:
+    """The configuration of one prediction, as of one job of a sweep."""
+    register_resolvers()
+    register_settings()
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        return plain(compose("config", ["~experiment", "name=predict", "measure=predict", *words]))
+
+
+def _of_workload(config: dict[str, Any]) -> Question:
+    """A step on one of the bench's own workloads."""
+    job = resolve(config)
+    cell = job.cells[0]
+    if reason := unsupported(cell, job.data):
+        raise ConfigError(reason)
+    workload = open_cell_workload(cell, job.data)
+    return Question(
+        f"{cell.arm} on the workload {cell.workload}, data {cell.dataset}",
+        AnyBatch(workload) if isinstance(workload, EncoderWorkload) else workload,
+        lambda: build_for(cell),
+        View(cell.batch_size, cell.sequence_length, cell.precision, cell.device),
+        cell.seed,
+    )
+
+
+def _of_path(config: dict[str, Any], path: Path, kind: str) -> Question:
+    """A step on a user's own model."""
+    check_fields(config)
+    [(name, variant, settings)] = checked_arms(config)
+    view = View(config["batch_size"], config["sequence_length"], config["precision"], kind)
+    method = build(name, variant, settings)
+    workload = HuggingFaceWorkload(path, view.sequence_length)
+    reason = precision_unsupported(view.precision, kind) or method.unsupported(view)
+    if "ratio" in settings and not reason:
+        reason = method.ratio_unsupported(workload.shapes, workload.targets())
+    if reason:
+        raise ConfigError(reason)
+    notes = (
+        f"Stays dense: {stays_dense(workload)}; methods act on nn.Linear and on the embedding of the input tokens.",
+        "Weights are float32; tokens are drawn evenly from the whole vocabulary, so that few of a batch are alike.",
+    )
+    arm = f"{name}:{variant}" if variant else name
+    return Question(
+        f"{arm} on {path} ({workload.config.model_type}, sequence classification)",
+        workload,
+        lambda: build(name, variant, settings),
+        view,
+        config["seed"],
+        notes,
+    )
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Predict as the command line says and print the answer; progress goes to the other stream."""
+    words = sys.argv[1:] if words is None else words
+    if not words or {"-h", "--help"} & set(words):
+        print(USAGE.format(methods=", ".join(available()), devices=", ".join(DEVICES)), end="")
+        return
+    try:
+        question, name = question_of(words)
+    except MISTAKES as error:
+        stop_with(str(error))
+    except (HydraException, OmegaConfBaseException) as error:
+        stop_with(reworded(error))
+    console = Console(stderr=True)
+    with console.status("measuring this machine ..." if name == "cpu" else "predicting ...") as status:
+        device = device_named(name, question.view.precision)
+        try:
+            answer = answer_to(question, device, status.update if console.is_terminal else console.print)
+        except Exception as error:
+            if not isinstance(question.workload, HuggingFaceWorkload):
+                raise
+            path = question.workload.path
+            stop_with(f"model is '{path}', whose training step cannot be traced without data ({first_line(error)}).")
+    print(text_of(answer), end="")

@@ -1,0 +1,1 @@
+"""What a measurement is: protocols, cells, records, intervals, provenance."""

@@ -1,0 +1,58 @@
+"""A cell: one point of an experiment's grid, fully resolved, and its identity."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from bench.core.record import SCHEMA_VERSION
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One measurement to be made. Two cells with equal fields (and equal data) are the same measurement."""
+
+    experiment: str
+    workload: str
+    dataset: str
+    method: str
+    variant: str
+    measure: str  # one of bench.core.record.MEASURES
+    device: str  # "cpu" | "cuda": where it runs, or for which device it is predicted
+    batch_size: int
+    sequence_length: int
+    precision: str
+    cuda_graph: bool
+    compile: bool
+    seed: int
+    ratio: float | None
+    method_settings: dict[str, Any]
+    workload_settings: dict[str, Any]
+    timing_settings: dict[str, Any]
+    #: For measure "train": the stages (as :class:`bench.protocol.Stage`), steps per epoch, whether shapes are static.
+    training: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def arm(self) -> str:
+        """The method, with its variant where that is not the default: ``low_rank:linear``."""
+        return f"{self.method}:{self.variant}" if self.variant else self.method
+
+    def to_json(self) -> str:
+        """The cell as canonical JSON: sorted keys, no spaces, no training where there is none."""
+        fields = dataclasses.asdict(self)
+        if not self.training:
+            del fields["training"]
+        return json.dumps(fields, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Cell:
+        """The inverse of :meth:`to_json`."""
+        return cls(**json.loads(text))
+
+    def cell_id(self, data_hash: str) -> str:
+        """Identity of the measurement: a hash of the resolved cell, the data and the record schema."""
+        text = f"{SCHEMA_VERSION}\n{data_hash}\n{self.to_json()}"
+        return hashlib.sha256(text.encode()).hexdigest()[:16]

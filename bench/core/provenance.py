@@ -1,0 +1,150 @@
+"""Where a number comes from: machine, driver, versions, and the code that ran."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import hashlib
+import importlib.metadata
+import os
+import platform
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+ROOT = Path(__file__).resolve().parents[2]
+
+#: Folders whose change makes a measurement a different one: the methods, and what builds, runs and measures a step.
+MEASURING_CODE = (
+    "comera",
+    "baselines",
+    "bench/protocol",
+    "bench/workloads",
+    "bench/data",
+    "bench/step",
+    "bench/estimate",
+    "bench/measures",
+    "bench/processes",
+)
+
+#: Packages whose modules may move without a change of what is measured.
+_OWN_PACKAGES = ("comera", "baselines", "bench")
+
+#: Libraries whose version can change a measurement.
+LIBRARIES = ("numpy", "peft", "galore-torch", "bitsandbytes", "tokenizers", "transformers", "triton")
+
+#: The commit, where git's own data did not travel with the tree.
+COMMIT_VARIABLE = "BENCH_COMMIT"
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """The record columns that say who measured."""
+
+    code_id: str
+    device: str
+    driver: str
+    threads: int
+    torch_version: str
+    library_versions: str
+    git_commit: str
+    git_dirty: bool
+
+
+@functools.cache
+def code_id(root: Path = ROOT) -> str:
+    """Hash of what the measuring code does: of the syntax of all top-level statements, in an order of its own.
+
+    Comments, docstrings, layout, the names of files, and from where the project's own names are imported do not count,
+    so moved and reworded code keeps its id; any other edit changes it.
+    """
+    statements = []
+    for folder in MEASURING_CODE:
+        for file in (root / folder).rglob("*.py"):
+            tree = _Bare().visit(ast.parse(file.read_bytes()))
+            statements += [ast.dump(statement) for statement in tree.body]
+    return hashlib.sha256("\n".join(sorted(statements)).encode()).hexdigest()[:16]
+
+
+class _Bare(ast.NodeTransformer):
+    """Leaves out docstrings, and imports of the project's own modules."""
+
+    def generic_visit(self, node: ast.AST) -> ast.AST:
+        super().generic_visit(node)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            is_docstring = ast.get_docstring(node, clean=False) is not None
+            node.body = node.body[is_docstring:]
+        return node
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST | None:
+        own = node.level or (node.module or "").partition(".")[0] in _OWN_PACKAGES
+        return None if own else node
+
+    def visit_Import(self, node: ast.Import) -> ast.AST | None:
+        node.names = [name for name in node.names if name.name.partition(".")[0] not in _OWN_PACKAGES]
+        return node if node.names else None
+
+
+def device_name(on_cpu: bool = False) -> str:
+    """What this machine's training device is called: the GPU where there is one, or the processor with its threads."""
+    if torch.cuda.is_available() and not on_cpu:
+        return torch.cuda.get_device_name()
+    name = platform.processor() or platform.machine()
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        name = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        pass
+    threads = torch.get_num_threads()
+    return f"{name}, {threads} thread" + "s" * (threads != 1)
+
+
+def _driver(on_cpu: bool) -> str:
+    if on_cpu or not torch.cuda.is_available():
+        return ""
+    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        output = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return f"unknown, CUDA {torch.version.cuda}"
+    return f"{output.splitlines()[0].strip()}, CUDA {torch.version.cuda}"
+
+
+def _git(*arguments: str) -> str | None:
+    try:
+        done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
+
+
+def _version(library: str) -> str | None:
+    try:
+        return f"{library} {importlib.metadata.version(library)}"
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+@functools.cache
+def provenance(on_cpu: bool = False) -> Provenance:
+    """Who measures, found out once per process; ``on_cpu`` for what runs on the processor of a machine with a GPU.
+
+    The commit is git's, or that of ``BENCH_COMMIT`` for an exported tree, or the word "unversioned"; never blank.
+    ``git_dirty`` tells of measuring code that this commit lacks or has otherwise, new files too.
+    """
+    in_tree = _git("rev-parse", "--show-toplevel")
+    own_tree = in_tree is not None and Path(in_tree).resolve() == ROOT
+    commit = _git("rev-parse", "HEAD") if own_tree else None
+    changes = _git("status", "--porcelain", "--untracked-files=all", "--", *MEASURING_CODE) if commit else None
+    return Provenance(
+        code_id=code_id(),
+        device=device_name(on_cpu),
+        driver=_driver(on_cpu),
+        threads=torch.get_num_threads(),
+        torch_version=torch.__version__,
+        library_versions=", ".join(version for name in LIBRARIES if (version := _version(name))),
+        git_commit=commit or os.environ.get(COMMIT_VARIABLE) or "unversioned",
+        git_dirty=bool(changes),
+    )

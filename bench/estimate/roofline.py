@@ -1,0 +1,164 @@
+"""A lower bound on the time of a training step, from its work and the rates of a device.
+
+The bound is one over the whole step: the larger of two times,
+
+* operations: FLOPs of all matrix products / peak rate (:mod:`bench.estimate.work`; element-wise work is left out,
+which can only
+  lower the bound);
+* traffic: the bytes that must cross between memory and caches / bandwidth.
+
+A sum over operators of the larger of the two would be higher, but no bound: it takes for granted that no two operators
+are fused, and that none computes while another one loads.
+
+Traffic, each less what the caches could keep across the point in question:
+
+* what lies in memory when the step begins and is read in it, once: weights, optimizer state, the batch;
+* of that, what the step changes and has to write back, once;
+* what forward keeps for backward, once out and once in, as long as nothing is recomputed.
+
+Everything else, gradients included, might never leave the chip. A table that is only looked into is not read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from bench.estimate.devices import Device
+from bench.estimate.memory import fake_training, reachable_tensors, trace_memory
+from bench.estimate.work import Prediction, Work, WorkMeter
+from bench.protocol import Method, Workload
+from bench.step.train_step import TrainStep
+
+aten = torch.ops.aten
+
+#: Operations that read some rows of their first argument.
+_LOOK_UPS = {aten.embedding, aten.index_select, aten.gather, aten.index, aten.take}
+
+#: Operations that overwrite their first argument without reading it.
+_OVERWRITES = {aten.copy_, aten.zero_, aten.fill_, aten.normal_, aten.uniform_}
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes of what a step finds in memory and reads, of what it writes back, and of what it keeps for backward."""
+
+    read: int
+    written: int
+    kept: int
+
+    def compulsory(self, cache: int) -> int:
+        """Bytes that must move whatever the implementation, beside caches of so many bytes.
+
+        >>> Traffic(read=100, written=60, kept=30).compulsory(cache=20)
+        140
+        """
+        return max(self.read - cache, 0) + max(self.written - cache, 0) + 2 * max(self.kept - cache, 0)
+
+
+@dataclass(frozen=True)
+class Bound:
+    """Lower bounds on a step's time in milliseconds; ``traffic_ms`` is None where the caches are not known."""
+
+    operations_ms: float
+    traffic_ms: float | None
+
+    @property
+    def step_ms(self) -> float:
+        return max(self.operations_ms, self.traffic_ms or 0.0)
+
+
+def bound(work: Work, traffic: Traffic, device: Device, precision: str) -> Bound:
+    """The least time of a step with that work and traffic on ``device``."""
+    operations = 1e3 * work.flops_per_step / device.peak_flops[precision]
+    if device.cache is None:
+        return Bound(operations, None)
+    return Bound(operations, 1e3 * traffic.compulsory(device.cache) / device.bandwidth)
+
+
+def predict_step(
+    workload: Workload, method: Method, batch_size: int, precision: str, device: str, seed: int
+) -> tuple[Prediction, Traffic]:
+    """Memory, work and traffic of training ``workload`` with ``method``, in one pass; as
+    :func:`bench.estimate.work.predict`."""
+    with fake_training(workload, method, batch_size, precision, device, seed) as (step, batch):
+        meter, traffic = WorkMeter(step), TrafficMeter(step, batch.values())
+        memory = trace_memory(step, batch, last_step=_both(meter, traffic))
+        work = meter.work()
+    given = sum(tensor.untyped_storage().nbytes() for tensor in batch.values())
+    kept = max(work.saved_for_backward - given, 0)  # a batch that backward needs is not written
+    return Prediction(memory, work), Traffic(traffic.read, traffic.written, kept)
+
+
+@contextlib.contextmanager
+def _both(first: AbstractContextManager[object], second: AbstractContextManager[object]) -> Iterator[None]:
+    with first, second:
+        yield
+
+
+class TrafficMeter(TorchDispatchMode):
+    """Notes which parts of model, optimizer state and batch the operations inside the block read and write.
+
+    A part counts once however often it is touched, and it must have been there when the block was entered.
+    """
+
+    def __init__(self, step: TrainStep, batch: Iterable[torch.Tensor]) -> None:
+        super().__init__()
+        self._step = step
+        self._batch = list(batch)
+        self._sizes: dict[int, int] = {}  # bytes by storage
+        self._read: dict[int, dict[tuple[int, int], int]] = {}
+        self._written: dict[int, dict[tuple[int, int], int]] = {}
+
+    def __enter__(self) -> TrafficMeter:
+        there = reachable_tensors([self._step.model, self._step.optimizer, self._step.method])
+        storages = [tensor.untyped_storage() for tensor in (*there, *self._batch)]
+        self._sizes = {storage._cdata: storage.nbytes() for storage in storages}
+        super().__enter__()
+        return self
+
+    @property
+    def read(self) -> int:
+        """Bytes read."""
+        return self._total(self._read)
+
+    @property
+    def written(self) -> int:
+        """Bytes written."""
+        return self._total(self._written)
+
+    def _total(self, parts: Mapping[int, Mapping[tuple[int, int], int]]) -> int:
+        return sum(min(sum(sizes.values()), self._sizes[key]) for key, sizes in parts.items())
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if not func.is_view:
+            given = {
+                **dict(zip((argument.name for argument in func._schema.arguments), args, strict=False)),
+                **(kwargs or {}),
+            }
+            for place, argument in enumerate(func._schema.arguments):
+                writes = argument.alias_info is not None and argument.alias_info.is_write
+                reads = not (place == 0 and func.overloadpacket in (*_LOOK_UPS, *_OVERWRITES))
+                for tensor in _tensors_of(given.get(argument.name)):
+                    self._note(tensor, reads, writes)
+        return func(*args, **(kwargs or {}))
+
+    def _note(self, tensor: torch.Tensor, reads: bool, writes: bool) -> None:
+        key = tensor.untyped_storage()._cdata
+        if key in self._sizes:
+            part, size = (int(tensor.storage_offset()), tensor.numel()), tensor.numel() * tensor.element_size()
+            for noted in ([self._read] if reads else []) + ([self._written] if writes else []):
+                noted.setdefault(key, {})[part] = size
+
+
+def _tensors_of(value: object) -> list[torch.Tensor]:
+    values = value if isinstance(value, list | tuple) else [value]
+    return [one for one in values if isinstance(one, torch.Tensor)]

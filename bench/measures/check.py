@@ -1,0 +1,338 @@
+"""Results on a device against float64 on a CPU: layers by every plan, look-ups, whole steps, captured steps.
+
+The samples of a record (measure ``check``) are ``checks``, a row each: ``name``, ``error`` (relative, in the Euclidean
+norm, the worst of what is compared), ``tolerance``, ``passed`` (null where a check has no meaning), ``message``. A cell
+of which a check fails is an ``error`` and is checked again by the next sweep.
+
+What is compared
+
+* workload ``linear``: a tensorized layer's output and all gradients, by every plan of :mod:`comera.contraction`,
+  against the dense product;
+* workload ``lookup``: looked-up rows and all gradients, against rows of the dense table;
+* workload ``encoder``: steps of an arm, its rare work included. Each begins at the reference's weights, and its update
+  is made of the reference's gradients, so that no rounding error is carried on; loss, gradients and update are compared
+  apart. On CUDA, captured against eager steps as well, and GaLore's 8-bit optimizer against GaLore in float64.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from bench.core.cell import Cell
+from bench.core.provenance import ROOT
+from bench.protocol import Batch, Workload
+from bench.protocol.methods import build
+from bench.step.train_step import TrainStep, graph_unsupported, tf32_products
+from comera import TTLinear, TTMEmbedding
+from comera.capture import fixed_shapes
+from comera.contraction import Plan, candidates
+from comera.planned import tt_linear
+
+#: Relative error that an arithmetic may make in outputs, losses and gradients.
+TOLERANCES = {"fp32": 1e-4, "tf32": 1e-2, "bf16": 5e-2}
+
+#: The same of updates, which are made in float32 whatever the precision, and of GaLore's, whose projections come from a
+#: decomposition in float32 on either side.
+UPDATE_TOLERANCE, GALORE_TOLERANCE = 1e-2, 5e-2
+
+#: The same of the 8-bit optimizer, which holds moments in 8 bits per entry, of a scale shared by a block.
+EIGHT_BIT_TOLERANCE = 0.15
+
+#: Relative difference of a captured from an eager step's losses; the kernels are the same.
+CAPTURE_TOLERANCES = {"fp32": 1e-4, "tf32": 1e-3, "bf16": 1e-2}
+
+#: Steps that are compared, in which LTE merges as the experiment has it, and captured ones.
+_STEPS, _CAPTURED_STEPS = 5, 10
+
+_EIGHT_BIT_LIMIT_S = 180.0
+
+_TF32_UPDATE = (
+    "GaLore projects by TF32 products, and where a gradient is about zero Adam makes whole steps of their rounding"
+)
+
+Row = dict[str, Any]
+
+
+def check_columns(cell: Cell, workload: Workload) -> dict[str, Any]:
+    """Run the checks of a cell; its record's columns, and under ``failure`` a sentence on what failed, if anything."""
+    checks = {"linear": _layer_checks, "lookup": _lookup_checks, "encoder": _step_checks}[cell.workload]
+    rows = list(checks(cell, workload))
+    failed = [row for row in rows if row["passed"] is False]
+    columns: dict[str, Any] = {"samples": {"checks": rows}}
+    if failed:
+        first = failed[0]
+        columns["failure"] = f"{len(failed)} of {len(rows)} checks failed, first {first['name']}: {first['message']}"
+    return columns
+
+
+def relative_error(found: Iterable[torch.Tensor], wanted: Iterable[torch.Tensor]) -> float:
+    """‖found − wanted‖ / ‖wanted‖ over all tensors together, in float64 on a CPU.
+
+    Example:
+        >>> relative_error([torch.tensor([3.0, 3.0])], [torch.tensor([3.0, 4.0])])
+        0.2
+    """
+    difference = norm = 0.0
+    for one, other in zip(found, wanted, strict=True):
+        exact = other.detach().cpu().double()
+        difference += (one.detach().cpu().double() - exact).square().sum().item()
+        norm += exact.square().sum().item()
+    return (difference / norm) ** 0.5 if norm else difference**0.5
+
+
+def _judged(name: str, errors: dict[str, float], tolerance: float) -> Row:
+    """The row of a check with these errors, by what they are of."""
+    worst = max(errors, key=lambda key: errors[key] if errors[key] == errors[key] else float("inf"))
+    error = errors[worst]
+    passed = error <= tolerance
+    message = "" if passed else f"relative error {error:.2e} in {worst}, tolerance {tolerance:.0e}"
+    finite = error if error == error and error != float("inf") else None  # records hold no NaN
+    return {"name": name, "error": finite, "tolerance": tolerance, "passed": passed, "message": message}
+
+
+def _checked(name: str, tolerance: float, errors: Callable[[], dict[str, float]]) -> Row:
+    """The row of a check, also where computing it raises."""
+    try:
+        return _judged(name, errors(), tolerance)
+    except Exception as error:
+        text = (str(error).strip() or "no message").splitlines()[0]
+        message = f"{type(error).__name__}: {text}"[:300]
+        return {"name": name, "error": None, "tolerance": tolerance, "passed": False, "message": message}
+
+
+def _without_meaning(name: str, reason: str) -> Row:
+    return {"name": name, "error": None, "tolerance": None, "passed": None, "message": reason}
+
+
+def _arithmetic(cell: Cell) -> tuple[AbstractContextManager[object], AbstractContextManager[object]]:
+    """Contexts for forward and backward together, and for forward alone, as the train step has them."""
+    products = tf32_products() if cell.precision == "tf32" else contextlib.nullcontext()
+    if cell.precision == "bf16":
+        return products, torch.autocast(torch.device(cell.device).type, torch.bfloat16)
+    return products, contextlib.nullcontext()
+
+
+def _results(
+    cell: Cell, forward: Callable[[], torch.Tensor], inputs: Sequence[torch.Tensor], upstream: torch.Tensor
+) -> list[torch.Tensor]:
+    """The output and the gradients of ``inputs``, in the cell's arithmetic."""
+    both, forward_alone = _arithmetic(cell)
+    with both:
+        with forward_alone:
+            output = forward()
+        return [output, *torch.autograd.grad(output, inputs, upstream.to(output))]
+
+
+def _layer(cell: Cell, workload: Workload, kind: type[nn.Module]) -> Any:
+    """The tensorized layer of a micro workload on the CPU, its rank-control entries apart from one another."""
+    torch.manual_seed(cell.seed)
+    method = build(cell.method, cell.variant, cell.method_settings)
+    model = method.adapt(workload.build(), workload.targets())
+    layer: Any = next(module for module in model.modules() if isinstance(module, kind))
+    with torch.no_grad():
+        layer.diagonals.uniform_(0.5, 1.5)
+    return layer
+
+
+def _layer_checks(cell: Cell, workload: Workload) -> Iterator[Row]:
+    """Every plan of a TT layer."""
+    layer = _layer(cell, workload, TTLinear)
+    x = next(iter(workload.batches("train", cell.batch_size, cell.seed, static=True)))["rows"]
+    upstream = torch.randn(x.shape[0], layer.out_features)
+    exact = [tensor.detach().double().requires_grad_() for tensor in (x, *_chain(layer))]
+    weight = _with_chain(layer, exact[1], exact[2])
+    wanted = F.linear(exact[0], weight, exact[3])
+    expected = [wanted, *torch.autograd.grad(wanted, exact, upstream.double())]
+    inputs = [tensor.detach().to(cell.device).requires_grad_() for tensor in (x, *_chain(layer))]
+    names = ("output", "gradient of x", "gradient of the cores", "gradient of the diagonals", "gradient of the bias")
+    for plan in candidates(layer.shape, cell.batch_size):
+
+        def errors(plan: Plan = plan) -> dict[str, float]:
+            x, packed, diagonals, bias = inputs
+            forward = functools.partial(tt_linear, x, packed, diagonals, plan, bias, layer.threshold)
+            found = _results(cell, forward, inputs, upstream.to(cell.device))
+            return {
+                name: relative_error([one], [other]) for name, one, other in zip(names, found, expected, strict=True)
+            }
+
+        yield _checked(f"plan {plan.name}", TOLERANCES[cell.precision], errors)
+
+
+def _lookup_checks(cell: Cell, workload: Workload) -> Iterator[Row]:
+    """One variant of a TTM look-up."""
+    layer = _layer(cell, workload, TTMEmbedding)
+    indices = next(iter(workload.batches("train", cell.batch_size, cell.seed, static=True)))["indices"]
+    upstream = torch.randn(len(indices), layer.embedding_dim)
+    exact = [tensor.detach().double().requires_grad_() for tensor in _chain(layer)]
+    wanted = F.embedding(indices, _with_chain(layer, *exact))
+    expected = [wanted, *torch.autograd.grad(wanted, exact, upstream.double())]
+    names = ("rows", "gradient of the cores", "gradient of the diagonals")
+
+    def errors() -> dict[str, float]:
+        there = layer.to(cell.device)
+        found = _results(cell, lambda: there(indices.to(cell.device)), _chain(there), upstream.to(cell.device))
+        return {name: relative_error([one], [other]) for name, one, other in zip(names, found, expected, strict=True)}
+
+    yield _checked(f"look-up {layer.lookup}", TOLERANCES[cell.precision], errors)
+
+
+def _chain(layer: Any) -> list[torch.Tensor]:
+    """A layer's cores and rank-control entries, and its bias if it has one."""
+    bias = getattr(layer, "bias", None)
+    return [layer.packed_cores, layer.diagonals, *([] if bias is None else [bias])]
+
+
+def _with_chain(layer: Any, packed: torch.Tensor, diagonals: torch.Tensor) -> torch.Tensor:
+    """The dense weight that other cores and rank-control entries would give a layer, differentiable in them."""
+    result: torch.Tensor = torch.func.functional_call(
+        _Dense(layer), {"layer.packed_cores": packed, "layer.diagonals": diagonals}, ()
+    )
+    return result
+
+
+class _Dense(nn.Module):
+    """A tensorized layer whose call is its dense weight."""
+
+    def __init__(self, layer: Any) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self) -> torch.Tensor:
+        return self.layer.to_dense()
+
+
+def _step(cell: Cell, workload: Workload, device: str, precision: str, **toggles: bool) -> TrainStep:
+    """A fresh step of the cell's arm; in float64 where the precision says so."""
+    torch.manual_seed(cell.seed)
+    method = build(cell.method, cell.variant, cell.method_settings)
+    model = method.adapt(workload.build(), workload.targets()).to(device)
+    if precision == "fp64":
+        model, precision = model.double(), "fp32"
+    return TrainStep(model, method, method.optimizer(model), workload.loss, precision, device, **toggles)
+
+
+def _batches(cell: Cell, workload: Workload, count: int) -> list[Batch]:
+    source = workload.batches("train", cell.batch_size, cell.seed, static=True)
+    return list(itertools.islice(itertools.cycle(source), count))
+
+
+def _on(batch: Batch, device: str) -> Batch:
+    return {name: tensor.to(device) for name, tensor in batch.items()}
+
+
+def _step_checks(cell: Cell, workload: Workload) -> Iterator[Row]:
+    """Steps of an arm, eager and captured."""
+    compared = _compared(cell, workload)
+    for name, tolerance in (
+        ("loss", TOLERANCES[cell.precision]),
+        ("gradients", TOLERANCES[cell.precision]),
+        ("update", GALORE_TOLERANCE if cell.method == "galore" else UPDATE_TOLERANCE),
+    ):
+        title = f"{name} of {_STEPS} steps"
+        if (cell.method, cell.precision, name) == ("galore", "tf32", "update"):
+            yield _without_meaning(title, _TF32_UPDATE)
+        else:
+            yield _checked(title, tolerance, functools.partial(_of, compared, name))
+    method = build(cell.method, cell.variant, cell.method_settings)
+    reason = graph_unsupported(method, cell.device)
+    if reason:
+        yield _without_meaning("captured steps", reason)
+    else:
+        yield _checked("captured steps", CAPTURE_TOLERANCES[cell.precision], lambda: _captured(cell, workload))
+    if cell.method == "galore" and cell.precision == "fp32":
+        name = "update of the 8-bit optimizer"
+        if cell.device == "cpu":
+            yield _without_meaning(name, "galore-torch's 8-bit optimizer needs a CUDA device, this one is cpu")
+        else:
+            yield _checked(name, EIGHT_BIT_TOLERANCE, lambda: _eight_bit(cell.device))
+
+
+def _of(compared: dict[str, list[float]] | Exception, name: str) -> dict[str, float]:
+    if isinstance(compared, Exception):
+        raise compared
+    return {f"step {number}": error for number, error in enumerate(compared[name])}
+
+
+def _compared(cell: Cell, workload: Workload) -> dict[str, list[float]] | Exception:
+    """Errors per step of loss, gradients and update; or what kept the steps from running."""
+    errors: dict[str, list[float]] = {"loss": [], "gradients": [], "update": []}
+    try:
+        exact = _step(cell, workload, "cpu", "fp64")
+        other = _step(cell, workload, cell.device, cell.precision)
+        for batch in _batches(cell, workload, _STEPS):
+            other.model.load_state_dict(exact.model.state_dict())
+            wanted, found = exact.forward_backward(batch), other.forward_backward(_on(batch, cell.device))
+            errors["loss"].append(relative_error([found], [wanted]))
+            trained = [
+                (one, reference)
+                for one, reference in zip(other.model.parameters(), exact.model.parameters(), strict=True)
+                if reference.grad is not None
+            ]
+            gradients = [(one.grad, reference.grad) for one, reference in trained]
+            errors["gradients"].append(relative_error(*_both(gradients)))
+            for one, reference in trained:
+                assert reference.grad is not None
+                one.grad = reference.grad.to(one)
+            pairs = list(zip(other.model.parameters(), exact.model.parameters(), strict=True))
+            before = [(one.detach().cpu().double(), reference.detach().clone()) for one, reference in pairs]
+            exact.update()
+            other.update()
+            moved = [
+                (one.detach().cpu().double() - first, reference.detach() - second)
+                for (one, reference), (first, second) in zip(pairs, before, strict=True)
+            ]
+            errors["update"].append(relative_error(*_both(moved)))
+    except Exception as error:
+        return error
+    return errors
+
+
+def _both(pairs: Sequence[tuple[Any, Any]]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    return [one for one, _ in pairs], [other for _, other in pairs]
+
+
+def _captured(cell: Cell, workload: Workload) -> dict[str, float]:
+    """Relative difference of a captured from an eager step's loss, by step."""
+    batches = [_on(batch, cell.device) for batch in _batches(cell, workload, _CAPTURED_STEPS)]
+    eager = _step(cell, workload, cell.device, cell.precision)
+    with fixed_shapes():
+        wanted = [eager(batch).clone() for batch in batches]
+    captured = _step(cell, workload, cell.device, cell.precision, cuda_graph=True)
+    found = [captured(batch).clone() for batch in batches]
+    return {
+        f"step {number}": relative_error([one], [other])
+        for number, (one, other) in enumerate(zip(found, wanted, strict=True))
+    }
+
+
+def _eight_bit(device: str) -> dict[str, float]:
+    """The error of GaLore's 8-bit optimizer, found in an interpreter of its own (see :mod:`bench.measures.eight_bit`).
+
+    Raises:
+        RuntimeError: the interpreter ends otherwise than well.
+    """
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    command = [sys.executable, "-m", "bench.measures.eight_bit", device]
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=_EIGHT_BIT_LIMIT_S,
+        env={**os.environ, "PYTHONPATH": path},
+        check=False,
+    )
+    if done.returncode:
+        raise RuntimeError((done.stderr.strip().splitlines() or ["no message"])[-1])
+    return {"the update": float(done.stdout.splitlines()[-1])}

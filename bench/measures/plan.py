@@ -1,0 +1,178 @@
+"""Every contraction plan of one tensorized linear layer, with what the planner knows of it and its measured time.
+
+The plans of :mod:`comera.contraction` take turns in random order, block by block, in one process, beside ``nn.Linear``.
+A time is that of a forward pass and all gradients: of activations, cores, rank-control entries and bias.
+
+The samples of a record (measure ``plan``):
+
+* ``shape``: ``in_modes``, ``out_modes``, ``ranks``.
+* ``plans``, a row per candidate: ``name``, ``segments``, ``trees``, ``products`` (of the forward pass, each with
+  ``left``, ``right``, ``result``, ``rows``, ``inner``, ``columns``), ``flops`` (forward and backward), ``saved_mib``,
+  ``largest_mib``, ``estimated_ms`` (of the machine model that made the choice), ``ms`` (mean per block; a single one
+  where the plan was not chosen and its first calls took more than :data:`HOPELESS` times those of the fastest plan),
+  ``message`` (why there is none).
+* ``dense_ms``: the same of ``nn.Linear``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import psutil
+import torch
+from torch.nn import functional as F
+
+from bench.core.cell import Cell
+from bench.measures.shapes import described_shape
+from bench.protocol.methods import build
+from bench.workloads.linear import LinearWorkload
+from comera import TTLinear
+from comera.contraction import Plan, candidates, plan_contraction
+from comera.planned import tt_linear
+
+#: On a CPU, the largest product of tokens, in-features and out-features that is measured.
+CPU_LIMIT = 7e10
+
+#: What takes so many times as long as the fastest plan at first is not measured further, the chosen plan apart.
+HOPELESS = 4.0
+
+_DENSE = "nn.Linear"
+
+#: Calls before times count, and how much longer the very first one may take.
+_WARM_UP, _COLD = 3, 10.0
+
+#: Part of the free memory that a plan may need.
+_MEMORY_SHARE = 0.7
+
+_BYTES = 4  # of float32
+
+
+def plan_unsupported(cell: Cell) -> str | None:
+    """Why the plans of a cell cannot be measured, or None."""
+    for toggle in ("cuda_graph", "compile"):
+        if getattr(cell, toggle):
+            return f"{toggle}=true has no meaning for measure=plan, which times plain calls; use {toggle}=false."
+    if cell.precision != "fp32":
+        return f"precision={cell.precision} is not measured with measure=plan; use fp32."
+    sizes = cell.workload_settings
+    product = cell.batch_size * sizes["in_features"] * sizes["out_features"]
+    if cell.device == "cpu" and product > CPU_LIMIT:
+        return f"batch_size · in_features · out_features is {product:.3g}; on a CPU up to {CPU_LIMIT:.0e} is measured."
+    return None
+
+
+def plan_columns(cell: Cell, workload: LinearWorkload) -> dict[str, Any]:
+    """Measure the plans of a cell and return its record's columns."""
+    torch.manual_seed(cell.seed)
+    method = build(cell.method, cell.variant, cell.method_settings)
+    model = method.adapt(workload.build(), workload.targets()).to(cell.device)
+    layer = next(module for module in model.modules() if isinstance(module, TTLinear))
+    rows = next(workload.batches("train", cell.batch_size, cell.seed, static=True))["rows"].to(cell.device)
+    plans = candidates(layer.shape, cell.batch_size)
+    chosen = plan_contraction(layer.shape, cell.batch_size, cell.device)
+    calls, messages = _calls(plans, layer, rows)
+    times = _times(calls, chosen.name, cell.timing_settings, cell.device == "cuda")
+    described = [
+        {**_described(plan, cell.device), "ms": times.get(plan.name, []), "message": messages.get(plan.name, "")}
+        for plan in plans
+    ]
+    columns: dict[str, Any] = {
+        "contraction": chosen.name,
+        "flops_per_step": chosen.flops,
+        "saved_for_backward_mib": chosen.saved * _BYTES / 2**20,
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "stored_mib": method.stored_size(model) / 2**20,
+        "samples": {
+            "shape": described_shape(layer.shape),
+            "plans": described,
+            "dense_ms": times.get(_DENSE, []),
+        },
+    }
+    if measured := times.get(chosen.name):
+        columns |= {"step_time_median_ms": statistics.median(measured), "steps_measured": len(measured)}
+    return columns
+
+
+def _described(plan: Plan, device: str) -> dict[str, Any]:
+    """What the planner knows of a plan."""
+    return {
+        "name": plan.name,
+        "segments": plan.segments,
+        "trees": plan.trees,
+        "products": [dataclasses.asdict(product) for product in plan.products],
+        "flops": plan.flops,
+        "saved_mib": plan.saved * _BYTES / 2**20,
+        "largest_mib": plan.largest * _BYTES / 2**20,
+        "estimated_ms": 1e3 * plan.seconds(device),
+    }
+
+
+def _calls(
+    plans: Sequence[Plan], layer: TTLinear, rows: torch.Tensor
+) -> tuple[dict[str, Callable[[], object]], dict[str, str]]:
+    """Forward and all gradients by every plan and by ``nn.Linear``, by name; and why a plan is not among them."""
+    rows.requires_grad_()
+    weight, bias = layer.to_dense().detach().contiguous().requires_grad_(), layer.bias
+    gradient = torch.randn(rows.shape[0], layer.out_features, device=rows.device)
+    chain = (layer.packed_cores, layer.diagonals)
+    free_mib = _free_mib(rows.device)
+    calls: dict[str, Callable[[], object]] = {}
+    messages: dict[str, str] = {}
+
+    def call(forward: Callable[[], torch.Tensor], *inputs: torch.Tensor | None) -> Callable[[], object]:
+        wanted = [tensor for tensor in inputs if tensor is not None]
+        return lambda: torch.autograd.grad(forward(), wanted, gradient)
+
+    for plan in plans:
+        need_mib = (plan.saved + 2 * plan.largest) * _BYTES / 2**20
+        if need_mib > _MEMORY_SHARE * free_mib:
+            messages[plan.name] = f"needs about {need_mib:,.0f} MiB, {free_mib:,.0f} MiB are free"
+            continue
+        forward = lambda plan=plan: tt_linear(rows, *chain, plan, bias, layer.threshold)  # noqa: E731
+        calls[plan.name] = call(forward, rows, *chain, bias)
+    calls[_DENSE] = call(lambda: F.linear(rows, weight, bias), rows, weight, bias)
+    return calls, messages
+
+
+def _free_mib(device: torch.device) -> float:
+    free = torch.cuda.mem_get_info()[0] if device.type == "cuda" else psutil.virtual_memory().available
+    return free / 2**20
+
+
+def _times(
+    calls: dict[str, Callable[[], object]], chosen: str, timing: dict[str, Any], on_cuda: bool
+) -> dict[str, list[float]]:
+    """Milliseconds per call of each of ``calls``, one mean per block."""
+
+    def timed(call: Callable[[], object], count: int) -> float:
+        """Mean over ``count`` calls."""
+        if on_cuda:
+            torch.cuda.synchronize()
+        begun = time.perf_counter()
+        for _ in range(count):
+            call()
+        if on_cuda:
+            torch.cuda.synchronize()
+        return 1e3 * (time.perf_counter() - begun) / count
+
+    def fastest(times: dict[str, float]) -> float:
+        return min((ms for name, ms in times.items() if name != _DENSE), default=0.0)
+
+    once = {name: timed(call, 1) for name, call in calls.items()}  # cold
+    hopeful = [name for name in calls if name == chosen or once[name] <= HOPELESS * _COLD * fastest(once)]
+    once |= {name: min(timed(calls[name], 1) for _ in range(_WARM_UP)) for name in hopeful}
+    going = [name for name in hopeful if name == chosen or once[name] <= HOPELESS * fastest(once)]
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    order = random.Random(0)
+    for _ in range(timing["blocks"]):
+        order.shuffle(going)
+        for name in going:
+            calls[name]()  # another plan has just filled the caches
+            count = max(1, min(timing["max_steps"], round(1e3 * timing["block_seconds"] / once[name])))
+            times[name].append(timed(calls[name], count))
+    return {name: ms or [once[name]] for name, ms in times.items()}

@@ -1,0 +1,176 @@
+"""The plain product of a linear layer in each precision that a device has, FP8 among them.
+
+The samples of a record (measure ``products``) are ``products``, a row each: ``name``, ``ms`` (mean per block),
+``error`` (relative, of the result, against float64), ``message`` (why there are none). ``fp8`` is ``torch._scaled_mm``
+on operands that are in FP8 already, with a scale per tensor; ``fp8, cast`` also scales and casts the activations, as a
+layer has to in every step. On CUDA the calls of a block are captured in one CUDA Graph and its replay is timed between
+device events: small products take less time than their launches.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import random
+import statistics
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+
+from bench.core.cell import Cell
+from bench.measures.check import relative_error
+from bench.step.train_step import tf32_products
+from bench.workloads.linear import LinearWorkload
+
+#: The first compute capability whose tensor cores multiply FP8.
+FP8_CAPABILITY = (8, 9)
+
+#: FP8 products want widths that are multiples of this.
+FP8_MULTIPLE = 16
+
+_FP8 = torch.float8_e4m3fn
+_WARM_UP = 3
+
+#: Rows whose results are compared with float64.
+_COMPARED_ROWS = 256
+
+
+def products_unsupported(cell: Cell) -> str | None:
+    """Why a device has no FP8 products, or None."""
+    if cell.device == "cpu":
+        return "measure=products is about FP8, which needs a CUDA device of compute capability 8.9; this one is cpu."
+    capability = torch.cuda.get_device_capability()
+    if capability < FP8_CAPABILITY:
+        return (
+            f"FP8 products need a CUDA device of compute capability 8.9; this one has {capability[0]}.{capability[1]}."
+        )
+    return None
+
+
+def products_columns(cell: Cell, workload: LinearWorkload) -> dict[str, Any]:
+    """Time the layer's product in each precision and return the record's columns."""
+    torch.manual_seed(cell.seed)
+    sizes = workload.settings
+    x = next(workload.batches("train", cell.batch_size, cell.seed, static=True))["rows"].to(cell.device)
+    weight = torch.randn(sizes.out_features, sizes.in_features, device=cell.device) / sizes.in_features**0.5
+    calls, messages = _calls(x, weight)
+    exact = x[:_COMPARED_ROWS].cpu().double() @ weight.cpu().double().t()
+    rows: dict[str, dict[str, Any]] = {
+        name: {"name": name, "ms": [], "error": None, "message": text} for name, text in messages.items()
+    }
+    for name, (context, call) in list(calls.items()):
+        rows[name] = {"name": name, "ms": [], "error": None, "message": ""}
+        try:
+            with context():
+                rows[name]["error"] = relative_error([call()[:_COMPARED_ROWS]], [exact])
+        except RuntimeError as error:
+            rows[name]["message"] = str(error).splitlines()[0][:300]
+            del calls[name]
+    for name, times in _times(calls, cell.timing_settings, cell.device == "cuda").items():
+        rows[name]["ms"] = times
+    columns: dict[str, Any] = {
+        "flops_per_step": 2 * cell.batch_size * sizes.in_features * sizes.out_features,
+        "samples": {"products": list(rows.values())},
+    }
+    if times := rows["fp32"]["ms"]:
+        columns |= {"step_time_median_ms": statistics.median(times), "steps_measured": len(times)}
+    return columns
+
+
+_Call = tuple[Callable[[], AbstractContextManager[object]], Callable[[], torch.Tensor]]
+
+
+def _calls(x: torch.Tensor, weight: torch.Tensor) -> tuple[dict[str, _Call], dict[str, str]]:
+    """Every product by name, with the context it runs in; and why one is not among them.
+
+    Args:
+        x: activations (T, N).
+        weight: (M, N), as ``nn.Linear`` keeps it.
+    """
+    plain = contextlib.nullcontext
+    halves = x.bfloat16(), weight.bfloat16()
+    calls: dict[str, _Call] = {
+        "fp32": (plain, lambda: x @ weight.t()),
+        "bf16": (plain, lambda: halves[0] @ halves[1].t()),
+    }
+    messages: dict[str, str] = {}
+    if x.is_cuda:
+        calls["tf32"] = (tf32_products, lambda: x @ weight.t())
+    else:
+        messages["tf32"] = "needs a CUDA device"
+    if any(size % FP8_MULTIPLE for size in weight.shape):
+        reason = f"FP8 products want multiples of {FP8_MULTIPLE}, the layer is {weight.shape[1]} to {weight.shape[0]}"
+        return calls, messages | {"fp8": reason, "fp8, cast": reason}
+    weight8, weight_scale = scaled(weight)
+    x8, x_scale = scaled(x)
+
+    def product(left: torch.Tensor, left_scale: torch.Tensor) -> torch.Tensor:
+        return torch._scaled_mm(
+            left, weight8.t(), left_scale, weight_scale, out_dtype=torch.bfloat16, use_fast_accum=x.is_cuda
+        )
+
+    calls["fp8"] = (plain, lambda: product(x8, x_scale))
+    calls["fp8, cast"] = (plain, lambda: product(*scaled(halves[0])))
+    return calls, messages
+
+
+def scaled(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The values in FP8 (e4m3), and the factor that brings them back.
+
+    Example:
+        >>> eighths, factor = scaled(torch.tensor([0.5, -2.0]))
+        >>> (eighths.float() * factor).tolist()
+        [0.5, -2.0]
+    """
+    factor = values.abs().amax().float().clamp(min=1e-12) / torch.finfo(_FP8).max
+    return (values / factor).to(_FP8), factor
+
+
+def _times(calls: dict[str, _Call], timing: dict[str, Any], on_cuda: bool) -> dict[str, list[float]]:
+    """Milliseconds per call of each product, one mean per block; within a block they take turns in random order."""
+    runs: dict[str, Callable[[], float]] = {}
+    for name, (context, call) in calls.items():
+        with context():
+            once = min(_timed(call, 1, on_cuda) for _ in range(_WARM_UP))
+            count = max(1, min(timing["max_steps"], round(1e3 * timing["block_seconds"] / max(once, 1e-3))))
+            runs[name] = _captured(call, count) if on_cuda else functools.partial(_timed, call, count, on_cuda)
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    order = random.Random(0)
+    names = list(calls)
+    for _ in range(timing["blocks"]):
+        order.shuffle(names)
+        for name in names:
+            context, call = calls[name]
+            with context():
+                call()
+                times[name].append(runs[name]())
+    return times
+
+
+def _captured(call: Callable[[], object], count: int) -> Callable[[], float]:
+    """Capture ``count`` calls; what times them, in milliseconds per call."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(count):
+            call()
+    graph.replay()
+    return lambda: _timed(graph.replay, 1, on_cuda=True) / count
+
+
+def _timed(call: Callable[[], object], count: int, on_cuda: bool) -> float:
+    """Milliseconds per call over ``count`` calls."""
+    if not on_cuda:
+        begun = time.perf_counter()
+        for _ in range(count):
+            call()
+        return 1e3 * (time.perf_counter() - begun) / count
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    for _ in range(count):
+        call()
+    end.record()
+    torch.cuda.synchronize()
+    return start.elapsed_time(end) / count

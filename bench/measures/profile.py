@@ -1,0 +1,193 @@
+"""Where the time of a train step goes: kernels by kind, launches, and the bytes that operations read and write.
+
+The samples of a record (measure ``profile``)
+
+* ``kinds``: a row per kind of work: ``kind``, ``ms`` and ``launches`` per step (on CUDA of kernels on the device, on a
+  CPU of operators, without those they call), ``moved_mib`` per step, what the operators of that kind read and write;
+* ``costliest``: the same of single kernels or operators: ``name``, ``kind``, ``ms``, ``launches``;
+* ``busy_ms``: the sum over all kinds; ``step_ms``: means over runs of steps without a profiler. On CUDA what lies
+  between them is time in which the device waits for launches.
+
+Bytes are those of the tensors that an operator is given and returns, views left out; a cache may save some of them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.autograd import DeviceType
+from torch.profiler import ProfilerActivity, profile
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from bench.core.cell import Cell
+from bench.protocol import Batch, Workload
+from bench.protocol.methods import build
+from bench.step.train_step import TrainStep
+
+#: Kinds of work in the order in which a name is tried on them: the first that is found in it counts. Names are those of
+#: CUDA kernels and of PyTorch's operators.
+KINDS: Mapping[str, re.Pattern[str]] = {
+    kind: re.compile(pattern, re.IGNORECASE)
+    for kind, pattern in {
+        "optimizer": r"multi_tensor|fused_?adam|_foreach",
+        "attention": r"flash|fmha|attention",
+        "gemm": (
+            r"gemm|gemv|nvjet|cutlass|xmma|splitk|wgmma|cublas"
+            r"|(^|:)(_?addmm|mm|bmm|baddbmm|dot|mv|linear|matmul)\b"
+        ),
+        "copy": r"memcpy|memset|copy|_to\b|clone|contiguous|catarray|\bcat\b|stack|fill|zero_|zeros|ones",
+        "look-up": r"index|embedding|gather|scatter|sort|unique|radix|scan|nonzero|arange",
+        "reduction": r"reduce|norm|softmax|\bsum\b|mean|nll_loss|amax|\bmax\b|item|local_scalar",
+        "elementwise": (
+            r"elementwise|vectorized|unrolled|dropout|gelu|tanh|relu|where|threshold"
+            r"|(^|:)(add|sub|mul|div|pow|sqrt|rsqrt|neg|abs|exp|log|eq|ne|lt|le|gt|ge|remainder|clamp|bernoulli)_?\b"
+        ),
+    }.items()
+}
+OTHER = "other"
+
+_WARM_UP, _STEPS, _RUNS, _COSTLIEST = 6, 5, 3, 20
+
+
+def kind_of(name: str) -> str:
+    """The kind of work that a kernel or operator does, by its name.
+
+    Example:
+        >>> [kind_of(name) for name in ("aten::addmm", "sm90_xmma_gemm_f32f32", "aten::gelu_backward", "aten::view")]
+        ['gemm', 'gemm', 'elementwise', 'other']
+    """
+    return next((kind for kind, pattern in KINDS.items() if pattern.search(name)), OTHER)
+
+
+@dataclass
+class Share:
+    """What one kernel, operator or kind takes: milliseconds, launches, bytes."""
+
+    ms: float = 0.0
+    launches: int = 0
+    bytes: int = 0
+
+
+def profile_columns(cell: Cell, workload: Workload) -> dict[str, Any]:
+    """Profile a few steps of the cell's arm and return its record's columns."""
+    step, batches = _warm(cell, workload)
+    step_ms = [_milliseconds(step, batches) for _ in range(_RUNS)]
+    names = _profiled(step, batches)
+    kinds: dict[str, Share] = defaultdict(Share)
+    for name, share in names.items():
+        kind = kinds[kind_of(name)]
+        kind.ms, kind.launches = kind.ms + share.ms, kind.launches + share.launches
+    with _Moved() as moved:
+        step(next(batches))
+    for kind_name, count in moved.bytes.items():
+        kinds[kind_name].bytes = count
+    costliest = sorted(names.items(), key=lambda item: -item[1].ms)[:_COSTLIEST]
+    return {
+        "step_time_median_ms": statistics.median(step_ms),
+        "steps_measured": _RUNS * _STEPS,
+        "samples": {
+            "kinds": [
+                {"kind": kind, "ms": s.ms / _STEPS, "launches": s.launches / _STEPS, "moved_mib": s.bytes / 2**20}
+                for kind, s in sorted(kinds.items(), key=lambda item: -item[1].ms)
+            ],
+            "costliest": [
+                {"name": name[:160], "kind": kind_of(name), "ms": s.ms / _STEPS, "launches": s.launches / _STEPS}
+                for name, s in costliest
+            ],
+            "busy_ms": sum(share.ms for share in names.values()) / _STEPS,
+            "step_ms": step_ms,
+        },
+    }
+
+
+def _warm(cell: Cell, workload: Workload) -> tuple[TrainStep, Iterator[Batch]]:
+    """The arm's step after its first ones, and batches on its device without end."""
+    torch.manual_seed(cell.seed)
+    method = build(cell.method, cell.variant, cell.method_settings)
+    model = method.adapt(workload.build(), workload.targets()).to(cell.device)
+    toggles = (cell.precision, cell.device, cell.cuda_graph, cell.compile)
+    step = TrainStep(model, method, method.optimizer(model), workload.loss, *toggles)
+    source = itertools.islice(workload.batches("train", cell.batch_size, cell.seed, static=True), _STEPS)
+    batches = itertools.cycle(
+        [{name: tensor.to(cell.device) for name, tensor in batch.items()} for batch in list(source)]
+    )
+    for _ in range(_WARM_UP):
+        step(next(batches))
+    return step, batches
+
+
+def _synchronize(step: TrainStep) -> None:
+    if step.device.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def _milliseconds(step: TrainStep, batches: Iterator[Batch]) -> float:
+    """The mean over :data:`_STEPS` steps, none of which waits for the one before."""
+    _synchronize(step)
+    begun = time.perf_counter()
+    for _ in range(_STEPS):
+        step(next(batches))
+    _synchronize(step)
+    return 1e3 * (time.perf_counter() - begun) / _STEPS
+
+
+def _profiled(step: TrainStep, batches: Iterator[Batch]) -> dict[str, Share]:
+    """Time and launches of each kernel, or on a CPU of each operator, over :data:`_STEPS` steps."""
+    on_cuda = step.device.type == "cuda"
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_cuda else [])]
+    with profile(activities=activities) as profiler:
+        for _ in range(_STEPS):
+            step(next(batches))
+        _synchronize(step)
+    shares: dict[str, Share] = defaultdict(Share)
+    for event in profiler.events() or ():
+        annotation = getattr(event, "is_user_annotation", False) or event.name.startswith(
+            ("ProfilerStep", "Optimizer.")
+        )
+        if annotation or (event.device_type == DeviceType.CUDA) != on_cuda:
+            continue
+        share = shares[event.name]
+        share.ms += (event.time_range.elapsed_us() if on_cuda else event.self_cpu_time_total) / 1e3
+        share.launches += 1
+    return dict(shares)
+
+
+class _Moved(TorchDispatchMode):
+    """Counts the bytes of what operators are given and return, by kind of work.
+
+    Attributes:
+        bytes: by kind.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bytes: dict[str, int] = defaultdict(int)
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if not func.is_view:
+            self.bytes[kind_of(f"aten::{func.__name__.partition('.')[0]}")] += sum(
+                tensor.numel() * tensor.element_size() for tensor in _tensors((args, kwargs or {}, result))
+            )
+        return result
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for part in value.values():
+            yield from _tensors(part)
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from _tensors(part)

@@ -1,0 +1,79 @@
+"""What a step costs once ranks are cut: predicted memory and work, and its time beside a step at full ranks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from bench.core.cell import Cell
+from bench.estimate.work import predict
+from bench.protocol import Batch, Method, Role, Workload
+from bench.protocol.methods import build
+from bench.step.train_step import TrainStep
+from comera import set_ranks
+
+#: Interleaved blocks, after one that warms up, and steps of each model in every one.
+_BLOCKS, _STEPS = 9, 2
+
+
+class AtRanks:
+    """A method whose models have the ranks of a truncated one."""
+
+    def __init__(self, method: Method, ranks: Mapping[str, Sequence[int]]) -> None:
+        self._method, self._ranks = method, ranks
+
+    def adapt(self, model: nn.Module, targets: Mapping[str, Role]) -> nn.Module:
+        """Adapt, then give every tensorized layer its ranks."""
+        model = self._method.adapt(model, targets)
+        set_ranks(model, self._ranks)
+        return model
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._method, name)
+
+
+def predicted_columns(cell: Cell, workload: Workload, ranks: Mapping[str, Sequence[int]]) -> dict[str, Any]:
+    """Memory and work of a step at these ranks, padded to the full sequence length."""
+    method = AtRanks(build(cell.method, cell.variant, cell.method_settings), ranks)
+    prediction = predict(workload, method, cell.batch_size, cell.precision, cell.device, cell.seed)
+    columns: dict[str, Any] = prediction.columns()
+    for name in ("parameters", "stored_mib"):
+        del columns[name]
+    return {**columns, "predicted_for": cell.device}
+
+
+def timed_columns(cell: Cell, workload: Workload, trained: TrainStep) -> dict[str, Any]:
+    """Step times of the trained model and of one at full ranks, in interleaved blocks; both train on for them."""
+    method = build(cell.method, cell.variant, cell.method_settings)
+    full = method.adapt(workload.build(), workload.targets()).to(cell.device)
+    toggles = (cell.precision, cell.device, cell.cuda_graph, cell.compile, bool(cell.training["static"]))
+    other = TrainStep(full, method, method.optimizer(full), workload.loss, *toggles)
+    batch = {
+        name: tensor.to(cell.device)
+        for name, tensor in next(workload.batches("train", cell.batch_size, cell.seed, static=True)).items()
+    }
+    times: dict[str, list[list[float]]] = {"trained": [], "full": []}
+    for step in (trained, other):
+        for _ in range(step.steps_before_capture):
+            step(batch)
+    for block in range(_BLOCKS + 1):
+        for name, step in (("trained", trained), ("full", other)):
+            samples = [_milliseconds(step, batch) for _ in range(_STEPS)]
+            if block:  # the first one warms up
+                times[name].append(samples)
+    middle = sorted(ms for block in times["trained"] for ms in block)
+    return {"step_time_median_ms": middle[len(middle) // 2], "step_ms": times}
+
+
+def _milliseconds(step: TrainStep, batch: Batch) -> float:
+    if step.device.type == "cuda":
+        torch.cuda.synchronize()
+    begun = time.perf_counter()
+    step(batch)
+    if step.device.type == "cuda":
+        torch.cuda.synchronize()
+    return 1e3 * (time.perf_counter() - begun)

@@ -1,0 +1,354 @@
+"""A training run: stages, data order, learning curve, checkpoints; the same for every method.
+
+All that a run is, is a function of its cell: seeds fix initialisation, dropout and the order of the data, so the same
+cell on the same processor gives the same bytes, and a run that was killed goes on from its last checkpoint as if it had
+never stopped.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bench.core.cell import Cell
+from bench.measures.trained_step import predicted_columns, timed_columns
+from bench.protocol import Batch, Method, Stage, Workload
+from bench.protocol.methods import build
+from bench.runner import checkpoint
+from bench.step.timing import Diverged
+from bench.step.train_step import TrainStep
+from comera import ranks_of, set_ranks, tensorized_layers
+
+#: Seconds between checkpoints, and at least so many times what the last one took.
+_CHECKPOINT_SECONDS = 60.0
+_CHECKPOINT_SHARE = 30.0
+
+#: Seconds between reports of progress.
+_REPORT_SECONDS = 1.0
+
+#: On a device whose loss costs a synchronisation, it is looked at every so many steps.
+_LOSS_CHECK_STEPS = 50
+
+#: Digits of a code's id in a message.
+_SHORT = 8
+
+Report = Callable[[dict[str, Any]], None]
+
+
+class OutOfTime(RuntimeError):
+    """A run that was told to stop, and has left a checkpoint from which it can go on."""
+
+
+@dataclass(frozen=True)
+class Upkeep:
+    """What a run needs to know beside its cell; nothing here changes its result.
+
+    Args:
+        folder: of its checkpoint.
+        identity: whose checkpoint that is.
+        code_id, git_commit: of the code that runs now.
+        parent_folder, parent_identity: of the run whose stages are the first of this one, if there is one; its last
+            checkpoint saves doing them again.
+        resume: whether to go on from a checkpoint.
+        checkpoint_steps: steps between checkpoints; 0 for about one a minute.
+        stop_after_s: seconds after which the run leaves a checkpoint and stops, or None.
+    """
+
+    folder: Path
+    identity: str
+    code_id: str
+    git_commit: str = ""
+    parent_folder: Path | None = None
+    parent_identity: str = ""
+    resume: bool = True
+    checkpoint_steps: int = 0
+    stop_after_s: float | None = None
+
+
+def stages_of(cell: Cell) -> tuple[Stage, ...]:
+    """The stages of a training cell."""
+    return tuple(Stage(**stage) for stage in cell.training["stages"])
+
+
+@dataclass
+class _Position:
+    """Where a run is, and who brought it there. A stage counts as begun once it has done a step.
+
+    ``codes`` are those that have done a step, each with ``code_id`` and ``git_commit`` (blank where an older checkpoint
+    did not name it); ``ended_by`` is the id of the one that ended the last stage so far.
+    """
+
+    stage: int = 0
+    stage_steps: int = 0
+    step: int = 0
+    loss_sum: float = 0.0
+    loss_steps: int = 0
+    seconds: float = 0.0
+    curve: list[dict[str, Any]] = field(default_factory=list)
+    codes: list[dict[str, str]] = field(default_factory=list)
+    ended_by: str = ""
+
+
+class TrainingRun:
+    """One run from its beginning, or from its last checkpoint, to its end."""
+
+    def __init__(self, cell: Cell, workload: Workload, upkeep: Upkeep, report: Report) -> None:
+        self.cell, self.workload, self.upkeep, self.report = cell, workload, upkeep, report
+        self.stages = stages_of(cell)
+        self.total_steps = sum(stage.steps for stage in self.stages)
+        self.at = _Position()
+        self._stop_at = math.inf if upkeep.stop_after_s is None else time.monotonic() + upkeep.stop_after_s
+        torch.manual_seed(cell.seed)
+        self.method: Method = build(cell.method, cell.variant, cell.method_settings)
+        dense = workload.build()
+        self.dense_mib = _mib(parameter.numel() for parameter in dense.parameters())
+        self.model = self.method.adapt(dense, workload.targets()).to(cell.device)
+        self.ranks_before = ranks_of(self.model)
+        restored = self._restored()
+        if restored:
+            set_ranks(self.model, restored["ranks"])
+            self.model.load_state_dict(restored["model"])
+        toggles = (cell.precision, cell.device, cell.cuda_graph, cell.compile, bool(cell.training["static"]))
+        self.step = TrainStep(self.model, self.method, self.method.optimizer(self.model), workload.loss, *toggles)
+        if restored:
+            self._take_up(restored)
+        else:
+            torch.manual_seed(cell.seed)  # dropout's draws do not depend on how many numbers a method's cores took
+        self._checkpoint_due = time.monotonic() + _CHECKPOINT_SECONDS
+        self._reported = time.monotonic()
+        self._batches: Iterator[Batch] | None = None
+
+    def _restored(self) -> dict[str, Any] | None:
+        upkeep = self.upkeep
+        content = checkpoint.load(upkeep.folder, upkeep.identity) if upkeep.resume else None
+        if content is None and upkeep.parent_folder is not None:
+            content = checkpoint.load(upkeep.parent_folder, upkeep.parent_identity)
+        return content
+
+    def _take_up(self, restored: Mapping[str, Any]) -> None:
+        self.step.optimizer.load_state_dict(restored["optimizer"])
+        self.method.load_state_dict(restored["method"])
+        self.at = _Position(**restored["position"])
+        self.at.codes = [{"code_id": c, "git_commit": ""} if isinstance(c, str) else c for c in self.at.codes]
+        self.step.number = self.at.step
+        torch.set_rng_state(restored["random"]["cpu"])
+        if self.cell.device == "cuda":
+            torch.cuda.set_rng_state(restored["random"]["cuda"])
+
+    def run(self) -> None:
+        """Train to the end of the last stage.
+
+        Raises:
+            Diverged: the loss is no finite number any more; the message says where.
+            OutOfTime: it had to stop before.
+        """
+        while self.at.stage < len(self.stages):
+            stage = self.stages[self.at.stage]
+            if self.at.stage_steps == 0:
+                # A captured step would go on with the objective of the stage before.
+                self.step.invalidate(self.method.begin_stage(stage, self.model, self.step.optimizer))
+            while self.at.stage_steps < stage.steps:
+                self._train_step(stage)
+                if self.at.step % self.steps_per_epoch == 0 and self.at.stage_steps < stage.steps:
+                    self._curve_point(stage)
+                self._maybe_checkpoint(stage)
+            self._loss_is_finite(stage)
+            self.step.invalidate(self.method.end_stage(self.model, self.step.optimizer))
+            self.at.ended_by = self.upkeep.code_id
+            self._curve_point(stage)
+            self.at.stage, self.at.stage_steps = self.at.stage + 1, 0
+            self.save()
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether ranks have been cut, so that steps are timed beside those at full ranks."""
+        return ranks_of(self.model) != self.ranks_before
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return int(self.cell.training["steps_per_epoch"])
+
+    def _next_batch(self) -> Batch:
+        epoch, start = divmod(self.at.step, self.steps_per_epoch)
+        if self._batches is None or start == 0:
+            cell = self.cell
+            order_seed = cell.seed * 1_000_003 + epoch  # an order of its own for every epoch of every seed
+            static = bool(cell.training["static"])
+            self._batches = self.workload.batches("train", cell.batch_size, order_seed, static, start)
+        batch = next(self._batches)
+        if self.cell.cuda_graph:  # the captured step copies it into its own buffers
+            return batch
+        return {name: tensor.to(self.cell.device) for name, tensor in batch.items()}
+
+    def _train_step(self, stage: Stage) -> None:
+        begun = time.perf_counter()
+        loss = self.step(self._next_batch())
+        at = self.at
+        if self.upkeep.code_id not in self._trained_by():
+            at.codes.append({"code_id": self.upkeep.code_id, "git_commit": self.upkeep.git_commit})
+        at.step, at.stage_steps, at.loss_steps = at.step + 1, at.stage_steps + 1, at.loss_steps + 1
+        at.loss_sum = at.loss_sum + (loss.item() if self.cell.device == "cpu" else loss.double())  # type: ignore[assignment]
+        if self.cell.device == "cpu" or at.step % _LOSS_CHECK_STEPS == 0:
+            self._loss_is_finite(stage)
+        at.seconds += time.perf_counter() - begun
+        if time.monotonic() - self._reported > _REPORT_SECONDS:
+            self._report("")
+
+    def _loss_is_finite(self, stage: Stage, validation_loss: float = 0.0) -> None:
+        for name, loss in (("loss", float(self.at.loss_sum)), ("validation loss", validation_loss)):
+            if not math.isfinite(loss):
+                epoch = self.at.step / self.steps_per_epoch
+                where = f"step {self.at.step} (epoch {epoch:.2f}, {stage.name} stage)"
+                raise Diverged(f"the {name} is not finite at {where}")
+
+    def _curve_point(self, stage: Stage) -> None:
+        with self.step.autocast():
+            found = self.workload.evaluate(self.model)
+        self._loss_is_finite(stage, found["validation_loss"])  # the last step's update may have gone too far
+        at = self.at
+        row = {
+            "epoch": at.step / self.steps_per_epoch,
+            "step": at.step,
+            "stage": stage.name,
+            "train_loss": float(at.loss_sum) / max(at.loss_steps, 1),
+            **found,
+            **self.sizes(),
+            "ranks": {name: list(ranks) for name, ranks in ranks_of(self.model).items()},
+            "active_ranks": {name: list(layer.active_ranks()) for name, layer in self._tensorized().items()},
+            "seconds": at.seconds,
+        }
+        at.curve.append(row)
+        at.loss_sum, at.loss_steps = 0.0, 0
+        size = f", S {row['size_fraction']:.3f}" if "size_fraction" in row else ""
+        self._report(
+            f"{stage.name} stage, epoch {row['epoch']:.2f}: loss {row['train_loss']:.3f}, validation accuracy "
+            f"{row['validation_accuracy']:.1f} %{size}, {row['stored_mib']:.2f} MiB"
+        )
+
+    def _tensorized(self) -> dict[str, Any]:
+        modules = dict(self.model.named_modules())
+        return {name: modules[name] for name in ranks_of(self.model)}
+
+    def sizes(self) -> dict[str, Any]:
+        """Sizes of the model as it is now."""
+        layers = tensorized_layers(self.model)
+        columns: dict[str, Any] = {
+            "parameters": sum(parameter.numel() for parameter in self.model.parameters()),
+            "stored_mib": self.method.stored_size(self.model) / 2**20,
+            **self.method.sizes(self.model),
+        }
+        if layers:
+            columns["tensorized_mib"] = _mib(layer.packed_cores.numel() for layer in layers)
+        return columns
+
+    def _maybe_checkpoint(self, stage: Stage) -> None:
+        every = self.upkeep.checkpoint_steps
+        due = self.at.step % every == 0 if every else time.monotonic() >= self._checkpoint_due
+        if due:
+            self._loss_is_finite(stage)
+            self.save()
+        if time.monotonic() >= self._stop_at and self.at.step < self.total_steps:
+            self._loss_is_finite(stage)
+            self.save()
+            raise OutOfTime(f"stopped after {self.at.step} of {self.total_steps} steps, goes on from a checkpoint")
+
+    def save(self) -> None:
+        """Write a checkpoint now."""
+        begun = time.monotonic()
+        self.at.loss_sum = float(self.at.loss_sum)
+        random = {"cpu": torch.get_rng_state()}
+        if self.cell.device == "cuda":
+            random["cuda"] = torch.cuda.get_rng_state()
+        content = {
+            "ranks": ranks_of(self.model),
+            "model": dict(self.model.state_dict()),
+            "optimizer": self.step.optimizer.state_dict(),
+            "method": self.method.state_dict(),
+            "position": vars(self.at),
+            "random": random,
+        }
+        checkpoint.save(self.upkeep.folder, self.upkeep.identity, content)
+        now = time.monotonic()
+        self._checkpoint_due = now + max(_CHECKPOINT_SECONDS, _CHECKPOINT_SHARE * (now - begun))
+
+    def _report(self, text: str) -> None:
+        self._reported = time.monotonic()
+        self.report({"step": self.at.step, "steps": self.total_steps, "text": text})
+
+    def columns(self) -> dict[str, Any]:
+        """The record's columns after the last step, and its samples."""
+        last = self.at.curve[-1]
+        layers = tensorized_layers(self.model)
+        names = ("train_loss", "validation_accuracy", "validation_loss", "validation_examples")
+        columns: dict[str, Any] = {
+            "stage": self.stages[-1].name,
+            "target_ratio": self.stages[-1].target,
+            "target_mib": self.stages[-1].target_mib,
+            "train_steps": self.at.step,
+            "epochs": self.at.step / self.steps_per_epoch,
+            "dense_mib": self.dense_mib,
+            **{name: last[name] for name in names},
+            **self.sizes(),
+            "samples": {
+                "curve": self.at.curve,
+                "ranks_before": {name: list(ranks) for name, ranks in self.ranks_before.items()},
+                "trained_by": self.at.codes,
+            },
+        }
+        if layers:
+            columns["dense_tensorized_mib"] = _mib(layer.dense_count() for layer in layers)
+        if message := self._several_codes():
+            columns["message"] = message
+        return columns
+
+    def _trained_by(self) -> list[str]:
+        return [code["code_id"] for code in self.at.codes]
+
+    def _several_codes(self) -> str:
+        """Which code did what, where it was not one that did all; blank where it was."""
+        trained, now = self._trained_by(), self.upkeep.code_id
+        others: dict[str, list[str]] = {}
+        if self.at.ended_by and self.at.ended_by not in trained:
+            others[self.at.ended_by] = ["ended", "evaluated"]
+        if now not in trained:
+            others.setdefault(now, []).extend(["predicted", "timed"] if self.is_cut else ["predicted"])
+        if len(trained) > 1:
+            said = f"trained by {len(trained)} versions of the code, one after another"
+        elif others:
+            said = f"trained by code {trained[0][:_SHORT]}"
+        else:
+            return ""
+        return ", ".join([said, *(f"{_listed(did)} by code {code[:_SHORT]}" for code, did in others.items())])
+
+
+def _listed(words: list[str]) -> str:
+    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+
+
+def _mib(counts: Iterator[int] | Any) -> float:
+    """Size of so many FP32 numbers."""
+    return sum(counts) * 4 / 2**20
+
+
+def train(cell: Cell, workload: Workload, upkeep: Upkeep, report: Report) -> dict[str, Any]:
+    """Train a cell to its end and return its record's columns.
+
+    Raises:
+        CheckpointError: a checkpoint that cannot be used.
+        Diverged: the loss is no finite number any more.
+        OutOfTime: the run had to stop before its end.
+    """
+    run = TrainingRun(cell, workload, upkeep, report)
+    run.run()
+    columns = run.columns()
+    columns |= predicted_columns(cell, workload, ranks_of(run.model))
+    timed = timed_columns(cell, workload, run.step) if run.is_cut else {}
+    if timed:
+        columns["samples"]["step_ms"] = timed.pop("step_ms")
+    return {**columns, **timed}

@@ -1,0 +1,114 @@
+"""A process per cell, forked from a server that has paid for the heavy imports once."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import multiprocessing
+import os
+import time
+from collections.abc import Callable
+from multiprocessing.context import ForkServerContext
+from typing import Any
+
+from bench.core.cell import Cell
+from bench.workloads.opening import Data
+
+_SIGKILL = 9
+
+
+class CellFailure(Exception):
+    """A cell that ended otherwise than well."""
+
+    def __init__(self, status: str, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+
+
+@functools.cache
+def _context() -> ForkServerContext:
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler would report its own start and end
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["bench.processes.preload"])
+    return context
+
+
+def start_server() -> None:
+    """Start the server that processes are forked from and wait until its imports are done; else the first cell does."""
+    process = _context().Process(target=_nothing, daemon=True)
+    process.start()
+    process.join()
+
+
+def _nothing() -> None:
+    pass
+
+
+class CellProcess:
+    """A cell's own process and the line to it.
+
+    Args:
+        serve: what runs there, a function of :mod:`bench.processes.worker`.
+        cell, data, more: its arguments.
+        time_limit_s: seconds that all answers together may take; the cell is then given up as ``timeout``.
+    """
+
+    def __init__(self, serve: Callable[..., None], cell: Cell, data: Data, time_limit_s: float, *more: Any) -> None:
+        self.cell = cell
+        self.time_limit_s = time_limit_s
+        self._left_s = time_limit_s
+        self._asked_at = time.monotonic()
+        self._connection, theirs = _context().Pipe()
+        self._process = _context().Process(target=serve, args=(theirs, cell, data, *more), daemon=True)
+        self._process.start()
+        theirs.close()
+
+    def answered(self, timeout_s: float = 0.0) -> bool:
+        """Whether :meth:`answer` need not wait: for an answer, the process's end, or the end of its time."""
+        return self._connection.poll(timeout_s) or time.monotonic() - self._asked_at >= self._left_s
+
+    def answer(self) -> Any:
+        """Wait for the next answer and return its content.
+
+        Raises:
+            CellFailure: the cell failed, the process ended, or the time limit passed.
+        """
+        in_time = self._connection.poll(max(self._asked_at + self._left_s - time.monotonic(), 0.0))
+        now = time.monotonic()
+        self._left_s -= now - self._asked_at
+        self._asked_at = now  # the wait for a further answer to the same request begins here
+        if not in_time:
+            self.stop()
+            raise CellFailure("timeout", f"not finished after time_limit_s={self.time_limit_s:g}")
+        try:
+            word, content = self._connection.recv()
+        except (EOFError, ConnectionResetError):
+            self._process.join(10)
+            code = self._process.exitcode
+            self.stop()
+            if code == -_SIGKILL:
+                raise CellFailure("oom", "the process was killed (signal 9), most likely for want of memory") from None
+            raise CellFailure("error", f"the process ended unexpectedly (exit code {code})") from None
+        if word == "failed":
+            self.stop()
+            raise CellFailure(*content)
+        return content
+
+    def ask(self, word: str, content: Any = None) -> Any:
+        """Send a request and wait for its answer; raises as :meth:`answer` does."""
+        with contextlib.suppress(BrokenPipeError):  # the answer will say why
+            self._connection.send((word, content))
+        self._asked_at = time.monotonic()
+        return self.answer()
+
+    def stop(self) -> None:
+        """End the process, politely first."""
+        with contextlib.suppress(OSError):
+            self._connection.send(("finish", None))
+        self._process.join(0.5)
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join()
+        self._connection.close()

@@ -1,0 +1,1 @@
+"""From a configuration to records: sweeps, processes, checkpoints, progress."""

@@ -1,0 +1,135 @@
+"""Sweeps whose jobs run in processes of their own, here or on a cluster: ``hydra/launcher=submitit_slurm``.
+
+The launching process checks all jobs before any is submitted, waits for them, and says how they ended. A job knows
+nothing but its configuration: it writes its progress to its log, its records where all others do, and, if it fails, one
+sentence into the folder that Hydra has made for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import traceback
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from hydra.core.config_store import ConfigStore
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.plugins import Plugins
+from hydra.plugins.config_source import ConfigLoadError
+from omegaconf import DictConfig, OmegaConf
+
+from bench.errors import CONF, stop_with
+from bench.processes.worker import first_line
+from bench.runner.resolve import Job
+
+#: Hydra's own launcher, which runs the jobs in the launching process, and the one that runs them beside it.
+_BASIC, _LOCAL = "basic", "submitit_local"
+
+#: In a job's folder: its cells that are left to an earlier job, and what it failed of.
+_SHARED, _FAILURE = "shared.json", "failed.txt"
+
+
+def register_launchers() -> None:
+    """Give the launchers of the extra ``slurm`` the defaults of ``conf/launchers.yaml``."""
+    Plugins.instance()  # makes those that are installed known
+    store = ConfigStore.instance()
+    for name, defaults in OmegaConf.load(CONF / "launchers.yaml").items():
+        assert isinstance(name, str)
+        with contextlib.suppress(ConfigLoadError):
+            node = store.load(f"hydra/launcher/{name}.yaml").node
+            store.store(group="hydra/launcher", name=name, node=OmegaConf.merge(node, defaults), provider="bench")
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Where the jobs of a sweep run.
+
+    Args:
+        launcher: its name among Hydra's.
+        folder: this sweep's own, with the logs and a folder per job.
+    """
+
+    launcher: str
+    folder: Path
+
+    @classmethod
+    def of(cls, config: DictConfig) -> Launch:
+        """As a sweep's configuration says, Hydra's own node included."""
+        return cls(config.hydra.runtime.choices["hydra/launcher"], Path(config.hydra.sweep.dir))
+
+    @property
+    def here(self) -> bool:
+        """Whether the jobs run in this process, one after another."""
+        return self.launcher == _BASIC
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether the jobs run on machines whose devices are not known here."""
+        return self.launcher not in (_BASIC, _LOCAL)
+
+    def announce(self, jobs: Sequence[Job], roots: Sequence[Path]) -> None:
+        """Say what is going to run and where to look; leave cells that several jobs have to the first of them.
+
+        Args:
+            jobs: in the order of their numbers.
+            roots: each one's folder of records.
+        """
+        owners: dict[tuple[Path, str], int] = {}
+        for number, (job, root) in enumerate(zip(jobs, roots, strict=True)):
+            cells = [cell.cell_id(job.data_hash) for cell in job.cells]
+            shared = [cell for cell in cells if owners.setdefault((root.absolute(), cell), number) != number]
+            if shared:
+                folder = self.folder / str(number)
+                folder.mkdir(parents=True, exist_ok=True)
+                (folder / _SHARED).write_text(json.dumps(shared), encoding="utf-8")
+        _say(f"{len(jobs)} job(s), {len(owners)} cell(s) go to {self.launcher}; they go on even if this process ends")
+        _say(f"logs: {self.folder / 'logs'}; records: {', '.join(sorted({str(root) for root in roots}))}")
+
+    def finish(self, error: BaseException | None = None) -> None:
+        """Say how the jobs ended; end the program with status 1 unless all went well.
+
+        Args:
+            error: what kept this process from submitting all jobs, or from waiting for their end.
+        """
+        sentences = [path.read_text(encoding="utf-8") for path in sorted(self.folder.glob(f"*/{_FAILURE}"))]
+        parts = []
+        if error is not None:
+            reason = " ".join(str(error).splitlines()[:2]) or "an interrupt"
+            parts.append(f"the launch was ended by {reason}; jobs already submitted go on")
+        if sentences:
+            parts.append(f"{len(sentences)} job(s) failed, one of them with: {sentences[0].strip().removesuffix('.')}")
+        if not parts:
+            _say(f"all jobs have ended; logs: {self.folder / 'logs'}")
+            return
+        parts.append(
+            f"all other records are kept, and the same command runs what is missing; logs: {self.folder / 'logs'}"
+        )
+        stop_with(f"{'; '.join(parts)}.", status=1)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _own_folder() -> Path:
+    return Path(HydraConfig.get().runtime.output_dir)
+
+
+def without_shared(job: Job) -> Job:
+    """In a job's own process: the job without the cells that are left to an earlier one."""
+    path = _own_folder() / _SHARED
+    shared = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+    return replace(job, cells=tuple(cell for cell in job.cells if cell.cell_id(job.data_hash) not in shared))
+
+
+@contextlib.contextmanager
+def failure_noted() -> Iterator[None]:
+    """In a job's own process: leave a failure as a sentence for the launching one, and its traceback in the log."""
+    try:
+        yield
+    except Exception as error:
+        traceback.print_exc()
+        (_own_folder() / _FAILURE).write_text(f"{first_line(error)}\n", encoding="utf-8")

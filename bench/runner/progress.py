@@ -1,0 +1,115 @@
+"""One progress bar for a whole sweep, with the time left; plain lines where there is no terminal."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from bench.core.cell import Cell
+
+
+class SweepProgress:
+    """Progress of a sweep over ``cells``, weighted by what they are expected to cost."""
+
+    def __init__(self, cells: Sequence[Cell]) -> None:
+        self._weights = {cell.to_json(): _weight(cell) for cell in cells}
+        self._names = names_of(cells)
+        self._left = dict(self._weights)
+        self._finished: set[str] = set()
+        self._start = time.monotonic()
+        self._console = Console(stderr=True)
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.percentage:>3.0f} %"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(elapsed_when_finished=True),
+            console=self._console,
+            disable=not self._console.is_terminal,
+            transient=True,
+        )
+        self._task = self._bar.add_task(f"0/{len(self._weights)} cells", total=sum(self._weights.values()))
+        self._bar.start()
+
+    def advance(self, cell: Cell, share: float) -> None:
+        """Note that a share of a cell's work is done; the shares of a cell add up to 1 at most."""
+        key = cell.to_json()
+        done = min(share * self._weights[key], self._left[key])
+        self._left[key] -= done
+        self._bar.advance(self._task, done)
+
+    def finish(self, cell: Cell, outcome: str) -> None:
+        """Note that a cell is recorded and say what came of it; once, where several jobs have the same cell."""
+        if cell.to_json() in self._finished:
+            return
+        self.advance(cell, 1.0)
+        self._finished.add(cell.to_json())
+        counter = f"{len(self._finished)}/{len(self._weights)} cells"
+        self._bar.update(self._task, description=counter)
+        self._say(cell, outcome)
+
+    def _say(self, cell: Cell, text: str) -> None:
+        counter = f"{len(self._finished)}/{len(self._weights)} cells"
+        where = f"for {cell.device}" if cell.measure == "predict" else f"on {cell.device}"
+        minutes, seconds = divmod(int(time.monotonic() - self._start), 60)
+        self._console.print(
+            f"[{minutes:02d}:{seconds:02d}] {counter}  {cell.experiment} batch {cell.batch_size} {where}  "
+            f"{self._names[cell.to_json()]}{_target(cell)}  {text}",
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
+        )
+
+    def note(self, cell: Cell, text: str) -> None:
+        """Say how far a long cell has come."""
+        self._say(cell, text)
+
+    def close(self) -> None:
+        """Take the bar down."""
+        self._bar.stop()
+
+
+def names_of(cells: Sequence[Cell]) -> dict[str, str]:
+    """Arms, with the settings and data in which cells of an arm differ within this sweep."""
+    names = {}
+    for cell in cells:
+        known = [_distinctions(other) for other in cells if other.arm == cell.arm]
+        own = [
+            f"{name}={value}"
+            for name, value in _distinctions(cell).items()
+            if any(other.get(name) != value for other in known)
+        ]
+        names[cell.to_json()] = " ".join([cell.arm, *own])
+    return names
+
+
+def _distinctions(cell: Cell) -> dict[str, object]:
+    toggles = {name: getattr(cell, name) for name in ("precision", "cuda_graph", "compile")}
+    return {"dataset": cell.dataset, **toggles, **cell.workload_settings, **cell.method_settings}
+
+
+def _target(cell: Cell) -> str:
+    """What a training cell's last stage aims at."""
+    last = cell.training["stages"][-1] if cell.training else {}
+    if last.get("target_mib") is not None:
+        return f", {last['target_mib']:g} MiB, seed {cell.seed}"
+    share = f" to {last['target']:g}" if last.get("target") is not None else ""
+    return f", {last['name']} stage{share}, seed {cell.seed}" if last else ""
+
+
+def _weight(cell: Cell) -> float:
+    """Expected cost, in no particular unit: a step costs a fixed part and one that grows with the batch."""
+    if cell.measure == "predict":
+        return 1.0
+    if cell.measure == "witness":
+        return 1.0 + 0.2 * cell.batch_size
+    if cell.measure == "train":
+        steps = sum(stage["steps"] for stage in cell.training["stages"])
+        return steps * (1.0 + 0.05 * cell.batch_size)
+    if cell.measure in ("check", "profile"):
+        return 10.0
+    return (cell.timing_settings["blocks"] + 3) * (1.0 + 0.2 * cell.batch_size)

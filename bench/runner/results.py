@@ -1,0 +1,235 @@
+"""The folder of results: which cells are done, where checkpoints lie, and how an outcome becomes a record."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import os
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bench.core.cell import Cell
+from bench.core.provenance import Provenance, provenance
+from bench.core.record import Record, device_folder, read, write
+from bench.measures.training import Upkeep
+from bench.processes.interleave import Outcome, free_memory_mib
+from bench.protocol.methods import ConfigError
+from bench.runner.checkpoint import load
+from bench.step.train_step import compile_unsupported
+from bench.workloads.opening import EXAMPLES_PER_EPOCH
+
+#: Failures that are always worth trying again.
+_RETRIED = ("error",)
+
+
+class Results:
+    """The records of one results folder, as far as this machine's device is concerned.
+
+    Args:
+        root: the folder.
+        reuse: which records count as done: ``exact``, ``config`` (older code too) or ``never``.
+        written: records of the sweep that is running; it grows with every record written here.
+    """
+
+    def __init__(self, root: Path, reuse: str, written: set[Path] | None = None) -> None:
+        self.root = root
+        self.reuse = reuse
+        self.written = set() if written is None else written
+
+    def check(self, cell: Cell) -> None:
+        """Make sure, before anything runs, that records can be written, and those beside this cell's be read.
+
+        Raises:
+            ConfigError: the folder cannot be made or written.
+            RecordError: a record of this experiment and device cannot be read, or is of a newer schema.
+        """
+        folder = self._path(cell, "").parent
+        there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+        if not there.is_dir() or not os.access(there, os.W_OK):
+            raise ConfigError(f"results is '{self.root}', but {there} is no folder that can be written; name another.")
+        for path in folder.glob("*.json"):
+            read(path)
+
+    def check_checkpoint(self, cell: Cell, data_hash: str) -> None:
+        """Make sure that a training run which is not done can go on from its checkpoint, if it has one.
+
+        Raises:
+            CheckpointError: the checkpoint is another run's, or damaged.
+        """
+        if cell.measure == "train" and not self.is_done(cell, data_hash):
+            upkeep = self.upkeep(cell, data_hash, resume=True)
+            if load(upkeep.folder, upkeep.identity) is None and upkeep.parent_folder is not None:
+                load(upkeep.parent_folder, upkeep.parent_identity)
+
+    def _path(self, cell: Cell, data_hash: str) -> Path:
+        return self.root / cell.experiment / device_folder(_where(cell).device) / f"{cell.cell_id(data_hash)}.json"
+
+    def is_done(self, cell: Cell, data_hash: str) -> bool:
+        """Whether a record answers this cell under the reuse rule.
+
+        An answer for want of a compiler or of free memory holds until the machine has that.
+
+        Raises:
+            RecordError: the cell's file cannot be read, or is of a newer schema.
+        """
+        path = self._path(cell, data_hash)
+        if self.reuse == "never" or not path.exists():
+            return False
+        record = read(path)
+        retried = (*_RETRIED, "timeout") if cell.measure == "train" else _RETRIED  # a run can go on where it was
+        if record.status in retried or _has_what_it_lacked(record, cell):
+            return False
+        return self.reuse == "config" or _is_of_this_code(record)
+
+    def upkeep(self, cell: Cell, data_hash: str, resume: bool) -> Upkeep:
+        """Where a training run keeps its checkpoint, and where the run lies whose stages are its first."""
+        stages = cell.training["stages"]
+        parent = dataclasses.replace(cell, training={**cell.training, "stages": stages[:-1]})
+        has_parent = len(stages) > 1 and stages[-1] != {**stages[-1], "target": None, "target_mib": None}
+        own, early = cell.cell_id(data_hash), parent.cell_id(data_hash)
+        return Upkeep(
+            folder=self._checkpoint(cell, own),
+            identity=f"{cell.experiment}, {cell.arm}, cell {own}",
+            code_id=provenance().code_id,
+            git_commit=provenance().git_commit,
+            parent_folder=self._checkpoint(cell, early) if has_parent else None,
+            parent_identity=f"{cell.experiment}, {cell.arm}, cell {early}",
+            resume=resume,
+        )
+
+    def _checkpoint(self, cell: Cell, cell_id: str) -> Path:
+        """Hidden, so that records and checkpoints are never taken for one another."""
+        return self.root / ".checkpoints" / cell.experiment / cell_id
+
+    def rare_times(self, cell: Cell) -> Record | None:
+        """A record of this experiment, device and code that has the same arm's rare events: they are timed once.
+
+        Under ``reuse=never`` only a record of this sweep will do.
+        """
+        folder = self._path(cell, "").parent
+        for path in sorted(folder.glob("*.json")):
+            if self.reuse == "never" and path not in self.written:
+                continue
+            record = read(path)
+            if record.rare_time_ms is None or not _is_of_this_code(record):
+                continue
+            other = Cell.from_json(record.config_json)
+            if dataclasses.replace(other, batch_size=cell.batch_size) == cell:
+                return record
+        return None
+
+    def record(self, outcomes: Sequence[Outcome], data_hash: str) -> list[Record]:
+        """Write the outcomes, each whole or not at all, and return what was written."""
+        records = [_to_record(outcome, data_hash, self) for outcome in outcomes]
+        self.written.update(write(records, self.root))
+        return records
+
+
+def _where(cell: Cell) -> Provenance:
+    """Who measures this cell. A prediction stands with the machine's main device, whose figure it belongs to."""
+    return provenance(on_cpu=cell.measure != "predict" and cell.device == "cpu")
+
+
+def _has_what_it_lacked(record: Record, cell: Cell) -> bool:
+    """Whether this machine could now do what it was not equipped for when the record was written."""
+    lacked = record.samples.get("lacks")
+    if lacked == "compiler":
+        return compile_unsupported(cell.device) is None
+    need = record.peak_memory_predicted_mib
+    return lacked == "memory" and need is not None and need <= free_memory_mib(cell.device)
+
+
+def _is_of_this_code(record: Record) -> bool:
+    here = provenance()
+    names = ("code_id", "torch_version", "library_versions")
+    return all(getattr(record, name) == getattr(here, name) for name in names)
+
+
+def _to_record(outcome: Outcome, data_hash: str, results: Results) -> Record:
+    """The flat record of an outcome."""
+    cell = outcome.cell
+    known = dict(outcome.columns)
+    periods = known.pop("rare_periods", {})
+    known.pop("step_ms", None)
+    samples = known.get("samples", {})
+    columns = {**known, **_time_columns(samples), **dataclasses.asdict(_where(cell))}
+    if periods and outcome.status == "ok":
+        columns |= _rare_columns(samples, periods, results.rare_times(cell))
+    if cell.measure == "predict" or columns.get("peak_memory_predicted_mib") is not None:
+        columns["predicted_for"] = cell.device
+    record = Record(
+        **columns,
+        cell_id=cell.cell_id(data_hash),
+        recorded_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        data_hash=data_hash,
+        status=outcome.status,
+        message=outcome.message,
+        config_json=cell.to_json(),
+        **{
+            name: getattr(cell, name)
+            for name in (
+                "experiment",
+                "workload",
+                "dataset",
+                "method",
+                "variant",
+                "ratio",
+                "measure",
+                "batch_size",
+                "sequence_length",
+                "precision",
+                "cuda_graph",
+                "compile",
+                "seed",
+            )
+        },
+    )
+    if record.status == "ok" and cell.measure == "run":
+        record.epoch_time_s = _epoch_time_s(record, samples)
+    return record
+
+
+def _usable(samples: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Undisturbed blocks, or all of them where every one was disturbed."""
+    blocks = samples.get("blocks", [])
+    return [block for block in blocks if not block["disturbed"]] or blocks
+
+
+def _time_columns(samples: Mapping[str, Any]) -> dict[str, Any]:
+    """Step time columns from the blocks."""
+    times = sorted(ms for block in _usable(samples) for ms in block["ms"])
+    if not times:
+        return {}
+    calibrations = [block["calibration_ms"] for block in samples["blocks"]]
+    return {
+        "step_time_median_ms": statistics.median(times),
+        "step_time_p20_ms": times[round(0.2 * (len(times) - 1))],
+        "step_time_p80_ms": times[round(0.8 * (len(times) - 1))],
+        "steps_measured": len(times),
+        "calibration_drift": max(calibrations) / min(calibrations) - 1,
+    }
+
+
+def _rare_columns(samples: Mapping[str, Any], periods: Mapping[str, int], earlier: Record | None) -> dict[str, Any]:
+    """Rare cost and period, from this cell's samples or an earlier record; several events take the shortest period."""
+    if "rare" not in samples:
+        if earlier is None:
+            return {}
+        return {"rare_time_ms": earlier.rare_time_ms, "rare_period_steps": earlier.rare_period_steps}
+    shortest = min(periods.values())
+    cost = sum(statistics.median(times) * shortest / periods[name] for name, times in samples["rare"].items())
+    return {"rare_time_ms": cost, "rare_period_steps": shortest}
+
+
+def _epoch_time_s(record: Record, samples: Mapping[str, Any]) -> float | None:
+    """Mean step × steps per epoch, rare cost amortised; the paper's epoch whatever data was at hand, if it has one."""
+    examples = EXAMPLES_PER_EPOCH[record.workload]
+    if examples is None:
+        return None
+    times = [ms for block in _usable(samples) for ms in block["ms"]]
+    per_step = statistics.fmean(times)
+    if record.rare_time_ms is not None and record.rare_period_steps:
+        per_step += record.rare_time_ms / record.rare_period_steps
+    return per_step / 1e3 * examples / record.batch_size

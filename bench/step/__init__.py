@@ -1,0 +1,1 @@
+"""One train step, its clock and its allocator."""

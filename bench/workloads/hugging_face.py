@@ -1,0 +1,173 @@
+"""A user's own Hugging Face model as a workload: built from its configuration, without weights and without network.
+
+The model is the architecture's own for sequence classification, ``AutoModelForSequenceClassification``, with weights
+in float32 whatever the configuration says, as for every other workload. Methods act on every ``nn.Linear`` but the one
+that gives the class scores, and on the embedding of the input tokens. Other kinds of layers, such as GPT-2's
+``Conv1D``, stay dense: :func:`stays_dense` names them.
+
+Batches are tokens drawn evenly from the whole vocabulary; predictions need no others. The last place of every row
+counts as padding, so that masks are made as for most batches: without any, some models go on without a mask.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from bench.protocol import Batch, Role
+from bench.protocol.methods import ConfigError
+
+_CONFIG = "config.json"
+
+
+class HuggingFaceWorkload:
+    """A classifier of token sequences (:class:`bench.protocol.Workload`), as far as predictions need one.
+
+    Args:
+        path: a Hugging Face ``config.json``, or a folder with one.
+        sequence_length: T, tokens per sequence.
+
+    Attributes:
+        config: the configuration, as transformers has it.
+        shapes: the dense model without data.
+
+    Raises:
+        ConfigError: the package transformers is missing; the path is no such configuration; its architecture has no
+            sequence classification or fewer positions than T.
+    """
+
+    examples_per_epoch: int | None = None
+    dataset = "random tokens"
+    data_hash = ""
+
+    def __init__(self, path: Path, sequence_length: int) -> None:
+        self.path = path
+        self.sequence_length = sequence_length
+        self.config = _read(path)
+        positions = getattr(self.config, "max_position_embeddings", None)
+        if positions is not None and sequence_length > positions:
+            raise ConfigError(f"sequence_length is {sequence_length}; allowed: 1 to the {positions} of {path}.")
+        self.config.use_cache = False  # keys and values for generation, which training has no use for
+        if getattr(self.config, "pad_token_id", None) is None:  # decoders look for the last token that is none
+            self.config.pad_token_id = 0
+        try:
+            with torch.device("meta"):
+                self.shapes = self.build()
+        except Exception as error:  # whatever a wrong value makes of it there
+            raise _refused(path, error) from None
+
+    def build(self) -> nn.Module:
+        """A freshly initialised model; works under ``torch.device`` and ``FakeTensorMode`` contexts."""
+        from transformers import AutoModelForSequenceClassification
+
+        model = AutoModelForSequenceClassification.from_config(self.config, dtype=torch.float32)
+        assert isinstance(model, nn.Module)
+        return model
+
+    def targets(self) -> dict[str, Role]:
+        """The embedding of the input tokens and the linear layers, in the order of the model."""
+        model: Any = self.shapes
+        table, body, classes = model.get_input_embeddings(), model.base_model, self.config.num_labels
+        inside = set(body.modules())
+        targets: dict[str, Role] = {}
+        for name, module in model.named_modules():
+            if module is table and isinstance(module, nn.Embedding):
+                targets[name] = "embedding"
+            elif isinstance(module, nn.Linear) and (module in inside or module.out_features != classes):
+                targets[name] = _role(name, module in inside)
+        return targets
+
+    def batches(
+        self,
+        split: str,  # noqa: ARG002 - there is but one
+        batch_size: int,
+        seed: int,
+        static: bool,  # noqa: ARG002 - all shapes are equal
+        start: int = 0,  # noqa: ARG002 - no batch differs from another in more than its draws
+    ) -> Iterator[Batch]:
+        """``input_ids`` int64 and ``attention_mask`` bool (B, T), ``labels`` int64 (B,), without end."""
+        generator = torch.Generator().manual_seed(seed)
+        shape = (batch_size, self.sequence_length)
+        while True:
+            yield {
+                "input_ids": torch.randint(0, self.config.vocab_size, shape, generator=generator),
+                "attention_mask": (torch.arange(shape[1]) < shape[1] - 1).repeat(batch_size, 1),
+                "labels": torch.zeros(batch_size, dtype=torch.int64),
+            }
+
+    def batches_per_epoch(self, batch_size: int) -> int:
+        """There is no epoch."""
+        raise NotImplementedError(f"random tokens have no epoch, at batch size {batch_size} or any other.")
+
+    def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
+        """Mean cross entropy."""
+        scores = model(batch["input_ids"], attention_mask=batch["attention_mask"]).logits
+        return F.cross_entropy(scores, batch["labels"])
+
+    def evaluate(self, model: nn.Module) -> dict[str, Any]:  # noqa: ARG002
+        """Nothing can be said about random tokens."""
+        return {}
+
+
+def stays_dense(workload: HuggingFaceWorkload) -> str:
+    """What of the model no method acts on, by kind of layer, largest first."""
+    targets = workload.targets()
+    counts: Counter[str] = Counter()
+    sizes: Counter[str] = Counter()
+    for name, module in workload.shapes.named_modules():
+        own = sum(parameter.numel() for parameter in module.parameters(recurse=False) if parameter.dim() > 1)
+        if own and name not in targets:
+            counts[type(module).__name__] += 1
+            sizes[type(module).__name__] += own
+    return ", ".join(f"{counts[kind]} {kind} ({size:,} weights)" for kind, size in sizes.most_common())
+
+
+def _role(name: str, inside: bool) -> Role:
+    if not inside or "pooler" in name:
+        return "classifier"
+    return "attention" if "att" in name else "feed_forward"
+
+
+def _read(path: Path) -> Any:
+    """The configuration as transformers has it."""
+    if importlib.util.find_spec("transformers") is None:
+        raise ConfigError("model=PATH needs the package transformers; install it: pip install transformers.")
+    os.environ["HF_HUB_OFFLINE"] = "1"  # read when transformers is imported
+    from transformers import AutoConfig
+    from transformers.models.auto.modeling_auto import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES
+
+    wanted = f"allowed: a Hugging Face {_CONFIG} or a folder with one"
+    file = path / _CONFIG if path.is_dir() else path
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"model is {str(path)!r}, which cannot be read ({error.strerror}); {wanted}.") from None
+    except ValueError:
+        raise ConfigError(f"model is {str(path)!r}, which is not JSON; {wanted}.") from None
+    kind = content.get("model_type") if isinstance(content, dict) else None
+    if not isinstance(kind, str):
+        raise ConfigError(f"model is {str(path)!r}, which names no model_type; {wanted}.")
+    if kind not in MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES:
+        raise ConfigError(
+            f"model is {str(path)!r}, whose model_type {kind!r} has no sequence classification in the transformers "
+            "installed here; allowed: types that have, such as bert, roberta, gpt2 and llama."
+        )
+    try:
+        return AutoConfig.from_pretrained(file, local_files_only=True, trust_remote_code=False)
+    except Exception as error:  # as above
+        raise _refused(path, error) from None
+
+
+def _refused(path: Path, error: Exception) -> ConfigError:
+    """What transformers has against a configuration, in one sentence."""
+    reason = " ".join(str(error).split()).rstrip(".")[:200] or type(error).__name__
+    return ConfigError(f"model is {str(path)!r}, which transformers does not accept ({reason}).")
