@@ -26,9 +26,9 @@ from bench.protocol.methods import ConfigError, available, build, build_for
 from bench.runner.resolve import check_fields, checked_arms, resolve
 from bench.runner.sweep import MISTAKES, plain, register_resolvers, register_settings, unsupported
 from bench.step.train_step import precision_unsupported
+from bench.workloads import open_cell_workload
 from bench.workloads.encoder import EncoderWorkload
 from bench.workloads.hugging_face import HuggingFaceWorkload, stays_dense
-from bench.workloads.opening import open_cell_workload
 
 USAGE = """\
 usage: python -m bench predict method=NAME [key=value ...]     predict a training step without running it
@@ -124,7 +124,7 @@ def _of_workload(config: dict[str, Any]) -> Question:
     workload = open_cell_workload(cell, job.data)
     return Question(
         f"{cell.arm} on the workload {cell.workload}, data {cell.dataset}",
-        AnyBatch(workload) if isinstance(workload, EncoderWorkload) else workload,
+        AnyBatch(workload) if isinstance(workload, EncoderWorkload) else workload,  # type: ignore[arg-type]
         lambda: build_for(cell),
         View(cell.batch_size, cell.sequence_length, cell.precision, cell.device),
         cell.seed,

@@ -20,11 +20,12 @@ from rich.table import Table
 from torch import nn
 
 from bench.core.intervals import Estimate, paired_ratio
+from bench.protocol import Data
 from bench.protocol.methods import build, default_settings, parse_arm
 from bench.step.timing import steady_allocator
 from bench.step.train_step import TrainStep
+from bench.workloads import open_workload
 from bench.workloads.encoder import EncoderSettings
-from bench.workloads.opening import Data, open_workload
 from comera import TTLinear
 
 _TOKENS, _WIDTH, _RANK = 4096, 768, 30
@@ -76,7 +77,7 @@ def layer_times(rounds: int) -> dict[str, dict[int, float]]:
 
 def step_times(batch_size: int, rounds: int) -> dict[str, dict[int, float]]:
     """Whole training steps at full model size: comera, whole-model low_rank, dense."""
-    workload = open_workload(EncoderSettings(), Data(), check=False)
+    workload = open_workload("encoder", EncoderSettings(), Data(), check=False)
     stream = workload.batches("train", batch_size, 0, static=True)
     batches = [next(stream) for _ in range(_STEPS)]
     actions = {}

@@ -23,7 +23,6 @@ class Cell:
     measure: str  # one of bench.core.record.MEASURES
     device: str  # "cpu" | "cuda": where it runs, or for which device it is predicted
     batch_size: int
-    sequence_length: int
     precision: str
     cuda_graph: bool
     compile: bool
@@ -40,9 +39,14 @@ class Cell:
         """The method, with its variant where that is not the default: ``low_rank:linear``."""
         return f"{self.method}:{self.variant}" if self.variant else self.method
 
+    @property
+    def sequence_length(self) -> int:
+        """Tokens of an example, as the workload's settings have it; 1 where they have none."""
+        return int(self.workload_settings.get("sequence_length", 1))
+
     def to_json(self) -> str:
         """The cell as canonical JSON: sorted keys, no spaces, no training where there is none."""
-        fields = dataclasses.asdict(self)
+        fields = {**dataclasses.asdict(self), "sequence_length": self.sequence_length}
         if not self.training:
             del fields["training"]
         return json.dumps(fields, sort_keys=True, separators=(",", ":"), allow_nan=False)
@@ -50,7 +54,9 @@ class Cell:
     @classmethod
     def from_json(cls, text: str) -> Cell:
         """The inverse of :meth:`to_json`."""
-        return cls(**json.loads(text))
+        fields = json.loads(text)
+        fields.pop("sequence_length", None)  # it lies in the workload's settings
+        return cls(**fields)
 
     def cell_id(self, data_hash: str) -> str:
         """Identity of the measurement: a hash of the resolved cell, the data and the record schema."""

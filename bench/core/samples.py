@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -61,6 +62,16 @@ def answers_of(text: str, examples: int) -> Answers:
     if bits[examples:].any():
         raise ValueError("more right answers than rows")
     return bits[:examples]
+
+
+def as_hexadecimal(flags: Sequence[bool]) -> str:
+    """The inverse of :func:`answers_of`: a bit per flag, the last digit filled up with zeros.
+
+    >>> as_hexadecimal([True, False, True, True, True])
+    'b8'
+    """
+    bits = "".join("1" if flag else "0" for flag in flags)
+    return "".join(f"{int(bits[i : i + 4].ljust(4, '0'), 2):x}" for i in range(0, len(bits), 4))
 
 
 def last_answers(record: Record) -> Answers | None:

@@ -21,10 +21,11 @@ from bench.core.cell import Cell
 from bench.processes.interleave import Outcome
 from bench.processes.process import CellFailure, CellProcess
 from bench.processes.worker import first_line, status_of
+from bench.protocol import Data
 from bench.protocol.methods import build_for
 from bench.step.allocator import begin_peak, take_workspaces
 from bench.step.train_step import TrainStep
-from bench.workloads.opening import Data, open_cell_workload
+from bench.workloads import open_cell_workload
 
 #: Time that the steps of a cell may take.
 _LIMIT_S = 600.0

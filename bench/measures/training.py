@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from bench.core.cell import Cell
+from bench.core.samples import as_hexadecimal
 from bench.measures.trained_step import predicted_columns, timed_columns
 from bench.protocol import Batch, Method, Stage, Workload
 from bench.protocol.methods import build
@@ -209,7 +210,14 @@ class TrainingRun:
 
     def _curve_point(self, stage: Stage) -> None:
         with self.step.autocast():
-            found = self.workload.evaluate(self.model)
+            evaluation = self.workload.evaluate(self.model)
+        right = [bool(value) for value in evaluation.per_example or ()]
+        found: dict[str, Any] = {
+            "validation_accuracy": evaluation.metrics["accuracy"],
+            "validation_loss": evaluation.metrics["loss"],
+            "validation_examples": len(right),
+            "correct": as_hexadecimal(right),
+        }
         self._loss_is_finite(stage, found["validation_loss"])  # the last step's update may have gone too far
         at = self.at
         row = {

@@ -20,7 +20,7 @@ import torch
 from bench.core.cell import Cell
 from bench.processes.process import CellFailure, CellProcess
 from bench.processes.worker import predict_cell, time_cell
-from bench.workloads.opening import Data
+from bench.protocol import Data
 
 #: Called with a cell and the share of its work that has just been finished; the shares of a cell add up to 1.
 Advance = Callable[[Cell, float], None]

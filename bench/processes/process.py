@@ -12,7 +12,7 @@ from multiprocessing.context import ForkServerContext
 from typing import Any
 
 from bench.core.cell import Cell
-from bench.workloads.opening import Data
+from bench.protocol import Data
 
 _SIGKILL = 9
 

@@ -24,14 +24,14 @@ from bench.measures.products import products_columns
 from bench.measures.profile import profile_columns
 from bench.measures.shapes import tensorized_shapes
 from bench.measures.training import OutOfTime, Upkeep, train
-from bench.protocol import Batch, Method
+from bench.protocol import Batch, Data, Method
 from bench.protocol.methods import build
 from bench.step.allocator import begin_peak, bytes_of, take_workspaces
 from bench.step.forward_backward import ForwardBackward
 from bench.step.timing import Diverged, StepTimer, steady_allocator
 from bench.step.train_step import TrainStep
+from bench.workloads import open_cell_workload
 from bench.workloads.encoder import EncoderWorkload
-from bench.workloads.opening import Data, open_cell_workload
 
 #: Measures that answer once, with what gives a cell's columns.
 ONCE: dict[str, Callable[[Cell, Any], dict[str, Any]]] = {

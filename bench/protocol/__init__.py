@@ -1,7 +1,10 @@
-"""The two protocols of the bench: what a training method and a workload must offer.
+"""The protocols of the bench: what a training method and a workload must offer.
 
 Typing is structural: a class fits when it has these members; it need not import this module. That is how
 ``comera`` and ``baselines`` stay below the bench.
+
+A workload is a class that :func:`bench.workloads.register` makes known, most easily a subclass of
+:class:`bench.workloads.base.BaseWorkload`.
 
 A method lives in one module (``baselines/<name>.py``, or ``comera.training`` for CoMERA) which offers
 
@@ -14,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import torch
 from torch import nn
@@ -52,15 +55,15 @@ class Stage:
     """A part of a training run.
 
     Args:
-        name: "early" or "late".
+        name: what the workload's training plan calls it, such as "early", "late" or "phase 1".
         steps: how many optimizer steps it has.
-        target: in the late stage, the wished-for size as a share of the tensorized size at the stage's start, above 0
-            and at most 1.
-        target_mib: or the wished-for size of the whole model in FP32. Neither is given in the early stage, nor to
+        target: where ranks are to shrink, the target size as a share of the tensorized size at the stage's start,
+            above 0 and at most 1.
+        target_mib: or the target size of the whole model in FP32. Neither is given in an early stage, nor to
             methods that do not shrink, which train on.
     """
 
-    name: Literal["early", "late"]
+    name: str
     steps: int
     target: float | None = None
     target_mib: float | None = None
@@ -152,11 +155,97 @@ class Method(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Data:
+    """Where a job's data comes from.
+
+    Args:
+        dataset: a name among those that the workload knows; ``auto`` is the first there is.
+        data_folder: a folder that holds it.
+        fetch: whether to download it into that folder.
+    """
+
+    dataset: str = "auto"
+    data_folder: str | None = None
+    fetch: bool = False
+
+
+@dataclass(frozen=True)
+class Metric:
+    """The metric that leads: what curves show, arms are compared by, and a model must beat to have learned anything.
+
+    Args:
+        name: its key in :attr:`Evaluation.metrics`.
+        text: what figures call it, as in "validation accuracy".
+        unit: as in "%"; empty where it has none.
+        higher_is_better: whether more of it is better.
+        guess: what a model reaches that guesses, or None where that is not known.
+        probe: what a simple model reaches on these data, or None where none was tried.
+        probe_text: what that model is, as in "bag of words".
+    """
+
+    name: str
+    text: str
+    unit: str = ""
+    higher_is_better: bool = True
+    guess: float | None = None
+    probe: float | None = None
+    probe_text: str = ""
+
+
+@dataclass(frozen=True)
+class Words:
+    """What figures say of a workload.
+
+    Args:
+        model: the dense model, as in "six-encoder transformer".
+        epoch: a sentence on what an epoch is; empty for a workload without one.
+        example: what a batch is counted in, as in "example" or "token".
+    """
+
+    model: str
+    epoch: str = ""
+    example: str = "example"
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What a model reaches on the validation data.
+
+    Args:
+        metrics: numbers by name, the leading one and ``loss`` among them.
+        per_example: one value of the leading metric per validation example, in order: booleans where an answer is right
+            or wrong, else real numbers; None where the metric is not a mean over examples.
+    """
+
+    metrics: Mapping[str, float]
+    per_example: Sequence[bool] | Sequence[float] | None = None
+
+
 class Workload(Protocol):
     """A model, its data and its loss. ``build`` returns the dense model; methods adapt it."""
 
-    #: None for micro workloads, which have no epoch.
+    #: By which a configuration asks for it.
+    name: ClassVar[str]
+
+    #: A frozen dataclass, every field with a default; it raises ValueError with one sentence over a wrong value.
+    Settings: ClassVar[type[Any]]
+
+    #: Where a configuration holds them, as in ``model.layers=2``; the name, unless the class says otherwise.
+    section: ClassVar[str]
+
+    #: Examples of the epoch that epoch times are of, whatever data is at hand; None for workloads without an epoch.
     examples_per_epoch: int | None
+
+    @classmethod
+    def open(cls, settings: Any, data: Data, check: bool) -> Workload:
+        """The workload on its data; ``check`` asks to read every row now.
+
+        Raises:
+            DataError: data that is missing or malformed, in one sentence.
+            ValueError: settings that do not suit the data.
+        """
+        ...
 
     @property
     def dataset(self) -> str:
@@ -165,6 +254,24 @@ class Workload(Protocol):
 
     @property
     def data_hash(self) -> str: ...
+
+    @property
+    def training_examples(self) -> int | None:
+        """Rows that there are to train on; None where batches are drawn without end."""
+        ...
+
+    @property
+    def sequence_length(self) -> int:
+        """Tokens of an example; 1 where that means nothing."""
+        ...
+
+    @property
+    def metric(self) -> Metric | None:
+        """The metric that leads; None where there is nothing to evaluate."""
+        ...
+
+    @property
+    def words(self) -> Words: ...
 
     def build(self) -> nn.Module: ...
 
@@ -176,4 +283,4 @@ class Workload(Protocol):
 
     def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor: ...
 
-    def evaluate(self, model: nn.Module) -> dict[str, Any]: ...
+    def evaluate(self, model: nn.Module) -> Evaluation: ...

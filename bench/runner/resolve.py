@@ -16,12 +16,13 @@ import torch
 
 from bench.core.cell import Cell
 from bench.core.record import MEASURES
-from bench.protocol import Stage
+from bench.protocol import Data, Stage
 from bench.protocol.methods import ConfigError, build, build_dataclass, checked_settings, default_settings, parse_arm
 from bench.step.timing import ALLOCATORS
 from bench.step.train_step import PRECISIONS
+from bench.workloads import available, open_workload, workload_class
+from bench.workloads import checked_settings as checked_workload_settings
 from bench.workloads.encoder import EncoderWorkload
-from bench.workloads.opening import WORKLOADS, Data, checked_workload_settings, open_workload
 
 DEVICES = ("auto", "cpu", "cuda")
 REUSES = ("exact", "config", "never")
@@ -145,8 +146,11 @@ def resolve(config: Mapping[str, Any], elsewhere: bool = False) -> Job:
     arms = checked_arms(config)
     ratio = None if config["ratio"] is None else float(config["ratio"])
     _check_measurable(config["measure"], config["workload"], [method for method, _, _ in arms])
-    model = checked_workload_settings(config, data)
-    workload = open_workload(model, data, check=True)
+    section = config[workload_class(config["workload"]).section]
+    if config["workload"] == "encoder":
+        section = {**section, "sequence_length": config["sequence_length"]}
+    model = checked_workload_settings(config["workload"], section, data)
+    workload = open_workload(config["workload"], model, data, check=True)
     cells = [
         Cell(
             experiment=config["name"],
@@ -157,7 +161,6 @@ def resolve(config: Mapping[str, Any], elsewhere: bool = False) -> Job:
             measure=config["measure"],
             device=device,
             batch_size=config["batch_size"],
-            sequence_length=getattr(model, "sequence_length", 1),
             **toggles,
             seed=config["seed"],
             ratio=settings.get("ratio") or (ratio if config["measure"] == "run" else None),
@@ -316,7 +319,7 @@ def check_fields(config: Mapping[str, Any]) -> None:
             problem = "has no value" if field in FIELDS else "is no setting of the bench"
             raise ConfigError(f"{field} {problem}; a job has: {', '.join(FIELDS)}.")
     for field, allowed in (
-        ("workload", WORKLOADS),
+        ("workload", available()),
         ("measure", MEASURES),
         ("device", DEVICES),
         ("reuse", REUSES),

@@ -18,7 +18,7 @@ from bench.processes.interleave import Outcome, free_memory_mib
 from bench.protocol.methods import ConfigError
 from bench.runner.checkpoint import load
 from bench.step.train_step import compile_unsupported
-from bench.workloads.opening import EXAMPLES_PER_EPOCH
+from bench.workloads import workload_class
 
 #: Failures that are always worth trying again.
 _RETRIED = ("error",)
@@ -225,7 +225,7 @@ def _rare_columns(samples: Mapping[str, Any], periods: Mapping[str, int], earlie
 
 def _epoch_time_s(record: Record, samples: Mapping[str, Any]) -> float | None:
     """Mean step × steps per epoch, rare cost amortised; the paper's epoch whatever data was at hand, if it has one."""
-    examples = EXAMPLES_PER_EPOCH[record.workload]
+    examples = workload_class(record.workload).examples_per_epoch
     if examples is None:
         return None
     times = [ms for block in _usable(samples) for ms in block["ms"]]

@@ -39,7 +39,7 @@ from bench.measures.training import Upkeep
 from bench.processes.interleave import Outcome, answered_once, predict_cells, time_cells
 from bench.processes.process import CellFailure, CellProcess
 from bench.processes.worker import ONCE, measure_once, train_cell
-from bench.protocol import Method
+from bench.protocol import Data, Method
 from bench.protocol.methods import ConfigError, available, build, default_settings
 from bench.runner.checkpoint import CheckpointError
 from bench.runner.launching import Launch, failure_noted, without_shared
@@ -47,7 +47,7 @@ from bench.runner.progress import SweepProgress
 from bench.runner.resolve import Job, resolve
 from bench.runner.results import Results
 from bench.step.train_step import compile_unsupported, graph_unsupported, precision_unsupported
-from bench.workloads.opening import Data, open_cell_workload
+from bench.workloads import open_cell_workload
 
 #: What a configuration, data, records or checkpoints can have wrong; the message is one sentence.
 MISTAKES = (CheckpointError, ConfigError, DataError, RecordError)

@@ -25,10 +25,15 @@ from torch.nn import functional as F
 from bench.data.corpus import Corpus, Pair
 from bench.data.nli import MNLI_TRAIN_ROWS, find_corpus
 from bench.data.wordpiece import PairTokenizer, find_vocabulary
-from bench.protocol import Batch, Role
+from bench.protocol import Batch, Data, Evaluation, Metric, Role, Words
+from bench.workloads.base import BaseWorkload
 
 #: An epoch in Figs. 1, 7 and 12 is the paper's, all of MNLI, whatever data is at hand.
 PAPER_EXAMPLES_PER_EPOCH = MNLI_TRAIN_ROWS
+
+#: Accuracy in percent of a linear probe on bags of words, on the validation pairs of MNLI-12k. On MNLI as a whole, with
+#: more to learn from, such a probe does no worse.
+BAG_OF_WORDS = {"nli_pool": 52.0, "mnli_12k": 52.0, "mnli": 52.0}
 
 #: The id of ``[PAD]``, in BERT's vocabulary and in ours.
 PADDING_ID = 0
@@ -209,7 +214,7 @@ def _initialise(module: nn.Module) -> None:
         module.weight[module.padding_idx].zero_()
 
 
-class EncoderWorkload:
+class EncoderWorkload(BaseWorkload):
     """The encoder and its sentence pairs in the protocol's form (:class:`bench.protocol.Workload`).
 
     Static batches are tokenised when they are asked for. Batches of varying length need the length of every row, so
@@ -220,7 +225,12 @@ class EncoderWorkload:
         data_hash: sha256 over the corpus, the vocabulary and the sequence length.
     """
 
+    name, Settings, section = "encoder", EncoderSettings, "model"
     examples_per_epoch: int | None = PAPER_EXAMPLES_PER_EPOCH
+    words = Words(
+        "six-encoder transformer",
+        f"An epoch is the paper's whatever the data: {PAPER_EXAMPLES_PER_EPOCH:,} examples padded to 128 tokens.",
+    )
 
     def __init__(self, settings: EncoderSettings, corpus: Corpus, tokenizer: PairTokenizer) -> None:
         if settings.classes < len(corpus.labels):
@@ -237,6 +247,27 @@ class EncoderWorkload:
         self._encoded: dict[str, EncodedRows] = {}
         parts = (corpus.content_hash, tokenizer.vocabulary_hash, str(settings.sequence_length))
         self.data_hash = hashlib.sha256("\n".join(parts).encode()).hexdigest()
+        self.training_examples = len(corpus.train)
+        self.sequence_length = settings.sequence_length
+        self.metric = Metric(
+            "accuracy", "validation accuracy", "%", guess=100 / settings.classes,
+            probe=BAG_OF_WORDS.get(corpus.name), probe_text="bag of words",
+        )  # fmt: skip
+
+    @staticmethod
+    def completed(values: Mapping[str, Any], data: Data) -> dict[str, Any]:
+        """Settings with as many classes as the data has labels, where they name none."""
+        if values.get("classes") is None:
+            return {
+                **values,
+                "classes": len(find_corpus(data.dataset, data.data_folder, data.fetch, check=False).labels),
+            }
+        return dict(values)
+
+    @classmethod
+    def open(cls, settings: EncoderSettings, data: Data, check: bool) -> EncoderWorkload:
+        """The workload on the data that is found."""
+        return encoder_workload(settings, data.dataset, data.data_folder, data.fetch, check=check)
 
     def build(self) -> EncoderClassifier:
         """A freshly initialised model; works under ``torch.device`` and ``FakeTensorMode`` contexts."""
@@ -323,12 +354,11 @@ class EncoderWorkload:
         return F.cross_entropy(_scores(model, batch), batch["labels"])
 
     @torch.no_grad()
-    def evaluate(self, model: nn.Module) -> dict[str, Any]:
+    def evaluate(self, model: nn.Module) -> Evaluation:
         """Score every validation row; the model is left in the mode it was in.
 
         Returns:
-            ``validation_accuracy`` in percent, the mean ``validation_loss``, ``validation_examples``, and ``correct``:
-            the rows answered rightly as hexadecimal digits, a bit per row in order, filled up with zeros at the end.
+            ``accuracy`` in percent and the mean ``loss``, and per row whether it was answered rightly.
         """
         device = next(model.parameters()).device
         encoded = self._encode("validation")
@@ -346,12 +376,7 @@ class EncoderWorkload:
                     right[row] = answer
         finally:
             model.train(was_training)
-        return {
-            "validation_accuracy": 100 * sum(right) / len(right),
-            "validation_loss": loss / len(right),
-            "validation_examples": len(right),
-            "correct": _as_hexadecimal(right),
-        }
+        return Evaluation({"accuracy": 100 * sum(right) / len(right), "loss": loss / len(right)}, right)
 
 
 #: Token ids, token types and label of one row.
@@ -392,11 +417,6 @@ def _bucketed(lengths: Sequence[int], batch_size: int, seed: int) -> list[list[i
     return [batches[i] for i in torch.randperm(len(batches), generator=generator).tolist()]
 
 
-def _as_hexadecimal(flags: Sequence[bool]) -> str:
-    bits = "".join("1" if flag else "0" for flag in flags)
-    return "".join(f"{int(bits[i : i + 4].ljust(4, '0'), 2):x}" for i in range(0, len(bits), 4))
-
-
 def _scores(model: nn.Module, batch: Batch) -> torch.Tensor:
     return model(batch["input_ids"], batch["attention_mask"], batch["token_type_ids"])
 
@@ -412,3 +432,6 @@ def encoder_workload(
     """The workload on the data that :func:`bench.data.nli.find_corpus` finds, with the vocabulary that goes with it."""
     corpus = find_corpus(dataset, data_folder, fetch, environ, check)
     return EncoderWorkload(settings, corpus, PairTokenizer(find_vocabulary(corpus, settings.vocabulary, environ)))
+
+
+WORKLOAD = EncoderWorkload

@@ -25,11 +25,12 @@ from torch.nn import functional as F
 
 from bench.protocol import Batch, Role
 from bench.protocol.methods import ConfigError
+from bench.workloads.base import BaseWorkload
 
 _CONFIG = "config.json"
 
 
-class HuggingFaceWorkload:
+class HuggingFaceWorkload(BaseWorkload):
     """A classifier of token sequences (:class:`bench.protocol.Workload`), as far as predictions need one.
 
     Args:
@@ -45,12 +46,11 @@ class HuggingFaceWorkload:
             sequence classification or fewer positions than T.
     """
 
-    examples_per_epoch: int | None = None
-    dataset = "random tokens"
+    name, Settings = "hugging_face", type(None)
     data_hash = ""
 
     def __init__(self, path: Path, sequence_length: int) -> None:
-        self.path = path
+        self.path, self.dataset = path, "random tokens"
         self.sequence_length = sequence_length
         self.config = _read(path)
         positions = getattr(self.config, "max_position_embeddings", None)
@@ -104,18 +104,10 @@ class HuggingFaceWorkload:
                 "labels": torch.zeros(batch_size, dtype=torch.int64),
             }
 
-    def batches_per_epoch(self, batch_size: int) -> int:
-        """There is no epoch."""
-        raise NotImplementedError(f"random tokens have no epoch, at batch size {batch_size} or any other.")
-
     def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
         """Mean cross entropy."""
         scores = model(batch["input_ids"], attention_mask=batch["attention_mask"]).logits
         return F.cross_entropy(scores, batch["labels"])
-
-    def evaluate(self, model: nn.Module) -> dict[str, Any]:  # noqa: ARG002
-        """Nothing can be said about random tokens."""
-        return {}
 
 
 def stays_dense(workload: HuggingFaceWorkload) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from bench.protocol import Batch, Role
+from bench.protocol import Batch, Role, Words
 from bench.workloads.micro import MicroWorkload
 
 DATASETS = ("normal",)
@@ -73,11 +73,10 @@ class LinearWorkload(MicroWorkload):
         torch.Size([3, 4])
     """
 
-    layer, drawn, distributions = "the linear layer", "rows", DATASETS
-
-    def __init__(self, settings: LinearSettings, dataset: str = "auto") -> None:
-        super().__init__(dataset)
-        self.settings = settings
+    name, Settings, datasets = "linear", LinearSettings, DATASETS
+    layer, drawn = "the linear layer", "rows"
+    words = Words("linear layer", example="row")
+    settings: LinearSettings
 
     @functools.cached_property
     def data_hash(self) -> str:
@@ -101,3 +100,6 @@ class LinearWorkload(MicroWorkload):
     def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
         """Mean square of the output."""
         return model(batch["rows"]).square().mean()
+
+
+WORKLOAD = LinearWorkload

@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from bench.protocol import Batch, Role
+from bench.protocol import Batch, Role, Words
 from bench.workloads.micro import MicroWorkload
 
 DISTRIBUTIONS = ("uniform", "zipf")
@@ -85,11 +85,10 @@ class LookupWorkload(MicroWorkload):
         torch.Size([6, 4])
     """
 
-    layer, drawn, distributions = "the look-up", "row numbers", DISTRIBUTIONS
-
-    def __init__(self, settings: LookupSettings, dataset: str = "auto") -> None:
-        super().__init__(dataset)
-        self.settings = settings
+    name, Settings, section, datasets = "lookup", LookupSettings, "table", DISTRIBUTIONS
+    layer, drawn = "the look-up", "row numbers"
+    words = Words("embedding table", example="row")
+    settings: LookupSettings
 
     @functools.cached_property
     def data_hash(self) -> str:
@@ -148,3 +147,6 @@ def _stride(rows: int) -> int:
     while math.gcd(step, rows) != 1:
         step += 1
     return step
+
+
+WORKLOAD = LookupWorkload

@@ -5,37 +5,35 @@ from __future__ import annotations
 import abc
 import itertools
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
-from torch import nn
 
 from bench.data.corpus import DataError
 from bench.protocol import Batch
+from bench.workloads.base import BaseWorkload
 
 
-class MicroWorkload(abc.ABC):
-    """One layer and batches drawn for it, in the protocol's form (:class:`bench.protocol.Workload`).
+class MicroWorkload(BaseWorkload):
+    """One layer and batches drawn for it.
 
     Args:
-        dataset: one of :attr:`distributions`; ``auto`` is the first.
+        settings: of the layer.
+        dataset: one of :attr:`datasets`; ``auto`` is the first.
 
     Raises:
         DataError: another dataset.
     """
 
-    examples_per_epoch: int | None = None
-
-    #: What the layer is called in a sentence, what it draws, and from which distributions.
+    #: What the layer is called in a sentence, and what it draws.
     layer: ClassVar[str]
     drawn: ClassVar[str]
-    distributions: ClassVar[tuple[str, ...]]
 
-    def __init__(self, dataset: str = "auto") -> None:
-        if dataset not in ("auto", *self.distributions):
-            allowed = ", ".join(self.distributions)
+    def __init__(self, settings: object, dataset: str = "auto") -> None:
+        if dataset not in ("auto", *self.datasets):
+            allowed = ", ".join(self.datasets)
             raise DataError(f"dataset is {dataset!r}; {self.layer} draws its {self.drawn}: {allowed}.")
-        self.dataset = self.distributions[0] if dataset == "auto" else dataset
+        super().__init__(settings, dataset)
 
     @abc.abstractmethod
     def draw(self, source: np.random.Generator, batch_size: int) -> Batch:
@@ -53,11 +51,3 @@ class MicroWorkload(abc.ABC):
         if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
             raise ValueError(f"batch_size is {batch_size!r}; allowed: whole numbers from 1")
         return (self.draw(np.random.default_rng([seed, number]), batch_size) for number in itertools.count(start))
-
-    def batches_per_epoch(self, batch_size: int) -> int:
-        """There is no epoch; raises ValueError."""
-        raise ValueError(f"{self.layer} has no epoch, so none of batches of {batch_size}")
-
-    def evaluate(self, model: nn.Module) -> dict[str, Any]:  # noqa: ARG002 - the protocol passes it
-        """Nothing."""
-        return {}

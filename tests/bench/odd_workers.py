@@ -13,7 +13,7 @@ from typing import Any
 
 from bench.core.cell import Cell
 from bench.processes.worker import _failures_reported
-from bench.workloads.opening import Data
+from bench.protocol import Data
 
 READY: dict[str, Any] = {"parameters": 1, "stored_mib": 1.0, "rare_periods": {}, "step_ms": 1.0}
 

@@ -49,7 +49,6 @@ def a_cell(**changes) -> Cell:
         "measure": "run",
         "device": "cpu",
         "batch_size": 2,
-        "sequence_length": 32,
         "precision": "fp32",
         "cuda_graph": False,
         "compile": False,

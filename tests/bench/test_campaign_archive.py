@@ -21,11 +21,11 @@ from bench.campaign.archive import (
 from bench.campaign.run import useless_checkpoints
 from bench.core.record import read_all, write
 from bench.processes.interleave import Outcome
+from bench.protocol import Data
 from bench.protocol.methods import ConfigError
 from bench.runner import checkpoint
 from bench.runner.resolve import Job
 from bench.runner.results import Results
-from bench.workloads.opening import Data
 
 DIARY = {"runs": [{"stage": "made up"}]}
 

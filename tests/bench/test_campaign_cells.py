@@ -18,8 +18,8 @@ from bench.measures.training import Upkeep
 from bench.processes.interleave import Outcome
 from bench.processes.process import CellFailure, CellProcess
 from bench.processes.worker import train_cell
+from bench.protocol import Data
 from bench.runner.results import Results
-from bench.workloads.opening import Data
 
 pytestmark = pytest.mark.usefixtures("cell_processes")
 

@@ -14,9 +14,10 @@ import bench.step.train_step
 from bench.core.record import read_all
 from bench.measures.check import _judged, check_columns, relative_error
 from bench.processes.worker import measure_once
+from bench.protocol import Data
 from bench.runner.results import Results
 from bench.step.train_step import TrainStep
-from bench.workloads.opening import Data, open_cell_workload
+from bench.workloads import open_cell_workload
 from comera.lookup import VARIANTS
 
 DATA = Data("synthetic")

@@ -10,7 +10,7 @@ import torch
 from small_cells import environment, run_bench, small
 
 import bench.runner.sweep
-import bench.workloads.opening
+import bench.workloads
 from bench.errors import experiments
 from bench.protocol.methods import available
 
@@ -26,7 +26,7 @@ def nothing_runs(monkeypatch):
 
     monkeypatch.setattr(bench.runner.sweep, "run_job", job)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(bench.workloads.opening, "_workloads", {})
+    monkeypatch.setattr(bench.workloads, "_opened", {})
 
 
 def assert_one_sentence(status, output, error, words, folder):

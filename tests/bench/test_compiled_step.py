@@ -13,9 +13,10 @@ from tiny import one_thread  # noqa: F401
 from tiny_steps import ARMS, a_step, batches
 
 from bench.measures.training import TrainingRun, Upkeep
+from bench.protocol import Data
 from bench.step.train_step import compile_unsupported
+from bench.workloads import open_workload
 from bench.workloads.encoder import EncoderSettings
-from bench.workloads.opening import Data, open_workload
 from comera import ranks_of
 
 
@@ -44,7 +45,7 @@ def test_a_compiled_run_learns_as_an_eager_one(pairs, tmp_path, method, static):
     if reason := compile_unsupported("cpu"):
         pytest.skip(reason)
     model = {**MODEL, "dropout": 0.0, "sequence_length": 32}
-    workload = open_workload(EncoderSettings(**model), Data(data_folder=str(pairs)), check=False)
+    workload = open_workload("encoder", EncoderSettings(**model), Data(data_folder=str(pairs)), check=False)
     losses = []
     for compiled in (False, True):
         cell = a_training_cell(method, static=static, compile=compiled, workload_settings=model)

@@ -12,12 +12,13 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from bench.core.samples import as_hexadecimal
 from bench.data.corpus import Corpus, DataError, Pair
 from bench.data.synthetic import synthetic_corpus
 from bench.data.wordpiece import SPECIAL_TOKENS, PairTokenizer, train_vocabulary
 from bench.protocol import Workload
 from bench.workloads import encoder
-from bench.workloads.encoder import EncoderSettings, EncoderWorkload, _as_hexadecimal, encoder_workload
+from bench.workloads.encoder import EncoderSettings, EncoderWorkload, encoder_workload
 
 SMALL = EncoderSettings(
     layers=2, width=24, heads=3, feed_forward=40, vocabulary=500, positions=64, dropout=0.1, sequence_length=48
@@ -205,19 +206,20 @@ class TestLearning:
         for mode in (True, False):
             model.train(mode)
             model.seen = []
-            metrics = workload.evaluate(model)
+            evaluation = workload.evaluate(model)
             assert model.training is mode
             assert sum(rows for rows, _ in model.seen) == 99
             assert not any(training for _, training in model.seen)
-        assert metrics == {
-            "validation_accuracy": pytest.approx(100 / 3),
-            "validation_loss": pytest.approx(-F.log_softmax(model.scores, 0).mean().item(), rel=1e-6),
-            "validation_examples": 99,
-            "correct": "492" * 8 + "4",  # the second label is right in every third row: 010 010 …
+        assert evaluation.metrics == {
+            "accuracy": pytest.approx(100 / 3),
+            "loss": pytest.approx(-F.log_softmax(model.scores, 0).mean().item(), rel=1e-6),
         }
+        # The second label is right in every third row: 010 010 …
+        assert as_hexadecimal(evaluation.per_example) == "492" * 8 + "4"
+        assert len(evaluation.per_example) == 99
 
     def test_the_answers_come_in_the_order_of_the_rows(self):
-        assert _as_hexadecimal([True, False, True, True, False, True]) == "b4"
+        assert as_hexadecimal([True, False, True, True, False, True]) == "b4"
 
     def test_the_mode_is_restored_after_a_failure(self, workload):
         class Failing(nn.Linear):

@@ -17,7 +17,7 @@ import bench.processes.interleave
 import bench.processes.process
 from bench.processes.interleave import Outcome, predict_cells, time_cells
 from bench.processes.process import CellFailure, CellProcess
-from bench.workloads.opening import Data
+from bench.protocol import Data
 
 ARMS = ("comera", "dense", "galore", "lora")
 

@@ -10,10 +10,11 @@ import torch
 from small_cells import MODEL
 from tiny import one_thread  # noqa: F401
 
+from bench.protocol import Data
 from bench.protocol.methods import available, build, checked_settings, parse_arm
 from bench.step.train_step import TrainStep
+from bench.workloads import open_workload
 from bench.workloads.encoder import EncoderSettings
-from bench.workloads.opening import Data, open_workload
 
 STEPS, BATCHES, BATCH_SIZE = 100, 4, 16
 
@@ -33,7 +34,7 @@ ARMS = {
 @pytest.fixture(scope="module")
 def workload(pairs):
     settings = EncoderSettings(**{**MODEL, "layers": 2, "width": 64, "feed_forward": 128}, sequence_length=32)
-    return open_workload(settings, Data(data_folder=str(pairs)), check=False)
+    return open_workload("encoder", settings, Data(data_folder=str(pairs)), check=False)
 
 
 def losses_of(arm, workload, steps):

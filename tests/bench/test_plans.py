@@ -18,10 +18,10 @@ import bench.runner.sweep
 from bench.core.record import read_all
 from bench.errors import CONF
 from bench.measures.plan import CPU_LIMIT, HOPELESS, plan_columns, plan_unsupported
+from bench.protocol import Data
 from bench.protocol.methods import ConfigError
 from bench.runner.resolve import resolve
 from bench.workloads.linear import LinearSettings, LinearWorkload
-from bench.workloads.opening import Data
 from comera.contraction import candidates, plan_contraction
 from comera.tensor_train import TTShape
 

@@ -37,11 +37,14 @@ def number(text, label):
 
 def test_it_says_what_a_record_of_the_same_cell_would(tmp_path, pairs):
     from bench.estimate.work import predict
+    from bench.protocol import Data
     from bench.protocol.methods import build, checked_settings
+    from bench.workloads import open_workload
     from bench.workloads.encoder import EncoderSettings
-    from bench.workloads.opening import Data, open_workload
 
-    workload = open_workload(EncoderSettings(**MODEL, sequence_length=32), Data(data_folder=str(pairs)), check=False)
+    workload = open_workload(
+        "encoder", EncoderSettings(**MODEL, sequence_length=32), Data(data_folder=str(pairs)), check=False
+    )
     method = build("comera", "", checked_settings("comera", {"ranks": 8}))
     expected = predict(workload, method, 4, "bf16", "cuda", 0)
     text = predicted(tmp_path, pairs, "method=comera", "settings.comera.ranks=8", "batch_size=4", "device=a100",

@@ -16,11 +16,12 @@ from transformers import BertConfig, GPT2Config, LlamaConfig, RobertaConfig
 
 from bench.estimate.memory import trace_memory
 from bench.estimate.work import predict
+from bench.protocol import Data
 from bench.protocol.methods import ConfigError, build, checked_settings
 from bench.step.train_step import TrainStep
+from bench.workloads import open_workload
 from bench.workloads.encoder import EncoderSettings
 from bench.workloads.hugging_face import HuggingFaceWorkload, stays_dense
-from bench.workloads.opening import Data, open_workload
 
 CONFIGS = {
     "bert": BertConfig(hidden_size=48, num_hidden_layers=2, num_attention_heads=4, intermediate_size=96, vocab_size=500,
@@ -111,7 +112,7 @@ def test_bert_is_our_own_encoder_but_for_its_masks_and_segments(tmp_path, device
     theirs = HuggingFaceWorkload(saved(tmp_path, "bert", **sizes, **dropouts), length)
     settings = EncoderSettings(layers=layers, width=width, heads=4, feed_forward=128, vocabulary=2000, classes=3,
                                positions=positions, sequence_length=length)  # fmt: skip
-    ours = open_workload(settings, Data("synthetic"), check=False)
+    ours = open_workload("encoder", settings, Data("synthetic"), check=False)
     masks, segments, buffers = 4 * layers * batch * length * (length - 1), 8 * batch * length, 2 * 8 * positions
     own, other = (predicted(workload, "dense", batch, device) for workload in (ours, theirs))
     assert other.work.flops_per_step == own.work.flops_per_step

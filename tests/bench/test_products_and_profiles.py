@@ -10,9 +10,10 @@ from tiny import one_thread  # noqa: F401
 from bench.core.record import read_all
 from bench.measures.products import products_columns, products_unsupported, scaled
 from bench.measures.profile import OTHER, kind_of, profile_columns
+from bench.protocol import Data
 from bench.protocol.methods import ConfigError
 from bench.runner.resolve import resolve
-from bench.workloads.opening import Data, open_cell_workload
+from bench.workloads import open_cell_workload
 
 
 def a_product(in_features=32, out_features=48, **changes):

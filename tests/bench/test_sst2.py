@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 from test_nli import rows_of, sentence_of
 
-import bench.workloads.opening
+import bench.workloads
 from bench.data.corpus import DataError, Pair
 from bench.data.nli import find_corpus
+from bench.protocol import Data
+from bench.workloads import open_workload
 from bench.workloads.encoder import EncoderSettings
-from bench.workloads.opening import Data, open_workload
 
 HEADER = "sentence\tlabel\n"
 TRAIN = HEADER + "a dull film \t0\n``  quite '' moving\t1\nÉric's best \t1\n"
@@ -107,8 +108,8 @@ def test_the_hash_follows_the_content_of_both_files(tmp_path):
 
 def test_a_batch_holds_one_segment_and_two_classes(tmp_path, monkeypatch):
     monkeypatch.setenv("COMERA_DATA", write_sst2(tmp_path)["COMERA_DATA"])
-    monkeypatch.setattr(bench.workloads.opening, "_workloads", {})
-    workload = open_workload(SMALL, Data("sst2"), check=True)
+    monkeypatch.setattr(bench.workloads, "_opened", {})
+    workload = open_workload("encoder", SMALL, Data("sst2"), check=True)
     batch = next(workload.batches("train", 3, seed=0, static=False))
     assert not batch["token_type_ids"].any()
     assert sorted(batch["labels"].tolist()) == [0, 1, 1]

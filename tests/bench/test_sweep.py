@@ -17,10 +17,10 @@ from bench.core.cell import Cell
 from bench.core.provenance import provenance
 from bench.core.record import SCHEMA_VERSION, read_all
 from bench.processes.interleave import Outcome
+from bench.protocol import Data
 from bench.runner.progress import SweepProgress
 from bench.runner.results import Results
 from bench.workloads.encoder import PAPER_EXAMPLES_PER_EPOCH
-from bench.workloads.opening import Data
 
 pytestmark = pytest.mark.usefixtures("cell_processes")
 

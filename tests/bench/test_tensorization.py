@@ -13,8 +13,9 @@ import bench.runner.sweep
 from bench.core.record import read_all
 from bench.errors import CONF
 from bench.measures.shapes import tensorized_shapes
+from bench.protocol import Data
 from bench.protocol.methods import build
-from bench.workloads.opening import Data, open_cell_workload
+from bench.workloads import open_cell_workload
 from comera import TTLinear, TTMEmbedding
 
 #: METHOD.md, Settings of the six-encoder model: the layer, and the published count of its cores.

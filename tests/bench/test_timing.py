@@ -19,8 +19,8 @@ from tiny import one_thread  # noqa: F401
 import bench.processes.worker
 import bench.step.timing
 from bench.processes.worker import first_line, status_of, time_cell
+from bench.protocol import Data
 from bench.step.timing import Diverged, StepTimer
-from bench.workloads.opening import Data
 
 USUAL_MS, RARE_MS = 1, 100
 

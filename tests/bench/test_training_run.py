@@ -13,10 +13,11 @@ from small_cells import MODEL, a_training_cell
 from tiny import one_thread  # noqa: F401
 
 from bench.measures.training import TrainingRun, Upkeep, stages_of
+from bench.protocol import Data
 from bench.runner import checkpoint
 from bench.step.timing import Diverged
+from bench.workloads import open_workload
 from bench.workloads.encoder import EncoderSettings
-from bench.workloads.opening import Data, open_workload
 
 #: Six steps make an epoch; the early stage has eight, the late one seven, and a checkpoint comes every three.
 ARMS = {
@@ -48,7 +49,7 @@ MOMENTS = {
 @pytest.fixture(scope="module")
 def workload(pairs):
     settings = EncoderSettings(**MODEL, sequence_length=32)
-    return open_workload(settings, Data(data_folder=str(pairs)), check=False)
+    return open_workload("encoder", settings, Data(data_folder=str(pairs)), check=False)
 
 
 def a_run(cell, workload, folder, **upkeep):

@@ -1,0 +1,101 @@
+"""What most workloads have in common: a base class with the members that seldom differ."""
+
+from __future__ import annotations
+
+import abc
+import functools
+import hashlib
+from collections.abc import Iterator
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import nn
+
+from bench.data.corpus import DataError
+from bench.protocol import Batch, Data, Evaluation, Metric, Role, Words
+
+
+class BaseWorkload(abc.ABC):
+    """A workload in the protocol's form (:class:`bench.protocol.Workload`), as far as one is like the other.
+
+    A subclass names itself, has ``Settings``, and offers ``build``, ``targets``, ``batches``, ``loss``; to be trained,
+    ``evaluate``, ``metric``, ``training_examples`` and ``examples_per_epoch`` as well.
+
+    Args:
+        settings: of the model and the data.
+        dataset: a name among :attr:`datasets`; ``auto`` is the first.
+
+    Raises:
+        DataError: another dataset.
+    """
+
+    name: ClassVar[str]
+    Settings: ClassVar[type[Any]]
+    section: ClassVar[str]
+
+    #: Names of its data, the first one the usual.
+    datasets: ClassVar[tuple[str, ...]] = ("drawn",)
+
+    words: Words = Words("model")
+    metric: Metric | None = None
+    examples_per_epoch: int | None = None
+    training_examples: int | None = None
+    sequence_length: int = 1
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
+        if "section" not in vars(cls) and "name" in vars(cls):
+            cls.section = cls.name
+
+    def __init__(self, settings: Any, dataset: str = "auto") -> None:
+        if dataset not in ("auto", *self.datasets):
+            raise DataError(f"dataset is {dataset!r}; workload={self.name} has: {', '.join(self.datasets)}.")
+        self.settings = settings
+        self.dataset = self.datasets[0] if dataset == "auto" else dataset
+
+    @classmethod
+    def open(cls, settings: Any, data: Data, check: bool) -> Self:  # noqa: ARG003 - there is nothing to read
+        """The workload on data that it draws itself.
+
+        Raises:
+            DataError: a folder of data, which it does not read, or another dataset.
+        """
+        for field in ("data_folder", "fetch"):
+            if value := getattr(data, field):
+                raise DataError(f"{field} is {value!r}; workload={cls.name} draws its data and reads none.")
+        return cls(settings, data.dataset)
+
+    @functools.cached_property
+    def data_hash(self) -> str:
+        """A hash of what decides which data there are: name, dataset and settings, unless a subclass knows better."""
+        return hashlib.sha256(repr((self.name, self.dataset, self.settings)).encode()).hexdigest()
+
+    @abc.abstractmethod
+    def build(self) -> nn.Module:
+        """A freshly initialised dense model; works under ``torch.device`` and ``FakeTensorMode`` contexts."""
+
+    @abc.abstractmethod
+    def targets(self) -> dict[str, Role]:
+        """The modules that methods act on, by name, with what they do in the model."""
+
+    @abc.abstractmethod
+    def batches(self, split: str, batch_size: int, seed: int, static: bool, start: int = 0) -> Iterator[Batch]:
+        """Batches of "train" or "validation" as CPU tensors, from number ``start`` on."""
+
+    @abc.abstractmethod
+    def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
+        """Mean task loss of a batch that lies on the model's device."""
+
+    def batches_per_epoch(self, batch_size: int) -> int:
+        """How many batches of varying shape one pass over the training rows has.
+
+        Raises:
+            ValueError: there is no epoch.
+        """
+        if self.training_examples is None:
+            raise ValueError(f"workload={self.name} has no epoch, so none of batches of {batch_size}")
+        return -(-self.training_examples // batch_size)
+
+    def evaluate(self, model: nn.Module) -> Evaluation:  # noqa: ARG002 - the protocol passes it
+        """Nothing, unless a subclass has something to evaluate."""
+        return Evaluation({})
