@@ -174,7 +174,7 @@ def test_settings_have_defaults_and_variants_are_checked(name):
 def test_importing_the_rivals_loads_no_heavy_package():
     code = (
         "import sys, baselines.dense, baselines.galore, baselines.lora, baselines.lte, baselines.low_rank\n"
-        "heavy = {'peft', 'galore_torch', 'transformers', 'bitsandbytes', 'bench', 'comera'} & set(sys.modules)\n"
+        "heavy = {'peft', 'galore_torch', 'transformers', 'bitsandbytes', 'bench'} & set(sys.modules)\n"
         "sys.exit(', '.join(heavy) or None)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
