@@ -188,15 +188,6 @@ def test_no_target_of_a_kind_is_no_error():
         arm.optimizer(model).step()
 
 
-@pytest.mark.parametrize("module", ["_arm", "_rank_shares", *MODULES])
-def test_examples_in_docstrings_run(module):
-    import doctest
-
-    result = doctest.testmod(importlib.import_module(f"baselines.{module}"))
-    assert result.attempted > 0
-    assert result.failed == 0
-
-
 def test_frozen_parameters_stay_frozen():
     for name, arm in all_arms().items():
         model = ToyEncoder()
