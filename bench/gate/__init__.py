@@ -1,7 +1,8 @@
 """The regression gate: what ``make gate`` runs before a change lands.
 
-It is pytest over this folder with the plugin pytest-benchmark; the project's own tests are elsewhere. Every benchmark
-states its numbers and its tolerance in ``benchmark.extra_info``, left by ``make gate`` in ``.benchmarks/gate.json``.
+It is pytest over :mod:`bench.gate.suite` with the plugin pytest-benchmark; the project's own tests are elsewhere. Every
+benchmark states its numbers and its tolerance in ``benchmark.extra_info``, left by ``make gate`` in
+``.benchmarks/gate.json``.
 
 * The exact part (:mod:`bench.gate.exact`) counts what training steps need on fake tensors and compares with the
   committed baseline of this version of PyTorch (:mod:`bench.gate.baseline`), without tolerance: parameters, stored
@@ -14,7 +15,8 @@ states its numbers and its tolerance in ``benchmark.extra_info``, left by ``make
 To accept numbers that are meant to change, run ``make gate-accept``, look at the table it prints, and commit the
 baseline together with the change that it belongs to. That is also how another version of PyTorch gets its baseline.
 
-Exit status of ``python -m pytest bench/gate`` (``make`` prints it, and itself ends with 2 whenever a recipe fails):
+Exit status of ``python -m pytest bench/gate/suite`` (``make`` prints it, and itself ends with 2 whenever a recipe
+fails):
 
 * 0: green.
 * 1: a regression, that is, any difference of the exact part or a confirmed slowdown.

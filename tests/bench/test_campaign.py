@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import json
 import os
 import signal
@@ -240,7 +239,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_a_signal_leaves_the_archive(tmp_path, pairs, number):
     (tmp_path / "sleeping.py").write_text(SLEEPING)
     path = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "bench")])
@@ -307,14 +306,6 @@ def test_a_damaged_record_is_one_sentence(tmp_path):
     assert ended.status == 2
     assert "0123.json: not a readable JSON record" in ended.error
     assert ended.error.count("\n") == 1
-
-
-@pytest.mark.parametrize(
-    "module", [bench.campaign.clock, bench.measures.check, bench.measures.products, bench.measures.profile]
-)
-def test_examples_run(module):
-    failed, tried = doctest.testmod(module)
-    assert (failed, tried > 0) == (0, True)
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("9m", 540.0), ("90s", 90.0), ("1.5h", 5400.0)])

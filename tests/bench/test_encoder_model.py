@@ -12,8 +12,8 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.nn import functional as F
 
-from bench.protocol import LINEAR_ROLES
 from bench.workloads.encoder import EncoderClassifier, EncoderSettings, encoder_workload
+from comera.protocol import LINEAR_ROLES
 
 SMALL = EncoderSettings(
     layers=2, width=24, heads=3, feed_forward=40, vocabulary=500, positions=64, dropout=0.1, sequence_length=48

@@ -52,7 +52,7 @@ def gate(pytester):
     """Runs the exact part in this process; returns the exit status and the lines it printed."""
 
     def run():
-        result = pytester.runpytest_inprocess(str(ROOT / "bench" / "gate" / "test_exact.py"), *PLAIN)
+        result = pytester.runpytest_inprocess(str(ROOT / "bench" / "gate" / "suite" / "test_exact.py"), *PLAIN)
         return result.ret, result.stdout.str()
 
     return run
@@ -159,7 +159,7 @@ def test_a_benchmark_that_breaks_is_no_regression(gate, monkeypatch):
 
 
 def test_a_regression_beside_something_broken_is_a_regression(pytester):
-    pytester.makeconftest("from bench.gate.conftest import *")
+    pytester.makeconftest("from bench.gate.suite.conftest import *")
     pytester.makepyfile(
         """
         import pytest
@@ -225,7 +225,7 @@ def real_gate(plant):
     """The command itself, on one layer at full size, with something planted."""
     environment = {**os.environ, "PLANT": plant, "PYTHONPATH": str(Path(__file__).parent)}
     layer = "linear-768x768 and 128-tokens and cpu"
-    command = [sys.executable, "-m", "pytest", "bench/gate/test_exact.py", "-p", "planting", "-k", layer, *PLAIN]
+    command = [sys.executable, "-m", "pytest", "bench/gate/suite/test_exact.py", "-p", "planting", "-k", layer, *PLAIN]
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
 
 

@@ -52,6 +52,7 @@ def test_jobs_record_into_one_folder_and_a_cell_they_share_is_measured_once(tmp_
     assert run_sweep(tmp_path, pairs, TIMED).error.count("done before") == 3
 
 
+@pytest.mark.slow
 def test_a_failed_job_takes_no_other_s_records_along_and_separate_folders_are_merged(tmp_path, pairs, monkeypatch):
     """One job finds a record that it cannot read, and that the launching process is kept from seeing."""
     grid = (*PREDICTED, "results=worker-${batch_size}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import doctest
 import io
 import json
 import shutil
@@ -16,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from interrupted import Killed, files_in, kill_at
-from small_cells import ROOT, a_record, environment, run_bench
+from small_cells import a_record, environment, run_bench
 
 import bench.commands.merge
 import bench.core.record
@@ -336,9 +335,3 @@ def test_merging_needs_neither_torch_nor_hydra(tmp_path):
         [sys.executable, "-c", code], cwd=tmp_path, env=environment(), capture_output=True, text=True, check=True
     )
     assert done.stdout.splitlines()[1:] == ["set()"]
-
-
-def test_the_example_runs(monkeypatch):
-    monkeypatch.chdir(ROOT)
-    result = doctest.testmod(bench.commands.merge)
-    assert (result.attempted, result.failed) == (4, 0)

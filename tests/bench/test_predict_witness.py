@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
-
 import pytest
 import torch
 from small_cells import run_bench, small
@@ -15,10 +13,6 @@ from bench.measures.allocator_peak import cpu_peak
 
 FLOAT = 4
 SCALARS = 16  # bytes of the tensors that PyTorch makes of a number
-
-
-def test_the_example_of_the_witness_holds():
-    assert doctest.testmod(bench.measures.allocator_peak).failed == 0
 
 
 def test_what_is_given_back_before_the_work_does_not_count():

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import doctest
 import io
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pandas as pd
@@ -16,8 +14,6 @@ from made_up_records import CPU, CUDA, campaign
 from matplotlib.figure import Figure
 from redrawn import redrawn
 
-import figures.contractions
-import figures.tensor_diagrams
 from bench.core.record import Record, RecordError, write
 from comera.contraction import Plan, candidates
 from comera.contraction import Product as PlannerProduct
@@ -204,9 +200,3 @@ def test_plans_that_cannot_be_read_are_one_sentence(one: Record, words: str) -> 
     assert str(error.value).startswith(f"record {one.cell_id}: ")
     assert words in str(error.value)
     assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize("module", [figures.contractions, figures.tensor_diagrams])
-def test_the_examples_of_the_docstrings_run(module: ModuleType) -> None:
-    failed, tried = doctest.testmod(module)
-    assert (failed, tried > 0) == (0, True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import doctest
 import io
 import json
 from pathlib import Path
@@ -17,7 +16,6 @@ from redrawn import redrawn
 
 from bench.core.record import Record, write
 from figures import bars
-from figures import toggles as toggles_module
 from figures.claims import FULL_SIZE_PARAMETERS, LedgerError, Verdict, read_claims
 from figures.fig7 import render
 from figures.fig7_rows import rows_of, select_steps
@@ -314,8 +312,3 @@ def test_names_of_rows_stay_on_the_page_and_off_the_bars(name: str) -> None:
         boxes = [label.get_window_extent(renderer) for label in axes.get_yticklabels()]
         assert [label.get_fontweight() for label in axes.get_yticklabels()] == ["bold", "normal"]
         assert all(box.x0 > 0 and box.x1 < axes.get_window_extent().x0 for box in boxes)
-
-
-def test_the_example_runs() -> None:
-    result = doctest.testmod(toggles_module)
-    assert (result.failed, result.attempted) == (0, 1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import doctest
 import io
 import random
 import re
@@ -22,7 +21,7 @@ from made_up_toggles import toggled, toggled_campaign
 from made_up_training import FULL_SIZE_MIB, point, ranks, trained, training_campaign
 
 from bench.core.record import SCHEMA_VERSION, Record, path_of, write
-from figures import ledger, ledger_rules, ratio_claims
+from figures import ledger
 from figures.claims import LEDGER, LedgerError, read_claims
 from figures.ledger import Entry, judge, summary
 from figures.ledger_command import main
@@ -402,10 +401,3 @@ def test_a_ledger_that_was_edited_is_one_sentence(
 def test_a_missing_ledger_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(LedgerError, match="not a readable ledger"):
         judge([], read_claims(tmp_path / "none.csv"))
-
-
-@pytest.mark.parametrize("module", [ledger, ledger_rules, ratio_claims])
-def test_examples_in_docstrings(module: object) -> None:
-    failed, attempted = doctest.testmod(module)  # type: ignore[arg-type]
-    assert attempted > 0
-    assert failed == 0

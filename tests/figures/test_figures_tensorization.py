@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import doctest
 import io
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ from made_up_matrices import BY_NAME, SOLVED, counted, measured, tensorization_c
 from made_up_records import CPU, CUDA, campaign
 from redrawn import redrawn
 
-import figures.matrices
 from bench.core.record import Record, RecordError, write
 from comera import TTLinear, TTMEmbedding
 from figures.__main__ import main
@@ -57,11 +55,6 @@ def test_counts_are_those_of_the_library_s_layers_and_the_published_ones(matrix:
         assert cores.parameters == built.shape.parameter_count
         assert counted(matrix, cores) == built.parameter_count()
         assert matrix.ratio(cores) == (matrix.size + matrix.bias) / built.parameter_count()
-
-
-def test_examples_hold() -> None:
-    failed, attempted = doctest.testmod(figures.matrices)
-    assert failed == 0 < attempted
 
 
 def test_the_same_records_give_the_same_bytes_and_no_torch(tmp_path: Path) -> None:

@@ -20,8 +20,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from comera.rank_search import TOLERANCE, Chain, OutOfReach, check_ratio, search
-from comera.ratio import (
+from comera.ratio.layer import (
     LINEAR_ORDERS,
     TABLE_ORDERS,
     LinearSolution,
@@ -31,6 +30,7 @@ from comera.ratio import (
     table_chains,
     table_solution,
 )
+from comera.ratio.rank_search import TOLERANCE, Chain, OutOfReach, check_ratio, search
 from comera.tensorize import TT, TTM
 
 #: Layer ratios are searched on a grid with this step, so that they do not depend on the ratio asked for.

@@ -5,7 +5,7 @@ entry per rank. A bias is the same in both and counts in neither; padded rows of
 
 * **Modes** are the balanced ones of :mod:`comera.modes`; a table's rows are padded. No core gets a mode of 1, so a
   linear layer with a prime dimension has order 1 only: it is not padded.
-* **Ranks** rise to the middle, where the smallest rank is taken that fits: see :mod:`comera.rank_search`.
+* **Ranks** rise to the middle, where the smallest rank is taken that fits: see :mod:`comera.ratio.rank_search`.
 * **Order.** At one size a lower order has the smaller middle rank and so fewer FLOPs: cost alone would always take the
   plain two-factor form, which of all orders gives the weight the lowest rank. Rank is what the parameters are there to
   buy. So the paper's order comes first (3 modes per side; 4 cores of a table), another one only where that order has
@@ -21,7 +21,7 @@ from functools import lru_cache
 from typing import Generic, TypeVar
 
 from comera.modes import balanced_modes, padded_modes
-from comera.rank_search import Chain, search_within
+from comera.ratio.rank_search import Chain, search_within
 from comera.tensor_train import TTMShape, TTShape
 from comera.tensorize import TT, TTM
 
@@ -251,7 +251,7 @@ def _check_sizes(order: int | None, least: int, **sizes: int) -> None:
 
 
 def _refuse_modes_of_one(order: int, **sizes: int) -> None:
-    """Say which sizes would split into ``order`` modes where a given one does not."""
+    """Raise ValueError over a size that has no ``order`` modes above 1; the message names the nearest that have."""
     for name, size in sizes.items():
         if _most_modes(size) < order:
             larger = next(number for number in range(size + 1, 2 * size + 2**order) if _most_modes(number) >= order)
