@@ -129,8 +129,6 @@ class Record:
     def __post_init__(self) -> None:
         if self.status not in STATUSES:
             raise RecordError(f"status is {self.status!r}; allowed: {', '.join(STATUSES)}.")
-        if self.measure not in MEASURES:
-            raise RecordError(f"measure is {self.measure!r}; allowed: {', '.join(MEASURES)}.")
 
     @property
     def arm(self) -> str:

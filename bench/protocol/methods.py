@@ -8,21 +8,17 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib
-import math
 import pkgutil
 import types
-import typing
 from collections.abc import Mapping
 from typing import Any
 
 import baselines
 from bench.core.cell import Cell
+from bench.core.checked import build_dataclass
+from bench.errors import ConfigError
 from bench.protocol import Method
 from bench.step.forward_backward import ForwardBackward
-
-
-class ConfigError(ValueError):
-    """A wrong setting; the message is one sentence naming field, value and what is allowed."""
 
 
 @functools.cache
@@ -73,43 +69,6 @@ def checked_settings(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
     if settings.get("ratio", 0) is None:  # so that cells without one are the same as before there were any
         del settings["ratio"]
     return settings
-
-
-def build_dataclass(kind: type, values: Mapping[str, Any], where: str) -> Any:
-    """Make a dataclass from configuration values, with type checks and one sentence for a wrong one.
-
-    A whole number where a real one is expected becomes real, so that equal settings are equal cells.
-
-    Raises:
-        ConfigError: an unknown field, a value of the wrong type, or a ValueError of the dataclass itself.
-    """
-    annotations = typing.get_type_hints(kind)
-    if not isinstance(values, Mapping):
-        raise ConfigError(
-            f"{where} is {values!r}; allowed: single settings, as in {where}.{next(iter(annotations))}=…."
-        )
-    for field, value in values.items():
-        if field not in annotations:
-            raise ConfigError(f"{where}.{field} is unknown; allowed: {', '.join(annotations)}.")
-        allowed = typing.get_args(annotations[field]) or (annotations[field],)
-        fits = any(
-            (kind_ is float and type(value) in (int, float)) or (isinstance(kind_, type) and type(value) is kind_)
-            for kind_ in allowed
-        )
-        if not fits:
-            names = " or ".join("null" if option is type(None) else option.__name__ for option in allowed)
-            raise ConfigError(f"{where}.{field} is {value!r}; allowed: a value of type {names}.")
-        if type(value) is float and not math.isfinite(value):
-            raise ConfigError(f"{where}.{field} is {value!r}; allowed: finite numbers.")
-    reals = {
-        field: float(value)
-        for field, value in values.items()
-        if type(value) is int and float in (annotations[field], *typing.get_args(annotations[field]))
-    }
-    try:
-        return kind(**{**values, **reals})
-    except ValueError as error:
-        raise ConfigError(f"{where}: {error}") from None
 
 
 def build(name: str, variant: str, settings: Mapping[str, Any]) -> Method:

@@ -16,6 +16,7 @@ import importlib
 import importlib.metadata
 import pkgutil
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from bench.core.cell import Cell
@@ -142,3 +143,8 @@ def open_workload(name: str, settings: Any, data: Data, check: bool) -> Workload
 def open_cell_workload(cell: Cell, data: Data) -> Workload:
     """The workload of a cell that has been checked."""
     return open_workload(cell.workload, workload_class(cell.workload).Settings(**cell.workload_settings), data, False)
+
+
+def config_sections() -> dict[str, dict[str, Any]]:
+    """The sections of a configuration that workloads bring, with their default settings."""
+    return {kind.section: asdict(kind.Settings()) for kind in {**_found(), **_registered}.values()}
