@@ -30,9 +30,7 @@ DEVICES: tuple[str, ...] = get_args(Device)
 
 _Folder = Annotated[str, Field(min_length=1), Allowed("the name of a folder")]
 _Name = Annotated[str, Field(pattern=r"^[\w-]+$"), Allowed("the name of a folder: letters, digits, - and _")]
-_Ratio = Annotated[
-    Annotated[float, Field(ge=1)] | None, Allowed("finite numbers from 1 (as large as dense) up, or null")
-]
+_Ratio = Annotated[Annotated[float, Field(ge=1)] | None, Allowed("numbers from 1 (as large as dense) up, or null")]
 _Toggles = Annotated[list[dict[str, Any]], Field(min_length=1), Allowed("a list of sets, as in [{},{compile: true}]")]
 _Methods = Annotated[list[Any], Field(min_length=1), Allowed("a list of at least one method, as in [comera,dense]")]
 

@@ -287,7 +287,10 @@ def test_auto_is_the_device_there_is(monkeypatch):
 
 def test_defaults_of_the_file_are_the_paper_s_model():
     file = OmegaConf.to_container(OmegaConf.load(CONF / "config.yaml"))
-    assert file["model"] == {"classes": None, "sequence_length": "${sequence_length}"}  # classes: as the data has labels
+    assert file["model"] == {
+        "classes": None,
+        "sequence_length": "${sequence_length}",
+    }  # classes: as the data has labels
     model = {**config_sections()["model"], "sequence_length": file["sequence_length"], "classes": 3}
     assert EncoderSettings(**model) == EncoderSettings()
     assert dense.Settings().lr == 5e-5
