@@ -6,6 +6,7 @@ import argparse
 import os
 import runpy
 import sys
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
@@ -67,12 +68,15 @@ def _known() -> str:
     from bench.measures import named
     from bench.protocol.methods import available as methods
     from bench.workloads import available as workloads
-    from bench.workloads import workload_class
+    from bench.workloads import config_sections, workload_class
 
-    sections = [f"{name} ({workload_class(name).section}.*)" for name in workloads()]
     lines = [f"experiments: {', '.join(experiments())}", f"methods:     {', '.join(methods())}"]
-    lines += [f"workloads:   {', '.join(sections)}", "measures:"]
-    return "\n".join([*lines, *(f"  {name:15} {named(name).words}" for name in measures()), ""])
+    lines += [f"workloads:   {', '.join(f'{name} ({workload_class(name).section}.*)' for name in workloads())}"]
+    lines += ["measures:", *(f"  {name:15} {named(name).words}" for name in measures()), "sections:"]
+    for section, settings in config_sections().items():
+        values = ", ".join(f"{name}={value}" for name, value in settings.items())
+        lines += textwrap.wrap(values, 120, initial_indent=f"  {section:10} ", subsequent_indent=" " * 13)
+    return "\n".join([*lines, ""])
 
 
 def _parser(asked: str) -> Parser:

@@ -85,7 +85,7 @@ def select_checks(records: Iterable[Record], device: str) -> Checks:
     checks, toggled, failed = [], 0, Counter[str]()
     for record in mine:
         predicted, measured = record.peak_memory_predicted_mib, record.peak_memory_allocated_mib
-        if record.measure == "witness" and record.status != "ok":
+        if record.measure == "allocator_peak" and record.status != "ok":
             failed[
                 f"{record.arm}, batch {record.batch_size:,}: {record.status}, {' '.join(record.message.split())}"
             ] += 1

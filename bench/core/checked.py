@@ -66,7 +66,10 @@ def checked_fields(kind: type, values: Mapping[str, Any], where: str = "") -> di
             # Read as JSON, whose lists fit tuples and whose whole numbers fit real ones, under strict types as well.
             checked[name] = adapter.validate_json(json.dumps(value, default=str))
         except ValidationError as error:
-            finite = error.errors()[0]["type"] == "finite_number" and not _markers(hint)
+            first = error.errors()[0]
+            if first["type"] == "finite_number" and isinstance((first["loc"] or ("",))[-1], int):  # within a list
+                raise ConfigError(f"{field} has {first['input']!r}; allowed: finite numbers.") from None
+            finite = first["type"] == "finite_number" and not _markers(hint)
             allowed = "finite numbers" if finite else _allowed(hint).replace("FIELD", field)
             raise ConfigError(f"{field} is {value!r}; allowed: {allowed}.") from None
     return checked
@@ -106,6 +109,8 @@ def _allowed(hint: Any) -> str:
         return markers[0]
     if typing.get_origin(hint) is Literal:
         return ", ".join(map(str, typing.get_args(hint)))
+    if typing.get_origin(hint) is tuple and typing.get_args(hint)[0] in (int, float):
+        return "a list of numbers, such as [0.8,0.5]"
     is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
     kinds = typing.get_args(hint) if is_union else (hint,)
     return f"a value of type {' or '.join('null' if kind is type(None) else _named(kind) for kind in kinds)}"

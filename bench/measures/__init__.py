@@ -46,8 +46,9 @@ def _cost(cell: Cell) -> float:
 def described(record: Record) -> str:
     """The main numbers of a record in words."""
     parts = []
-    if record.validation_accuracy is not None:
-        parts.append(f"{record.validation_accuracy:.1f} % right, {record.stored_mib:.2f} MiB stored")
+    if record.leading is not None:
+        metric = f"{record.metric['text']} {record.leading:.4g} {record.metric['unit']}".rstrip()
+        parts.append(f"{metric}, {record.stored_mib:.2f} MiB stored")
     if record.step_time_median_ms:
         parts.append(f"{record.step_time_median_ms:,.0f} ms per step")
     if record.peak_memory_predicted_mib:

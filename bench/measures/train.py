@@ -1,10 +1,9 @@
-"""Measure ``train``: a training run to its end, which goes on from its last checkpoint."""
+"""Measure ``train``: runs to the end of the workload's training plan; one that was stopped goes on where it was."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, fields, replace
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -19,99 +18,70 @@ from bench.processes.process import CellFailure, CellProcess
 from bench.processes.schedule import Outcome, Session
 from bench.protocol import Data, Stage, Workload
 from bench.protocol.methods import build
+from bench.protocol.plan import EarlyLate
 from bench.step.timing import steady_allocator
 from bench.workloads import open_cell_workload
 
 
-@dataclass(frozen=True)
-class TrainingSettings:
-    """Stages of a training run. Lengths given in steps go before those given in epochs.
+def training_cells(cell: Cell, values: Mapping[str, Any], workload: Workload) -> list[Cell]:
+    """The training runs of one arm.
 
     Args:
-        early_epochs, late_epochs: passes over the training rows in each stage.
-        early_steps, late_steps: optimizer steps in each stage, or null.
-        static: pad every batch to the sequence length; otherwise batches are bucketed by length.
-        time_limit_s: seconds after which a run is given up as ``timeout``; it can be resumed.
+        cell: without stages.
+        values: the section ``training`` of a configuration.
+        workload: that of the cell.
+
+    Raises:
+        ConfigError: a workload without an epoch or a metric, a wrong value, or a stage that the method cannot train.
     """
-
-    early_epochs: float = 6.0
-    late_epochs: float = 3.0
-    early_steps: int | None = None
-    late_steps: int | None = None
-    static: bool = False
-    time_limit_s: float = 604_800.0
-
-    def __post_init__(self) -> None:
-        for field in ("early_epochs", "late_epochs", "time_limit_s"):
-            if not getattr(self, field) > 0:
-                raise ValueError(f"{field} is {getattr(self, field)}; allowed: numbers above 0.")
-        for field in ("early_steps", "late_steps"):
-            steps = getattr(self, field)
-            if steps is not None and steps < 1:
-                raise ValueError(f"{field} is {steps}; allowed: whole numbers from 1 up, or null.")
-
-    def stages(self, steps_per_epoch: int) -> tuple[Stage, Stage]:
-        """The early stage and the late one, without target."""
-        early = self.early_steps or max(round(self.early_epochs * steps_per_epoch), 1)
-        late = self.late_steps or max(round(self.late_epochs * steps_per_epoch), 1)
-        return Stage("early", early), Stage("late", late)
-
-
-def training_cells(cell: Cell, values: Mapping[str, Any], workload: Workload) -> list[Cell]:
-    """The runs of one arm: early and one late run per target where the method shrinks, else both stages in one run.
-
-    Without a target there is no late stage.
-    """
-    if workload.training_examples is None:
-        raise ConfigError(f"measure is 'train', but {cell.workload} has no epoch; allowed: run, predict.")
-    names = ("targets", "targets_mib")
-    allowed = (*(field.name for field in fields(TrainingSettings)), *names)
-    for name in values:
-        if name not in allowed:
-            raise ConfigError(f"training.{name} is unknown; allowed: {', '.join(allowed)}.")
-    targets = {name: _numbers(f"training.{name}", values.get(name)) for name in names}
-    settings = build_dataclass(
-        TrainingSettings, {name: value for name, value in values.items() if name not in targets}, "training"
-    )
-    for target in targets["targets"]:
-        if not 0 < target <= 1:
-            raise ConfigError(f"training.targets has {target:g}; allowed: shares above 0 and at most 1.")
-    for target in targets["targets_mib"]:
-        if not math.isfinite(target):
-            raise ConfigError(f"training.targets_mib has {target:g}; allowed: finite numbers.")
     rows = workload.training_examples
-    if settings.static and cell.batch_size > rows:
+    if rows is None:
+        raise ConfigError(f"measure is 'train', but {workload.name} has no epoch; allowed: run, predict.")
+    if workload.metric is None:
+        raise ConfigError(f"measure is 'train', but {workload.name} has no metric to evaluate; allowed: run, predict.")
+    plan = build_dataclass(workload.training_plan, _of_plan(values, workload.training_plan), "training")
+    if plan.static and cell.batch_size > rows:
         raise ConfigError(f"batch_size is {cell.batch_size}; allowed: 1 to the {rows} training rows.")
-    steps_per_epoch = rows // cell.batch_size if settings.static else workload.batches_per_epoch(cell.batch_size)
-    early, late = settings.stages(steps_per_epoch)
+    steps_per_epoch = rows // cell.batch_size if plan.static else workload.batches_per_epoch(cell.batch_size)
     method = build(cell.method, cell.variant, cell.method_settings)
-    any_target = targets["targets"] or targets["targets_mib"]
-    stages: list[tuple[Stage, ...]] = [(early, late) if any_target else (early,)]
-    if method.shrinks:
-        by_share = [replace(late, target=target) for target in targets["targets"]]
-        by_size = [replace(late, target_mib=target) for target in targets["targets_mib"]]
-        stages = [(early,), *((early, one) for one in (*by_share, *by_size))]
-        if by_size:
+    runs = plan.runs(steps_per_epoch, method.shrinks)
+    _check_stages([stage for run in runs for stage in run], cell, workload)
+    common = {"steps_per_epoch": steps_per_epoch, "static": plan.static, "time_limit_s": plan.time_limit_s}
+    return [replace(cell, training={"stages": [asdict(stage) for stage in run], **common}) for run in runs]
+
+
+def _of_plan(values: Mapping[str, Any], plan: type[Any]) -> dict[str, Any]:
+    """The values that are meant for a plan: a configuration holds the settings of all plans.
+
+    Settings of the usual plan, which this one lacks, are left out at their default; any other plan's where they are
+    null, which also stands for the default of the plan's own.
+    """
+    usual, own = asdict(EarlyLate()), {field.name for field in fields(plan)}
+
+    def is_meant(name: str, value: Any) -> bool:
+        if name not in usual:
+            return value is not None
+        return name in own or (tuple(value) if isinstance(value, list) else value) != usual[name]
+
+    return {name: value for name, value in values.items() if is_meant(name, value)}
+
+
+def _check_stages(stages: list[Stage], cell: Cell, workload: Workload) -> None:
+    """Raises ConfigError over a stage that the method cannot train, or a size that the model cannot have."""
+    method = build(cell.method, cell.variant, cell.method_settings)
+    model = None
+    for stage in stages if method.shrinks else ():
+        if reason := method.stage_unsupported(stage):
+            raise ConfigError(reason)
+        if stage.target_mib is None:
+            continue
+        if model is None:
             with torch.device("meta"):
                 model = method.adapt(workload.build(), workload.targets())
-        for one in (*by_share, *by_size):
-            if reason := method.stage_unsupported(one):
-                raise ConfigError(reason)
-            if one.target_mib is not None:
-                try:
-                    method.begin_stage(one, model, torch.optim.SGD(model.parameters()))
-                except ValueError as error:
-                    raise ConfigError(f"training.{error}".replace("target_mib", "targets_mib", 1)) from None
-    common = {"steps_per_epoch": steps_per_epoch, "static": settings.static, "time_limit_s": settings.time_limit_s}
-    return [replace(cell, training={"stages": [asdict(stage) for stage in run], **common}) for run in stages]
-
-
-def _numbers(name: str, values: Any) -> list[float]:
-    """A list of numbers from the configuration."""
-    fits = isinstance(values, list) and all(type(value) in (int, float) for value in values)
-    if not fits:
-        raise ConfigError(f"{name} is {values!r}; allowed: a list of numbers, such as [0.8,0.5].")
-    return [float(value) for value in values]
+        try:
+            method.begin_stage(stage, model, torch.optim.SGD(model.parameters()))
+        except ValueError as error:
+            raise ConfigError(f"training.{error}".replace("target_mib", "targets_mib", 1)) from None
 
 
 def train_cell(connection: Connection, cell: Cell, data: Data, upkeep: Upkeep) -> None:

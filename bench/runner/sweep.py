@@ -161,7 +161,7 @@ def run_job(
 
 
 def _record(outcomes: Sequence[Outcome], job: Job, results: Results, progress: SweepProgress) -> None:
-    for outcome, record in zip(outcomes, results.record(outcomes, job.data_hash), strict=True):
+    for outcome, record in zip(outcomes, results.record(outcomes, job.data_hash, job.data), strict=True):
         text = job.measure.text(record) if record.status == "ok" else record.message
         progress.finish(outcome.cell, f"{record.status}: {text}")
 

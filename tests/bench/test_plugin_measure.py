@@ -140,7 +140,7 @@ def test_a_measure_within_a_function_cannot_reach_the_processes_of_cells(monkeyp
     def local(cell, workload):  # noqa: ARG001
         return {}
 
-    with pytest.raises(ConfigError, match="cannot be handed to the processes of cells.*top level of a module"):
+    with pytest.raises(ConfigError, match=r"cannot be handed to the processes of cells.*top level of a module"):
         next(answers(local, [a_cell()], Data()))
     monkeypatch.setitem(vars(MEASURE), "serve", local)
     monkeypatch.delitem(globals(), "MEASURE")
@@ -154,7 +154,7 @@ def test_a_plugin_that_a_process_of_a_cell_cannot_import_is_an_outcome(monkeypat
     monkeypatch.setitem(sys.modules, module.__name__, module)
     exec("def serve(connection, cell, data): pass", vars(module))
     process = CellProcess(module.serve, a_cell(), Data(), 60.0)
-    with pytest.raises(CellFailure, match="a plug-in cannot be imported by the process of its cell.*nowhere_on_disk"):
+    with pytest.raises(CellFailure, match=r"cannot be imported by the process of its cell.*nowhere_on_disk"):
         process.answer()
 
 
