@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import functools
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, ClassVar, Self
 
 import torch
