@@ -247,7 +247,8 @@ def job(config: DictConfig) -> None:
 
 
 def _run(config: DictConfig, job: Job, progress: SweepProgress) -> None:
-    run_job(job, Results(Path(config.results), config.reuse, _written), config.parallel, progress, config.resume)
+    results = Results(Path(config.results), config.reuse, _written)
+    run_job(job, results, config.parallel, progress, config.resume)
 
 
 def interrupted(error: BaseException) -> None:
