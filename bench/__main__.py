@@ -60,7 +60,10 @@ def run() -> None:
     if any(word.startswith("experiment=") for word in sys.argv) and not any(word[0] == "-" for word in sys.argv[1:]):
         sys.argv.append("--multirun")  # as every experiment says; Hydra does not hear it over a mistake in its own part
     sweep.register_resolvers()
-    sweep.register_settings()
+    try:
+        sweep.register_settings()
+    except sweep.MISTAKES as error:
+        stop_with(str(error))
     register_launchers()
     application: Callable[[], None] = hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(
         sweep.job

@@ -11,7 +11,9 @@ from collections.abc import Callable
 from multiprocessing.context import ForkServerContext
 from typing import Any
 
+import bench.workloads
 from bench.core.cell import Cell
+from bench.errors import ConfigError
 from bench.protocol import Data
 
 _SIGKILL = 9
@@ -46,6 +48,11 @@ def _nothing() -> None:
     pass
 
 
+def _enter(workloads: dict[str, Any], serve: Callable[..., None], *arguments: Any) -> None:
+    bench.workloads.adopt(workloads)
+    serve(*arguments)
+
+
 class CellProcess:
     """A cell's own process and the line to it.
 
@@ -61,7 +68,8 @@ class CellProcess:
         self._left_s = time_limit_s
         self._asked_at = time.monotonic()
         self._connection, theirs = _context().Pipe()
-        self._process = _context().Process(target=serve, args=(theirs, cell, data, *more), daemon=True)
+        arguments = (bench.workloads.registered(), serve, theirs, cell, data, *more)
+        self._process = _context().Process(target=_enter, args=arguments, daemon=True)
         self._process.start()
         theirs.close()
 
@@ -74,6 +82,7 @@ class CellProcess:
 
         Raises:
             CellFailure: the cell failed, the process ended, or the time limit passed.
+            ConfigError: a mistake that showed there alone, such as a workload's metric that is no number.
         """
         in_time = self._connection.poll(max(self._asked_at + self._left_s - time.monotonic(), 0.0))
         now = time.monotonic()
@@ -91,6 +100,9 @@ class CellProcess:
             if code == -_SIGKILL:
                 raise CellFailure("oom", "the process was killed (signal 9), most likely for want of memory") from None
             raise CellFailure("error", f"the process ended unexpectedly (exit code {code})") from None
+        if word == "mistake":
+            self.stop()
+            raise ConfigError(content)
         if word == "failed":
             self.stop()
             raise CellFailure(*content)

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from bench.core.cell import Cell
+from bench.errors import ConfigError
 from bench.estimate.work import predict
 from bench.measures.check import check_columns
 from bench.measures.plan import plan_columns
@@ -56,6 +57,8 @@ def _failures_reported(connection: Connection) -> Iterator[None]:
         yield
     except (EOFError, BrokenPipeError, ConnectionResetError):
         pass  # the coordinator is gone, so is the reason to go on
+    except ConfigError as error:
+        connection.send(("mistake", str(error)))
     except Exception as error:
         connection.send(("failed", (status_of(error), first_line(error))))
 

@@ -31,7 +31,7 @@ def a_check(workload="encoder", method="dense", **changes):
     settings = {"encoder": {**MODEL, "sequence_length": 32, "dropout": 0.0}, "linear": LINEAR, "lookup": TABLE}[
         workload
     ]
-    fields = {"batch_size": 8, "sequence_length": 32 if workload == "encoder" else 1}
+    fields = {"batch_size": 8}
     fields |= {"settings": {**SMALL[method], **changes.pop("settings", {})}}
     dataset = {"encoder": "synthetic", "linear": "normal", "lookup": "zipf"}[workload]
     return a_cell(
@@ -195,7 +195,7 @@ def test_a_cell_of_which_a_check_fails_is_an_error_and_is_tried_again(monkeypatc
     [outcome] = bench.processes.interleave.answered_once(measure_once, [cell := a_check()], DATA, 2, 60.0)
     assert (outcome.status, outcome.message) == ("error", "1 of 2 checks failed")
     results = Results(tmp_path, "config")
-    [record] = results.record([outcome], "d")
+    [record] = results.record([outcome], "d", DATA)
     assert (record.status, record.message, record.samples) == ("error", "1 of 2 checks failed", {"checks": []})
     assert not results.is_done(cell, "d")
 

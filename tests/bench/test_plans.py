@@ -32,7 +32,7 @@ TOKENS = 5
 
 def a_plan_cell(**changes):
     """The plans of a layer of four small cores."""
-    fields = {"workload": "linear", "dataset": "normal", "method": "comera", "measure": "plan", "sequence_length": 1}
+    fields = {"workload": "linear", "dataset": "normal", "method": "comera", "measure": "plan"}
     fields |= {"batch_size": TOKENS, "workload_settings": dict(LAYER), "settings": {"order": 2, "ranks": 3}}
     return a_cell(**(fields | changes))
 
