@@ -48,6 +48,8 @@ Report = Callable[[dict[str, Any]], None]
 class OutOfTime(RuntimeError):
     """A run that was told to stop, and has left a checkpoint from which it can go on."""
 
+    status = "timeout"  # of the cell's record
+
 
 @dataclass(frozen=True)
 class Upkeep:

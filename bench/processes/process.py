@@ -11,9 +11,9 @@ from collections.abc import Callable
 from multiprocessing.context import ForkServerContext
 from typing import Any
 
-import bench.workloads
 from bench.core.cell import Cell
 from bench.errors import ConfigError
+from bench.processes.worker import enter, packed
 from bench.protocol import Data
 
 _SIGKILL = 9
@@ -48,28 +48,26 @@ def _nothing() -> None:
     pass
 
 
-def _enter(workloads: dict[str, Any], serve: Callable[..., None], *arguments: Any) -> None:
-    bench.workloads.adopt(workloads)
-    serve(*arguments)
-
-
 class CellProcess:
     """A cell's own process and the line to it.
 
     Args:
-        serve: what runs there, a function of :mod:`bench.processes.worker`.
-        cell, data, more: its arguments.
+        serve: what runs there, a function that can be imported; its first argument is the other end of the line.
+        cell, data, more: its further arguments.
         time_limit_s: seconds that all answers together may take; the cell is then given up as ``timeout``.
+
+    Raises:
+        ConfigError: a plug-in that cannot be handed to another process.
     """
 
     def __init__(self, serve: Callable[..., None], cell: Cell, data: Data, time_limit_s: float, *more: Any) -> None:
+        content = packed(serve, cell, data, *more)
         self.cell = cell
         self.time_limit_s = time_limit_s
         self._left_s = time_limit_s
         self._asked_at = time.monotonic()
         self._connection, theirs = _context().Pipe()
-        arguments = (bench.workloads.registered(), serve, theirs, cell, data, *more)
-        self._process = _context().Process(target=_enter, args=arguments, daemon=True)
+        self._process = _context().Process(target=enter, args=(theirs, content), daemon=True)
         self._process.start()
         theirs.close()
 

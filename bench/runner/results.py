@@ -14,11 +14,13 @@ from bench.core.cell import Cell
 from bench.core.provenance import Provenance, provenance
 from bench.core.record import Record, device_folder, read, write
 from bench.core.table import write_table
+from bench.errors import ConfigError
+from bench.measures import named
 from bench.measures.training import Upkeep
-from bench.processes.interleave import Outcome, free_memory_mib
+from bench.processes.schedule import Outcome
 from bench.protocol import Data
-from bench.protocol.methods import ConfigError
 from bench.runner.checkpoint import load
+from bench.step.allocator import free_memory_mib
 from bench.step.train_step import compile_unsupported
 from bench.workloads import open_cell_workload, recorded_words
 
@@ -60,7 +62,7 @@ class Results:
         Raises:
             CheckpointError: the checkpoint is another run's, or damaged.
         """
-        if cell.measure == "train" and not self.is_done(cell, data_hash):
+        if named(cell.measure).resumes and not self.is_done(cell, data_hash):
             upkeep = self.upkeep(cell, data_hash, resume=True)
             if load(upkeep.folder, upkeep.identity) is None and upkeep.parent_folder is not None:
                 load(upkeep.parent_folder, upkeep.parent_identity)
@@ -80,7 +82,7 @@ class Results:
         if self.reuse == "never" or not path.exists():
             return False
         record = read(path)
-        retried = (*_RETRIED, "timeout") if cell.measure == "train" else _RETRIED  # a run can go on where it was
+        retried = (*_RETRIED, "timeout") if named(cell.measure).resumes else _RETRIED  # it can go on where it was
         if record.status in retried or _has_what_it_lacked(record, cell):
             return False
         return self.reuse == "config" or _is_of_this_code(record)
@@ -137,7 +139,7 @@ class Results:
 
 def _where(cell: Cell) -> Provenance:
     """Who measures this cell. A prediction stands with the machine's main device, whose figure it belongs to."""
-    return provenance(on_cpu=cell.measure != "predict" and cell.device == "cpu")
+    return provenance(on_cpu=named(cell.measure).on_device and cell.device == "cpu")
 
 
 def _has_what_it_lacked(record: Record, cell: Cell) -> bool:
@@ -172,7 +174,7 @@ def _to_record(outcome: Outcome, data_hash: str, data: Data, results: Results) -
     columns = {**known, **_time_columns(samples), **dataclasses.asdict(_where(cell))}
     if periods and outcome.status == "ok":
         columns |= _rare_columns(samples, periods, results.rare_times(cell))
-    if cell.measure == "predict" or columns.get("peak_memory_predicted_mib") is not None:
+    if not named(cell.measure).on_device or columns.get("peak_memory_predicted_mib") is not None:
         columns["predicted_for"] = cell.device
     record = Record(
         **columns,
@@ -185,7 +187,7 @@ def _to_record(outcome: Outcome, data_hash: str, data: Data, results: Results) -
         workload_words=recorded_words(open_cell_workload(cell, data)),
         config_json=cell.to_json(),
     )
-    if record.status == "ok" and cell.measure == "run":
+    if record.status == "ok" and named(cell.measure).paired:
         record.epoch_time_s = _epoch_time_s(record, samples)
     return record
 
