@@ -253,8 +253,7 @@ def job(config: DictConfig) -> None:
 
 def _run(config: DictConfig, job: Job, progress: SweepProgress) -> None:
     results = Results(Path(config.results), config.reuse, _written)
-    for experiment in {cell.experiment for cell in job.cells}:
-        results.tabulate(experiment)
+    results.tabulate(job.cells[0].experiment)
     run_job(job, results, config.parallel, progress, config.resume)
 
 
