@@ -36,7 +36,7 @@ defaults: bench/conf/launchers.yaml; hydra/launcher=submitit_local rehearses it 
 """
 
 #: Words that a module of figures answers. It is run by its name: a floor does not import the one above it.
-READERS = {"claims": "figures.ledger_command", "report": "figures.report_command"}
+READERS = {"claims": "figures.claims", "report": "figures.report"}
 
 WORDS = ("run", "campaign", "predict", "compare", "speed", "merge", *READERS)
 

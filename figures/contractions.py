@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any
 
 from bench.core.record import Record, RecordError
-from figures.selection import config_of
+from figures.records.select import config_of
 
 #: Of float32, the one type in which plans are measured.
 _BYTES = 4

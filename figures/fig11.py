@@ -13,15 +13,15 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from bench.core.record import Record, device_folder
-from figures.claims import Claim
+from figures.claims.claims import Claim
 from figures.contractions import ONCE, Planned, Slot, mib
 from figures.fig11_tables import share, text_table, tidy_table, total, totals
-from figures.flow import INNER, Flow
+from figures.page.drawn import Caption, Drawn, csv, markdown
+from figures.page.layout import INNER, Page
+from figures.page.style import TIME_FILLS, house_style, to_bytes
+from figures.page.table import NOT_ASKED, OLDER, significant
 from figures.plan_grid import Grid, facts, remarks, select_plans
-from figures.report import Drawn, csv, markdown
-from figures.selection import devices
-from figures.style import TIME_FILLS, house_style, to_bytes
-from figures.tables import NOT_ASKED, OLDER, significant
+from figures.records.select import devices
 from figures.tensor_diagrams import (
     NETWORK_HEIGHT,
     TREE_HEIGHT,
@@ -144,7 +144,7 @@ def _heading(grid: Grid, slot: Slot, planned: Planned) -> tuple[str, str]:
     return f"{slot.text}: {chosen.name!r}{mark}", f"estimated {significant(chosen.estimated_ms)} ms, {measured}{faster}"
 
 
-def _draw_plan(page: Flow, grid: Grid, slot: Slot, planned: Planned) -> None:
+def _draw_plan(page: Page, grid: Grid, slot: Slot, planned: Planned) -> None:
     chosen = planned.chosen
     heading, times = _heading(grid, slot, planned)
     page.rule(0.07)
@@ -169,7 +169,7 @@ def _draw_plan(page: Flow, grid: Grid, slot: Slot, planned: Planned) -> None:
 def _draw(grid: Grid, about: Sequence[str], footnotes: Sequence[str]) -> Figure:
     fixed = _HEADING + _TOTAL + _PANEL_TITLE + _DIAGRAMS + _GAP + _BELOW
     body = sum(fixed + _ROW * (1 + len(planned.chosen.products)) for planned in grid.planned.values())
-    page = Flow(TITLE, about, footnotes, body)
+    page = Page(TITLE, about, footnotes, body)
     for slot, planned in grid.planned.items():
         _draw_plan(page, grid, slot, planned)
     return page.finish()
@@ -182,11 +182,12 @@ def _drawn(grid: Grid) -> Drawn:
     with house_style():
         drawing = _draw(grid, about, footnotes)
         images = {f"{stem}.{form}": to_bytes(drawing, form) for form in ("png", "svg")}
-    text = markdown(TITLE, about, f"{stem}.png", table, LEFT_ALIGNED, notes, ())
+    text = markdown(Caption(TITLE, about, notes), f"{stem}.png", table, LEFT_ALIGNED, ())
     files = {**images, f"{stem}.md": text, f"{stem}.csv": csv(tidy_table(grid))}
     return Drawn(
-        TITLE, grid.device, about, notes, table, (), files, notes, LEFT_ALIGNED, "tokens", records=tuple(grid.shown)
-    )
+        title=TITLE, device=grid.device, facts=about, notes=notes, table=table, files=files, below=notes,
+        left_aligned=LEFT_ALIGNED, section="tokens", records=tuple(grid.shown),
+    )  # fmt: skip
 
 
 def render(records: Sequence[Record], claims: dict[str, Claim]) -> list[Drawn]:  # noqa: ARG001 - as every artifact

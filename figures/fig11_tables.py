@@ -7,8 +7,8 @@ from typing import Any
 import pandas as pd
 
 from figures.contractions import Candidate, Planned, Product
+from figures.page.table import NOT_ASKED, significant
 from figures.plan_grid import Grid
-from figures.tables import NOT_ASKED, significant
 
 _COLUMNS = ("pass", "#", "product", "shapes", "MFLOP", "share", "MiB moved", "result kept, MiB")
 

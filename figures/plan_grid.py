@@ -9,8 +9,7 @@ from typing import Any
 
 from bench.core.record import Record
 from figures.contractions import ONCE, ONCE_WORDS, Planned, Slot, planned_of, slot_of
-from figures.selection import newest
-from figures.tables import OLDER, OLDER_WORDS
+from figures.page.table import OLDER, OLDER_WORDS
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,11 @@ def select_plans(records: Iterable[Record], device: str) -> Grid:
         notes.append(f"{others} record(s) of other measures or settings are left out.")
     if older := len(fitting) - len(slots):
         notes.append(f"{older} further record(s) of the shapes shown are left out; the newest of each is drawn.")
-    return Grid(device, {slot: newest(slots[slot]) for slot in sorted(slots)}, tuple(notes))
+    return Grid(
+        device,
+        {slot: max(slots[slot], key=lambda r: (r.recorded_at, r.cell_id)) for slot in sorted(slots)},
+        tuple(notes),
+    )
 
 
 def _plain(record: Record) -> bool:

@@ -16,14 +16,15 @@ from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from bench.core.record import Record, device_folder
-from figures.claims import Claim
-from figures.flow import INNER, Flow
+from figures.claims.claims import Claim
+from figures.page.drawn import Caption, Drawn, csv, markdown
+from figures.page.layout import INNER, Page
+from figures.page.style import EARLY_STROKE, FAINT, INK, STROKES, Stroke, house_style, to_bytes
+from figures.page.table import REMARKS
 from figures.plan_grid import Grid, facts, remarks, select_plans
 from figures.plans_rows import FAR, NEAR, Row, always, ratios_of, rows_of, sentences
 from figures.plans_tables import text_table, tidy_table
-from figures.report import REMARKS, Drawn, csv, markdown
-from figures.selection import devices
-from figures.style import EARLY_STROKE, FAINT, INK, STROKES, Stroke, house_style, to_bytes
+from figures.records.select import devices
 
 #: The experiment whose records the grid is made of.
 EXPERIMENTS = ("contraction",)
@@ -67,7 +68,7 @@ def _draw_cell(axes: Any, row: Row, left: float, bottom: float, width: float) ->
         axes.text(x, y - drop, f"{best.initials} {row.ratio.value:.3f}", fontsize=5.5, **style)
 
 
-def _draw_map(page: Flow, rows: Sequence[Row], left: float, width: float, names: bool) -> None:
+def _draw_map(page: Page, rows: Sequence[Row], left: float, width: float, names: bool) -> None:
     """All shapes of one number of cores: a line per layer and ranks, a column per number of tokens."""
     tokens = sorted({row.slot.tokens for row in rows})
     layers = list(dict.fromkeys((row.slot.layer, row.slot.ranks) for row in rows))
@@ -95,7 +96,7 @@ def _draw_map(page: Flow, rows: Sequence[Row], left: float, width: float, names:
     page.y = top
 
 
-def _draw_maps(page: Flow, rows: Sequence[Row]) -> None:
+def _draw_maps(page: Page, rows: Sequence[Row]) -> None:
     page.text("a  The chosen plan at every shape and, where another was faster, that one and chosen / best", _HEADING,
               fontsize=8.5, fontweight="bold")  # fmt: skip
     orders = _orders(rows)
@@ -177,7 +178,7 @@ def _draw_over_dense(axes: Any, rows: Sequence[Row], strokes: dict[str, Stroke])
     axes.set_xlabel("tokens")
 
 
-def _draw_panels(page: Flow, rows: Sequence[Row]) -> None:
+def _draw_panels(page: Page, rows: Sequence[Row]) -> None:
     ranks = _ranks(rows)
     first = 2 * _LEFT + _CURVE  # left edge of the panels of c
     width = (INNER - _LEFT - _CURVE - _RIGHT) / _COLUMNS - _LEFT
@@ -225,7 +226,7 @@ def _draw(about: Sequence[str], rows: Sequence[Row], footnotes: Sequence[str]) -
     maps = -(-len(_orders(rows)) // _COLUMNS)
     panels = -(-len(_ranks(rows)) // _COLUMNS)
     body = 2 * _HEADING + 3 * _LEGEND + maps * _map_height(rows) + panels * (_PANEL_TITLE + _PANEL + _AXIS)
-    page = Flow(TITLE, about, footnotes, body)
+    page = Page(TITLE, about, footnotes, body)
     _draw_maps(page, rows)
     _draw_panels(page, rows)
     return page.finish()
@@ -240,11 +241,12 @@ def _drawn(grid: Grid) -> Drawn:
     with house_style():
         drawing = _draw(about, rows, notes)
         images = {f"{stem}.{form}": to_bytes(drawing, form) for form in ("png", "svg")}
-    text = markdown(TITLE, about, f"{stem}.png", table, LEFT_ALIGNED, notes, ())
+    text = markdown(Caption(TITLE, about, notes), f"{stem}.png", table, LEFT_ALIGNED, ())
     files = {**images, f"{stem}.md": text, f"{stem}.csv": csv(tidy_table(grid, rows))}
     return Drawn(
-        TITLE, grid.device, about, notes, table, (), files, notes, LEFT_ALIGNED, "layer", records=tuple(grid.shown)
-    )
+        title=TITLE, device=grid.device, facts=about, notes=notes, table=table, files=files, below=notes,
+        left_aligned=LEFT_ALIGNED, section="layer", records=tuple(grid.shown),
+    )  # fmt: skip
 
 
 def render(records: Sequence[Record], claims: dict[str, Claim]) -> list[Drawn]:  # noqa: ARG001 - as every artifact

@@ -12,8 +12,8 @@ import numpy as np
 
 from bench.core.intervals import Estimate, unpaired_ratio
 from figures.contractions import Planned, Slot
+from figures.page.table import NOT_RECORDED, OLDER, significant, with_interval
 from figures.plan_grid import Grid
-from figures.tables import NOT_RECORDED, OLDER, significant, with_interval
 
 #: What is asked of the planner: a choice within ``NEAR`` of the best measured candidate in this share of at least so
 #: many shapes, and never beyond ``FAR`` times the best.

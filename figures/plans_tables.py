@@ -8,10 +8,9 @@ from typing import Any
 import pandas as pd
 
 from figures.contractions import Candidate
+from figures.page.table import NOT_ASKED, OLDER, REMARKS, bounds, significant, with_interval
 from figures.plan_grid import Grid
 from figures.plans_rows import Row
-from figures.report import REMARKS
-from figures.tables import NOT_ASKED, OLDER, bounds, significant, with_interval
 
 
 def _time(row: Row, candidate: Candidate | None) -> str:

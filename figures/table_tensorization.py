@@ -13,11 +13,20 @@ import pandas as pd
 from bench.core.intervals import CONFIDENCE, Estimate
 from bench.core.record import Record, device_folder
 from bench.core.samples import block_means_ms
-from figures.claims import Claim
-from figures.fig5_rows import DISTURBED, STEPS, UNPAIRED
-from figures.report import REMARKS, Drawn, csv, markdown
-from figures.selection import devices
-from figures.tables import NOT_ASKED, OLDER, OLDER_WORDS, bounds, significant, with_interval
+from figures.claims.claims import Claim
+from figures.page.drawn import Caption, Drawn, csv, markdown
+from figures.page.table import (
+    DISTURBED,
+    NOT_ASKED,
+    OLDER,
+    OLDER_WORDS,
+    REMARKS,
+    UNPAIRED,
+    bounds,
+    significant,
+    with_interval,
+)
+from figures.records.select import devices
 from figures.tensorization_rows import (
     DENSE,
     PAPER,
@@ -35,6 +44,9 @@ TITLE = "The encoder's matrices: the paper's tensorization and the solver's for 
 
 _MATRIX, _SETTING = "matrix", "setting"
 LEFT_ALIGNED = frozenset({_MATRIX, _SETTING, "modes", "ranks", REMARKS})
+
+#: Whether a step ends with the optimizer's, in words.
+STEPS = {False: "forward and backward", True: "with the optimizer's step"}
 
 #: Columns of the tidy table that stay whole numbers where some are empty.
 _WHOLE_NUMBERS = ("parameters", "published_parameters", "rank_entries", "recorded_parameters", "batch_size",
@@ -220,22 +232,21 @@ def of_device(records: Sequence[Record], device: str) -> Drawn:
     facts, notes = _facts(comparison), _notes(comparison, rows, table)
     stem = f"table_tensorization-{device_folder(device)}"
     files = {
-        f"{stem}.md": markdown(TITLE, facts, "", table, LEFT_ALIGNED, notes, ()),
+        f"{stem}.md": markdown(Caption(TITLE, facts, notes), "", table, LEFT_ALIGNED, ()),
         f"{stem}.csv": csv(tidy_table(comparison, rows)),
     }
     remarks = (f"{row.matrix.name}, {row.setting}: {remark}" for row in rows for remark in row.remarks)
     return Drawn(
-        TITLE,
-        device,
-        facts,
-        tuple(notes),
-        table,
-        (),
-        files,
-        (*remarks, *notes),
-        LEFT_ALIGNED,
-        _MATRIX,
-        _narrow(table),
+        title=TITLE,
+        device=device,
+        facts=facts,
+        notes=tuple(notes),
+        table=table,
+        files=files,
+        below=(*remarks, *notes),
+        left_aligned=LEFT_ALIGNED,
+        section=_MATRIX,
+        narrow=_narrow(table),
         records=tuple(comparison.shown),
     )
 

@@ -12,7 +12,7 @@ from typing import Any
 from matplotlib.patches import Circle, FancyArrowPatch, FancyBboxPatch
 
 from figures.contractions import Candidate, Planned, span
-from figures.style import FAINT, INK
+from figures.page.style import FAINT, INK
 
 _CORE, _BADGE = 0.105, 0.062
 _SMALL, _TINY = 6.0, 5.0

@@ -13,9 +13,9 @@ from bench.core.intervals import Estimate, mean_interval
 from bench.core.record import Record, RecordError
 from bench.core.samples import block_means_ms, disturbed_blocks
 from figures.matrices import MATRICES, Cores, Matrix
-from figures.selection import config_of, device_kind, newest
-from figures.tables import NOT_RECORDED, OLDER
-from figures.timing import time_ratio
+from figures.page.table import NOT_RECORDED, OLDER
+from figures.records.select import config_of, device_kind
+from figures.records.time_values import time_ratio
 
 #: The lines of a matrix.
 SETTINGS = DENSE, PAPER, SOLVER = ("dense", "paper", "solver")
@@ -211,7 +211,7 @@ def select(records: Sequence[Record], device: str) -> Comparison:
         notes.append(f"{others} record(s) of other matrices, methods, modes, ranks, ratios or settings are left out.")
     if older := fitting - len(candidates):
         notes.append(f"{older} further record(s) of the cells shown are left out; the newest of each is shown.")
-    chosen = {slot: newest(those) for slot, those in candidates.items()}
+    chosen = {slot: max(those, key=lambda r: (r.recorded_at, r.cell_id)) for slot, those in candidates.items()}
     return Comparison(device, device_kind(mine), chosen, tuple(notes))
 
 
