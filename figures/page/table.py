@@ -41,7 +41,7 @@ class Column(Generic[Row]):
         text: the cell of a row, for people; None where it is in the CSV alone.
         tidy: one or more columns of the CSV with their values in this row; None where it is for people alone.
         left: whether it holds words, which are aligned left.
-        whole: whether its columns in the CSV hold whole numbers, also where some cells are empty.
+        whole: whether whole numbers stay whole in its columns of the CSV where some cells are empty.
 
     Example:
         >>> sizes = [Column("batch", str, lambda row: {"batch_size": row}), Column(tidy=lambda row: {"twice": 2 * row})]
@@ -75,7 +75,8 @@ def tidy_table(columns: Sequence[Column[Row]], rows: Sequence[Row]) -> pd.DataFr
             line.update(cells)
             whole.update(cells if column.whole else ())
     frame = pd.DataFrame(lines)
-    return frame.astype({name: "Int64" for name in frame.columns if name in whole})
+    numbers = [name for name in whole if {type(line.get(name)) for line in lines} <= {int, type(None)}]
+    return frame.astype(dict.fromkeys(numbers, "Int64"))
 
 
 def left_aligned(columns: Sequence[Column[Any]]) -> frozenset[str]:

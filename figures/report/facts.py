@@ -9,8 +9,9 @@ from typing import Any
 
 from bench.core.record import MEASURES, Record
 from bench.core.samples import block_means_ms
-from figures import contractions, runs
+from figures import runs
 from figures.page.table import OLDER
+from figures.records import plans
 from figures.records.select import config_of
 
 
@@ -170,7 +171,7 @@ def facts_of(records: Sequence[Record]) -> list[Fact]:
 def _cell(record: Record) -> tuple[str, str]:
     """What the cell is one of, and which one it is."""
     if record.measure == "plan":
-        return "", contractions.slot_of(record).text
+        return "", plans.slot_of(record).text
     if record.measure == "train":
         return runs.slot_of(record).label, f"seed {record.seed}"
     ratio = f" {record.ratio:g}x" if record.ratio is not None else ""

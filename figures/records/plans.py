@@ -1,4 +1,4 @@
-"""The contraction plans inside records of measure ``plan`` (:mod:`bench.measures.plan`), checked and decoded.
+"""Contraction plans from records of measure ``plan`` (:mod:`bench.measures.plan`): chosen, checked and decoded.
 
 Shapes of products and FLOPs are the planner's own numbers. What is computed here follows from them: the two gradient
 products of each product, the bytes it reads and writes, and what is kept for the backward pass.
@@ -8,27 +8,35 @@ from __future__ import annotations
 
 import re
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from bench.core.record import Record, RecordError
-from figures.records.select import config_of
-
-#: Of float32, the one type in which plans are measured.
-_BYTES = 4
+from figures.page.notes import closing_notes, device_fact, listed
+from figures.records.select import (
+    Selected,
+    device_kind,
+    devices,
+    method_settings,
+    narrow,
+    newest,
+    oldest_first,
+    repeats,
+    workload_settings,
+)
 
 #: Marks a time of one call; plans that are far behind at first are not timed further.
 ONCE = "§"
-ONCE_WORDS = "timed by its first calls alone, in which it took several times as long as the fastest plan"
+_ONCE_WORDS = "timed by its first calls alone, in which it took several times as long as the fastest plan"
 
 _CORES = re.compile(r"G(\d+)(?:-(\d+))?")
 
 
 def mib(numbers: int) -> float:
-    """So many float32 numbers in MiB."""
-    return numbers * _BYTES / 2**20
+    """So many numbers in MiB, in float32: the one type in which plans are measured."""
+    return numbers * 4 / 2**20
 
 
 @dataclass(frozen=True)
@@ -81,10 +89,8 @@ def span(name: str) -> tuple[int, int] | None:
     return (int(found[1]), int(found[2] or found[1])) if found else None
 
 
-def is_core(name: str) -> bool:
-    """Whether a name is that of a single core."""
-    cores = span(name)
-    return cores is not None and cores[0] == cores[1]
+def _is_core(name: str) -> bool:
+    return span(name) is not None and "-" not in name
 
 
 @dataclass(frozen=True)
@@ -106,24 +112,22 @@ class Candidate:
         """Such as ``HI`` for ``halves in``."""
         return "".join(word[0] for word in self.name.split()).upper()
 
-    @property
+    @cached_property
     def time(self) -> float | None:
         """Median in ms."""
         return statistics.median(self.ms) if self.ms else None
 
-    @property
+    @cached_property
     def backward(self) -> tuple[Product, ...]:
         """The products of the backward pass, in its order."""
         return tuple(gradient for product in reversed(self.products) for gradient in product.gradients())
 
-    @property
+    @cached_property
     def kept_mib(self) -> dict[str, float]:
         """What is kept for the backward pass, by name; cores are parameters and not counted."""
-        kept = {}
-        for product in self.products:
-            kept[product.left] = mib(product.rows * product.inner)
-            kept[product.right] = mib(product.inner * product.columns)
-        return {name: size for name, size in kept.items() if not is_core(name)}
+        left = {product.left: mib(product.rows * product.inner) for product in self.products}
+        right = {product.right: mib(product.inner * product.columns) for product in self.products}
+        return {name: size for name, size in {**left, **right}.items() if not _is_core(name)}
 
 
 @dataclass(frozen=True, order=True)
@@ -157,11 +161,10 @@ def slot_of(record: Record) -> Slot:
     Raises:
         RecordError: a configuration without layer, order or ranks.
     """
-    config = config_of(record)
+    layer, method = workload_settings(record), method_settings(record)
     try:
-        layer, method = config["workload_settings"], config["method_settings"]
         return Slot(layer["in_features"], layer["out_features"], method["order"], method["ranks"], record.batch_size)
-    except (KeyError, TypeError):
+    except KeyError:
         raise RecordError(
             f"record {record.cell_id}: plans need in_features, out_features, order and ranks in config_json."
         ) from None
@@ -206,32 +209,25 @@ class Planned:
         return statistics.median(self.dense_ms) if self.dense_ms else None
 
 
-def _candidate(row: dict[str, Any]) -> Candidate:
-    products = tuple(Product(**product) for product in row["products"])
-    formed = {"x"}
-    for product in products:
-        if not all(name in formed or is_core(name) for name in (product.left, product.right)):
-            raise ValueError(f"{product.text} uses what is not there yet")
-        formed.add(product.result)
-    if "y" not in formed:
-        raise ValueError(f"plan {row['name']!r} forms no y")
-    return Candidate(
-        name=str(row["name"]),
-        segments=tuple((first + 1, last + 1) for first, last in row["segments"]),
-        products=products,
-        flops=int(row["flops"]),
-        saved_mib=float(row["saved_mib"]),
-        largest_mib=float(row["largest_mib"]),
-        estimated_ms=float(row["estimated_ms"]),
-        ms=_times(row["ms"]),
-        message=str(row["message"]),
-    )
-
-
 def _times(values: Sequence[float]) -> tuple[float, ...]:
     if not all(value > 0 for value in values):
         raise ValueError("times must be above 0")
     return tuple(float(value) for value in values)
+
+
+def _candidate(row: Mapping[str, Any]) -> Candidate:
+    products = tuple(Product(**product) for product in row["products"])
+    formed = {"x"}
+    for product in products:
+        if not all(name in formed or _is_core(name) for name in (product.left, product.right)):
+            raise ValueError(f"{product.text} uses what is not there yet")
+        formed.add(product.result)
+    if "y" not in formed:
+        raise ValueError(f"plan {row['name']!r} forms no y")
+    segments = tuple((first + 1, last + 1) for first, last in row["segments"])
+    saved, largest, estimated = (float(row[name]) for name in ("saved_mib", "largest_mib", "estimated_ms"))
+    name, flops, message = str(row["name"]), int(row["flops"]), str(row["message"])
+    return Candidate(name, segments, products, flops, saved, largest, estimated, _times(row["ms"]), message)
 
 
 def planned_of(record: Record) -> Planned:
@@ -251,3 +247,50 @@ def planned_of(record: Record) -> Planned:
         return Planned(slot, *modes, candidates, chosen, _times(samples["dense_ms"]))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise RecordError(f"record {record.cell_id}: its plans cannot be read ({error!r}).") from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grid(Selected):
+    """The plans of one device: at most one record per slot, in the order of slots."""
+
+    records: Mapping[Slot, Record]
+
+    @cached_property
+    def planned(self) -> dict[Slot, Planned]:
+        """The plans of every slot whose record is ``ok``."""
+        return {slot: planned_of(record) for slot, record in self.records.items() if record.status == "ok"}
+
+
+#: With what plans are called: plainly, in float32.
+_PLAIN = {"precision": "fp32", "compile": False, "cuda_graph": False}
+
+
+def select_plans(records: Sequence[Record]) -> list[Grid]:
+    """A grid per device that has plans, of the newest record of each slot."""
+
+    def setting(record: Record) -> dict[str, Any]:
+        return {name: getattr(record, name) for name in _PLAIN}
+
+    grids = []
+    for device in devices(records):
+        mine = [record for record in records if record.device == device]
+        fitting, notes = narrow(mine, setting, slot_of, "record(s)", like=_PLAIN)
+        chosen = dict(sorted(newest(fitting, slot_of).items()))
+        notes += repeats(fitting, slot_of, "record(s)")
+        shown = oldest_first(chosen.values())
+        grids.append(Grid(device=device, kind=device_kind(mine), shown=shown, left_out=tuple(notes), records=chosen))
+    return [grid for grid in grids if grid.records]
+
+
+def timing_fact(grid: Grid) -> str:
+    """What was timed, on what and when."""
+    counts = sorted({max(len(one.ms) for one in planned.candidates) for planned in grid.planned.values()})
+    blocks = f"{counts[0]}-{counts[-1]}" if len(counts) > 1 else "".join(map(str, counts))
+    timing = f"Forward pass and all gradients, medians of {blocks} blocks in turns" if counts else "Nothing timed"
+    return f"{device_fact(grid, listed(grid, 'precision'))} {timing}."
+
+
+def closing_lines(grid: Grid) -> list[str]:
+    """Marks, code, and records that are left out."""
+    once = any(planned.mark(one) for planned in grid.planned.values() for one in planned.candidates)
+    return [*([f"{ONCE} {_ONCE_WORDS}."] if once else []), *closing_notes(grid)]

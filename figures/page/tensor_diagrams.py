@@ -11,12 +11,15 @@ from typing import Any
 
 from matplotlib.patches import Circle, FancyArrowPatch, FancyBboxPatch
 
-from figures.contractions import Candidate, Planned, span
 from figures.page.style import FAINT, INK
+from figures.records.plans import Candidate, Planned, span
 
 _CORE, _BADGE = 0.105, 0.062
 _SMALL, _TINY = 6.0, 5.0
-_SEGMENT, _ACTIVATIONS = "#dfe7ef", "#f3e9bd"
+
+#: How activations and cores merged into one segment look.
+_X: dict[str, Any] = {"facecolor": "#f3e9bd", "edgecolor": INK, "linewidth": 0.9, "zorder": 3}
+_SEGMENT: dict[str, Any] = {"facecolor": "#dfe7ef", "edgecolor": FAINT, "linewidth": 0.7, "zorder": 0}
 
 #: Heights that the diagrams need, in inches.
 NETWORK_HEIGHT, TREE_HEIGHT = 1.2, 1.36
@@ -35,9 +38,7 @@ def _write(axes: Any, at: Point, text: str, size: float = _SMALL, **style: Any) 
 def badge(axes: Any, at: Point, number: int) -> None:
     """The number of a product."""
     axes.add_patch(Circle(at, _BADGE, facecolor=INK, edgecolor="white", linewidth=0.5, zorder=6))
-    axes.text(
-        *at, str(number), fontsize=_TINY, color="white", ha="center", va="center_baseline", fontweight="bold", zorder=7
-    )
+    _write(axes, at, str(number), _TINY, color="white", va="center_baseline", fontweight="bold", zorder=7)
 
 
 def _tensor(axes: Any, at: Point, name: str) -> None:
@@ -46,17 +47,14 @@ def _tensor(axes: Any, at: Point, name: str) -> None:
 
 
 def _box(axes: Any, left: float, right: float, middle: float, half: float, **style: Any) -> None:
-    axes.add_patch(
-        FancyBboxPatch(
-            (left, middle - half), right - left, 2 * half, boxstyle=f"round,pad=0,rounding_size={half}", **style
-        )
-    )
+    shape = f"round,pad=0,rounding_size={half}"
+    axes.add_patch(FancyBboxPatch((left, middle - half), right - left, 2 * half, boxstyle=shape, **style))
 
 
 def summed_by(plan: Candidate, half: int) -> tuple[dict[int, int], dict[int, int]]:
     """Which product, counted from 1, sums over each bond (by the core before it) and over each in-mode (by its core).
 
-    >>> from figures.contractions import Product
+    >>> from figures.records.plans import Product
     >>> product = Product("x", "G1-2", "y", 5, 4, 6)
     >>> merge = Product("G1", "G2", "G1-2", 4, 3, 6)
     >>> summed_by(Candidate("dense", ((1, 2),), (merge, product), 0, 0.0, 0.0, 0.0, (), ""), half=1)
@@ -86,8 +84,7 @@ def draw_network(axes: Any, planned: Planned, plan: Candidate, width: float) -> 
     for first, last in plan.segments:
         if first < last:
             left, right = places[first][0], places[last][0]
-            _box(axes, left - 0.13, right + 0.13, y + 0.03, 0.2, facecolor=_SEGMENT, edgecolor=FAINT, linewidth=0.7,
-                 linestyle=(0, (3, 1.5)), zorder=0)  # fmt: skip
+            _box(axes, left - 0.13, right + 0.13, y + 0.03, 0.2, linestyle=(0, (3, 1.5)), **_SEGMENT)
             _write(axes, ((left + right) / 2, y + 0.33), f"G{first}-{last}", color=INK)
     for bond, rank in enumerate(planned.ranks, start=1):
         _line(axes, places[bond], places[bond + 1])
@@ -104,7 +101,7 @@ def draw_network(axes: Any, planned: Planned, plan: Candidate, width: float) -> 
             _write(axes, (x, foot - 0.07), f"{mode:,}", _TINY + 0.5)
         _tensor(axes, places[core], f"G{core}")
     left, right = places[1][0], places[half][0]
-    _box(axes, left - 0.14, right + 0.14, y_x, 0.1, facecolor=_ACTIVATIONS, edgecolor=INK, linewidth=0.9, zorder=3)
+    _box(axes, left - 0.14, right + 0.14, y_x, 0.1, **_X)
     _write(axes, ((left + right) / 2, y_x), "x")
     slot = planned.slot
     _line(axes, ((left + right) / 2, y_x - 0.1), ((left + right) / 2, y_x - 0.2))
@@ -129,8 +126,7 @@ def _places(plan: Candidate, width: float) -> dict[str, Point]:
 
 def _leaf(axes: Any, at: Point, name: str) -> None:
     if span(name.removeprefix("d")) is None:
-        _box(axes, at[0] - 0.13, at[0] + 0.13, at[1], 0.085, facecolor=_ACTIVATIONS, edgecolor=INK, linewidth=0.9,
-             zorder=3)  # fmt: skip
+        _box(axes, at[0] - 0.13, at[0] + 0.13, at[1], 0.085, **_X)
         _write(axes, at, name)
     else:
         _tensor(axes, at, name)
@@ -157,11 +153,7 @@ def draw_backward(axes: Any, plan: Candidate, width: float) -> None:
     numbers = {gradient.result: number for number, gradient in enumerate(plan.backward, start=len(plan.products) + 1)}
     for product in plan.products:
         at, operands = places[product.result], (product.left, product.right)
-        middles = []
-        for operand in operands:
-            short = _CORE if operand in _leaves(plan) else 0.0
-            _arrow(axes, at, places[operand], short)
-            middles.append(_between(at, places[operand], short))
+        middles = [_arrow(axes, at, places[one], _CORE if one in _leaves(plan) else 0.0) for one in operands]
         apart = max(_BADGE + 0.005 - (middles[1][0] - middles[0][0]) / 2, 0.0)
         for operand, (x, y), side in zip(operands, middles, (-1, 1), strict=True):
             badge(axes, (x + side * apart, y), numbers[f"d{operand}"])
@@ -180,16 +172,13 @@ def _name_results(axes: Any, plan: Candidate, places: dict[str, Point], prefix: 
         _write(axes, (x + side * gap, y + 0.01), f"{prefix}{product.result}", ha=align, va="bottom")
 
 
-def _between(start: Point, end: Point, short: float) -> Point:
-    """The middle of a line that ends so much before ``end``."""
-    part = 0.5 * (1 - short / math.dist(start, end))
-    return start[0] + part * (end[0] - start[0]), start[1] + part * (end[1] - start[1])
-
-
-def _arrow(axes: Any, start: Point, end: Point, short: float) -> None:
+def _arrow(axes: Any, start: Point, end: Point, short: float) -> Point:
+    """An arrow that ends so much before ``end``; its middle."""
     axes.add_patch(
         FancyArrowPatch(
             start, end, arrowstyle="-|>,head_length=2.4,head_width=1.4", shrinkA=0, shrinkB=72 * short, linewidth=0.8,
             color=INK, zorder=2, mutation_scale=1,
         )
     )  # fmt: skip
+    part = 0.5 * (1 - short / math.dist(start, end))
+    return start[0] + part * (end[0] - start[0]), start[1] + part * (end[1] - start[1])
