@@ -27,7 +27,12 @@ class OldArtifact(Artifact[Any, Any]):
 
 
 def _old(name: str, module: Any, order: int, heading: str, summary: str, **more: Any) -> OldArtifact:
-    values = {"experiments": (EXPERIMENT,), "measure": "train", "select": _studies, "rows": rows_of} | more
+    values: dict[str, Any] = {
+        "experiments": (EXPERIMENT,),
+        "measure": "train",
+        "select": _studies,
+        "rows": rows_of,
+    } | more
     return OldArtifact(
         name=name, heading=heading, summary=summary, order=order, drawn_by=module.render,
         columns=lambda *_: (), caption=lambda *_: Caption("", ()), **values,

@@ -71,9 +71,9 @@ def _plan_rows(slot: Slot, record: Record, planned: Planned) -> Iterator[Row]:
     """The products in the order in which they are run, then the total."""
     plan, moved = planned.chosen, 0.0
     for number, one in enumerate((*plan.products, *plan.backward), start=1):
-        side, kept = "forward" if number <= len(plan.products) else "backward", plan.kept_mib.get(one.result)
+        side = "forward" if number <= len(plan.products) else "backward"
         share = f"{one.flops / plan.flops:.1%}" if plan.flops else NOT_ASKED
-        sizes = (one.flops, share, one.moved_mib, kept)
+        sizes = (one.flops, share, one.moved_mib, plan.kept_mib.get(one.result))
         yield Row(slot, record, planned, one, side, number, one.text, one.shapes, *sizes)
         moved += one.moved_mib
     total = (plan.flops, "100%", moved, plan.saved_mib)
@@ -129,22 +129,18 @@ def columns(grid: Grid, rows: Sequence[Row]) -> list[Column[Row]]:  # noqa: ARG0
         Column("#", lambda row: str(row.number or NOT_ASKED)),
         Column("product", lambda row: row.text, left=True),
         Column("shapes", lambda row: row.shapes, left=True),
-        Column("MFLOP", lambda row: _count(row.flops, 1e6)),
+        Column("MFLOP", lambda row: significant(row.flops and row.flops / 1e6)),
         Column("share", lambda row: row.share),
-        Column("MiB moved", lambda row: _count(row.moved_mib)),
-        Column("result kept, MiB", lambda row: _count(row.kept_mib)),
+        Column("MiB moved", lambda row: significant(row.moved_mib)),
+        Column("result kept, MiB", lambda row: significant(row.kept_mib)),
         Column(tidy=tidy),
     ]
-
-
-def _count(number: float | None, unit: float = 1.0) -> str:
-    return NOT_ASKED if number is None else significant(number / unit)
 
 
 def _total(planned: Planned) -> str:
     """Work and memory of the chosen plan beside those of the dense layer and of the left-to-right order."""
     plan, naive = planned.chosen, planned.left_to_right
-    flops = f"{_count(plan.flops, 1e6)} MFLOP, {significant(plan.flops / planned.dense_flops)} of nn.Linear's"
+    flops = f"{significant(plan.flops / 1e6)} MFLOP, {significant(plan.flops / planned.dense_flops)} of nn.Linear's"
     kept = f"{significant(plan.saved_mib)} MiB kept for backward"
     if naive is not None and naive is not plan:
         flops += f" and {significant(plan.flops / naive.flops)} of the left-to-right order's"
@@ -193,10 +189,10 @@ def _comparison(planned: Planned) -> Iterator[tuple[str, ...]]:
     unit, scale = _unit(planned)
     yield "", unit, "kept, MiB", "est.", "meas."
     for one in sorted(planned.candidates, key=lambda one: one is not planned.chosen):
-        time = _count(one.time) + ("*" if one is planned.best else planned.mark(one))
-        yield one.name, _count(one.flops, scale), _count(one.saved_mib), _count(one.estimated_ms), time
-    kept = mib(planned.slot.tokens * planned.slot.in_features)  # the activations
-    yield "nn.Linear", _count(planned.dense_flops, scale), _count(kept), NOT_ASKED, _count(planned.dense_time)
+        time = significant(one.time) + ("*" if one is planned.best else planned.mark(one))
+        yield one.name, significant(one.flops / scale), significant(one.saved_mib), significant(one.estimated_ms), time
+    flops, kept = planned.dense_flops / scale, mib(planned.slot.tokens * planned.slot.in_features)
+    yield "nn.Linear", significant(flops), significant(kept), NOT_ASKED, significant(planned.dense_time)
 
 
 def _draw_comparison(axes: Any, planned: Planned, width: float) -> None:
@@ -231,17 +227,18 @@ def _draw_products(axes: Any, planned: Planned, height: float) -> None:
         for length, colour in ((1.0, "#f0f0f0"), (share, TIME_FILLS["steps"].colour)):
             axes.add_patch(Rectangle((_BAR[0], y - 0.045), length * (_BAR[1] - _BAR[0]), 0.09, facecolor=colour))
         _write(axes, _SHARE, y, f"{share:.1%}", ha="right")
-        _write(axes, _KEPT, y, _count(plan.kept_mib.get(product.result)), ha="right")
+        _write(axes, _KEPT, y, significant(plan.kept_mib.get(product.result)), ha="right")
 
 
 def _times(planned: Planned) -> str:
     """How the chosen plan fares."""
     chosen, best = planned.chosen, planned.best
-    faster = f"; fastest: {best.name!r}, {_count(best.time)} ms" if best else ""
+    faster = f"; fastest: {best.name!r}, {significant(best.time)} ms" if best else ""
     if best is chosen:
         faster = ", the fastest candidate"
-    measured = f"measured {_count(chosen.time)}{planned.mark(chosen)} ms" if chosen.ms else "not measured: "
-    return f"estimated {_count(chosen.estimated_ms)} ms, {measured}{'' if chosen.ms else chosen.message}{faster}"
+    time = f"{significant(chosen.time)}{planned.mark(chosen)} ms"
+    measured = f"measured {time}" if chosen.ms else f"not measured: {chosen.message}"
+    return f"estimated {significant(chosen.estimated_ms)} ms, {measured}{faster}"
 
 
 def _draw_plan(page: Page, planned: Planned, mark: str) -> None:

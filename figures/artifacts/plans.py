@@ -198,10 +198,6 @@ def columns(grid: Grid, rows: Sequence[Row]) -> list[Column[Any]]:  # noqa: ARG0
             return NOT_ASKED
         return f"{significant(candidate.time)} {row.planned.mark(candidate)}".strip()
 
-    def ratio(row: Row, which: str) -> str:
-        found: Estimate | None = getattr(row.choice, which, None)
-        return with_interval(found) if found else NOT_ASKED
-
     def estimated(row: Row) -> str:
         if row.planned is None or not row.planned.chosen.time:
             return NOT_ASKED
@@ -209,6 +205,7 @@ def columns(grid: Grid, rows: Sequence[Row]) -> list[Column[Any]]:  # noqa: ARG0
 
     def tidy(line: tuple[Row, Candidate | None]) -> dict[str, object]:
         row, candidate = line
+        choice = row.choice
         sizes = ("name", "flops", "saved_mib", "largest_mib", "estimated_ms")
         return {
             "device": grid.device,
@@ -222,8 +219,8 @@ def columns(grid: Grid, rows: Sequence[Row]) -> list[Column[Any]]:  # noqa: ARG0
             "message": row.message,
             "chosen": name(row, "chosen", ""),
             "best": name(row, "best", ""),
-            **bounds("chosen_over_best", row.choice.ratio if row.choice else None),
-            **bounds("chosen_over_dense", row.choice.over_dense if row.choice else None),
+            **bounds("chosen_over_best", choice.ratio if choice else None),
+            **bounds("chosen_over_dense", choice.over_dense if choice else None),
             "dense_ms": row.planned.dense_time if row.planned else None,
             "older_code": bool(row.mark),
             **{f"plan_{size}": getattr(candidate, size, None) for size in sizes},
@@ -241,8 +238,8 @@ def columns(grid: Grid, rows: Sequence[Row]) -> list[Column[Any]]:  # noqa: ARG0
         Column("best", lambda row: name(row, "best"), left=True),
         Column("chosen, ms", lambda row: time(row, "chosen")),
         Column("best, ms", lambda row: time(row, "best")),
-        Column("chosen / best", lambda row: ratio(row, "ratio")),
-        Column("chosen / nn.Linear", lambda row: ratio(row, "over_dense")),
+        Column("chosen / best", lambda row: with_interval(row.choice and row.choice.ratio)),
+        Column("chosen / nn.Linear", lambda row: with_interval(row.choice and row.choice.over_dense)),
         Column("estimated / measured", estimated),
         Column(REMARKS, lambda row: row.message, left=True),
         Column(tidy=tidy),

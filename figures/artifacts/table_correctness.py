@@ -11,7 +11,7 @@ from figures.artifact import Artifact
 from figures.page.drawn import Caption
 from figures.page.notes import closing_notes, device_fact
 from figures.page.table import NOT_ASKED, REMARKS, Column
-from figures.records.select import ARMS, Selected, by_device, method_settings, workload_settings
+from figures.records.select import ARMS, Selected, method_settings, pages_by_device, workload_settings
 
 _WORKLOADS = ("linear", "lookup", "encoder")
 _PRECISIONS = ("fp32", "tf32", "bf16")
@@ -116,6 +116,10 @@ def columns(selection: Selected, rows: Sequence[Row]) -> list[Column[Any]]:  # n
     ]
 
 
+def tidy_rows(_: Selected, rows: Sequence[Row]) -> list[tuple[Row, Check]]:
+    return [(row, check) for row in rows for check in row.checks or ({},)]
+
+
 def caption(selection: Selected, rows: Sequence[Row]) -> Caption:
     judged, passed = sum(len(row.judged) for row in rows), sum(row.passed for row in rows)
     verdict = "all passed" if passed == judged else f"{judged - passed} FAILED"
@@ -144,9 +148,9 @@ ARTIFACT = Artifact(
     experiments=("correctness",),
     measure="check",
     order=90,
-    select=by_device,
+    select=pages_by_device,
     rows=rows_of,
     columns=columns,
-    tidy_rows=lambda _, rows: [(row, check) for row in rows for check in row.checks or ({},)],
+    tidy_rows=tidy_rows,
     caption=caption,
 )

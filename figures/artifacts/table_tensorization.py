@@ -30,16 +30,8 @@ from figures.page.table import (
     significant,
     with_interval,
 )
-from figures.records.select import (
-    COMERA,
-    Select,
-    TimesAndMemory,
-    device_kind,
-    devices,
-    method_settings,
-    oldest_first,
-    workload_settings,
-)
+from figures.records.cells import Select, TimesAndMemory
+from figures.records.select import COMERA, by_device, device_kind, method_settings, oldest_first, workload_settings
 from figures.records.time_values import TimeCell, mark_words, time_cell, time_ratio
 
 #: The lines of a matrix.
@@ -254,19 +246,15 @@ _SELECT = Select(
 
 def select(records: Sequence[Record]) -> list[TimesAndMemory]:
     """A selection per device, of the newest record of each line; all of a matrix are on the same data."""
-    pages = []
-    for device in devices(records):
-        mine = [record for record in records if record.device == device]
-        page = _SELECT(mine, TimesAndMemory, device=device, kind=device_kind(mine))
-        pages.append(replace(page, shown=oldest_first(page.timed.values())))
-    return pages
+    pages = [_SELECT(mine, TimesAndMemory, device=name, kind=device_kind(mine)) for name, mine in by_device(records)]
+    return [replace(page, shown=oldest_first(page.timed.values())) for page in pages]
 
 
 def _row(page: TimesAndMemory, matrix: Matrix, setting: str) -> Row:
     record, dense, paper = (page.timed.get((matrix, one)) for one in (setting, DENSE, PAPER))
     time = time_cell(record, dense if setting != DENSE else None, page.older(record), "step")
-    over_paper = time_ratio(record, paper) if record and paper and setting == SOLVER else None
-    return Row(matrix, setting, record, cores_of(record) if record and setting != DENSE else None, time, over_paper)
+    cores = cores_of(record) if record and setting != DENSE else None
+    return Row(matrix, setting, record, cores, time, time_ratio(record, paper) if setting == SOLVER else None)
 
 
 def rows_of(page: TimesAndMemory) -> list[Row]:
@@ -275,14 +263,14 @@ def rows_of(page: TimesAndMemory) -> list[Row]:
 
 
 def columns(page: TimesAndMemory, rows: Sequence[Row]) -> list[Column[Row]]:  # noqa: ARG001 - as every artifact
-    def size(number: float | None, digits: int = 3, unit: str = "") -> str:
-        return NOT_ASKED if number is None else f"{significant(number, digits)}{unit}"
+    def of_record(row: Row, name: str) -> Any:
+        return getattr(row.record, name, None)
 
     def count(number: int | None) -> str:
         return NOT_ASKED if number is None else f"{number:,}"
 
     def peak(name: str, heading: str) -> Column[Row]:
-        return Column(heading, lambda row: size(getattr(row.record, f"peak_memory_{name}_mib", None), 4))
+        return Column(heading, lambda row: significant(of_record(row, f"peak_memory_{name}_mib"), 4))
 
     def published(row: Row) -> int | None:
         return row.matrix.published_parameters if row.setting == PAPER else None
@@ -296,8 +284,8 @@ def columns(page: TimesAndMemory, rows: Sequence[Row]) -> list[Column[Row]]:  # 
         return str(row.cores or NOT_ASKED)
 
     def gflop(row: Row) -> str:
-        flops = row.record.flops_per_step if row.record else None
-        return size(None if flops is None else flops / 1e9)
+        flops = of_record(row, "flops_per_step")
+        return significant(flops and flops / 1e9)
 
     def time(row: Row) -> str:
         if row.step is None:
@@ -305,13 +293,10 @@ def columns(page: TimesAndMemory, rows: Sequence[Row]) -> list[Column[Row]]:  # 
         return f"{with_interval(row.step)} {'' if row.step.blocks else DISTURBED}".rstrip()
 
     def over(ratio: Estimate | None, is_itself: bool, row: Row) -> str:
-        text = ratio_text(ratio, is_itself and row.step is not None)
+        text = ratio_text(ratio, is_itself and row.step)
         return f"{text} {UNPAIRED if ratio and ratio.paired is False else ''}".rstrip()
 
     def tidy(row: Row) -> dict[str, object]:
-        def of_record(name: str) -> Any:
-            return getattr(row.record, name, None)
-
         return {
             "device": page.device,
             "matrix": row.matrix.name,
@@ -325,11 +310,11 @@ def columns(page: TimesAndMemory, rows: Sequence[Row]) -> list[Column[Row]]:  # 
             "published_parameters": published(row),
             "rank_entries": row.cores.rank_entries if row.cores else None,
             "bias": row.matrix.bias,
-            "wanted_ratio": of_record("ratio") if row.setting == SOLVER else None,
+            "wanted_ratio": of_record(row, "ratio") if row.setting == SOLVER else None,
             "ratio": row.ratio,
-            "recorded_parameters": of_record("parameters"),
-            "batch_size": of_record("batch_size"),
-            "flops_per_step": of_record("flops_per_step"),
+            "recorded_parameters": of_record(row, "parameters"),
+            "batch_size": of_record(row, "batch_size"),
+            "flops_per_step": of_record(row, "flops_per_step"),
             **bounds("step_time_ms", row.step),
             "blocks": row.step.blocks if row.step else None,
             "disturbed_blocks": row.time.disturbed if row.step else None,
@@ -337,10 +322,10 @@ def columns(page: TimesAndMemory, rows: Sequence[Row]) -> list[Column[Row]]:  # 
             "dense_pairing": pairing(row.time.ratio),
             **bounds("time_over_paper", row.over_paper),
             "paper_pairing": pairing(row.over_paper),
-            "predicted_for": of_record("predicted_for") or "",
-            "predicted_peak_mib": of_record("peak_memory_predicted_mib"),
-            "allocated_mib": of_record("peak_memory_allocated_mib"),
-            "reserved_mib": of_record("peak_memory_reserved_mib"),
+            "predicted_for": of_record(row, "predicted_for") or "",
+            "predicted_peak_mib": of_record(row, "peak_memory_predicted_mib"),
+            "allocated_mib": of_record(row, "peak_memory_allocated_mib"),
+            "reserved_mib": of_record(row, "peak_memory_reserved_mib"),
             "older_code": bool(page.older(row.record)),
         }
 
@@ -352,7 +337,7 @@ def columns(page: TimesAndMemory, rows: Sequence[Row]) -> list[Column[Row]]:  # 
         Column("parameters", lambda row: count(row.parameters)),
         Column("published", lambda row: count(published(row))),
         Column("rank entries", lambda row: count(row.cores.rank_entries if row.cores else None)),
-        Column("ratio", lambda row: "1" if row.setting == DENSE else size(row.ratio, unit="x")),
+        Column("ratio", lambda row: ratio_text(row.ratio, row.setting == DENSE)),
         Column("GFLOP", gflop),
         peak("predicted", f"peak MiB, {page.kind}"),
         *(peak(name, f"{name} MiB") for name in ("allocated", "reserved") if page.kind == "cuda"),

@@ -17,8 +17,8 @@ from bench.core.record import Record, RecordError
 from figures.page.notes import closing_notes, device_fact, listed
 from figures.records.select import (
     Selected,
+    by_device,
     device_kind,
-    devices,
     method_settings,
     narrow,
     newest,
@@ -272,8 +272,7 @@ def select_plans(records: Sequence[Record]) -> list[Grid]:
         return {name: getattr(record, name) for name in _PLAIN}
 
     grids = []
-    for device in devices(records):
-        mine = [record for record in records if record.device == device]
+    for device, mine in by_device(records):
         fitting, notes = narrow(mine, setting, slot_of, "record(s)", like=_PLAIN)
         chosen = dict(sorted(newest(fitting, slot_of).items()))
         notes += repeats(fitting, slot_of, "record(s)")
