@@ -18,14 +18,7 @@ from figures.page.drawn import Caption
 from figures.page.layout import INNER, Page
 from figures.page.style import TIME_FILLS
 from figures.page.table import NOT_ASKED, Column, significant
-from figures.page.tensor_diagrams import (
-    NETWORK_HEIGHT,
-    TREE_HEIGHT,
-    badge,
-    draw_backward,
-    draw_forward,
-    draw_network,
-)
+from figures.page.tensor_diagrams import HEIGHT, badge, draw_backward, draw_forward, draw_network
 from figures.records.plans import (
     ONCE,
     Grid,
@@ -41,7 +34,6 @@ from figures.records.plans import (
 # A plan's place on the page, in inches.
 _ROW, _HEADING, _TOTAL, _PANEL_TITLE, _GAP, _BELOW = 0.135, 0.18, 0.17, 0.14, 0.06, 0.2
 _NETWORK, _FORWARD, _BACKWARD = 2.25, 1.9, 2.45  # widths of the diagrams; the comparison takes the rest
-_DIAGRAMS = max(NETWORK_HEIGHT, TREE_HEIGHT)
 
 #: Left edges of the columns of products: the product and its two gradients; right edges of the numbers behind them.
 _PRODUCTS = (0.0, 2.28, 4.76)
@@ -67,8 +59,11 @@ class Row:
     kept_mib: float | None = None  # for the backward pass: the product's result, or all
 
 
-def _plan_rows(slot: Slot, record: Record, planned: Planned) -> Iterator[Row]:
+def _rows_of_plan(slot: Slot, record: Record, planned: Planned | None) -> Iterator[Row]:
     """The products in the order in which they are run, then the total."""
+    if planned is None:
+        yield Row(slot, record)
+        return
     plan, moved = planned.chosen, 0.0
     for number, one in enumerate((*plan.products, *plan.backward), start=1):
         side = "forward" if number <= len(plan.products) else "backward"
@@ -81,11 +76,8 @@ def _plan_rows(slot: Slot, record: Record, planned: Planned) -> Iterator[Row]:
 
 
 def rows_of(grid: Grid) -> list[Row]:
-    rows: list[Row] = []
-    for slot, record in grid.records.items():
-        planned = grid.planned.get(slot)
-        rows += _plan_rows(slot, record, planned) if planned else [Row(slot, record)]
-    return rows
+    plans = [(slot, record, grid.planned.get(slot)) for slot, record in grid.records.items()]
+    return [row for slot, record, planned in plans for row in _rows_of_plan(slot, record, planned)]
 
 
 def columns(grid: Grid, rows: Sequence[Row]) -> list[Column[Row]]:  # noqa: ARG001 - as every artifact
@@ -98,9 +90,7 @@ def columns(grid: Grid, rows: Sequence[Row]) -> list[Column[Row]]:  # noqa: ARG0
         plan, best = planned.chosen, planned.best
         return {
             "device": grid.device,
-            "in_features": slot.in_features,
-            "out_features": slot.out_features,
-            "cores": slot.cores,
+            **{name: getattr(slot, name) for name in ("in_features", "out_features", "cores")},
             "ranks": " ".join(map(str, planned.ranks)),
             "tokens": slot.tokens,
             "plan": plan.name,
@@ -198,7 +188,7 @@ def _comparison(planned: Planned) -> Iterator[tuple[str, ...]]:
 def _draw_comparison(axes: Any, planned: Planned, width: float) -> None:
     edges = [width - 1.24, width - 0.78, width - 0.42, width - 0.05]
     for row, (name, *numbers) in enumerate(_comparison(planned)):
-        y, weight = _DIAGRAMS - 0.06 - row * _ROW, "bold" if row == 1 else "normal"
+        y, weight = HEIGHT - 0.06 - row * _ROW, "bold" if row == 1 else "normal"
         _write(axes, 0, y, name, fontweight=weight)
         for edge, number in zip(edges, numbers, strict=True):
             marked = number.endswith(("*", ONCE))
@@ -253,18 +243,18 @@ def _draw_plan(page: Page, planned: Planned, mark: str) -> None:
     for left, title in zip(lefts, titles, strict=True):
         page.text(title, left=left, fontsize=7, style="italic")
     page.y -= _PANEL_TITLE
-    draw_network(page.canvas(lefts[0], _NETWORK - 0.15, _DIAGRAMS), planned, chosen, _NETWORK - 0.15)
-    draw_forward(page.canvas(lefts[1], _FORWARD, _DIAGRAMS), chosen, _FORWARD)
-    draw_backward(page.canvas(lefts[2], _BACKWARD, _DIAGRAMS), chosen, _BACKWARD)
-    _draw_comparison(page.canvas(lefts[3], INNER - lefts[3], _DIAGRAMS), planned, INNER - lefts[3])
-    page.y -= _DIAGRAMS + _GAP
+    draw_network(page.canvas(lefts[0], _NETWORK - 0.15, HEIGHT), planned, chosen, _NETWORK - 0.15)
+    draw_forward(page.canvas(lefts[1], _FORWARD, HEIGHT), chosen, _FORWARD)
+    draw_backward(page.canvas(lefts[2], _BACKWARD, HEIGHT), chosen, _BACKWARD)
+    _draw_comparison(page.canvas(lefts[3], INNER - lefts[3], HEIGHT), planned, INNER - lefts[3])
+    page.y -= HEIGHT + _GAP
     height = _ROW * (1 + len(chosen.products))
     _draw_products(page.canvas(0.0, INNER, height), planned, height)
     page.y -= height + _BELOW
 
 
 def draw(grid: Grid, rows: Sequence[Row], caption: Caption) -> Figure:  # noqa: ARG001 - as every artifact
-    fixed = _HEADING + _TOTAL + _PANEL_TITLE + _DIAGRAMS + _GAP + _BELOW
+    fixed = _HEADING + _TOTAL + _PANEL_TITLE + HEIGHT + _GAP + _BELOW
     body = sum(fixed + _ROW * (1 + len(planned.chosen.products)) for planned in grid.planned.values())
     page = Page(caption.title, caption.facts, _footnotes(grid), body)
     for slot, planned in grid.planned.items():

@@ -209,9 +209,7 @@ def columns(grid: Grid, rows: Sequence[Row]) -> list[Column[Any]]:  # noqa: ARG0
         sizes = ("name", "flops", "saved_mib", "largest_mib", "estimated_ms")
         return {
             "device": grid.device,
-            "in_features": row.slot.in_features,
-            "out_features": row.slot.out_features,
-            "cores": row.slot.cores,
+            **{name: getattr(row.slot, name) for name in ("in_features", "out_features", "cores")},
             "ranks_cap": row.slot.ranks,
             "ranks": " ".join(map(str, row.planned.ranks)) if row.planned else "",
             "tokens": row.slot.tokens,

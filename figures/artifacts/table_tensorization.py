@@ -166,7 +166,9 @@ class Row:
 
 
 def _remarks_on(row: Row, record: Record) -> Iterator[str]:
-    yield from filter(None, [": ".join(filter(None, (row.time.status.removeprefix("ok"), record.message)))])
+    status = "" if row.time.status == "ok" else row.time.status
+    if words := ": ".join(filter(None, (status, record.message))):
+        yield words
     if row.parameters is None and record.status == "ok":
         yield "modes and ranks are not in the record"
     if row.parameters is not None:
@@ -240,7 +242,10 @@ def _setting(record: Record) -> dict[str, Any]:
 
 
 _SELECT = Select(
-    _slot, same=_setting, same_per_arm=lambda record: {"data": record.dataset}, arm=lambda one: str(_matrix(one))
+    _slot,
+    same=_setting,
+    same_per_arm=lambda record: {"data": record.dataset},
+    arm=lambda record: getattr(_matrix(record), "name", ""),
 )
 
 

@@ -21,8 +21,8 @@ _SMALL, _TINY = 6.0, 5.0
 _X: dict[str, Any] = {"facecolor": "#f3e9bd", "edgecolor": INK, "linewidth": 0.9, "zorder": 3}
 _SEGMENT: dict[str, Any] = {"facecolor": "#dfe7ef", "edgecolor": FAINT, "linewidth": 0.7, "zorder": 0}
 
-#: Heights that the diagrams need, in inches.
-NETWORK_HEIGHT, TREE_HEIGHT = 1.2, 1.36
+#: Height that the diagrams need, in inches.
+HEIGHT = 1.36
 
 Point = tuple[float, float]
 
@@ -112,7 +112,7 @@ def draw_network(axes: Any, planned: Planned, plan: Candidate, width: float) -> 
 def _places(plan: Candidate, width: float) -> dict[str, Point]:
     """Where each tensor of the tree stands: leaves in the chain's order, operands one level below their product."""
     leaves = _leaves(plan)
-    left, right, bottom, top = 0.16, 0.14, 0.13, TREE_HEIGHT - 0.13
+    left, right, bottom, top = 0.16, 0.14, 0.13, HEIGHT - 0.13
     step = (width - left - right) / (len(leaves) - 1)
     across = {name: left + place * step for place, name in enumerate(leaves)}
     for product in plan.products:
