@@ -7,12 +7,12 @@ import io
 from pathlib import Path
 
 import pytest
+from figures.prediction import EXPERIMENTS, render
+from figures.prediction_rows import rows_of, select_checks, sentences, text_table
 from made_up_records import ARMS, CPU, CUDA, campaign, record
 from redrawn import redrawn
 
 from bench.core.record import Record, write
-from figures.prediction import EXPERIMENTS, render
-from figures.prediction_rows import rows_of, select_checks, sentences, text_table
 
 
 def witnessed(arm: str, batch: int, error: float, device: str = CPU, **columns: object) -> Record:
@@ -23,7 +23,7 @@ def witnessed(arm: str, batch: int, error: float, device: str = CPU, **columns: 
         "peak_memory_allocated_mib": 200.0,
         "peak_memory_predicted_mib": 200.0 * (1 + error),
     }
-    return record(arm, batch, measure="witness", device=device, **(values | columns))
+    return record(arm, batch, measure="allocator_peak", device=device, **(values | columns))
 
 
 ERRORS = {"dense": (0.0, -0.001), "comera": (-0.019, 0.004), "lora": (-0.03, 0.01)}
