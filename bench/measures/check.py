@@ -34,7 +34,7 @@ from torch.nn import functional as F
 from bench.core.cell import Cell
 from bench.core.provenance import ROOT
 from bench.measures import Measure
-from bench.processes.worker import first_line
+from bench.processes.process import first_line
 from bench.protocol import Batch, Workload
 from bench.protocol.methods import build_for
 from bench.step.train_step import TrainStep, batches_on, build_step, graph_unsupported, tf32_products
