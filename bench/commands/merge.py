@@ -17,8 +17,9 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
+from typing import IO
 
-from bench.core.record import Record, RecordError, parse, path_of, write
+from bench.core.record import Record, RecordError, parse, path_of, paths_below, write
 from bench.core.table import write_table
 from bench.errors import stop_with
 
@@ -142,7 +143,7 @@ def _unpaired(there: dict[Path, Record], conflicts: Sequence[Conflict]) -> list[
 def _records(source: Path, wrong: list[str]) -> Iterator[tuple[str, Record]]:
     """The records of a source, each with its file's name; sentences on what cannot be read go to ``wrong``."""
     try:
-        for name, content in _in_folder(source) if source.is_dir() else _in_archive(source):
+        for name, content in _contents(source):
             try:
                 record = parse(content, name)
                 path_of(record, source)
@@ -157,37 +158,34 @@ def _records(source: Path, wrong: list[str]) -> Iterator[tuple[str, Record]]:
         wrong.append(f"{source}: neither a readable folder nor a whole tar archive ({reason}).")
 
 
-def _in_folder(folder: Path) -> Iterator[tuple[str, bytes]]:
-    for path in sorted(folder.glob("**/*.json")):
-        if not _is_hidden(path.relative_to(folder)):
-            yield str(path), path.read_bytes()
+def _contents(source: Path) -> Iterator[tuple[str, bytes]]:
+    """The files of records in a folder or an archive, by name."""
+    if source.is_dir():
+        yield from ((str(path), path.read_bytes()) for path in paths_below(source))
+        return
+    with source.open("rb") as archive:
+        yield from in_archive(archive, str(source))
 
 
-def _in_archive(archive: Path) -> Iterator[tuple[str, bytes]]:
-    """Members that are records, read one by one; nothing is unpacked.
+def in_archive(archive: IO[bytes], name: str) -> Iterator[tuple[str, bytes]]:
+    """Members of a tar archive that are records, read one by one; nothing is unpacked.
 
     Raises:
         MergeError: a member that no archive of records has.
     """
-    with tarfile.open(archive) as members:
+    with tarfile.open(fileobj=archive) as members:
         for member in members:
             path = PurePosixPath(member.name)
             if path.is_absolute() or ".." in path.parts:
-                raise MergeError([f"{archive}: {member.name!r} would lie outside of the folder it is unpacked into."])
-            if _is_hidden(path):
+                raise MergeError([f"{name}: {member.name!r} would lie outside of the folder it is unpacked into."])
+            if any(part.startswith(".") for part in path.parts):
                 continue
             if not (member.isfile() or member.isdir()):
-                raise MergeError(
-                    [f"{archive}: {member.name!r} is neither a file nor a folder; no records are like that."]
-                )
+                raise MergeError([f"{name}: {member.name!r} is neither a file nor a folder; no records are like that."])
             if path.suffix == ".json" and (file := members.extractfile(member)):
-                yield f"{archive}: {member.name}", file.read()
+                yield f"{name}: {member.name}", file.read()
         while members.fileobj and members.fileobj.read(2**20):
             pass  # the check sum of what is compressed comes last
-
-
-def _is_hidden(path: PurePosixPath | Path) -> bool:
-    return any(part.startswith(".") for part in path.parts)
 
 
 def run(sources: Sequence[Path], into: Path) -> None:

@@ -21,7 +21,7 @@ from rich.console import Console
 from bench.commands.prediction import Question, View, answer_to, text_of
 from bench.errors import CONF, ConfigError, reworded, stop_with
 from bench.estimate.devices import DEVICES, device_named
-from bench.processes.worker import first_line
+from bench.processes.process import first_line
 from bench.protocol.methods import available, build, build_for
 from bench.runner.resolve import check_fields, checked_arms, resolve
 from bench.runner.sweep import MISTAKES, plain, register_resolvers, register_settings, unsupported

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import io
 import subprocess
-import tarfile
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
+from bench.commands.merge import in_archive
 from bench.core.record import Record, parse, read_all
 
 #: What a commit holds of records.
@@ -42,7 +42,9 @@ def read_source(name: str) -> Source:
     if commit is None:
         raise SourceError(f"{name} is neither a folder nor a commit of the repository here; name one of these.")
     revision = commit.decode().strip()
-    records = _records_in(_git("archive", "--format=tar", revision, REFERENCE), name)
+    packed = _git("archive", "--format=tar", revision, REFERENCE)  # None where the commit has no such folder
+    members = sorted(in_archive(io.BytesIO(packed), name)) if packed else []
+    records = [parse(content, path) for path, content in members]
     return _with_records(f"commit {revision[:10]}", records, f"below {REFERENCE}")
 
 
@@ -50,20 +52,6 @@ def _with_records(name: str, records: list[Record], where: str) -> Source:
     if not records:
         raise SourceError(f"{name} has no record {where}; nothing can be compared with it.")
     return Source(name, tuple(records))
-
-
-def _records_in(archive: bytes | None, commit: str) -> list[Record]:
-    """The records of an archive, in the order of their paths; none where the commit has no such folder."""
-    if archive is None:
-        return []
-    records = []
-    with tarfile.open(fileobj=io.BytesIO(archive)) as members:
-        for member in sorted(members, key=lambda member: member.name):
-            path = PurePosixPath(member.name)
-            hidden = any(part.startswith(".") for part in path.parts)
-            if path.suffix == ".json" and not hidden and (file := members.extractfile(member)):
-                records.append(parse(file.read(), f"{commit}: {path}"))
-    return records
 
 
 def _git(*arguments: str) -> bytes | None:
