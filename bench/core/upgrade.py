@@ -30,9 +30,8 @@ def upgraded(raw: dict[str, Any]) -> dict[str, Any]:
     """The content of a record's file, with the columns of :data:`SCHEMA_VERSION`."""
     if raw["schema_version"] == SCHEMA_VERSION:
         return raw
-    raw = dict(raw)
+    raw = {**raw, "measure": current_measure(raw["measure"])}
     config = json.loads(raw["config_json"])
-    raw["measure"] = current_measure(raw["measure"])
     if "measure" in config and config["measure"] != raw["measure"]:
         config["measure"] = raw["measure"]
         raw["config_json"] = json.dumps(config, sort_keys=True, separators=(",", ":"))

@@ -36,7 +36,7 @@ def _module(name: str) -> types.ModuleType:
 
 def variants(name: str) -> tuple[str, ...]:
     """Names of a method's variants as arms have them: the default one, first, is empty."""
-    return ("", *(variant for variant in _module(name).VARIANTS[1:]))
+    return ("", *_module(name).VARIANTS[1:])
 
 
 def parse_arm(arm: str) -> tuple[str, str]:
@@ -48,8 +48,8 @@ def parse_arm(arm: str) -> tuple[str, str]:
     name, colon, variant = arm.partition(":")
     variants = _module(name).VARIANTS
     if colon and variant not in variants:
-        named = [known for known in variants if known]
-        offers = f"allowed: {', '.join(named)}" if named else "it has none"
+        named = ", ".join(filter(None, variants))
+        offers = f"allowed: {named}" if named else "it has none"
         raise ConfigError(f"method is {arm!r}; {name} has no variant {variant!r}, {offers}.")
     return name, "" if variant == variants[0] else variant
 
