@@ -20,7 +20,8 @@ OLD_MEASURES = {"allocator_peak": "witness"}
 
 _NEW_MEASURES = {old: new for new, old in OLD_MEASURES.items()}
 
-_NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
+#: In words.
+NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
 
 #: Accuracy in percent of a linear probe on bags of words, by the data that version 1 had one for.
 _PROBED = {"nli_pool": 52.0, "mnli_12k": 52.0, "mnli": 52.0}
@@ -79,7 +80,7 @@ def _words(workload: str, dataset: str, settings: Mapping[str, Any]) -> dict[str
         "guess": 100 / settings.get("classes", 3), "probe": _PROBED.get(dataset), "probe_text": "bag of words",
     }  # fmt: skip
     return {
-        "model": f"{_NUMBERS[layers] if layers < len(_NUMBERS) else layers}-encoder transformer",
+        "model": f"{NUMBERS[layers] if layers < len(NUMBERS) else layers}-encoder transformer",
         "epoch": "An epoch is the paper's whatever the data: 392,702 examples padded to 128 tokens.",
         "example": "example",
         "examples_per_epoch": 392_702,

@@ -20,29 +20,18 @@ class BaseWorkload(abc.ABC):
     """A workload in the protocol's form (:class:`bench.protocol.Workload`), as far as one is like the other.
 
     A subclass names itself, has ``Settings``, and offers ``build``, ``targets``, ``batches``, ``loss``; to be trained,
-    ``evaluate``, ``metric``, ``training_examples`` and ``examples_per_epoch`` as well.
-
-    Args:
-        settings: of the model and the data.
-        dataset: a name among :attr:`datasets`; ``auto`` is the first.
-
-    Raises:
-        DataError: another dataset.
+    ``evaluate``, ``metric``, ``training_examples`` and ``examples_per_epoch`` as well. Another ``dataset`` than
+    ``auto``, the first, and those of :attr:`datasets` raises :class:`DataError`.
     """
 
     name: ClassVar[str]
     Settings: ClassVar[type[Any]]
     section: ClassVar[str]
 
-    #: Names of its data, the first one the usual.
     datasets: ClassVar[tuple[str, ...]] = ("drawn",)
-
-    #: Settings that follow from the data unless they are given; ``settings_of`` finds them.
     from_data: ClassVar[tuple[str, ...]] = ()
-
     gated: ClassVar[tuple[Gated, ...]] = ()
     training_plan: ClassVar[type[Any]] = EarlyLate
-
     words: Words = Words("model")
     metric: Metric | None = None
     examples_per_epoch: int | None = None
@@ -74,11 +63,7 @@ class BaseWorkload(abc.ABC):
 
     @classmethod
     def settings_of(cls, data: Data) -> dict[str, Any]:  # noqa: ARG003 - there are none
-        """The values of the settings :attr:`from_data`.
-
-        Raises:
-            DataError: data that is missing or malformed.
-        """
+        """The values of the settings :attr:`from_data`; raises :class:`DataError`."""
         return {}
 
     @functools.cached_property
