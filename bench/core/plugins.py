@@ -78,11 +78,7 @@ class Registry(Generic[T]):
         return tuple(sorted(self.all()))
 
     def named(self, name: str) -> T:
-        """The plug-in of that name.
-
-        Raises:
-            ConfigError: there is none.
-        """
+        """The plug-in of that name. Raises ConfigError: there is none."""
         plugins = self.all()
         if name not in plugins:
             raise ConfigError(f"{self.kind} is {name!r}; allowed: {', '.join(self.names())}.")

@@ -22,8 +22,7 @@ MEASURING_CODE = (
     "bench/measures", "bench/processes",
 )  # fmt: skip
 
-#: Packages whose modules may move without a change of what is measured.
-_OWN_PACKAGES = ("comera", "baselines", "bench")
+_OWN_PACKAGES = ("comera", "baselines", "bench")  # whose modules may move without a change of what is measured
 
 #: Libraries whose version can change a measurement.
 LIBRARIES = ("numpy", "peft", "galore-torch", "bitsandbytes", "tokenizers", "transformers", "triton")
@@ -103,13 +102,6 @@ def _output(*command: str) -> str | None:
     return done.stdout.strip()
 
 
-def _version(library: str) -> str | None:
-    try:
-        return f"{library} {importlib.metadata.version(library)}"
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
 @functools.cache
 def provenance(on_cpu: bool = False) -> Provenance:
     """Who measures, found out once per process; ``on_cpu`` for what runs on the processor of a machine with a GPU.
@@ -127,7 +119,11 @@ def provenance(on_cpu: bool = False) -> Provenance:
         driver=_driver(on_cpu),
         threads=torch.get_num_threads(),
         torch_version=torch.__version__,
-        library_versions=", ".join(version for name in LIBRARIES if (version := _version(name))),
+        library_versions=", ".join(
+            f"{name} {found[0].version}"
+            for name in LIBRARIES
+            if (found := [*importlib.metadata.distributions(name=name)])
+        ),
         git_commit=commit or os.environ.get("BENCH_COMMIT") or "unversioned",
         git_dirty=bool(commit and _output(*status)),
     )

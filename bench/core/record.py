@@ -1,14 +1,11 @@
 """Records: one JSON file per finished cell, written whole or not at all.
 
-A record is flat and typed; its columns are part of the project's interface, and beside its declaration each has a text
-on what it holds, of which ``results/README.md`` is made (:mod:`bench.core.table`). Raw samples ride inside the same
-file under ``samples``. Everything that draws or judges reads records through this module, which therefore imports
-neither torch nor Hydra.
+A record is flat and typed; ``results/README.md`` is made of its columns (:mod:`bench.core.table`). Raw samples ride
+inside the same file under ``samples``. This module imports neither torch nor Hydra, so that figures can read records.
 
-Records grow. A column may be added at any time without a new schema: a reader that lacks it keeps it in ``extra`` and
-writes it back, and a record that lacks it has the column's default. :data:`SCHEMA_VERSION` is raised only where the
-meaning of a column changes. Records of older schemas are brought up to date when they are read
-(:mod:`bench.core.upgrade`); those of newer ones are refused, since their columns may mean something else.
+A column may be added at any time: a reader that lacks it keeps it in ``extra`` and writes it back, and a record that
+lacks it has its default. :data:`SCHEMA_VERSION` is raised only where the meaning of a column changes. Records of older
+schemas are brought up to date when they are read (:mod:`bench.core.upgrade`); those of newer ones are refused.
 """
 
 from __future__ import annotations
@@ -151,12 +148,9 @@ class Record:
     #: "tensorized", modes and ranks of each distinct shape and how many layers have it (:mod:`bench.measures.shapes`).
     #: Training: "curve", a row per epoch and stage end (step, epoch, stage, the columns above, every layer's ranks by
     #: name, "metrics", and "per_example", see :mod:`bench.core.samples`); "step_ms", interleaved blocks of steps at
-    #: "trained" and at "full" ranks; "trained_by", "code_id" and "git_commit" of each code that did a step; the columns
-    #: are of the one that recorded.
+    #: "trained" and at "full" ranks; "trained_by", "code_id" and "git_commit" of each code that did a step.
     #: "lacks": "compiler" or "memory", where the machine had none, or too little that was free, to start the cell.
-    #: Plans: "plans", a row per candidate, and "dense_ms", see :mod:`bench.measures.plan`. Checks: "checks", see
-    #: :mod:`bench.measures.check`; products: "products", see :mod:`bench.measures.products`; profiles: see
-    #: :mod:`bench.measures.profile`.
+    #: "plans" and "dense_ms", "checks", "products", and profiles: see the modules of :mod:`bench.measures`.
     samples: dict[str, Any] = field(default_factory=dict)
 
     #: Columns of a newer writer, by name; in the file they stand among the others.
@@ -198,14 +192,6 @@ COLUMNS: tuple[str, ...] = tuple(f.name for f in dataclasses.fields(Record) if f
 
 _FIELDS = {f.name: f for f in dataclasses.fields(Record) if f.name != "extra"}
 _TYPES = {name: TypeAdapter(hint, config=ConfigDict(strict=True)) for name, hint in get_type_hints(Record).items()}
-
-
-def _fits(value: Any, column: str) -> bool:
-    try:
-        _TYPES[column].validate_python(value)
-    except ValidationError:
-        return False
-    return True
 
 
 def _no_number(constant: str) -> None:
@@ -274,11 +260,13 @@ def parse(content: bytes, path: str) -> Record:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise RecordError(f"{path}: a record of schema_version {version} that cannot be read ({error!r}).") from None
     for name, spec in _FIELDS.items():
-        if name not in raw:
-            if spec.default is dataclasses.MISSING and spec.default_factory is dataclasses.MISSING:
+        try:
+            if name in raw:
+                _TYPES[name].validate_python(raw[name])
+            elif spec.default is dataclasses.MISSING and spec.default_factory is dataclasses.MISSING:
                 raise RecordError(f"{path}: column {name!r} is missing.")
-        elif not _fits(raw[name], name):
-            raise RecordError(f"{path}: column {name!r} holds {raw[name]!r}, expected {spec.type}.")
+        except ValidationError:
+            raise RecordError(f"{path}: column {name!r} holds {raw[name]!r}, expected {spec.type}.") from None
     extra = {name: raw.pop(name) for name in [*raw] if name not in _FIELDS}
     try:
         return Record(**raw, extra=extra)

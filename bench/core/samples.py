@@ -71,9 +71,7 @@ def unpacked(content: Any) -> Values:
     >>> unpacked({"bits": "b8", "count": 5}).tolist()
     [True, False, True, True, True]
 
-    Raises:
-        ValueError: digits that are none, or more or fewer than so many examples need; numbers that are none.
-        KeyError, TypeError, AttributeError: something else.
+    Raises ValueError, KeyError, TypeError or AttributeError over what :func:`packed` cannot have made.
     """
     if isinstance(content, list):
         values = np.asarray(content, dtype=np.float64)
@@ -96,8 +94,7 @@ def in_unit(values: Values, unit: str, reached: float) -> Array:
     >>> in_unit(np.array([True, False]), "%", 50.0).tolist()
     [100.0, 0.0]
 
-    Raises:
-        ValueError: their mean is not what the metric has ``reached``, up to the rounding of :func:`packed`.
+    Raises ValueError where their mean is not what the metric has ``reached``, up to the rounding of :func:`packed`.
     """
     scaled = (100.0 if values.dtype == np.bool_ and unit == "%" else 1.0) * values.astype(np.float64)
     mean = float(scaled.mean()) if scaled.size else math.nan

@@ -17,14 +17,14 @@ SCHEMA_VERSION = 2
 
 #: Names of measures in version 1, by what they are called now.
 OLD_MEASURES = {"allocator_peak": "witness"}
-
 _NEW_MEASURES = {old: new for new, old in OLD_MEASURES.items()}
 
 #: In words.
 NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
 
-#: Accuracy in percent of a linear probe on bags of words, by the data that version 1 had one for.
-_PROBED = {"nli_pool": 52.0, "mnli_12k": 52.0, "mnli": 52.0}
+#: Accuracy in percent of a linear probe on bags of words, on the validation pairs of MNLI-12k. On MNLI as a whole, with
+#: more to learn from, such a probe does no worse.
+BAG_OF_WORDS = {"nli_pool": 52.0, "mnli_12k": 52.0, "mnli": 52.0}
 
 
 def upgraded(raw: dict[str, Any]) -> dict[str, Any]:
@@ -77,7 +77,7 @@ def _words(workload: str, dataset: str, settings: Mapping[str, Any]) -> dict[str
     layers = settings.get("layers", 6)
     metric = {
         "name": "accuracy", "text": "validation accuracy", "unit": "%", "higher_is_better": True,
-        "guess": 100 / settings.get("classes", 3), "probe": _PROBED.get(dataset), "probe_text": "bag of words",
+        "guess": 100 / settings.get("classes", 3), "probe": BAG_OF_WORDS.get(dataset), "probe_text": "bag of words",
     }  # fmt: skip
     return {
         "model": f"{NUMBERS[layers] if layers < len(NUMBERS) else layers}-encoder transformer",

@@ -16,14 +16,14 @@ import json
 import mmap
 import os
 from array import array
-from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import accumulate
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from torch.utils import data
+
 from bench.core.files import write_whole
-from bench.data.corpus import LABELS, Corpus, DataError, Pair, Rows
+from bench.data.corpus import LABELS, Corpus, DataError, Pair
 from bench.data.sst2 import sst2_corpus
 from bench.data.synthetic import synthetic_corpus
 
@@ -50,22 +50,7 @@ ROW_KEYS = (("premise", "hypothesis", "label"), ("sentence1", "sentence2", "gold
 _RESERVED_NAMES = ("auto", "mnli", "nli_pool", "sst2", "synthetic")
 
 
-class JoinedRows:
-    """The rows of several files, one file behind the other."""
-
-    def __init__(self, parts: Sequence[Rows]) -> None:
-        self._parts = parts
-        self._ends = list(accumulate(len(part) for part in parts))
-
-    def __len__(self) -> int:
-        return self._ends[-1]
-
-    def __getitem__(self, index: int) -> Pair:
-        number = bisect_right(self._ends, index)
-        return self._parts[number][index - (self._ends[number - 1] if number else 0)]
-
-
-class JsonLines:
+class JsonLines(data.Dataset[Pair]):
     """The labelled rows of one JSON-lines file, parsed when asked for; a wrong one raises :class:`DataError`.
 
     Opening reads the file once, to find its lines and hash them. The content stays in a memory map, which the
@@ -211,12 +196,10 @@ def _corpus_in_environment(dataset: str, environ: Mapping[str, str]) -> Corpus:
 
 
 def _pooled_corpus(root: Path) -> Corpus:
-    """All NLI pairs at hand, scored on MNLI-12k: about 47,000 for training."""
+    """All NLI pairs at hand, about 47,000 for training; scored on MNLI-12k."""
     train = [JsonLines(root / name) for name in POOL_FILES]
     validation = JsonLines(root / "mnli_12k" / "dev_matched.jsonl")
-    digests = [part.sha256 for part in (*train, validation)]
-    content_hash = hashlib.sha256("\n".join(("nli_pool", *digests)).encode()).hexdigest()
-    return Corpus("nli_pool", content_hash, JoinedRows(train), validation)
+    return Corpus("nli_pool", _joint_hash("nli_pool", *train, validation), data.ConcatDataset(train), validation)
 
 
 def _layout_in(folder: Path) -> tuple[str, str] | None:
@@ -230,8 +213,11 @@ def _read_folder(folder: Path, layout: tuple[str, str]) -> Corpus:
         name = "mnli"
     elif name in _RESERVED_NAMES:
         name = f"{name}_{len(train)}"
-    content_hash = hashlib.sha256(f"{name}\n{train.sha256}\n{validation.sha256}".encode()).hexdigest()
-    return Corpus(name, content_hash, train, validation)
+    return Corpus(name, _joint_hash(name, train, validation), train, validation)
+
+
+def _joint_hash(name: str, *files: JsonLines) -> str:
+    return hashlib.sha256("\n".join((name, *(file.sha256 for file in files))).encode()).hexdigest()
 
 
 def _fetch_mnli(folder: Path) -> None:

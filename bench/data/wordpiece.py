@@ -103,8 +103,7 @@ def read_vocabulary(path: Path) -> tuple[str, ...]:
 def train_vocabulary(corpus: Corpus, size: int = BERT_VOCABULARY_SIZE) -> tuple[str, ...]:
     """A WordPiece vocabulary of at most ``size`` tokens, trained on the training split; the same in every process.
 
-    Raises:
-        DataError: ``size`` has no room for the corpus's characters.
+    A size that has no room for the corpus's characters raises DataError.
     """
     rows = corpus.rows("train")
     pairs = (rows[index] for index in range(min(len(rows), _TRAINING_PAIRS)))

@@ -26,24 +26,18 @@ from comera.protocol import Batch, CaptureScope, CellView, Change, RareEvent, Ro
 
 
 class Method(Protocol):
-    """One arm of a comparison."""
+    """One arm of a comparison. The three ``unsupported`` give a reason or None, before anything is built."""
 
     @property
-    def shrinks(self) -> bool:
-        """Whether the late stage has a target for this method, toward which its model shrinks."""
-
+    def shrinks(self) -> bool: ...  # whether the late stage has a target for it, toward which its model shrinks
     @property
     def capture(self) -> CaptureScope: ...
-
     @property
-    def capture_reason(self) -> str:
-        """Why less than the whole step can be captured; empty when it can."""
-
-    def unsupported(self, cell: CellView) -> str | None:
-        """Return why this method cannot run ``cell``, or None. Asked before anything is built."""
-
+    def capture_reason(self) -> str: ...  # why less than the whole step can be captured; empty when it can
+    def unsupported(self, cell: CellView) -> str | None: ...
+    def stage_unsupported(self, stage: Stage) -> str | None: ...
     def ratio_unsupported(self, model: nn.Module, targets: Mapping[str, Role]) -> str | None:
-        """Return why the ratio among the settings cannot be met, with the nearest that can, or None.
+        """Why the ratio among the settings cannot be met, with the nearest that can.
 
         Asked of methods that have such a setting. ``model`` is the dense one, its shapes alone (device ``meta``).
         """
@@ -52,14 +46,9 @@ class Method(Protocol):
         """Turn the dense ``model`` into the one this method trains (in place where it can) and return it."""
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer: ...
-
     def objective(self, task_loss: torch.Tensor, model: nn.Module) -> torch.Tensor: ...
-
     def after_step(self, model: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> Change:
         """Called after optimizer step number ``step`` (from 0)."""
-
-    def stage_unsupported(self, stage: Stage) -> str | None:
-        """Return why this method cannot train such a stage, or None. Asked before anything is built."""
 
     def begin_stage(self, stage: Stage, model: nn.Module, optimizer: torch.optim.Optimizer) -> Change:
         """Called before the first step of a stage."""
@@ -71,14 +60,11 @@ class Method(Protocol):
         """Sizes that the method steers, as columns of its records; empty if there are none."""
 
     def rare_events(self) -> Sequence[RareEvent]: ...
-
     def state_dict(self) -> dict[str, Any]:
         """What the method itself must remember beyond model and optimizer: tensors and JSON values only."""
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
-
-    def stored_size(self, model: nn.Module) -> int:
-        """Bytes needed to store the trained model for use."""
+    def stored_size(self, model: nn.Module) -> int: ...  # bytes needed to store the trained model for use
 
 
 @dataclass(frozen=True)
@@ -140,12 +126,9 @@ class TrainingPlan(Protocol):
     """
 
     @property
-    def static(self) -> bool:
-        """Whether all batches are to have one shape."""
-
+    def static(self) -> bool: ...  # whether all batches are to have one shape
     @property
     def time_limit_s(self) -> float: ...
-
     def runs(self, steps_per_epoch: int, shrinks: bool) -> Sequence[tuple[Stage, ...]]:
         """The runs of one arm, each as its stages; ``shrinks`` says whether targets mean something to its method.
 
@@ -194,38 +177,23 @@ class Workload(Protocol):
         """
 
     @property
-    def dataset(self) -> str:
-        """Name of its data, for records and figures."""
-
+    def dataset(self) -> str: ...  # name of its data, for records and figures
     @property
     def data_hash(self) -> str: ...
-
     @property
-    def training_examples(self) -> int | None:
-        """Rows that there are to train on; None where batches are drawn without end."""
-
+    def training_examples(self) -> int | None: ...  # rows to train on; None where batches are drawn without end
     @property
-    def sequence_length(self) -> int:
-        """Tokens of an example; 1 where that means nothing."""
-
+    def sequence_length(self) -> int: ...  # tokens of an example; 1 where that means nothing
     @property
-    def metric(self) -> Metric | None:
-        """The metric that leads; None where there is nothing to evaluate."""
-
+    def metric(self) -> Metric | None: ...  # the one that leads; None where there is nothing to evaluate
     @property
     def words(self) -> Words: ...
-
     def in_stage(self, stage: Stage) -> Workload:
         """The workload as a stage of training has it; another one where, say, sequences are longer there."""
 
     def build(self) -> nn.Module: ...
-
     def targets(self) -> dict[str, Role]: ...
-
     def batches(self, split: str, batch_size: int, seed: int, static: bool, start: int = 0) -> Iterator[Batch]: ...
-
     def batches_per_epoch(self, batch_size: int) -> int: ...
-
     def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor: ...
-
     def evaluate(self, model: nn.Module) -> Evaluation: ...

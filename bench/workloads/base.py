@@ -51,11 +51,7 @@ class BaseWorkload(abc.ABC):
 
     @classmethod
     def open(cls, settings: Any, data: Data, check: bool) -> Self:  # noqa: ARG003 - there is nothing to read
-        """The workload on data that it draws itself.
-
-        Raises:
-            DataError: a folder of data, which it does not read, or another dataset.
-        """
+        """The workload on data that it draws itself; a folder of data or another dataset raises DataError."""
         for field in ("data_folder", "fetch"):
             if value := getattr(data, field):
                 raise DataError(f"{field} is {value!r}; workload={cls.name} draws its data and reads none.")
