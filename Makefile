@@ -46,10 +46,10 @@ lint: $(READY) ## check format, style, types and the floors' imports
 
 gate: $(READY) ## stop a change that made anything bigger or slower (bench/gate; within 4 minutes on 2 cores)
 	@mkdir -p .benchmarks
-	$(BIN)/python -m pytest bench/gate/suite -rN --disable-warnings --benchmark-enable --benchmark-quiet --benchmark-json .benchmarks/gate.json
+	$(BIN)/python -m pytest tests/gate -rN --disable-warnings --benchmark-enable --benchmark-quiet --benchmark-json .benchmarks/gate.json
 
 gate-accept: $(READY) ## show how the gate's exact numbers have changed and accept them as the baseline
-	$(BIN)/python -m bench.gate.accept
+	$(BIN)/python -m bench.gate.baseline
 
 reproduce-fig1: $(READY) ## measure and draw Fig. 1: time per epoch and peak memory of every method
 	$(BIN)/python -m bench experiment=fig1 results=$(RESULTS)

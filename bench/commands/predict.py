@@ -18,7 +18,7 @@ from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
-from bench.commands.prediction import Question, View, answer_to, text_of
+from bench.commands.prediction import Question, View, answer_to
 from bench.errors import CONF, ConfigError, reworded, stop_with
 from bench.estimate.devices import DEVICES, device_named
 from bench.processes.process import first_line
@@ -57,9 +57,6 @@ KEYS = (
     *("dataset", "data_folder", "fetch", "settings"),
 )
 
-#: Also the name of a section; a value of its own is a path.
-_PATHS = ("model",)
-
 #: What a model given by path has no use for, as for the sections of workloads.
 _OF_WORKLOADS = ("workload", "dataset", "data_folder", "fetch")
 
@@ -84,7 +81,18 @@ def question_of(words: Sequence[str]) -> tuple[Question, str]:
         raise ConfigError(f"device is {device!r}; allowed: {', '.join(DEVICES)}.")
     kind = "cpu" if device == "cpu" else "cuda"
     others = [word for word in words if word.partition("=")[0] not in ("method", "device", "model")]
-    config = _composed([*others, f"methods=['{given['method']}']", f"device={kind}"])
+    register_resolvers()
+    register_settings()
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        settings = [
+            "~experiment",
+            "name=predict",
+            "measure=predict",
+            f"methods=['{given['method']}']",
+            f"device={kind}",
+        ]
+        config = plain(compose("config", [*settings, *others]))
     return _of_path(config, Path(given["model"]), kind) if "model" in given else _of_workload(config), device
 
 
@@ -100,25 +108,15 @@ def _by_key(words: Sequence[str]) -> dict[str, str]:
             raise ConfigError(f"{word!r} is no setting; settings are given as key=value, such as batch_size=4.")
         if section not in allowed or (dot and section not in sections):
             raise ConfigError(f"{key} is no setting of a prediction; allowed: {', '.join(allowed)}.")
-        if key in sections and key not in _PATHS:
+        if key in sections and key != "model":  # the name of a section too; a value of its own is a path
             raise ConfigError(f"{key} is {value!r}; allowed: single settings, as in {key}.NAME=VALUE.")
         if key in given:
             raise ConfigError(f"{key} is {given[key]!r} and {value!r}; give it once.")
         given[key] = value
-    for key in given if _PATHS[0] in given else ():
-        of_section = key.partition(".")[0] in sections[1:] and key not in _PATHS
-        if key in _OF_WORKLOADS or of_section:
+    for key in given if "model" in given else ():
+        if key in _OF_WORKLOADS or (key.partition(".")[0] in sections[1:] and key != "model"):
             raise ConfigError(f"{key} is {given[key]!r}, which a model given by its path has no use for; leave it out.")
     return given
-
-
-def _composed(words: Sequence[str]) -> dict[str, Any]:
-    """The configuration of one prediction, as of one job of a sweep."""
-    register_resolvers()
-    register_settings()
-    GlobalHydra.instance().clear()
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        return plain(compose("config", ["~experiment", "name=predict", "measure=predict", *words]))
 
 
 def _of_workload(config: dict[str, Any]) -> Question:
@@ -149,8 +147,7 @@ def _of_path(config: dict[str, Any], path: Path, kind: str) -> Question:
             reason = method.ratio_unsupported(workload.build(), workload.targets())
     if reason:
         raise ConfigError(reason)
-    arm = f"{name}:{variant}" if variant else name
-    title = f"{arm} on {workload.words.model}"
+    title = f"{name}{f':{variant}' if variant else ''} on {workload.words.model}"
     return Question(title, workload, lambda: build(name, variant, settings), view, config["seed"], notes, path)
 
 
@@ -183,4 +180,4 @@ def main(words: Sequence[str] | None = None) -> None:
                 raise
             problem = f"training step cannot be traced without data ({first_line(error)})"
             stop_with(f"model is '{question.path}', whose {problem}.")
-    print(text_of(answer), end="")
+    print(answer, end="")

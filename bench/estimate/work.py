@@ -34,10 +34,6 @@ class Work:
     flops_per_step: int
     saved_for_backward: int  # bytes
 
-    @property
-    def saved_for_backward_mib(self) -> float:
-        return self.saved_for_backward / 2**20
-
 
 @dataclass(frozen=True)
 class Prediction:
@@ -53,7 +49,7 @@ class Prediction:
         return {
             "peak_memory_predicted_mib": peak,
             **{f"predicted_{category}_mib": size for category, size in sizes.items()},
-            "saved_for_backward_mib": self.work.saved_for_backward_mib,
+            "saved_for_backward_mib": self.work.saved_for_backward / 2**20,
             "flops_per_step": self.work.flops_per_step,
             "parameters": self.memory.parameter_count,
             "stored_mib": self.memory.stored / 2**20,
@@ -61,7 +57,7 @@ class Prediction:
 
 
 def predict(workload: Workload, method: Method, batch_size: int, precision: str, device: str, seed: int) -> Prediction:
-    """Predict memory and work of training ``workload`` with ``method``, in one pass, for ``device`` "cpu" or "cuda".
+    """Memory and work of training ``workload`` with ``method``, in one pass, for ``device`` "cpu" or "cuda".
 
     Raises:
         ValueError: a batch size below 1, an unknown device, a precision that the device does not offer.
@@ -89,7 +85,7 @@ class WorkMeter(contextlib.ExitStack):
         super().__enter__()
         self._held_anyway = {id(tensor.untyped_storage()) for tensor in reachable_tensors(self._step.model)}
         self.enter_context(self._flops)
-        self.enter_context(torch.autograd.graph.saved_tensors_hooks(self._on_save, _as_saved))
+        self.enter_context(torch.autograd.graph.saved_tensors_hooks(self._on_save, lambda tensor: tensor))
         return self
 
     def work(self) -> Work:
@@ -109,15 +105,13 @@ class WorkMeter(contextlib.ExitStack):
             del self._saved[key]
 
 
-def _as_saved(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor
-
-
 #: The flop counter has no formula for flash attention on a CPU: two products in forward, five in backward, which
 #: computes the scores again.
 _CPU_ATTENTION: dict[Any, Any] = {
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: lambda *shapes, **_: sdpa_flop_count(*shapes[:3]),
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: lambda *shapes, **_: sdpa_backward_flop_count(
-        *shapes[:4]
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: (
+        lambda query, key, value, *_, **__: sdpa_flop_count(query, key, value)
+    ),
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: (
+        lambda upstream, query, key, value, *_, **__: sdpa_backward_flop_count(upstream, query, key, value)
     ),
 }

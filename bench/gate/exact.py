@@ -26,7 +26,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from bench.data.nli import DATA_VARIABLE
 from bench.estimate.memory import CATEGORIES, PREDICTED_DEVICES, fake_training, trace_memory
 from bench.estimate.work import WorkMeter
-from bench.protocol import Data, Gated, Method, Workload
+from bench.protocol import Data, Gated, Workload
 from bench.protocol.methods import available, build, checked_settings, parse_arm, variants
 from bench.workloads import available as available_workloads
 from bench.workloads import workload_class
@@ -43,26 +43,15 @@ Numbers = dict[str, int] | Literal["unsupported"]
 
 @dataclass(frozen=True)
 class Benchmark:
-    """A cell to trace. It is what a method is asked about beforehand (:class:`bench.protocol.CellView`).
+    """A cell to trace. It is what a method is asked about beforehand (:class:`bench.protocol.CellView`)."""
 
-    Args:
-        name: by which the baseline and all messages name it.
-        workload: the name of its workload.
-        model: settings of the workload.
-        arm: method, or method:variant.
-        device: "cpu" or "cuda", whose operations are traced.
-        batch_size: examples, tokens or rows.
-        settings: of the method, where they are not the default.
-        dataset: the data.
-    """
-
-    name: str
+    name: str  # by which the baseline and all messages name it
     workload: str
-    model: Any
-    arm: str
-    device: str
-    batch_size: int
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    model: Any  # settings of the workload
+    arm: str  # method, or method:variant
+    device: str  # "cpu" or "cuda", whose operations are traced
+    batch_size: int  # examples, tokens or rows
+    settings: Mapping[str, Any] = field(default_factory=dict)  # of the method, where they are not the default
     dataset: str = "auto"
     precision: str = "fp32"
 
@@ -70,11 +59,6 @@ class Benchmark:
     def sequence_length(self) -> int:
         """Tokens of an example."""
         return getattr(self.model, "sequence_length", 1)
-
-    def method(self) -> Method:
-        """The arm, ready to adapt a model."""
-        name, variant = parse_arm(self.arm)
-        return build(name, variant, checked_settings(name, self.settings))
 
 
 def all_benchmarks() -> list[Benchmark]:
@@ -110,11 +94,13 @@ def measure(benchmark: Benchmark) -> Numbers:
     """Trace a benchmark.
 
     Example:
-    X = measure(small)
+        >>> from bench.workloads.linear import LinearSettings
+        >>> numbers = measure(Benchmark("small", "linear", LinearSettings(8, 6), "dense", "cpu", batch_size=3))
         >>> numbers["parameters"], numbers["flops_per_step"]
         (54, 576)
     """
-    method = benchmark.method()
+    name, variant = parse_arm(benchmark.arm)
+    method = build(name, variant, checked_settings(name, benchmark.settings))
     if method.unsupported(benchmark):
         return "unsupported"
     opened = _opened(benchmark.workload, benchmark.model, benchmark.dataset)
@@ -123,7 +109,6 @@ def measure(benchmark: Benchmark) -> Numbers:
         meter, calls = WorkMeter(step), OperatorCalls()
         memory = trace_memory(step, batch, meter, calls)
         work = meter.work()
-    peak = {f"peak_{category}_bytes": getattr(memory, category) for category in CATEGORIES}
     return {
         "parameters": memory.parameter_count,
         "stored_bytes": memory.stored,
@@ -131,7 +116,7 @@ def measure(benchmark: Benchmark) -> Numbers:
         "operator_calls_per_step": calls.count,
         "saved_for_backward_bytes": work.saved_for_backward,
         "peak_bytes": memory.peak,
-        **peak,
+        **{f"peak_{category}_bytes": getattr(memory, category) for category in CATEGORIES},
     }
 
 
@@ -141,9 +126,6 @@ class OperatorCalls(TorchDispatchMode):
     Left out is ``detach``, which computes nothing and which :class:`bench.estimate.work.WorkMeter` calls for every
     saved tensor, and what is no operation on tensors: a fake tensor's ``device`` and the profiler's marks. So a step on
     fake tensors and one on real tensors count the same.
-
-    Attributes:
-        count: calls so far.
     """
 
     def __init__(self) -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from bench.gate.baseline import read_baseline
-from bench.gate.differences import differences, refuse
+from bench.gate.baseline import differences, read_baseline, refuse
 from bench.gate.exact import Benchmark, Numbers, all_benchmarks, measure
 
 #: Differences that are let pass, as a share: these numbers do not depend on the machine.

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from bench.gate import GateError, Regression
 from bench.gate.baseline import read_baseline
-from bench.gate.errors import GateError, Regression
 
 
 @dataclass

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from bench.gate.errors import GateError, Regression
+from bench.gate import GateError, Regression
 from bench.gate.timed import ROOT, ROUNDS, Pair, Rounds, judge, vanished
 from bench.gate.timed_base import Base, find_base, worktree
 from bench.gate.timed_worker import BENCHMARKS

@@ -1,1 +1,0 @@
-"""The gate's benchmarks as pytest runs them, in a run of their own (``make gate``)."""
