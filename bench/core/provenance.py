@@ -63,9 +63,14 @@ def code_id(root: Path = ROOT) -> str:
     statements = []
     for folder in MEASURING_CODE:
         for file in (root / folder).rglob("*.py"):
-            tree = _Bare().visit(ast.parse(file.read_bytes()))
-            statements += [ast.dump(statement) for statement in tree.body]
+            statements += _statements(file.read_bytes())
     return hashlib.sha256("\n".join(sorted(statements)).encode()).hexdigest()[:16]
+
+
+@functools.lru_cache(maxsize=256)  # copies of the tree differ in a file or two
+def _statements(source: bytes) -> list[str]:
+    """What the top-level statements of a file do, each as text."""
+    return [ast.dump(statement) for statement in _Bare().visit(ast.parse(source)).body]
 
 
 class _Bare(ast.NodeTransformer):
