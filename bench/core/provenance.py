@@ -50,9 +50,14 @@ def code_id(root: Path = ROOT) -> str:
     so moved and reworded code keeps its id; any other edit changes it.
     """
     files = [file for folder in MEASURING_CODE for file in (root / folder).rglob("*.py")]
-    trees = [_Bare().visit(ast.parse(file.read_bytes())) for file in files]
-    statements = [ast.dump(statement) for tree in trees for statement in tree.body]
+    statements = [statement for file in files for statement in _statements(file.read_bytes())]
     return hashlib.sha256("\n".join(sorted(statements)).encode()).hexdigest()[:16]
+
+
+@functools.lru_cache(maxsize=256)  # copies of the tree differ in a file or two
+def _statements(source: bytes) -> list[str]:
+    """What the top-level statements of a file do, each as text."""
+    return [ast.dump(statement) for statement in _Bare().visit(ast.parse(source)).body]
 
 
 class _Bare(ast.NodeTransformer):
