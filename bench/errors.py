@@ -11,6 +11,10 @@ from typing import NoReturn
 CONF = Path(__file__).parent / "conf"
 
 
+class ConfigError(ValueError):
+    """A wrong setting or plug-in; the message is one sentence naming field, value and what is allowed."""
+
+
 def experiments() -> list[str]:
     """Names of the experiments there are."""
     return sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.core.intervals import CONFIDENCE, mean_over_examples
-from bench.core.samples import Answers
+from bench.core.samples import Values
 
 
 @dataclass(frozen=True)
@@ -63,14 +63,14 @@ def _resampled_mean(values: NDArray[np.float64]) -> Percent:
     return Percent(*mean_over_examples(100 * values), examples, seeds)
 
 
-def _stacked(answers: Mapping[int, Answers], seeds: list[int]) -> NDArray[np.float64]:
+def _stacked(answers: Mapping[int, Values], seeds: list[int]) -> NDArray[np.float64]:
     lengths = {len(answers[seed]) for seed in seeds}
     if len(lengths) != 1:
         raise ValueError(f"validation examples differ in number: {', '.join(map(str, sorted(lengths)))}.")
     return np.stack([answers[seed] for seed in seeds]).astype(np.float64)
 
 
-def accuracy(answers: Mapping[int, Answers]) -> Percent:
+def accuracy(answers: Mapping[int, Values]) -> Percent:
     """Mean accuracy over seeds.
 
     Args:
@@ -88,7 +88,7 @@ def accuracy(answers: Mapping[int, Answers]) -> Percent:
     return _resampled_mean(_stacked(answers, seeds))
 
 
-def difference(ours: Mapping[int, Answers], theirs: Mapping[int, Answers]) -> Percent | None:
+def difference(ours: Mapping[int, Values], theirs: Mapping[int, Values]) -> Percent | None:
     """Mean accuracy of ours less theirs, in points, paired by seed and by validation example.
 
     >>> right, wrong = np.array([True, True, True, True]), np.array([True, True, True, False])

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.core.record import Record, RecordError
-from bench.core.samples import Answers, answers_of
+from bench.core.samples import Values, unpacked
 
 Ranks = Mapping[str, tuple[int, ...]]
 
@@ -20,7 +20,7 @@ class CurvePoint:
     step: int
     stage: str
     accuracy: float
-    answers: Answers
+    answers: Values
     ranks: Ranks  # of every tensorized layer; empty for a dense model
 
 
@@ -35,9 +35,9 @@ def ranks_from(raw: Any) -> dict[str, tuple[int, ...]]:
     return {str(name): tuple(int(rank) for rank in ranks) for name, ranks in raw.items()}
 
 
-def _point(row: dict[str, Any]) -> CurvePoint:
-    answers = answers_of(row["correct"], row["validation_examples"])
-    accuracy = float(row["validation_accuracy"])
+def _point(row: dict[str, Any], metric: str) -> CurvePoint:
+    answers = unpacked(row["per_example"])
+    accuracy = float(row["metrics"][metric])
     if abs(100 * float(answers.mean()) - accuracy) > 1e-6:
         raise ValueError(f"{answers.sum()} of {answers.size} right answers are not {accuracy:g} %")
     return CurvePoint(
@@ -55,7 +55,7 @@ def curve_of(record: Record) -> tuple[CurvePoint, ...]:
     if not isinstance(rows, list) or not rows:
         raise RecordError(f"record {record.cell_id}: a finished training run needs its learning curve, samples.curve.")
     try:
-        return tuple(_point(row) for row in rows)
+        return tuple(_point(row, record.metric["name"]) for row in rows)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise RecordError(f"record {record.cell_id}: its learning curve cannot be read ({error!r}).") from None
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from bench.core.intervals import Estimate, paired_ratio
 from bench.core.record import Record, RecordError
-from bench.core.samples import Answers
+from bench.core.samples import Values
 from figures.accuracy import Percent, accuracy, difference
 from figures.curve import CurvePoint, curve_of
 from figures.page.table import NOT_RECORDED, OLDER, significant
@@ -83,7 +83,7 @@ class Row:
         return f"{self.slot.label} {self.mark}".rstrip()
 
 
-def final_answers(runs: Mapping[int, Record]) -> dict[int, Answers]:
+def final_answers(runs: Mapping[int, Record]) -> dict[int, Values]:
     """By seed, the validation examples that the trained model answered rightly."""
     return {seed: curve_of(run)[-1].answers for seed, run in runs.items()}
 

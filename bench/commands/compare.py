@@ -22,18 +22,24 @@ from rich.text import Text
 
 from bench.commands.comparison import SIZES, Comparison, Pair, compare, described, distinctions
 from bench.commands.sources import REFERENCE, Source, SourceError, read_source
-from bench.core.intervals import CONFIDENCE
+from bench.core.intervals import CONFIDENCE, Estimate
 from bench.core.record import Record, RecordError
 from bench.errors import stop_with
 
 _DESCRIPTION = f"""\
 Show the records of two results folders or commits side by side, cell by cell: time of a step, memory, FLOPs and, of
-training runs, accuracy. A name is a folder where there is one of that name, else a commit, whose {REFERENCE} is
-read."""
+training runs, the validation metric. A name is a folder where there is one of that name, else a commit, whose
+{REFERENCE} is read."""
 
 _EPILOG = """\
 Ratios are B over A. What only one of the two has is named below the tables. Records of different devices are never
 compared with one another. Example: python -m bench compare results/reference results/local --experiment fig1"""
+
+#: Columns that say which cell a row is of.
+_SHARED = (
+    *("experiment", "device", "measure", "method", "variant", "ratio", "batch_size", "precision", "predicted_for"),
+    *("cuda_graph", "compile", "seed", "stage", "target_ratio"),
+)
 
 #: Names of cells that only one side has, per experiment.
 _NAMED = 12
@@ -49,7 +55,7 @@ _NOTES = (
 
 
 def as_csv(comparison: Comparison) -> str:
-    """A row per cell, of both sides or one: times in ms, sizes in MiB, ratios B over A, accuracy in points."""
+    """A row per cell, of both sides or one: times in ms, sizes in MiB, ratios B over A, metrics in their units."""
     buffer = io.StringIO()
     rows = [_row(pair.a, pair) for pair in comparison.pairs]
     rows += [_row(record, None) | {"in": side} for side, several in _alone(comparison) for record in several]
@@ -66,33 +72,25 @@ def _alone(comparison: Comparison) -> tuple[tuple[str, tuple[Record, ...]], ...]
 
 def _row(record: Record, pair: Pair | None) -> dict[str, object]:
     """A tidy row."""
-    columns = (
-        "experiment",
-        "device",
-        "measure",
-        "method",
-        "variant",
-        "ratio",
-        "batch_size",
-        "precision",
-        "predicted_for",
-    )
     row: dict[str, object] = {"in": "both", "cell_id": record.cell_id}
-    row |= {
-        name: getattr(record, name) for name in (*columns, "cuda_graph", "compile", "seed", "stage", "target_ratio")
-    }
+    row |= {name: getattr(record, name) for name in _SHARED}
     if pair is None:
         return row
-    time, (one, other) = pair.time, pair.times_ms
+    one, other = pair.times_ms
     row |= {"status_a": pair.a.status, "status_b": pair.b.status, "step_time_ms_a": one, "step_time_ms_b": other}
-    row |= {"step_time_ratio": time.value if time else None}
-    row |= {"step_time_ratio_low": time.low if time else None, "step_time_ratio_high": time.high if time else None}
-    row["calibration_ratio"] = pair.calibration
+    row |= {**_bounds("step_time_ratio", pair.time), "calibration_ratio": pair.calibration}
     for name in SIZES:
         one, other = pair.sizes(name)
         row |= {f"{name}_a": one, f"{name}_b": other, f"{name}_ratio": pair.ratio(name)}
-    names = ("accuracy_difference", "accuracy_difference_low", "accuracy_difference_high")
-    return row | dict(zip(names, pair.accuracy or (None, None, None), strict=True))
+    one, other = pair.metrics
+    row |= {"metric": pair.a.metric.get("name"), "metric_a": one, "metric_b": other}
+    return row | _bounds("metric_difference", pair.difference)
+
+
+def _bounds(name: str, found: Estimate | None) -> dict[str, float | None]:
+    """A value with its interval as columns."""
+    ends = (found.value, found.low, found.high) if found else (None, None, None)
+    return dict(zip((name, f"{name}_low", f"{name}_high"), ends, strict=True))
 
 
 def as_text(a: Source, b: Source, comparison: Comparison) -> str:
@@ -149,9 +147,13 @@ def _cells(pair: Pair, told: dict[int, str]) -> dict[str, str]:
         scale = 1e-9 if words == "GFLOPs" else 1.0
         row[f"{words}, A"] = _number(None if one is None else scale * one)
         row[f"{words} B/A"] = _ratio(pair.ratio(column))
-    if (points := pair.accuracy) is not None:
-        row["accuracy B-A, points"] = f"{points[0]:+.1f} [{points[1]:+.1f}, {points[2]:+.1f}]"
-    return {"accuracy B-A, points": "-"} | row if points is None else row
+    row |= {"metric": "-", "metric B-A": "-"}
+    if (found := pair.difference) is not None:
+        percent = a.metric["unit"] == "%"
+        digits, unit = ("+.1f", " points") if percent else ("+.4g", f" {a.metric['unit']}".rstrip())
+        interval = "" if found.low is None or found.high is None else f" [{found.low:{digits}}, {found.high:{digits}}]"
+        row |= {"metric": a.metric["text"], "metric B-A": f"{found.value:{digits}}{interval}{unit}"}
+    return row
 
 
 def _number(value: float | None) -> str:

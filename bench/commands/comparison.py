@@ -7,12 +7,10 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from bench.commands.sources import Source, SourceError
 from bench.core.intervals import Estimate, mean_over_examples, unpaired_ratio
 from bench.core.record import Record, RecordError
-from bench.core.samples import block_means_ms, calibrations_ms, last_answers
+from bench.core.samples import block_means_ms, calibrations_ms, last_per_example
 
 #: Columns of which a pair has the values and their ratio.
 SIZES = (
@@ -60,12 +58,23 @@ class Pair:
         return other / one if one and other is not None else None
 
     @property
-    def accuracy(self) -> tuple[float, float, float] | None:
-        """Validation accuracy of B less A in points with its interval, paired by validation example."""
-        one, other = last_answers(self.a), last_answers(self.b)
-        if one is None or other is None or one.shape != other.shape:
+    def metrics(self) -> tuple[float | None, float | None]:
+        """The metric that leads, of each; None unless both have the same one over as many examples."""
+        same = self.a.metric.get("name") == self.b.metric.get("name")
+        if not same or self.a.validation_examples != self.b.validation_examples:
+            return None, None
+        return self.a.leading, self.b.leading
+
+    @property
+    def difference(self) -> Estimate | None:
+        """The leading metric of B less that of A, with an interval where both have it for every validation example."""
+        one, other = self.metrics
+        if one is None or other is None:
             return None
-        return mean_over_examples(100 * (other.astype(np.float64) - one)[None, :])
+        before, after = last_per_example(self.a), last_per_example(self.b)
+        if before is None or after is None:
+            return Estimate(other - one, None, None, 0)
+        return Estimate(*mean_over_examples((after - before)[None, :]), blocks=after.size, paired=True)
 
 
 def _times_ms(record: Record) -> list[float]:
@@ -98,16 +107,12 @@ def compare(a: Source, b: Source, experiment: str | None = None) -> Comparison:
         experiment: the only one to look at, or None for all.
 
     Raises:
-        SourceError: an experiment that neither has, records of several schemas, or of different devices alone.
+        SourceError: an experiment that neither has, or records of different devices alone.
     """
     one, other = (_by_cell(source, experiment) for source in (a, b))
     if not one and not other:
         known = ", ".join(sorted({record.experiment for record in (*a.records, *b.records)}))
         raise SourceError(f"--experiment is {experiment!r}, which neither has; allowed: {known}.")
-    schemas = sorted({record.schema_version for record in (*one.values(), *other.values())})
-    if len(schemas) > 1:
-        found = " and ".join(map(str, schemas))
-        raise SourceError(f"the records are of schemas {found}; only records of one schema are compared.")
     devices = [{device for _, device, _ in cells} for cells in (one, other)]
     if all(devices) and not devices[0] & devices[1]:
         names = [", ".join(sorted(names)) for names in devices]

@@ -5,20 +5,24 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from bench.errors import ConfigError
 from bench.estimate.devices import ROUNDING, Device
 from bench.estimate.largest import LIMIT, Largest, largest_batch
 from bench.estimate.memory import CATEGORIES, predict_memory
 from bench.estimate.roofline import Bound, Traffic, bound, predict_step
 from bench.estimate.work import Prediction
 from bench.protocol import Batch, Method, Workload
-from bench.workloads.encoder import EncoderWorkload
 
 #: Batch sizes among which the smallest that a method takes is looked for; what it takes are multiples of that one.
 _SMALLEST = range(1, 1025)
+
+#: Examples that are enough to see whether every tensor of a batch has a row for each.
+_FEW = 3
 
 #: Of a line of text.
 _WIDTH = 110
@@ -45,6 +49,7 @@ class Question:
         view: batch size, sequence length, precision and kind of device.
         seed: of the batch.
         notes: what else there is to say about it.
+        path: of the model, where a user has given one.
     """
 
     title: str
@@ -53,11 +58,12 @@ class Question:
     view: View
     seed: int
     notes: tuple[str, ...] = ()
+    path: Path | None = None
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What is predicted; ``multiple`` is what batch sizes must be multiples of."""
+    """What is predicted; batch sizes are multiples of ``multiple``, and none beyond ``limit`` is tried."""
 
     question: Question
     device: Device
@@ -65,40 +71,65 @@ class Answer:
     traffic: Traffic
     bound: Bound
     multiple: int
+    limit: int
     largest: Largest
 
 
 class AnyBatch:
-    """The encoder's workload with batches that may be larger than its data: rows then come again."""
+    """A workload with batches that may be larger than its data: rows then come again.
 
-    def __init__(self, workload: EncoderWorkload) -> None:
-        self._workload = workload
+    Rows can be told from one another where every tensor of a batch has one per example, as it has not where examples
+    of several lengths lie end to end. Batches are then no larger than the data.
+
+    Attributes:
+        limit: examples of the largest batch that is tried.
+    """
+
+    def __init__(self, workload: Workload) -> None:
+        self._workload, self.limit = workload, LIMIT
+        if workload.training_examples is not None:
+            few = min(workload.training_examples, _FEW)
+            batch = next(iter(workload.batches("train", few, 0, static=True)))
+            if any(tensor.shape[:1] != (few,) for tensor in batch.values()):
+                self.limit = workload.training_examples
 
     def batches(self, split: str, batch_size: int, seed: int, static: bool, start: int = 0) -> Iterator[Batch]:
         """One batch."""
-        rows = min(batch_size, len(self._workload.corpus.rows(split)))
-        batch = next(self._workload.batches(split, rows, seed, static, start))
+        rows = min(batch_size, self._workload.training_examples or batch_size)
+        if rows == self.limit < batch_size:
+            raise ConfigError(f"batch_size is {batch_size}; allowed: 1 to the {rows} training rows.")
+        batch = next(iter(self._workload.batches(split, rows, seed, static, start)))
         places = torch.arange(batch_size) % rows
-        yield {name: tensor[places] for name, tensor in batch.items()}
+        yield batch if rows == batch_size else {name: tensor[places] for name, tensor in batch.items()}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._workload, name)
 
 
-def answer_to(question: Question, device: Device, say: Callable[[str], None]) -> Answer:
-    """Predict the step itself, then as many others as it takes to find the largest batch; ``say`` hears of progress."""
+def answer_to(question: Question, device: Device, report: Callable[[str], None]) -> Answer:
+    """Predict the step itself, then as many others as it takes to find the largest batch.
+
+    Args:
+        question: the step.
+        device: where it would run.
+        report: receives progress messages.
+
+    Raises:
+        ConfigError: a batch larger than data whose rows cannot be repeated.
+    """
     view = question.view
+    workload: Any = AnyBatch(question.workload)
 
     def peak_mib(batch_size: int) -> float:
         if batch_size == view.batch_size:
             return prediction.memory.mib()["peak"]
-        say(f"predicting batch {batch_size:,} ...")
+        report(f"predicting batch {batch_size:,} ...")
         arguments = (batch_size, view.precision, view.device, question.seed)
-        return predict_memory(question.workload, question.method(), *arguments).mib()["peak"]
+        return predict_memory(workload, question.method(), *arguments).mib()["peak"]
 
-    say(f"predicting batch {view.batch_size:,} ...")
+    report(f"predicting batch {view.batch_size:,} ...")
     prediction, traffic = predict_step(
-        question.workload, question.method(), view.batch_size, view.precision, view.device, question.seed
+        workload, question.method(), view.batch_size, view.precision, view.device, question.seed
     )
     multiple = _multiple(question)
     return Answer(
@@ -108,7 +139,8 @@ def answer_to(question: Question, device: Device, say: Callable[[str], None]) ->
         traffic,
         bound(prediction.work, traffic, device, view.precision),
         multiple,
-        largest_batch(peak_mib, device.room_mib, multiple),
+        workload.limit,
+        largest_batch(peak_mib, device.room_mib, multiple, workload.limit),
     )
 
 
@@ -123,8 +155,9 @@ def text_of(answer: Answer) -> str:
     """The answer as lines of text."""
     question, device, memory = answer.question, answer.device, answer.prediction.memory
     view, sizes = question.view, answer.prediction.memory.mib()
+    length = [f"length {view.sequence_length:,}"] if view.sequence_length > 1 else []
     rows = [
-        (f"{question.title}, batch {view.batch_size:,}, length {view.sequence_length:,}, {view.precision}", ""),
+        (", ".join([question.title, f"batch {view.batch_size:,}", *length, view.precision]), ""),
         (f"on {device.name}", ""),
         ("", ""),
         (f"peak memory, MiB (predicted on the operations of {view.device})", f"{sizes['peak']:,.1f}"),
@@ -169,7 +202,8 @@ def _fit_lines(answer: Answer) -> list[str]:
         lines.append(f"No batch fits: the smallest, {answer.multiple}, takes {largest.next_mib:,.0f} MiB.")
     elif largest.next_mib is None:
         lines.append(
-            f"Largest batch that fits{multiples}: {largest.batch_size:,} at least; beyond {LIMIT:,} none is tried."
+            f"Largest batch that fits{multiples}: {largest.batch_size:,} at least; beyond {answer.limit:,} none is "
+            "tried."
         )
     else:
         following = largest.batch_size + answer.multiple

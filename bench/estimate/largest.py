@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-#: Batches beyond this one are not looked at.
+#: Batches beyond this one are not looked at, unless another limit is given.
 LIMIT = 65_536
 
 #: The second batch looked at, and how far a next one may lie beyond the largest that is known to fit: at small batches
@@ -26,13 +26,14 @@ class Largest:
     next_mib: float | None
 
 
-def largest_batch(peak_mib: Callable[[int], float], room_mib: float, multiple: int = 1) -> Largest:
+def largest_batch(peak_mib: Callable[[int], float], room_mib: float, multiple: int = 1, most: int = LIMIT) -> Largest:
     """Find the batch that fits while the next does not, in as few predictions as can be.
 
     Args:
         peak_mib: the predicted peak of a batch size.
         room_mib: what may be used.
         multiple: batch sizes are multiples of it.
+        most: batches beyond this one are not looked at.
 
     Example:
         >>> largest_batch(lambda batch: 100 + 3.5 * batch, room_mib=1000)
@@ -46,7 +47,7 @@ def largest_batch(peak_mib: Callable[[int], float], room_mib: float, multiple: i
 
     if not fits(1):
         return Largest(0, 0.0, peaks[1])
-    limit = max(LIMIT // multiple, 1)
+    limit = max(most // multiple, 1)
     below, low, high = 0, 1, limit + 1  # high does not fit, or is beyond the limit
     while low < limit and high > limit:
         guess = low * _SECOND

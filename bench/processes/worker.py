@@ -31,7 +31,6 @@ from bench.step.forward_backward import ForwardBackward
 from bench.step.timing import Diverged, StepTimer, steady_allocator
 from bench.step.train_step import TrainStep
 from bench.workloads import open_cell_workload
-from bench.workloads.encoder import EncoderWorkload
 
 #: Measures that answer once, with what gives a cell's columns.
 ONCE: dict[str, Callable[[Cell, Any], dict[str, Any]]] = {
@@ -112,7 +111,6 @@ def train_cell(connection: Connection, cell: Cell, data: Data, upkeep: Upkeep) -
     with _failures_reported(connection):
         steady_allocator()
         workload = open_cell_workload(cell, data)
-        assert isinstance(workload, EncoderWorkload)
         columns = train(cell, workload, upkeep, lambda progress: connection.send(("progress", progress)))
         connection.send(("done", {"columns": columns}))
 

@@ -192,6 +192,14 @@ class Metric:
     probe: float | None = None
     probe_text: str = ""
 
+    def written(self, value: float) -> str:
+        """A value with its unit.
+
+        >>> Metric("accuracy", "validation accuracy", "%").written(79.44), Metric("auc", "AUC").written(0.81234)
+        ('79.4 %', '0.8123')
+        """
+        return f"{value:.1f} %" if self.unit == "%" else f"{value:.4g} {self.unit}".rstrip()
+
 
 @dataclass(frozen=True)
 class Words:
@@ -213,13 +221,59 @@ class Evaluation:
     """What a model reaches on the validation data.
 
     Args:
-        metrics: numbers by name, the leading one and ``loss`` among them.
+        metrics: numbers by name, the leading one among them.
         per_example: one value of the leading metric per validation example, in order: booleans where an answer is right
             or wrong, else real numbers; None where the metric is not a mean over examples.
+        examples: how many there are, where ``per_example`` does not say it.
     """
 
     metrics: Mapping[str, float]
     per_example: Sequence[bool] | Sequence[float] | None = None
+    examples: int | None = None
+
+
+class TrainingPlan(Protocol):
+    """The stages of a training run: a frozen dataclass of settings, those of the section ``training``.
+
+    :class:`bench.protocol.plan.EarlyLate` is the one that a workload has unless it names another.
+    """
+
+    @property
+    def static(self) -> bool:
+        """Whether all batches are to have one shape."""
+        ...
+
+    @property
+    def time_limit_s(self) -> float: ...
+
+    def runs(self, steps_per_epoch: int, shrinks: bool) -> Sequence[tuple[Stage, ...]]:
+        """The runs of one arm, each as its stages; ``shrinks`` says whether targets mean something to its method.
+
+        A run whose last stage has a target goes on from the run of the stages before, if that is among them.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Gated:
+    """Steps of a workload that the regression gate counts (:mod:`bench.gate.exact`), by arm and batch size.
+
+    Args:
+        name: of this model, as in "encoder" or "linear-768x768".
+        settings: of the workload.
+        batch_sizes: in what its batches are counted.
+        written: how a batch size is written.
+        arms: method or method:variant and the method's settings, by what the arm is called; None for every method and
+            variant there is, with its default settings.
+        dataset: the data, which must be the same on every machine.
+    """
+
+    name: str
+    settings: Any
+    batch_sizes: tuple[int, ...]
+    written: str = "batch-{}"
+    arms: Mapping[str, tuple[str, Mapping[str, Any]]] | None = None
+    dataset: str = "auto"
 
 
 class Workload(Protocol):
@@ -234,8 +288,22 @@ class Workload(Protocol):
     #: Where a configuration holds them, as in ``model.layers=2``; the name, unless the class says otherwise.
     section: ClassVar[str]
 
+    #: What the regression gate counts; may be empty.
+    gated: ClassVar[tuple[Gated, ...]]
+
+    #: The class of its training plan.
+    training_plan: ClassVar[type[Any]]
+
     #: Examples of the epoch that epoch times are of, whatever data is at hand; None for workloads without an epoch.
     examples_per_epoch: int | None
+
+    #: Settings that follow from the data where a configuration leaves them null; may be empty.
+    from_data: ClassVar[tuple[str, ...]]
+
+    @classmethod
+    def settings_of(cls, data: Data) -> dict[str, Any]:
+        """Their values; raises DataError."""
+        ...
 
     @classmethod
     def open(cls, settings: Any, data: Data, check: bool) -> Workload:
@@ -272,6 +340,10 @@ class Workload(Protocol):
 
     @property
     def words(self) -> Words: ...
+
+    def in_stage(self, stage: Stage) -> Workload:
+        """The workload as a stage of training has it; another one where, say, sequences are longer there."""
+        ...
 
     def build(self) -> nn.Module: ...
 

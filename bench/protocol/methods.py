@@ -17,12 +17,9 @@ from typing import Any
 
 import baselines
 from bench.core.cell import Cell
+from bench.errors import ConfigError
 from bench.protocol import Method
 from bench.step.forward_backward import ForwardBackward
-
-
-class ConfigError(ValueError):
-    """A wrong setting; the message is one sentence naming field, value and what is allowed."""
 
 
 @functools.cache
@@ -88,28 +85,34 @@ def build_dataclass(kind: type, values: Mapping[str, Any], where: str) -> Any:
         raise ConfigError(
             f"{where} is {values!r}; allowed: single settings, as in {where}.{next(iter(annotations))}=…."
         )
+    checked = {}
     for field, value in values.items():
         if field not in annotations:
             raise ConfigError(f"{where}.{field} is unknown; allowed: {', '.join(annotations)}.")
-        allowed = typing.get_args(annotations[field]) or (annotations[field],)
-        fits = any(
-            (kind_ is float and type(value) in (int, float)) or (isinstance(kind_, type) and type(value) is kind_)
-            for kind_ in allowed
-        )
-        if not fits:
-            names = " or ".join("null" if option is type(None) else option.__name__ for option in allowed)
-            raise ConfigError(f"{where}.{field} is {value!r}; allowed: a value of type {names}.")
-        if type(value) is float and not math.isfinite(value):
-            raise ConfigError(f"{where}.{field} is {value!r}; allowed: finite numbers.")
-    reals = {
-        field: float(value)
-        for field, value in values.items()
-        if type(value) is int and float in (annotations[field], *typing.get_args(annotations[field]))
-    }
+        checked[field] = _checked(f"{where}.{field}", value, annotations[field])
     try:
-        return kind(**{**values, **reals})
+        return kind(**checked)
     except ValueError as error:
         raise ConfigError(f"{where}: {error}") from None
+
+
+def _checked(name: str, value: Any, annotation: Any) -> Any:
+    """A value of one of the annotated types, or of numbers as a tuple; raises ConfigError over any other."""
+    if annotation == tuple[float, ...]:
+        if not isinstance(value, list | tuple) or not all(type(number) in (int, float) for number in value):
+            raise ConfigError(f"{name} is {value!r}; allowed: a list of numbers, such as [0.8,0.5].")
+        if wrong := [number for number in value if not math.isfinite(number)]:
+            raise ConfigError(f"{name} has {wrong[0]!r}; allowed: finite numbers.")
+        return tuple(map(float, value))
+    allowed = typing.get_args(annotation) or (annotation,)
+    if type(value) is int and float in allowed and int not in allowed:
+        value = float(value)
+    if type(value) not in allowed:
+        names = " or ".join("null" if option is type(None) else option.__name__ for option in allowed)
+        raise ConfigError(f"{name} is {value!r}; allowed: a value of type {names}.")
+    if type(value) is float and not math.isfinite(value):
+        raise ConfigError(f"{name} is {value!r}; allowed: finite numbers.")
+    return value
 
 
 def build(name: str, variant: str, settings: Mapping[str, Any]) -> Method:

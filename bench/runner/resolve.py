@@ -9,20 +9,20 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 
 from bench.core.cell import Cell
 from bench.core.record import MEASURES
-from bench.protocol import Data, Stage
-from bench.protocol.methods import ConfigError, build, build_dataclass, checked_settings, default_settings, parse_arm
+from bench.measures.train import training_cells
+from bench.protocol import Data
+from bench.protocol.methods import ConfigError, build_dataclass, checked_settings, default_settings, parse_arm
 from bench.step.timing import ALLOCATORS
 from bench.step.train_step import PRECISIONS
-from bench.workloads import available, open_workload, workload_class
+from bench.workloads import available, config_sections, open_workload, workload_class
 from bench.workloads import checked_settings as checked_workload_settings
-from bench.workloads.encoder import EncoderWorkload
 
 DEVICES = ("auto", "cpu", "cuda")
 REUSES = ("exact", "config", "never")
@@ -86,40 +86,6 @@ class TimingSettings:
 
 
 @dataclass(frozen=True)
-class TrainingSettings:
-    """Stages of a training run. Lengths given in steps go before those given in epochs.
-
-    Args:
-        early_epochs, late_epochs: passes over the training rows in each stage.
-        early_steps, late_steps: optimizer steps in each stage, or null.
-        static: pad every batch to the sequence length; otherwise batches are bucketed by length.
-        time_limit_s: seconds after which a run is given up as ``timeout``; it can be resumed.
-    """
-
-    early_epochs: float = 6.0
-    late_epochs: float = 3.0
-    early_steps: int | None = None
-    late_steps: int | None = None
-    static: bool = False
-    time_limit_s: float = 604_800.0
-
-    def __post_init__(self) -> None:
-        for field in ("early_epochs", "late_epochs", "time_limit_s"):
-            if not getattr(self, field) > 0:
-                raise ValueError(f"{field} is {getattr(self, field)}; allowed: numbers above 0.")
-        for field in ("early_steps", "late_steps"):
-            steps = getattr(self, field)
-            if steps is not None and steps < 1:
-                raise ValueError(f"{field} is {steps}; allowed: whole numbers from 1 up, or null.")
-
-    def stages(self, steps_per_epoch: int) -> tuple[Stage, Stage]:
-        """The early stage and the late one, without target."""
-        early = self.early_steps or max(round(self.early_epochs * steps_per_epoch), 1)
-        late = self.late_steps or max(round(self.late_epochs * steps_per_epoch), 1)
-        return Stage("early", early), Stage("late", late)
-
-
-@dataclass(frozen=True)
 class Job:
     """Cells that differ in the method and its settings alone, with what all of them share."""
 
@@ -173,9 +139,7 @@ def resolve(config: Mapping[str, Any], elsewhere: bool = False) -> Job:
     ]
     cells = list({cell.to_json(): cell for cell in cells}.values())
     if config["measure"] == "train":
-        if not isinstance(workload, EncoderWorkload):
-            raise ConfigError(f"measure is 'train', but {config['workload']} has no epoch; allowed: run, predict.")
-        cells = [run for cell in cells for run in _training_runs(cell, config["training"], workload)]
+        cells = [run for cell in cells for run in training_cells(cell, config["training"], workload)]
     return Job(tuple(cells), data, workload.data_hash)
 
 
@@ -257,67 +221,13 @@ def _arm(entry: Any, shared: Mapping[str, Any], ratio: float | None) -> tuple[st
     return method, variant, checked_settings(method, values)
 
 
-def _training_runs(cell: Cell, values: Mapping[str, Any], workload: EncoderWorkload) -> list[Cell]:
-    """The runs of one arm: early and one late run per target where the method shrinks, else both stages in one run.
-
-    Without a target there is no late stage.
-    """
-    names = ("targets", "targets_mib")
-    allowed = (*(field.name for field in fields(TrainingSettings)), *names)
-    for name in values:
-        if name not in allowed:
-            raise ConfigError(f"training.{name} is unknown; allowed: {', '.join(allowed)}.")
-    targets = {name: _numbers(f"training.{name}", values.get(name)) for name in names}
-    settings = build_dataclass(
-        TrainingSettings, {name: value for name, value in values.items() if name not in targets}, "training"
-    )
-    for target in targets["targets"]:
-        if not 0 < target <= 1:
-            raise ConfigError(f"training.targets has {target:g}; allowed: shares above 0 and at most 1.")
-    for target in targets["targets_mib"]:
-        if not math.isfinite(target):
-            raise ConfigError(f"training.targets_mib has {target:g}; allowed: finite numbers.")
-    rows = len(workload.corpus.train)
-    if settings.static and cell.batch_size > rows:
-        raise ConfigError(f"batch_size is {cell.batch_size}; allowed: 1 to the {rows} training rows.")
-    steps_per_epoch = rows // cell.batch_size if settings.static else workload.batches_per_epoch(cell.batch_size)
-    early, late = settings.stages(steps_per_epoch)
-    method = build(cell.method, cell.variant, cell.method_settings)
-    any_target = targets["targets"] or targets["targets_mib"]
-    stages: list[tuple[Stage, ...]] = [(early, late) if any_target else (early,)]
-    if method.shrinks:
-        by_share = [replace(late, target=target) for target in targets["targets"]]
-        by_size = [replace(late, target_mib=target) for target in targets["targets_mib"]]
-        stages = [(early,), *((early, one) for one in (*by_share, *by_size))]
-        if by_size:
-            with torch.device("meta"):
-                model = method.adapt(workload.build(), workload.targets())
-        for one in (*by_share, *by_size):
-            if reason := method.stage_unsupported(one):
-                raise ConfigError(reason)
-            if one.target_mib is not None:
-                try:
-                    method.begin_stage(one, model, torch.optim.SGD(model.parameters()))
-                except ValueError as error:
-                    raise ConfigError(f"training.{error}".replace("target_mib", "targets_mib", 1)) from None
-    common = {"steps_per_epoch": steps_per_epoch, "static": settings.static, "time_limit_s": settings.time_limit_s}
-    return [replace(cell, training={"stages": [asdict(stage) for stage in run], **common}) for run in stages]
-
-
-def _numbers(name: str, values: Any) -> list[float]:
-    """A list of numbers from the configuration."""
-    fits = isinstance(values, list) and all(type(value) in (int, float) for value in values)
-    if not fits:
-        raise ConfigError(f"{name} is {values!r}; allowed: a list of numbers, such as [0.8,0.5].")
-    return [float(value) for value in values]
-
-
 def check_fields(config: Mapping[str, Any]) -> None:
     """Names, types and ranges of a job's own fields; raises ConfigError."""
-    for field in (*config, *FIELDS):
-        if field not in FIELDS or field not in config:
-            problem = "has no value" if field in FIELDS else "is no setting of the bench"
-            raise ConfigError(f"{field} {problem}; a job has: {', '.join(FIELDS)}.")
+    known = tuple(dict.fromkeys((*FIELDS, *config_sections())))
+    for field in (*config, *known):
+        if field not in known or field not in config:
+            problem = "has no value" if field in known else "is no setting of the bench"
+            raise ConfigError(f"{field} {problem}; a job has: {', '.join(known)}.")
     for field, allowed in (
         ("workload", available()),
         ("measure", MEASURES),
@@ -341,7 +251,7 @@ def check_fields(config: Mapping[str, Any]) -> None:
     ratio = config["ratio"]
     if ratio is not None and not (type(ratio) in (int, float) and math.isfinite(ratio) and ratio >= 1):
         raise ConfigError(f"ratio is {ratio!r}; allowed: numbers from 1 (as large as dense) up, or null.")
-    for field in ("model", "table", "linear", "timing", "training", "settings"):
+    for field in ("timing", "settings", *config_sections()):
         if not isinstance(config[field], Mapping):
             raise ConfigError(f"{field} is {config[field]!r}; allowed: single settings, as in {field}.NAME=VALUE.")
     methods = config["methods"]

@@ -13,12 +13,14 @@ from typing import Any
 from bench.core.cell import Cell
 from bench.core.provenance import Provenance, provenance
 from bench.core.record import Record, device_folder, read, write
+from bench.core.table import write_table
 from bench.measures.training import Upkeep
 from bench.processes.interleave import Outcome, free_memory_mib
+from bench.protocol import Data
 from bench.protocol.methods import ConfigError
 from bench.runner.checkpoint import load
 from bench.step.train_step import compile_unsupported
-from bench.workloads import workload_class
+from bench.workloads import open_cell_workload, recorded_words
 
 #: Failures that are always worth trying again.
 _RETRIED = ("error",)
@@ -41,6 +43,8 @@ class Results:
     def check(self, cell: Cell) -> None:
         """Make sure, before anything runs, that records can be written, and those beside this cell's be read.
 
+        The experiment's table is brought up to date, in case a kill has left records that it lacks.
+
         Raises:
             ConfigError: the folder cannot be made or written.
             RecordError: a record of this experiment and device cannot be read, or is of a newer schema.
@@ -51,6 +55,7 @@ class Results:
             raise ConfigError(f"results is '{self.root}', but {there} is no folder that can be written; name another.")
         for path in folder.glob("*.json"):
             read(path)
+        write_table(self.root, cell.experiment)
 
     def check_checkpoint(self, cell: Cell, data_hash: str) -> None:
         """Make sure that a training run which is not done can go on from its checkpoint, if it has one.
@@ -120,10 +125,12 @@ class Results:
                 return record
         return None
 
-    def record(self, outcomes: Sequence[Outcome], data_hash: str) -> list[Record]:
-        """Write the outcomes, each whole or not at all, and return what was written."""
-        records = [_to_record(outcome, data_hash, self) for outcome in outcomes]
+    def record(self, outcomes: Sequence[Outcome], data_hash: str, data: Data) -> list[Record]:
+        """Write the outcomes, each whole or not at all, then the experiment's table; return what was written."""
+        records = [_to_record(outcome, data_hash, data, self) for outcome in outcomes]
         self.written.update(write(records, self.root))
+        for experiment in {record.experiment for record in records}:
+            write_table(self.root, experiment)
         return records
 
 
@@ -147,7 +154,14 @@ def _is_of_this_code(record: Record) -> bool:
     return all(getattr(record, name) == getattr(here, name) for name in names)
 
 
-def _to_record(outcome: Outcome, data_hash: str, results: Results) -> Record:
+#: What a record takes over from its cell.
+_OF_CELL = (
+    *("experiment", "workload", "dataset", "method", "variant", "ratio", "measure", "batch_size", "sequence_length"),
+    *("precision", "cuda_graph", "compile", "seed"),
+)
+
+
+def _to_record(outcome: Outcome, data_hash: str, data: Data, results: Results) -> Record:
     """The flat record of an outcome."""
     cell = outcome.cell
     known = dict(outcome.columns)
@@ -161,30 +175,14 @@ def _to_record(outcome: Outcome, data_hash: str, results: Results) -> Record:
         columns["predicted_for"] = cell.device
     record = Record(
         **columns,
+        **{name: getattr(cell, name) for name in _OF_CELL},
         cell_id=cell.cell_id(data_hash),
         recorded_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         data_hash=data_hash,
         status=outcome.status,
         message=outcome.message,
+        workload_words=recorded_words(open_cell_workload(cell, data)),
         config_json=cell.to_json(),
-        **{
-            name: getattr(cell, name)
-            for name in (
-                "experiment",
-                "workload",
-                "dataset",
-                "method",
-                "variant",
-                "ratio",
-                "measure",
-                "batch_size",
-                "sequence_length",
-                "precision",
-                "cuda_graph",
-                "compile",
-                "seed",
-            )
-        },
     )
     if record.status == "ok" and cell.measure == "run":
         record.epoch_time_s = _epoch_time_s(record, samples)
@@ -224,8 +222,8 @@ def _rare_columns(samples: Mapping[str, Any], periods: Mapping[str, int], earlie
 
 
 def _epoch_time_s(record: Record, samples: Mapping[str, Any]) -> float | None:
-    """Mean step × steps per epoch, rare cost amortised; the paper's epoch whatever data was at hand, if it has one."""
-    examples = workload_class(record.workload).examples_per_epoch
+    """Mean step × steps per epoch, rare cost amortised; of the workload's epoch, whatever data was at hand."""
+    examples = record.workload_words["examples_per_epoch"]
     if examples is None:
         return None
     times = [ms for block in _usable(samples) for ms in block["ms"]]

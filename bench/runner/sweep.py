@@ -47,7 +47,7 @@ from bench.runner.progress import SweepProgress
 from bench.runner.resolve import Job, resolve
 from bench.runner.results import Results
 from bench.step.train_step import compile_unsupported, graph_unsupported, precision_unsupported
-from bench.workloads import open_cell_workload
+from bench.workloads import config_sections, open_cell_workload
 
 #: What a configuration, data, records or checkpoints can have wrong; the message is one sentence.
 MISTAKES = (CheckpointError, ConfigError, DataError, RecordError)
@@ -77,9 +77,10 @@ def register_resolvers() -> None:
 
 
 def register_settings() -> None:
-    """Make the default settings of every method known to configuration files."""
+    """Make the default settings of every method and workload known to configuration files."""
     node = {name: default_settings(name) for name in available()}
     ConfigStore.instance().store(group="settings", name="all_methods", node=node)
+    ConfigStore.instance().store(name="workloads", node=config_sections())
 
 
 def plain(config: DictConfig) -> dict[str, Any]:
@@ -218,14 +219,17 @@ def _trained(cell: Cell, job: Job, upkeep: Upkeep, progress: SweepProgress) -> O
 
 
 def _record(outcomes: Sequence[Outcome], job: Job, results: Results, progress: SweepProgress) -> None:
-    for outcome, record in zip(outcomes, results.record(outcomes, job.data_hash), strict=True):
+    for outcome, record in zip(outcomes, results.record(outcomes, job.data_hash, job.data), strict=True):
         time_text = f"{record.step_time_median_ms:,.0f} ms per step" if record.step_time_median_ms else ""
         size = record.peak_memory_predicted_mib
         size_text = f"{size:,.0f} MiB predicted for {record.predicted_for}" if size else ""
         if record.measure == "witness":
             size_text += f", {record.peak_memory_allocated_mib or 0:,.0f} MiB measured"
-        accuracy = record.validation_accuracy
-        accuracy_text = f"{accuracy:.1f} % right, {record.stored_mib:.2f} MiB stored" if accuracy is not None else ""
+        reached = record.leading
+        metric = (
+            f"{record.metric['text']} {reached:.4g} {record.metric['unit']}".rstrip() if reached is not None else ""
+        )
+        accuracy_text = f"{metric}, {record.stored_mib:.2f} MiB stored" if metric else ""
         text = ", ".join(filter(None, (accuracy_text, time_text, size_text)))
         if record.status != "ok":
             text = record.message

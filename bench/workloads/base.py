@@ -5,14 +5,15 @@ from __future__ import annotations
 import abc
 import functools
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Self
 
 import torch
 from torch import nn
 
 from bench.data.corpus import DataError
-from bench.protocol import Batch, Data, Evaluation, Metric, Role, Words
+from bench.protocol import Batch, Data, Evaluation, Gated, Metric, Role, Stage, Words
+from bench.protocol.plan import EarlyLate
 
 
 class BaseWorkload(abc.ABC):
@@ -35,6 +36,12 @@ class BaseWorkload(abc.ABC):
 
     #: Names of its data, the first one the usual.
     datasets: ClassVar[tuple[str, ...]] = ("drawn",)
+
+    #: Settings that follow from the data unless they are given; ``settings_of`` finds them.
+    from_data: ClassVar[tuple[str, ...]] = ()
+
+    gated: ClassVar[tuple[Gated, ...]] = ()
+    training_plan: ClassVar[type[Any]] = EarlyLate
 
     words: Words = Words("model")
     metric: Metric | None = None
@@ -64,6 +71,15 @@ class BaseWorkload(abc.ABC):
             if value := getattr(data, field):
                 raise DataError(f"{field} is {value!r}; workload={cls.name} draws its data and reads none.")
         return cls(settings, data.dataset)
+
+    @classmethod
+    def settings_of(cls, data: Data) -> dict[str, Any]:  # noqa: ARG003 - there are none
+        """The values of the settings :attr:`from_data`.
+
+        Raises:
+            DataError: data that is missing or malformed.
+        """
+        return {}
 
     @functools.cached_property
     def data_hash(self) -> str:
@@ -95,6 +111,10 @@ class BaseWorkload(abc.ABC):
         if self.training_examples is None:
             raise ValueError(f"workload={self.name} has no epoch, so none of batches of {batch_size}")
         return -(-self.training_examples // batch_size)
+
+    def in_stage(self, stage: Stage) -> Self:  # noqa: ARG002 - all stages are alike
+        """The workload as a stage of training has it."""
+        return self
 
     def evaluate(self, model: nn.Module) -> Evaluation:  # noqa: ARG002 - the protocol passes it
         """Nothing, unless a subclass has something to evaluate."""

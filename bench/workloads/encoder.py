@@ -25,7 +25,7 @@ from torch.nn import functional as F
 from bench.data.corpus import Corpus, Pair
 from bench.data.nli import MNLI_TRAIN_ROWS, find_corpus
 from bench.data.wordpiece import PairTokenizer, find_vocabulary
-from bench.protocol import Batch, Data, Evaluation, Metric, Role, Words
+from bench.protocol import Batch, Data, Evaluation, Gated, Metric, Role, Words
 from bench.workloads.base import BaseWorkload
 
 #: An epoch in Figs. 1, 7 and 12 is the paper's, all of MNLI, whatever data is at hand.
@@ -34,6 +34,8 @@ PAPER_EXAMPLES_PER_EPOCH = MNLI_TRAIN_ROWS
 #: Accuracy in percent of a linear probe on bags of words, on the validation pairs of MNLI-12k. On MNLI as a whole, with
 #: more to learn from, such a probe does no worse.
 BAG_OF_WORDS = {"nli_pool": 52.0, "mnli_12k": 52.0, "mnli": 52.0}
+
+_NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
 
 #: The id of ``[PAD]``, in BERT's vocabulary and in ours.
 PADDING_ID = 0
@@ -68,16 +70,8 @@ class EncoderSettings:
     def __post_init__(self) -> None:
         # The shortest sequence that can hold two sentences has a token of each between [CLS] and two [SEP].
         smallest = {"classes": 2, "sequence_length": 5}
-        for name in (
-            "layers",
-            "width",
-            "heads",
-            "feed_forward",
-            "vocabulary",
-            "positions",
-            "classes",
-            "sequence_length",
-        ):
+        sizes = ("layers", "width", "heads", "feed_forward", "vocabulary", "positions", "classes", "sequence_length")
+        for name in sizes:
             value, least = getattr(self, name), smallest.get(name, 1)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise ValueError(f"{name} is {value!r}; allowed: whole numbers from {least}")
@@ -225,12 +219,9 @@ class EncoderWorkload(BaseWorkload):
         data_hash: sha256 over the corpus, the vocabulary and the sequence length.
     """
 
-    name, Settings, section = "encoder", EncoderSettings, "model"
+    name, Settings, section, from_data = "encoder", EncoderSettings, "model", ("classes",)
+    gated = (Gated("encoder", EncoderSettings(), (1, 32), dataset="synthetic"),)
     examples_per_epoch: int | None = PAPER_EXAMPLES_PER_EPOCH
-    words = Words(
-        "six-encoder transformer",
-        f"An epoch is the paper's whatever the data: {PAPER_EXAMPLES_PER_EPOCH:,} examples padded to 128 tokens.",
-    )
 
     def __init__(self, settings: EncoderSettings, corpus: Corpus, tokenizer: PairTokenizer) -> None:
         if settings.classes < len(corpus.labels):
@@ -253,16 +244,17 @@ class EncoderWorkload(BaseWorkload):
             "accuracy", "validation accuracy", "%", guess=100 / settings.classes,
             probe=BAG_OF_WORDS.get(corpus.name), probe_text="bag of words",
         )  # fmt: skip
+        layers = _NUMBERS[settings.layers] if settings.layers < len(_NUMBERS) else settings.layers
+        self.words = Words(
+            f"{layers}-encoder transformer",
+            f"An epoch is the paper's whatever the data: {PAPER_EXAMPLES_PER_EPOCH:,} examples padded to 128 tokens.",
+        )
 
-    @staticmethod
-    def completed(values: Mapping[str, Any], data: Data) -> dict[str, Any]:
-        """Settings with as many classes as the data has labels, where they name none."""
-        if values.get("classes") is None:
-            return {
-                **values,
-                "classes": len(find_corpus(data.dataset, data.data_folder, data.fetch, check=False).labels),
-            }
-        return dict(values)
+    @classmethod
+    def settings_of(cls, data: Data) -> dict[str, Any]:
+        """As many classes as the data has labels."""
+        corpus = find_corpus(data.dataset, data.data_folder, data.fetch, check=False)
+        return {"classes": len(corpus.labels)}
 
     @classmethod
     def open(cls, settings: EncoderSettings, data: Data, check: bool) -> EncoderWorkload:

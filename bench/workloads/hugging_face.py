@@ -23,7 +23,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from bench.protocol import Batch, Role
+from bench.protocol import Batch, Role, Words
 from bench.protocol.methods import ConfigError
 from bench.workloads.base import BaseWorkload
 
@@ -64,6 +64,14 @@ class HuggingFaceWorkload(BaseWorkload):
                 self.shapes = self.build()
         except Exception as error:  # whatever a wrong value makes of it there
             raise _refused(path, error) from None
+        self.words = Words(f"{path} ({self.config.model_type}, sequence classification)")
+
+    def notes(self) -> tuple[str, ...]:
+        """What a prediction leaves out, in sentences."""
+        return (
+            f"Stays dense: {stays_dense(self)}; methods act on nn.Linear and on the embedding of the input tokens.",
+            "Weights are float32; tokens are drawn evenly from the whole vocabulary, so that few of a batch are alike.",
+        )
 
     def build(self) -> nn.Module:
         """A freshly initialised model; works under ``torch.device`` and ``FakeTensorMode`` contexts."""

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from bench.protocol import Batch, Role, Words
+from bench.protocol import Batch, Gated, Role, Words
 from bench.workloads.micro import MicroWorkload
 
 DATASETS = ("normal",)
@@ -76,6 +76,10 @@ class LinearWorkload(MicroWorkload):
     name, Settings, datasets = "linear", LinearSettings, DATASETS
     layer, drawn = "the linear layer", "rows"
     words = Words("linear layer", example="row")
+    gated = tuple(  # a TT layer of each shape in the encoder, at few tokens and at those of the encoder's batches
+        Gated(f"linear-{n}x{m}", LinearSettings(n, m), (16, 128, 4096), "{}-tokens", {"comera": ("comera", {})})
+        for n, m in ((768, 768), (768, 3072), (3072, 768))
+    )
     settings: LinearSettings
 
     @functools.cached_property

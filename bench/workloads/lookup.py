@@ -20,8 +20,9 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from bench.protocol import Batch, Role, Words
+from bench.protocol import Batch, Gated, Role, Words
 from bench.workloads.micro import MicroWorkload
+from comera.lookup import VARIANTS
 
 DISTRIBUTIONS = ("uniform", "zipf")
 
@@ -88,6 +89,12 @@ class LookupWorkload(MicroWorkload):
     name, Settings, section, datasets = "lookup", LookupSettings, "table", DISTRIBUTIONS
     layer, drawn = "the look-up", "row numbers"
     words = Words("embedding table", example="row")
+    gated = (  # each way to look up rows of the tensorized word embedding
+        Gated(
+            "lookup-30522x768", LookupSettings(30522, 768), (10_000, 40_000), "{}-rows",
+            {variant: ("comera", {"lookup": variant}) for variant in VARIANTS}, dataset="zipf",
+        ),
+    )  # fmt: skip
     settings: LookupSettings
 
     @functools.cached_property
