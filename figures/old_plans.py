@@ -2,8 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bench.core.record import Record
 from figures import fig11, plans, table_tensorization
-from figures.old_training import _old
+from figures.artifact import Artifact, Claims
+from figures.page.drawn import Caption, Drawn
+
+
+@dataclass(frozen=True, kw_only=True)
+class OldArtifact(Artifact[Any, Any]):
+    drawn_by: Callable[[Sequence[Record], Any], list[Drawn]]
+
+    def render(self, records: Sequence[Record], claims: Claims) -> list[Drawn]:
+        return self.drawn_by(self.of(records), dict(claims))
+
+
+def _old(name: str, module: Any, order: int, heading: str, summary: str, **more: Any) -> OldArtifact:
+    return OldArtifact(
+        name=name, heading=heading, summary=summary, order=order, drawn_by=module.render, select=lambda _: (),
+        rows=lambda _: (), columns=lambda *_: (), caption=lambda *_: Caption("", ()), **more,
+    )  # fmt: skip
+
 
 ARTIFACTS = (
     _old("fig11", fig11, 50, "Fig. 11: contraction paths",

@@ -1,0 +1,248 @@
+"""What real truncation buys: step time, peak memory and accuracy against the size left; a figure the paper lacks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from bench.core.intervals import CONFIDENCE
+from figures.artifact import Artifact
+from figures.claims.training import LATE_ACCURACIES, LATE_SIZES
+from figures.page.bands import DEVICE_NAMES
+from figures.page.drawn import Caption
+from figures.page.layout import panel_page
+from figures.page.notes import closing_notes, listed
+from figures.page.style import DENSE_STROKE, EARLY_STROKE, FAINT, INK, MEMORY_FILLS, fill_handle
+from figures.page.table import NOT_ASKED, Column, bounds, significant, with_interval
+from figures.page.training import (
+    RUN,
+    absences,
+    examples_words,
+    facts,
+    nothing_finished,
+    remarks_column,
+    score_column,
+    seeds_of,
+    spread_column,
+    whisker,
+)
+from figures.records.memory import CATEGORIES
+from figures.records.select import COMERA, DENSE
+from figures.records.studies import EXPERIMENT, Row, Study, studies
+
+#: Lines at the size below which nothing can be cut, and at the full ranks.
+_SMALLEST: dict[str, Any] = {"color": FAINT, "linewidth": 0.8, "linestyle": (0, (1, 1.5))}
+_FULL: dict[str, Any] = {"color": INK, "linewidth": 0.8, "linestyle": (0, (5, 2))}
+_POINT: dict[str, Any] = {"marker": "o", "markersize": 5, "color": EARLY_STROKE.colour}
+_DENSE: dict[str, Any] = {"color": DENSE_STROKE.colour, "linewidth": 1.2}
+
+
+def columns(study: Study, rows: Sequence[Row]) -> list[Column[Row]]:  # noqa: ARG001 - as every artifact
+    def ratio(row: Row) -> str:
+        return with_interval(row.times.ratio) if row.times else "1 (nothing cut)" if row.nothing_cut else NOT_ASKED
+
+    def tidy_ratio(row: Row) -> dict[str, object]:
+        found = row.times.ratio if row.times else None
+        return bounds("step_trained_over_full", found) | {"blocks": found and found.blocks}
+
+    def peak(row: Row) -> str:
+        spread = row.spread("peak_memory_predicted_mib")
+        return significant(spread.value, 4) if spread else NOT_ASKED
+
+    def tidy_peak(row: Row) -> dict[str, object]:
+        spread, parts = row.spread("peak_memory_predicted_mib"), row.peak_parts
+        peaks = {"nothing_cut": row.nothing_cut, "predicted_peak_mib": spread and spread.value}
+        return peaks | {f"predicted_{name}_mib": parts.get(name) for name in CATEGORIES}
+
+    def head(row: Row) -> dict[str, object]:
+        about = {"device": study.device, "dataset": study.dataset, "run": row.name}
+        return about | {"status": row.status, "seeds": seeds_of(row)}
+
+    return [
+        Column(RUN, lambda row: row.label, head, left=True),
+        spread_column(
+            "total, MiB", "stored_mib", lambda row: str(row.spread("stored_mib") or row.status), interval=False
+        ),
+        spread_column("layers, MiB", "tensorized_mib", interval=False),
+        Column("step time, trained / full", ratio, tidy_ratio),
+        Column("trained, ms", lambda row: significant(row.times.trained) if row.times else NOT_ASKED,
+               lambda row: {"step_trained_ms": row.times and row.times.trained}),
+        Column("full, ms", lambda row: significant(row.times.full) if row.times else NOT_ASKED,
+               lambda row: {"step_full_ms": row.times and row.times.full}),
+        Column("predicted peak, MiB", peak, tidy_peak),
+        score_column(study.metric),
+        remarks_column(),
+    ]  # fmt: skip
+
+
+def caption(study: Study, rows: Sequence[Row]) -> Caption:
+    metric, lengths = study.metric, listed(study, "sequence_length")
+    padded = "" if lengths == "1" else f" padded to {lengths} tokens"
+    if len(study.seeds) > 1:
+        seeds = ["Sizes and memory are means over seeds; blocks of all seeds stand behind the step time."]
+    else:
+        alone = f"One seed: intervals of {metric.short} are over validation {examples_words(study)} alone."
+        seeds = [alone] if study.values_are != "none" else []
+    return Caption(
+        title=f"Step time, peak memory and {metric.short} against the truncated size: CoMERA on {study.dataset!r}",
+        facts=facts(study),
+        notes=(
+            f"Step time: one step at batch {listed(study, 'batch_size')}{padded}; median over interleaved blocks of "
+            "the ratio per block, trained model to one with the same layers at full ranks.",
+            "Peak memory is that of such a step, computed, not measured. Sizes count every FP32 number that is stored.",
+            *seeds,
+            *absences(rows),
+            *closing_notes(study),
+        ),
+    )
+
+
+def _size(row: Row) -> float:
+    """Of the trained model, in MiB; 0 where it is not known."""
+    stored = row.spread("stored_mib")
+    return stored.value if stored else 0.0
+
+
+def _shrinking(rows: Sequence[Row]) -> list[Row]:
+    """Rows of tensorized models, largest first; dense stands beside them as a line."""
+    sized = [row for row in rows if row.spread("tensorized_mib") and row.spread("stored_mib")]
+    return sorted(sized, key=lambda row: -_size(row))
+
+
+def _size_axis(axes: Any, rows: Sequence[Row]) -> None:
+    axes.set_xlabel("size of the truncated model, MiB", fontsize=8)
+    if rows:
+        axes.set_xlim(0, 1.12 * max(map(_size, rows)))
+        stays = (_size(row) - cores.value for row in rows if (cores := row.spread("tensorized_mib")))
+        axes.axvline(min(stays), **_SMALLEST, zorder=1)
+
+
+def _name_points(axes: Any, tops: Sequence[tuple[float, Row]]) -> None:
+    """Name each point above its top; a name that would meet another one goes higher."""
+    bottom, top = axes.get_ylim()
+    right = axes.get_xlim()[1]
+    placed: list[tuple[float, float]] = []
+    for y, row in sorted(tops, key=lambda pair: pair[0]):
+        x, height = _size(row) / right, (y - bottom) / (top - bottom)
+        while any(abs(x - other) < 0.15 and abs(height - level) < 0.045 for other, level in placed):
+            height += 0.045
+        placed.append((x, height))
+        axes.annotate(
+            row.name.removeprefix(f"{COMERA}, "), (x, height), xycoords="axes fraction", xytext=(0, 4),
+            textcoords="offset points", ha="center", va="bottom", fontsize=6.5,
+            bbox={"boxstyle": "square,pad=0.1", "facecolor": "white", "linewidth": 0},
+        )  # fmt: skip
+
+
+def _draw_times(axes: Any, rows: Sequence[Row]) -> None:
+    axes.axhline(1, **_FULL)
+    tops = []
+    for row in rows:
+        if row.times is not None:
+            ratio = row.times.ratio
+            if ratio.low is not None and ratio.high is not None:
+                whisker(axes, _size(row), (ratio.low, ratio.high))
+            axes.plot([_size(row)], [ratio.value], **_POINT, zorder=4)
+            tops.append((max(ratio.value, ratio.high or 0.0), row))
+        elif row.nothing_cut:
+            axes.plot([_size(row)], [1], **_POINT, markerfacecolor="white", zorder=4)
+            tops.append((1.0, row))
+    axes.set_ylim(0, 1.3 * max([1.0, *(top for top, _ in tops)]))
+    _name_points(axes, tops)
+    axes.set_ylabel("step time, trained / full ranks", fontsize=8)
+
+
+def _draw_memory(axes: Any, rows: Sequence[Row], dense: Row | None) -> None:
+    width = 0.05 * axes.get_xlim()[1]
+    tops = []
+    for row in rows:
+        peak, bottom = row.spread("peak_memory_predicted_mib"), 0.0
+        if peak is None:
+            continue
+        for name, mib in row.peak_parts.items():
+            fill = MEMORY_FILLS[name]
+            axes.bar(
+                _size(row), mib, width, bottom=bottom, facecolor=fill.colour, edgecolor=fill.edge, hatch=fill.hatch,
+                linewidth=0.4,
+            )  # fmt: skip
+            bottom += mib
+        axes.bar(_size(row), bottom, width, facecolor="none", edgecolor=INK, linewidth=0.5)
+        tops.append((peak.value, row))
+    above = [top for top, _ in tops]
+    of_dense = dense.spread("peak_memory_predicted_mib") if dense else None
+    if of_dense is not None:
+        axes.axhline(of_dense.value, **_DENSE)
+        above.append(of_dense.value)
+    axes.set_ylim(0, 1.25 * max(above, default=1.0))
+    _name_points(axes, tops)
+    axes.set_ylabel("predicted peak memory, MiB", fontsize=8)
+
+
+def _draw_score(axes: Any, rows: Sequence[Row], dense: Row | None, name: str) -> None:
+    if dense is not None and dense.score is not None:
+        axes.axhspan(*dense.score.span, color=DENSE_STROKE.colour, alpha=0.12, linewidth=0)
+        axes.axhline(dense.score.value, **_DENSE)
+    tops = []
+    for row in rows:
+        if row.score is not None:
+            whisker(axes, _size(row), row.score.span)
+            axes.plot([_size(row)], [row.score.value], **_POINT, zorder=4)
+            tops.append((row.score.span[1], row))
+    axes.margins(y=0.16)
+    axes.autoscale_view()
+    _name_points(axes, tops)
+    axes.set_ylabel(name, fontsize=8)
+
+
+def _legend(rows: Sequence[Row]) -> list[Any]:
+    found = {name for row in rows for name in row.peak_parts}
+    names = {"optimizer": "optimizer state"}
+    return [
+        Line2D([], [], linestyle="", label="CoMERA, by stage", **_POINT),
+        Line2D([], [], color=INK, marker="_", markersize=5, linewidth=1, label=f"{CONFIDENCE:.0%} interval"),
+        Line2D([], [], label="dense (band: its interval)", **_DENSE),
+        Line2D([], [], label="full ranks (hollow: nothing cut)", **_FULL),
+        Line2D([], [], label="what stays dense: the smallest size", **_SMALLEST),
+        *(fill_handle(fill, names.get(name, name)) for name, fill in MEMORY_FILLS.items() if name in found),
+    ]
+
+
+def draw(study: Study, rows: Sequence[Row], caption: Caption) -> Figure:
+    shown = _shrinking(rows)
+    whole = max(len(slot.stages) for slot in study.slots)
+    dense = next((row for row in rows if row.slot.arm == DENSE and len(row.slot.stages) == whole), None)
+    targets = [name for name in study.values("predicted_for") if name]
+    devices = ", ".join({"cuda": "CUDA"}.get(name, DEVICE_NAMES.get(name, name)) for name in targets)
+    panels = (
+        "a  step time", f"b  peak memory, predicted{f' for {devices}' if devices else ''}", f"c  {study.metric.short}"
+    )  # fmt: skip
+    page, [axes] = panel_page(caption.title, caption.facts, [panels], caption.notes, 2.5, _legend(shown), 5)
+    for one in axes:
+        _size_axis(one, shown)
+    if not shown:
+        for one in axes:
+            nothing_finished(one)
+        return page
+    _draw_times(axes[0], shown)
+    _draw_memory(axes[1], shown, dense)
+    _draw_score(axes[2], shown, dense, study.metric.axis)
+    return page
+
+
+ARTIFACT = Artifact(
+    name="truncation",
+    heading="What truncation saves",
+    summary="step time, peak memory and accuracy against the physically truncated size; an image per device and dataset",
+    experiments=(EXPERIMENT,),
+    measure="train",
+    order=170,
+    select=studies,
+    rows=lambda study: study.rows,
+    columns=columns,
+    caption=caption,
+    draw=draw,
+    rules=(*LATE_SIZES, *LATE_ACCURACIES),
+)
