@@ -22,14 +22,7 @@ from figures.page.style import TIME_FILLS, house_style, to_bytes
 from figures.page.table import NOT_ASKED, OLDER, significant
 from figures.plan_grid import Grid, facts, remarks, select_plans
 from figures.records.select import devices
-from figures.tensor_diagrams import (
-    NETWORK_HEIGHT,
-    TREE_HEIGHT,
-    badge,
-    draw_backward,
-    draw_forward,
-    draw_network,
-)
+from figures.tensor_diagrams import NETWORK_HEIGHT, TREE_HEIGHT, badge, draw_backward, draw_forward, draw_network
 
 #: The experiment whose records Fig. 11 is made of.
 EXPERIMENTS = ("fig11",)

@@ -27,16 +27,7 @@ from figures.page.table import (
     with_interval,
 )
 from figures.records.select import devices
-from figures.tensorization_rows import (
-    DENSE,
-    PAPER,
-    SOLVER,
-    Comparison,
-    Row,
-    has_optimizer_step,
-    rows_of,
-    select,
-)
+from figures.tensorization_rows import DENSE, PAPER, SOLVER, Comparison, Row, has_optimizer_step, rows_of, select
 
 #: The experiment whose records the table is made of.
 EXPERIMENT = "tensorization"

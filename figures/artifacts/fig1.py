@@ -33,14 +33,7 @@ from figures.page.notes import (
     step_fact,
 )
 from figures.page.table import NOT_RECORDED, OLDER, REMARKS, Column
-from figures.records.memory import (
-    Measured,
-    MemoryCell,
-    measured_columns,
-    measured_peaks,
-    memory_cell,
-    memory_columns,
-)
+from figures.records.memory import Measured, MemoryCell, measured_columns, measured_peaks, memory_cell, memory_columns
 from figures.records.select import (
     ARMS,
     TARGETS,

@@ -116,6 +116,10 @@ def columns(selection: Selected, rows: Sequence[Row]) -> list[Column[Any]]:  # n
     ]
 
 
+def tidy_rows(_: Selected, rows: Sequence[Row]) -> list[tuple[Row, Check]]:
+    return [(row, check) for row in rows for check in row.checks or ({},)]
+
+
 def caption(selection: Selected, rows: Sequence[Row]) -> Caption:
     judged, passed = sum(len(row.judged) for row in rows), sum(row.passed for row in rows)
     verdict = "all passed" if passed == judged else f"{judged - passed} FAILED"
@@ -147,6 +151,6 @@ ARTIFACT = Artifact(
     select=by_device,
     rows=rows_of,
     columns=columns,
-    tidy_rows=lambda _, rows: [(row, check) for row in rows for check in row.checks or ({},)],
+    tidy_rows=tidy_rows,
     caption=caption,
 )

@@ -75,12 +75,12 @@ def _claim(row: dict[str, str]) -> Claim:
     """The claim of one line; raises LedgerError where it makes no sense, without saying where it stands."""
     try:
         low, high = (float(row[name]) if row[name] else None for name in ("value_low", "value_high"))
-        words = [row[name] for name in ("id", "artifact", "quantity", "setting", "kind")]
-        return Claim(*words, low, high, row["unit"], row["status"], row["workload"])
-    except LedgerError:
-        raise
+        words = {
+            name: row[name] for name in ("id", "artifact", "quantity", "setting", "kind", "unit", "status", "workload")
+        }
     except (KeyError, TypeError, ValueError) as error:
         raise LedgerError(f"not a claim ({error!r})") from None
+    return Claim(**words, low=low, high=high)
 
 
 def read_claims(path: Path = LEDGER) -> dict[str, Claim]:

@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.textpath import TextPath
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from figures.page.layout import MARGIN, WIDTH, Page
+from figures.page.layout import LINE, MARGIN, WIDTH, Page
 from figures.page.style import FAINT, INK, Fill, fill_handle
 from figures.page.table import significant
 
@@ -159,7 +159,7 @@ def draw_bars(
     """
     lines = _bands_by_line(bands)
     band_height = _HEADING + _LEGEND + _PANEL_TITLE + _ROW * len(rows) + _TICKS + _BELOW_BAND
-    page = Page(title, facts, footnotes, band_height * len(lines))
+    page = Page(title, facts, footnotes, band_height * len(lines), LINE, lines=0)
     room = _room_for_names(rows, references)
     for band in lines:
         page.text(band.heading, _HEADING, fontsize=8.5, fontweight="bold")

@@ -203,9 +203,13 @@ def time_columns(
 
     def tidy(row: Any) -> dict[str, object]:
         cell: TimeCell = row.time
-        cells = {"time_status": cell.status or "not in the grid", "time_message": cell.message}
         part = {f"{per}_rare_{unit_name}": cell.time.rare if cell.time else None} if rare else {}
-        return cells | bounds(column, cell.time.total if cell.time else None) | part
+        return {
+            "time_status": cell.status or "not in the grid",
+            "time_message": cell.message,
+            **bounds(column, cell.time.total if cell.time else None),
+            **part,
+        }
 
     def tidy_ratio(row: Any) -> dict[str, object]:
         cell: TimeCell = row.time
