@@ -13,26 +13,14 @@ from matplotlib.transforms import ScaledTranslation
 
 from bench.core.intervals import CONFIDENCE
 from figures.artifact import Artifact
+from figures.page import training as shared
 from figures.page.drawn import Caption
 from figures.page.layout import panel_page
 from figures.page.notes import closing_notes
 from figures.page.style import DENSE_STROKE, FAINT, INK, Stroke, stroke_handle, strokes
 from figures.page.table import NOT_ASKED, Column, significant
-from figures.page.training import (
-    absences,
-    facts,
-    head_column,
-    less_column,
-    metric_words,
-    nothing_finished,
-    one_seed_note,
-    remarks_column,
-    score_column,
-    spread_column,
-    whisker,
-)
 from figures.records.crossover import listed
-from figures.records.metric import Score
+from figures.records.metric import Metric, Score
 from figures.records.ratio_limits import RatioLimit, limit_of
 from figures.records.select import COMERA, DENSE, LOW_RANK
 from figures.records.studies import Row, Study, studies
@@ -119,18 +107,18 @@ def columns(study: Study, rows: Sequence[Row]) -> list[Column[Row]]:
         return other.row.name if other else ""
 
     return [
-        head_column(study, lambda row: {"ratio": row.slot.ratio, "stage": row.slot.goal}),
-        spread_column("total, MiB", "stored_mib", lambda row: str(row.spread("stored_mib") or row.status)),
-        spread_column("total ratio", "total_ratio",
+        shared.head_column(study, lambda row: {"ratio": row.slot.ratio, "stage": row.slot.goal}),
+        shared.spread_column("total, MiB", "stored_mib", lambda row: str(row.spread("stored_mib") or row.status)),
+        shared.spread_column("total ratio", "total_ratio",
                       lambda row: f"{ratio}x" if (ratio := row.spread("total_ratio")) else NOT_ASKED),
-        score_column(study.metric),
-        less_column(study.metric, "less dense", lambda row: row.less_dense),
-        less_column(study.metric, "less low_rank", less_low_rank),
+        shared.score_column(study.metric),
+        shared.less_column(study.metric, "dense", lambda row: row.less_dense),
+        shared.less_column(study.metric, "low_rank", less_low_rank),
         Column("on the front", lambda row: {None: NOT_ASKED, True: "yes", False: "no"}[on_front(row)],
                lambda row: {"on_front": on_front(row)}),
         Column("dominated by", lambda row: beaten_by(row) or NOT_ASKED, lambda row: {"dominated_by": beaten_by(row)},
                left=True),
-        remarks_column(),
+        shared.remarks_column(),
     ]  # fmt: skip
 
 
@@ -144,6 +132,11 @@ def _guessing(study: Study, points: Sequence[Point]) -> list[str]:
     return [f"Not surely better than {how}: {', '.join(names)}."]
 
 
+def _words(metric: Metric) -> tuple[str, str]:
+    """For a model that reaches more of what is wanted, and for one that reaches less."""
+    return ("more accurate", "less accurate") if metric.name == "accuracy" else ("better", "worse")
+
+
 def losses(points: Sequence[Point]) -> list[str]:
     """Where tensorizing loses: runs of CoMERA that another arm's beats, and those that are worse than dense."""
     ours = [point for point in points if point.arm == COMERA]
@@ -155,12 +148,13 @@ def losses(points: Sequence[Point]) -> list[str]:
         words = f", {apart.text(sign=True, unit=True)}" if apart else ""
         lines.append(f"Tensorizing loses: {point.words} is dominated by {other.words}{words}.")
     if ours and not beaten:
-        better, _ = ours[0].score.metric.comparatives
-        lines.append(f"No run of CoMERA is dominated: by value, no other arm's is {better} and no larger.")
+        lines.append(
+            f"No run of CoMERA is dominated: by value, no other arm's is {_words(ours[0].score.metric)[0]} and no larger."
+        )
     below = [point for point in ours if (apart := point.row.less_dense) and apart.trails(0)]
     if below:
         words = ", ".join(point.words for point in below)
-        lines.append(f"Surely {below[0].score.metric.comparatives[1]} than dense after as many steps: {words}.")
+        lines.append(f"Surely {_words(below[0].score.metric)[1]} than dense after as many steps: {words}.")
     return lines
 
 
@@ -170,9 +164,9 @@ def caption(study: Study, rows: Sequence[Row]) -> Caption:
     other = ", small preset" if study.experiment.endswith("_small") else ", not the paper's model"
     known = study.is_full_size or study.dense_parameters is None or not study.is_papers
     notes = [
-        metric_words(study, "Wilson's"),
+        shared.metric_words(study, "Wilson's"),
         "Sizes within 2 % count as equal; points of equal size stand side by side, not one upon the other.",
-        *one_seed_note(study),
+        *shared.one_seed_note(study),
     ]
     if study.dataset == "synthetic" and study.is_papers:
         notes.append("The text is generated: these accuracies tell nothing about real data.")
@@ -180,10 +174,10 @@ def caption(study: Study, rows: Sequence[Row]) -> Caption:
     if points:
         notes.append(f"Pareto front, by value: {', '.join(point.words for point in front_of(points))}.")
     return Caption(
-        title=f"{study.metric.title} against the model's size on {study.dataset!r}{steps}{'' if known else other}",
-        facts=facts(study),
+        title=f"{shared.first_upper(study.metric.short)} against the model's size on {study.dataset!r}{steps}{'' if known else other}",
+        facts=shared.facts(study),
         notes=(*notes, *losses(points), *closing_notes(study)),
-        remarks=absences(rows),
+        remarks=shared.absences(rows),
     )
 
 
@@ -191,7 +185,9 @@ def _draw_arm(axes: Any, points: Sequence[Point], stroke: Stroke, shift: float) 
     """The points of an arm, ``shift`` points of space to the right, so that equal sizes stand side by side."""
     place = axes.transData + ScaledTranslation(shift / 72, 0, axes.figure.dpi_scale_trans)
     for point in points:
-        whisker(axes, point.size, point.score.span, linewidth=0.9, transform=place, zorder=3)
+        shared.whisker(
+            axes, point.size, point.score.span, linewidth=0.9, solid_capstyle="projecting", transform=place, zorder=3
+        )
         axes.annotate(
             point.row.name.removeprefix(point.arm).lstrip(", ") or point.arm, (point.size, point.score.span[1]),
             xycoords=place, xytext=(0, 3), textcoords="offset points", va="bottom", fontsize=6.5,
@@ -253,12 +249,12 @@ def draw(study: Study, rows: Sequence[Row], caption: Caption) -> Figure:
     handles.append(Line2D([], [], **_FRONT, label="Pareto front, by value"))
     if limits:
         handles.append(Line2D([], [], color=INK, linewidth=1, linestyle=_LIMIT_DASHES, label="smallest within reach"))
-    page, [[axes]] = panel_page(caption.title, caption.facts, [[""]], caption.notes, 3.4, handles, 6)
+    figure, [[axes]] = panel_page(caption.title, caption.facts, [[""]], caption.notes, 3.4, handles, 6)
     axes.set_xlabel("size of the stored model, MiB", fontsize=8)
     axes.set_ylabel(study.metric.axis, fontsize=8)
     if not points:
-        nothing_finished(axes)
-        return page
+        shared.nothing_finished(axes)
+        return figure
     sizes = [*(point.size for point in points), *(size for size, _, _ in limits)]
     _scale(axes, sizes, [point.score for point in points])
     corners = [(point.size, point.score.value) for point in front_of(points)]
@@ -267,7 +263,7 @@ def draw(study: Study, rows: Sequence[Row], caption: Caption) -> Figure:
     for arm, mine in by_arm.items():
         _draw_arm(axes, mine, style[arm], {COMERA: -3.0, DENSE: 0.0}.get(arm, 3.0))
     _draw_limits(axes, limits, style)
-    return page
+    return figure
 
 
 ARTIFACT = Artifact(

@@ -7,26 +7,10 @@ from collections.abc import Sequence
 from figures.artifact import Artifact
 from figures.claims.claims import read_claims
 from figures.claims.training import CLAIMED, CLAIMED_DATASET, MARGIN, MNLI
+from figures.page import training as shared
 from figures.page.drawn import Caption
 from figures.page.notes import closing_notes
 from figures.page.table import NOT_ASKED, Column, bounds
-from figures.page.training import (
-    RUN,
-    SIZE_WORDS,
-    absences,
-    examples_words,
-    facts,
-    head_column,
-    less_column,
-    metric_words,
-    one_seed_note,
-    or_dash,
-    reached,
-    remarks_column,
-    score_column,
-    spread_column,
-    target_words,
-)
 from figures.records.select import DENSE
 from figures.records.studies import EXPERIMENT, Row, Spread, Study, studies
 
@@ -51,6 +35,9 @@ def columns(study: Study, rows: Sequence[Row]) -> list[Column[Row]]:
     then = f"dense_{metric.name}_then"
     replaced = Spread.of({run.dense_tensorized_mib for row in rows for run in row.finished.values()} - {None})
 
+    def slot(row: Row) -> dict[str, object]:
+        return {"stage": row.slot.stage, "target_ratio": row.slot.target, "target_mib": row.slot.target_mib}
+
     def is_dense(row: Row) -> bool:
         return row.slot.arm == DENSE and row.status == "ok"
 
@@ -59,53 +46,46 @@ def columns(study: Study, rows: Sequence[Row]) -> list[Column[Row]]:
             spread = row.spread(column)
             return "1" if dense and is_dense(row) else NOT_ASKED if spread is None else f"{spread}x"
 
-        return spread_column(name, column, text)
+        return shared.spread_column(name, column, text)
 
     def layers(row: Row) -> str:
-        spread = row.spread("tensorized_mib")
-        if is_dense(row):
-            return or_dash(replaced)
-        return "0 (all cut)" if spread is not None and spread.high == 0 else or_dash(spread)
-
-    def slot(row: Row) -> dict[str, object]:
-        return {"stage": row.slot.stage, "target_ratio": row.slot.target, "target_mib": row.slot.target_mib}
+        spread = replaced if is_dense(row) else row.spread("tensorized_mib")
+        return "0 (all cut)" if spread is not None and spread.high == 0 else shared.or_dash(spread)
 
     return [
-        head_column(study, slot),
-        score_column(metric),
+        shared.head_column(study, slot),
+        shared.score_column(metric),
         *_published(study, "paper, MNLI: %", "acc"),
-        Column(metric.heading.replace(metric.short, "dense then", 1), lambda row: or_dash(row.dense_score),
+        Column(metric.heading.replace(metric.short, "dense then", 1), lambda row: shared.or_dash(row.dense_score),
                lambda row: bounds(then, row.dense_score)),
-        less_column(metric, "less dense", lambda row: row.less_dense),
-        spread_column("total, MiB", "stored_mib"),
+        shared.less_column(metric, "dense", lambda row: row.less_dense),
+        shared.spread_column("total, MiB", "stored_mib"),
         *_published(study, "paper: MiB", "size"),
         times("total ratio", "total_ratio", True),
         *_published(study, "paper: total", "ratio"),
-        spread_column("layers, MiB", "tensorized_mib", layers),
+        shared.spread_column("layers, MiB", "tensorized_mib", layers),
         times("layers ratio", "tensorized_ratio", replaced is not None),
         *_published(study, "paper: layers", "layers"),
-        spread_column("S", "size_fraction", interval=False),
-        spread_column("S0", "size_target", interval=False),
-        Column("S <= S0", lambda row: reached(row.size_met), lambda row: {"size_met": row.size_met}),
-        remarks_column(),
+        shared.spread_column("S", "size_fraction", interval=False),
+        shared.spread_column("S0", "size_target", interval=False),
+        Column("S <= S0", lambda row: shared.reached(row.size_met), lambda row: {"size_met": row.size_met}),
+        shared.remarks_column(),
     ]  # fmt: skip
 
 
 def _notes(study: Study) -> list[str]:
-    several, metric = len(study.seeds) > 1, study.metric
-    unit = f" in {metric.unit_apart}" if metric.unit_apart else ""
-    paired = (
-        f", by paired bootstrap over the same validation {examples_words(study)}{' and over seeds' if several else ''}"
-        if study.values_are != "none"
-        else ""
-    )
+    several, unit = len(study.seeds) > 1, study.metric.unit_apart
+    less = f"less dense: the difference to it{f' in {unit}' if unit else ''}"
+    if study.values_are != "none":
+        less += f", by paired bootstrap over the same validation {shared.examples_words(study)}"
+        less += " and over seeds" if several else ""
     comparable = f"; comparable within {MARGIN:g} points" if study.is_papers else ""
     lines = [
-        metric_words(study),
-        f"dense then: dense after as many steps. less dense: the difference to it{unit}{paired}{comparable}.",
+        shared.metric_words(study),
+        f"dense then: dense after as many steps. {less}{comparable}.",
         "layers: the tensorized layers, and in dense the weights they stand in for. ratio: dense size over this size.",
-        f"{SIZE_WORDS}; {target_words(study)}.",
-        *one_seed_note(study),
+        f"{shared.SIZE_WORDS}; {shared.target_words(study)}.",
+        *shared.one_seed_note(study),
     ]
     if several:
         lines.append("Sizes are means over seeds; the least and the greatest stand in the CSV.")
@@ -118,13 +98,13 @@ def _notes(study: Study) -> list[str]:
 
 def caption(study: Study, rows: Sequence[Row]) -> Caption:
     """On MNLI the paper's table; on other data the same columns, said to be about these data."""
-    where = "MNLI" if study.dataset == CLAIMED_DATASET else repr(study.dataset)
-    after = ", after the paper's table on MNLI" if study.is_papers and study.dataset != CLAIMED_DATASET else ""
+    after = ", after the paper's table on MNLI" if study.is_papers else ""
     return Caption(
-        title=f"{study.metric.title} and size of dense training and CoMERA's stages: {where}{after}",
-        facts=facts(study),
+        title=f"{shared.first_upper(study.metric.short)} and size of dense training and CoMERA's stages: "
+        f"{'MNLI' if study.dataset == CLAIMED_DATASET else repr(study.dataset) + after}",
+        facts=shared.facts(study),
         notes=(*_notes(study), *closing_notes(study)),
-        remarks=absences(rows),
+        remarks=shared.absences(rows),
     )
 
 
@@ -141,6 +121,6 @@ ARTIFACT = Artifact(
     columns=columns,
     caption=caption,
     rules=MNLI,
-    keys=(RUN,),
+    keys=(shared.RUN,),
     breaks=("total, MiB",),
 )

@@ -11,14 +11,14 @@ from typing import Any
 
 from bench.core.record import Record
 from figures.artifact import Artifact
+from figures.page import training as shared
 from figures.page.drawn import Caption
 from figures.page.notes import closing_notes
 from figures.page.table import NOT_ASKED, REMARKS, Column, bounds, significant
-from figures.page.training import SIZE_WORDS, facts, metric_words, reached, target_words
-from figures.records.metric import Score
+from figures.records.metric import Score, score
 from figures.records.select import method_settings
 from figures.records.studies import Runs, searches, size_met
-from figures.records.training import Slot, curve_of, score_of, slot_of, stages_of
+from figures.records.training import Slot, curve_of, slot_of, stages_of
 
 #: The settings that make the price of size.
 _SIZE_WEIGHT, _RHO = "size_weight", "rho"
@@ -92,8 +92,8 @@ def _price(settings: Mapping[str, Any]) -> float | None:
 
 def _gain(tries: Sequence[Try]) -> float | None:
     """The mean score over seeds, the larger the better; None where a run failed or missed the size it aimed at."""
-    reached = [one.score for one in tries if one.score and size_met(one.run) is not False]
-    gains = [score.metric.gain(score.value, 0.0) for score in reached]
+    scores = [one.score for one in tries if one.score and size_met(one.run) is not False]
+    gains = [score.metric.gain(score.value, 0.0) for score in scores]
     return sum(gains) / len(gains) if len(gains) == len(tries) else None
 
 
@@ -119,7 +119,7 @@ def rows_of(search: Runs) -> list[Try]:
             slot,
             {name: settings[name] for name in names[run.method] if name in settings},
             _price(settings) if priced else None,
-            score_of(search.metric, {run.seed: curve_of(run)[-1]}) if run.status == "ok" else None,
+            score(search.metric, {run.seed: curve_of(run)[-1]}) if run.status == "ok" else None,
             search.older(run),
         )
         by_slot.setdefault(slot, []).append(one)
@@ -131,7 +131,7 @@ def _aimed(tries: Sequence[Try]) -> bool:
 
 
 def columns(search: Runs, tries: Sequence[Try]) -> list[Column[Try]]:
-    """The CSV has a column per setting that differs within any method; without a size to reach people see none on it."""
+    """The CSV has a column per setting that differs within any method. People see S0 only where a run had one."""
     metric = search.metric
     names = dict.fromkeys(name for one in tries for name in one.settings)
 
@@ -155,7 +155,7 @@ def columns(search: Runs, tries: Sequence[Try]) -> list[Column[Try]]:
         return {"validation_examples": one.score and one.score.examples, **bounds(metric.name, one.score)}
 
     target = Column("S0", lambda one: size(one.run.size_target), lambda one: {"size_target": one.run.size_target})
-    met = Column("S <= S0", lambda one: reached(size_met(one.run)), lambda one: {"size_met": size_met(one.run)})
+    met = Column("S <= S0", lambda one: shared.reached(size_met(one.run)), lambda one: {"size_met": size_met(one.run)})
     return [
         Column("arm", lambda one: one.slot.arm, head, left=True),
         Column("stage", lambda one: f"{one.slot.goal} {one.mark}".rstrip(), stage, left=True),
@@ -205,7 +205,7 @@ def caption(search: Runs, tries: Sequence[Try]) -> Caption:
     price = f"price of size: 1 + {_SIZE_WEIGHT} / {_RHO}, in units of loss, while the size of a late stage exceeds S0."
     return Caption(
         title=f"Settings tried in {search.experiment}: {search.dataset!r}",
-        facts=facts(search),
+        facts=shared.facts(search),
         notes=(
             f"{_budget(tries)} Differences within the interval decide nothing.",
             f"best: {best} of an arm at a stage{' among the runs with S <= S0' if aimed else ''}; no mark where all "
@@ -213,8 +213,8 @@ def caption(search: Runs, tries: Sequence[Try]) -> Caption:
             "settings: those in which the runs of a method differ.",
             *([price] if any(one.price is not None for one in tries) else []),
             "training loss: mean over the steps since the last point of the learning curve.",
-            metric_words(search, pooled=False),
-            f"{SIZE_WORDS}; {target_words(search)}." if aimed else f"{SIZE_WORDS}.",
+            shared.metric_words(search, pooled=False),
+            f"{shared.SIZE_WORDS}; {shared.target_words(search)}." if aimed else f"{shared.SIZE_WORDS}.",
             *closing_notes(search),
         ),
         remarks=[line for one in tries for line in _failure(one)],

@@ -11,24 +11,13 @@ from matplotlib.lines import Line2D
 from bench.core.intervals import CONFIDENCE
 from figures.artifact import Artifact
 from figures.claims.training import LATE_ACCURACIES, LATE_SIZES
+from figures.page import training as shared
 from figures.page.bands import DEVICE_NAMES
 from figures.page.drawn import Caption
 from figures.page.layout import panel_page
 from figures.page.notes import closing_notes, listed
 from figures.page.style import DENSE_STROKE, EARLY_STROKE, FAINT, INK, MEMORY_FILLS, fill_handle
 from figures.page.table import NOT_ASKED, Column, bounds, significant, with_interval
-from figures.page.training import (
-    RUN,
-    absences,
-    examples_words,
-    facts,
-    nothing_finished,
-    remarks_column,
-    score_column,
-    seeds_of,
-    spread_column,
-    whisker,
-)
 from figures.records.memory import CATEGORIES
 from figures.records.select import COMERA, DENSE
 from figures.records.studies import EXPERIMENT, Row, Study, studies
@@ -59,22 +48,22 @@ def columns(study: Study, rows: Sequence[Row]) -> list[Column[Row]]:  # noqa: AR
 
     def head(row: Row) -> dict[str, object]:
         about = {"device": study.device, "dataset": study.dataset, "run": row.name}
-        return about | {"status": row.status, "seeds": seeds_of(row)}
+        return about | {"status": row.status, "seeds": shared.seeds_of(row)}
 
     return [
-        Column(RUN, lambda row: row.label, head, left=True),
-        spread_column(
+        Column(shared.RUN, lambda row: row.label, head, left=True),
+        shared.spread_column(
             "total, MiB", "stored_mib", lambda row: str(row.spread("stored_mib") or row.status), interval=False
         ),
-        spread_column("layers, MiB", "tensorized_mib", interval=False),
+        shared.spread_column("layers, MiB", "tensorized_mib", interval=False),
         Column("step time, trained / full", ratio, tidy_ratio),
         Column("trained, ms", lambda row: significant(row.times.trained) if row.times else NOT_ASKED,
                lambda row: {"step_trained_ms": row.times and row.times.trained}),
         Column("full, ms", lambda row: significant(row.times.full) if row.times else NOT_ASKED,
                lambda row: {"step_full_ms": row.times and row.times.full}),
         Column("predicted peak, MiB", peak, tidy_peak),
-        score_column(study.metric),
-        remarks_column(),
+        shared.score_column(study.metric),
+        shared.remarks_column(),
     ]  # fmt: skip
 
 
@@ -84,17 +73,17 @@ def caption(study: Study, rows: Sequence[Row]) -> Caption:
     if len(study.seeds) > 1:
         seeds = ["Sizes and memory are means over seeds; blocks of all seeds stand behind the step time."]
     else:
-        alone = f"One seed: intervals of {metric.short} are over validation {examples_words(study)} alone."
+        alone = f"One seed: intervals of {metric.short} are over validation {shared.examples_words(study)} alone."
         seeds = [alone] if study.values_are != "none" else []
     return Caption(
         title=f"Step time, peak memory and {metric.short} against the truncated size: CoMERA on {study.dataset!r}",
-        facts=facts(study),
+        facts=shared.facts(study),
         notes=(
             f"Step time: one step at batch {listed(study, 'batch_size')}{padded}; median over interleaved blocks of "
             "the ratio per block, trained model to one with the same layers at full ranks.",
             "Peak memory is that of such a step, computed, not measured. Sizes count every FP32 number that is stored.",
             *seeds,
-            *absences(rows),
+            *shared.absences(rows),
             *closing_notes(study),
         ),
     )
@@ -144,7 +133,7 @@ def _draw_times(axes: Any, rows: Sequence[Row]) -> None:
         if row.times is not None:
             ratio = row.times.ratio
             if ratio.low is not None and ratio.high is not None:
-                whisker(axes, _size(row), (ratio.low, ratio.high))
+                shared.whisker(axes, _size(row), (ratio.low, ratio.high))
             axes.plot([_size(row)], [ratio.value], **_POINT, zorder=4)
             tops.append((max(ratio.value, ratio.high or 0.0), row))
         elif row.nothing_cut:
@@ -188,7 +177,7 @@ def _draw_score(axes: Any, rows: Sequence[Row], dense: Row | None, name: str) ->
     tops = []
     for row in rows:
         if row.score is not None:
-            whisker(axes, _size(row), row.score.span)
+            shared.whisker(axes, _size(row), row.score.span)
             axes.plot([_size(row)], [row.score.value], **_POINT, zorder=4)
             tops.append((row.score.span[1], row))
     axes.margins(y=0.16)
@@ -212,30 +201,30 @@ def _legend(rows: Sequence[Row]) -> list[Any]:
 
 def draw(study: Study, rows: Sequence[Row], caption: Caption) -> Figure:
     shown = _shrinking(rows)
-    whole = max(len(slot.stages) for slot in study.slots)
-    dense = next((row for row in rows if row.slot.arm == DENSE and len(row.slot.stages) == whole), None)
+    dense = next((row for row in rows if row.slot.arm == DENSE and len(row.slot.stages) == study.depth), None)
     targets = [name for name in study.values("predicted_for") if name]
     devices = ", ".join({"cuda": "CUDA"}.get(name, DEVICE_NAMES.get(name, name)) for name in targets)
     panels = (
         "a  step time", f"b  peak memory, predicted{f' for {devices}' if devices else ''}", f"c  {study.metric.short}"
     )  # fmt: skip
-    page, [axes] = panel_page(caption.title, caption.facts, [panels], caption.notes, 2.5, _legend(shown), 5)
+    figure, [axes] = panel_page(caption.title, caption.facts, [panels], caption.notes, 2.5, _legend(shown), 5)
     for one in axes:
         _size_axis(one, shown)
     if not shown:
         for one in axes:
-            nothing_finished(one)
-        return page
+            shared.nothing_finished(one)
+        return figure
     _draw_times(axes[0], shown)
     _draw_memory(axes[1], shown, dense)
     _draw_score(axes[2], shown, dense, study.metric.axis)
-    return page
+    return figure
 
 
 ARTIFACT = Artifact(
     name="truncation",
     heading="What truncation saves",
-    summary="step time, peak memory and accuracy against the physically truncated size; an image per device and dataset",
+    summary="step time, peak memory and accuracy against the physically truncated size; "
+    "an image per device and dataset",
     experiments=(EXPERIMENT,),
     measure="train",
     order=170,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -89,6 +90,11 @@ def absences(rows: Sequence[Row]) -> list[str]:
     return [*lines, f"{NOT_RECORDED}: {'; '.join(missing)}."] if missing else lines
 
 
+def first_upper(text: str) -> str:
+    """The text as a title begins."""
+    return text[:1].upper() + text[1:]
+
+
 def or_dash(value: object) -> str:
     """The value in words, or what stands where there is none."""
     return NOT_ASKED if value is None else str(value)
@@ -104,9 +110,7 @@ def seeds_of(row: Row) -> str:
     return " ".join(map(str, row.finished))
 
 
-def head_column(
-    page: Runs, slot: Callable[[Row], Mapping[str, object]], name: Callable[[Row], str] = lambda row: row.label
-) -> Column[Row]:
+def head_column(page: Runs, slot: Callable[[Row], Mapping[str, object]]) -> Column[Row]:
     """What a row is about, and in the CSV how it went; ``slot`` is how the CSV names its run."""
 
     def tidy(row: Row) -> dict[str, object]:
@@ -116,25 +120,24 @@ def head_column(
             "validation_examples": row.score and row.score.examples,
         }  # fmt: skip
 
-    return Column(RUN, name, tidy, left=True)
+    return Column(RUN, lambda row: row.label, tidy, left=True)
 
 
 def score_column(metric: Metric) -> Column[Row]:
     """What the models reached."""
-    return Column(
-        metric.heading, lambda row: str(row.score or row.status), lambda row: bounds(metric.name, row.score)
-    )  # fmt: skip
+    return Column(metric.heading, lambda row: str(row.score or row.status), lambda row: bounds(metric.name, row.score))
 
 
-def less_column(metric: Metric, name: str, of: Callable[[Row], Score | None]) -> Column[Row]:
-    """A difference of what models reached, called ``name``."""
-    column = metric.column(name.replace(" ", "_"))
+def less_column(metric: Metric, other: str, less: Callable[[Row], Score | None]) -> Column[Row]:
+    """The difference to what another arm reached."""
+    column = "_".join(filter(None, ("less", other, re.sub(r"\W+", "_", metric.unit_apart).strip("_"))))
 
     def text(row: Row) -> str:
-        found = of(row)
+        found = less(row)
         return found.text(sign=True) if found else NOT_ASKED
 
-    return Column(metric.apart(name), text, lambda row: bounds(column, of(row)))
+    heading = f"less {other}, {metric.unit_apart}".removesuffix(", ")
+    return Column(heading, text, lambda row: bounds(column, less(row)))
 
 
 def spread_column(
@@ -154,11 +157,10 @@ def remarks_column() -> Column[Row]:
     return Column(REMARKS, lambda row: "; ".join(row.remarks), lambda row: {"older_code": bool(row.mark)}, left=True)
 
 
-def nothing_finished(axes: Any, ticks: bool = False) -> None:
+def nothing_finished(axes: Any) -> None:
     """Write on axes that there is nothing to draw."""
-    if not ticks:
-        axes.set_xticks([])
-        axes.set_yticks([])
+    axes.set_xticks([])
+    axes.set_yticks([])
     axes.text(0.5, 0.5, "no finished run", transform=axes.transAxes, ha="center", style="italic", color=FAINT)
 
 

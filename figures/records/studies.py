@@ -129,6 +129,11 @@ class Study(Runs):
     slots: tuple[Slot, ...]  # those found and those expected, in drawing order
     runs: Mapping[tuple[Slot, int], Record]
 
+    @property
+    def depth(self) -> int:
+        """Stages of the longest run."""
+        return max(len(slot.stages) for slot in self.slots)
+
     def row(self, slot: Slot) -> Row:
         """The row of a slot, also where nothing was expected or recorded for it."""
         return next((row for row in self.rows if row.slot == slot), Row(self, slot))
@@ -140,12 +145,11 @@ class Study(Runs):
 
     def name(self, slot: Slot) -> str:
         """How tables and legends call a slot."""
-        depth = max(len(one.stages) for one in self.slots)
         if slot.ratio is not None:
             return f"{slot.arm} {slot.ratio:g}x" + ("" if len(slot.stages) == 1 else f", {slot.goal}")
-        if slot.has_target or (depth > 1 and slot.arm.partition(":")[0] == COMERA):
+        if slot.has_target or (self.depth > 1 and slot.arm.partition(":")[0] == COMERA):
             return f"{slot.arm}, {slot.goal}"
-        return slot.arm if len(slot.stages) >= depth else f"{slot.arm}, {slot.stage} stage alone"
+        return slot.arm if len(slot.stages) >= self.depth else f"{slot.arm}, {slot.stage} stage alone"
 
 
 def _setting(record: Record) -> dict[str, Any]:
