@@ -21,7 +21,7 @@ from figures.page.layout import INNER, Page
 from figures.page.style import TIME_FILLS, house_style, to_bytes
 from figures.page.table import NOT_ASKED, OLDER, significant
 from figures.plan_grid import Grid, facts, remarks, select_plans
-from figures.records.select import devices
+from figures.records.select import by_device
 from figures.tensor_diagrams import NETWORK_HEIGHT, TREE_HEIGHT, badge, draw_backward, draw_forward, draw_network
 
 #: The experiment whose records Fig. 11 is made of.
@@ -185,5 +185,5 @@ def _drawn(grid: Grid) -> Drawn:
 
 def render(records: Sequence[Record], claims: dict[str, Claim]) -> list[Drawn]:  # noqa: ARG001 - as every artifact
     """One figure per device that has plans."""
-    grids = [select_plans(records, device) for device in devices(records)]
+    grids = [select_plans(records, device) for device, _ in by_device(records)]
     return [_drawn(grid) for grid in grids if grid.records]

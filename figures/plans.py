@@ -24,7 +24,7 @@ from figures.page.table import REMARKS
 from figures.plan_grid import Grid, facts, remarks, select_plans
 from figures.plans_rows import FAR, NEAR, Row, always, ratios_of, rows_of, sentences
 from figures.plans_tables import text_table, tidy_table
-from figures.records.select import devices
+from figures.records.select import by_device
 
 #: The experiment whose records the grid is made of.
 EXPERIMENTS = ("contraction",)
@@ -251,5 +251,5 @@ def _drawn(grid: Grid) -> Drawn:
 
 def render(records: Sequence[Record], claims: dict[str, Claim]) -> list[Drawn]:  # noqa: ARG001 - as every artifact
     """One page per device that has plans."""
-    grids = [select_plans(records, device) for device in devices(records)]
+    grids = [select_plans(records, device) for device, _ in by_device(records)]
     return [_drawn(grid) for grid in grids if grid.records]

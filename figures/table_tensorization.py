@@ -26,7 +26,7 @@ from figures.page.table import (
     significant,
     with_interval,
 )
-from figures.records.select import devices
+from figures.records.select import by_device
 from figures.tensorization_rows import DENSE, PAPER, SOLVER, Comparison, Row, has_optimizer_step, rows_of, select
 
 #: The experiment whose records the table is made of.
@@ -244,4 +244,4 @@ def of_device(records: Sequence[Record], device: str) -> Drawn:
 
 def render(records: Sequence[Record], claims: dict[str, Claim]) -> list[Drawn]:  # noqa: ARG001 - as every artifact
     """One table per device found, in order of device names; it touches no claim."""
-    return [of_device(records, device) for device in devices(records)]
+    return [of_device(records, device) for device, _ in by_device(records)]

@@ -13,7 +13,7 @@ grows at none: not reproduced. Anything between: partly. Times of a CPU decide n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 from statistics import median
@@ -27,66 +27,18 @@ from figures.artifact import Artifact
 from figures.claims.claims import FULL_SIZE_PARAMETERS, Claim, Finding, Judgement
 from figures.claims.ratio import not_fp32, not_full_size
 from figures.claims.rule import Rule
-from figures.page.bands import marks_of
+from figures.page import notes
 from figures.page.drawn import Caption
-from figures.page.footnotes import Footnotes, Missing, in_full, remarks
+from figures.page.footnotes import Footnotes, Missing, in_full
 from figures.page.layout import panel_page
-from figures.page.notes import (
-    data_fact,
-    disturbed_note,
-    epoch_fact,
-    last_notes,
-    length_note,
-    mark_notes,
-    model_words,
-    step_fact,
-)
 from figures.page.ratio_panels import Curve, Panel, draw_panel, legend
-from figures.page.table import (
-    NOT_ASKED,
-    NOT_RECORDED,
-    OLDER,
-    REMARKS,
-    Column,
-    bounds,
-    ratio_text,
-    significant,
-    with_interval,
-)
+from figures.page.table import NOT_ASKED, NOT_RECORDED, Column, bounds, ratio_text, significant, with_interval
+from figures.records.cells import REMARKS_COLUMN, TARGETS, CellRow, Select, TimesAndMemory
 from figures.records.crossover import Quotients, sides, standing
-from figures.records.memory import (
-    Measured,
-    MemoryCell,
-    measured_columns,
-    measured_peaks,
-    memory_cell,
-    memory_columns,
-    quotient,
-)
+from figures.records.memory import measured_columns, memory_columns, quotient
 from figures.records.ratio_limits import RatioLimit, limit_of
-from figures.records.select import (
-    COMERA,
-    DENSE,
-    LOW_RANK,
-    TARGETS,
-    Select,
-    TimesAndMemory,
-    device_kind,
-    devices,
-    method_settings,
-)
-from figures.records.time_values import (
-    Per,
-    Time,
-    TimeCell,
-    mark_words,
-    per_of,
-    time_cell,
-    time_columns,
-    time_ratio,
-    time_text,
-    time_unit,
-)
+from figures.records.select import COMERA, DENSE, LOW_RANK, by_device, device_kind, method_settings
+from figures.records.time_values import Time, TimeCell, time_cell, time_columns, time_ratio, time_text, time_unit
 from figures.records.toggles import Toggles
 
 #: Arm, batch size, ratio; of a timed dense record the ratio that it was timed beside.
@@ -100,20 +52,16 @@ class Selection(TimesAndMemory):
     toggles: Toggles
 
     @property
-    def per(self) -> Per:
-        return per_of(self.own)
-
-    @property
     def cells(self) -> list[Cell]:
         """Those of all records shown."""
         return [*self.timed, *(cell for _, cell in self.predicted)]
 
     @property
-    def arms(self) -> tuple[str, ...]:
+    def arms(self) -> list[str]:
         """Those that have a ratio, in drawing order."""
-        found = {arm for arm, _, _ in self.cells} - {DENSE}
-        first = [arm for arm in (COMERA, LOW_RANK) if arm in found]
-        return (*first, *sorted(found - set(first)))
+        return sorted(
+            {arm for arm, _, _ in self.cells} - {DENSE}, key=lambda arm: (arm != COMERA, arm != LOW_RANK, arm)
+        )
 
     @property
     def time_batches(self) -> list[int]:
@@ -127,27 +75,27 @@ class Selection(TimesAndMemory):
         return sorted({ratio for arm, size, ratio in self.cells if size == batch and arm != DENSE})
 
 
-@dataclass(frozen=True)
-class Row:
-    """One arm at one batch size and ratio; dense has one row per batch size, at ratio 1."""
+@dataclass(frozen=True, kw_only=True)
+class Row(CellRow):
+    """One arm at one batch size and ratio, compared with dense in the same job; dense has one row per batch size."""
 
     arm: str
     batch: int
-    ratio: float
-    time: TimeCell  # over dense in the same job; of dense itself the median over its jobs
-    memory: Mapping[str, MemoryCell]  # by target; over dense
-    measured: Measured
+    ratio: float  # 1 of dense
     flops: int | None  # per step
     parameters: int | None
     flops_over_dense: float | None = None
     size_ratio: float | None = None  # what became of the target ratio
     over_low_rank: Estimate | None = None  # CoMERA's time over that of low_rank at the same ratio
     timings: Mapping[float, TimeCell] = field(default_factory=dict)  # of dense, by the ratio that it was timed beside
-    beside: float | None = None  # the ratio of the job in which it was timed
+    beside: float = 1.0  # the ratio of the job in which it was timed
 
     @property
-    def is_dense(self) -> bool:
-        return self.arm == DENSE
+    def remarks(self) -> str:
+        """What failed of dense beside some ratios, too, while it was timed beside others."""
+        failed = ((ratio, cell) for ratio, cell in self.timings.items() if self.time.time and cell.time is None)
+        words = (f"{cell.status} beside ratio {ratio:g}: {cell.message}" for ratio, cell in failed)
+        return "; ".join(filter(None, (super().remarks, *words)))
 
     @property
     def limit(self) -> RatioLimit | None:
@@ -175,8 +123,7 @@ _SELECT = Select(_cell, _memory_place, same_per_arm=lambda record: {**method_set
 def select(records: Sequence[Record]) -> list[Selection]:
     """A selection per device, precision and toggles; a prediction belongs to every page of its precision."""
     pages = []
-    for device in devices(records):
-        mine = [record for record in records if record.device == device]
+    for device, mine in by_device(records):
         runs = [record for record in mine if record.measure == "run"]
         plans = [record for record in mine if record.measure == "predict"]
         timed = {record.precision for record in runs}
@@ -189,22 +136,12 @@ def select(records: Sequence[Record]) -> list[Selection]:
     return [page for page in pages if page.shown]
 
 
-def _memory_cell(page: Selection, target: str, cell: Cell) -> MemoryCell:
-    """A cell that was to be timed and failed before its memory was predicted says so here as well."""
-    arm, batch, _ = cell
-    record = page.predicted.get((target, cell)) or (page.timed.get(cell) if target == page.kind else None)
-    if record is None:
-        return MemoryCell(NOT_RECORDED if batch in page.memory_batches(target) else "")
-    below = page.peak(target, (DENSE, batch, 1.0)) if arm != DENSE else None
-    return memory_cell(record, below, page.older(record))
-
-
-def _known(page: Selection, cell: Cell, runs: Sequence[Record]) -> tuple[int | None, int | None]:
+def _known(page: Selection, cell: Cell, runs: Sequence[Record]) -> dict[str, Any]:
     """FLOPs per step and parameters, from the first record that has them."""
     plans = (page.predicted.get((target, cell)) for target in TARGETS)
     known = (record for record in [*runs, *plans] if record is not None and record.flops_per_step is not None)
     record = next(known, None)
-    return (record.flops_per_step, record.parameters) if record else (None, None)
+    return {"flops": getattr(record, "flops_per_step", None), "parameters": getattr(record, "parameters", None)}
 
 
 def _dense_time(timings: Mapping[float, TimeCell], page: Selection, batch: int) -> TimeCell:
@@ -214,39 +151,37 @@ def _dense_time(timings: Mapping[float, TimeCell], page: Selection, batch: int) 
         return next(iter(timings.values()), TimeCell(NOT_RECORDED if batch in page.time_batches else ""))
     total = Estimate(median(time.total.value for time in good.values()), None, None, len(good))
     marks = "".join(dict.fromkeys(mark for ratio in good for mark in timings[ratio].marks))
-    disturbed = sum(timings[ratio].disturbed for ratio in good)
-    return TimeCell("ok", "", Time(total, 0.0, page.per), None, disturbed, marks)
+    return TimeCell("ok", "", marks, Time(total, 0.0, page.per), None, sum(timings[one].disturbed for one in good))
+
+
+def _asked(page: Selection, batch: int) -> list[str]:
+    return [target for target in TARGETS if batch in page.memory_batches(target)]
 
 
 def _dense_row(page: Selection, batch: int) -> Row:
     cell = (DENSE, batch, 1.0)
     runs = {ratio: run for (arm, size, ratio), run in sorted(page.timed.items()) if (arm, size) == cell[:2]}
     timings = {ratio: time_cell(run, None, page.older(run), page.per) for ratio, run in runs.items()}
-    measured = next((run for run in runs.values() if run.peak_memory_allocated_mib is not None), None)
-    memory = {target: _memory_cell(page, target, cell) for target in TARGETS}
-    flops, parameters = _known(page, cell, list(runs.values()))
-    time = _dense_time(timings, page, batch)
-    return Row(*cell, time, memory, measured_peaks(measured), flops, parameters, timings=timings)
+    measured = next((one for one in runs if runs[one].peak_memory_allocated_mib is not None), 1.0)
+    values = page.row(cell, cell, asked=_asked(page, batch))
+    values["time"] = _dense_time(timings, page, batch)
+    values["measured"] = page.row((DENSE, batch, measured), cell)["measured"]
+    known = _known(page, cell, list(runs.values()))
+    return Row(arm=DENSE, batch=batch, ratio=1.0, timings=timings, **known, **values)
 
 
-def _row(page: Selection, cell: Cell, dense: Row) -> Row:
-    arm, batch, ratio = cell
-    run, beside = page.timed.get(cell), page.timed.get((DENSE, batch, ratio))
-    rival = page.timed.get((LOW_RANK, batch, ratio)) if arm == COMERA else None
-    flops, parameters = _known(page, cell, [run] if run else [])
-    timed = batch in page.time_batches
+def _row(page: Selection, arm: str, batch: int, ratio: float, dense: Row) -> Row:
+    cell = (arm, batch, ratio)
+    run, rival = page.timed.get(cell), page.timed.get((LOW_RANK, batch, ratio)) if arm == COMERA else None
+    known, is_timed = _known(page, cell, [run] if run else []), batch in page.time_batches
+    of_dense: dict[str, Any] = {"reference": (DENSE, batch, ratio), "memory_reference": (DENSE, batch, 1.0)}
     return Row(
-        *cell,
-        time=time_cell(run, beside, page.older(run), page.per) if timed else TimeCell(""),
-        memory={target: _memory_cell(page, target, cell) for target in TARGETS},
-        measured=measured_peaks(run),
-        flops=flops,
-        parameters=parameters,
-        flops_over_dense=quotient(flops, dense.flops),
-        size_ratio=quotient(dense.parameters, parameters),
-        over_low_rank=time_ratio(run, rival) if run and rival else None,
-        beside=ratio,
-    )
+        arm=arm, batch=batch, ratio=ratio, beside=ratio,
+        flops_over_dense=quotient(known["flops"], dense.flops),
+        size_ratio=quotient(dense.parameters, known["parameters"]),
+        over_low_rank=time_ratio(run, rival),
+        **known, **page.row(cell, is_timed=is_timed, asked=_asked(page, batch), **of_dense),
+    )  # fmt: skip
 
 
 def rows_of(page: Selection) -> list[Row]:
@@ -254,16 +189,8 @@ def rows_of(page: Selection) -> list[Row]:
     rows = []
     for batch in sorted({batch for _, batch, _ in page.cells}):
         dense = _dense_row(page, batch)
-        rows += [dense, *(_row(page, (arm, batch, ratio), dense) for ratio in page.ratios(batch) for arm in page.arms)]
+        rows += [dense, *(_row(page, arm, batch, ratio, dense) for ratio in page.ratios(batch) for arm in page.arms)]
     return rows
-
-
-def _remarks(row: Row) -> str:
-    words = [remarks(row.time, row.memory, row.time.disturbed, row.time.message if row.time.time else "")]
-    if row.time.time:  # of dense: what failed beside some ratios while it was timed beside others
-        failed = ((ratio, cell) for ratio, cell in row.timings.items() if cell.time is None)
-        words += [f"{cell.status} beside ratio {ratio:g}: {cell.message}" for ratio, cell in failed]
-    return "; ".join(filter(None, words))
 
 
 def columns(page: Selection, rows: Sequence[Row]) -> list[Column[Row]]:
@@ -272,18 +199,10 @@ def columns(page: Selection, rows: Sequence[Row]) -> list[Column[Row]]:
     predicted = [target for target in TARGETS if any(row.memory[target].peak is not None for row in rows)]
 
     def head(row: Row) -> dict[str, object]:
-        return {
-            "device": page.device,
-            "precision": page.toggles.precision,
-            "cuda_graph": page.toggles.cuda_graph,
-            "compile": page.toggles.compile,
-            "arm": row.arm,
-            "batch_size": row.batch,
-            "ratio": row.ratio,
-            "beside": row.ratio if row.beside is None else row.beside,
-            "size_ratio": row.size_ratio,
-            "parameters": row.parameters,
-        }
+        toggles = page.toggles
+        switches = {"precision": toggles.precision, "cuda_graph": toggles.cuda_graph, "compile": toggles.compile}
+        cell = {"arm": row.arm, "batch_size": row.batch, "ratio": row.ratio, "beside": row.beside}
+        return {"device": page.device, **switches, **cell, "size_ratio": row.size_ratio, "parameters": row.parameters}
 
     def time(row: Row) -> str:
         totals = [cell.time.total.value * scale for cell in row.timings.values() if cell.time is not None]
@@ -291,14 +210,10 @@ def columns(page: Selection, rows: Sequence[Row]) -> list[Column[Row]]:
         return f"{time_text(row.time, scale)}{span} {row.time.marks}".strip()
 
     def work(row: Row) -> dict[str, object]:
-        return {
-            **bounds("time_over_low_rank", row.over_low_rank),
-            "flops_per_step": row.flops,
-            "flops_over_dense": row.flops_over_dense,
-            "reach": str(row.limit or ""),
-        }
+        flops = {"flops_per_step": row.flops, "flops_over_dense": row.flops_over_dense}
+        return {**bounds("time_over_low_rank", row.over_low_rank), **flops, "reach": str(row.limit or "")}
 
-    times = time_columns(rows, DENSE, lambda row: row.is_dense, per=page.per, text=time)
+    times = time_columns(rows, page.per, DENSE, text=time)
     return [
         Column("batch", lambda row: str(row.batch)),
         Column("ratio", lambda row: f"{row.ratio:g}"),
@@ -306,23 +221,18 @@ def columns(page: Selection, rows: Sequence[Row]) -> list[Column[Row]]:
         Column("reached", lambda row: f"{row.size_ratio:.4g}" if row.size_ratio else NOT_ASKED),
         *(times if page.timed else [replace(column, text=None) for column in times]),
         Column(tidy=work),
-        *(
-            column
-            for target in TARGETS
-            for column in memory_columns(target, DENSE, lambda row: row.is_dense, shown=target in predicted)
-        ),
+        *(column for target in TARGETS for column in memory_columns(target, DENSE, target in predicted)),
         *measured_columns(page.kind == "cuda"),
         Column("GFLOP per step", lambda row: significant(row.flops / 1e9, 4) if row.flops else NOT_ASKED),
-        Column("GFLOP / dense", lambda row: ratio_text(row.flops_over_dense, row.is_dense and bool(row.flops))),
-        Column(REMARKS, _remarks, lambda row: {"older_code": OLDER in marks_of(row)}, left=True),
+        Column("GFLOP / dense", lambda row: ratio_text(row.flops_over_dense, row.is_reference and row.flops)),
+        REMARKS_COLUMN,
     ]
 
 
-def tidy_rows(page: Selection, rows: Sequence[Row]) -> Iterator[Row]:  # noqa: ARG001 - as every artifact
+def tidy_rows(_: Selection, rows: Sequence[Row]) -> list[Row]:
     """The rows of the table, but dense once per job."""
-    for row in rows:
-        jobs = [replace(row, time=time, beside=beside) for beside, time in row.timings.items()]
-        yield from jobs or [row]
+    jobs = ([replace(row, time=time, beside=beside) for beside, time in row.timings.items()] for row in rows)
+    return [one for row, of_row in zip(rows, jobs, strict=True) for one in of_row or [row]]
 
 
 @dataclass(frozen=True)
@@ -350,7 +260,7 @@ def _time(page: Selection, rows: Sequence[Row]) -> Quantity:
     unit, scale = time_unit(rows)
 
     def value(row: Row) -> Estimate | None:
-        if not row.is_dense or row.time.time is None:
+        if not row.is_reference or row.time.time is None:
             return row.time.ratio
         middle = row.time.time.total.value
         jobs = [cell.time.total.value / middle for cell in row.timings.values() if cell.time is not None]
@@ -454,8 +364,9 @@ def _remark_lines(rows: Sequence[Row]) -> list[str]:
     """The remarks of the table, each once per arm with the ratios and batch sizes that it is about."""
     about: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
-        if remark := _remarks(row):
-            about.setdefault((row.arm, f"out of reach, {row.limit}" if row.limit else remark), []).append(row)
+        if row.remarks:
+            remark = f"out of reach, {row.limit}" if row.limit else row.remarks
+            about.setdefault((row.arm, remark), []).append(row)
     lines = []
     for (arm, remark), found in about.items():
         ratios = ", ".join(dict.fromkeys(f"{row.ratio:g}" for row in found))
@@ -466,27 +377,25 @@ def _remark_lines(rows: Sequence[Row]) -> list[str]:
 
 def caption(page: Selection, rows: Sequence[Row]) -> Caption:
     quantities = _quantities(page, rows)
-    count = next((row.parameters for row in rows if row.is_dense and row.parameters), None)
+    count = next((row.parameters for row in rows if row.is_reference and row.parameters), None)
     size = "of the paper's size" if count == FULL_SIZE_PARAMETERS else "not the paper's size"
     together = "Times are compared with dense block by block within the job that timed both; every job timed dense."
     return Caption(
-        title=f"Fig. 12: time, memory and FLOPs by whole-model compression, {model_words(page)}",
-        facts=(
-            step_fact(page),
-            f"{data_fact(page)} {epoch_fact(page)}".rstrip() if page.timed else data_fact(page),
+        title=f"Fig. 12: time, memory and FLOPs by whole-model compression, {notes.model_words(page)}",
+        facts=[
+            notes.step_fact(page),
+            notes.data_fact(page) if page.timed else "Nothing timed.",
             *([f"Dense model: {count:,} parameters, {size}."] if count else []),
-        ),
-        notes=(
+        ],
+        notes=[
             "Ratio: parameters of the dense model over those of the arm, as asked for; the table has what was reached.",
             *([together] if page.timed else []),
             "All axes are logarithmic; crossovers are interpolated on them between the two nearest ratios.",
             *(line for one in quantities for arm in page.arms for line in _against_dense(rows, arm, one)),
             *(line for one in quantities for line in _against_low_rank(rows, one)),
-            *mark_notes(map(marks_of, rows), mark_words(page.per)),
-            *disturbed_note(sum(row.time.disturbed for row in rows)),
-            *length_note(page),
-            *last_notes(page),
-        ),
+            *notes.cell_notes(page, rows),
+            *notes.last_notes(page),
+        ],
         remarks=_remark_lines(rows),
     )
 
@@ -553,10 +462,8 @@ MARGIN = 0.1
 
 def _speed_ups(page: Selection, batch: int) -> Quotients:
     """By ratio dense's time per epoch over CoMERA's, paired by block where both were timed together."""
-    found = {}
-    for ratio in page.ratios(batch):
-        above, below = page.timed.get((DENSE, batch, ratio)), page.timed.get((COMERA, batch, ratio))
-        found[ratio] = time_ratio(above, below) if above and below else None
+    pairs = {ratio: [page.timed.get((arm, batch, ratio)) for arm in (DENSE, COMERA)] for ratio in page.ratios(batch)}
+    found = {ratio: time_ratio(*pair) for ratio, pair in pairs.items()}
     return {ratio: one for ratio, one in found.items() if one is not None}
 
 
@@ -640,7 +547,7 @@ ARTIFACT = Artifact(
     select=select,
     rows=rows_of,
     columns=columns,
-    tidy_rows=lambda page, rows: list(tidy_rows(page, rows)),
+    tidy_rows=tidy_rows,
     caption=caption,
     draw=draw,
     rules=(

@@ -23,7 +23,7 @@ from figures.page.notes import device_fact, listed
 from figures.page.style import FAINT, INK, stroke_handle, strokes
 from figures.page.table import REMARKS, Column, significant
 from figures.records.memory import prediction_error
-from figures.records.select import ARMS, Selected, devices, oldest_first
+from figures.records.select import Selected, by_arm, by_device, oldest_first
 
 #: The experiments whose records have both peaks: ``prediction`` on any device, the timed ones on a GPU.
 EXPERIMENTS = ("prediction", "fig1", "fig5", "fig7", "ratios", "tensorization")
@@ -120,7 +120,7 @@ def _page(records: Sequence[Record], device: str) -> Selection:
 
 def select(records: Sequence[Record]) -> list[Selection]:
     """A selection per device that has measured peaks."""
-    pages = [_page([one for one in records if one.device == device], device) for device in devices(records)]
+    pages = [_page(mine, device) for device, mine in by_device(records)]
     return [page for page in pages if page.checks]
 
 
@@ -130,11 +130,8 @@ def rows_of(page: Selection) -> list[Row]:
     for check in page.checks:
         groups.setdefault((check.record.workload, check.record.arm), []).append(check)
 
-    def place(slot: tuple[str, str]) -> tuple[bool, str, int, str]:
-        workload, arm = slot
-        return workload != page.main, workload, ARMS.index(arm) if arm in ARMS else len(ARMS), arm
-
-    return [Row(slot[1], slot[0], tuple(groups[slot])) for slot in sorted(groups, key=place)]
+    order = sorted(groups, key=lambda group: (group[0] != page.main, group[0], by_arm(group[1])))
+    return [Row(arm, workload, tuple(groups[workload, arm])) for workload, arm in order]
 
 
 def _percent(share: float) -> str:

@@ -11,7 +11,7 @@ from figures.artifact import Artifact
 from figures.page.drawn import Caption
 from figures.page.notes import closing_notes, device_fact
 from figures.page.table import NOT_ASKED, REMARKS, Column
-from figures.records.select import ARMS, Selected, by_device, method_settings, workload_settings
+from figures.records.select import ARMS, Selected, method_settings, pages_by_device, workload_settings
 
 _WORKLOADS = ("linear", "lookup", "encoder")
 _PRECISIONS = ("fp32", "tf32", "bf16")
@@ -148,7 +148,7 @@ ARTIFACT = Artifact(
     experiments=("correctness",),
     measure="check",
     order=90,
-    select=by_device,
+    select=pages_by_device,
     rows=rows_of,
     columns=columns,
     tidy_rows=tidy_rows,

@@ -12,7 +12,7 @@ from figures.artifact import Artifact
 from figures.page.drawn import Caption
 from figures.page.notes import closing_notes, device_fact
 from figures.page.table import NOT_ASKED, REMARKS, Column, bounds, ratio_text, significant
-from figures.records.select import Selected, by_device, workload_settings
+from figures.records.select import Selected, pages_by_device, workload_settings
 
 #: Kinds of product from the most exact to the least, as the records name them.
 PRODUCTS = ("fp32", "tf32", "bf16", "fp8", "fp8, cast")
@@ -154,7 +154,7 @@ ARTIFACT = Artifact(
     experiments=("products",),
     measure="products",
     order=110,
-    select=by_device,
+    select=pages_by_device,
     rows=rows_of,
     columns=columns,
     tidy_rows=lambda _, rows: [(row, name) for row in rows for name in PRODUCTS],

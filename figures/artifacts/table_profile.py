@@ -11,7 +11,7 @@ from figures.artifact import Artifact
 from figures.page.drawn import Caption
 from figures.page.notes import closing_notes, device_fact
 from figures.page.table import NOT_ASKED, Column, significant
-from figures.records.select import ARMS, Selected, by_device, config_of, newest, oldest_first, workload_settings
+from figures.records.select import ARMS, Selected, config_of, newest, oldest_first, pages_by_device, workload_settings
 
 _COSTLIEST = 3
 
@@ -100,7 +100,7 @@ def _page(of_device: Selected) -> Selection | None:
 
 def select(records: Sequence[Record]) -> list[Selection]:
     """A selection per device that has a profile."""
-    return [page for one in by_device(records) if (page := _page(one))]
+    return [page for one in pages_by_device(records) if (page := _page(one))]
 
 
 def rows_of(page: Selection) -> list[Row]:

@@ -25,7 +25,7 @@ from bench.core.intervals import Estimate
 from figures.claims.claims import FULL_SIZE_PARAMETERS, Claim, Judgement, Outcome
 from figures.claims.rule import ABOVE_ONE, REACHES, DeviceKind, Rule
 from figures.page.table import with_interval
-from figures.records.select import TimesAndMemory
+from figures.records.cells import TimesAndMemory
 from figures.records.time_values import time_ratio
 
 Grade = Literal["holds", "leans", "refuted", "open"]
@@ -126,8 +126,7 @@ def time_points(page: TimesAndMemory, pairs: Pairs, how: str = "") -> list[Point
     """Ratios of times; ``how`` says with what they ran on a GPU."""
     points = []
     for batch, cells in pairs.items():
-        above, below = (page.timed.get(cell) for cell in cells)
-        ratio = time_ratio(above, below) if above and below else None
+        ratio = time_ratio(*(page.timed.get(cell) for cell in cells))
         if ratio is not None:
             source = ", ".join(filter(None, ({"cpu": "on a CPU", "cuda": "on CUDA"}[page.kind], how)))
             points.append(Point("time", batch, ratio, source, page.kind))

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Protocol
+from dataclasses import dataclass
 
 from figures.page.table import NOT_ASKED, NOT_RECORDED
 from figures.records.ratio_limits import limit_of
 
+#: Stands for the memory of steps with CUDA Graph or torch.compile, since predictions are of plain ones.
+NOT_MODELLED = "not modelled"
 
-class Missing(Protocol):
-    """A cell of a figure; ``status`` is empty where the cell is outside the grid."""
+
+@dataclass(frozen=True)
+class Missing:
+    """A cell of a figure or table that may hold nothing; ``status`` is empty where the cell is outside the grid."""
+
+    status: str
+    message: str = ""
+    marks: str = ""
 
     @property
-    def status(self) -> str: ...
-    @property
-    def message(self) -> str: ...
-    @property
-    def marks(self) -> str: ...
+    def failed(self) -> bool:
+        """Whether there is a record without the value that it should have."""
+        return self.status not in ("", "ok", NOT_RECORDED, NOT_MODELLED)
 
 
 def in_words(cell: Missing) -> str:
@@ -38,9 +43,8 @@ class Footnotes:
 
     def instead(self, cell: Missing) -> str:
         """The words in place of the cell's bar, with the number of their reason."""
-        if cell.status in ("", NOT_RECORDED) or not cell.message:
-            return f"{cell.status or 'not in the grid'} {cell.marks}".strip()
-        return f"{cell.status} ({self.number(in_full(cell))}) {cell.marks}".strip()
+        numbered = f" ({self.number(in_full(cell))})" if cell.failed and cell.message else ""
+        return f"{cell.status or 'not in the grid'}{numbered} {cell.marks}".strip()
 
     def number(self, reason: str) -> int:
         """The number of a reason."""
@@ -49,23 +53,3 @@ class Footnotes:
     def lines(self) -> list[str]:
         """The reasons by number, for the foot of the page."""
         return [f"({number}) {reason}" for reason, number in self.numbers.items()]
-
-
-def remarks(time: Missing, memory: Mapping[str, Missing], disturbed: int, message: str = "") -> str:
-    """What a table says about a row: every failure with its reason once, however many of its cells share it.
-
-    Args:
-        time, memory: the row's cells; memory by the device that it is predicted for.
-        disturbed: how many of the row's blocks are left out.
-        message: what its record says although it did not fail.
-    """
-    seen: dict[str, list[str]] = {}
-    for what, cell in {"time": time, **{f"memory for {target}": cell for target, cell in memory.items()}}.items():
-        if cell.status not in ("", "ok", NOT_RECORDED):
-            seen.setdefault(f"{cell.status}: {cell.message}" if cell.message else cell.status, []).append(what)
-    parts = [f"{reason} ({', '.join(what)})" for reason, what in seen.items()]
-    if message:
-        parts.append(message)
-    if disturbed:
-        parts.append(f"{disturbed} disturbed block(s) left out")
-    return "; ".join(parts)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from bench.core.record import Record
 from bench.core.samples import block_means_ms
 from figures.page.table import OLDER, OLDER_WORDS
-from figures.records.select import Selected, TimesAndMemory
-from figures.records.time_values import PAPER_EXAMPLES, workload_words
+from figures.records.cells import TimesAndMemory
+from figures.records.select import Selected
+from figures.records.time_values import PAPER_EXAMPLES, disagreement, mark_words, workload_words
 
 
 def listed(selection: Selected, column: str) -> str:
@@ -16,19 +18,13 @@ def listed(selection: Selected, column: str) -> str:
     return ", ".join(str(value) for value in selection.values(column) if value != "")
 
 
-def _switch(selection: Selected, column: str) -> str:
-    return " / ".join("on" if value else "off" for value in selection.values(column))
-
-
-def toggles_words(selection: Selected) -> str:
+def switches(selection: Selected) -> str:
     """CUDA Graph and torch.compile, on or off."""
-    return f"CUDA Graph {_switch(selection, 'cuda_graph')}, compile {_switch(selection, 'compile')}"
-
-
-def length_words(selection: Selected, name: str = "length") -> str:
-    """The length of sequences, or nothing where there are none."""
-    lengths = listed(selection, "sequence_length")
-    return "" if lengths == "1" else f"{name} {lengths}"
+    graph, compiled = (
+        " / ".join("on" if value else "off" for value in selection.values(column))
+        for column in ("cuda_graph", "compile")
+    )
+    return f"CUDA Graph {graph}, compile {compiled}"
 
 
 def days(records: Sequence[Record]) -> str:
@@ -44,8 +40,10 @@ def device_fact(selection: Selected, *settings: str) -> str:
 
 
 def step_fact(selection: Selected) -> str:
-    """The device with all that a step was run with."""
-    return device_fact(selection, listed(selection, "precision"), length_words(selection), toggles_words(selection))
+    """The device with all that a step was run with; a length only where there are sequences."""
+    lengths = listed(selection, "sequence_length")
+    length = "" if lengths == "1" else f"length {lengths}"
+    return device_fact(selection, listed(selection, "precision"), length, switches(selection))
 
 
 def blocks_timed(records: Iterable[Record]) -> str:
@@ -55,19 +53,16 @@ def blocks_timed(records: Iterable[Record]) -> str:
 
 
 def data_fact(page: TimesAndMemory) -> str:
-    """The data that the steps ran on, and in how many blocks."""
+    """The data that the steps ran on, in how many blocks, and what an epoch is, as their workload has it."""
     blocks = blocks_timed(page.timed.values())
-    return f"Timed on {listed(page, 'dataset')!r} data, {blocks} undisturbed blocks." if blocks else "Nothing timed."
+    timed = f"Timed on {listed(page, 'dataset')!r} data, {blocks} undisturbed blocks." if blocks else "Nothing timed."
+    epochs = dict.fromkeys(str(workload_words(record)["epoch"]) for record in page.own)
+    return " ".join(filter(None, (timed, *epochs)))
 
 
 def model_words(selection: Selected) -> str:
     """What the records' workloads call their models."""
     return ", ".join(dict.fromkeys(str(workload_words(record)["model"]) for record in selection.own))
-
-
-def epoch_fact(selection: Selected) -> str:
-    """What an epoch is, as the records' workloads have it."""
-    return " ".join(dict.fromkeys(str(workload_words(record)["epoch"]) for record in selection.own)).strip()
 
 
 def mark_notes(marks: Iterable[str], words: Mapping[str, str]) -> list[str]:
@@ -76,19 +71,30 @@ def mark_notes(marks: Iterable[str], words: Mapping[str, str]) -> list[str]:
     return [f"{mark} {meaning}." for mark, meaning in words.items() if mark in found]
 
 
-def disturbed_note(count: int) -> list[str]:
-    """What became of disturbed blocks, where there were any."""
-    return [f"{count} disturbed block(s) in all are left out of times, intervals and ratios."] if count else []
+def cell_notes(page: TimesAndMemory, rows: Sequence[Any], *more: str, arms: str = "arms") -> list[str]:
+    """What many pages of times and memory say of their rows; ``more`` stands behind what the marks mean.
 
-
-def length_note(page: TimesAndMemory) -> list[str]:
-    """That steps were timed at a length which is not that of the paper's epoch, where they were."""
+    Args:
+        page: that of the rows, which are :class:`figures.records.cells.CellRow`.
+        arms: what is compared.
+    """
+    disturbed = sum(row.time.disturbed for row in rows)
     timed = list(page.timed.values())
     lengths = sorted({record.sequence_length for record in timed})
     papers = all(workload_words(record)["examples_per_epoch"] == PAPER_EXAMPLES for record in timed)
-    if not timed or not papers or lengths == [128]:
-        return []
-    return [f"Timed at length {', '.join(map(str, lengths))}, not at the 128 of the paper's epoch."]
+    length = f"Timed at length {', '.join(map(str, lengths))}, not at the 128 of the paper's epoch."
+    return [
+        *mark_notes((row.marks for row in rows), mark_words(page.per, arms)),
+        *more,
+        *([f"{disturbed} disturbed block(s) in all are left out of times, intervals and ratios."] if disturbed else []),
+        *([length] if timed and papers and lengths != [128] else []),
+    ]
+
+
+def disagreements(page: TimesAndMemory, names: Mapping[Any, str], rows: Sequence[Any]) -> list[str]:
+    """What to say of records, called ``names`` by cell, whose own epoch time is not what their blocks give."""
+    pairs = zip(names.items(), rows, strict=True)
+    return [line for (cell, name), row in pairs for line in disagreement(name, row.time, page.timed.get(cell))]
 
 
 def last_notes(selection: Selected) -> list[str]:
@@ -103,14 +109,10 @@ def closing_notes(selection: Selected) -> list[str]:
 
 
 def gathered(remarks: Iterable[tuple[str, str, str]], places: str = "batch") -> list[str]:
-    """Remarks as lines, each once per subject with all places that it is about.
+    """Subject, place and remark as lines, each remark once per subject with all places (called ``places``) it is about.
 
     >>> gathered([("lte", "1", "unsupported"), ("lte", "8", "unsupported"), ("lora", "1", "")])
     ['lte, batch 1, 8: unsupported']
-
-    Args:
-        remarks: subject, place and remark; empty remarks are left out.
-        places: what the places are.
     """
     about: dict[tuple[str, str], list[str]] = {}
     for subject, place, remark in remarks:

@@ -83,14 +83,14 @@ def left_aligned(columns: Sequence[Column[Any]]) -> frozenset[str]:
     return frozenset(column.name for column in columns if column.left)
 
 
-def significant(value: float, digits: int = 3) -> str:
-    """A number with three significant digits unless told otherwise, thousands separated.
+def significant(value: float | None, digits: int = 3) -> str:
+    """A number with so many significant digits, thousands separated; a dash where there is none.
 
-    >>> significant(1234.4), significant(0.9996), significant(0.000123)
-    ('1,234', '1.00', '0.000123')
+    >>> significant(1234.4), significant(0.9996), significant(0.000123), significant(None)
+    ('1,234', '1.00', '0.000123', '-')
     """
-    if value == 0:
-        return "0"
+    if not value:
+        return NOT_ASKED if value is None else "0"
     decimals = max(0, digits - 1 - int(f"{value:.{digits - 1}e}".partition("e")[2]))
     return f"{value:,.{decimals}f}"
 
@@ -103,7 +103,7 @@ def with_interval(estimate: Estimate, scale: float = 1.0, unit: str = "") -> str
     return f"{text} [{significant(estimate.low * scale)}, {significant(estimate.high * scale)}]"
 
 
-def ratio_text(ratio: Estimate | float | None, is_reference: bool = False) -> str:
+def ratio_text(ratio: Estimate | float | None, is_reference: object = False) -> str:
     """A ratio such as ``2.00x [1.90, 2.10]``; 1 for what others are compared with, a dash where there is none."""
     if is_reference:
         return "1"

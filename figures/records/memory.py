@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from bench.core.record import Record
-from figures.page.footnotes import in_words
-from figures.page.table import NOT_ASKED, Column, ratio_text, significant
+from figures.page.footnotes import Missing, in_words
+from figures.page.table import Column, ratio_text, significant
 
 #: Categories of a predicted peak, in drawing order.
 CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "temporaries")
@@ -18,15 +18,12 @@ Measured = Mapping[str, float | None]
 
 
 @dataclass(frozen=True)
-class MemoryCell:
-    """Predicted peak of one cell for one target, in MiB."""
+class MemoryCell(Missing):
+    """Predicted peak of one cell for one target, in MiB, by category too; ``ratio`` is to the reference's."""
 
-    status: str
-    message: str = ""
     peak: float | None = None
     parts: tuple[tuple[str, float], ...] = ()
     ratio: float | None = None
-    marks: str = ""
 
 
 def parts_of_peak(record: Record, peak: float) -> tuple[tuple[str, float], ...]:
@@ -41,17 +38,14 @@ def memory_cell(record: Record, below: float | None, marks: str) -> MemoryCell:
     """The prediction that a record holds, and its ratio to the peak ``below`` in MiB, where there is one."""
     peak = record.peak_memory_predicted_mib
     if peak is None:
-        return MemoryCell("no prediction" if record.status == "ok" else record.status, record.message, marks=marks)
+        return MemoryCell("no prediction" if record.status == "ok" else record.status, record.message, marks)
     message = record.message if record.status == "ok" else ""
-    return MemoryCell("ok", message, peak, parts_of_peak(record, peak), peak / below if below else None, marks)
+    return MemoryCell("ok", message, marks, peak, parts_of_peak(record, peak), quotient(peak, below))
 
 
 def measured_peaks(record: Record | None) -> Measured:
     """The peaks that the allocator of the device reported."""
-    return {
-        "allocated": record.peak_memory_allocated_mib if record else None,
-        "reserved": record.peak_memory_reserved_mib if record else None,
-    }
+    return {name: getattr(record, f"peak_memory_{name}_mib", None) for name in ("allocated", "reserved")}
 
 
 def quotient(above: float | None, below: float | None) -> float | None:
@@ -68,37 +62,28 @@ def prediction_error(predicted: float, measured: float) -> float:
     return predicted / measured - 1
 
 
-def memory_columns(
-    target: str, over: str, is_reference: Callable[[Any], bool], shown: bool = True
-) -> list[Column[Any]]:
+def memory_columns(target: str, over: str, shown: bool = True) -> list[Column[Any]]:
     """The cell ``row.memory[target]`` as columns of tables, in MiB.
 
     Args:
         target: the device that memory is predicted for.
         over: what ratios are to.
-        is_reference: whether a row is what others are compared with.
         shown: whether the table for people has them too.
     """
 
     def peak(row: Any) -> str:
         cell: MemoryCell = row.memory[target]
-        size = significant(cell.peak, 4) if cell.peak is not None else in_words(cell)
-        return f"{size} {cell.marks}".strip()
+        return f"{in_words(cell) if cell.peak is None else significant(cell.peak, 4)} {cell.marks}".strip()
 
     def ratio(row: Any) -> str:
         cell: MemoryCell = row.memory[target]
-        return ratio_text(cell.ratio, is_reference(row) and cell.peak is not None)
+        return ratio_text(cell.ratio, row.is_reference and cell.peak is not None)
 
     def tidy(row: Any) -> dict[str, object]:
         cell: MemoryCell = row.memory[target]
-        parts = dict(cell.parts)
-        return {
-            f"{target}_status": cell.status or "not in the grid",
-            f"{target}_message": cell.message,
-            f"{target}_peak_mib": cell.peak,
-            **{f"{target}_{name}_mib": parts.get(name) for name in CATEGORIES},
-            f"{target}_over_{over}": cell.ratio,
-        }
+        parts = {f"{target}_{name}_mib": dict(cell.parts).get(name) for name in CATEGORIES}
+        status = {f"{target}_status": cell.status or "not in the grid", f"{target}_message": cell.message}
+        return {**status, f"{target}_peak_mib": cell.peak, **parts, f"{target}_over_{over}": cell.ratio}
 
     if not shown:
         return [Column(tidy=tidy)]
@@ -109,10 +94,7 @@ def measured_columns(shown: bool) -> list[Column[Any]]:
     """The peaks ``row.measured`` as columns of tables, in MiB; ``shown`` where people are to see them too."""
 
     def column(name: str) -> Column[Any]:
-        def text(row: Any) -> str:
-            size = row.measured[name]
-            return NOT_ASKED if size is None else significant(size, 4)
-
-        return Column(f"{name} MiB", text if shown else None, lambda row: {f"{name}_mib": row.measured[name]})
+        text = (lambda row: significant(row.measured[name], 4)) if shown else None
+        return Column(f"{name} MiB", text, lambda row: {f"{name}_mib": row.measured[name]})
 
     return [column("allocated"), column("reserved")]

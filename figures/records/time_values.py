@@ -7,13 +7,13 @@ of an epoch, times the steps that the record's workload has in one.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 from bench.core.intervals import Estimate, mean_interval, paired_ratio, unpaired_ratio
 from bench.core.record import Record
 from bench.core.samples import block_means_ms, disturbed_blocks
-from figures.page.footnotes import in_words
+from figures.page.footnotes import Missing, in_words
 from figures.page.table import (
     DISTURBED,
     NOT_RECORDED,
@@ -44,7 +44,7 @@ _OLDER_WORDS: Mapping[str, Mapping[str, Any]] = {
 
 
 def workload_words(record: Record) -> Mapping[str, Any]:
-    """What figures call the record's model (``model``), what an epoch is (``epoch``, ``examples_per_epoch``)."""
+    """What figures call the record's model (``model``), and what an epoch is (``epoch``, ``examples_per_epoch``)."""
     words = getattr(record, "workload_words", None) or _OLDER_WORDS.get(record.workload, {})
     return {"model": record.workload, "epoch": "", "examples_per_epoch": None, **words}
 
@@ -56,9 +56,7 @@ def per_of(records: Iterable[Record]) -> Per:
 
 @dataclass(frozen=True)
 class Time:
-    """A time per epoch in seconds, or per step in ms. ``rare`` is the part of ``total`` in rare events; the interval is
-    the steps'.
-    """
+    """A time per epoch in s, or per step in ms; ``rare`` is its part in rare events. The interval is the steps'."""
 
     total: Estimate
     rare: float
@@ -89,14 +87,13 @@ def time_of(record: Record, per: Per = "epoch") -> Time | None:
         own = record.epoch_time_s if per == "epoch" else record.step_time_median_ms
         return None if own is None else Time(Estimate(own, None, None, 0), rare, per)
     step = mean_interval(means)
-    value, low, high = (None if ms is None else ms * steps / scale + rare for ms in (step.value, step.low, step.high))
-    assert value is not None
-    return Time(Estimate(value, low, high, step.blocks), rare, per)
+    low, high = (None if ms is None else ms * steps / scale + rare for ms in (step.low, step.high))
+    return Time(Estimate(step.value * steps / scale + rare, low, high, step.blocks), rare, per)
 
 
-def time_ratio(numerator: Record, denominator: Record) -> Estimate | None:
+def time_ratio(numerator: Record | None, denominator: Record | None) -> Estimate | None:
     """Ratio of epoch times: paired by block where both were timed together, else unpaired; None without blocks."""
-    if numerator.status != "ok" or denominator.status != "ok":
+    if numerator is None or denominator is None or {numerator.status, denominator.status} != {"ok"}:
         return None
     above = {n: ms + rare_ms_per_step(numerator) for n, ms in block_means_ms(numerator).items()}
     below = {n: ms + rare_ms_per_step(denominator) for n, ms in block_means_ms(denominator).items()}
@@ -110,46 +107,31 @@ def time_ratio(numerator: Record, denominator: Record) -> Estimate | None:
 
 
 @dataclass(frozen=True)
-class TimeCell:
-    """Time of one cell; ``status`` is empty where the cell is outside the grid."""
+class TimeCell(Missing):
+    """Time of one cell, and its ratio to the reference's."""
 
-    status: str
-    message: str = ""
     time: Time | None = None
-    ratio: Estimate | None = None  # to the reference
+    ratio: Estimate | None = None
     disturbed: int = 0
-    marks: str = ""
-
-
-class Timed(Protocol):
-    """A row of a figure with the time of its cell."""
-
-    @property
-    def time(self) -> TimeCell: ...
 
 
 def time_cell(record: Record | None, reference: Record | None, older: str, per: Per = "epoch") -> TimeCell:
-    """The time in a record of the grid, if there is one, and its ratio to the reference's, if that is another.
+    """The time in a record of the grid, if there is one, and its ratio to that of ``reference``, if there is one.
 
-    Args:
-        record: of the cell.
-        reference: what it is compared with; None for the reference itself.
-        older: the mark of a record that older code made, or nothing.
-        per: what the time is of.
+    ``older`` is the mark of a record that older code made, or nothing.
     """
     if record is None:
         return TimeCell(NOT_RECORDED)
-    time = time_of(record, per)
+    time, ratio = time_of(record, per), time_ratio(record, reference)
     if time is None:
-        return TimeCell("no time" if record.status == "ok" else record.status, record.message, marks=older)
-    ratio = time_ratio(record, reference) if reference is not None else None
+        return TimeCell("no time" if record.status == "ok" else record.status, record.message, older)
     unpaired = ratio is not None and ratio.paired is False
     marks = older + UNPAIRED * unpaired + DISTURBED * (time.total.blocks == 0)
-    return TimeCell("ok", record.message, time, ratio, disturbed_blocks(record), marks)
+    return TimeCell("ok", record.message, marks, time, ratio, disturbed_blocks(record))
 
 
-def time_unit(rows: Iterable[Timed]) -> tuple[str, float]:
-    """The unit that suits the longest time: its name, and how many of it a second (of a step: a ms) is."""
+def time_unit(rows: Iterable[Any]) -> tuple[str, float]:
+    """The unit that suits the longest ``row.time``: its name, and how many of it a second (of a step: a ms) is."""
     times = [row.time.time for row in rows if row.time.time]
     if times and times[0].per == "step":
         return "ms", 1.0
@@ -175,55 +157,43 @@ def time_text(cell: TimeCell, scale: float = 1.0) -> str:
 
 
 def time_columns(
-    rows: Sequence[Any],
-    over: str,
-    is_reference: Callable[[Any], bool],
-    *,
-    per: Per = "epoch",
-    names: tuple[str, str] | None = None,
-    text: Callable[[Any], str] | None = None,
-    rare: bool = True,
+    rows: Sequence[Any], per: Per, over: str, *, text: Callable[[Any], str] | None = None, rare: bool = True
 ) -> list[Column[Any]]:
-    """Time and its ratio as columns of tables; in the CSV epochs are in seconds, steps in ms.
+    """The cell ``row.time`` and its ratio as columns of tables; in the CSV epochs are in seconds, steps in ms.
 
     Args:
-        rows: each with the cell ``time``.
+        rows: all rows, which decide the unit for people.
+        per: what times are of.
         over: what ratios are to.
-        is_reference: whether a row is what others are compared with.
-        names: of the two columns, where they are not ``epoch, minutes`` and ``time / comera``.
         text: the cell of a row, for people, where it is more than the time and its marks.
         rare: whether the CSV has the part in rare events.
     """
     unit, scale = time_unit(rows)
-    name, ratio_name = names or (f"{per}, {unit}", f"time / {over}")
-    column, unit_name = {"epoch": ("epoch_time_s", "s"), "step": ("step_time_ms", "ms")}[per]
-
-    def shown(row: Any) -> str:
-        return f"{time_text(row.time, scale)} {row.time.marks}".strip()
+    name, rare_name = {"epoch": ("epoch_time_s", "epoch_rare_s"), "step": ("step_time_ms", "step_rare_ms")}[per]
 
     def tidy(row: Any) -> dict[str, object]:
         cell: TimeCell = row.time
-        part = {f"{per}_rare_{unit_name}": cell.time.rare if cell.time else None} if rare else {}
-        return {
-            "time_status": cell.status or "not in the grid",
-            "time_message": cell.message,
-            **bounds(column, cell.time.total if cell.time else None),
-            **part,
-        }
+        status = {"time_status": cell.status or "not in the grid", "time_message": cell.message}
+        part = {rare_name: cell.time.rare if cell.time else None} if rare else {}
+        return {**status, **bounds(name, cell.time.total if cell.time else None), **part}
 
     def tidy_ratio(row: Any) -> dict[str, object]:
         cell: TimeCell = row.time
-        return {
-            **bounds(f"time_over_{over}", cell.ratio),
-            "time_pairing": pairing(cell.ratio),
-            "blocks": cell.time.total.blocks if cell.time else None,
-            "disturbed_blocks": cell.disturbed if cell.time else None,
-        }
+        blocks = (cell.time.total.blocks, cell.disturbed) if cell.time else (None, None)
+        ratio = {**bounds(f"time_over_{over}", cell.ratio), "time_pairing": pairing(cell.ratio)}
+        return {**ratio, "blocks": blocks[0], "disturbed_blocks": blocks[1]}
 
-    def ratio(row: Any) -> str:
-        return ratio_text(row.time.ratio, is_reference(row) and row.time.time is not None)
+    return [
+        Column(f"{per}, {unit}", text or (lambda row: f"{time_text(row.time, scale)} {row.time.marks}".strip()), tidy),
+        Column(
+            f"time / {over}", lambda row: ratio_text(row.time.ratio, row.is_reference and row.time.time), tidy_ratio
+        ),
+    ]
 
-    return [Column(name, text or shown, tidy), Column(ratio_name, ratio, tidy_ratio)]
+
+def renamed(columns: Sequence[Column[Any]], *names: str) -> list[Column[Any]]:
+    """The columns under other headings."""
+    return [replace(column, name=name) for column, name in zip(columns, names, strict=True)]
 
 
 def disagreement(name: str, cell: TimeCell, record: Record | None) -> list[str]:

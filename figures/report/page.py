@@ -20,7 +20,7 @@ from figures.claims.claims import Verdict
 from figures.claims.ledger import Entry, judge
 from figures.page.drawn import Drawn
 from figures.page.table import NOT_ASKED
-from figures.records.select import devices
+from figures.records.select import by_device
 from figures.report.facts import Fact, Failure, facts_of, failures_of
 
 TITLE = "CoMERA: what was claimed, and what was found"
@@ -166,7 +166,7 @@ def _origin(records: Sequence[Record]) -> str:
     """What the page is made of."""
     days = sorted(record.recorded_at[:10] for record in records)
     span = " to ".join(dict.fromkeys((days[0], days[-1])))
-    return f"{len(records):,} records of {span}, from {'; '.join(devices(records))}"
+    return f"{len(records):,} records of {span}, from {'; '.join(device for device, _ in by_device(records))}"
 
 
 def page(records: Sequence[Record], artifacts: Mapping[str, Artifact[Any, Any]], claims: Claims) -> bytes:
