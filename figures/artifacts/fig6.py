@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from operator import itemgetter
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -91,7 +92,7 @@ def rows_of(study: Study) -> list[Cells]:
     """A line per epoch or end of a stage, with a cell per slot."""
     lines, absent = lines_of(study), {row.label: row.status for row in study.rows if not row.finished}
     ends = {step: point.end for line in lines for step, point in line.points.items()}
-    table = []
+    table: list[Cells] = []
     for step, end in sorted(ends.items()):
         bands = {line.row.label: str(line.points[step].band) if step in line.points else NOT_ASKED for line in lines}
         table.append({"epoch": f"{end.epoch:.2f}", "stage": end.stage, **bands, **absent})
@@ -100,7 +101,8 @@ def rows_of(study: Study) -> list[Cells]:
 
 def tidy_rows(study: Study, _: Any) -> list[Cells]:
     """A line per slot, seed and point."""
-    name, table = study.metric.name, []
+    name = study.metric.name
+    table: list[Cells] = []
     for line in lines_of(study):
         for point in line.points.values():
             for seed, one in point.by_seed.items():
@@ -115,7 +117,7 @@ def tidy_rows(study: Study, _: Any) -> list[Cells]:
 
 def columns(study: Study, table: Sequence[Cells]) -> list[Column[Cells]]:
     about = {"device": study.device, "dataset": study.dataset}
-    shown = [Column(name, lambda cells, name=name: cells[name], left=name == "stage") for name in table[0]]
+    shown = [Column[Cells](name, itemgetter(name), left=name == "stage") for name in table[0]]
     return [*shown, Column(tidy=lambda cells: {**about, **cells})]
 
 

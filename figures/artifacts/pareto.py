@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ from figures.page.notes import closing_notes
 from figures.page.style import DENSE_STROKE, FAINT, INK, Stroke, stroke_handle, strokes
 from figures.page.table import NOT_ASKED, Column, significant
 from figures.records.crossover import listed
-from figures.records.metric import Metric, Score
+from figures.records.metric import Score
 from figures.records.ratio_limits import RatioLimit, limit_of
 from figures.records.select import COMERA, DENSE, LOW_RANK
 from figures.records.studies import Row, Study, studies
@@ -106,16 +106,19 @@ def columns(study: Study, rows: Sequence[Row]) -> list[Column[Row]]:
         other = beaten.get(row.slot)
         return other.row.name if other else ""
 
+    def ratio(row: Row) -> str:
+        spread = row.spread("total_ratio")
+        return f"{spread}x" if spread else NOT_ASKED
+
+    front = {None: NOT_ASKED, True: "yes", False: "no"}
     return [
         shared.head_column(study, lambda row: {"ratio": row.slot.ratio, "stage": row.slot.goal}),
-        shared.spread_column("total, MiB", "stored_mib", lambda row: str(row.spread("stored_mib") or row.status)),
-        shared.spread_column("total ratio", "total_ratio",
-                      lambda row: f"{ratio}x" if (ratio := row.spread("total_ratio")) else NOT_ASKED),
+        shared.spread_column("total, MiB", "stored_mib", shared.size_or_status),
+        shared.spread_column("total ratio", "total_ratio", ratio),
         shared.score_column(study.metric),
         shared.less_column(study.metric, "dense", lambda row: row.less_dense),
         shared.less_column(study.metric, "low_rank", less_low_rank),
-        Column("on the front", lambda row: {None: NOT_ASKED, True: "yes", False: "no"}[on_front(row)],
-               lambda row: {"on_front": on_front(row)}),
+        Column("on the front", lambda row: front[on_front(row)], lambda row: {"on_front": on_front(row)}),
         Column("dominated by", lambda row: beaten_by(row) or NOT_ASKED, lambda row: {"dominated_by": beaten_by(row)},
                left=True),
         shared.remarks_column(),
@@ -132,15 +135,11 @@ def _guessing(study: Study, points: Sequence[Point]) -> list[str]:
     return [f"Not surely better than {how}: {', '.join(names)}."]
 
 
-def _words(metric: Metric) -> tuple[str, str]:
-    """For a model that reaches more of what is wanted, and for one that reaches less."""
-    return ("more accurate", "less accurate") if metric.name == "accuracy" else ("better", "worse")
-
-
-def losses(points: Sequence[Point]) -> list[str]:
+def losses(study: Study, points: Sequence[Point]) -> list[str]:
     """Where tensorizing loses: runs of CoMERA that another arm's beats, and those that are worse than dense."""
     ours = [point for point in points if point.arm == COMERA]
     others = [point for point in points if point.arm != COMERA]
+    better, worse = ("more accurate", "less accurate") if study.metric.name == "accuracy" else ("better", "worse")
     beaten = [(point, other) for point in ours if (other := dominator(point, others))]
     lines = []
     for point, other in beaten:
@@ -148,21 +147,23 @@ def losses(points: Sequence[Point]) -> list[str]:
         words = f", {apart.text(sign=True, unit=True)}" if apart else ""
         lines.append(f"Tensorizing loses: {point.words} is dominated by {other.words}{words}.")
     if ours and not beaten:
-        lines.append(
-            f"No run of CoMERA is dominated: by value, no other arm's is {_words(ours[0].score.metric)[0]} and no larger."
-        )
-    below = [point for point in ours if (apart := point.row.less_dense) and apart.trails(0)]
+        lines.append(f"No run of CoMERA is dominated: by value, no other arm's is {better} and no larger.")
+    below = [point.words for point in ours if (apart := point.row.less_dense) and apart.trails(0)]
     if below:
-        words = ", ".join(point.words for point in below)
-        lines.append(f"Surely {_words(below[0].score.metric)[1]} than dense after as many steps: {words}.")
+        lines.append(f"Surely {worse} than dense after as many steps: {', '.join(below)}.")
     return lines
 
 
-def caption(study: Study, rows: Sequence[Row]) -> Caption:
-    points, first = points_of(rows), study.stages[0][1]
-    steps = f" after {first:,} steps" if len(study.stages) == 1 else ""
+def _title(study: Study) -> str:
+    metric, steps = shared.first_upper(study.metric.short), study.stages[0][1]
+    after = f" after {steps:,} steps" if len(study.stages) == 1 else ""
     other = ", small preset" if study.experiment.endswith("_small") else ", not the paper's model"
     known = study.is_full_size or study.dense_parameters is None or not study.is_papers
+    return f"{metric} against the model's size on {study.dataset!r}{after}{'' if known else other}"
+
+
+def caption(study: Study, rows: Sequence[Row]) -> Caption:
+    points = points_of(rows)
     notes = [
         shared.metric_words(study, "Wilson's"),
         "Sizes within 2 % count as equal; points of equal size stand side by side, not one upon the other.",
@@ -173,21 +174,16 @@ def caption(study: Study, rows: Sequence[Row]) -> Caption:
     notes += _guessing(study, points)
     if points:
         notes.append(f"Pareto front, by value: {', '.join(point.words for point in front_of(points))}.")
-    return Caption(
-        title=f"{shared.first_upper(study.metric.short)} against the model's size on {study.dataset!r}{steps}{'' if known else other}",
-        facts=shared.facts(study),
-        notes=(*notes, *losses(points), *closing_notes(study)),
-        remarks=shared.absences(rows),
-    )
+    notes += [*losses(study, points), *closing_notes(study)]
+    return Caption(title=_title(study), facts=shared.facts(study), notes=notes, remarks=shared.absences(rows))
 
 
 def _draw_arm(axes: Any, points: Sequence[Point], stroke: Stroke, shift: float) -> None:
     """The points of an arm, ``shift`` points of space to the right, so that equal sizes stand side by side."""
     place = axes.transData + ScaledTranslation(shift / 72, 0, axes.figure.dpi_scale_trans)
+    style: dict[str, Any] = {"transform": place, "linewidth": 0.9, "solid_capstyle": "projecting", "zorder": 3}
     for point in points:
-        shared.whisker(
-            axes, point.size, point.score.span, linewidth=0.9, solid_capstyle="projecting", transform=place, zorder=3
-        )
+        shared.whisker(axes, point.size, point.score.span, **style)
         axes.annotate(
             point.row.name.removeprefix(point.arm).lstrip(", ") or point.arm, (point.size, point.score.span[1]),
             xycoords=place, xytext=(0, 3), textcoords="offset points", va="bottom", fontsize=6.5,
@@ -200,12 +196,9 @@ def _draw_arm(axes: Any, points: Sequence[Point], stroke: Stroke, shift: float) 
     )  # fmt: skip
 
 
-#: The smallest size of an arm that was asked for a smaller one, in MiB, the arm, and words for it.
-Limit = tuple[float, str, str]
-
-
-def _limits(study: Study) -> list[Limit]:
-    dense = max((run.dense_mib or 0.0 for run in study.shown), default=0.0)
+def _limits(study: Study) -> list[tuple[float, str, str]]:
+    """The smallest size, in MiB, of each arm that was asked for a smaller one, the arm, and words for it."""
+    dense = max(run.dense_mib or 0.0 for run in study.shown)
     ends = [
         (dense / limit.ratio, arm, f"{arm}: {limit}, asked for {listed(ratios)}")
         for arm, (limit, ratios) in limits_of(study).items()
@@ -214,24 +207,23 @@ def _limits(study: Study) -> list[Limit]:
     return sorted(ends) if dense else []
 
 
-def _draw_limits(axes: Any, limits: Sequence[Limit], style: Mapping[str, Stroke]) -> None:
-    for number, (size, arm, words) in enumerate(limits):
-        axes.axvline(size, color=style[arm].colour, linewidth=1, linestyle=_LIMIT_DASHES, zorder=1)
-        side, dx = ("right", -2) if number % 2 == 0 else ("left", 2)
-        axes.annotate(
-            words, (size, 0.02), xycoords=axes.get_xaxis_transform(), rotation=90, va="bottom", xytext=(dx, 0),
-            textcoords="offset points", fontsize=6.5, ha=side,
-        )  # fmt: skip
+def _draw_limit(axes: Any, number: int, size: float, words: str, colour: str) -> None:
+    axes.axvline(size, color=colour, linewidth=1, linestyle=_LIMIT_DASHES, zorder=1)
+    side, dx = ("right", -2) if number % 2 == 0 else ("left", 2)
+    axes.annotate(
+        words, (size, 0.02), xycoords=axes.get_xaxis_transform(), rotation=90, va="bottom", xytext=(dx, 0),
+        textcoords="offset points", fontsize=6.5, ha=side,
+    )  # fmt: skip
 
 
-def _scale(axes: Any, sizes: Sequence[float], scores: Sequence[Score]) -> None:
+def _scale(axes: Any, sizes: Sequence[float], points: Sequence[Point]) -> None:
     axes.set_xscale("log")
     axes.set_xlim(min(sizes) / 1.25, 1.15 * max(sizes))
     axes.xaxis.set_major_locator(LogLocator(10, subs=(1, 2, 5)))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
-    low, high = min(score.span[0] for score in scores), max(score.span[1] for score in scores)
-    room = high - low or abs(high) or 1.0
+    low, high = min(point.score.span[0] for point in points), max(point.score.span[1] for point in points)
+    room = high - low or abs(high) or 1.0  # one point without an interval has no extent
     axes.set_ylim(low - 0.06 * room, high + 0.12 * room)
     axes.yaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 5, 10]))
 
@@ -240,7 +232,7 @@ def draw(study: Study, rows: Sequence[Row], caption: Caption) -> Figure:
     points, limits = points_of(rows), _limits(study)
     arms = dict.fromkeys([COMERA, *(row.slot.arm for row in rows if row.slot.arm != DENSE)])
     style = strokes(list(arms)) | {DENSE: DENSE_STROKE}  # as in Fig. 12
-    by_arm = {arm: mine for arm in style if (mine := [point for point in points if point.arm == arm])}
+    by_arm = {arm: some for arm in style if (some := [point for point in points if point.arm == arm])}
     handles = [
         stroke_handle(style[arm], arm, markersize=4.5, linestyle="" if arm == DENSE else style[arm].dashes)
         for arm in by_arm
@@ -255,14 +247,14 @@ def draw(study: Study, rows: Sequence[Row], caption: Caption) -> Figure:
     if not points:
         shared.nothing_finished(axes)
         return figure
-    sizes = [*(point.size for point in points), *(size for size, _, _ in limits)]
-    _scale(axes, sizes, [point.score for point in points])
+    _scale(axes, [*(point.size for point in points), *(size for size, _, _ in limits)], points)
     corners = [(point.size, point.score.value) for point in front_of(points)]
     corners.append((axes.get_xlim()[1], corners[-1][1]))
     axes.step(*zip(*corners, strict=True), where="post", zorder=2, **_FRONT)
-    for arm, mine in by_arm.items():
-        _draw_arm(axes, mine, style[arm], {COMERA: -3.0, DENSE: 0.0}.get(arm, 3.0))
-    _draw_limits(axes, limits, style)
+    for arm, some in by_arm.items():
+        _draw_arm(axes, some, style[arm], {COMERA: -3.0, DENSE: 0.0}.get(arm, 3.0))
+    for number, (size, arm, words) in enumerate(limits):
+        _draw_limit(axes, number, size, words, style[arm].colour)
     return figure
 
 

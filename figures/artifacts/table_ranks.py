@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 from figures.artifact import Artifact
@@ -81,7 +82,7 @@ def tidy_rows(study: Study, _: Any) -> list[Cells]:
 def columns(_: Any, table: Sequence[Cells]) -> list[Column[Cells]]:
     whole = ("bond", "rank")
     return [
-        *(Column(name, lambda cells, name=name: cells[name], left=name == "layer") for name in table[0]),
+        *(Column[Cells](name, itemgetter(name), left=name == "layer") for name in table[0]),
         Column(tidy=lambda cells: {name: cell for name, cell in cells.items() if name not in whole}),
         Column(tidy=lambda cells: {name: cells[name] for name in whole}, whole=True),
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -44,7 +45,7 @@ class Try:
     @property
     def rank(self) -> tuple[Any, ...]:
         """By arm and stage, then from small settings to large."""
-        numbers = [(not _is_number(value), value if _is_number(value) else 0) for value in self.settings.values()]
+        numbers = [value if _is_number(value) else math.inf for value in self.settings.values()]
         return (self.slot.rank, numbers, self.key, self.run.seed)
 
     @property
@@ -64,23 +65,20 @@ def short(value: object) -> str:
     >>> short(0.00015), short(1000.0), short(0.05), short(None), short("optimized")
     ('1.5e-4', '1000', '0.05', 'null', 'optimized')
     """
-    if isinstance(value, str):
-        return value
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        return json.dumps(value)
+    if not _is_number(value):
+        return value if isinstance(value, str) else json.dumps(value)
     exact = Decimal(repr(value)).normalize()
     return f"{exact:e}" if 0 < abs(exact) < Decimal("0.01") else f"{exact:f}"
 
 
 def differing(runs: Sequence[Record]) -> dict[str, list[str]]:
     """By method, the names of the settings in which its runs differ, in their order; of a single run, its rates."""
-    names: dict[str, list[str]] = {}
+    names = {}
     for method in sorted({run.method for run in runs}):
         settings = [method_settings(run) for run in runs if run.method == method]
         every = dict.fromkeys(name for one in settings for name in one)
-        names[method] = [
-            name for name in every if len({json.dumps(one.get(name), sort_keys=True) for one in settings}) > 1
-        ] or [name for name in every if len(settings) == 1 and name.startswith("lr")]
+        apart = [name for name in every if len({json.dumps(one.get(name), sort_keys=True) for one in settings}) > 1]
+        names[method] = apart or [name for name in every if len(settings) == 1 and name.startswith("lr")]
     return names
 
 
@@ -112,17 +110,12 @@ def rows_of(search: Runs) -> list[Try]:
     names = differing(search.shown)
     by_slot: dict[Slot, list[Try]] = {}
     for run in search.shown:
-        settings, slot = method_settings(run), slot_of(run)
+        slot = slot_of(run)
+        settings = {name: value for name in names[run.method] if (value := method_settings(run).get(name, ...)) != ...}
         priced = len(slot.stages) > 1 and not {_SIZE_WEIGHT, _RHO}.isdisjoint(names[run.method])
-        one = Try(
-            run,
-            slot,
-            {name: settings[name] for name in names[run.method] if name in settings},
-            _price(settings) if priced else None,
-            score(search.metric, {run.seed: curve_of(run)[-1]}) if run.status == "ok" else None,
-            search.older(run),
-        )
-        by_slot.setdefault(slot, []).append(one)
+        price = _price(method_settings(run)) if priced else None
+        reached = score(search.metric, {run.seed: curve_of(run)[-1]}) if run.status == "ok" else None
+        by_slot.setdefault(slot, []).append(Try(run, slot, settings, price, reached, search.older(run)))
     return sorted((one for tries in by_slot.values() for one in _with_best(tries)), key=lambda one: one.rank)
 
 
@@ -135,41 +128,45 @@ def columns(search: Runs, tries: Sequence[Try]) -> list[Column[Try]]:
     metric = search.metric
     names = dict.fromkeys(name for one in tries for name in one.settings)
 
-    def size(value: float | None) -> str:
-        return NOT_ASKED if value is None else significant(value)
+    def of_record(name: str, column: str, digits: int = 3) -> Column[Try]:
+        def text(one: Try) -> str:
+            return significant(getattr(one.run, column), digits)
+
+        return Column(name, text, lambda one: {column: getattr(one.run, column)})
 
     def head(one: Try) -> dict[str, object]:
         return {"device": search.device, "dataset": search.dataset, "experiment": search.experiment, "arm": one.run.arm}
 
     def stage(one: Try) -> dict[str, object]:
         about = {"stage": one.slot.stage, "target_ratio": one.slot.target, "target_mib": one.slot.target_mib}
-        return about | {"seed": one.run.seed, "status": one.run.status, REMARKS: one.run.message}
+        return {**about, "seed": one.run.seed, "status": one.run.status, REMARKS: one.run.message}
 
     def settings(one: Try) -> dict[str, object]:
         return {f"setting_{name}": one.settings.get(name) for name in names} | {"price_of_size": one.price}
 
-    def loss(one: Try) -> str:
-        return NOT_ASKED if one.run.train_loss is None else significant(one.run.train_loss, 4)
+    def steps(one: Try) -> str:
+        return NOT_ASKED if one.run.train_steps is None else f"{one.run.train_steps:,}"
 
-    def score(one: Try) -> dict[str, object]:
+    def reached(one: Try) -> dict[str, object]:
         return {"validation_examples": one.score and one.score.examples, **bounds(metric.name, one.score)}
 
-    target = Column("S0", lambda one: size(one.run.size_target), lambda one: {"size_target": one.run.size_target})
-    met = Column("S <= S0", lambda one: shared.reached(size_met(one.run)), lambda one: {"size_met": size_met(one.run)})
+    def met(one: Try) -> str:
+        return shared.reached(size_met(one.run))
+
+    targets = [of_record("S0", "size_target"), Column[Try]("S <= S0", met, lambda one: {"size_met": size_met(one.run)})]
     return [
         Column("arm", lambda one: one.slot.arm, head, left=True),
         Column("stage", lambda one: f"{one.slot.goal} {one.mark}".rstrip(), stage, left=True),
         Column("settings", lambda one: one.settings_text, settings, left=True),
         Column("seed", lambda one: str(one.run.seed)),
-        Column("steps", lambda one: NOT_ASKED if one.run.train_steps is None else f"{one.run.train_steps:,}",
-               lambda one: {"train_steps": one.run.train_steps}),
-        Column("training loss", loss, lambda one: {"train_loss": one.run.train_loss}),
-        Column(metric.heading, lambda one: str(one.score or one.run.status), score),
-        Column("S", lambda one: size(one.run.size_fraction), lambda one: {"size_fraction": one.run.size_fraction}),
-        *(column if _aimed(tries) else replace(column, text=None) for column in (target, met)),
+        Column("steps", steps, lambda one: {"train_steps": one.run.train_steps}),
+        of_record("training loss", "train_loss", 4),
+        Column(metric.heading, lambda one: str(one.score or one.run.status), reached),
+        of_record("S", "size_fraction"),
+        *(column if _aimed(tries) else replace(column, text=None) for column in targets),
         Column("best", lambda one: "best" if one.best else "", lambda one: {"best": one.best}, left=True),
         Column(REMARKS, lambda one: one.run.message, lambda one: {"older_code": bool(one.mark)}, left=True),
-    ]  # fmt: skip
+    ]
 
 
 def _budget(tries: Sequence[Try]) -> str:

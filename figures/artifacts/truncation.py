@@ -10,9 +10,8 @@ from matplotlib.lines import Line2D
 
 from bench.core.intervals import CONFIDENCE
 from figures.artifact import Artifact
-from figures.claims.training import LATE_ACCURACIES, LATE_SIZES
+from figures.claims.training import LATE
 from figures.page import training as shared
-from figures.page.bands import DEVICE_NAMES
 from figures.page.drawn import Caption
 from figures.page.layout import panel_page
 from figures.page.notes import closing_notes, listed
@@ -22,6 +21,8 @@ from figures.records.memory import CATEGORIES
 from figures.records.select import COMERA, DENSE
 from figures.records.studies import EXPERIMENT, Row, Study, studies
 
+_PEAK = "peak_memory_predicted_mib"
+
 #: Lines at the size below which nothing can be cut, and at the full ranks.
 _SMALLEST: dict[str, Any] = {"color": FAINT, "linewidth": 0.8, "linestyle": (0, (1, 1.5))}
 _FULL: dict[str, Any] = {"color": INK, "linewidth": 0.8, "linestyle": (0, (5, 2))}
@@ -29,42 +30,42 @@ _POINT: dict[str, Any] = {"marker": "o", "markersize": 5, "color": EARLY_STROKE.
 _DENSE: dict[str, Any] = {"color": DENSE_STROKE.colour, "linewidth": 1.2}
 
 
-def columns(study: Study, rows: Sequence[Row]) -> list[Column[Row]]:  # noqa: ARG001 - as every artifact
+def columns(study: Study, _: Any) -> list[Column[Row]]:
+    def head(row: Row) -> dict[str, object]:
+        about = {"device": study.device, "dataset": study.dataset, "run": row.name}
+        return {**about, "status": row.status, "seeds": shared.seeds_of(row)}
+
     def ratio(row: Row) -> str:
         return with_interval(row.times.ratio) if row.times else "1 (nothing cut)" if row.nothing_cut else NOT_ASKED
 
     def tidy_ratio(row: Row) -> dict[str, object]:
         found = row.times.ratio if row.times else None
-        return bounds("step_trained_over_full", found) | {"blocks": found and found.blocks}
+        return {**bounds("step_trained_over_full", found), "blocks": found and found.blocks}
 
-    def peak(row: Row) -> str:
-        spread = row.spread("peak_memory_predicted_mib")
-        return significant(spread.value, 4) if spread else NOT_ASKED
+    def step(name: str) -> Column[Row]:
+        """A step time, in ms."""
+        return Column(
+            f"{name}, ms",
+            lambda row: significant(getattr(row.times, name, None)),
+            lambda row: {f"step_{name}_ms": getattr(row.times, name, None)},
+        )
 
     def tidy_peak(row: Row) -> dict[str, object]:
-        spread, parts = row.spread("peak_memory_predicted_mib"), row.peak_parts
-        peaks = {"nothing_cut": row.nothing_cut, "predicted_peak_mib": spread and spread.value}
-        return peaks | {f"predicted_{name}_mib": parts.get(name) for name in CATEGORIES}
-
-    def head(row: Row) -> dict[str, object]:
-        about = {"device": study.device, "dataset": study.dataset, "run": row.name}
-        return about | {"status": row.status, "seeds": shared.seeds_of(row)}
+        parts = row.peak_parts
+        peaks = {"nothing_cut": row.nothing_cut, "predicted_peak_mib": _value(row, _PEAK)}
+        return {**peaks, **{f"predicted_{name}_mib": parts.get(name) for name in CATEGORIES}}
 
     return [
         Column(shared.RUN, lambda row: row.label, head, left=True),
-        shared.spread_column(
-            "total, MiB", "stored_mib", lambda row: str(row.spread("stored_mib") or row.status), interval=False
-        ),
+        shared.spread_column("total, MiB", "stored_mib", shared.size_or_status, interval=False),
         shared.spread_column("layers, MiB", "tensorized_mib", interval=False),
         Column("step time, trained / full", ratio, tidy_ratio),
-        Column("trained, ms", lambda row: significant(row.times.trained) if row.times else NOT_ASKED,
-               lambda row: {"step_trained_ms": row.times and row.times.trained}),
-        Column("full, ms", lambda row: significant(row.times.full) if row.times else NOT_ASKED,
-               lambda row: {"step_full_ms": row.times and row.times.full}),
-        Column("predicted peak, MiB", peak, tidy_peak),
+        step("trained"),
+        step("full"),
+        Column("predicted peak, MiB", lambda row: significant(_value(row, _PEAK), 4), tidy_peak),
         shared.score_column(study.metric),
         shared.remarks_column(),
-    ]  # fmt: skip
+    ]
 
 
 def caption(study: Study, rows: Sequence[Row]) -> Caption:
@@ -89,27 +90,22 @@ def caption(study: Study, rows: Sequence[Row]) -> Caption:
     )
 
 
+def _value(row: Row | None, column: str) -> float | None:
+    """The mean over seeds."""
+    spread = row.spread(column) if row else None
+    return spread.value if spread else None
+
+
 def _size(row: Row) -> float:
     """Of the trained model, in MiB; 0 where it is not known."""
-    stored = row.spread("stored_mib")
-    return stored.value if stored else 0.0
+    return _value(row, "stored_mib") or 0.0
 
 
-def _shrinking(rows: Sequence[Row]) -> list[Row]:
-    """Rows of tensorized models, largest first; dense stands beside them as a line."""
-    sized = [row for row in rows if row.spread("tensorized_mib") and row.spread("stored_mib")]
-    return sorted(sized, key=lambda row: -_size(row))
+#: What is drawn of rows, each with how high it goes.
+Tops = Sequence[tuple[float, Row]]
 
 
-def _size_axis(axes: Any, rows: Sequence[Row]) -> None:
-    axes.set_xlabel("size of the truncated model, MiB", fontsize=8)
-    if rows:
-        axes.set_xlim(0, 1.12 * max(map(_size, rows)))
-        stays = (_size(row) - cores.value for row in rows if (cores := row.spread("tensorized_mib")))
-        axes.axvline(min(stays), **_SMALLEST, zorder=1)
-
-
-def _name_points(axes: Any, tops: Sequence[tuple[float, Row]]) -> None:
+def _name_points(axes: Any, tops: Tops) -> None:
     """Name each point above its top; a name that would meet another one goes higher."""
     bottom, top = axes.get_ylim()
     right = axes.get_xlim()[1]
@@ -126,7 +122,7 @@ def _name_points(axes: Any, tops: Sequence[tuple[float, Row]]) -> None:
         )  # fmt: skip
 
 
-def _draw_times(axes: Any, rows: Sequence[Row]) -> None:
+def _draw_times(axes: Any, rows: Sequence[Row]) -> Tops:
     axes.axhline(1, **_FULL)
     tops = []
     for row in rows:
@@ -140,37 +136,27 @@ def _draw_times(axes: Any, rows: Sequence[Row]) -> None:
             axes.plot([_size(row)], [1], **_POINT, markerfacecolor="white", zorder=4)
             tops.append((1.0, row))
     axes.set_ylim(0, 1.3 * max([1.0, *(top for top, _ in tops)]))
-    _name_points(axes, tops)
-    axes.set_ylabel("step time, trained / full ranks", fontsize=8)
+    return tops
 
 
-def _draw_memory(axes: Any, rows: Sequence[Row], dense: Row | None) -> None:
+def _draw_memory(axes: Any, rows: Sequence[Row], dense: float | None) -> Tops:
     width = 0.05 * axes.get_xlim()[1]
-    tops = []
-    for row in rows:
-        peak, bottom = row.spread("peak_memory_predicted_mib"), 0.0
-        if peak is None:
-            continue
+    tops = [(peak, row) for row in rows if (peak := _value(row, _PEAK)) is not None]
+    for _, row in tops:
+        bottom = 0.0
         for name, mib in row.peak_parts.items():
             fill = MEMORY_FILLS[name]
-            axes.bar(
-                _size(row), mib, width, bottom=bottom, facecolor=fill.colour, edgecolor=fill.edge, hatch=fill.hatch,
-                linewidth=0.4,
-            )  # fmt: skip
+            style: dict[str, Any] = {"facecolor": fill.colour, "edgecolor": fill.edge, "hatch": fill.hatch}
+            axes.bar(_size(row), mib, width, bottom=bottom, linewidth=0.4, **style)
             bottom += mib
         axes.bar(_size(row), bottom, width, facecolor="none", edgecolor=INK, linewidth=0.5)
-        tops.append((peak.value, row))
-    above = [top for top, _ in tops]
-    of_dense = dense.spread("peak_memory_predicted_mib") if dense else None
-    if of_dense is not None:
-        axes.axhline(of_dense.value, **_DENSE)
-        above.append(of_dense.value)
-    axes.set_ylim(0, 1.25 * max(above, default=1.0))
-    _name_points(axes, tops)
-    axes.set_ylabel("predicted peak memory, MiB", fontsize=8)
+    if dense is not None:
+        axes.axhline(dense, **_DENSE)
+    axes.set_ylim(0, 1.25 * max([top for top, _ in tops] + [dense or 0.0]) or 1.0)
+    return tops
 
 
-def _draw_score(axes: Any, rows: Sequence[Row], dense: Row | None, name: str) -> None:
+def _draw_score(axes: Any, rows: Sequence[Row], dense: Row | None) -> Tops:
     if dense is not None and dense.score is not None:
         axes.axhspan(*dense.score.span, color=DENSE_STROKE.colour, alpha=0.12, linewidth=0)
         axes.axhline(dense.score.value, **_DENSE)
@@ -182,8 +168,7 @@ def _draw_score(axes: Any, rows: Sequence[Row], dense: Row | None, name: str) ->
             tops.append((row.score.span[1], row))
     axes.margins(y=0.16)
     axes.autoscale_view()
-    _name_points(axes, tops)
-    axes.set_ylabel(name, fontsize=8)
+    return tops
 
 
 def _legend(rows: Sequence[Row]) -> list[Any]:
@@ -200,31 +185,40 @@ def _legend(rows: Sequence[Row]) -> list[Any]:
 
 
 def draw(study: Study, rows: Sequence[Row], caption: Caption) -> Figure:
-    shown = _shrinking(rows)
+    """Tensorized models from the largest to the smallest; dense stands beside them as a line."""
+    sized = [row for row in rows if row.spread("tensorized_mib") and row.spread("stored_mib")]
+    shown = sorted(sized, key=lambda row: -_size(row))
     dense = next((row for row in rows if row.slot.arm == DENSE and len(row.slot.stages) == study.depth), None)
-    targets = [name for name in study.values("predicted_for") if name]
-    devices = ", ".join({"cuda": "CUDA"}.get(name, DEVICE_NAMES.get(name, name)) for name in targets)
-    panels = (
-        "a  step time", f"b  peak memory, predicted{f' for {devices}' if devices else ''}", f"c  {study.metric.short}"
-    )  # fmt: skip
+    devices = ", ".join({"cuda": "CUDA", "cpu": "a CPU"}[name] for name in study.values("predicted_for") if name)
+    predicted = f"b  peak memory, predicted{f' for {devices}' if devices else ''}"
+    panels = ("a  step time", predicted, f"c  {study.metric.short}")
     figure, [axes] = panel_page(caption.title, caption.facts, [panels], caption.notes, 2.5, _legend(shown), 5)
     for one in axes:
-        _size_axis(one, shown)
+        one.set_xlabel("size of the truncated model, MiB", fontsize=8)
     if not shown:
         for one in axes:
             shared.nothing_finished(one)
         return figure
-    _draw_times(axes[0], shown)
-    _draw_memory(axes[1], shown, dense)
-    _draw_score(axes[2], shown, dense, study.metric.axis)
+    stays = min(_size(row) - (_value(row, "tensorized_mib") or 0.0) for row in shown)
+    for one in axes:
+        one.set_xlim(0, 1.12 * _size(shown[0]))
+        one.axvline(stays, **_SMALLEST, zorder=1)
+    tops = (
+        _draw_times(axes[0], shown), _draw_memory(axes[1], shown, _value(dense, _PEAK)),
+        _draw_score(axes[2], shown, dense),
+    )  # fmt: skip
+    names = ("step time, trained / full ranks", "predicted peak memory, MiB", study.metric.axis)
+    for one, found, name in zip(axes, tops, names, strict=True):
+        _name_points(one, found)
+        one.set_ylabel(name, fontsize=8)
     return figure
 
 
 ARTIFACT = Artifact(
     name="truncation",
     heading="What truncation saves",
-    summary="step time, peak memory and accuracy against the physically truncated size; "
-    "an image per device and dataset",
+    summary="step time, peak memory and accuracy against the physically truncated size; an image per device and "
+    "dataset",
     experiments=(EXPERIMENT,),
     measure="train",
     order=170,
@@ -233,5 +227,5 @@ ARTIFACT = Artifact(
     columns=columns,
     caption=caption,
     draw=draw,
-    rules=(*LATE_SIZES, *LATE_ACCURACIES),
+    rules=LATE,
 )

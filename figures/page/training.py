@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from figures.page.notes import device_fact, length_words, listed, toggles_words
+from figures.page.notes import device_fact, listed, switches
 from figures.page.style import FAINT, INK
 from figures.page.table import NOT_ASKED, NOT_RECORDED, REMARKS, Column, bounds
 from figures.records.metric import Metric, Score
@@ -59,7 +59,9 @@ def one_seed_note(page: Runs) -> list[str]:
 
 def facts(page: Runs) -> tuple[str, ...]:
     """Device, setting and budget of the runs shown, and how large the model is."""
-    setting = (listed(page, "precision"), f"batch {listed(page, 'batch_size')}", length_words(page, "length up to"))
+    lengths = listed(page, "sequence_length")
+    setting = [listed(page, "precision"), f"batch {listed(page, 'batch_size')}"]
+    setting += [f"length up to {lengths}"] if lengths != "1" else []
     counts = {curve_of(run)[-1].examples or 0 for run in page.finished_runs}
     validated = f", validated on {max(counts):,} {examples_words(page)}" if any(counts) else ""
 
@@ -77,7 +79,7 @@ def facts(page: Runs) -> tuple[str, ...]:
     if model and "classes" in page.model:
         model.append(f"{page.model['classes']} classes")
     return (
-        device_fact(page, *setting, toggles_words(page)),
+        device_fact(page, *setting, switches(page)),
         f"Trained on {page.dataset!r}{validated}: {budget}, {seeds}.",
         *([f"Dense model: {', '.join(model)}."] if model else []),
     )
@@ -150,6 +152,11 @@ def spread_column(
         return cells if interval else {column: cells[column]}
 
     return Column(name, text or (lambda row: or_dash(row.spread(column))), tidy)
+
+
+def size_or_status(row: Row) -> str:
+    """The size of the trained model, as a cell of a table."""
+    return str(row.spread("stored_mib") or row.status)
 
 
 def remarks_column() -> Column[Row]:

@@ -15,23 +15,10 @@ from bench.core.intervals import Estimate, paired_ratio
 from bench.core.record import Record, RecordError
 from figures.claims.claims import FULL_SIZE_PARAMETERS
 from figures.page.table import NOT_RECORDED, significant
+from figures.records import select
 from figures.records.memory import parts_of_peak, quotient
 from figures.records.metric import Metric, Score, difference, score
-from figures.records.select import (
-    COMERA,
-    DENSE,
-    Selected,
-    Setting,
-    config_of,
-    device_kind,
-    method_settings,
-    model_setting,
-    narrow,
-    newest,
-    oldest_first,
-    repeats,
-    workload_settings,
-)
+from figures.records.select import COMERA, DENSE, Setting, config_of, method_settings
 from figures.records.time_values import PAPER_EXAMPLES, workload_words
 from figures.records.training import CurvePoint, Slot, curve_of, metric_of, ranks_before, slot_of, stages_of
 
@@ -50,8 +37,8 @@ RATIOS = {"total_ratio": ("dense_mib", "stored_mib"), "tensorized_ratio": ("dens
 #: S may exceed S0 by this factor and still count as reached: both are quotients of whole numbers.
 _ROUNDING = 1 + 1e-9
 
-_MIB = 2**20
-_BYTES = 4  # of an FP32 number
+#: FP32 numbers in a MiB.
+_PER_MIB = 2**20 / 4
 
 
 def late(target: float) -> Slot:
@@ -60,7 +47,7 @@ def late(target: float) -> Slot:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Runs(Selected):
+class Runs(select.Selected):
     """The training records that one page shows, of one experiment, device, workload, dataset and setting."""
 
     experiment: str
@@ -71,37 +58,35 @@ class Runs(Selected):
         return self.values("seed")
 
     @property
-    def finished_runs(self) -> list[Record]:
-        return [record for record in self.shown if record.status == "ok"]
-
-    @property
     def metric(self) -> Metric:
         return metric_of(self.shown[-1])
+
+    @property
+    def model(self) -> Mapping[str, Any]:
+        return select.workload_settings(self.shown[0])
+
+    @property
+    def finished_runs(self) -> list[Record]:
+        return [record for record in self.shown if record.status == "ok"]
 
     @cached_property
     def values_are(self) -> Literal["answers", "numbers", "none"]:
         """What there is of the metric for each validation example; without a finished run, answers."""
         found = [curve_of(run)[-1].per_example for run in self.finished_runs]
-        if any(values is None for values in found):
+        known = [values for values in found if values is not None]
+        if len(known) < len(found):
             return "none"
-        answers = all(self.metric.are_answers(values) for values in found if values is not None)
-        return "answers" if answers else "numbers"
+        return "answers" if all(map(self.metric.are_answers, known)) else "numbers"
 
     @property
     def steps_per_epoch(self) -> int | None:
-        """Optimizer steps in one pass over the training rows."""
         return config_of(self.shown[0])["training"].get("steps_per_epoch")
 
     @cached_property
     def stages(self) -> list[tuple[str, int]]:
         """Names and steps of the stages of the longest run."""
-        runs = [stages_of(record) for record in self.shown]
-        longest = max(runs, key=lambda run: (len(run), sum(stage["steps"] for stage in run)))
-        return [(str(stage["name"]), int(stage["steps"])) for stage in longest]
-
-    @property
-    def model(self) -> dict[str, Any]:
-        return workload_settings(self.shown[0])
+        runs = [[(str(stage["name"]), int(stage["steps"])) for stage in stages_of(record)] for record in self.shown]
+        return max(runs, key=lambda run: (len(run), sum(steps for _, steps in run)))
 
     @property
     def is_papers(self) -> bool:
@@ -110,15 +95,13 @@ class Runs(Selected):
 
     @property
     def dense_parameters(self) -> int | None:
-        """Parameters of the dense model, as the finished runs have it."""
-        sizes = {run.dense_mib for run in self.finished_runs if run.dense_mib is not None}
-        return round(max(sizes) * _MIB / _BYTES) if sizes else None
+        """Parameters of the dense model; None where no run finished."""
+        return round(max((run.dense_mib or 0.0 for run in self.finished_runs), default=0.0) * _PER_MIB) or None
 
     @property
     def is_full_size(self) -> bool:
         """Whether the model is the paper's, but for the classes that the data ask for."""
-        more_classes = int(self.model.get("classes", 3)) - 3
-        class_row = int(self.model.get("width", 768)) + 1
+        more_classes, class_row = self.model.get("classes", 3) - 3, self.model.get("width", 768) + 1
         return self.dense_parameters == FULL_SIZE_PARAMETERS + more_classes * class_row
 
 
@@ -134,25 +117,17 @@ class Study(Runs):
         """Stages of the longest run."""
         return max(len(slot.stages) for slot in self.slots)
 
-    def row(self, slot: Slot) -> Row:
-        """The row of a slot, also where nothing was expected or recorded for it."""
-        return next((row for row in self.rows if row.slot == slot), Row(self, slot))
-
     @cached_property
     def rows(self) -> list[Row]:
         """Every slot, those without a run too."""
         return [Row(self, slot) for slot in self.slots]
 
-    def name(self, slot: Slot) -> str:
-        """How tables and legends call a slot."""
-        if slot.ratio is not None:
-            return f"{slot.arm} {slot.ratio:g}x" + ("" if len(slot.stages) == 1 else f", {slot.goal}")
-        if slot.has_target or (self.depth > 1 and slot.arm.partition(":")[0] == COMERA):
-            return f"{slot.arm}, {slot.goal}"
-        return slot.arm if len(slot.stages) >= self.depth else f"{slot.arm}, {slot.stage} stage alone"
+    def row(self, slot: Slot) -> Row:
+        """The row of a slot, also where nothing was expected or recorded for it."""
+        return next((row for row in self.rows if row.slot == slot), Row(self, slot))
 
 
-def _setting(record: Record) -> dict[str, Any]:
+def _setting(record: Record) -> Setting:
     """What must be equal for two runs to stand on one page, by the names that a note calls it."""
     first = stages_of(record)[0]  # which checks what is read below
     training = config_of(record)["training"]
@@ -166,21 +141,21 @@ def _setting(record: Record) -> dict[str, Any]:
         f"{first['name']} steps": first["steps"],
         "steps per epoch": training.get("steps_per_epoch"),
         "equal shapes": training.get("static"),
-        **model_setting(record),
+        **select.model_setting(record),
     }
 
 
-def _own_settings(record: Record) -> dict[str, Any]:
-    """What must be equal for all runs of an arm: its settings but for the ratio, which is what they differ in."""
+def _budget(record: Record) -> Setting:
+    return {f"{stage['name']} steps": stage["steps"] for stage in stages_of(record)}
+
+
+def _but_for_the_ratio(record: Record) -> Setting:
+    """The settings of the record's method, but for the ratio, which is what the runs of an arm differ in."""
     return {name: value for name, value in method_settings(record).items() if name != "ratio"}
 
 
 def _run(record: Record) -> tuple[Slot, int]:
     return slot_of(record), record.seed
-
-
-def _budget(record: Record) -> dict[str, Any]:
-    return {f"{stage['name']} steps": stage["steps"] for stage in stages_of(record)}
 
 
 def _narrow_each(
@@ -189,7 +164,8 @@ def _narrow_each(
     """Narrow the records with each key to one setting."""
     kept, notes = [], []
     for value in sorted({key(record) for record in records}):
-        some, more = narrow([one for one in records if key(one) == value], setting, _run, what.format(value))
+        alike = [record for record in records if key(record) == value]
+        some, more = select.narrow(alike, setting, _run, what.format(value))
         kept += some
         notes += more
     return kept, notes
@@ -198,7 +174,7 @@ def _narrow_each(
 def _comparable(records: list[Record]) -> tuple[list[Record], list[str]]:
     """The records of one setting and budget, whatever their method's settings, and sentences on the others."""
     what = "training record(s) of this device and dataset"
-    kept, notes = narrow(records, _setting, _run, what)
+    kept, notes = select.narrow(records, _setting, _run, what)
     kept, more = _narrow_each(kept, lambda record: len(stages_of(record)), _budget, what)
     return kept, notes + more
 
@@ -208,22 +184,22 @@ def _expected(experiment: str, is_papers: bool, found: Collection[Slot]) -> Sequ
     if experiment == EXPERIMENT and is_papers:
         return (DENSE_RUN, EARLY, *map(late, PAPER_TARGETS))
     stages = max((slot.stages for slot in found), key=len)
-    ratios = {slot.ratio for slot in found if slot.ratio is not None}
-    if ratios:
-        arms = {slot.arm for slot in found if slot.ratio is not None}
+    swept = [slot for slot in found if slot.ratio is not None]
+    if swept:
+        ratios = {slot.ratio for slot in swept}
+        arms = {slot.arm for slot in swept}
         return (Slot(DENSE, stages[:1]), *(Slot(arm, stages[:1], ratio=ratio) for arm in arms for ratio in ratios))
     return (Slot(DENSE, stages), Slot(COMERA, stages[:1]))
 
 
 def _study(records: list[Record], about: dict[str, Any]) -> Study:
     kept, notes = _comparable(records)
-    kept, more = _narrow_each(kept, lambda record: record.arm, _own_settings, "training record(s) of {}")
-    runs, found = newest(kept, _run), {slot_of(record) for record in kept}
-    left_out = (*notes, *more, *repeats(kept, _run, "training record(s)"))
-    about |= {"shown": oldest_first(runs.values()), "left_out": left_out}
+    kept, more = _narrow_each(kept, lambda record: record.arm, _but_for_the_ratio, "training record(s) of {}")
+    runs, found = select.newest(kept, _run), {slot_of(record) for record in kept}
+    about["shown"] = select.oldest_first(runs.values())
+    about["left_out"] = (*notes, *more, *select.repeats(kept, _run, "training record(s)"))
     expected = _expected(about["experiment"], Runs(**about).is_papers, found)
-    slots = tuple(sorted({*expected, *found}, key=lambda slot: slot.rank))
-    return Study(**about, slots=slots, runs=runs)
+    return Study(**about, slots=tuple(sorted({*expected, *found}, key=lambda slot: slot.rank)), runs=runs)
 
 
 def _search(records: list[Record], about: dict[str, Any]) -> Runs:
@@ -231,8 +207,8 @@ def _search(records: list[Record], about: dict[str, Any]) -> Runs:
         return *_run(record), json.dumps(method_settings(record), sort_keys=True)
 
     kept, notes = _comparable(records)
-    notes += repeats(kept, cell, "training record(s)")
-    return Runs(**about, shown=oldest_first(newest(kept, cell).values()), left_out=tuple(notes))
+    shown = select.oldest_first(select.newest(kept, cell).values())
+    return Runs(**about, shown=shown, left_out=(*notes, *select.repeats(kept, cell, "training record(s)")))
 
 
 def _by_dataset(records: Iterable[Record]) -> list[tuple[list[Record], dict[str, Any]]]:
@@ -243,11 +219,16 @@ def _by_dataset(records: Iterable[Record]) -> list[tuple[list[Record], dict[str,
             groups.setdefault((one.experiment, one.device, one.dataset, one.workload), []).append(one)
     pages = []
     for (experiment, device, dataset, workload), found in sorted(groups.items(), key=lambda group: group[0]):
-        alone = sum(key[:3] == (experiment, device, dataset) for key in groups) == 1
-        data = (dataset,) if alone else (dataset, workload)
-        suffix = (*data, *([experiment] if experiment != EXPERIMENT else []))
-        about = {"experiment": experiment, "device": device, "dataset": dataset}
-        pages.append((found, about | {"kind": device_kind(found), "place": ", ".join(data), "suffix": suffix}))
+        several = sum(key[:3] == (experiment, device, dataset) for key in groups) > 1
+        data = (dataset, workload) if several else (dataset,)
+        about: dict[str, Any] = {
+            "experiment": experiment,
+            "device": device,
+            "dataset": dataset,
+            "place": ", ".join(data),
+        }
+        about["suffix"] = (*data, *([experiment] if experiment != EXPERIMENT else []))
+        pages.append((found, about | {"kind": select.device_kind(found)}))
     return pages
 
 
@@ -270,11 +251,10 @@ class Spread:
     high: float
 
     @classmethod
-    def of(cls, values: Iterable[float | None]) -> Spread | None:
+    def of(cls, values: Collection[float | None]) -> Spread | None:
         """None where there is no value, or where a seed lacks it."""
-        known = list(values)
-        numbers = [value for value in known if value is not None]
-        if not numbers or len(numbers) < len(known):
+        numbers = [value for value in values if value is not None]
+        if not numbers or len(numbers) < len(values):
             return None
         return cls(sum(numbers) / len(numbers), min(numbers), max(numbers))
 
@@ -313,11 +293,15 @@ def size_met(run: Record) -> bool | None:
     return run.size_fraction <= run.size_target * _ROUNDING
 
 
-def _deadline(run: Record) -> str:
-    """What had to be done to meet the target of a stage in time; empty where nothing had."""
-    if run.size_at_deadline is None:
-        return ""
-    return f"S was {run.size_at_deadline:.3f} when S0 had to be met, so ranks were closed, smallest entries first"
+def _outcome(run: Record | None) -> str:
+    """How a run of one seed went, where that is worth saying."""
+    if run is None:
+        return NOT_RECORDED
+    at_end = "" if run.size_at_deadline is None else (
+        f"S was {run.size_at_deadline:.3f} when S0 had to be met, so ranks were closed, smallest entries first"
+    )  # fmt: skip
+    message = "; ".join(filter(None, (run.message, at_end)))
+    return ": ".join(filter(None, ("" if run.status == "ok" else run.status, message)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -340,7 +324,7 @@ class Row:
     def status(self) -> str:
         """``ok`` where at least one seed finished."""
         found = [run.status for run in self.runs.values() if run is not None]
-        return "ok" if "ok" in found else " / ".join(dict.fromkeys(found)) or NOT_RECORDED
+        return "ok" if self.finished else " / ".join(dict.fromkeys(found)) or NOT_RECORDED
 
     @property
     def mark(self) -> str:
@@ -349,7 +333,13 @@ class Row:
 
     @property
     def name(self) -> str:
-        return self.study.name(self.slot)
+        """How tables and legends call it."""
+        slot, depth = self.slot, self.study.depth
+        if slot.ratio is not None:
+            return f"{slot.arm} {slot.ratio:g}x" + ("" if len(slot.stages) == 1 else f", {slot.goal}")
+        if slot.has_target or (depth > 1 and slot.arm.partition(":")[0] == COMERA):
+            return f"{slot.arm}, {slot.goal}"
+        return slot.arm if len(slot.stages) >= depth else f"{slot.arm}, {slot.stage} stage alone"
 
     @property
     def label(self) -> str:
@@ -357,27 +347,22 @@ class Row:
         return f"{self.name} {self.mark}".rstrip()
 
     @cached_property
-    def remarks(self) -> tuple[str, ...]:
+    def remarks(self) -> list[str]:
         """A sentence on every seed without a finished run or with something to say, then how dense was compared."""
         if self.status == NOT_RECORDED:
-            return ()
+            return []
         seeds: dict[str, list[str]] = {}
         for seed, run in self.runs.items():
-            status = NOT_RECORDED if run is None else run.status
-            message = "" if run is None else "; ".join(filter(None, (run.message, _deadline(run))))
-            if status != "ok" or message:
-                words = ": ".join(filter(None, ("" if status == "ok" else status, message)))
-                seeds.setdefault(words, []).append(str(seed))
-        lines = [f"seed {', '.join(which)}: {words}" for words, which in seeds.items()]
-        apart = sorted({abs(point.step - (self.steps or 0)) for point in self._dense_points.values()} - {0})
-        if apart:
-            lines.append(f"dense is compared up to {apart[-1]} steps before or after")
-        compared = len(self._dense_points)
-        if self.finished and not compared and self.slot.arm != DENSE and self._dense_runs:
+            seeds.setdefault(_outcome(run), []).append(str(seed))
+        lines = [f"seed {', '.join(which)}: {words}" for words, which in seeds.items() if words]
+        dense = self._dense_points
+        if apart := max((abs(point.step - (self.steps or 0)) for point in dense.values()), default=0):
+            lines.append(f"dense is compared up to {apart} steps before or after")
+        if self.finished and not dense and self.slot.arm != DENSE and self._dense_runs:
             lines.append(f"dense has no {self.study.metric.short} after as many steps of the same seed")
-        if 0 < compared < len(self.finished):
-            lines.append(f"compared with dense over seed {', '.join(map(str, sorted(self._dense_points)))} only")
-        return tuple(lines)
+        if 0 < len(dense) < len(self.finished):
+            lines.append(f"compared with dense over seed {', '.join(map(str, sorted(dense)))} only")
+        return lines
 
     @cached_property
     def _ends(self) -> dict[int, CurvePoint]:
@@ -401,13 +386,11 @@ class Row:
     def _dense_points(self) -> dict[int, CurvePoint]:
         """By seed, dense after about as many steps: the nearest point of its curve, at most half an epoch away."""
         points: dict[int, CurvePoint] = {}
-        if self.slot.arm == DENSE or self.steps is None:
-            return points
-        for seed in self.finished:
+        for seed in self.finished if self.slot.arm != DENSE else ():
             curves = [point for runs in self._dense_runs if seed in runs for point in curve_of(runs[seed])]
-            near = min(curves, key=lambda point: abs(point.step - (self.steps or 0)), default=None)
-            if near is not None and abs(near.step - self.steps) <= (self.study.steps_per_epoch or 0) / 2:
-                points[seed] = near
+            apart = {abs(point.step - (self.steps or 0)): point for point in reversed(curves)}
+            if apart and min(apart) <= (self.study.steps_per_epoch or 0) / 2:
+                points[seed] = apart[min(apart)]
         return points
 
     @cached_property
@@ -418,20 +401,18 @@ class Row:
     @cached_property
     def less_dense(self) -> Score | None:
         """The difference to it, paired."""
-        return self.less(self._dense_points)
+        return difference(self.study.metric, self._ends, self._dense_points)
 
-    def less(self, others: Row | Mapping[int, CurvePoint]) -> Score | None:
-        """What these models reached less what others did."""
-        theirs = others._ends if isinstance(others, Row) else others
-        return difference(self.study.metric, self._ends, theirs)
+    def less(self, other: Row) -> Score | None:
+        """What these models reached less what those of another row did."""
+        return difference(self.study.metric, self._ends, other._ends)
 
     def spread(self, column: str) -> Spread | None:
         """A column of the finished runs' records, or one of :data:`RATIOS`, over seeds."""
-        above, below = RATIOS.get(column, (column, ""))
-        runs = self.finished.values()
+        runs, (above, below) = self.finished.values(), RATIOS.get(column, (column, ""))
         if not below:
-            return Spread.of(getattr(run, above) for run in runs)
-        return Spread.of(quotient(getattr(run, above), getattr(run, below)) for run in runs)
+            return Spread.of([getattr(run, above) for run in runs])
+        return Spread.of([quotient(getattr(run, above), getattr(run, below)) for run in runs])
 
     @property
     def size_met(self) -> bool | None:
@@ -443,31 +424,31 @@ class Row:
     def nothing_cut(self) -> bool:
         """Whether the ranks are still the full ones."""
         before = {seed: ranks_before(run) for seed, run in self.finished.items()}
-        return any(before.values()) and all(dict(before[seed]) == dict(end.ranks) for seed, end in self._ends.items())
+        return any(before.values()) and all(before[seed] == end.ranks for seed, end in self._ends.items())
 
     @cached_property
     def times(self) -> StepTimes | None:
         """Step times over the blocks of all seeds."""
         pairs: list[tuple[float, float]] = []
         for run in self.finished.values():
-            if not run.samples.get("step_ms"):
-                continue
-            trained, full = _block_means(run, "trained"), _block_means(run, "full")
-            if len(trained) != len(full):
-                raise RecordError(f"record {run.cell_id}: samples.step_ms has {len(trained)} and {len(full)} blocks.")
-            pairs += zip(trained, full, strict=True)
+            if run.samples.get("step_ms"):
+                trained, full = _block_means(run, "trained"), _block_means(run, "full")
+                if len(trained) != len(full):
+                    counts = f"{len(trained)} and {len(full)} blocks"
+                    raise RecordError(f"record {run.cell_id}: samples.step_ms has {counts}.")
+                pairs += zip(trained, full, strict=True)
         if not pairs:
             return None
-        above, below = (dict(enumerate(column)) for column in zip(*pairs, strict=True))
-        mean = [sum(column.values()) / len(pairs) for column in (above, below)]
-        return StepTimes(mean[0], mean[1], paired_ratio(above, below))
+        above, below = zip(*pairs, strict=True)
+        ratio = paired_ratio(dict(enumerate(above)), dict(enumerate(below)))
+        return StepTimes(sum(above) / len(pairs), sum(below) / len(pairs), ratio)
 
     @property
     def peak_parts(self) -> dict[str, float]:
         """Mean predicted peak memory in MiB, by category."""
+        peaks = [(run, run.peak_memory_predicted_mib) for run in self.finished.values()]
+        known = [(run, peak) for run, peak in peaks if peak is not None]
         split: dict[str, float] = {}
-        known = [run for run in self.finished.values() if run.peak_memory_predicted_mib is not None]
-        for run in known:
-            for name, mib in parts_of_peak(run, run.peak_memory_predicted_mib or 0.0):
-                split[name] = split.get(name, 0.0) + mib / len(known)
+        for name, mib in (part for run, peak in known for part in parts_of_peak(run, peak)):
+            split[name] = split.get(name, 0.0) + mib / len(known)
         return split
