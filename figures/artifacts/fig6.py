@@ -22,7 +22,7 @@ from figures.page.style import DENSE_STROKE, EARLY_STROKE, INK, STROKES, Stroke,
 from figures.page.table import NOT_ASKED, Column
 from figures.records.metric import Score, score
 from figures.records.select import COMERA, DENSE
-from figures.records.studies import EXPERIMENT, Row, Study, studies
+from figures.records.studies import EXPERIMENT, Row, Study
 from figures.records.training import CurvePoint, curve_of
 
 
@@ -201,10 +201,8 @@ ARTIFACT = Artifact(
     name="fig6",
     heading="Fig. 6: validation accuracy per epoch",
     summary="validation accuracy per epoch, dense against CoMERA; an image per device and dataset",
-    experiments=(EXPERIMENT,),
-    measure="train",
     order=30,
-    select=studies,
+    **shared.OF_STUDIES,
     rows=rows_of,
     columns=columns,
     tidy_rows=tidy_rows,

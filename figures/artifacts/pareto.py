@@ -11,7 +11,6 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 from matplotlib.transforms import ScaledTranslation
 
-from bench.core.intervals import CONFIDENCE
 from figures.artifact import Artifact
 from figures.page import training as shared
 from figures.page.drawn import Caption
@@ -237,7 +236,8 @@ def draw(study: Study, rows: Sequence[Row], caption: Caption) -> Figure:
         stroke_handle(style[arm], arm, markersize=4.5, linestyle="" if arm == DENSE else style[arm].dashes)
         for arm in by_arm
     ]  # fmt: skip
-    handles.append(Line2D([], [], color=INK, marker="_", markersize=5, linewidth=1, label=f"{CONFIDENCE:.0%} interval"))
+    if study.values_are != "none":
+        handles.append(shared.interval_handle())
     handles.append(Line2D([], [], **_FRONT, label="Pareto front, by value"))
     if limits:
         handles.append(Line2D([], [], color=INK, linewidth=1, linestyle=_LIMIT_DASHES, label="smallest within reach"))

@@ -12,7 +12,7 @@ from figures.page.drawn import Caption
 from figures.page.notes import closing_notes
 from figures.page.table import NOT_ASKED, Column, bounds
 from figures.records.select import DENSE
-from figures.records.studies import EXPERIMENT, Row, Spread, Study, studies
+from figures.records.studies import Row, Spread, Study
 
 
 def _published(study: Study, name: str, quantity: str) -> list[Column[Row]]:
@@ -113,10 +113,8 @@ ARTIFACT = Artifact(
     heading="Accuracy and size by stage",
     summary="accuracy with its interval, size and compression of dense, early and late stages, beside the published; "
     "a table per device and dataset",
-    experiments=(EXPERIMENT,),
-    measure="train",
     order=130,
-    select=studies,
+    **shared.OF_STUDIES,
     rows=lambda study: study.rows,
     columns=columns,
     caption=caption,

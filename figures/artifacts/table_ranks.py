@@ -13,7 +13,7 @@ from figures.page.drawn import Caption
 from figures.page.notes import last_notes, mark_notes
 from figures.page.table import NOT_ASKED, NOT_RECORDED, OLDER, OLDER_WORDS, Column
 from figures.records.select import COMERA
-from figures.records.studies import EXPERIMENT, Row, Study, studies
+from figures.records.studies import Row, Study
 from figures.records.training import BLOCK, LAYERS, Ranks, block_shown, curve_of, ranks_before, ranks_of_block
 
 #: A line of the table that people read, or of the CSV.
@@ -111,10 +111,8 @@ ARTIFACT = Artifact(
     name="table_ranks",
     heading="Ranks by stage",
     summary="ranks of the fifth encoder block before training and after each stage; a table per device and dataset",
-    experiments=(EXPERIMENT,),
-    measure="train",
     order=140,
-    select=studies,
+    **shared.OF_STUDIES,
     rows=rows_of,
     columns=columns,
     tidy_rows=tidy_rows,

@@ -32,7 +32,7 @@ class Try:
     run: Record
     slot: Slot
     settings: Mapping[str, Any]
-    price: float | None  # of size in units of loss, in a later stage whose settings differ in it
+    price: float | None  # of size, 1 + size_weight / rho, in a later stage whose settings differ in it
     score: Score | None  # None where the run did not finish
     mark: str  # † where older code made the record
     best: bool = False
@@ -82,12 +82,6 @@ def differing(runs: Sequence[Record]) -> dict[str, list[str]]:
     return names
 
 
-def _price(settings: Mapping[str, Any]) -> float | None:
-    """1 + size_weight / rho; None where one is missing or rho is 0."""
-    weight, rho = settings.get(_SIZE_WEIGHT), settings.get(_RHO)
-    return None if weight is None or not rho else float(1 + weight / rho)
-
-
 def _gain(tries: Sequence[Try]) -> float | None:
     """The mean score over seeds, the larger the better; None where a run failed or missed the size it aimed at."""
     scores = [one.score for one in tries if one.score and size_met(one.run) is not False]
@@ -110,10 +104,11 @@ def rows_of(search: Runs) -> list[Try]:
     names = differing(search.shown)
     by_slot: dict[Slot, list[Try]] = {}
     for run in search.shown:
-        slot = slot_of(run)
-        settings = {name: value for name in names[run.method] if (value := method_settings(run).get(name, ...)) != ...}
+        slot, given = slot_of(run), method_settings(run)
+        settings = {name: given[name] for name in names[run.method] if name in given}
         priced = len(slot.stages) > 1 and not {_SIZE_WEIGHT, _RHO}.isdisjoint(names[run.method])
-        price = _price(method_settings(run)) if priced else None
+        weight, rho = given.get(_SIZE_WEIGHT), given.get(_RHO)
+        price = float(1 + weight / rho) if priced and rho and weight is not None else None
         reached = score(search.metric, {run.seed: curve_of(run)[-1]}) if run.status == "ok" else None
         by_slot.setdefault(slot, []).append(Try(run, slot, settings, price, reached, search.older(run)))
     return sorted((one for tries in by_slot.values() for one in _with_best(tries)), key=lambda one: one.rank)

@@ -8,7 +8,6 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from bench.core.intervals import CONFIDENCE
 from figures.artifact import Artifact
 from figures.claims.training import LATE
 from figures.page import training as shared
@@ -19,7 +18,7 @@ from figures.page.style import DENSE_STROKE, EARLY_STROKE, FAINT, INK, MEMORY_FI
 from figures.page.table import NOT_ASKED, Column, bounds, significant, with_interval
 from figures.records.memory import CATEGORIES
 from figures.records.select import COMERA, DENSE
-from figures.records.studies import EXPERIMENT, Row, Study, studies
+from figures.records.studies import Row, Study
 
 _PEAK = "peak_memory_predicted_mib"
 
@@ -176,7 +175,7 @@ def _legend(rows: Sequence[Row]) -> list[Any]:
     names = {"optimizer": "optimizer state"}
     return [
         Line2D([], [], linestyle="", label="CoMERA, by stage", **_POINT),
-        Line2D([], [], color=INK, marker="_", markersize=5, linewidth=1, label=f"{CONFIDENCE:.0%} interval"),
+        shared.interval_handle(),
         Line2D([], [], label="dense (band: its interval)", **_DENSE),
         Line2D([], [], label="full ranks (hollow: nothing cut)", **_FULL),
         Line2D([], [], label="what stays dense: the smallest size", **_SMALLEST),
@@ -219,10 +218,8 @@ ARTIFACT = Artifact(
     heading="What truncation saves",
     summary="step time, peak memory and accuracy against the physically truncated size; an image per device and "
     "dataset",
-    experiments=(EXPERIMENT,),
-    measure="train",
     order=170,
-    select=studies,
+    **shared.OF_STUDIES,
     rows=lambda study: study.rows,
     columns=columns,
     caption=caption,

@@ -6,13 +6,19 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from matplotlib.lines import Line2D
+
+from bench.core.intervals import CONFIDENCE
 from figures.page.notes import device_fact, listed, switches
 from figures.page.style import FAINT, INK
 from figures.page.table import NOT_ASKED, NOT_RECORDED, REMARKS, Column, bounds
 from figures.records.metric import Metric, Score
-from figures.records.studies import Row, Runs
+from figures.records.studies import EXPERIMENT, Row, Runs, studies
 from figures.records.time_values import workload_words
 from figures.records.training import curve_of
+
+#: What artifacts of the paper's training runs are made of.
+OF_STUDIES: dict[str, Any] = {"experiments": (EXPERIMENT,), "measure": "train", "select": studies}
 
 #: How tables of training begin a line.
 RUN = "run"
@@ -169,6 +175,11 @@ def nothing_finished(axes: Any) -> None:
     axes.set_xticks([])
     axes.set_yticks([])
     axes.text(0.5, 0.5, "no finished run", transform=axes.transAxes, ha="center", style="italic", color=FAINT)
+
+
+def interval_handle() -> Line2D:
+    """The entry of a legend for :func:`whisker`."""
+    return Line2D([], [], color=INK, marker="_", markersize=5, linewidth=1, label=f"{CONFIDENCE:.0%} interval")
 
 
 def whisker(axes: Any, x: float, span: tuple[float, float], **style: Any) -> None:

@@ -71,8 +71,8 @@ class Metric:
         return 100.0 if self.unit == "%" else 1.0
 
     def number(self, value: float, sign: bool = False) -> str:
-        """A value without its unit."""
-        text = f"{value:.1f}" if self.unit == "%" else significant(value, 4)
+        """A value without its unit; with ``sign`` a difference."""
+        text = f"{value:.1f}" if self.unit == "%" else significant(value, 3 if sign else 4)
         return f"+{text}" if sign and not text.startswith("-") else text
 
     def written(self, value: float) -> str:
@@ -160,11 +160,7 @@ def _stacked(models: Sequence[Reached]) -> Values | None:
 
 
 def score(metric: Metric, models: Mapping[int, Reached]) -> Score:
-    """The mean over seeds of what the model of each reached.
-
-    Raises:
-        ValueError: no seed, or different numbers of examples.
-    """
+    """The mean over seeds of what the model of each reached; raises ValueError where examples differ in number."""
     if not models:
         raise ValueError("no seed to estimate from.")
     seeds = [models[seed] for seed in sorted(models)]
@@ -179,13 +175,12 @@ def score(metric: Metric, models: Mapping[int, Reached]) -> Score:
 def difference(metric: Metric, ours: Mapping[int, Reached], theirs: Mapping[int, Reached]) -> Score | None:
     """The mean of ours less theirs, paired by seed and by validation example; None where no seed has both.
 
+    Raises ValueError where examples differ in number.
+
     >>> right, wrong = np.array([100.0, 100.0, 100.0, 100.0]), np.array([100.0, 100.0, 100.0, 0.0])
     >>> ours, theirs = Reached(value=100.0, per_example=right), Reached(value=75.0, per_example=wrong)
     >>> difference(Metric("accuracy", "validation accuracy", "%"), {0: ours}, {0: theirs}).text(sign=True)
     '+25.0 [+0.0, +75.0]'
-
-    Raises:
-        ValueError: different numbers of examples.
     """
     pairs = [(ours[seed], theirs[seed]) for seed in sorted(set(ours) & set(theirs))]
     if not pairs:

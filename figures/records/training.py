@@ -34,18 +34,12 @@ _IN_BLOCK = re.compile(r"blocks\.(\d+)\.(.+)")
 
 
 def metric_of(record: Record) -> Metric:
-    """The metric that leads the record's workload.
-
-    Raises:
-        RecordError: none does, or it lacks a name or a text.
-    """
+    """The metric that leads the record's workload; raises RecordError where none does, or without name or text."""
     try:
         return Metric.of(record.metric)
     except TypeError:
-        raise RecordError(
-            f"record {record.cell_id}: a training record needs its leading metric, with name and text, in "
-            "workload_words.metric."
-        ) from None
+        lacks = "a training record needs its leading metric, with name and text, in workload_words.metric."
+        raise RecordError(f"record {record.cell_id}: {lacks}") from None
 
 
 @dataclass(frozen=True)
@@ -85,11 +79,7 @@ class Slot:
 
 
 def stages_of(record: Record) -> list[dict[str, Any]]:
-    """The stages of the run's cell, which a failed run has as well.
-
-    Raises:
-        RecordError: the cell names none.
-    """
+    """The stages of the run's cell, which a failed run has as well; raises RecordError where it names none."""
     training = config_of(record).get("training")
     stages = training.get("stages") if isinstance(training, dict) else None
     usable = isinstance(stages, list) and all(isinstance(s, dict) and {"name", "steps"} <= set(s) for s in stages)
@@ -135,11 +125,7 @@ def _point(record: Record, row: dict[str, Any]) -> CurvePoint:
 
 
 def curve_of(record: Record) -> tuple[CurvePoint, ...]:
-    """The learning curve of a finished run, first point first.
-
-    Raises:
-        RecordError: no curve, or one that cannot be read.
-    """
+    """The learning curve of a finished run, first point first; raises RecordError where it cannot be read."""
     rows = record.samples.get("curve")
     if not isinstance(rows, list) or not rows:
         raise RecordError(f"record {record.cell_id}: a finished training run needs its learning curve, samples.curve.")
@@ -152,11 +138,7 @@ def curve_of(record: Record) -> tuple[CurvePoint, ...]:
 
 
 def ranks_before(record: Record) -> Ranks:
-    """Ranks at the start of the run; empty for a dense model.
-
-    Raises:
-        RecordError: ranks that cannot be read.
-    """
+    """Ranks at the start of the run, empty for a dense model; raises RecordError where they cannot be read."""
     try:
         return _ranks(record.samples.get("ranks_before", {}))
     except (TypeError, ValueError) as error:
@@ -164,20 +146,13 @@ def ranks_before(record: Record) -> Ranks:
 
 
 def block_shown(names: Iterable[str]) -> int | None:
-    """The number, from 1, of the block to show among these layers: the fifth, as in the paper, or the last where there
-    are fewer; None where no layer is in a block.
-    """
+    """Which block, from 1, to show of these layers: the paper's, or the last of fewer; None where there are none."""
     numbers = {int(found[1]) + 1 for name in names if (found := _IN_BLOCK.fullmatch(name))}
-    if not numbers:
-        return None
-    return BLOCK if BLOCK in numbers else max(numbers)
+    return BLOCK if BLOCK in numbers else max(numbers, default=None)
 
 
 def ranks_of_block(ranks: Ranks, block: int | None) -> Ranks:
-    """Ranks by layer, under the table's names and in its order; a layer that it does not know keeps its own name.
-
-    Without a block, those of all layers.
-    """
+    """Ranks by layer, under the table's names where it has one and in its order; of all layers without a block."""
     if block is None:
         return ranks
     inside = {
