@@ -24,7 +24,7 @@ from comera.contraction import Product as PlannerProduct
 from comera.tensor_train import TTShape
 from figures.contractions import Candidate, Planned, Product, planned_of
 from figures.fig11 import render
-from figures.report import Drawn
+from figures.page.drawn import Drawn
 from figures.tensor_diagrams import draw_backward, draw_forward, draw_network, summed_by
 
 LAYERS = ((768, 768), (768, 3072))

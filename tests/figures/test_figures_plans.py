@@ -14,10 +14,10 @@ from redrawn import redrawn
 from bench.core.intervals import Estimate
 from bench.core.record import Record, write
 from figures.contractions import ONCE
+from figures.page.drawn import Drawn
 from figures.plan_grid import select_plans
 from figures.plans import render
 from figures.plans_rows import Row, always, ratios_of, rows_of, sentences, share_within
-from figures.report import Drawn
 
 NAMES = ("halves", "cores", "dense", "halves in", "halves out")
 

@@ -18,9 +18,10 @@ import figures.matrices
 from bench.core.record import Record, RecordError, write
 from comera import TTLinear, TTMEmbedding
 from figures.__main__ import main
-from figures.claims import read_claims
+from figures.claims.claims import read_claims
 from figures.matrices import MATRICES, Cores, Matrix
-from figures.report import REMARKS, Drawn
+from figures.page.drawn import Drawn
+from figures.page.table import REMARKS
 from figures.table_tensorization import render
 from figures.tensorization_rows import SETTINGS, rows_of, select
 
