@@ -210,8 +210,6 @@ def _found() -> dict[str, Artifact[Any, Any]]:
         importlib.import_module(f"{folder.__name__}.{module.name}") for module in pkgutil.iter_modules(folder.__path__)
     )
     found = {module.ARTIFACT.name: module.ARTIFACT for module in modules}
-    for old in ("figures.old_training",):
-        found |= {one.name: one for one in importlib.import_module(old).ARTIFACTS}
     for point in importlib.metadata.entry_points(group=ENTRY_POINTS):
         try:
             other = point.load()
