@@ -133,6 +133,8 @@ class Row:
     setting: str
     record: Record | None
     cores: Cores | None
+    parameters: int | None  # entries of the weight, or of the cores as modes and ranks have it, bias apart
+    ratio: float | None  # how many times smaller the layer is than the dense one
     time: TimeCell  # of a step; its ratio is to the dense layer's
     over_paper: Estimate | None  # of the solver's line alone
 
@@ -141,31 +143,16 @@ class Row:
         return self.time.time.total if self.time.time else None
 
     @property
-    def parameters(self) -> int | None:
-        """Entries of the weight, or of the cores as modes and ranks have it, bias apart."""
-        if self.setting == DENSE:
-            return self.matrix.size
-        return self.cores.parameters if self.cores else None
-
-    @property
-    def ratio(self) -> float | None:
-        """How many times smaller the layer is than the dense one."""
-        if self.setting == DENSE:
-            return 1.0
-        return self.matrix.ratio(self.cores) if self.cores else None
-
-    @property
     def repeats_the_paper(self) -> bool:
         """Whether the solver arrives at what was published."""
         return self.setting == SOLVER and self.cores == self.matrix.published
 
-    @property
-    def remarks(self) -> list[str]:
-        """What went wrong, and what the numbers alone do not show."""
-        return [*(_remarks_on(self, self.record) if self.record else ())]
 
-
-def _remarks_on(row: Row, record: Record) -> Iterator[str]:
+def _remarks(row: Row) -> Iterator[str]:
+    """What went wrong, and what the numbers alone do not show."""
+    record = row.record
+    if record is None:
+        return
     status = "" if row.time.status == "ok" else row.time.status
     if words := ": ".join(filter(None, (status, record.message))):
         yield words
@@ -230,15 +217,14 @@ def _slot(record: Record) -> Slot | None:
     return (matrix, SOLVER) if wanted else None
 
 
-def _has_optimizer_step(record: Record) -> bool:
-    """Whether a step ends with the optimizer's."""
-    return bool(workload_settings(record).get("optimizer_step", True))
+#: Whether a step ends with the optimizer's.
+_STEP = "optimizer_step"
 
 
 def _setting(record: Record) -> dict[str, Any]:
     """What is equal for all records of the table."""
     toggles = {name: getattr(record, name) for name in ("precision", "cuda_graph", "compile")}
-    return {"batch size": record.batch_size, **toggles, "optimizer's step": _has_optimizer_step(record)}
+    return {"batch size": record.batch_size, **toggles, _STEP: bool(workload_settings(record).get(_STEP, True))}
 
 
 _SELECT = Select(
@@ -258,8 +244,12 @@ def select(records: Sequence[Record]) -> list[TimesAndMemory]:
 def _row(page: TimesAndMemory, matrix: Matrix, setting: str) -> Row:
     record, dense, paper = (page.timed.get((matrix, one)) for one in (setting, DENSE, PAPER))
     time = time_cell(record, dense if setting != DENSE else None, page.older(record), "step")
+    over_paper = time_ratio(record, paper) if setting == SOLVER else None
     cores = cores_of(record) if record and setting != DENSE else None
-    return Row(matrix, setting, record, cores, time, time_ratio(record, paper) if setting == SOLVER else None)
+    parameters, ratio = (cores.parameters, matrix.ratio(cores)) if cores else (None, None)
+    if setting == DENSE:
+        parameters, ratio = matrix.size, 1.0
+    return Row(matrix, setting, record, cores, parameters, ratio, time, over_paper)
 
 
 def rows_of(page: TimesAndMemory) -> list[Row]:
@@ -309,7 +299,7 @@ def columns(page: TimesAndMemory, rows: Sequence[Row]) -> list[Column[Row]]:  # 
             "columns": row.matrix.columns,
             "setting": row.setting,
             "status": row.time.status,
-            REMARKS: "; ".join(row.remarks),
+            REMARKS: "; ".join(_remarks(row)),
             **{name: sizes(row, name) for name in ("row_modes", "column_modes", "ranks")},
             "parameters": row.parameters,
             "published_parameters": published(row),
@@ -349,7 +339,7 @@ def columns(page: TimesAndMemory, rows: Sequence[Row]) -> list[Column[Row]]:  # 
         Column("time, ms", time),
         Column("/ dense", lambda row: over(row.time.ratio, row.setting == DENSE, row)),
         Column("/ paper", lambda row: over(row.over_paper, row.setting == PAPER, row)),
-        Column(REMARKS, lambda row: "; ".join(row.remarks), left=True),
+        Column(REMARKS, lambda row: "; ".join(_remarks(row)), left=True),
         Column(tidy=tidy, whole=True),
     ]
 
@@ -359,7 +349,7 @@ def _facts(page: TimesAndMemory) -> tuple[str, ...]:
         return (f"Device: {page.device}. None of the settings is recorded.",)
     blocks = blocks_timed(page.shown)
     timed = f"timed in {blocks} undisturbed block(s), dense, paper and solver in turn" if blocks else "nothing timed"
-    end = "with the optimizer's step" if _has_optimizer_step(page.shown[0]) else "forward and backward"
+    end = "with the optimizer's step" if _setting(page.shown[0])[_STEP] else "forward and backward"
     [batch] = page.values("batch_size")
     step = f"A step: {end} of the layer alone, {batch:,} rows at a time (data: {listed(page, 'dataset')}); {timed}."
     return step_fact(page), step
@@ -386,7 +376,7 @@ def caption(page: TimesAndMemory, rows: Sequence[Row]) -> Caption:
             *mark_notes(marks, mark_words("step", "settings")),
             *last_notes(page),
         ),
-        remarks=[f"{row.matrix.name}, {row.setting}: {remark}" for row in rows for remark in row.remarks],
+        remarks=[f"{row.matrix.name}, {row.setting}: {remark}" for row in rows for remark in _remarks(row)],
     )
 
 

@@ -196,7 +196,7 @@ def test_the_newest_record_is_shown_and_older_code_is_marked() -> None:
         ({"precision": "bf16"}, "precision bf16, not fp32"),
         ({"compile": True}, "compile True, not False"),
         ({"cuda_graph": True}, "cuda_graph True, not False"),
-        ({"workload_settings": {"optimizer_step": True}}, "optimizer's step True, not False"),
+        ({"workload_settings": {"optimizer_step": True}}, "optimizer_step True, not False"),
         ({"dataset": "zipf"}, "of word embedding are left out, of another setting: data zipf, not uniform"),
         ({"settings": {"table_ranks": 16}}, NO_CELL),
         ({"settings": {"table_order": 3}}, NO_CELL),
