@@ -17,13 +17,14 @@ What is compared follows from the model that the method makes of the workload's
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import itertools
+import math
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -58,8 +59,6 @@ CAPTURE_TOLERANCES = {"fp32": 1e-4, "tf32": 1e-3, "bf16": 1e-2}
 
 #: Steps that are compared, in which LTE merges as the experiment has it, and captured ones.
 _STEPS, _CAPTURED_STEPS = 5, 10
-
-_EIGHT_BIT_LIMIT_S = 180.0
 
 _TF32_UPDATE = (
     "GaLore projects by TF32 products, and where a gradient is about zero Adam makes whole steps of their rounding"
@@ -125,43 +124,29 @@ def relative_error(found: Iterable[torch.Tensor], wanted: Iterable[torch.Tensor]
     return (difference / norm) ** 0.5 if norm else difference**0.5
 
 
-def _judged(name: str, errors: dict[str, float], tolerance: float) -> Row:
-    """The row of a check with these errors, by what they are of."""
-    worst = max(errors, key=lambda key: errors[key] if errors[key] == errors[key] else float("inf"))
-    error = errors[worst]
-    passed = error <= tolerance
-    message = "" if passed else f"relative error {error:.2e} in {worst}, tolerance {tolerance:.0e}"
-    finite = error if error == error and error != float("inf") else None  # records hold no NaN
-    return {"name": name, "error": finite, "tolerance": tolerance, "passed": passed, "message": message}
+def _row(name: str, error: float | None, tolerance: float | None, passed: bool | None, message: str) -> Row:
+    return {"name": name, "error": error, "tolerance": tolerance, "passed": passed, "message": message}
 
 
 def _checked(name: str, tolerance: float, errors: Callable[[], dict[str, float]]) -> Row:
-    """The row of a check, also where computing it raises."""
+    """The row of a check by its errors, of which it has one per thing compared; also where computing them raises."""
     try:
-        return _judged(name, errors(), tolerance)
-    except Exception as error:
-        return {"name": name, "error": None, "tolerance": tolerance, "passed": False, "message": first_line(error)}
-
-
-def _without_meaning(name: str, reason: str) -> Row:
-    return {"name": name, "error": None, "tolerance": None, "passed": None, "message": reason}
-
-
-def _arithmetic(cell: Cell) -> tuple[AbstractContextManager[object], AbstractContextManager[object]]:
-    """Contexts for forward and backward together, and for forward alone, as the train step has them."""
-    products = tf32_products() if cell.precision == "tf32" else contextlib.nullcontext()
-    if cell.precision == "bf16":
-        return products, torch.autocast(torch.device(cell.device).type, torch.bfloat16)
-    return products, contextlib.nullcontext()
+        found = errors()
+    except Exception as failure:
+        return _row(name, None, tolerance, False, first_line(failure))
+    worst = max(found, key=lambda key: found[key] if math.isfinite(found[key]) else math.inf)
+    error = found[worst]
+    passed = error <= tolerance
+    message = "" if passed else f"relative error {error:.2e} in {worst}, tolerance {tolerance:.0e}"
+    return _row(name, error if math.isfinite(error) else None, tolerance, passed, message)  # records hold no NaN
 
 
 def _results(
     cell: Cell, forward: Callable[[], torch.Tensor], inputs: Sequence[torch.Tensor], upstream: torch.Tensor
 ) -> list[torch.Tensor]:
-    """The output and the gradients of ``inputs``, in the cell's arithmetic."""
-    both, forward_alone = _arithmetic(cell)
-    with both:
-        with forward_alone:
+    """The output and the gradients of ``inputs``, in the cell's arithmetic as the train step has it."""
+    with tf32_products() if cell.precision == "tf32" else contextlib.nullcontext():
+        with torch.autocast(torch.device(cell.device).type, torch.bfloat16, enabled=cell.precision == "bf16"):
             output = forward()
         return [output, *torch.autograd.grad(output, inputs, upstream.to(output))]
 
@@ -170,65 +155,48 @@ def _layer_checks(cell: Cell, layer: Any, rows: torch.Tensor) -> Iterator[Row]:
     """Every plan of a TT layer, on rows (T, N)."""
     x = rows.reshape(-1, rows.shape[-1])
     upstream = torch.randn(x.shape[0], layer.out_features)
-    exact = [tensor.detach().double().requires_grad_() for tensor in (x, *_chain(layer))]
-    wanted = F.linear(exact[0], _with_chain(layer, exact[1], exact[2]), exact[3] if len(exact) > 3 else None)
-    expected = [wanted, *torch.autograd.grad(wanted, exact, upstream.double())]
+    exact, exact_x = copy.deepcopy(layer).double(), x.double().requires_grad_()
+    wanted = F.linear(exact_x, exact.to_dense(), exact.bias)
+    expected = [wanted, *torch.autograd.grad(wanted, [exact_x, *_chain(exact)], upstream.double())]
     inputs = [tensor.detach().to(cell.device).requires_grad_() for tensor in (x, *_chain(layer))]
-    names = ("output", "gradient of x", *_GRADIENTS)
     for plan in candidates(layer.shape, x.shape[0]):
 
         def errors(plan: Plan = plan) -> dict[str, float]:
-            x, packed, diagonals, *others = inputs
-            bias = others[0] if others else None
-            forward = functools.partial(tt_linear, x, packed, diagonals, plan, bias, layer.threshold)
-            return _by_name(names, _results(cell, forward, inputs, upstream.to(cell.device)), expected)
+            x, packed, diagonals, *biases = inputs
+            forward = functools.partial(
+                tt_linear, x, packed, diagonals, plan, biases[0] if biases else None, layer.threshold
+            )
+            return _by_name(
+                ("output", "gradient of x"), _results(cell, forward, inputs, upstream.to(cell.device)), expected
+            )
 
         yield _checked(f"plan {plan.name}", TOLERANCES[cell.precision], errors)
 
 
 def _lookup_checks(cell: Cell, layer: Any, indices: torch.Tensor) -> Iterator[Row]:
     """One variant of a TTM look-up."""
-    exact = [tensor.detach().double().requires_grad_() for tensor in _chain(layer)]
-    wanted = F.embedding(indices, _with_chain(layer, *exact))
+    exact = copy.deepcopy(layer).double()
+    wanted = F.embedding(indices, exact.to_dense())
     upstream = torch.randn(wanted.shape)
-    expected = [wanted, *torch.autograd.grad(wanted, exact, upstream.double())]
+    expected = [wanted, *torch.autograd.grad(wanted, _chain(exact), upstream.double())]
 
     def errors() -> dict[str, float]:
         there = layer.to(cell.device)
         found = _results(cell, lambda: there(indices.to(cell.device)), _chain(there), upstream.to(cell.device))
-        return _by_name(("rows", *_GRADIENTS), found, expected)
+        return _by_name(("rows",), found, expected)
 
     yield _checked(f"look-up {layer.lookup}", TOLERANCES[cell.precision], errors)
 
 
 def _by_name(names: Sequence[str], found: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> dict[str, float]:
-    pairs = zip(found, expected, strict=True)
-    return {name: relative_error([one], [other]) for name, (one, other) in zip(names, pairs, strict=False)}
+    pairs = zip((*names, *_GRADIENTS), zip(found, expected, strict=True), strict=False)
+    return {name: relative_error([one], [other]) for name, (one, other) in pairs}
 
 
 def _chain(layer: Any) -> list[torch.Tensor]:
     """A layer's cores and rank-control entries, and its bias if it has one."""
     bias = getattr(layer, "bias", None)
     return [layer.packed_cores, layer.diagonals, *([] if bias is None else [bias])]
-
-
-def _with_chain(layer: Any, packed: torch.Tensor, diagonals: torch.Tensor) -> torch.Tensor:
-    """The dense weight that other cores and rank-control entries would give a layer, differentiable in them."""
-    result: torch.Tensor = torch.func.functional_call(
-        _Dense(layer), {"layer.packed_cores": packed, "layer.diagonals": diagonals}, ()
-    )
-    return result
-
-
-class _Dense(nn.Module):
-    """A tensorized layer whose call is its dense weight."""
-
-    def __init__(self, layer: Any) -> None:
-        super().__init__()
-        self.layer = layer
-
-    def forward(self) -> torch.Tensor:
-        return self.layer.to_dense()
 
 
 def _step(cell: Cell, workload: Workload, **changes: Any) -> TrainStep:
@@ -252,18 +220,19 @@ def _step_checks(cell: Cell, workload: Workload) -> Iterator[Row]:
     ):
         title = f"{name} of {_STEPS} steps"
         if (cell.method, cell.precision, name) == ("galore", "tf32", "update"):
-            yield _without_meaning(title, _TF32_UPDATE)
+            yield _row(title, None, None, None, _TF32_UPDATE)
         else:
             yield _checked(title, tolerance, functools.partial(_of, compared, name))
     reason = graph_unsupported(build_for(cell), cell.device)
     if reason:
-        yield _without_meaning("captured steps", reason)
+        yield _row("captured steps", None, None, None, reason)
     else:
         yield _checked("captured steps", CAPTURE_TOLERANCES[cell.precision], lambda: _captured(cell, workload))
     if cell.method == "galore" and cell.precision == "fp32":
         name = "update of the 8-bit optimizer"
         if cell.device == "cpu":
-            yield _without_meaning(name, "galore-torch's 8-bit optimizer needs a CUDA device, this one is cpu")
+            reason = "galore-torch's 8-bit optimizer needs a CUDA device, this one is cpu"
+            yield _row(name, None, None, None, reason)
         else:
             yield _checked(name, EIGHT_BIT_TOLERANCE, lambda: _eight_bit(cell.device))
 
@@ -286,17 +255,12 @@ def _compared(cell: Cell, workload: Workload) -> dict[str, list[float]] | Except
             doubled = {name: t.double() if t.is_floating_point() else t for name, t in exact_batch.items()}
             wanted, found = exact.forward_backward(doubled), other.forward_backward(batch)
             errors["loss"].append(relative_error([found], [wanted]))
-            trained = [
-                (one, reference)
-                for one, reference in zip(other.model.parameters(), exact.model.parameters(), strict=True)
-                if reference.grad is not None
-            ]
-            gradients = [(one.grad, reference.grad) for one, reference in trained]
-            errors["gradients"].append(relative_error(*_both(gradients)))
+            pairs: Any = list(zip(other.model.parameters(), exact.model.parameters(), strict=True))
+            trained = [(one, reference) for one, reference in pairs if reference.grad is not None]
+            errors["gradients"].append(relative_error(*zip(*((a.grad, b.grad) for a, b in trained), strict=True)))
             for one, reference in trained:
                 assert reference.grad is not None
                 one.grad = reference.grad.to(one)
-            pairs = list(zip(other.model.parameters(), exact.model.parameters(), strict=True))
             before = [(one.detach().cpu().double(), reference.detach().clone()) for one, reference in pairs]
             exact.update()
             other.update()
@@ -304,14 +268,10 @@ def _compared(cell: Cell, workload: Workload) -> dict[str, list[float]] | Except
                 (one.detach().cpu().double() - first, reference.detach() - second)
                 for (one, reference), (first, second) in zip(pairs, before, strict=True)
             ]
-            errors["update"].append(relative_error(*_both(moved)))
+            errors["update"].append(relative_error(*zip(*moved, strict=True)))
     except Exception as error:
         return error
     return errors
-
-
-def _both(pairs: Sequence[tuple[Any, Any]]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    return [one for one, _ in pairs], [other for _, other in pairs]
 
 
 def _captured(cell: Cell, workload: Workload) -> dict[str, float]:
@@ -322,28 +282,16 @@ def _captured(cell: Cell, workload: Workload) -> dict[str, float]:
         wanted = [eager(batch).clone() for batch in batches]
     captured = _step(cell, workload, cuda_graph=True)
     found = [captured(batch).clone() for batch in batches]
-    return {
-        f"step {number}": relative_error([one], [other])
-        for number, (one, other) in enumerate(zip(found, wanted, strict=True))
-    }
+    pairs = enumerate(zip(found, wanted, strict=True))
+    return {f"step {number}": relative_error([one], [other]) for number, (one, other) in pairs}
 
 
 def _eight_bit(device: str) -> dict[str, float]:
-    """The error of GaLore's 8-bit optimizer, found in an interpreter of its own (see :mod:`bench.measures.eight_bit`).
-
-    Raises:
-        RuntimeError: the interpreter ends otherwise than well.
-    """
+    """The error of GaLore's 8-bit optimizer, found in an interpreter of its own (:mod:`bench.measures.eight_bit`)."""
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     command = [sys.executable, "-m", "bench.measures.eight_bit", device]
-    done = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        timeout=_EIGHT_BIT_LIMIT_S,
-        env={**os.environ, "PYTHONPATH": path},
-        check=False,
-    )
+    environment = {**os.environ, "PYTHONPATH": path}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180.0, env=environment, check=False)
     if done.returncode:
         raise RuntimeError((done.stderr.strip().splitlines() or ["no message"])[-1])
     return {"the update": float(done.stdout.splitlines()[-1])}

@@ -12,7 +12,7 @@ import bench.measures.check
 import bench.processes.schedule
 import bench.step.train_step
 from bench.core.record import read_all
-from bench.measures.check import _judged, check_columns, relative_error
+from bench.measures.check import _checked, check_columns, relative_error
 from bench.protocol import Data
 from bench.runner.results import Results
 from bench.step.train_step import TrainStep
@@ -169,7 +169,7 @@ def test_the_update_of_galore_has_no_meaning_in_tf32(monkeypatch):
 
 
 def test_an_error_that_is_no_number_fails():
-    row = _judged("made up", {"a": 0.1, "b": float("nan")}, 1.0)
+    row = _checked("made up", 1.0, lambda: {"a": 0.1, "b": float("nan")})
     assert (row["passed"], row["error"]) == (False, None)
     assert "in b" in row["message"]
     assert relative_error([torch.zeros(2)], [torch.zeros(2)]) == 0.0
