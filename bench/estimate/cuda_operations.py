@@ -105,7 +105,7 @@ def cuda_operations() -> Iterator[None]:
 
 
 def use_cuda_defaults(optimizer: torch.optim.Optimizer) -> None:
-    """Set what a torch optimizer on CUDA parameters would choose by itself: the multi-tensor form, unless told else.
+    """Have a torch optimizer that was given no form take the one of CUDA parameters, the multi-tensor form.
 
     That form holds temporaries for all parameters at once, where the loop over parameters holds them for one.
     """

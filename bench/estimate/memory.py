@@ -38,10 +38,11 @@ from typing import Any, Literal, get_args
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from bench.estimate.cuda_operations import cuda_operations, use_cuda_defaults
 from bench.protocol import Batch, Method, Workload
-from bench.step.train_step import TrainStep, precision_unsupported
+from bench.step.train_step import TrainStep, precision_unsupported, rare_work
 
 Category = Literal["parameters", "gradients", "optimizer", "activations", "temporaries"]
 CATEGORIES: tuple[Category, ...] = get_args(Category)
@@ -113,20 +114,18 @@ def fake_training(
         if device == "cuda":
             use_cuda_defaults(optimizer)
         batch: Batch = {name: fake.from_tensor(tensor) for name, tensor in real.items()}
-        for name, count in unique_counts.items():  # a look-up of unique rows wants to know
+        for name, count in unique_counts.items():  # for a look-up of unique rows
             batch[name].unique_count = count  # type: ignore[attr-defined]
         yield TrainStep(model, method, optimizer, workload.loss, traced_precision, "cpu"), batch
 
 
-def trace_memory(
-    step: TrainStep, batch: Batch, last_step: AbstractContextManager[object] | None = None
-) -> PredictedMemory:
+def trace_memory(step: TrainStep, batch: Batch, *meters: AbstractContextManager[object]) -> PredictedMemory:
     """Run the step on the tensors it has, fake or real, and return what it held at its peak.
 
     Args:
         step: a fresh train step. It is advanced by two steps and its rare events.
         batch: the batch for all of them.
-        last_step: a context to enter around the last step alone, to meter its work in the same pass.
+        meters: contexts to enter around the last step alone, to meter its work in the same pass.
     """
     model, optimizer, method = step.model, step.optimizer, step.method
     ledger = StorageLedger(step)
@@ -140,17 +139,17 @@ def trace_memory(
     ledger.claim("activations", batch.values())
     with ledger:
         for number in range(_STEPS):
-            around = last_step if last_step and number == _STEPS - 1 else contextlib.nullcontext()
-            with around:
+            with contextlib.ExitStack() as around:
+                for meter in meters if number == _STEPS - 1 else ():
+                    around.enter_context(meter)
                 loss = step.forward_backward(batch)
                 claim_what_stays()
                 step.update()
                 del loss  # whoever called the step would hold it until here
             claim_what_stays()
-        for event in method.rare_events():
-            if not any(number % event.period_steps == event.offset_steps for number in range(_STEPS)):
-                event.run(model, optimizer)
-                claim_what_stays()
+        for run in rare_work(step, _STEPS):
+            run()
+            claim_what_stays()
     return PredictedMemory(
         **ledger.at_peak(),
         peak=ledger.peak,
@@ -208,7 +207,7 @@ class StorageLedger(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
-        for tensor in _tensors_of(result):
+        for tensor in tensors_in(result):
             self._book(tensor)
         return result
 
@@ -262,9 +261,6 @@ def reachable_tensors(root: object) -> list[torch.Tensor]:
     return found
 
 
-def _tensors_of(result: object) -> Iterator[torch.Tensor]:
-    if isinstance(result, torch.Tensor):
-        yield result
-    elif isinstance(result, list | tuple):
-        for part in result:
-            yield from _tensors_of(part)
+def tensors_in(value: object) -> list[torch.Tensor]:
+    """The tensors among what an operator is given or returns."""
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]

@@ -3,8 +3,7 @@
 The bound is one over the whole step: the larger of two times,
 
 * operations: FLOPs of all matrix products / peak rate (:mod:`bench.estimate.work`; element-wise work is left out,
-which can only
-  lower the bound);
+  which can only lower the bound);
 * traffic: the bytes that must cross between memory and caches / bandwidth.
 
 A sum over operators of the larger of the two would be higher, but no bound: it takes for granted that no two operators
@@ -21,9 +20,7 @@ Everything else, gradients included, might never leave the chip. A table that is
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,7 +28,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bench.estimate.devices import Device
-from bench.estimate.memory import fake_training, reachable_tensors, trace_memory
+from bench.estimate.memory import fake_training, reachable_tensors, tensors_in, trace_memory
 from bench.estimate.work import Prediction, Work, WorkMeter
 from bench.protocol import Method, Workload
 from bench.step.train_step import TrainStep
@@ -89,17 +86,11 @@ def predict_step(
     :func:`bench.estimate.work.predict`."""
     with fake_training(workload, method, batch_size, precision, device, seed) as (step, batch):
         meter, traffic = WorkMeter(step), TrafficMeter(step, batch.values())
-        memory = trace_memory(step, batch, last_step=_both(meter, traffic))
+        memory = trace_memory(step, batch, meter, traffic)
         work = meter.work()
     given = sum(tensor.untyped_storage().nbytes() for tensor in batch.values())
     kept = max(work.saved_for_backward - given, 0)  # a batch that backward needs is not written
     return Prediction(memory, work), Traffic(traffic.read, traffic.written, kept)
-
-
-@contextlib.contextmanager
-def _both(first: AbstractContextManager[object], second: AbstractContextManager[object]) -> Iterator[None]:
-    with first, second:
-        yield
 
 
 class TrafficMeter(TorchDispatchMode):
@@ -147,7 +138,7 @@ class TrafficMeter(TorchDispatchMode):
             for place, argument in enumerate(func._schema.arguments):
                 writes = argument.alias_info is not None and argument.alias_info.is_write
                 reads = not (place == 0 and func.overloadpacket in (*_LOOK_UPS, *_OVERWRITES))
-                for tensor in _tensors_of(given.get(argument.name)):
+                for tensor in tensors_in(given.get(argument.name)):
                     self._note(tensor, reads, writes)
         return func(*args, **(kwargs or {}))
 
@@ -157,8 +148,3 @@ class TrafficMeter(TorchDispatchMode):
             part, size = (int(tensor.storage_offset()), tensor.numel()), tensor.numel() * tensor.element_size()
             for noted in ([self._read] if reads else []) + ([self._written] if writes else []):
                 noted.setdefault(key, {})[part] = size
-
-
-def _tensors_of(value: object) -> list[torch.Tensor]:
-    values = value if isinstance(value, list | tuple) else [value]
-    return [one for one in values if isinstance(one, torch.Tensor)]

@@ -41,7 +41,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Prediction:
-    """Everything that one pass over fake tensors tells about a cell."""
+    """What one pass over fake tensors gives of a cell."""
 
     memory: PredictedMemory
     work: Work
@@ -68,19 +68,14 @@ def predict(workload: Workload, method: Method, batch_size: int, precision: str,
     """
     with fake_training(workload, method, batch_size, precision, device, seed) as (step, batch):
         meter = WorkMeter(step)
-        memory = trace_memory(step, batch, last_step=meter)
+        memory = trace_memory(step, batch, meter)
     return Prediction(memory, meter.work())
-
-
-def count_work(workload: Workload, method: Method, batch_size: int, precision: str, device: str, seed: int) -> Work:
-    """The work of one step alone; :func:`predict` gives the memory as well, at the same cost."""
-    return predict(workload, method, batch_size, precision, device, seed).work
 
 
 class WorkMeter(contextlib.ExitStack):
     """Meters one training step run inside the block, on fake or on real tensors.
 
-    It prolongs no tensor's life, so memory can be traced in the same pass.
+    It holds weak references only, so memory can be traced in the same pass.
     """
 
     def __init__(self, step: TrainStep) -> None:
@@ -118,19 +113,11 @@ def _as_saved(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-def _attention_flops(query: torch.Size, key: torch.Size, value: torch.Size, *_: Any, **__: Any) -> int:
-    return sdpa_flop_count(query, key, value)
-
-
-def _attention_backward_flops(
-    upstream: torch.Size, query: torch.Size, key: torch.Size, value: torch.Size, *_: Any, **__: Any
-) -> int:
-    return sdpa_backward_flop_count(upstream, query, key, value)
-
-
-#: The flop counter knows no formula for flash attention on a CPU: two products in forward, five in backward, which
+#: The flop counter has no formula for flash attention on a CPU: two products in forward, five in backward, which
 #: computes the scores again.
 _CPU_ATTENTION: dict[Any, Any] = {
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention_flops,
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward_flops,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: lambda *shapes, **_: sdpa_flop_count(*shapes[:3]),
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: lambda *shapes, **_: sdpa_backward_flop_count(
+        *shapes[:4]
+    ),
 }

@@ -121,7 +121,7 @@ def measure(benchmark: Benchmark) -> Numbers:
     cell = (benchmark.batch_size, benchmark.precision, benchmark.device)
     with _no_collection(), fake_training(opened, method, *cell, seed=0) as (step, batch):
         meter, calls = WorkMeter(step), OperatorCalls()
-        memory = trace_memory(step, batch, last_step=_both(meter, calls))
+        memory = trace_memory(step, batch, meter, calls)
         work = meter.work()
     peak = {f"peak_{category}_bytes": getattr(memory, category) for category in CATEGORIES}
     return {
@@ -155,12 +155,6 @@ class OperatorCalls(TorchDispatchMode):
     ) -> Any:
         self.count += func is not torch.ops.aten.detach.default and func.namespace not in ("prim", "profiler")
         return func(*args, **(kwargs or {}))
-
-
-@contextlib.contextmanager
-def _both(meter: WorkMeter, calls: OperatorCalls) -> Iterator[None]:
-    with meter, calls:
-        yield
 
 
 @contextlib.contextmanager
