@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import runpy
 import sys
@@ -10,7 +11,7 @@ import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
-from bench.core.plugins import VARIABLE, import_plugins
+from bench.core.plugins import import_plugins
 from bench.errors import CONF, ConfigError, Parser, check_arguments, experiments, reworded, stop_with
 
 COMMANDS = {
@@ -27,40 +28,6 @@ COMMANDS = {
 #: Commands that a module of figures answers. It is run by its name: a floor does not import the one above it.
 _READERS = {"claims": "figures.ledger_command", "report": "figures.report_command"}
 
-_RUN = f"""\
-A key is any setting of bench/conf/config.yaml or of a workload's section; a value with commas sweeps over it and
-replaces the experiment's axis:
-  python -m bench experiment=fig1 batch_size=2,4 methods=[comera,dense] settings.comera.ranks=16
-  python -m bench experiment=accuracy dataset=sst2 seed=0,1 training.early_epochs=3 'training.targets=[0.5]'
-  python -m bench experiment=steps workload=lookup name=lookups      (steps, memory, training, check: of any workload)
-
-Records go to results/local, one JSON file per cell. What is recorded is not measured again (reuse=exact), so a sweep
-that was stopped goes on where it was; a training run goes on from its last checkpoint, bit for bit (resume=false starts
-it anew). Draw with: python -m figures FIGURE (--help lists the figures)
-
-On a cluster every job of a sweep, such as a batch size, can have a GPU of its own (extra: pip install -e '.[slurm]';
-defaults: bench/conf/launchers.yaml; hydra/launcher=submitit_local rehearses it on one machine):
-  python -m bench experiment=fig1 hydra/launcher=submitit_slurm device=cuda hydra.launcher.partition=NAME
-
-{VARIABLE}=MODULE,MODULE in the environment imports modules of your own first, here and in the jobs of a cluster, so
-that the workloads and measures that they register can be asked for by name (bench.workloads.register,
-bench.measures.register). An installed package offers its own through entry points instead.
-"""
-
-_COMPARE = """\
-Show the records of two results folders or commits side by side, cell by cell: time of a step, memory, FLOPs and, of
-training runs, what validation gave. A name is a folder where there is one of that name, else a commit, whose
-results/reference is read. Ratios are B over A. What only one of the two has is named below the tables. Records of
-different devices are never compared with one another."""
-
-_MERGE = """\
-Bring the records of other results folders and of archives (.tar.gz and the like) into one folder: those of a cluster's
-workers, of another machine, of a colleague. What lies in hidden folders, such as checkpoints, is left where it is.
-Of two different records of one cell, the one that went well stays; if both or neither did, the one recorded later.
-Printed are the numbers of records taken, already there, replaced and kept, then every record that was replaced or kept.
-Nothing is written unless everything can be read: an unreadable record, one of a newer schema, or an archive that is
-damaged or would reach outside of its folder ends the merge with exit status 2."""
-
 
 def _known() -> str:
     """What there is to ask for, by name."""
@@ -74,7 +41,7 @@ def _known() -> str:
     lines += [f"workloads:   {', '.join(f'{name} ({workload_class(name).section}.*)' for name in workloads())}"]
     lines += ["measures:", *(f"  {name:15} {named(name).words}" for name in measures()), "sections:"]
     for section, settings in config_sections().items():
-        values = ", ".join(f"{name}={value}" for name, value in settings.items())
+        values = ", ".join(f"{name}={json.dumps(value)}" for name, value in settings.items())
         lines += textwrap.wrap(values, 120, initial_indent=f"  {section:10} ", subsequent_indent=" " * 13)
     return "\n".join([*lines, ""])
 
@@ -86,49 +53,44 @@ def _parser(asked: str) -> Parser:
         asked: the command whose help is wanted, ``--help`` for that of all, or empty: what there is to ask for takes
             long to find.
     """
-    known = _known() if asked in ("run", "-h", "--help") else ""
     form = argparse.RawDescriptionHelpFormatter
     parser = Parser(
         prog="python -m bench",
         usage="python -m bench [run] experiment=NAME [key=value ...]\n       python -m bench COMMAND ...",
         description="Measure time, memory and accuracy of training methods. Details: python -m bench COMMAND --help",
-        epilog=known,
+        epilog=_known() if asked in ("-h", "--help") else None,
         formatter_class=form,
     )
-    commands = parser.add_subparsers(prog="python -m bench", metavar="COMMAND", dest="command")
-    described = {"run": f"{known}\n{_RUN}", "compare": _COMPARE, "merge": _MERGE}
-    subparsers = {
-        name: commands.add_parser(name, help=text, description=described.get(name, text), formatter_class=form)
-        for name, text in COMMANDS.items()
-    }
+    subparsers = parser.add_subparsers(prog="python -m bench", metavar="COMMAND", dest="command")
+    commands: dict[str, argparse.ArgumentParser] = {}
+    for name, does in COMMANDS.items():
+        text = CONF / "help" / f"{name}.txt"
+        description = text.read_text(encoding="utf-8") if text.exists() else does
+        commands[name] = subparsers.add_parser(name, help=does, description=description, formatter_class=form)
     for name in ("run", "campaign"):
-        subparsers[name].add_argument("arguments", metavar="key=value", nargs="*", help="settings")
+        commands[name].add_argument("settings", metavar="key=value", nargs="*")
+    if asked == "run":
+        commands["run"].epilog = _known()
     if asked == "campaign":
-        from bench.campaign.command import description
+        from bench.campaign.stages import listed
 
-        subparsers["campaign"].description = description()
-    subparsers["campaign"].add_argument("--list", action="store_true", help="print the stages and what is missing")
-    compare = subparsers["compare"]
-    compare.epilog = "Example: python -m bench compare results/reference results/local --experiment fig1"
-    compare.add_argument("a", metavar="A", help="a results folder or a commit, the one to compare with")
-    compare.add_argument("b", metavar="B", help="a results folder or a commit, the one in question")
-    compare.add_argument("--experiment", metavar="NAME", help="the only one to compare (default: all)")
-    compare.add_argument("--format", choices=("text", "csv"), default="text", help="(default: text)")
-    subparsers["speed"].add_argument(
-        "--rounds", type=int, default=10, help="interleaved rounds per ratio (default 10, at least 2)"
-    )
-    source = "a results folder, or an archive of one"
-    subparsers["merge"].add_argument("sources", metavar="SOURCE", type=Path, nargs="+", help=source)
-    subparsers["merge"].add_argument(
-        "--into", metavar="FOLDER", type=Path, default=Path("results") / "local",
-        help="where the records go (default: results/local)",
-    )  # fmt: skip
+        commands["campaign"].epilog = listed()
+    commands["campaign"].add_argument("--list", action="store_true", help="print the stages and what is missing")
+    commands["compare"].add_argument("a", metavar="A", help="a results folder or a commit, the one to compare with")
+    commands["compare"].add_argument("b", metavar="B", help="a results folder or a commit, the one in question")
+    commands["compare"].add_argument("--experiment", metavar="NAME", help="the only one to compare (default: all)")
+    commands["compare"].add_argument("--format", choices=("text", "csv"), default="text", help="(default: text)")
+    commands["speed"].add_argument("--rounds", type=int, default=10, help="per ratio (default 10, at least 2)")
+    sources = "a results folder, or an archive of one"
+    commands["merge"].add_argument("sources", metavar="SOURCE", type=Path, nargs="+", help=sources)
+    into = "where the records go (default: results/local)"
+    commands["merge"].add_argument("--into", metavar="FOLDER", type=Path, default="results/local", help=into)
     return parser
 
 
-def run(arguments: list[str]) -> None:
+def _run(settings: list[str]) -> None:
     """The Hydra application. Its errors and OmegaConf's end the program with one sentence."""
-    check_arguments(arguments)
+    check_arguments(settings)
     import hydra
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
@@ -137,12 +99,9 @@ def run(arguments: list[str]) -> None:
     from bench.runner.launching import register_launchers
 
     os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions come here instead of being printed
-    if any(one.startswith("experiment=") for one in arguments) and not any(one[0] == "-" for one in arguments):
-        arguments = [
-            *arguments,
-            "--multirun",
-        ]  # as in every experiment; Hydra forgets it over a mistake in its own part
-    sys.argv[1:] = arguments
+    if any(one.startswith("experiment=") for one in settings) and not any(one[0] == "-" for one in settings):
+        settings = [*settings, "--multirun"]  # as in every experiment; Hydra forgets it over a mistake in its own part
+    sys.argv[1:] = settings
     try:
         sweep.register_resolvers()
         sweep.register_settings()
@@ -162,12 +121,10 @@ def run(arguments: list[str]) -> None:
 
 def main() -> None:
     """Dispatch on the command; without one it is ``run``."""
-    arguments = sys.argv[1:]
-    if arguments in ([], ["campaign"]):
-        arguments = [*arguments, "--help"]
+    arguments = sys.argv[1:] if sys.argv[1:] not in ([], ["campaign"]) else [*sys.argv[1:], "--help"]
+    if "=" in arguments[0] or (arguments[0][0] == "-" and arguments[0] not in ("-h", "--help")):
+        arguments = ["run", *arguments]
     command, asks_help = arguments[0], bool({"-h", "--help"} & set(arguments))
-    if "=" in command or (command[0] == "-" and command not in ("-h", "--help")):
-        command, arguments = "run", ["run", *arguments]
     if command[0] != "-" and command not in COMMANDS:
         stop_with(f"the first word is {command!r}; allowed: {', '.join(COMMANDS)}.")
     try:
@@ -180,34 +137,34 @@ def main() -> None:
 
             predict(arguments[1:])
         elif command == "run" and not asks_help:
-            run(arguments[1:])
+            _run(arguments[1:])
         else:
-            _parsed(_parser(command if asks_help else ""), arguments)
+            _dispatch(_parser(command if asks_help else ""), arguments)
     except ConfigError as error:
         stop_with(str(error))
 
 
-def _parsed(parser: Parser, arguments: list[str]) -> None:
-    """Run a command whose arguments are options and words of its own."""
-    parsed, others = parser.parse_known_args(arguments)
-    if parsed.command == "campaign":
+def _dispatch(parser: Parser, arguments: list[str]) -> None:
+    """Run a command whose arguments the parser has all of."""
+    given, others = parser.parse_known_args(arguments)
+    if given.command == "campaign":
         from bench.campaign.command import run as campaign
 
-        campaign([*parsed.arguments, *others], parsed.list)
+        campaign([*given.settings, *others], given.list)
     elif others:
-        parser.error(f"{others[0]} is no argument of {parsed.command}")
-    elif parsed.command == "speed":
+        parser.error(f"{others[0]} is no argument of {given.command}")
+    elif given.command == "speed":
         from bench.commands.speed import run as speed
 
-        speed(parsed.rounds)
-    elif parsed.command == "merge":
+        speed(given.rounds)
+    elif given.command == "merge":
         from bench.commands.merge import run as merge
 
-        merge(parsed.sources, parsed.into)
-    elif parsed.command == "compare":
+        merge(given.sources, given.into)
+    elif given.command == "compare":
         from bench.commands.compare import run as compare
 
-        compare(parsed.a, parsed.b, parsed.experiment, parsed.format)
+        compare(given.a, given.b, given.experiment, given.format)
 
 
 if __name__ == "__main__":

@@ -13,13 +13,14 @@ import json
 import re
 import tarfile
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bench.commands.merge import MergeError, merge
 from bench.core.files import write_whole
+from bench.core.record import paths_below
 from bench.errors import ConfigError
 from bench.runner.checkpoint import find
 
@@ -64,9 +65,7 @@ def checkpoints_in(root: Path) -> list[Checkpoint]:
 
 def write_records(root: Path, output: Path, diary: Mapping[str, Any]) -> int:
     """Put all records below ``root`` into ``output/records.tar.gz``; how many they are. Without any there is none."""
-    paths = sorted(
-        path for path in root.glob("**/*.json") if not any(p.startswith(".") for p in path.relative_to(root).parts)
-    )
+    paths = paths_below(root)
     if paths:
         members = {path.relative_to(root).as_posix(): path.read_bytes() for path in paths}
         members[DIARY] = json.dumps(diary, indent=1).encode()
@@ -168,6 +167,6 @@ def _packed(members: Mapping[str, bytes]) -> bytes:
     return packed.getvalue()
 
 
-def write_json(path: Path, content: Mapping[str, Any] | Sequence[Any]) -> None:
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Write a JSON file whole or not at all."""
     write_whole({path: f"{json.dumps(content, indent=1)}\n".encode()})

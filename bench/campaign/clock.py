@@ -19,17 +19,11 @@ _SAFETY = 1.2
 #: Of the budget, what is kept for writing archives, and at most so many seconds.
 _CLOSING_SHARE, _CLOSING_S = 0.05, 15.0
 
-#: A training run stops so many seconds before the end of the budget, to evaluate and to write a checkpoint.
-TRAINING_STOPS_S = 15.0
-
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def seconds_of(text: str) -> float:
-    """A budget such as ``9m``, ``540s``, ``1.5h`` in seconds.
-
-    Raises:
-        ConfigError: anything else.
+    """A budget such as ``9m``, ``540s``, ``1.5h`` in seconds; raises ConfigError over anything else.
 
     Example:
         >>> seconds_of("9m")
@@ -43,14 +37,7 @@ def seconds_of(text: str) -> float:
 
 @dataclass(frozen=True)
 class Run:
-    """A unit that has run to its end.
-
-    Args:
-        stage, label, measure, workload: of the unit.
-        device: where it ran.
-        cells: how many were measured.
-        seconds: how long that took.
-    """
+    """A unit that has run to its end: what it was, where, how many cells were measured and how long that took."""
 
     stage: str
     label: str

@@ -16,16 +16,9 @@ _LIMIT = TOLERANCE["cuda"]
 
 
 def memory_rows(records: Sequence[Record], device: str) -> list[dict[str, Any]]:
-    """A row per arm whose allocated peak is known, those that are off by more than the tolerance marked.
+    """A row per arm of this device whose allocated peak is known, with the error of the prediction as ``off``.
 
-    Args:
-        records: of experiments that run steps; those of other devices are left out.
-        device: the machine's name for its device.
-
-    Returns:
-        Rows of ``experiment``, ``arm``, ``batch_size``, ``precision``, ``predicted_mib`` with cuBLAS's workspaces,
-        ``allocated_mib``, ``off``, the error of the prediction (:func:`bench.core.memory.prediction_error`), and
-        ``within``, whether that is at most the tolerance.
+    Sizes are in MiB, the predicted one with cuBLAS's workspaces.
     """
     rows = []
     for record in records:
@@ -34,18 +27,9 @@ def memory_rows(records: Sequence[Record], device: str) -> list[dict[str, Any]]:
             continue
         predicted += record.workspaces_mib or 0.0
         off = prediction_error(predicted, allocated)
-        rows.append(
-            {
-                "experiment": record.experiment,
-                "arm": record.arm,
-                "batch_size": record.batch_size,
-                "precision": record.precision,
-                "predicted_mib": round(predicted, 1),
-                "allocated_mib": round(allocated, 1),
-                "off": round(off, 4),
-                "within": abs(off) <= _LIMIT,
-            }
-        )
+        row = {name: getattr(record, name) for name in ("experiment", "arm", "batch_size", "precision")}
+        sizes = {"predicted_mib": round(predicted, 1), "allocated_mib": round(allocated, 1)}
+        rows.append({**row, **sizes, "off": round(off, 4), "within": abs(off) <= _LIMIT})
     return sorted(rows, key=lambda row: (row["experiment"], row["precision"], row["batch_size"], row["arm"]))
 
 

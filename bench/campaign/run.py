@@ -16,7 +16,7 @@ from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
 from bench.campaign.archive import Checkpoint, write_checkpoints, write_json, write_records
-from bench.campaign.clock import TRAINING_STOPS_S, Clock
+from bench.campaign.clock import Clock
 from bench.campaign.memory import EXPERIMENTS, memory_rows
 from bench.campaign.stages import Stage, Unit, configuration, jobs_of, units_of
 from bench.core.cell import Cell
@@ -29,6 +29,9 @@ from bench.runner.progress import SweepProgress
 from bench.runner.resolve import Job
 from bench.runner.results import Results
 from bench.runner.sweep import MISTAKES, run_job
+
+#: A training run stops so many seconds before the end of the budget, to evaluate and to write a checkpoint.
+TRAINING_STOPS_S = 15.0
 
 #: What ends a campaign early.
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGALRM)
@@ -58,6 +61,12 @@ class Outcome:
     left: int = 0
     skipped: dict[str, float] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
+
+    def report(self) -> dict[str, Any]:
+        """As ``campaign.json`` has it."""
+        cells = None if self.units is None else sum(len(unit.cells) for unit in self.units)
+        counts = {name: getattr(self, name) for name in ("done_before", "ran", "left", "skipped", "failures")}
+        return {**asdict(self.stage), "cells": cells, **counts}
 
 
 class Campaign:
@@ -189,20 +198,7 @@ class Campaign:
             "stopped": self.stopped,
             "records": self._records,
             **asdict(where),
-            "stages": [
-                {
-                    "name": one.stage.name,
-                    "arguments": list(one.stage.arguments),
-                    "why": one.stage.why,
-                    "cells": None if one.units is None else sum(len(unit.cells) for unit in one.units),
-                    "done_before": one.done_before,
-                    "ran": one.ran,
-                    "left": one.left,
-                    "skipped": one.skipped,
-                    "failures": one.failures,
-                }
-                for one in self.outcomes
-            ],
+            "stages": [one.report() for one in self.outcomes],
             "memory": self.memory(),
             "checkpoints_left_behind": [
                 {"folder": str(one.folder), "mib": round(one.bytes / 2**20, 1)} for one in self.left_behind
@@ -212,16 +208,13 @@ class Campaign:
 
 def useless_checkpoints(jobs: Sequence[Job], results: Results) -> set[Path]:
     """Folders of the checkpoints of these training runs that no missing one would go on from."""
-    useful: set[Path] = set()
-    known: set[Path] = set()
+    folders: dict[bool, set[Path]] = {False: set(), True: set()}
     for job in jobs:
         for cell in job.cells:
             upkeep = results.upkeep(cell, job.data_hash, resume=True)
-            folders = {folder for folder in (upkeep.folder, upkeep.parent_folder) if folder is not None}
-            known |= folders
-            if not results.is_done(cell, job.data_hash):
-                useful |= folders
-    return known - useful
+            done = results.is_done(cell, job.data_hash)
+            folders[done] |= {folder for folder in (upkeep.folder, upkeep.parent_folder) if folder is not None}
+    return folders[True] - folders[False]
 
 
 @contextlib.contextmanager

@@ -1,8 +1,8 @@
 """``python -m bench merge SOURCE [SOURCE ...]``: bring records from other folders and archives into one folder.
 
-Every record goes to the place that its own content names, so how a source is laid out does not matter. All records are
-read before the first one is written: whatever cannot be read stops the merge, and nothing has changed. The outcome does
-not depend on the order of the sources, and merging them once more changes nothing.
+Every record goes to the place that its own content names, however a source is laid out. All records are read before the
+first one is written: whatever cannot be read stops the merge, and nothing has changed. The outcome does not depend on
+the order of the sources, and merging them once more changes nothing.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 from bench.commands.sources import SourceError, archive_contents, folder_contents
 from bench.core.record import Record, RecordError, parse, path_of, write
+from bench.core.table import write_table
 from bench.errors import stop_with
 
 
@@ -89,6 +90,8 @@ def merge(sources: Sequence[Path], into: Path) -> Summary:
         raise MergeError(wrong)
     changed = {*summary.taken, *(conflict.path for conflict in summary.replaced)}
     write([there[path] for path in sorted(changed)], into)
+    for experiment in sorted({record.experiment for record in there.values()}):
+        write_table(into, experiment)
     together = defaultdict(set)
     for path, record in there.items():
         together[record.pairing].add(path)

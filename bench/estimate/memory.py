@@ -41,7 +41,7 @@ from torch.utils._pytree import tree_leaves
 
 from bench.estimate.cuda_operations import cuda_operations, use_cuda_defaults
 from bench.protocol import Batch, Method, Workload
-from bench.step.train_step import TrainStep, precision_unsupported
+from bench.step.train_step import TrainStep, precision_unsupported, rare_work
 
 Category = Literal["parameters", "gradients", "optimizer", "activations", "temporaries"]
 CATEGORIES: tuple[Category, ...] = get_args(Category)
@@ -111,7 +111,7 @@ def fake_training(
         if device == "cuda":
             use_cuda_defaults(optimizer)
         batch: Batch = {name: fake.from_tensor(tensor) for name, tensor in real.items()}
-        for name, count in unique_counts.items():  # a look-up of unique rows wants to know
+        for name, count in unique_counts.items():  # for a look-up of unique rows
             batch[name].unique_count = count  # type: ignore[attr-defined]
         yield TrainStep(model, method, optimizer, workload.loss, traced_precision, "cpu"), batch
 
@@ -142,10 +142,9 @@ def trace_memory(step: TrainStep, batch: Batch, *meters: AbstractContextManager[
                 step.update()
                 del loss  # whoever called the step would hold it until here
             claim_what_stays()
-        for event in method.rare_events():
-            if not any(number % event.period_steps == event.offset_steps for number in range(_STEPS)):
-                event.run(model, optimizer)
-                claim_what_stays()
+        for run in rare_work(step, _STEPS):
+            run()
+            claim_what_stays()
     return PredictedMemory(
         **ledger.at_peak(),
         peak=ledger.peak,
@@ -199,9 +198,8 @@ class StorageLedger(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
-        for value in tree_leaves(result):
-            if isinstance(value, torch.Tensor):
-                self._book(value)
+        for tensor in tensors_in(result):
+            self._book(tensor)
         return result
 
     def _book(self, tensor: torch.Tensor) -> _Entry:
@@ -247,3 +245,8 @@ def reachable_tensors(root: object) -> list[torch.Tensor]:
         elif hasattr(value, "__dict__"):
             pending.extend(vars(value).values())
     return found
+
+
+def tensors_in(value: object) -> list[torch.Tensor]:
+    """The tensors among what an operator is given or returns."""
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]

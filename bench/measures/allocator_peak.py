@@ -21,7 +21,7 @@ from bench.processes.process import CellFailure
 from bench.processes.schedule import Outcome, Session, answers
 from bench.protocol import Workload
 from bench.step.allocator import begin_peak, free_memory_mib, take_workspaces
-from bench.step.train_step import batches_on, build_step
+from bench.step.train_step import batches_on, build_step, rare_work
 
 _STEPS = 2
 _MIB = 2**20
@@ -61,9 +61,8 @@ def _prepared(cell: Cell, workload: Workload) -> Callable[[], None]:
     def run() -> None:
         for _ in range(_STEPS):
             step(batch)
-        for event in step.method.rare_events():
-            if not any(number % event.period_steps == event.offset_steps for number in range(_STEPS)):
-                event.run(step.model, step.optimizer)
+        for rare in rare_work(step, _STEPS):
+            rare()
 
     return run
 

@@ -21,17 +21,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from bench.core.cell import Cell
+from bench.estimate.memory import tensors_in
 from bench.measures import Measure
 from bench.protocol import Batch, Workload
 from bench.step.train_step import TrainStep, batches_on, build_step
-from bench.step.turns import mean_ms
+from bench.step.turns import mean_ms, synchronize
 
 #: Kinds of work in the order in which a name is tried on them: the first that is found in it counts. Names are those of
 #: CUDA kernels and of PyTorch's operators.
@@ -125,8 +124,7 @@ def _profiled(step: TrainStep, batches: Iterator[Batch]) -> dict[str, Share]:
     with profile(activities=activities) as profiler:
         for _ in range(_STEPS):
             step(next(batches))
-        if on_cuda:
-            torch.cuda.synchronize()
+        synchronize(on_cuda)
     shares: dict[str, Share] = defaultdict(Share)
     for event in profiler.events() or ():
         annotation = getattr(event, "is_user_annotation", False) or event.name.startswith(
@@ -156,11 +154,9 @@ class _Moved(TorchDispatchMode):
     ) -> Any:
         result = func(*args, **(kwargs or {}))
         if not func.is_view:
-            self.bytes[kind_of(f"aten::{func.__name__.partition('.')[0]}")] += sum(
-                tensor.numel() * tensor.element_size()
-                for tensor in tree_leaves((args, kwargs or {}, result))
-                if isinstance(tensor, torch.Tensor)
-            )
+            tensors = tensors_in((args, kwargs or {}, result))
+            kind = kind_of(f"aten::{func.__name__.partition('.')[0]}")
+            self.bytes[kind] += sum(tensor.numel() * tensor.element_size() for tensor in tensors)
         return result
 
 

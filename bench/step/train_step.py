@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
 import itertools
 import warnings
@@ -240,6 +241,15 @@ def batches_on(cell: Cell, workload: Workload, count: int) -> list[Batch]:
     """The first training batches of a cell, of one shape each, on its device; fewer where the data has no more."""
     batches = itertools.islice(workload.batches("train", cell.batch_size, cell.seed, static=True), count)
     return [{name: tensor.to(cell.device) for name, tensor in batch.items()} for batch in batches]
+
+
+def rare_work(step: TrainStep, steps: int) -> list[Callable[[], None]]:
+    """Those rare events of a step's method that fall due in none of its first steps, to be called."""
+    return [
+        functools.partial(event.run, step.model, step.optimizer)
+        for event in step.method.rare_events()
+        if not any(number % event.period_steps == event.offset_steps for number in range(steps))
+    ]
 
 
 def _compiled(model: nn.Module, static_shapes: bool) -> nn.Module:

@@ -1,4 +1,4 @@
-"""Calls that take turns: a block has each of them once, in random order, so that a disturbance meets all alike."""
+"""Calls on a device's own clock, and calls that take turns: a block has each of them once, in random order."""
 
 from __future__ import annotations
 
@@ -13,11 +13,7 @@ T = TypeVar("T")
 
 
 def take_turns(turns: Mapping[str, Callable[[], T]], blocks: int) -> dict[str, list[T]]:
-    """What each turn returns, block by block.
-
-    Args:
-        turns: by name.
-        blocks: how often each comes.
+    """What each of some named turns returns, block by block, so that a disturbance meets all alike.
 
     Example:
         >>> take_turns({"one": lambda: 1, "two": lambda: 2}, blocks=3)
@@ -42,18 +38,32 @@ def calls_per_block(ms: float, timing: Mapping[str, Any]) -> int:
     return max(1, min(timing["max_steps"], round(1e3 * timing["block_seconds"] / max(ms, 1e-3))))
 
 
-def mean_ms(call: Callable[[], object], count: int, on_cuda: bool) -> float:
-    """Milliseconds per call over ``count`` calls, on the device's own clock; none of them waits for the one before."""
+def mark(on_cuda: bool) -> Any:
+    """This moment on the device's clock: seconds on a CPU, an event after all work so far on CUDA."""
     if not on_cuda:
-        begun = time.perf_counter()
-        for _ in range(count):
-            call()
-        return 1e3 * (time.perf_counter() - begun) / count
-    torch.cuda.synchronize()
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    start.record()
+        return time.perf_counter()
+    event = torch.cuda.Event(enable_timing=True)
+    event.record()
+    return event
+
+
+def ms_between(start: Any, end: Any) -> float:
+    """Milliseconds between two marks, once the device has done all work before the second."""
+    return 1e3 * (end - start) if isinstance(start, float) else float(start.elapsed_time(end))
+
+
+def mean_ms(call: Callable[[], object], count: int, on_cuda: bool) -> float:
+    """Milliseconds per call over ``count`` calls, none of which waits for the one before."""
+    synchronize(on_cuda)
+    start = mark(on_cuda)
     for _ in range(count):
         call()
-    end.record()
-    torch.cuda.synchronize()
-    return float(start.elapsed_time(end)) / count
+    end = mark(on_cuda)
+    synchronize(on_cuda)
+    return ms_between(start, end) / count
+
+
+def synchronize(on_cuda: bool) -> None:
+    """Wait for the device."""
+    if on_cuda:
+        torch.cuda.synchronize()

@@ -18,7 +18,7 @@ from interrupted import Killed, files_in, kill_at
 from small_cells import a_record, environment, run_bench
 
 import bench.commands.merge
-import bench.core.record
+import bench.core.files
 from bench.commands.merge import MergeError, merge
 from bench.core.record import SCHEMA_VERSION, path_of, read_all, write
 
@@ -226,7 +226,7 @@ def test_a_record_that_names_another_place_is_refused(tmp_path, column, name):
         (b"\xff", "not a readable JSON record"),
         (b"[" * 100_000, "not a readable JSON record"),
         (as_bytes(a_record(), schema_version=SCHEMA_VERSION + 1), f"schema_version is {SCHEMA_VERSION + 1}"),
-        (as_bytes(a_record(), brand_new=1), "unknown column 'brand_new'"),
+        (as_bytes(a_record(), metrics={"auc": "high"}), "metrics has auc='high'"),
         (as_bytes(a_record(), batch_size="two"), "column 'batch_size' holds 'two'"),
     ],
 )
@@ -277,6 +277,8 @@ def test_an_archive_that_is_damaged_anywhere_is_one_sentence(tmp_path, compressi
     damaged = tmp_path / f"damaged.tar.{compression}"
     for at in range(0, len(content), len(content) // 40):
         for kept in (content[:at], content[:at] + b"\0" * 64 + content[at + 64 :]):
+            if kept.rstrip(b"\0") == content.rstrip(b"\0"):
+                continue  # zeros behind an archive do not matter
             damaged.write_bytes(kept)
             with pytest.raises(MergeError) as caught:
                 merge([damaged], tmp_path / "into")
@@ -289,7 +291,7 @@ def test_a_merge_that_is_killed_leaves_whole_records_and_can_be_repeated(tmp_pat
     records = some_records()
     source = folder_of(tmp_path / "source", records)
     with monkeypatch.context() as patch:
-        kill_at(patch, bench.core.record.os, "replace", renamed + 1)
+        kill_at(patch, bench.core.files.os, "replace", renamed + 1)
         with pytest.raises(Killed):
             merge([source], tmp_path / "into")
     there = read_all(tmp_path / "into")

@@ -18,6 +18,7 @@ from tiny import one_thread  # noqa: F401
 
 import bench.measures.run
 import bench.step.timing
+import bench.step.turns
 from bench.measures.run import time_cell
 from bench.processes.worker import failures_reported, first_line, status_of
 from bench.protocol import Data
@@ -44,7 +45,10 @@ def clock():
 @contextlib.contextmanager
 def counted_time():
     clock = Clock()
-    with mock.patch.multiple(bench.step.timing, time=clock, CALIBRATION_WIDTH=8):
+    with (
+        mock.patch.object(bench.step.turns, "time", clock),
+        mock.patch.object(bench.step.timing, "CALIBRATION_WIDTH", 8),
+    ):
         yield clock
 
 
