@@ -26,7 +26,7 @@ COMMANDS = {
 }
 
 #: Commands that a module of figures answers. It is run by its name: a floor does not import the one above it.
-_READERS = {"claims": "figures.ledger_command", "report": "figures.report_command"}
+_READERS = {"claims": "figures.claims", "report": "figures.report"}
 
 
 def _known() -> str:

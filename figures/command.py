@@ -7,12 +7,13 @@ import io
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
 from bench.core.record import Record, RecordError, read_all
-from figures.claims import LedgerError
+from figures.artifact import ArtifactError
+from figures.claims.claims import LedgerError
 
 RENDERED = Path("figures") / "rendered"
 
@@ -22,7 +23,7 @@ class InputError(Exception):
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that raises InputError, and knows the folders that a command reads and writes."""
+    """A parser that raises InputError, with the folders that a command reads and writes."""
 
     def error(self, message: str) -> NoReturn:
         raise InputError(f"{message}; see {self.prog} --help.")
@@ -94,15 +95,15 @@ def write(files: dict[str, bytes], folder: Path) -> None:
         raise InputError(f"--out is {str(folder)!r}; cannot write there ({error.strerror}).") from None
 
 
-def exit_status(work: Callable[[Sequence[str] | None], None], argv: Sequence[str] | None, prefix: str = "") -> int:
+def exit_status(work: Callable[[], None], prefix: str = "") -> int:
     """Do the work: 0, or 2 after one sentence, behind ``prefix``, on what is wrong with the input."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     try:
-        work(argv)
+        work()
         sys.stdout.flush()
-    except (InputError, RecordError, LedgerError) as error:
+    except (InputError, RecordError, LedgerError, ArtifactError) as error:
         print(f"{prefix}{error}", file=sys.stderr)
         return 2
     except BrokenPipeError:  # the reader, such as head, has seen enough; all files are written

@@ -13,13 +13,13 @@ from matplotlib.ticker import MaxNLocator
 
 from bench.core.record import Record
 from figures.accuracy import wilson
-from figures.claims import Claim
+from figures.claims.claims import Claim
 from figures.curve import CurvePoint, curve_of
-from figures.report import Drawn
+from figures.page.drawn import Drawn
+from figures.page.layout import panel_page
+from figures.page.style import DENSE_STROKE, EARLY_STROKE, FAINT, INK, STROKES, Stroke, house_style, to_bytes
+from figures.page.table import NOT_ASKED
 from figures.runs import COMERA, DENSE, EARLY, Study, studies
-from figures.sheet import sheet
-from figures.style import DENSE_STROKE, EARLY_STROKE, FAINT, INK, STROKES, Stroke, house_style, to_bytes
-from figures.tables import NOT_ASKED
 from figures.training_claims import verdicts
 from figures.training_page import STAGE, absences, drawn, facts, notes
 from figures.training_rows import Row, rows_of
@@ -110,7 +110,7 @@ def _draw(study: Study, title: str, lines: Sequence[Line], footnotes: Sequence[s
         for line in lines
     ]  # fmt: skip
     handles.append(Patch(facecolor=INK, alpha=0.14, label=_band_words(study)))
-    page, [axes] = sheet(title, facts(study), [""], footnotes, _PANEL_HEIGHT, handles, _LEGEND_COLUMNS)
+    page, [[axes]] = panel_page(title, facts(study), [[""]], footnotes, _PANEL_HEIGHT, handles, _LEGEND_COLUMNS)
     for line in lines:
         stroke, epochs = line.stroke, [point.epoch for point in line.points]
         bounds = [point.low for point in line.points], [point.high for point in line.points]

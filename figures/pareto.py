@@ -11,15 +11,15 @@ from matplotlib.transforms import ScaledTranslation
 
 from bench.core.intervals import CONFIDENCE
 from bench.core.record import Record
-from figures.claims import Claim
-from figures.crossover import listed
-from figures.fig12_panels import strokes
+from figures.claims.claims import Claim
+from figures.page.drawn import Drawn
+from figures.page.layout import panel_page
+from figures.page.style import DENSE_STROKE, FAINT, INK, Stroke, house_style, strokes, to_bytes
+from figures.page.table import REMARKS
 from figures.pareto_points import Point, entries_of, front_of, guessing, losses, name_of, points_of, reaches
 from figures.pareto_tables import text_table, tidy_table
-from figures.report import REMARKS, Drawn
+from figures.records.crossover import listed
 from figures.runs import COMERA, DENSE, Study, studies
-from figures.sheet import sheet
-from figures.style import DENSE_STROKE, FAINT, INK, Stroke, house_style, to_bytes
 from figures.training_page import STAGE, absences, accuracy_words, drawn, facts, notes
 from figures.training_rows import Row, rows_of
 
@@ -112,8 +112,8 @@ def _size_axis(axes: Any, sizes: Sequence[float]) -> None:
 
 def _draw(study: Study, title: str, rows: Sequence[Row], points: Sequence[Point], footnotes: Sequence[str]) -> Any:
     style, limits = _strokes(rows), _limits(study)
-    page, [axes] = sheet(
-        title, facts(study), [""], footnotes, _PANEL_HEIGHT, _legend(points, style, bool(limits)), _LEGEND_COLUMNS
+    page, [[axes]] = panel_page(
+        title, facts(study), [[""]], footnotes, _PANEL_HEIGHT, _legend(points, style, bool(limits)), _LEGEND_COLUMNS
     )
     axes.set_xlabel("size of the stored model, MiB", fontsize=8)
     axes.set_ylabel("validation accuracy, %", fontsize=8)

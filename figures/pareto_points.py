@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from figures.accuracy import Percent, difference
-from figures.fig12_selection import LOW_RANK
-from figures.reach import Reach, reach_of
+from figures.page.table import significant
+from figures.records.ratio_limits import RatioLimit as Reach
+from figures.records.ratio_limits import limit_of as reach_of
+from figures.records.select import LOW_RANK
 from figures.runs import COMERA, Study
-from figures.tables import significant
 from figures.training_rows import Row, final_answers
 
 #: Models count as equally large within the tolerance of the solvers that gave them their ratio.

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 import pandas as pd
 
+from figures.page.table import NOT_ASKED, REMARKS
 from figures.pareto_points import Entry, name_of
-from figures.report import REMARKS
 from figures.runs import Study
-from figures.tables import NOT_ASKED
 from figures.training_page import STAGE, bounds, or_dash
 
 

@@ -12,8 +12,8 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 from bench.core.record import Record, RecordError
-from figures.claims import FULL_SIZE_PARAMETERS
-from figures.selection import config_of, newest
+from figures.claims.claims import FULL_SIZE_PARAMETERS
+from figures.records.select import config_of
 
 #: The experiment that the figures of training show unless asked for another.
 EXPERIMENT = "accuracy"
@@ -227,7 +227,7 @@ def _newest_of(records: Iterable[Record], cell_of: Callable[[Record], _Cell]) ->
     cells: dict[_Cell, list[Record]] = {}
     for record in records:
         cells.setdefault(cell_of(record), []).append(record)
-    runs = {cell: newest(candidates) for cell, candidates in cells.items()}
+    runs = {cell: max(candidates, key=lambda r: (r.recorded_at, r.cell_id)) for cell, candidates in cells.items()}
     older = sum(len(candidates) - 1 for candidates in cells.values())
     words = f"{older} further record(s) of the runs shown are left out; the newest of each is shown."
     in_order = sorted(runs.items(), key=lambda run: (run[1].recorded_at, run[1].cell_id))

@@ -8,10 +8,10 @@ from dataclasses import replace
 import pandas as pd
 
 from bench.core.record import Record
-from figures.claims import Claim
-from figures.report import REMARKS, Drawn
+from figures.claims.claims import Claim
+from figures.page.drawn import Drawn
+from figures.page.table import NOT_ASKED, REMARKS
 from figures.runs import DENSE, DENSE_RUN, EARLY, PAPER_TARGETS, Slot, Study, studies
-from figures.tables import NOT_ASKED
 from figures.training_claims import CLAIMED_DATASET, MARGIN, late, late_name, verdicts
 from figures.training_page import (
     SIZE_WORDS,

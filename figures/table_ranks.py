@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 
 from bench.core.record import Record
-from figures.claims import Claim
+from figures.claims.claims import Claim
 from figures.curve import Ranks, curve_of, ranks_before
+from figures.page.drawn import Drawn
+from figures.page.table import NOT_ASKED, NOT_RECORDED, REMARKS
 from figures.ranks import BLOCK, LAYERS, block_shown, ranks_of_block
-from figures.report import REMARKS, Drawn
 from figures.runs import COMERA, Study, studies
-from figures.tables import NOT_ASKED, NOT_RECORDED
 from figures.training_claims import verdicts
 from figures.training_page import absences, drawn, notes
 from figures.training_rows import Row, rows_of

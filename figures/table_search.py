@@ -13,10 +13,10 @@ import pandas as pd
 
 from bench.core.record import Record
 from figures.accuracy import Percent, accuracy
-from figures.claims import Claim
-from figures.report import REMARKS, Drawn
+from figures.claims.claims import Claim
+from figures.page.drawn import Drawn
+from figures.page.table import NOT_ASKED, OLDER, REMARKS, significant
 from figures.runs import Shown, Slot, method_settings, searches, slot_of, stages_of
-from figures.tables import NOT_ASKED, OLDER, significant
 from figures.training_page import SIZE_WORDS, WISHED_WORDS, accuracy_words, bounds, drawn, notes, or_dash, reached
 from figures.training_rows import final_answers, size_met
 

@@ -16,15 +16,14 @@ beat the bag-of-words probe.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
 from figures.accuracy import Percent
-from figures.claims import FULL_SIZE_PARAMETERS, Claim, Outcome, Verdict, known
+from figures.claims.claims import FULL_SIZE_PARAMETERS, Claim, Finding, LedgerError, Outcome, Verdict
+from figures.page.table import NOT_RECORDED
 from figures.ranks import BLOCK, last_ranks, layers_without_ranks
 from figures.runs import COMERA, DENSE_RUN, EARLY, PAPER_TARGETS, Slot, Study
-from figures.tables import NOT_RECORDED
 from figures.training_rows import Row, Spread
 
 #: How many points below dense, or below what was published, still count as comparable, and the seeds that takes.
@@ -46,17 +45,6 @@ RATIO_SLACK, SIZE_SLACK = 0.5, 0.05
 
 Rows = Mapping[Slot, Row]
 Judge = Callable[[Claim, Study, Rows], Verdict]
-
-
-@dataclass(frozen=True)
-class Finding:
-    """A number that bears on a claim, with the words that say what it is a number of."""
-
-    heading: str
-    text: str
-
-    def __str__(self) -> str:
-        return self.text
 
 
 def late(target: float) -> Slot:
@@ -265,6 +253,8 @@ RULES: dict[str, Judge] = {
 
 def verdicts(study: Study, rows: Sequence[Row], claims: dict[str, Claim], wanted: Sequence[str]) -> list[Verdict]:
     """One verdict per wanted claim, in that order; raises LedgerError when the ledger lacks one."""
-    known(claims, wanted)
+    for claim_id in wanted:
+        if claim_id not in claims:
+            raise LedgerError(f"the ledger has no claim {claim_id!r}; it has: {', '.join(claims)}.")
     by_slot = {row.slot: row for row in rows}
     return [RULES[claim_id](claims[claim_id], study, by_slot) for claim_id in wanted]

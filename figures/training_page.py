@@ -9,11 +9,11 @@ import pandas as pd
 
 from bench.core.record import device_folder
 from figures.accuracy import Percent
-from figures.claims import Verdict
+from figures.claims.claims import Verdict
 from figures.curve import curve_of
-from figures.report import Drawn, csv, markdown
+from figures.page.drawn import Caption, Drawn, csv, markdown
+from figures.page.table import NOT_ASKED, NOT_RECORDED, OLDER, OLDER_WORDS
 from figures.runs import EXPERIMENT, Shown
-from figures.tables import NOT_ASKED, NOT_RECORDED, OLDER, OLDER_WORDS
 from figures.training_rows import Row, Spread
 
 #: How each table of training begins a line.
@@ -147,10 +147,10 @@ def drawn(
     base, about = stem(name, study), facts(study)
     image = f"{base}.png" if images else ""
     files = {f"{base}.{ending}": content for ending, content in (images or {}).items()}
-    files[f"{base}.md"] = markdown(title, about, image, table, left_aligned, lines, judged)
+    files[f"{base}.md"] = markdown(Caption(title, about, lines), image, table, left_aligned, judged)
     files[f"{base}.csv"] = csv(tidy)
     under = tuple(lines if below is None else below)
     return Drawn(
-        title, study.device, about, tuple(lines), table, tuple(judged), files, under, left_aligned,
-        records=tuple(study.shown),
+        title=title, device=study.device, facts=about, notes=tuple(lines), table=table, verdicts=tuple(judged),
+        files=files, below=under, left_aligned=left_aligned, records=tuple(study.shown),
     )  # fmt: skip

@@ -10,9 +10,9 @@ from bench.core.record import Record, RecordError
 from bench.core.samples import Values
 from figures.accuracy import Percent, accuracy, difference
 from figures.curve import CurvePoint, curve_of
-from figures.memory import parts_of_peak
+from figures.page.table import NOT_RECORDED, OLDER, significant
+from figures.records.memory import parts_of_peak
 from figures.runs import DENSE, DENSE_EARLY, DENSE_RUN, Slot, Study
-from figures.tables import NOT_RECORDED, OLDER, significant
 
 #: S may exceed S0 by this factor and still count as reached: both are quotients of whole numbers.
 _ROUNDING = 1 + 1e-9

@@ -11,13 +11,13 @@ from matplotlib.patches import Patch
 
 from bench.core.intervals import CONFIDENCE
 from bench.core.record import Record
-from figures.claims import Claim
-from figures.memory import CATEGORIES
-from figures.report import REMARKS, Drawn
+from figures.claims.claims import Claim
+from figures.page.drawn import Drawn
+from figures.page.layout import panel_page
+from figures.page.style import DENSE_STROKE, EARLY_STROKE, FAINT, INK, MEMORY_FILLS, house_style, to_bytes
+from figures.page.table import NOT_ASKED, REMARKS, significant, with_interval
+from figures.records.memory import CATEGORIES
 from figures.runs import DENSE_RUN, PAPER_TARGETS, Study, studies
-from figures.sheet import sheet
-from figures.style import DENSE_STROKE, EARLY_STROKE, FAINT, INK, MEMORY_FILLS, house_style, to_bytes
-from figures.tables import NOT_ASKED, significant, with_interval
 from figures.training_claims import late_name, verdicts
 from figures.training_page import STAGE, absences, drawn, facts, notes
 from figures.training_rows import Row, rows_of
@@ -163,7 +163,7 @@ def _draw(study: Study, title: str, rows: Sequence[Row], footnotes: Sequence[str
     shown = _shrinking(rows)
     dense = next((row for row in rows if row.slot == DENSE_RUN), None)
     panels = ("a  step time", f"b  peak memory, predicted{_targets(study)}", "c  accuracy")
-    page, axes = sheet(title, facts(study), panels, footnotes, _PANEL_HEIGHT, _legend(shown), 5)
+    page, [axes] = panel_page(title, facts(study), [panels], footnotes, _PANEL_HEIGHT, _legend(shown), 5)
     for one in axes:
         _size_axis(one, shown)
     if not shown:

@@ -95,8 +95,7 @@ def write_checkpoints(root: Path, output: Path, useless: Iterable[Path]) -> list
         members |= {f"{inside}/{path.name}": path.read_bytes() for path in checkpoint.files}
     packed = _packed(members) if members else b""
     parts = [packed[start : start + PART_BYTES] for start in range(0, len(packed), PART_BYTES)]
-    for number, part in enumerate(parts):
-        write_whole({output / f"{CHECKPOINTS}.{number}": part})
+    write_whole({output / f"{CHECKPOINTS}.{number}": part for number, part in enumerate(parts)})
     for old in _parts_in(output)[len(parts) :]:
         old.unlink()
     return left_behind
@@ -165,8 +164,3 @@ def _packed(members: Mapping[str, bytes]) -> bytes:
             info.size = len(members[name])
             archive.addfile(info, io.BytesIO(members[name]))
     return packed.getvalue()
-
-
-def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write a JSON file whole or not at all."""
-    write_whole({path: f"{json.dumps(content, indent=1)}\n".encode()})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import json
 import signal
 import sys
 from collections.abc import Iterator, Sequence
@@ -15,16 +16,16 @@ from typing import Any
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
-from bench.campaign.archive import Checkpoint, write_checkpoints, write_json, write_records
+from bench.campaign.archive import Checkpoint, write_checkpoints, write_records
 from bench.campaign.clock import Clock
 from bench.campaign.memory import EXPERIMENTS, memory_rows
 from bench.campaign.stages import Stage, Unit, configuration, jobs_of, units_of
 from bench.core.cell import Cell
+from bench.core.files import write_whole
 from bench.core.provenance import provenance
 from bench.core.record import read_all
 from bench.errors import reworded
-from bench.processes.process import start_server
-from bench.processes.worker import first_line
+from bench.processes.process import first_line, start_server
 from bench.runner.progress import SweepProgress
 from bench.runner.resolve import Job
 from bench.runner.results import Results
@@ -182,7 +183,7 @@ class Campaign:
         self._records = write_records(self.root, self.output, diary)
         useless = useless_checkpoints(self._trained, self.results)
         self.left_behind = write_checkpoints(self.root, self.output, useless)
-        write_json(self.output / "campaign.json", self.report())
+        write_whole({self.output / "campaign.json": f"{json.dumps(self.report(), indent=1)}\n".encode()})
 
     def memory(self) -> list[dict[str, Any]]:
         """Predicted against allocated memory of what has run so far (:func:`bench.campaign.memory.memory_rows`)."""

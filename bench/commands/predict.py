@@ -26,7 +26,7 @@ from bench.estimate.largest import LIMIT, largest_batch
 from bench.estimate.memory import CATEGORIES, predict_memory
 from bench.estimate.roofline import Traffic, bound, predict_step
 from bench.estimate.work import Prediction
-from bench.processes.worker import first_line
+from bench.processes.process import first_line
 from bench.protocol import Batch, Method, Workload
 from bench.protocol.methods import available, build, build_for
 from bench.runner.resolve import check_fields, checked_arms, resolve

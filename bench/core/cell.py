@@ -44,7 +44,7 @@ class Cell:
 
     @property
     def sequence_length(self) -> int:
-        """Tokens of an example, as the workload's settings have it; 1 where they have none."""
+        """Tokens of an example; 1 where the workload's settings have none."""
         return int(self.workload_settings.get("sequence_length", 1))
 
     def to_json(self) -> str:

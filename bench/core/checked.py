@@ -43,12 +43,9 @@ def _fields(kind: type) -> dict[str, tuple[Any, TypeAdapter[Any]]]:
 
 
 def checked_fields(kind: type, values: Mapping[str, Any], where: str = "") -> dict[str, Any]:
-    """The values as a dataclass is to get them, without making it.
+    """Some or all fields of a dataclass as it is to get them, without making it.
 
-    Args:
-        kind: the dataclass.
-        values: some or all of its fields.
-        where: the section of the configuration; empty for its top.
+    ``where`` is the section of the configuration; empty for its top.
 
     Raises:
         ConfigError: an unknown field, or a value of the wrong type or range.
@@ -113,8 +110,5 @@ def _allowed(hint: Any) -> str:
         return "a list of numbers, such as [0.8,0.5]"
     is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
     kinds = typing.get_args(hint) if is_union else (hint,)
-    return f"a value of type {' or '.join('null' if kind is type(None) else _named(kind) for kind in kinds)}"
-
-
-def _named(kind: Any) -> str:
-    return kind.__name__ if isinstance(kind, type) and not typing.get_args(kind) else str(kind)
+    names = [str(kind) if typing.get_args(kind) else getattr(kind, "__name__", str(kind)) for kind in kinds]
+    return f"a value of type {' or '.join(names).replace('NoneType', 'null')}"

@@ -8,6 +8,7 @@ import importlib.metadata
 import os
 import pkgutil
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from bench.errors import ConfigError
@@ -34,22 +35,22 @@ def import_plugins() -> None:
             raise ConfigError(f"{VARIABLE} has {name!r}, which cannot be imported ({reason}).") from None
 
 
+@dataclass
 class Registry(Generic[T]):
     """Plug-ins by name: of a package of the bench, of entry points, and those registered by hand.
 
     Args:
-        kind: what they are, as in "measure".
-        package: whose modules hold one each, in upper case, as in ``MEASURE``. Other packages offer theirs through
-            entry points of the group ``comera_bench.measures``.
+        kind: what they are, as in "measure"; modules of the package name theirs in ``MEASURE``, and other packages
+            through entry points of the group ``comera_bench.measures``.
         missing: the members that something lacks to be a plug-in of this kind.
         origin: module and name of a plug-in; one from the same place is the same plug-in.
     """
 
-    def __init__(
-        self, kind: str, package: str, missing: Callable[[Any], list[str]], origin: Callable[[Any], str]
-    ) -> None:
-        self.kind, self._package, self._missing, self._origin = kind, package, missing, origin
-        self._registered: dict[str, T] = {}
+    kind: str
+    package: str
+    missing: Callable[[Any], list[str]]
+    origin: Callable[[Any], str]
+    _registered: dict[str, T] = field(default_factory=dict)
 
     def register(self, plugin: T) -> T:
         """Make a plug-in known by its ``name``, in this process and in those of its cells; a decorator of classes.
@@ -57,7 +58,7 @@ class Registry(Generic[T]):
         Raises:
             ConfigError: a member is missing, or another plug-in has this name.
         """
-        self._registered[self._name_of(plugin, self._origin(plugin), self.all())] = plugin
+        self._registered[self._name_of(plugin, self.origin(plugin), self.all())] = plugin
         return plugin
 
     def registered(self) -> dict[str, T]:
@@ -77,11 +78,7 @@ class Registry(Generic[T]):
         return tuple(sorted(self.all()))
 
     def named(self, name: str) -> T:
-        """The plug-in of that name.
-
-        Raises:
-            ConfigError: there is none.
-        """
+        """The plug-in of that name. Raises ConfigError: there is none."""
         plugins = self.all()
         if name not in plugins:
             raise ConfigError(f"{self.kind} is {name!r}; allowed: {', '.join(self.names())}.")
@@ -91,25 +88,24 @@ class Registry(Generic[T]):
     def _found(self) -> dict[str, T]:
         """Those of the package and of entry points."""
         found: dict[str, T] = {}
-        for module in pkgutil.iter_modules(importlib.import_module(self._package).__path__):
-            own = getattr(importlib.import_module(f"{self._package}.{module.name}"), self.kind.upper(), None)
+        for module in pkgutil.iter_modules(importlib.import_module(self.package).__path__):
+            own = getattr(importlib.import_module(f"{self.package}.{module.name}"), self.kind.upper(), None)
             if own is not None:
                 found[own.name] = own
         for point in importlib.metadata.entry_points(group=f"comera_bench.{self.kind}s"):
             try:
                 other = point.load()
             except Exception as error:
-                raise ConfigError(
-                    f"{self.kind} {point.name!r} of {point.value} cannot be imported ({error})."
-                ) from None
+                reason = f"cannot be imported ({error})"
+                raise ConfigError(f"{self.kind} {point.name!r} of {point.value} {reason}.") from None
             found[self._name_of(other, point.value, found)] = other
         return found
 
     def _name_of(self, plugin: Any, where: str, others: Mapping[str, T]) -> str:
         """The name of a plug-in that has all members, if no other one has it."""
-        if missing := self._missing(plugin):
+        if missing := self.missing(plugin):
             raise ConfigError(f"{self.kind} {where} lacks {', '.join(missing)}.")
         other = others.get(plugin.name)
-        if other is not None and self._origin(other) != self._origin(plugin):
+        if other is not None and self.origin(other) != self.origin(plugin):
             raise ConfigError(f"{self.kind} {plugin.name!r} of {where} has a name that is taken; choose another.")
         return str(plugin.name)

@@ -1,14 +1,11 @@
 """Records: one JSON file per finished cell, written whole or not at all.
 
-A record is flat and typed; its columns are part of the project's interface, and beside its declaration each has a text
-on what it holds, of which ``results/README.md`` is made (:mod:`bench.core.table`). Raw samples ride inside the same
-file under ``samples``. Everything that draws or judges reads records through this module, which therefore imports
-neither torch nor Hydra.
+A record is flat and typed; ``results/README.md`` is made of its columns (:mod:`bench.core.table`). Raw samples ride
+inside the same file under ``samples``. This module imports neither torch nor Hydra, so that figures can read records.
 
-Records grow. A column may be added at any time without a new schema: a reader that lacks it keeps it in ``extra`` and
-writes it back, and a record that lacks it has the column's default. :data:`SCHEMA_VERSION` is raised only where the
-meaning of a column changes. Records of older schemas are brought up to date when they are read
-(:mod:`bench.core.upgrade`); those of newer ones are refused, since their columns may mean something else.
+A column may be added at any time: a reader that lacks it keeps it in ``extra`` and writes it back, and a record that
+lacks it has its default. :data:`SCHEMA_VERSION` is raised only where the meaning of a column changes. Records of older
+schemas are brought up to date when they are read (:mod:`bench.core.upgrade`); those of newer ones are refused.
 """
 
 from __future__ import annotations
@@ -22,6 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_type_hints
 
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
 from bench.core.files import write_whole
 from bench.core.upgrade import SCHEMA_VERSION, upgraded
 
@@ -34,13 +33,13 @@ class RecordError(ValueError):
     """A record file that cannot be read; the message is one sentence naming file and reason."""
 
 
+def _about(text: str, unit: str = "") -> dict[str, str]:
+    return {"text": text, "unit": unit}
+
+
 def _column(text: str, unit: str = "", default: Any = dataclasses.MISSING) -> Any:
     """A column with what it holds and in which unit; without a default every record must have it."""
     return field(default=default, metadata=_about(text, unit))
-
-
-def _about(text: str, unit: str = "") -> dict[str, str]:
-    return {"text": text, "unit": unit}
 
 
 @dataclass(kw_only=True)
@@ -118,8 +117,7 @@ class Record:
     train_loss: float | None = _column("mean task loss since the last point of the learning curve", default=None)
     validation_examples: int | None = _column("examples that the metrics are over", default=None)
     metrics: dict[str, Any] = field(
-        default_factory=dict,
-        metadata=_about("validation metrics after the last step, by name; in tables metric_NAME"),
+        default_factory=dict, metadata=_about("validation metrics after the last step, by name; in tables metric_NAME")
     )
     workload_words: dict[str, Any] = field(
         default_factory=dict,
@@ -150,12 +148,9 @@ class Record:
     #: "tensorized", modes and ranks of each distinct shape and how many layers have it (:mod:`bench.measures.shapes`).
     #: Training: "curve", a row per epoch and stage end (step, epoch, stage, the columns above, every layer's ranks by
     #: name, "metrics", and "per_example", see :mod:`bench.core.samples`); "step_ms", interleaved blocks of steps at
-    #: "trained" and at "full" ranks; "trained_by", "code_id" and "git_commit" of each code that did a step; the columns
-    #: are of the one that recorded.
+    #: "trained" and at "full" ranks; "trained_by", "code_id" and "git_commit" of each code that did a step.
     #: "lacks": "compiler" or "memory", where the machine had none, or too little that was free, to start the cell.
-    #: Plans: "plans", a row per candidate, and "dense_ms", see :mod:`bench.measures.plan`. Checks: "checks", see
-    #: :mod:`bench.measures.check`; products: "products", see :mod:`bench.measures.products`; profiles: see
-    #: :mod:`bench.measures.profile`.
+    #: "plans" and "dense_ms", "checks", "products", and profiles: see the modules of :mod:`bench.measures`.
     samples: dict[str, Any] = field(default_factory=dict)
 
     #: Columns of a newer writer, by name; in the file they stand among the others.
@@ -195,21 +190,8 @@ class Record:
 #: The columns, in order; ``samples`` and ``extra`` are none.
 COLUMNS: tuple[str, ...] = tuple(f.name for f in dataclasses.fields(Record) if f.metadata)
 
-_TYPES = get_type_hints(Record)
 _FIELDS = {f.name: f for f in dataclasses.fields(Record) if f.name != "extra"}
-
-
-def _fits(value: Any, annotation: Any) -> bool:
-    allowed = getattr(annotation, "__args__", (annotation,)) if "|" in str(annotation) else (annotation,)
-    for kind in allowed:
-        kind = getattr(kind, "__origin__", kind)
-        if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
-            return True
-        if kind is int and isinstance(value, bool):
-            continue
-        if isinstance(kind, type) and isinstance(value, kind):
-            return True
-    return False
+_TYPES = {name: TypeAdapter(hint, config=ConfigDict(strict=True)) for name, hint in get_type_hints(Record).items()}
 
 
 def _no_number(constant: str) -> None:
@@ -235,16 +217,12 @@ def path_of(record: Record, root: Path) -> Path:
 
 def paths_below(root: Path, experiment: str | None = None) -> list[Path]:
     """The files of records below ``root``, sorted; what lies in hidden folders, such as checkpoints, is none."""
-    folder = root / experiment if experiment else root
-    paths = sorted(folder.glob("**/*.json"))
+    paths = sorted((root / (experiment or "")).glob("**/*.json"))
     return [path for path in paths if not any(part[0] == "." for part in path.relative_to(root).parts)]
 
 
 def write(records: Iterable[Record], root: Path) -> list[Path]:
-    """Write records below ``root``; each file appears whole or not at all, also when the process is killed.
-
-    All contents reach the disk before the first rename, so that arms timed together are also kept together.
-    """
+    """Write records below ``root``, whole or not at all; arms that were timed together are also kept together."""
     contents = {path_of(record, root): record.to_json().encode() for record in records}
     write_whole(contents)
     return list(contents)
@@ -257,10 +235,9 @@ def read(path: Path) -> Record:
         RecordError: not JSON, a newer schema, a missing column, or a value of the wrong type.
     """
     try:
-        content = path.read_bytes()
+        return parse(path.read_bytes(), str(path))
     except OSError as error:
         raise RecordError(f"{path}: not a readable JSON record ({error}).") from None
-    return parse(content, str(path))
 
 
 def parse(content: bytes, path: str) -> Record:
@@ -283,14 +260,16 @@ def parse(content: bytes, path: str) -> Record:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise RecordError(f"{path}: a record of schema_version {version} that cannot be read ({error!r}).") from None
     for name, spec in _FIELDS.items():
-        if name not in raw:
-            if spec.default is dataclasses.MISSING and spec.default_factory is dataclasses.MISSING:
+        try:
+            if name in raw:
+                _TYPES[name].validate_python(raw[name])
+            elif spec.default is dataclasses.MISSING and spec.default_factory is dataclasses.MISSING:
                 raise RecordError(f"{path}: column {name!r} is missing.")
-        elif not _fits(raw[name], _TYPES[name]):
-            raise RecordError(f"{path}: column {name!r} holds {raw[name]!r}, expected {spec.type}.")
-    known = {name: value for name, value in raw.items() if name in _FIELDS}
+        except ValidationError:
+            raise RecordError(f"{path}: column {name!r} holds {raw[name]!r}, expected {spec.type}.") from None
+    extra = {name: raw.pop(name) for name in [*raw] if name not in _FIELDS}
     try:
-        return Record(**known, extra={name: value for name, value in raw.items() if name not in _FIELDS})
+        return Record(**raw, extra=extra)
     except RecordError as error:
         raise RecordError(f"{path}: {error}") from None
 

@@ -28,12 +28,15 @@ def _blocks(record: Record) -> list[dict[str, Any]]:
     return blocks
 
 
+def _undisturbed(record: Record) -> list[dict[str, Any]]:
+    return [block for block in _blocks(record) if block["ms"] and not block.get("disturbed", False)]
+
+
 def block_means_ms(record: Record) -> dict[int, float]:
     """Block number to mean step time in ms, over undisturbed blocks only (a repeated block keeps its number)."""
     times: dict[int, list[float]] = {}
-    for block in _blocks(record):
-        if block["ms"] and not block.get("disturbed", False):
-            times.setdefault(block["block"], []).extend(block["ms"])
+    for block in _undisturbed(record):
+        times.setdefault(block["block"], []).extend(block["ms"])
     return {number: sum(ms) / len(ms) for number, ms in sorted(times.items())}
 
 
@@ -44,8 +47,7 @@ def disturbed_blocks(record: Record) -> int:
 
 def calibrations_ms(record: Record) -> list[float]:
     """Times of the calibration product in ms, one of every undisturbed block that has it."""
-    blocks = [block for block in _blocks(record) if block["ms"] and not block.get("disturbed", False)]
-    return [float(block["calibration_ms"]) for block in blocks if block.get("calibration_ms")]
+    return [float(block["calibration_ms"]) for block in _undisturbed(record) if block.get("calibration_ms")]
 
 
 def packed(values: Sequence[bool] | Sequence[float]) -> dict[str, Any] | list[float]:
@@ -69,9 +71,7 @@ def unpacked(content: Any) -> Values:
     >>> unpacked({"bits": "b8", "count": 5}).tolist()
     [True, False, True, True, True]
 
-    Raises:
-        ValueError: digits that are none, or more or fewer than so many examples need; numbers that are none.
-        KeyError, TypeError, AttributeError: something else.
+    Raises ValueError, KeyError, TypeError or AttributeError over what :func:`packed` cannot have made.
     """
     if isinstance(content, list):
         values = np.asarray(content, dtype=np.float64)
@@ -94,8 +94,7 @@ def in_unit(values: Values, unit: str, reached: float) -> Array:
     >>> in_unit(np.array([True, False]), "%", 50.0).tolist()
     [100.0, 0.0]
 
-    Raises:
-        ValueError: their mean is not what the metric has ``reached``, up to the rounding of :func:`packed`.
+    Raises ValueError where their mean is not what the metric has ``reached``, up to the rounding of :func:`packed`.
     """
     scaled = (100.0 if values.dtype == np.bool_ and unit == "%" else 1.0) * values.astype(np.float64)
     mean = float(scaled.mean()) if scaled.size else math.nan
@@ -105,9 +104,7 @@ def in_unit(values: Values, unit: str, reached: float) -> Array:
 
 
 def per_example(record: Record, row: Mapping[str, Any]) -> Array | None:
-    """The leading metric of every validation example, in its unit, at a point of the learning curve.
-
-    None where the metric is no mean over examples.
+    """The leading metric of each example at a point of the learning curve, in its unit; None where it is no mean.
 
     Raises:
         RecordError: values that cannot be read, or whose mean is not the metric.
@@ -124,6 +121,4 @@ def per_example(record: Record, row: Mapping[str, Any]) -> Array | None:
 def last_per_example(record: Record) -> Array | None:
     """As :func:`per_example`, at the end of a training run; None where the record has no learning curve."""
     curve = record.samples.get("curve")
-    if not curve:
-        return None
-    return per_example(record, curve[-1] if isinstance(curve, list) else curve)
+    return per_example(record, curve[-1] if isinstance(curve, list) else curve) if curve else None

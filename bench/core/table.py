@@ -19,14 +19,27 @@ from pathlib import Path
 from typing import Any
 
 from bench.core.files import write_whole
-from bench.core.record import Record, RecordError, paths_below, read
+from bench.core.record import COLUMNS, Record, RecordError, paths_below, read
 
-#: Columns of records that no table has: what the metrics are split from, and words that are the same on every line.
-_LEFT_OUT = ("metrics", "workload_words")
-
-_TIDY = tuple(f for f in dataclasses.fields(Record) if f.metadata and f.name not in _LEFT_OUT)
-
+#: Tables lack what the metrics are split from, and words that are the same on every line.
+_TIDY = tuple(name for name in COLUMNS if name not in ("metrics", "workload_words"))
 _KINDS = {"int": "whole number", "float": "number", "str": "text", "bool": "True or False", "dict": "object"}
+
+_PAGE = """# Results
+
+`reference/` holds the records of the project's own machines, `local/` yours. In both, a record is one
+file, `EXPERIMENT/DEVICE/CELL.json`, and `EXPERIMENT.csv` has a line for each of them, which any
+spreadsheet reads. Tables are made of the records: after every cell, at the start of a sweep, and by
+`python -m bench merge`; `python -m bench.core.table FOLDER` makes those of a folder anew.
+
+In a table every metric has a column of its own, `metric_NAME`, at the end. Beside the columns below a
+record's file holds `samples`: single step times, learning curves and whatever else was measured.
+
+This page is made of `bench/core/record.py`, by `python -m bench.core.table > results/README.md`.
+
+| column | holds | unit | what it is |
+|---|---|---|---|
+"""
 
 #: Lines of records that have been read, by file, with what tells whether the file has changed since.
 _read: dict[Path, tuple[tuple[int, int, int], dict[str, Any] | None]] = {}
@@ -62,16 +75,16 @@ def _line_in(path: Path) -> dict[str, Any] | None:
 
 def line_of(record: Record) -> dict[str, Any]:
     """A record as a tidy line: plain values by column, metrics under ``metric_NAME``."""
-    line = {column.name: getattr(record, column.name) for column in _TIDY}
+    line = {column: getattr(record, column) for column in _TIDY}
     line |= {name: value for name, value in sorted(record.extra.items()) if not isinstance(value, dict | list)}
     return line | {f"metric_{name}": value for name, value in sorted(record.metrics.items())}
 
 
 def as_csv(lines: Sequence[dict[str, Any]]) -> str:
     """The table of such lines; what a record lacks is empty, and numbers are written so that none loses a digit."""
-    found = {name for line in lines for name in line}.difference(column.name for column in _TIDY)
+    found = {name for line in lines for name in line}.difference(_TIDY)
     metrics = sorted(name for name in found if name.startswith("metric_"))
-    names = [*(column.name for column in _TIDY), *sorted(found.difference(metrics)), *metrics]
+    names = [*_TIDY, *sorted(found.difference(metrics)), *metrics]
     buffer = io.StringIO()
     writer = csv.DictWriter(buffer, names, restval="", lineterminator="\n")
     writer.writeheader()
@@ -82,30 +95,11 @@ def as_csv(lines: Sequence[dict[str, Any]]) -> str:
 def readme() -> str:
     """What lies in a folder of results, as Markdown."""
     rows = [
-        f"| `{column.name}` | {_kind(str(column.type))} | {column.metadata['unit']} | {column.metadata['text']} |"
+        f"| `{column.name}` | {_kind(str(column.type))} | {column.metadata['unit']} | {column.metadata['text']} |\n"
         for column in dataclasses.fields(Record)
         if column.metadata
     ]
-    return "\n".join(
-        [
-            "# Results",
-            "",
-            "`reference/` holds the records of the project's own machines, `local/` yours. In both, a record is one",
-            "file, `EXPERIMENT/DEVICE/CELL.json`, and `EXPERIMENT.csv` has a line for each of them, which any",
-            "spreadsheet reads. Tables are made of the records: after every cell, at the start of a sweep, and by",
-            "`python -m bench merge`; `python -m bench.core.table FOLDER` makes those of a folder anew.",
-            "",
-            "In a table every metric has a column of its own, `metric_NAME`, at the end. Beside the columns below a",
-            "record's file holds `samples`: single step times, learning curves and whatever else was measured.",
-            "",
-            "This page is made of `bench/core/record.py`, by `python -m bench.core.table > results/README.md`.",
-            "",
-            "| column | holds | unit | what it is |",
-            "|---|---|---|---|",
-            *rows,
-            "",
-        ]
-    )
+    return _PAGE + "".join(rows)
 
 
 def _kind(annotation: str) -> str:

@@ -19,11 +19,11 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import math
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -34,7 +34,7 @@ from torch.nn import functional as F
 from bench.core.cell import Cell
 from bench.core.provenance import ROOT
 from bench.measures import Measure
-from bench.processes.worker import first_line
+from bench.processes.process import first_line
 from bench.protocol import Batch, Workload
 from bench.protocol.methods import build_for
 from bench.step.train_step import TrainStep, batches_on, build_step, graph_unsupported, tf32_products
@@ -125,14 +125,17 @@ def relative_error(found: Iterable[torch.Tensor], wanted: Iterable[torch.Tensor]
     return (difference / norm) ** 0.5 if norm else difference**0.5
 
 
+def _row(name: str, tolerance: float | None, passed: bool | None, message: str, error: float | None = None) -> Row:
+    return {"name": name, "error": error, "tolerance": tolerance, "passed": passed, "message": message}
+
+
 def _judged(name: str, errors: dict[str, float], tolerance: float) -> Row:
     """The row of a check with these errors, by what they are of."""
-    worst = max(errors, key=lambda key: errors[key] if errors[key] == errors[key] else float("inf"))
+    worst = max(errors, key=lambda key: errors[key] if math.isfinite(errors[key]) else math.inf)
     error = errors[worst]
     passed = error <= tolerance
     message = "" if passed else f"relative error {error:.2e} in {worst}, tolerance {tolerance:.0e}"
-    finite = error if error == error and error != float("inf") else None  # records hold no NaN
-    return {"name": name, "error": finite, "tolerance": tolerance, "passed": passed, "message": message}
+    return _row(name, tolerance, passed, message, error if math.isfinite(error) else None)  # records hold no NaN
 
 
 def _checked(name: str, tolerance: float, errors: Callable[[], dict[str, float]]) -> Row:
@@ -140,28 +143,16 @@ def _checked(name: str, tolerance: float, errors: Callable[[], dict[str, float]]
     try:
         return _judged(name, errors(), tolerance)
     except Exception as error:
-        return {"name": name, "error": None, "tolerance": tolerance, "passed": False, "message": first_line(error)}
-
-
-def _without_meaning(name: str, reason: str) -> Row:
-    return {"name": name, "error": None, "tolerance": None, "passed": None, "message": reason}
-
-
-def _arithmetic(cell: Cell) -> tuple[AbstractContextManager[object], AbstractContextManager[object]]:
-    """Contexts for forward and backward together, and for forward alone, as the train step has them."""
-    products = tf32_products() if cell.precision == "tf32" else contextlib.nullcontext()
-    if cell.precision == "bf16":
-        return products, torch.autocast(torch.device(cell.device).type, torch.bfloat16)
-    return products, contextlib.nullcontext()
+        return _row(name, tolerance, False, first_line(error))
 
 
 def _results(
     cell: Cell, forward: Callable[[], torch.Tensor], inputs: Sequence[torch.Tensor], upstream: torch.Tensor
 ) -> list[torch.Tensor]:
-    """The output and the gradients of ``inputs``, in the cell's arithmetic."""
-    both, forward_alone = _arithmetic(cell)
-    with both:
-        with forward_alone:
+    """The output and the gradients of ``inputs``, in the cell's arithmetic, as the train step has it."""
+    device = torch.device(cell.device).type
+    with tf32_products() if cell.precision == "tf32" else contextlib.nullcontext():
+        with torch.autocast(device, torch.bfloat16, enabled=cell.precision == "bf16"):
             output = forward()
         return [output, *torch.autograd.grad(output, inputs, upstream.to(output))]
 
@@ -214,21 +205,12 @@ def _chain(layer: Any) -> list[torch.Tensor]:
 
 def _with_chain(layer: Any, packed: torch.Tensor, diagonals: torch.Tensor) -> torch.Tensor:
     """The dense weight that other cores and rank-control entries would give a layer, differentiable in them."""
-    result: torch.Tensor = torch.func.functional_call(
-        _Dense(layer), {"layer.packed_cores": packed, "layer.diagonals": diagonals}, ()
-    )
+    dense = nn.Module()
+    dense.layer = layer
+    dense.forward = layer.to_dense
+    chain = {"layer.packed_cores": packed, "layer.diagonals": diagonals}
+    result: torch.Tensor = torch.func.functional_call(dense, chain, ())
     return result
-
-
-class _Dense(nn.Module):
-    """A tensorized layer whose call is its dense weight."""
-
-    def __init__(self, layer: Any) -> None:
-        super().__init__()
-        self.layer = layer
-
-    def forward(self) -> torch.Tensor:
-        return self.layer.to_dense()
 
 
 def _step(cell: Cell, workload: Workload, **changes: Any) -> TrainStep:
@@ -252,18 +234,17 @@ def _step_checks(cell: Cell, workload: Workload) -> Iterator[Row]:
     ):
         title = f"{name} of {_STEPS} steps"
         if (cell.method, cell.precision, name) == ("galore", "tf32", "update"):
-            yield _without_meaning(title, _TF32_UPDATE)
+            yield _row(title, None, None, _TF32_UPDATE)
         else:
             yield _checked(title, tolerance, functools.partial(_of, compared, name))
-    reason = graph_unsupported(build_for(cell), cell.device)
-    if reason:
-        yield _without_meaning("captured steps", reason)
+    if reason := graph_unsupported(build_for(cell), cell.device):
+        yield _row("captured steps", None, None, reason)
     else:
         yield _checked("captured steps", CAPTURE_TOLERANCES[cell.precision], lambda: _captured(cell, workload))
     if cell.method == "galore" and cell.precision == "fp32":
         name = "update of the 8-bit optimizer"
         if cell.device == "cpu":
-            yield _without_meaning(name, "galore-torch's 8-bit optimizer needs a CUDA device, this one is cpu")
+            yield _row(name, None, None, "galore-torch's 8-bit optimizer needs a CUDA device, this one is cpu")
         else:
             yield _checked(name, EIGHT_BIT_TOLERANCE, lambda: _eight_bit(cell.device))
 
@@ -271,7 +252,11 @@ def _step_checks(cell: Cell, workload: Workload) -> Iterator[Row]:
 def _of(compared: dict[str, list[float]] | Exception, name: str) -> dict[str, float]:
     if isinstance(compared, Exception):
         raise compared
-    return {f"step {number}": error for number, error in enumerate(compared[name])}
+    return _by_step(compared[name])
+
+
+def _by_step(errors: Iterable[float]) -> dict[str, float]:
+    return {f"step {number}": error for number, error in enumerate(errors)}
 
 
 def _compared(cell: Cell, workload: Workload) -> dict[str, list[float]] | Exception:
@@ -280,38 +265,29 @@ def _compared(cell: Cell, workload: Workload) -> dict[str, list[float]] | Except
     try:
         on_cpu = replace(cell, device="cpu", precision="fp32", cuda_graph=False, compile=False)
         exact, other = build_step(on_cpu, workload, double=True), _step(cell, workload)
+        pairs: list[Any] = list(zip(other.model.parameters(), exact.model.parameters(), strict=True))
         batches = (_batches(cell, workload, device, _STEPS) for device in ("cpu", cell.device))
         for exact_batch, batch in zip(*batches, strict=True):
             other.model.load_state_dict(exact.model.state_dict())
             doubled = {name: t.double() if t.is_floating_point() else t for name, t in exact_batch.items()}
             wanted, found = exact.forward_backward(doubled), other.forward_backward(batch)
             errors["loss"].append(relative_error([found], [wanted]))
-            trained = [
-                (one, reference)
-                for one, reference in zip(other.model.parameters(), exact.model.parameters(), strict=True)
-                if reference.grad is not None
-            ]
+            trained = [(one, reference) for one, reference in pairs if reference.grad is not None]
             gradients = [(one.grad, reference.grad) for one, reference in trained]
-            errors["gradients"].append(relative_error(*_both(gradients)))
+            errors["gradients"].append(relative_error(*zip(*gradients, strict=True)))
             for one, reference in trained:
-                assert reference.grad is not None
                 one.grad = reference.grad.to(one)
-            pairs = list(zip(other.model.parameters(), exact.model.parameters(), strict=True))
-            before = [(one.detach().cpu().double(), reference.detach().clone()) for one, reference in pairs]
+            before = [[tensor.detach().cpu().double().clone() for tensor in pair] for pair in pairs]
             exact.update()
             other.update()
             moved = [
-                (one.detach().cpu().double() - first, reference.detach() - second)
-                for (one, reference), (first, second) in zip(pairs, before, strict=True)
+                [tensor.detach().cpu().double() - was for tensor, was in zip(pair, first, strict=True)]
+                for pair, first in zip(pairs, before, strict=True)
             ]
-            errors["update"].append(relative_error(*_both(moved)))
+            errors["update"].append(relative_error(*zip(*moved, strict=True)))
     except Exception as error:
         return error
     return errors
-
-
-def _both(pairs: Sequence[tuple[Any, Any]]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    return [one for one, _ in pairs], [other for _, other in pairs]
 
 
 def _captured(cell: Cell, workload: Workload) -> dict[str, float]:
@@ -322,10 +298,7 @@ def _captured(cell: Cell, workload: Workload) -> dict[str, float]:
         wanted = [eager(batch).clone() for batch in batches]
     captured = _step(cell, workload, cuda_graph=True)
     found = [captured(batch).clone() for batch in batches]
-    return {
-        f"step {number}": relative_error([one], [other])
-        for number, (one, other) in enumerate(zip(found, wanted, strict=True))
-    }
+    return _by_step(relative_error([one], [other]) for one, other in zip(found, wanted, strict=True))
 
 
 def _eight_bit(device: str) -> dict[str, float]:
@@ -336,13 +309,9 @@ def _eight_bit(device: str) -> dict[str, float]:
     """
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     command = [sys.executable, "-m", "bench.measures.eight_bit", device]
+    environment = {**os.environ, "PYTHONPATH": path}
     done = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        timeout=_EIGHT_BIT_LIMIT_S,
-        env={**os.environ, "PYTHONPATH": path},
-        check=False,
+        command, capture_output=True, text=True, timeout=_EIGHT_BIT_LIMIT_S, env=environment, check=False
     )
     if done.returncode:
         raise RuntimeError((done.stderr.strip().splitlines() or ["no message"])[-1])

@@ -13,7 +13,7 @@ import torch
 import baselines.galore
 import baselines.lora
 import bench.measures
-import bench.processes.worker
+import bench.processes.process
 import bench.workloads
 from bench.errors import ConfigError
 

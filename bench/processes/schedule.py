@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
 from typing import Any
+
+import torch
 
 from bench.core.cell import Cell
 from bench.core.record import COLUMNS
 from bench.measures import Measure
 from bench.processes.process import CellFailure, CellProcess
-from bench.processes.worker import Columns, answer_once
-from bench.protocol import Data
+from bench.protocol import Data, Workload
+from bench.step.timing import steady_allocator
+from bench.workloads import open_cell_workload
+
+#: What makes a record's columns from a cell and its workload.
+Columns = Callable[[Cell, Workload], dict[str, Any]]
 
 #: Seconds that a cell may take where its settings have no limit.
 TIME_LIMIT_S = 600.0
@@ -52,6 +59,14 @@ class Session:
     needs_rare: Callable[[Cell], bool]
 
 
+def _answer(connection: Connection, cell: Cell, data: Data, columns: Columns, one_thread: bool) -> None:
+    """In a cell's process: answer once, with what ``columns`` makes."""
+    steady_allocator()
+    if one_thread:
+        torch.set_num_threads(1)
+    connection.send(("done", columns(cell, open_cell_workload(cell, data))))
+
+
 def answers(
     columns: Columns,
     cells: Sequence[Cell],
@@ -75,7 +90,7 @@ def answers(
             while waiting and len(running) < (parallel or 1):
                 cell = waiting.pop(0)
                 limit = time_limit_s or cell.timing_settings.get("time_limit_s", TIME_LIMIT_S)
-                running[id(cell)] = CellProcess(answer_once, cell, data, limit, columns, parallel is not None)
+                running[id(cell)] = CellProcess(_answer, cell, data, limit, columns, parallel is not None)
             for key, process in list(running.items()):
                 if process.answered(0.02):
                     yield _answered(process)

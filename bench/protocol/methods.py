@@ -36,20 +36,16 @@ def _module(name: str) -> types.ModuleType:
 
 def variants(name: str) -> tuple[str, ...]:
     """Names of a method's variants as arms have them: the default one, first, is empty."""
-    return ("", *(variant for variant in _module(name).VARIANTS[1:]))
+    return ("", *_module(name).VARIANTS[1:])
 
 
 def parse_arm(arm: str) -> tuple[str, str]:
-    """Split ``method`` or ``method:variant``. The default variant's name is dropped, so that one arm has one name.
-
-    Raises:
-        ConfigError: an unknown method or variant.
-    """
+    """Split ``method`` or ``method:variant``, without the default variant's name; others raise ConfigError."""
     name, colon, variant = arm.partition(":")
     variants = _module(name).VARIANTS
     if colon and variant not in variants:
-        named = [known for known in variants if known]
-        offers = f"allowed: {', '.join(named)}" if named else "it has none"
+        named = ", ".join(filter(None, variants))
+        offers = f"allowed: {named}" if named else "it has none"
         raise ConfigError(f"method is {arm!r}; {name} has no variant {variant!r}, {offers}.")
     return name, "" if variant == variants[0] else variant
 
@@ -60,11 +56,7 @@ def default_settings(name: str) -> dict[str, Any]:
 
 
 def checked_settings(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Fill up, check and normalise the settings of a method.
-
-    Raises:
-        ConfigError: an unknown setting, a value of the wrong type, or one that the method refuses.
-    """
+    """The settings of a method, filled up and checked; a wrong one raises ConfigError."""
     settings = dataclasses.asdict(build_dataclass(_module(name).Settings, values, f"settings.{name}"))
     if settings.get("ratio", 0) is None:  # so that cells without one are the same as before there were any
         del settings["ratio"]

@@ -11,27 +11,20 @@ from bench.protocol import Stage
 class EarlyLate:
     """Settings of the two stages. Lengths given in steps go before those given in epochs.
 
-    Args:
-        early_epochs, late_epochs: passes over the training rows in each stage.
-        early_steps, late_steps: optimizer steps in each stage, or null.
-        targets: a late stage each, for methods that shrink: the share of the tensorized size at its start that is left.
-        targets_mib: likewise, the size of the whole model.
-        static: pad every batch to the same shape; otherwise batches are bucketed by length.
-        time_limit_s: seconds after which a run is given up as ``timeout``; it can be resumed.
-
     Example:
         >>> [[stage.name for stage in run] for run in EarlyLate(targets=(0.8, 0.5)).runs(100, shrinks=True)]
         [['early'], ['early', 'late'], ['early', 'late']]
     """
 
-    early_epochs: float = 6.0
+    early_epochs: float = 6.0  # passes over the training rows
     late_epochs: float = 3.0
-    early_steps: int | None = None
+    early_steps: int | None = None  # optimizer steps
     late_steps: int | None = None
+    #: A late stage each, for methods that shrink: the share of the tensorized size at its start that is left.
     targets: tuple[float, ...] = (0.8, 0.5, 0.2)
-    targets_mib: tuple[float, ...] = ()
-    static: bool = False
-    time_limit_s: float = 604_800.0
+    targets_mib: tuple[float, ...] = ()  # likewise, the size of the whole model
+    static: bool = False  # pad every batch to the same shape; otherwise batches are bucketed by length
+    time_limit_s: float = 604_800.0  # after which a run is given up as "timeout"; it can be resumed
 
     def __post_init__(self) -> None:
         for field in ("early_epochs", "late_epochs", "time_limit_s"):

@@ -22,7 +22,7 @@ from hydra.plugins.config_source import ConfigLoadError
 from omegaconf import DictConfig, OmegaConf
 
 from bench.errors import CONF, stop_with
-from bench.processes.worker import first_line
+from bench.processes.process import first_line
 from bench.runner.resolve import Job
 
 #: Hydra's own launcher, which runs the jobs in the launching process, and the one that runs them beside it.

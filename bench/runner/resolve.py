@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field
@@ -26,7 +26,6 @@ from bench.step.train_step import Precision
 from bench.workloads import open_workload, workload_class
 
 Device = Literal["auto", "cpu", "cuda"]
-DEVICES: tuple[str, ...] = get_args(Device)
 
 _Folder = Annotated[str, Field(min_length=1), Allowed("the name of a folder")]
 _Name = Annotated[str, Field(pattern=r"^[\w-]+$"), Allowed("the name of a folder: letters, digits, - and _")]
@@ -130,8 +129,7 @@ def resolve(config: Mapping[str, Any], elsewhere: bool = False) -> Job:
         elsewhere: the job will run on another machine, whose devices are not known here.
 
     Raises:
-        ConfigError: a wrong value, in one sentence.
-        DataError: data that is missing or malformed, in one sentence.
+        ConfigError, DataError: a wrong value, or data that is missing or malformed, in one sentence.
     """
     check_fields(config)
     measure, kind = named(config["measure"]), workload_class(config["workload"])
@@ -185,11 +183,7 @@ def check_fields(config: Mapping[str, Any]) -> None:
 
 
 def _toggle_sets(config: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Precision, graph and compilation of each round of arms: the job's own, with what ``toggles`` puts in their place.
-
-    Raises:
-        ConfigError: a toggle that is none, or with a wrong value.
-    """
+    """Precision, graph and compilation of each round of arms: the job's own, changed by ``toggles``."""
     own = {name: config[name] for name in TOGGLES}
     return [{**own, **checked_fields(Toggles, one, "toggles")} for one in config["toggles"]]
 
@@ -240,7 +234,7 @@ def resolve_device(device: str, needed: bool = True, elsewhere: bool = False) ->
     """``auto`` is CUDA where there is one.
 
     Args:
-        device: one of :data:`DEVICES`.
+        device: auto, cpu or cuda.
         needed: whether something is to run on it.
         elsewhere: on another machine.
 

@@ -47,13 +47,9 @@ from bench.workloads import config_sections, open_cell_workload
 #: What a configuration, data, records or checkpoints can have wrong; the message is one sentence.
 MISTAKES = (CheckpointError, ConfigError, DataError, RecordError)
 
-#: Of a sweep whose jobs run in this process.
+#: Of a sweep whose jobs run in this process: its progress, its records, and their tables.
 _progress: SweepProgress | None = None
-
-#: Records of such a sweep.
 _written: set[Path] = set()
-
-#: The tables of a sweep's records.
 _tables: set[Path] = set()
 
 #: A sweep whose jobs run in processes of their own, from the moment they are submitted.
@@ -99,7 +95,8 @@ def unsupported(cell: Cell, data: Data) -> str | None:
     method = build(cell.method, cell.variant, cell.method_settings)
     return (
         named(cell.measure).unsupported(cell)
-        or _toggles_unsupported(cell, method)
+        or (graph_unsupported(method, cell.device) if cell.cuda_graph else None)
+        or (compile_unsupported(cell.device) if cell.compile else None)
         or precision_unsupported(cell.precision, cell.device)
         or method.unsupported(cell)
         or (_ratio_unsupported(cell, data, method) if "ratio" in cell.method_settings else None)
@@ -112,13 +109,6 @@ def _ratio_unsupported(cell: Cell, data: Data, method: Method) -> str | None:
     with torch.device("meta"):
         model = workload.build()
     return method.ratio_unsupported(model, workload.targets())
-
-
-def _toggles_unsupported(cell: Cell, method: Method) -> str | None:
-    """Why ``cuda_graph`` or ``compile`` cannot be had in a cell, or None."""
-    if cell.cuda_graph and (reason := graph_unsupported(method, cell.device)):
-        return reason
-    return compile_unsupported(cell.device) if cell.compile else None
 
 
 def run_job(
@@ -176,12 +166,6 @@ class SweepCallback(Callback):
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
         self._start(lambda: expand(config), Launch.of(config))
 
-    def on_run_end(self, config: DictConfig, **_: Any) -> None:  # noqa: ARG002 - Hydra passes it
-        self._end()
-
-    def on_multirun_end(self, config: DictConfig, **_: Any) -> None:  # noqa: ARG002 - Hydra passes it
-        self._end()
-
     def _start(self, expanded: Callable[[], Sequence[DictConfig]], launch: Launch | None = None) -> None:
         global _progress, _launched
         _progress = _launched = None
@@ -204,7 +188,7 @@ class SweepCallback(Callback):
             raise SystemExit(1) from None
         _progress = SweepProgress([cell for job in jobs for cell in job.cells])
 
-    def _end(self) -> None:
+    def on_run_end(self, config: DictConfig, **_: Any) -> None:  # noqa: ARG002 - Hydra passes it
         if _progress is not None:
             _progress.close()
         for table in sorted(_tables):
@@ -212,6 +196,8 @@ class SweepCallback(Callback):
                 print(f"table: {table}", file=sys.stderr)
         if _launched is not None:
             _launched.finish()
+
+    on_multirun_end = on_run_end
 
 
 def expand(config: DictConfig) -> list[DictConfig]:

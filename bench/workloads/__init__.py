@@ -19,23 +19,22 @@ from pathlib import Path
 from typing import Any
 
 from bench.core.cell import Cell
+from bench.core.checked import build_dataclass
 from bench.core.plugins import Registry
 from bench.data.corpus import DataError
 from bench.errors import ConfigError
 from bench.protocol import Data, Workload
-from bench.protocol.methods import build_dataclass
 from bench.protocol.plan import EarlyLate
 
-_PROTOCOL = {name: value for name, value in vars(Workload).items() if name[0] != "_"}
+_PROTOCOL = {name: value for name, value in (Workload.__annotations__ | vars(Workload)).items() if name[0] != "_"}
 
-#: What a workload has once it is opened: what the protocol has as properties and plain attributes.
-_OPENED_MEMBERS = (
-    *(name for name, kind in Workload.__annotations__.items() if "ClassVar" not in kind),
-    *(name for name, value in _PROTOCOL.items() if isinstance(value, property)),
-)
-
-#: What its class must have: the rest.
-_MEMBERS = tuple(name for name in (*Workload.__annotations__, *_PROTOCOL) if name not in _OPENED_MEMBERS)
+#: What a workload has once it is opened, the protocol's properties and plain attributes; and what its class must have.
+_OPENED_MEMBERS = [
+    name
+    for name, value in _PROTOCOL.items()
+    if isinstance(value, property) or (isinstance(value, str) and "ClassVar" not in value)
+]
+_MEMBERS = [name for name in _PROTOCOL if name not in _OPENED_MEMBERS]
 
 
 def _missing(workload: type[Any]) -> list[str]:
@@ -56,10 +55,8 @@ def config_sections() -> dict[str, dict[str, Any]]:
     """The sections of a configuration that workloads bring, with their default settings.
 
     One per workload, where null stands for what follows from its data; and ``training``, with the settings of all
-    training plans, where null stands for the default of a plan that is not the usual one.
-
-    Raises:
-        ConfigError: two workloads with the same section.
+    training plans, where null stands for the default of a plan that is not the usual one. Two workloads with the same
+    section raise ConfigError.
     """
     plans: dict[str, Any] = {}
     sections: dict[str, dict[str, Any]] = {}
@@ -72,12 +69,7 @@ def config_sections() -> dict[str, dict[str, Any]]:
 
 
 def checked_settings(name: str, values: Mapping[str, Any], data: Data) -> Any:
-    """The settings of a workload from its section of a configuration.
-
-    Raises:
-        ConfigError: a wrong value, in one sentence.
-        DataError: data that is missing or malformed, in one sentence.
-    """
+    """The settings of a workload from its section of a configuration; raises ConfigError or DataError."""
     kind = workload_class(name)
     if any(values.get(field) is None for field in kind.from_data):
         values = {**values, **kind.settings_of(data)}
@@ -88,8 +80,7 @@ def open_workload(name: str, settings: Any, data: Data, check: bool) -> Workload
     """The workload for these settings; its data is found and read once per process.
 
     Raises:
-        ConfigError: settings that do not suit the data, or a workload that lacks a member.
-        DataError: data that is missing or malformed.
+        ConfigError: settings that do not suit the data, or a workload that lacks a member. DataError: see there.
     """
     key = (name, settings, data)
     if key not in _opened:
@@ -114,8 +105,7 @@ def open_cell_workload(cell: Cell, data: Data) -> Workload:
 def open_model(path: Path, sequence_length: int) -> tuple[Workload, tuple[str, ...]]:
     """A user's own model as a workload, by the path of its configuration, and sentences on what predictions leave out.
 
-    Raises:
-        ConfigError: a path or a length that cannot be used.
+    A path or a length that cannot be used raises ConfigError.
     """
     from bench.workloads.hugging_face import HuggingFaceWorkload  # heavy, and seldom needed
 

@@ -21,29 +21,18 @@ class BaseWorkload(abc.ABC):
     """A workload in the protocol's form (:class:`bench.protocol.Workload`), as far as one is like the other.
 
     A subclass names itself, has ``Settings``, and offers ``build``, ``targets``, ``batches``, ``loss``; to be trained,
-    ``evaluate``, ``metric``, ``training_examples`` and ``examples_per_epoch`` as well.
-
-    Args:
-        settings: of the model and the data.
-        dataset: a name among :attr:`datasets`; ``auto`` is the first.
-
-    Raises:
-        DataError: another dataset.
+    ``evaluate``, ``metric``, ``training_examples`` and ``examples_per_epoch`` as well. Another ``dataset`` than
+    ``auto``, the first, and those of :attr:`datasets` raises :class:`DataError`.
     """
 
     name: ClassVar[str]
     Settings: ClassVar[type[Any]]
     section: ClassVar[str]
 
-    #: Names of its data, the first one the usual.
     datasets: ClassVar[tuple[str, ...]] = ("drawn",)
-
-    #: Settings that follow from the data unless they are given; ``settings_of`` finds them.
     from_data: ClassVar[tuple[str, ...]] = ()
-
     gated: ClassVar[tuple[Gated, ...]] = ()
     training_plan: ClassVar[type[Any]] = EarlyLate
-
     words: Words = Words("model")
     metric: Metric | None = None
     examples_per_epoch: int | None = None
@@ -63,12 +52,7 @@ class BaseWorkload(abc.ABC):
 
     @classmethod
     def open(cls, settings: Any, data: Data, check: bool) -> Self:  # noqa: ARG003 - there is nothing to read
-        """The workload on data that it draws itself.
-
-        Raises:
-            ConfigError: a folder of data, which it does not read.
-            DataError: another dataset.
-        """
+        """The workload on data that it draws itself; a folder raises ConfigError, another dataset DataError."""
         for field in ("data_folder", "fetch"):
             if value := getattr(data, field):
                 raise ConfigError(f"{field} is {value!r}; workload={cls.name} draws its data and reads none.")
@@ -76,11 +60,7 @@ class BaseWorkload(abc.ABC):
 
     @classmethod
     def settings_of(cls, data: Data) -> dict[str, Any]:  # noqa: ARG003 - there are none
-        """The values of the settings :attr:`from_data`.
-
-        Raises:
-            DataError: data that is missing or malformed.
-        """
+        """The values of the settings :attr:`from_data`; raises :class:`DataError`."""
         return {}
 
     @functools.cached_property

@@ -21,6 +21,7 @@ import bench.commands.merge
 import bench.core.files
 from bench.commands.merge import MergeError, merge
 from bench.core.record import SCHEMA_VERSION, path_of, read_all, write
+from bench.core.table import as_csv, line_of, table_path
 
 DAYS = [f"2026-01-0{day}T00:00:00+00:00" for day in (1, 2, 3)]
 
@@ -59,7 +60,7 @@ def archive_of(path, members):
 
 
 def as_bytes(record, **changes):
-    return json.dumps({**dataclasses.asdict(record), **changes}).encode()
+    return json.dumps({**json.loads(record.to_json()), **changes}).encode()
 
 
 def by_cell(records):
@@ -83,7 +84,9 @@ def test_folders_and_archives_of_any_layout_are_taken(tmp_path, name, prefix):
     assert by_cell(read_all(tmp_path / "into")) == by_cell(records)
     assert sorted(summary.taken) == sorted(path_of(record, tmp_path / "into") for record in records)
     assert numbers(summary) == [4, 0, 0, 0]
-    assert len(list((tmp_path / "into").rglob("*"))) == 4 + 4 + 2  # files, devices, experiments: nothing besides
+    assert (
+        len(list((tmp_path / "into").rglob("*"))) == 4 + 4 + 2 + 2
+    )  # files, devices, experiments, tables: nothing besides
 
 
 def test_an_archive_made_by_tar_is_taken(tmp_path):
@@ -127,6 +130,8 @@ def test_any_order_gives_the_same_folder_and_every_record_is_accounted_for(tmp_p
     repeated = merge([root / "again", *sources], root / "into")
     assert (repeated.taken, repeated.replaced) == ([], [])
     assert files_in(root / "into") == before
+    lines = [line_of(record) for record in read_all(root / "into", "made_up")]
+    assert table_path(root / "into", "made_up").read_text() == as_csv(lines)
     for source in sources:
         for place, record in by_cell(read_all(source)).items():
             stayed = by_cell(read_all(root / "into"))[place]

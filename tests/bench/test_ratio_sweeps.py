@@ -15,7 +15,7 @@ import bench.runner.sweep
 from bench.core.record import read_all
 from bench.errors import CONF
 from bench.runner.resolve import Job, resolve
-from figures.reach import reach_of
+from figures.records.ratio_limits import limit_of
 
 TIMED = "1.5,2,4,8,16,32,64,100"
 
@@ -103,6 +103,6 @@ def test_a_ratio_out_of_reach_is_recorded_with_the_largest_within(tmp_path, pair
     records = read_all(tmp_path / "results", "ratios")
     assert {record.arm: record.status for record in records} == {"comera": "unsupported", "low_rank": "unsupported"}
     for record in records:
-        reach = reach_of(record.message)
+        reach = limit_of(record.message)
         assert reach is not None, record.message
         assert (record.ratio, reach.side, 1 < reach.ratio < 1000) == (1000, "most", True)

@@ -13,7 +13,8 @@ from bench.core.record import read_all
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("cell_processes")]
 
 PREDICTED = ("experiment=fig1_memory", "methods=[dense,low_rank]", "batch_size=1,2,4,8", "parallel=1")
-TIMED = ("experiment=fig1", "methods=[comera,dense]", "batch_size=2,4")
+#: Three steps a block, however slow the machine.
+TIMED = ("experiment=fig1", "methods=[comera,dense]", "batch_size=2,4", "timing.block_seconds=1000.0")
 
 
 def shapes_of_samples(folder):

@@ -20,7 +20,7 @@ import bench.measures.run
 import bench.step.timing
 import bench.step.turns
 from bench.measures.run import time_cell
-from bench.processes.worker import failures_reported, first_line, status_of
+from bench.processes.process import failures_reported, first_line, status_of
 from bench.protocol import Data
 from bench.step.timing import Diverged, StepTimer
 

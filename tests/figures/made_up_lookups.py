@@ -9,7 +9,7 @@ from typing import Any
 from made_up_records import CPU, CUDA, blocks, record
 
 from bench.core.record import Record
-from figures.fig5_rows import VARIANTS
+from figures.artifacts.fig5 import VARIANTS
 
 STEP_MS = dict(zip(VARIANTS, (40.0, 95.0, 200.0, 190.0, 35.0), strict=True))
 PEAK_MIB = dict(zip(VARIANTS, (150.0, 170.0, 350.0, 400.0, 236.0), strict=True))

@@ -10,8 +10,8 @@ from typing import Any
 from made_up_records import CUDA, sizes, timed
 
 from bench.core.record import Record
-from figures.fig7_rows import BATCHES, EXPECTED
-from figures.toggles import Toggles
+from figures.artifacts.fig7 import BATCHES, EXPECTED
+from figures.records.toggles import Toggles
 
 STEP_MS = {"comera": 30.0, "dense": 95.0}
 LAUNCHES_MS = {"comera": 12.0, "dense": 4.0}  # what a captured graph saves

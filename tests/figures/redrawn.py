@@ -1,10 +1,14 @@
-"""Drawing the same records twice, in processes of their own."""
+"""Drawing records by the command: twice, in processes of their own, or once, in this one."""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import subprocess
 import sys
 from pathlib import Path
+
+from figures.__main__ import main
 
 ROOT = Path(__file__).parents[2]
 
@@ -38,3 +42,10 @@ def redrawn(name: str, records: Path, out: Path) -> tuple[dict[str, bytes], str]
     assert written[0] == written[1]
     assert printed[0] == printed[1]
     return written[0], printed[0]
+
+
+def drawn_once(name: str, records: Path, out: Path) -> tuple[dict[str, bytes], str]:
+    """The files of a figure by name, and what was printed."""
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        assert main([name, "--records", str(records), "--out", str(out)]) == 0
+    return {path.name: path.read_bytes() for path in sorted(out.iterdir())}, printed.getvalue()

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 
 import pytest
 from made_up_records import ARMS, CPU, CUDA, campaign, record, timed
 
 from bench.core.record import Record
-from figures.claims import FULL_SIZE_PARAMETERS, LEDGER, LedgerError, Verdict, read_claims
-from figures.fig1_claims import FIG1_RULES, verdicts
-from figures.selection import PAPER_BATCHES, pages, select
-from figures.toggles import Toggles
+from figures.artifacts import fig1
+from figures.artifacts.fig1 import PAPER_BATCHES
+from figures.claims.claims import FULL_SIZE_PARAMETERS, LEDGER, LedgerError, Verdict, read_claims
 
 CLAIMS = read_claims()
+RULES = {rule.claim_id: rule for rule in fig1.RULES}
 
 
 def judged(records: list[Record], claim: str) -> Verdict:
     """The verdict of the last page that the records make."""
-    page = pages(records, records[0].device)[-1]
-    return {verdict.claim.id: verdict for verdict in verdicts(page, CLAIMS)}[claim]
+    *_, (_, verdict) = fig1.ARTIFACT.judge(records, CLAIMS, {claim})
+    return verdict
 
 
 def times(ratios: dict[int, float], rival: str, device: str = CUDA, spread: float = 0.01, **columns) -> list[Record]:
@@ -131,8 +132,8 @@ def test_a_rival_that_cannot_be_captured_takes_part_without(eager: dict, outcome
     captured = timed("comera", [10.0, 11.0], device=CUDA, cuda_graph=True)
     refused = record("galore", device=CUDA, cuda_graph=True, status="unsupported", message="made up")
     other = timed("galore", [20.0, 22.0], device=CUDA, pairing="elsewhere", **eager)
-    page = select([captured, refused, other], CUDA, Toggles(cuda_graph=True))
-    verdict = {verdict.claim.id: verdict for verdict in verdicts(page, CLAIMS)}["galore-time-b1"]
+    judged = fig1.ARTIFACT.judge([captured, refused, other], CLAIMS, {"galore-time-b1"})
+    [verdict] = [verdict for place, verdict in judged if place == "CUDA Graph"]
     assert verdict.outcome == outcome, verdict.why
     assert words in verdict.why
     assert all("unpaired" in str(point) for point in verdict.ours)
@@ -159,7 +160,7 @@ def test_measured_peaks_go_before_predicted_ones() -> None:
 
 
 def test_transcriptions_from_memory_say_so() -> None:
-    lines = {v.claim.id: str(v) for v in verdicts(select(campaign(CPU), CPU), CLAIMS)}
+    lines = {v.claim.id: str(v) for _, v in fig1.ARTIFACT.judge(campaign(CPU), CLAIMS, CLAIMS)}
     assert "unconfirmed transcription" in lines["lte-time"]
     assert "unconfirmed" not in lines["galore-memory-b1"]
     assert "published 2-3x (stated)" in lines["time-epoch-speedup"]
@@ -168,15 +169,15 @@ def test_transcriptions_from_memory_say_so() -> None:
 
 
 def test_every_rule_has_its_claim_and_every_claim_of_fig1_its_rule() -> None:
-    known = {rule.claim_id for rule in FIG1_RULES}
+    known = set(RULES)
     assert known <= set(CLAIMS)
     text = LEDGER.read_text(encoding="utf-8").splitlines()
     assert {line.split(",")[0] for line in text if line.split(",")[1] in ("fig1", "abstract")} <= known
 
 
 def test_every_kind_of_arm_the_rules_compare_is_an_arm() -> None:
-    rivals = {part.args[0] for rule in FIG1_RULES for part in rule.evidence}  # type: ignore[attr-defined]
-    assert rivals <= set(ARMS)
+    words = " ".join(rule.quantity for rule in fig1.RULES)
+    assert set(re.findall(r"of (\w+) / comera", words)) == {"dense", "galore", "lte"} <= set(ARMS)
 
 
 HEAD = "id,artifact,workload,quantity,method,setting,kind,value_low,value_high,unit,status,note\n"
@@ -203,6 +204,6 @@ def test_a_malformed_ledger_is_named_with_its_line(content: str, message: str, t
 
 def test_a_missing_claim_or_ledger_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(LedgerError, match="has no claim 'time-epoch-speedup'"):
-        verdicts(select(campaign(CPU), CPU), {})
+        fig1.ARTIFACT.render(campaign(CPU), {})
     with pytest.raises(LedgerError, match="not a readable ledger"):
         read_claims(tmp_path / "none.csv")

@@ -12,7 +12,10 @@ from made_up_training import trained, training_campaign
 from redrawn import redrawn
 
 from bench.core.record import SCHEMA_VERSION, path_of, write
-from figures.__main__ import ARTIFACTS, main
+from figures.__main__ import main
+from figures.artifact import artifacts
+
+ARTIFACTS = artifacts()
 
 
 @pytest.fixture(scope="module")
@@ -118,8 +121,13 @@ def blocked(root: Path) -> None:
             "below accuracy_small/; make some with: python -m bench experiment=accuracy_small",
         ),
         (["fig6", "--experiment", "../x"], lambda root: write(training_campaign(), root), "--experiment is '../x'"),
-        (["fig1", "--experiment", "accuracy"], lambda root: write(campaign(CPU), root), "fig1 shows no training"),
-        (["plans", "--experiment", "accuracy"], lambda root: write([planned()], root), "plans shows no training"),
+        (["fig1", "--experiment", "clicks"], lambda root: write(campaign(CPU), root), "no record below clicks/; make"),
+        (
+            ["fig1", "--experiment", "accuracy"],
+            lambda root: write(training_campaign(), root),
+            "no record below accuracy/ is one that fig1 shows; make some with: python -m bench experiment=accuracy.",
+        ),
+        (["plans", "--experiment", "accuracy"], lambda root: write([planned()], root), "no record below accuracy/;"),
         (["plans"], lambda root: write([record(experiment="contraction")], root), "no record below contraction/"),
         (["plans"], lambda root: write([planned(samples={})], root), "its plans cannot be read"),
         (["table_ranks"], lambda root: write([trained(samples={}, stored_mib=1.0)], root), "needs its learning curve"),

@@ -12,8 +12,8 @@ from made_up_records import CPU, CUDA, record
 from redrawn import redrawn
 
 from bench.core.record import Record, write
-from figures import table_correctness, table_products, table_profile
-from figures.report import Drawn
+from figures.artifacts import table_correctness, table_products, table_profile
+from figures.page.drawn import Drawn
 
 
 def a_check(name: str, error: float | None, tolerance: float | None = 1e-4, **changes: object) -> dict[str, object]:
@@ -29,7 +29,7 @@ def checked(
     sizes = {"in_features": 768, "out_features": 3072} if workload == "linear" else {}
     config = {"method_settings": settings, "workload_settings": sizes, "device": "cuda"}
     values = {
-        "experiment": table_correctness.EXPERIMENT,
+        "experiment": "correctness",
         "cell_id": f"{workload}-{arm}-{precision}-{len(str(settings))}".replace(":", "-"),
         "workload": workload,
         "config_json": json.dumps(config),
@@ -52,7 +52,7 @@ CORRECTNESS = [
 
 
 def test_correctness_by_hand() -> None:
-    [drawn] = table_correctness.render(CORRECTNESS, {})
+    [drawn] = table_correctness.ARTIFACT.render(CORRECTNESS, {})
     table = drawn.table.set_index(["what", "precision"])
     assert list(table.index) == [
         ("layer, 768 to 3072", "fp32"),
@@ -77,7 +77,7 @@ def test_correctness_by_hand() -> None:
 
 
 def test_where_every_check_passes_the_table_says_so() -> None:
-    [drawn] = table_correctness.render([CORRECTNESS[0], CORRECTNESS[3]], {})
+    [drawn] = table_correctness.ARTIFACT.render([CORRECTNESS[0], CORRECTNESS[3]], {})
     assert drawn.facts[1] == "4 checks in 2 cells: all passed."
 
 
@@ -90,7 +90,7 @@ def a_profile(
     busy = sum(ms for ms, *_ in kinds.values())
     precision, batch = columns.get("precision", "fp32"), columns.pop("batch", 128)
     values = {
-        "experiment": table_profile.EXPERIMENT,
+        "experiment": "profile",
         "cell_id": f"{arm}-{precision}-{batch}-{step_ms}",
         "config_json": json.dumps({"device": "cuda" if device == CUDA else "cpu", "workload_settings": {}}),
         "samples": {"kinds": rows, "costliest": costliest, "busy_ms": busy, "step_ms": [step_ms]},
@@ -108,7 +108,7 @@ PROFILES = [
 
 
 def test_a_profile_by_hand() -> None:
-    [drawn] = table_profile.render(PROFILES, {})
+    [drawn] = table_profile.ARTIFACT.render(PROFILES, {})
     table = drawn.table.set_index(["step", "kind"])
     assert list(table.columns[:2]) == ["comera, ms", "dense, ms"]
     first, second = "batch 128, fp32", "batch 128, bf16"
@@ -133,7 +133,7 @@ def test_a_profile_by_hand() -> None:
 
 
 def test_on_a_cpu_nothing_waits_for_launches() -> None:
-    [drawn] = table_profile.render([a_profile("comera", {"gemm": (1.5, 300, 20.0)}, 1.2, CPU)], {})
+    [drawn] = table_profile.ARTIFACT.render([a_profile("comera", {"gemm": (1.5, 300, 20.0)}, 1.2, CPU)], {})
     assert drawn.facts[1] == "batch 128, fp32, comera: gemm 1.50 ms of 1.20."
     assert "comera, calls" in drawn.table.columns
     assert any("the profiler's own time" in note for note in drawn.notes)
@@ -147,14 +147,14 @@ def test_the_newest_profiles_of_one_model_are_shown_and_failures_named() -> None
         a_profile("dense", {"gemm": (3.0, 1, 1.0)}, 9.0, sequence_length=32),
         a_profile("galore", {}, 9.0, status="oom", message="no room.", samples={}),
     ]
-    [drawn] = table_profile.render(records, {})
+    [drawn] = table_profile.ARTIFACT.render(records, {})
     table = drawn.table.set_index(["step", "kind"])
     assert table.loc[("batch 128, fp32", "gemm"), "comera, ms"] == "3.00 (100%)"
     assert table.loc[("batch 128, fp32", "step without profiler"), "dense, ms"] == "10.5 †"
     assert "1 profile(s) of another model, length or toggles are left out." in drawn.notes
     assert "No profile of galore, batch 128, fp32: oom, no room." in drawn.notes
     assert "† from a record made by older code than the newest one shown." in drawn.notes
-    assert table_profile.render([records[-1]], {}) == []
+    assert table_profile.ARTIFACT.render([records[-1]], {}) == []
 
 
 def product(width: tuple[int, int], rows: int, times: dict[str, list[float]], **columns: object) -> Record:
@@ -164,7 +164,7 @@ def product(width: tuple[int, int], rows: int, times: dict[str, list[float]], **
     ]
     sizes = {"in_features": width[0], "out_features": width[1]}
     values = {
-        "experiment": table_products.EXPERIMENT,
+        "experiment": "products",
         "cell_id": f"{width[0]}-{width[1]}-{rows}",
         "flops_per_step": 2 * rows * width[0] * width[1],
         "config_json": json.dumps({"device": "cuda", "workload_settings": sizes}),
@@ -183,7 +183,7 @@ PRODUCTS = [
 
 
 def test_products_by_hand() -> None:
-    [drawn] = table_products.render(PRODUCTS, {})
+    [drawn] = table_products.ARTIFACT.render(PRODUCTS, {})
     assert list(drawn.table["layer"]) == ["768 to 768", "768 to 32"]
     square, half = drawn.table.to_dict("records")
     assert [square[name] for name in ("fp32, ms", "tf32 gain", "bf16 gain", "fp8 over bf16", "with cast")] == [
@@ -209,7 +209,7 @@ def test_products_by_hand() -> None:
 
 def test_a_device_without_fp8_says_so() -> None:
     one = product((768, 768), 128, {}, status="unsupported", message="this one is cpu.", samples={}, device=CPU)
-    [drawn] = table_products.render([one], {})
+    [drawn] = table_products.ARTIFACT.render([one], {})
     assert drawn.facts[1] == "No product in FP8 was timed."
     assert "768 to 768, 128 rows: unsupported: this one is cpu." in drawn.below
 
@@ -228,10 +228,11 @@ def test_same_records_same_bytes_without_torch(tmp_path: Path, name: str, record
 def test_every_experiment_they_read_exists() -> None:
     from bench.errors import experiments
 
-    assert {table_correctness.EXPERIMENT, table_products.EXPERIMENT, table_profile.EXPERIMENT} <= set(experiments())
+    tables = (table_correctness, table_products, table_profile)
+    assert {name for table in tables for name in table.ARTIFACT.experiments} <= set(experiments())
 
 
 def test_every_table_is_of_one_device() -> None:
     both = [*PROFILES, a_profile("comera", {"gemm": (1.5, 300, 20.0)}, 1.2, CPU)]
-    drawings: list[Drawn] = table_profile.render(both, {})
+    drawings: list[Drawn] = table_profile.ARTIFACT.render(both, {})
     assert [one.device for one in drawings] == [CPU, CUDA]

@@ -12,13 +12,28 @@ from made_up_records import ARMS, CPU, CUDA, LTE_REASON, campaign, record, timed
 from rich.console import Console
 
 from bench.core.record import Record
-from figures.claims import read_claims
-from figures.fig1 import render
-from figures.fig1_rows import rows_of, text_table, tidy_table, time_unit
-from figures.report import Drawn
-from figures.selection import device_kind, pages, select
-from figures.tables import significant, to_markdown, to_terminal
-from figures.toggles import Toggles
+from figures.artifacts import fig1
+from figures.artifacts.fig1 import Selection, rows_of
+from figures.claims.claims import read_claims
+from figures.page.drawn import Drawn
+from figures.page.table import significant, text_table, tidy_table, to_markdown, to_terminal
+from figures.records.select import device_kind
+from figures.records.time_values import time_unit
+from figures.records.toggles import PLAIN, Toggles
+
+render, pages = fig1.ARTIFACT.render, fig1.select
+
+
+def page_of(records: list[Record], toggles: Toggles = PLAIN) -> Selection:
+    """The one page of these toggles."""
+    [page] = [one for one in pages(records) if one.toggles == toggles]
+    return page
+
+
+def table_of(page: Selection) -> pd.DataFrame:
+    rows = rows_of(page)
+    return text_table(fig1.columns(page, rows), rows).set_index(["batch", "arm"])
+
 
 GRAPH_REASON = "made up: it cannot be captured."
 FAILURES = {
@@ -103,14 +118,14 @@ def test_measured_peaks_appear_for_a_gpu_only(drawn: dict[str, Drawn]) -> None:
 
 def test_ratios_in_the_table_are_the_paired_ones() -> None:
     records = [timed("comera", [10.0, 20.0, 30.0]), timed("dense", [40.0, 80.0, 120.0])]
-    rows = rows_of(select(records, CPU))
-    table = text_table(select(records, CPU), rows).set_index(["batch", "arm"])
+    table = table_of(page_of(records))
     assert table.loc[("1", "dense"), "time / comera"] == "4.00x"
     assert table.loc[("1", "comera"), "time / comera"] == "1"
     apart = [dataclasses.replace(records[0], pairing="elsewhere"), records[1]]
-    rows = rows_of(select(apart, CPU))
-    assert "‡" in text_table(select(apart, CPU), rows).set_index(["batch", "arm"]).loc[("1", "dense"), "epoch, hours"]
-    assert tidy_table(select(apart, CPU), rows).set_index("arm").loc["dense", "time_pairing"].iloc[0] == "unpaired"
+    assert "‡" in table_of(page_of(apart)).loc[("1", "dense"), "epoch, hours"]
+    rows = rows_of(page_of(apart))
+    tidy = tidy_table(fig1.columns(page_of(apart), rows), rows)
+    assert tidy.set_index("arm").loc["dense", "time_pairing"].iloc[0] == "unpaired"
 
 
 @pytest.mark.parametrize(("column", "said"), [(392_702 * 0.02, False), (392_702 * 0.03, True), (None, False)])
@@ -122,7 +137,7 @@ def test_an_epoch_time_that_its_samples_do_not_bear_out_is_said(column: float | 
 def test_categories_add_up_to_the_peak() -> None:
     parts = {"predicted_parameters_mib": 10.0, "predicted_activations_mib": 50.0}
     one = record(measure="predict", predicted_for="cuda", peak_memory_predicted_mib=80.0, **parts)
-    cell = rows_of(select([one], CPU))[0].memory["cuda"]
+    cell = rows_of(page_of([one]))[0].memory["cuda"]
     assert cell.parts == (("parameters", 10.0), ("activations", 50.0), ("unsplit", 20.0))
 
 
@@ -130,27 +145,29 @@ def test_the_newest_record_of_a_cell_is_drawn_and_older_code_is_marked() -> None
     old = timed("comera", [90.0, 90.0], code_id="code-0", recorded_at="2000-01-01T00:00:00+00:00", cell_id="old")
     new = timed("comera", [10.0, 10.0], recorded_at="2001-01-01T00:00:00+00:00", cell_id="new")
     dense = timed("dense", [40.0, 40.0], code_id="code-0", recorded_at="2000-01-01T00:00:00+00:00")
-    chosen = select([new, old, dense], CPU)
+    chosen = page_of([new, old, dense])
     assert chosen.timed["comera", 1] is new
     assert chosen.older_code == {dense.cell_id}
     assert any(sentence.startswith("1 further timed record") for sentence in chosen.left_out)
-    assert "†" in text_table(chosen, rows_of(chosen)).set_index(["batch", "arm"]).loc[("1", "dense"), "epoch, hours"]
+    assert "†" in table_of(chosen).loc[("1", "dense"), "epoch, hours"]
 
 
 @pytest.mark.parametrize(
-    "other",
+    ("other", "words"),
     [
-        {"dataset": "mnli", "data_hash": "data-b"},
-        {"sequence_length": 64},
-        {"config_json": json.dumps({"device": "cpu", "workload_settings": {"blocks": 1}})},
+        ({"dataset": "mnli", "data_hash": "data-b"}, "data mnli, not synthetic"),
+        ({"sequence_length": 64}, "length 64, not 128"),
+        ({"config_json": json.dumps({"workload_settings": {"blocks": 1}})}, "model blocks 1, not None"),
     ],
 )
-def test_settings_are_never_mixed(other: dict) -> None:
+def test_settings_are_never_mixed(other: dict, words: str) -> None:
     main = [timed(arm, [10.0, 11.0]) for arm in ("comera", "dense")]
     stray = timed("lora", [1.0, 1.0], recorded_at="2009-01-01T00:00:00+00:00", **other)
-    chosen = select([*main, stray], CPU)
+    chosen = page_of([*main, stray])
     assert set(chosen.timed) == {("comera", 1), ("dense", 1)}
-    assert any("another setting" in sentence for sentence in chosen.left_out)
+    [sentence] = chosen.left_out
+    assert sentence.startswith("1 timed record(s) are left out, of another setting: ")
+    assert words in sentence
 
 
 def with_settings(**settings: float) -> str:
@@ -165,11 +182,12 @@ def test_an_arm_has_one_setting_of_its_own(stray: dict[str, float]) -> None:
     kept = record(batch=32, config_json=with_settings(ranks=30), **plan)
     others = [timed("comera", [1.0, 1.0], 8, **later), *(record(batch=b, **plan, **later) for b in (32, 64))]
     dense = timed("dense", [40.0, 44.0], config_json=with_settings(lr=1))
-    chosen = select([*main, kept, *others, dense], CPU)
+    chosen = page_of([*main, kept, *others, dense])
     assert {id(one) for one in chosen.shown} == {id(one) for one in [*main, kept, dense]}
-    assert "1 timed record(s) of comera with other settings of its own are left out." in chosen.left_out
-    assert "2 prediction(s) of comera with other settings of its own are left out." in chosen.left_out
-    assert chosen.predicted["cuda", "comera", 32] is kept
+    times, predictions = chosen.left_out
+    assert times.startswith("1 timed record(s) of comera are left out, of another setting: ra")
+    assert predictions.startswith("2 prediction(s) of comera are left out, of another setting: ra")
+    assert chosen.predicted["cuda", ("comera", 32)] is kept
 
 
 def test_the_newest_of_settings_with_as_many_cells_is_shown() -> None:
@@ -177,7 +195,7 @@ def test_the_newest_of_settings_with_as_many_cells_is_shown() -> None:
         timed("comera", [10.0, 11.0], config_json=with_settings(ranks=ranks), recorded_at=f"200{day}-01-01T00:00:00")
         for day, ranks in enumerate((30, 16))
     )
-    assert select([new, old], CPU).shown == [new]
+    assert page_of([new, old]).shown == [new]
 
 
 def test_precisions_and_toggles_have_pages_of_their_own() -> None:
@@ -216,13 +234,13 @@ def test_a_page_needs_times_unless_it_is_the_plain_one() -> None:
     plan = {"measure": "predict", "predicted_for": "cuda", "peak_memory_predicted_mib": 5.0}
     half, whole = record(precision="bf16", **plan), record(**plan)
     graph = timed("comera", [1.0, 2.0], device=CPU, cuda_graph=True)
-    assert pages([half], CPU) == []
-    assert [page.toggles for page in pages([graph, half], CPU)] == [Toggles(cuda_graph=True)]
-    plain, captured = pages([graph, half, whole], CPU)
+    assert pages([half]) == []
+    assert [page.toggles for page in pages([graph, half])] == [Toggles(cuda_graph=True)]
+    plain, captured = pages([graph, half, whole])
     assert (plain.toggles, plain.timed, captured.toggles) == (Toggles(), {}, Toggles(cuda_graph=True))
-    assert plain.left_out == ("1 prediction(s) for another model setting or precision are left out.",)
+    assert plain.left_out == ("1 prediction(s) in a precision that nothing was timed in are left out.",)
     assert captured.left_out == ()
-    assert ("cuda", "comera", 1) in captured.predicted
+    assert ("cuda", ("comera", 1)) in captured.predicted
 
 
 def test_a_driver_tells_a_gpu_of_which_there_are_predictions_alone() -> None:
@@ -235,20 +253,20 @@ def test_where_the_data_lie_does_not_separate_predictions_from_times() -> None:
     config = json.dumps({"device": "cpu", "workload_settings": {"data_folder": "somewhere"}})
     run = timed("comera", [1.0, 2.0], config_json=config)
     plan = record(measure="predict", predicted_for="cuda", peak_memory_predicted_mib=5.0)
-    assert ("cuda", "comera", 1) in select([run, plan], CPU).predicted
+    assert ("cuda", ("comera", 1)) in page_of([run, plan]).predicted
 
 
 def test_the_prediction_inside_a_timed_record_stands_in() -> None:
     run = timed("comera", [1.0, 2.0], batch=8, peak_memory_predicted_mib=7.0)
     failed = record("comera", 8, measure="predict", status="error", message="made up")
-    assert select([run], CPU).predicted["cpu", "comera", 8] is run
-    assert select([run, failed], CPU).predicted["cpu", "comera", 8] is run
-    assert 8 not in select([run], CPU).memory_batches
+    assert page_of([run]).predicted["cpu", ("comera", 8)] is run
+    assert page_of([run, failed]).predicted["cpu", ("comera", 8)] is run
+    assert 8 not in page_of([run]).memory_batches
 
 
 def test_an_arm_beyond_the_seven_is_drawn_after_them() -> None:
-    chosen = select([timed("comera", [1.0, 2.0]), timed("newcomer", [1.0, 2.0])], CPU)
-    assert chosen.arms == (*ARMS, "newcomer")
+    chosen = page_of([timed("comera", [1.0, 2.0]), timed("newcomer", [1.0, 2.0])])
+    assert chosen.arms == [*ARMS, "newcomer"]
 
 
 def test_any_single_record_can_be_drawn() -> None:
@@ -268,7 +286,7 @@ def test_any_single_record_can_be_drawn() -> None:
 )
 def test_the_unit_suits_the_longest_epoch(seconds: float, unit: str) -> None:
     one = timed("comera", [], epoch_time_s=seconds) if seconds else record()
-    assert time_unit(rows_of(select([one], CPU)))[0] == unit
+    assert time_unit(rows_of(page_of([one])))[0] == unit
 
 
 @pytest.mark.parametrize(

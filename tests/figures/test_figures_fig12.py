@@ -15,14 +15,14 @@ from redrawn import redrawn
 from bench.core.intervals import Estimate
 from bench.core.record import Record, write
 from figures.__main__ import main
-from figures.claims import read_claims
-from figures.crossover import crossings, sides, standing
-from figures.fig12 import render
-from figures.fig12_rows import rows_of
-from figures.fig12_selection import sweeps
-from figures.reach import reach_of
-from figures.report import Drawn
+from figures.artifacts import fig12
+from figures.artifacts.fig12 import rows_of
+from figures.claims.claims import read_claims
+from figures.page.drawn import Drawn
+from figures.records.crossover import crossings, sides, standing
+from figures.records.ratio_limits import limit_of
 
+render, sweeps = fig12.ARTIFACT.render, fig12.select
 CLAIMS = read_claims()
 
 
@@ -74,11 +74,11 @@ def test_ratios_out_of_reach_are_shown_with_the_largest_within(drawn: dict[str, 
 
 @pytest.mark.parametrize("side", ["largest", "smallest"])
 def test_the_end_of_the_reach_is_read_from_the_sentence(side: str) -> None:
-    found = reach_of(f"ratio=3 is out of reach for what there is, where so; the {side} within reach is 12.5, with it.")
+    found = limit_of(f"ratio=3 is out of reach for what there is, where so; the {side} within reach is 12.5, with it.")
     assert found is not None
     assert str(found) == {"largest": "at most 12.5x", "smallest": "at least 12.5x"}[side]
-    assert reach_of("ratio=3 is out of reach within 2%; the nearest found is 2.9.") is None
-    assert reach_of("made up: the largest within reach is 5, no") is None
+    assert limit_of("ratio=3 is out of reach within 2%; the nearest found is 2.9.") is None
+    assert limit_of("made up: the largest within reach is 5, no") is None
 
 
 def dense_and_comera(shares: dict[float, float], drift: float = 1.0, **columns: object) -> list[Record]:
@@ -93,15 +93,15 @@ def dense_and_comera(shares: dict[float, float], drift: float = 1.0, **columns: 
 
 
 def test_times_are_compared_with_dense_of_the_same_job() -> None:
-    [sweep] = sweeps(dense_and_comera({2.0: 2.0, 8.0: 0.5}, drift=3.0), CPU)
+    [sweep] = sweeps(dense_and_comera({2.0: 2.0, 8.0: 0.5}, drift=3.0))
     rows = {(row.arm, row.ratio): row for row in rows_of(sweep)}
     ratios = [rows["comera", ratio].time.ratio for ratio in (2.0, 8.0)]
     assert [(one.value, one.low, one.high) for one in ratios if one] == [(2.0, 2.0, 2.0), (0.5, 0.5, 0.5)]
     dense = rows["dense", 1.0]
-    totals = [cell.epoch.total.value for cell in dense.timings.values() if cell.epoch]
+    totals = [cell.time.total.value for cell in dense.timings.values() if cell.time]
     assert totals[1] / totals[0] == pytest.approx(3)
-    assert dense.time.epoch is not None
-    assert dense.time.epoch.total.value == pytest.approx(sum(totals) / 2)
+    assert dense.time.time is not None
+    assert dense.time.time.total.value == pytest.approx(sum(totals) / 2)
     [figure] = render(dense_and_comera({2.0: 2.0, 8.0: 0.5}, drift=3.0), CLAIMS)
     assert (
         "Time per epoch, comera against dense: more below about 4 (measured at 2 and 8), less above it [batch 8]"
@@ -185,7 +185,7 @@ def test_precisions_toggles_and_devices_have_figures_of_their_own() -> None:
     records = plain + sweep_campaign(CPU, **few) + sweep_campaign(CPU, **few, compile=True)
     figures = {next(iter(figure.files)).removesuffix(".png"): figure for figure in render(records, CLAIMS)}
     stem = "fig12-made-up-cpu-2-threads"
-    assert set(figures) == {stem, f"{stem}-bf16", f"{stem}-bf16-compiled"}
+    assert set(figures) == {stem, f"{stem}-bf16", f"{stem}-bf16-compile"}
     assert figures[stem].files == render(plain, CLAIMS)[0].files
     assert set(figures[f"{stem}-bf16"].table["ratio"]) == {"1", "2", "20"}
     for name, figure in figures.items():
@@ -195,18 +195,18 @@ def test_precisions_toggles_and_devices_have_figures_of_their_own() -> None:
 @pytest.mark.parametrize(
     ("other", "words"),
     [
-        ({"data_hash": "another"}, "2 record(s) of another model"),
-        ({"sequence_length": 64}, "2 record(s) of another model"),
-        ({"settings": {"order": 2}}, "2 record(s) of another model"),
+        ({"data_hash": "another"}, "2 timed record(s) are left out, of another setting: contents of the data another"),
+        ({"sequence_length": 64}, "2 timed record(s) are left out, of another setting: length 64, not 128."),
+        ({"settings": {"order": 2}}, "2 timed record(s) of comera are left out, of another setting: order 2, not"),
         ({"recorded_at": "2000-01-01T00:00:00+00:00", "cell_id": "older"}, "2 further timed record(s)"),
-        ({"arm": "galore"}, "2 record(s) that belong to no ratio"),
+        ({"arm": "galore"}, "2 record(s) that belong to no cell of this page are left out."),
     ],
 )
 def test_settings_are_never_mixed(other: dict, words: str) -> None:
     records = sweep_campaign(CPU)
     arm = other.pop("arm", "comera")
     strays = [timed_beside(arm, [1.0, 1.0], ratio, **other) for ratio in (2.0, 4.0)]
-    [sweep] = sweeps([*records, *strays], CPU)
+    [sweep] = sweeps([*records, *strays])
     assert not {id(one) for one in strays} & {id(one) for one in sweep.shown}
     assert any(words in note for note in sweep.left_out)
 

@@ -12,10 +12,12 @@ from made_up_records import CPU, CUDA, campaign
 from redrawn import redrawn
 
 from bench.core.record import Record, write
-from figures.claims import read_claims
-from figures.fig5 import render
-from figures.fig5_rows import VARIANTS, rows_of, select_lookups
-from figures.report import Drawn
+from figures.artifacts import fig5
+from figures.artifacts.fig5 import VARIANTS, rows_of
+from figures.claims.claims import read_claims
+from figures.page.drawn import Drawn
+
+render = fig5.ARTIFACT.render
 
 PLACES = ("30522x768-uniform", "30522x768-zipf", "10000000x64-uniform", "10000000x64-zipf")
 
@@ -135,16 +137,17 @@ def test_two_of_three_batch_sizes_reproduce_a_part() -> None:
 def test_settings_are_never_mixed(other: dict) -> None:
     main = [timed_lookup(variant, [10.0, 11.0]) for variant in ("optimized", "plain")]
     stray = timed_lookup("order", [1.0, 1.0], recorded_at="2009-01-01T00:00:00+00:00", **other)
-    [lookups] = select_lookups([*main, stray], CPU)
+    [lookups] = fig5.select([*main, stray])
     assert {variant for _, _, variant in lookups.timed} == {"optimized", "plain"}
-    assert lookups.left_out == ("1 record(s) of other methods or settings are left out.",)
+    [sentence] = lookups.left_out
+    assert sentence.startswith("1 timed record(s) are left out, of another setting: ")
 
 
 def test_the_newest_record_is_drawn_and_older_code_is_marked() -> None:
     old = timed_lookup("plain", [9.0, 9.0], recorded_at="2000-01-01T00:00:00+00:00", code_id="code-0")
     new = timed_lookup("plain", [5.0, 5.0])
     other = timed_lookup("optimized", [2.0, 2.0], recorded_at="2000-01-01T00:00:00+00:00", code_id="code-0")
-    [lookups] = select_lookups([new, old, other], CPU)
+    [lookups] = fig5.select([new, old, other])
     assert lookups.timed[False, 10_000, "plain"] is new
     marks = {row.variant: row.time.marks for row in rows_of(lookups) if (row.step, row.batch) == (False, 10_000)}
     assert (marks["plain"], marks["optimized"]) == ("", "†")

@@ -15,13 +15,21 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from redrawn import redrawn
 
 from bench.core.record import Record, write
-from figures import bars
-from figures.claims import FULL_SIZE_PARAMETERS, LedgerError, Verdict, read_claims
-from figures.fig7 import render
-from figures.fig7_rows import rows_of, select_steps
-from figures.report import Drawn
-from figures.style import TIME_FILLS, house_style
-from figures.toggles import Toggles
+from figures.artifacts import fig7
+from figures.artifacts.fig7 import Selection, rows_of
+from figures.claims.claims import FULL_SIZE_PARAMETERS, LedgerError, Verdict, read_claims
+from figures.page import bars
+from figures.page.drawn import Drawn
+from figures.page.style import TIME_FILLS, house_style
+from figures.records.toggles import Toggles
+
+render = fig7.ARTIFACT.render
+
+
+def steps_of(records: list[Record]) -> Selection:
+    [page] = fig7.select(records)
+    return page
+
 
 PLAIN, GRAPH, COMPILED = Toggles(), Toggles(cuda_graph=True), Toggles(compile=True)
 BF16, BF16_GRAPH, ALL_ON = Toggles("bf16"), Toggles("bf16", cuda_graph=True), Toggles("bf16", True, True)
@@ -136,7 +144,7 @@ def test_a_row_is_compared_with_the_one_that_lacks_its_last_toggle(
 ) -> None:
     means = {toggles: [10.0, 10.0]} | ({plainer: [30.0, 30.0]} if plainer else {})
     records = [toggled("comera", one, values) for one, values in means.items()]
-    rows = {row.name: row for row in rows_of(select_steps(records, CUDA)) if row.batch == 32}
+    rows = {row.name: row for row in rows_of(steps_of(records)) if row.batch == 32}
     assert toggles.without_last == plainer
     gain = rows[name].gain
     assert (gain.value if gain else None) == (3.0 if plainer else None)
@@ -144,10 +152,10 @@ def test_a_row_is_compared_with_the_one_that_lacks_its_last_toggle(
 
 def test_another_arm_or_batch_size_is_drawn_after_the_expected_ones() -> None:
     records = [*toggled_campaign(CUDA), toggled("lora", PLAIN, [9.0, 9.0], 256)]
-    steps = select_steps(records, CUDA)
+    steps = steps_of(records)
     assert steps.variants[-1] == ("lora", PLAIN)
     assert len(steps.variants) == 5
-    assert steps.batches == (32, 64, 128, 256)
+    assert steps.batches == [32, 64, 128, 256]
 
 
 def failed(record: Record, status: str, message: str, keep: bool = False) -> Record:
@@ -265,19 +273,19 @@ def test_a_ledger_without_the_claim_is_an_error() -> None:
 @pytest.mark.parametrize(
     ("other", "words"),
     [
-        ({"sequence_length": 64}, "1 timed record(s) of another model, length or data are left out."),
-        ({"dataset": "mnli", "data_hash": "data-b"}, "1 timed record(s) of another model, length or data are"),
-        ({"config_json": json.dumps({"workload_settings": {"layers": 1}})}, "1 timed record(s) of another model"),
+        ({"sequence_length": 64}, "1 timed record(s) are left out, of another setting: length 64, not 128."),
+        ({"dataset": "mnli", "data_hash": "data-b"}, "1 timed record(s) are left out, of another setting: contents"),
+        ({"config_json": json.dumps({"workload_settings": {"layers": 1}})}, "1 timed record(s) are left out, of"),
         (
             {"config_json": json.dumps({"workload_settings": {}, "method_settings": {"ranks": 8}})},
-            "1 timed record(s) of comera with other settings of its own are left out.",
+            "1 timed record(s) of comera are left out, of another setting: ranks 8, not None.",
         ),
     ],
 )
 def test_settings_are_never_mixed(other: dict, words: str) -> None:
     main = [toggled(arm, PLAIN, [10.0, 11.0], batch) for arm in ("comera", "dense") for batch in (32, 64)]
     stray = toggled("comera", GRAPH, [1.0, 1.0], recorded_at="2009-01-01T00:00:00+00:00", **other)
-    steps = select_steps([*main, stray], CUDA)
+    steps = steps_of([*main, stray])
     assert {toggles for _, toggles, _ in steps.timed} == {PLAIN}
     [sentence] = steps.left_out
     assert sentence.startswith(words)
@@ -287,7 +295,7 @@ def test_the_newest_record_is_drawn_and_older_code_is_marked() -> None:
     old = toggled("dense", GRAPH, [9.0, 9.0], recorded_at="2000-01-01T00:00:00+00:00", code_id="code-0")
     new = toggled("dense", GRAPH, [5.0, 5.0])
     other = toggled("comera", GRAPH, [2.0, 2.0], recorded_at="2000-01-01T00:00:00+00:00", code_id="code-0")
-    steps = select_steps([new, old, other], CUDA)
+    steps = steps_of([new, old, other])
     assert steps.timed["dense", GRAPH, 32] is new
     assert steps.left_out[0].startswith("1 further timed record(s)")
     marks = {row.name: row.time.marks for row in rows_of(steps) if row.batch == 32}
@@ -297,8 +305,7 @@ def test_the_newest_record_is_drawn_and_older_code_is_marked() -> None:
 def test_predictions_alone_are_no_figure() -> None:
     predictions = [record for record in campaign(CPU) if record.measure == "predict"]
     assert render(predictions, read_claims()) == []
-    with pytest.raises(ValueError, match="no timed record of device"):
-        select_steps(predictions, CPU)
+    assert render([dataclasses.replace(one, experiment="fig7") for one in predictions], read_claims()) == []
 
 
 @pytest.mark.parametrize("name", ["comera", "comera, bf16, compile, CUDA Graph"])
@@ -306,7 +313,7 @@ def test_names_of_rows_stay_on_the_page_and_off_the_bars(name: str) -> None:
     bar = bars.Bar((("steps", 3.0),), label="3.00")
     band = bars.Band("made up", (bars.Panel("batch 1", (bar, bar)),), TIME_FILLS, (("steps", "steps"),))
     with house_style():
-        figure = bars.draw(bars.Page("made up", (), (name, name), (band,), (), references=1))
+        figure = bars.draw_bars("made up", (), (name, name), (band,), (), references=1)
         renderer = FigureCanvasAgg(figure).get_renderer()
         [axes] = figure.axes
         boxes = [label.get_window_extent(renderer) for label in axes.get_yticklabels()]

@@ -13,10 +13,10 @@ from made_up_records import blocks, record, timed
 from bench.core.intervals import mean_interval, paired_ratio, unpaired_ratio
 from bench.core.record import RecordError
 from bench.core.samples import block_means_ms, disturbed_blocks
-from figures.timing import (
-    EXAMPLES_PER_EPOCH,
-    epoch_time,
+from figures.records.time_values import (
+    PAPER_EXAMPLES,
     rare_ms_per_step,
+    time_of,
     time_ratio,
 )
 
@@ -112,7 +112,7 @@ def test_disturbed_blocks_count_nowhere() -> None:
     noisy = timed("comera", [10.0, 11.0, 12.0, 900.0], disturbed=(3,))
     assert disturbed_blocks(noisy) == 1
     assert block_means_ms(noisy) == block_means_ms(quiet)
-    assert epoch_time(noisy) == epoch_time(quiet)
+    assert time_of(noisy) == time_of(quiet)
     assert time_ratio(noisy, quiet).value == 1
 
 
@@ -124,8 +124,8 @@ def test_a_repeated_block_takes_the_place_of_the_disturbed_one() -> None:
 
 def test_epoch_time_is_mean_step_times_steps_plus_the_rare_share() -> None:
     one = timed("galore", [100.0, 110.0, 120.0], batch=8, rare_time_ms=4000.0, rare_period_steps=200)
-    steps = EXAMPLES_PER_EPOCH / 8
-    epoch = epoch_time(one)
+    steps = PAPER_EXAMPLES / 8
+    epoch = time_of(one)
     assert rare_ms_per_step(one) == 20
     assert epoch.rare == pytest.approx(0.020 * steps)
     assert epoch.total.value == pytest.approx((0.110 + 0.020) * steps)
@@ -152,13 +152,13 @@ def test_ratio_is_unpaired_unless_timed_together() -> None:
 
 def test_cells_without_time_have_none() -> None:
     ok, failed = timed("comera", [1.0, 2.0]), record("dense", status="oom", message="made up")
-    assert epoch_time(failed) is None
+    assert time_of(failed) is None
     assert time_ratio(failed, ok) is None
     assert time_ratio(ok, failed) is None
-    assert epoch_time(record()) is None
+    assert time_of(record()) is None
     all_disturbed = timed("comera", [5.0], disturbed=(0,), epoch_time_s=7.0)
-    assert epoch_time(all_disturbed).total.value == 7
-    assert epoch_time(all_disturbed).total.low is None
+    assert time_of(all_disturbed).total.value == 7
+    assert time_of(all_disturbed).total.low is None
     assert time_ratio(all_disturbed, ok) is None
 
 

@@ -21,18 +21,25 @@ from made_up_toggles import toggled, toggled_campaign
 from made_up_training import FULL_SIZE_MIB, point, ranks, trained, training_campaign
 
 from bench.core.record import SCHEMA_VERSION, Record, path_of, write
-from figures import ledger
-from figures.claims import LEDGER, LedgerError, read_claims
-from figures.ledger import Entry, judge, summary
-from figures.ledger_command import main
-from figures.ledger_rules import RULES, Rule
-from figures.ledger_tables import WIDTH, to_csv, to_markdown_page, to_text
-from figures.toggles import Toggles
+from figures.__main__ import main as figures_main
+from figures.artifact import artifacts
+from figures.claims import ledger
+from figures.claims.claims import LEDGER, LedgerError, read_claims
+from figures.claims.ledger import Entry, judge, rules_of, summary
+from figures.claims.ledger_text import WIDTH, to_csv, to_markdown_page, to_text
+from figures.records.toggles import Toggles
 
 ROOT = Path(__file__).parents[2]
 IDS = [line.split(",")[0] for line in LEDGER.read_text(encoding="utf-8").splitlines()[1:]]
 CLAIMS = read_claims()
 GRAPH = Toggles(cuda_graph=True)
+DECIDED = rules_of(artifacts().values())
+RULES = {claim: rule for claim, (rule, _) in DECIDED.items()}
+EXPERIMENTS = {claim: owner.experiments if owner else () for claim, (_, owner) in DECIDED.items()}
+
+
+def main(arguments: list[str]) -> int:
+    return figures_main(["claims", *arguments])
 
 
 def everything(device: str) -> list[Record]:
@@ -100,12 +107,14 @@ def test_the_ledger_is_the_one_that_was_handed_over() -> None:
     assert LEDGER.read_bytes() == original.read_bytes()
 
 
-@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
-def test_a_rule_names_experiments_that_there_are_or_says_why_there_is_none(rule: Rule) -> None:
-    assert bool(rule.experiments) != bool(rule.untested)
+@pytest.mark.parametrize("claim", RULES)
+def test_a_rule_names_experiments_that_there_are_or_says_why_there_is_none(claim: str) -> None:
+    rule = RULES[claim]
+    assert bool(EXPERIMENTS[claim]) != bool(rule.untested)
+    assert bool(rule.judge) != bool(rule.untested)
     assert rule.expression
     assert rule.device in ("cpu", "cuda", "any")
-    for experiment in rule.experiments:
+    for experiment in EXPERIMENTS[claim]:
         assert (ROOT / "bench" / "conf" / "experiment" / f"{experiment}.yaml").is_file()
 
 
@@ -149,12 +158,12 @@ def test_every_experiment_decides_a_claim_in_every_way(claim: str, records: list
     [verdict] = entry.verdicts
     assert (verdict.outcome, verdict.why) == (outcome, entry.why)
     assert verdict.ours_text != "none"  # what a device cannot decide is shown all the same
-    others = [one for one in judge(records) if one.rule.experiments != entry.rule.experiments]
+    others = [one for one in judge(records) if one.experiments != entry.experiments]
     assert {one.outcome for one in others} == {"not tested here"}
 
 
 def test_every_experiment_has_such_cases() -> None:
-    assert {RULES[claim].experiments for claim, _, _ in CASES} == {r.experiments for r in RULES.values()} - {()}
+    assert {EXPERIMENTS[claim] for claim, _, _ in CASES} == set(EXPERIMENTS.values()) - {()}
 
 
 MAKERS: dict[str, Callable[[float], list[Record]]] = {
@@ -177,9 +186,9 @@ def test_the_tolerance_is_the_one_by_which_the_verdict_falls(claim: str) -> None
 
 def test_a_cpu_decides_nothing_that_is_about_a_gpu() -> None:
     for entry in judge(everything(CPU)):
-        if entry.rule.experiments:
+        if entry.experiments:
             assert [verdict.device for verdict in entry.verdicts] == [CPU]
-        if entry.rule.device == "cuda" and entry.rule.experiments:
+        if entry.rule.device == "cuda" and entry.experiments:
             assert entry.outcome == "not tested here"
             assert "about a GPU" in entry.why
             assert entry.verdicts[0].ours_text != "none"
@@ -237,7 +246,7 @@ def test_without_records_every_claim_is_there_with_its_reason() -> None:
     assert [entry.claim.id for entry in entries] == IDS
     assert summary(entries).endswith(f"{len(IDS)} not tested here.")
     for entry in entries:
-        assert entry.why.startswith("No record of" if entry.rule.experiments else "No experiment of")
+        assert entry.why.startswith("No record of" if entry.experiments else "No experiment of")
 
 
 def test_the_text_is_readable_and_names_every_claim_once() -> None:

@@ -26,10 +26,10 @@ from redrawn import redrawn
 from bench.core.record import Record, write
 from figures import fig6, table_mnli
 from figures.__main__ import main
-from figures.claims import read_claims
+from figures.claims.claims import read_claims
+from figures.page.drawn import Drawn
 from figures.pareto import render
 from figures.pareto_points import dominator, front_of, losses, points_of, reaches
-from figures.report import Drawn
 from figures.runs import DENSE_EARLY, studies
 from figures.training_rows import rows_of
 

@@ -11,8 +11,22 @@ from made_up_records import ARMS, CPU, CUDA, campaign, record
 from redrawn import redrawn
 
 from bench.core.record import Record, write
-from figures.prediction import EXPERIMENTS, render
-from figures.prediction_rows import rows_of, select_checks, sentences, text_table
+from figures.artifacts import prediction
+from figures.artifacts.prediction import Selection, rows_of
+from figures.page.table import text_table
+
+render = prediction.ARTIFACT.render
+
+
+def page_of(records: list[Record], device: str = CPU) -> Selection:
+    [page] = [one for one in prediction.select(records) if one.device == device]
+    return page
+
+
+def sentences(page: Selection) -> list[str]:
+    """What is said of the distribution, then the notes."""
+    caption = prediction.caption(page, rows_of(page))
+    return [caption.facts[1], *caption.notes]
 
 
 def witnessed(arm: str, batch: int, error: float, device: str = CPU, **columns: object) -> Record:
@@ -23,7 +37,7 @@ def witnessed(arm: str, batch: int, error: float, device: str = CPU, **columns: 
         "peak_memory_allocated_mib": 200.0,
         "peak_memory_predicted_mib": 200.0 * (1 + error),
     }
-    return record(arm, batch, measure="witness", device=device, **(values | columns))
+    return record(arm, batch, measure="allocator_peak", device=device, **(values | columns))
 
 
 ERRORS = {"dense": (0.0, -0.001), "comera": (-0.019, 0.004), "lora": (-0.03, 0.01)}
@@ -36,7 +50,7 @@ def checked(device: str = CPU) -> list[Record]:
 
 
 def test_errors_by_hand() -> None:
-    checks = select_checks(checked(), CPU)
+    checks = page_of(checked())
     assert checks.kind == "cpu"
     rows = rows_of(checks)
     assert [row.arm for row in rows] == ["comera", "lora", "dense"]
@@ -44,11 +58,11 @@ def test_errors_by_hand() -> None:
         assert row.errors == pytest.approx(sorted(ERRORS[row.arm]))
         assert row.median == pytest.approx(sum(ERRORS[row.arm]) / 2)
     assert rows[1].worst.record.batch_size == 1
-    table = text_table(rows).set_index("arm")
+    table = text_table(prediction.columns(checks, rows), rows).set_index("arm")
     assert table.loc["lora", "within"] == "1 of 2"
     assert table.loc["lora", "lowest error"] == "-3.00 %"
     assert table.loc["dense", "highest"] == "0.00 %"
-    first = sentences(checks, rows)[0]
+    first = sentences(checks)[0]
     assert "6 cells, 1 of them exact to the byte" in first
     assert "the largest -3.00 % (lora, batch 1)" in first
     assert "within 2%. Missed by 1." in first
@@ -56,25 +70,25 @@ def test_errors_by_hand() -> None:
 
 def test_what_is_within_the_tolerance_is_met() -> None:
     good = [one for one in checked() if one.method != "lora"]
-    checks = select_checks(good, CPU)
-    assert sentences(checks, rows_of(checks))[0].endswith("Met.")
-    on_cuda = select_checks(checked(CUDA), CUDA)
+    checks = page_of(good)
+    assert sentences(checks)[0].endswith("Met.")
+    on_cuda = page_of(checked(CUDA), CUDA)
     assert on_cuda.kind == "cuda"
-    assert sentences(on_cuda, rows_of(on_cuda))[0].endswith("Asked: within 5%. Met.")
+    assert sentences(on_cuda)[0].endswith("Asked: within 5%. Met.")
 
 
 def test_measured_workspaces_belong_to_the_prediction() -> None:
     one = witnessed("comera", 1, 0.0, CUDA, peak_memory_allocated_mib=264.0, workspaces_mib=64.0)
-    checks = select_checks([one], CUDA)
+    checks = page_of([one], CUDA)
     assert [check.error for check in checks.checks] == [0.0]
-    assert sentences(checks, rows_of(checks))[-1].endswith("which were measured: 64.0 MiB.")
+    assert sentences(checks)[-1].endswith("which were measured: 64.0 MiB.")
 
 
 def test_timed_records_of_a_gpu_count_and_those_of_a_cpu_have_no_peak() -> None:
     records = campaign(CPU) + campaign(CUDA)
     [drawn] = render(records, {})
     assert drawn.device == CUDA
-    checks = select_checks(records, CUDA)
+    checks = page_of(records, CUDA)
     assert {check.record.arm for check in checks.checks} == set(ARMS)
     for check in checks.checks:
         assert check.record.measure == "run"
@@ -89,7 +103,7 @@ def test_captured_steps_failures_and_other_devices_are_left_out() -> None:
         witnessed("lte", 1, 0.0, status="unsupported", message="no heads.", peak_memory_allocated_mib=None),
         witnessed("dense", 1, 0.9, CUDA),
     ]
-    checks = select_checks(records, CPU)
+    checks = page_of(records)
     assert len(checks.checks) == 6
     assert checks.left_out == (
         "No check of lte, batch 1: unsupported, no heads.",
@@ -116,4 +130,4 @@ def test_same_records_same_bytes_without_torch(tmp_path: Path) -> None:
 def test_every_experiment_it_reads_exists() -> None:
     from bench.errors import experiments
 
-    assert set(EXPERIMENTS) <= set(experiments())
+    assert set(prediction.EXPERIMENTS) <= set(experiments())

@@ -17,13 +17,15 @@ from made_up_training import training_campaign
 from redrawn import ROOT, redrawn
 
 from bench.core.record import Record, path_of, write
-from figures import report_page
 from figures.__main__ import main
-from figures.artifacts import ARTIFACTS
-from figures.claims import read_claims
-from figures.fig1 import render
-from figures.ledger import judge
-from figures.report_facts import facts_of, failures_of
+from figures.artifact import artifacts
+from figures.claims.claims import read_claims
+from figures.claims.ledger import judge
+from figures.report import page as report_page
+from figures.report.facts import facts_of, failures_of
+
+ARTIFACTS = artifacts()
+render = ARTIFACTS["fig1"].render
 
 HOSTILE = "<script>alert('x')</script> & \"quoted\""
 
@@ -112,7 +114,7 @@ def test_a_section_without_records_names_the_command_that_makes_them(page: str) 
     for name in ("fig7", "plans", "pareto"):
         [absent] = re.findall(r'<p class="absent">(.*?)</p>', section(page, name))
         assert absent.count(".") == 1
-        assert f"<code>{ARTIFACTS[name].made_by}</code>" in absent
+        assert f"<code>{ARTIFACTS[name].command}</code>" in absent
     assert "absent" not in section(page, "fig1")
     assert "graph-speedup" in section(page, "fig7")
 

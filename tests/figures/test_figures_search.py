@@ -15,7 +15,7 @@ from redrawn import redrawn
 
 from bench.core.record import Record, write
 from figures.__main__ import main
-from figures.report import Drawn
+from figures.page.drawn import Drawn
 from figures.table_search import EXPERIMENTS, render, short
 
 RATES, LATE = EXPERIMENTS

@@ -14,11 +14,11 @@ from made_up_training import EARLY_SIZE, FULL_SIZE, FULL_SIZE_MIB, curve, point,
 
 from bench.core.record import Record, RecordError
 from figures import fig6, table_mnli, table_ranks, truncation
-from figures.claims import read_claims
+from figures.claims.claims import read_claims
 from figures.curve import curve_of
 from figures.fig6 import lines_of
+from figures.page.drawn import Drawn
 from figures.ranks import block_shown, ranks_of_block
-from figures.report import Drawn
 from figures.runs import COMERA, DENSE_RUN, EARLY, Slot, studies
 from figures.table_ranks import text_table as ranks_table
 from figures.training_rows import Row, Spread, rows_of

@@ -10,7 +10,7 @@ from made_up_training import EARLY_SIZE, FULL_SIZE, FULL_SIZE_MIB, point, ranks,
 
 from bench.core.record import Record
 from figures import fig6, table_mnli, table_ranks, truncation
-from figures.claims import LEDGER, LedgerError, Verdict, read_claims
+from figures.claims.claims import LEDGER, LedgerError, Verdict, read_claims
 from figures.runs import studies
 from figures.training_claims import RULES, verdicts
 from figures.training_rows import rows_of

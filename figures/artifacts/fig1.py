@@ -1,0 +1,252 @@
+"""Fig. 1: time and peak memory of every arm, by batch size; a page per device, precision and toggles.
+
+A device has a page per precision and toggles that anything was timed with, and one of plain FP32 steps where there are
+predictions in FP32. A prediction, which is of plain steps, belongs to every page of its precision. The records of
+another experiment make the same page for whatever arms and batch sizes they have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from bench.core.record import Record
+from figures.artifact import Artifact
+from figures.claims import ratio
+from figures.claims.rule import Rule
+from figures.page import bands, notes
+from figures.page.bars import draw_bars
+from figures.page.drawn import Caption
+from figures.page.footnotes import Footnotes
+from figures.page.table import Column
+from figures.records.cells import REMARKS_COLUMN, TARGETS, CellRow, Select, TimesAndMemory
+from figures.records.memory import measured_columns, memory_columns
+from figures.records.select import ARMS, COMERA, by_arm, by_device, device_kind, method_settings, newest, timing_setting
+from figures.records.time_values import time_columns, time_unit
+from figures.records.toggles import CAPTURED, PLAIN, Toggles
+
+EXPERIMENTS = ("fig1", "fig1_memory")
+
+#: The paper's batch sizes, and those timed where there is no GPU.
+PAPER_BATCHES = (1, 32, 64, 128)
+CPU_BATCHES = (1, 8, 16)
+
+#: An arm at a batch size.
+Cell = tuple[str, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selection(TimesAndMemory):
+    toggles: Toggles
+    uncaptured: Mapping[Cell, Record] = field(default_factory=dict)  # times without CUDA Graph of what is refused it
+
+    @property
+    def is_papers(self) -> bool:
+        """Whether arms and batch sizes of the paper are expected."""
+        return any(record.experiment in EXPERIMENTS for record in self.shown)
+
+    @property
+    def arms(self) -> list[str]:
+        found = {arm for arm, _ in self.timed} | {arm for _, (arm, _) in self.predicted}
+        return sorted(found | set(ARMS if self.is_papers else ()), key=by_arm)
+
+    @property
+    def time_batches(self) -> list[int]:
+        grid = {"cuda": PAPER_BATCHES, "cpu": CPU_BATCHES}[self.kind] if self.is_papers else ()
+        return sorted({*grid, *(batch for _, batch in self.timed)})
+
+    @property
+    def memory_batches(self) -> list[int]:
+        """Those predicted; on the paper's page not those of times alone, which hold a prediction too."""
+        found = {cell[1] for (_, cell), one in self.predicted.items() if not self.is_papers or one.measure == "predict"}
+        return sorted(found | set(PAPER_BATCHES if self.is_papers else ()))
+
+    @property
+    def targets(self) -> list[str]:
+        return [goal for goal in TARGETS if self.is_papers or any(target == goal for target, _ in self.predicted)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row(CellRow):
+    arm: str
+    batch: int
+
+
+def _cell(record: Record) -> Cell:
+    return record.arm, record.batch_size
+
+
+def _page(records: Sequence[Record], device: str, toggles: Toggles) -> Selection:
+    runs = [record for record in records if record.measure == "run"]
+    plans = [record for record in records if record.measure == "predict"]
+    here = [record for record in runs if Toggles.of(record) == toggles]
+    here += [record for record in plans if record.precision == toggles.precision]
+    about = {"toggles": toggles, "place": toggles.text, "suffix": toggles.names}
+    page = Select(_cell)(here, Selection, device=device, kind=device_kind(records), **about)
+    left_out = page.left_out
+    if toggles == PLAIN:  # predictions that are on no page are counted here
+        timed = {PLAIN.precision, *(run.precision for run in runs)}
+        if others := sum(plan.precision not in timed for plan in plans):
+            left_out += (f"{others} prediction(s) in a precision that nothing was timed in are left out.",)
+    return replace(page, uncaptured=_uncaptured(page, runs), left_out=left_out)
+
+
+def _uncaptured(page: Selection, runs: Sequence[Record]) -> dict[Cell, Record]:
+    """By cell that CUDA Graph is refused, the newest record of the same settings that was timed without it."""
+
+    def setting(record: Record) -> tuple[Any, ...]:
+        return _cell(record), timing_setting(record), method_settings(record)
+
+    refused = [setting(one) for one in page.timed.values() if one.status == "unsupported" and one.cuda_graph]
+    eager = replace(page.toggles, cuda_graph=False)
+    return newest(
+        [one for one in runs if one.status == "ok" and Toggles.of(one) == eager and setting(one) in refused], _cell
+    )
+
+
+def select(records: Sequence[Record]) -> list[Selection]:
+    """A selection per device, precision and toggles, plain FP32 steps first."""
+    pages = []
+    for device, mine in by_device(records):
+        toggles = {Toggles.of(record) for record in mine if record.measure == "run"}
+        if any(record.measure == "predict" and record.precision == PLAIN.precision for record in mine):
+            toggles.add(PLAIN)
+        pages += [_page(mine, device, one) for one in sorted(toggles, key=lambda one: one.rank)]
+    return [page for page in pages if page.shown]
+
+
+def rows_of(page: Selection) -> list[Row]:
+    """Every arm at every batch size that is timed or predicted, by batch size, then arm."""
+    rows = []
+    for batch in sorted({*page.time_batches, *page.memory_batches}):
+        asked = page.targets if batch in page.memory_batches else ()
+        for arm in page.arms:
+            cell = page.row((arm, batch), (COMERA, batch), batch in page.time_batches, page.targets, asked)
+            rows.append(Row(arm=arm, batch=batch, **cell))
+    return rows
+
+
+def columns(page: Selection, rows: Sequence[Row]) -> list[Column[Row]]:
+    def head(row: Row) -> dict[str, object]:
+        record = page.timed.get((row.arm, row.batch))
+        dataset = record.dataset if record else ""
+        return {"device": page.device, "arm": row.arm, "batch_size": row.batch, "dataset": dataset}
+
+    return [
+        Column("batch", lambda row: str(row.batch)),
+        Column("arm", lambda row: row.arm, head, left=True),
+        *time_columns(rows, page.per, COMERA),
+        *(column for target in page.targets for column in memory_columns(target, COMERA)),
+        *measured_columns(page.kind == "cuda"),
+        REMARKS_COLUMN,
+    ]
+
+
+def caption(page: Selection, rows: Sequence[Row]) -> Caption:
+    title = f"time per {page.per} and peak memory, {notes.model_words(page)}"
+    toggled = page.toggles.compile or page.toggles.cuda_graph
+    plain = ["Predicted memory is that of plain steps, without CUDA Graph and torch.compile."] if toggled else []
+    names = {(row.arm, row.batch): f"{row.arm}, batch {row.batch}" for row in rows}
+    return Caption(
+        title=f"Fig. 1: {title}" if page.is_papers else title.capitalize(),
+        facts=(notes.step_fact(page), notes.data_fact(page)),
+        of_picture=["Bars start at zero; every panel has its own scale. Labels: value, and its ratio to CoMERA's (x)."],
+        notes=[
+            *notes.disagreements(page, names, rows),
+            *notes.cell_notes(page, rows),
+            *plain,
+            *notes.last_notes(page),
+        ],
+        remarks=notes.gathered((row.arm, str(row.batch), row.remarks) for row in rows),
+    )
+
+
+def draw(page: Selection, rows: Sequence[Row], caption: Caption) -> Figure:
+    footnotes, (unit, scale) = Footnotes(), time_unit(rows)
+    times = bands.panels(rows, page.time_batches, lambda row: bands.time_bar(row, scale, footnotes))
+    legend = {
+        "steps, CoMERA": "training steps, CoMERA",
+        "steps": "training steps, other arms",
+        "rare": "rare events, amortised (GaLore's SVD, LTE's merge)",
+    }
+    found = [bands.time_band(f"Time per {page.per} {{}}, in {unit}", page.kind, times, legend)]
+    for target in page.targets:
+        measured = target == page.kind == "cuda"
+
+        def bar(row: Row, target: str = target, measured: bool = measured) -> Any:
+            return bands.memory_bar(row.memory[target], row.measured if measured else {}, footnotes)
+
+        found.append(bands.memory_band(target, bands.panels(rows, page.memory_batches, bar), rows, measured))
+    foot = (*footnotes.lines(), *caption.of_picture, *caption.notes)
+    return draw_bars(caption.title, caption.facts, page.arms, found, foot)
+
+
+def _pairs(page: Selection, rival: str) -> ratio.Pairs:
+    return {batch: ((rival, batch), (COMERA, batch)) for batch in {*page.time_batches, *page.memory_batches}}
+
+
+def _time(rival: str) -> ratio.Evidence:
+    """Epoch time of a rival over CoMERA's; one that is refused CUDA Graph takes part with its times without."""
+
+    def points(page: Selection) -> list[ratio.Point]:
+        timed, found = {**page.timed, **page.uncaptured}, []
+        for batch, cells in sorted(_pairs(page, rival).items()):
+            graph = dict.fromkeys("on" if timed[cell].cuda_graph else "off" for cell in cells if cell in timed)
+            how = " / ".join(f"CUDA Graph {one}" for one in graph) if page.kind == "cuda" else ""
+            found += ratio.time_points(replace(page, timed=timed), {batch: cells}, how)
+        return found
+
+    return points
+
+
+def _memory(rival: str) -> ratio.Evidence:
+    return lambda page: ratio.memory_points(page, _pairs(page, rival))
+
+
+def _not_captured(page: Selection) -> str:
+    """Why times of this page decide nothing on a GPU; empty where they are of captured steps."""
+    if page.toggles == CAPTURED:
+        return ""
+    if not page.timed:
+        return "The claim is about captured steps; none were timed."
+    other = "with torch.compile" if page.toggles.cuda_graph else "without CUDA Graph"
+    return f"The claim is about captured steps; these ran {other}."
+
+
+_LARGE = (32, 64, 128)
+_ON_TIME: dict[str, Any] = {"conditions": (ratio.not_fp32, _not_captured, ratio.not_full_size)}
+_ON_MEMORY = "peak memory of {} / comera, allocated or predicted for CUDA"
+
+#: A claim on time needs a CUDA device; predictions may decide one on memory alone.
+RULES = (
+    ratio.ratio_rule("time-epoch-speedup", "epoch time of dense / comera, both with CUDA Graph", [_time("dense")],
+                     PAPER_BATCHES, **_ON_TIME),
+    ratio.ratio_rule("galore-time-b1", "epoch time of galore / comera with CUDA Graph", [_time("galore")], (1,),
+                     **_ON_TIME),
+    ratio.ratio_rule("galore-memory-b1", _ON_MEMORY.format("galore"), [_memory("galore")], (1,), device="any"),
+    ratio.ratio_rule("lte-time", "epoch time of lte / comera, both with CUDA Graph", [_time("lte")], _LARGE,
+                     **_ON_TIME),
+    ratio.ratio_rule("galore-all-batches", "epoch time and peak memory of galore / comera with CUDA Graph",
+                     [_time("galore"), _memory("galore")], _LARGE, slack=0.0, **_ON_TIME),
+    ratio.ratio_rule("lte-memory", _ON_MEMORY.format("lte"), [_memory("lte")], _LARGE, slack=0.0, device="any"),
+    Rule("lte-convergence", "accuracy of lte", untested="Fig. 1 times steps and trains nothing to convergence."),
+)  # fmt: skip
+
+ARTIFACT = Artifact(
+    name="fig1",
+    heading="Fig. 1: time and memory of every method",
+    summary="time per epoch and peak memory of every arm, by batch size; an image per device, precision and toggles",
+    experiments=EXPERIMENTS,
+    made_by="make reproduce-fig1",
+    order=10,
+    select=select,
+    rows=rows_of,
+    columns=columns,
+    caption=caption,
+    draw=draw,
+    rules=RULES,
+    section="batch",
+)

@@ -1,0 +1,562 @@
+"""Fig. 12: time, peak memory and FLOPs against the compression of the whole model; a page per device and toggles.
+
+Each job of a sweep times one ratio with dense beside it, so a timed record of dense belongs to the ratio of its job.
+Otherwise dense is the model of ratio 1.
+
+The claim is that the speed-up, dense's time per epoch over CoMERA's, grows with compression and vanishes as the ratio
+tends to 1. At a batch size it *grows* when at the largest ratio it surely exceeds that at the smallest, and at no ratio
+surely falls short of that at a smaller one, where surely means that the intervals do not meet. It *vanishes* when at
+the smallest ratio, which must be 2 or less, its interval does not lie above 1.1 as a whole: the claim is about a limit,
+so 10 % may be left on the way to it, which is said, as is slower than dense. Both at every batch size: reproduced. It
+grows at none: not reproduced. Anything between: partly. Times of a CPU decide nothing and are printed beside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import combinations
+from statistics import median
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from bench.core.intervals import Estimate
+from bench.core.record import Record
+from figures.artifact import Artifact
+from figures.claims.claims import FULL_SIZE_PARAMETERS, Claim, Finding, Judgement
+from figures.claims.ratio import not_fp32, not_full_size
+from figures.claims.rule import Rule
+from figures.page import notes
+from figures.page.drawn import Caption
+from figures.page.footnotes import Footnotes, Missing, in_full
+from figures.page.layout import panel_page
+from figures.page.ratio_panels import Curve, Panel, draw_panel, legend
+from figures.page.table import NOT_ASKED, NOT_RECORDED, Column, bounds, ratio_text, significant, with_interval
+from figures.records.cells import REMARKS_COLUMN, TARGETS, CellRow, Select, TimesAndMemory
+from figures.records.crossover import Quotients, sides, standing
+from figures.records.memory import measured_columns, memory_columns, quotient
+from figures.records.ratio_limits import RatioLimit, limit_of
+from figures.records.select import COMERA, DENSE, LOW_RANK, by_device, device_kind, method_settings
+from figures.records.time_values import Time, TimeCell, time_cell, time_columns, time_ratio, time_text, time_unit
+from figures.records.toggles import Toggles
+
+#: Arm, batch size, ratio; of a timed dense record the ratio that it was timed beside.
+Cell = tuple[str, int, float]
+
+_PANEL_HEIGHT, _COLUMNS, _LEGEND_COLUMNS = 2.1, 4, 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selection(TimesAndMemory):
+    toggles: Toggles
+
+    @property
+    def cells(self) -> list[Cell]:
+        """Those of all records shown."""
+        return [*self.timed, *(cell for _, cell in self.predicted)]
+
+    @property
+    def arms(self) -> list[str]:
+        """Those that have a ratio, in drawing order."""
+        return sorted(
+            {arm for arm, _, _ in self.cells} - {DENSE}, key=lambda arm: (arm != COMERA, arm != LOW_RANK, arm)
+        )
+
+    @property
+    def time_batches(self) -> list[int]:
+        return sorted({batch for _, batch, _ in self.timed})
+
+    def memory_batches(self, target: str) -> list[int]:
+        return sorted({batch for goal, (_, batch, _) in self.predicted if goal == target})
+
+    def ratios(self, batch: int) -> list[float]:
+        """The ratios of a batch size that any arm has a record for."""
+        return sorted({ratio for arm, size, ratio in self.cells if size == batch and arm != DENSE})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row(CellRow):
+    """One arm at one batch size and ratio, compared with dense in the same job; dense has one row per batch size."""
+
+    arm: str
+    batch: int
+    ratio: float  # 1 of dense
+    flops: int | None  # per step
+    parameters: int | None
+    flops_over_dense: float | None = None
+    size_ratio: float | None = None  # what became of the target ratio
+    over_low_rank: Estimate | None = None  # CoMERA's time over that of low_rank at the same ratio
+    timings: Mapping[float, TimeCell] = field(default_factory=dict)  # of dense, by the ratio that it was timed beside
+    beside: float = 1.0  # the ratio of the job in which it was timed
+
+    @property
+    def remarks(self) -> str:
+        """What failed of dense beside some ratios, too, while it was timed beside others."""
+        failed = ((ratio, cell) for ratio, cell in self.timings.items() if self.time.time and cell.time is None)
+        words = (f"{cell.status} beside ratio {ratio:g}: {cell.message}" for ratio, cell in failed)
+        return "; ".join(filter(None, (super().remarks, *words)))
+
+    @property
+    def limit(self) -> RatioLimit | None:
+        """The limit of the method's ratios, where the ratio lies beyond it."""
+        cells: list[Missing] = [self.time, *self.memory.values()]
+        return next((limit for cell in cells if (limit := limit_of(cell.message))), None)
+
+
+def _cell(record: Record) -> Cell | None:
+    """None where the record is no part of a sweep over ratios."""
+    if record.arm == DENSE:
+        ratio = 1.0 if record.measure == "predict" else record.ratio
+    else:
+        ratio = record.ratio if "ratio" in method_settings(record) else None
+    return None if ratio is None else (record.arm, record.batch_size, ratio)
+
+
+def _memory_place(record: Record) -> Cell | None:
+    return (DENSE, record.batch_size, 1.0) if record.arm == DENSE else _cell(record)
+
+
+_SELECT = Select(_cell, _memory_place, same_per_arm=lambda record: {**method_settings(record), "ratio": None})
+
+
+def select(records: Sequence[Record]) -> list[Selection]:
+    """A selection per device, precision and toggles; a prediction belongs to every page of its precision."""
+    pages = []
+    for device, mine in by_device(records):
+        runs = [record for record in mine if record.measure == "run"]
+        plans = [record for record in mine if record.measure == "predict"]
+        timed = {record.precision for record in runs}
+        found = {Toggles.of(record) for record in [*runs, *(plan for plan in plans if plan.precision not in timed)]}
+        for toggles in sorted(found, key=lambda one: one.rank):
+            here = [record for record in runs if Toggles.of(record) == toggles]
+            here += [record for record in plans if record.precision == toggles.precision]
+            names = {"place": toggles.text, "suffix": toggles.names}
+            pages.append(_SELECT(here, Selection, device=device, kind=device_kind(mine), toggles=toggles, **names))
+    return [page for page in pages if page.shown]
+
+
+def _known(page: Selection, cell: Cell, runs: Sequence[Record]) -> dict[str, Any]:
+    """FLOPs per step and parameters, from the first record that has them."""
+    plans = (page.predicted.get((target, cell)) for target in TARGETS)
+    known = (record for record in [*runs, *plans] if record is not None and record.flops_per_step is not None)
+    record = next(known, None)
+    return {"flops": getattr(record, "flops_per_step", None), "parameters": getattr(record, "parameters", None)}
+
+
+def _dense_time(timings: Mapping[float, TimeCell], page: Selection, batch: int) -> TimeCell:
+    """The median over the jobs that timed dense."""
+    good = {ratio: cell.time for ratio, cell in timings.items() if cell.time is not None}
+    if not good:
+        return next(iter(timings.values()), TimeCell(NOT_RECORDED if batch in page.time_batches else ""))
+    total = Estimate(median(time.total.value for time in good.values()), None, None, len(good))
+    marks = "".join(dict.fromkeys(mark for ratio in good for mark in timings[ratio].marks))
+    return TimeCell("ok", "", marks, Time(total, 0.0, page.per), None, sum(timings[one].disturbed for one in good))
+
+
+def _asked(page: Selection, batch: int) -> list[str]:
+    return [target for target in TARGETS if batch in page.memory_batches(target)]
+
+
+def _dense_row(page: Selection, batch: int) -> Row:
+    cell = (DENSE, batch, 1.0)
+    runs = {ratio: run for (arm, size, ratio), run in sorted(page.timed.items()) if (arm, size) == cell[:2]}
+    timings = {ratio: time_cell(run, None, page.older(run), page.per) for ratio, run in runs.items()}
+    measured = next((one for one in runs if runs[one].peak_memory_allocated_mib is not None), 1.0)
+    values = page.row(cell, cell, asked=_asked(page, batch))
+    values["time"] = _dense_time(timings, page, batch)
+    values["measured"] = page.row((DENSE, batch, measured), cell)["measured"]
+    known = _known(page, cell, list(runs.values()))
+    return Row(arm=DENSE, batch=batch, ratio=1.0, timings=timings, **known, **values)
+
+
+def _row(page: Selection, arm: str, batch: int, ratio: float, dense: Row) -> Row:
+    cell = (arm, batch, ratio)
+    run, rival = page.timed.get(cell), page.timed.get((LOW_RANK, batch, ratio)) if arm == COMERA else None
+    known, is_timed = _known(page, cell, [run] if run else []), batch in page.time_batches
+    of_dense: dict[str, Any] = {"reference": (DENSE, batch, ratio), "memory_reference": (DENSE, batch, 1.0)}
+    return Row(
+        arm=arm, batch=batch, ratio=ratio, beside=ratio,
+        flops_over_dense=quotient(known["flops"], dense.flops),
+        size_ratio=quotient(dense.parameters, known["parameters"]),
+        over_low_rank=time_ratio(run, rival),
+        **known, **page.row(cell, is_timed=is_timed, asked=_asked(page, batch), **of_dense),
+    )  # fmt: skip
+
+
+def rows_of(page: Selection) -> list[Row]:
+    """Dense, then every arm at every ratio, for each batch size that is timed or predicted."""
+    rows = []
+    for batch in sorted({batch for _, batch, _ in page.cells}):
+        dense = _dense_row(page, batch)
+        rows += [dense, *(_row(page, arm, batch, ratio, dense) for ratio in page.ratios(batch) for arm in page.arms)]
+    return rows
+
+
+def columns(page: Selection, rows: Sequence[Row]) -> list[Column[Row]]:
+    """Without times, or predictions for a target, the table for people has no column for them."""
+    _, scale = time_unit(rows)
+    predicted = [target for target in TARGETS if any(row.memory[target].peak is not None for row in rows)]
+
+    def head(row: Row) -> dict[str, object]:
+        toggles = page.toggles
+        switches = {"precision": toggles.precision, "cuda_graph": toggles.cuda_graph, "compile": toggles.compile}
+        cell = {"arm": row.arm, "batch_size": row.batch, "ratio": row.ratio, "beside": row.beside}
+        return {"device": page.device, **switches, **cell, "size_ratio": row.size_ratio, "parameters": row.parameters}
+
+    def time(row: Row) -> str:
+        totals = [cell.time.total.value * scale for cell in row.timings.values() if cell.time is not None]
+        span = f" ({significant(min(totals))} to {significant(max(totals))})" if len(totals) > 1 else ""
+        return f"{time_text(row.time, scale)}{span} {row.time.marks}".strip()
+
+    def work(row: Row) -> dict[str, object]:
+        flops = {"flops_per_step": row.flops, "flops_over_dense": row.flops_over_dense}
+        return {**bounds("time_over_low_rank", row.over_low_rank), **flops, "reach": str(row.limit or "")}
+
+    times = time_columns(rows, page.per, DENSE, text=time)
+    return [
+        Column("batch", lambda row: str(row.batch)),
+        Column("ratio", lambda row: f"{row.ratio:g}"),
+        Column("arm", lambda row: row.arm, head, left=True),
+        Column("reached", lambda row: f"{row.size_ratio:.4g}" if row.size_ratio else NOT_ASKED),
+        *(times if page.timed else [replace(column, text=None) for column in times]),
+        Column(tidy=work),
+        *(column for target in TARGETS for column in memory_columns(target, DENSE, target in predicted)),
+        *measured_columns(page.kind == "cuda"),
+        Column("GFLOP per step", lambda row: significant(row.flops / 1e9, 4) if row.flops else NOT_ASKED),
+        Column("GFLOP / dense", lambda row: ratio_text(row.flops_over_dense, row.is_reference and row.flops)),
+        REMARKS_COLUMN,
+    ]
+
+
+def tidy_rows(_: Selection, rows: Sequence[Row]) -> list[Row]:
+    """The rows of the table, but dense once per job."""
+    jobs = ([replace(row, time=time, beside=beside) for beside, time in row.timings.items()] for row in rows)
+    return [one for row, of_row in zip(rows, jobs, strict=True) for one in of_row or [row]]
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """How a row is read: its value on the panel's axis, and quotients of it."""
+
+    name: str  # in a sentence
+    title: str  # of a panel
+    axis: str
+    batches: Sequence[int]  # that there is a panel for
+    value: Callable[[Row], Estimate | None]  # dense's bounds are the lowest and the highest of its jobs
+    over_dense: Callable[[Row], Estimate | None]
+    over_low_rank: Callable[[Row, Row], Estimate | None]  # of CoMERA's row and low_rank's
+    cell: Callable[[Row], Missing]  # what says why there is no value
+    dense_words: Callable[[Row], str]
+    measured: bool = False  # whether the allocator's peaks are of the same quantity
+
+
+def _exact(value: float | None) -> Estimate | None:
+    return Estimate.exact(value) if value else None
+
+
+def _time(page: Selection, rows: Sequence[Row]) -> Quantity:
+    """Times as quotients to dense's in the same job."""
+    unit, scale = time_unit(rows)
+
+    def value(row: Row) -> Estimate | None:
+        if not row.is_reference or row.time.time is None:
+            return row.time.ratio
+        middle = row.time.time.total.value
+        jobs = [cell.time.total.value / middle for cell in row.timings.values() if cell.time is not None]
+        return Estimate(1.0, min(jobs), max(jobs), len(jobs))
+
+    return Quantity(
+        name=f"Time per {page.per}",
+        title="time",
+        axis=f"time per {page.per} / dense",
+        batches=page.time_batches,
+        value=value,
+        over_dense=lambda row: row.time.ratio,
+        over_low_rank=lambda row, _: row.over_low_rank,
+        cell=lambda row: row.time,
+        dense_words=lambda row: f"{significant(row.time.time.total.value * scale)} {unit}" if row.time.time else "",
+    )
+
+
+def _peak(page: Selection, target: str) -> Quantity:
+    """Predicted peaks in MiB."""
+    name = {"cuda": "CUDA", "cpu": "a CPU"}[target]
+    return Quantity(
+        name=f"Peak memory for {name}",
+        title="memory",
+        axis=f"peak predicted for {name}, MiB",
+        batches=page.memory_batches(target),
+        value=lambda row: _exact(row.memory[target].peak),
+        over_dense=lambda row: _exact(row.memory[target].ratio),
+        over_low_rank=lambda row, other: _exact(quotient(row.memory[target].peak, other.memory[target].peak)),
+        cell=lambda row: row.memory[target],
+        dense_words=lambda row: f"{significant(row.memory[target].peak or 0.0, 4)} MiB",
+        measured=target == page.kind == "cuda",
+    )
+
+
+def _work(page: Selection) -> Quantity:
+    """FLOPs of one step, at the batch sizes that were timed or, where none was, predicted."""
+
+    def failed(row: Row) -> Missing:
+        cells: list[Missing] = [row.time, *row.memory.values()]
+        return next((cell for cell in cells if cell.status not in ("", "ok", NOT_RECORDED)), row.time)
+
+    return Quantity(
+        name="FLOPs per step",
+        title="FLOPs",
+        axis="GFLOP per step",
+        batches=page.time_batches or sorted({batch for _, batch, _ in page.cells}),
+        value=lambda row: _exact((row.flops or 0) / 1e9),
+        over_dense=lambda row: _exact(row.flops_over_dense),
+        over_low_rank=lambda row, other: _exact(quotient(row.flops, other.flops)),
+        cell=failed,
+        dense_words=lambda row: f"{significant((row.flops or 0) / 1e9, 4)} GFLOP",
+    )
+
+
+def _quantities(page: Selection, rows: Sequence[Row]) -> list[Quantity]:
+    """Time, work, then memory, for this kind of device first."""
+    targets = sorted(TARGETS, key=lambda target: target != page.kind)
+    memory = [_peak(page, target) for target in targets if any(row.memory[target].peak for row in rows)]
+    return [_time(page, rows), _work(page), *memory]
+
+
+def _of_arm(rows: Sequence[Row], arm: str, batch: int) -> list[Row]:
+    """The rows of one arm at one batch size, by ratio."""
+    return sorted((row for row in rows if (row.arm, row.batch) == (arm, batch)), key=lambda row: row.ratio)
+
+
+def _values(rows: Sequence[Row], value: Callable[[Row], Estimate | None]) -> Quotients:
+    """By ratio, what is known of the rows."""
+    return {row.ratio: one for row in rows if (one := value(row)) is not None}
+
+
+def _by_batch(words: Mapping[int, str]) -> str:
+    """Words about batch sizes, each once with all of those that it is true of."""
+    gathered: dict[str, list[str]] = {}
+    for batch, sentence in words.items():
+        gathered.setdefault(sentence, []).append(str(batch))
+    return "; ".join(f"{sentence} [batch {', '.join(batches)}]" for sentence, batches in gathered.items())
+
+
+def _against_dense(rows: Sequence[Row], arm: str, quantity: Quantity) -> list[str]:
+    """A sentence on where the arm's curve crosses dense's, if there is a curve."""
+    curves = {batch: _values(_of_arm(rows, arm, batch), quantity.over_dense) for batch in quantity.batches}
+    words = {batch: standing(curve) for batch, curve in curves.items() if curve}
+    return [f"{quantity.name}, {arm} against dense: {_by_batch(words)}."] if words else []
+
+
+def _against_low_rank(rows: Sequence[Row], quantity: Quantity) -> list[str]:
+    """A sentence on where CoMERA takes more than low_rank at the same ratio, if both are there."""
+    words = {}
+    for batch in quantity.batches:
+        rivals = {row.ratio: row for row in _of_arm(rows, LOW_RANK, batch)}
+        pairs = [(row, rivals[row.ratio]) for row in _of_arm(rows, COMERA, batch) if row.ratio in rivals]
+        quotients = {row.ratio: quantity.over_low_rank(row, rival) for row, rival in pairs}
+        if curve := {ratio: one for ratio, one in quotients.items() if one is not None}:
+            words[batch] = sides(curve)
+    return [f"{quantity.name}, comera against low_rank of the same size: {_by_batch(words)}."] if words else []
+
+
+def _remark_lines(rows: Sequence[Row]) -> list[str]:
+    """The remarks of the table, each once per arm with the ratios and batch sizes that it is about."""
+    about: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        if row.remarks:
+            remark = f"out of reach, {row.limit}" if row.limit else row.remarks
+            about.setdefault((row.arm, remark), []).append(row)
+    lines = []
+    for (arm, remark), found in about.items():
+        ratios = ", ".join(dict.fromkeys(f"{row.ratio:g}" for row in found))
+        batches = ", ".join(dict.fromkeys(str(row.batch) for row in found))
+        lines.append(f"{arm}, ratio {ratios}, batch {batches}: {remark}")
+    return lines
+
+
+def caption(page: Selection, rows: Sequence[Row]) -> Caption:
+    quantities = _quantities(page, rows)
+    count = next((row.parameters for row in rows if row.is_reference and row.parameters), None)
+    size = "of the paper's size" if count == FULL_SIZE_PARAMETERS else "not the paper's size"
+    together = "Times are compared with dense block by block within the job that timed both; every job timed dense."
+    return Caption(
+        title=f"Fig. 12: time, memory and FLOPs by whole-model compression, {notes.model_words(page)}",
+        facts=[
+            notes.step_fact(page),
+            notes.data_fact(page) if page.timed else "Nothing timed.",
+            *([f"Dense model: {count:,} parameters, {size}."] if count else []),
+        ],
+        notes=[
+            "Ratio: parameters of the dense model over those of the arm, as asked for; the table has what was reached.",
+            *([together] if page.timed else []),
+            "All axes are logarithmic; crossovers are interpolated on them between the two nearest ratios.",
+            *(line for one in quantities for arm in page.arms for line in _against_dense(rows, arm, one)),
+            *(line for one in quantities for line in _against_low_rank(rows, one)),
+            *notes.cell_notes(page, rows),
+            *notes.last_notes(page),
+        ],
+        remarks=_remark_lines(rows),
+    )
+
+
+def _curve(rows: Sequence[Row], arm: str, quantity: Quantity, footnotes: Footnotes) -> Curve:
+    def why(row: Row) -> RatioLimit | int:
+        cell = quantity.cell(row)
+        return row.limit or footnotes.number(
+            "timed without dense to compare with" if cell.status == "ok" else in_full(cell)
+        )
+
+    found = _values(rows, quantity.value)
+    missing = {row.ratio: why(row) for row in rows if row.ratio not in found}
+    measured = {row.ratio: row.measured["allocated"] for row in rows} if quantity.measured else {}
+    allocated = {ratio: size for ratio, size in measured.items() if size is not None}
+    return Curve(arm, found, _values(rows, quantity.over_dense), missing, allocated)
+
+
+def _panel(page: Selection, rows: Sequence[Row], quantity: Quantity, batch: int, footnotes: Footnotes) -> Panel:
+    [dense] = _of_arm(rows, DENSE, batch)
+    return Panel(
+        title=f"{quantity.title}, batch {batch}",
+        axis=quantity.axis,
+        curves=tuple(_curve(_of_arm(rows, arm, batch), arm, quantity, footnotes) for arm in page.arms),
+        dense=quantity.value(dense),
+        dense_words=quantity.dense_words(dense),
+        dense_allocated=dense.measured["allocated"] if quantity.measured else None,
+    )
+
+
+def _lines(panels: Sequence[Sequence[Panel]]) -> list[list[Panel]]:
+    """The panels of each quantity as rows of the page; quantities share a row where all of their panels fit."""
+    lines: list[list[Panel]] = []
+    for of_quantity in panels:
+        if lines and len(lines[-1]) + len(of_quantity) <= _COLUMNS:
+            lines[-1] += of_quantity
+        else:
+            lines += [list(of_quantity[start : start + _COLUMNS]) for start in range(0, len(of_quantity), _COLUMNS)]
+    return lines
+
+
+def draw(page: Selection, rows: Sequence[Row], caption: Caption) -> Figure:
+    footnotes = Footnotes()
+    lines = _lines(
+        [[_panel(page, rows, one, batch, footnotes) for batch in one.batches] for one in _quantities(page, rows)]
+    )
+    panels = [panel for line in lines for panel in line]
+    titles = [[panel.title for panel in line] for line in lines]
+    foot = (*footnotes.lines(), *caption.notes)
+    handles = legend(panels, page.arms)
+    figure, axes = panel_page(caption.title, caption.facts, titles, foot, _PANEL_HEIGHT, handles, _LEGEND_COLUMNS)
+    ratios = sorted({ratio for arm, _, ratio in page.cells if arm != DENSE})
+    for one, panel in zip((one for line in axes for one in line), panels, strict=True):
+        draw_panel(one, panel, page.arms, ratios)
+    return figure
+
+
+#: Fewer ratios say nothing about a curve; the smallest one must come this near to 1.
+_FEWEST, _NEAR = 4, 2.0
+
+#: How much faster than dense still counts as no faster, near the limit.
+MARGIN = 0.1
+
+
+def _speed_ups(page: Selection, batch: int) -> Quotients:
+    """By ratio dense's time per epoch over CoMERA's, paired by block where both were timed together."""
+    pairs = {ratio: [page.timed.get((arm, batch, ratio)) for arm in (DENSE, COMERA)] for ratio in page.ratios(batch)}
+    found = {ratio: time_ratio(*pair) for ratio, pair in pairs.items()}
+    return {ratio: one for ratio, one in found.items() if one is not None}
+
+
+def _finding(page: Selection, batch: int, curve: Quotients) -> Finding:
+    graph = "on" if page.toggles.cuda_graph else "off"
+    where = "on a CPU" if page.kind == "cpu" else f"on CUDA, CUDA Graph {graph}"
+    numbers = (
+        f"{with_interval(one, unit='x')} at ratio {ratio:g}{', unpaired' if one.paired is False else ''}"
+        for ratio, one in sorted(curve.items())
+    )
+    return Finding(f"dense / comera, time, batch {batch}, {where}", ", ".join(numbers))
+
+
+def _surely_above(one: Estimate, other: Estimate) -> bool:
+    assert one.low is not None
+    assert other.high is not None
+    return one.low > other.high
+
+
+def _grows_and_vanishes(curve: Quotients) -> tuple[bool, bool, str]:
+    """Whether the speed-up grows and whether it vanishes, with words for what it does instead."""
+    ratios = sorted(curve)
+    first, last = curve[ratios[0]], curve[ratios[-1]]
+    falls = [(left, right) for left, right in combinations(ratios, 2) if _surely_above(curve[left], curve[right])]
+    grows = _surely_above(last, first) and not falls
+    assert first.low is not None
+    vanishes = first.low <= 1 + MARGIN
+    words = []
+    if falls:
+        left, right = falls[0]
+        words.append(f"surely lower at ratio {right:g} than at {left:g}")
+    elif not grows:
+        words.append(f"not surely higher at ratio {ratios[-1]:g} than at {ratios[0]:g}")
+    if not vanishes:
+        words.append(f"still {first.value:.3g}x at ratio {ratios[0]:g}")
+    elif first.low > 1:
+        words.append(f"within the margin of {MARGIN:.0%} at ratio {ratios[0]:g}, {first.value:.3g}x")
+    elif first.high is not None and first.high < 1:
+        words.append(f"slower than dense at ratio {ratios[0]:g}, {first.value:.3g}x")
+    return grows, vanishes, " and ".join(words)
+
+
+def _usable(curve: Quotients) -> bool:
+    wide = {ratio: one for ratio, one in curve.items() if one.low is not None and one.high is not None}
+    return len(wide) == len(curve) >= _FEWEST and min(curve) <= _NEAR
+
+
+def _judge(claim: Claim, page: Selection, rows: Any) -> Judgement:  # noqa: ARG001 - as every rule
+    curves = {batch: curve for batch in page.time_batches if (curve := _speed_ups(page, batch))}
+    found = [_finding(page, batch, curve) for batch, curve in curves.items()]
+    usable = {batch: _grows_and_vanishes(curve) for batch, curve in curves.items() if _usable(curve)}
+    too_few = f"It takes {_FEWEST} ratios with intervals at one batch size, the smallest at most {_NEAR:g}."
+    on_cpu = page.kind == "cpu" and page.timed
+    reasons = (
+        "The claim is about a GPU; times of a CPU cannot decide it." if on_cpu else "",
+        "" if curves else "No pair of finished cells to compare.",
+        not_fp32(page),
+        not_full_size(page),
+        "" if usable else too_few,
+    )
+    for why in filter(None, reasons):
+        return Judgement("not tested here", why, found)
+    grows = [batch for batch, (grown, _, _) in usable.items() if grown]
+    vanishes = [batch for batch, (_, vanished, _) in usable.items() if vanished]
+    why = f"It grows at {len(grows)} of {len(usable)} batch sizes and vanishes at {len(vanishes)}"
+    why += "".join(f"; batch {batch}: {words}" for batch, (_, _, words) in usable.items() if words)
+    if missing := [batch for batch in page.time_batches if batch not in usable]:
+        why += f"; too few ratios at batch {', '.join(map(str, missing))}"
+    whole = len(grows) == len(vanishes) == len(page.time_batches)
+    return Judgement("reproduced" if whole else "partly" if grows else "not reproduced", f"{why}.", found)
+
+
+ARTIFACT = Artifact(
+    name="fig12",
+    heading="Fig. 12: compression of the whole model",
+    summary="time per epoch, peak memory and FLOPs against the compression of the whole model, beside dense; "
+    "an image per device, precision and toggles",
+    experiments=("ratios", "ratios_memory"),
+    made_by="make sweep-ratios",
+    order=60,
+    select=select,
+    rows=rows_of,
+    columns=columns,
+    tidy_rows=tidy_rows,
+    caption=caption,
+    draw=draw,
+    rules=(
+        Rule(
+            "ratio-monotone",
+            "epoch time of dense / comera, by ratio: surely higher at the largest than at the smallest, nowhere surely "
+            "falling, and at the smallest not surely > 1 + tolerance",
+            device="cuda", tolerance=MARGIN, unit="x", judge=_judge,
+        ),
+    ),
+    section="batch",
+)  # fmt: skip

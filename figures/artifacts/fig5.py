@@ -1,0 +1,250 @@
+"""Fig. 5: time and peak memory of a look-up by each variant; a page per device, table and distribution of indices.
+
+The published ratios are plain TTM over optimized TTM, of time and of peak memory, at three batch sizes. They are judged
+on forward and backward alone; predictions for a CUDA device may decide about memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from matplotlib.figure import Figure
+
+from bench.core.record import Record
+from figures.artifact import Artifact
+from figures.claims.ratio import Pairs, memory_points, not_fp32, ratio_rule, time_points
+from figures.page import bands, notes
+from figures.page.bars import draw_bars
+from figures.page.drawn import Caption
+from figures.page.footnotes import Footnotes
+from figures.page.table import NOT_RECORDED, Column, with_interval
+from figures.records.cells import REMARKS_COLUMN, TARGETS, CellRow, Select, TimesAndMemory
+from figures.records.memory import measured_columns, memory_columns
+from figures.records.select import by_device, device_kind, method_settings, timing_setting, workload_settings
+from figures.records.time_values import renamed, time_columns, time_ratio
+
+REFERENCE, PLAIN, UNCOMPRESSED = "optimized", "plain", "uncompressed"
+VARIANTS = (REFERENCE, "order", "unique", PLAIN, UNCOMPRESSED)
+BATCHES = (10_000, 20_000, 40_000)
+
+#: Whether a step ends with the optimizer's, in words.
+STEPS = {False: "forward and backward", True: "with the optimizer's step"}
+
+#: Whether with the optimizer's step, batch size, variant.
+Cell = tuple[bool, int, str]
+
+
+class Place(NamedTuple):
+    """What one page is about beside its device."""
+
+    rows: int
+    columns: int
+    dataset: str
+    allocator: str = "steady"
+
+    @property
+    def table(self) -> str:
+        return f"{self.rows:,} x {self.columns:,}"
+
+    @property
+    def other_allocator(self) -> tuple[str, ...]:
+        """The allocator where it is not the usual one."""
+        return () if self.allocator == "steady" else (self.allocator,)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selection(TimesAndMemory):
+    about: Place
+
+    @property
+    def batches(self) -> list[int]:
+        found = [*self.timed, *(cell for _, cell in self.predicted)]
+        return sorted({*BATCHES, *(batch for _, batch, _ in found)})
+
+    @property
+    def target(self) -> str:
+        """The device whose predicted memory is drawn: this one's kind, or the other where only that was predicted."""
+        own = any(target == self.kind for target, _ in self.predicted)
+        return self.kind if own else {"cuda": "cpu", "cpu": "cuda"}[self.kind]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row(CellRow):
+    step: bool
+    batch: int
+    variant: str
+
+
+def _cell(record: Record) -> Cell | None:
+    """None where the record is no arm of this figure."""
+    variant = UNCOMPRESSED if record.method == "dense" else method_settings(record).get("lookup")
+    if variant not in VARIANTS or record.method not in ("dense", "comera"):
+        return None
+    return bool(workload_settings(record)["optimizer_step"]), record.batch_size, str(variant)
+
+
+def _same(record: Record) -> dict[str, Any]:
+    """Toggles and model, whether with the optimizer's step or not."""
+    toggles = {"precision": record.precision, "compile": record.compile, "CUDA Graph": record.cuda_graph}
+    return {**timing_setting(record), **toggles, "model optimizer_step": None}
+
+
+_SELECT = Select(
+    _cell,
+    same=_same,
+    same_model=lambda record: {"precision": record.precision},
+    same_per_arm=lambda record: {**method_settings(record), "variant": record.variant, "lookup": None},
+    arm=lambda record: record.method,
+)
+
+
+def _place(record: Record) -> Place | None:
+    table = workload_settings(record)
+    if not {"rows", "columns", "optimizer_step"} <= set(table):
+        return None
+    return Place(table["rows"], table["columns"], record.dataset, timing_setting(record)["allocator"] or "steady")
+
+
+def select(records: Sequence[Record]) -> list[Selection]:
+    """A selection per device, table and distribution."""
+    pages = []
+    for device, mine in by_device(records):
+        for place in sorted({place for record in mine if (place := _place(record))}):
+            here = [record for record in mine if _place(record) == place]
+            words = (place.table, place.dataset, *(f"{name} allocator" for name in place.other_allocator))
+            suffix = (f"{place.rows}x{place.columns}", place.dataset, *place.other_allocator)
+            page = {"device": device, "kind": device_kind(mine), "place": ", ".join(words), "suffix": suffix}
+            pages.append(_SELECT(here, Selection, about=place, **page))
+    return [page for page in pages if page.shown]
+
+
+def rows_of(page: Selection) -> list[Row]:
+    """Every variant at every batch size, first without the optimizer's step, then with it."""
+    return [
+        Row(step=step, batch=batch, variant=name, **page.row((step, batch, name), (step, batch, REFERENCE)))
+        for step in STEPS
+        for batch in page.batches
+        for name in VARIANTS
+    ]
+
+
+def columns(page: Selection, rows: Sequence[Row]) -> list[Column[Row]]:
+    """Targets without any prediction have no column for people."""
+    place = page.about
+    shown = [target for target in TARGETS if any(row.memory[target].status != NOT_RECORDED for row in rows)]
+
+    def head(row: Row) -> dict[str, object]:
+        table = {"device": page.device, "rows": place.rows, "columns": place.columns, "distribution": place.dataset}
+        cell = {"batch_size": row.batch, "optimizer_step": row.step, "variant": row.variant}
+        return {**table, "allocator": place.allocator, **cell}
+
+    return [
+        Column("indices", lambda row: f"{row.batch:,}", head),
+        Column("step", lambda row: STEPS[row.step], left=True),
+        Column("variant", lambda row: row.variant, left=True),
+        *renamed(time_columns(rows, "step", REFERENCE, rare=False), "time, ms", f"/ {REFERENCE}"),
+        *(column for target in TARGETS for column in memory_columns(target, REFERENCE, target in shown)),
+        *measured_columns(page.kind == "cuda"),
+        REMARKS_COLUMN,
+    ]
+
+
+def _against_the_table(page: Selection) -> list[str]:
+    """Sentences with the time of the optimized look-up over that of the uncompressed table."""
+    sentences = []
+    for step, words in STEPS.items():
+        cells = {batch: ((step, batch, REFERENCE), (step, batch, UNCOMPRESSED)) for batch in page.batches}
+        ratios = {batch: time_ratio(*map(page.timed.get, pair)) for batch, pair in cells.items()}
+        found = "; ".join(
+            f"{with_interval(one, unit='x')} at {batch:,} indices{', unpaired' if one.paired is False else ''}"
+            for batch, one in ratios.items()
+            if one
+        )
+        sentences += [f"Optimized look-up over the uncompressed table, time, {words}: {found}."] if found else []
+    return sentences
+
+
+def caption(page: Selection, rows: Sequence[Row]) -> Caption:
+    place = page.about
+    words = {"uniform": "evenly drawn indices", "zipf": "Zipf-distributed indices"}
+    indices = words.get(place.dataset, f"indices {place.dataset}")
+    blocks = notes.blocks_timed(page.timed.values())
+    timing = f"Timed in {blocks} undisturbed blocks." if blocks else "Nothing timed."
+    if place.allocator == "system":
+        timing += " Freed memory goes back to the system, as is usual outside of this bench, which keeps it elsewhere."
+    subjects = ((f"{row.variant}, {row.batch:,} indices, {STEPS[row.step]}", row.remarks) for row in rows)
+    return Caption(
+        title=", ".join(
+            (f"Fig. 5: look-up of a table of {place.table}", indices,
+             *(f"{name} allocator" for name in place.other_allocator))
+        ),
+        facts=(
+            notes.step_fact(page),
+            f"{timing} The gradient of the rows is given. With the optimizer's step (AdamW), CoMERA's size term is in.",
+            "plain: a gather and a product per core and index; unique: the same for unique indices alone; order: one "
+            "product of two halves per index; optimized: that for unique indices alone; uncompressed: nn.Embedding.",
+        ),
+        of_picture=(
+            "Bars start at zero; every panel has its own scale. Labels: value, and its ratio to the optimized one (x).",
+        ),
+        notes=[
+            *notes.cell_notes(page, rows, *_against_the_table(page), arms="variants"),
+            *notes.last_notes(page),
+        ],
+        remarks=[f"{subject}: {remarks}" for subject, remarks in subjects if remarks],
+    )  # fmt: skip
+
+
+def draw(page: Selection, rows: Sequence[Row], caption: Caption) -> Figure:
+    footnotes, target = Footnotes(), page.target
+    measured = target == "cuda" and any(row.measured["allocated"] is not None for row in rows)
+    legend = {"steps, CoMERA": "optimized", "steps": "other variants and the uncompressed table"}
+
+    def panels(step: bool, bar: Any) -> Any:
+        return bands.panels([row for row in rows if row.step == step], page.batches, bar, "{:,} indices")
+
+    def memory_bar(row: Row) -> Any:
+        return bands.memory_bar(row.memory[target], row.measured if measured else {}, footnotes)
+
+    found = []
+    for step, words in STEPS.items():
+        bars = panels(step, lambda row: bands.time_bar(row, 1.0, footnotes))
+        found.append(bands.time_band(f"Time per step {{}}, in ms: {words}", page.kind, bars, legend))
+    for step, words in STEPS.items():
+        found.append(bands.memory_band(target, panels(step, memory_bar), rows, measured, f": {words}"))
+    foot = (*footnotes.lines(), *caption.of_picture, *caption.notes)
+    return draw_bars(caption.title, caption.facts, VARIANTS, found, foot)
+
+
+def _pairs(page: Selection) -> Pairs:
+    return {batch: ((False, batch, PLAIN), (False, batch, REFERENCE)) for batch in page.batches}
+
+
+_OF = "of plain / optimized, forward and backward"
+_WHERE: dict[str, Any] = {"conditions": (not_fp32,), "at": "{} indices"}
+
+ARTIFACT = Artifact(
+    name="fig5",
+    heading="Fig. 5: look-up of an embedding table",
+    summary="time and peak memory of a table look-up by each variant; an image per device, table and distribution",
+    experiments=("fig5", "fig5_memory"),
+    made_by="make reproduce-fig5",
+    order=20,
+    select=select,
+    rows=rows_of,
+    columns=columns,
+    caption=caption,
+    draw=draw,
+    rules=(
+        ratio_rule(
+            "lookup-time", f"step time {_OF}", [lambda page: time_points(page, _pairs(page))], BATCHES, **_WHERE
+        ),
+        ratio_rule(
+            "lookup-memory", f"peak memory, allocated or predicted for CUDA, {_OF}",
+            [lambda page: memory_points(page, _pairs(page))], BATCHES, device="any", **_WHERE,
+        ),
+    ),
+    section="indices",
+)  # fmt: skip

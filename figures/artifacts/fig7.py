@@ -1,0 +1,295 @@
+"""Fig. 7: time with CUDA Graph off and on, CoMERA against dense, and with other toggles; a page per device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from bench.core.intervals import Estimate
+from bench.core.record import Record
+from figures.artifact import Artifact
+from figures.claims.ratio import Point, not_full_size, ratio_rule, time_points
+from figures.page import bands, notes
+from figures.page.bars import Bar, draw_bars, value_label
+from figures.page.drawn import Caption
+from figures.page.footnotes import NOT_MODELLED, Footnotes
+from figures.page.table import UNPAIRED, Column, bounds, pairing, ratio_text, significant
+from figures.records.cells import REMARKS_COLUMN, CellRow, Select, TimesAndMemory
+from figures.records.memory import MemoryCell, measured_columns, memory_columns, quotient
+from figures.records.select import COMERA, DENSE, by_device, device_kind
+from figures.records.time_values import time_columns, time_ratio, time_text, time_unit
+from figures.records.toggles import CAPTURED, Toggles
+
+EXPERIMENTS = ("fig7",)
+
+#: The batch sizes of each kind of device: the paper's on CUDA. And what each is expected to have timed.
+BATCHES = {"cuda": (32, 64, 128), "cpu": (1, 8, 16)}
+EXPECTED = {"cuda": (Toggles(), CAPTURED), "cpu": (Toggles(), Toggles(compile=True))}
+
+#: An arm with its toggles, which is what a row of the picture is; and at a batch size.
+Variant = tuple[str, Toggles]
+Cell = tuple[str, Toggles, int]
+
+
+def _rank(variant: Variant) -> tuple[Any, ...]:
+    """CoMERA, dense, then whatever else there is; of each, plain steps first."""
+    arm, toggles = variant
+    return arm != COMERA, arm != DENSE, arm, toggles.rank
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selection(TimesAndMemory):
+    @property
+    def is_papers(self) -> bool:
+        """Whether arms, toggles and batch sizes of the paper are expected."""
+        return any(record.experiment in EXPERIMENTS for record in self.shown)
+
+    @property
+    def variants(self) -> list[Variant]:
+        wanted = {(arm, toggles) for arm in (COMERA, DENSE) for toggles in EXPECTED[self.kind] if self.is_papers}
+        return sorted({*wanted, *(cell[:2] for cell in self.timed)}, key=_rank)
+
+    @property
+    def batches(self) -> list[int]:
+        return sorted({*(BATCHES[self.kind] if self.is_papers else ()), *(batch for _, _, batch in self.timed)})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row(CellRow):
+    arm: str
+    toggles: Toggles
+    batch: int
+    gain: Estimate | None  # time of the same arm without the toggle named last, over its own
+    compile_s: float | None
+    allocated_ratio: float | None  # of allocated peaks, to CoMERA's with the same toggles
+
+    @property
+    def name(self) -> str:
+        return name_of(self.arm, self.toggles)
+
+    @property
+    def marks(self) -> str:
+        return super().marks + UNPAIRED * (self.gain is not None and self.gain.paired is False)
+
+
+def name_of(arm: str, toggles: Toggles) -> str:
+    """How a row is called: ``comera, CUDA Graph``."""
+    return ", ".join((arm, *toggles.names))
+
+
+def _cell(record: Record) -> Cell:
+    return record.arm, Toggles.of(record), record.batch_size
+
+
+def select(records: Sequence[Record]) -> list[Selection]:
+    """A selection per device on which steps were timed."""
+    return [
+        Select(_cell)(mine, Selection, device=device, kind=device_kind(mine)) for device, mine in by_device(records)
+    ]
+
+
+def _memory(record: Record | None, cell: MemoryCell) -> MemoryCell:
+    toggled = record is not None and (record.cuda_graph or record.compile)
+    return MemoryCell(NOT_MODELLED, marks=cell.marks) if toggled and cell.peak is not None else cell
+
+
+def _row(page: Selection, arm: str, toggles: Toggles, batch: int) -> Row:
+    """Compared with CoMERA's with the same toggles."""
+    cell, reference = (arm, toggles, batch), (COMERA, toggles, batch)
+    record, below, plainer = page.timed.get(cell), page.timed.get(reference), toggles.without_last
+    values = page.row(cell, reference, targets=[page.kind])
+    values["memory"] = {page.kind: _memory(record, values["memory"][page.kind])}
+    allocated = (one.peak_memory_allocated_mib if one else None for one in (record, below if arm != COMERA else None))
+    return Row(
+        arm=arm, toggles=toggles, batch=batch,
+        gain=time_ratio(page.timed.get((arm, plainer, batch)), record) if plainer else None,
+        compile_s=record.compile_time_s if record else None, allocated_ratio=quotient(*allocated), **values,
+    )  # fmt: skip
+
+
+def rows_of(page: Selection) -> list[Row]:
+    """Every batch size with every variant, in this order."""
+    return [_row(page, *variant, batch) for batch in page.batches for variant in page.variants]
+
+
+def _with_pairing(ratio: Estimate | None) -> str:
+    """A ratio of times, marked where its sides were not timed together."""
+    return ratio_text(ratio) + (f" {UNPAIRED}" if ratio is not None and ratio.paired is False else "")
+
+
+def columns(page: Selection, rows: Sequence[Row]) -> list[Column[Row]]:
+    _, scale = time_unit(rows)
+
+    def head(row: Row) -> dict[str, object]:
+        record, toggles = page.timed.get((row.arm, row.toggles, row.batch)), row.toggles
+        switches = {"precision": toggles.precision, "compile": toggles.compile, "cuda_graph": toggles.cuda_graph}
+        dataset = record.dataset if record else ""
+        return {"device": page.device, "arm": row.arm, **switches, "batch_size": row.batch, "dataset": dataset}
+
+    def time(row: Row) -> str:
+        return f"{time_text(row.time, scale)} {row.time.marks.replace(UNPAIRED, '')}".strip()
+
+    def over_comera(row: Row) -> str:
+        return "1" if row.is_reference and row.time.time else _with_pairing(row.time.ratio)
+
+    def gain(row: Row) -> dict[str, object]:
+        return {**bounds("time_off_over_on", row.gain), "off_over_on_pairing": pairing(row.gain)}
+
+    def allocated(row: Row) -> str:
+        return ratio_text(row.allocated_ratio, row.is_reference and row.measured["allocated"] is not None)
+
+    times, ratios = time_columns(rows, page.per, COMERA, text=time)
+    compiled = any(row.compile_s is not None for row in rows)
+    return [
+        Column("batch", lambda row: str(row.batch)),
+        Column("arm", lambda row: row.name, head, left=True),
+        times,
+        replace(ratios, text=over_comera),
+        Column("off / on", lambda row: _with_pairing(row.gain), gain),
+        Column(
+            "compile, s", (lambda row: significant(row.compile_s)) if compiled else None,
+            lambda row: {"compile_time_s": row.compile_s},
+        ),
+        *memory_columns(page.kind, COMERA),
+        *measured_columns(page.kind == "cuda"),
+        Column(
+            "allocated / comera", allocated if page.kind == "cuda" else None,
+            lambda row: {"allocated_over_comera": row.allocated_ratio},
+        ),
+        REMARKS_COLUMN,
+    ]  # fmt: skip
+
+
+def _is_measured(rows: Sequence[Row]) -> bool:
+    """Whether the allocator of this device reported any peak."""
+    return any(size is not None for row in rows for size in row.measured.values())
+
+
+def _notes(page: Selection, rows: Sequence[Row]) -> list[str]:
+    """What holds for the picture and the table alike."""
+    of_memory = ["Labels of memory: the allocated peak; in parentheses, the predicted one."] * _is_measured(rows)
+    if any(cell.status == NOT_MODELLED for row in rows for cell in row.memory.values()):
+        of_memory.append("Predictions are of steps without CUDA Graph and compile.")
+    names = {(row.arm, row.toggles, row.batch): f"{row.name}, batch {row.batch}" for row in rows}
+    return [
+        *([" ".join(of_memory)] if of_memory else []),
+        *notes.disagreements(page, names, rows),
+        *notes.cell_notes(page, rows),
+        *notes.last_notes(page),
+    ]
+
+
+def caption(page: Selection, rows: Sequence[Row]) -> Caption:
+    title = {
+        "cuda": f"Fig. 7: time per {page.per} with CUDA Graph off and on",
+        "cpu": f"Fig. 7 on a CPU: time per {page.per} with torch.compile off and on, in place of CUDA Graph",
+    }[page.kind]
+    instead = (
+        "A CPU has no CUDA Graph: torch.compile takes its place, at batch 1, 8 and 16 instead of the paper's 32, 64, "
+        "128."
+    )
+    of_columns = [
+        "off / on: time of the same arm without the toggle that its row names last, over its own; above 1 the toggle "
+        "pays."
+    ]
+    if any(row.compile_s is not None for row in rows):
+        of_columns.append("compile, s: what the first step takes beyond a usual one; no part of an epoch.")
+    return Caption(
+        title=title if page.is_papers else f"Time per {page.per} by toggles, {notes.model_words(page)}",
+        facts=(
+            notes.step_fact(page),
+            notes.data_fact(page),
+            *([instead] if page.kind == "cpu" and page.is_papers else []),
+        ),
+        of_picture=(
+            "Bars start at zero; every panel has its own scale. Labels: value, and its ratio to CoMERA's with the same "
+            "toggles (x).",
+        ),
+        notes=[*of_columns, *_notes(page, rows)],
+        remarks=notes.gathered((row.name, str(row.batch), row.remarks) for row in rows),
+    )
+
+
+def _gains(page: Selection, rows: Sequence[Row]) -> list[str]:
+    """A sentence per variant on what the toggle named last brings."""
+    sentences = []
+    for arm, toggles in page.variants:
+        mine = [row for row in rows if (row.arm, row.toggles) == (arm, toggles) and row.gain is not None]
+        if mine and toggles.without_last is not None:
+            plainer, own = name_of(arm, toggles.without_last), name_of(arm, toggles)
+            ratios = ", ".join(f"{_with_pairing(row.gain)} at {row.batch}" for row in mine)
+            sentences.append(f"Time of {plainer!r} over {own!r}, by batch size: {ratios}.")
+    return sentences
+
+
+def draw(page: Selection, rows: Sequence[Row], caption: Caption) -> Figure:
+    footnotes, (unit, scale), measured = Footnotes(), time_unit(rows), _is_measured(rows)
+
+    def memory_bar(row: Row) -> Bar:
+        """The predicted peak; where peaks are measured, labels are of the allocated ones."""
+        cell, allocated = row.memory[page.kind], row.measured["allocated"]
+        bar = bands.memory_bar(cell, row.measured, footnotes)
+        if allocated is not None:
+            return replace(bar, label=value_label(allocated, row.allocated_ratio, cell.marks))
+        predicted = measured and cell.peak is not None
+        return replace(bar, label=f"({significant(cell.peak)}) {cell.marks}".rstrip()) if predicted else bar
+
+    others = "dense" if {arm for arm, _ in page.variants} == {COMERA, DENSE} else "other arms"
+    legend = {"steps, CoMERA": "training steps, CoMERA", "steps": f"training steps, {others}"}
+    if any(row.time.time and row.time.time.rare for row in rows):
+        legend["rare"] = "rare events, amortised"
+    times = bands.panels(rows, page.batches, lambda row: bands.time_bar(row, scale, footnotes))
+    found = [
+        bands.time_band(f"Time per {page.per} {{}}, in {unit}", page.kind, times, legend),
+        bands.memory_band(page.kind, bands.panels(rows, page.batches, memory_bar), rows, measured),
+    ]
+    foot = (*footnotes.lines(), *caption.of_picture, *_gains(page, rows), *_notes(page, rows))
+    references = sum(arm == COMERA for arm, _ in page.variants)
+    names = [name_of(*variant) for variant in page.variants]
+    return draw_bars(caption.title, caption.facts, names, found, foot, references)
+
+
+def _points(page: Selection, *which: Toggles) -> list[Point]:
+    """Dense over CoMERA with the same toggles."""
+    points = []
+    for toggles in which:
+        pairs = {batch: ((DENSE, toggles, batch), (COMERA, toggles, batch)) for batch in page.batches}
+        points += time_points(page, pairs, ", ".join(toggles.names) or "plain")
+    return points
+
+
+def _everything(page: Selection) -> list[Point]:
+    return _points(page, *(toggles for arm, toggles in page.variants if arm == DENSE))
+
+
+def _no_pair(page: Selection) -> str:
+    """Why these records decide nothing where no pair with CUDA Graph was timed."""
+    found = any(point.batch_size in BATCHES["cuda"] for point in _points(page, CAPTURED))
+    return "" if found else "The claim is about FP32 with CUDA Graph; no such pair was timed."
+
+
+ARTIFACT = Artifact(
+    name="fig7",
+    heading="Fig. 7: CUDA Graph and compile",
+    summary="time per epoch with CUDA Graph (on a CPU, compile) off and on, dense against CoMERA; an image per device",
+    experiments=EXPERIMENTS,
+    measure="run",
+    made_by="make reproduce-fig7",
+    order=40,
+    select=select,
+    rows=rows_of,
+    columns=columns,
+    caption=caption,
+    draw=draw,
+    rules=(
+        ratio_rule(
+            "graph-speedup", "epoch time of dense / comera, both with CUDA Graph, FP32",
+            [lambda page: _points(page, CAPTURED)], BATCHES["cuda"],
+            conditions=(_no_pair, not_full_size), beside=_everything,
+        ),
+    ),
+    section="batch",
+)  # fmt: skip

@@ -1,0 +1,274 @@
+"""Predicted peak memory against the peak of the device's allocator: its error, by arm; a page per device.
+
+A figure the paper lacks, so there is no verdict on a claim.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from matplotlib.ticker import FuncFormatter
+
+from bench.core.record import Record
+from figures.artifact import Artifact
+from figures.page.drawn import Caption
+from figures.page.layout import INNER, Page
+from figures.page.notes import device_fact, listed
+from figures.page.style import FAINT, INK, stroke_handle, strokes
+from figures.page.table import REMARKS, Column, significant
+from figures.records.memory import prediction_error
+from figures.records.select import Selected, by_arm, by_device, oldest_first
+
+#: The experiments whose records have both peaks: ``prediction`` on any device, the timed ones on a GPU.
+EXPERIMENTS = ("prediction", "fig1", "fig5", "fig7", "ratios", "tensorization")
+
+#: The error that a prediction is allowed, by kind of device: of a CPU against a real run of the same operations, of a
+#: GPU against the peak that CUDA's allocator reports.
+TOLERANCE = {"cpu": 0.02, "cuda": 0.05}
+
+# The page, in inches.
+_LABELS, _LINE, _AXIS, _HEADING, _LEGEND = 1.7, 0.26, 0.44, 0.2, 0.24
+_BAND = "#e9eef3"
+
+
+@dataclass(frozen=True)
+class Check:
+    """One cell with both peaks, in MiB; the predicted one with cuBLAS's workspaces, where they were measured."""
+
+    record: Record
+    predicted: float
+    measured: float
+
+    @property
+    def error(self) -> float:
+        return prediction_error(self.predicted, self.measured)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the two agree to the byte."""
+        return round(self.predicted * 2**20) == round(self.measured * 2**20)
+
+    @property
+    def name(self) -> str:
+        return f"{self.record.arm}, batch {self.record.batch_size:,}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selection(Selected):
+    checks: tuple[Check, ...]
+
+    @property
+    def limit(self) -> float:
+        return TOLERANCE[self.kind]
+
+    @property
+    def main(self) -> str:
+        """The workload that most cells are of."""
+        return Counter(check.record.workload for check in self.checks).most_common(1)[0][0]
+
+
+@dataclass(frozen=True)
+class Row:
+    """The cells of one arm on one workload."""
+
+    arm: str
+    workload: str
+    checks: tuple[Check, ...]
+
+    @property
+    def errors(self) -> list[float]:
+        return sorted(check.error for check in self.checks)
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.errors)
+
+    @property
+    def worst(self) -> Check:
+        return max(self.checks, key=lambda check: (abs(check.error), check.record.cell_id))
+
+
+def _page(records: Sequence[Record], device: str) -> Selection:
+    """The records that hold a predicted peak and the allocator's, of plain steps."""
+    checks, toggled, failed = [], 0, Counter[str]()
+    for record in records:
+        predicted, measured = record.peak_memory_predicted_mib, record.peak_memory_allocated_mib
+        if record.status != "ok" or not predicted or not measured:
+            if record.measure == "allocator_peak" and record.status != "ok":
+                message = " ".join(record.message.split())
+                failed[f"{record.arm}, batch {record.batch_size:,}: {record.status}, {message}"] += 1
+        elif record.compile or record.cuda_graph:
+            toggled += 1
+        else:
+            checks.append(Check(record, predicted + (record.workspaces_mib or 0.0), measured))
+    notes = [f"No check of {reason.rstrip('.')}." for reason in sorted(failed)]
+    if toggled:
+        notes.append(f"{toggled} record(s) of captured or compiled steps are left out: predictions are of plain ones.")
+    on_cuda = any(check.record.predicted_for == "cuda" for check in checks)
+    checks.sort(key=lambda check: (check.record.batch_size, check.record.experiment, check.record.cell_id))
+    return Selection(
+        device=device, kind="cuda" if on_cuda else "cpu", shown=oldest_first(check.record for check in checks),
+        left_out=tuple(notes), checks=tuple(checks),
+    )  # fmt: skip
+
+
+def select(records: Sequence[Record]) -> list[Selection]:
+    """A selection per device that has measured peaks."""
+    pages = [_page(mine, device) for device, mine in by_device(records)]
+    return [page for page in pages if page.checks]
+
+
+def rows_of(page: Selection) -> list[Row]:
+    """A row per arm and workload that has a check, those of the main workload first, in the order of Fig. 1."""
+    groups: dict[tuple[str, str], list[Check]] = {}
+    for check in page.checks:
+        groups.setdefault((check.record.workload, check.record.arm), []).append(check)
+
+    order = sorted(groups, key=lambda group: (group[0] != page.main, group[0], by_arm(group[1])))
+    return [Row(arm, workload, tuple(groups[workload, arm])) for workload, arm in order]
+
+
+def _percent(share: float) -> str:
+    """A share as signed percent; what is less than shown has no sign."""
+    text = f"{100 * share:+.2f} %"
+    return text if text[1:] != "0.00 %" else "0.00 %"
+
+
+def columns(page: Selection, rows: Sequence[Row]) -> list[Column]:  # noqa: ARG001 - as every artifact
+    """The distribution of the error by arm; in the CSV a row per cell, in MiB."""
+    names = ("experiment", "workload", "method", "variant", "ratio", "batch_size", "sequence_length", "precision")
+
+    def batches(row: Row) -> str:
+        return ", ".join(f"{batch:,}" for batch in sorted({check.record.batch_size for check in row.checks}))
+
+    def within(row: Row) -> str:
+        return f"{sum(abs(error) <= page.limit for error in row.errors)} of {len(row.checks)}"
+
+    def farthest(row: Row) -> str:
+        worst = row.worst
+        return (
+            f"farthest off: batch {worst.record.batch_size:,}, {significant(worst.predicted, 4)} MiB predicted, "
+            f"{significant(worst.measured, 4)} measured"
+        )
+
+    def tidy(check: Check) -> dict[str, object]:
+        return {
+            "device": page.device,
+            "predicted_for": page.kind,
+            **{name: getattr(check.record, name) for name in names},
+            "predicted_mib": check.predicted,
+            "measured_mib": check.measured,
+            "error": check.error,
+            "within": abs(check.error) <= page.limit,
+            "cell_id": check.record.cell_id,
+        }
+
+    return [
+        Column("arm", lambda row: row.arm, left=True),
+        Column("workload", lambda row: row.workload, left=True),
+        Column("cells", lambda row: str(len(row.checks))),
+        Column("batches", batches),
+        Column("lowest error", lambda row: _percent(row.errors[0])),
+        Column("median", lambda row: _percent(row.median)),
+        Column("highest", lambda row: _percent(row.errors[-1])),
+        Column("within", within),
+        Column(REMARKS, farthest, left=True),
+        Column(tidy=tidy),
+    ]
+
+
+def _distribution(page: Selection, rows: Sequence[Row]) -> str:
+    """The distribution of the error over all cells, and whether it is as small as asked."""
+    errors = [check.error for check in page.checks]
+    within = sum(abs(error) <= page.limit for error in errors)
+    worst = max((row.worst for row in rows), key=lambda check: abs(check.error))
+    low, high = (float(bound) for bound in np.quantile(errors, [0.05, 0.95]))
+    exact = sum(check.is_exact for check in page.checks)
+    met = "Met" if within == len(errors) else f"Missed by {len(errors) - within}"
+    return (
+        f"{len(errors)} cells, {exact} of them exact to the byte: median error {_percent(statistics.median(errors))}, "
+        f"5th to 95th percentile {_percent(low)} to {_percent(high)}; the largest {_percent(worst.error)} "
+        f"({worst.name}). Asked: within {page.limit:.0%}. {met}."
+    )
+
+
+def _workspaces(page: Selection) -> list[str]:
+    """What was added to the predictions, where it was measured."""
+    sizes = sorted({check.record.workspaces_mib for check in page.checks if check.record.workspaces_mib})
+    if not sizes:
+        return []
+    span = " to ".join(f"{significant(size)} MiB" for size in dict.fromkeys((sizes[0], sizes[-1])))
+    return [f"Predicted peaks are with cuBLAS's workspaces, which it keeps for good and which were measured: {span}."]
+
+
+def caption(page: Selection, rows: Sequence[Row]) -> Caption:
+    source = {
+        "cpu": "PyTorch's profiler, which hears of every allocation of the CPU",
+        "cuda": "the CUDA allocator's own statistic",
+    }[page.kind]
+    rounding = ", nor is the allocator's rounding." if page.kind == "cuda" else "."
+    return Caption(
+        title="Predicted peak memory against the allocator's",
+        facts=(f"{device_fact(page, listed(page, 'precision'))} Measured by {source}.", _distribution(page, rows)),
+        notes=(
+            "Below zero, the allocator held more than was predicted: what lives inside kernels is not modelled"
+            + rounding,
+            *_workspaces(page),
+            *page.left_out,
+        ),
+    )
+
+
+def draw(page: Selection, rows: Sequence[Row], caption: Caption) -> Figure:
+    height, limit = _LINE * len(rows), 100 * page.limit
+    paper = Page(caption.title, caption.facts, caption.notes, _HEADING + _LEGEND + height + _AXIS)
+    heading = "Error of the prediction, (predicted - measured) / measured, in %"
+    paper.text(heading, _HEADING, fontsize=8.5, fontweight="bold")
+    batches = strokes(sorted({check.record.batch_size for check in page.checks}))
+    points = {"linestyle": "", "markersize": 4.5}
+    handles = [stroke_handle(stroke, f"batch {batch:,}", **points) for batch, stroke in batches.items()]
+    paper.legend([Patch(facecolor=_BAND, label=f"within {limit:g} %"), *handles], columns=1 + len(handles))
+    paper.y -= _LEGEND
+    axes = paper.axes(_LABELS, INNER - _LABELS, height)
+    paper.y -= height + _AXIS
+    axes.axvspan(-limit, limit, color=_BAND, zorder=0)
+    axes.axvline(0, color=FAINT, linewidth=0.6, zorder=1)
+    for place, row in enumerate(rows):
+        axes.plot([100 * row.median] * 2, [place - 0.32, place + 0.32], color=INK, linewidth=1.2, zorder=2)
+        for check in row.checks:
+            stroke = batches[check.record.batch_size]
+            axes.plot(
+                [100 * check.error], [place], linestyle="", marker=stroke.marker, markersize=4.5, color=stroke.colour,
+                markerfacecolor=stroke.face, markeredgewidth=0.8, zorder=3,
+            )  # fmt: skip
+    widest = max(limit, *(100 * abs(check.error) for check in page.checks))
+    axes.set_xlim(-1.15 * widest, 1.15 * widest)
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.set_yticks(
+        range(len(rows)), [row.arm if row.workload == page.main else f"{row.arm}, {row.workload}" for row in rows]
+    )
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:+g}" if value else "0"))
+    axes.set_xlabel("error, %; the upright stroke is the median")
+    return paper.finish()
+
+
+ARTIFACT = Artifact(
+    name="prediction",
+    heading="Predicted and allocated memory",
+    summary="error of the predicted peak memory by arm, wherever the allocator's was measured; an image per device",
+    experiments=EXPERIMENTS,
+    made_by="make reproduce-prediction",
+    order=80,
+    select=select,
+    rows=rows_of,
+    columns=columns,
+    tidy_rows=lambda page, _: page.checks,
+    caption=caption,
+    draw=draw,
+)

@@ -1,0 +1,233 @@
+"""Where the time of a step goes, by kind of work, CoMERA beside dense training; a table per device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bench.core.record import Record
+from figures.artifact import Artifact
+from figures.page.drawn import Caption
+from figures.page.notes import closing_notes, device_fact
+from figures.page.table import NOT_ASKED, Column, significant
+from figures.records.select import ARMS, Selected, config_of, newest, oldest_first, pages_by_device, workload_settings
+
+_COSTLIEST = 3
+
+#: Milliseconds, launches and MiB of one kind of work, or of several.
+Share = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Step:
+    """The profiled arms of one batch size and precision, in the order of Fig. 1."""
+
+    batch: int
+    precision: str
+    profiles: Mapping[str, Record]  # by arm
+
+    @property
+    def label(self) -> str:
+        return f"batch {self.batch:,}, {self.precision}"
+
+    @property
+    def kinds(self) -> list[str]:
+        """Every kind of work that an arm has, what takes longest over all arms first."""
+        spent: dict[str, float] = {}
+        for record in self.profiles.values():
+            for kind in record.samples["kinds"]:
+                spent[kind["kind"]] = spent.get(kind["kind"], 0.0) + kind["ms"]
+        return sorted(spent, key=lambda kind: (-spent[kind], kind))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selection(Selected):
+    on_cuda: bool
+    steps: tuple[Step, ...]
+
+    @property
+    def arms(self) -> list[str]:
+        return list(dict.fromkeys(arm for step in self.steps for arm in step.profiles))
+
+    @property
+    def counted(self) -> str:
+        return "launches" if self.on_cuda else "calls"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A kind of work in a step, all kinds together, or the step without the profiler."""
+
+    step: Step
+    kind: str
+    shares: Mapping[str, Share]  # by arm
+    is_sum: bool = False
+    whole: Mapping[str, str] | None = None  # the time of the step in words, by arm
+
+
+def _setting(record: Record) -> tuple[Any, ...]:
+    """What has to be alike for two profiles to stand side by side, apart from arm, batch size and precision."""
+    return record.workload, record.sequence_length, record.cuda_graph, record.compile, workload_settings(record)
+
+
+def _page(of_device: Selected) -> Selection | None:
+    """The newest profile of each arm, batch size and precision, all of the model that the newest one is of."""
+    good = [record for record in of_device.shown if record.status == "ok"]
+    if not good:
+        return None
+    notes = [
+        f"No profile of {record.arm}, batch {record.batch_size:,}, {record.precision}: {record.status}, "
+        f"{' '.join(record.message.split()).rstrip('.')}."
+        for record in of_device.shown
+        if record.status != "ok"
+    ]
+    alike = [record for record in good if _setting(record) == _setting(good[-1])]
+    if len(alike) < len(good):
+        notes.append(f"{len(good) - len(alike)} profile(s) of another model, length or toggles are left out.")
+    shown = newest(alike, lambda record: (record.precision, record.batch_size, record.arm))
+    arms = sorted({arm for *_, arm in shown}, key=lambda arm: (ARMS.index(arm) if arm in ARMS else len(ARMS), arm))
+    steps = [
+        Step(batch, precision, {arm: shown[key] for arm in arms if (key := (precision, batch, arm)) in shown})
+        for precision, batch in sorted({key[:2] for key in shown}, key=lambda pair: (pair[0] != "fp32", *pair))
+    ]
+    on_cuda = any(str(config_of(record).get("device", "")).startswith("cuda") for record in of_device.shown)
+    return Selection(
+        device=of_device.device, kind=of_device.kind, shown=oldest_first(shown.values()), left_out=tuple(notes),
+        on_cuda=on_cuda, steps=tuple(steps),
+    )  # fmt: skip
+
+
+def select(records: Sequence[Record]) -> list[Selection]:
+    """A selection per device that has a profile."""
+    return [page for one in pages_by_device(records) if (page := _page(one))]
+
+
+def rows_of(page: Selection) -> list[Row]:
+    rows = []
+    for step in page.steps:
+        kinds = {arm: {one["kind"]: one for one in record.samples["kinds"]} for arm, record in step.profiles.items()}
+        for kind in step.kinds:
+            rows.append(Row(step, kind, {arm: found[kind] for arm, found in kinds.items() if kind in found}))
+        sums = {
+            arm: {name: sum(one[name] for one in found.values()) for name in ("ms", "launches", "moved_mib")}
+            for arm, found in kinds.items()
+        }
+        whole = {
+            arm: f"{significant(record.step_time_median_ms or 0.0)} {page.older(record)}".rstrip()
+            for arm, record in step.profiles.items()
+        }
+        rows += [Row(step, "all kinds", sums, is_sum=True), Row(step, "step without profiler", {}, whole=whole)]
+    return rows
+
+
+def columns(page: Selection, rows: Sequence[Row]) -> list[Column[Any]]:  # noqa: ARG001 - as every artifact
+    """Milliseconds with their share of the work by arm, then launches and MiB; the CSV has costly kernels besides."""
+
+    def ms(arm: str, row: Row) -> str:
+        if row.whole is not None:
+            return row.whole.get(arm, NOT_ASKED)
+        share = row.shares.get(arm)
+        busy = None if row.is_sum or share is None else row.step.profiles[arm].samples["busy_ms"]
+        percent = f" ({share['ms'] / busy:.0%})" if share and busy else ""
+        return f"{significant(share['ms'])}{percent}" if share else NOT_ASKED
+
+    def launches(arm: str, row: Row) -> str:
+        return f"{row.shares[arm]['launches']:,.0f}" if arm in row.shares else NOT_ASKED
+
+    def moved(arm: str, row: Row) -> str:
+        size = row.shares[arm]["moved_mib"] if arm in row.shares else None
+        return NOT_ASKED if size is None else significant(size) if size >= 0.01 else "0"
+
+    def of_arm(name: str, cell: Any, arm: str) -> Column[Any]:
+        return Column(f"{arm}, {name}", lambda row: cell(arm, row))
+
+    def tidy(line: tuple[Step, str, Record, Share]) -> dict[str, object]:
+        step, arm, record, part = line
+        return {
+            "device": record.device,
+            "batch_size": step.batch,
+            "precision": step.precision,
+            "arm": arm,
+            "kind": part["kind"],
+            "name": part.get("name", ""),
+            "ms": part["ms"],
+            "launches": part["launches"],
+            "moved_mib": part.get("moved_mib"),
+            "busy_ms": record.samples["busy_ms"],
+            "step_ms": record.step_time_median_ms,
+            "cell_id": record.cell_id,
+        }
+
+    return [
+        Column("step", lambda row: row.step.label, left=True),
+        Column("kind", lambda row: row.kind, left=True),
+        *(of_arm("ms", ms, arm) for arm in page.arms),
+        *(of_arm(name, cell, arm) for arm in page.arms for name, cell in ((page.counted, launches), ("MiB", moved))),
+        Column(tidy=tidy),
+    ]
+
+
+def tidy_rows(page: Selection, rows: Sequence[Row]) -> list[tuple[Step, str, Record, Share]]:  # noqa: ARG001
+    """A row per kind of work, and one per costly kernel or operator."""
+    return [
+        (step, arm, record, part)
+        for step in page.steps
+        for arm, record in step.profiles.items()
+        for part in (*record.samples["kinds"], *record.samples["costliest"])
+    ]
+
+
+def waiting_ms(record: Record) -> float:
+    """Time per step in which a CUDA device has no kernel to run, as far as the timed steps exceed its kernels."""
+    return max(0.0, (record.step_time_median_ms or 0.0) - record.samples["busy_ms"])
+
+
+def _limits(record: Record, on_cuda: bool) -> str:
+    """What takes the time of an arm's step, in order; on a GPU idle time takes its place among the kinds of work."""
+    parts = [(one["ms"], f"{one['kind']} {significant(one['ms'])}") for one in record.samples["kinds"]]
+    if on_cuda:
+        parts.append((waiting_ms(record), f"waiting for launches {significant(waiting_ms(record))}"))
+    ordered = ", ".join(words for ms, words in sorted(parts, key=lambda part: -part[0]) if ms)
+    return f"{record.arm}: {ordered} ms of {significant(record.step_time_median_ms or 0.0)}."
+
+
+def _costliest(record: Record) -> str:
+    costliest = record.samples["costliest"][:_COSTLIEST]
+    what = "; ".join(f"{one['name'][:60]} {significant(one['ms'])} ms" for one in costliest)
+    return f"{record.arm}, costliest: {what}."
+
+
+def caption(page: Selection, rows: Sequence[Row]) -> Caption:  # noqa: ARG001 - as every artifact
+    what, names = ("kernels on the device", "kernels") if page.on_cuda else ("operators", "operators")
+    profiles = [(step.label, record) for step in page.steps for record in step.profiles.values()]
+    notes = [
+        f"ms: of {what}, under the profiler, with the share of all kinds; {page.counted}, MiB: per step. MiB is what "
+        f"PyTorch's operators are given and return, of which a cache may save some. Kinds go by the names of {names}."
+    ]
+    if not page.on_cuda:
+        notes.append(
+            "On a CPU the profiler's own time counts with the operators', so that all kinds together may take longer "
+            "than the step without it; other holds what calls operators, too."
+        )
+    return Caption(
+        title="Where the time of a step goes, by kind of work",
+        facts=(device_fact(page), *(f"{label}, {_limits(record, page.on_cuda)}" for label, record in profiles)),
+        notes=(*notes, *(f"{label}, {_costliest(record)}" for label, record in profiles), *closing_notes(page)),
+    )
+
+
+ARTIFACT = Artifact(
+    name="table_profile",
+    heading="Where the time goes",
+    summary="time of a step by kind of work, with launches and bytes, CoMERA beside dense; a table per device",
+    experiments=("profile",),
+    measure="profile",
+    order=100,
+    select=select,
+    rows=rows_of,
+    columns=columns,
+    tidy_rows=tidy_rows,
+    caption=caption,
+    section="step",
+)

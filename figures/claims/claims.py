@@ -1,0 +1,155 @@
+"""What was published, claim by claim, and what a verdict on a claim consists of.
+
+Rules (:mod:`figures.claims.rule`) belong to the artifacts that they are judged on; :mod:`figures.claims.ledger` gathers
+the verdicts of all of them.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol, get_args
+
+LEDGER = Path(__file__).parents[1] / "published" / "claims.csv"
+
+#: Parameters of the paper's dense encoder.
+FULL_SIZE_PARAMETERS = 66_957_315
+
+Outcome = Literal["reproduced", "partly", "not reproduced", "not tested here"]
+Kind = Literal["value", "range", "statement yes", "statement no"]
+Status = Literal["stated", "public", "recalled"]
+
+
+class LedgerError(ValueError):
+    """A ledger that cannot be read; the message is one sentence."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One claim; those of this project are the lines of ``published/claims.csv``.
+
+    Raises:
+        LedgerError: a kind or status that there is not, or a value where there can be none.
+    """
+
+    id: str
+    artifact: str  # the figure or table that it is found in; "abstract" or "text"
+    quantity: str
+    setting: str
+    kind: str  # one of Kind
+    low: float | None
+    high: float | None
+    unit: str
+    status: str  # one of Status
+    workload: str = ""  # whose records can decide it; any where empty
+
+    def __post_init__(self) -> None:
+        for column, allowed in (("kind", Kind), ("status", Status)):
+            if getattr(self, column) not in get_args(allowed):
+                raise LedgerError(f"{column} is {getattr(self, column)!r}; allowed: {', '.join(get_args(allowed))}")
+        if (self.low is None or self.high is None) != self.kind.startswith("statement"):
+            raise LedgerError(
+                f"kind is {self.kind!r}; a value or range has value_low and value_high, a statement neither"
+            )
+
+    @property
+    def unconfirmed(self) -> bool:
+        """Whether it was transcribed from memory."""
+        return self.status == "recalled"
+
+    @property
+    def published(self) -> str:
+        if self.low is None or self.high is None:
+            return self.kind.removeprefix("statement ")
+        number = f"{self.low:g}" if self.low == self.high else f"{self.low:g}-{self.high:g}"
+        return f"{number}{'' if self.unit in ('x', '%') else ' '}{self.unit}"
+
+    @property
+    def standing(self) -> str:
+        return "recalled: unconfirmed transcription" if self.unconfirmed else self.status
+
+
+def _claim(row: dict[str, str]) -> Claim:
+    """The claim of one line; raises LedgerError where it makes no sense, without saying where it stands."""
+    try:
+        low, high = (float(row[name]) if row[name] else None for name in ("value_low", "value_high"))
+        words = {
+            name: row[name] for name in ("id", "artifact", "quantity", "setting", "kind", "unit", "status", "workload")
+        }
+    except (KeyError, TypeError, ValueError) as error:
+        raise LedgerError(f"not a claim ({error!r})") from None
+    return Claim(**words, low=low, high=high)
+
+
+def read_claims(path: Path = LEDGER) -> dict[str, Claim]:
+    """Read the ledger; raises LedgerError with one sentence when it is unreadable or a line is malformed."""
+    claims: dict[str, Claim] = {}
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            for line, row in enumerate(csv.DictReader(file), start=2):
+                try:
+                    claim = _claim(row)
+                except LedgerError as error:
+                    raise LedgerError(f"{path}, line {line}: {error}.") from None
+                if claim.id in claims:
+                    raise LedgerError(f"{path}, line {line}: a second claim {claim.id!r}.")
+                claims[claim.id] = claim
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise LedgerError(f"{path}: not a readable ledger ({error}).") from None
+    return claims
+
+
+class Found(Protocol):
+    """What these records say about a claim; as a string, the number, with its heading, what it is a number of."""
+
+    @property
+    def heading(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What one page of records makes of a claim: the outcome, why, and the numbers that it rests on."""
+
+    outcome: Outcome
+    why: str
+    ours: Sequence[Found] = ()
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A number that bears on a claim, with the words that say what it is a number of."""
+
+    heading: str
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of one published claim on one device."""
+
+    claim: Claim
+    ours: Sequence[Found]
+    device: str
+    outcome: Outcome
+    why: str
+
+    @property
+    def ours_text(self) -> str:
+        """What was found, gathered under headings."""
+        gathered: dict[str, list[str]] = {}
+        for found in self.ours:
+            gathered.setdefault(found.heading, []).append(str(found))
+        return "; ".join(f"{', '.join(numbers)} ({words})" for words, numbers in gathered.items()) or "none"
+
+    def __str__(self) -> str:
+        claim = self.claim
+        subject = ", ".join(filter(None, (claim.quantity, claim.setting)))
+        return (
+            f"{claim.id}: {self.outcome} on {self.device}. {subject}: published "
+            f"{claim.published} ({claim.standing}), ours {self.ours_text}. {self.why}"
+        )

@@ -1,0 +1,178 @@
+"""The claims ledger: every claim with what a folder of records says about it.
+
+Each claim is judged by the rule of the artifact that is about it; nothing is drawn. A device has one verdict on a
+claim. Where several pages of it speak to one, such as those of two datasets, and where several devices do, the decided
+verdicts count: all the same, that; otherwise partly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, get_args
+
+from bench.core.record import Record
+from figures.artifact import Artifact, artifacts
+from figures.claims.claims import Claim, Found, LedgerError, Outcome, Verdict, read_claims
+from figures.claims.rule import UNTESTED, Rule
+
+#: A place among several pages of a device, and a verdict of that page.
+Judged = tuple[str, Verdict]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line of the ledger."""
+
+    claim: Claim
+    rule: Rule
+    experiments: tuple[str, ...]  # whose records the rule is judged on; none where no experiment is about the claim
+    verdicts: tuple[Verdict, ...]  # one per device with records of these, by the device's name
+
+    @property
+    def outcome(self) -> Outcome:
+        """Over all devices."""
+        return combined(verdict.outcome for verdict in self.verdicts)
+
+    @property
+    def why(self) -> str:
+        """Why, in one line."""
+        if self.rule.untested:
+            return self.rule.untested
+        if not self.verdicts:
+            experiments = self.experiments
+            return f"No record of {' or '.join(experiments)}; make some: python -m bench experiment={experiments[0]}."
+        return _together((verdict.device, verdict.why) for verdict in self.verdicts)
+
+
+@dataclass(frozen=True)
+class _Placed:
+    """A finding of one page among several of its device."""
+
+    found: Found
+    place: str
+
+    @property
+    def heading(self) -> str:
+        heading = self.found.heading
+        return heading if self.place in heading else f"{heading}, {self.place}"
+
+    def __str__(self) -> str:
+        return str(self.found)
+
+
+def combined(outcomes: Iterable[Outcome]) -> Outcome:
+    """One outcome for several.
+
+    >>> combined(["reproduced", "not tested here", "reproduced"]), combined(["reproduced", "not reproduced"])
+    ('reproduced', 'partly')
+    """
+    decided = set(outcomes) - {"not tested here"}
+    if not decided:
+        return "not tested here"
+    return decided.pop() if len(decided) == 1 else "partly"
+
+
+def _together(reasons: Iterable[tuple[str, str]]) -> str:
+    """Reasons with the places that they hold for; a single one alone."""
+    places: dict[str, list[str]] = {}
+    for place, why in reasons:
+        places.setdefault(why, []).append(place)
+    if len(places) == 1:
+        return next(iter(places))
+    return " ".join(f"{', '.join(where)}: {why}" for why, where in places.items())
+
+
+def _on_device(judged: Sequence[Judged]) -> Verdict:
+    """One verdict for those of all pages of a device on a claim; where any is decided, the others are left out."""
+    first = judged[0][1]
+    if len(judged) == 1:
+        return first
+    decisive = [(place, one) for place, one in judged if one.outcome != "not tested here"] or judged
+    found = tuple(_Placed(found, place) for place, verdict in decisive for found in verdict.ours)
+    outcome = combined(verdict.outcome for _, verdict in decisive)
+    return Verdict(first.claim, found, first.device, outcome, _together((place, one.why) for place, one in decisive))
+
+
+def claims_of(all_artifacts: Iterable[Artifact[Any, Any]]) -> dict[str, Claim]:
+    """The claims of ``published/claims.csv``, then those that artifacts bring.
+
+    Raises:
+        LedgerError: the ledger cannot be read, or two claims have one id.
+    """
+    claims = read_claims()
+    for artifact in all_artifacts:
+        for claim in artifact.claims:
+            if claim.id in claims:
+                raise LedgerError(f"artifact {artifact.name!r} brings a claim {claim.id!r}, of which there is one.")
+            claims[claim.id] = claim
+    return claims
+
+
+def rules_of(all_artifacts: Iterable[Artifact[Any, Any]]) -> dict[str, tuple[Rule, Artifact[Any, Any] | None]]:
+    """By claim, what decides it, and the artifact that it is judged on; none for a claim that nothing decides yet.
+
+    Raises:
+        LedgerError: two rules decide one claim.
+    """
+    rules: dict[str, tuple[Rule, Artifact[Any, Any] | None]] = {rule.claim_id: (rule, None) for rule in UNTESTED}
+    for artifact in all_artifacts:
+        for rule in artifact.rules:
+            first, owner = rules.get(rule.claim_id, (rule, None))
+            if rule.untested or (first is rule and owner is not None):
+                continue
+            if owner is not None:
+                raise LedgerError(f"the claim {rule.claim_id!r} has rules of {owner.name} and of {artifact.name}.")
+            rules[rule.claim_id] = (rule, artifact)
+    return rules
+
+
+def _matched(claims: Mapping[str, Claim], rules: Mapping[str, object]) -> None:
+    """Make sure that claims and rules are about each other; raises LedgerError otherwise."""
+    for claim_id in claims:
+        if claim_id not in rules:
+            raise LedgerError(
+                f"the ledger has a claim {claim_id!r}, which no rule decides; there are: {', '.join(rules)}."
+            )
+    for claim_id in rules:
+        if claim_id not in claims:
+            raise LedgerError(f"the ledger lacks the claim {claim_id!r}, which has a rule.")
+
+
+def judge(records: Sequence[Record], claims: Mapping[str, Claim] | None = None) -> list[Entry]:
+    """Every claim of the ledger, in its order, with its verdicts: a pure function of the records and the ledger.
+
+    Args:
+        records: those of a whole folder; the records of other experiments are not looked at.
+        claims: the ledger, by id; the project's own with those of all artifacts by default.
+
+    Raises:
+        LedgerError: the ledger cannot be read, or its claims are not those that have a rule.
+        RecordError: a record whose samples make no sense.
+    """
+    everything = artifacts().values()
+    claims = claims_of(everything) if claims is None else claims
+    rules = rules_of(everything)
+    _matched(claims, rules)
+    found: dict[str, dict[str, list[Judged]]] = {claim_id: {} for claim_id in claims}
+    for artifact in everything:
+        wanted = {claim_id for claim_id, (_, owner) in rules.items() if owner is artifact}
+        for place, verdict in artifact.judge(records, claims, wanted):
+            found[verdict.claim.id].setdefault(verdict.device, []).append((place, verdict))
+    entries = []
+    for name, claim in claims.items():
+        rule, owner = rules[name]
+        verdicts = tuple(_on_device(judged) for _, judged in sorted(found[name].items()))
+        entries.append(Entry(claim, rule, owner.experiments if owner else (), verdicts))
+    return entries
+
+
+def summary(entries: Sequence[Entry]) -> str:
+    """How many claims there are of each outcome.
+
+    >>> summary([])
+    '0 claims: 0 reproduced, 0 partly, 0 not reproduced, 0 not tested here.'
+    """
+    outcomes = [entry.outcome for entry in entries]
+    counts = ", ".join(f"{outcomes.count(outcome)} {outcome}" for outcome in get_args(Outcome))
+    return f"{len(outcomes)} claims: {counts}."

@@ -1,0 +1,121 @@
+"""The facts on top of every figure and table, and the notes that many have below."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from bench.core.record import Record
+from bench.core.samples import block_means_ms
+from figures.page.table import OLDER, OLDER_WORDS
+from figures.records.cells import TimesAndMemory
+from figures.records.select import Selected
+from figures.records.time_values import PAPER_EXAMPLES, disagreement, mark_words, workload_words
+
+
+def listed(selection: Selected, column: str) -> str:
+    """The distinct values of a column, empty ones apart."""
+    return ", ".join(str(value) for value in selection.values(column) if value != "")
+
+
+def switches(selection: Selected) -> str:
+    """CUDA Graph and torch.compile, on or off."""
+    graph, compiled = (
+        " / ".join("on" if value else "off" for value in selection.values(column))
+        for column in ("cuda_graph", "compile")
+    )
+    return f"CUDA Graph {graph}, compile {compiled}"
+
+
+def days(records: Sequence[Record]) -> str:
+    """The first and the last day on which the records, oldest first, were made."""
+    return " to ".join(dict.fromkeys((records[0].recorded_at[:10], records[-1].recorded_at[:10])))
+
+
+def device_fact(selection: Selected, *settings: str) -> str:
+    """Device, library, ``settings`` in words (empty ones apart), and when the records were made."""
+    driver = listed(selection, "driver")
+    parts = [f"torch {listed(selection, 'torch_version')}", f"driver {driver}" if driver else "", *settings]
+    return f"Device: {selection.device}. {', '.join(filter(None, parts))}. Recorded {days(selection.shown)}."
+
+
+def step_fact(selection: Selected) -> str:
+    """The device with all that a step was run with; a length only where there are sequences."""
+    lengths = listed(selection, "sequence_length")
+    length = "" if lengths == "1" else f"length {lengths}"
+    return device_fact(selection, listed(selection, "precision"), length, switches(selection))
+
+
+def blocks_timed(records: Iterable[Record]) -> str:
+    """How many undisturbed blocks the times are of, or nothing where nothing was timed."""
+    counts = sorted({len(block_means_ms(record)) for record in records if record.status == "ok"})
+    return f"{counts[0]}-{counts[-1]}" if len(counts) > 1 else "".join(map(str, counts))
+
+
+def data_fact(page: TimesAndMemory) -> str:
+    """The data that the steps ran on, in how many blocks, and what an epoch is, as their workload has it."""
+    blocks = blocks_timed(page.timed.values())
+    timed = f"Timed on {listed(page, 'dataset')!r} data, {blocks} undisturbed blocks." if blocks else "Nothing timed."
+    epochs = dict.fromkeys(str(workload_words(record)["epoch"]) for record in page.own)
+    return " ".join(filter(None, (timed, *epochs)))
+
+
+def model_words(selection: Selected) -> str:
+    """What the records' workloads call their models."""
+    return ", ".join(dict.fromkeys(str(workload_words(record)["model"]) for record in selection.own))
+
+
+def mark_notes(marks: Iterable[str], words: Mapping[str, str]) -> list[str]:
+    """What the marks mean that are there."""
+    found = {mark for several in marks for mark in several}
+    return [f"{mark} {meaning}." for mark, meaning in words.items() if mark in found]
+
+
+def cell_notes(page: TimesAndMemory, rows: Sequence[Any], *more: str, arms: str = "arms") -> list[str]:
+    """What many pages of times and memory say of their rows; ``more`` stands behind what the marks mean.
+
+    Args:
+        page: that of the rows, which are :class:`figures.records.cells.CellRow`.
+        arms: what is compared.
+    """
+    disturbed = sum(row.time.disturbed for row in rows)
+    timed = list(page.timed.values())
+    lengths = sorted({record.sequence_length for record in timed})
+    papers = all(workload_words(record)["examples_per_epoch"] == PAPER_EXAMPLES for record in timed)
+    length = f"Timed at length {', '.join(map(str, lengths))}, not at the 128 of the paper's epoch."
+    return [
+        *mark_notes((row.marks for row in rows), mark_words(page.per, arms)),
+        *more,
+        *([f"{disturbed} disturbed block(s) in all are left out of times, intervals and ratios."] if disturbed else []),
+        *([length] if timed and papers and lengths != [128] else []),
+    ]
+
+
+def disagreements(page: TimesAndMemory, names: Mapping[Any, str], rows: Sequence[Any]) -> list[str]:
+    """What to say of records, called ``names`` by cell, whose own epoch time is not what their blocks give."""
+    pairs = zip(names.items(), rows, strict=True)
+    return [line for (cell, name), row in pairs for line in disagreement(name, row.time, page.timed.get(cell))]
+
+
+def last_notes(selection: Selected) -> list[str]:
+    """Uncommitted changes, and the records that are left out."""
+    dirty = any(record.git_dirty for record in selection.shown)
+    return [*(["Some records come from a tree with uncommitted changes."] if dirty else []), *selection.left_out]
+
+
+def closing_notes(selection: Selected) -> list[str]:
+    """The mark of older code where it is used, then :func:`last_notes`."""
+    return [*([f"{OLDER} {OLDER_WORDS}."] if selection.older_code else []), *last_notes(selection)]
+
+
+def gathered(remarks: Iterable[tuple[str, str, str]], places: str = "batch") -> list[str]:
+    """Subject, place and remark as lines, each remark once per subject with all places (called ``places``) it is about.
+
+    >>> gathered([("lte", "1", "unsupported"), ("lte", "8", "unsupported"), ("lora", "1", "")])
+    ['lte, batch 1, 8: unsupported']
+    """
+    about: dict[tuple[str, str], list[str]] = {}
+    for subject, place, remark in remarks:
+        if remark:
+            about.setdefault((subject, remark), []).append(place)
+    return [f"{subject}, {places} {', '.join(where)}: {remark}" for (subject, remark), where in about.items()]

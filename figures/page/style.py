@@ -1,0 +1,149 @@
+"""How every figure looks, and how it is written so that the same input gives the same bytes."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import cycle
+from typing import Any, TypeVar
+
+import matplotlib
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+T = TypeVar("T", bound=Hashable)
+
+INK = "#222222"
+FAINT = "#6f6f6f"
+DPI = 180
+
+_RC = {
+    "font.family": "DejaVu Sans",  # ships with matplotlib, so that every machine draws the same
+    "font.size": 7.5,
+    "axes.edgecolor": FAINT,
+    "axes.linewidth": 0.6,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlesize": 8,
+    "axes.titlepad": 4,
+    "axes.labelcolor": INK,
+    "axes.axisbelow": True,
+    "axes.grid": True,
+    "axes.grid.axis": "x",
+    "grid.color": "#e3e3e3",
+    "grid.linewidth": 0.5,
+    "text.color": INK,
+    "xtick.color": FAINT,
+    "xtick.labelsize": 7,
+    "xtick.major.size": 2,
+    "ytick.color": INK,
+    "ytick.labelsize": 7.5,
+    "ytick.major.size": 0,
+    "hatch.linewidth": 0.6,
+    "legend.frameon": False,
+    "legend.fontsize": 7,
+    "legend.handlelength": 1.6,
+    "legend.columnspacing": 1.2,
+    "legend.handletextpad": 0.5,
+    "text.parse_math": False,  # a name with a dollar sign is a name
+    "svg.hashsalt": "figures",
+    "svg.fonttype": "path",
+}
+
+
+@dataclass(frozen=True)
+class Fill:
+    """A colour and a hatch; lightness and hatch alone tell the fills of one set apart in grey."""
+
+    colour: str
+    hatch: str = ""
+    edge: str = INK
+
+
+#: Categories of peak memory, from dark to light.
+MEMORY_FILLS = {
+    "parameters": Fill("#1d2f4f", edge="#ffffff"),
+    "gradients": Fill("#7d4468", "////", edge="#ffffff"),
+    "optimizer": Fill("#cf6f33", edge="#ffffff"),
+    "activations": Fill("#8fc1d4", "\\\\", edge="#4f8396"),
+    "temporaries": Fill("#f3e9bd", "xxx", edge="#8a7d45"),
+    "unsplit": Fill("#ffffff", edge=INK),
+}
+
+#: Parts of an epoch's time; the arm in question stands out from its rivals.
+TIME_FILLS = {
+    "steps": Fill("#9db4c8", edge="#ffffff"),
+    "steps, CoMERA": Fill("#1d2f4f", edge="#ffffff"),
+    "rare": Fill("#ffffff", "//////", edge="#b3541e"),
+}
+
+
+def fill_handle(fill: Fill, words: str) -> Patch:
+    """The entry of a legend for a fill."""
+    edge = INK if fill.edge == "#ffffff" and not fill.hatch else fill.edge
+    return Patch(facecolor=fill.colour, edgecolor=edge, hatch=fill.hatch * 2, linewidth=0.4, label=words)
+
+
+@dataclass(frozen=True)
+class Stroke:
+    """A line and its marker; dashes and markers alone tell the strokes apart in grey."""
+
+    colour: str
+    dashes: str | tuple[float, tuple[float, ...]]
+    marker: str
+    filled: bool = True
+
+    @property
+    def face(self) -> str:
+        """The marker's inside."""
+        return self.colour if self.filled else "white"
+
+
+DENSE_STROKE = Stroke("#c0561b", "-", "s", filled=False)
+EARLY_STROKE = Stroke("#1d2f4f", "-", "o")
+
+#: For whatever else is drawn, one after another.
+STROKES = (
+    Stroke("#6fa0cf", (0, (5, 1.5)), "^"),
+    Stroke("#7d4468", (0, (5, 1.5, 1, 1.5)), "D"),
+    Stroke("#0f4d3a", (0, (1.2, 1.2)), "v"),
+    Stroke("#222222", (0, (3, 1, 1, 1, 1, 1)), "P", filled=False),
+    Stroke("#6f6f6f", (0, (8, 2)), "X", filled=False),
+)
+
+
+def strokes(names: Sequence[T]) -> dict[T, Stroke]:
+    """A stroke per name, the first one's the most prominent."""
+    return dict(zip(names, cycle((EARLY_STROKE, *STROKES)), strict=False))
+
+
+def stroke_handle(stroke: Stroke, words: str, **style: Any) -> Line2D:
+    """The entry of a legend for a stroke."""
+    return Line2D(
+        [], [], **{
+            "color": stroke.colour, "linestyle": stroke.dashes, "marker": stroke.marker, "markersize": 4,
+            "markerfacecolor": stroke.face, "label": words, **style,
+        },
+    )  # fmt: skip
+
+
+@contextmanager
+def house_style() -> Iterator[None]:
+    """Draw with the house's settings and nobody's own; what was set before comes back."""
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(_RC)
+        yield
+
+
+def to_bytes(figure: Figure, form: str) -> bytes:
+    """The figure as ``png`` or ``svg``, without date or program in its metadata."""
+    FigureCanvasAgg(figure)
+    metadata = {"Software": None} if form == "png" else {"Date": None, "Creator": None}
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format=form, dpi=DPI, metadata=metadata, facecolor="white")
+    return buffer.getvalue()

@@ -1,0 +1,163 @@
+"""Tables: one list of columns gives the table that people read and the one that programs read; numbers as text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+import pandas as pd
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from bench.core.intervals import Estimate
+
+#: Stands where a cell is not part of the grid; a missing cell of the grid says so in words.
+NOT_ASKED = "-"
+
+#: Stands where a cell of the grid has no record.
+NOT_RECORDED = "not recorded"
+
+#: Marks what comes from a record made by older code than the newest one shown.
+OLDER = "†"
+OLDER_WORDS = "from a record made by older code than the newest one shown"
+
+#: Mark a ratio whose two sides were not timed together, and a time all of whose blocks were disturbed.
+UNPAIRED, DISTURBED = "‡", "§"
+
+#: The column of a table that holds sentences; the terminal shows them below the table.
+REMARKS = "remarks"
+
+Row = TypeVar("Row")
+
+
+@dataclass(frozen=True)
+class Column(Generic[Row]):
+    """One column of the table for people, with its columns in the CSV.
+
+    Args:
+        name: its heading; empty where it is in the CSV alone.
+        text: the cell of a row, for people; None where it is in the CSV alone.
+        tidy: one or more columns of the CSV with their values in this row; None where it is for people alone.
+        left: whether it holds words, which are aligned left.
+        whole: whether whole numbers stay whole in its columns of the CSV where some cells are empty.
+
+    Example:
+        >>> sizes = [Column("batch", str, lambda row: {"batch_size": row}), Column(tidy=lambda row: {"twice": 2 * row})]
+        >>> text_table(sizes, [8]).to_dict("records"), tidy_table(sizes, [8]).to_dict("records")
+        ([{'batch': '8'}], [{'batch_size': 8, 'twice': 16}])
+    """
+
+    name: str = ""
+    text: Callable[[Row], str] | None = None
+    tidy: Callable[[Row], Mapping[str, object]] | None = None
+    left: bool = False
+    whole: bool = False
+
+
+def text_table(columns: Sequence[Column[Row]], rows: Sequence[Row]) -> pd.DataFrame:
+    """The table that people read: a frame of strings."""
+    shown = [column for column in columns if column.text is not None]
+    cells = [[column.text(row) for column in shown if column.text is not None] for row in rows]
+    return pd.DataFrame(cells, columns=[column.name for column in shown])
+
+
+def tidy_table(columns: Sequence[Column[Row]], rows: Sequence[Row]) -> pd.DataFrame:
+    """The table that programs read: numbers in their own units, empty where there is none."""
+    lines: list[dict[str, object]] = [{} for _ in rows]
+    whole: set[str] = set()
+    for column in columns:
+        if column.tidy is None:
+            continue
+        for line, row in zip(lines, rows, strict=True):
+            cells = column.tidy(row)
+            line.update(cells)
+            whole.update(cells if column.whole else ())
+    frame = pd.DataFrame(lines)
+    numbers = [name for name in whole if {type(line.get(name)) for line in lines} <= {int, type(None)}]
+    return frame.astype(dict.fromkeys(numbers, "Int64"))
+
+
+def left_aligned(columns: Sequence[Column[Any]]) -> frozenset[str]:
+    """The headings of the columns that hold words."""
+    return frozenset(column.name for column in columns if column.left)
+
+
+def significant(value: float | None, digits: int = 3) -> str:
+    """A number with so many significant digits, thousands separated; a dash where there is none.
+
+    >>> significant(1234.4), significant(0.9996), significant(0.000123), significant(None)
+    ('1,234', '1.00', '0.000123', '-')
+    """
+    if not value:
+        return NOT_ASKED if value is None else "0"
+    decimals = max(0, digits - 1 - int(f"{value:.{digits - 1}e}".partition("e")[2]))
+    return f"{value:,.{decimals}f}"
+
+
+def with_interval(estimate: Estimate | None, scale: float = 1.0, unit: str = "") -> str:
+    """``value [low, high]``, without brackets where nothing varies or too few blocks were measured; or a dash."""
+    if estimate is None:
+        return NOT_ASKED
+    text = f"{significant(estimate.value * scale)}{unit}"
+    if estimate.low is None or estimate.high is None or estimate.low == estimate.high:
+        return text
+    return f"{text} [{significant(estimate.low * scale)}, {significant(estimate.high * scale)}]"
+
+
+def ratio_text(ratio: Estimate | float | None, is_reference: object = False) -> str:
+    """A ratio such as ``2.00x [1.90, 2.10]``; 1 for what others are compared with, a dash where there is none."""
+    if is_reference:
+        return "1"
+    return f"{significant(ratio)}x" if isinstance(ratio, int | float) else with_interval(ratio, unit="x")
+
+
+class Interval(Protocol):
+    """A value between two bounds."""
+
+    @property
+    def value(self) -> float: ...
+    @property
+    def low(self) -> float | None: ...
+    @property
+    def high(self) -> float | None: ...
+
+
+def bounds(prefix: str, interval: Interval | None) -> dict[str, float | None]:
+    """A value and its interval as three columns of a tidy table, empty where there is none."""
+    if interval is None:
+        return dict.fromkeys((prefix, f"{prefix}_low", f"{prefix}_high"))
+    return {prefix: interval.value, f"{prefix}_low": interval.low, f"{prefix}_high": interval.high}
+
+
+def pairing(ratio: Estimate | None) -> str:
+    """Whether a ratio of times is ``paired`` or ``unpaired``; empty where there is none."""
+    return {None: "", True: "paired", False: "unpaired"}[ratio.paired if ratio else None]
+
+
+def _escape(text: str) -> str:
+    return " ".join(text.replace("|", "\\|").replace("<", "&lt;").split())
+
+
+def to_markdown(frame: pd.DataFrame, left: frozenset[str] = frozenset()) -> str:
+    """A frame of strings as a Markdown table; columns named in ``left`` are aligned left, the rest right."""
+    columns = [str(column) for column in frame.columns]
+    lines = [
+        "| " + " | ".join(_escape(column) for column in columns) + " |",
+        "|" + "|".join(":--" if column in left else "--:" for column in columns) + "|",
+    ]
+    lines += ["| " + " | ".join(_escape(str(value)) for value in row) + " |" for row in frame.itertuples(index=False)]
+    return "\n".join(lines) + "\n"
+
+
+def to_terminal(frame: pd.DataFrame, title: str, left: frozenset[str] = frozenset(), by: str | None = None) -> Table:
+    """A frame of strings as a rich table; a rule is drawn where the column ``by`` changes."""
+    table = Table(title=Text(title), box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
+    for column in frame.columns:
+        table.add_column(Text(str(column)), justify="left" if str(column) in left else "right", no_wrap=True)
+    rows = frame.to_dict("records")
+    for row, following in zip(rows, [*rows[1:], None], strict=True):
+        section = by is not None and following is not None and row[by] != following[by]
+        table.add_row(*(Text(str(value)) for value in row.values()), end_section=section)
+    return table

@@ -1,0 +1,189 @@
+"""Which records one page shows: of one device and one setting, the newest of each cell, and words on all others.
+
+Records of several settings never stand on one page. The setting with the most cells is shown, the newest of those with
+as many; within it every arm is shown with one setting of its own, chosen alike.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import operator
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeVar
+
+import pandas as pd
+
+from bench.core.record import Record
+from figures.page.table import OLDER
+
+#: The arm that claims are about, what it is compared with at the same size, and what everything is compared with.
+COMERA, LOW_RANK, DENSE = "comera", "low_rank", "dense"
+
+#: Arms in drawing order; others follow them.
+ARMS = (COMERA, LOW_RANK, "low_rank:linear", "lora", "lte", "galore", DENSE)
+
+#: What must be equal for records to stand together, by the names that a note calls it.
+Setting = Mapping[str, Any]
+
+Cell = TypeVar("Cell", bound=Hashable)
+
+
+@functools.lru_cache(maxsize=4096)
+def _parsed(config_json: str) -> Mapping[str, Any]:
+    try:
+        config = json.loads(config_json)
+    except json.JSONDecodeError:
+        return {}
+    return config if isinstance(config, dict) else {}
+
+
+def config_of(record: Record) -> Mapping[str, Any]:
+    """The cell that the record answers, as it was resolved; empty where it cannot be read."""
+    return _parsed(record.config_json)
+
+
+def settings_of(record: Record, section: str) -> Mapping[str, Any]:
+    """The settings in a section of the record's cell, such as ``method_settings``; empty where it has none."""
+    settings = config_of(record).get(section)
+    return settings if isinstance(settings, dict) else {}
+
+
+method_settings = functools.partial(settings_of, section="method_settings")
+workload_settings = functools.partial(settings_of, section="workload_settings")
+
+
+def model_setting(record: Record) -> dict[str, Any]:
+    """What is equal for two records of the same model. Where the data lie says nothing about it."""
+    model = {f"model {k}": v for k, v in workload_settings(record).items() if not k.startswith(("data", "fetch"))}
+    return {"workload": record.workload, "length": record.sequence_length, **model}
+
+
+def timing_setting(record: Record) -> dict[str, Any]:
+    """What is equal, beyond the model, for two times that may stand on one page."""
+    allocator = settings_of(record, "timing_settings").get("allocator")
+    data = {"data": record.dataset, "contents of the data": record.data_hash}
+    return {**model_setting(record), **data, "allocator": allocator}
+
+
+def oldest_first(records: Iterable[Record]) -> list[Record]:
+    """The records, each once, in the order in which they were made."""
+    unique = {id(record): record for record in records}
+    return sorted(unique.values(), key=operator.attrgetter("recorded_at", "cell_id"))
+
+
+def by_arm(arm: str) -> tuple[int, str]:
+    """The place of an arm in drawing order."""
+    return ARMS.index(arm) if arm in ARMS else len(ARMS), arm
+
+
+def by_device(records: Sequence[Record]) -> list[tuple[str, list[Record]]]:
+    """The devices that records come from, sorted by name, with their records."""
+    names = sorted({record.device for record in records})
+    return [(name, [record for record in records if record.device == name]) for name in names]
+
+
+def device_kind(records: Iterable[Record]) -> str:
+    """What a device is: ``cuda`` where a GPU's driver is recorded, or where any timed record ran on such a device.
+
+    The device in the cell of a prediction is the one predicted for, which says nothing about the one that predicted.
+    """
+    for record in records:
+        on_cuda = record.peak_memory_allocated_mib is not None or record.predicted_for == "cuda"
+        on_cuda = on_cuda or str(config_of(record).get("device", "")).startswith("cuda")
+        if record.driver or (record.measure == "run" and on_cuda):
+            return "cuda"
+    return "cpu"
+
+
+def newest(
+    records: Iterable[Record], cell: Callable[[Record], Cell], prefer: Callable[[Record], Any] = lambda _: 0
+) -> dict[Cell, Record]:
+    """By cell the newest record, among those that ``prefer`` ranks highest."""
+    columns = [(cell(one), (prefer(one), one.recorded_at, one.cell_id), one) for one in records]
+    table = pd.DataFrame(columns, columns=["cell", "rank", "record"], dtype=object)
+    chosen = table.sort_values("rank", kind="stable").drop_duplicates("cell", keep="last")
+    return dict(zip(chosen["cell"], chosen["record"], strict=True))
+
+
+def repeats(records: Sequence[Record], cell: Callable[[Record], Hashable], what: str) -> list[str]:
+    """A sentence on the records, called ``what``, of cells that have several."""
+    older = len(records) - len({cell(record) for record in records})
+    return [f"{older} further {what} of the cells shown are left out; the newest of each is shown."] if older else []
+
+
+def narrow(
+    records: Sequence[Record],
+    setting: Callable[[Record], Setting],
+    cell: Callable[[Record], Hashable],
+    what: str,
+    like: Setting | None = None,
+) -> tuple[list[Record], list[str]]:
+    """Keep the records of one setting, and say in a sentence per other setting how it differs.
+
+    Args:
+        records: those to choose from, called ``what`` in sentences, such as ``timed record(s) of lora``.
+        setting: what must be equal for all that are kept.
+        cell: what a record fills; the setting that fills most cells is kept, the newest of those with as many.
+        like: the setting to keep, where it is not to be chosen.
+    """
+    columns = [(json.dumps(setting(one), sort_keys=True), cell(one), one.recorded_at, one) for one in records]
+    table = pd.DataFrame(columns, columns=["setting", "cell", "at", "record"], dtype=object)
+    groups = table.groupby("setting").agg(cells=("cell", "nunique"), at=("at", "max"), count=("at", "size"))
+    order = groups.reset_index().sort_values(["cells", "at", "setting"], ascending=False)
+    main = json.dumps(like, sort_keys=True) if like is not None else order["setting"].iloc[0] if len(order) else ""
+    notes = []
+    for other, count in zip(order["setting"], order["count"], strict=True):
+        if other != main:
+            ours, theirs = json.loads(main), json.loads(other)
+            apart = [name for name in sorted({*ours, *theirs}) if ours.get(name) != theirs.get(name)]
+            words = ", ".join(f"{name} {theirs.get(name)}, not {ours.get(name)}" for name in apart)
+            notes.append(f"{count} {what} are left out, of another setting: {words}.")
+    return list(table.loc[table["setting"] == main, "record"]), notes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selected:
+    """The records that one page shows, at most one per cell; a cell without record is simply absent.
+
+    Args:
+        device, kind: the one that made the records, and what it is, ``cpu`` or ``cuda``.
+        shown: every record shown, each once, oldest first.
+        left_out: sentences on records of this device that are not shown.
+        place: what tells the page from others of its device, in a sentence; empty where there is one page per device.
+        suffix: the same as parts of file names.
+    """
+
+    device: str
+    kind: str = "cpu"
+    shown: Sequence[Record] = ()
+    left_out: tuple[str, ...] = ()
+    place: str = ""
+    suffix: tuple[str, ...] = ()
+
+    @property
+    def own(self) -> Sequence[Record]:
+        """The records whose columns the page's facts are about."""
+        return self.shown
+
+    def values(self, column: str) -> list[Any]:
+        """The distinct values of a column."""
+        return sorted({getattr(record, column) for record in self.own})
+
+    @cached_property
+    def older_code(self) -> frozenset[str]:
+        """``cell_id`` of the shown records that other code made than the newest one."""
+        return frozenset(r.cell_id for r in self.shown if r.code_id != self.shown[-1].code_id)
+
+    def older(self, record: Record | None) -> str:
+        """The mark of a record that other code made than the newest one; empty for all others."""
+        return OLDER if record is not None and record.code_id != self.shown[-1].code_id else ""
+
+
+def pages_by_device(records: Sequence[Record]) -> list[Selected]:
+    """A page per device with all of its records."""
+    return [
+        Selected(device=device, kind=device_kind(mine), shown=oldest_first(mine)) for device, mine in by_device(records)
+    ]

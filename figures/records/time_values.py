@@ -1,0 +1,207 @@
+"""Times as figures show them: of an epoch or, where a workload has none, of a step; and ratios of times.
+
+There is one definition of each. A time is the mean over undisturbed blocks, with the amortised cost of rare events;
+of an epoch, times the steps that the record's workload has in one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from bench.core.intervals import Estimate, mean_interval, paired_ratio, unpaired_ratio
+from bench.core.record import Record
+from bench.core.samples import block_means_ms, disturbed_blocks
+from figures.page.footnotes import Missing, in_words
+from figures.page.table import (
+    DISTURBED,
+    NOT_RECORDED,
+    OLDER,
+    OLDER_WORDS,
+    UNPAIRED,
+    Column,
+    bounds,
+    pairing,
+    ratio_text,
+    significant,
+    with_interval,
+)
+
+#: The paper's epoch (all of MNLI's training pairs), whatever data the timed batches came from.
+PAPER_EXAMPLES = 392_702
+
+Per = Literal["epoch", "step"]
+
+#: The words of workloads whose records were made before records had any.
+_OLDER_WORDS: Mapping[str, Mapping[str, Any]] = {
+    "encoder": {
+        "model": "six-encoder transformer",
+        "epoch": f"An epoch is the paper's whatever the data: {PAPER_EXAMPLES:,} examples padded to 128 tokens.",
+        "examples_per_epoch": PAPER_EXAMPLES,
+    }
+}
+
+
+def workload_words(record: Record) -> Mapping[str, Any]:
+    """What figures call the record's model (``model``), and what an epoch is (``epoch``, ``examples_per_epoch``)."""
+    words = getattr(record, "workload_words", None) or _OLDER_WORDS.get(record.workload, {})
+    return {"model": record.workload, "epoch": "", "examples_per_epoch": None, **words}
+
+
+def per_of(records: Iterable[Record]) -> Per:
+    """What times of these records are shown of: an epoch only where every workload among them has one."""
+    return "epoch" if all(workload_words(record)["examples_per_epoch"] for record in records) else "step"
+
+
+@dataclass(frozen=True)
+class Time:
+    """A time per epoch in s, or per step in ms; ``rare`` is its part in rare events. The interval is the steps'."""
+
+    total: Estimate
+    rare: float
+    per: Per = "epoch"
+
+
+def rare_ms_per_step(record: Record) -> float:
+    """The amortised cost of rare events (GaLore's SVD, LTE's merge) in ms per step; 0 where the arm has none."""
+    if record.rare_time_ms is None or not record.rare_period_steps:
+        return 0.0
+    return record.rare_time_ms / record.rare_period_steps
+
+
+def time_of(record: Record, per: Per = "epoch") -> Time | None:
+    """Mean step plus Σ rare cost / period, per step or times the steps of an epoch; None where the cell has no time.
+
+    The interval resamples blocks. Without an undisturbed block the record's own epoch time, or its median step, stands,
+    without interval.
+    """
+    if record.status != "ok":
+        return None
+    steps, scale = 1.0, 1.0
+    if per == "epoch":
+        steps, scale = workload_words(record)["examples_per_epoch"] / record.batch_size, 1000.0
+    rare = rare_ms_per_step(record) * steps / scale
+    means = list(block_means_ms(record).values())
+    if not means:
+        own = record.epoch_time_s if per == "epoch" else record.step_time_median_ms
+        return None if own is None else Time(Estimate(own, None, None, 0), rare, per)
+    step = mean_interval(means)
+    low, high = (None if ms is None else ms * steps / scale + rare for ms in (step.low, step.high))
+    return Time(Estimate(step.value * steps / scale + rare, low, high, step.blocks), rare, per)
+
+
+def time_ratio(numerator: Record | None, denominator: Record | None) -> Estimate | None:
+    """Ratio of epoch times: paired by block where both were timed together, else unpaired; None without blocks."""
+    if numerator is None or denominator is None or {numerator.status, denominator.status} != {"ok"}:
+        return None
+    above = {n: ms + rare_ms_per_step(numerator) for n, ms in block_means_ms(numerator).items()}
+    below = {n: ms + rare_ms_per_step(denominator) for n, ms in block_means_ms(denominator).items()}
+    if not above or not below:
+        return None
+    scale = denominator.batch_size / numerator.batch_size  # steps per epoch differ where batches do
+    together = numerator.pairing != "" and numerator.pairing == denominator.pairing
+    if together and set(above) & set(below):
+        return paired_ratio({n: ms * scale for n, ms in above.items()}, below)
+    return unpaired_ratio([ms * scale for ms in above.values()], list(below.values()))
+
+
+@dataclass(frozen=True)
+class TimeCell(Missing):
+    """Time of one cell, and its ratio to the reference's."""
+
+    time: Time | None = None
+    ratio: Estimate | None = None
+    disturbed: int = 0
+
+
+def time_cell(record: Record | None, reference: Record | None, older: str, per: Per = "epoch") -> TimeCell:
+    """The time in a record of the grid, if there is one, and its ratio to that of ``reference``, if there is one.
+
+    ``older`` is the mark of a record that older code made, or nothing.
+    """
+    if record is None:
+        return TimeCell(NOT_RECORDED)
+    time, ratio = time_of(record, per), time_ratio(record, reference)
+    if time is None:
+        return TimeCell("no time" if record.status == "ok" else record.status, record.message, older)
+    unpaired = ratio is not None and ratio.paired is False
+    marks = older + UNPAIRED * unpaired + DISTURBED * (time.total.blocks == 0)
+    return TimeCell("ok", record.message, marks, time, ratio, disturbed_blocks(record))
+
+
+def time_unit(rows: Iterable[Any]) -> tuple[str, float]:
+    """The unit that suits the longest ``row.time``: its name, and how many of it a second (of a step: a ms) is."""
+    times = [row.time.time for row in rows if row.time.time]
+    if times and times[0].per == "step":
+        return "ms", 1.0
+    longest = max((time.total.value for time in times), default=0.0)
+    if longest >= 2 * 3600:
+        return "hours", 1 / 3600
+    return ("minutes", 1 / 60) if longest >= 120 else ("seconds", 1.0)
+
+
+def mark_words(per: Per = "epoch", arms: str = "arms") -> dict[str, str]:
+    """What the marks of times mean; ``arms`` is what is compared."""
+    own = "the record's own epoch time" if per == "epoch" else "the median of all steps"
+    return {
+        OLDER: OLDER_WORDS,
+        UNPAIRED: f"ratio unpaired: the two {arms} were not timed block by block together",
+        DISTURBED: f"every block was disturbed: {own}, without interval",
+    }
+
+
+def time_text(cell: TimeCell, scale: float = 1.0) -> str:
+    """The time with its interval, or what stands in its place."""
+    return with_interval(cell.time.total, scale) if cell.time else in_words(cell)
+
+
+def time_columns(
+    rows: Sequence[Any], per: Per, over: str, *, text: Callable[[Any], str] | None = None, rare: bool = True
+) -> list[Column[Any]]:
+    """The cell ``row.time`` and its ratio as columns of tables; in the CSV epochs are in seconds, steps in ms.
+
+    Args:
+        rows: all rows, which decide the unit for people.
+        per: what times are of.
+        over: what ratios are to.
+        text: the cell of a row, for people, where it is more than the time and its marks.
+        rare: whether the CSV has the part in rare events.
+    """
+    unit, scale = time_unit(rows)
+    name, rare_name = {"epoch": ("epoch_time_s", "epoch_rare_s"), "step": ("step_time_ms", "step_rare_ms")}[per]
+
+    def tidy(row: Any) -> dict[str, object]:
+        cell: TimeCell = row.time
+        status = {"time_status": cell.status or "not in the grid", "time_message": cell.message}
+        part = {rare_name: cell.time.rare if cell.time else None} if rare else {}
+        return {**status, **bounds(name, cell.time.total if cell.time else None), **part}
+
+    def tidy_ratio(row: Any) -> dict[str, object]:
+        cell: TimeCell = row.time
+        blocks = (cell.time.total.blocks, cell.disturbed) if cell.time else (None, None)
+        ratio = {**bounds(f"time_over_{over}", cell.ratio), "time_pairing": pairing(cell.ratio)}
+        return {**ratio, "blocks": blocks[0], "disturbed_blocks": blocks[1]}
+
+    return [
+        Column(f"{per}, {unit}", text or (lambda row: f"{time_text(row.time, scale)} {row.time.marks}".strip()), tidy),
+        Column(
+            f"time / {over}", lambda row: ratio_text(row.time.ratio, row.is_reference and row.time.time), tidy_ratio
+        ),
+    ]
+
+
+def renamed(columns: Sequence[Column[Any]], *names: str) -> list[Column[Any]]:
+    """The columns under other headings."""
+    return [replace(column, name=name) for column, name in zip(columns, names, strict=True)]
+
+
+def disagreement(name: str, cell: TimeCell, record: Record | None) -> list[str]:
+    """What to say about a record, called ``name``, whose own epoch time is not what its blocks give."""
+    own = record.epoch_time_s if record else None
+    if cell.time is None or cell.time.per != "epoch" or own is None or abs(own / cell.time.total.value - 1) <= 0.01:
+        return []
+    return [
+        f"{name}: the record's epoch time of {significant(own)} s differs from the "
+        f"{significant(cell.time.total.value)} s that its undisturbed blocks give, which is what is shown."
+    ]

@@ -1,0 +1,192 @@
+"""How the numbers of one figure or table came about, in words, from what their records hold."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bench.core.record import MEASURES, Record
+from bench.core.samples import block_means_ms
+from figures import runs
+from figures.page.table import OLDER
+from figures.records import plans
+from figures.records.select import config_of
+
+
+@dataclass(frozen=True)
+class Fact:
+    """A line of the box beside a figure."""
+
+    term: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Cells that failed alike."""
+
+    cells: str
+    status: str
+    message: str
+
+
+def _distinct(values: Iterable[Any]) -> list[Any]:
+    return sorted({value for value in values if value not in ("", None)})
+
+
+def _listed(records: Sequence[Record], column: str) -> str:
+    found = _distinct(getattr(record, column) for record in records)
+    return ", ".join(f"{value:,}" if isinstance(value, int) else str(value) for value in found)
+
+
+def _switch(records: Sequence[Record], column: str) -> str:
+    return " and ".join("on" if value else "off" for value in _distinct(getattr(record, column) for record in records))
+
+
+def _span(counts: Sequence[int]) -> str:
+    """``5``, or ``5 to 7`` where they differ."""
+    return " to ".join(f"{count:,}" for count in dict.fromkeys((min(counts), max(counts))))
+
+
+def _setting(records: Sequence[Record], name: str) -> str:
+    """A setting of the clock, as the cells were resolved; empty where no record has it."""
+    settings = [config_of(record).get("timing_settings") for record in records]
+    found = [one.get(name) for one in settings if isinstance(one, dict)]
+    return " or ".join(f"{value:g}" for value in _distinct(one for one in found if isinstance(one, int | float)))
+
+
+def _how(records: Sequence[Record], length: str = "length") -> str:
+    """Batch, arithmetic and toggles; the length too, where there is a sequence."""
+    lengths = "" if _listed(records, "sequence_length") == "1" else f"{length} {_listed(records, 'sequence_length')}, "
+    return (
+        f"batch {_listed(records, 'batch_size')}, {_listed(records, 'precision')}, {lengths}"
+        f"CUDA Graph {_switch(records, 'cuda_graph')}, compile {_switch(records, 'compile')}"
+    )
+
+
+def _clock(records: Sequence[Record]) -> str:
+    """How long a block is, where the records say."""
+    seconds, steps, warm = (_setting(records, name) for name in ("block_seconds", "max_steps", "warmup_steps"))
+    return f" A block: about {seconds} s, at most {steps} calls, after {warm} to warm up." if seconds else ""
+
+
+def _timed(records: Sequence[Record]) -> str:
+    counts = [len(block_means_ms(record)) for record in records if record.status == "ok"]
+    together = ", the arms taking turns within each" if any(record.pairing for record in records) else ""
+    blocks = f"; {_span(counts)} undisturbed block(s){together}" if any(counts) else "; no step finished"
+    data = ", ".join(repr(name) for name in _distinct(record.dataset for record in records))
+    return f"{_how(records)}, data {data}{blocks}.{_clock(records)}"
+
+
+def _planned(records: Sequence[Record]) -> str:
+    blocks = _setting(records, "blocks")
+    turns = f" in {blocks} blocks" if blocks else ""
+    return (
+        f"forward pass and all gradients of one layer, every candidate plan in turn{turns}; "
+        f"{_listed(records, 'batch_size')} tokens, {_listed(records, 'precision')}, compile "
+        f"{_switch(records, 'compile')}.{_clock(records)}"
+    )
+
+
+def _predicted(records: Sequence[Record]) -> str:
+    return (
+        f"peak memory and work of a step on tensors without contents, for {_listed(records, 'predicted_for')}: "
+        f"{_how(records)}. Nothing was timed for these."
+    )
+
+
+def _trained(records: Sequence[Record]) -> str:
+    stages: dict[str, set[int]] = {}
+    for record in records:
+        for stage in runs.stages_of(record):
+            stages.setdefault(stage["name"], set()).add(stage["steps"])
+    steps = ", ".join(f"{name} stage {' or '.join(f'{n:,}' for n in sorted(found))}" for name, found in stages.items())
+    examples = _listed(records, "validation_examples")
+    validated = f", validated on {examples} examples" if examples else ""
+    seeds = _distinct(record.seed for record in records)
+    return (
+        f"{_how(records, 'length up to')}, data {_listed(records, 'dataset')}{validated}; steps: {steps}; "
+        f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}."
+    )
+
+
+_HOW: dict[str, tuple[str, Callable[[Sequence[Record]], str]]] = {
+    "run": ("Timed", _timed),
+    "plan": ("Timed", _planned),
+    "train": ("Trained", _trained),
+    "predict": ("Predicted", _predicted),
+}
+
+
+def _made(measure: str, records: Sequence[Record]) -> Fact:
+    """How records of one measure were made; of one that has no sentence of its own, at least with which settings."""
+    term, words = _HOW.get(measure, (measure.capitalize(), _how))
+    return Fact(term, words(records))
+
+
+def _moment(recorded_at: str) -> str:
+    return recorded_at[:16].replace("T", " ")
+
+
+def _recorded(records: Sequence[Record]) -> str:
+    moments = sorted(record.recorded_at for record in records)
+    return f"{' to '.join(dict.fromkeys(map(_moment, (moments[0], moments[-1]))))} UTC, {len(records):,} records"
+
+
+def _code(records: Sequence[Record]) -> str:
+    """Which commits the records come from, and what is not quite theirs."""
+    counts = Counter(record.git_commit for record in records)
+    commits = ", ".join(f"{commit[:12]}" + f" ({n:,})" * (len(counts) > 1) for commit, n in counts.items())
+    newest = max(records, key=lambda record: (record.recorded_at, record.cell_id))
+    older = sum(record.code_id != newest.code_id for record in records)
+    dirty = sum(record.git_dirty for record in records)
+    parts = [f"commit{'s' * (len(counts) > 1)} {commits}"]
+    if older:
+        parts.append(f"{OLDER} {older:,} of {len(records):,} by older measuring code than the newest")
+    if dirty:
+        parts.append(f"{dirty:,} of {len(records):,} from a tree with uncommitted changes")
+    return "; ".join(parts)
+
+
+def facts_of(records: Sequence[Record]) -> list[Fact]:
+    """How, on what machine, with which versions, when and by which code the records were made.
+
+    Raises:
+        RecordError: samples or stages that cannot be read.
+    """
+    by_measure = {name: [record for record in records if record.measure == name] for name in MEASURES}
+    drivers = _listed(records, "driver")
+    libraries = _distinct(one.strip() for record in records for one in record.library_versions.split(","))
+    return [
+        *(_made(name, mine) for name, mine in by_measure.items() if mine),
+        Fact("Machine", _listed(records, "device") + (f"; driver {drivers}" if drivers else "")),
+        Fact("Versions", ", ".join([f"torch {_listed(records, 'torch_version')}", *libraries])),
+        Fact("Recorded", _recorded(records)),
+        Fact("Code", _code(records)),
+    ]
+
+
+def _cell(record: Record) -> tuple[str, str]:
+    """What the cell is one of, and which one it is."""
+    if record.measure == "plan":
+        return "", plans.slot_of(record).text
+    if record.measure == "train":
+        return runs.slot_of(record).label, f"seed {record.seed}"
+    ratio = f" {record.ratio:g}x" if record.ratio is not None else ""
+    what = {"run": "timed", "predict": f"predicted for {record.predicted_for}"}.get(record.measure, record.measure)
+    return f"{record.arm}{ratio}, {what}", f"batch {record.batch_size:,}"
+
+
+def failures_of(records: Sequence[Record]) -> list[Failure]:
+    """Every record that is not ``ok``; cells that failed alike share a line."""
+    groups: dict[tuple[str, str, str], list[str]] = {}
+    for record in records:
+        if record.status != "ok":
+            family, one = _cell(record)
+            groups.setdefault((family, record.status, record.message or "no message was recorded"), []).append(one)
+    return [
+        Failure(": ".join(filter(None, (family, "; ".join(cells)))), status, message)
+        for (family, status, message), cells in groups.items()
+    ]
