@@ -1,8 +1,8 @@
 """``python -m bench merge SOURCE [SOURCE ...]``: bring records from other folders and archives into one folder.
 
-Every record goes to the place that its own content names, so how a source is laid out does not matter. All records are
-read before the first one is written: whatever cannot be read stops the merge, and nothing has changed. The outcome does
-not depend on the order of the sources, and merging them once more changes nothing.
+Every record goes to the place that its own content names, however a source is laid out. All records are read before the
+first one is written: whatever cannot be read stops the merge, and nothing has changed. The outcome does not depend on
+the order of the sources, and merging them once more changes nothing.
 """
 
 from __future__ import annotations

@@ -6,8 +6,9 @@ The step is the one that the bench would run: same model, method and settings, t
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,15 @@ from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
-from bench.commands.prediction import Question, View, answer_to
+from bench.core.memory import TOLERANCE
 from bench.errors import CONF, ConfigError, reworded, stop_with
-from bench.estimate.devices import DEVICES, device_named
+from bench.estimate.devices import DEVICES, Device, device_named
+from bench.estimate.largest import LIMIT, largest_batch
+from bench.estimate.memory import CATEGORIES, predict_memory
+from bench.estimate.roofline import Traffic, bound, predict_step
+from bench.estimate.work import Prediction
 from bench.processes.process import first_line
+from bench.protocol import Batch, Method, Workload
 from bench.protocol.methods import available, build, build_for
 from bench.runner.resolve import check_fields, checked_arms, resolve
 from bench.runner.sweep import MISTAKES, plain, register_resolvers, register_settings, unsupported
@@ -60,6 +66,38 @@ KEYS = (
 #: What a model given by path has no use for, as for the sections of workloads.
 _OF_WORKLOADS = ("workload", "dataset", "data_folder", "fetch")
 
+#: Batch sizes among which the smallest that a method takes is looked for; what it takes are multiples of that one.
+_SMALLEST = range(1, 1025)
+
+#: Examples that are enough to see whether every tensor of a batch has a row for each.
+_FEW = 3
+
+#: Of a line of text.
+_WIDTH = 110
+
+
+@dataclass(frozen=True)
+class View:
+    """What a method may look at beforehand (:class:`bench.protocol.CellView`)."""
+
+    batch_size: int
+    sequence_length: int
+    precision: str
+    device: str
+
+
+@dataclass(frozen=True)
+class Question:
+    """A step to be predicted."""
+
+    title: str  # what is trained, and how
+    workload: Workload  # with batches of any size
+    method: Callable[[], Method]  # a fresh one for every prediction
+    view: View
+    seed: int  # of the batch
+    notes: tuple[str, ...] = ()
+    path: Path | None = None  # of the model, where a user has given one
+
 
 def _sections() -> tuple[str, ...]:
     """Sections of settings, whose keys go on with a dot."""
@@ -85,14 +123,8 @@ def question_of(words: Sequence[str]) -> tuple[Question, str]:
     register_settings()
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(CONF), version_base="1.3"):
-        settings = [
-            "~experiment",
-            "name=predict",
-            "measure=predict",
-            f"methods=['{given['method']}']",
-            f"device={kind}",
-        ]
-        config = plain(compose("config", [*settings, *others]))
+        own = ["~experiment", "name=predict", "measure=predict", f"methods=['{given['method']}']", f"device={kind}"]
+        config = plain(compose("config", [*own, *others]))
     return _of_path(config, Path(given["model"]), kind) if "model" in given else _of_workload(config), device
 
 
@@ -151,16 +183,145 @@ def _of_path(config: dict[str, Any], path: Path, kind: str) -> Question:
     return Question(title, workload, lambda: build(name, variant, settings), view, config["seed"], notes, path)
 
 
-def main(words: Sequence[str] | None = None) -> None:
-    """Predict as the command line says and print the answer; progress goes to the other stream."""
-    words = sys.argv[1:] if words is None else words
+class AnyBatch:
+    """A workload with batches that may be larger than its data: rows then come again.
+
+    Rows can be told from one another where every tensor of a batch has one per example, as it has not where examples
+    of several lengths lie end to end. Batches are then no larger than the data. ``limit`` is the number of examples of
+    the largest batch that is tried.
+    """
+
+    def __init__(self, workload: Workload) -> None:
+        self._workload, self.limit = workload, LIMIT
+        if workload.training_examples is not None:
+            few = min(workload.training_examples, _FEW)
+            batch = next(iter(workload.batches("train", few, 0, static=True)))
+            if any(tensor.shape[:1] != (few,) for tensor in batch.values()):
+                self.limit = workload.training_examples
+
+    def batches(self, split: str, batch_size: int, seed: int, static: bool, start: int = 0) -> Iterator[Batch]:
+        rows = min(batch_size, self._workload.training_examples or batch_size)
+        if rows == self.limit < batch_size:
+            raise ConfigError(f"batch_size is {batch_size}; allowed: 1 to the {rows} training rows.")
+        batch = next(iter(self._workload.batches(split, rows, seed, static, start)))
+        places = torch.arange(batch_size) % rows
+        yield batch if rows == batch_size else {name: tensor[places] for name, tensor in batch.items()}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._workload, name)
+
+
+def answer_to(question: Question, device: Device, report: Callable[[str], None]) -> str:
+    """Predict the step itself, then as many others as it takes to find the largest batch; the answer as text.
+
+    ``report`` receives progress messages.
+
+    Raises:
+        ConfigError: a batch larger than data whose rows cannot be repeated.
+    """
+    view, workload = question.view, AnyBatch(question.workload)
+
+    def arguments(batch_size: int) -> Any:
+        report(f"predicting batch {batch_size:,} ...")
+        return workload, question.method(), batch_size, view.precision, view.device, question.seed
+
+    prediction, traffic = predict_step(*arguments(view.batch_size))
+    peak = prediction.memory.mib()["peak"]
+
+    def peak_mib(batch_size: int) -> float:
+        return peak if batch_size == view.batch_size else predict_memory(*arguments(batch_size)).mib()["peak"]
+
+    method = question.method()
+    accepted = (size for size in _SMALLEST if method.unsupported(replace(view, batch_size=size)) is None)
+    multiple = next(accepted, view.batch_size)
+    rows = [*_memory_rows(question, device, prediction), *_time_rows(view.precision, device, prediction, traffic)]
+    width = max(len(label) for label, value in rows if value)
+    number = max(len(value) for _, value in rows)
+    lines = [f"{label:<{width}}  {value:>{number}}" if value else label for label, value in rows]
+    sentences = [_fits(device, peak), _largest(peak_mib, device, multiple, workload.limit)]
+    sentences += ["", *question.notes, *_caveats(device)]
+    return "\n".join([*lines, "", *(textwrap.fill(one, _WIDTH, subsequent_indent="  ") for one in sentences), ""])
+
+
+def _memory_rows(question: Question, device: Device, prediction: Prediction) -> list[tuple[str, str]]:
+    """What is predicted, and its memory and work."""
+    view, memory, sizes = question.view, prediction.memory, prediction.memory.mib()
+    length = [f"length {view.sequence_length:,}"] if view.sequence_length > 1 else []
+    return [
+        (", ".join([question.title, f"batch {view.batch_size:,}", *length, view.precision]), ""),
+        (f"on {device.name}", ""),
+        ("", ""),
+        (f"peak memory, MiB (predicted on the operations of {view.device})", f"{sizes['peak']:,.1f}"),
+        *((f"  {name}", f"{sizes[name]:,.1f}") for name in CATEGORIES),
+        ("parameters", f"{memory.parameter_count:,}"),
+        ("model as stored, MiB", f"{memory.stored / 2**20:,.1f}"),
+        ("FLOPs of matrix products per step", f"{prediction.work.flops_per_step:,}"),
+    ]
+
+
+def _time_rows(precision: str, device: Device, prediction: Prediction, traffic: Traffic) -> list[tuple[str, str]]:
+    """Bytes and the bound on the time, with what it is made of."""
+    times = bound(prediction.work, traffic, device, precision)
+    peak, rate = device.peak_flops[precision] / 1e12, device.bandwidth / 1e12
+    rows = [
+        ("time of a step, ms: at least", f"{times.step_ms:,.3f}"),
+        (f"  operations at {peak:,.3g} TFLOP/s ({device.rates})", f"{times.operations_ms:,.3f}"),
+    ]
+    if device.cache is None or times.traffic_ms is None:
+        return rows
+    moved = f"{traffic.compulsory(device.cache) / 2**20:,.1f}"
+    return [
+        (f"MiB that must move, beside {device.cache / 2**20:,.0f} MiB of cache", moved),
+        *rows,
+        (f"  traffic at {rate:,.3g} TB/s ({device.rates})", f"{times.traffic_ms:,.3f}"),
+    ]
+
+
+def _fits(device: Device, peak_mib: float) -> str:
+    """Whether the step fits."""
+    verdict = "fits" if peak_mib <= device.room_mib else "does not fit"
+    return (
+        f"It {verdict}: {device.memory_mib:,.0f} MiB {'free on' if device.kind == 'cpu' else 'of'} the device, less "
+        f"{device.reserve_mib:,.0f} MiB and {TOLERANCE[device.kind]:.0%}, leave room for a predicted peak of "
+        f"{device.room_mib:,.0f} MiB."
+    )
+
+
+def _largest(peak_mib: Callable[[int], float], device: Device, multiple: int, limit: int) -> str:
+    """The largest batch that fits."""
+    found = largest_batch(peak_mib, device.room_mib, multiple, limit)
+    if not found.batch_size:
+        return f"No batch fits: the smallest, {multiple}, takes {found.next_mib:,.0f} MiB."
+    sentence = f"Largest batch that fits{f', of multiples of {multiple}' if multiple > 1 else ''}: {found.batch_size:,}"
+    if found.next_mib is None:
+        return f"{sentence} at least; beyond {limit:,} none is tried."
+    following = f"{found.batch_size + multiple:,} would take {found.next_mib:,.0f} MiB"
+    return f"{sentence} with {found.peak_mib:,.0f} MiB; {following}."
+
+
+def _caveats(device: Device) -> list[str]:
+    """How the numbers are counted and what they leave out."""
+    held = "the CUDA context, the driver" if device.kind == "cuda" else "the interpreter and its libraries"
+    return [
+        f"Not modelled: the allocator's rounding and fragmentation, workspaces of kernels, {held}; "
+        f"{device.reserve_mib:,.0f} MiB and {TOLERANCE[device.kind]:.0%} are set aside for them.",
+        "Bytes that must move: weights, optimizer state and batch read once, what the step changes written back once, "
+        "what forward keeps for backward written and read once, each less what the caches can hold.",
+        "The time is a bound over the whole step, the larger of its two parts; the overheads of kernels and of Python "
+        "come on top, and a small step is made of them.",
+    ]
+
+
+def main(words: Sequence[str]) -> None:
+    """Predict as the words say and print the answer; progress goes to the other stream.
+
+    Raises:
+        ConfigError: a wrong setting or plug-in.
+    """
     if not words or {"-h", "--help"} & set(words):
-        try:
-            sections = ", ".join(f"{section}.*" for section in _sections()[1:])
-        except ConfigError as error:
-            stop_with(str(error))
-        lists = {"methods": available(), "devices": DEVICES, "workloads": workloads()}
-        print(USAGE.format(**{name: ", ".join(known) for name, known in lists.items()}, sections=sections), end="")
+        lists: dict[str, tuple[str, ...]] = {"methods": available(), "devices": DEVICES, "workloads": workloads()}
+        lists["sections"] = tuple(f"{section}.*" for section in _sections()[1:])
+        print(USAGE.format(**{name: ", ".join(known) for name, known in lists.items()}), end="")
         return
     try:
         question, name = question_of(words)
@@ -173,10 +334,8 @@ def main(words: Sequence[str] | None = None) -> None:
         device = device_named(name, question.view.precision)
         try:
             answer = answer_to(question, device, status.update if console.is_terminal else console.print)
-        except ConfigError as error:
-            stop_with(str(error))
         except Exception as error:
-            if question.path is None:
+            if question.path is None or isinstance(error, ConfigError):
                 raise
             problem = f"training step cannot be traced without data ({first_line(error)})"
             stop_with(f"model is '{question.path}', whose {problem}.")

@@ -65,10 +65,7 @@ def cuda_operations() -> Iterator[None]:
     """Let CPU tensors take the operations that CUDA tensors would take, in this process, until the block ends.
 
     Meant for fake tensors (``FakeTensorMode``). Dropout and autocast also run on real CPU tensors; the attention
-    kernels do not exist there and raise ``NotImplementedError``.
-
-    Raises:
-        RuntimeError: the block is entered a second time inside itself.
+    kernels do not exist there and raise ``NotImplementedError``. Entering it inside itself raises ``RuntimeError``.
 
     Example:
         >>> x = torch.ones(4, requires_grad=True)

@@ -1,10 +1,8 @@
 """Devices for which a step is predicted: their memory, and what bounds a step's time on them.
 
-Rated values of GPUs, at rated boost clock, dense, no sparsity; products accumulate in float32:
-
-* NVIDIA H100 and H200 data sheets and the Hopper architecture white paper (SXM5 boards);
-* NVIDIA A100 data sheet (80 GB, SXM) and the Ampere architecture white paper;
-* NVIDIA Ampere GA102 white paper, appendix A (GeForce RTX 3090).
+Rated values of GPUs, at rated boost clock, dense, no sparsity, products accumulated in float32, are from NVIDIA's data
+sheets of H100 and H200 (SXM5) and A100 (80 GB, SXM), the white papers of the Hopper and Ampere architectures, and that
+of GA102, appendix A (GeForce RTX 3090).
 
 What is sold as GB of GPU memory is GiB, less what error correction and firmware take. ``cpu`` is the machine at hand:
 its memory is what is free now, its rates are measured when asked for (:func:`this_machine`).

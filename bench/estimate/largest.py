@@ -9,7 +9,7 @@ from dataclasses import dataclass
 LIMIT = 65_536
 
 #: The second batch looked at, and how far a next one may lie beyond the largest that is known to fit: at small batches
-#: weights and their states make the peak, so the line through them says little about large ones.
+#: weights and their states make the peak, so the line through them is no guide to large ones.
 _REACH = 16
 
 

@@ -27,10 +27,9 @@ from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from bench.estimate.devices import Device
-from bench.estimate.memory import fake_training, reachable_tensors, trace_memory
+from bench.estimate.memory import fake_training, reachable_tensors, tensors_in, trace_memory
 from bench.estimate.work import Prediction, Work, WorkMeter
 from bench.protocol import Method, Workload
 from bench.step.train_step import TrainStep
@@ -132,9 +131,8 @@ class TrafficMeter(TorchDispatchMode):
             for place, argument in enumerate(arguments):
                 writes = argument.alias_info is not None and argument.alias_info.is_write
                 reads = not (place == 0 and func.overloadpacket in _UNREAD_FIRST)
-                for value in tree_leaves(given.get(argument.name)):
-                    if isinstance(value, torch.Tensor):
-                        self._note(value, reads, writes)
+                for tensor in tensors_in(given.get(argument.name)):
+                    self._note(tensor, reads, writes)
         return func(*args, **(kwargs or {}))
 
     def _note(self, tensor: torch.Tensor, reads: bool, writes: bool) -> None:

@@ -108,10 +108,8 @@ class WorkMeter(contextlib.ExitStack):
 #: The flop counter has no formula for flash attention on a CPU: two products in forward, five in backward, which
 #: computes the scores again.
 _CPU_ATTENTION: dict[Any, Any] = {
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: (
-        lambda query, key, value, *_, **__: sdpa_flop_count(query, key, value)
-    ),
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: (
-        lambda upstream, query, key, value, *_, **__: sdpa_backward_flop_count(upstream, query, key, value)
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: lambda *shapes, **_: sdpa_flop_count(*shapes[:3]),
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: lambda *shapes, **_: sdpa_backward_flop_count(
+        *shapes[:4]
     ),
 }

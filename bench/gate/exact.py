@@ -105,7 +105,11 @@ def measure(benchmark: Benchmark) -> Numbers:
         return "unsupported"
     opened = _opened(benchmark.workload, benchmark.model, benchmark.dataset)
     cell = (benchmark.batch_size, benchmark.precision, benchmark.device)
-    with _no_collection(), fake_training(opened, method, *cell, seed=0) as (step, batch):
+    with contextlib.ExitStack() as stack:
+        if gc.isenabled():  # when it runs depends on all that the process did before
+            gc.disable()
+            stack.callback(gc.enable)
+        step, batch = stack.enter_context(fake_training(opened, method, *cell, seed=0))
         meter, calls = WorkMeter(step), OperatorCalls()
         memory = trace_memory(step, batch, meter, calls)
         work = meter.work()
@@ -137,15 +141,3 @@ class OperatorCalls(TorchDispatchMode):
     ) -> Any:
         self.count += func is not torch.ops.aten.detach.default and func.namespace not in ("prim", "profiler")
         return func(*args, **(kwargs or {}))
-
-
-@contextlib.contextmanager
-def _no_collection() -> Iterator[None]:
-    """Keep the garbage collector off: when it runs depends on all that the process did before."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()

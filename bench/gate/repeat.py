@@ -26,10 +26,9 @@ from bench.gate.timed_worker import BENCHMARKS, THREADS
 SCHEMA = 1
 CONFIDENCE = 0.95
 
-_DESCRIPTION = """\
-Repeat the timed part of the gate on this commit against itself, checked out twice, and write a line of JSON per
-repetition. Lines that are there already count, so a run that was stopped goes on. Then, or with --summary alone, the
-number of alarms and the upper bound of their rate are printed."""
+_DESCRIPTION = """Repeat the timed part of the gate on this commit against itself, checked out twice, and write a line
+of JSON per repetition. Lines that are there already count, so a run that was stopped goes on. Then, or with --summary
+alone, the number of alarms and the upper bound of their rate are printed."""
 
 Record = Mapping[str, Any]
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from small_cells import a_record, run_bench
 
-from bench.commands.comparison import Pair, compare, described
+from bench.commands.compare import Pair, compare, described
 from bench.commands.sources import Source, read_source
 from bench.core.intervals import unpaired_ratio
 from bench.core.record import SCHEMA_VERSION, RecordError, path_of, write

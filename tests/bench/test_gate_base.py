@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.gate.errors import GateError
+from bench.gate import GateError
 from bench.gate.timed_base import find_base, worktree
 
 NOTHING: dict[str, str] = {}

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from bench.core.provenance import ROOT
-from bench.gate import accept, baseline, exact
+from bench.gate import baseline, exact
 from bench.gate.exact import Benchmark
 from bench.workloads.encoder import EncoderSettings
 from bench.workloads.linear import LinearSettings
@@ -38,13 +38,13 @@ def folder(tmp_path, monkeypatch):
 @pytest.fixture
 def accepted(folder):  # noqa: ARG001 - it is where the baseline goes
     """The same, with their baseline."""
-    accept.main()
+    baseline.main()
     return baseline.baseline_path()
 
 
 def of(patch, *benchmarks):
-    patch.setattr(exact, "all_benchmarks", lambda: list(benchmarks))
-    patch.setattr(accept, "all_benchmarks", lambda: list(benchmarks))
+    for module in (exact, baseline):
+        patch.setattr(module, "all_benchmarks", lambda: list(benchmarks))
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def gate(pytester):
     """Runs the exact part in this process; returns the exit status and the lines it printed."""
 
     def run():
-        result = pytester.runpytest_inprocess(str(ROOT / "bench" / "gate" / "suite" / "test_exact.py"), *PLAIN)
+        result = pytester.runpytest_inprocess(str(ROOT / "tests" / "gate" / "test_exact.py"), *PLAIN)
         return result.ret, result.stdout.str()
 
     return run
@@ -159,11 +159,11 @@ def test_a_benchmark_that_breaks_is_no_regression(gate, monkeypatch):
 
 
 def test_a_regression_beside_something_broken_is_a_regression(pytester):
-    pytester.makeconftest("from bench.gate.suite.conftest import *")
+    pytester.makeconftest((ROOT / "tests" / "gate" / "conftest.py").read_text())
     pytester.makepyfile(
         """
         import pytest
-        from bench.gate.errors import GateError, Regression
+        from bench.gate import GateError, Regression
 
         def test_slower(): raise Regression("slower: 1.5 times")
         @pytest.mark.parametrize("number", [1, 2])
@@ -187,7 +187,7 @@ def test_accepting_shows_the_difference_and_makes_the_gate_green(accepted, gate,
     changed(accepted, lambda content: content["benchmarks"]["small"].update(parameters=108))
     of(monkeypatch, SMALL, OTHER)
     capsys.readouterr()
-    accept.main()
+    baseline.main()
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["small", "parameters", "108", "54", "-50", "%"] in lines
     assert ["other", "benchmark", "absent", "present", "new"] in lines
@@ -198,14 +198,14 @@ def test_accepting_shows_the_difference_and_makes_the_gate_green(accepted, gate,
 def test_accepting_again_changes_nothing(accepted, capsys):
     before = accepted.read_bytes()
     capsys.readouterr()
-    accept.main()
+    baseline.main()
     assert capsys.readouterr().out.startswith("Nothing has changed.\n")
     assert accepted.read_bytes() == before
 
 
 def test_a_spoilt_baseline_is_accepted_anew(accepted, gate, capsys):
     edited_by_hand(accepted)
-    accept.main()
+    baseline.main()
     assert "was edited by hand" in capsys.readouterr().err
     assert gate()[0] == 0
 
@@ -225,7 +225,7 @@ def real_gate(plant):
     """The command itself, on one layer at full size, with something planted."""
     environment = {**os.environ, "PLANT": plant, "PYTHONPATH": str(Path(__file__).parent)}
     layer = "linear-768x768 and 128-tokens and cpu"
-    command = [sys.executable, "-m", "pytest", "bench/gate/suite/test_exact.py", "-p", "planting", "-k", layer, *PLAIN]
+    command = [sys.executable, "-m", "pytest", "tests/gate/test_exact.py", "-p", "planting", "-k", layer, *PLAIN]
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
 
 

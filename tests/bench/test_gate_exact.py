@@ -16,8 +16,8 @@ from torch import nn
 
 from bench.core.provenance import ROOT
 from bench.estimate.work import predict
-from bench.gate.differences import Difference, as_table, differences, refuse
-from bench.gate.errors import Regression
+from bench.gate import Regression
+from bench.gate.baseline import Difference, as_table, differences, refuse
 from bench.gate.exact import QUANTITIES, Benchmark, OperatorCalls, all_benchmarks, measure
 from bench.protocol.methods import available, build, checked_settings, parse_arm, variants
 from bench.step.train_step import TrainStep

@@ -19,7 +19,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import bench.workloads
-from bench.commands.comparison import Pair
+from bench.commands.compare import Pair
 from bench.core.record import read_all
 from bench.core.samples import last_per_example
 from bench.core.table import table_path
