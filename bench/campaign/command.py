@@ -1,4 +1,4 @@
-"""The words of ``python -m bench campaign``."""
+"""``python -m bench campaign``: its arguments, its list of stages, and what it prints at the end."""
 
 from __future__ import annotations
 
@@ -16,15 +16,11 @@ from bench.campaign.stages import Stage, configuration, jobs_of, units_of
 from bench.commands.merge import MergeError
 from bench.core.provenance import provenance
 from bench.core.record import read_all
-from bench.errors import stop_with
-from bench.protocol.methods import ConfigError
+from bench.errors import ConfigError, stop_with
 from bench.runner.resolve import DEVICES, resolve_device
 from bench.runner.sweep import MISTAKES
 
-USAGE = """\
-usage: python -m bench campaign output=FOLDER [key=value ...]
-       python -m bench campaign --list [key=value ...]       print the stages and what is missing of them
-
+_DESCRIPTION = """\
 Runs the missing cells of all experiments, in order of value, inside a time budget, and leaves records.tar.gz in
 output, for python -m bench merge. The same command goes on where the last call stopped. On a machine that forgets,
 bring what came back: records=FOLDER with records.tar.gz and the checkpoints beside it.
@@ -43,7 +39,7 @@ _KEYS = ("output", "budget", "device", "records", "results", "only")
 
 
 @dataclass(frozen=True)
-class Words:
+class Arguments:
     """What the command line asks for, checked.
 
     Args:
@@ -57,47 +53,39 @@ class Words:
     budget_s: float
     device: str
     stages: tuple[Stage, ...]
-    list_only: bool
 
 
-def _usage() -> str:
+def description() -> str:
+    """What the command does, for its help."""
     width = max(len(stage.name) for stage in known.STAGES)
-    return USAGE.format(stages="\n".join(f"  {stage.name:{width}}  {stage.why}" for stage in known.STAGES))
+    return _DESCRIPTION.format(stages="\n".join(f"  {stage.name:{width}}  {stage.why}" for stage in known.STAGES))
 
 
-def parsed(arguments: Sequence[str]) -> Words:
-    """The words as they are meant.
-
-    Raises:
-        ConfigError: one of them is wrong, in one sentence.
-    """
-    list_only = "--list" in arguments
+def _checked(settings: Sequence[str], list_only: bool) -> Arguments:
+    """The settings ``key=value`` as they are meant; raises ConfigError."""
     given: dict[str, str] = {}
-    for argument in arguments:
-        if argument == "--list":
-            continue
-        key, equals, value = argument.partition("=")
+    for setting in settings:
+        key, equals, value = setting.partition("=")
         if not equals or key not in _KEYS:
-            raise ConfigError(f"{argument!r} is no word of a campaign; allowed: --list, {'=…, '.join(_KEYS)}=….")
+            raise ConfigError(f"{setting!r} is no setting of a campaign; allowed: --list, {'=…, '.join(_KEYS)}=….")
         given[key] = value
     device = given.get("device", "auto")
     if device not in DEVICES:
         raise ConfigError(f"device is {device!r}; allowed: {', '.join(DEVICES)}.")
     if not list_only:
-        device = resolve_device(device, "run")
+        device = resolve_device(device)
     output = Path(given["output"]) if given.get("output") else None
     if output is None and not list_only:
         raise ConfigError("output has no value; name the folder for the archive, as in output=campaign.")
     default = output / "records" if output is not None else Path("results") / "local"
     records = tuple(Path(name) for name in given.get("records", "").split(",") if name)
-    return Words(
+    return Arguments(
         output=output,
         results=Path(given["results"]) if given.get("results") else default,
         records=records,
         budget_s=seconds_of(given.get("budget", "9m")),
         device=device,
         stages=_chosen(given.get("only", "")),
-        list_only=list_only,
     )
 
 
@@ -121,14 +109,14 @@ def _made(field: str, folder: Path) -> None:
         raise ConfigError(f"{field} is '{folder}', which cannot be written ({error.strerror}); name another.") from None
 
 
-def _taken_in(words: Words) -> list[Run]:
+def _taken_in(arguments: Arguments) -> list[Run]:
     """Bring in what earlier calls have left, and how long things took there."""
-    sources = list(words.records)
-    if words.output is not None and (words.output / RECORDS).is_file():
-        sources.append(words.output)
+    sources = list(arguments.records)
+    if arguments.output is not None and (arguments.output / RECORDS).is_file():
+        sources.append(arguments.output)
     runs: list[Run] = []
     for source in sources:
-        diary = take_in(source, words.results)
+        diary = take_in(source, arguments.results)
         runs += _runs_of(diary, source)
     return list(dict.fromkeys(runs))
 
@@ -141,15 +129,15 @@ def _runs_of(diary: Mapping[str, object], source: Path) -> list[Run]:
         raise ConfigError(f"{source}: {DIARY} is not that of a campaign; remove it from the archive.") from None
 
 
-def _listed(words: Words) -> None:
+def _list(arguments: Arguments) -> None:
     """Print the stages with what is missing of each."""
-    done = {record.cell_id for record in read_all(words.results) if record.status not in ("error", "timeout")}
-    elsewhere = words.device == "cuda"
+    done = {record.cell_id for record in read_all(arguments.results) if record.status not in ("error", "timeout")}
+    elsewhere = arguments.device == "cuda"
     left = 0
     with configuration():
-        for stage in words.stages:
+        for stage in arguments.stages:
             try:
-                units = units_of(stage, jobs_of(stage, words.device, elsewhere))
+                units = units_of(stage, jobs_of(stage, arguments.device, elsewhere))
             except MISTAKES as error:
                 print(f"{stage.name}: cannot run here: {error}")
                 continue
@@ -189,30 +177,36 @@ def _summed_up(outcomes: Sequence[Outcome], campaign: Campaign) -> None:
         print("everything is done")
 
 
-def run(arguments: Sequence[str]) -> None:
-    """Run a campaign as the words say; a wrong one ends the program with one sentence and status 2."""
-    if not arguments or {"-h", "--help"} & set(arguments):
-        print(_usage(), end="")
-        return
+def run(settings: Sequence[str], list_only: bool) -> None:
+    """Run a campaign, or list its stages; a wrong setting ends the program with one sentence and status 2.
+
+    Args:
+        settings: each as ``key=value``.
+        list_only: whether to list.
+    """
     try:
-        words = parsed(arguments)
-        if words.output is not None:
-            _made("output", words.output)
-        if not words.list_only or words.records:
-            _made("results", words.results)
-        runs = _taken_in(words)
-        if words.list_only:
-            _listed(words)
+        arguments = _checked(settings, list_only)
+        if arguments.output is not None:
+            _made("output", arguments.output)
+        if not list_only or arguments.records:
+            _made("results", arguments.results)
+        runs = _taken_in(arguments)
+        if list_only:
+            _list(arguments)
             return
-        read_all(words.results)  # what cannot be read is to be known before anything runs
+        read_all(arguments.results)  # what cannot be read is to be known before anything runs
     except MergeError as error:
         stop_with(error.sentences[-1])
     except MISTAKES as error:
         stop_with(str(error))
-    assert words.output is not None
-    here = provenance(on_cpu=words.device == "cpu")
+    assert arguments.output is not None
+    here = provenance(on_cpu=arguments.device == "cpu")
     campaign = Campaign(
-        words.stages, words.device, words.results, words.output, Clock(words.budget_s, here.device, runs)
+        arguments.stages,
+        arguments.device,
+        arguments.results,
+        arguments.output,
+        Clock(arguments.budget_s, here.device, runs),
     )
     campaign.run()
     _summed_up(campaign.outcomes, campaign)

@@ -89,12 +89,12 @@ class Campaign:
             with configuration(), _stopping(self.clock.left()):
                 start_server()  # no unit's time
                 for number, outcome in enumerate(self.outcomes, 1):
-                    _say(f"stage {number}/{len(self.outcomes)} {outcome.stage.name}: {self._time_left()}")
+                    _report(f"stage {number}/{len(self.outcomes)} {outcome.stage.name}: {self._time_left()}")
                     self._run_stage(outcome)
                     self.write()
         except Stopped as reason:
             self.stopped = str(reason)
-            _say(f"stopped by {reason}")
+            _report(f"stopped by {reason}")
         self.write()
         for number, handler in handlers.items():
             signal.signal(number, handler)
@@ -118,12 +118,12 @@ class Campaign:
                 if estimate > self.clock.left():
                     outcome.skipped[unit.label] = round(estimate)
                     continue
-                _say(f"{outcome.stage.name}: {unit.label}, about {estimate:,.0f} s; {self._time_left()}")
+                _report(f"{outcome.stage.name}: {unit.label}, about {estimate:,.0f} s; {self._time_left()}")
                 self._run_unit(unit, missing, outcome, progress)
         finally:
             progress.close()
         if outcome.skipped:
-            _say(f"{outcome.stage.name}: no time for {len(outcome.skipped)} part(s) of it; {self._time_left()}")
+            _report(f"{outcome.stage.name}: no time for {len(outcome.skipped)} part(s) of it; {self._time_left()}")
 
     def _look_at(self, outcome: Outcome) -> None:
         """Find the units of a stage and count what is done of them; a stage that cannot be composed here has none."""
@@ -137,7 +137,7 @@ class Campaign:
         else:
             outcome.units = units
             outcome.done_before = sum(len(unit.cells) for unit in units) - outcome.left
-            self._trained += [unit.job for unit in units if unit.measure == "train"]
+            self._trained += [unit.job for unit in units if unit.measure.resumes]
 
     def _missing(self, unit: Unit) -> list[Cell]:
         return [cell for cell in unit.cells if not self.results.is_done(cell, unit.job.data_hash)]
@@ -150,7 +150,7 @@ class Campaign:
         except Exception as error:
             self._fail(outcome, f"{unit.label}: {first_line(error)}")
             return
-        if unit.measure == "train" and self._missing(unit):
+        if unit.measure.resumes and self._missing(unit):
             return  # stopped on its way, and goes on in the next call
         outcome.ran += len(missing)
         self._finished.add(id(unit))
@@ -158,7 +158,7 @@ class Campaign:
 
     def _fail(self, outcome: Outcome, sentence: str) -> None:
         outcome.failures.append(sentence)
-        _say(f"{outcome.stage.name} failed: {sentence}")
+        _report(f"{outcome.stage.name} failed: {sentence}")
 
     def _count(self) -> None:
         """Count what is left of each stage. What failed in this call is left to a new one only if it was not tried."""
@@ -192,7 +192,7 @@ class Campaign:
             "stages": [
                 {
                     "name": one.stage.name,
-                    "words": list(one.stage.words),
+                    "arguments": list(one.stage.arguments),
                     "why": one.stage.why,
                     "cells": None if one.units is None else sum(len(unit.cells) for unit in one.units),
                     "done_before": one.done_before,
@@ -246,5 +246,5 @@ def _now() -> str:
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
-def _say(text: str) -> None:
+def _report(text: str) -> None:
     print(text, file=sys.stderr, flush=True)

@@ -11,6 +11,7 @@ from hydra.core.global_hydra import GlobalHydra
 
 from bench.core.cell import Cell
 from bench.errors import CONF
+from bench.measures import Measure, named
 from bench.runner.progress import names_of
 from bench.runner.resolve import Job, resolve
 from bench.runner.sweep import expand, plain, register_resolvers, register_settings
@@ -22,12 +23,12 @@ class Stage:
 
     Args:
         name: by which ``only=`` asks for it.
-        words: of ``python -m bench``, the device aside. An axis keeps the experiment's values or gets a single one.
+        arguments: of ``python -m bench``, the device aside. An axis keeps the experiment's values or gets a single one.
         why: what is known once it is done.
     """
 
     name: str
-    words: tuple[str, ...]
+    arguments: tuple[str, ...]
     why: str
 
 
@@ -84,10 +85,10 @@ def jobs_of(stage: Stage, device: str, elsewhere: bool = False) -> list[Job]:
         elsewhere: they will run on another machine.
 
     Raises:
-        ConfigError, DataError: words or data are wrong, or not for this machine.
-        hydra.errors.HydraException, omegaconf.errors.OmegaConfBaseException: words that make no configuration.
+        ConfigError, DataError: arguments or data are wrong, or not for this machine.
+        hydra.errors.HydraException, omegaconf.errors.OmegaConfBaseException: arguments that make no configuration.
     """
-    config = hydra.compose("config", [*stage.words, f"device={device}"], return_hydra_config=True)
+    config = hydra.compose("config", [*stage.arguments, f"device={device}"], return_hydra_config=True)
     return [resolve(plain(one), elsewhere) for one in expand(config)]
 
 
@@ -110,8 +111,8 @@ class Unit:
         return self.job.cells
 
     @property
-    def measure(self) -> str:
-        return self.cells[0].measure
+    def measure(self) -> Measure:
+        return self.job.measure
 
 
 def units_of(stage: Stage, jobs: Sequence[Job]) -> list[Unit]:
@@ -122,8 +123,7 @@ def units_of(stage: Stage, jobs: Sequence[Job]) -> list[Unit]:
     for job in jobs:
         fresh = [cell for cell in job.cells if cell.cell_id(job.data_hash) not in seen]
         seen |= {cell.cell_id(job.data_hash) for cell in job.cells}
-        together = job.cells[0].measure in ("run", "predict", "witness", "check")
-        groups = [fresh] if together else [[cell] for cell in fresh]
+        groups = [fresh] if job.measure.together else [[cell] for cell in fresh]
         units += [Unit(stage.name, _label(group, names), replace(job, cells=tuple(group))) for group in groups if group]
     return units
 
@@ -131,7 +131,7 @@ def units_of(stage: Stage, jobs: Sequence[Job]) -> list[Unit]:
 def _label(cells: Sequence[Cell], names: Mapping[str, str]) -> str:
     """Batch and arms of a unit; of a training run its seed and what its last stage aims at, too."""
     first = cells[0]
-    parts = [f"batch {first.batch_size}", "for " * (first.measure == "predict") + first.device]
+    parts = [f"batch {first.batch_size}", "for " * (not named(first.measure).on_device) + first.device]
     if first.training:
         last = first.training["stages"][-1]
         aim = last["name"] if last["target"] is None else f"{last['name']} {last['target']:g}"

@@ -7,13 +7,11 @@ blocks are resampled on either side. The ratio of the calibration products, time
 
 from __future__ import annotations
 
-import argparse
 import csv
 import io
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from typing import NoReturn
 
 from rich import box
 from rich.console import Console
@@ -21,21 +19,12 @@ from rich.table import Table
 from rich.text import Text
 
 from bench.commands.comparison import SIZES, Comparison, Pair, compare, described, distinctions
-from bench.commands.sources import REFERENCE, Source, SourceError, read_source
+from bench.commands.sources import Source, SourceError, read_source
 from bench.core.intervals import CONFIDENCE, Estimate
 from bench.core.record import Record, RecordError
 from bench.errors import stop_with
 
-_DESCRIPTION = f"""\
-Show the records of two results folders or commits side by side, cell by cell: time of a step, memory, FLOPs and, of
-training runs, the validation metric. A name is a folder where there is one of that name, else a commit, whose
-{REFERENCE} is read."""
-
-_EPILOG = """\
-Ratios are B over A. What only one of the two has is named below the tables. Records of different devices are never
-compared with one another. Example: python -m bench compare results/reference results/local --experiment fig1"""
-
-#: Columns that say which cell a row is of.
+#: Columns by which the cell of a row is found.
 _SHARED = (
     *("experiment", "device", "measure", "method", "variant", "ratio", "batch_size", "precision", "predicted_for"),
     *("cuda_graph", "compile", "seed", "stage", "target_ratio"),
@@ -98,12 +87,12 @@ def as_text(a: Source, b: Source, comparison: Comparison) -> str:
     buffer = io.StringIO()
     console = Console(file=buffer, width=_WIDTH, highlight=False, markup=False)
     console.print(f"A: {a.name}, {len(a.records)} records\nB: {b.name}, {len(b.records)} records\n")
-    told = distinctions([pair.a for pair in comparison.pairs])
+    own = distinctions([pair.a for pair in comparison.pairs])
     groups: dict[tuple[str, str], list[Pair]] = {}
     for pair in comparison.pairs:
         groups.setdefault((pair.a.experiment, pair.a.device), []).append(pair)
     for (experiment, device), pairs in groups.items():
-        console.print(_table(f"{experiment} on {device}", pairs, told))
+        console.print(_table(f"{experiment} on {device}", pairs, own))
     for side, several in _alone(comparison):
         if several:
             console.print(_named(side, several), soft_wrap=True)
@@ -113,9 +102,9 @@ def as_text(a: Source, b: Source, comparison: Comparison) -> str:
     return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
 
 
-def _table(title: str, pairs: Sequence[Pair], told: dict[int, str]) -> Table:
+def _table(title: str, pairs: Sequence[Pair], own: dict[int, str]) -> Table:
     """The cells of one experiment and device; columns that would be empty are left out."""
-    rows = [_cells(pair, told) for pair in pairs]
+    rows = [_cells(pair, own) for pair in pairs]
     names = [name for name in rows[0] if any(row[name] != "-" for row in rows)]
     table = Table(title=Text(title), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for name in names:
@@ -125,11 +114,11 @@ def _table(title: str, pairs: Sequence[Pair], told: dict[int, str]) -> Table:
     return table
 
 
-def _cells(pair: Pair, told: dict[int, str]) -> dict[str, str]:
+def _cells(pair: Pair, own: dict[int, str]) -> dict[str, str]:
     """A row as a person reads it; a dash stands where there is nothing."""
     a, b = pair.a, pair.b
-    own = told[id(a)]
-    row = {"cell": f"{described(a)}{f' ({own})' if own else ''}"}
+    distinction = own[id(a)]
+    row = {"cell": f"{described(a)}{f' ({distinction})' if distinction else ''}"}
     row["status"] = "-" if a.status == b.status == "ok" else " -> ".join(dict.fromkeys((a.status, b.status)))
     time, (one, other) = pair.time, pair.times_ms
     row |= {"ms, A": _number(one), "ms, B": _number(other), "time B/A": "-"}
@@ -179,28 +168,12 @@ def _named(side: str, records: Sequence[Record]) -> str:
     return "\n".join([*lines, ""])
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        stop_with(f"{message}; see python -m bench compare --help.")
-
-
-def main(argv: Sequence[str] | None = None) -> None:
-    """Compare as the command line says and print the result."""
-    parser = _Parser(
-        prog="python -m bench compare",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-    )
-    parser.add_argument("a", metavar="A", help="a results folder or a commit, the one to compare with")
-    parser.add_argument("b", metavar="B", help="a results folder or a commit, the one in question")
-    parser.add_argument("--experiment", metavar="NAME", help="the only one to compare (default: all)")
-    parser.add_argument("--format", choices=("text", "csv"), default="text", help="(default: text)")
-    arguments = parser.parse_args(argv)
+def run(first: str, second: str, experiment: str | None, form: str) -> None:
+    """Compare two sources, of one experiment or all, and print the result as ``text`` or ``csv``."""
     try:
-        a, b = read_source(arguments.a), read_source(arguments.b)
-        comparison = compare(a, b, arguments.experiment)
-        text = as_csv(comparison) if arguments.format == "csv" else as_text(a, b, comparison)
+        a, b = read_source(first), read_source(second)
+        comparison = compare(a, b, experiment)
+        text = as_csv(comparison) if form == "csv" else as_text(a, b, comparison)
     except (SourceError, RecordError) as error:
         stop_with(str(error))
     sys.stdout.write(text)

@@ -7,7 +7,6 @@ not depend on the order of the sources, and merging them once more changes nothi
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 import lzma
@@ -18,20 +17,10 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import NoReturn
 
 from bench.core.record import Record, RecordError, parse, path_of, write
+from bench.core.table import write_table
 from bench.errors import stop_with
-
-_DESCRIPTION = """\
-Bring the records of other results folders and of archives (.tar.gz and the like) into one folder: those of a cluster's
-workers, of another machine, of a colleague. What lies in hidden folders, such as checkpoints, is left where it is."""
-
-_EPILOG = """\
-Of two different records of one cell, the one that went well stays; if both or neither did, the one recorded later.
-Printed are the numbers of records taken, already there, replaced and kept, then every record that was replaced or kept.
-Nothing is written unless everything can be read: an unreadable record, one of a newer schema, or an archive that is
-damaged or would reach outside of its folder ends the merge with exit status 2."""
 
 
 class MergeError(ValueError):
@@ -117,6 +106,8 @@ def merge(sources: Sequence[Path], into: Path) -> Summary:
         raise MergeError(wrong)
     changed = {*summary.taken, *(conflict.path for conflict in summary.replaced)}
     write([there[path] for path in sorted(changed)], into)
+    for experiment in sorted({record.experiment for record in there.values()}):
+        write_table(into, experiment)
     summary.unpaired = _unpaired(there, [*summary.replaced, *summary.kept])
     return summary
 
@@ -199,30 +190,10 @@ def _is_hidden(path: PurePosixPath | Path) -> bool:
     return any(part.startswith(".") for part in path.parts)
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        stop_with(f"{message}; see python -m bench merge --help.")
-
-
-def main(argv: Sequence[str] | None = None) -> None:
-    """Merge as the command line says and print what became of the records."""
-    parser = _Parser(
-        prog="python -m bench merge",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-    )
-    parser.add_argument(
-        "sources", metavar="SOURCE", type=Path, nargs="+", help="a results folder, or an archive of one"
-    )
-    parser.add_argument(
-        "--into", metavar="FOLDER", type=Path, default=Path("results") / "local",
-        help="where the records go (default: results/local)",
-    )  # fmt: skip
-    arguments = parser.parse_args(argv)
-    into: Path = arguments.into
+def run(sources: Sequence[Path], into: Path) -> None:
+    """Merge and print what became of the records; what keeps it from happening ends the program with status 2."""
     try:
-        summary = merge(arguments.sources, into)
+        summary = merge(sources, into)
     except MergeError as error:
         *others, last = error.sentences
         for sentence in others:

@@ -1,17 +1,15 @@
 """Speed ratios of the tensorized layer and step, from rounds interleaved in one run: ``python -m bench speed``.
 
 Prints each ratio with its interval beside the bound that the project sets itself. A benchmark, not a test: machines
-differ and are noisy, so nothing here passes or fails; a wide interval says that something else was running. The C
+differ and are noisy, so nothing here passes or fails; a wide interval means that something else was running. The C
 library's allocator keeps freed memory, as in every cell of the bench.
 """
 
 from __future__ import annotations
 
-import argparse
-import random
+import functools
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Mapping
 
 import torch
@@ -20,10 +18,12 @@ from rich.table import Table
 from torch import nn
 
 from bench.core.intervals import Estimate, paired_ratio
+from bench.errors import ConfigError
 from bench.protocol import Data
 from bench.protocol.methods import build, default_settings, parse_arm
 from bench.step.timing import steady_allocator
 from bench.step.train_step import TrainStep
+from bench.step.turns import mean_ms, take_turns
 from bench.workloads import open_workload
 from bench.workloads.encoder import EncoderSettings
 from comera import TTLinear
@@ -33,19 +33,10 @@ _STEPS = 8  # different batches
 
 
 def _rounds(actions: Mapping[str, Callable[[], object]], rounds: int, repeats: int) -> dict[str, dict[int, float]]:
-    """Mean seconds of each action per round; within a round they take turns in random order."""
-    order = random.Random(0)
-    times: dict[str, dict[int, float]] = {name: {} for name in actions}
-    for number in range(-1, rounds):  # round -1 warms up
-        names = list(actions)
-        order.shuffle(names)
-        for name in names:
-            start = time.perf_counter()
-            for _ in range(repeats):
-                actions[name]()
-            if number >= 0:
-                times[name][number] = (time.perf_counter() - start) / repeats
-    return times
+    """Mean milliseconds of each action per round, after one that warms up."""
+    turns = {name: functools.partial(mean_ms, action, repeats, False) for name, action in actions.items()}
+    times = take_turns(turns, rounds + 1)
+    return {name: dict(enumerate(ms[1:])) for name, ms in times.items()}
 
 
 def layer_times(rounds: int) -> dict[str, dict[int, float]]:
@@ -92,7 +83,7 @@ def step_times(batch_size: int, rounds: int) -> dict[str, dict[int, float]]:
 
 
 def import_times(rounds: int) -> dict[str, dict[int, float]]:
-    """Seconds to import torch, and torch with comera, in fresh interpreters."""
+    """Milliseconds to import torch, and torch with comera, in fresh interpreters."""
 
     def interpreter(code: str) -> Callable[[], object]:
         return lambda: subprocess.run([sys.executable, "-c", code], check=True)
@@ -100,13 +91,17 @@ def import_times(rounds: int) -> dict[str, dict[int, float]]:
     return _rounds({"torch": interpreter("import torch"), "comera": interpreter("import torch, comera")}, rounds, 1)
 
 
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(prog="python -m bench speed", description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=10, help="interleaved rounds per ratio (default 10, at least 2)")
-    rounds = parser.parse_args().rounds
+def run(rounds: int) -> None:
+    """Measure and print.
+
+    Args:
+        rounds: interleaved, per ratio.
+
+    Raises:
+        ConfigError: fewer than 2.
+    """
     if rounds < 2:
-        parser.error(f"--rounds is {rounds}; allowed: whole numbers from 2 up")
+        raise ConfigError(f"--rounds is {rounds}; allowed: whole numbers from 2 up.")
     steady_allocator()
     console = Console(stderr=True)
     table = Table("ratio", "value [95 % interval]", "aim", title=f"CPU, {torch.get_num_threads()} threads, fp32")
@@ -129,7 +124,7 @@ def main() -> None:
         add(f"step dense / comera, batch {batch_size}", paired_ratio(step["dense"], step["comera"]), aim)
     console.print("import ...")
     imports = import_times(rounds)
-    extra = sorted(imports["comera"][i] - imports["torch"][i] for i in range(rounds))
+    extra = sorted((imports["comera"][i] - imports["torch"][i]) / 1e3 for i in range(rounds))
     table.add_row(
         "import comera on top of torch, s",
         f"{extra[len(extra) // 2]:.3f} [{extra[0]:.3f}, {extra[-1]:.3f}] (range)",

@@ -17,8 +17,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
 import torch
+
+from bench.core.memory import TOLERANCE
+from bench.step.allocator import free_memory_mib
 
 _GIB_MIB = 1024.0
 
@@ -28,9 +30,8 @@ _CUDA_RESERVE_MIB = 1536.0
 #: MiB of this machine's free memory that no tensor gets: the interpreter and its libraries.
 _CPU_RESERVE_MIB = 512.0
 
-#: Part of a predicted peak by which the allocator may exceed it, in rounding and in what lives inside kernels: the
-#: error that a prediction is allowed, by kind of device.
-ROUNDING = {"cpu": 0.02, "cuda": 0.05}
+#: Part of a predicted peak by which the allocator may exceed it, by kind of device.
+ROUNDING = TOLERANCE
 
 #: Sizes of what is timed on this machine: the sides of a square product, the bytes of a buffer, how often.
 _SIDE, _BUFFER, _REPEATS = 1536, 2**28, 7
@@ -107,7 +108,7 @@ def this_machine(precision: str) -> Device:
     return Device(
         name=f"this machine's processor, {threads} thread{'s' * (threads != 1)}",
         kind="cpu",
-        memory_mib=psutil.virtual_memory().available / 2**20,
+        memory_mib=free_memory_mib("cpu"),
         reserve_mib=_CPU_RESERVE_MIB,
         peak_flops={precision: _measured_flops(torch.bfloat16 if precision == "bf16" else torch.float32)},
         bandwidth=_measured_bandwidth(),

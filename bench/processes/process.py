@@ -12,6 +12,8 @@ from multiprocessing.context import ForkServerContext
 from typing import Any
 
 from bench.core.cell import Cell
+from bench.errors import ConfigError
+from bench.processes.worker import enter, packed
 from bench.protocol import Data
 
 _SIGKILL = 9
@@ -50,18 +52,22 @@ class CellProcess:
     """A cell's own process and the line to it.
 
     Args:
-        serve: what runs there, a function of :mod:`bench.processes.worker`.
-        cell, data, more: its arguments.
+        serve: what runs there, a function that can be imported; its first argument is the other end of the line.
+        cell, data, more: its further arguments.
         time_limit_s: seconds that all answers together may take; the cell is then given up as ``timeout``.
+
+    Raises:
+        ConfigError: a plug-in that cannot be handed to another process.
     """
 
     def __init__(self, serve: Callable[..., None], cell: Cell, data: Data, time_limit_s: float, *more: Any) -> None:
+        content = packed(serve, cell, data, *more)
         self.cell = cell
         self.time_limit_s = time_limit_s
         self._left_s = time_limit_s
         self._asked_at = time.monotonic()
         self._connection, theirs = _context().Pipe()
-        self._process = _context().Process(target=serve, args=(theirs, cell, data, *more), daemon=True)
+        self._process = _context().Process(target=enter, args=(theirs, content), daemon=True)
         self._process.start()
         theirs.close()
 
@@ -74,6 +80,7 @@ class CellProcess:
 
         Raises:
             CellFailure: the cell failed, the process ended, or the time limit passed.
+            ConfigError: a mistake that showed there alone, such as a workload's metric that is no number.
         """
         in_time = self._connection.poll(max(self._asked_at + self._left_s - time.monotonic(), 0.0))
         now = time.monotonic()
@@ -91,6 +98,9 @@ class CellProcess:
             if code == -_SIGKILL:
                 raise CellFailure("oom", "the process was killed (signal 9), most likely for want of memory") from None
             raise CellFailure("error", f"the process ended unexpectedly (exit code {code})") from None
+        if word == "mistake":
+            self.stop()
+            raise ConfigError(content)
         if word == "failed":
             self.stop()
             raise CellFailure(*content)

@@ -8,15 +8,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib
-import math
 import pkgutil
 import types
-import typing
 from collections.abc import Mapping
 from typing import Any
 
 import baselines
 from bench.core.cell import Cell
+from bench.core.checked import build_dataclass
 from bench.errors import ConfigError
 from bench.protocol import Method
 from bench.step.forward_backward import ForwardBackward
@@ -70,49 +69,6 @@ def checked_settings(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
     if settings.get("ratio", 0) is None:  # so that cells without one are the same as before there were any
         del settings["ratio"]
     return settings
-
-
-def build_dataclass(kind: type, values: Mapping[str, Any], where: str) -> Any:
-    """Make a dataclass from configuration values, with type checks and one sentence for a wrong one.
-
-    A whole number where a real one is expected becomes real, so that equal settings are equal cells.
-
-    Raises:
-        ConfigError: an unknown field, a value of the wrong type, or a ValueError of the dataclass itself.
-    """
-    annotations = typing.get_type_hints(kind)
-    if not isinstance(values, Mapping):
-        raise ConfigError(
-            f"{where} is {values!r}; allowed: single settings, as in {where}.{next(iter(annotations))}=…."
-        )
-    checked = {}
-    for field, value in values.items():
-        if field not in annotations:
-            raise ConfigError(f"{where}.{field} is unknown; allowed: {', '.join(annotations)}.")
-        checked[field] = _checked(f"{where}.{field}", value, annotations[field])
-    try:
-        return kind(**checked)
-    except ValueError as error:
-        raise ConfigError(f"{where}: {error}") from None
-
-
-def _checked(name: str, value: Any, annotation: Any) -> Any:
-    """A value of one of the annotated types, or of numbers as a tuple; raises ConfigError over any other."""
-    if annotation == tuple[float, ...]:
-        if not isinstance(value, list | tuple) or not all(type(number) in (int, float) for number in value):
-            raise ConfigError(f"{name} is {value!r}; allowed: a list of numbers, such as [0.8,0.5].")
-        if wrong := [number for number in value if not math.isfinite(number)]:
-            raise ConfigError(f"{name} has {wrong[0]!r}; allowed: finite numbers.")
-        return tuple(map(float, value))
-    allowed = typing.get_args(annotation) or (annotation,)
-    if type(value) is int and float in allowed and int not in allowed:
-        value = float(value)
-    if type(value) not in allowed:
-        names = " or ".join("null" if option is type(None) else option.__name__ for option in allowed)
-        raise ConfigError(f"{name} is {value!r}; allowed: a value of type {names}.")
-    if type(value) is float and not math.isfinite(value):
-        raise ConfigError(f"{name} is {value!r}; allowed: finite numbers.")
-    return value
 
 
 def build(name: str, variant: str, settings: Mapping[str, Any]) -> Method:

@@ -14,11 +14,13 @@ from bench.core.cell import Cell
 from bench.core.provenance import Provenance, provenance
 from bench.core.record import Record, device_folder, read, write
 from bench.core.table import write_table
+from bench.errors import ConfigError
+from bench.measures import named
 from bench.measures.training import Upkeep
-from bench.processes.interleave import Outcome, free_memory_mib
+from bench.processes.schedule import Outcome
 from bench.protocol import Data
-from bench.protocol.methods import ConfigError
 from bench.runner.checkpoint import load
+from bench.step.allocator import free_memory_mib
 from bench.step.train_step import compile_unsupported
 from bench.workloads import open_cell_workload, recorded_words
 
@@ -43,8 +45,6 @@ class Results:
     def check(self, cell: Cell) -> None:
         """Make sure, before anything runs, that records can be written, and those beside this cell's be read.
 
-        The experiment's table is brought up to date, in case a kill has left records that it lacks.
-
         Raises:
             ConfigError: the folder cannot be made or written.
             RecordError: a record of this experiment and device cannot be read, or is of a newer schema.
@@ -55,7 +55,6 @@ class Results:
             raise ConfigError(f"results is '{self.root}', but {there} is no folder that can be written; name another.")
         for path in folder.glob("*.json"):
             read(path)
-        write_table(self.root, cell.experiment)
 
     def check_checkpoint(self, cell: Cell, data_hash: str) -> None:
         """Make sure that a training run which is not done can go on from its checkpoint, if it has one.
@@ -63,7 +62,7 @@ class Results:
         Raises:
             CheckpointError: the checkpoint is another run's, or damaged.
         """
-        if cell.measure == "train" and not self.is_done(cell, data_hash):
+        if named(cell.measure).resumes and not self.is_done(cell, data_hash):
             upkeep = self.upkeep(cell, data_hash, resume=True)
             if load(upkeep.folder, upkeep.identity) is None and upkeep.parent_folder is not None:
                 load(upkeep.parent_folder, upkeep.parent_identity)
@@ -83,7 +82,7 @@ class Results:
         if self.reuse == "never" or not path.exists():
             return False
         record = read(path)
-        retried = (*_RETRIED, "timeout") if cell.measure == "train" else _RETRIED  # a run can go on where it was
+        retried = (*_RETRIED, "timeout") if named(cell.measure).resumes else _RETRIED  # it can go on where it was
         if record.status in retried or _has_what_it_lacked(record, cell):
             return False
         return self.reuse == "config" or _is_of_this_code(record)
@@ -125,18 +124,22 @@ class Results:
                 return record
         return None
 
+    def tabulate(self, experiment: str) -> None:
+        """Bring the table of an experiment up to date, in case a kill has left records that it lacks."""
+        write_table(self.root, experiment)
+
     def record(self, outcomes: Sequence[Outcome], data_hash: str, data: Data) -> list[Record]:
         """Write the outcomes, each whole or not at all, then the experiment's table; return what was written."""
         records = [_to_record(outcome, data_hash, data, self) for outcome in outcomes]
         self.written.update(write(records, self.root))
         for experiment in {record.experiment for record in records}:
-            write_table(self.root, experiment)
+            self.tabulate(experiment)
         return records
 
 
 def _where(cell: Cell) -> Provenance:
     """Who measures this cell. A prediction stands with the machine's main device, whose figure it belongs to."""
-    return provenance(on_cpu=cell.measure != "predict" and cell.device == "cpu")
+    return provenance(on_cpu=named(cell.measure).on_device and cell.device == "cpu")
 
 
 def _has_what_it_lacked(record: Record, cell: Cell) -> bool:
@@ -171,7 +174,7 @@ def _to_record(outcome: Outcome, data_hash: str, data: Data, results: Results) -
     columns = {**known, **_time_columns(samples), **dataclasses.asdict(_where(cell))}
     if periods and outcome.status == "ok":
         columns |= _rare_columns(samples, periods, results.rare_times(cell))
-    if cell.measure == "predict" or columns.get("peak_memory_predicted_mib") is not None:
+    if not named(cell.measure).on_device or columns.get("peak_memory_predicted_mib") is not None:
         columns["predicted_for"] = cell.device
     record = Record(
         **columns,
@@ -184,7 +187,7 @@ def _to_record(outcome: Outcome, data_hash: str, data: Data, results: Results) -
         workload_words=recorded_words(open_cell_workload(cell, data)),
         config_json=cell.to_json(),
     )
-    if record.status == "ok" and cell.measure == "run":
+    if record.status == "ok" and named(cell.measure).paired:
         record.epoch_time_s = _epoch_time_s(record, samples)
     return record
 

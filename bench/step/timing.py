@@ -1,4 +1,4 @@
-"""Timing train steps on the device's own clock, beside a fixed product that tells how quiet the machine is."""
+"""Timing train steps on the device's own clock, beside a fixed product that shows how quiet the machine is."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import math
 import sys
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 
@@ -16,7 +16,8 @@ from bench.protocol import Batch, RareEvent
 from bench.step.train_step import TrainStep
 
 #: What becomes of freed memory, see :func:`steady_allocator`; the first one is the usual.
-ALLOCATORS = ("steady", "system")
+Allocator = Literal["steady", "system"]
+ALLOCATORS: tuple[str, ...] = get_args(Allocator)
 
 #: Width of the square product that every block times before and after its steps: milliseconds on either device.
 CALIBRATION_WIDTH, CUDA_CALIBRATION_WIDTH = 768, 4096
@@ -25,6 +26,8 @@ _CALIBRATION_REPEATS = 5
 
 class Diverged(RuntimeError):
     """The loss is no longer a finite number."""
+
+    status = "diverged"  # of the cell's record
 
 
 def steady_allocator() -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import abc
 import functools
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, ClassVar, Self
 
 import torch
 from torch import nn
 
 from bench.data.corpus import DataError
+from bench.errors import ConfigError
 from bench.protocol import Batch, Data, Evaluation, Gated, Metric, Role, Stage, Words
 from bench.protocol.plan import EarlyLate
 
@@ -65,11 +66,12 @@ class BaseWorkload(abc.ABC):
         """The workload on data that it draws itself.
 
         Raises:
-            DataError: a folder of data, which it does not read, or another dataset.
+            ConfigError: a folder of data, which it does not read.
+            DataError: another dataset.
         """
         for field in ("data_folder", "fetch"):
             if value := getattr(data, field):
-                raise DataError(f"{field} is {value!r}; workload={cls.name} draws its data and reads none.")
+                raise ConfigError(f"{field} is {value!r}; workload={cls.name} draws its data and reads none.")
         return cls(settings, data.dataset)
 
     @classmethod

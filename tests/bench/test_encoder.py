@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from bench.core.samples import as_hexadecimal
+from bench.core.samples import packed
 from bench.data.corpus import Corpus, DataError, Pair
 from bench.data.synthetic import synthetic_corpus
 from bench.data.wordpiece import SPECIAL_TOKENS, PairTokenizer, train_vocabulary
@@ -215,11 +215,11 @@ class TestLearning:
             "loss": pytest.approx(-F.log_softmax(model.scores, 0).mean().item(), rel=1e-6),
         }
         # The second label is right in every third row: 010 010 …
-        assert as_hexadecimal(evaluation.per_example) == "492" * 8 + "4"
+        assert packed(evaluation.per_example) == {"bits": "492" * 8 + "4", "count": len(evaluation.per_example)}
         assert len(evaluation.per_example) == 99
 
     def test_the_answers_come_in_the_order_of_the_rows(self):
-        assert as_hexadecimal([True, False, True, True, False, True]) == "b4"
+        assert packed([True, False, True, True, False, True]) == {"bits": "b4", "count": 6}
 
     def test_the_mode_is_restored_after_a_failure(self, workload):
         class Failing(nn.Linear):

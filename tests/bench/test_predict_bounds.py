@@ -164,9 +164,7 @@ def test_devices_are_sound():
 def test_this_machine_is_measured(monkeypatch):
     monkeypatch.setattr("bench.estimate.devices._BUFFER", 2**20)
     monkeypatch.setattr("bench.estimate.devices._SIDE", 64)
-    monkeypatch.setattr(
-        "bench.estimate.devices.psutil.virtual_memory", lambda: types.SimpleNamespace(available=8 * 2**30)
-    )
+    monkeypatch.setattr("psutil.virtual_memory", lambda: types.SimpleNamespace(available=8 * 2**30))
     device = this_machine("fp32")
     assert device.kind == "cpu"
     assert device.memory_mib == 8 * 1024
