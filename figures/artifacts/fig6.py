@@ -75,7 +75,7 @@ def lines_of(study: Study) -> list[Line]:
         slot = row.slot
         if slot.arm == DENSE and len(slot.stages) == study.depth:
             stroke = DENSE_STROKE
-        elif slot.arm == COMERA and len(slot.stages) == 1 and slot.ratio is None:
+        elif slot.arm == COMERA and slot.ratio is None and not slot.has_target:
             stroke = EARLY_STROKE
         else:
             stroke, others = STROKES[others % len(STROKES)], others + 1

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -179,17 +179,21 @@ def _comparable(records: list[Record]) -> tuple[list[Record], list[str]]:
     return kept, notes + more
 
 
-def _expected(experiment: str, is_papers: bool, found: Collection[Slot]) -> Sequence[Slot]:
-    """The slots that an experiment should have: in a sweep of ratios every one of them for every arm that has any."""
+def _expected(experiment: str, is_papers: bool, found: Collection[Slot]) -> set[Slot]:
+    """The slots that an experiment should have: in a sweep of ratios every one of them for every arm that has any, else
+    dense and CoMERA; and what a stage with a target goes on from.
+    """
     if experiment == EXPERIMENT and is_papers:
-        return (DENSE_RUN, EARLY, *map(late, PAPER_TARGETS))
-    stages = max((slot.stages for slot in found), key=len)
-    swept = [slot for slot in found if slot.ratio is not None]
+        return {DENSE_RUN, EARLY, *map(late, PAPER_TARGETS)}
+    ratios = {slot.ratio for slot in found if slot.ratio is not None}
+    before = {replace(slot, stages=slot.stages[:-1], target=None, target_mib=None) for slot in found if slot.has_target}
+    swept = {slot for slot in {*found, *before} if slot.ratio is not None and not slot.has_target}
+    stages = max((slot.stages for slot in swept or found), key=len)
     if swept:
-        ratios = {slot.ratio for slot in swept}
-        arms = {slot.arm for slot in swept}
-        return (Slot(DENSE, stages[:1]), *(Slot(arm, stages[:1], ratio=ratio) for arm in arms for ratio in ratios))
-    return (Slot(DENSE, stages), Slot(COMERA, stages[:1]))
+        before |= {replace(slot, ratio=ratio) for slot in swept for ratio in ratios}
+    elif COMERA not in {slot.arm for slot in found}:
+        before.add(Slot(COMERA, stages[:1]))
+    return {Slot(DENSE, stages), *before}
 
 
 def _study(records: list[Record], about: dict[str, Any]) -> Study:
@@ -334,12 +338,11 @@ class Row:
     @property
     def name(self) -> str:
         """How tables and legends call it."""
-        slot, depth = self.slot, self.study.depth
-        if slot.ratio is not None:
-            return f"{slot.arm} {slot.ratio:g}x" + ("" if len(slot.stages) == 1 else f", {slot.goal}")
-        if slot.has_target or (depth > 1 and slot.arm.partition(":")[0] == COMERA):
-            return f"{slot.arm}, {slot.goal}"
-        return slot.arm if len(slot.stages) >= depth else f"{slot.arm}, {slot.stage} stage alone"
+        slot, is_part = self.slot, len(self.slot.stages) < self.study.depth
+        arm = slot.arm if slot.ratio is None else f"{slot.arm} {slot.ratio:g}x"
+        if slot.has_target or (is_part and slot.arm.partition(":")[0] == COMERA):
+            return f"{arm}, {slot.goal}"
+        return f"{arm}, {slot.stage} stage alone" if is_part else arm
 
     @property
     def label(self) -> str:
