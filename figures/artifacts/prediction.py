@@ -159,15 +159,10 @@ def columns(page: Selection, rows: Sequence[Row]) -> list[Column]:  # noqa: ARG0
 
     def tidy(check: Check) -> dict[str, object]:
         return {
-            "device": page.device,
-            "predicted_for": page.kind,
-            **{name: getattr(check.record, name) for name in names},
-            "predicted_mib": check.predicted,
-            "measured_mib": check.measured,
-            "error": check.error,
-            "within": abs(check.error) <= page.limit,
-            "cell_id": check.record.cell_id,
-        }
+            "device": page.device, "predicted_for": page.kind, **{name: getattr(check.record, name) for name in names},
+            "predicted_mib": check.predicted, "measured_mib": check.measured, "error": check.error,
+            "within": abs(check.error) <= page.limit, "cell_id": check.record.cell_id,
+        }  # fmt: skip
 
     return [
         Column("arm", lambda row: row.arm, left=True),
@@ -259,16 +254,8 @@ def draw(page: Selection, rows: Sequence[Row], caption: Caption) -> Figure:
 
 
 ARTIFACT = Artifact(
-    name="prediction",
-    heading="Predicted and allocated memory",
+    name="prediction", heading="Predicted and allocated memory",
     summary="error of the predicted peak memory by arm, wherever the allocator's was measured; an image per device",
-    experiments=EXPERIMENTS,
-    made_by="make reproduce-prediction",
-    order=80,
-    select=select,
-    rows=rows_of,
-    columns=columns,
-    tidy_rows=lambda page, _: page.checks,
-    caption=caption,
-    draw=draw,
-)
+    experiments=EXPERIMENTS, made_by="make reproduce-prediction", order=80, select=select, rows=rows_of,
+    columns=columns, tidy_rows=lambda page, _: page.checks, caption=caption, draw=draw,
+)  # fmt: skip

@@ -145,19 +145,11 @@ def columns(page: Selection, rows: Sequence[Row]) -> list[Column[Any]]:  # noqa:
     def tidy(line: tuple[Step, str, Record, Share]) -> dict[str, object]:
         step, arm, record, part = line
         return {
-            "device": record.device,
-            "batch_size": step.batch,
-            "precision": step.precision,
-            "arm": arm,
-            "kind": part["kind"],
-            "name": part.get("name", ""),
-            "ms": part["ms"],
-            "launches": part["launches"],
-            "moved_mib": part.get("moved_mib"),
-            "busy_ms": record.samples["busy_ms"],
-            "step_ms": record.step_time_median_ms,
-            "cell_id": record.cell_id,
-        }
+            "device": record.device, "batch_size": step.batch, "precision": step.precision, "arm": arm,
+            "kind": part["kind"], "name": part.get("name", ""), "ms": part["ms"], "launches": part["launches"],
+            "moved_mib": part.get("moved_mib"), "busy_ms": record.samples["busy_ms"],
+            "step_ms": record.step_time_median_ms, "cell_id": record.cell_id,
+        }  # fmt: skip
 
     return [
         Column("step", lambda row: row.step.label, left=True),
@@ -218,16 +210,8 @@ def caption(page: Selection, rows: Sequence[Row]) -> Caption:  # noqa: ARG001 - 
 
 
 ARTIFACT = Artifact(
-    name="table_profile",
-    heading="Where the time goes",
+    name="table_profile", heading="Where the time goes",
     summary="time of a step by kind of work, with launches and bytes, CoMERA beside dense; a table per device",
-    experiments=("profile",),
-    measure="profile",
-    order=100,
-    select=select,
-    rows=rows_of,
-    columns=columns,
-    tidy_rows=tidy_rows,
-    caption=caption,
-    section="step",
-)
+    experiments=("profile",), measure="profile", order=100, select=select, rows=rows_of, columns=columns,
+    tidy_rows=tidy_rows, caption=caption, section="step",
+)  # fmt: skip
