@@ -487,7 +487,7 @@ def _usable(curve: Quotients) -> bool:
     return len(wide) == len(curve) >= _FEWEST and min(curve) <= _NEAR
 
 
-def _judge(claim: Claim, page: Selection, rows: Any) -> Judgement:  # noqa: ARG001 - as every rule
+def _judge(_: Claim, page: Selection, rows: object) -> Judgement:  # noqa: ARG001 - as every rule
     curves = {batch: curve for batch in page.time_batches if (curve := _speed_ups(page, batch))}
     found = [_finding(page, batch, curve) for batch, curve in curves.items()]
     usable = {batch: _grows_and_vanishes(curve) for batch, curve in curves.items() if _usable(curve)}

@@ -66,12 +66,10 @@ class Row:
 
     @property
     def place(self) -> tuple[int, int, str, int]:
-        def index(names: Sequence[str], name: str) -> int:
-            return names.index(name) if name in names else len(names)
-
         record = self.record
-        workload, arm = index(_WORKLOADS, record.workload), index(ARMS, record.arm)
-        return workload, arm, self.what, index(_PRECISIONS, record.precision)
+        places = zip((_WORKLOADS, ARMS, _PRECISIONS), (record.workload, record.arm, record.precision), strict=True)
+        workload, arm, precision = (names.index(one) if one in names else len(names) for names, one in places)
+        return workload, arm, self.what, precision
 
 
 def rows_of(selection: Selected) -> list[Row]:
@@ -86,7 +84,7 @@ def _error(row: Row) -> str:
     return "no result" if row.worst["error"] is None else f"{row.worst['error']:.1e}"
 
 
-def columns(selection: Selected, rows: Sequence[Row]) -> list[Column[Any]]:  # noqa: ARG001 - as every artifact
+def columns(*_: object) -> list[Column[Any]]:
     """A row of the table per cell, of the CSV per check."""
 
     def tidy(line: tuple[Row, Check]) -> dict[str, object]:
