@@ -3,20 +3,36 @@
 from __future__ import annotations
 
 import argparse
+import io
+import os
 import re
 import sys
+import tempfile
 import textwrap
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
 
-from bench.core.record import read_all
-from figures.artifact import Artifact, artifacts
+from bench.core.record import Record, RecordError, read_all
+from figures.artifact import Artifact, ArtifactError, artifacts
+from figures.claims.claims import LedgerError
 from figures.claims.ledger import claims_of, judge
 from figures.claims.ledger_text import to_csv, to_markdown_page, to_text
-from figures.command import InputError, Parser, exit_status, folder_of_records, folder_to_write, read_folder, write
 
 FORMATS = {"text": to_text, "markdown": to_markdown_page, "csv": to_csv}
+RENDERED = Path("figures") / "rendered"
 REPORT = "report.html"
+
+
+class InputError(Exception):
+    """Something the user can put right; the message is one sentence."""
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that raises InputError."""
+
+    def error(self, message: str) -> NoReturn:
+        raise InputError(f"{message}; see {self.prog} --help.")
 
 
 def _epilog() -> str:
@@ -27,9 +43,8 @@ def _epilog() -> str:
     lines += [
         "",
         "Written for each: .png and .svg (figures alone), .md (table and verdicts) and .csv (tidy numbers).",
-        "All of it on one page beside the claims: python -m figures report. The verdicts alone: python -m figures",
-        "claims. (--help says more.) Records are made by python -m bench; a make target reproduce-… does both: make",
-        "help.",
+        "All of it on one page beside the claims: python -m figures report; the verdicts alone: python -m figures",
+        "claims (--help says more). Records are made by python -m bench; a make target reproduce-… does both.",
     ]
     return "\n".join(lines)
 
@@ -38,56 +53,97 @@ def _parser(program: str) -> Parser:
     parser = Parser(prog=program, add_help=False)
     commands = parser.add_subparsers(required=True)
 
-    def command(name: str, work: Any, description: str, **more: Any) -> Parser:
+    def command(work: Callable[[argparse.Namespace], None], description: str, **more: Any) -> Parser:
         form = argparse.RawDescriptionHelpFormatter
-        one: Parser = commands.add_parser(name, formatter_class=form, description=description, **more)
+        one: Parser = commands.add_parser(work.__name__, formatter_class=form, description=description, **more)
         one.set_defaults(work=work, parser=one)
-        one.add_records()
+        one.add_argument(
+            "--records", metavar="FOLDER", type=Path, default=Path("results") / "local",
+            help="where the records lie (default: results/local; the project's own: results/reference)",
+        )  # fmt: skip
         return one
 
     drawing = command(
-        "draw", draw,
-        "Draw a figure or table of the paper from records and print the same as a table, with a verdict\n"
-        "on every published claim it touches. Nothing is measured here.",
-        prog=program, epilog=_epilog(),
+        draw, "Draw a figure or table of the paper from records and print the same as a table, with a verdict\n"
+        "on every published claim it touches. Nothing is measured here.", prog=program, epilog=_epilog(),
     )  # fmt: skip
     drawing.add_argument("figure", metavar="FIGURE", help=f"what to draw: {', '.join(artifacts())}")
-    drawing.add_out()
     drawing.add_argument(
-        "--experiment", metavar="NAME",
-        help="whose records to show (default: as listed below; those of the small presets: accuracy_small, "
-        "ratios_accuracy_small)",
+        "--experiment", metavar="NAME", help="whose records to show (default: as listed below; those of the small "
+        "presets: accuracy_small, ratios_accuracy_small)",
     )  # fmt: skip
     ledger = command(
-        "claims", claims,
-        "Print every claim published about the method with what decides it and what the records say:\n"
+        claims, "Print every claim published about the method with what decides it and what the records say:\n"
         "reproduced, partly, not reproduced, or not tested here, and why. Nothing is measured here.",
     )  # fmt: skip
     ledger.add_argument("--format", choices=FORMATS, default="text", help="text of 120 columns by default")
-    command(
-        "report", report,
-        "Write one HTML page from records: the verdict on every published claim, then each figure and\n"
+    page = command(
+        report, "Write one HTML page from records: the verdict on every published claim, then each figure and\n"
         "table beside what was published, how it was measured and what failed. Nothing is measured here.",
-    ).add_out()  # fmt: skip
+    )  # fmt: skip
+    where = "where to write (default: figures/rendered/ and the name of the records' folder)"
+    for one in (drawing, page):
+        one.add_argument("--out", metavar="FOLDER", type=Path, help=where)
     return parser
+
+
+def _folder(arguments: argparse.Namespace) -> Path:
+    """What ``--records`` names; raises InputError where that is no folder."""
+    root: Path = arguments.records
+    if not root.is_dir():
+        raise InputError(f"--records is {str(root)!r}; a folder with records is expected.")
+    return root
+
+
+def _read(root: Path) -> list[Record]:
+    """Every record of a folder; raises InputError where there is none, or where they are of several schema versions."""
+    records = read_all(root)
+    if not records:
+        raise InputError(
+            f"{root}: no record; make some with python -m bench experiment=NAME, or name results/reference, the "
+            "project's own."
+        )
+    if len(versions := sorted({record.schema_version for record in records})) > 1:
+        raise InputError(
+            f"{root}: records of schema_version {' and '.join(map(str, versions))}; allowed: of one alone."
+        )
+    return records
+
+
+def _write(files: dict[str, bytes], arguments: argparse.Namespace) -> list[Path]:
+    """Write each file whole or not at all, in the place of one that is there; where ``--out`` says."""
+    folder: Path = arguments.out or RENDERED / arguments.records.resolve().name
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, content in files.items():
+            handle, temporary = tempfile.mkstemp(dir=folder, prefix=".", suffix=".partial")
+            try:
+                with os.fdopen(handle, "wb") as file:
+                    file.write(content)
+                    os.fchmod(file.fileno(), 0o644)
+                os.replace(temporary, folder / name)
+            except BaseException:
+                os.unlink(temporary)
+                raise
+    except OSError as error:
+        raise InputError(f"--out is {str(folder)!r}; cannot write there ({error.strerror}).") from None
+    return [folder / name for name in files]
 
 
 def _artifact(name: str, experiment: str | None) -> Artifact[Any, Any]:
     """What was asked for, on the records of ``experiment`` if one is named."""
     if name not in artifacts():
         raise InputError(f"figure is {name!r}; available: {', '.join(artifacts())}.")
-    artifact = artifacts()[name]
     if experiment is None:
-        return artifact
+        return artifacts()[name]
     if not re.fullmatch(r"[\w-]+", experiment):
         raise InputError(f"--experiment is {experiment!r}; allowed: letters, digits, - and _.")
-    return artifact.for_experiment(experiment)
+    return artifacts()[name].for_experiment(experiment)
 
 
 def draw(arguments: argparse.Namespace) -> None:
     """Read, draw, then write and print; whatever is wrong with the input stops it before anything is written."""
-    artifact = _artifact(arguments.figure, arguments.experiment)
-    root, out = folder_of_records(arguments), folder_to_write(arguments)
+    artifact, root = _artifact(arguments.figure, arguments.experiment), _folder(arguments)
     records = artifact.of([record for name in artifact.experiments for record in read_all(root, name)])
     folders = " or ".join(f"{name}/" for name in artifact.experiments)
     if not records:
@@ -98,47 +154,50 @@ def draw(arguments: argparse.Namespace) -> None:
         raise InputError(
             f"{root}: no record below {folders} is one that {artifact.name} shows; make some with: {artifact.command}."
         )
-    for page in pages:
-        write(page.files, out)
-    for page in pages:
-        sys.stdout.write(page.to_text())
-        sys.stdout.write("Written: " + ", ".join(str(out / name) for name in page.files) + "\n\n")
+    written = [_write(page.files, arguments) for page in pages]
+    for page, paths in zip(pages, written, strict=True):
+        sys.stdout.write(f"{page.to_text()}Written: {', '.join(map(str, paths))}\n\n")
 
 
 def claims(arguments: argparse.Namespace) -> None:
     """Read, judge and print; whatever is wrong with the input stops it before anything is printed."""
-    sys.stdout.write(FORMATS[arguments.format](judge(read_folder(folder_of_records(arguments)))))
+    sys.stdout.write(FORMATS[arguments.format](judge(_read(_folder(arguments)))))
 
 
 def report(arguments: argparse.Namespace) -> None:
     """Read, draw, write the page and print where it lies; wrong input stops it before anything is written."""
     from figures.report.page import page
 
-    root, out = folder_of_records(arguments), folder_to_write(arguments)
-    records, everything = read_folder(root), artifacts()
+    root, everything = _folder(arguments), artifacts()
+    records = _read(root)
     if not any(artifact.of(records) for artifact in everything.values()):
-        experiments = dict.fromkeys(name for artifact in everything.values() for name in artifact.experiments)
-        first = next(iter(everything.values()))
-        raise InputError(
-            f"{root}: no record below {', '.join(f'{name}/' for name in experiments)}; make some with: {first.command}."
-        )
-    write({REPORT: page(records, everything, claims_of(everything.values()))}, out)
-    print(out / REPORT)
+        experiments = dict.fromkeys(f"{name}/" for artifact in everything.values() for name in artifact.experiments)
+        first = next(iter(everything.values())).command
+        raise InputError(f"{root}: no record below {', '.join(experiments)}; make some with: {first}.")
+    print(*_write({REPORT: page(records, everything, claims_of(everything.values()))}, arguments))
 
 
 def main(argv: Sequence[str] | None = None, program: str = "python -m figures", prefix: str = "") -> int:
-    """The exit status: 0, or 2 after one sentence, behind ``prefix``, on what is wrong."""
+    """The exit status: 0, or 2 after one sentence, behind ``prefix``, on what is wrong with the input."""
     words = list(sys.argv[1:] if argv is None else argv)
     if words[:1] not in (["draw"], ["claims"], ["report"]):
         words.insert(0, "draw")
-
-    def work() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+    try:
         arguments, others = _parser(program).parse_known_args(words)
         if others:
             arguments.parser.error(f"unrecognized arguments: {' '.join(others)}")
         arguments.work(arguments)
-
-    return exit_status(work, prefix)
+        sys.stdout.flush()
+    except (InputError, RecordError, LedgerError, ArtifactError) as error:
+        print(f"{prefix}{error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:  # the reader, such as head, has seen enough; all files are written
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return 0
 
 
 if __name__ == "__main__":

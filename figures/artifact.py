@@ -50,30 +50,24 @@ class ArtifactError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class Artifact(Generic[S, R]):
-    """A figure or table that can be asked for by name.
+    """A figure or table that can be asked for by name; any module of ``figures/artifacts`` is an example.
 
     Args:
         name: by which it is asked for; its files begin with it.
-        heading: of its section in the report.
-        summary: what it shows, for ``--help`` and the report.
-        experiments: whose records it is made of; its own is the first, others may lend it records.
-        measure: the measure of its records; None for any.
+        heading, summary: of its section in the report; ``--help`` has the summary too.
+        experiments, measure: whose records it is made of (its own is the first, others may lend it records), and their
+            measure; None for any.
         made_by: the command that makes its records; by default that of its own experiment.
-        order: its place among all, in ``--help`` and the report; those of the same place stand by name.
+        order: its place among all; those of the same place stand by name.
         select: from the records of its experiments to one selection per page, such as one per device.
-        rows: the rows of a page's table.
-        columns: its columns, both for people and for the CSV.
+        rows, columns: of a page's table; the columns are both those for people and those of the CSV.
         tidy_rows: the rows of the CSV, where they are not those of the table.
-        caption: title, facts and notes of a page.
-        draw: its picture; None for a table alone.
-        rules: by what it decides claims.
-        claims: claims of its own, beyond ``published/claims.csv``.
+        caption, draw: title, facts and notes of a page; its picture, None for a table alone.
+        rules, claims: by what it decides claims; claims of its own, beyond ``published/claims.csv``.
         section: the column of the table whose change starts a new section.
         asked: the experiment that was asked for in place of its own; part of its files' names.
         keys, breaks: for a table that is too wide for a terminal, the columns with which each further part of it begins
             (``breaks``), and those that every part repeats in front (``keys``).
-
-    Example: see ``docs/adding.md`` or any module of ``figures/artifacts``.
     """
 
     name: str
@@ -101,10 +95,10 @@ class Artifact(Generic[S, R]):
         """The command that makes its records."""
         return self.made_by or f"python -m bench experiment={self.experiments[0]}"
 
-    def for_experiment(self, experiment: str) -> Artifact[S, R]:
+    def for_experiment(self, name: str) -> Artifact[S, R]:
         """The same on the records of one other experiment."""
-        asked = "" if experiment in self.experiments else experiment
-        return dataclasses.replace(self, experiments=(experiment,), made_by="", asked=asked)
+        asked = "" if name in self.experiments else name
+        return dataclasses.replace(self, experiments=(name,), made_by="", asked=asked)
 
     def of(self, records: Sequence[Record]) -> list[Record]:
         """Those of the records that it is made of, experiment by experiment."""
@@ -132,32 +126,24 @@ class Artifact(Generic[S, R]):
     def _page(self, selection: S, claims: Claims) -> Drawn:
         rows = self.rows(selection)
         verdicts = _verdicts(self.rules, claims, selection, rows)
-        columns = self.columns(selection, rows)
-        caption, table = self.caption(selection, rows), text_table(columns, rows)
+        columns, caption = self.columns(selection, rows), self.caption(selection, rows)
+        table, left = text_table(columns, rows), left_aligned(columns)
         tidy = tidy_table(columns, self.tidy_rows(selection, rows) if self.tidy_rows else rows)
         asked = (self.asked,) if self.asked and self.asked not in selection.suffix else ()
         stem = "-".join([self.name, *map(device_folder, (selection.device, *selection.suffix, *asked))])
-        images = {}
+        files = {}
         if self.draw is not None:
             with house_style():
                 figure = self.draw(selection, rows, caption)
-                images = {f"{stem}.{form}": to_bytes(figure, form) for form in ("png", "svg")}
-        left = left_aligned(columns)
-        page = markdown(caption, f"{stem}.png" if images else "", table, left, verdicts)
+                files = {f"{stem}.{form}": to_bytes(figure, form) for form in ("png", "svg")}
+        files[f"{stem}.md"] = markdown(caption, f"{stem}.png" if files else "", table, left, verdicts)
+        files[f"{stem}.csv"] = csv(tidy)
         return Drawn(
-            title=caption.title,
-            device=selection.device,
-            facts=tuple(caption.facts),
-            notes=(*caption.of_picture, *caption.notes),
-            table=table,
-            verdicts=tuple(verdicts),
-            files={**images, f"{stem}.md": page, f"{stem}.csv": csv(tidy)},
-            below=(*caption.remarks, *caption.notes),
-            left_aligned=left,
-            section=self.section,
-            narrow=self._parts(table),
-            records=tuple(selection.shown),
-        )
+            title=caption.title, device=selection.device, facts=tuple(caption.facts),
+            notes=(*caption.of_picture, *caption.notes), below=(*caption.remarks, *caption.notes),
+            table=table, left_aligned=left, section=self.section, narrow=self._parts(table),
+            verdicts=tuple(verdicts), files=files, records=tuple(selection.shown),
+        )  # fmt: skip
 
     def _parts(self, table: pd.DataFrame) -> tuple[pd.DataFrame, ...]:
         """The table in parts for a terminal."""
@@ -171,8 +157,7 @@ class Artifact(Generic[S, R]):
 
 def _verdicts(rules: Sequence[Rule], claims: Claims, selection: Selected, rows: Any) -> list[Verdict]:
     """A verdict per rule whose claim is about a workload of these records, in the order of the rules."""
-    workloads = {record.workload for record in selection.shown}
-    verdicts = []
+    verdicts, workloads = [], {record.workload for record in selection.shown}
     for rule in rules:
         if rule.claim_id not in claims:
             raise LedgerError(f"the ledger has no claim {rule.claim_id!r}; it has: {', '.join(claims)}.")
@@ -188,12 +173,8 @@ _registered: dict[str, Artifact[Any, Any]] = {}
 
 
 def register(artifact: Artifact[Any, Any]) -> Artifact[Any, Any]:
-    """Make an artifact known by its name in this process.
-
-    Raises:
-        ArtifactError: another one has this name.
-    """
-    if {**_found(), **_registered}.get(artifact.name, artifact) is not artifact:
+    """Make an artifact known by its name in this process; raises ArtifactError where another one has this name."""
+    if artifacts().get(artifact.name, artifact) is not artifact:
         raise ArtifactError(_taken(artifact.name))
     _registered[artifact.name] = artifact
     return artifact
@@ -206,10 +187,8 @@ def _taken(name: str) -> str:
 @functools.cache
 def _found() -> dict[str, Artifact[Any, Any]]:
     """Artifacts of this folder and of other packages, by name."""
-    modules = (
-        importlib.import_module(f"{folder.__name__}.{module.name}") for module in pkgutil.iter_modules(folder.__path__)
-    )
-    found = {module.ARTIFACT.name: module.ARTIFACT for module in modules}
+    names = (f"{folder.__name__}.{module.name}" for module in pkgutil.iter_modules(folder.__path__))
+    found = {one.name: one for one in (importlib.import_module(name).ARTIFACT for name in names)}
     for point in importlib.metadata.entry_points(group=ENTRY_POINTS):
         try:
             other = point.load()
@@ -225,5 +204,5 @@ def _found() -> dict[str, Artifact[Any, Any]]:
 
 def artifacts() -> dict[str, Artifact[Any, Any]]:
     """All artifacts by name, in their order."""
-    everything = {**_found(), **_registered}
-    return {one.name: one for one in sorted(everything.values(), key=lambda one: (one.order, one.name))}
+    everything = [*_found().values(), *_registered.values()]
+    return {one.name: one for one in sorted(everything, key=lambda one: (one.order, one.name))}

@@ -1,0 +1,1 @@
+"""One module per figure or table; each names it in ``ARTIFACT``."""

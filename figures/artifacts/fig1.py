@@ -151,7 +151,7 @@ def caption(page: Selection, rows: Sequence[Row]) -> Caption:
     plain = ["Predicted memory is that of plain steps, without CUDA Graph and torch.compile."] if toggled else []
     names = {(row.arm, row.batch): f"{row.arm}, batch {row.batch}" for row in rows}
     return Caption(
-        title=f"Fig. 1: {title}" if page.is_papers else title.capitalize(),
+        title=f"Fig. 1: {title}" if page.is_papers else f"{title[0].upper()}{title[1:]}",
         facts=(notes.step_fact(page), notes.data_fact(page)),
         of_picture=["Bars start at zero; every panel has its own scale. Labels: value, and its ratio to CoMERA's (x)."],
         notes=[
@@ -236,17 +236,8 @@ RULES = (
 )  # fmt: skip
 
 ARTIFACT = Artifact(
-    name="fig1",
-    heading="Fig. 1: time and memory of every method",
+    name="fig1", heading="Fig. 1: time and memory of every method",
     summary="time per epoch and peak memory of every arm, by batch size; an image per device, precision and toggles",
-    experiments=EXPERIMENTS,
-    made_by="make reproduce-fig1",
-    order=10,
-    select=select,
-    rows=rows_of,
-    columns=columns,
-    caption=caption,
-    draw=draw,
-    rules=RULES,
-    section="batch",
-)
+    experiments=EXPERIMENTS, made_by="make reproduce-fig1", order=10, select=select, rows=rows_of, columns=columns,
+    caption=caption, draw=draw, rules=RULES, section="batch",
+)  # fmt: skip

@@ -41,6 +41,8 @@ from figures.records.select import COMERA, DENSE, LOW_RANK, by_device, device_ki
 from figures.records.time_values import Time, TimeCell, time_cell, time_columns, time_ratio, time_text, time_unit
 from figures.records.toggles import Toggles
 
+EXPERIMENTS = ("ratios", "ratios_memory")
+
 #: Arm, batch size, ratio; of a timed dense record the ratio that it was timed beside.
 Cell = tuple[str, int, float]
 
@@ -237,90 +239,75 @@ def tidy_rows(_: Selection, rows: Sequence[Row]) -> list[Row]:
 
 @dataclass(frozen=True)
 class Quantity:
-    """How a row is read: its value on the panel's axis, and quotients of it."""
+    """A number of a row, drawn against the ratio, and its quotients to the same of another row."""
 
     name: str  # in a sentence
     title: str  # of a panel
     axis: str
     batches: Sequence[int]  # that there is a panel for
-    value: Callable[[Row], Estimate | None]  # dense's bounds are the lowest and the highest of its jobs
-    over_dense: Callable[[Row], Estimate | None]
-    over_low_rank: Callable[[Row, Row], Estimate | None]  # of CoMERA's row and low_rank's
+    of: Callable[[Row], float | None]
     cell: Callable[[Row], Missing]  # what says why there is no value
-    dense_words: Callable[[Row], str]
+    unit: str = ""
+    scale: float = 1.0  # how much the axis's unit is
     measured: bool = False  # whether the allocator's peaks are of the same quantity
 
+    def value(self, row: Row) -> Estimate | None:
+        """On the axis; dense's bounds are the lowest and the highest of its jobs."""
+        number = self.of(row)
+        return Estimate.exact(number / self.scale) if number else None
 
-def _exact(value: float | None) -> Estimate | None:
-    return Estimate.exact(value) if value else None
+    def over(self, row: Row, other: Row) -> Estimate | None:
+        number = quotient(self.of(row), self.of(other))
+        return Estimate.exact(number) if number else None
+
+    def words(self, dense: Row) -> str:
+        return f"{significant((self.of(dense) or 0.0) / self.scale, 4)} {self.unit}"
 
 
-def _time(page: Selection, rows: Sequence[Row]) -> Quantity:
+class TimeQuantity(Quantity):
     """Times as quotients to dense's in the same job."""
-    unit, scale = time_unit(rows)
 
-    def value(row: Row) -> Estimate | None:
+    def value(self, row: Row) -> Estimate | None:
         if not row.is_reference or row.time.time is None:
             return row.time.ratio
         middle = row.time.time.total.value
         jobs = [cell.time.total.value / middle for cell in row.timings.values() if cell.time is not None]
         return Estimate(1.0, min(jobs), max(jobs), len(jobs))
 
-    return Quantity(
-        name=f"Time per {page.per}",
-        title="time",
-        axis=f"time per {page.per} / dense",
-        batches=page.time_batches,
-        value=value,
-        over_dense=lambda row: row.time.ratio,
-        over_low_rank=lambda row, _: row.over_low_rank,
-        cell=lambda row: row.time,
-        dense_words=lambda row: f"{significant(row.time.time.total.value * scale)} {unit}" if row.time.time else "",
-    )
+    def over(self, row: Row, other: Row) -> Estimate | None:
+        return row.time.ratio if other.is_reference else row.over_low_rank
+
+    def words(self, dense: Row) -> str:
+        return f"{significant(dense.time.time.total.value / self.scale)} {self.unit}" if dense.time.time else ""
 
 
-def _peak(page: Selection, target: str) -> Quantity:
-    """Predicted peaks in MiB."""
-    name = {"cuda": "CUDA", "cpu": "a CPU"}[target]
-    return Quantity(
-        name=f"Peak memory for {name}",
-        title="memory",
-        axis=f"peak predicted for {name}, MiB",
-        batches=page.memory_batches(target),
-        value=lambda row: _exact(row.memory[target].peak),
-        over_dense=lambda row: _exact(row.memory[target].ratio),
-        over_low_rank=lambda row, other: _exact(quotient(row.memory[target].peak, other.memory[target].peak)),
-        cell=lambda row: row.memory[target],
-        dense_words=lambda row: f"{significant(row.memory[target].peak or 0.0, 4)} MiB",
-        measured=target == page.kind == "cuda",
-    )
-
-
-def _work(page: Selection) -> Quantity:
-    """FLOPs of one step, at the batch sizes that were timed or, where none was, predicted."""
-
-    def failed(row: Row) -> Missing:
-        cells: list[Missing] = [row.time, *row.memory.values()]
-        return next((cell for cell in cells if cell.status not in ("", "ok", NOT_RECORDED)), row.time)
-
-    return Quantity(
-        name="FLOPs per step",
-        title="FLOPs",
-        axis="GFLOP per step",
-        batches=page.time_batches or sorted({batch for _, batch, _ in page.cells}),
-        value=lambda row: _exact((row.flops or 0) / 1e9),
-        over_dense=lambda row: _exact(row.flops_over_dense),
-        over_low_rank=lambda row, other: _exact(quotient(row.flops, other.flops)),
-        cell=failed,
-        dense_words=lambda row: f"{significant((row.flops or 0) / 1e9, 4)} GFLOP",
-    )
+def _failed(row: Row) -> Missing:
+    cells: list[Missing] = [row.time, *row.memory.values()]
+    return next((cell for cell in cells if cell.failed), row.time)
 
 
 def _quantities(page: Selection, rows: Sequence[Row]) -> list[Quantity]:
     """Time, work, then memory, for this kind of device first."""
+    unit, scale = time_unit(rows)
+    time = TimeQuantity(
+        f"Time per {page.per}", "time", f"time per {page.per} / dense", page.time_batches, lambda _: None,
+        lambda row: row.time, unit, 1 / scale,
+    )  # fmt: skip
+    batches = page.time_batches or sorted({batch for _, batch, _ in page.cells})
+    work = Quantity(
+        "FLOPs per step", "FLOPs", "GFLOP per step", batches, lambda row: row.flops, _failed, "GFLOP", 1e9
+    )  # fmt: skip
+
+    def peak(target: str) -> Quantity:
+        name = {"cuda": "CUDA", "cpu": "a CPU"}[target]
+        return Quantity(
+            f"Peak memory for {name}", "memory", f"peak predicted for {name}, MiB", page.memory_batches(target),
+            lambda row: row.memory[target].peak, lambda row: row.memory[target], "MiB",
+            measured=target == page.kind == "cuda",
+        )  # fmt: skip
+
     targets = sorted(TARGETS, key=lambda target: target != page.kind)
-    memory = [_peak(page, target) for target in targets if any(row.memory[target].peak for row in rows)]
-    return [_time(page, rows), _work(page), *memory]
+    return [time, work, *(peak(target) for target in targets if any(row.memory[target].peak for row in rows))]
 
 
 def _of_arm(rows: Sequence[Row], arm: str, batch: int) -> list[Row]:
@@ -328,36 +315,23 @@ def _of_arm(rows: Sequence[Row], arm: str, batch: int) -> list[Row]:
     return sorted((row for row in rows if (row.arm, row.batch) == (arm, batch)), key=lambda row: row.ratio)
 
 
-def _values(rows: Sequence[Row], value: Callable[[Row], Estimate | None]) -> Quotients:
-    """By ratio, what is known of the rows."""
-    return {row.ratio: one for row in rows if (one := value(row)) is not None}
+def _over(rows: Sequence[Row], quantity: Quantity, arm: str, other: str, batch: int) -> Quotients:
+    """By ratio the quotients of an arm to another one of the same ratio, or to dense."""
+    others = {row.ratio: row for row in _of_arm(rows, other, batch)}
+    pairs = [(row, others.get(1.0 if other == DENSE else row.ratio)) for row in _of_arm(rows, arm, batch)]
+    found = {row.ratio: quantity.over(row, rival) for row, rival in pairs if rival}
+    return {ratio: one for ratio, one in found.items() if one is not None}
 
 
-def _by_batch(words: Mapping[int, str]) -> str:
-    """Words about batch sizes, each once with all of those that it is true of."""
-    gathered: dict[str, list[str]] = {}
-    for batch, sentence in words.items():
-        gathered.setdefault(sentence, []).append(str(batch))
-    return "; ".join(f"{sentence} [batch {', '.join(batches)}]" for sentence, batches in gathered.items())
-
-
-def _against_dense(rows: Sequence[Row], arm: str, quantity: Quantity) -> list[str]:
-    """A sentence on where the arm's curve crosses dense's, if there is a curve."""
-    curves = {batch: _values(_of_arm(rows, arm, batch), quantity.over_dense) for batch in quantity.batches}
-    words = {batch: standing(curve) for batch, curve in curves.items() if curve}
-    return [f"{quantity.name}, {arm} against dense: {_by_batch(words)}."] if words else []
-
-
-def _against_low_rank(rows: Sequence[Row], quantity: Quantity) -> list[str]:
-    """A sentence on where CoMERA takes more than low_rank at the same ratio, if both are there."""
-    words = {}
+def _compared(rows: Sequence[Row], quantity: Quantity, arm: str, other: str) -> list[str]:
+    """A sentence on how the curve of an arm stands to another one, if both are there; batch sizes alike together."""
+    how, size = (standing, "") if other == DENSE else (sides, " of the same size")
+    batches: dict[str, list[str]] = {}
     for batch in quantity.batches:
-        rivals = {row.ratio: row for row in _of_arm(rows, LOW_RANK, batch)}
-        pairs = [(row, rivals[row.ratio]) for row in _of_arm(rows, COMERA, batch) if row.ratio in rivals]
-        quotients = {row.ratio: quantity.over_low_rank(row, rival) for row, rival in pairs}
-        if curve := {ratio: one for ratio, one in quotients.items() if one is not None}:
-            words[batch] = sides(curve)
-    return [f"{quantity.name}, comera against low_rank of the same size: {_by_batch(words)}."] if words else []
+        if curve := _over(rows, quantity, arm, other, batch):
+            batches.setdefault(how(curve), []).append(str(batch))
+    words = "; ".join(f"{sentence} [batch {', '.join(found)}]" for sentence, found in batches.items())
+    return [f"{quantity.name}, {arm} against {other}{size}: {words}."] if words else []
 
 
 def _remark_lines(rows: Sequence[Row]) -> list[str]:
@@ -379,9 +353,11 @@ def caption(page: Selection, rows: Sequence[Row]) -> Caption:
     quantities = _quantities(page, rows)
     count = next((row.parameters for row in rows if row.is_reference and row.parameters), None)
     size = "of the paper's size" if count == FULL_SIZE_PARAMETERS else "not the paper's size"
+    title = f"time, memory and FLOPs by whole-model compression, {notes.model_words(page)}"
+    is_papers = any(record.experiment in EXPERIMENTS for record in page.shown)
     together = "Times are compared with dense block by block within the job that timed both; every job timed dense."
     return Caption(
-        title=f"Fig. 12: time, memory and FLOPs by whole-model compression, {notes.model_words(page)}",
+        title=f"Fig. 12: {title}" if is_papers else f"{title[0].upper()}{title[1:]}",
         facts=[
             notes.step_fact(page),
             notes.data_fact(page) if page.timed else "Nothing timed.",
@@ -391,8 +367,8 @@ def caption(page: Selection, rows: Sequence[Row]) -> Caption:
             "Ratio: parameters of the dense model over those of the arm, as asked for; the table has what was reached.",
             *([together] if page.timed else []),
             "All axes are logarithmic; crossovers are interpolated on them between the two nearest ratios.",
-            *(line for one in quantities for arm in page.arms for line in _against_dense(rows, arm, one)),
-            *(line for one in quantities for line in _against_low_rank(rows, one)),
+            *(line for one in quantities for arm in page.arms for line in _compared(rows, one, arm, DENSE)),
+            *(line for one in quantities for line in _compared(rows, one, COMERA, LOW_RANK)),
             *notes.cell_notes(page, rows),
             *notes.last_notes(page),
         ],
@@ -400,28 +376,28 @@ def caption(page: Selection, rows: Sequence[Row]) -> Caption:
     )
 
 
-def _curve(rows: Sequence[Row], arm: str, quantity: Quantity, footnotes: Footnotes) -> Curve:
-    def why(row: Row) -> RatioLimit | int:
-        cell = quantity.cell(row)
-        return row.limit or footnotes.number(
-            "timed without dense to compare with" if cell.status == "ok" else in_full(cell)
-        )
-
-    found = _values(rows, quantity.value)
-    missing = {row.ratio: why(row) for row in rows if row.ratio not in found}
-    measured = {row.ratio: row.measured["allocated"] for row in rows} if quantity.measured else {}
-    allocated = {ratio: size for ratio, size in measured.items() if size is not None}
-    return Curve(arm, found, _values(rows, quantity.over_dense), missing, allocated)
-
-
 def _panel(page: Selection, rows: Sequence[Row], quantity: Quantity, batch: int, footnotes: Footnotes) -> Panel:
     [dense] = _of_arm(rows, DENSE, batch)
+
+    def why(row: Row) -> RatioLimit | int:
+        cell = quantity.cell(row)
+        lonely = "timed without dense to compare with" if cell.status == "ok" else in_full(cell)
+        return row.limit or footnotes.number(lonely)
+
+    def curve(arm: str) -> Curve:
+        of_arm = _of_arm(rows, arm, batch)
+        values = {row.ratio: value for row in of_arm if (value := quantity.value(row)) is not None}
+        missing = {row.ratio: why(row) for row in of_arm if row.ratio not in values}
+        measured = {row.ratio: size for row in of_arm if (size := row.measured["allocated"]) is not None}
+        over_dense = _over(rows, quantity, arm, DENSE, batch)
+        return Curve(arm, values, over_dense, missing, measured if quantity.measured else {})
+
     return Panel(
         title=f"{quantity.title}, batch {batch}",
         axis=quantity.axis,
-        curves=tuple(_curve(_of_arm(rows, arm, batch), arm, quantity, footnotes) for arm in page.arms),
+        curves=tuple(map(curve, page.arms)),
         dense=quantity.value(dense),
-        dense_words=quantity.dense_words(dense),
+        dense_words=quantity.words(dense),
         dense_allocated=dense.measured["allocated"] if quantity.measured else None,
     )
 
@@ -511,7 +487,7 @@ def _usable(curve: Quotients) -> bool:
     return len(wide) == len(curve) >= _FEWEST and min(curve) <= _NEAR
 
 
-def _judge(claim: Claim, page: Selection, rows: Any) -> Judgement:  # noqa: ARG001 - as every rule
+def _judge(_: Claim, page: Selection, rows: object) -> Judgement:  # noqa: ARG001 - as every rule
     curves = {batch: curve for batch in page.time_batches if (curve := _speed_ups(page, batch))}
     found = [_finding(page, batch, curve) for batch, curve in curves.items()]
     usable = {batch: _grows_and_vanishes(curve) for batch, curve in curves.items() if _usable(curve)}
@@ -537,19 +513,11 @@ def _judge(claim: Claim, page: Selection, rows: Any) -> Judgement:  # noqa: ARG0
 
 
 ARTIFACT = Artifact(
-    name="fig12",
-    heading="Fig. 12: compression of the whole model",
+    name="fig12", heading="Fig. 12: compression of the whole model",
     summary="time per epoch, peak memory and FLOPs against the compression of the whole model, beside dense; "
     "an image per device, precision and toggles",
-    experiments=("ratios", "ratios_memory"),
-    made_by="make sweep-ratios",
-    order=60,
-    select=select,
-    rows=rows_of,
-    columns=columns,
-    tidy_rows=tidy_rows,
-    caption=caption,
-    draw=draw,
+    experiments=EXPERIMENTS, made_by="make sweep-ratios", order=60, select=select, rows=rows_of,
+    columns=columns, tidy_rows=tidy_rows, caption=caption, draw=draw,
     rules=(
         Rule(
             "ratio-monotone",

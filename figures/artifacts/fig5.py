@@ -226,17 +226,10 @@ _OF = "of plain / optimized, forward and backward"
 _WHERE: dict[str, Any] = {"conditions": (not_fp32,), "at": "{} indices"}
 
 ARTIFACT = Artifact(
-    name="fig5",
-    heading="Fig. 5: look-up of an embedding table",
+    name="fig5", heading="Fig. 5: look-up of an embedding table",
     summary="time and peak memory of a table look-up by each variant; an image per device, table and distribution",
-    experiments=("fig5", "fig5_memory"),
-    made_by="make reproduce-fig5",
-    order=20,
-    select=select,
-    rows=rows_of,
-    columns=columns,
-    caption=caption,
-    draw=draw,
+    experiments=("fig5", "fig5_memory"), made_by="make reproduce-fig5", order=20, select=select, rows=rows_of,
+    columns=columns, caption=caption, draw=draw,
     rules=(
         ratio_rule(
             "lookup-time", f"step time {_OF}", [lambda page: time_points(page, _pairs(page))], BATCHES, **_WHERE

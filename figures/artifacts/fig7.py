@@ -272,18 +272,10 @@ def _no_pair(page: Selection) -> str:
 
 
 ARTIFACT = Artifact(
-    name="fig7",
-    heading="Fig. 7: CUDA Graph and compile",
+    name="fig7", heading="Fig. 7: CUDA Graph and compile",
     summary="time per epoch with CUDA Graph (on a CPU, compile) off and on, dense against CoMERA; an image per device",
-    experiments=EXPERIMENTS,
-    measure="run",
-    made_by="make reproduce-fig7",
-    order=40,
-    select=select,
-    rows=rows_of,
-    columns=columns,
-    caption=caption,
-    draw=draw,
+    experiments=EXPERIMENTS, measure="run", made_by="make reproduce-fig7", order=40, select=select, rows=rows_of,
+    columns=columns, caption=caption, draw=draw,
     rules=(
         ratio_rule(
             "graph-speedup", "epoch time of dense / comera, both with CUDA Graph, FP32",

@@ -80,18 +80,9 @@ class Row:
     arm: str
     workload: str
     checks: tuple[Check, ...]
-
-    @property
-    def errors(self) -> list[float]:
-        return sorted(check.error for check in self.checks)
-
-    @property
-    def median(self) -> float:
-        return statistics.median(self.errors)
-
-    @property
-    def worst(self) -> Check:
-        return max(self.checks, key=lambda check: (abs(check.error), check.record.cell_id))
+    errors: tuple[float, ...]  # from the lowest
+    median: float
+    worst: Check
 
 
 def _page(records: Sequence[Record], device: str) -> Selection:
@@ -130,8 +121,13 @@ def rows_of(page: Selection) -> list[Row]:
     for check in page.checks:
         groups.setdefault((check.record.workload, check.record.arm), []).append(check)
 
-    order = sorted(groups, key=lambda group: (group[0] != page.main, group[0], by_arm(group[1])))
-    return [Row(arm, workload, tuple(groups[workload, arm])) for workload, arm in order]
+    rows = []
+    for workload, arm in sorted(groups, key=lambda group: (group[0] != page.main, group[0], by_arm(group[1]))):
+        checks = groups[workload, arm]
+        errors = sorted(check.error for check in checks)
+        worst = max(checks, key=lambda check: (abs(check.error), check.record.cell_id))
+        rows.append(Row(arm, workload, tuple(checks), tuple(errors), statistics.median(errors), worst))
+    return rows
 
 
 def _percent(share: float) -> str:
@@ -140,7 +136,12 @@ def _percent(share: float) -> str:
     return text if text[1:] != "0.00 %" else "0.00 %"
 
 
-def columns(page: Selection, rows: Sequence[Row]) -> list[Column]:  # noqa: ARG001 - as every artifact
+def _farthest(row: Row) -> str:
+    predicted, measured = (f"{significant(size, 4)}" for size in (row.worst.predicted, row.worst.measured))
+    return f"farthest off: batch {row.worst.record.batch_size:,}, {predicted} MiB predicted, {measured} measured"
+
+
+def columns(page: Selection, _: Sequence[Row]) -> list[Column]:
     """The distribution of the error by arm; in the CSV a row per cell, in MiB."""
     names = ("experiment", "workload", "method", "variant", "ratio", "batch_size", "sequence_length", "precision")
 
@@ -150,24 +151,12 @@ def columns(page: Selection, rows: Sequence[Row]) -> list[Column]:  # noqa: ARG0
     def within(row: Row) -> str:
         return f"{sum(abs(error) <= page.limit for error in row.errors)} of {len(row.checks)}"
 
-    def farthest(row: Row) -> str:
-        worst = row.worst
-        return (
-            f"farthest off: batch {worst.record.batch_size:,}, {significant(worst.predicted, 4)} MiB predicted, "
-            f"{significant(worst.measured, 4)} measured"
-        )
-
     def tidy(check: Check) -> dict[str, object]:
         return {
-            "device": page.device,
-            "predicted_for": page.kind,
-            **{name: getattr(check.record, name) for name in names},
-            "predicted_mib": check.predicted,
-            "measured_mib": check.measured,
-            "error": check.error,
-            "within": abs(check.error) <= page.limit,
-            "cell_id": check.record.cell_id,
-        }
+            "device": page.device, "predicted_for": page.kind, **{name: getattr(check.record, name) for name in names},
+            "predicted_mib": check.predicted, "measured_mib": check.measured, "error": check.error,
+            "within": abs(check.error) <= page.limit, "cell_id": check.record.cell_id,
+        }  # fmt: skip
 
     return [
         Column("arm", lambda row: row.arm, left=True),
@@ -178,7 +167,7 @@ def columns(page: Selection, rows: Sequence[Row]) -> list[Column]:  # noqa: ARG0
         Column("median", lambda row: _percent(row.median)),
         Column("highest", lambda row: _percent(row.errors[-1])),
         Column("within", within),
-        Column(REMARKS, farthest, left=True),
+        Column(REMARKS, _farthest, left=True),
         Column(tidy=tidy),
     ]
 
@@ -259,16 +248,8 @@ def draw(page: Selection, rows: Sequence[Row], caption: Caption) -> Figure:
 
 
 ARTIFACT = Artifact(
-    name="prediction",
-    heading="Predicted and allocated memory",
+    name="prediction", heading="Predicted and allocated memory",
     summary="error of the predicted peak memory by arm, wherever the allocator's was measured; an image per device",
-    experiments=EXPERIMENTS,
-    made_by="make reproduce-prediction",
-    order=80,
-    select=select,
-    rows=rows_of,
-    columns=columns,
-    tidy_rows=lambda page, _: page.checks,
-    caption=caption,
-    draw=draw,
-)
+    experiments=EXPERIMENTS, made_by="make reproduce-prediction", order=80, select=select, rows=rows_of,
+    columns=columns, tidy_rows=lambda page, _: page.checks, caption=caption, draw=draw,
+)  # fmt: skip

@@ -66,12 +66,10 @@ class Row:
 
     @property
     def place(self) -> tuple[int, int, str, int]:
-        def index(names: Sequence[str], name: str) -> int:
-            return names.index(name) if name in names else len(names)
-
         record = self.record
-        workload, arm = index(_WORKLOADS, record.workload), index(ARMS, record.arm)
-        return workload, arm, self.what, index(_PRECISIONS, record.precision)
+        places = zip((_WORKLOADS, ARMS, _PRECISIONS), (record.workload, record.arm, record.precision), strict=True)
+        workload, arm, precision = (names.index(one) if one in names else len(names) for names, one in places)
+        return workload, arm, self.what, precision
 
 
 def rows_of(selection: Selected) -> list[Row]:
@@ -86,23 +84,17 @@ def _error(row: Row) -> str:
     return "no result" if row.worst["error"] is None else f"{row.worst['error']:.1e}"
 
 
-def columns(selection: Selected, rows: Sequence[Row]) -> list[Column[Any]]:  # noqa: ARG001 - as every artifact
+def columns(*_: object) -> list[Column[Any]]:
     """A row of the table per cell, of the CSV per check."""
 
     def tidy(line: tuple[Row, Check]) -> dict[str, object]:
         row, check = line
         return {
-            "device": row.record.device,
-            "what": row.what,
-            "precision": row.record.precision,
-            "status": row.record.status,
-            "check": check.get("name", ""),
-            "error": check.get("error"),
-            "tolerance": check.get("tolerance"),
-            "passed": {True: "yes", False: "no", None: ""}[check.get("passed")],
-            "message": check.get("message", row.record.message),
-            "cell_id": row.record.cell_id,
-        }
+            "device": row.record.device, "what": row.what, "precision": row.record.precision,
+            "status": row.record.status, "check": check.get("name", ""), "error": check.get("error"),
+            "tolerance": check.get("tolerance"), "passed": {True: "yes", False: "no", None: ""}[check.get("passed")],
+            "message": check.get("message", row.record.message), "cell_id": row.record.cell_id,
+        }  # fmt: skip
 
     return [
         Column("what", lambda row: f"{row.what} {row.mark}".rstrip(), left=True),
@@ -141,16 +133,9 @@ def caption(selection: Selected, rows: Sequence[Row]) -> Caption:
 
 
 ARTIFACT = Artifact(
-    name="table_correctness",
-    heading="Correctness on the device",
+    name="table_correctness", heading="Correctness on the device",
     summary="layers, look-ups and steps on a device against float64 on a CPU: errors and what was allowed; "
     "a table per device",
-    experiments=("correctness",),
-    measure="check",
-    order=90,
-    select=pages_by_device,
-    rows=rows_of,
-    columns=columns,
-    tidy_rows=tidy_rows,
-    caption=caption,
-)
+    experiments=("correctness",), measure="check", order=90, select=pages_by_device, rows=rows_of, columns=columns,
+    tidy_rows=tidy_rows, caption=caption,
+)  # fmt: skip

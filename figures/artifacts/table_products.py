@@ -74,7 +74,7 @@ def rows_of(page: Selected) -> list[Row]:
     return sorted(rows, key=lambda row: (-min(row.shape), -max(row.shape), row.shape, row.record.batch_size))
 
 
-def columns(page: Selected, rows: Sequence[Row]) -> list[Column[Any]]:  # noqa: ARG001 - as every artifact
+def columns(*_: object) -> list[Column[Any]]:
     """A row of the CSV per layer, number of rows and kind of product."""
 
     def time(name: str) -> Column[Any]:
@@ -88,20 +88,13 @@ def columns(page: Selected, rows: Sequence[Row]) -> list[Column[Any]]:  # noqa: 
         row, name = line
         product, estimate, flops = row.products.get(name, {}), row.time(name), row.record.flops_per_step
         return {
-            "device": row.record.device,
-            "in_features": row.shape[0],
-            "out_features": row.shape[1],
-            "rows": row.record.batch_size,
-            "product": name,
-            "status": row.record.status,
-            **bounds("ms", estimate),
+            "device": row.record.device, "in_features": row.shape[0], "out_features": row.shape[1],
+            "rows": row.record.batch_size, "product": name, "status": row.record.status, **bounds("ms", estimate),
             "tflops_per_s": flops / estimate.value / 1e9 if flops and estimate else None,
-            **bounds("gain_over_fp32", row.gain(name, "fp32")),
-            **bounds("gain_over_bf16", row.gain(name, _RIVAL)),
-            "error": product.get("error"),
-            "message": product.get("message", row.record.message),
+            **bounds("gain_over_fp32", row.gain(name, "fp32")), **bounds("gain_over_bf16", row.gain(name, _RIVAL)),
+            "error": product.get("error"), "message": product.get("message", row.record.message),
             "cell_id": row.record.cell_id,
-        }
+        }  # fmt: skip
 
     return [
         Column("layer", lambda row: row.layer, left=True),
@@ -148,16 +141,8 @@ def caption(page: Selected, rows: Sequence[Row]) -> Caption:
 
 
 ARTIFACT = Artifact(
-    name="table_products",
-    heading="Products by precision",
+    name="table_products", heading="Products by precision",
     summary="time and error of the layers' products in FP32, TF32, BF16 and FP8; a table per device",
-    experiments=("products",),
-    measure="products",
-    order=110,
-    select=pages_by_device,
-    rows=rows_of,
-    columns=columns,
-    tidy_rows=lambda _, rows: [(row, name) for row in rows for name in PRODUCTS],
-    caption=caption,
-    section="layer",
-)
+    experiments=("products",), measure="products", order=110, select=pages_by_device, rows=rows_of, columns=columns,
+    tidy_rows=lambda _, rows: [(row, name) for row in rows for name in PRODUCTS], caption=caption, section="layer",
+)  # fmt: skip

@@ -11,7 +11,7 @@ from figures.artifact import Artifact
 from figures.page.drawn import Caption
 from figures.page.notes import closing_notes, device_fact
 from figures.page.table import NOT_ASKED, Column, significant
-from figures.records.select import ARMS, Selected, config_of, newest, oldest_first, pages_by_device, workload_settings
+from figures.records.select import Selected, by_arm, config_of, newest, oldest_first, pages_by_device, workload_settings
 
 _COSTLIEST = 3
 
@@ -86,7 +86,7 @@ def _page(of_device: Selected) -> Selection | None:
     if len(alike) < len(good):
         notes.append(f"{len(good) - len(alike)} profile(s) of another model, length or toggles are left out.")
     shown = newest(alike, lambda record: (record.precision, record.batch_size, record.arm))
-    arms = sorted({arm for *_, arm in shown}, key=lambda arm: (ARMS.index(arm) if arm in ARMS else len(ARMS), arm))
+    arms = sorted({arm for *_, arm in shown}, key=by_arm)
     steps = [
         Step(batch, precision, {arm: shown[key] for arm in arms if (key := (precision, batch, arm)) in shown})
         for precision, batch in sorted({key[:2] for key in shown}, key=lambda pair: (pair[0] != "fp32", *pair))
@@ -121,7 +121,7 @@ def rows_of(page: Selection) -> list[Row]:
     return rows
 
 
-def columns(page: Selection, rows: Sequence[Row]) -> list[Column[Any]]:  # noqa: ARG001 - as every artifact
+def columns(page: Selection, _: Sequence[Row]) -> list[Column[Any]]:
     """Milliseconds with their share of the work by arm, then launches and MiB; the CSV has costly kernels besides."""
 
     def ms(arm: str, row: Row) -> str:
@@ -145,19 +145,11 @@ def columns(page: Selection, rows: Sequence[Row]) -> list[Column[Any]]:  # noqa:
     def tidy(line: tuple[Step, str, Record, Share]) -> dict[str, object]:
         step, arm, record, part = line
         return {
-            "device": record.device,
-            "batch_size": step.batch,
-            "precision": step.precision,
-            "arm": arm,
-            "kind": part["kind"],
-            "name": part.get("name", ""),
-            "ms": part["ms"],
-            "launches": part["launches"],
-            "moved_mib": part.get("moved_mib"),
-            "busy_ms": record.samples["busy_ms"],
-            "step_ms": record.step_time_median_ms,
-            "cell_id": record.cell_id,
-        }
+            "device": record.device, "batch_size": step.batch, "precision": step.precision, "arm": arm,
+            "kind": part["kind"], "name": part.get("name", ""), "ms": part["ms"], "launches": part["launches"],
+            "moved_mib": part.get("moved_mib"), "busy_ms": record.samples["busy_ms"],
+            "step_ms": record.step_time_median_ms, "cell_id": record.cell_id,
+        }  # fmt: skip
 
     return [
         Column("step", lambda row: row.step.label, left=True),
@@ -168,7 +160,7 @@ def columns(page: Selection, rows: Sequence[Row]) -> list[Column[Any]]:  # noqa:
     ]
 
 
-def tidy_rows(page: Selection, rows: Sequence[Row]) -> list[tuple[Step, str, Record, Share]]:  # noqa: ARG001
+def tidy_rows(page: Selection, _: Sequence[Row]) -> list[tuple[Step, str, Record, Share]]:
     """A row per kind of work, and one per costly kernel or operator."""
     return [
         (step, arm, record, part)
@@ -178,18 +170,19 @@ def tidy_rows(page: Selection, rows: Sequence[Row]) -> list[tuple[Step, str, Rec
     ]
 
 
-def waiting_ms(record: Record) -> float:
-    """Time per step in which a CUDA device has no kernel to run, as far as the timed steps exceed its kernels."""
-    return max(0.0, (record.step_time_median_ms or 0.0) - record.samples["busy_ms"])
-
-
 def _limits(record: Record, on_cuda: bool) -> str:
-    """What takes the time of an arm's step, in order; on a GPU idle time takes its place among the kinds of work."""
-    parts = [(one["ms"], f"{one['kind']} {significant(one['ms'])}") for one in record.samples["kinds"]]
-    if on_cuda:
-        parts.append((waiting_ms(record), f"waiting for launches {significant(waiting_ms(record))}"))
-    ordered = ", ".join(words for ms, words in sorted(parts, key=lambda part: -part[0]) if ms)
-    return f"{record.arm}: {ordered} ms of {significant(record.step_time_median_ms or 0.0)}."
+    """What takes the time of an arm's step, in order; on a GPU idle time takes its place among the kinds of work.
+
+    Idle is a CUDA device as far as the timed steps exceed its kernels.
+    """
+    step_ms = record.step_time_median_ms or 0.0
+    parts = [(one["ms"], one["kind"]) for one in record.samples["kinds"]]
+    parts += [(max(0.0, step_ms - record.samples["busy_ms"]), "waiting for launches")] if on_cuda else []
+    ordered = sorted(parts, key=lambda part: -part[0])
+    return (
+        f"{record.arm}: {', '.join(f'{words} {significant(ms)}' for ms, words in ordered if ms)} ms of "
+        f"{significant(step_ms)}."
+    )
 
 
 def _costliest(record: Record) -> str:
@@ -198,7 +191,7 @@ def _costliest(record: Record) -> str:
     return f"{record.arm}, costliest: {what}."
 
 
-def caption(page: Selection, rows: Sequence[Row]) -> Caption:  # noqa: ARG001 - as every artifact
+def caption(page: Selection, _: Sequence[Row]) -> Caption:
     what, names = ("kernels on the device", "kernels") if page.on_cuda else ("operators", "operators")
     profiles = [(step.label, record) for step in page.steps for record in step.profiles.values()]
     notes = [
@@ -218,16 +211,8 @@ def caption(page: Selection, rows: Sequence[Row]) -> Caption:  # noqa: ARG001 - 
 
 
 ARTIFACT = Artifact(
-    name="table_profile",
-    heading="Where the time goes",
+    name="table_profile", heading="Where the time goes",
     summary="time of a step by kind of work, with launches and bytes, CoMERA beside dense; a table per device",
-    experiments=("profile",),
-    measure="profile",
-    order=100,
-    select=select,
-    rows=rows_of,
-    columns=columns,
-    tidy_rows=tidy_rows,
-    caption=caption,
-    section="step",
-)
+    experiments=("profile",), measure="profile", order=100, select=select, rows=rows_of, columns=columns,
+    tidy_rows=tidy_rows, caption=caption, section="step",
+)  # fmt: skip

@@ -71,16 +71,7 @@ class Claim:
         return "recalled: unconfirmed transcription" if self.unconfirmed else self.status
 
 
-def _claim(row: dict[str, str]) -> Claim:
-    """The claim of one line; raises LedgerError where it makes no sense, without saying where it stands."""
-    try:
-        low, high = (float(row[name]) if row[name] else None for name in ("value_low", "value_high"))
-        words = {
-            name: row[name] for name in ("id", "artifact", "quantity", "setting", "kind", "unit", "status", "workload")
-        }
-    except (KeyError, TypeError, ValueError) as error:
-        raise LedgerError(f"not a claim ({error!r})") from None
-    return Claim(**words, low=low, high=high)
+_COLUMNS = ("id", "artifact", "quantity", "setting", "kind", "unit", "status", "workload")
 
 
 def read_claims(path: Path = LEDGER) -> dict[str, Claim]:
@@ -90,9 +81,12 @@ def read_claims(path: Path = LEDGER) -> dict[str, Claim]:
         with path.open(encoding="utf-8", newline="") as file:
             for line, row in enumerate(csv.DictReader(file), start=2):
                 try:
-                    claim = _claim(row)
+                    low, high = (float(row[name]) if row[name] else None for name in ("value_low", "value_high"))
+                    claim = Claim(**{name: row[name] for name in _COLUMNS}, low=low, high=high)
                 except LedgerError as error:
                     raise LedgerError(f"{path}, line {line}: {error}.") from None
+                except (KeyError, TypeError, ValueError) as error:
+                    raise LedgerError(f"{path}, line {line}: not a claim ({error!r}).") from None
                 if claim.id in claims:
                     raise LedgerError(f"{path}, line {line}: a second claim {claim.id!r}.")
                 claims[claim.id] = claim
@@ -102,10 +96,21 @@ def read_claims(path: Path = LEDGER) -> dict[str, Claim]:
 
 
 class Found(Protocol):
-    """What these records say about a claim; as a string, the number, with its heading, what it is a number of."""
+    """A number that bears on a claim, as a string; its heading says what it is a number of."""
 
     @property
     def heading(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A number in words with its heading."""
+
+    heading: str
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
 
 
 @dataclass(frozen=True)
@@ -115,17 +120,6 @@ class Judgement:
     outcome: Outcome
     why: str
     ours: Sequence[Found] = ()
-
-
-@dataclass(frozen=True)
-class Finding:
-    """A number that bears on a claim, with the words that say what it is a number of."""
-
-    heading: str
-    text: str
-
-    def __str__(self) -> str:
-        return self.text
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Any, get_args
 
 from bench.core.record import Record
 from figures.artifact import Artifact, artifacts
-from figures.claims.claims import Claim, Found, LedgerError, Outcome, Verdict, read_claims
+from figures.claims.claims import Claim, Finding, LedgerError, Outcome, Verdict, read_claims
 from figures.claims.rule import UNTESTED, Rule
 
 #: A place among several pages of a device, and a verdict of that page.
@@ -46,19 +46,24 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class _Placed:
-    """A finding of one page among several of its device."""
+class Line:
+    """A claim as one device decides it; without a device where none has records."""
 
-    found: Found
-    place: str
+    entry: Entry
+    device: str
+    outcome: Outcome
+    ours: str
+    why: str
+    is_first: bool = True  # of its claim
 
-    @property
-    def heading(self) -> str:
-        heading = self.found.heading
-        return heading if self.place in heading else f"{heading}, {self.place}"
 
-    def __str__(self) -> str:
-        return str(self.found)
+def lines_of(entry: Entry) -> list[Line]:
+    """A line per device."""
+    lines = [
+        Line(entry, one.device, one.outcome, one.ours_text, one.why, number == 0)
+        for number, one in enumerate(entry.verdicts)
+    ]
+    return lines or [Line(entry, "", entry.outcome, "none", entry.why)]
 
 
 def combined(outcomes: Iterable[Outcome]) -> Outcome:
@@ -89,17 +94,17 @@ def _on_device(judged: Sequence[Judged]) -> Verdict:
     if len(judged) == 1:
         return first
     decisive = [(place, one) for place, one in judged if one.outcome != "not tested here"] or judged
-    found = tuple(_Placed(found, place) for place, verdict in decisive for found in verdict.ours)
     outcome = combined(verdict.outcome for _, verdict in decisive)
+    found = tuple(
+        Finding(one.heading if place in one.heading else f"{one.heading}, {place}", str(one))
+        for place, verdict in decisive
+        for one in verdict.ours
+    )
     return Verdict(first.claim, found, first.device, outcome, _together((place, one.why) for place, one in decisive))
 
 
 def claims_of(all_artifacts: Iterable[Artifact[Any, Any]]) -> dict[str, Claim]:
-    """The claims of ``published/claims.csv``, then those that artifacts bring.
-
-    Raises:
-        LedgerError: the ledger cannot be read, or two claims have one id.
-    """
+    """The claims of ``published/claims.csv``, then those of artifacts; raises LedgerError where two have one id."""
     claims = read_claims()
     for artifact in all_artifacts:
         for claim in artifact.claims:
@@ -112,8 +117,7 @@ def claims_of(all_artifacts: Iterable[Artifact[Any, Any]]) -> dict[str, Claim]:
 def rules_of(all_artifacts: Iterable[Artifact[Any, Any]]) -> dict[str, tuple[Rule, Artifact[Any, Any] | None]]:
     """By claim, what decides it, and the artifact that it is judged on; none for a claim that nothing decides yet.
 
-    Raises:
-        LedgerError: two rules decide one claim.
+    Raises LedgerError where two rules decide one claim.
     """
     rules: dict[str, tuple[Rule, Artifact[Any, Any] | None]] = {rule.claim_id: (rule, None) for rule in UNTESTED}
     for artifact in all_artifacts:
@@ -125,18 +129,6 @@ def rules_of(all_artifacts: Iterable[Artifact[Any, Any]]) -> dict[str, tuple[Rul
                 raise LedgerError(f"the claim {rule.claim_id!r} has rules of {owner.name} and of {artifact.name}.")
             rules[rule.claim_id] = (rule, artifact)
     return rules
-
-
-def _matched(claims: Mapping[str, Claim], rules: Mapping[str, object]) -> None:
-    """Make sure that claims and rules are about each other; raises LedgerError otherwise."""
-    for claim_id in claims:
-        if claim_id not in rules:
-            raise LedgerError(
-                f"the ledger has a claim {claim_id!r}, which no rule decides; there are: {', '.join(rules)}."
-            )
-    for claim_id in rules:
-        if claim_id not in claims:
-            raise LedgerError(f"the ledger lacks the claim {claim_id!r}, which has a rule.")
 
 
 def judge(records: Sequence[Record], claims: Mapping[str, Claim] | None = None) -> list[Entry]:
@@ -153,7 +145,11 @@ def judge(records: Sequence[Record], claims: Mapping[str, Claim] | None = None) 
     everything = artifacts().values()
     claims = claims_of(everything) if claims is None else claims
     rules = rules_of(everything)
-    _matched(claims, rules)
+    for name in [*claims, *rules]:
+        if name not in rules:
+            raise LedgerError(f"the ledger has a claim {name!r}, which no rule decides; there are: {', '.join(rules)}.")
+        if name not in claims:
+            raise LedgerError(f"the ledger lacks the claim {name!r}, which has a rule.")
     found: dict[str, dict[str, list[Judged]]] = {claim_id: {} for claim_id in claims}
     for artifact in everything:
         wanted = {claim_id for claim_id, (_, owner) in rules.items() if owner is artifact}

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from itertools import groupby
 
 from rich import box
@@ -12,8 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from figures.claims.claims import Outcome
-from figures.claims.ledger import Entry, summary
+from figures.claims.ledger import Entry, Line, lines_of, summary
 from figures.page.drawn import csv
 from figures.page.table import Column, left_aligned, text_table, tidy_table, to_markdown
 
@@ -24,26 +22,6 @@ _NOTES = (
     "?: a transcription from memory, unconfirmed.",
     "In brackets: 95 % interval. All of it decides, at every batch size; what cannot decide is shown all the same.",
 )
-
-
-@dataclass(frozen=True)
-class _Line:
-    """A claim as one device decides it; without a device where none has records."""
-
-    entry: Entry
-    device: str
-    outcome: Outcome
-    ours: str
-    why: str
-    is_first: bool = True  # of its claim
-
-
-def _lines(entry: Entry) -> list[_Line]:
-    lines = [
-        _Line(entry, one.device, one.outcome, one.ours_text, one.why, number == 0)
-        for number, one in enumerate(entry.verdicts)
-    ]
-    return lines or [_Line(entry, "", entry.outcome, "none", entry.why)]
 
 
 def _published(entry: Entry) -> str:
@@ -70,7 +48,7 @@ def _add(table: Table, entry: Entry) -> None:
     subject = ", ".join(filter(None, (entry.claim.quantity, entry.claim.setting)))
     claim = Text(f"{entry.claim.id}\n{_published(entry)}: {subject}")
     decided = Text(f"{_decided_by(entry)}; {tolerance}device {rule.device}")
-    for line in _lines(entry):
+    for line in lines_of(entry):
         where = (f"{line.device}:", f"{line.ours}.") if line.device else ()
         table.add_row(claim, decided, Text(line.outcome), Text(" ".join((*where, line.why))))
         claim = decided = Text("")
@@ -94,40 +72,32 @@ def to_text(entries: Sequence[Entry]) -> str:
     return "".join(f"{line.rstrip()}\n" for line in page.getvalue().splitlines())
 
 
-def _claim_columns(line: _Line) -> dict[str, object]:
+def _tidy(line: Line) -> dict[str, object]:
     claim, rule = line.entry.claim, line.entry.rule
     return {
-        "claim": claim.id,
-        "artifact": claim.artifact,
-        "quantity": claim.quantity,
-        "setting": claim.setting,
-        "published": claim.published,
-        "published_low": claim.low,
-        "published_high": claim.high,
-        "unit": claim.unit,
-        "standing": claim.standing,
-        "experiments": " ".join(line.entry.experiments),
-        "decided_by": rule.expression,
-        "tolerance": rule.tolerance,
-        "tolerance_unit": rule.unit,
-        "device_kind": rule.device,
-        "device": line.device,
-        "verdict": line.outcome,
-        "ours": line.ours,
-        "why": line.why,
-    }
+        "claim": claim.id, "artifact": claim.artifact, "quantity": claim.quantity, "setting": claim.setting,
+        "published": claim.published, "published_low": claim.low, "published_high": claim.high, "unit": claim.unit,
+        "standing": claim.standing, "experiments": " ".join(line.entry.experiments), "decided_by": rule.expression,
+        "tolerance": rule.tolerance, "tolerance_unit": rule.unit, "device_kind": rule.device, "device": line.device,
+        "verdict": line.outcome, "ours": line.ours, "why": line.why,
+    }  # fmt: skip
 
 
-_COLUMNS: tuple[Column[_Line], ...] = (
-    Column("claim", lambda line: line.entry.claim.id if line.is_first else "", _claim_columns, left=True),
-    Column("published", lambda line: _published(line.entry) if line.is_first else ""),
+def _first(text: Callable[[Entry], str]) -> Callable[[Line], str]:
+    """What stands in the first line of a claim alone."""
+    return lambda line: text(line.entry) if line.is_first else ""
+
+
+_COLUMNS: tuple[Column[Line], ...] = (
+    Column("claim", _first(lambda entry: entry.claim.id), _tidy, left=True),
+    Column("published", _first(_published)),
     Column("verdict", lambda line: line.outcome, left=True),
     Column("device", lambda line: line.device, left=True),
     Column("ours", lambda line: line.ours, left=True),
     Column("why", lambda line: line.why, left=True),
-    Column("decided by", lambda line: _decided_by(line.entry) if line.is_first else "", left=True),
-    Column("tolerance", lambda line: line.entry.rule.tolerance_text if line.is_first else "", left=True),
-    Column("on", lambda line: line.entry.rule.device if line.is_first else "", left=True),
+    Column("decided by", _first(_decided_by), left=True),
+    Column("tolerance", _first(lambda entry: entry.rule.tolerance_text), left=True),
+    Column("on", _first(lambda entry: entry.rule.device), left=True),
 )
 
 
@@ -135,11 +105,11 @@ def to_markdown_page(entries: Sequence[Entry]) -> str:
     """A page with a table per artifact."""
     parts = ["# Claims", summary(entries), "\n".join(f"* {note}" for note in _NOTES)]
     for artifact, group in _grouped(entries):
-        lines = [line for entry in group for line in _lines(entry)]
+        lines = [line for entry in group for line in lines_of(entry)]
         parts += [f"## {artifact}", to_markdown(text_table(_COLUMNS, lines), left_aligned(_COLUMNS)).rstrip()]
     return "\n\n".join(parts) + "\n"
 
 
 def to_csv(entries: Sequence[Entry]) -> str:
     """The table that programs read: a line per claim and device, in the ledger's order."""
-    return csv(tidy_table(_COLUMNS, [line for entry in entries for line in _lines(entry)])).decode()
+    return csv(tidy_table(_COLUMNS, [line for entry in entries for line in lines_of(entry)])).decode()

@@ -33,8 +33,7 @@ class Page:
 
     Args:
         title, facts, footnotes: what is written above and below.
-        body: inches of the parts that stand between.
-        lines: of text that the parts have beside.
+        body, lines: inches of the parts that stand between, and the lines of text that these have besides.
         gap: inches below the facts.
 
     ``y`` is how far from the bottom of the page, in inches, the filling has got.

@@ -7,6 +7,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import cycle
+from pathlib import Path
 from typing import Any, TypeVar
 
 import matplotlib
@@ -21,38 +22,7 @@ INK = "#222222"
 FAINT = "#6f6f6f"
 DPI = 180
 
-_RC = {
-    "font.family": "DejaVu Sans",  # ships with matplotlib, so that every machine draws the same
-    "font.size": 7.5,
-    "axes.edgecolor": FAINT,
-    "axes.linewidth": 0.6,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.titlesize": 8,
-    "axes.titlepad": 4,
-    "axes.labelcolor": INK,
-    "axes.axisbelow": True,
-    "axes.grid": True,
-    "axes.grid.axis": "x",
-    "grid.color": "#e3e3e3",
-    "grid.linewidth": 0.5,
-    "text.color": INK,
-    "xtick.color": FAINT,
-    "xtick.labelsize": 7,
-    "xtick.major.size": 2,
-    "ytick.color": INK,
-    "ytick.labelsize": 7.5,
-    "ytick.major.size": 0,
-    "hatch.linewidth": 0.6,
-    "legend.frameon": False,
-    "legend.fontsize": 7,
-    "legend.handlelength": 1.6,
-    "legend.columnspacing": 1.2,
-    "legend.handletextpad": 0.5,
-    "text.parse_math": False,  # a name with a dollar sign is a name
-    "svg.hashsalt": "figures",
-    "svg.fonttype": "path",
-}
+_RC = Path(__file__).with_name("house.mplstyle")
 
 
 @dataclass(frozen=True)
@@ -136,7 +106,7 @@ def house_style() -> Iterator[None]:
     """Draw with the house's settings and nobody's own; what was set before comes back."""
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
-        matplotlib.rcParams.update(_RC)
+        matplotlib.rcParams.update(matplotlib.rc_params_from_file(_RC, use_default_template=False))
         yield
 
 

@@ -4,27 +4,24 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from bench.core.record import MEASURES, Record
+from bench.core.record import Record
 from bench.core.samples import block_means_ms
 from figures.page.table import OLDER
 from figures.records import plans
-from figures.records.select import config_of
+from figures.records.select import oldest_first, settings_of
 from figures.records.training import slot_of, stages_of
 
 
-@dataclass(frozen=True)
-class Fact:
+class Fact(NamedTuple):
     """A line of the box beside a figure."""
 
     term: str
     text: str
 
 
-@dataclass(frozen=True)
-class Failure:
+class Failure(NamedTuple):
     """Cells that failed alike."""
 
     cells: str
@@ -45,15 +42,9 @@ def _switch(records: Sequence[Record], column: str) -> str:
     return " and ".join("on" if value else "off" for value in _distinct(getattr(record, column) for record in records))
 
 
-def _span(counts: Sequence[int]) -> str:
-    """``5``, or ``5 to 7`` where they differ."""
-    return " to ".join(f"{count:,}" for count in dict.fromkeys((min(counts), max(counts))))
-
-
 def _setting(records: Sequence[Record], name: str) -> str:
     """A setting of the clock, as the cells were resolved; empty where no record has it."""
-    settings = [config_of(record).get("timing_settings") for record in records]
-    found = [one.get(name) for one in settings if isinstance(one, dict)]
+    found = (settings_of(record, "timing_settings").get(name) for record in records)
     return " or ".join(f"{value:g}" for value in _distinct(one for one in found if isinstance(one, int | float)))
 
 
@@ -73,10 +64,11 @@ def _clock(records: Sequence[Record]) -> str:
 
 
 def _timed(records: Sequence[Record]) -> str:
-    counts = [len(block_means_ms(record)) for record in records if record.status == "ok"]
+    counts = sorted(len(block_means_ms(record)) for record in records if record.status == "ok")
     together = ", the arms taking turns within each" if any(record.pairing for record in records) else ""
-    blocks = f"; {_span(counts)} undisturbed block(s){together}" if any(counts) else "; no step finished"
     data = ", ".join(repr(name) for name in _distinct(record.dataset for record in records))
+    span = " to ".join(f"{count:,}" for count in dict.fromkeys((counts[0], counts[-1]))) if counts else ""
+    blocks = f"; {span} undisturbed block(s){together}" if any(counts) else "; no step finished"
     return f"{_how(records)}, data {data}{blocks}.{_clock(records)}"
 
 
@@ -103,45 +95,29 @@ def _trained(records: Sequence[Record]) -> str:
         for stage in stages_of(record):
             stages.setdefault(stage["name"], set()).add(stage["steps"])
     steps = ", ".join(f"{name} stage {' or '.join(f'{n:,}' for n in sorted(found))}" for name, found in stages.items())
-    examples = _listed(records, "validation_examples")
+    examples, seeds = _listed(records, "validation_examples"), _distinct(record.seed for record in records)
     validated = f", validated on {examples} examples" if examples else ""
-    seeds = _distinct(record.seed for record in records)
     return (
         f"{_how(records, 'length up to')}, data {_listed(records, 'dataset')}{validated}; steps: {steps}; "
         f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}."
     )
 
 
+#: By measure, in this order; one that has no sentence of its own is said with its settings.
 _HOW: dict[str, tuple[str, Callable[[Sequence[Record]], str]]] = {
     "run": ("Timed", _timed),
-    "plan": ("Timed", _planned),
-    "train": ("Trained", _trained),
     "predict": ("Predicted", _predicted),
+    "train": ("Trained", _trained),
+    "plan": ("Timed", _planned),
 }
-
-
-def _made(measure: str, records: Sequence[Record]) -> Fact:
-    """How records of one measure were made; of one that has no sentence of its own, at least with which settings."""
-    term, words = _HOW.get(measure, (measure.capitalize(), _how))
-    return Fact(term, words(records))
-
-
-def _moment(recorded_at: str) -> str:
-    return recorded_at[:16].replace("T", " ")
-
-
-def _recorded(records: Sequence[Record]) -> str:
-    moments = sorted(record.recorded_at for record in records)
-    return f"{' to '.join(dict.fromkeys(map(_moment, (moments[0], moments[-1]))))} UTC, {len(records):,} records"
 
 
 def _code(records: Sequence[Record]) -> str:
     """Which commits the records come from, and what is not quite theirs."""
     counts = Counter(record.git_commit for record in records)
     commits = ", ".join(f"{commit[:12]}" + f" ({n:,})" * (len(counts) > 1) for commit, n in counts.items())
-    newest = max(records, key=lambda record: (record.recorded_at, record.cell_id))
-    older = sum(record.code_id != newest.code_id for record in records)
-    dirty = sum(record.git_dirty for record in records)
+    newest = oldest_first(records)[-1].code_id
+    older, dirty = sum(record.code_id != newest for record in records), sum(record.git_dirty for record in records)
     parts = [f"commit{'s' * (len(counts) > 1)} {commits}"]
     if older:
         parts.append(f"{OLDER} {older:,} of {len(records):,} by older measuring code than the newest")
@@ -156,14 +132,19 @@ def facts_of(records: Sequence[Record]) -> list[Fact]:
     Raises:
         RecordError: samples or stages that cannot be read.
     """
-    by_measure = {name: [record for record in records if record.measure == name] for name in MEASURES}
-    drivers = _listed(records, "driver")
+    found = {record.measure for record in records}
+    made = []
+    for name in [*(name for name in _HOW if name in found), *sorted(found - set(_HOW))]:
+        term, words = _HOW.get(name, (name.capitalize(), _how))
+        made.append(Fact(term, words([record for record in records if record.measure == name])))
+    driver = _listed(records, "driver")
     libraries = _distinct(one.strip() for record in records for one in record.library_versions.split(","))
+    moments = sorted(record.recorded_at[:16].replace("T", " ") for record in records)
     return [
-        *(_made(name, mine) for name, mine in by_measure.items() if mine),
-        Fact("Machine", _listed(records, "device") + (f"; driver {drivers}" if drivers else "")),
+        *made,
+        Fact("Machine", _listed(records, "device") + (f"; driver {driver}" if driver else "")),
         Fact("Versions", ", ".join([f"torch {_listed(records, 'torch_version')}", *libraries])),
-        Fact("Recorded", _recorded(records)),
+        Fact("Recorded", f"{' to '.join(dict.fromkeys((moments[0], moments[-1])))} UTC, {len(records):,} records"),
         Fact("Code", _code(records)),
     ]
 

@@ -1,4 +1,4 @@
-"""Drawing records by the command: twice, in processes of their own, or once, in this one."""
+"""Drawing records by the command: twice, in processes of their own or in this one, or once."""
 
 from __future__ import annotations
 
@@ -49,3 +49,11 @@ def drawn_once(name: str, records: Path, out: Path) -> tuple[dict[str, bytes], s
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         assert main([name, "--records", str(records), "--out", str(out)]) == 0
     return {path.name: path.read_bytes() for path in sorted(out.iterdir())}, printed.getvalue()
+
+
+def redrawn_here(name: str, records: Path, out: Path) -> tuple[dict[str, bytes], str]:
+    """As :func:`redrawn`, in this process, which takes less time."""
+    (first, printed), (second, again) = (drawn_once(name, records, out / number) for number in "12")
+    assert first == second
+    assert printed.replace(str(out / "1"), "") == again.replace(str(out / "2"), "")
+    return first, printed.replace(str(out / "1"), "")

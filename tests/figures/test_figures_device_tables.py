@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from made_up_records import CPU, CUDA, record
-from redrawn import redrawn
+from redrawn import redrawn_here
 
 from bench.core.record import Record, write
 from figures.artifacts import table_correctness, table_products, table_profile
@@ -218,9 +218,9 @@ def test_a_device_without_fp8_says_so() -> None:
     ("name", "records"),
     [("table_correctness", CORRECTNESS), ("table_profile", PROFILES), ("table_products", PRODUCTS)],
 )
-def test_same_records_same_bytes_without_torch(tmp_path: Path, name: str, records: list[Record]) -> None:
+def test_same_records_same_bytes(tmp_path: Path, name: str, records: list[Record]) -> None:
     write(records, tmp_path / "records")
-    written, printed = redrawn(name, tmp_path / "records", tmp_path / "out")
+    written, printed = redrawn_here(name, tmp_path / "records", tmp_path / "out")
     assert set(written) == {f"{name}-made-up-gpu-9000.{ending}" for ending in ("md", "csv")}
     assert "Made-up GPU 9000" in printed
 

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from made_up_lookups import looked_up, lookup_campaign, timed_lookup
 from made_up_records import CPU, CUDA, campaign
-from redrawn import redrawn
+from redrawn import redrawn_here
 
 from bench.core.record import Record, write
 from figures.artifacts import fig5
@@ -37,10 +37,10 @@ def outcomes(records: list[Record]) -> dict[str, tuple[str, str]]:
     return {verdict.claim.id: (verdict.outcome, str(verdict)) for verdict in figure.verdicts}
 
 
-def test_the_same_records_give_the_same_bytes_and_no_torch(tmp_path: Path) -> None:
+def test_the_same_records_give_the_same_bytes(tmp_path: Path) -> None:
     records = [one for one in lookup_campaign(CPU) if one.dataset == "zipf"]
     write(records, tmp_path / "records")
-    written, printed = redrawn("fig5", tmp_path / "records", tmp_path / "out")
+    written, printed = redrawn_here("fig5", tmp_path / "records", tmp_path / "out")
     stems = [f"fig5-made-up-cpu-2-threads-{place}" for place in PLACES if place.endswith("zipf")]
     assert set(written) == {f"{stem}.{ending}" for stem in stems for ending in ("png", "svg", "md", "csv")}
     assert "lookup-memory" in printed

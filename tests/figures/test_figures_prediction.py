@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from made_up_records import ARMS, CPU, CUDA, campaign, record
-from redrawn import redrawn
+from redrawn import redrawn_here
 
 from bench.core.record import Record, write
 from figures.artifacts import prediction
@@ -115,9 +115,9 @@ def test_without_measured_peaks_nothing_is_drawn() -> None:
     assert render(campaign(CPU), {}) == []
 
 
-def test_same_records_same_bytes_without_torch(tmp_path: Path) -> None:
+def test_same_records_same_bytes(tmp_path: Path) -> None:
     write(checked() + checked(CUDA), tmp_path / "records")
-    written, printed = redrawn("prediction", tmp_path / "records", tmp_path / "out")
+    written, printed = redrawn_here("prediction", tmp_path / "records", tmp_path / "out")
     stems = ("prediction-made-up-cpu-2-threads", "prediction-made-up-gpu-9000")
     assert set(written) == {f"{stem}.{ending}" for stem in stems for ending in ("png", "svg", "md", "csv")}
     rows = list(csv.DictReader(io.StringIO(written[f"{stems[0]}.csv"].decode())))

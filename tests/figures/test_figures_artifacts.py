@@ -1,0 +1,225 @@
+"""Artifacts as plug-ins: found by name, with claims of their own, for records of any workload, judged undrawn."""
+
+from __future__ import annotations
+
+import dataclasses
+import doctest
+import importlib
+import pkgutil
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from made_up_lookups import lookup_campaign
+from made_up_records import ARMS, CPU, CUDA, blocks, campaign, record
+from made_up_sweeps import sweep_campaign
+from made_up_toggles import toggled_campaign
+
+import figures
+from bench.core.record import Record, write
+from figures import artifact as module
+from figures.__main__ import main
+from figures.artifact import Artifact, ArtifactError, artifacts, register
+from figures.claims.claims import Claim, Finding, Judgement, LedgerError, read_claims
+from figures.claims.ledger import claims_of, judge
+from figures.claims.rule import REACHES, Rule
+from figures.page.drawn import Caption
+from figures.page.notes import closing_notes, device_fact
+from figures.page.table import Column, text_table, tidy_table
+from figures.records.select import Selected, pages_by_device
+from figures.report.page import page as report_page
+
+CLAIM = Claim("clicks-per-watt", "clicks_table", "clicks", "made up", "value", 2.0, 2.0, "x", "public", "clicks")
+OWN_CLAIM_LESS = len(read_claims())
+
+
+def clicked(arm: str = "comera", batch: int = 8, means: tuple[float, ...] = (2.0, 4.0), **columns: object) -> Record:
+    """A timed record of a workload without epoch and without sequences."""
+    values = {"workload": "clicks", "experiment": "clicks", "sequence_length": 1, "pairing": "together"}
+    return record(arm, batch, samples=blocks(list(means)), **(values | {"cell_id": f"{arm}-{batch}"} | columns))
+
+
+def judged(claim: Claim, _: Selected, rows: list[Record]) -> Judgement:
+    enough = len(rows) >= (claim.low or 0)
+    return Judgement("reproduced" if enough else "not reproduced", "made up.", [Finding("records", str(len(rows)))])
+
+
+def plug_in(**changes: object) -> Artifact:
+    """An artifact as another package would bring it, with a claim of its own."""
+    values = {
+        "name": "clicks_table", "heading": "Clicks", "summary": "made-up clicks; a table per device",
+        "experiments": ("clicks",), "select": pages_by_device, "rows": lambda page: list(page.shown),
+        "columns": lambda _, rows: [
+            Column("arm", lambda row: row.arm, lambda row: {"arm": row.arm, "batch": row.batch_size}, left=True),
+            Column("of all", lambda _: str(len(rows))),
+            Column(tidy=lambda row: {"seed": row.seed}),
+        ],
+        "caption": lambda page, _: Caption("Clicks", [device_fact(page)], closing_notes(page)),
+        "rules": (Rule("clicks-per-watt", "clicks of comera", REACHES, judge=judged),), "claims": (CLAIM,),
+    }  # fmt: skip
+    return Artifact(**(values | changes))
+
+
+@pytest.fixture
+def registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever a test registers is forgotten after it."""
+    monkeypatch.setattr(module, "_registered", {})
+
+
+@pytest.mark.usefixtures("registry")
+def test_a_plug_in_stands_in_commands_ledger_and_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    register(plug_in())
+    records = [clicked(), clicked("dense")]
+    write(records, tmp_path / "records")
+    folders = ["--records", str(tmp_path / "records"), "--out", str(tmp_path / "out")]
+    assert main(["clicks_table", *folders]) == 0
+    assert "clicks-per-watt: reproduced" in capsys.readouterr().out
+    stem = "clicks_table-made-up-cpu-2-threads"
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {f"{stem}.md", f"{stem}.csv"}
+    tidy = pd.read_csv(tmp_path / "out" / f"{stem}.csv")
+    assert (list(tidy.columns), list(tidy["arm"])) == (["arm", "batch", "seed"], ["comera", "dense"])
+    entries = {entry.claim.id: entry for entry in judge(records)}
+    assert len(entries) == OWN_CLAIM_LESS + 1
+    entry = entries["clicks-per-watt"]
+    assert (entry.outcome, entry.experiments) == ("reproduced", ("clicks",))
+    assert entry.rule.expression == "clicks of comera >= published - tolerance"
+    assert {one.outcome for name, one in entries.items() if name != "clicks-per-watt"} == {"not tested here"}
+    html = report_page(records, artifacts(), claims_of(artifacts().values())).decode()
+    assert '<section id="clicks_table">' in html
+    assert '<tr id="claim-clicks-per-watt">' in html
+    assert main(["claims", *folders[:2]]) == 0
+    assert "clicks-per-watt" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("registry")
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"name": "fig1"}, "artifact 'fig1' has a name that is taken; choose another."),
+        ({"claims": (dataclasses.replace(CLAIM, id="lte-time"),)}, "brings a claim 'lte-time', of which there is one."),
+        ({"rules": (Rule("lte-time", "x", judge=judged),)}, "the claim 'lte-time' has rules of fig1 and of clicks_ta"),
+        ({"claims": ()}, "the ledger lacks the claim 'clicks-per-watt', which has a rule."),
+        ({"rules": ()}, "has a claim 'clicks-per-watt', which no rule decides"),
+    ],
+)
+def test_a_plug_in_that_cannot_be_is_one_sentence(
+    changes: dict, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write([clicked()], tmp_path)
+    point = EntryPoint("clicks", "made_up:ARTIFACT", "comera_bench.figures")
+    monkeypatch.setattr(EntryPoint, "load", lambda _: plug_in(**changes))
+    monkeypatch.setattr(module.importlib.metadata, "entry_points", lambda group: [point] * (group == point.group))
+    module._found.cache_clear()
+    try:
+        assert main(["claims", "--records", str(tmp_path)]) == 2
+    finally:
+        monkeypatch.undo()
+        module._found.cache_clear()
+    said = capsys.readouterr()
+    assert (said.out, said.err.count("\n")) == ("", 1)
+    assert words in said.err
+
+
+@pytest.mark.usefixtures("registry")
+def test_a_name_is_taken_once_and_an_entry_point_is_an_artifact(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = register(plug_in())
+    assert register(one) is one
+    assert list(artifacts())[-1] == "clicks_table"
+    with pytest.raises(ArtifactError, match="'clicks_table' has a name that is taken"):
+        register(plug_in())
+    with pytest.raises(ArtifactError, match="'fig1' has a name that is taken"):
+        register(plug_in(name="fig1"))
+    points = {"a number": 3, "an error": None}
+    for name, content in points.items():
+        point = EntryPoint(name, "made_up:ARTIFACT", "comera_bench.figures")
+        monkeypatch.setattr(EntryPoint, "load", lambda _, content=content: content + 0)
+        monkeypatch.setattr(module.importlib.metadata, "entry_points", lambda point=point, **_: [point])
+        with pytest.raises(ArtifactError, match=f"artifact '{name}' of made_up:ARTIFACT (is a int|cannot be imported)"):
+            module._found.__wrapped__()
+
+
+def test_one_list_of_columns_gives_both_tables() -> None:
+    columns = [
+        Column("people", str),
+        Column("both", lambda row: f"{row}!", lambda row: {"once": row, "twice": 2 * row}),
+        Column(tidy=lambda row: {"whole": row if row > 1 else None}, whole=True),
+    ]
+    assert text_table(columns, [1, 2]).to_dict("list") == {"people": ["1", "2"], "both": ["1!", "2!"]}
+    tidy = tidy_table(columns, [1, 2])
+    assert tidy.to_csv(index=False, lineterminator=";") == "once,twice,whole;1,2,;2,4,2;"
+    assert list(text_table(columns, []).columns) == ["people", "both"]
+
+
+def test_the_ledger_draws_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> bytes:
+        raise AssertionError("drawn")
+
+    monkeypatch.setattr(module, "to_bytes", fail)
+    monkeypatch.setattr(module, "house_style", fail)
+    records = [*campaign(CUDA), *lookup_campaign(CUDA), *toggled_campaign(CUDA), *sweep_campaign(CUDA)]
+    assert sum(bool(entry.verdicts) for entry in judge(records)) >= 10
+    with pytest.raises(AssertionError, match="drawn"):
+        artifacts()["fig1"].render(records, read_claims())
+
+
+CLICKS = [
+    clicked(arm, batch, tuple(cost * one for one in (10.0, 12.0, 11.0)), predicted_for="cpu",
+            peak_memory_predicted_mib=50.0 * cost)
+    for arm, cost in (("comera", 1.0), ("dense", 2.0))
+    for batch in (8, 512)
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["fig1", "fig7"])
+def test_any_workload_has_a_page_of_time_and_memory(name: str) -> None:
+    [drawn] = artifacts()[name].for_experiment("clicks").render(CLICKS, read_claims())
+    stem = f"{name}-made-up-cpu-2-threads-clicks"
+    assert set(drawn.files) == {f"{stem}.{ending}" for ending in ("png", "svg", "md", "csv")}
+    table = drawn.table.set_index(["batch", "arm"])
+    assert list(table.index) == [(batch, arm) for batch in ("8", "512") for arm in ("comera", "dense")]
+    assert table.loc[("8", "dense"), "step, ms"].startswith("22.0 [")
+    assert table.loc[("512", "dense"), "time / comera"] == "2.00x"
+    assert table.loc[("8", "dense"), "peak MiB, cpu"] == "100.0"
+    assert "clicks" in drawn.title
+    text = drawn.files[f"{stem}.md"].decode()
+    for foreign in ("Fig.", "epoch", "encoder", "length", "the paper", "CUDA device", *ARMS[1:-1]):
+        assert foreign not in text, foreign
+    assert drawn.verdicts == ()  # the claims are about another workload
+    assert "step_time_ms" in drawn.files[f"{stem}.csv"].decode()
+
+
+def test_an_epoch_is_what_the_record_says() -> None:
+    words = {"model": "click model", "epoch": "An epoch is a day of clicks.", "examples_per_epoch": 1000}
+    records = [dataclasses.replace(one) for one in CLICKS]
+    for one in records:
+        one.workload_words = words  # type: ignore[attr-defined]
+    [drawn] = artifacts()["fig1"].for_experiment("clicks").render(records, read_claims())
+    assert drawn.title == "Time per epoch and peak memory, click model"
+    assert "An epoch is a day of clicks." in drawn.facts[1]
+    shown = drawn.table.set_index(["batch", "arm"]).loc[("8", "comera"), "epoch, seconds"]
+    assert shown.startswith("1.38 [")  # 11 ms at 125 steps
+
+
+def test_every_page_of_another_experiment_is_of_that_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write([*campaign(CPU), *CLICKS], tmp_path / "records")
+    folders = ["--records", str(tmp_path / "records"), "--out", str(tmp_path / "out")]
+    assert main(["fig1", "--experiment", "clicks", *folders]) == 0
+    assert main(["fig1", *folders]) == 0
+    names = {path.stem for path in (tmp_path / "out").iterdir()}
+    assert names == {"fig1-made-up-cpu-2-threads-clicks", "fig1-made-up-cpu-2-threads"}
+    assert "galore" not in capsys.readouterr().out.split("Written")[0]
+
+
+MODULES = [name for _, name, _ in pkgutil.walk_packages(figures.__path__, "figures.") if "__main__" not in name]
+
+
+def test_examples_in_docstrings() -> None:
+    results = [doctest.testmod(importlib.import_module(name)) for name in MODULES]
+    assert sum(result.failed for result in results) == 0
+    assert sum(result.attempted for result in results) >= 20
+
+
+def test_a_second_claim_of_one_name_is_an_error() -> None:
+    with pytest.raises(LedgerError, match="artifact 'clicks_table' brings a claim 'clicks-per-watt', of which"):
+        claims_of([plug_in(), plug_in()])
