@@ -51,13 +51,11 @@ class PairTokenizer:
     def encode(self, pairs: Sequence[tuple[str, str]], length: int) -> list[tuple[list[int], list[int]]]:
         """Encode (premise, hypothesis) pairs as (token ids, token type ids), without padding.
 
-        A pair longer than ``length`` tokens loses tokens from the end of the longer sentence. The type is 0 up to the
-        first separator and 1 after it.
+        A pair longer than ``length`` tokens loses tokens from the end of the longer sentence.
 
-        Example:
-            >>> tokenizer = PairTokenizer([*SPECIAL_TOKENS, "a", "cat"])
-            >>> tokenizer.encode([("A cat", "a dog")], length=8)
-            [([2, 5, 6, 3, 5, 1, 3], [0, 0, 0, 0, 1, 1, 1])]
+        >>> tokenizer = PairTokenizer([*SPECIAL_TOKENS, "a", "cat"])
+        >>> tokenizer.encode([("A cat", "a dog")], length=8)
+        [([2, 5, 6, 3, 5, 1, 3], [0, 0, 0, 0, 1, 1, 1])]
         """
         self._tokenizer.enable_truncation(length, strategy="longest_first")
         texts = [pair if pair[1] else pair[0] for pair in pairs]
