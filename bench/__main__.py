@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import runpy
 import sys
@@ -74,7 +75,7 @@ def _known() -> str:
     lines += [f"workloads:   {', '.join(f'{name} ({workload_class(name).section}.*)' for name in workloads())}"]
     lines += ["measures:", *(f"  {name:15} {named(name).words}" for name in measures()), "sections:"]
     for section, settings in config_sections().items():
-        values = ", ".join(f"{name}={value}" for name, value in settings.items())
+        values = ", ".join(f"{name}={json.dumps(value)}" for name, value in settings.items())
         lines += textwrap.wrap(values, 120, initial_indent=f"  {section:10} ", subsequent_indent=" " * 13)
     return "\n".join([*lines, ""])
 

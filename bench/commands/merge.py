@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from bench.core.record import Record, RecordError, parse, path_of, write
+from bench.core.table import write_table
 from bench.errors import stop_with
 
 
@@ -105,6 +106,8 @@ def merge(sources: Sequence[Path], into: Path) -> Summary:
         raise MergeError(wrong)
     changed = {*summary.taken, *(conflict.path for conflict in summary.replaced)}
     write([there[path] for path in sorted(changed)], into)
+    for experiment in sorted({record.experiment for record in there.values()}):
+        write_table(into, experiment)
     summary.unpaired = _unpaired(there, [*summary.replaced, *summary.kept])
     return summary
 

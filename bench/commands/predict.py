@@ -158,8 +158,11 @@ def main(words: Sequence[str] | None = None) -> None:
     """Predict as the command line says and print the answer; progress goes to the other stream."""
     words = sys.argv[1:] if words is None else words
     if not words or {"-h", "--help"} & set(words):
+        try:
+            sections = ", ".join(f"{section}.*" for section in _sections()[1:])
+        except ConfigError as error:
+            stop_with(str(error))
         lists = {"methods": available(), "devices": DEVICES, "workloads": workloads()}
-        sections = ", ".join(f"{section}.*" for section in _sections()[1:])
         print(USAGE.format(**{name: ", ".join(known) for name, known in lists.items()}, sections=sections), end="")
         return
     try:

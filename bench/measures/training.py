@@ -233,7 +233,7 @@ class TrainingRun:
         metric = checked_metric(evaluation, self.workload)
         metrics = {name: float(value) for name, value in evaluation.metrics.items()}
         # The last step's update may have gone too far.
-        self._all_finite({f"{self.workload.name}'s validation {name}": metrics[name] for name in metrics}, stage)
+        self._all_finite({f"validation {name} of {self.workload.name}": metrics[name] for name in metrics}, stage)
         values = evaluation.per_example
         at = self.at
         row = {

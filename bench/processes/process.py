@@ -12,6 +12,7 @@ from multiprocessing.context import ForkServerContext
 from typing import Any
 
 from bench.core.cell import Cell
+from bench.errors import ConfigError
 from bench.processes.worker import enter, packed
 from bench.protocol import Data
 
@@ -79,6 +80,7 @@ class CellProcess:
 
         Raises:
             CellFailure: the cell failed, the process ended, or the time limit passed.
+            ConfigError: a mistake that showed there alone, such as a workload's metric that is no number.
         """
         in_time = self._connection.poll(max(self._asked_at + self._left_s - time.monotonic(), 0.0))
         now = time.monotonic()
@@ -96,6 +98,9 @@ class CellProcess:
             if code == -_SIGKILL:
                 raise CellFailure("oom", "the process was killed (signal 9), most likely for want of memory") from None
             raise CellFailure("error", f"the process ended unexpectedly (exit code {code})") from None
+        if word == "mistake":
+            self.stop()
+            raise ConfigError(content)
         if word == "failed":
             self.stop()
             raise CellFailure(*content)

@@ -1,7 +1,7 @@
 """A cell's own process from the inside: how it begins, how it answers once, and how its failures are reported.
 
 Messages are plain tuples of a word and its content. Whatever goes wrong is answered as
-``("failed", (status, message))``.
+``("failed", (status, message))``, a user's mistake, such as in a plug-in, as ``("mistake", message)``.
 """
 
 from __future__ import annotations
@@ -70,6 +70,8 @@ def failures_reported(connection: Connection) -> Iterator[None]:
         yield
     except (EOFError, BrokenPipeError, ConnectionResetError):
         pass  # the coordinator is gone, so is the reason to go on
+    except ConfigError as error:
+        connection.send(("mistake", str(error)))
     except Exception as error:
         connection.send(("failed", (status_of(error), first_line(error))))
 

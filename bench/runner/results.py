@@ -45,8 +45,6 @@ class Results:
     def check(self, cell: Cell) -> None:
         """Make sure, before anything runs, that records can be written, and those beside this cell's be read.
 
-        The experiment's table is brought up to date, in case a kill has left records that it lacks.
-
         Raises:
             ConfigError: the folder cannot be made or written.
             RecordError: a record of this experiment and device cannot be read, or is of a newer schema.
@@ -57,7 +55,6 @@ class Results:
             raise ConfigError(f"results is '{self.root}', but {there} is no folder that can be written; name another.")
         for path in folder.glob("*.json"):
             read(path)
-        write_table(self.root, cell.experiment)
 
     def check_checkpoint(self, cell: Cell, data_hash: str) -> None:
         """Make sure that a training run which is not done can go on from its checkpoint, if it has one.
@@ -127,12 +124,16 @@ class Results:
                 return record
         return None
 
+    def tabulate(self, experiment: str) -> None:
+        """Bring the table of an experiment up to date, in case a kill has left records that it lacks."""
+        write_table(self.root, experiment)
+
     def record(self, outcomes: Sequence[Outcome], data_hash: str, data: Data) -> list[Record]:
         """Write the outcomes, each whole or not at all, then the experiment's table; return what was written."""
         records = [_to_record(outcome, data_hash, data, self) for outcome in outcomes]
         self.written.update(write(records, self.root))
         for experiment in {record.experiment for record in records}:
-            write_table(self.root, experiment)
+            self.tabulate(experiment)
         return records
 
 

@@ -85,12 +85,13 @@ def plain(config: DictConfig) -> dict[str, Any]:
     Raises:
         ConfigError: a setting without a value.
     """
-    missing = sorted(name for name in OmegaConf.missing_keys(config) if not name.startswith("hydra."))
+    own = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
+    missing = sorted(OmegaConf.missing_keys(own))
     if missing:
         raise ConfigError(f"{missing[0]} has no value; give one, as in {missing[0]}=….")
-    container = OmegaConf.to_container(config, resolve=True)
+    container = OmegaConf.to_container(own, resolve=True)
     assert isinstance(container, dict)
-    return {str(key): value for key, value in container.items() if key != "hydra"}
+    return {str(key): value for key, value in container.items()}
 
 
 def unsupported(cell: Cell, data: Data) -> str | None:
@@ -216,7 +217,7 @@ class SweepCallback(Callback):
 def expand(config: DictConfig) -> list[DictConfig]:
     """The configurations of all jobs of a sweep, in the order in which they will run."""
     sweeper = Plugins.instance()._instantiate(config.hydra.sweeper)
-    axes = [f"{key}={value}" for key, value in config.hydra.sweeper.params.items()]
+    axes = [f"{key}={value}" for key, value in (config.hydra.sweeper.params or {}).items()]
     given = OmegaConf.to_container(config.hydra.overrides, resolve=False)  # an interpolation is each job's own
     assert isinstance(given, dict)
     overrides = OverridesParser.create().parse_overrides([*axes, *given["task"]])
@@ -237,7 +238,11 @@ def _checked(config: DictConfig, elsewhere: bool = False) -> Job:
 def job(config: DictConfig) -> None:
     """One Hydra job: in the process that launched the sweep, or in one of its own, which begins here."""
     if _progress is not None:
-        _run(config, resolve(plain(config)), _progress)
+        try:
+            _run(config, resolve(plain(config)), _progress)
+        except MISTAKES as error:  # Hydra would put a line of its own in front
+            _progress.close()
+            stop_with(str(error))
         return
     with failure_noted():
         import_plugins()
@@ -247,7 +252,9 @@ def job(config: DictConfig) -> None:
 
 
 def _run(config: DictConfig, job: Job, progress: SweepProgress) -> None:
-    run_job(job, Results(Path(config.results), config.reuse, _written), config.parallel, progress, config.resume)
+    results = Results(Path(config.results), config.reuse, _written)
+    results.tabulate(job.cells[0].experiment)
+    run_job(job, results, config.parallel, progress, config.resume)
 
 
 def interrupted(error: BaseException) -> None:

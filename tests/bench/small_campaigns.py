@@ -59,4 +59,5 @@ class FakeMeasuring:
         if first.experiment in self.fails:
             raise RuntimeError("made up: it broke")
         self.clock.seconds += self.takes
-        results.record([Outcome(cell, columns={"samples": {"blocks": [BLOCK]}}) for cell in missing], job.data_hash)
+        outcomes = [Outcome(cell, columns={"samples": {"blocks": [BLOCK]}}) for cell in missing]
+        results.record(outcomes, job.data_hash, job.data)

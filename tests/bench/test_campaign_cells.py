@@ -92,7 +92,7 @@ def test_a_campaign_trains_on_where_the_last_one_stopped(tmp_path, pairs, monkey
 def test_an_outcome_of_no_use_is_tried_again(tmp_path):
     cell = a_training_cell()
     results = Results(tmp_path, "config")
-    results.record([Outcome(cell, "timeout", "stopped after 1 of 15 steps")], "d")
+    results.record([Outcome(cell, "timeout", "stopped after 1 of 15 steps")], "d", Data("synthetic"))
     assert not results.is_done(cell, "d")
 
 

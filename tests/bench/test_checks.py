@@ -193,7 +193,7 @@ def test_a_cell_of_which_a_check_fails_is_an_error_and_is_tried_again(monkeypatc
     [outcome] = bench.processes.schedule.answers(check_columns, [cell := a_check()], DATA, 2)
     assert (outcome.status, outcome.message) == ("error", "1 of 2 checks failed")
     results = Results(tmp_path, "config")
-    [record] = results.record([outcome], "d")
+    [record] = results.record([outcome], "d", DATA)
     assert (record.status, record.message, record.samples) == ("error", "1 of 2 checks failed", {"checks": []})
     assert not results.is_done(cell, "d")
 

@@ -18,9 +18,9 @@ from bench.workloads.linear import LinearSettings
 
 pytest_plugins = ["pytester"]
 
-SMALL = Benchmark("small", LinearSettings(8, 6), "dense", "cpu", batch_size=3)
-OTHER = Benchmark("other", LinearSettings(6, 8), "dense", "cpu", batch_size=3)
-REFUSED = Benchmark("refused", EncoderSettings(), "lte", "cpu", batch_size=1)
+SMALL = Benchmark("small", "linear", LinearSettings(8, 6), "dense", "cpu", batch_size=3)
+OTHER = Benchmark("other", "linear", LinearSettings(6, 8), "dense", "cpu", batch_size=3)
+REFUSED = Benchmark("refused", "encoder", EncoderSettings(), "lte", "cpu", batch_size=1)
 
 #: Without plugins of pytest that the gate has no use for; one of them takes seconds to load.
 PLAIN = ("-p", "no:cacheprovider", "-p", "no:hypothesispytest")
@@ -152,7 +152,7 @@ def test_a_spoilt_baseline_is_one_sentence_and_2(accepted, gate, spoil, words):
 
 @pytest.mark.usefixtures("accepted")
 def test_a_benchmark_that_breaks_is_no_regression(gate, monkeypatch):
-    of(monkeypatch, SMALL, Benchmark("refused", LinearSettings(8, 6), "no_such_arm", "cpu", batch_size=3))
+    of(monkeypatch, SMALL, Benchmark("refused", "linear", LinearSettings(8, 6), "no_such_arm", "cpu", batch_size=3))
     status, output = gate()
     assert status == 2
     assert "could not run: test_exact[refused] broke with ConfigError, see above." in output

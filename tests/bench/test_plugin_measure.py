@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import types
 
@@ -12,10 +13,11 @@ from small_cells import TIMING, a_cell, run_bench, small
 
 import bench.campaign.run
 import bench.campaign.stages
+import bench.measures
 from bench.core.record import read_all
 from bench.errors import ConfigError
 from bench.measures import Measure, available, named, register
-from bench.processes.process import CellFailure, CellProcess
+from bench.processes.process import CellProcess
 from bench.processes.schedule import answers
 from bench.protocol import Data
 from bench.step.train_step import build_step
@@ -52,6 +54,14 @@ register(
 )
 
 pytestmark = pytest.mark.usefixtures("cell_processes")
+
+
+@pytest.fixture(autouse=True)
+def registered_here(monkeypatch):
+    """What a test registers is gone after it."""
+    monkeypatch.setattr(bench.measures._REGISTRY, "_registered", bench.measures.registered())
+
+
 ASKED = ("experiment=fig1", "measure=weights", "methods=[dense,low_rank]")
 
 
@@ -67,7 +77,7 @@ def test_a_sweep_measures_records_and_resumes(tmp_path, pairs):
     assert records["dense", 4].message == "batches above 2 are not weighed."
     dense, factored = records["dense", 2], records["low_rank", 2]
     assert dense.measure == "weights"
-    assert dense.parameters > factored.parameters > 0
+    assert 0 < dense.parameters != factored.parameters > 0
     assert dense.samples == {"largest": "embeddings.word.weight", "threads": TIMING["blocks"]}
     assert dense.step_time_median_ms > 0
     assert f"dense  ok: {dense.parameters:,} parameters" in ended.error
@@ -82,7 +92,7 @@ def test_a_campaign_runs_it(tmp_path, pairs, monkeypatch):
     assert "weighed: batch 2, cpu, dense; low_rank, about " in ended.error  # one unit: its cells run side by side
     assert ended.output.splitlines() == ["weighed: 2 ran, 0 done before, 0 left", "everything is done"]
     report = json.loads((tmp_path / "out" / "campaign.json").read_text())
-    assert report["stages"][0]["arguments"][:2] == list(ASKED[:2])
+    assert set(ASKED) <= set(report["stages"][0]["arguments"])
 
 
 FROM_A_FILE = """
@@ -104,7 +114,7 @@ def test_a_module_named_in_the_environment_is_imported_here_and_by_the_processes
     assert ended.status == 0, ended.error
     [record] = read_all(tmp_path / "results")
     assert (record.status, record.measure, record.parameters > 0) == ("ok", "counted", True), record.message
-    assert "counted          count the dense model\n" in run_bench(tmp_path, "--help").output
+    assert re.search(r"^  counted +count the dense model$", run_bench(tmp_path, "--help").output, re.MULTILINE)
 
 
 @pytest.mark.parametrize(
@@ -148,13 +158,13 @@ def test_a_measure_within_a_function_cannot_reach_the_processes_of_cells(monkeyp
         CellProcess(build_and_weigh, a_cell(), Data(), 60.0)
 
 
-def test_a_plugin_that_a_process_of_a_cell_cannot_import_is_an_outcome(monkeypatch):
+def test_a_plugin_that_a_process_of_a_cell_cannot_import_is_a_mistake(monkeypatch):
     """Its module is in this process alone."""
     module = types.ModuleType("nowhere_on_disk")
     monkeypatch.setitem(sys.modules, module.__name__, module)
     exec("def serve(connection, cell, data): pass", vars(module))
     process = CellProcess(module.serve, a_cell(), Data(), 60.0)
-    with pytest.raises(CellFailure, match=r"cannot be imported by the process of its cell.*nowhere_on_disk"):
+    with pytest.raises(ConfigError, match=r"cannot be imported by the process of its cell.*nowhere_on_disk"):
         process.answer()
 
 

@@ -19,7 +19,7 @@ SMALL = [f"model.{name}={value}" for name, value in MODEL.items()] + ["sequence_
 @pytest.fixture(autouse=True)
 def small_search(monkeypatch):
     """A search that ends soon: what is tested here is not how it goes."""
-    monkeypatch.setattr("bench.estimate.largest.LIMIT", 64)
+    monkeypatch.setattr("bench.commands.prediction.LIMIT", 64)
     monkeypatch.setattr("bench.estimate.devices._BUFFER", 2**20)
     monkeypatch.setattr("bench.estimate.devices._SIDE", 64)
 
@@ -155,5 +155,6 @@ def assert_one_sentence(ended, said, folder):
 
 
 def test_the_help_of_the_bench_names_every_command(tmp_path):
-    listed = [line.split()[0] for line in run_bench(tmp_path, "--help").output.splitlines() if line[:4] == " " * 4]
-    assert listed == list(bench.__main__.COMMANDS)
+    text = run_bench(tmp_path, "--help").output
+    for command, does in bench.__main__.COMMANDS.items():
+        assert re.search(rf"^    {command} +{re.escape(does)}$", text, flags=re.MULTILINE)
