@@ -10,8 +10,10 @@ then the validation metrics, ``metric_NAME``. Lines are in the order of the reco
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import dataclasses
+import functools
 import io
 import sys
 from collections.abc import Sequence
@@ -41,9 +43,6 @@ This page is made of `bench/core/record.py`, by `python -m bench.core.table > re
 |---|---|---|---|
 """
 
-#: Lines of records that have been read, by file, with what tells whether the file has changed since.
-_read: dict[Path, tuple[tuple[int, int, int], dict[str, Any] | None]] = {}
-
 
 def table_path(root: Path, experiment: str) -> Path:
     """Where the table of an experiment lies."""
@@ -56,21 +55,19 @@ def write_table(root: Path, experiment: str) -> None:
     It appears whole or not at all. Files that this process has read before are read again only if they have changed,
     so it costs little to call this after every record. What cannot be read is left out: whoever needs it will say so.
     """
-    lines = [line for path in paths_below(root, experiment) if (line := _line_in(path)) is not None]
+    lines = []
+    for path in paths_below(root, experiment):
+        with contextlib.suppress(OSError, RecordError):
+            status = path.stat()
+            lines.append(_line_in(path, status.st_mtime_ns, status.st_size, status.st_ino))
     target, text = table_path(root, experiment), as_csv(lines)
     if lines and not (target.is_file() and target.read_text(encoding="utf-8") == text):
         write_whole({target: text.encode()})
 
 
-def _line_in(path: Path) -> dict[str, Any] | None:
-    try:
-        status = path.stat()
-        version = (status.st_mtime_ns, status.st_size, status.st_ino)
-        if _read.get(path, (None, None))[0] != version:
-            _read[path] = (version, line_of(read(path)))
-    except (OSError, RecordError):
-        return None
-    return _read[path][1]
+@functools.cache
+def _line_in(path: Path, *_version: int) -> dict[str, Any]:
+    return line_of(read(path))
 
 
 def line_of(record: Record) -> dict[str, Any]:
@@ -85,8 +82,7 @@ def as_csv(lines: Sequence[dict[str, Any]]) -> str:
     found = {name for line in lines for name in line}.difference(_TIDY)
     metrics = sorted(name for name in found if name.startswith("metric_"))
     names = [*_TIDY, *sorted(found.difference(metrics)), *metrics]
-    buffer = io.StringIO()
-    writer = csv.DictWriter(buffer, names, restval="", lineterminator="\n")
+    writer = csv.DictWriter(buffer := io.StringIO(), names, restval="", lineterminator="\n")
     writer.writeheader()
     writer.writerows(lines)
     return buffer.getvalue()

@@ -132,12 +132,10 @@ def find_corpus(
         fetch: download MNLI into ``data_folder`` where its files are missing (needs the extra ``data``).
         check: parse every row now: 0.1 s for 20,000 rows, a few seconds for full MNLI.
 
-    Raises:
-        DataError: one sentence about what is missing or malformed, with file and line where there are any.
+    What is missing or malformed raises DataError, with file and line where there are any.
 
-    Example:
-        >>> find_corpus(environ={}).name
-        'synthetic'
+    >>> find_corpus(environ={}).name
+    'synthetic'
     """
     if data_folder is not None:
         corpus = _corpus_in_named_folder(Path(data_folder).expanduser(), dataset, fetch)

@@ -219,13 +219,11 @@ def _rows(random: Random, size: int, banned_premises: frozenset[str]) -> list[Pa
 def synthetic_corpus(train: int = 12_000, validation: int = 1_500, seed: int = 0) -> Corpus:
     """Generate the corpus "synthetic" of so many rows per split; the same arguments always give the same rows.
 
-    Raises:
-        DataError: a size that is no multiple of 3 (the classes balance) from 3 to 300,000.
+    A size that is no multiple of 3 (the classes balance) from 3 to 300,000 raises DataError.
 
-    Example:
-        >>> corpus = synthetic_corpus(train=300, validation=30)
-        >>> corpus.name, len(corpus.train), LABELS[corpus.train[0].label]
-        ('synthetic', 300, 'entailment')
+    >>> corpus = synthetic_corpus(train=300, validation=30)
+    >>> corpus.name, len(corpus.train), LABELS[corpus.train[0].label]
+    ('synthetic', 300, 'entailment')
     """
     for name, size in (("train", train), ("validation", validation)):
         if not 3 <= size <= 300_000 or size % 3:

@@ -27,7 +27,9 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 from bench.data.corpus import Corpus, DataError
 from bench.data.nli import DATA_VARIABLE
 
-#: The first must have id 0: the encoder's embedding keeps that row at zero.
+#: The first must have this id: the encoder's embedding keeps that row at zero.
+PADDING_ID = 0
+
 PADDING, UNKNOWN, START, SEPARATOR, MASK = SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 #: Size of BERT's uncased vocabulary, the paper's.
@@ -51,13 +53,11 @@ class PairTokenizer:
     def encode(self, pairs: Sequence[tuple[str, str]], length: int) -> list[tuple[list[int], list[int]]]:
         """Encode (premise, hypothesis) pairs as (token ids, token type ids), without padding.
 
-        A pair longer than ``length`` tokens loses tokens from the end of the longer sentence. The type is 0 up to the
-        first separator and 1 after it.
+        A pair longer than ``length`` tokens loses tokens from the end of the longer sentence.
 
-        Example:
-            >>> tokenizer = PairTokenizer([*SPECIAL_TOKENS, "a", "cat"])
-            >>> tokenizer.encode([("A cat", "a dog")], length=8)
-            [([2, 5, 6, 3, 5, 1, 3], [0, 0, 0, 0, 1, 1, 1])]
+        >>> tokenizer = PairTokenizer([*SPECIAL_TOKENS, "a", "cat"])
+        >>> tokenizer.encode([("A cat", "a dog")], length=8)
+        [([2, 5, 6, 3, 5, 1, 3], [0, 0, 0, 0, 1, 1, 1])]
         """
         self._tokenizer.enable_truncation(length, strategy="longest_first")
         texts = [pair if pair[1] else pair[0] for pair in pairs]

@@ -26,15 +26,13 @@ from bench.core.checked import Allowed, FromOne
 from bench.core.upgrade import BAG_OF_WORDS, NUMBERS
 from bench.data.corpus import Corpus, Pair
 from bench.data.nli import MNLI_TRAIN_ROWS, find_corpus
-from bench.data.wordpiece import PairTokenizer, find_vocabulary
+from bench.data.wordpiece import PADDING_ID, PairTokenizer, find_vocabulary
 from bench.protocol import Batch, Data, Evaluation, Gated, Metric, Role, Words
 from bench.workloads.base import BaseWorkload
 
 #: An epoch in Figs. 1, 7 and 12 is the paper's, all of MNLI, whatever data is at hand.
 PAPER_EXAMPLES_PER_EPOCH = MNLI_TRAIN_ROWS
 
-#: The id of ``[PAD]``, in BERT's vocabulary and in ours.
-PADDING_ID = 0
 _LAYER_NORM_EPS = 1e-9
 _INITIAL_STD = 0.02
 _EVALUATION_BATCH = 64
@@ -56,10 +54,10 @@ class EncoderSettings:
     feed_forward: FromOne = 3072
     vocabulary: FromOne = 30522
     positions: FromOne = 512
-    classes: Annotated[int, Field(ge=2), Allowed("whole numbers from 2")] = 3
+    classes: Annotated[int, Field(ge=2), Allowed("whole numbers from 2 up")] = 3
     dropout: Annotated[float, Field(ge=0, lt=1), Allowed("numbers from 0 to below 1")] = 0.1
     # The shortest sequence that can hold two sentences has a token of each between [CLS] and two [SEP].
-    sequence_length: Annotated[int, Field(ge=5), Allowed("whole numbers from 5")] = 128
+    sequence_length: Annotated[int, Field(ge=5), Allowed("whole numbers from 5 up")] = 128
 
     def __post_init__(self) -> None:
         if self.width % self.heads:
@@ -95,11 +93,9 @@ class Attention(nn.Module):
         self.query, self.key, self.value, self.output = (nn.Linear(settings.width, settings.width) for _ in range(4))
 
     def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        query, key, value = (
-            layer(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # (B, H, T, D/H)
-            for layer in (self.query, self.key, self.value)
-        )
-        mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+        layers = (self.query, self.key, self.value)
+        query, key, value = (layer(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for layer in layers)
+        mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)  # (B, H, T, D/H)
         return self.output(mixed.transpose(1, 2).flatten(-2))  # (B, T, D)
 
 

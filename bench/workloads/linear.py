@@ -14,7 +14,7 @@ from torch import nn
 
 from bench.core.checked import FromOne
 from bench.protocol import Batch, Gated, Role, Words
-from bench.workloads.micro import MicroWorkload
+from bench.workloads.base import DrawnWorkload
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Linear(nn.Module):
         return self.linear(rows)
 
 
-class LinearWorkload(MicroWorkload):
+class LinearWorkload(DrawnWorkload):
     """The linear layer; batches are ``rows``, float32 (T, N).
 
     >>> workload = LinearWorkload(LinearSettings(in_features=6, out_features=4))

@@ -21,7 +21,7 @@ from torch import nn
 
 from bench.core.checked import FromOne
 from bench.protocol import Batch, Gated, Role, Words
-from bench.workloads.micro import MicroWorkload
+from bench.workloads.base import DrawnWorkload
 from comera.lookup import VARIANTS
 
 DISTRIBUTIONS = ("uniform", "zipf")
@@ -53,7 +53,7 @@ class Lookup(nn.Module):
         return self.table(indices)
 
 
-class LookupWorkload(MicroWorkload):
+class LookupWorkload(DrawnWorkload):
     """The look-up; batches are row numbers ``indices``, int64 (T,), and ``upstream``, the gradient of the rows (T, D).
 
     >>> workload = LookupWorkload(LookupSettings(rows=10, columns=4), "zipf")

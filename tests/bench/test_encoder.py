@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import doctest
 import itertools
 from random import Random
 
@@ -16,6 +17,7 @@ from bench.data.corpus import Corpus, DataError, Pair
 from bench.data.synthetic import synthetic_corpus
 from bench.data.wordpiece import SPECIAL_TOKENS, PairTokenizer, train_vocabulary
 from bench.protocol import Data, Workload
+from bench.workloads import encoder
 from bench.workloads.encoder import EncoderSettings, EncoderWorkload
 
 SMALL = EncoderSettings(
@@ -183,7 +185,7 @@ class TestBatches:
         with pytest.raises(ValueError, match=r"^vocabulary is 50; the tokenizer needs at least \d+$"):
             EncoderWorkload(dataclasses.replace(SMALL, vocabulary=50), workload.corpus, workload.tokenizer)
         with pytest.raises(DataError, match=r"^vocabulary is 50; the characters of synthetic alone need"):
-            EncoderWorkload.open(dataclasses.replace(SMALL, vocabulary=50), Data(), True, environ={})
+            EncoderWorkload.open(dataclasses.replace(SMALL, vocabulary=50), Data(), True, {})
 
 
 class TestLearning:
@@ -256,7 +258,11 @@ class TestLearning:
 
 
 def test_one_call_makes_the_workload():
-    made = EncoderWorkload.open(dataclasses.replace(SMALL, vocabulary=30_522), Data(), True, environ={})
+    made = EncoderWorkload.open(dataclasses.replace(SMALL, vocabulary=30_522), Data(), True, {})
     assert made.dataset == "synthetic"
-    assert made.data_hash == EncoderWorkload.open(made.settings, Data("synthetic"), False, environ={}).data_hash
+    assert made.data_hash == EncoderWorkload.open(made.settings, Data("synthetic"), False, {}).data_hash
     assert next(made.batches("train", 2, seed=0, static=True))["input_ids"].shape == (2, 48)
+
+
+def test_the_examples_in_the_docstrings_hold():
+    assert doctest.testmod(encoder).failed == 0
