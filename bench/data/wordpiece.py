@@ -27,7 +27,9 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 from bench.data.corpus import Corpus, DataError
 from bench.data.nli import DATA_VARIABLE
 
-#: The first must have id 0: the encoder's embedding keeps that row at zero.
+#: The first must have this id: the encoder's embedding keeps that row at zero.
+PADDING_ID = 0
+
 PADDING, UNKNOWN, START, SEPARATOR, MASK = SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 #: Size of BERT's uncased vocabulary, the paper's.

@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Annotated
 
+from pydantic import Field
+
+from bench.core.checked import Allowed, Seconds
 from bench.protocol import Stage
+
+Positive = Annotated[float, Field(gt=0), Allowed("finite numbers above 0")]
+Steps = Annotated[Annotated[int, Field(ge=1)] | None, Allowed("whole numbers from 1 up, or null")]
+_SHARES = "a list of shares above 0 and at most 1, such as [0.8,0.5]"
+Share = Annotated[float, Field(gt=0, le=1)]
 
 
 @dataclass(frozen=True)
@@ -24,26 +33,14 @@ class EarlyLate:
         [['early'], ['early', 'late'], ['early', 'late']]
     """
 
-    early_epochs: float = 6.0
-    late_epochs: float = 3.0
-    early_steps: int | None = None
-    late_steps: int | None = None
-    targets: tuple[float, ...] = (0.8, 0.5, 0.2)
-    targets_mib: tuple[float, ...] = ()
+    early_epochs: Positive = 6.0
+    late_epochs: Positive = 3.0
+    early_steps: Steps = None
+    late_steps: Steps = None
+    targets: Annotated[tuple[Share, ...], Allowed(_SHARES)] = (0.8, 0.5, 0.2)
+    targets_mib: Annotated[tuple[float, ...], Allowed("a list of finite numbers, such as [3,1.5]")] = ()
     static: bool = False
-    time_limit_s: float = 604_800.0
-
-    def __post_init__(self) -> None:
-        for field in ("early_epochs", "late_epochs", "time_limit_s"):
-            if not getattr(self, field) > 0:
-                raise ValueError(f"{field} is {getattr(self, field)}; allowed: numbers above 0.")
-        for field in ("early_steps", "late_steps"):
-            steps = getattr(self, field)
-            if steps is not None and steps < 1:
-                raise ValueError(f"{field} is {steps}; allowed: whole numbers from 1 up, or null.")
-        for target in self.targets:
-            if not 0 < target <= 1:
-                raise ValueError(f"targets has {target:g}; allowed: shares above 0 and at most 1.")
+    time_limit_s: Seconds = 604_800.0
 
     def runs(self, steps_per_epoch: int, shrinks: bool) -> list[tuple[Stage, ...]]:
         """Early alone and early with late, one per target, where the method shrinks; else both stages in one run.

@@ -1,13 +1,15 @@
-"""What most workloads have in common: a base class with the members that seldom differ."""
+"""What most workloads have in common: a base class with the members that seldom differ, and one for drawn batches."""
 
 from __future__ import annotations
 
 import abc
 import functools
 import hashlib
+import itertools
 from collections.abc import Iterator
 from typing import Any, ClassVar, Self
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -38,9 +40,7 @@ class BaseWorkload(abc.ABC):
     #: Names of its data, the first one the usual.
     datasets: ClassVar[tuple[str, ...]] = ("drawn",)
 
-    #: Settings that follow from the data unless they are given; ``settings_of`` finds them.
     from_data: ClassVar[tuple[str, ...]] = ()
-
     gated: ClassVar[tuple[Gated, ...]] = ()
     training_plan: ClassVar[type[Any]] = EarlyLate
 
@@ -63,29 +63,20 @@ class BaseWorkload(abc.ABC):
 
     @classmethod
     def open(cls, settings: Any, data: Data, check: bool) -> Self:  # noqa: ARG003 - there is nothing to read
-        """The workload on data that it draws itself.
-
-        Raises:
-            ConfigError: a folder of data, which it does not read.
-            DataError: another dataset.
-        """
+        """The workload on data that it draws itself; raises ConfigError over a folder, DataError over a name."""
         for field in ("data_folder", "fetch"):
             if value := getattr(data, field):
                 raise ConfigError(f"{field} is {value!r}; workload={cls.name} draws its data and reads none.")
         return cls(settings, data.dataset)
 
     @classmethod
-    def settings_of(cls, data: Data) -> dict[str, Any]:  # noqa: ARG003 - there are none
-        """The values of the settings :attr:`from_data`.
-
-        Raises:
-            DataError: data that is missing or malformed.
-        """
+    def settings_of(cls, data: Data) -> dict[str, Any]:  # noqa: ARG003 - none follow from the data
+        """The values of the settings ``from_data``."""
         return {}
 
     @functools.cached_property
     def data_hash(self) -> str:
-        """A hash of what decides which data there are: name, dataset and settings, unless a subclass knows better."""
+        """A hash of what decides which data there are: name, dataset and settings."""
         return hashlib.sha256(repr((self.name, self.dataset, self.settings)).encode()).hexdigest()
 
     @abc.abstractmethod
@@ -105,11 +96,7 @@ class BaseWorkload(abc.ABC):
         """Mean task loss of a batch that lies on the model's device."""
 
     def batches_per_epoch(self, batch_size: int) -> int:
-        """How many batches of varying shape one pass over the training rows has.
-
-        Raises:
-            ValueError: there is no epoch.
-        """
+        """How many batches of varying shape one pass over the training rows has; raises ValueError without an epoch."""
         if self.training_examples is None:
             raise ValueError(f"workload={self.name} has no epoch, so none of batches of {batch_size}")
         return -(-self.training_examples // batch_size)
@@ -121,3 +108,17 @@ class BaseWorkload(abc.ABC):
     def evaluate(self, model: nn.Module) -> Evaluation:  # noqa: ARG002 - the protocol passes it
         """Nothing, unless a subclass has something to evaluate."""
         return Evaluation({})
+
+
+class DrawnWorkload(BaseWorkload):
+    """A workload that draws batches of one shape without end, so that there is no epoch."""
+
+    @abc.abstractmethod
+    def draw(self, source: np.random.Generator, batch_size: int) -> Batch:
+        """One batch."""
+
+    def batches(self, split: str, batch_size: int, seed: int, static: bool, start: int = 0) -> Iterator[Batch]:  # noqa: ARG002
+        """Batches from number ``start`` on, each with a generator of its own; the split makes no difference."""
+        if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
+            raise ValueError(f"batch_size is {batch_size!r}; allowed: whole numbers from 1")
+        return (self.draw(np.random.default_rng([seed, number]), batch_size) for number in itertools.count(start))

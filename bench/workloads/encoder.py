@@ -15,16 +15,17 @@ from array import array
 from collections.abc import Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from itertools import accumulate
-from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from pydantic import Field
 from torch import nn
 from torch.nn import functional as F
 
+from bench.core.checked import Allowed, FromOne
 from bench.data.corpus import Corpus, Pair
 from bench.data.nli import MNLI_TRAIN_ROWS, find_corpus
-from bench.data.wordpiece import PairTokenizer, find_vocabulary
+from bench.data.wordpiece import PADDING_ID, PairTokenizer, find_vocabulary
 from bench.protocol import Batch, Data, Evaluation, Gated, Metric, Role, Words
 from bench.workloads.base import BaseWorkload
 
@@ -36,9 +37,6 @@ PAPER_EXAMPLES_PER_EPOCH = MNLI_TRAIN_ROWS
 BAG_OF_WORDS = {"nli_pool": 52.0, "mnli_12k": 52.0, "mnli": 52.0}
 
 _NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
-
-#: The id of ``[PAD]``, in BERT's vocabulary and in ours.
-PADDING_ID = 0
 
 _LAYER_NORM_EPS = 1e-9
 _INITIAL_STD = 0.02
@@ -57,35 +55,27 @@ class EncoderSettings:
         ValueError: one sentence naming the field, the value and what is allowed.
     """
 
-    layers: int = 6
-    width: int = 768
-    heads: int = 12
-    feed_forward: int = 3072
-    vocabulary: int = 30522
-    positions: int = 512
-    classes: int = 3
-    dropout: float = 0.1
-    sequence_length: int = 128
+    layers: FromOne = 6
+    width: FromOne = 768
+    heads: FromOne = 12
+    feed_forward: FromOne = 3072
+    vocabulary: FromOne = 30522
+    positions: FromOne = 512
+    classes: Annotated[int, Field(ge=2), Allowed("whole numbers from 2 up")] = 3
+    dropout: Annotated[float, Field(ge=0, lt=1), Allowed("numbers from 0 to below 1")] = 0.1
+    #: The shortest sequence that can hold two sentences has a token of each between [CLS] and two [SEP].
+    sequence_length: Annotated[int, Field(ge=5), Allowed("whole numbers from 5 up")] = 128
 
     def __post_init__(self) -> None:
-        # The shortest sequence that can hold two sentences has a token of each between [CLS] and two [SEP].
-        smallest = {"classes": 2, "sequence_length": 5}
-        sizes = ("layers", "width", "heads", "feed_forward", "vocabulary", "positions", "classes", "sequence_length")
-        for name in sizes:
-            value, least = getattr(self, name), smallest.get(name, 1)
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise ValueError(f"{name} is {value!r}; allowed: whole numbers from {least}")
         if self.width % self.heads:
             divisors = ", ".join(str(number) for number in range(1, self.width + 1) if self.width % number == 0)
             raise ValueError(f"heads is {self.heads}; allowed: divisors of the width {self.width} ({divisors})")
         if self.sequence_length > self.positions:
             raise ValueError(f"sequence_length is {self.sequence_length}; allowed: 5 to positions ({self.positions})")
-        if isinstance(self.dropout, bool) or not isinstance(self.dropout, int | float) or not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout is {self.dropout!r}; allowed: numbers from 0 to below 1")
 
 
 class Embeddings(nn.Module):
-    """Sum of word, position and segment embedding, normalised."""
+    """Sum of word, position and segment embedding (B, T, D), normalised."""
 
     def __init__(self, settings: EncoderSettings) -> None:
         super().__init__()
@@ -113,11 +103,9 @@ class Attention(nn.Module):
         self.output = nn.Linear(settings.width, settings.width)
 
     def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        query, key, value = (
-            layer(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # (B, H, T, D/H)
-            for layer in (self.query, self.key, self.value)
-        )
-        mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+        layers = (self.query, self.key, self.value)
+        query, key, value = (layer(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for layer in layers)
+        mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)  # (B, H, T, D/H)
         return self.output(mixed.transpose(1, 2).flatten(-2))  # (B, T, D)
 
 
@@ -212,11 +200,8 @@ class EncoderWorkload(BaseWorkload):
     """The encoder and its sentence pairs in the protocol's form (:class:`bench.protocol.Workload`).
 
     Static batches are tokenised when they are asked for. Batches of varying length need the length of every row, so
-    the first of them tokenises the whole split, which is then kept.
-
-    Attributes:
-        dataset: name of the corpus, for records and figures.
-        data_hash: sha256 over the corpus, the vocabulary and the sequence length.
+    the first of them tokenises the whole split, which is then kept. ``data_hash`` is over the corpus, the vocabulary
+    and the sequence length.
     """
 
     name, Settings, section, from_data = "encoder", EncoderSettings, "model", ("classes",)
@@ -257,9 +242,12 @@ class EncoderWorkload(BaseWorkload):
         return {"classes": len(corpus.labels)}
 
     @classmethod
-    def open(cls, settings: EncoderSettings, data: Data, check: bool) -> EncoderWorkload:
-        """The workload on the data that is found."""
-        return encoder_workload(settings, data.dataset, data.data_folder, data.fetch, check=check)
+    def open(
+        cls, settings: EncoderSettings, data: Data, check: bool, environ: Mapping[str, str] = os.environ
+    ) -> EncoderWorkload:
+        """The workload on the data that :func:`bench.data.nli.find_corpus` finds, with the vocabulary for it."""
+        corpus = find_corpus(data.dataset, data.data_folder, data.fetch, environ, check)
+        return cls(settings, corpus, PairTokenizer(find_vocabulary(corpus, settings.vocabulary, environ)))
 
     def build(self) -> EncoderClassifier:
         """A freshly initialised model; works under ``torch.device`` and ``FakeTensorMode`` contexts."""
@@ -277,22 +265,13 @@ class EncoderWorkload(BaseWorkload):
         return targets
 
     def batches(self, split: str, batch_size: int, seed: int, static: bool, start: int = 0) -> Iterator[Batch]:
-        """One pass over ``split`` ("train" or "validation") as CPU tensors.
+        """One pass over ``split`` from batch number ``start`` on; those before it cost nothing.
 
         ``input_ids`` and ``token_type_ids`` are int64 (B, T), ``attention_mask`` is bool (B, T), True at real tokens,
-        and ``labels`` int64 (B,).
-
-        Training rows are shuffled by ``seed`` (give each epoch its own), validation rows come in order. With ``static``
-        every batch is padded to the sequence length and a last training batch that is not full is dropped, so that all
-        shapes are equal. Otherwise a batch is padded to its longest row, no row is left out, and training batches are
-        bucketed: rows of similar length come together, in random order. Validation always has every row.
-
-        Args:
-            split: "train" or "validation".
-            batch_size: rows per batch.
-            seed: of the order.
-            static: whether all shapes are to be equal.
-            start: number of the first batch wanted; those before it cost nothing.
+        and ``labels`` int64 (B,). Training rows are shuffled by ``seed`` (give each epoch its own), validation rows
+        come in order. With ``static`` every batch is padded to the sequence length and a last training batch that is
+        not full is dropped, so that all shapes are equal. Otherwise a batch is padded to its longest row, no row is
+        left out, and training batches are bucketed: rows of similar length come together, in random order.
         """
         rows = self.corpus.rows(split)
         full_only = static and split == "train"
@@ -311,10 +290,6 @@ class EncoderWorkload(BaseWorkload):
             chunks = _in_order(rows, batch_size)
         length = self.settings.sequence_length
         return (self._pad(self._tokenise([rows[index] for index in chunk]), length) for chunk in chunks[start:])
-
-    def batches_per_epoch(self, batch_size: int) -> int:
-        """How many batches of varying length one pass over the training rows has."""
-        return -(-len(self.corpus.rows("train")) // batch_size)
 
     def _tokenise(self, pairs: Sequence[Pair]) -> list[EncodedRow]:
         encoded = self.tokenizer.encode([pair[:2] for pair in pairs], self.settings.sequence_length)
@@ -347,10 +322,9 @@ class EncoderWorkload(BaseWorkload):
 
     @torch.no_grad()
     def evaluate(self, model: nn.Module) -> Evaluation:
-        """Score every validation row; the model is left in the mode it was in.
+        """``accuracy`` in percent and the mean ``loss``, and per row whether its answer is right.
 
-        Returns:
-            ``accuracy`` in percent and the mean ``loss``, and per row whether it was answered rightly.
+        The model is left in the mode it was in.
         """
         device = next(model.parameters()).device
         encoded = self._encode("validation")
@@ -411,19 +385,6 @@ def _bucketed(lengths: Sequence[int], batch_size: int, seed: int) -> list[list[i
 
 def _scores(model: nn.Module, batch: Batch) -> torch.Tensor:
     return model(batch["input_ids"], batch["attention_mask"], batch["token_type_ids"])
-
-
-def encoder_workload(
-    settings: EncoderSettings,
-    dataset: str = "auto",
-    data_folder: str | Path | None = None,
-    fetch: bool = False,
-    environ: Mapping[str, str] = os.environ,
-    check: bool = True,
-) -> EncoderWorkload:
-    """The workload on the data that :func:`bench.data.nli.find_corpus` finds, with the vocabulary that goes with it."""
-    corpus = find_corpus(dataset, data_folder, fetch, environ, check)
-    return EncoderWorkload(settings, corpus, PairTokenizer(find_vocabulary(corpus, settings.vocabulary, environ)))
 
 
 WORKLOAD = EncoderWorkload

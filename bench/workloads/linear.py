@@ -14,10 +14,9 @@ import numpy as np
 import torch
 from torch import nn
 
+from bench.core.checked import FromOne
 from bench.protocol import Batch, Gated, Role, Words
-from bench.workloads.micro import MicroWorkload
-
-DATASETS = ("normal",)
+from bench.workloads.base import DrawnWorkload
 
 #: Numbers that stand for all of them in the hash of the data.
 _HASHED = 1000
@@ -32,14 +31,9 @@ class LinearSettings:
         optimizer_step: whether a step ends with the optimizer's, or is forward and backward of the task loss alone.
     """
 
-    in_features: int = 768
-    out_features: int = 768
+    in_features: FromOne = 768
+    out_features: FromOne = 768
     optimizer_step: bool = True
-
-    def __post_init__(self) -> None:
-        for name in ("in_features", "out_features"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; allowed: whole numbers from 1.")
 
 
 class Linear(nn.Module):
@@ -54,17 +48,8 @@ class Linear(nn.Module):
         return self.linear(rows)
 
 
-class LinearWorkload(MicroWorkload):
-    """The linear layer in the protocol's form (:class:`bench.protocol.Workload`).
-
-    Batches are ``rows``, float32 (T, N).
-
-    Args:
-        settings: the layer.
-        dataset: ``normal``, or ``auto``, which is the same.
-
-    Raises:
-        DataError: another dataset.
+class LinearWorkload(DrawnWorkload):
+    """The linear layer in the protocol's form (:class:`bench.protocol.Workload`). Batches are ``rows``, float32 (T, N).
 
     Example:
         >>> workload = LinearWorkload(LinearSettings(in_features=6, out_features=4))
@@ -73,8 +58,7 @@ class LinearWorkload(MicroWorkload):
         torch.Size([3, 4])
     """
 
-    name, Settings, datasets = "linear", LinearSettings, DATASETS
-    layer, drawn = "the linear layer", "rows"
+    name, Settings, datasets = "linear", LinearSettings, ("normal",)
     words = Words("linear layer", example="row")
     gated = tuple(  # a TT layer of each shape in the encoder, at few tokens and at those of the encoder's batches
         Gated(f"linear-{n}x{m}", LinearSettings(n, m), (16, 128, 4096), "{}-tokens", {"comera": ("comera", {})})

@@ -20,8 +20,9 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from bench.core.checked import FromOne
 from bench.protocol import Batch, Gated, Role, Words
-from bench.workloads.micro import MicroWorkload
+from bench.workloads.base import DrawnWorkload
 from comera.lookup import VARIANTS
 
 DISTRIBUTIONS = ("uniform", "zipf")
@@ -45,14 +46,9 @@ class LookupSettings:
         optimizer_step: whether a step ends with the optimizer's, or is forward and backward of the task loss alone.
     """
 
-    rows: int = 30522
-    columns: int = 768
+    rows: FromOne = 30522
+    columns: FromOne = 768
     optimizer_step: bool = True
-
-    def __post_init__(self) -> None:
-        for name in ("rows", "columns"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; allowed: whole numbers from 1.")
 
 
 class Lookup(nn.Module):
@@ -67,17 +63,11 @@ class Lookup(nn.Module):
         return self.table(indices)
 
 
-class LookupWorkload(MicroWorkload):
+class LookupWorkload(DrawnWorkload):
     """The look-up in the protocol's form (:class:`bench.protocol.Workload`).
 
-    Batches are row numbers ``indices``, int64 (T,), and ``upstream``, the gradient of the rows (T, D).
-
-    Args:
-        settings: the table.
-        dataset: one of :data:`DISTRIBUTIONS`; ``auto`` is uniform.
-
-    Raises:
-        DataError: another dataset.
+    Batches are row numbers ``indices``, int64 (T,), and ``upstream``, the gradient of the rows (T, D). Data is one of
+    :data:`DISTRIBUTIONS`.
 
     Example:
         >>> workload = LookupWorkload(LookupSettings(rows=10, columns=4), "zipf")
@@ -87,7 +77,6 @@ class LookupWorkload(MicroWorkload):
     """
 
     name, Settings, section, datasets = "lookup", LookupSettings, "table", DISTRIBUTIONS
-    layer, drawn = "the look-up", "row numbers"
     words = Words("embedding table", example="row")
     gated = (  # each way to look up rows of the tensorized word embedding
         Gated(

@@ -16,9 +16,9 @@ from bench.core.samples import packed
 from bench.data.corpus import Corpus, DataError, Pair
 from bench.data.synthetic import synthetic_corpus
 from bench.data.wordpiece import SPECIAL_TOKENS, PairTokenizer, train_vocabulary
-from bench.protocol import Workload
+from bench.protocol import Data, Workload
 from bench.workloads import encoder
-from bench.workloads.encoder import EncoderSettings, EncoderWorkload, encoder_workload
+from bench.workloads.encoder import EncoderSettings, EncoderWorkload
 
 SMALL = EncoderSettings(
     layers=2, width=24, heads=3, feed_forward=40, vocabulary=500, positions=64, dropout=0.1, sequence_length=48
@@ -185,7 +185,7 @@ class TestBatches:
         with pytest.raises(ValueError, match=r"^vocabulary is 50; the tokenizer needs at least \d+$"):
             EncoderWorkload(dataclasses.replace(SMALL, vocabulary=50), workload.corpus, workload.tokenizer)
         with pytest.raises(DataError, match=r"^vocabulary is 50; the characters of synthetic alone need"):
-            encoder_workload(dataclasses.replace(SMALL, vocabulary=50), environ={})
+            EncoderWorkload.open(dataclasses.replace(SMALL, vocabulary=50), Data(), True, {})
 
 
 class TestLearning:
@@ -258,9 +258,9 @@ class TestLearning:
 
 
 def test_one_call_makes_the_workload():
-    made = encoder_workload(dataclasses.replace(SMALL, vocabulary=30_522), environ={})
+    made = EncoderWorkload.open(dataclasses.replace(SMALL, vocabulary=30_522), Data(), True, {})
     assert made.dataset == "synthetic"
-    assert made.data_hash == encoder_workload(made.settings, dataset="synthetic", environ={}, check=False).data_hash
+    assert made.data_hash == EncoderWorkload.open(made.settings, Data("synthetic"), False, {}).data_hash
     assert next(made.batches("train", 2, seed=0, static=True))["input_ids"].shape == (2, 48)
 
 

@@ -12,8 +12,10 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.nn import functional as F
 
-from bench.protocol import LINEAR_ROLES
-from bench.workloads.encoder import EncoderClassifier, EncoderSettings, encoder_workload
+from bench.core.checked import build_dataclass
+from bench.errors import ConfigError
+from bench.protocol import LINEAR_ROLES, Data
+from bench.workloads.encoder import EncoderClassifier, EncoderSettings, EncoderWorkload
 
 SMALL = EncoderSettings(
     layers=2, width=24, heads=3, feed_forward=40, vocabulary=500, positions=64, dropout=0.1, sequence_length=48
@@ -43,7 +45,7 @@ class TestCounts:
             model = EncoderClassifier(EncoderSettings())
         sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
         assert sum(sizes.values()) == 66_957_315
-        targets = [f"{name}.weight" for name in encoder_workload(EncoderSettings(), environ={}).targets()]
+        targets = [f"{name}.weight" for name in EncoderWorkload.open(EncoderSettings(), Data(), True, {}).targets()]
         dense = {name: size for name, size in sizes.items() if name not in targets}
         assert sum(dense.values()) == 459_267
         assert sizes["embeddings.word.weight"] == 23_440_896
@@ -62,7 +64,7 @@ class TestCounts:
         assert not dense
 
     def test_targets_are_37_linear_weights_and_the_word_embedding(self):
-        full = encoder_workload(EncoderSettings(), environ={})
+        full = EncoderWorkload.open(EncoderSettings(), Data(), True, {})
         with torch.device("meta"):
             modules = dict(full.build().named_modules())
         targets = full.targets()
@@ -175,19 +177,19 @@ class TestModel:
     @pytest.mark.parametrize(
         ("changes", "sentence"),
         [
-            ({"layers": 0}, "layers is 0; allowed: whole numbers from 1"),
-            ({"width": 76.8}, "width is 76.8; allowed: whole numbers from 1"),
-            ({"vocabulary": True}, "vocabulary is True; allowed: whole numbers from 1"),
-            ({"heads": 5}, "heads is 5; allowed: divisors of the width 24 (1, 2, 3, 4, 6, 8, 12, 24)"),
-            ({"classes": 1}, "classes is 1; allowed: whole numbers from 2"),
-            ({"sequence_length": 4}, "sequence_length is 4; allowed: whole numbers from 5"),
-            ({"sequence_length": 65}, "sequence_length is 65; allowed: 5 to positions (64)"),
-            ({"dropout": 1.0}, "dropout is 1.0; allowed: numbers from 0 to below 1"),
-            ({"dropout": float("nan")}, "dropout is nan; allowed: numbers from 0 to below 1"),
-            ({"dropout": "0.1"}, "dropout is '0.1'; allowed: numbers from 0 to below 1"),
+            ({"layers": 0}, "model.layers is 0; allowed: whole numbers from 1 up."),
+            ({"width": 76.8}, "model.width is 76.8; allowed: whole numbers from 1 up."),
+            ({"vocabulary": True}, "model.vocabulary is True; allowed: whole numbers from 1 up."),
+            ({"heads": 5}, "model: heads is 5; allowed: divisors of the width 24 (1, 2, 3, 4, 6, 8, 12, 24)"),
+            ({"classes": 1}, "model.classes is 1; allowed: whole numbers from 2 up."),
+            ({"sequence_length": 4}, "model.sequence_length is 4; allowed: whole numbers from 5 up."),
+            ({"sequence_length": 65}, "model: sequence_length is 65; allowed: 5 to positions (64)"),
+            ({"dropout": 1.0}, "model.dropout is 1.0; allowed: numbers from 0 to below 1."),
+            ({"dropout": float("nan")}, "model.dropout is nan; allowed: numbers from 0 to below 1."),
+            ({"dropout": "0.1"}, "model.dropout is '0.1'; allowed: numbers from 0 to below 1."),
         ],
     )
     def test_a_wrong_setting_is_one_sentence(self, changes, sentence):
-        with pytest.raises(ValueError) as caught:  # noqa: PT011 - the whole message is compared
-            dataclasses.replace(SMALL, **changes)
+        with pytest.raises(ConfigError) as caught:
+            build_dataclass(EncoderSettings, {**dataclasses.asdict(SMALL), **changes}, "model")
         assert str(caught.value) == sentence

@@ -152,7 +152,7 @@ def test_a_wrong_value_is_one_sentence(config, field, value, words):
 
 
 def test_an_unknown_distribution_is_one_sentence(config):
-    with pytest.raises(DataError, match=r"^dataset is 'zipf'; the linear layer draws its rows: normal\.$"):
+    with pytest.raises(DataError, match=r"^dataset is 'zipf'; workload=linear has: normal\.$"):
         resolve(config | {"dataset": "zipf"})
 
 

@@ -170,7 +170,7 @@ def test_a_wrong_value_is_one_sentence(config, field, value, words):
 
 
 def test_an_unknown_distribution_is_one_sentence(config):
-    with pytest.raises(DataError, match=r"^dataset is 'mnli'; the look-up draws its row numbers: uniform, zipf\.$"):
+    with pytest.raises(DataError, match=r"^dataset is 'mnli'; workload=lookup has: uniform, zipf\.$"):
         resolve(config | {"dataset": "mnli"})
 
 

@@ -13,6 +13,8 @@ from small_cells import ROOT
 from bench.core.cell import Cell
 from bench.core.record import SCHEMA_VERSION, Record, parse, path_of, paths_below, read, read_all
 from bench.core.table import as_csv, line_of, readme, table_path
+from bench.protocol import Data
+from bench.workloads import open_cell_workload, recorded_words
 
 REFERENCE = ROOT / "results" / "reference"
 
@@ -83,6 +85,14 @@ def test_records_of_schema_1_are_read_as_the_carried_over():
         old = as_version_1(json.loads(record.to_json()))
         assert "metrics" not in old
         assert parse(json.dumps(old).encode(), "old") == record
+
+
+def test_the_words_that_schema_1_lacked_are_those_of_its_workloads():
+    drawn = {(r.workload, r.dataset): r for r in RECORDS if r.dataset in ("synthetic", "normal", "uniform", "zipf")}
+    assert {workload for workload, _ in drawn} == {"encoder", "linear", "lookup"}
+    for (_, dataset), record in drawn.items():
+        workload = open_cell_workload(Cell.from_json(record.config_json), Data(dataset))
+        assert recorded_words(workload) == record.workload_words
 
 
 def test_the_carried_over_are_of_this_schema_and_lie_where_they_belong():

@@ -9,6 +9,7 @@ from typing import Any
 from made_up_records import CPU, record
 
 from bench.core.record import Record
+from bench.core.samples import packed
 
 EARLY_STEPS, LATE_STEPS, STEPS_PER_EPOCH = 600, 300, 100
 TARGETS = (0.8, 0.5, 0.2)
@@ -19,9 +20,8 @@ ROLES = ("attention.query", "attention.key", "attention.value", "attention.outpu
 EARLY_SIZE = {"stored_mib": 5.68, "tensorized_mib": 3.92, "size_fraction": 1.0, "dense_tensorized_mib": 253.67}
 
 
-def hexadecimal(right: list[bool]) -> str:
-    bits = "".join("1" if one else "0" for one in right)
-    return "".join(f"{int(bits[i : i + 4].ljust(4, '0'), 2):x}" for i in range(0, len(bits), 4))
+#: What records say of the encoder.
+WORDS = {"metric": {"name": "accuracy", "text": "validation accuracy", "unit": "%"}}
 
 
 def ranks(share: float, blocks: int = 6, removed: tuple[str, ...] = ()) -> dict[str, list[int]]:
@@ -37,9 +37,9 @@ def ranks(share: float, blocks: int = 6, removed: tuple[str, ...] = ()) -> dict[
 def point(right: list[bool], step: int, stage: str, ranks_now: dict[str, list[int]]) -> dict[str, Any]:
     """A row of a learning curve with these answers."""
     return {
-        "epoch": step / STEPS_PER_EPOCH, "step": step, "stage": stage, "train_loss": 0.5, "validation_loss": 0.5,
-        "validation_accuracy": 100 * sum(right) / len(right), "validation_examples": len(right),
-        "correct": hexadecimal(right), "ranks": ranks_now,
+        "epoch": step / STEPS_PER_EPOCH, "step": step, "stage": stage, "train_loss": 0.5,
+        "metrics": {"accuracy": 100 * sum(right) / len(right), "loss": 0.5}, "validation_examples": len(right),
+        "per_example": packed(right), "ranks": ranks_now,
     }  # fmt: skip
 
 
@@ -90,7 +90,7 @@ def trained(
         values |= {
             "samples": {"curve": curve, "ranks_before": before},
             "stage": stage, "target_ratio": target, "target_mib": target_mib, "train_steps": last["step"],
-            "dense_mib": FULL_SIZE_MIB, "validation_accuracy": last["validation_accuracy"],
+            "dense_mib": FULL_SIZE_MIB, "metrics": last["metrics"], "workload_words": WORDS,
         }  # fmt: skip
     samples = {**values.get("samples", {}), **columns.pop("samples", {})}
     device = columns.pop("device", CPU)

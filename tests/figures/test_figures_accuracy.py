@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made_up_training import hexadecimal, point, trained
+from made_up_training import point, trained
 
 from bench.core.record import RecordError
-from bench.core.samples import answers_of
+from bench.core.samples import packed, unpacked
 from figures.accuracy import accuracy, difference, wilson
 from figures.curve import curve_of
 
@@ -129,17 +129,21 @@ def test_numbers_of_examples_must_agree() -> None:
 @few
 @given(answers)
 def test_answers_survive_the_way_through_hexadecimal_digits(right: list[bool]) -> None:
-    assert answers_of(hexadecimal(right), len(right)).tolist() == right
+    assert unpacked(packed(right)).tolist() == right
 
 
 BROKEN = [
-    ({"correct": "ff"}, "2 hexadecimal digits for 4 rows"),
-    ({"correct": "x"}, "non-hexadecimal"),
-    ({"correct": "7"}, "3 of 4 right answers are not 100 %"),
-    ({"correct": "e", "validation_examples": 3, "validation_accuracy": 50.0}, "3 of 3 right answers are not 50 %"),
-    ({"correct": "f", "validation_examples": 3}, "more right answers than rows"),
+    ({"per_example": {"bits": "ff", "count": 4}}, "2 hexadecimal digits for 4 rows"),
+    ({"per_example": {"bits": "x", "count": 4}}, "non-hexadecimal"),
+    ({"per_example": {"bits": "7", "count": 4}}, "3 of 4 right answers are not 100 %"),
+    (
+        {"per_example": {"bits": "e", "count": 3}, "metrics": {"accuracy": 50.0}},
+        "3 of 3 right answers are not 50 %",
+    ),
+    ({"per_example": {"bits": "f", "count": 3}}, "more right answers than rows"),
     ({"ranks": [1, 2]}, "ranks are a list"),
-    ({"correct": None}, "TypeError"),
+    ({"per_example": None}, "TypeError"),
+    ({"metrics": {"loss": 0.5}}, "KeyError"),
 ]
 
 
@@ -148,6 +152,6 @@ def test_a_curve_that_cannot_be_read_is_refused(changed: dict, message: str) -> 
     row = point([True] * 4, 10, "early", {}) | changed
     with pytest.raises(RecordError, match=f"its learning curve cannot be read .*{message}"):
         curve_of(trained("dense", curve=[row]))
-    del row["correct"]
-    with pytest.raises(RecordError, match="correct"):
+    del row["per_example"]
+    with pytest.raises(RecordError, match="per_example"):
         curve_of(trained("dense", curve=[row]))

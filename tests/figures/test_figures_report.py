@@ -194,7 +194,7 @@ def blocked(root: Path) -> None:
         ([], lambda root: root.mkdir(), "no record; make some with python -m bench experiment=NAME"),
         ([], lambda root: write([record(experiment="elsewhere")], root), "no record below fig1/, fig1_memory/, fig5/"),
         ([], unreadable, "not a readable JSON record"),
-        ([], mixed, "records of schema_version 0 and 1"),
+        ([], mixed, "schema_version is 0; a whole number from 1"),
         ([], lambda root: write([record(samples={"blocks": "none"})], root), "samples.blocks is a str"),
         ([], blocked, "cannot write there"),
         (["--recrods", "x"], None, "see python -m figures report --help."),
