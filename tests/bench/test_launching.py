@@ -35,7 +35,8 @@ def logs_of(folder):
 def test_jobs_record_into_one_folder_and_a_cell_they_share_is_measured_once(tmp_path, pairs):
     ended = run_sweep(tmp_path, pairs, (*TIMED, LOCAL))
     assert ended.output == ""
-    first, second, last = ended.error.splitlines()
+    first, second, table, last = ended.error.splitlines()
+    assert table == f"table: {tmp_path / 'results' / 'fig1.csv'}"
     assert first == "2 job(s), 3 cell(s) go to submitit_local; they go on even if this process ends"
     assert second.endswith(f"/logs; records: {tmp_path / 'results'}")
     assert last.startswith("all jobs have ended; logs: results/local/.hydra/sweeps/")
@@ -61,8 +62,9 @@ def test_a_failed_job_takes_no_other_s_records_along_and_separate_folders_are_me
         patch.setattr(Results, "check", lambda *_: None)
         ended = run_bench(tmp_path, *arguments(tmp_path, pairs, (*grid, LOCAL)))
     assert (ended.status, ended.output) == (1, "")
-    first, second, last = ended.error.splitlines()
+    first, second, *tables, last = ended.error.splitlines()
     assert first.startswith("2 job(s), 4 cell(s) go to submitit_local")
+    assert "table: worker-2/fig1_memory.csv" in tables
     assert second.endswith("/logs; records: worker-2, worker-4")
     assert last.startswith("error: 1 job(s) failed, one of them with: RecordError: worker-4/fig1_memory/")
     assert "broken.json: not a readable JSON record" in last
