@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from bench.core.record import Record, RecordError, read_all
-from figures.artifact import Artifact, ArtifactError, artifacts
+from figures.artifact import Artifact, ArtifactError, artifacts, import_plugins
 from figures.claims.claims import LedgerError
 from figures.claims.ledger import claims_of, judge
 from figures.claims.ledger_text import to_csv, to_markdown_page, to_text
@@ -44,7 +44,8 @@ def _epilog() -> str:
         "",
         "Written for each: .png and .svg (figures alone), .md (table and verdicts) and .csv (tidy numbers).",
         "All of it on one page beside the claims: python -m figures report; the verdicts alone: python -m figures",
-        "claims (--help says more). Records are made by python -m bench; a make target reproduce-… does both.",
+        "claims (--help says more). FIGURES_PLUGINS=MODULE,MODULE imports modules of your own that register figures.",
+        "Records are made by python -m bench; a make target reproduce-… does both.",
     ]
     return "\n".join(lines)
 
@@ -186,6 +187,7 @@ def main(argv: Sequence[str] | None = None, program: str = "python -m figures", 
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     try:
+        import_plugins()
         arguments, others = _parser(program).parse_known_args(words)
         if others:
             arguments.parser.error(f"unrecognized arguments: {' '.join(others)}")

@@ -5,7 +5,7 @@ the same without drawing. An artifact is found
 
 * in a module of ``figures/artifacts`` that names it in ``ARTIFACT``;
 * through an entry point of another package, group :data:`ENTRY_POINTS`;
-* through :func:`register`.
+* through :func:`register`, in a module that the variable :data:`VARIABLE` of the environment names.
 
 No other module of the figures names an artifact.
 """
@@ -17,6 +17,7 @@ import functools
 import importlib
 import importlib.metadata
 import itertools
+import os
 import pkgutil
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -36,6 +37,9 @@ from figures.records.select import Selected
 
 #: The group of entry points by which another package offers artifacts, each under its name.
 ENTRY_POINTS = "comera_bench.figures"
+
+#: Names modules, separated by commas, that register artifacts when they are imported.
+VARIABLE = "FIGURES_PLUGINS"
 
 #: An artifact's selection of records, and a row of its table.
 S = TypeVar("S", bound=Selected)
@@ -180,6 +184,22 @@ def register(artifact: Artifact[Any, Any]) -> Artifact[Any, Any]:
     return artifact
 
 
+def import_plugins() -> None:
+    """Import the modules that ``FIGURES_PLUGINS`` names, which :func:`register` artifacts; they must not import torch.
+
+    Raises:
+        ArtifactError: one of them cannot be imported.
+    """
+    for name in filter(None, os.environ.get(VARIABLE, "").split(",")):
+        try:
+            importlib.import_module(name)
+        except ArtifactError:
+            raise
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise ArtifactError(f"{VARIABLE} has {name!r}, which cannot be imported ({reason}).") from None
+
+
 def _taken(name: str) -> str:
     return f"artifact {name!r} has a name that is taken; choose another."
 
@@ -187,8 +207,9 @@ def _taken(name: str) -> str:
 @functools.cache
 def _found() -> dict[str, Artifact[Any, Any]]:
     """Artifacts of this folder and of other packages, by name."""
-    names = (f"{folder.__name__}.{module.name}" for module in pkgutil.iter_modules(folder.__path__))
-    found = {one.name: one for one in (importlib.import_module(name).ARTIFACT for name in names)}
+    names = [module.name for module in pkgutil.walk_packages(folder.__path__, f"{folder.__name__}.")]
+    modules = [importlib.import_module(name) for name in names]
+    found = {module.ARTIFACT.name: module.ARTIFACT for module in modules if hasattr(module, "ARTIFACT")}
     for point in importlib.metadata.entry_points(group=ENTRY_POINTS):
         try:
             other = point.load()

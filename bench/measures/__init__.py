@@ -15,16 +15,14 @@ import importlib
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bench.core.cell import Cell
 from bench.core.plugins import Registry
 from bench.core.record import Record
 from bench.errors import ConfigError
 from bench.protocol import Workload
-
-if TYPE_CHECKING:
-    from bench.processes.schedule import Outcome, Session
+from bench.protocol.outcome import Outcome, Session
 
 
 def _any_workload(workload: type[Any]) -> bool:  # noqa: ARG001 - the class is passed to whatever decides

@@ -17,9 +17,9 @@ import torch
 from bench.core.cell import Cell
 from bench.measures import Measure
 from bench.measures.predict import plain_steps_only, predicted
-from bench.processes.process import CellFailure
-from bench.processes.schedule import Outcome, Session, answers
+from bench.processes.schedule import answers
 from bench.protocol import Workload
+from bench.protocol.outcome import CellFailure, Outcome, Session
 from bench.step.allocator import begin_peak, free_memory_mib, take_workspaces
 from bench.step.train_step import batches_on, build_step, rare_work
 

@@ -14,10 +14,10 @@ from bench.core.checked import build_dataclass
 from bench.errors import ConfigError
 from bench.measures import Measure
 from bench.measures.training import Upkeep, train
-from bench.processes.process import CellFailure, CellProcess
-from bench.processes.schedule import Outcome, Session
+from bench.processes.process import CellProcess
 from bench.protocol import Data, Stage, Workload
 from bench.protocol.methods import build
+from bench.protocol.outcome import CellFailure, Outcome, Session
 from bench.protocol.plan import EarlyLate
 from bench.step.timing import steady_allocator
 from bench.workloads import open_cell_workload

@@ -13,8 +13,8 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from bench.processes.process import CellFailure, CellProcess
-from bench.processes.schedule import Outcome, Session
+from bench.processes.process import CellProcess
+from bench.protocol.outcome import CellFailure, Outcome, Session
 from bench.step.allocator import free_memory_mib
 from bench.step.turns import calls_per_block
 

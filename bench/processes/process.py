@@ -24,20 +24,12 @@ import bench.workloads
 from bench.core.cell import Cell
 from bench.errors import ConfigError
 from bench.protocol import Data
+from bench.protocol.outcome import CellFailure
 
 #: Packages with plug-ins, which the process of a cell takes over from the one that starts it.
 _PLUGINS = (bench.workloads, bench.measures)
 
 _SIGKILL = 9
-
-
-class CellFailure(Exception):
-    """A cell that ended otherwise than well."""
-
-    def __init__(self, status: str, message: str) -> None:
-        super().__init__(message)
-        self.status = status
-        self.message = message
 
 
 def status_of(error: BaseException) -> str:

@@ -1,9 +1,8 @@
-"""Cells that answer once, each in its own process, one after another or side by side; and what became of them."""
+"""Cells that answer once, each in its own process, one after another or side by side."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -12,8 +11,9 @@ import torch
 from bench.core.cell import Cell
 from bench.core.record import COLUMNS
 from bench.measures import Measure
-from bench.processes.process import CellFailure, CellProcess
+from bench.processes.process import CellProcess
 from bench.protocol import Data, Workload
+from bench.protocol.outcome import CellFailure, Outcome, Session
 from bench.step.timing import steady_allocator
 from bench.workloads import open_cell_workload
 
@@ -22,41 +22,6 @@ Columns = Callable[[Cell, Workload], dict[str, Any]]
 
 #: Seconds that a cell may take where its settings have no limit.
 TIME_LIMIT_S = 600.0
-
-
-@dataclass
-class Outcome:
-    """What became of a cell: a status and the record columns that are known."""
-
-    cell: Cell
-    status: str = "ok"
-    message: str = ""
-    columns: dict[str, Any] = field(default_factory=dict)
-
-    def fail(self, failure: CellFailure) -> None:
-        """Take over the status and message of a failure."""
-        self.status, self.message = failure.status, failure.message
-
-
-@dataclass(frozen=True)
-class Session:
-    """What a measure runs the cells of a job with.
-
-    Args:
-        data: where the workload's data comes from.
-        parallel: processes at a time, where cells run side by side.
-        advance: to be called with a cell and the share of its work that has just been finished, 1 in all.
-        note: to be called with a cell and a line on how far it has come.
-        upkeep: where a cell keeps its checkpoint (:class:`bench.measures.training.Upkeep`).
-        needs_rare: whether a cell's rare events are to be timed, because no record has them yet.
-    """
-
-    data: Data
-    parallel: int
-    advance: Callable[[Cell, float], None]
-    note: Callable[[Cell, str], None]
-    upkeep: Callable[[Cell], Any]
-    needs_rare: Callable[[Cell], bool]
 
 
 def _answer(connection: Connection, cell: Cell, data: Data, columns: Columns, one_thread: bool) -> None:

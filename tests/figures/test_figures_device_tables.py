@@ -12,7 +12,9 @@ from made_up_records import CPU, CUDA, record
 from redrawn import redrawn_here
 
 from bench.core.record import Record, write
-from figures.artifacts import table_correctness, table_products, table_profile
+from figures.artifacts.tables import correctness as table_correctness
+from figures.artifacts.tables import products as table_products
+from figures.artifacts.tables import profile as table_profile
 from figures.page.drawn import Drawn
 
 

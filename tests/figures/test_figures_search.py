@@ -15,7 +15,7 @@ from made_up_training import EARLY_SIZE, other_run, pages_of, point, ranks, text
 from bench.core.record import Record, write
 from figures.__main__ import main
 from figures.artifact import artifacts
-from figures.artifacts.table_search import short
+from figures.artifacts.tables.search import short
 from figures.page.drawn import Drawn
 
 RATES, LATE = artifacts()["table_search"].experiments

@@ -16,8 +16,8 @@ from redrawn import drawn_once
 from bench.core.record import Record, RecordError, write
 from comera import TTLinear, TTMEmbedding
 from figures.__main__ import main
-from figures.artifacts import table_tensorization
-from figures.artifacts.table_tensorization import MATRICES, SETTINGS, Cores, Matrix, rows_of, select
+from figures.artifacts.tables import tensorization as table_tensorization
+from figures.artifacts.tables.tensorization import MATRICES, SETTINGS, Cores, Matrix, rows_of, select
 from figures.page.drawn import Drawn
 from figures.page.table import REMARKS
 from figures.records.cells import TimesAndMemory

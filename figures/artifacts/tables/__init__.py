@@ -1,0 +1,1 @@
+"""Artifacts that are tables alone."""

@@ -1,0 +1,55 @@
+"""The house: no module imports itself by way of others, and no folder has more modules than one can look over."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections import Counter
+from pathlib import Path
+
+import grimp
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = ("comera", "baselines", "bench", "figures")
+MODULES = 16
+
+
+def circle_in(imports: dict[str, set[str]]) -> list[str]:
+    """A circle of imports, or nothing."""
+    done: set[str] = set()
+    for start in sorted(imports):
+        path, pending = [start], [sorted(imports[start])]
+        while path:
+            if not pending[-1]:
+                done.add(path.pop())
+                pending.pop()
+                continue
+            following = pending[-1].pop()
+            if following in path:
+                return [*path[path.index(following) :], following]
+            if following not in done:
+                path.append(following)
+                pending.append(sorted(imports.get(following, ())))
+    return []
+
+
+def test_no_circle_of_imports() -> None:
+    graph = grimp.build_graph(*PACKAGES, cache_dir=None)
+    imports = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+    assert len(imports) > 100
+    assert circle_in(imports) == []
+
+
+def test_a_circle_would_be_found() -> None:
+    assert circle_in({"a": {"b"}, "b": {"c", "d"}, "c": set(), "d": {"b"}}) == ["b", "d", "b"]
+    assert circle_in({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_no_folder_has_too_many_modules(package) -> None:
+    spec = importlib.util.find_spec(package)
+    assert spec is not None
+    modules = [path for path in (ROOT / package).rglob("*.py") if path.name != "__init__.py"]
+    crowded = {folder: count for folder, count in Counter(path.parent for path in modules).items() if count > MODULES}
+    assert modules
+    assert crowded == {}
