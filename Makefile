@@ -12,7 +12,7 @@ READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
 TRAINED := reproduce-table-mnli reproduce-table-ranks reproduce-fig6 reproduce-truncation
-.PHONY: help setup test lint gate gate-accept reproduce-fig1 reproduce-prediction reproduce-fig5 reproduce-fig7 \
+.PHONY: help setup test test-slow lint gate gate-accept reproduce-fig1 reproduce-prediction reproduce-fig5 reproduce-fig7 \
   reproduce-fig11 plan-grid reproduce-table-tensorization table-search $(TRAINED) reproduce-small \
   sweep-ratios sweep-ratios-accuracy sweep-ratios-small speed claims report clean
 
@@ -29,8 +29,14 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_INDEX) -c constraints.txt -e '.[bench,slurm,test,lint]'
 	@touch $@
 
-test: $(READY) ## run the test suite
-	$(BIN)/python -m pytest
+# Two processes; the tests of one file stay in one of them, since they share what is expensive to make.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile
+
+test: $(READY) ## run the test suite but for its slow tests (within 6 minutes on 2 cores)
+	$(PYTEST) -m "not slow" --no-loadscope-reorder
+
+test-slow: $(READY) ## run the slow tests: long trainings, sweeps that are killed, many processes
+	$(PYTEST) -m slow tests
 
 lint: $(READY) ## check format, style, types and the floors' imports
 	$(BIN)/ruff format --check .
@@ -40,10 +46,10 @@ lint: $(READY) ## check format, style, types and the floors' imports
 
 gate: $(READY) ## stop a change that made anything bigger or slower (bench/gate; within 4 minutes on 2 cores)
 	@mkdir -p .benchmarks
-	$(BIN)/python -m pytest bench/gate -rN --disable-warnings --benchmark-enable --benchmark-quiet --benchmark-json .benchmarks/gate.json
+	$(BIN)/python -m pytest tests/gate -rN --disable-warnings --benchmark-enable --benchmark-quiet --benchmark-json .benchmarks/gate.json
 
 gate-accept: $(READY) ## show how the gate's exact numbers have changed and accept them as the baseline
-	$(BIN)/python -m bench.gate.accept
+	$(BIN)/python -m bench.gate.baseline
 
 reproduce-fig1: $(READY) ## measure and draw Fig. 1: time per epoch and peak memory of every method
 	$(BIN)/python -m bench experiment=fig1 results=$(RESULTS)

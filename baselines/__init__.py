@@ -6,6 +6,6 @@ To add a rival, write one file ``baselines/<name>.py`` that offers three things:
 * ``VARIANTS``: a tuple of variant names, the default first (``("",)`` when there is only one);
 * ``build(settings, variant) -> Arm``: the arm; subclass :class:`baselines._arm.Arm` and override what differs.
 
-This package imports nothing: ``import baselines.galore`` costs torch alone, and heavy packages are loaded by the arm
-that needs them, when it needs them.
+This package imports nothing, and its modules no more than torch and :mod:`comera.protocol`, the types that all methods
+share: heavy packages are loaded by the arm that needs them, when it needs them.
 """

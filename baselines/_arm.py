@@ -1,7 +1,7 @@
 """What all rivals share: the arm with its default hooks, the checks of settings and targets, the optimizer.
 
 A target is a module named by the workload together with its role. Rivals act on the linear ones (``attention``,
-``feed_forward``, ``classifier``); only a method that also compresses the word embedding looks at ``embedding``.
+``feed_forward``, ``classifier``); only a method that also compresses the word embedding uses ``embedding``.
 """
 
 from __future__ import annotations
@@ -9,40 +9,14 @@ from __future__ import annotations
 import abc
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any
 
 import torch
 from torch import nn
 
-Change = Literal["nothing", "values", "shapes"]
-CaptureScope = Literal["whole_step", "forward_backward", "none"]
-
-#: The roles that linear weights have.
-LINEAR_ROLES = ("attention", "feed_forward", "classifier")
-EMBEDDING_ROLE = "embedding"
-
-
-class CellView(Protocol):
-    """What an arm looks at before anything is built."""
-
-    @property
-    def batch_size(self) -> int: ...
-
-
-@dataclass(frozen=True)
-class RareEvent:
-    """Work that falls due on steps with ``step % period_steps == offset_steps``, steps counted from 0.
-
-    ``run(model, optimizer)`` performs it once at its full cost.
-    """
-
-    name: str
-    period_steps: int
-    offset_steps: int
-    run: Callable[[nn.Module, torch.optim.Optimizer], None]
+from comera.protocol import EMBEDDING_ROLE, LINEAR_ROLES, CaptureScope, CellView, Change, RareEvent, Stage
 
 
 class Arm(abc.ABC):
@@ -94,14 +68,14 @@ class Arm(abc.ABC):
         return task_loss
 
     def after_step(self, model: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> Change:  # noqa: ARG002
-        """Called after optimizer step number ``step`` (from 0); says what it did to the model."""
+        """Called after optimizer step number ``step`` (from 0); returns what it did to the model."""
         return "nothing"
 
-    def stage_unsupported(self, stage: object) -> str | None:  # noqa: ARG002
-        """Return why this arm cannot train such a stage, or None; to rivals all stages are alike."""
+    def stage_unsupported(self, stage: Stage) -> str | None:  # noqa: ARG002
+        """Return why this arm cannot train such a stage, or None; rivals train every stage alike."""
         return None
 
-    def begin_stage(self, stage: object, model: nn.Module, optimizer: torch.optim.Optimizer) -> Change:  # noqa: ARG002
+    def begin_stage(self, stage: Stage, model: nn.Module, optimizer: torch.optim.Optimizer) -> Change:  # noqa: ARG002
         """Called before the first step of a stage; rivals train on."""
         return "nothing"
 
@@ -118,11 +92,11 @@ class Arm(abc.ABC):
         return []
 
     def state_dict(self) -> dict[str, Any]:
-        """What the arm must remember beyond model and optimizer."""
+        """What a checkpoint must hold of the arm beyond model and optimizer."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore :meth:`state_dict`; the rivals here remember nothing.
+        """Restore :meth:`state_dict`; that of the rivals here is empty.
 
         Raises:
             ValueError: when ``state`` holds anything.

@@ -20,7 +20,6 @@ from torch import nn
 
 from baselines._arm import (
     Arm,
-    RareEvent,
     check_count,
     check_positive,
     check_variant,
@@ -29,6 +28,7 @@ from baselines._arm import (
     parameters_apart,
     quiet_import,
 )
+from comera.protocol import RareEvent
 
 VARIANTS = ("",)
 
@@ -180,7 +180,7 @@ class GaLoreWithFusedAdamW(torch.optim.Optimizer):
         """Restore :meth:`state_dict`; training then goes on as if it had never stopped.
 
         Raises:
-            ValueError: when the parameter groups differ, as torch says.
+            ValueError: when the parameter groups differ (raised by torch).
         """
         # torch's loader rebuilds any iterable it finds in a state, which ruins strings: hyperparameters go around it.
         plain_state = {

@@ -32,9 +32,6 @@ from torch.nn import functional
 
 from baselines._arm import (
     Arm,
-    CellView,
-    Change,
-    RareEvent,
     check_count,
     check_flag,
     check_positive,
@@ -45,6 +42,7 @@ from baselines._arm import (
     replace_module,
     stored_bytes,
 )
+from comera.protocol import CellView, Change, RareEvent
 
 VARIANTS = ("",)
 

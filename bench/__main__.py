@@ -1,54 +1,96 @@
-"""Command line: ``python -m bench [run] experiment=NAME [key=value …]``, or another first word (:data:`USAGE`)."""
+"""Command line: ``python -m bench [run] experiment=NAME [key=value …]``, or another command (:data:`COMMANDS`)."""
 
 from __future__ import annotations
 
+import argparse
+import json
 import os
 import runpy
 import sys
+import textwrap
 from collections.abc import Callable
+from pathlib import Path
 
-from bench.errors import CONF, check_arguments, experiments, reworded, stop_with
+from bench.core.plugins import import_plugins
+from bench.errors import CONF, ConfigError, Parser, check_arguments, experiments, reworded, stop_with
 
-USAGE = """\
-usage: python -m bench [run] experiment=NAME [key=value ...]   measure the cells of an experiment
-       python -m bench campaign output=FOLDER [budget=9m ...]  run what is missing of all experiments, within a budget
-       python -m bench predict method=NAME [key=value ...]     memory, work, least time of a step on any device
-       python -m bench compare A B                             the records of two folders or commits side by side
-       python -m bench speed [--rounds N]                      print the speed ratios of the tensorized layer and step
-       python -m bench merge SOURCE [SOURCE ...]               bring records from other folders and archives together
-       python -m bench claims [--records FOLDER]               print what the records say about each published claim
-       python -m bench report [--records FOLDER]               write one HTML page: verdicts, figures and tables
+COMMANDS = {
+    "run": "measure the cells of an experiment; the word may be left out",
+    "campaign": "run what is missing of all experiments, within a budget",
+    "predict": "memory, work, least time of a step on any device",
+    "compare": "the records of two folders or commits side by side",
+    "speed": "print the speed ratios of the tensorized layer and step",
+    "merge": "bring records from other folders and archives together",
+    "claims": "print the verdict of the records on each published claim",
+    "report": "write one HTML page: verdicts, figures and tables",
+}
 
-experiments: {experiments}
-methods:     {methods}
-
-A key is any setting of bench/conf/config.yaml; a value with commas sweeps over it and replaces the experiment's axis:
-  python -m bench experiment=fig1 batch_size=2,4 methods=[comera,dense] settings.comera.ranks=16
-  python -m bench experiment=accuracy dataset=sst2 seed=0,1 training.early_epochs=3 'training.targets=[0.5]'
-
-Records go to results/local, one JSON file per cell. What is recorded is not measured again (reuse=exact), so a sweep
-that was stopped goes on where it was; a training run goes on from its last checkpoint, bit for bit (resume=false starts
-it anew). Draw with: python -m figures FIGURE (--help lists the figures)
-
-On a cluster every job of a sweep, such as a batch size, can have a GPU of its own (extra: pip install -e '.[slurm]';
-defaults: bench/conf/launchers.yaml; hydra/launcher=submitit_local rehearses it on one machine):
-  python -m bench experiment=fig1 hydra/launcher=submitit_slurm device=cuda hydra.launcher.partition=NAME
-"""
-
-#: Words that a module of figures answers. It is run by its name: a floor does not import the one above it.
-READERS = {"claims": "figures.claims", "report": "figures.report"}
-
-WORDS = ("run", "campaign", "predict", "compare", "speed", "merge", *READERS)
+#: Commands that a module of figures answers. It is run by its name: a floor does not import the one above it.
+_READERS = {"claims": "figures.claims", "report": "figures.report"}
 
 
-def _usage() -> str:
-    from bench.protocol.methods import available
+def _known() -> str:
+    """What there is to ask for, by name."""
+    from bench.measures import available as measures
+    from bench.measures import named
+    from bench.protocol.methods import available as methods
+    from bench.workloads import available as workloads
+    from bench.workloads import config_sections, workload_class
 
-    return USAGE.format(experiments=", ".join(experiments()), methods=", ".join(available()))
+    lines = [f"experiments: {', '.join(experiments())}", f"methods:     {', '.join(methods())}"]
+    lines += [f"workloads:   {', '.join(f'{name} ({workload_class(name).section}.*)' for name in workloads())}"]
+    lines += ["measures:", *(f"  {name:15} {named(name).words}" for name in measures()), "sections:"]
+    for section, settings in config_sections().items():
+        values = ", ".join(f"{name}={json.dumps(value)}" for name, value in settings.items())
+        lines += textwrap.wrap(values, 120, initial_indent=f"  {section:10} ", subsequent_indent=" " * 13)
+    return "\n".join([*lines, ""])
 
 
-def run() -> None:
+def _parser(asked: str) -> Parser:
+    """The parser of all commands.
+
+    Args:
+        asked: the command whose help is wanted, ``--help`` for that of all, or empty: what there is to ask for takes
+            long to find.
+    """
+    form = argparse.RawDescriptionHelpFormatter
+    parser = Parser(
+        prog="python -m bench",
+        usage="python -m bench [run] experiment=NAME [key=value ...]\n       python -m bench COMMAND ...",
+        description="Measure time, memory and accuracy of training methods. Details: python -m bench COMMAND --help",
+        epilog=_known() if asked in ("-h", "--help") else None,
+        formatter_class=form,
+    )
+    subparsers = parser.add_subparsers(prog="python -m bench", metavar="COMMAND", dest="command")
+    commands: dict[str, argparse.ArgumentParser] = {}
+    for name, does in COMMANDS.items():
+        text = CONF / "help" / f"{name}.txt"
+        description = text.read_text(encoding="utf-8") if text.exists() else does
+        commands[name] = subparsers.add_parser(name, help=does, description=description, formatter_class=form)
+    for name in ("run", "campaign"):
+        commands[name].add_argument("settings", metavar="key=value", nargs="*")
+    if asked == "run":
+        commands["run"].epilog = _known()
+    if asked == "campaign":
+        from bench.campaign.stages import listed
+
+        commands["campaign"].epilog = listed()
+    commands["campaign"].add_argument("--list", action="store_true", help="print the stages and what is missing")
+    commands["compare"].add_argument("a", metavar="A", help="a results folder or a commit, the one to compare with")
+    commands["compare"].add_argument("b", metavar="B", help="a results folder or a commit, the one in question")
+    commands["compare"].add_argument("--experiment", metavar="NAME", help="the only one to compare (default: all)")
+    commands["compare"].add_argument("--format", choices=("text", "csv"), default="text", help="(default: text)")
+    commands["speed"].add_argument("--rounds", type=int, default=10, help="per ratio (default 10, at least 2)")
+    sources = "a results folder, or an archive of one"
+    commands["merge"].add_argument("sources", metavar="SOURCE", type=Path, nargs="+", help=sources)
+    into = "where the records go (default: results/local)"
+    commands["merge"].add_argument("--into", metavar="FOLDER", type=Path, default="results/local", help=into)
+    return parser
+
+
+def _run(settings: list[str]) -> None:
     """The Hydra application. Its errors and OmegaConf's end the program with one sentence."""
+    check_arguments(settings)
     import hydra
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
@@ -57,15 +99,16 @@ def run() -> None:
     from bench.runner.launching import register_launchers
 
     os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions come here instead of being printed
-    if any(word.startswith("experiment=") for word in sys.argv) and not any(word[0] == "-" for word in sys.argv[1:]):
-        sys.argv.append("--multirun")  # as every experiment says; Hydra does not hear it over a mistake in its own part
-    sweep.register_resolvers()
-    sweep.register_settings()
-    register_launchers()
-    application: Callable[[], None] = hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(
-        sweep.job
-    )
+    if any(one.startswith("experiment=") for one in settings) and not any(one[0] == "-" for one in settings):
+        settings = [*settings, "--multirun"]  # as in every experiment; Hydra forgets it over a mistake in its own part
+    sys.argv[1:] = settings
     try:
+        sweep.register_resolvers()
+        sweep.register_settings()
+        register_launchers()
+        application: Callable[[], None] = hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(
+            sweep.job
+        )
         application()
     except sweep.MISTAKES as error:
         stop_with(str(error))
@@ -77,40 +120,51 @@ def run() -> None:
 
 
 def main() -> None:
-    """Dispatch on the first word; no word means ``run``."""
-    arguments = sys.argv[1:]
-    word = arguments[0] if arguments and "=" not in arguments[0] and not arguments[0].startswith("-") else "run"
-    if arguments and arguments[0] == word:
-        del sys.argv[1]
-    if word not in WORDS:
-        stop_with(f"the first word is {word!r}; allowed: {', '.join(WORDS)}.")
-    if word in READERS:
-        runpy.run_module(READERS[word], run_name="__main__", alter_sys=True)
-    elif word == "speed":
-        from bench.commands.speed import main as speed
+    """Dispatch on the command; without one it is ``run``."""
+    arguments = sys.argv[1:] if sys.argv[1:] not in ([], ["campaign"]) else [*sys.argv[1:], "--help"]
+    if "=" in arguments[0] or (arguments[0][0] == "-" and arguments[0] not in ("-h", "--help")):
+        arguments = ["run", *arguments]
+    command, asks_help = arguments[0], bool({"-h", "--help"} & set(arguments))
+    if command[0] != "-" and command not in COMMANDS:
+        stop_with(f"the first word is {command!r}; allowed: {', '.join(COMMANDS)}.")
+    try:
+        import_plugins()
+        if command in _READERS:
+            sys.argv[1:] = arguments[1:]
+            runpy.run_module(_READERS[command], run_name="__main__", alter_sys=True)
+        elif command == "predict":
+            from bench.commands.predict import main as predict
 
-        speed()
-    elif word == "campaign":
+            predict(arguments[1:])
+        elif command == "run" and not asks_help:
+            _run(arguments[1:])
+        else:
+            _dispatch(_parser(command if asks_help else ""), arguments)
+    except ConfigError as error:
+        stop_with(str(error))
+
+
+def _dispatch(parser: Parser, arguments: list[str]) -> None:
+    """Run a command whose arguments the parser has all of."""
+    given, others = parser.parse_known_args(arguments)
+    if given.command == "campaign":
         from bench.campaign.command import run as campaign
 
-        campaign(arguments[1:])
-    elif word == "merge":
-        from bench.commands.merge import main as merge
+        campaign([*given.settings, *others], given.list)
+    elif others:
+        parser.error(f"{others[0]} is no argument of {given.command}")
+    elif given.command == "speed":
+        from bench.commands.speed import run as speed
 
-        merge()
-    elif word == "predict":
-        from bench.commands.predict import main as predict
+        speed(given.rounds)
+    elif given.command == "merge":
+        from bench.commands.merge import run as merge
 
-        predict()
-    elif word == "compare":
-        from bench.commands.compare import main as compare
+        merge(given.sources, given.into)
+    elif given.command == "compare":
+        from bench.commands.compare import run as compare
 
-        compare()
-    elif not arguments or {"-h", "--help"} & set(arguments):
-        print(_usage(), end="")
-    else:
-        check_arguments(sys.argv[1:])
-        run()
+        compare(given.a, given.b, given.experiment, given.format)
 
 
 if __name__ == "__main__":

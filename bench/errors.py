@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 import sys
 from collections.abc import Sequence
@@ -9,6 +10,17 @@ from pathlib import Path
 from typing import NoReturn
 
 CONF = Path(__file__).parent / "conf"
+
+
+class ConfigError(ValueError):
+    """A wrong setting or plug-in; the message is one sentence naming field, value and what is allowed."""
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are one sentence."""
+
+    def error(self, message: str) -> NoReturn:
+        stop_with(f"{message}; see {self.prog} --help.")
 
 
 def experiments() -> list[str]:
@@ -54,5 +66,5 @@ def reworded(error: Exception) -> str:
         return f"{text.partition('override ')[2]} cannot be used; {str(error.__cause__).splitlines()[0]}."
     if "Could not override" in text:
         key = text.partition("Could not override '")[2].partition("'")[0]
-        return f"{key} is no setting of the bench; see bench/conf/config.yaml for those there are."
+        return f"{key} is no setting of the bench; see python -m bench run --help for those there are."
     return text.split(" full_key:")[0][:300]

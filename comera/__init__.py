@@ -9,11 +9,11 @@
 
 from comera.capture import CapturedStep, CaptureError, make_capturable
 from comera.layers import TiedTTMLinear, TTLinear, TTMEmbedding
-from comera.model_ratio import ModelSolution, solve_model
 from comera.modes import balanced_modes, padded_modes
 from comera.objective import EarlyStage, LateStage, ModelSize, exact_size, full_size, tensorized_layers
-from comera.rank_search import OutOfReach
-from comera.ratio import LinearSolution, TableSolution, solve_modes, solve_table_modes
+from comera.ratio.layer import LinearSolution, TableSolution, solve_modes, solve_table_modes
+from comera.ratio.model import ModelSolution, solve_model
+from comera.ratio.rank_search import OutOfReach
 from comera.tensorize import TT, TTM, tensorize
 from comera.training import parameter_groups
 from comera.truncation import close_smallest, ranks_of, set_ranks, truncate

@@ -26,17 +26,18 @@ from typing import Protocol
 import torch
 from torch import nn
 
+from comera.protocol import Batch
+
 #: Steps that run uncaptured first, as many as torch's own captures take.
 WARM_UP_STEPS = 3
 
-Batch = dict[str, torch.Tensor]
 Work = Callable[[], torch.Tensor]
 
 _steps_of_fixed_shapes = 0
 
 
 class CaptureError(RuntimeError):
-    """A step that cannot be captured; the message says why in one sentence."""
+    """A step that cannot be captured; the message gives the reason in one sentence."""
 
 
 class GraphBackend(Protocol):
@@ -171,7 +172,7 @@ class CapturedStep:
         return self._result
 
     def invalidate(self) -> None:
-        """Forget the graph; the next calls warm up and take it again."""
+        """Drop the graph; the next calls warm up and capture it again."""
         self._replay = None
         self._warmed_up = 0
         self._result, self._gradients = torch.empty(0), []

@@ -38,7 +38,7 @@ Tree = int | tuple["Tree", "Tree"]
 
 @dataclass(frozen=True)
 class Machine:
-    """What the cost model knows of a device: the time of a matrix product, from its arithmetic, its bytes and itself.
+    """A device in the cost model: the time of a matrix product, from its arithmetic, its bytes and its launch.
 
     A product of (m × k) by (k × n) takes ``overhead_s`` plus the larger of ``2mkn / flops_per_s``, stretched by
     ``1 + thin/d`` for each of its three dimensions d, and its operands and result divided by ``bytes_per_s``. A result

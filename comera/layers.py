@@ -19,7 +19,7 @@ from comera.contraction import plan_contraction
 from comera.lookup import VARIANTS, Variant, ttm_rows
 from comera.merging import merge_cores, two_half_linear
 from comera.planned import tt_linear
-from comera.rank_control import THRESHOLD, active_ranks, effective_diagonals
+from comera.rank_control import THRESHOLD, active_ranks, cut_closed_ranks, effective_diagonals
 from comera.tensor_train import (
     TTMShape,
     TTShape,
@@ -100,18 +100,21 @@ class TensorTrainLayer(nn.Module):
         """
         return self.to_dense()
 
-    def truncate(self) -> tuple[int, ...]:
+    def truncate(self, optimizer: torch.optim.Optimizer | None = None) -> tuple[int, ...]:
         """Cut the ranks that rank control has closed out of the cores; the layer's function does not change.
 
-        Where other layers share the cores, or an optimizer keeps state, use :func:`comera.truncate` on the model.
+        Where other layers share the cores, use :func:`comera.truncate` on the model.
+
+        Args:
+            optimizer: whose state is cut like the parameters.
 
         Returns:
             The new inner ranks.
         """
-        from comera.truncation import truncate
-
-        truncate(self)
-        return self.shape.ranks
+        ranks = cut_closed_ranks(self.packed_cores, self.diagonals, self.shape, self.threshold, optimizer)
+        if ranks != self.shape.ranks:
+            self.shape = self.shape.with_ranks(ranks)
+        return ranks
 
 
 class TTLinear(TensorTrainLayer):

@@ -17,8 +17,8 @@ variant        rows formed for   a row formed by
 A half is made of neighbouring cores. Its partial index tuples are few, about the square root of the table's rows, so
 it is merged once for all of them and a row gathers its slice; only where the rows are fewer still do they multiply
 their own slices of the cores. With unique rows, gradients are formed once per unique row as well. Buffers are of the
-size of the rows looked up and of the halves, never of the table. ``optimized`` is the one to use; the others tell what
-each decision is worth, and are second opinions in the tests.
+size of the rows looked up and of the halves, never of the table. ``optimized`` is the one to use; the others
+measure what each decision is worth, and are oracles in the tests.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _unique_rows(indices_T: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
     How many there are depends on the data. Where shapes must be known beforehand (compilation, steps that are captured
     as a CUDA Graph with their warm-up, fake tensors) every index counts as its own row, the upper bound, unless a fake
-    tensor says in ``unique_count`` how many there are.
+    tensor carries the number in its attribute ``unique_count``.
     """
     if isinstance(indices_T, FakeTensor) and not torch.compiler.is_compiling():
         count = getattr(indices_T, "unique_count", indices_T.shape[0])
@@ -278,8 +278,8 @@ def ttm_rows(
     """Look up rows of a TTM table.
 
     Args:
-        indices: integers of any shape (…). A fake tensor may tell the number of its unique entries in an attribute
-            ``unique_count``, so that what a look-up needs can be known without its data.
+        indices: integers of any shape (…). A fake tensor may carry the number of its unique entries as an attribute
+            ``unique_count``, so that the memory of a look-up can be predicted without its data.
         packed: all cores in one vector, see :func:`comera.tensor_train.pack_cores`.
         diagonals: all rank-control entries in one vector, bond after bond.
         shape: modes and ranks.

@@ -6,7 +6,7 @@ tensorized size, the one before any rank was cut, so that they live on the scale
 * The **early stage** is a linear scalarization (paper, section 3.2): ``L + γ·Ŝ(D) + β·‖G‖²``. β keeps the scale from
   escaping into the cores while D shrinks. The released code: ``L + 0.01·p``, p the mean of the rank entries above the
   threshold.
-* The **late stage** is an achievement scalarization toward a wished-for point (L0, S0) (paper, section 3.2):
+* The **late stage** is an achievement scalarization toward a target point (L0, S0) (paper, section 3.2):
   ``max{w1·(L − L0), w2·(S(D) − S0)} + ρ·(L + Ŝ(D)) + β·‖G‖²``. The exact size S decides which of the two is larger, and
   where it is the size, its surrogate Ŝ is what is differentiated. The released code: ``0.1·L + 0.01·p + (p if
   (L − 0.8)/L < (S − S0)/S else L)``.
@@ -27,7 +27,7 @@ from comera.rank_control import chain_size
 ObjectiveVariant = Literal["paper", "released"]
 OBJECTIVE_VARIANTS: tuple[ObjectiveVariant, ...] = ("paper", "released")
 
-#: The released code's weights of p in both stages, of L in the late one, and its wished-for loss.
+#: The released code's weights of p in both stages, of L in the late one, and its target loss.
 RELEASED_SIZE_WEIGHT = 0.01
 RELEASED_LOSS_WEIGHT = 0.1
 RELEASED_LOSS_TARGET = 0.8
@@ -272,12 +272,12 @@ class LateStage(_Stage):
     """The objective of the late stage: achievement scalarization toward (``loss_target``, ``size_target``).
 
     Args:
-        size_target: S0, the wished-for fraction of the full tensorized size, above 0 and at most 1.
-        variant: ``"paper"`` or ``"released"``; the latter has weights and a wished-for loss of its own.
-        loss_target: L0, the wished-for task loss. None wishes for the present loss at every step, so that the size
-            leads exactly as long as it exceeds S0; with a number, the size also goes on shrinking below S0 while the
+        size_target: S0, the target size as a fraction of the full tensorized size, above 0 and at most 1.
+        variant: ``"paper"`` or ``"released"``; the latter has weights and a target loss of its own.
+        loss_target: L0, the target of the task loss. None: the present loss at every step, so that the size leads
+            exactly as long as it exceeds S0; with a number, the size also goes on shrinking below S0 while the
             loss is below L0, and stays above S0 while the loss is too high.
-        loss_weight, size_weight: w1 and w2, which scale the two distances from the wished-for point.
+        loss_weight, size_weight: w1 and w2, which scale the two distances from the target point.
         rho: ρ, the weight of L + Ŝ beside the maximum. While the size leads, 1 + w2/ρ is the price of size in units of
             loss by which ranks are chosen: too high, and all fall alike, whatever they do for the loss. While the loss
             leads, ρ/(w1 + ρ) is that price: what still shrinks below S0.

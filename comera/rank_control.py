@@ -18,7 +18,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from torch import nn
 from torch.nn import functional as F
+
+from comera.tensor_train import TTMShape, TTShape, pack_cores, unpack_cores
 
 #: Entries of a diagonal up to this magnitude count as zero (METHOD.md, Formats: the released code's threshold).
 THRESHOLD = 1e-2
@@ -72,3 +75,65 @@ def select_ranks(cores: Sequence[torch.Tensor], kept: Sequence[torch.Tensor]) ->
             core = core.index_select(core.dim() - 1, kept[i])
         cut.append(core)
     return cut
+
+
+def _surviving_places(shape: TTShape | TTMShape, kept: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Places in the packed cores, and in the diagonals, of what is kept of every bond, in their new order."""
+    device = kept[0].device if kept else None
+    numbers = torch.arange(shape.parameter_count, device=device)
+    cores = select_ranks(unpack_cores(numbers, shape), kept)
+    starts = [sum(shape.ranks[:bond]) for bond in range(len(shape.ranks))]
+    entries = [start + indices for start, indices in zip(starts, kept, strict=True)]
+    return pack_cores(cores, shape), torch.cat(entries) if entries else numbers[:0]
+
+
+def replace_data(parameter: nn.Parameter, data: torch.Tensor) -> None:
+    """Give a parameter entries of another number; autograd then expects gradients of the new shape.
+
+    A graph that is still held, such as that of the last loss, keeps the node that accumulates the gradient, with the
+    former shape; only a change of type makes torch create a new node.
+    """
+    passing = torch.float32 if parameter.dtype == torch.float64 else torch.float64
+    parameter.grad = None
+    parameter.data = data.new_empty(0, dtype=passing)
+    parameter.data = data
+
+
+def _shrink(parameter: nn.Parameter, places: torch.Tensor, optimizer: torch.optim.Optimizer | None) -> None:
+    """Keep the entries at ``places`` of a parameter, which stays the same object, and of the optimizer's state."""
+    size = parameter.shape
+    if optimizer is not None:
+        for name, value in optimizer.state.get(parameter, {}).items():
+            if isinstance(value, torch.Tensor) and value.shape == size:
+                optimizer.state[parameter][name] = value[places]
+    replace_data(parameter, parameter.data[places])
+
+
+@torch.no_grad()
+def cut_closed_ranks(
+    packed_cores: nn.Parameter,
+    diagonals: nn.Parameter,
+    shape: TTShape | TTMShape,
+    threshold: float = THRESHOLD,
+    optimizer: torch.optim.Optimizer | None = None,
+) -> tuple[int, ...]:
+    """Cut every closed rank out of the parameters of one chain; what the chain computes does not change.
+
+    Args:
+        packed_cores, diagonals: of the chain; they stay the same objects with fewer entries, and lose their gradients.
+        shape: modes and ranks before the cut.
+        threshold: entries up to this magnitude count as zero.
+        optimizer: whose state of the two parameters is cut like them.
+
+    Returns:
+        The inner ranks that are left; all 0 where a bond is closed as a whole, since nothing passes such a chain.
+    """
+    kept = alive_entries(diagonals, shape.ranks, threshold)
+    if any(indices.numel() == 0 for indices in kept):
+        kept = tuple(indices[:0] for indices in kept)
+    ranks = tuple(indices.numel() for indices in kept)
+    if ranks != shape.ranks:
+        places, entries = _surviving_places(shape, kept)
+        _shrink(packed_cores, places, optimizer)
+        _shrink(diagonals, entries, optimizer)
+    return ranks

@@ -245,7 +245,7 @@ def tt_svd(tensor: torch.Tensor, ranks: Sequence[int]) -> Decomposition:
     A bond of rank 0 yields the zero tensor. Where the numerical rank is smaller than the wanted one, cores are padded
     with zeros, so that shapes are always the wanted ones.
 
-    Half precision is decomposed in float32, since SVD knows no smaller type; the cores have the tensor's type.
+    Half precision is decomposed in float32, the smallest type of torch's SVD; the cores have the tensor's type.
 
     Args:
         tensor: of shape (mode[1], …, mode[k]).

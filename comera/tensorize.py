@@ -159,7 +159,7 @@ class JointMerging:
         return [parameter.data_ptr() for layer in self.layers for parameter in (layer.packed_cores, layer.diagonals)]
 
     def release(self, *_: Any) -> None:
-        """Forget the merged halves."""
+        """Drop the merged halves."""
         for layer in self.layers:
             layer.merged_halves = None
 
@@ -170,7 +170,7 @@ def _set_submodule(model: nn.Module, name: str, new: nn.Module) -> None:
 
 
 def _refuse_unusual(name: str, module: nn.Module) -> None:
-    """Say which options of the dense layer a tensorized one cannot honour."""
+    """Raise ValueError over an option of the dense layer that a tensorized one does not have."""
     if isinstance(module, nn.Embedding):
         for option in ("max_norm", "scale_grad_by_freq", "sparse"):
             if getattr(module, option):

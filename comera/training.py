@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any, Literal, Protocol, get_args
+from dataclasses import dataclass, replace
+from typing import Any, get_args
 
 import torch
 from torch import nn
 
 from comera.layers import TensorTrainLayer
+from comera.lookup import VARIANTS as LOOKUPS
 from comera.lookup import Variant
-from comera.model_ratio import solve_model
 from comera.objective import (
     OBJECTIVE_VARIANTS,
     EarlyStage,
@@ -28,47 +28,97 @@ from comera.objective import (
     full_size,
     tensorized_layers,
 )
-from comera.rank_search import OutOfReach
-from comera.settings import Settings
+from comera.protocol import CellView, Change, RareEvent, Stage
+from comera.rank_control import THRESHOLD
+from comera.ratio.model import solve_model
+from comera.ratio.rank_search import OutOfReach, check_ratio
 from comera.tensorize import TT, TTM, tensorize
 from comera.truncation import close_smallest, truncate
 
-__all__ = ["VARIANTS", "CoMERA", "Settings", "build", "parameter_groups"]
-
 VARIANTS = OBJECTIVE_VARIANTS
-
-Change = Literal["nothing", "values", "shapes"]
 
 #: Modes of the paper's word embedding, which no rule of balance gives (METHOD.md, Settings).
 PUBLISHED_TABLE_MODES: dict[tuple[int, int], tuple[tuple[int, ...], tuple[int, ...]]] = {
     (30522, 768): ((16, 20, 10, 10), (4, 4, 8, 6)),
 }
 
-
-class Stage(Protocol):
-    """A part of training, as the bench names it."""
-
-    @property
-    def steps(self) -> int: ...
-    @property
-    def target(self) -> float | None:
-        """Wished-for size of the cores as a share of that at the stage's start; None where it is not given so."""
-        ...
-
-    @property
-    def target_mib(self) -> float | None:
-        """Wished-for size of the whole model in FP32; a stage with neither is an early one."""
-        ...
-
-
 #: How far, in multiples of the way from 1 to 0, the rank entries must be able to move in the late stage.
 RANK_REACH = 2.0
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Hyperparameters of CoMERA (METHOD.md, Formats and Objectives).
+
+    Args:
+        ranks: cap on the TT ranks of linear layers, clipped per bond.
+        table_ranks: cap on the TTM ranks of the embedding.
+        order: modes per side of a TT layer.
+        table_order: number of TTM cores.
+        ratio: how many times smaller the whole model is to be; modes and ranks of every layer are then solved for
+            (:func:`comera.solve_model`, which tries the orders given here first), and ``ranks``, ``table_ranks`` and
+            the published modes do not apply. None: they do.
+        lookup: ``optimized``, ``plain``, ``unique`` or ``order``, see :mod:`comera.lookup`.
+        lr_cores, lr_ranks, lr_dense: AdamW rates of cores, rank-control entries and everything else; the published
+            ones. Three times that on cores and the rest did as well on SST-2, but learned nothing on a pool of NLI data
+            (recorded searches).
+        threshold: a rank whose control entry is up to this magnitude counts as closed.
+        gamma: weight γ of the size surrogate in the early stage.
+        beta: weight β of the squared norm of the cores, in both stages.
+        loss_target: target task loss L0 of the late stage; None: the present one at every step, so that size leads
+            exactly as long as it exceeds S0.
+        loss_weight, size_weight: weights w1 and w2 of the distances from the target loss and size.
+        rho: weight ρ of loss plus surrogate beside the larger distance. 1 + w2/ρ prices size in loss while size leads,
+            ρ/(w1 + ρ) while the loss does; see :class:`comera.LateStage`.
+        recovery: share of the late stage that is kept to train on at the target. Where S still exceeds S0 when it
+            begins, ranks are closed in the order of their control entries (an addition of ours, not in the paper).
+        truncate_every: cut closed ranks out of the cores every so many steps; 0 cuts at the end of each stage only.
+        merge_jointly: merge equally shaped layers in one batch.
+    """
+
+    ranks: int = 30
+    table_ranks: int = 32
+    order: int = 3
+    table_order: int = 4
+    ratio: float | None = None
+    lookup: str = "optimized"
+    threshold: float = THRESHOLD
+    lr_cores: float = 1e-4
+    lr_ranks: float = 1e-3
+    lr_dense: float = 5e-5
+    gamma: float = 0.01
+    beta: float = 1e-6
+    loss_target: float | None = None
+    loss_weight: float = 10.0
+    size_weight: float = 10.0
+    rho: float = 1.0
+    recovery: float = 0.25
+    truncate_every: int = 0
+    merge_jointly: bool = True
+
+    def __post_init__(self) -> None:
+        lowest_allowed = (("ranks", 1), ("table_ranks", 1), ("order", 1), ("table_order", 2), ("truncate_every", 0))
+        for name, lowest in lowest_allowed:
+            if getattr(self, name) < lowest:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least {lowest}.")
+        rates, weights = ("lr_cores", "lr_ranks", "lr_dense"), ("gamma", "beta", "loss_weight", "size_weight", "rho")
+        for name in (*rates, *weights):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be 0 or more.")
+        if self.ratio is not None:
+            check_ratio(self.ratio)
+        if not 0 <= self.threshold < 1:
+            raise ValueError(f"threshold is {self.threshold}; it must be 0 or more, and below 1, where entries begin.")
+        if not 0 <= self.recovery < 1:
+            raise ValueError(f"recovery is {self.recovery}; it must be 0 or more, and below 1.")
+        if self.lookup not in LOOKUPS:
+            raise ValueError(f"lookup is {self.lookup!r}; allowed: {', '.join(LOOKUPS)}.")
 
 
 def parameter_groups(
     model: nn.Module, lr_cores: float = 1e-4, lr_ranks: float = 1e-3, lr_dense: float = 5e-5
 ) -> list[dict[str, Any]]:
-    """The parameters of a model in the groups that want rates of their own, for any torch optimizer.
+    """The parameters of a model in the groups that need learning rates of their own, for any torch optimizer.
 
     Cores enter a weight as a product, so their rate is a small one; a rank-control entry moves by about its rate per
     step, so 2/``lr_ranks`` steps close what is to close (METHOD.md, Objectives).
@@ -102,14 +152,14 @@ class CoMERA:
     def __init__(self, settings: Settings, variant: ObjectiveVariant) -> None:
         self.settings = settings
         self.variant = variant
-        # The optimizer adds the gradient of β‖G‖², see there.
+        # beta=0.0: the optimizer adds the gradient of β‖G‖² (see :meth:`optimizer`).
         self._objective: EarlyStage | LateStage = EarlyStage(variant, settings.gamma, beta=0.0)
         self._beta = settings.beta if variant == "paper" else 0.0
         self._full: int | None = None
         self._steps_to_target: int | None = None  # what is left until the target must be met, in the late stage
         self._size_at_deadline: float | None = None
 
-    def unsupported(self, cell: Any) -> str | None:  # noqa: ARG002 - every cell suits this method
+    def unsupported(self, cell: CellView) -> str | None:  # noqa: ARG002 - every cell suits this method
         return None
 
     def ratio_unsupported(self, model: nn.Module, targets: Mapping[str, str]) -> str | None:
@@ -190,7 +240,7 @@ class CoMERA:
         )
 
     def begin_stage(self, stage: Stage, model: nn.Module, optimizer: torch.optim.Optimizer) -> Change:  # noqa: ARG002
-        """Take up the objective of a stage: the late one if it has a target.
+        """Switch to the objective of a stage: the late one if it has a target.
 
         Raises:
             ValueError: a target in MiB below what the model weighs without any core.
@@ -255,7 +305,7 @@ class CoMERA:
             sizes["size_at_deadline"] = self._size_at_deadline
         return sizes
 
-    def rare_events(self) -> list[Any]:
+    def rare_events(self) -> list[RareEvent]:
         return []
 
     def state_dict(self) -> dict[str, Any]:

@@ -16,18 +16,7 @@ from torch import nn
 
 from comera.layers import TensorTrainLayer
 from comera.objective import ModelSize, tensorized_layers
-from comera.rank_control import alive_entries, select_ranks
-from comera.tensor_train import TTMShape, TTShape, pack_cores, unpack_cores
-
-
-def _surviving_places(shape: TTShape | TTMShape, kept: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Places in the packed cores, and in the diagonals, of what is kept of every bond, in their new order."""
-    device = kept[0].device if kept else None
-    numbers = torch.arange(shape.parameter_count, device=device)
-    cores = select_ranks(unpack_cores(numbers, shape), kept)
-    starts = [sum(shape.ranks[:bond]) for bond in range(len(shape.ranks))]
-    entries = [start + indices for start, indices in zip(starts, kept, strict=True)]
-    return pack_cores(cores, shape), torch.cat(entries) if entries else numbers[:0]
+from comera.rank_control import replace_data
 
 
 def _layers_by_cores(model: nn.Module) -> Iterable[list[TensorTrainLayer]]:
@@ -37,28 +26,6 @@ def _layers_by_cores(model: nn.Module) -> Iterable[list[TensorTrainLayer]]:
         if isinstance(module, TensorTrainLayer):
             shared.setdefault(module.packed_cores, []).append(module)
     return shared.values()
-
-
-def _replace_data(parameter: nn.Parameter, data: torch.Tensor) -> None:
-    """Give a parameter entries of another number; what autograd remembers of its former shape is forgotten.
-
-    A graph that is still held, such as that of the last loss, keeps the node where gradients arrive, with its shape;
-    only a change of type makes torch form a new one.
-    """
-    passing = torch.float32 if parameter.dtype == torch.float64 else torch.float64
-    parameter.grad = None
-    parameter.data = data.new_empty(0, dtype=passing)
-    parameter.data = data
-
-
-def _shrink(parameter: nn.Parameter, places: torch.Tensor, optimizer: torch.optim.Optimizer | None) -> None:
-    """Keep the entries at ``places`` of a parameter, which stays the same object, and of the optimizer's state."""
-    size = parameter.shape
-    if optimizer is not None:
-        for name, value in optimizer.state.get(parameter, {}).items():
-            if isinstance(value, torch.Tensor) and value.shape == size:
-                optimizer.state[parameter][name] = value[places]
-    _replace_data(parameter, parameter.data[places])
 
 
 @torch.no_grad()
@@ -86,19 +53,12 @@ def truncate(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -
     """
     changed = False
     for layers in _layers_by_cores(model):
-        layer = layers[0]
-        kept = alive_entries(layer.diagonals, layer.shape.ranks, layer.threshold)
-        if any(indices.numel() == 0 for indices in kept):  # one closed bond silences the whole chain
-            kept = tuple(indices[:0] for indices in kept)
-        ranks = tuple(indices.numel() for indices in kept)
-        if ranks == layer.shape.ranks:
-            continue
-        changed = True
-        places, entries = _surviving_places(layer.shape, kept)
-        _shrink(layer.packed_cores, places, optimizer)
-        _shrink(layer.diagonals, entries, optimizer)
-        for each in layers:
-            each.shape = each.shape.with_ranks(ranks)
+        before = layers[0].shape.ranks
+        ranks = layers[0].truncate(optimizer)
+        if ranks != before:
+            changed = True
+            for each in layers:
+                each.shape = each.shape.with_ranks(ranks)
     return changed
 
 
@@ -161,7 +121,7 @@ def set_ranks(model: nn.Module, ranks: Mapping[str, Sequence[int]]) -> None:
 
     Args:
         model: a tensorized model.
-        ranks: what :func:`ranks_of` said of the truncated one.
+        ranks: of the truncated one, as :func:`ranks_of` returns them.
 
     Raises:
         ValueError: a name that is no tensorized layer of the model, or ranks that do not fit it.
@@ -180,7 +140,7 @@ def set_ranks(model: nn.Module, ranks: Mapping[str, Sequence[int]]) -> None:
         if not isinstance(layer, TensorTrainLayer):
             raise ValueError(f"{name!r} is no tensorized layer of the model.")
         shape = layer.shape.with_ranks(wanted)
-        _replace_data(layer.packed_cores, layer.packed_cores.data.new_zeros(shape.parameter_count))
-        _replace_data(layer.diagonals, layer.diagonals.data.new_ones(sum(shape.ranks)))
+        replace_data(layer.packed_cores, layer.packed_cores.data.new_zeros(shape.parameter_count))
+        replace_data(layer.diagonals, layer.diagonals.data.new_ones(sum(shape.ranks)))
         for each in by_cores[layer.packed_cores]:
             each.shape = shape

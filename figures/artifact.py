@@ -189,8 +189,6 @@ def _found() -> dict[str, Artifact[Any, Any]]:
     """Artifacts of this folder and of other packages, by name."""
     names = (f"{folder.__name__}.{module.name}" for module in pkgutil.iter_modules(folder.__path__))
     found = {one.name: one for one in (importlib.import_module(name).ARTIFACT for name in names)}
-    for old in ("figures.old_training", "figures.old_plans"):
-        found |= {one.name: one for one in importlib.import_module(old).ARTIFACTS}
     for point in importlib.metadata.entry_points(group=ENTRY_POINTS):
         try:
             other = point.load()

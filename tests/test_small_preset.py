@@ -12,6 +12,8 @@ from bench.core.record import Record, read_all
 
 ROOT = Path(__file__).resolve().parent.parent
 
+pytestmark = pytest.mark.slow
+
 
 def run(*arguments: str) -> str:
     done = subprocess.run([sys.executable, "-m", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)

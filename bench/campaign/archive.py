@@ -10,18 +10,18 @@ from __future__ import annotations
 import gzip
 import io
 import json
-import os
 import re
 import tarfile
-import tempfile
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bench.commands.merge import MergeError, merge
-from bench.protocol.methods import ConfigError
+from bench.core.files import write_whole
+from bench.core.record import paths_below
+from bench.errors import ConfigError
 from bench.runner.checkpoint import find
 
 RECORDS, CHECKPOINTS, DIARY = "records.tar.gz", "checkpoints.tar.gz", ".campaign.json"
@@ -65,13 +65,11 @@ def checkpoints_in(root: Path) -> list[Checkpoint]:
 
 def write_records(root: Path, output: Path, diary: Mapping[str, Any]) -> int:
     """Put all records below ``root`` into ``output/records.tar.gz``; how many they are. Without any there is none."""
-    paths = sorted(
-        path for path in root.glob("**/*.json") if not any(p.startswith(".") for p in path.relative_to(root).parts)
-    )
+    paths = paths_below(root)
     if paths:
         members = {path.relative_to(root).as_posix(): path.read_bytes() for path in paths}
         members[DIARY] = json.dumps(diary, indent=1).encode()
-        _replace(output / RECORDS, _packed(members))
+        write_whole({output / RECORDS: _packed(members)})
     return len(paths)
 
 
@@ -97,8 +95,7 @@ def write_checkpoints(root: Path, output: Path, useless: Iterable[Path]) -> list
         members |= {f"{inside}/{path.name}": path.read_bytes() for path in checkpoint.files}
     packed = _packed(members) if members else b""
     parts = [packed[start : start + PART_BYTES] for start in range(0, len(packed), PART_BYTES)]
-    for number, part in enumerate(parts):
-        _replace(output / f"{CHECKPOINTS}.{number}", part)
+    write_whole({output / f"{CHECKPOINTS}.{number}": part for number, part in enumerate(parts)})
     for old in _parts_in(output)[len(parts) :]:
         old.unlink()
     return left_behind
@@ -167,19 +164,3 @@ def _packed(members: Mapping[str, bytes]) -> bytes:
             info.size = len(members[name])
             archive.addfile(info, io.BytesIO(members[name]))
     return packed.getvalue()
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".partial")
-    with os.fdopen(handle, "wb") as file:
-        os.fchmod(file.fileno(), 0o644)
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-
-
-def write_json(path: Path, content: Mapping[str, Any] | Sequence[Any]) -> None:
-    """Write a JSON file whole or not at all."""
-    _replace(path, f"{json.dumps(content, indent=1)}\n".encode())

@@ -10,20 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from bench.campaign.stages import Unit
-from bench.protocol.methods import ConfigError
-
-#: Seconds that a cell of each measure is expected to take where nothing like it has run yet. Of a training run it is
-#: what a start is worth: it goes on in the next call.
-DEFAULT_S = {
-    "run": 25.0,
-    "predict": 10.0,
-    "witness": 15.0,
-    "plan": 30.0,
-    "check": 30.0,
-    "products": 20.0,
-    "profile": 45.0,
-    "train": 90.0,
-}
+from bench.errors import ConfigError
+from bench.measures import available, named
 
 #: An estimate is so many times what was seen before.
 _SAFETY = 1.2
@@ -31,17 +19,11 @@ _SAFETY = 1.2
 #: Of the budget, what is kept for writing archives, and at most so many seconds.
 _CLOSING_SHARE, _CLOSING_S = 0.05, 15.0
 
-#: A training run stops so many seconds before the end of the budget, to evaluate and to write a checkpoint.
-TRAINING_STOPS_S = 15.0
-
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def seconds_of(text: str) -> float:
-    """A budget such as ``9m``, ``540s``, ``1.5h`` in seconds.
-
-    Raises:
-        ConfigError: anything else.
+    """A budget such as ``9m``, ``540s``, ``1.5h`` in seconds; raises ConfigError over anything else.
 
     Example:
         >>> seconds_of("9m")
@@ -55,14 +37,7 @@ def seconds_of(text: str) -> float:
 
 @dataclass(frozen=True)
 class Run:
-    """A unit that has run to its end.
-
-    Args:
-        stage, label, measure, workload: of the unit.
-        device: where it ran.
-        cells: how many were measured.
-        seconds: how long that took.
-    """
+    """A unit that has run to its end: what it was, where, how many cells were measured and how long that took."""
 
     stage: str
     label: str
@@ -109,7 +84,7 @@ class Clock:
 
         def end() -> None:
             workload, seconds = unit.cells[0].workload, round(self._now() - begun, 1)
-            self.runs.append(Run(unit.stage, unit.label, unit.measure, workload, self._device, cells, seconds))
+            self.runs.append(Run(unit.stage, unit.label, unit.measure.name, workload, self._device, cells, seconds))
 
         return end
 
@@ -118,21 +93,23 @@ class Clock:
 
         From the slowest of the runs most like it: of the same unit, else stage, else measure and workload.
         """
-        if unit.measure == "train":  # may stop anywhere and go on in the next call
-            return DEFAULT_S["train"]
+        measure = unit.measure
+        if measure.resumes:  # may stop anywhere and go on in the next call
+            return measure.seconds
         alike: tuple[Callable[[Run], object], ...] = (
             lambda run: (run.stage, run.label) == (unit.stage, unit.label),
             lambda run: run.stage == unit.stage,
-            lambda run: (run.measure, run.workload) == (unit.measure, unit.cells[0].workload),
+            lambda run: (run.measure, run.workload) == (measure.name, unit.cells[0].workload),
         )
-        turns = _turns(unit.measure, cells)
+        turns = _turns(measure.name, cells)
         for is_alike in alike:
-            mine = [run for run in self.runs if run.device == self._device and is_alike(run)]
-            if mine:
-                return _SAFETY * turns * max(run.seconds / _turns(run.measure, run.cells) for run in mine)
-        return turns * DEFAULT_S[unit.measure]
+            runs = [run for run in self.runs if run.device == self._device and is_alike(run)]
+            if runs:
+                return _SAFETY * turns * max(run.seconds / _turns(run.measure, run.cells) for run in runs)
+        return turns * measure.seconds
 
 
 def _turns(measure: str, cells: int) -> int:
     """How many times as long as one cell these take, some of which run side by side."""
-    return math.ceil(cells / (os.cpu_count() or 1)) if measure in ("check", "predict") else cells
+    parallel = measure in available() and named(measure).parallel  # a diary may name one that is not here
+    return math.ceil(cells / (os.cpu_count() or 1)) if parallel else cells

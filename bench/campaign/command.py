@@ -1,9 +1,9 @@
-"""The words of ``python -m bench campaign``."""
+"""``python -m bench campaign``: its arguments, its list of stages, and what it prints at the end."""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,104 +11,55 @@ from bench.campaign import stages as known
 from bench.campaign.archive import DIARY, RECORDS, take_in
 from bench.campaign.clock import Clock, Run, seconds_of
 from bench.campaign.memory import described
-from bench.campaign.run import Campaign, Outcome
+from bench.campaign.run import Campaign
 from bench.campaign.stages import Stage, configuration, jobs_of, units_of
 from bench.commands.merge import MergeError
+from bench.core.checked import build_dataclass
 from bench.core.provenance import provenance
 from bench.core.record import read_all
-from bench.errors import stop_with
-from bench.protocol.methods import ConfigError
-from bench.runner.resolve import DEVICES, resolve_device
+from bench.errors import ConfigError, stop_with
+from bench.runner.resolve import Device, resolve_device
 from bench.runner.sweep import MISTAKES
-
-USAGE = """\
-usage: python -m bench campaign output=FOLDER [key=value ...]
-       python -m bench campaign --list [key=value ...]       print the stages and what is missing of them
-
-Runs the missing cells of all experiments, in order of value, inside a time budget, and leaves records.tar.gz in
-output, for python -m bench merge. The same command goes on where the last call stopped. On a machine that forgets,
-bring what came back: records=FOLDER with records.tar.gz and the checkpoints beside it.
-
-  output=FOLDER        where archives and campaign.json go
-  budget=9m            time for this call, as 540s, 9m, 1.5h
-  device=auto          auto, cpu, cuda
-  records=A,B          folders or archives of records that count as done; those of older code do, too, and are marked
-  results=FOLDER       where records and checkpoints are kept meanwhile (default: records in output)
-  only=NAME,NAME       some of the stages:
-
-{stages}
-"""
-
-_KEYS = ("output", "budget", "device", "records", "results", "only")
 
 
 @dataclass(frozen=True)
-class Words:
-    """What the command line asks for, checked.
+class Arguments:
+    """What the command line asks for, as ``conf/help/campaign.txt`` explains it."""
 
-    Args:
-        output: where archives go; None where nothing but the list is wanted.
-        results: where records are kept.
-    """
+    output: str = ""
+    budget: str = "9m"
+    device: Device = "auto"
+    records: str = ""
+    results: str = ""
+    only: str = ""
 
-    output: Path | None
-    results: Path
-    records: tuple[Path, ...]
-    budget_s: float
-    device: str
-    stages: tuple[Stage, ...]
-    list_only: bool
+    @property
+    def root(self) -> Path:
+        """The folder of records and checkpoints."""
+        return Path(self.results or (f"{self.output}/records" if self.output else "results/local"))
 
+    @property
+    def sources(self) -> list[Path]:
+        """What earlier calls have left: folders and archives of records."""
+        named = [Path(name) for name in self.records.split(",") if name]
+        return [*named, Path(self.output)] if self.output and (Path(self.output) / RECORDS).is_file() else named
 
-def _usage() -> str:
-    width = max(len(stage.name) for stage in known.STAGES)
-    return USAGE.format(stages="\n".join(f"  {stage.name:{width}}  {stage.why}" for stage in known.STAGES))
-
-
-def parsed(arguments: Sequence[str]) -> Words:
-    """The words as they are meant.
-
-    Raises:
-        ConfigError: one of them is wrong, in one sentence.
-    """
-    list_only = "--list" in arguments
-    given: dict[str, str] = {}
-    for argument in arguments:
-        if argument == "--list":
-            continue
-        key, equals, value = argument.partition("=")
-        if not equals or key not in _KEYS:
-            raise ConfigError(f"{argument!r} is no word of a campaign; allowed: --list, {'=…, '.join(_KEYS)}=….")
-        given[key] = value
-    device = given.get("device", "auto")
-    if device not in DEVICES:
-        raise ConfigError(f"device is {device!r}; allowed: {', '.join(DEVICES)}.")
-    if not list_only:
-        device = resolve_device(device, "run")
-    output = Path(given["output"]) if given.get("output") else None
-    if output is None and not list_only:
-        raise ConfigError("output has no value; name the folder for the archive, as in output=campaign.")
-    default = output / "records" if output is not None else Path("results") / "local"
-    records = tuple(Path(name) for name in given.get("records", "").split(",") if name)
-    return Words(
-        output=output,
-        results=Path(given["results"]) if given.get("results") else default,
-        records=records,
-        budget_s=seconds_of(given.get("budget", "9m")),
-        device=device,
-        stages=_chosen(given.get("only", "")),
-        list_only=list_only,
-    )
+    def stages(self) -> list[Stage]:
+        """Those asked for, in the campaign's own order; raises ConfigError."""
+        wanted, offered = [name for name in self.only.split(",") if name], [stage.name for stage in known.STAGES]
+        if wrong := [name for name in wanted if name not in offered]:
+            raise ConfigError(f"only has {wrong[0]!r}; allowed: {', '.join(offered)}.")
+        return [stage for stage in known.STAGES if not wanted or stage.name in wanted]
 
 
-def _chosen(names: str) -> tuple[Stage, ...]:
-    """The stages of these names, in the campaign's own order; all of them if there are no names."""
-    wanted = [name for name in names.split(",") if name]
-    offered = [stage.name for stage in known.STAGES]
-    for name in wanted:
-        if name not in offered:
-            raise ConfigError(f"only has {name!r}; allowed: {', '.join(offered)}.")
-    return tuple(stage for stage in known.STAGES if not wanted or stage.name in wanted)
+def _parsed(settings: Sequence[str]) -> Arguments:
+    """The settings ``key=value``, each of the right kind; raises ConfigError."""
+    given = {key: value for key, equals, value in (one.partition("=") for one in settings) if equals}
+    keys = list(Arguments.__dataclass_fields__)
+    if wrong := [one for one in settings if one.partition("=")[0] not in given or one.partition("=")[0] not in keys]:
+        raise ConfigError(f"{wrong[0]!r} is no setting of a campaign; allowed: --list, {'=…, '.join(keys)}=….")
+    arguments: Arguments = build_dataclass(Arguments, given, "")
+    return arguments
 
 
 def _made(field: str, folder: Path) -> None:
@@ -121,35 +72,25 @@ def _made(field: str, folder: Path) -> None:
         raise ConfigError(f"{field} is '{folder}', which cannot be written ({error.strerror}); name another.") from None
 
 
-def _taken_in(words: Words) -> list[Run]:
+def _taken_in(sources: Sequence[Path], root: Path) -> list[Run]:
     """Bring in what earlier calls have left, and how long things took there."""
-    sources = list(words.records)
-    if words.output is not None and (words.output / RECORDS).is_file():
-        sources.append(words.output)
     runs: list[Run] = []
     for source in sources:
-        diary = take_in(source, words.results)
-        runs += _runs_of(diary, source)
+        try:
+            runs += [Run(**row) for row in take_in(source, root).get("runs", [])]
+        except TypeError:
+            raise ConfigError(f"{source}: {DIARY} is not that of a campaign; remove it from the archive.") from None
     return list(dict.fromkeys(runs))
 
 
-def _runs_of(diary: Mapping[str, object], source: Path) -> list[Run]:
-    rows = diary.get("runs", [])
-    try:
-        return [Run(**row) for row in rows]  # type: ignore[attr-defined]
-    except TypeError:
-        raise ConfigError(f"{source}: {DIARY} is not that of a campaign; remove it from the archive.") from None
-
-
-def _listed(words: Words) -> None:
+def _list(stages: Sequence[Stage], device: str, root: Path) -> None:
     """Print the stages with what is missing of each."""
-    done = {record.cell_id for record in read_all(words.results) if record.status not in ("error", "timeout")}
-    elsewhere = words.device == "cuda"
+    done = {record.cell_id for record in read_all(root) if record.status not in ("error", "timeout")}
     left = 0
     with configuration():
-        for stage in words.stages:
+        for stage in stages:
             try:
-                units = units_of(stage, jobs_of(stage, words.device, elsewhere))
+                units = units_of(stage, jobs_of(stage, device, elsewhere=device == "cuda"))
             except MISTAKES as error:
                 print(f"{stage.name}: cannot run here: {error}")
                 continue
@@ -166,53 +107,51 @@ def _listed(words: Words) -> None:
     print(f"{left} cells missing in all")
 
 
-def _summed_up(outcomes: Sequence[Outcome], campaign: Campaign) -> None:
+def _sum_up(campaign: Campaign) -> None:
     """Print what ran, what failed, what stays behind and what is left."""
+    outcomes = campaign.outcomes
     for one in outcomes:
         failed = f", failed: {one.failures[0]}" if one.failures else ""
         print(f"{one.stage.name}: {one.ran} ran, {one.done_before} done before, {one.left} left{failed}")
     for line in described(campaign.memory()):
         print(line)
-    for one_left in campaign.left_behind:
-        print(
-            f"checkpoint {one_left.folder} ({one_left.bytes / 2**20:,.0f} MiB) is too large to be carried; "
-            "without that folder its run starts anew"
-        )
+    for checkpoint in campaign.left_behind:
+        size = f"{checkpoint.folder} ({checkpoint.bytes / 2**20:,.0f} MiB)"
+        print(f"checkpoint {size} is too large to be carried; without that folder its run starts anew")
     left = sum(one.left for one in outcomes)
     unseen = [one.stage.name for one in outcomes if one.units is None and not one.failures]
-    if left or unseen:
-        parts = [f"{left} cells left"] * bool(left) + [f"not looked at: {', '.join(unseen)}"] * bool(unseen)
-        print(f"call again: {'; '.join(parts)}")
-    elif any(one.failures for one in outcomes):
-        print("everything else is done")
-    else:
-        print("everything is done")
+    parts = [f"{left} cells left"] * bool(left) + [f"not looked at: {', '.join(unseen)}"] * bool(unseen)
+    done = "everything else is done" if any(one.failures for one in outcomes) else "everything is done"
+    print(f"call again: {'; '.join(parts)}" if parts else done)
 
 
-def run(arguments: Sequence[str]) -> None:
-    """Run a campaign as the words say; a wrong one ends the program with one sentence and status 2."""
-    if not arguments or {"-h", "--help"} & set(arguments):
-        print(_usage(), end="")
-        return
+def run(settings: Sequence[str], list_only: bool) -> None:
+    """Run a campaign, or list its stages; a wrong setting ends the program with one sentence and status 2.
+
+    Args:
+        settings: each as ``key=value``.
+        list_only: whether to list.
+    """
     try:
-        words = parsed(arguments)
-        if words.output is not None:
-            _made("output", words.output)
-        if not words.list_only or words.records:
-            _made("results", words.results)
-        runs = _taken_in(words)
-        if words.list_only:
-            _listed(words)
+        arguments = _parsed(settings)
+        stages, budget_s = arguments.stages(), seconds_of(arguments.budget)
+        device = arguments.device if list_only else resolve_device(arguments.device)
+        if not arguments.output and not list_only:
+            raise ConfigError("output has no value; name the folder for the archive, as in output=campaign.")
+        if arguments.output:
+            _made("output", Path(arguments.output))
+        if not list_only or arguments.records:
+            _made("results", arguments.root)
+        runs = _taken_in(arguments.sources, arguments.root)
+        if list_only:
+            _list(stages, device, arguments.root)
             return
-        read_all(words.results)  # what cannot be read is to be known before anything runs
+        read_all(arguments.root)  # what cannot be read is to be known before anything runs
     except MergeError as error:
         stop_with(error.sentences[-1])
     except MISTAKES as error:
         stop_with(str(error))
-    assert words.output is not None
-    here = provenance(on_cpu=words.device == "cpu")
-    campaign = Campaign(
-        words.stages, words.device, words.results, words.output, Clock(words.budget_s, here.device, runs)
-    )
+    clock = Clock(budget_s, provenance(on_cpu=device == "cpu").device, runs)
+    campaign = Campaign(stages, device, arguments.root, Path(arguments.output), clock)
     campaign.run()
-    _summed_up(campaign.outcomes, campaign)
+    _sum_up(campaign)

@@ -5,26 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from bench.core.memory import TOLERANCE, prediction_error
 from bench.core.record import Record
 
 #: Experiments in which every arm takes steps at every batch size.
 EXPERIMENTS = ("fig1", "prediction")
 
 #: A prediction this much off, as a share of what was allocated, is pointed out.
-TOLERANCE = 0.05
+_LIMIT = TOLERANCE["cuda"]
 
 
 def memory_rows(records: Sequence[Record], device: str) -> list[dict[str, Any]]:
-    """A row per arm whose allocated peak is known, those that are off by more than :data:`TOLERANCE` marked.
+    """A row per arm of this device whose allocated peak is known, with the error of the prediction as ``off``.
 
-    Args:
-        records: of experiments that run steps; those of other devices are left out.
-        device: the machine's name for its device.
-
-    Returns:
-        Rows of ``experiment``, ``arm``, ``batch_size``, ``precision``, ``predicted_mib`` with cuBLAS's workspaces,
-        ``allocated_mib``, ``off``, the allocated peak over the predicted one, less one, and ``within``, whether that is
-        at most the tolerance.
+    Sizes are in MiB, the predicted one with cuBLAS's workspaces.
     """
     rows = []
     for record in records:
@@ -32,19 +26,10 @@ def memory_rows(records: Sequence[Record], device: str) -> list[dict[str, Any]]:
         if record.device != device or record.status != "ok" or predicted is None or allocated is None:
             continue
         predicted += record.workspaces_mib or 0.0
-        off = allocated / predicted - 1
-        rows.append(
-            {
-                "experiment": record.experiment,
-                "arm": record.arm,
-                "batch_size": record.batch_size,
-                "precision": record.precision,
-                "predicted_mib": round(predicted, 1),
-                "allocated_mib": round(allocated, 1),
-                "off": round(off, 4),
-                "within": abs(off) <= TOLERANCE,
-            }
-        )
+        off = prediction_error(predicted, allocated)
+        row = {name: getattr(record, name) for name in ("experiment", "arm", "batch_size", "precision")}
+        sizes = {"predicted_mib": round(predicted, 1), "allocated_mib": round(allocated, 1)}
+        rows.append({**row, **sizes, "off": round(off, 4), "within": abs(off) <= _LIMIT})
     return sorted(rows, key=lambda row: (row["experiment"], row["precision"], row["batch_size"], row["arm"]))
 
 
@@ -53,7 +38,7 @@ def described(rows: Sequence[dict[str, Any]]) -> list[str]:
     if not rows:
         return []
     wrong = [row for row in rows if not row["within"]]
-    lines = [f"predicted memory: {len(rows) - len(wrong)} of {len(rows)} within {TOLERANCE:.0%} of the allocated peak"]
+    lines = [f"predicted memory: {len(rows) - len(wrong)} of {len(rows)} within {_LIMIT:.0%} of the allocated peak"]
     lines += [
         f"  {row['experiment']}, {row['arm']}, batch {row['batch_size']}, {row['precision']}: "
         f"{row['predicted_mib']:,.1f} MiB predicted, {row['allocated_mib']:,.1f} MiB allocated ({row['off']:+.1%})"

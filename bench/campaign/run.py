@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import json
 import signal
 import sys
 from collections.abc import Iterator, Sequence
@@ -15,20 +16,23 @@ from typing import Any
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
-from bench.campaign.archive import Checkpoint, write_checkpoints, write_json, write_records
-from bench.campaign.clock import TRAINING_STOPS_S, Clock
+from bench.campaign.archive import Checkpoint, write_checkpoints, write_records
+from bench.campaign.clock import Clock
 from bench.campaign.memory import EXPERIMENTS, memory_rows
 from bench.campaign.stages import Stage, Unit, configuration, jobs_of, units_of
 from bench.core.cell import Cell
+from bench.core.files import write_whole
 from bench.core.provenance import provenance
 from bench.core.record import read_all
 from bench.errors import reworded
-from bench.processes.process import start_server
-from bench.processes.worker import first_line
+from bench.processes.process import first_line, start_server
 from bench.runner.progress import SweepProgress
 from bench.runner.resolve import Job
 from bench.runner.results import Results
 from bench.runner.sweep import MISTAKES, run_job
+
+#: A training run stops so many seconds before the end of the budget, to evaluate and to write a checkpoint.
+TRAINING_STOPS_S = 15.0
 
 #: What ends a campaign early.
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGALRM)
@@ -58,6 +62,12 @@ class Outcome:
     left: int = 0
     skipped: dict[str, float] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
+
+    def report(self) -> dict[str, Any]:
+        """As ``campaign.json`` has it."""
+        cells = None if self.units is None else sum(len(unit.cells) for unit in self.units)
+        counts = {name: getattr(self, name) for name in ("done_before", "ran", "left", "skipped", "failures")}
+        return {**asdict(self.stage), "cells": cells, **counts}
 
 
 class Campaign:
@@ -89,12 +99,12 @@ class Campaign:
             with configuration(), _stopping(self.clock.left()):
                 start_server()  # no unit's time
                 for number, outcome in enumerate(self.outcomes, 1):
-                    _say(f"stage {number}/{len(self.outcomes)} {outcome.stage.name}: {self._time_left()}")
+                    _report(f"stage {number}/{len(self.outcomes)} {outcome.stage.name}: {self._time_left()}")
                     self._run_stage(outcome)
                     self.write()
         except Stopped as reason:
             self.stopped = str(reason)
-            _say(f"stopped by {reason}")
+            _report(f"stopped by {reason}")
         self.write()
         for number, handler in handlers.items():
             signal.signal(number, handler)
@@ -118,12 +128,12 @@ class Campaign:
                 if estimate > self.clock.left():
                     outcome.skipped[unit.label] = round(estimate)
                     continue
-                _say(f"{outcome.stage.name}: {unit.label}, about {estimate:,.0f} s; {self._time_left()}")
+                _report(f"{outcome.stage.name}: {unit.label}, about {estimate:,.0f} s; {self._time_left()}")
                 self._run_unit(unit, missing, outcome, progress)
         finally:
             progress.close()
         if outcome.skipped:
-            _say(f"{outcome.stage.name}: no time for {len(outcome.skipped)} part(s) of it; {self._time_left()}")
+            _report(f"{outcome.stage.name}: no time for {len(outcome.skipped)} part(s) of it; {self._time_left()}")
 
     def _look_at(self, outcome: Outcome) -> None:
         """Find the units of a stage and count what is done of them; a stage that cannot be composed here has none."""
@@ -137,7 +147,7 @@ class Campaign:
         else:
             outcome.units = units
             outcome.done_before = sum(len(unit.cells) for unit in units) - outcome.left
-            self._trained += [unit.job for unit in units if unit.measure == "train"]
+            self._trained += [unit.job for unit in units if unit.measure.resumes]
 
     def _missing(self, unit: Unit) -> list[Cell]:
         return [cell for cell in unit.cells if not self.results.is_done(cell, unit.job.data_hash)]
@@ -150,7 +160,7 @@ class Campaign:
         except Exception as error:
             self._fail(outcome, f"{unit.label}: {first_line(error)}")
             return
-        if unit.measure == "train" and self._missing(unit):
+        if unit.measure.resumes and self._missing(unit):
             return  # stopped on its way, and goes on in the next call
         outcome.ran += len(missing)
         self._finished.add(id(unit))
@@ -158,7 +168,7 @@ class Campaign:
 
     def _fail(self, outcome: Outcome, sentence: str) -> None:
         outcome.failures.append(sentence)
-        _say(f"{outcome.stage.name} failed: {sentence}")
+        _report(f"{outcome.stage.name} failed: {sentence}")
 
     def _count(self) -> None:
         """Count what is left of each stage. What failed in this call is left to a new one only if it was not tried."""
@@ -173,7 +183,7 @@ class Campaign:
         self._records = write_records(self.root, self.output, diary)
         useless = useless_checkpoints(self._trained, self.results)
         self.left_behind = write_checkpoints(self.root, self.output, useless)
-        write_json(self.output / "campaign.json", self.report())
+        write_whole({self.output / "campaign.json": f"{json.dumps(self.report(), indent=1)}\n".encode()})
 
     def memory(self) -> list[dict[str, Any]]:
         """Predicted against allocated memory of what has run so far (:func:`bench.campaign.memory.memory_rows`)."""
@@ -189,20 +199,7 @@ class Campaign:
             "stopped": self.stopped,
             "records": self._records,
             **asdict(where),
-            "stages": [
-                {
-                    "name": one.stage.name,
-                    "words": list(one.stage.words),
-                    "why": one.stage.why,
-                    "cells": None if one.units is None else sum(len(unit.cells) for unit in one.units),
-                    "done_before": one.done_before,
-                    "ran": one.ran,
-                    "left": one.left,
-                    "skipped": one.skipped,
-                    "failures": one.failures,
-                }
-                for one in self.outcomes
-            ],
+            "stages": [one.report() for one in self.outcomes],
             "memory": self.memory(),
             "checkpoints_left_behind": [
                 {"folder": str(one.folder), "mib": round(one.bytes / 2**20, 1)} for one in self.left_behind
@@ -212,16 +209,13 @@ class Campaign:
 
 def useless_checkpoints(jobs: Sequence[Job], results: Results) -> set[Path]:
     """Folders of the checkpoints of these training runs that no missing one would go on from."""
-    useful: set[Path] = set()
-    known: set[Path] = set()
+    folders: dict[bool, set[Path]] = {False: set(), True: set()}
     for job in jobs:
         for cell in job.cells:
             upkeep = results.upkeep(cell, job.data_hash, resume=True)
-            folders = {folder for folder in (upkeep.folder, upkeep.parent_folder) if folder is not None}
-            known |= folders
-            if not results.is_done(cell, job.data_hash):
-                useful |= folders
-    return known - useful
+            done = results.is_done(cell, job.data_hash)
+            folders[done] |= {folder for folder in (upkeep.folder, upkeep.parent_folder) if folder is not None}
+    return folders[True] - folders[False]
 
 
 @contextlib.contextmanager
@@ -246,5 +240,5 @@ def _now() -> str:
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
-def _say(text: str) -> None:
+def _report(text: str) -> None:
     print(text, file=sys.stderr, flush=True)

@@ -7,33 +7,37 @@ blocks are resampled on either side. The ratio of the calibration products, time
 
 from __future__ import annotations
 
-import argparse
 import csv
 import io
 import sys
 from collections import Counter
-from collections.abc import Sequence
-from typing import NoReturn
+from collections.abc import Iterable, Sequence
+from itertools import groupby
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from bench.commands.comparison import SIZES, Comparison, Pair, compare, described, distinctions
-from bench.commands.sources import REFERENCE, Source, SourceError, read_source
-from bench.core.intervals import CONFIDENCE
+from bench.commands.comparison import SIZES, Both, Comparison, Pair, compare, described, distinctions
+from bench.commands.sources import Source, SourceError, read_source
+from bench.core.intervals import CONFIDENCE, Estimate
 from bench.core.record import Record, RecordError
 from bench.errors import stop_with
 
-_DESCRIPTION = f"""\
-Show the records of two results folders or commits side by side, cell by cell: time of a step, memory, FLOPs and, of
-training runs, accuracy. A name is a folder where there is one of that name, else a commit, whose {REFERENCE} is
-read."""
+#: Columns by which the cell of a row is found.
+_SHARED = (
+    *("experiment", "device", "measure", "method", "variant", "ratio", "batch_size", "precision", "predicted_for"),
+    *("cuda_graph", "compile", "seed", "stage", "target_ratio"),
+)
 
-_EPILOG = """\
-Ratios are B over A. What only one of the two has is named below the tables. Records of different devices are never
-compared with one another. Example: python -m bench compare results/reference results/local --experiment fig1"""
+#: Sizes of the table for people, by heading.
+_PRINTED = {
+    "MiB": "peak_memory_predicted_mib",
+    "allocated MiB": "peak_memory_allocated_mib",
+    "GFLOPs": "flops_per_step",
+    "stored MiB": "stored_mib",
+}
 
 #: Names of cells that only one side has, per experiment.
 _NAMED = 12
@@ -49,50 +53,37 @@ _NOTES = (
 
 
 def as_csv(comparison: Comparison) -> str:
-    """A row per cell, of both sides or one: times in ms, sizes in MiB, ratios B over A, accuracy in points."""
+    """A row per cell, of both sides or one: times in ms, sizes in MiB, ratios B over A, metrics in their units."""
     buffer = io.StringIO()
-    rows = [_row(pair.a, pair) for pair in comparison.pairs]
-    rows += [_row(record, None) | {"in": side} for side, several in _alone(comparison) for record in several]
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    writer = csv.DictWriter(buffer, names, lineterminator="\n")
+    rows = [_key("both", pair.a) | _values(pair) for pair in comparison.pairs]
+    rows += [_key(side, record) for side, several in comparison.alone.items() for record in several]
+    writer = csv.DictWriter(buffer, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     return buffer.getvalue()
 
 
-def _alone(comparison: Comparison) -> tuple[tuple[str, tuple[Record, ...]], ...]:
-    return ("A", comparison.only_a), ("B", comparison.only_b)
+def _key(side: str, record: Record) -> dict[str, object]:
+    return {"in": side, "cell_id": record.cell_id} | {name: getattr(record, name) for name in _SHARED}
 
 
-def _row(record: Record, pair: Pair | None) -> dict[str, object]:
-    """A tidy row."""
-    columns = (
-        "experiment",
-        "device",
-        "measure",
-        "method",
-        "variant",
-        "ratio",
-        "batch_size",
-        "precision",
-        "predicted_for",
-    )
-    row: dict[str, object] = {"in": "both", "cell_id": record.cell_id}
-    row |= {
-        name: getattr(record, name) for name in (*columns, "cuda_graph", "compile", "seed", "stage", "target_ratio")
-    }
-    if pair is None:
-        return row
-    time, (one, other) = pair.time, pair.times_ms
-    row |= {"status_a": pair.a.status, "status_b": pair.b.status, "step_time_ms_a": one, "step_time_ms_b": other}
-    row |= {"step_time_ratio": time.value if time else None}
-    row |= {"step_time_ratio_low": time.low if time else None, "step_time_ratio_high": time.high if time else None}
+def _values(pair: Pair) -> dict[str, object]:
+    """What a tidy row has of both sides."""
+
+    def both(name: str, values: Both) -> dict[str, object]:
+        return dict(zip((f"{name}_a", f"{name}_b"), values, strict=True))
+
+    def bounds(name: str, found: Estimate | None) -> dict[str, object]:
+        ends = (found.value, found.low, found.high) if found else (None, None, None)
+        return dict(zip((name, f"{name}_low", f"{name}_high"), ends, strict=True))
+
+    row: dict[str, object] = {"status_a": pair.a.status, "status_b": pair.b.status}
+    row |= both("step_time_ms", pair.times_ms) | bounds("step_time_ratio", pair.time)
     row["calibration_ratio"] = pair.calibration
     for name in SIZES:
-        one, other = pair.sizes(name)
-        row |= {f"{name}_a": one, f"{name}_b": other, f"{name}_ratio": pair.ratio(name)}
-    names = ("accuracy_difference", "accuracy_difference_low", "accuracy_difference_high")
-    return row | dict(zip(names, pair.accuracy or (None, None, None), strict=True))
+        row |= both(name, pair.sizes(name)) | {f"{name}_ratio": pair.ratio(name)}
+    row["metric"] = pair.a.metric.get("name")
+    return row | both("metric", pair.metrics) | bounds("metric_difference", pair.difference)
 
 
 def as_text(a: Source, b: Source, comparison: Comparison) -> str:
@@ -100,13 +91,10 @@ def as_text(a: Source, b: Source, comparison: Comparison) -> str:
     buffer = io.StringIO()
     console = Console(file=buffer, width=_WIDTH, highlight=False, markup=False)
     console.print(f"A: {a.name}, {len(a.records)} records\nB: {b.name}, {len(b.records)} records\n")
-    told = distinctions([pair.a for pair in comparison.pairs])
-    groups: dict[tuple[str, str], list[Pair]] = {}
-    for pair in comparison.pairs:
-        groups.setdefault((pair.a.experiment, pair.a.device), []).append(pair)
-    for (experiment, device), pairs in groups.items():
-        console.print(_table(f"{experiment} on {device}", pairs, told))
-    for side, several in _alone(comparison):
+    own = distinctions([pair.a for pair in comparison.pairs])
+    for title, pairs in groupby(comparison.pairs, lambda pair: _title(pair.a)):
+        console.print(_table(title, [_cells(pair, own[id(pair.a)]) for pair in pairs]))
+    for side, several in comparison.alone.items():
         if several:
             console.print(_named(side, several), soft_wrap=True)
     if any(pair.time for pair in comparison.pairs):
@@ -115,9 +103,12 @@ def as_text(a: Source, b: Source, comparison: Comparison) -> str:
     return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
 
 
-def _table(title: str, pairs: Sequence[Pair], told: dict[int, str]) -> Table:
+def _title(record: Record) -> str:
+    return f"{record.experiment} on {record.device}"
+
+
+def _table(title: str, rows: Sequence[dict[str, str]]) -> Table:
     """The cells of one experiment and device; columns that would be empty are left out."""
-    rows = [_cells(pair, told) for pair in pairs]
     names = [name for name in rows[0] if any(row[name] != "-" for row in rows)]
     table = Table(title=Text(title), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for name in names:
@@ -127,78 +118,54 @@ def _table(title: str, pairs: Sequence[Pair], told: dict[int, str]) -> Table:
     return table
 
 
-def _cells(pair: Pair, told: dict[int, str]) -> dict[str, str]:
+def _cells(pair: Pair, distinction: str) -> dict[str, str]:
     """A row as a person reads it; a dash stands where there is nothing."""
-    a, b = pair.a, pair.b
-    own = told[id(a)]
-    row = {"cell": f"{described(a)}{f' ({own})' if own else ''}"}
+    a, b, (one, other) = pair.a, pair.b, pair.times_ms
+    row = {"cell": f"{described(a)}{f' ({distinction})' if distinction else ''}"}
     row["status"] = "-" if a.status == b.status == "ok" else " -> ".join(dict.fromkeys((a.status, b.status)))
-    time, (one, other) = pair.time, pair.times_ms
-    row |= {"ms, A": _number(one), "ms, B": _number(other), "time B/A": "-"}
-    if time:
-        interval = "" if time.low is None or time.high is None else f" [{time.low:.3f}, {time.high:.3f}]"
-        row["time B/A"] = f"{time.value:.3f}{interval}"
+    row |= {"ms, A": _number(one), "ms, B": _number(other), "time B/A": _interval(pair.time, ".3f")}
     row["calibration B/A"] = "-" if pair.calibration is None else f"{pair.calibration:.3f}"
-    for column, words in (
-        ("peak_memory_predicted_mib", "MiB"),
-        ("peak_memory_allocated_mib", "allocated MiB"),
-        ("flops_per_step", "GFLOPs"),
-        ("stored_mib", "stored MiB"),
-    ):
-        one, other = pair.sizes(column)
-        scale = 1e-9 if words == "GFLOPs" else 1.0
-        row[f"{words}, A"] = _number(None if one is None else scale * one)
-        row[f"{words} B/A"] = _ratio(pair.ratio(column))
-    if (points := pair.accuracy) is not None:
-        row["accuracy B-A, points"] = f"{points[0]:+.1f} [{points[1]:+.1f}, {points[2]:+.1f}]"
-    return {"accuracy B-A, points": "-"} | row if points is None else row
+    for heading, column in _PRINTED.items():
+        size, ratio = pair.sizes(column)[0], pair.ratio(column)
+        row[f"{heading}, A"] = _number(1e-9 * size if size is not None and heading == "GFLOPs" else size)
+        # Computed values agree or do not; a difference shows however small.
+        row[f"{heading} B/A"] = "-" if ratio is None else "=" if ratio == 1 else f"{ratio:.6g}"
+    row |= {"metric": "-", "metric B-A": "-"}
+    if (found := pair.difference) is not None:
+        digits, unit = ("+.1f", " points") if a.metric["unit"] == "%" else ("+.4g", f" {a.metric['unit']}".rstrip())
+        row |= {"metric": a.metric["text"], "metric B-A": f"{_interval(found, digits)}{unit}"}
+    return row
 
 
 def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
 
 
-def _ratio(value: float | None) -> str:
-    """Computed values agree or do not; a difference shows however small."""
-    return "-" if value is None else "=" if value == 1 else f"{value:.6g}"
+def _interval(found: Estimate | None, digits: str) -> str:
+    """A value with its interval, where there are any."""
+    if found is None:
+        return "-"
+    ends = "" if found.low is None or found.high is None else f" [{found.low:{digits}}, {found.high:{digits}}]"
+    return f"{found.value:{digits}}{ends}"
 
 
-def _named(side: str, records: Sequence[Record]) -> str:
+def _named(side: str, records: Iterable[Record]) -> str:
     """The cells that one side alone has, by experiment and device."""
-    groups: dict[tuple[str, str], list[Record]] = {}
-    for record in records:
-        groups.setdefault((record.experiment, record.device), []).append(record)
-    lines = [f"Only in {side}: {len(records)} cell(s)"]
-    for (experiment, device), several in groups.items():
-        counts = Counter(described(record) for record in several)
+    groups = {title: Counter(map(described, several)) for title, several in groupby(records, _title)}
+    lines = [f"Only in {side}: {sum(map(Counter.total, groups.values()))} cell(s)"]
+    for title, counts in groups.items():
         names = [f"{name} ({count} cells)" if count > 1 else name for name, count in counts.items()][:_NAMED]
         more = f"; and {len(counts) - _NAMED} more names" if len(counts) > _NAMED else ""
-        lines.append(f"  {experiment} on {device}: {'; '.join(names)}{more}")
+        lines.append(f"  {title}: {'; '.join(names)}{more}")
     return "\n".join([*lines, ""])
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        stop_with(f"{message}; see python -m bench compare --help.")
-
-
-def main(argv: Sequence[str] | None = None) -> None:
-    """Compare as the command line says and print the result."""
-    parser = _Parser(
-        prog="python -m bench compare",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-    )
-    parser.add_argument("a", metavar="A", help="a results folder or a commit, the one to compare with")
-    parser.add_argument("b", metavar="B", help="a results folder or a commit, the one in question")
-    parser.add_argument("--experiment", metavar="NAME", help="the only one to compare (default: all)")
-    parser.add_argument("--format", choices=("text", "csv"), default="text", help="(default: text)")
-    arguments = parser.parse_args(argv)
+def run(first: str, second: str, experiment: str | None, form: str) -> None:
+    """Compare two sources, of one experiment or all, and print the result as ``text`` or ``csv``."""
     try:
-        a, b = read_source(arguments.a), read_source(arguments.b)
-        comparison = compare(a, b, arguments.experiment)
-        text = as_csv(comparison) if arguments.format == "csv" else as_text(a, b, comparison)
+        a, b = read_source(first), read_source(second)
+        comparison = compare(a, b, experiment)
+        text = as_csv(comparison) if form == "csv" else as_text(a, b, comparison)
     except (SourceError, RecordError) as error:
         stop_with(str(error))
     sys.stdout.write(text)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-
-import numpy as np
 
 from bench.commands.sources import Source, SourceError
 from bench.core.intervals import Estimate, mean_over_examples, unpaired_ratio
 from bench.core.record import Record, RecordError
-from bench.core.samples import block_means_ms, calibrations_ms, last_answers
+from bench.core.samples import block_means_ms, calibrations_ms, last_per_example
 
 #: Columns of which a pair has the values and their ratio.
 SIZES = (
@@ -20,52 +18,61 @@ SIZES = (
     *("flops_per_step", "parameters", "stored_mib"),
 )
 
-#: Experiment, device and cell.
-Key = tuple[str, str, str]
+#: A value of A and one of B.
+Both = tuple[float | None, float | None]
 
 
 @dataclass(frozen=True)
 class Pair:
-    """The two records of one cell."""
+    """The two records of one cell; all ratios are of B over A and None where either side has no value."""
 
     a: Record
     b: Record
 
     @property
     def time(self) -> Estimate | None:
-        """Step time of B over A; None where either has none."""
-        times = _times_ms(self.a), _times_ms(self.b)
-        return unpaired_ratio(times[1], times[0]) if all(times) else None
+        """The ratio of the step times."""
+        one, other = _times_ms(self.a), _times_ms(self.b)
+        return unpaired_ratio(other, one) if one and other else None
 
     @property
-    def times_ms(self) -> tuple[float | None, float | None]:
+    def times_ms(self) -> Both:
         """The median step time of each."""
         one, other = (statistics.median(times) if (times := _times_ms(record)) else None for record in (self.a, self.b))
         return one, other
 
     @property
     def calibration(self) -> float | None:
-        """Time of the calibration product of B over A, as the ratio of medians over blocks."""
+        """The ratio of the times of the calibration product, each the median over blocks."""
         one, other = calibrations_ms(self.a), calibrations_ms(self.b)
         return statistics.median(other) / statistics.median(one) if one and other else None
 
-    def sizes(self, column: str) -> tuple[float | None, float | None]:
+    def sizes(self, column: str) -> Both:
         """A column of each; only of records that are ``ok``."""
         one, other = (getattr(record, column) if record.status == "ok" else None for record in (self.a, self.b))
         return one, other
 
     def ratio(self, column: str) -> float | None:
-        """A column of B over A."""
+        """The ratio of a column."""
         one, other = self.sizes(column)
         return other / one if one and other is not None else None
 
     @property
-    def accuracy(self) -> tuple[float, float, float] | None:
-        """Validation accuracy of B less A in points with its interval, paired by validation example."""
-        one, other = last_answers(self.a), last_answers(self.b)
-        if one is None or other is None or one.shape != other.shape:
+    def metrics(self) -> Both:
+        """The metric that leads, of each; None unless both have the same one over as many examples."""
+        one, other = ((record.metric.get("name"), record.validation_examples) for record in (self.a, self.b))
+        return (self.a.leading, self.b.leading) if one == other else (None, None)
+
+    @property
+    def difference(self) -> Estimate | None:
+        """The leading metric of B less that of A, with an interval where both have it for every validation example."""
+        one, other = self.metrics
+        if one is None or other is None:
             return None
-        return mean_over_examples(100 * (other.astype(np.float64) - one)[None, :])
+        before, after = last_per_example(self.a), last_per_example(self.b)
+        if before is None or after is None:
+            return Estimate(other - one, None, None, 0)
+        return Estimate(*mean_over_examples((after - before)[None, :]), blocks=after.size, paired=True)
 
 
 def _times_ms(record: Record) -> list[float]:
@@ -83,74 +90,67 @@ def _times_ms(record: Record) -> list[float]:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Pairs in the order of experiment, device and name; the records of cells that only one side has."""
+    """Pairs in the order of experiment, device and name; the records of cells that only "A" or "B" has, by side."""
 
-    pairs: tuple[Pair, ...]
-    only_a: tuple[Record, ...]
-    only_b: tuple[Record, ...]
+    pairs: Sequence[Pair]
+    alone: dict[str, list[Record]]
 
 
 def compare(a: Source, b: Source, experiment: str | None = None) -> Comparison:
-    """Pair the records of two sources.
-
-    Args:
-        a, b: the two.
-        experiment: the only one to look at, or None for all.
+    """Pair the records of two sources, of one experiment or all; of several records of a cell the newest counts.
 
     Raises:
-        SourceError: an experiment that neither has, records of several schemas, or of different devices alone.
+        SourceError: an experiment that neither has, or records of different devices alone.
     """
-    one, other = (_by_cell(source, experiment) for source in (a, b))
+    one, other = (
+        {
+            (record.experiment, record.device, record.cell_id): record
+            for record in sorted(source.records, key=lambda record: record.recorded_at)
+            if experiment in (None, record.experiment)
+        }
+        for source in (a, b)
+    )
     if not one and not other:
         known = ", ".join(sorted({record.experiment for record in (*a.records, *b.records)}))
         raise SourceError(f"--experiment is {experiment!r}, which neither has; allowed: {known}.")
-    schemas = sorted({record.schema_version for record in (*one.values(), *other.values())})
-    if len(schemas) > 1:
-        found = " and ".join(map(str, schemas))
-        raise SourceError(f"the records are of schemas {found}; only records of one schema are compared.")
-    devices = [{device for _, device, _ in cells} for cells in (one, other)]
-    if all(devices) and not devices[0] & devices[1]:
-        names = [", ".join(sorted(names)) for names in devices]
-        raise SourceError(
-            f"{a.name} is of {names[0]}, {b.name} of {names[1]}; only records of one device are compared."
-        )
-    shared = sorted(set(one) & set(other), key=lambda key: (*key[:2], _order(one[key]), key[2]))
+    here, there = ({device for _, device, _ in cells} for cells in (one, other))
+    if here and there and not here & there:
+        left, right = (", ".join(sorted(names)) for names in (here, there))
+        raise SourceError(f"{a.name} is of {left}, {b.name} of {right}; only records of one device are compared.")
+    shared = sorted((one[key] for key in one if key in other), key=_place)
     return Comparison(
-        tuple(Pair(one[key], other[key]) for key in shared),
-        *(tuple(_sorted(mine[key] for key in set(mine) - set(shared))) for mine in (one, other)),
+        [Pair(record, other[record.experiment, record.device, record.cell_id]) for record in shared],
+        {
+            side: sorted((record for key, record in own.items() if key not in rest), key=_place)
+            for side, own, rest in (("A", one, other), ("B", other, one))
+        },
     )
 
 
-def _by_cell(source: Source, experiment: str | None) -> dict[Key, Record]:
-    """The newest record of each cell."""
-    found: dict[Key, Record] = {}
-    for record in sorted(source.records, key=lambda record: record.recorded_at):
-        if experiment in (None, record.experiment):
-            found[record.experiment, record.device, record.cell_id] = record
-    return found
-
-
-def _order(record: Record) -> tuple[int, str, str]:
-    return record.batch_size, record.arm, described(record)
-
-
-def _sorted(records: Iterable[Record]) -> list[Record]:
-    return sorted(records, key=lambda record: (record.experiment, record.device, *_order(record), record.cell_id))
+def _place(record: Record) -> tuple[str | int, ...]:
+    return record.experiment, record.device, record.batch_size, record.arm, described(record), record.cell_id
 
 
 def described(record: Record) -> str:
     """A cell in words: arm, batch and whatever else is not the usual."""
-    parts = [f"{record.arm}, batch {record.batch_size:,}"]
-    parts += [f"for {record.predicted_for}"] if record.measure == "predict" else []
-    parts += [f"ratio {record.ratio:g}"] if record.ratio is not None else []
-    parts += [record.precision] if record.precision != "fp32" else []
-    parts += [name.replace("_", " ") for name in ("cuda_graph", "compile") if getattr(record, name)]
-    if record.stage:
-        target = f" to {record.target_ratio:g}" if record.target_ratio is not None else ""
-        target = f" to {record.target_mib:g} MiB" if record.target_mib is not None else target
-        parts.append(f"{record.stage} stage{target}")
-    parts += [f"seed {record.seed}"] if record.seed else []
-    return ", ".join(parts)
+    return ", ".join(_parts(record))
+
+
+def _parts(record: Record) -> Iterator[str]:
+    yield f"{record.arm}, batch {record.batch_size:,}"
+    if record.measure == "predict":
+        yield f"for {record.predicted_for}"
+    if record.ratio is not None:
+        yield f"ratio {record.ratio:g}"
+    if record.precision != "fp32":
+        yield record.precision
+    yield from (name.replace("_", " ") for name in ("cuda_graph", "compile") if getattr(record, name))
+    if record.stage and record.target_mib is not None:
+        yield f"{record.stage} stage to {record.target_mib:g} MiB"
+    elif record.stage:
+        yield f"{record.stage} stage" + (f" to {record.target_ratio:g}" if record.target_ratio is not None else "")
+    if record.seed:
+        yield f"seed {record.seed}"
 
 
 def distinctions(records: Sequence[Record]) -> dict[int, str]:
@@ -161,7 +161,7 @@ def distinctions(records: Sequence[Record]) -> dict[int, str]:
     found = {}
     for several in alike.values():
         settings = [_settings(record) for record in several]
-        names = sorted({name for one in settings for name in one})
+        names = sorted(set().union(*settings))
         differing = [name for name in names if len({json.dumps(one.get(name)) for one in settings}) > 1]
         for record, own in zip(several, settings, strict=True):
             found[id(record)] = ", ".join(f"{name}={own[name]}" for name in differing if name in own)
@@ -169,12 +169,12 @@ def distinctions(records: Sequence[Record]) -> dict[int, str]:
 
 
 def _settings(record: Record) -> dict[str, object]:
-    """The settings of a record's workload, method and timing by name, and its data."""
+    """The settings of a record's workload, method, timing and training by name, and its data."""
     try:
         config = json.loads(record.config_json)
     except ValueError:
         raise RecordError(f"record {record.cell_id}: its config_json is no JSON.") from None
-    parts = [config.get(name) or {} for name in ("workload_settings", "method_settings", "timing_settings", "training")]
-    return {"data": record.dataset, "length": record.sequence_length} | {
-        n: v for part in parts for n, v in part.items()
-    }
+    settings: dict[str, object] = {"data": record.dataset, "length": record.sequence_length}
+    for name in ("workload_settings", "method_settings", "timing_settings", "training"):
+        settings |= config.get(name) or {}
+    return settings

@@ -7,7 +7,6 @@ not depend on the order of the sources, and merging them once more changes nothi
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 import lzma
@@ -17,21 +16,13 @@ import zlib
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
-from typing import NoReturn
+from pathlib import Path
+from typing import NamedTuple
 
+from bench.commands.sources import SourceError, archive_contents, folder_contents
 from bench.core.record import Record, RecordError, parse, path_of, write
+from bench.core.table import write_table
 from bench.errors import stop_with
-
-_DESCRIPTION = """\
-Bring the records of other results folders and of archives (.tar.gz and the like) into one folder: those of a cluster's
-workers, of another machine, of a colleague. What lies in hidden folders, such as checkpoints, is left where it is."""
-
-_EPILOG = """\
-Of two different records of one cell, the one that went well stays; if both or neither did, the one recorded later.
-Printed are the numbers of records taken, already there, replaced and kept, then every record that was replaced or kept.
-Nothing is written unless everything can be read: an unreadable record, one of a newer schema, or an archive that is
-damaged or would reach outside of its folder ends the merge with exit status 2."""
 
 
 class MergeError(ValueError):
@@ -42,14 +33,8 @@ class MergeError(ValueError):
         self.sentences = sentences
 
 
-@dataclass(frozen=True)
-class Conflict:
-    """Two different records of one cell.
-
-    Args:
-        path: their place.
-        stayed, lost: the one that lies there after the merge, and the other.
-    """
+class Conflict(NamedTuple):
+    """Two different records of one cell: their place, the one that lies there after the merge, and the other."""
 
     path: Path
     stayed: Record
@@ -58,39 +43,27 @@ class Conflict:
 
 @dataclass
 class Summary:
-    """What became of the records that were read; each is in exactly one of the first four lists.
+    """What became of the records that were read; each is in exactly one of the first four lists."""
 
-    Args:
-        taken: places that had been empty.
-        present: places that already held the same record.
-        replaced: conflicts in which a record had to make way for the one that was read.
-        kept: conflicts in which it stayed.
-        unpaired: places of records that were timed together with one that lost.
-    """
-
-    taken: list[Path] = field(default_factory=list)
-    present: list[Path] = field(default_factory=list)
-    replaced: list[Conflict] = field(default_factory=list)
-    kept: list[Conflict] = field(default_factory=list)
-    unpaired: list[Path] = field(default_factory=list)
+    taken: list[Path] = field(default_factory=list)  # places that had been empty
+    present: list[Path] = field(default_factory=list)  # places that already held the same record
+    replaced: list[Conflict] = field(default_factory=list)  # a record made way for the one that was read
+    kept: list[Conflict] = field(default_factory=list)  # it stayed
+    unpaired: list[Path] = field(default_factory=list)  # of records that were timed together with one that lost
 
     def __str__(self) -> str:
         numbers = f"{len(self.taken)} taken, {len(self.present)} already there, {len(self.replaced)} replaced"
         lines = [f"{numbers}, {len(self.kept)} kept, 0 unreadable"]
         for word, conflicts in (("replaced", self.replaced), ("kept", self.kept)):
-            for one in conflicts:
-                stayed, lost = (f"{record.status} of {record.recorded_at}" for record in (one.stayed, one.lost))
-                lines.append(f"{word}: {one.path} is now {stayed}, not {lost}")
+            for path, *records in conflicts:
+                stayed, lost = (f"{record.status} of {record.recorded_at}" for record in records)
+                lines.append(f"{word}: {path} is now {stayed}, not {lost}")
         lines += [f"unpaired: {path} was timed together with a record that is not here now" for path in self.unpaired]
         return "\n".join(lines)
 
 
 def merge(sources: Sequence[Path], into: Path) -> Summary:
-    """Bring the records of all sources into one folder.
-
-    Args:
-        sources: folders, and tar archives of any compression.
-        into: a folder, made if need be.
+    """Bring the records of all sources, folders and tar archives of any compression, into one folder.
 
     Raises:
         MergeError: a source, or a record in one of them or in ``into``, cannot be read; nothing has changed then.
@@ -117,7 +90,13 @@ def merge(sources: Sequence[Path], into: Path) -> Summary:
         raise MergeError(wrong)
     changed = {*summary.taken, *(conflict.path for conflict in summary.replaced)}
     write([there[path] for path in sorted(changed)], into)
-    summary.unpaired = _unpaired(there, [*summary.replaced, *summary.kept])
+    for experiment in sorted({record.experiment for record in there.values()}):
+        write_table(into, experiment)
+    together = defaultdict(set)
+    for path, record in there.items():
+        together[record.pairing].add(path)
+    lost = [(one.path, one.lost.pairing) for one in (*summary.replaced, *summary.kept) if one.lost.pairing]
+    summary.unpaired = sorted({other for path, pairing in lost for other in together[pairing] - {path}})
     return summary
 
 
@@ -140,18 +119,10 @@ def _merit(record: Record) -> tuple[bool, str, str]:
     return record.status == "ok", record.recorded_at, json.dumps(dataclasses.asdict(record), sort_keys=True)
 
 
-def _unpaired(there: dict[Path, Record], conflicts: Sequence[Conflict]) -> list[Path]:
-    """Places of the records that share a pairing with one that lost."""
-    together = defaultdict(set)
-    for path, record in there.items():
-        together[record.pairing].add(path)
-    return sorted({path for one in conflicts if one.lost.pairing for path in together[one.lost.pairing] - {one.path}})
-
-
 def _records(source: Path, wrong: list[str]) -> Iterator[tuple[str, Record]]:
     """The records of a source, each with its file's name; sentences on what cannot be read go to ``wrong``."""
     try:
-        for name, content in _in_folder(source) if source.is_dir() else _in_archive(source):
+        for name, content in folder_contents(source) if source.is_dir() else archive_contents(source):
             try:
                 record = parse(content, name)
                 path_of(record, source)
@@ -159,70 +130,17 @@ def _records(source: Path, wrong: list[str]) -> Iterator[tuple[str, Record]]:
                 wrong.append(str(error))
             else:
                 yield name, record
-    except MergeError as error:
-        wrong += error.sentences
+    except SourceError as error:
+        wrong.append(str(error))
     except (OSError, EOFError, tarfile.TarError, lzma.LZMAError, zlib.error) as error:
         reason = str(error).splitlines()[0].rstrip(":")
         wrong.append(f"{source}: neither a readable folder nor a whole tar archive ({reason}).")
 
 
-def _in_folder(folder: Path) -> Iterator[tuple[str, bytes]]:
-    for path in sorted(folder.glob("**/*.json")):
-        if not _is_hidden(path.relative_to(folder)):
-            yield str(path), path.read_bytes()
-
-
-def _in_archive(archive: Path) -> Iterator[tuple[str, bytes]]:
-    """Members that are records, read one by one; nothing is unpacked.
-
-    Raises:
-        MergeError: a member that no archive of records has.
-    """
-    with tarfile.open(archive) as members:
-        for member in members:
-            path = PurePosixPath(member.name)
-            if path.is_absolute() or ".." in path.parts:
-                raise MergeError([f"{archive}: {member.name!r} would lie outside of the folder it is unpacked into."])
-            if _is_hidden(path):
-                continue
-            if not (member.isfile() or member.isdir()):
-                raise MergeError(
-                    [f"{archive}: {member.name!r} is neither a file nor a folder; no records are like that."]
-                )
-            if path.suffix == ".json" and (file := members.extractfile(member)):
-                yield f"{archive}: {member.name}", file.read()
-        while members.fileobj and members.fileobj.read(2**20):
-            pass  # the check sum of what is compressed comes last
-
-
-def _is_hidden(path: PurePosixPath | Path) -> bool:
-    return any(part.startswith(".") for part in path.parts)
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        stop_with(f"{message}; see python -m bench merge --help.")
-
-
-def main(argv: Sequence[str] | None = None) -> None:
-    """Merge as the command line says and print what became of the records."""
-    parser = _Parser(
-        prog="python -m bench merge",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-    )
-    parser.add_argument(
-        "sources", metavar="SOURCE", type=Path, nargs="+", help="a results folder, or an archive of one"
-    )
-    parser.add_argument(
-        "--into", metavar="FOLDER", type=Path, default=Path("results") / "local",
-        help="where the records go (default: results/local)",
-    )  # fmt: skip
-    arguments = parser.parse_args(argv)
-    into: Path = arguments.into
+def run(sources: Sequence[Path], into: Path) -> None:
+    """Merge and print what became of the records; what keeps it from happening ends the program with status 2."""
     try:
-        summary = merge(arguments.sources, into)
+        summary = merge(sources, into)
     except MergeError as error:
         *others, last = error.sentences
         for sentence in others:

@@ -1,21 +1,23 @@
-"""Where records to be compared come from: a results folder, or a commit of the repository at hand."""
+"""Where records come from: a results folder, an archive of one, or a commit of the repository at hand."""
 
 from __future__ import annotations
 
 import io
 import subprocess
 import tarfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import IO
 
-from bench.core.record import Record, parse, read_all
+from bench.core.record import Record, parse, paths_below, read_all
 
 #: What a commit holds of records.
 REFERENCE = "results/reference"
 
 
 class SourceError(ValueError):
-    """A source without records; the message is one sentence."""
+    """A source that cannot be read or has no records; the message is one sentence."""
 
 
 @dataclass(frozen=True)
@@ -33,49 +35,56 @@ def read_source(name: str) -> Source:
         SourceError: neither a folder nor a commit, or one without records.
         RecordError: a record that cannot be read.
     """
-    path = Path(name)
-    if path.exists():
-        if not path.is_dir():
-            raise SourceError(f"{name} is a file; a results folder or a commit is expected.")
-        return _with_records(f"folder {name}", read_all(path), "below it")
-    commit = _git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
-    if commit is None:
+    path, where = Path(name), "below it"
+    if path.is_dir():
+        called, records = f"folder {name}", read_all(path)
+    elif path.exists():
+        raise SourceError(f"{name} is a file; a results folder or a commit is expected.")
+    elif commit := _git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}"):
+        revision, where = commit.decode().strip(), f"below {REFERENCE}"
+        # An archive's paths are taken from the folder that git is called in.
+        top = (_git("rev-parse", "--show-toplevel") or b".").decode().strip()
+        archive = _git("-C", top, "archive", "--format=tar", revision, REFERENCE)
+        contents = archive_contents(name, io.BytesIO(archive)) if archive else ()
+        called, records = f"commit {revision[:10]}", [parse(content, of) for of, content in contents]
+    else:
         raise SourceError(f"{name} is neither a folder nor a commit of the repository here; name one of these.")
-    revision = commit.decode().strip()
-    records = _records_in(_git("archive", "--format=tar", revision, REFERENCE), name)
-    return _with_records(f"commit {revision[:10]}", records, f"below {REFERENCE}")
-
-
-def _with_records(name: str, records: list[Record], where: str) -> Source:
     if not records:
-        raise SourceError(f"{name} has no record {where}; nothing can be compared with it.")
-    return Source(name, tuple(records))
+        raise SourceError(f"{called} has no record {where}; nothing can be compared with it.")
+    return Source(called, tuple(records))
 
 
-def _records_in(archive: bytes | None, commit: str) -> list[Record]:
-    """The records of an archive, in the order of their paths; none where the commit has no such folder."""
-    if archive is None:
-        return []
-    records = []
-    with tarfile.open(fileobj=io.BytesIO(archive)) as members:
-        for member in sorted(members, key=lambda member: member.name):
+def folder_contents(folder: Path) -> Iterator[tuple[str, bytes]]:
+    """The record files of a folder, each with its name; hidden ones are none."""
+    return ((str(path), path.read_bytes()) for path in paths_below(folder))
+
+
+def archive_contents(archive: str | Path, file: IO[bytes] | None = None) -> Iterator[tuple[str, bytes]]:
+    """The record files of a tar archive, read one by one from ``file`` or the archive's path; nothing is unpacked.
+
+    Raises:
+        SourceError: a member that no archive of records has.
+    """
+    with tarfile.open(archive, fileobj=file) as members:
+        for member in members:
             path = PurePosixPath(member.name)
-            hidden = any(part.startswith(".") for part in path.parts)
-            if path.suffix == ".json" and not hidden and (file := members.extractfile(member)):
-                records.append(parse(file.read(), f"{commit}: {path}"))
-    return records
+            if path.is_absolute() or ".." in path.parts:
+                raise SourceError(f"{archive}: {member.name!r} would lie outside of the folder it is unpacked into.")
+            if any(part.startswith(".") for part in path.parts):
+                continue
+            if not (member.isfile() or member.isdir()):
+                raise SourceError(
+                    f"{archive}: {member.name!r} is neither a file nor a folder; no records are like that."
+                )
+            if path.suffix == ".json" and (content := members.extractfile(member)):
+                yield f"{archive}: {member.name}", content.read()
+        while members.fileobj and members.fileobj.read(2**20):
+            pass  # the check sum of what is compressed comes last
 
 
 def _git(*arguments: str) -> bytes | None:
-    """What git answers in the folder at hand, or None where it refuses or there is none."""
-    top = [] if arguments[0] == "rev-parse" else ["-C", _top()]
+    """What git prints in the folder at hand, or None where it refuses or there is none."""
     try:
-        return subprocess.run(["git", *top, *arguments], capture_output=True, timeout=120, check=True).stdout
+        return subprocess.run(["git", *arguments], capture_output=True, timeout=120, check=True).stdout
     except (OSError, subprocess.SubprocessError):
         return None
-
-
-def _top() -> str:
-    """The folder of the repository, since an archive's paths are taken from where git stands."""
-    found = _git("rev-parse", "--show-toplevel")
-    return found.decode().strip() if found else "."

@@ -1,85 +1,47 @@
 """Speed ratios of the tensorized layer and step, from rounds interleaved in one run: ``python -m bench speed``.
 
 Prints each ratio with its interval beside the bound that the project sets itself. A benchmark, not a test: machines
-differ and are noisy, so nothing here passes or fails; a wide interval says that something else was running. The C
+differ and are noisy, so nothing here passes or fails; a wide interval means that something else was running. The C
 library's allocator keeps freed memory, as in every cell of the bench.
 """
 
 from __future__ import annotations
 
-import argparse
-import random
+import functools
+import itertools
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Mapping
 
 import torch
 from rich.console import Console
 from rich.table import Table
-from torch import nn
 
 from bench.core.intervals import Estimate, paired_ratio
+from bench.errors import ConfigError
+from bench.gate.timed_worker import layers
 from bench.protocol import Data
 from bench.protocol.methods import build, default_settings, parse_arm
 from bench.step.timing import steady_allocator
 from bench.step.train_step import TrainStep
+from bench.step.turns import mean_ms, take_turns
 from bench.workloads import open_workload
 from bench.workloads.encoder import EncoderSettings
-from comera import TTLinear
 
-_TOKENS, _WIDTH, _RANK = 4096, 768, 30
 _STEPS = 8  # different batches
 
 
 def _rounds(actions: Mapping[str, Callable[[], object]], rounds: int, repeats: int) -> dict[str, dict[int, float]]:
-    """Mean seconds of each action per round; within a round they take turns in random order."""
-    order = random.Random(0)
-    times: dict[str, dict[int, float]] = {name: {} for name in actions}
-    for number in range(-1, rounds):  # round -1 warms up
-        names = list(actions)
-        order.shuffle(names)
-        for name in names:
-            start = time.perf_counter()
-            for _ in range(repeats):
-                actions[name]()
-            if number >= 0:
-                times[name][number] = (time.perf_counter() - start) / repeats
-    return times
-
-
-def layer_times(rounds: int) -> dict[str, dict[int, float]]:
-    """Forward and backward of one 768 → 768 map on 4,096 tokens: TT, plain two-factor, dense."""
-    x = torch.randn(_TOKENS, _WIDTH, requires_grad=True)
-    upstream = [torch.randn(_TOKENS, _WIDTH) for _ in range(_STEPS)]
-    tt = TTLinear(_WIDTH, _WIDTH, (12, 8, 8), (8, 8, 12), _RANK)
-    dense = nn.Linear(_WIDTH, _WIDTH)
-    first = nn.Parameter(torch.randn(_WIDTH, _RANK) / _WIDTH**0.5)
-    second = nn.Parameter(torch.randn(_RANK, _WIDTH) / _RANK**0.5)
-    bias = nn.Parameter(torch.zeros(_WIDTH))
-    turn = iter(range(10**9))
-
-    def both_ways(forward: Callable[[], torch.Tensor]) -> Callable[[], None]:
-        def act() -> None:
-            for leaf in (x, first, second, bias, *tt.parameters(), *dense.parameters()):
-                leaf.grad = None
-            forward().backward(upstream[next(turn) % _STEPS])
-
-        return act
-
-    actions = {
-        "tt": both_ways(lambda: tt(x)),
-        "two_factor": both_ways(lambda: torch.addmm(bias, x @ first, second)),
-        "dense": both_ways(lambda: dense(x)),
-    }
-    return _rounds(actions, rounds, repeats=5)
+    """Mean milliseconds of each action per round, after one that warms up."""
+    turns = {name: functools.partial(mean_ms, action, repeats, False) for name, action in actions.items()}
+    times = take_turns(turns, rounds + 1)
+    return {name: dict(enumerate(ms[1:])) for name, ms in times.items()}
 
 
 def step_times(batch_size: int, rounds: int) -> dict[str, dict[int, float]]:
     """Whole training steps at full model size: comera, whole-model low_rank, dense."""
     workload = open_workload("encoder", EncoderSettings(), Data(), check=False)
-    stream = workload.batches("train", batch_size, 0, static=True)
-    batches = [next(stream) for _ in range(_STEPS)]
+    batches = list(itertools.islice(workload.batches("train", batch_size, 0, static=True), _STEPS))
     actions = {}
     for arm in ("comera", "low_rank", "dense"):
         torch.manual_seed(0)
@@ -92,7 +54,7 @@ def step_times(batch_size: int, rounds: int) -> dict[str, dict[int, float]]:
 
 
 def import_times(rounds: int) -> dict[str, dict[int, float]]:
-    """Seconds to import torch, and torch with comera, in fresh interpreters."""
+    """Milliseconds to import torch, and torch with comera, in fresh interpreters."""
 
     def interpreter(code: str) -> Callable[[], object]:
         return lambda: subprocess.run([sys.executable, "-c", code], check=True)
@@ -100,13 +62,14 @@ def import_times(rounds: int) -> dict[str, dict[int, float]]:
     return _rounds({"torch": interpreter("import torch"), "comera": interpreter("import torch, comera")}, rounds, 1)
 
 
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(prog="python -m bench speed", description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=10, help="interleaved rounds per ratio (default 10, at least 2)")
-    rounds = parser.parse_args().rounds
+def run(rounds: int) -> None:
+    """Measure and print, with so many interleaved rounds per ratio.
+
+    Raises:
+        ConfigError: fewer than 2.
+    """
     if rounds < 2:
-        parser.error(f"--rounds is {rounds}; allowed: whole numbers from 2 up")
+        raise ConfigError(f"--rounds is {rounds}; allowed: whole numbers from 2 up.")
     steady_allocator()
     console = Console(stderr=True)
     table = Table("ratio", "value [95 % interval]", "aim", title=f"CPU, {torch.get_num_threads()} threads, fp32")
@@ -115,24 +78,21 @@ def main() -> None:
         table.add_row(name, f"{ratio.value:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]", aim)
 
     console.print("layer, 4,096 tokens ...")
-    layer = layer_times(2 * rounds)
-    add("TTLinear / two-factor map", paired_ratio(layer["tt"], layer["two_factor"]), "at most 1.2")
+    layer = _rounds(layers(4096, 768, 768, (8, 8, 12), _STEPS), 2 * rounds, repeats=5)
+    add("TTLinear / two-factor map", paired_ratio(layer["tt"], layer["two_factors"]), "at most 1.2")
     add("nn.Linear / TTLinear", paired_ratio(layer["dense"], layer["tt"]), "at least 4")
     for batch_size, aim in ((1, "at least 3.5"), (8, "at least 3.0"), (16, "")):
         console.print(f"whole step, batch {batch_size} ...")
         step = step_times(batch_size, rounds)
-        add(
-            f"step comera / low_rank, batch {batch_size}",
+        to_low_rank, to_dense = (
             paired_ratio(step["comera"], step["low_rank"]),
-            "at most 1.10",
+            paired_ratio(step["dense"], step["comera"]),
         )
-        add(f"step dense / comera, batch {batch_size}", paired_ratio(step["dense"], step["comera"]), aim)
+        add(f"step comera / low_rank, batch {batch_size}", to_low_rank, "at most 1.10")
+        add(f"step dense / comera, batch {batch_size}", to_dense, aim)
     console.print("import ...")
     imports = import_times(rounds)
-    extra = sorted(imports["comera"][i] - imports["torch"][i] for i in range(rounds))
-    table.add_row(
-        "import comera on top of torch, s",
-        f"{extra[len(extra) // 2]:.3f} [{extra[0]:.3f}, {extra[-1]:.3f}] (range)",
-        "under 0.2",
-    )
+    extra = sorted((imports["comera"][i] - imports["torch"][i]) / 1e3 for i in range(rounds))
+    spread = f"{extra[len(extra) // 2]:.3f} [{extra[0]:.3f}, {extra[-1]:.3f}] (range)"
+    table.add_row("import comera on top of torch, s", spread, "under 0.2")
     Console().print(table)

@@ -8,7 +8,10 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from bench.core.record import SCHEMA_VERSION
+from bench.core.upgrade import OLD_MEASURES, current_measure
+
+#: First line of what identities are hashes of. With another, every record measured so far is one of an unknown cell.
+_IDENTITY = "1"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +23,7 @@ class Cell:
     dataset: str
     method: str
     variant: str
-    measure: str  # one of bench.core.record.MEASURES
+    measure: str
     device: str  # "cpu" | "cuda": where it runs, or for which device it is predicted
     batch_size: int
     precision: str
@@ -41,7 +44,7 @@ class Cell:
 
     @property
     def sequence_length(self) -> int:
-        """Tokens of an example, as the workload's settings have it; 1 where they have none."""
+        """Tokens of an example; 1 where the workload's settings have none."""
         return int(self.workload_settings.get("sequence_length", 1))
 
     def to_json(self) -> str:
@@ -56,9 +59,13 @@ class Cell:
         """The inverse of :meth:`to_json`."""
         fields = json.loads(text)
         fields.pop("sequence_length", None)  # it lies in the workload's settings
-        return cls(**fields)
+        return cls(**{**fields, "measure": current_measure(fields["measure"])})
 
     def cell_id(self, data_hash: str) -> str:
-        """Identity of the measurement: a hash of the resolved cell, the data and the record schema."""
-        text = f"{SCHEMA_VERSION}\n{data_hash}\n{self.to_json()}"
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        """Identity of the measurement: a hash of the resolved cell and the data.
+
+        It depends neither on the schema of records nor on how a measure has been renamed, so that columns can be added
+        and names improved while records stay those of their cells.
+        """
+        old = dataclasses.replace(self, measure=OLD_MEASURES.get(self.measure, self.measure))
+        return hashlib.sha256(f"{_IDENTITY}\n{data_hash}\n{old.to_json()}".encode()).hexdigest()[:16]

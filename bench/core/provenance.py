@@ -18,25 +18,14 @@ ROOT = Path(__file__).resolve().parents[2]
 
 #: Folders whose change makes a measurement a different one: the methods, and what builds, runs and measures a step.
 MEASURING_CODE = (
-    "comera",
-    "baselines",
-    "bench/protocol",
-    "bench/workloads",
-    "bench/data",
-    "bench/step",
-    "bench/estimate",
-    "bench/measures",
-    "bench/processes",
-)
+    "comera", "baselines", "bench/protocol", "bench/workloads", "bench/data", "bench/step", "bench/estimate",
+    "bench/measures", "bench/processes",
+)  # fmt: skip
 
-#: Packages whose modules may move without a change of what is measured.
-_OWN_PACKAGES = ("comera", "baselines", "bench")
+_OWN_PACKAGES = ("comera", "baselines", "bench")  # whose modules may move without a change of what is measured
 
 #: Libraries whose version can change a measurement.
 LIBRARIES = ("numpy", "peft", "galore-torch", "bitsandbytes", "tokenizers", "transformers", "triton")
-
-#: The commit, where git's own data did not travel with the tree.
-COMMIT_VARIABLE = "BENCH_COMMIT"
 
 
 @dataclass(frozen=True)
@@ -60,12 +49,15 @@ def code_id(root: Path = ROOT) -> str:
     Comments, docstrings, layout, the names of files, and from where the project's own names are imported do not count,
     so moved and reworded code keeps its id; any other edit changes it.
     """
-    statements = []
-    for folder in MEASURING_CODE:
-        for file in (root / folder).rglob("*.py"):
-            tree = _Bare().visit(ast.parse(file.read_bytes()))
-            statements += [ast.dump(statement) for statement in tree.body]
+    files = [file for folder in MEASURING_CODE for file in (root / folder).rglob("*.py")]
+    statements = [statement for file in files for statement in _statements(file.read_bytes())]
     return hashlib.sha256("\n".join(sorted(statements)).encode()).hexdigest()[:16]
+
+
+@functools.lru_cache(maxsize=256)  # copies of the tree differ in a file or two
+def _statements(source: bytes) -> list[str]:
+    """What the top-level statements of a file do, each as text."""
+    return [ast.dump(statement) for statement in _Bare().visit(ast.parse(source)).body]
 
 
 class _Bare(ast.NodeTransformer):
@@ -74,8 +66,7 @@ class _Bare(ast.NodeTransformer):
     def generic_visit(self, node: ast.AST) -> ast.AST:
         super().generic_visit(node)
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            is_docstring = ast.get_docstring(node, clean=False) is not None
-            node.body = node.body[is_docstring:]
+            node.body = node.body[ast.get_docstring(node, clean=False) is not None :]
         return node
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST | None:
@@ -104,27 +95,16 @@ def device_name(on_cpu: bool = False) -> str:
 def _driver(on_cpu: bool) -> str:
     if on_cpu or not torch.cuda.is_available():
         return ""
-    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-    try:
-        output = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout
-    except (OSError, subprocess.SubprocessError):
-        return f"unknown, CUDA {torch.version.cuda}"
-    return f"{output.splitlines()[0].strip()}, CUDA {torch.version.cuda}"
+    output = _output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
+    return f"{output.splitlines()[0] if output else 'unknown'}, CUDA {torch.version.cuda}"
 
 
-def _git(*arguments: str) -> str | None:
+def _output(*command: str) -> str | None:
     try:
-        done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=20, check=True)
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=20, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip()
-
-
-def _version(library: str) -> str | None:
-    try:
-        return f"{library} {importlib.metadata.version(library)}"
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 @functools.cache
@@ -134,17 +114,21 @@ def provenance(on_cpu: bool = False) -> Provenance:
     The commit is git's, or that of ``BENCH_COMMIT`` for an exported tree, or the word "unversioned"; never blank.
     ``git_dirty`` tells of measuring code that this commit lacks or has otherwise, new files too.
     """
-    in_tree = _git("rev-parse", "--show-toplevel")
+    in_tree = _output("git", "rev-parse", "--show-toplevel")
     own_tree = in_tree is not None and Path(in_tree).resolve() == ROOT
-    commit = _git("rev-parse", "HEAD") if own_tree else None
-    changes = _git("status", "--porcelain", "--untracked-files=all", "--", *MEASURING_CODE) if commit else None
+    commit = _output("git", "rev-parse", "HEAD") if own_tree else None
+    status = ("git", "status", "--porcelain", "--untracked-files=all", "--", *MEASURING_CODE)
     return Provenance(
         code_id=code_id(),
         device=device_name(on_cpu),
         driver=_driver(on_cpu),
         threads=torch.get_num_threads(),
         torch_version=torch.__version__,
-        library_versions=", ".join(version for name in LIBRARIES if (version := _version(name))),
-        git_commit=commit or os.environ.get(COMMIT_VARIABLE) or "unversioned",
-        git_dirty=bool(changes),
+        library_versions=", ".join(
+            f"{name} {found[0].version}"
+            for name in LIBRARIES
+            if (found := [*importlib.metadata.distributions(name=name)])
+        ),
+        git_commit=commit or os.environ.get("BENCH_COMMIT") or "unversioned",
+        git_dirty=bool(commit and _output(*status)),
     )

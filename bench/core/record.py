@@ -1,26 +1,31 @@
 """Records: one JSON file per finished cell, written whole or not at all.
 
-A record is flat and typed; its columns are part of the project's interface (``COLUMNS``). Raw samples ride inside
-the same file under ``samples``. Everything that draws or judges reads records through this module, which therefore
-imports neither torch nor Hydra.
+A record is flat and typed; ``results/README.md`` is made of its columns (:mod:`bench.core.table`). Raw samples ride
+inside the same file under ``samples``. This module imports neither torch nor Hydra, so that figures can read records.
+
+A column may be added at any time: a reader that lacks it keeps it in ``extra`` and writes it back, and a record that
+lacks it has its default. :data:`SCHEMA_VERSION` is raised only where the meaning of a column changes. Records of older
+schemas are brought up to date when they are read (:mod:`bench.core.upgrade`); those of newer ones are refused.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-import os
+import math
 import re
-import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_type_hints
 
-#: Raise when the meaning of a column changes. Readers refuse records that are newer than they are.
-SCHEMA_VERSION = 1
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-MEASURES = ("run", "predict", "train", "plan", "witness", "check", "products", "profile")
+from bench.core.files import write_whole
+from bench.core.upgrade import SCHEMA_VERSION, upgraded
+
+#: What the bench itself measures, in the order of reports; records of a plug-in's measure have another name here.
+MEASURES = ("run", "predict", "train", "plan", "allocator_peak", "check", "products", "profile")
 STATUSES = ("ok", "oom", "timeout", "diverged", "unsupported", "error")
 
 
@@ -28,134 +33,165 @@ class RecordError(ValueError):
     """A record file that cannot be read; the message is one sentence naming file and reason."""
 
 
+def _about(text: str, unit: str = "") -> dict[str, str]:
+    return {"text": text, "unit": unit}
+
+
+def _column(text: str, unit: str = "", default: Any = dataclasses.MISSING) -> Any:
+    """A column with what it holds and in which unit; without a default every record must have it."""
+    return field(default=default, metadata=_about(text, unit))
+
+
 @dataclass(kw_only=True)
 class Record:
-    """The outcome of one cell. Times in milliseconds or seconds and sizes in MiB, as the column names say.
+    """The outcome of one cell. Columns that were not measured are None or empty, never zero."""
 
-    Columns that were not measured are None, never zero.
-    """
+    schema_version: int = _column("version of the meaning of these columns", default=SCHEMA_VERSION)
+    cell_id: str = _column("hash of the resolved cell and its data: which measurement this is")
+    code_id: str = _column("hash of what the measuring code does")
+    recorded_at: str = _column("when the record was written", "ISO 8601, UTC")
+    experiment: str = _column("name of the sweep, and of the folder of its records")
+    workload: str = _column("model, data and loss, by the name that a configuration has")
+    dataset: str = _column("name of the data")
+    data_hash: str = _column("hash of the content of the data")
+    method: str = _column("what trains the model")
+    variant: str = _column("variant of the method; empty for its default")
+    ratio: float | None = _column(
+        "compression of the whole model that was asked for; a timed arm that takes none stands beside one that does",
+        default=None,
+    )
+    measure: str = _column(
+        "predict: computed without the device; allocator_peak: predicted, and run on it for the peak of its allocator; "
+        "train: trained on it; all others: measured on it"
+    )
+    batch_size: int = _column("examples, rows or tokens of a batch")
+    sequence_length: int = _column("tokens of an example; 1 where that means nothing")
+    precision: str = _column("fp32, tf32, bf16 or fp8")
+    cuda_graph: bool = _column("whether steps were captured as a CUDA Graph")
+    compile: bool = _column("whether the model was compiled")
+    seed: int = _column("of initialisation, dropout and order of the data")
+    status: str = _column(", ".join(STATUSES))
+    message: str = _column("why the status is what it is, or what else there is to say", default="")
 
-    schema_version: int = SCHEMA_VERSION
-    cell_id: str
-    code_id: str
-    recorded_at: str  # ISO 8601, UTC
-    experiment: str
-    workload: str
-    dataset: str
-    data_hash: str
-    method: str
-    variant: str
-    ratio: float | None = None  # wished-for compression of the whole model; a timed arm that takes none stands beside
-    #: "predict": computed without the device; "witness": predicted, and run on it for the peak of its allocator;
-    #: "train": trained on it; all others: measured on it.
-    measure: str
-    batch_size: int
-    sequence_length: int
-    precision: str
-    cuda_graph: bool
-    compile: bool
-    seed: int
-    status: str
-    message: str = ""
+    step_time_median_ms: float | None = _column("step time, median over undisturbed blocks", "ms", None)
+    step_time_p20_ms: float | None = _column("step time, 20th percentile", "ms", None)
+    step_time_p80_ms: float | None = _column("step time, 80th percentile", "ms", None)
+    steps_measured: int | None = _column("steps that these are of", default=None)
+    compile_time_s: float | None = _column("first step less a later one, where the model is compiled", "s", None)
+    rare_time_ms: float | None = _column("cost of work that is due once every rare_period_steps", "ms", None)
+    rare_period_steps: int | None = _column("steps from one such event to the next", default=None)
+    epoch_time_s: float | None = _column("mean step times steps per epoch, rare cost amortised", "s", None)
+    calibration_drift: float | None = _column(
+        "slowest over quickest block's calibration product, less 1; a block's is the slower of those before and after "
+        "its steps, in older records the one before",
+        default=None,
+    )
+    pairing: str = _column("arms that were timed block by block together share this name", default="")
 
-    step_time_median_ms: float | None = None
-    step_time_p20_ms: float | None = None
-    step_time_p80_ms: float | None = None
-    steps_measured: int | None = None
-    compile_time_s: float | None = None
-    rare_time_ms: float | None = None
-    rare_period_steps: int | None = None
-    epoch_time_s: float | None = None
-    #: Slowest over quickest block's calibration, less 1. A block's is the slower of those before and after its steps;
-    #: older records have the one before.
-    calibration_drift: float | None = None
-    pairing: str = ""  # arms that were timed block by block together share this name
+    predicted_for: str = _column("cpu or cuda: whose operations the prediction is of", default="")
+    peak_memory_predicted_mib: float | None = _column("peak memory of a step, the sum of the next five", "MiB", None)
+    predicted_parameters_mib: float | None = _column("parameters at the peak", "MiB", None)
+    predicted_gradients_mib: float | None = _column("gradients at the peak", "MiB", None)
+    predicted_optimizer_mib: float | None = _column("optimizer state at the peak", "MiB", None)
+    predicted_activations_mib: float | None = _column("activations at the peak", "MiB", None)
+    predicted_temporaries_mib: float | None = _column("temporaries at the peak", "MiB", None)
+    saved_for_backward_mib: float | None = _column("what forward keeps for backward", "MiB", None)
+    peak_memory_allocated_mib: float | None = _column(
+        "peak of what the device's allocator had handed out, of a CPU's too", "MiB", None
+    )
+    peak_memory_reserved_mib: float | None = _column("peak of what the allocator held", "MiB", None)
+    workspaces_mib: float | None = _column(
+        "of the allocated peak, what cuBLAS keeps for good; predictions do not have it", "MiB", None
+    )
+    flops_per_step: int | None = _column("floating-point operations of a step's matrix products", default=None)
+    parameters: int | None = _column("numbers that are trained", default=None)
+    stored_mib: float | None = _column("the trained model, as stored for use", "MiB", None)
 
-    predicted_for: str = ""  # "cpu" or "cuda"
-    peak_memory_predicted_mib: float | None = None
-    predicted_parameters_mib: float | None = None
-    predicted_gradients_mib: float | None = None
-    predicted_optimizer_mib: float | None = None
-    predicted_activations_mib: float | None = None
-    predicted_temporaries_mib: float | None = None
-    saved_for_backward_mib: float | None = None
-    peak_memory_allocated_mib: float | None = None  # bytes that the device's allocator had handed out, of a CPU too
-    peak_memory_reserved_mib: float | None = None
-    workspaces_mib: float | None = None  # of the allocated peak, what cuBLAS keeps for good; predictions do not have it
-    flops_per_step: int | None = None
-    parameters: int | None = None
-    stored_mib: float | None = None
+    contraction: str = _column("measure plan: the plan that was chosen", default="")
 
-    contraction: str = ""  # measure "plan": the plan that was chosen
+    stage: str = _column("training: the last stage, as the workload's training plan names it", default="")
+    target_ratio: float | None = _column("its target, a share of the tensorized size at its start", default=None)
+    target_mib: float | None = _column("or its target for the whole model in FP32", "MiB", None)
+    train_steps: int | None = _column("optimizer steps of all stages", default=None)
+    epochs: float | None = _column("passes over the training data", default=None)
+    train_loss: float | None = _column("mean task loss since the last point of the learning curve", default=None)
+    validation_examples: int | None = _column("examples that the metrics are over", default=None)
+    metrics: dict[str, Any] = field(
+        default_factory=dict, metadata=_about("validation metrics after the last step, by name; in tables metric_NAME")
+    )
+    workload_words: dict[str, Any] = field(
+        default_factory=dict,
+        metadata=_about(
+            "what figures call the workload: model, epoch (a sentence), example, examples_per_epoch, and metric, the "
+            "one that leads, with name, text, unit, higher_is_better, guess, probe and probe_text; not in tables"
+        ),
+    )
+    size_fraction: float | None = _column(
+        "S: core entries left, as a fraction of those before any rank was cut", default=None
+    )
+    size_target: float | None = _column("S0: the target on the same scale", default=None)
+    size_at_deadline: float | None = _column("S where ranks had to be closed late in a stage to meet S0", default=None)
+    tensorized_mib: float | None = _column("the cores", "MiB", None)
+    dense_tensorized_mib: float | None = _column("the weights that the cores stand in for", "MiB", None)
+    dense_mib: float | None = _column("the whole dense model", "MiB", None)
 
-    # Training records (measure "train"): the state after the last step.
-    stage: str = ""  # the last stage: "early" or "late"
-    target_ratio: float | None = None  # late stage: wished-for share of the tensorized size at the stage's start
-    target_mib: float | None = None  # or, of the whole model in FP32
-    train_steps: int | None = None
-    epochs: float | None = None
-    train_loss: float | None = None  # mean task loss since the last point of the learning curve
-    validation_accuracy: float | None = None  # percent
-    validation_loss: float | None = None
-    validation_examples: int | None = None
-    size_fraction: float | None = None  # S: core entries left, as a fraction of those before any rank was cut
-    size_target: float | None = None  # S0, on the same scale
-    size_at_deadline: float | None = None  # S where ranks had to be closed, late in a stage, to meet S0; else null
-    tensorized_mib: float | None = None  # the cores
-    dense_tensorized_mib: float | None = None  # the weights they stand in for
-    dense_mib: float | None = None  # the whole dense model
-
-    device: str  # what the machine calls itself, e.g. "AMD EPYC, 2 threads"
-    driver: str = ""
-    threads: int
-    torch_version: str
-    library_versions: str = ""  # "hydra-core 1.3.8, peft 0.21.2, …"
-    git_commit: str
-    git_dirty: bool
-    config_json: str
+    device: str = _column('what the machine calls itself, as in "AMD EPYC, 2 threads"')
+    driver: str = _column("of a GPU, with its CUDA version", default="")
+    threads: int = _column("of PyTorch on the CPU")
+    torch_version: str = _column("version of PyTorch")
+    library_versions: str = _column('as in "peft 0.21.2, numpy 2.4.6"', default="")
+    git_commit: str = _column("commit of the code")
+    git_dirty: bool = _column("whether measuring code differed from that commit")
+    config_json: str = _column("the resolved cell")
 
     #: Timing: "blocks", rows of {"block": int, "ms": [..], "calibration_ms": float, "disturbed": bool}; rare too;
     #: "tensorized", modes and ranks of each distinct shape and how many layers have it (:mod:`bench.measures.shapes`).
     #: Training: "curve", a row per epoch and stage end (step, epoch, stage, the columns above, every layer's ranks by
-    #: name, and "correct", the validation rows answered rightly: hexadecimal, a bit per row, first row first, the last
-    #: digit filled up with zeros); "step_ms", interleaved blocks of steps at "trained" and at "full" ranks;
-    #: "trained_by", "code_id" and "git_commit" of each code that did a step; the columns are of the one that recorded.
+    #: name, "metrics", and "per_example", see :mod:`bench.core.samples`); "step_ms", interleaved blocks of steps at
+    #: "trained" and at "full" ranks; "trained_by", "code_id" and "git_commit" of each code that did a step.
     #: "lacks": "compiler" or "memory", where the machine had none, or too little that was free, to start the cell.
-    #: Plans: "plans", a row per candidate, and "dense_ms", see :mod:`bench.measures.plan`. Checks: "checks", see
-    #: :mod:`bench.measures.check`; products: "products", see :mod:`bench.measures.products`; profiles: see
-    #: :mod:`bench.measures.profile`.
+    #: "plans" and "dense_ms", "checks", "products", and profiles: see the modules of :mod:`bench.measures`.
     samples: dict[str, Any] = field(default_factory=dict)
+
+    #: Columns of a newer writer, by name; in the file they stand among the others.
+    extra: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.status not in STATUSES:
             raise RecordError(f"status is {self.status!r}; allowed: {', '.join(STATUSES)}.")
-        if self.measure not in MEASURES:
-            raise RecordError(f"measure is {self.measure!r}; allowed: {', '.join(MEASURES)}.")
+        if not re.fullmatch(r"[a-z][a-z0-9_]*", self.measure):
+            raise RecordError(f"measure is {self.measure!r}; allowed: {', '.join(MEASURES)}, or another such name.")
+        for name, value in self.metrics.items():
+            if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+                raise RecordError(f"metrics has {name}={value!r}; allowed: finite numbers.")
 
     @property
     def arm(self) -> str:
         """The method, with its variant where that is not the default: ``low_rank:linear``."""
         return f"{self.method}:{self.variant}" if self.variant else self.method
 
+    @property
+    def metric(self) -> Mapping[str, Any]:
+        """What there is to say about the metric that leads; empty where none does."""
+        return self.workload_words.get("metric") or {}
 
-#: The tidy table's columns, in order (``samples`` stays in the JSON file).
-COLUMNS: tuple[str, ...] = tuple(f.name for f in dataclasses.fields(Record) if f.name != "samples")
+    @property
+    def leading(self) -> float | None:
+        """The value of the metric that leads."""
+        return self.metrics.get(self.metric.get("name", ""))
 
-_TYPES = get_type_hints(Record)
-_FIELDS = {f.name: f for f in dataclasses.fields(Record)}
+    def to_json(self) -> str:
+        """The content of the record's file."""
+        content = dataclasses.asdict(self)
+        samples, extra = content.pop("samples"), content.pop("extra")
+        return json.dumps({**content, **extra, "samples": samples}, indent=1, allow_nan=False) + "\n"
 
 
-def _fits(value: Any, annotation: Any) -> bool:
-    allowed = getattr(annotation, "__args__", (annotation,)) if "|" in str(annotation) else (annotation,)
-    for kind in allowed:
-        kind = getattr(kind, "__origin__", kind)
-        if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
-            return True
-        if kind is int and isinstance(value, bool):
-            continue
-        if isinstance(kind, type) and isinstance(value, kind):
-            return True
-    return False
+#: The columns, in order; ``samples`` and ``extra`` are none.
+COLUMNS: tuple[str, ...] = tuple(f.name for f in dataclasses.fields(Record) if f.metadata)
+
+_FIELDS = {f.name: f for f in dataclasses.fields(Record) if f.name != "extra"}
+_TYPES = {name: TypeAdapter(hint, config=ConfigDict(strict=True)) for name, hint in get_type_hints(Record).items()}
 
 
 def _no_number(constant: str) -> None:
@@ -179,40 +215,29 @@ def path_of(record: Record, root: Path) -> Path:
     return root / record.experiment / device_folder(record.device) / f"{record.cell_id}.json"
 
 
-def write(records: Iterable[Record], root: Path) -> list[Path]:
-    """Write records below ``root``; each file appears whole or not at all, also when the process is killed.
+def paths_below(root: Path, experiment: str | None = None) -> list[Path]:
+    """The files of records below ``root``, sorted; what lies in hidden folders, such as checkpoints, is none."""
+    paths = sorted((root / (experiment or "")).glob("**/*.json"))
+    return [path for path in paths if not any(part[0] == "." for part in path.relative_to(root).parts)]
 
-    All contents reach the disk before the first rename, so that arms timed together are also kept together.
-    """
-    texts = [
-        (path_of(record, root), json.dumps(dataclasses.asdict(record), indent=1, allow_nan=False)) for record in records
-    ]
-    staged: list[tuple[str, Path]] = []
-    for target, text in texts:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=".", suffix=".partial")
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            os.fchmod(file.fileno(), 0o644)
-            file.write(f"{text}\n")
-            file.flush()
-            os.fsync(file.fileno())
-        staged.append((temporary, target))
-    for temporary, target in staged:
-        os.replace(temporary, target)
-    return [target for _, target in staged]
+
+def write(records: Iterable[Record], root: Path) -> list[Path]:
+    """Write records below ``root``, whole or not at all; arms that were timed together are also kept together."""
+    contents = {path_of(record, root): record.to_json().encode() for record in records}
+    write_whole(contents)
+    return list(contents)
 
 
 def read(path: Path) -> Record:
     """Read one record file.
 
     Raises:
-        RecordError: not JSON, a newer schema, an unknown or missing column, or a value of the wrong type.
+        RecordError: not JSON, a newer schema, a missing column, or a value of the wrong type.
     """
     try:
-        content = path.read_bytes()
+        return parse(path.read_bytes(), str(path))
     except OSError as error:
         raise RecordError(f"{path}: not a readable JSON record ({error}).") from None
-    return parse(content, str(path))
 
 
 def parse(content: bytes, path: str) -> Record:
@@ -224,29 +249,31 @@ def parse(content: bytes, path: str) -> Record:
     if not isinstance(raw, dict):
         raise RecordError(f"{path}: a record is a JSON object, this is a {type(raw).__name__}.")
     version = raw.get("schema_version")
-    if not isinstance(version, int) or isinstance(version, bool):
-        raise RecordError(f"{path}: schema_version is {version!r}; a whole number is expected.")
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+        raise RecordError(f"{path}: schema_version is {version!r}; a whole number from 1 is expected.")
     if version > SCHEMA_VERSION:
         raise RecordError(
             f"{path}: schema_version is {version}, this program reads up to {SCHEMA_VERSION}; update the program."
         )
-    unknown = sorted(set(raw) - set(_FIELDS))
-    if unknown:
-        raise RecordError(f"{path}: unknown column {unknown[0]!r}.")
-    for name, spec in _FIELDS.items():
-        if name not in raw:
-            if spec.default is dataclasses.MISSING and spec.default_factory is dataclasses.MISSING:
-                raise RecordError(f"{path}: column {name!r} is missing.")
-        elif not _fits(raw[name], _TYPES[name]):
-            raise RecordError(f"{path}: column {name!r} holds {raw[name]!r}, expected {spec.type}.")
     try:
-        return Record(**raw)
+        raw = upgraded(raw)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise RecordError(f"{path}: a record of schema_version {version} that cannot be read ({error!r}).") from None
+    for name, spec in _FIELDS.items():
+        try:
+            if name in raw:
+                _TYPES[name].validate_python(raw[name])
+            elif spec.default is dataclasses.MISSING and spec.default_factory is dataclasses.MISSING:
+                raise RecordError(f"{path}: column {name!r} is missing.")
+        except ValidationError:
+            raise RecordError(f"{path}: column {name!r} holds {raw[name]!r}, expected {spec.type}.") from None
+    extra = {name: raw.pop(name) for name in [*raw] if name not in _FIELDS}
+    try:
+        return Record(**raw, extra=extra)
     except RecordError as error:
         raise RecordError(f"{path}: {error}") from None
 
 
 def read_all(root: Path, experiment: str | None = None) -> list[Record]:
     """Read every record below ``root``, sorted by path, so that the same files give the same list."""
-    folder = root / experiment if experiment else root
-    paths = sorted(folder.glob("**/*.json"))
-    return [read(path) for path in paths if not any(part[0] == "." for part in path.relative_to(root).parts)]
+    return [read(path) for path in paths_below(root, experiment)]

@@ -1,9 +1,9 @@
-"""The raw samples of a record, checked and decoded: blocks of step times, and validation rows answered rightly."""
+"""The raw samples of a record, checked and decoded: blocks of step times, and the metric of each validation example."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,8 +11,10 @@ from numpy.typing import NDArray
 
 from bench.core.record import Record, RecordError
 
-#: Validation rows answered rightly, in order.
-Answers = NDArray[np.bool_]
+Array = NDArray[np.float64]
+
+#: One value per validation example, in order: whether the answer was right, or a number.
+Values = NDArray[np.bool_] | Array
 
 
 def _blocks(record: Record) -> list[dict[str, Any]]:
@@ -26,12 +28,15 @@ def _blocks(record: Record) -> list[dict[str, Any]]:
     return blocks
 
 
+def _undisturbed(record: Record) -> list[dict[str, Any]]:
+    return [block for block in _blocks(record) if block["ms"] and not block.get("disturbed", False)]
+
+
 def block_means_ms(record: Record) -> dict[int, float]:
     """Block number to mean step time in ms, over undisturbed blocks only (a repeated block keeps its number)."""
     times: dict[int, list[float]] = {}
-    for block in _blocks(record):
-        if block["ms"] and not block.get("disturbed", False):
-            times.setdefault(block["block"], []).extend(block["ms"])
+    for block in _undisturbed(record):
+        times.setdefault(block["block"], []).extend(block["ms"])
     return {number: sum(ms) / len(ms) for number, ms in sorted(times.items())}
 
 
@@ -42,19 +47,38 @@ def disturbed_blocks(record: Record) -> int:
 
 def calibrations_ms(record: Record) -> list[float]:
     """Times of the calibration product in ms, one of every undisturbed block that has it."""
-    blocks = [block for block in _blocks(record) if block["ms"] and not block.get("disturbed", False)]
-    return [float(block["calibration_ms"]) for block in blocks if block.get("calibration_ms")]
+    return [float(block["calibration_ms"]) for block in _undisturbed(record) if block.get("calibration_ms")]
 
 
-def answers_of(text: str, examples: int) -> Answers:
-    """A bit per validation row from hexadecimal digits, the last of which is filled up with zeros.
+def packed(values: Sequence[bool] | Sequence[float]) -> dict[str, Any] | list[float]:
+    """One value per example as JSON: bits where an answer is right or wrong, else numbers of six significant digits.
 
-    >>> answers_of("b8", 5).tolist()
+    >>> packed([True, False, True, True, True])
+    {'bits': 'b8', 'count': 5}
+    >>> packed([0.25, 1.23456789])
+    [0.25, 1.23457]
+    """
+    array = np.asarray(values)
+    if array.dtype != np.bool_:
+        return [float(f"{value:.6g}") for value in array.tolist()]
+    digits = -(-array.size // 4)  # the last one is filled up with zeros
+    return {"bits": np.packbits(array).tobytes().hex()[:digits], "count": array.size}
+
+
+def unpacked(content: Any) -> Values:
+    """The inverse of :func:`packed`.
+
+    >>> unpacked({"bits": "b8", "count": 5}).tolist()
     [True, False, True, True, True]
 
-    Raises:
-        ValueError: digits that are none, or more or fewer than so many rows need.
+    Raises ValueError, KeyError, TypeError or AttributeError over what :func:`packed` cannot have made.
     """
+    if isinstance(content, list):
+        values = np.asarray(content, dtype=np.float64)
+        if not np.isfinite(values).all():
+            raise ValueError("values that are no finite numbers")
+        return values
+    text, examples = content["bits"], content["count"]
     if len(text) != math.ceil(examples / 4):
         raise ValueError(f"{len(text)} hexadecimal digits for {examples} rows")
     octets = bytes.fromhex(text + "0" * (len(text) % 2))
@@ -64,26 +88,37 @@ def answers_of(text: str, examples: int) -> Answers:
     return bits[:examples]
 
 
-def as_hexadecimal(flags: Sequence[bool]) -> str:
-    """The inverse of :func:`answers_of`: a bit per flag, the last digit filled up with zeros.
+def in_unit(values: Values, unit: str, reached: float) -> Array:
+    """Values per example in the unit of their metric: answers count 100 each where that is percent.
 
-    >>> as_hexadecimal([True, False, True, True, True])
-    'b8'
+    >>> in_unit(np.array([True, False]), "%", 50.0).tolist()
+    [100.0, 0.0]
+
+    Raises ValueError where their mean is not what the metric has ``reached``, up to the rounding of :func:`packed`.
     """
-    bits = "".join("1" if flag else "0" for flag in flags)
-    return "".join(f"{int(bits[i : i + 4].ljust(4, '0'), 2):x}" for i in range(0, len(bits), 4))
+    scaled = (100.0 if values.dtype == np.bool_ and unit == "%" else 1.0) * values.astype(np.float64)
+    mean = float(scaled.mean()) if scaled.size else math.nan
+    if not abs(mean - reached) <= 1e-5 * float(np.abs(scaled).max(initial=0.0)):
+        raise ValueError(f"{scaled.size} values with a mean of {mean:g}, not {reached:g}")
+    return scaled
 
 
-def last_answers(record: Record) -> Answers | None:
-    """The answers at the end of a training run; None where the record holds none.
+def per_example(record: Record, row: Mapping[str, Any]) -> Array | None:
+    """The leading metric of each example at a point of the learning curve, in its unit; None where it is no mean.
 
     Raises:
-        RecordError: a learning curve that cannot be read.
+        RecordError: values that cannot be read, or whose mean is not the metric.
     """
-    curve = record.samples.get("curve")
-    if not curve:
-        return None
     try:
-        return answers_of(curve[-1]["correct"], curve[-1]["validation_examples"])
+        if row.get("per_example") is None:
+            return None
+        metric = record.metric
+        return in_unit(unpacked(row["per_example"]), metric["unit"], float(row["metrics"][metric["name"]]))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise RecordError(f"record {record.cell_id}: its learning curve cannot be read ({error!r}).") from None
+
+
+def last_per_example(record: Record) -> Array | None:
+    """As :func:`per_example`, at the end of a training run; None where the record has no learning curve."""
+    curve = record.samples.get("curve")
+    return per_example(record, curve[-1] if isinstance(curve, list) else curve) if curve else None

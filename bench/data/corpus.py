@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, Protocol, get_args
+from typing import NamedTuple, Protocol
 
 #: The classes of natural-language inference; a label is an index into this tuple.
 LABELS = ("entailment", "neutral", "contradiction")
-
-Split = Literal["train", "validation"]
-SPLITS: tuple[Split, ...] = get_args(Split)
 
 
 class DataError(ValueError):
@@ -17,10 +14,7 @@ class DataError(ValueError):
 
 
 class Pair(NamedTuple):
-    """One example: does ``hypothesis`` follow from ``premise``? ``label`` indexes the corpus's labels.
-
-    A corpus of single sentences leaves the hypothesis empty.
-    """
+    """One example; ``label`` indexes the corpus's labels, and the hypothesis of a single sentence is empty."""
 
     premise: str
     hypothesis: str
@@ -47,11 +41,9 @@ class Corpus:
 
     def rows(self, split: str) -> Rows:
         """The rows of ``split``; an unknown split raises ValueError."""
-        if split == "train":
-            return self.train
-        if split == "validation":
-            return self.validation
-        raise ValueError(f"split is {split!r}; allowed: {', '.join(SPLITS)}")
+        if split not in ("train", "validation"):
+            raise ValueError(f"split is {split!r}; allowed: train, validation")
+        return self.train if split == "train" else self.validation
 
     def check(self) -> None:
         """Read every row once, so that a malformed one raises :class:`DataError` now and not during training."""

@@ -10,18 +10,20 @@ without a majority label with ``-``; these are left out, as everywhere in the li
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import mmap
 import os
 from array import array
-from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import accumulate
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from bench.data.corpus import LABELS, Corpus, DataError, Pair, Rows
+from torch.utils import data
+
+from bench.core.files import write_whole
+from bench.data.corpus import LABELS, Corpus, DataError, Pair
 from bench.data.sst2 import sst2_corpus
 from bench.data.synthetic import synthetic_corpus
 
@@ -32,22 +34,14 @@ DATA_VARIABLE = "COMERA_DATA"
 MNLI_TRAIN_ROWS = 392_702
 
 #: File names of (train, validation), in the order they are looked for.
-LAYOUTS = (
-    ("train.jsonl", "dev_matched.jsonl"),
-    ("multinli_1.0_train.jsonl", "multinli_1.0_dev_matched.jsonl"),
-)
+LAYOUTS = (("train.jsonl", "dev_matched.jsonl"), ("multinli_1.0_train.jsonl", "multinli_1.0_dev_matched.jsonl"))
+_EXPECTED = ", or ".join(" and ".join(names) for names in LAYOUTS)
 
 #: Training files of the pool, below ``COMERA_DATA``; it is scored on MNLI-12k's matched development pairs.
 POOL_FILES = (
-    "mnli_12k/train.jsonl",
-    "snli_devtest/dev.jsonl",
-    "snli_devtest/test.jsonl",
-    "semiauto_nli_wiki/train.jsonl",
+    "mnli_12k/train.jsonl", "snli_devtest/dev.jsonl", "snli_devtest/test.jsonl", "semiauto_nli_wiki/train.jsonl",
     "semiauto_nli_wiki/test.jsonl",
-)
-
-#: Datasets that lie below ``COMERA_DATA``.
-_IN_ENVIRONMENT = ("mnli_12k", "nli_pool", "sst2")
+)  # fmt: skip
 
 #: Keys of premise, hypothesis and label, in the order they are looked for.
 ROW_KEYS = (("premise", "hypothesis", "label"), ("sentence1", "sentence2", "gold_label"))
@@ -56,26 +50,11 @@ ROW_KEYS = (("premise", "hypothesis", "label"), ("sentence1", "sentence2", "gold
 _RESERVED_NAMES = ("auto", "mnli", "nli_pool", "sst2", "synthetic")
 
 
-class JoinedRows:
-    """The rows of several files, one file behind the other."""
-
-    def __init__(self, parts: Sequence[Rows]) -> None:
-        self._parts = parts
-        self._ends = list(accumulate(len(part) for part in parts))
-
-    def __len__(self) -> int:
-        return self._ends[-1]
-
-    def __getitem__(self, index: int) -> Pair:
-        number = bisect_right(self._ends, index)
-        return self._parts[number][index - (self._ends[number - 1] if number else 0)]
-
-
-class JsonLines:
-    """The labelled rows of one JSON-lines file, parsed when asked for.
+class JsonLines(data.Dataset[Pair]):
+    """The labelled rows of one JSON-lines file, parsed when asked for; a wrong one raises :class:`DataError`.
 
     Opening reads the file once, to find its lines and hash them. The content stays in a memory map, which the
-    processes of a run share. A row that cannot be used raises :class:`DataError` with file and line.
+    processes of a run share.
     """
 
     def __init__(self, path: Path) -> None:
@@ -111,11 +90,10 @@ def _is_unlabelled(line: bytes) -> bool:
     """Whether the row carries MultiNLI's mark for "the annotators did not agree"."""
     if b'"-"' not in line:  # nearly always; parsing every row here would be slow
         return False
-    try:
+    with contextlib.suppress(ValueError):  # malformed rows are reported when they are read
         row = json.loads(line)
-    except ValueError:
-        return False  # malformed: reported when the row is read
-    return isinstance(row, dict) and row.get("gold_label") == "-"
+        return isinstance(row, dict) and row.get("gold_label") == "-"
+    return False
 
 
 def _parse(line: bytes, where: str) -> Pair:
@@ -148,14 +126,11 @@ def find_corpus(
     """Find the sentence pairs to train on.
 
     Args:
-        dataset: "auto" takes the first source of sentence pairs there is; a name ("mnli", "mnli_12k", "nli_pool",
-            "sst2", "synthetic", or the name of ``data_folder``) takes that one or fails.
-        data_folder: a folder of JSON lines (see the module's docstring). Its corpus is called "mnli" when it has all
-            392,702 training rows, otherwise like the folder.
+        dataset: "auto" takes the first source of sentence pairs there is; any other name takes that one or fails.
+        data_folder: a folder of JSON lines. Its corpus is called "mnli" when it has all 392,702 training rows,
+            otherwise like the folder.
         fetch: download MNLI into ``data_folder`` where its files are missing (needs the extra ``data``).
-        environ: where ``COMERA_DATA`` is looked up.
-        check: parse every row now. A worker whose coordinator has checked already can save the time: 0.1 s for
-            20,000 rows, a few seconds for full MNLI.
+        check: parse every row now: 0.1 s for 20,000 rows, a few seconds for full MNLI.
 
     Raises:
         DataError: one sentence about what is missing or malformed, with file and line where there are any.
@@ -168,7 +143,7 @@ def find_corpus(
         corpus = _corpus_in_named_folder(Path(data_folder).expanduser(), dataset, fetch)
     elif fetch:
         raise DataError("fetch is true but data_folder is not set; name the folder that MNLI should be saved in")
-    elif dataset in ("auto", *_IN_ENVIRONMENT):
+    elif dataset in ("auto", "mnli_12k", "nli_pool", "sst2"):  # below COMERA_DATA
         corpus = _corpus_in_environment(dataset, environ)
     elif dataset == "synthetic":
         corpus = synthetic_corpus()
@@ -185,11 +160,10 @@ def find_corpus(
 def _corpus_in_named_folder(folder: Path, dataset: str, fetch: bool) -> Corpus:
     if fetch and _layout_in(folder) is None:
         _fetch_mnli(folder)
-    if not folder.is_dir():
-        raise DataError(f"data_folder is {folder}, which is not a folder; it must hold {_expected_files()}")
-    if _layout_in(folder) is None:
-        raise DataError(f"data_folder is {folder}, which lacks data files; it must hold {_expected_files()}")
-    corpus = _read_folder(folder)
+    if (layout := _layout_in(folder)) is None:
+        wrong = "lacks data files" if folder.is_dir() else "is not a folder"
+        raise DataError(f"data_folder is {folder}, which {wrong}; it must hold {_EXPECTED}")
+    corpus = _read_folder(folder, layout)
     if dataset not in ("auto", corpus.name):
         rows = len(corpus.train)
         raise DataError(
@@ -205,9 +179,8 @@ def _corpus_in_environment(dataset: str, environ: Mapping[str, str]) -> Corpus:
     if not root:
         if dataset == "auto":
             return synthetic_corpus()
-        raise DataError(
-            f"dataset is {dataset!r} but {DATA_VARIABLE} is not set; set it to the folder that holds {dataset}/"
-        )
+        missing = f"{DATA_VARIABLE} is not set; set it to the folder that holds {dataset}/"
+        raise DataError(f"dataset is {dataset!r} but {missing}")
     if not Path(root).is_dir():
         raise DataError(f"{DATA_VARIABLE} is {root}, which is not a folder; set it to the data folder or unset it")
     if dataset == "sst2":
@@ -215,71 +188,61 @@ def _corpus_in_environment(dataset: str, environ: Mapping[str, str]) -> Corpus:
     if dataset == "nli_pool":
         return _pooled_corpus(Path(root))
     folder = Path(root) / "mnli_12k"
-    if _layout_in(folder) is not None:
-        return _read_folder(folder)
+    if (layout := _layout_in(folder)) is not None:
+        return _read_folder(folder, layout)
     if dataset == "auto" and not folder.exists():
         return synthetic_corpus()
-    raise DataError(f"{folder} lacks data files; it must hold {_expected_files()}")
+    raise DataError(f"{folder} lacks data files; it must hold {_EXPECTED}")
 
 
 def _pooled_corpus(root: Path) -> Corpus:
-    """All NLI pairs at hand, scored on MNLI-12k: about 47,000 for training."""
+    """All NLI pairs at hand, about 47,000 for training; scored on MNLI-12k."""
     train = [JsonLines(root / name) for name in POOL_FILES]
     validation = JsonLines(root / "mnli_12k" / "dev_matched.jsonl")
-    digests = [part.sha256 for part in (*train, validation)]
-    content_hash = hashlib.sha256("\n".join(("nli_pool", *digests)).encode()).hexdigest()
-    return Corpus("nli_pool", content_hash, JoinedRows(train), validation)
+    return Corpus("nli_pool", _joint_hash("nli_pool", *train, validation), data.ConcatDataset(train), validation)
 
 
 def _layout_in(folder: Path) -> tuple[str, str] | None:
     return next((names for names in LAYOUTS if all((folder / name).is_file() for name in names)), None)
 
 
-def _expected_files() -> str:
-    return ", or ".join(" and ".join(names) for names in LAYOUTS)
-
-
-def _read_folder(folder: Path) -> Corpus:
-    names = _layout_in(folder)
-    assert names is not None, "callers have looked"
-    train, validation = (JsonLines(folder / name) for name in names)
+def _read_folder(folder: Path, layout: tuple[str, str]) -> Corpus:
+    train, validation = (JsonLines(folder / name) for name in layout)
+    name = folder.resolve().name
     if len(train) == MNLI_TRAIN_ROWS:
         name = "mnli"
-    else:
-        name = folder.resolve().name
-        if name in _RESERVED_NAMES:
-            name = f"{name}_{len(train)}"
-    content_hash = hashlib.sha256(f"{name}\n{train.sha256}\n{validation.sha256}".encode()).hexdigest()
-    return Corpus(name, content_hash, train, validation)
+    elif name in _RESERVED_NAMES:
+        name = f"{name}_{len(train)}"
+    return Corpus(name, _joint_hash(name, train, validation), train, validation)
+
+
+def _joint_hash(name: str, *files: JsonLines) -> str:
+    return hashlib.sha256("\n".join((name, *(file.sha256 for file in files))).encode()).hexdigest()
 
 
 def _fetch_mnli(folder: Path) -> None:
-    """Download MNLI through Hugging Face ``datasets`` and save it as JSON lines."""
+    """Download MNLI through Hugging Face ``datasets`` and save it as JSON lines, whole or not at all."""
     try:
         import datasets
     except ImportError:
         raise DataError("fetch is true but the package datasets is missing; install the extra 'data'") from None
     try:
         splits = datasets.load_dataset("nyu-mll/glue", "mnli")
-        train, validation = splits["train"], splits["validation_matched"]
+        files = {
+            folder / name: splits[split]
+            for name, split in zip(LAYOUTS[0], ("train", "validation_matched"), strict=True)
+        }
     except Exception as error:  # the package raises its own, the hub's and the network's errors alike
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise DataError(f"fetching MNLI into data_folder {folder} failed ({reason})") from None
-    for rows, name in zip((validation, train), reversed(LAYOUTS[0]), strict=True):
-        _save(rows, folder, name)
-
-
-def _save(rows: Iterable[Mapping[str, Any]], folder: Path, name: str) -> None:
-    """Write ``rows`` whole or not at all."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        unfinished = folder / f".{name}.unfinished"
-        with unfinished.open("w", encoding="utf-8") as file:
-            for row in rows:
-                if row["label"] not in range(len(LABELS)):
-                    continue  # Hugging Face writes -1 where there is no label
-                saved = {"premise": row["premise"], "hypothesis": row["hypothesis"], "label": LABELS[row["label"]]}
-                file.write(json.dumps(saved, ensure_ascii=False) + "\n")
-        unfinished.replace(folder / name)
+        write_whole({path: _as_json_lines(rows) for path, rows in files.items()})
     except OSError as error:
         raise DataError(f"data_folder {folder} cannot be written ({error.strerror or error})") from None
+
+
+def _as_json_lines(rows: Iterable[Mapping[str, Any]]) -> bytes:
+    """The labelled rows; Hugging Face writes -1 where there is no label."""
+    labelled = ({**row, "label": LABELS[row["label"]]} for row in rows if row["label"] in range(len(LABELS)))
+    lines = (json.dumps({key: row[key] for key in ROW_KEYS[0]}, ensure_ascii=False) + "\n" for row in labelled)
+    return "".join(lines).encode()

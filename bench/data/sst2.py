@@ -17,13 +17,8 @@ _HEADER = "sentence\tlabel"
 
 
 def sst2_corpus(folder: Path) -> Corpus:
-    """The corpus "sst2" from its folder.
-
-    Raises:
-        DataError: a missing file, or a malformed row, with file and line.
-    """
-    parts = [_read(folder / name) for name in ("train.tsv", "dev.tsv")]
-    (train, train_hash), (validation, validation_hash) = parts
+    """The corpus "sst2" from its folder. Raises DataError: a missing file, or a malformed row, with file and line."""
+    (train, train_hash), (validation, validation_hash) = (_read(folder / name) for name in ("train.tsv", "dev.tsv"))
     content_hash = hashlib.sha256(f"sst2\n{train_hash}\n{validation_hash}".encode()).hexdigest()
     return Corpus("sst2", content_hash, train, validation, SST2_LABELS)
 

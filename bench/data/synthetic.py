@@ -36,6 +36,7 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 from random import Random
 from typing import Literal, TypeVar
 
@@ -84,10 +85,9 @@ class Slot:
         terms = tuple(terms)
         table: dict[Term, dict[Relation, tuple[Term, ...]]] = {}
         for premise in terms:
-            row: dict[Relation, tuple[Term, ...]] = {"follows": (), "excludes": (), "open": ()}
+            table[premise] = {"follows": (), "excludes": (), "open": ()}
             for term in terms:
-                row[premise.relation(term)] += (term,)
-            table[premise] = row
+                table[premise][premise.relation(term)] += (term,)
         premises = (term for term in terms for _ in range(_EXACT_WEIGHT if len(term.allows) == 1 else 1))
         return cls(tuple(premises), table)
 
@@ -123,31 +123,28 @@ _KINDS = {
 }
 
 
+_COLOURS = ("red", "blue", "green", "yellow", "black", "white")
+_PLACES = {"indoors": ("kitchen", "library", "attic", "cellar"), "outdoors": ("park", "garden", "forest", "street")}
+
+
+def _either(words: str, values: Iterable[str], exact: str = "{}") -> Iterable[Term]:
+    """A term that allows all of the values, then one for each."""
+    values = tuple(values)
+    yield Term(words, frozenset(values))
+    yield from (Term(exact.format(value), frozenset({value})) for value in values)
+
+
 def _kinds() -> Iterable[Term]:
     for group, classes in _KINDS.items():
-        yield Term(group, frozenset(kind for kinds in classes.values() for kind in kinds))
+        yield Term(group, frozenset(chain(*classes.values())))
         for name, kinds in classes.items():
-            yield Term(name, frozenset(kinds))
-            yield from (Term(kind, frozenset({kind})) for kind in kinds)
-
-
-def _colours() -> Iterable[Term]:
-    colours = ["red", "blue", "green", "yellow", "black", "white"]
-    yield Term("", frozenset(colours))
-    yield from (Term(colour, frozenset({colour})) for colour in colours)
-
-
-_PLACES = {
-    "indoors": ("kitchen", "library", "attic", "cellar"),
-    "outdoors": ("park", "garden", "forest", "street"),
-}
+            yield from _either(name, kinds)
 
 
 def _places() -> Iterable[Term]:
-    yield Term("", frozenset(place for places in _PLACES.values() for place in places))
+    yield Term("", frozenset(chain(*_PLACES.values())))
     for name, places in _PLACES.items():
-        yield Term(name, frozenset(places))
-        yield from (Term(f"in the {place}", frozenset({place})) for place in places)
+        yield from _either(name, places, "in the {}")
 
 
 #: Two opposite actions as (past, base form), and what they are done to. Doing neither is possible too.
@@ -171,7 +168,7 @@ def _actions(first: tuple[str, str], second: tuple[str, str]) -> Iterable[Term]:
 
 
 _TOPICS = tuple((Slot.of(_actions(first, second)), objects) for first, second, objects in _OPPOSITES)
-_COUNT, _KIND, _COLOUR, _PLACE = (Slot.of(terms) for terms in (_counts(), _kinds(), _colours(), _places()))
+_COUNT, _KIND, _COLOUR, _PLACE = (Slot.of(terms) for terms in (_counts(), _kinds(), _either("", _COLOURS), _places()))
 
 Item = TypeVar("Item")
 
@@ -220,14 +217,10 @@ def _rows(random: Random, size: int, banned_premises: frozenset[str]) -> list[Pa
 
 @lru_cache(maxsize=4)
 def synthetic_corpus(train: int = 12_000, validation: int = 1_500, seed: int = 0) -> Corpus:
-    """Generate the corpus "synthetic"; the same arguments always give the same rows.
-
-    Args:
-        train, validation: rows of the two splits, multiples of 3 so that the classes balance, at most 300,000.
-        seed: of the draw, not of any training.
+    """Generate the corpus "synthetic" of so many rows per split; the same arguments always give the same rows.
 
     Raises:
-        DataError: a size that is not allowed.
+        DataError: a size that is no multiple of 3 (the classes balance) from 3 to 300,000.
 
     Example:
         >>> corpus = synthetic_corpus(train=300, validation=30)

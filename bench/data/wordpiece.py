@@ -77,11 +77,8 @@ def find_vocabulary(
     """BERT's vocabulary where it is at hand and has at most ``size`` tokens, else one trained on ``corpus``."""
     root = environ.get(DATA_VARIABLE, "")
     path = Path(root) / "bert_vocab" / "vocab.txt"
-    if root and path.is_file():
-        vocabulary = read_vocabulary(path)
-        if len(vocabulary) <= size:
-            return vocabulary
-    return train_vocabulary(corpus, size)
+    found = read_vocabulary(path) if root and path.is_file() else ()
+    return found if 0 < len(found) <= size else train_vocabulary(corpus, size)
 
 
 def read_vocabulary(path: Path) -> tuple[str, ...]:
@@ -104,12 +101,9 @@ def read_vocabulary(path: Path) -> tuple[str, ...]:
 
 @lru_cache(maxsize=4)
 def train_vocabulary(corpus: Corpus, size: int = BERT_VOCABULARY_SIZE) -> tuple[str, ...]:
-    """Train a WordPiece vocabulary of at most ``size`` tokens on the training split of ``corpus``.
+    """A WordPiece vocabulary of at most ``size`` tokens, trained on the training split; the same in every process.
 
-    The same corpus and size give the same vocabulary in every process.
-
-    Raises:
-        DataError: ``size`` has no room for the corpus's characters.
+    A size that has no room for the corpus's characters raises DataError.
     """
     rows = corpus.rows("train")
     pairs = (rows[index] for index in range(min(len(rows), _TRAINING_PAIRS)))

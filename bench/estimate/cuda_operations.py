@@ -36,27 +36,18 @@ from typing import Any
 
 import torch
 from torch.nn import functional as F
+from torch.utils._pytree import tree_map
 
 aten = torch.ops.aten
 
 #: Bytes to which the memory-efficient kernel wants rows aligned, elements to which it wants a bias aligned, and the
 #: widest head that flash attention takes.
-_ROW_ALIGNMENT_BYTES = 16
-_BIAS_ALIGNMENT = 8
-_FLASH_MAX_HEAD = 256
+_ROW_ALIGNMENT_BYTES, _BIAS_ALIGNMENT, _FLASH_MAX_HEAD = 16, 8, 256
 
 #: Operations that CUDA's autocast runs in float32 by casting their tensors …
 AUTOCAST_FLOAT32 = (
-    *(
-        "layer_norm",
-        "native_layer_norm",
-        "rms_norm",
-        "group_norm",
-        "cosine_similarity",
-        "dist",
-        "logsumexp",
-        "softplus",
-    ),
+    *("layer_norm", "native_layer_norm", "rms_norm", "group_norm", "cosine_similarity", "dist", "logsumexp"),
+    "softplus",
     *("exp", "expm1", "log", "log1p", "log2", "log10", "reciprocal", "rsqrt"),
     *("pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar"),
 )
@@ -94,10 +85,11 @@ def cuda_operations() -> Iterator[None]:
     try:
         library.impl("dropout", _dropout, "AutogradCPU")
         library.impl("scaled_dot_product_attention", _attention, "AutogradCPU")
-        for name in filter(_only_cuda_casts, AUTOCAST_FLOAT32):
-            library.impl(name, _cast_to_float32(_operation(name)), "AutocastCPU")
-        for name in filter(_only_cuda_casts, AUTOCAST_FLOAT32_RESULT):
-            library.impl(name, _ask_for_float32(_operation(name)), "AutocastCPU")
+        for names, in_float32 in ((AUTOCAST_FLOAT32, _cast_to_float32), (AUTOCAST_FLOAT32_RESULT, _ask_for_float32)):
+            for name in filter(_only_cuda_casts, names):
+                packet, _, overload = name.partition(".")
+                operation = getattr(getattr(aten, packet), overload or "default")
+                library.impl(name, in_float32(operation), "AutocastCPU")
         yield
     finally:
         library._destroy()
@@ -105,7 +97,7 @@ def cuda_operations() -> Iterator[None]:
 
 
 def use_cuda_defaults(optimizer: torch.optim.Optimizer) -> None:
-    """Set what a torch optimizer on CUDA parameters would choose by itself: the multi-tensor form, unless told else.
+    """Have a torch optimizer that was given no form take the one of CUDA parameters, the multi-tensor form.
 
     That form holds temporaries for all parameters at once, where the loop over parameters holds them for one.
     """
@@ -172,22 +164,15 @@ def _only_cuda_casts(name: str) -> bool:
     return registered(f"aten::{name}", "AutocastCUDA") and not registered(f"aten::{name}", "AutocastCPU")
 
 
-def _operation(name: str) -> Callable[..., Any]:
-    packet, _, overload = name.partition(".")
-    return getattr(getattr(aten, packet), overload or "default")
-
-
 def _castable(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.is_floating_point() and value.dtype != torch.float64
 
 
 def _cast_to_float32(operation: Callable[..., Any]) -> Callable[..., Any]:
     def run(*args: Any, **kwargs: Any) -> Any:
+        args, kwargs = tree_map(lambda value: value.float() if _castable(value) else value, (args, kwargs))
         with torch.autocast("cpu", enabled=False):
-            return operation(
-                *(value.float() if _castable(value) else value for value in args),
-                **{name: value.float() if _castable(value) else value for name, value in kwargs.items()},
-            )
+            return operation(*args, **kwargs)
 
     return run
 

@@ -12,67 +12,51 @@ its memory is what is free now, its rates are measured when asked for (:func:`th
 
 from __future__ import annotations
 
-import time
+import timeit
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
 import torch
 
-_GIB_MIB = 1024.0
+from bench.core.memory import TOLERANCE
+from bench.step.allocator import free_memory_mib
 
-#: MiB of a GPU that no tensor gets: driver and firmware, the CUDA context with its kernels, cuBLAS workspaces.
-_CUDA_RESERVE_MIB = 1536.0
-
-#: MiB of this machine's free memory that no tensor gets: the interpreter and its libraries.
-_CPU_RESERVE_MIB = 512.0
-
-#: Part of a predicted peak by which the allocator may exceed it, in rounding and in what lives inside kernels: the
-#: error that a prediction is allowed, by kind of device.
-ROUNDING = {"cpu": 0.02, "cuda": 0.05}
+#: MiB that no tensor gets: of a GPU driver and firmware, the CUDA context with its kernels, cuBLAS workspaces; of this
+#: machine's free memory the interpreter and its libraries.
+_RESERVE_MIB = {"cuda": 1536.0, "cpu": 512.0}
 
 #: Sizes of what is timed on this machine: the sides of a square product, the bytes of a buffer, how often.
 _SIDE, _BUFFER, _REPEATS = 1536, 2**28, 7
 
-_CPU_CACHES = Path("/sys/devices/system/cpu")
-
 
 @dataclass(frozen=True)
 class Device:
-    """What a device offers to a training step.
+    """What a device offers to a training step."""
 
-    Args:
-        name: as a person reads it.
-        kind: "cpu" or "cuda", the operations that it takes.
-        memory_mib: of the device; of a CPU, what is free.
-        reserve_mib: the part of it that is not for tensors.
-        peak_flops: floating-point operations per second in matrix products, by precision.
-        bandwidth: bytes per second between the device's memory and its last-level cache.
-        cache: bytes of caches that keep data from one kernel to the next; None where that is not known.
-        rates: where the rates come from.
-    """
+    name: str  # as a person reads it
+    kind: str  # "cpu" or "cuda", the operations that it takes
+    memory_mib: float  # of a CPU, what is free
+    peak_flops: Mapping[str, float]  # floating-point operations per second in matrix products, by precision
+    bandwidth: float  # bytes per second between the device's memory and its last-level cache
+    cache: int | None  # bytes of caches that keep data from one kernel to the next; None where that is not known
+    rates: str = "rated"  # where the rates come from
 
-    name: str
-    kind: str
-    memory_mib: float
-    reserve_mib: float
-    peak_flops: Mapping[str, float]
-    bandwidth: float
-    cache: int | None
-    rates: str = "rated"
+    @property
+    def reserve_mib(self) -> float:
+        """The part of the memory that is not for tensors."""
+        return _RESERVE_MIB[self.kind]
 
     @property
     def room_mib(self) -> float:
-        """The largest predicted peak that is taken to fit."""
-        return max(self.memory_mib - self.reserve_mib, 0.0) / (1 + ROUNDING[self.kind])
+        """The largest predicted peak that is taken to fit, as the allocator may exceed it by some percent."""
+        return max(self.memory_mib - self.reserve_mib, 0.0) / (1 + TOLERANCE[self.kind])
 
 
 def _gpu(name: str, memory_gib: float, fp32: float, tf32: float, bf16: float, terabytes: float, l2_mb: int) -> Device:
     """A GPU from its data sheet: peaks in TFLOP/s, bandwidth in TB/s."""
     peaks = {"fp32": fp32 * 1e12, "tf32": tf32 * 1e12, "bf16": bf16 * 1e12}
-    memory = memory_gib * _GIB_MIB
-    return Device(name, "cuda", memory, _CUDA_RESERVE_MIB, peaks, terabytes * 1e12, l2_mb * 2**20)
+    return Device(name, "cuda", memory_gib * 1024, peaks, terabytes * 1e12, l2_mb * 2**20)
 
 
 #: By the name that the command line takes; ``cpu`` is not among them, see :func:`device_named`.
@@ -104,13 +88,17 @@ def device_named(name: str, precision: str) -> Device:
 def this_machine(precision: str) -> Device:
     """This machine's processor: free memory from the system, rates as the best of a few short measurements."""
     threads = torch.get_num_threads()
+    factor = torch.ones(_SIDE, _SIDE, dtype=torch.bfloat16 if precision == "bf16" else torch.float32)
+    result = torch.empty_like(factor)
+    source = torch.ones(_BUFFER // 4)
+    target = torch.empty_like(source)
+    copied = 2 * _BUFFER / _best_seconds(lambda: target.copy_(source))  # reads and writes
     return Device(
         name=f"this machine's processor, {threads} thread{'s' * (threads != 1)}",
         kind="cpu",
-        memory_mib=psutil.virtual_memory().available / 2**20,
-        reserve_mib=_CPU_RESERVE_MIB,
-        peak_flops={precision: _measured_flops(torch.bfloat16 if precision == "bf16" else torch.float32)},
-        bandwidth=_measured_bandwidth(),
+        memory_mib=free_memory_mib("cpu"),
+        peak_flops={precision: 2 * _SIDE**3 / _best_seconds(lambda: torch.mm(factor, factor, out=result))},
+        bandwidth=max(copied, _BUFFER / _best_seconds(source.sum)),
         cache=cache_bytes(),
         rates="measured just now",
     )
@@ -118,41 +106,21 @@ def this_machine(precision: str) -> Device:
 
 def _best_seconds(action: Callable[[], object]) -> float:
     """The shortest of a few runs, after one that does not count."""
-    action()
-    times = []
-    for _ in range(_REPEATS):
-        start = time.perf_counter()
-        action()
-        times.append(time.perf_counter() - start)
-    return min(times)
+    return min(timeit.repeat(action, number=1, repeat=1 + _REPEATS)[1:])
 
 
-def _measured_flops(dtype: torch.dtype) -> float:
-    factor = torch.ones(_SIDE, _SIDE, dtype=dtype)
-    result = torch.empty_like(factor)
-    return 2 * _SIDE**3 / _best_seconds(lambda: torch.mm(factor, factor, out=result))
-
-
-def _measured_bandwidth() -> float:
-    """Bytes per second of a copy, which reads and writes, or of a sum, which reads; whichever is faster."""
-    source = torch.ones(_BUFFER // 4)
-    target = torch.empty_like(source)
-    copied = 2 * _BUFFER / _best_seconds(lambda: target.copy_(source))
-    return max(copied, _BUFFER / _best_seconds(source.sum))
-
-
-def cache_bytes(root: Path = _CPU_CACHES) -> int | None:
+def cache_bytes(root: Path = Path("/sys/devices/system/cpu")) -> int | None:
     """All data caches of the processor in bytes, each once; None where the system does not tell."""
-    found: dict[tuple[str, str, str], int] = {}
+    units = {"K": 2**10, "M": 2**20, "G": 2**30}
+    found: dict[tuple[str, ...], int] = {}
     for index in root.glob("cpu[0-9]*/cache/index[0-9]*"):
         try:
-            level, kind, cpus, size = (
+            size, *cache = (
                 (index / name).read_text(encoding="ascii").strip()
-                for name in ("level", "type", "shared_cpu_list", "size")
+                for name in ("size", "level", "type", "shared_cpu_list")
             )
-            unit = {"K": 2**10, "M": 2**20, "G": 2**30}[size[-1]]
-            if kind != "Instruction":
-                found[level, kind, cpus] = int(size[:-1]) * unit
+            if "Instruction" not in cache:
+                found[tuple(cache)] = int(size[:-1]) * units[size[-1]]
         except (OSError, KeyError, ValueError, IndexError):
             return None
     return sum(found.values()) or None

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-#: Batches beyond this one are not looked at.
+#: Batches beyond this one are not looked at, unless another limit is given.
 LIMIT = 65_536
 
 #: The second batch looked at, and how far a next one may lie beyond the largest that is known to fit: at small batches
 #: weights and their states make the peak, so the line through them says little about large ones.
-_SECOND, _REACH = 16, 16
+_REACH = 16
 
 
 @dataclass(frozen=True)
@@ -26,13 +26,8 @@ class Largest:
     next_mib: float | None
 
 
-def largest_batch(peak_mib: Callable[[int], float], room_mib: float, multiple: int = 1) -> Largest:
-    """Find the batch that fits while the next does not, in as few predictions as can be.
-
-    Args:
-        peak_mib: the predicted peak of a batch size.
-        room_mib: what may be used.
-        multiple: batch sizes are multiples of it.
+def largest_batch(peak_mib: Callable[[int], float], room_mib: float, multiple: int = 1, most: int = LIMIT) -> Largest:
+    """Find the batch, a ``multiple``, that fits while the next does not, in as few calls of ``peak_mib`` as can be.
 
     Example:
         >>> largest_batch(lambda batch: 100 + 3.5 * batch, room_mib=1000)
@@ -46,26 +41,20 @@ def largest_batch(peak_mib: Callable[[int], float], room_mib: float, multiple: i
 
     if not fits(1):
         return Largest(0, 0.0, peaks[1])
-    limit = max(LIMIT // multiple, 1)
+    limit = max(most // multiple, 1)
     below, low, high = 0, 1, limit + 1  # high does not fit, or is beyond the limit
-    while low < limit and high > limit:
-        guess = low * _SECOND
-        if below:
-            slope = (peaks[low] - peaks[below]) / (low - below)
-            guess = low + int((room_mib - peaks[low]) / slope) if slope > 0 else guess
-        guess = min(max(guess, low + 1), low * _REACH, limit)
+    turn = 0
+    while low < limit and high - low > 1:
+        if high <= limit:  # between one that fits and one that does not
+            share = (room_mib - peaks[low]) / (peaks[high] - peaks[low])
+            guess = (low + high) // 2 if turn % 3 == 2 else low + int(share * (high - low))
+            guess, turn = min(max(guess, low + 1), high - 1), turn + 1
+        else:
+            slope = (peaks[low] - peaks[below]) / (low - below) if below else 0.0
+            guess = low + int((room_mib - peaks[low]) / slope) if slope > 0 else low * _REACH
+            guess = min(max(guess, low + 1), low * _REACH, limit)
         if fits(guess):
             below, low = low, guess
-        else:
-            high = guess
-    for turn in range(limit):
-        if high - low <= 1 or high > limit:
-            break
-        share = (room_mib - peaks[low]) / (peaks[high] - peaks[low])
-        guess = (low + high) // 2 if turn % 3 == 2 else low + int(share * (high - low))
-        guess = min(max(guess, low + 1), high - 1)
-        if fits(guess):
-            low = guess
         else:
             high = guess
     return Largest(low * multiple, peaks[low], peaks.get(high))

@@ -27,7 +27,6 @@ would hand a fake one to the next real step; the bench makes predictions in proc
 from __future__ import annotations
 
 import contextlib
-import functools
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -38,10 +37,11 @@ from typing import Any, Literal, get_args
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from bench.estimate.cuda_operations import cuda_operations, use_cuda_defaults
 from bench.protocol import Batch, Method, Workload
-from bench.step.train_step import TrainStep, precision_unsupported
+from bench.step.train_step import TrainStep, precision_unsupported, rare_work
 
 Category = Literal["parameters", "gradients", "optimizer", "activations", "temporaries"]
 CATEGORIES: tuple[Category, ...] = get_args(Category)
@@ -50,7 +50,6 @@ CATEGORIES: tuple[Category, ...] = get_args(Category)
 PREDICTED_DEVICES = ("cpu", "cuda")
 
 _STEPS = 2
-_MIB = 2**20
 
 
 @dataclass(frozen=True)
@@ -71,16 +70,15 @@ class PredictedMemory:
 
     def mib(self) -> dict[str, float]:
         """The categories and the peak in MiB, by name."""
-        return {name: getattr(self, name) / _MIB for name in (*CATEGORIES, "peak")}
+        return {name: getattr(self, name) / 2**20 for name in (*CATEGORIES, "peak")}
 
 
 def predict_memory(
     workload: Workload, method: Method, batch_size: int, precision: str, device: str, seed: int
 ) -> PredictedMemory:
-    """Predict the peak memory of training ``workload`` with ``method``, for ``device`` "cpu" or "cuda".
+    """The peak memory of training ``workload`` with ``method``, for ``device`` "cpu" or "cuda".
 
-    Neither device nor memory of that size is needed. ``bench.estimate.work.predict`` gives the work as well, in the
-    same pass.
+    :func:`bench.estimate.work.predict` gives the work as well, in the same pass.
 
     Raises:
         ValueError: a batch size below 1, an unknown device, a precision that the device does not offer.
@@ -113,20 +111,16 @@ def fake_training(
         if device == "cuda":
             use_cuda_defaults(optimizer)
         batch: Batch = {name: fake.from_tensor(tensor) for name, tensor in real.items()}
-        for name, count in unique_counts.items():  # a look-up of unique rows wants to know
+        for name, count in unique_counts.items():  # for a look-up of unique rows
             batch[name].unique_count = count  # type: ignore[attr-defined]
         yield TrainStep(model, method, optimizer, workload.loss, traced_precision, "cpu"), batch
 
 
-def trace_memory(
-    step: TrainStep, batch: Batch, last_step: AbstractContextManager[object] | None = None
-) -> PredictedMemory:
-    """Run the step on the tensors it has, fake or real, and return what it held at its peak.
+def trace_memory(step: TrainStep, batch: Batch, *meters: AbstractContextManager[object]) -> PredictedMemory:
+    """Run a fresh step on the tensors it has, fake or real, and return what it held at its peak.
 
-    Args:
-        step: a fresh train step. It is advanced by two steps and its rare events.
-        batch: the batch for all of them.
-        last_step: a context to enter around the last step alone, to meter its work in the same pass.
+    It is advanced by two steps and its rare events. ``meters`` are entered around the last step alone, so that its work
+    is metered in the same pass.
     """
     model, optimizer, method = step.model, step.optimizer, step.method
     ledger = StorageLedger(step)
@@ -140,17 +134,17 @@ def trace_memory(
     ledger.claim("activations", batch.values())
     with ledger:
         for number in range(_STEPS):
-            around = last_step if last_step and number == _STEPS - 1 else contextlib.nullcontext()
-            with around:
+            with contextlib.ExitStack() as around:
+                for meter in meters if number == _STEPS - 1 else ():
+                    around.enter_context(meter)
                 loss = step.forward_backward(batch)
                 claim_what_stays()
                 step.update()
                 del loss  # whoever called the step would hold it until here
             claim_what_stays()
-        for event in method.rare_events():
-            if not any(number % event.period_steps == event.offset_steps for number in range(_STEPS)):
-                event.run(model, optimizer)
-                claim_what_stays()
+        for run in rare_work(step, _STEPS):
+            run()
+            claim_what_stays()
     return PredictedMemory(
         **ledger.at_peak(),
         peak=ledger.peak,
@@ -174,19 +168,15 @@ class StorageLedger(TorchDispatchMode):
 
     A storage counts once however many tensors view it, with all its bytes, from the operation that makes it until the
     last reference is gone. Its category is settled later, by identity, through :meth:`claim`; one that nobody claims
-    is an activation if the step was in its forward when it was born, else a temporary.
-
-    Attributes:
-        peak: the highest number of bytes in use at one time.
+    is an activation if the step was in its forward when it was born, else a temporary. ``peak`` is the highest number
+    of bytes in use at one time.
     """
 
     def __init__(self, step: TrainStep) -> None:
         super().__init__()
         self.peak = 0
         self._step = step
-        self._in_use = 0
-        self._births = 0
-        self._peak_at = 0
+        self._in_use = self._births = self._peak_at = 0
         self._entries: list[_Entry] = []
         self._living: dict[int, tuple[weakref.ref[torch.UntypedStorage], _Entry]] = {}
 
@@ -208,7 +198,7 @@ class StorageLedger(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
-        for tensor in _tensors_of(result):
+        for tensor in tensors_in(result):
             self._book(tensor)
         return result
 
@@ -223,14 +213,11 @@ class StorageLedger(TorchDispatchMode):
         self._births += 1
         entry = _Entry(size, self._births, "activations" if self._step.phase == "forward" else "temporaries")
         self._entries.append(entry)
-        self._living[key] = (weakref.ref(storage, functools.partial(self._freed, key)), entry)
+        self._living[key] = (weakref.ref(storage, lambda _: self._close(key)), entry)
         self._in_use += size
         if self._in_use > self.peak:
             self.peak, self._peak_at = self._in_use, self._births
         return entry
-
-    def _freed(self, key: int, _: weakref.ref[torch.UntypedStorage]) -> None:
-        self._close(key)
 
     def _close(self, key: int) -> None:
         _, entry = self._living.pop(key)
@@ -239,10 +226,8 @@ class StorageLedger(TorchDispatchMode):
 
 
 def reachable_tensors(root: object) -> list[torch.Tensor]:
-    """All tensors that ``root`` holds: in its attributes, in dicts and sequences, in objects inside those.
-
-    Classes, functions and modules of Python are not entered.
-    """
+    """All tensors that ``root`` holds: in attributes, dicts, sequences and objects inside those, but not in classes,
+    functions and Python modules."""
     found: list[torch.Tensor] = []
     seen: dict[int, object] = {}
     pending: list[object] = [root]
@@ -262,9 +247,6 @@ def reachable_tensors(root: object) -> list[torch.Tensor]:
     return found
 
 
-def _tensors_of(result: object) -> Iterator[torch.Tensor]:
-    if isinstance(result, torch.Tensor):
-        yield result
-    elif isinstance(result, list | tuple):
-        for part in result:
-            yield from _tensors_of(part)
+def tensors_in(value: object) -> list[torch.Tensor]:
+    """The tensors among what an operator is given or returns."""
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]

@@ -2,9 +2,8 @@
 
 The bound is one over the whole step: the larger of two times,
 
-* operations: FLOPs of all matrix products / peak rate (:mod:`bench.estimate.work`; element-wise work is left out,
-which can only
-  lower the bound);
+* operations: FLOPs of all matrix products / peak rate (:mod:`bench.estimate.work`; element-wise work is left out, which
+  can only lower the bound);
 * traffic: the bytes that must cross between memory and caches / bandwidth.
 
 A sum over operators of the larger of the two would be higher, but no bound: it takes for granted that no two operators
@@ -21,14 +20,14 @@ Everything else, gradients included, might never leave the chip. A table that is
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from bench.estimate.devices import Device
 from bench.estimate.memory import fake_training, reachable_tensors, trace_memory
@@ -38,11 +37,11 @@ from bench.step.train_step import TrainStep
 
 aten = torch.ops.aten
 
-#: Operations that read some rows of their first argument.
-_LOOK_UPS = {aten.embedding, aten.index_select, aten.gather, aten.index, aten.take}
-
-#: Operations that overwrite their first argument without reading it.
-_OVERWRITES = {aten.copy_, aten.zero_, aten.fill_, aten.normal_, aten.uniform_}
+#: Operations that read only some rows of their first argument, or overwrite it.
+_UNREAD_FIRST = {
+    *(aten.embedding, aten.index_select, aten.gather, aten.index, aten.take),
+    *(aten.copy_, aten.zero_, aten.fill_, aten.normal_, aten.uniform_),
+}
 
 
 @dataclass(frozen=True)
@@ -89,17 +88,11 @@ def predict_step(
     :func:`bench.estimate.work.predict`."""
     with fake_training(workload, method, batch_size, precision, device, seed) as (step, batch):
         meter, traffic = WorkMeter(step), TrafficMeter(step, batch.values())
-        memory = trace_memory(step, batch, last_step=_both(meter, traffic))
+        memory = trace_memory(step, batch, meter, traffic)
         work = meter.work()
     given = sum(tensor.untyped_storage().nbytes() for tensor in batch.values())
     kept = max(work.saved_for_backward - given, 0)  # a batch that backward needs is not written
-    return Prediction(memory, work), Traffic(traffic.read, traffic.written, kept)
-
-
-@contextlib.contextmanager
-def _both(first: AbstractContextManager[object], second: AbstractContextManager[object]) -> Iterator[None]:
-    with first, second:
-        yield
+    return Prediction(memory, work), traffic.traffic(kept)
 
 
 class TrafficMeter(TorchDispatchMode):
@@ -110,11 +103,10 @@ class TrafficMeter(TorchDispatchMode):
 
     def __init__(self, step: TrainStep, batch: Iterable[torch.Tensor]) -> None:
         super().__init__()
-        self._step = step
-        self._batch = list(batch)
+        self._step, self._batch = step, list(batch)
         self._sizes: dict[int, int] = {}  # bytes by storage
-        self._read: dict[int, dict[tuple[int, int], int]] = {}
-        self._written: dict[int, dict[tuple[int, int], int]] = {}
+        self._read: dict[int, dict[tuple[int, int], int]] = defaultdict(dict)  # bytes by storage and part of it
+        self._written: dict[int, dict[tuple[int, int], int]] = defaultdict(dict)
 
     def __enter__(self) -> TrafficMeter:
         there = reachable_tensors([self._step.model, self._step.optimizer, self._step.method])
@@ -123,42 +115,32 @@ class TrafficMeter(TorchDispatchMode):
         super().__enter__()
         return self
 
-    @property
-    def read(self) -> int:
-        """Bytes read."""
-        return self._total(self._read)
-
-    @property
-    def written(self) -> int:
-        """Bytes written."""
-        return self._total(self._written)
-
-    def _total(self, parts: Mapping[int, Mapping[tuple[int, int], int]]) -> int:
-        return sum(min(sum(sizes.values()), self._sizes[key]) for key, sizes in parts.items())
+    def traffic(self, kept: int) -> Traffic:
+        """What has been noted, beside so many bytes ``kept`` for backward."""
+        read, written = (
+            sum(min(sum(sizes.values()), self._sizes[key]) for key, sizes in parts.items())
+            for parts in (self._read, self._written)
+        )
+        return Traffic(read, written, kept)
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         if not func.is_view:
-            given = {
-                **dict(zip((argument.name for argument in func._schema.arguments), args, strict=False)),
-                **(kwargs or {}),
-            }
-            for place, argument in enumerate(func._schema.arguments):
+            arguments = func._schema.arguments
+            given = dict(zip((argument.name for argument in arguments), args, strict=False)) | dict(kwargs or {})
+            for place, argument in enumerate(arguments):
                 writes = argument.alias_info is not None and argument.alias_info.is_write
-                reads = not (place == 0 and func.overloadpacket in (*_LOOK_UPS, *_OVERWRITES))
-                for tensor in _tensors_of(given.get(argument.name)):
-                    self._note(tensor, reads, writes)
+                reads = not (place == 0 and func.overloadpacket in _UNREAD_FIRST)
+                for value in tree_leaves(given.get(argument.name)):
+                    if isinstance(value, torch.Tensor):
+                        self._note(value, reads, writes)
         return func(*args, **(kwargs or {}))
 
     def _note(self, tensor: torch.Tensor, reads: bool, writes: bool) -> None:
         key = tensor.untyped_storage()._cdata
         if key in self._sizes:
             part, size = (int(tensor.storage_offset()), tensor.numel()), tensor.numel() * tensor.element_size()
-            for noted in ([self._read] if reads else []) + ([self._written] if writes else []):
-                noted.setdefault(key, {})[part] = size
-
-
-def _tensors_of(value: object) -> list[torch.Tensor]:
-    values = value if isinstance(value, list | tuple) else [value]
-    return [one for one in values if isinstance(one, torch.Tensor)]
+            for noted, touched in ((self._read, reads), (self._written, writes)):
+                if touched:
+                    noted[key][part] = size

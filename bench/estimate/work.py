@@ -34,14 +34,10 @@ class Work:
     flops_per_step: int
     saved_for_backward: int  # bytes
 
-    @property
-    def saved_for_backward_mib(self) -> float:
-        return self.saved_for_backward / 2**20
-
 
 @dataclass(frozen=True)
 class Prediction:
-    """Everything that one pass over fake tensors tells about a cell."""
+    """What one pass over fake tensors gives of a cell."""
 
     memory: PredictedMemory
     work: Work
@@ -53,7 +49,7 @@ class Prediction:
         return {
             "peak_memory_predicted_mib": peak,
             **{f"predicted_{category}_mib": size for category, size in sizes.items()},
-            "saved_for_backward_mib": self.work.saved_for_backward_mib,
+            "saved_for_backward_mib": self.work.saved_for_backward / 2**20,
             "flops_per_step": self.work.flops_per_step,
             "parameters": self.memory.parameter_count,
             "stored_mib": self.memory.stored / 2**20,
@@ -61,26 +57,21 @@ class Prediction:
 
 
 def predict(workload: Workload, method: Method, batch_size: int, precision: str, device: str, seed: int) -> Prediction:
-    """Predict memory and work of training ``workload`` with ``method``, in one pass, for ``device`` "cpu" or "cuda".
+    """Memory and work of training ``workload`` with ``method``, in one pass, for ``device`` "cpu" or "cuda".
 
     Raises:
         ValueError: a batch size below 1, an unknown device, a precision that the device does not offer.
     """
     with fake_training(workload, method, batch_size, precision, device, seed) as (step, batch):
         meter = WorkMeter(step)
-        memory = trace_memory(step, batch, last_step=meter)
+        memory = trace_memory(step, batch, meter)
     return Prediction(memory, meter.work())
-
-
-def count_work(workload: Workload, method: Method, batch_size: int, precision: str, device: str, seed: int) -> Work:
-    """The work of one step alone; :func:`predict` gives the memory as well, at the same cost."""
-    return predict(workload, method, batch_size, precision, device, seed).work
 
 
 class WorkMeter(contextlib.ExitStack):
     """Meters one training step run inside the block, on fake or on real tensors.
 
-    It prolongs no tensor's life, so memory can be traced in the same pass.
+    It holds weak references only, so memory can be traced in the same pass.
     """
 
     def __init__(self, step: TrainStep) -> None:
@@ -94,7 +85,7 @@ class WorkMeter(contextlib.ExitStack):
         super().__enter__()
         self._held_anyway = {id(tensor.untyped_storage()) for tensor in reachable_tensors(self._step.model)}
         self.enter_context(self._flops)
-        self.enter_context(torch.autograd.graph.saved_tensors_hooks(self._on_save, _as_saved))
+        self.enter_context(torch.autograd.graph.saved_tensors_hooks(self._on_save, lambda tensor: tensor))
         return self
 
     def work(self) -> Work:
@@ -114,23 +105,13 @@ class WorkMeter(contextlib.ExitStack):
             del self._saved[key]
 
 
-def _as_saved(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor
-
-
-def _attention_flops(query: torch.Size, key: torch.Size, value: torch.Size, *_: Any, **__: Any) -> int:
-    return sdpa_flop_count(query, key, value)
-
-
-def _attention_backward_flops(
-    upstream: torch.Size, query: torch.Size, key: torch.Size, value: torch.Size, *_: Any, **__: Any
-) -> int:
-    return sdpa_backward_flop_count(upstream, query, key, value)
-
-
-#: The flop counter knows no formula for flash attention on a CPU: two products in forward, five in backward, which
+#: The flop counter has no formula for flash attention on a CPU: two products in forward, five in backward, which
 #: computes the scores again.
 _CPU_ATTENTION: dict[Any, Any] = {
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention_flops,
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward_flops,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: (
+        lambda query, key, value, *_, **__: sdpa_flop_count(query, key, value)
+    ),
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: (
+        lambda upstream, query, key, value, *_, **__: sdpa_backward_flop_count(upstream, query, key, value)
+    ),
 }

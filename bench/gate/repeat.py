@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import datetime
 import json
 import math
@@ -13,16 +12,15 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 
 from bench.core.provenance import device_name
-from bench.errors import stop_with
-from bench.gate.errors import GateError
-from bench.gate.timed import ROOT, ROUNDS, Pair, judge, measure
+from bench.errors import Parser, stop_with
+from bench.gate import GateError
+from bench.gate.timed import FEWEST_ROUNDS, ROOT, ROUNDS, Pair, judge, measure
 from bench.gate.timed_base import commit_of, worktree
-from bench.gate.timed_rule import FEWEST_ROUNDS
 from bench.gate.timed_worker import BENCHMARKS, THREADS
 
 SCHEMA = 1
@@ -43,14 +41,11 @@ def upper_bound(alarms: int, repetitions: int) -> float:
     0.0487
     """
 
-    def at_most(rate: float) -> float:
-        ways = (math.comb(repetitions, k) * rate**k * (1 - rate) ** (repetitions - k) for k in range(alarms + 1))
-        return math.fsum(ways)
-
     low, high = 0.0, 1.0
     for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if at_most(middle) > 1 - CONFIDENCE else (low, middle)
+        rate = (low + high) / 2
+        ways = (math.comb(repetitions, k) * rate**k * (1 - rate) ** (repetitions - k) for k in range(alarms + 1))
+        low, high = (rate, high) if math.fsum(ways) > 1 - CONFIDENCE else (low, rate)
     return high
 
 
@@ -61,21 +56,20 @@ def read(path: Path) -> list[Record]:
         GateError: another line that is no repetition.
     """
     records = []
-    for number, line in enumerate(_whole_lines(path), 1):
+    for number, line in enumerate(_whole_lines(path).splitlines(), 1):
         try:
-            record = json.loads(line)
+            records.append(record := json.loads(line))
             known = record["schema_version"] == SCHEMA and isinstance(record["alarm"], bool)
         except (ValueError, TypeError, KeyError):
             known = False
         if not known:
             raise GateError(f"{path}, line {number}: no repetition of schema {SCHEMA}.")
-        records.append(record)
     return records
 
 
-def _whole_lines(path: Path) -> list[bytes]:
+def _whole_lines(path: Path) -> bytes:
     content = path.read_bytes() if path.exists() else b""
-    return content[: content.rfind(b"\n") + 1].splitlines()
+    return content[: content.rfind(b"\n") + 1]
 
 
 def summary(records: Sequence[Record]) -> str:
@@ -87,13 +81,11 @@ def summary(records: Sequence[Record]) -> str:
     if not records:
         return "no repetition is recorded"
     alarms = sum(record["alarm"] for record in records)
+    bound = 100 * upper_bound(alarms, len(records))
     kinds = Counter(part["kind"] for record in records for part in record["benchmarks"].values())
     spread = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
-    return (
-        f"{alarms} alarm{'s' * (alarms != 1)} in {len(records)} repetitions: at most "
-        f"{100 * upper_bound(alarms, len(records)):.1f} % false alarms (95 % bound); "
-        f"of {kinds.total()} verdicts {spread}"
-    )
+    rate = f"{alarms} alarm{'s' * (alarms != 1)} in {len(records)} repetitions: at most {bound:.1f} % false alarms"
+    return f"{rate} (95 % bound); of {kinds.total()} verdicts {spread}"
 
 
 def _repetition(tree: Path, base: Path, number: int, count: int) -> dict[str, Any]:
@@ -108,7 +100,7 @@ def _repetition(tree: Path, base: Path, number: int, count: int) -> dict[str, An
             parts[name] = {
                 "kind": decision.kind,
                 "first": decision.first.numbers(),
-                "second": None if decision.second is None else decision.second.numbers(),
+                "second": decision.second and decision.second.numbers(),
                 "tree": [turn.ratio for turn in rounds.tree],
                 "base": [turn.ratio for turn in rounds.base],
             }
@@ -127,12 +119,11 @@ def repeat(path: Path, repetitions: int, count: int) -> None:
     done = read(path)
     for record in done:
         if (record["commit"], record["rounds"]) != (commit, count):
-            raise GateError(
-                f"{path} holds repetitions of commit {record['commit'][:12]} with {record['rounds']} rounds, these "
-                f"would be of {commit[:12]} with {count}; name another file with --into."
-            )
+            there = f"repetitions of commit {record['commit'][:12]} with {record['rounds']} rounds"
+            here = f"these would be of {commit[:12]} with {count}"
+            raise GateError(f"{path} holds {there}, {here}; name another file with --into.")
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(b"".join(line + b"\n" for line in _whole_lines(path)))
+    path.write_bytes(_whole_lines(path))
     with worktree(ROOT, commit) as tree, worktree(ROOT, commit) as base:
         start, alarms = time.monotonic(), sum(record["alarm"] for record in done)
         for number in range(len(done), repetitions):
@@ -155,21 +146,13 @@ def repeat(path: Path, repetitions: int, count: int) -> None:
                 os.fsync(file.fileno())
             alarms += result["alarm"]
             each = (time.monotonic() - start) / (number + 1 - len(done))
-            left = each * (repetitions - number - 1) / 60
-            print(
-                f"{number + 1}/{repetitions} repetitions, {alarms} alarms, {each:.0f} s each, {left:.0f} min left",
-                file=sys.stderr,
-            )
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        stop_with(f"{message}; see python -m bench.gate.repeat --help.")
+            left = f"{each:.0f} s each, {each * (repetitions - number - 1) / 60:.0f} min left"
+            print(f"{number + 1}/{repetitions} repetitions, {alarms} alarms, {left}", file=sys.stderr)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Repeat and print the summary."""
-    parser = _Parser(prog="python -m bench.gate.repeat", description=_DESCRIPTION)
+    parser = Parser(prog="python -m bench.gate.repeat", description=_DESCRIPTION)
     parser.add_argument("--repetitions", type=int, default=60, help="how many there shall be (default: 60)")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"of a measurement (default: the gate's, {ROUNDS})")
     parser.add_argument(

@@ -2,26 +2,28 @@
 
 Each of the two has a worker process of its own (:mod:`bench.gate.timed_worker`). In a round both measure the same
 ratio, one after the other, in random order; what disturbs the machine for a while then hits both. Nothing is compared
-with stored numbers.
+with stored numbers. A slowdown counts where it is significant by a rank test, as large as the tolerance, and found
+again by processes of their own.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import random
 import runpy
 import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Literal
 
-from bench.gate import timed_worker
-from bench.gate.errors import GateError
-from bench.gate.timed_rule import Decision, Slowdown, decide
+from bench.core.intervals import Estimate, paired_ratio
+from bench.gate import GateError, timed_worker
 from bench.gate.timed_worker import BENCHMARKS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,8 +31,85 @@ ROOT = Path(__file__).resolve().parents[2]
 #: Rounds of a measurement: with 30, four benchmarks take less than a minute on a quiet machine.
 ROUNDS = 30
 
-#: Seeds of the order in which trees take turns, of a measurement and of its confirmation.
-FIRST_SEED, SECOND_SEED = 0, 1
+#: Probability, without any slowdown, of a rank test that says otherwise, and the rounds with which the rank test can
+#: reach that at all: 2^-7 < 0.01.
+SIGNIFICANCE, FEWEST_ROUNDS = 0.01, 7
+
+
+def signed_rank_p(differences: Sequence[float]) -> float:
+    """One-sided p-value of Wilcoxon's signed-rank test, exact, that the differences tend to be above zero.
+
+    Zeros are left out and equal magnitudes share their mean rank; the distribution is over all signs of the ranks that
+    are there.
+
+    >>> signed_rank_p([1, 2, 3, 4, 5])  # one of 2^5 assignments of signs
+    0.03125
+    """
+    magnitudes = sorted(abs(value) for value in differences if value)
+    doubled = {  # twice the mean rank, which is whole
+        size: 2 * magnitudes.index(size) + magnitudes.count(size) + 1 for size in set(magnitudes)
+    }
+    observed = sum(doubled[value] for value in differences if value > 0)
+    ways = [1]  # number of assignments of signs, by the sum of the doubled ranks above zero
+    for size in magnitudes:
+        none = [0] * doubled[size]
+        ways = [without + with_it for without, with_it in zip([*ways, *none], [*none, *ways], strict=True)]
+    return sum(ways[observed:]) / 2 ** len(magnitudes)
+
+
+@dataclass(frozen=True)
+class Slowdown:
+    """A measurement's result: how many times slower than the base, with its interval, and the rank test's p-value."""
+
+    estimate: Estimate
+    p: float
+
+    @classmethod
+    def between(cls, tree: Sequence[float], base: Sequence[float]) -> Slowdown:
+        """From one ratio per round and tree; the rounds pair them."""
+        differences = [math.log(own / other) for own, other in zip(tree, base, strict=True)]
+        return cls(paired_ratio(dict(enumerate(tree)), dict(enumerate(base))), signed_rank_p(differences))
+
+    def __str__(self) -> str:
+        interval = f"[{self.estimate.low:.3f}, {self.estimate.high:.3f}]" if self.estimate.low is not None else ""
+        return f"{self.estimate.value:.3f}x {interval} of the base, p = {self.p:.2g}"
+
+    def numbers(self) -> Mapping[str, float | None]:
+        """For records."""
+        found = self.estimate
+        return {"slowdown": found.value, "low": found.low, "high": found.high, "p": self.p}
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What the measurements of a benchmark amount to; ``second`` is None where the first one settled it."""
+
+    kind: Literal["unchanged", "inconclusive", "regression"]
+    why: str
+    first: Slowdown
+    second: Slowdown | None = None
+
+    def __str__(self) -> str:
+        again = "" if self.second is None else f"; measured again {self.second}"
+        return f"{self.kind}, {self.why}: {self.first}{again}"
+
+
+def decide(first: Slowdown, tolerance: float, measure_again: Callable[[], Slowdown]) -> Decision:
+    """Judge a measurement; a slowdown that counts is measured again, independently, before it is called a regression.
+
+    ``tolerance`` is the slowdown that is accepted; 0.25 is a quarter.
+    """
+    significant, large = first.p < SIGNIFICANCE, first.estimate.value >= 1 + tolerance
+    if not (significant and large):
+        if significant:
+            return Decision("inconclusive", f"slower by less than {tolerance:.0%}", first)
+        return (
+            Decision("inconclusive", "not significant", first) if large else Decision("unchanged", "no slowdown", first)
+        )
+    second = measure_again()
+    if second.p < SIGNIFICANCE and second.estimate.value >= 1 + tolerance:
+        return Decision("regression", f"slower by {tolerance:.0%} or more, twice", first, second)
+    return Decision("inconclusive", "not confirmed", first, second)
 
 
 @dataclass(frozen=True)
@@ -64,14 +143,9 @@ class Worker(ExitStack):
         super().__init__()
         self.tree = tree
         self._errors = self.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - the stack closes it
-        self.process = subprocess.Popen(
-            [sys.executable, "-P", timed_worker.__file__, str(tree)],
-            cwd=tree,
-            text=True,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-        )
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": self._errors}
+        command = [sys.executable, "-P", timed_worker.__file__, str(tree)]
+        self.process = subprocess.Popen(command, cwd=tree, text=True, **pipes)
         self.callback(self.process.communicate)
         self.callback(self.process.kill)
 
@@ -90,19 +164,15 @@ class Worker(ExitStack):
         except BrokenPipeError:
             line = ""
         if not line.endswith("\n"):
-            raise GateError(self._end_of(benchmark))
+            status = self.process.wait()
+            self._errors.seek(0)
+            last = self._errors.read().decode(errors="replace").strip().splitlines()[-1:]
+            reason = ": ".join([f"signal {-status}" if status < 0 else f"exit status {status}", *last])
+            raise GateError(f"The worker of {self.tree} ended during {benchmark} ({reason}).")
         answer = json.loads(line)
         if "missing" in answer:
             return Missing(answer["missing"])
         return Turn([(above, below) for above, below in answer["seconds"]])
-
-    def _end_of(self, benchmark: str) -> str:
-        """One sentence on a process that ended."""
-        status = self.process.wait()
-        self._errors.seek(0)
-        said = self._errors.read().decode(errors="replace").strip().splitlines()
-        reason = f"signal {-status}" if status < 0 else f"exit status {status}"
-        return f"The worker of {self.tree} ended during {benchmark} ({reason}{f': {said[-1]}' if said else ''})."
 
 
 @dataclass
@@ -134,13 +204,10 @@ class Rounds:
 class Pair(ExitStack):
     """The workers of a tree and of its base, if it has one; a context manager that ends them.
 
-    Args:
-        tree: the folder of the tree under test.
-        base: that of its base, or None.
-        seed: of the order in which they take turns.
+    ``seed`` is that of the order in which they take turns.
     """
 
-    def __init__(self, tree: Path, base: Path | None, seed: int = FIRST_SEED) -> None:
+    def __init__(self, tree: Path, base: Path | None, seed: int = 0) -> None:
         super().__init__()
         self._order = random.Random(seed)
         self.tree = self.enter_context(Worker(tree))
@@ -175,7 +242,7 @@ def measure(pair: Pair, benchmark: str, count: int = ROUNDS) -> Rounds:
     return rounds
 
 
-def judge(rounds: Rounds, benchmark: str, tree: Path, base: Path, seed: int = SECOND_SEED) -> Decision:
+def judge(rounds: Rounds, benchmark: str, tree: Path, base: Path, seed: int = 1) -> Decision:
     """Judge a benchmark's rounds; a slowdown that counts is confirmed by processes of its own.
 
     Raises:

@@ -10,10 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.gate.errors import GateError
-
-#: The environment variable that names another base.
-BASE_VARIABLE = "GATE_BASE"
+from bench.gate import GateError
 
 #: Where the project's main line may be, the first one found counts.
 _MAIN_LINES = ("refs/remotes/origin/main", "refs/heads/main")
@@ -59,12 +56,12 @@ def find_base(root: Path, environ: Mapping[str, str] = os.environ) -> Base:
     top = _git(root, "rev-parse", "--show-toplevel")
     if top.returncode or Path(top.stdout.strip()).resolve() != root.resolve():
         return Base(None, "git is not installed" if top.returncode == 127 else "the tree is no git repository")
-    named = environ.get(BASE_VARIABLE, "").strip()
+    named = environ.get("GATE_BASE", "").strip()
     if named.strip("0"):  # a new branch's "commit before" is written as zeros
         commit = commit_of(root, named)
         if commit is None:
-            raise GateError(f"{BASE_VARIABLE} is {named!r}; allowed: a commit of this repository.")
-        return Base(commit, f"named by {BASE_VARIABLE}")
+            raise GateError(f"GATE_BASE is {named!r}; allowed: a commit of this repository.")
+        return Base(commit, "named by GATE_BASE")
     head = commit_of(root, "HEAD")
     if head is None:
         return Base(None, "the repository has no commit")
@@ -79,9 +76,7 @@ def find_base(root: Path, environ: Mapping[str, str] = os.environ) -> Base:
     if _git(root, "status", "--porcelain", "--", *_TIMED_CODE).stdout.strip():
         return Base(head, "HEAD, from which the tree differs")
     parent = commit_of(root, "HEAD~1")
-    if parent is None:
-        return Base(None, "HEAD has no parent here, as in a shallow clone")
-    return Base(parent, "HEAD's first parent")
+    return Base(parent, "HEAD's first parent" if parent else "HEAD has no parent here, as in a shallow clone")
 
 
 @contextlib.contextmanager

@@ -15,7 +15,9 @@ operations and their order, which the gate watches over, are the same.
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
+import itertools
 import json
 import os
 import sys
@@ -33,23 +35,17 @@ THREADS = 1
 Action = Callable[[], object]
 
 _PACKAGES = ("comera", "baselines", "bench")
-_TOKENS, _IN, _OUT, _RANK = 256, 768, 3072, 30
+_RANK = 30
 _LOOKED_UP = 1024
 
 
 @dataclass(frozen=True)
 class Benchmark:
-    """A ratio of times, formed within one process.
+    """A ratio of times, formed within one process."""
 
-    Args:
-        make: builds numerator and denominator.
-        pairs: how often both are timed in a turn; chosen for turns of similar length, some tenths of a second.
-        tolerance: slowdown of the ratio against the base that is still accepted; 0.25 is a quarter.
-    """
-
-    make: Callable[[], tuple[Action, Action]]
-    pairs: int
-    tolerance: float
+    make: Callable[[], tuple[Action, Action]]  # numerator and denominator
+    pairs: int  # how often both are timed in a turn; chosen for turns of similar length, some tenths of a second
+    tolerance: float = 0.25  # slowdown of the ratio against the base that is still accepted
 
 
 def _first_of(*modules: str) -> Any:
@@ -61,46 +57,43 @@ def _first_of(*modules: str) -> Any:
 
 
 def _both_ways(
-    forward: Callable[[], torch.Tensor], leaves: Sequence[torch.Tensor], upstream: torch.Tensor
+    forward: Callable[[], torch.Tensor], leaves: Sequence[torch.Tensor], upstream: Sequence[torch.Tensor]
 ) -> Callable[[], None]:
-    """Forward and backward into fresh gradients."""
+    """Forward and backward into fresh gradients, from each upstream gradient in turn."""
+    upstreams = itertools.cycle(upstream)
 
     def act() -> None:
         for leaf in leaves:
             leaf.grad = None
-        forward().backward(upstream)
+        forward().backward(next(upstreams))
 
     return act
 
 
-def _tt_linear() -> tuple[Action, torch.Tensor, torch.Tensor]:
-    """The encoder's first feed-forward layer at the paper's ranks, with its input and upstream gradient."""
+def layers(tokens: int, n_in: int, n_out: int, output_modes: tuple[int, ...], upstreams: int = 1) -> dict[str, Action]:
+    """Both ways through one linear map at the paper's rank: TT, plain two-factor and dense."""
     import torch
+    from torch import nn
 
     from comera import TTLinear
 
-    x, upstream = torch.randn(_TOKENS, _IN, requires_grad=True), torch.randn(_TOKENS, _OUT)
-    layer = TTLinear(_IN, _OUT, (12, 8, 8), (16, 16, 12), _RANK)
-    return _both_ways(lambda: layer(x), [x, *layer.parameters()], upstream), x, upstream
+    x, upstream = torch.randn(tokens, n_in, requires_grad=True), [torch.randn(tokens, n_out) for _ in range(upstreams)]
+    tt, dense = TTLinear(n_in, n_out, (12, 8, 8), output_modes, _RANK), nn.Linear(n_in, n_out)
+    first = nn.Parameter(torch.randn(n_in, _RANK) / n_in**0.5)
+    second = nn.Parameter(torch.randn(_RANK, n_out) / _RANK**0.5)
+    bias = nn.Parameter(torch.zeros(n_out))
+    factors = [x, first, second, bias]
+    return {
+        "tt": _both_ways(lambda: tt(x), [x, *tt.parameters()], upstream),
+        "two_factors": _both_ways(lambda: torch.addmm(bias, x @ first, second), factors, upstream),
+        "dense": _both_ways(lambda: dense(x), [x, *dense.parameters()], upstream),
+    }
 
 
-def _over_two_factors() -> tuple[Action, Action]:
-    import torch
-    from torch import nn
-
-    numerator, x, upstream = _tt_linear()
-    first = nn.Parameter(torch.randn(_IN, _RANK) / _IN**0.5)
-    second = nn.Parameter(torch.randn(_RANK, _OUT) / _RANK**0.5)
-    bias = nn.Parameter(torch.zeros(_OUT))
-    return numerator, _both_ways(lambda: torch.addmm(bias, x @ first, second), [x, first, second, bias], upstream)
-
-
-def _over_dense() -> tuple[Action, Action]:
-    from torch import nn
-
-    numerator, x, upstream = _tt_linear()
-    dense = nn.Linear(_IN, _OUT)
-    return numerator, _both_ways(lambda: dense(x), [x, *dense.parameters()], upstream)
+def _feed_forward(denominator: str) -> tuple[Action, Action]:
+    """The encoder's first feed-forward layer, TT over another."""
+    actions = layers(256, 768, 3072, (16, 16, 12))
+    return actions["tt"], actions[denominator]
 
 
 def _step() -> tuple[Action, Action]:
@@ -146,17 +139,17 @@ def _lookup() -> tuple[Action, Action]:
     cores = TTMEmbedding(settings.rows, settings.columns, (16, 20, 10, 10), (4, 4, 8, 6), 32, lookup="optimized")
     table = nn.Parameter(torch.randn(settings.rows, settings.columns))
     return (
-        _both_ways(lambda: cores(indices), list(cores.parameters()), upstream),
-        _both_ways(lambda: F.embedding(indices, table), [table], upstream),
+        _both_ways(lambda: cores(indices), list(cores.parameters()), [upstream]),
+        _both_ways(lambda: F.embedding(indices, table), [table], [upstream]),
     )
 
 
 #: By name; the order is that of the measurement.
 BENCHMARKS = {
-    "tt_linear/two_factors": Benchmark(_over_two_factors, pairs=10, tolerance=0.25),
-    "tt_linear/dense": Benchmark(_over_dense, pairs=3, tolerance=0.25),
-    "small_step/dense": Benchmark(_step, pairs=4, tolerance=0.25),
-    "ttm_lookup/embedding": Benchmark(_lookup, pairs=8, tolerance=0.25),
+    "tt_linear/two_factors": Benchmark(functools.partial(_feed_forward, "two_factors"), pairs=10),
+    "tt_linear/dense": Benchmark(functools.partial(_feed_forward, "dense"), pairs=3),
+    "small_step/dense": Benchmark(_step, pairs=4),
+    "ttm_lookup/embedding": Benchmark(_lookup, pairs=8),
 }
 
 
@@ -198,14 +191,14 @@ def main() -> None:
     made: dict[str, tuple[Action, Action]] = {}
     for line in sys.stdin:
         name = line.strip()
-        answer: dict[str, object]
+        answer: dict[str, object] = {}
         try:
             if name not in made:
                 made[name] = _made(name, tree)
         except Exception as error:
-            answer = {"missing": f"{type(error).__name__}: {error}"}
+            answer["missing"] = f"{type(error).__name__}: {error}"
         else:
-            answer = {"seconds": _turn(made[name], BENCHMARKS[name].pairs)}
+            answer["seconds"] = _turn(made[name], BENCHMARKS[name].pairs)
         print(json.dumps(answer), file=answers, flush=True)
 
 

@@ -1,90 +1,68 @@
-"""Measure ``witness``: the peak of the device's own allocator over the steps that a prediction is about.
+"""Measure ``allocator_peak``: the peak of the device's own allocator over the steps that a prediction is about.
 
 The steps are those of :func:`bench.estimate.memory.trace_memory`: two whole ones, then those rare events of the method
-that fell
-due in neither. They run on real tensors, and the witness knows nothing of the prediction's bookkeeping: on a CPU it is
-PyTorch's profiler, which hears of every allocation, those inside kernels too; on a GPU the allocator's own statistic.
+that fell due in neither. They run on real tensors and are counted without the bookkeeping of predictions: on a CPU by
+PyTorch's profiler, which records every allocation, those inside kernels too; on a GPU by the allocator's own statistic.
 What building the model took and gave back before the first step is not part of the peak.
 """
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
-from multiprocessing.connection import Connection
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import psutil
 import torch
 
 from bench.core.cell import Cell
-from bench.processes.interleave import Outcome
-from bench.processes.process import CellFailure, CellProcess
-from bench.processes.worker import first_line, status_of
-from bench.protocol import Data
-from bench.protocol.methods import build_for
-from bench.step.allocator import begin_peak, take_workspaces
-from bench.step.train_step import TrainStep
-from bench.workloads import open_cell_workload
-
-#: Time that the steps of a cell may take.
-_LIMIT_S = 600.0
+from bench.measures import Measure
+from bench.measures.predict import plain_steps_only, predicted
+from bench.processes.process import CellFailure
+from bench.processes.schedule import Outcome, Session, answers
+from bench.protocol import Workload
+from bench.step.allocator import begin_peak, free_memory_mib, take_workspaces
+from bench.step.train_step import batches_on, build_step, rare_work
 
 _STEPS = 2
 _MIB = 2**20
 
-#: The profiler's name for the steps, which tells them from building.
+#: The profiler's name for the steps, which sets them apart from building.
 _MARK = "bench: steps"
 
 
-def witnessed(outcome: Outcome, data: Data) -> Outcome:
-    """Add the measured peak to the outcome of a prediction, from a process of its own."""
-    cell = outcome.cell
-    if outcome.status != "ok":
-        return outcome
-    need, free = outcome.columns["peak_memory_predicted_mib"], psutil.virtual_memory().available / _MIB
-    if cell.device == "cpu" and need > free:
-        outcome.fail(CellFailure("oom", f"needs {need:,.0f} MiB by prediction, {free:,.0f} MiB are free"))
-        return outcome
-    process = CellProcess(witness_cell, cell, data, _LIMIT_S)
-    try:
-        outcome.columns.update(process.answer())
-        process.stop()
-    except CellFailure as failure:
-        outcome.fail(failure)
-    return outcome
+def _outcomes(cells: Sequence[Cell], session: Session) -> Iterator[list[Outcome]]:
+    """Predictions side by side, then the steps of one cell after another, where there is memory for them."""
+    for outcome in list(predicted(cells, session.data, session.parallel)):
+        if outcome.status == "ok" and outcome.cell.device == "cpu":
+            need, free = outcome.columns["peak_memory_predicted_mib"], free_memory_mib("cpu")
+            if need > free:
+                outcome.fail(CellFailure("oom", f"needs {need:,.0f} MiB by prediction, {free:,.0f} MiB are free"))
+        if outcome.status == "ok":
+            [found] = answers(peak_columns, [outcome.cell], session.data)
+            found.columns = outcome.columns | found.columns
+            outcome = found
+        yield [outcome]
 
 
-def witness_cell(connection: Connection, cell: Cell, data: Data) -> None:
-    """Run the steps of a cell and answer ``("done", columns)``; what goes wrong as the other processes of cells do."""
-    try:
-        columns = {}
-        if cell.device == "cpu":
-            peak = cpu_peak(lambda: _prepared(cell, data))
-        else:
-            columns["workspaces_mib"] = take_workspaces(cell.device) / _MIB
-            peak = cuda_peak(lambda: _prepared(cell, data))
-        connection.send(("done", columns | {"peak_memory_allocated_mib": peak / _MIB}))
-    except Exception as error:
-        connection.send(("failed", (status_of(error), first_line(error))))
+def peak_columns(cell: Cell, workload: Workload) -> dict[str, Any]:
+    """The peak over the steps of a cell."""
+    if cell.device == "cpu":
+        return {"peak_memory_allocated_mib": cpu_peak(lambda: _prepared(cell, workload)) / _MIB}
+    workspaces = take_workspaces(cell.device)
+    peak = cuda_peak(lambda: _prepared(cell, workload))
+    return {"workspaces_mib": workspaces / _MIB, "peak_memory_allocated_mib": peak / _MIB}
 
 
-def _prepared(cell: Cell, data: Data) -> Callable[[], None]:
+def _prepared(cell: Cell, workload: Workload) -> Callable[[], None]:
     """Build everything that is there before the first step; the steps, to be called once."""
-    torch.manual_seed(cell.seed)
-    workload, method = open_cell_workload(cell, data), build_for(cell)
-    batch = next(iter(workload.batches("train", cell.batch_size, cell.seed, True)))
-    batch = {name: tensor.to(cell.device) for name, tensor in batch.items()}
-    model = method.adapt(workload.build(), workload.targets()).to(cell.device)
-    optimizer = method.optimizer(model)
-    step = TrainStep(model, method, optimizer, workload.loss, cell.precision, cell.device)
+    [batch] = batches_on(cell, workload, 1)
+    step = build_step(cell, workload)
 
     def run() -> None:
         for _ in range(_STEPS):
             step(batch)
-        for event in method.rare_events():
-            if not any(number % event.period_steps == event.offset_steps for number in range(_STEPS)):
-                event.run(model, optimizer)
+        for rare in rare_work(step, _STEPS):
+            rare()
 
     return run
 
@@ -122,9 +100,21 @@ def cpu_peak(prepare: Callable[[], Callable[[], None]]) -> int:
 
 
 def cuda_peak(prepare: Callable[[], Callable[[], None]]) -> int:
-    """The same of the GPU's allocator, as it tells by itself."""
+    """The same of the GPU's allocator, from its own statistic."""
     work = prepare()
     begin_peak()
     work()
     torch.cuda.synchronize()
     return torch.cuda.max_memory_allocated()
+
+
+MEASURE = Measure(
+    name="allocator_peak",
+    words="predicted memory, and the peak of the device's allocator over the same steps",
+    outcomes=_outcomes,
+    unsupported=plain_steps_only,
+    together=True,
+    timed=False,
+    cost=lambda cell: 1.0 + 0.2 * cell.batch_size,
+    seconds=15.0,
+)

@@ -1,16 +1,16 @@
-"""Results on a device against float64 on a CPU: layers by every plan, look-ups, whole steps, captured steps.
+"""Measure ``check``: results on a device against float64 on a CPU.
 
-The samples of a record (measure ``check``) are ``checks``, a row each: ``name``, ``error`` (relative, in the Euclidean
-norm, the worst of what is compared), ``tolerance``, ``passed`` (null where a check has no meaning), ``message``. A cell
-of which a check fails is an ``error`` and is checked again by the next sweep.
+The samples of a record are ``checks``, a row each: ``name``, ``error`` (relative, in the Euclidean norm, the worst of
+what is compared), ``tolerance``, ``passed`` (null where a check has no meaning), ``message``. A cell of which a check
+fails is an ``error`` and is checked again by the next sweep.
 
-What is compared
+What is compared follows from the model that the method makes of the workload's
 
-* workload ``linear``: a tensorized layer's output and all gradients, by every plan of :mod:`comera.contraction`,
-  against the dense product;
-* workload ``lookup``: looked-up rows and all gradients, against rows of the dense table;
-* workload ``encoder``: steps of an arm, its rare work included. Each begins at the reference's weights, and its update
-  is made of the reference's gradients, so that no rounding error is carried on; loss, gradients and update are compared
+* a tensorized linear layer alone: its output and all gradients, by every plan of :mod:`comera.contraction`, against the
+  dense product;
+* a tensorized embedding alone: looked-up rows and all gradients, against rows of the dense table;
+* anything else: steps of the arm, its rare work included. Each begins at the reference's weights, and its update is
+  made of the reference's gradients, so that no rounding error is carried on; loss, gradients and update are compared
   apart. On CUDA, captured against eager steps as well, and GaLore's 8-bit optimizer against GaLore in float64.
 """
 
@@ -19,11 +19,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import math
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -32,9 +33,11 @@ from torch.nn import functional as F
 
 from bench.core.cell import Cell
 from bench.core.provenance import ROOT
+from bench.measures import Measure
+from bench.processes.process import first_line
 from bench.protocol import Batch, Workload
-from bench.protocol.methods import build
-from bench.step.train_step import TrainStep, graph_unsupported, tf32_products
+from bench.protocol.methods import build_for
+from bench.step.train_step import TrainStep, batches_on, build_step, graph_unsupported, tf32_products
 from comera import TTLinear, TTMEmbedding
 from comera.capture import fixed_shapes
 from comera.contraction import Plan, candidates
@@ -62,19 +65,49 @@ _TF32_UPDATE = (
     "GaLore projects by TF32 products, and where a gradient is about zero Adam makes whole steps of their rounding"
 )
 
+#: What of a tensorized layer has a gradient, in the order of its chain.
+_GRADIENTS = ("gradient of the cores", "gradient of the diagonals", "gradient of the bias")
+
 Row = dict[str, Any]
 
 
 def check_columns(cell: Cell, workload: Workload) -> dict[str, Any]:
     """Run the checks of a cell; its record's columns, and under ``failure`` a sentence on what failed, if anything."""
-    checks = {"linear": _layer_checks, "lookup": _lookup_checks, "encoder": _step_checks}[cell.workload]
-    rows = list(checks(cell, workload))
+    rows = list(_checks(cell, workload))
     failed = [row for row in rows if row["passed"] is False]
     columns: dict[str, Any] = {"samples": {"checks": rows}}
     if failed:
         first = failed[0]
         columns["failure"] = f"{len(failed)} of {len(rows)} checks failed, first {first['name']}: {first['message']}"
     return columns
+
+
+def _checks(cell: Cell, workload: Workload) -> Iterator[Row]:
+    """Those of the layer where the method makes the whole model one tensorized layer, else those of steps."""
+    torch.manual_seed(cell.seed)
+    model = build_for(cell).adapt(workload.build(), workload.targets())
+    for layer in model.modules():
+        if isinstance(layer, TTLinear | TTMEmbedding) and _count(layer) == _count(model):
+            with torch.no_grad():
+                layer.diagonals.uniform_(0.5, 1.5)  # rank-control entries apart from one another
+            given = _input_of(layer, cell, workload, model)
+            checks = _layer_checks if isinstance(layer, TTLinear) else _lookup_checks
+            return checks(cell, layer, given)
+    return _step_checks(cell, workload)
+
+
+def _count(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def _input_of(layer: nn.Module, cell: Cell, workload: Workload, model: nn.Module) -> torch.Tensor:
+    """What a batch of the workload gives the layer, on the CPU."""
+    given: list[torch.Tensor] = []
+    handle = layer.register_forward_pre_hook(lambda _, arguments: given.append(arguments[0].detach()))
+    with torch.no_grad():
+        workload.loss(model, *_batches(cell, workload, "cpu", 1))
+    handle.remove()
+    return given[0]
 
 
 def relative_error(found: Iterable[torch.Tensor], wanted: Iterable[torch.Tensor]) -> float:
@@ -92,14 +125,17 @@ def relative_error(found: Iterable[torch.Tensor], wanted: Iterable[torch.Tensor]
     return (difference / norm) ** 0.5 if norm else difference**0.5
 
 
+def _row(name: str, tolerance: float | None, passed: bool | None, message: str, error: float | None = None) -> Row:
+    return {"name": name, "error": error, "tolerance": tolerance, "passed": passed, "message": message}
+
+
 def _judged(name: str, errors: dict[str, float], tolerance: float) -> Row:
     """The row of a check with these errors, by what they are of."""
-    worst = max(errors, key=lambda key: errors[key] if errors[key] == errors[key] else float("inf"))
+    worst = max(errors, key=lambda key: errors[key] if math.isfinite(errors[key]) else math.inf)
     error = errors[worst]
     passed = error <= tolerance
     message = "" if passed else f"relative error {error:.2e} in {worst}, tolerance {tolerance:.0e}"
-    finite = error if error == error and error != float("inf") else None  # records hold no NaN
-    return {"name": name, "error": finite, "tolerance": tolerance, "passed": passed, "message": message}
+    return _row(name, tolerance, passed, message, error if math.isfinite(error) else None)  # records hold no NaN
 
 
 def _checked(name: str, tolerance: float, errors: Callable[[], dict[str, float]]) -> Row:
@@ -107,85 +143,58 @@ def _checked(name: str, tolerance: float, errors: Callable[[], dict[str, float]]
     try:
         return _judged(name, errors(), tolerance)
     except Exception as error:
-        text = (str(error).strip() or "no message").splitlines()[0]
-        message = f"{type(error).__name__}: {text}"[:300]
-        return {"name": name, "error": None, "tolerance": tolerance, "passed": False, "message": message}
-
-
-def _without_meaning(name: str, reason: str) -> Row:
-    return {"name": name, "error": None, "tolerance": None, "passed": None, "message": reason}
-
-
-def _arithmetic(cell: Cell) -> tuple[AbstractContextManager[object], AbstractContextManager[object]]:
-    """Contexts for forward and backward together, and for forward alone, as the train step has them."""
-    products = tf32_products() if cell.precision == "tf32" else contextlib.nullcontext()
-    if cell.precision == "bf16":
-        return products, torch.autocast(torch.device(cell.device).type, torch.bfloat16)
-    return products, contextlib.nullcontext()
+        return _row(name, tolerance, False, first_line(error))
 
 
 def _results(
     cell: Cell, forward: Callable[[], torch.Tensor], inputs: Sequence[torch.Tensor], upstream: torch.Tensor
 ) -> list[torch.Tensor]:
-    """The output and the gradients of ``inputs``, in the cell's arithmetic."""
-    both, forward_alone = _arithmetic(cell)
-    with both:
-        with forward_alone:
+    """The output and the gradients of ``inputs``, in the cell's arithmetic, as the train step has it."""
+    device = torch.device(cell.device).type
+    with tf32_products() if cell.precision == "tf32" else contextlib.nullcontext():
+        with torch.autocast(device, torch.bfloat16, enabled=cell.precision == "bf16"):
             output = forward()
         return [output, *torch.autograd.grad(output, inputs, upstream.to(output))]
 
 
-def _layer(cell: Cell, workload: Workload, kind: type[nn.Module]) -> Any:
-    """The tensorized layer of a micro workload on the CPU, its rank-control entries apart from one another."""
-    torch.manual_seed(cell.seed)
-    method = build(cell.method, cell.variant, cell.method_settings)
-    model = method.adapt(workload.build(), workload.targets())
-    layer: Any = next(module for module in model.modules() if isinstance(module, kind))
-    with torch.no_grad():
-        layer.diagonals.uniform_(0.5, 1.5)
-    return layer
-
-
-def _layer_checks(cell: Cell, workload: Workload) -> Iterator[Row]:
-    """Every plan of a TT layer."""
-    layer = _layer(cell, workload, TTLinear)
-    x = next(iter(workload.batches("train", cell.batch_size, cell.seed, static=True)))["rows"]
+def _layer_checks(cell: Cell, layer: Any, rows: torch.Tensor) -> Iterator[Row]:
+    """Every plan of a TT layer, on rows (T, N)."""
+    x = rows.reshape(-1, rows.shape[-1])
     upstream = torch.randn(x.shape[0], layer.out_features)
     exact = [tensor.detach().double().requires_grad_() for tensor in (x, *_chain(layer))]
-    weight = _with_chain(layer, exact[1], exact[2])
-    wanted = F.linear(exact[0], weight, exact[3])
+    wanted = F.linear(exact[0], _with_chain(layer, exact[1], exact[2]), exact[3] if len(exact) > 3 else None)
     expected = [wanted, *torch.autograd.grad(wanted, exact, upstream.double())]
     inputs = [tensor.detach().to(cell.device).requires_grad_() for tensor in (x, *_chain(layer))]
-    names = ("output", "gradient of x", "gradient of the cores", "gradient of the diagonals", "gradient of the bias")
-    for plan in candidates(layer.shape, cell.batch_size):
+    names = ("output", "gradient of x", *_GRADIENTS)
+    for plan in candidates(layer.shape, x.shape[0]):
 
         def errors(plan: Plan = plan) -> dict[str, float]:
-            x, packed, diagonals, bias = inputs
+            x, packed, diagonals, *others = inputs
+            bias = others[0] if others else None
             forward = functools.partial(tt_linear, x, packed, diagonals, plan, bias, layer.threshold)
-            found = _results(cell, forward, inputs, upstream.to(cell.device))
-            return {
-                name: relative_error([one], [other]) for name, one, other in zip(names, found, expected, strict=True)
-            }
+            return _by_name(names, _results(cell, forward, inputs, upstream.to(cell.device)), expected)
 
         yield _checked(f"plan {plan.name}", TOLERANCES[cell.precision], errors)
 
 
-def _lookup_checks(cell: Cell, workload: Workload) -> Iterator[Row]:
+def _lookup_checks(cell: Cell, layer: Any, indices: torch.Tensor) -> Iterator[Row]:
     """One variant of a TTM look-up."""
-    layer = _layer(cell, workload, TTMEmbedding)
-    indices = next(iter(workload.batches("train", cell.batch_size, cell.seed, static=True)))["indices"]
-    upstream = torch.randn(len(indices), layer.embedding_dim)
     exact = [tensor.detach().double().requires_grad_() for tensor in _chain(layer)]
     wanted = F.embedding(indices, _with_chain(layer, *exact))
+    upstream = torch.randn(wanted.shape)
     expected = [wanted, *torch.autograd.grad(wanted, exact, upstream.double())]
-    names = ("rows", "gradient of the cores", "gradient of the diagonals")
 
     def errors() -> dict[str, float]:
         there = layer.to(cell.device)
         found = _results(cell, lambda: there(indices.to(cell.device)), _chain(there), upstream.to(cell.device))
-        return {name: relative_error([one], [other]) for name, one, other in zip(names, found, expected, strict=True)}
+        return _by_name(("rows", *_GRADIENTS), found, expected)
 
     yield _checked(f"look-up {layer.lookup}", TOLERANCES[cell.precision], errors)
+
+
+def _by_name(names: Sequence[str], found: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> dict[str, float]:
+    pairs = zip(found, expected, strict=True)
+    return {name: relative_error([one], [other]) for name, (one, other) in zip(names, pairs, strict=False)}
 
 
 def _chain(layer: Any) -> list[torch.Tensor]:
@@ -196,40 +205,23 @@ def _chain(layer: Any) -> list[torch.Tensor]:
 
 def _with_chain(layer: Any, packed: torch.Tensor, diagonals: torch.Tensor) -> torch.Tensor:
     """The dense weight that other cores and rank-control entries would give a layer, differentiable in them."""
-    result: torch.Tensor = torch.func.functional_call(
-        _Dense(layer), {"layer.packed_cores": packed, "layer.diagonals": diagonals}, ()
-    )
+    dense = nn.Module()
+    dense.layer = layer
+    dense.forward = layer.to_dense
+    chain = {"layer.packed_cores": packed, "layer.diagonals": diagonals}
+    result: torch.Tensor = torch.func.functional_call(dense, chain, ())
     return result
 
 
-class _Dense(nn.Module):
-    """A tensorized layer whose call is its dense weight."""
-
-    def __init__(self, layer: Any) -> None:
-        super().__init__()
-        self.layer = layer
-
-    def forward(self) -> torch.Tensor:
-        return self.layer.to_dense()
+def _step(cell: Cell, workload: Workload, **changes: Any) -> TrainStep:
+    """A fresh step of the cell's arm, plain but for the changes."""
+    return build_step(replace(cell, cuda_graph=False, compile=False, **changes), workload)
 
 
-def _step(cell: Cell, workload: Workload, device: str, precision: str, **toggles: bool) -> TrainStep:
-    """A fresh step of the cell's arm; in float64 where the precision says so."""
-    torch.manual_seed(cell.seed)
-    method = build(cell.method, cell.variant, cell.method_settings)
-    model = method.adapt(workload.build(), workload.targets()).to(device)
-    if precision == "fp64":
-        model, precision = model.double(), "fp32"
-    return TrainStep(model, method, method.optimizer(model), workload.loss, precision, device, **toggles)
-
-
-def _batches(cell: Cell, workload: Workload, count: int) -> list[Batch]:
-    source = workload.batches("train", cell.batch_size, cell.seed, static=True)
-    return list(itertools.islice(itertools.cycle(source), count))
-
-
-def _on(batch: Batch, device: str) -> Batch:
-    return {name: tensor.to(device) for name, tensor in batch.items()}
+def _batches(cell: Cell, workload: Workload, device: str, count: int) -> list[Batch]:
+    """So many batches, the same again where the data has no more."""
+    batches = batches_on(replace(cell, device=device), workload, count)
+    return list(itertools.islice(itertools.cycle(batches), count))
 
 
 def _step_checks(cell: Cell, workload: Workload) -> Iterator[Row]:
@@ -242,19 +234,17 @@ def _step_checks(cell: Cell, workload: Workload) -> Iterator[Row]:
     ):
         title = f"{name} of {_STEPS} steps"
         if (cell.method, cell.precision, name) == ("galore", "tf32", "update"):
-            yield _without_meaning(title, _TF32_UPDATE)
+            yield _row(title, None, None, _TF32_UPDATE)
         else:
             yield _checked(title, tolerance, functools.partial(_of, compared, name))
-    method = build(cell.method, cell.variant, cell.method_settings)
-    reason = graph_unsupported(method, cell.device)
-    if reason:
-        yield _without_meaning("captured steps", reason)
+    if reason := graph_unsupported(build_for(cell), cell.device):
+        yield _row("captured steps", None, None, reason)
     else:
         yield _checked("captured steps", CAPTURE_TOLERANCES[cell.precision], lambda: _captured(cell, workload))
     if cell.method == "galore" and cell.precision == "fp32":
         name = "update of the 8-bit optimizer"
         if cell.device == "cpu":
-            yield _without_meaning(name, "galore-torch's 8-bit optimizer needs a CUDA device, this one is cpu")
+            yield _row(name, None, None, "galore-torch's 8-bit optimizer needs a CUDA device, this one is cpu")
         else:
             yield _checked(name, EIGHT_BIT_TOLERANCE, lambda: _eight_bit(cell.device))
 
@@ -262,59 +252,53 @@ def _step_checks(cell: Cell, workload: Workload) -> Iterator[Row]:
 def _of(compared: dict[str, list[float]] | Exception, name: str) -> dict[str, float]:
     if isinstance(compared, Exception):
         raise compared
-    return {f"step {number}": error for number, error in enumerate(compared[name])}
+    return _by_step(compared[name])
+
+
+def _by_step(errors: Iterable[float]) -> dict[str, float]:
+    return {f"step {number}": error for number, error in enumerate(errors)}
 
 
 def _compared(cell: Cell, workload: Workload) -> dict[str, list[float]] | Exception:
     """Errors per step of loss, gradients and update; or what kept the steps from running."""
     errors: dict[str, list[float]] = {"loss": [], "gradients": [], "update": []}
     try:
-        exact = _step(cell, workload, "cpu", "fp64")
-        other = _step(cell, workload, cell.device, cell.precision)
-        for batch in _batches(cell, workload, _STEPS):
+        on_cpu = replace(cell, device="cpu", precision="fp32", cuda_graph=False, compile=False)
+        exact, other = build_step(on_cpu, workload, double=True), _step(cell, workload)
+        pairs: list[Any] = list(zip(other.model.parameters(), exact.model.parameters(), strict=True))
+        batches = (_batches(cell, workload, device, _STEPS) for device in ("cpu", cell.device))
+        for exact_batch, batch in zip(*batches, strict=True):
             other.model.load_state_dict(exact.model.state_dict())
-            wanted, found = exact.forward_backward(batch), other.forward_backward(_on(batch, cell.device))
+            doubled = {name: t.double() if t.is_floating_point() else t for name, t in exact_batch.items()}
+            wanted, found = exact.forward_backward(doubled), other.forward_backward(batch)
             errors["loss"].append(relative_error([found], [wanted]))
-            trained = [
-                (one, reference)
-                for one, reference in zip(other.model.parameters(), exact.model.parameters(), strict=True)
-                if reference.grad is not None
-            ]
+            trained = [(one, reference) for one, reference in pairs if reference.grad is not None]
             gradients = [(one.grad, reference.grad) for one, reference in trained]
-            errors["gradients"].append(relative_error(*_both(gradients)))
+            errors["gradients"].append(relative_error(*zip(*gradients, strict=True)))
             for one, reference in trained:
-                assert reference.grad is not None
                 one.grad = reference.grad.to(one)
-            pairs = list(zip(other.model.parameters(), exact.model.parameters(), strict=True))
-            before = [(one.detach().cpu().double(), reference.detach().clone()) for one, reference in pairs]
+            before = [[tensor.detach().cpu().double().clone() for tensor in pair] for pair in pairs]
             exact.update()
             other.update()
             moved = [
-                (one.detach().cpu().double() - first, reference.detach() - second)
-                for (one, reference), (first, second) in zip(pairs, before, strict=True)
+                [tensor.detach().cpu().double() - was for tensor, was in zip(pair, first, strict=True)]
+                for pair, first in zip(pairs, before, strict=True)
             ]
-            errors["update"].append(relative_error(*_both(moved)))
+            errors["update"].append(relative_error(*zip(*moved, strict=True)))
     except Exception as error:
         return error
     return errors
 
 
-def _both(pairs: Sequence[tuple[Any, Any]]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    return [one for one, _ in pairs], [other for _, other in pairs]
-
-
 def _captured(cell: Cell, workload: Workload) -> dict[str, float]:
     """Relative difference of a captured from an eager step's loss, by step."""
-    batches = [_on(batch, cell.device) for batch in _batches(cell, workload, _CAPTURED_STEPS)]
-    eager = _step(cell, workload, cell.device, cell.precision)
+    batches = _batches(cell, workload, cell.device, _CAPTURED_STEPS)
+    eager = _step(cell, workload)
     with fixed_shapes():
         wanted = [eager(batch).clone() for batch in batches]
-    captured = _step(cell, workload, cell.device, cell.precision, cuda_graph=True)
+    captured = _step(cell, workload, cuda_graph=True)
     found = [captured(batch).clone() for batch in batches]
-    return {
-        f"step {number}": relative_error([one], [other])
-        for number, (one, other) in enumerate(zip(found, wanted, strict=True))
-    }
+    return _by_step(relative_error([one], [other]) for one, other in zip(found, wanted, strict=True))
 
 
 def _eight_bit(device: str) -> dict[str, float]:
@@ -325,14 +309,20 @@ def _eight_bit(device: str) -> dict[str, float]:
     """
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     command = [sys.executable, "-m", "bench.measures.eight_bit", device]
+    environment = {**os.environ, "PYTHONPATH": path}
     done = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        timeout=_EIGHT_BIT_LIMIT_S,
-        env={**os.environ, "PYTHONPATH": path},
-        check=False,
+        command, capture_output=True, text=True, timeout=_EIGHT_BIT_LIMIT_S, env=environment, check=False
     )
     if done.returncode:
         raise RuntimeError((done.stderr.strip().splitlines() or ["no message"])[-1])
     return {"the update": float(done.stdout.splitlines()[-1])}
+
+
+MEASURE = Measure(
+    name="check",
+    words="results on the device against float64 on a CPU",
+    serve=check_columns,
+    parallel=True,
+    together=True,
+    cost=lambda _: 10.0,
+)

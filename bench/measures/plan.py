@@ -1,4 +1,4 @@
-"""Every contraction plan of one tensorized linear layer, with what the planner knows of it and its measured time.
+"""Measure ``plan``: every contraction plan of one tensorized linear layer, the planner's numbers beside measured times.
 
 The plans of :mod:`comera.contraction` take turns in random order, block by block, in one process, beside ``nn.Linear``.
 A time is that of a forward pass and all gradients: of activations, cores, rank-control entries and bias.
@@ -17,20 +17,22 @@ The samples of a record (measure ``plan``):
 from __future__ import annotations
 
 import dataclasses
-import random
+import functools
 import statistics
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import psutil
 import torch
 from torch.nn import functional as F
 
 from bench.core.cell import Cell
-from bench.measures.shapes import described_shape
-from bench.protocol.methods import build
-from bench.workloads.linear import LinearWorkload
+from bench.measures import Measure, unsupported_toggles
+from bench.measures.shapes import described_shape, is_linear_layer
+from bench.protocol import Workload
+from bench.protocol.methods import build_for
+from bench.step.allocator import free_memory_mib
+from bench.step.train_step import batches_on
+from bench.step.turns import calls_per_block, mean_ms, take_turns
 from comera import TTLinear
 from comera.contraction import Plan, candidates, plan_contraction
 from comera.planned import tt_linear
@@ -54,9 +56,8 @@ _BYTES = 4  # of float32
 
 def plan_unsupported(cell: Cell) -> str | None:
     """Why the plans of a cell cannot be measured, or None."""
-    for toggle in ("cuda_graph", "compile"):
-        if getattr(cell, toggle):
-            return f"{toggle}=true has no meaning for measure=plan, which times plain calls; use {toggle}=false."
+    if reason := unsupported_toggles(cell, "has no meaning for measure=plan, which times plain calls"):
+        return reason
     if cell.precision != "fp32":
         return f"precision={cell.precision} is not measured with measure=plan; use fp32."
     sizes = cell.workload_settings
@@ -66,13 +67,13 @@ def plan_unsupported(cell: Cell) -> str | None:
     return None
 
 
-def plan_columns(cell: Cell, workload: LinearWorkload) -> dict[str, Any]:
+def plan_columns(cell: Cell, workload: Workload) -> dict[str, Any]:
     """Measure the plans of a cell and return its record's columns."""
     torch.manual_seed(cell.seed)
-    method = build(cell.method, cell.variant, cell.method_settings)
+    method = build_for(cell)
     model = method.adapt(workload.build(), workload.targets()).to(cell.device)
     layer = next(module for module in model.modules() if isinstance(module, TTLinear))
-    rows = next(workload.batches("train", cell.batch_size, cell.seed, static=True))["rows"].to(cell.device)
+    [[rows]] = (batch.values() for batch in batches_on(cell, workload, 1))
     plans = candidates(layer.shape, cell.batch_size)
     chosen = plan_contraction(layer.shape, cell.batch_size, cell.device)
     calls, messages = _calls(plans, layer, rows)
@@ -99,7 +100,7 @@ def plan_columns(cell: Cell, workload: LinearWorkload) -> dict[str, Any]:
 
 
 def _described(plan: Plan, device: str) -> dict[str, Any]:
-    """What the planner knows of a plan."""
+    """The planner's numbers of a plan."""
     return {
         "name": plan.name,
         "segments": plan.segments,
@@ -120,7 +121,7 @@ def _calls(
     weight, bias = layer.to_dense().detach().contiguous().requires_grad_(), layer.bias
     gradient = torch.randn(rows.shape[0], layer.out_features, device=rows.device)
     chain = (layer.packed_cores, layer.diagonals)
-    free_mib = _free_mib(rows.device)
+    free_mib = free_memory_mib(rows.device)
     calls: dict[str, Callable[[], object]] = {}
     messages: dict[str, str] = {}
 
@@ -139,40 +140,35 @@ def _calls(
     return calls, messages
 
 
-def _free_mib(device: torch.device) -> float:
-    free = torch.cuda.mem_get_info()[0] if device.type == "cuda" else psutil.virtual_memory().available
-    return free / 2**20
-
-
 def _times(
     calls: dict[str, Callable[[], object]], chosen: str, timing: dict[str, Any], on_cuda: bool
 ) -> dict[str, list[float]]:
     """Milliseconds per call of each of ``calls``, one mean per block."""
 
-    def timed(call: Callable[[], object], count: int) -> float:
-        """Mean over ``count`` calls."""
-        if on_cuda:
-            torch.cuda.synchronize()
-        begun = time.perf_counter()
-        for _ in range(count):
-            call()
-        if on_cuda:
-            torch.cuda.synchronize()
-        return 1e3 * (time.perf_counter() - begun) / count
-
     def fastest(times: dict[str, float]) -> float:
         return min((ms for name, ms in times.items() if name != _DENSE), default=0.0)
 
-    once = {name: timed(call, 1) for name, call in calls.items()}  # cold
+    def turn(call: Callable[[], object], ms: float) -> float:
+        call()  # another plan has just filled the caches
+        return mean_ms(call, calls_per_block(ms, timing), on_cuda)
+
+    once = {name: mean_ms(call, 1, on_cuda) for name, call in calls.items()}  # cold
     hopeful = [name for name in calls if name == chosen or once[name] <= HOPELESS * _COLD * fastest(once)]
-    once |= {name: min(timed(calls[name], 1) for _ in range(_WARM_UP)) for name in hopeful}
-    going = [name for name in hopeful if name == chosen or once[name] <= HOPELESS * fastest(once)]
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    order = random.Random(0)
-    for _ in range(timing["blocks"]):
-        order.shuffle(going)
-        for name in going:
-            calls[name]()  # another plan has just filled the caches
-            count = max(1, min(timing["max_steps"], round(1e3 * timing["block_seconds"] / once[name])))
-            times[name].append(timed(calls[name], count))
-    return {name: ms or [once[name]] for name, ms in times.items()}
+    once |= {name: min(mean_ms(calls[name], 1, on_cuda) for _ in range(_WARM_UP)) for name in hopeful}
+    turns = {
+        name: functools.partial(turn, calls[name], once[name])
+        for name in hopeful
+        if name == chosen or once[name] <= HOPELESS * fastest(once)
+    }
+    return {name: [once[name]] for name in calls} | take_turns(turns, timing["blocks"])
+
+
+MEASURE = Measure(
+    name="plan",
+    words="time of each way to contract a tensorized linear layer",
+    serve=plan_columns,
+    unsupported=plan_unsupported,
+    about="tensor trains of one linear layer",
+    workloads=is_linear_layer,
+    methods=("comera",),
+)

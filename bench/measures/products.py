@@ -1,4 +1,4 @@
-"""The plain product of a linear layer in each precision that a device has, FP8 among them.
+"""Measure ``products``: the plain product of a linear layer in each precision that a device has, FP8 among them.
 
 The samples of a record (measure ``products``) are ``products``, a row each: ``name``, ``ms`` (mean per block),
 ``error`` (relative, of the result, against float64), ``message`` (why there are none). ``fp8`` is ``torch._scaled_mm``
@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import random
 import statistics
-import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -21,9 +19,12 @@ from typing import Any
 import torch
 
 from bench.core.cell import Cell
+from bench.measures import Measure
 from bench.measures.check import relative_error
-from bench.step.train_step import tf32_products
-from bench.workloads.linear import LinearWorkload
+from bench.measures.shapes import is_linear_layer
+from bench.protocol import Workload
+from bench.step.train_step import batches_on, tf32_products
+from bench.step.turns import calls_per_block, mean_ms, take_turns
 
 #: The first compute capability whose tensor cores multiply FP8.
 FP8_CAPABILITY = (8, 9)
@@ -50,12 +51,12 @@ def products_unsupported(cell: Cell) -> str | None:
     return None
 
 
-def products_columns(cell: Cell, workload: LinearWorkload) -> dict[str, Any]:
+def products_columns(cell: Cell, workload: Workload) -> dict[str, Any]:
     """Time the layer's product in each precision and return the record's columns."""
     torch.manual_seed(cell.seed)
-    sizes = workload.settings
-    x = next(workload.batches("train", cell.batch_size, cell.seed, static=True))["rows"].to(cell.device)
-    weight = torch.randn(sizes.out_features, sizes.in_features, device=cell.device) / sizes.in_features**0.5
+    inputs, outputs = (cell.workload_settings[name] for name in ("in_features", "out_features"))
+    [[x]] = (batch.values() for batch in batches_on(cell, workload, 1))
+    weight = torch.randn(outputs, inputs, device=cell.device) / inputs**0.5
     calls, messages = _calls(x, weight)
     exact = x[:_COMPARED_ROWS].cpu().double() @ weight.cpu().double().t()
     rows: dict[str, dict[str, Any]] = {
@@ -72,7 +73,7 @@ def products_columns(cell: Cell, workload: LinearWorkload) -> dict[str, Any]:
     for name, times in _times(calls, cell.timing_settings, cell.device == "cuda").items():
         rows[name]["ms"] = times
     columns: dict[str, Any] = {
-        "flops_per_step": 2 * cell.batch_size * sizes.in_features * sizes.out_features,
+        "flops_per_step": 2 * cell.batch_size * inputs * outputs,
         "samples": {"products": list(rows.values())},
     }
     if times := rows["fp32"]["ms"]:
@@ -130,24 +131,20 @@ def scaled(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _times(calls: dict[str, _Call], timing: dict[str, Any], on_cuda: bool) -> dict[str, list[float]]:
-    """Milliseconds per call of each product, one mean per block; within a block they take turns in random order."""
+    """Milliseconds per call of each product, one mean per block."""
+
+    def turn(name: str) -> float:
+        context, call = calls[name]
+        with context():
+            call()
+            return runs[name]()
+
     runs: dict[str, Callable[[], float]] = {}
     for name, (context, call) in calls.items():
         with context():
-            once = min(_timed(call, 1, on_cuda) for _ in range(_WARM_UP))
-            count = max(1, min(timing["max_steps"], round(1e3 * timing["block_seconds"] / max(once, 1e-3))))
-            runs[name] = _captured(call, count) if on_cuda else functools.partial(_timed, call, count, on_cuda)
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    order = random.Random(0)
-    names = list(calls)
-    for _ in range(timing["blocks"]):
-        order.shuffle(names)
-        for name in names:
-            context, call = calls[name]
-            with context():
-                call()
-                times[name].append(runs[name]())
-    return times
+            count = calls_per_block(min(mean_ms(call, 1, on_cuda) for _ in range(_WARM_UP)), timing)
+            runs[name] = _captured(call, count) if on_cuda else functools.partial(mean_ms, call, count, on_cuda)
+    return take_turns({name: functools.partial(turn, name) for name in calls}, timing["blocks"])
 
 
 def _captured(call: Callable[[], object], count: int) -> Callable[[], float]:
@@ -157,20 +154,16 @@ def _captured(call: Callable[[], object], count: int) -> Callable[[], float]:
         for _ in range(count):
             call()
     graph.replay()
-    return lambda: _timed(graph.replay, 1, on_cuda=True) / count
+    return lambda: mean_ms(graph.replay, 1, on_cuda=True) / count
 
 
-def _timed(call: Callable[[], object], count: int, on_cuda: bool) -> float:
-    """Milliseconds per call over ``count`` calls."""
-    if not on_cuda:
-        begun = time.perf_counter()
-        for _ in range(count):
-            call()
-        return 1e3 * (time.perf_counter() - begun) / count
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    start.record()
-    for _ in range(count):
-        call()
-    end.record()
-    torch.cuda.synchronize()
-    return start.elapsed_time(end) / count
+MEASURE = Measure(
+    name="products",
+    words="time of a layer's plain product in each precision, FP8 among them",
+    serve=products_columns,
+    unsupported=products_unsupported,
+    about="the plain product of one linear layer",
+    workloads=is_linear_layer,
+    methods=("dense",),
+    seconds=20.0,
+)

@@ -1,4 +1,4 @@
-"""Where the time of a train step goes: kernels by kind, launches, and the bytes that operations read and write.
+"""Measure ``profile``: where the time of a step goes: kernels by kind, launches, bytes that are read and written.
 
 The samples of a record (measure ``profile``)
 
@@ -16,21 +16,21 @@ from __future__ import annotations
 import itertools
 import re
 import statistics
-import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bench.core.cell import Cell
+from bench.estimate.memory import tensors_in
+from bench.measures import Measure
 from bench.protocol import Batch, Workload
-from bench.protocol.methods import build
-from bench.step.train_step import TrainStep
+from bench.step.train_step import TrainStep, batches_on, build_step
+from bench.step.turns import mean_ms, synchronize
 
 #: Kinds of work in the order in which a name is tried on them: the first that is found in it counts. Names are those of
 #: CUDA kernels and of PyTorch's operators.
@@ -79,7 +79,8 @@ class Share:
 def profile_columns(cell: Cell, workload: Workload) -> dict[str, Any]:
     """Profile a few steps of the cell's arm and return its record's columns."""
     step, batches = _warm(cell, workload)
-    step_ms = [_milliseconds(step, batches) for _ in range(_RUNS)]
+    on_cuda = cell.device == "cuda"
+    step_ms = [mean_ms(lambda: step(next(batches)), _STEPS, on_cuda) for _ in range(_RUNS)]
     names = _profiled(step, batches)
     kinds: dict[str, Share] = defaultdict(Share)
     for name, share in names.items():
@@ -110,33 +111,10 @@ def profile_columns(cell: Cell, workload: Workload) -> dict[str, Any]:
 
 def _warm(cell: Cell, workload: Workload) -> tuple[TrainStep, Iterator[Batch]]:
     """The arm's step after its first ones, and batches on its device without end."""
-    torch.manual_seed(cell.seed)
-    method = build(cell.method, cell.variant, cell.method_settings)
-    model = method.adapt(workload.build(), workload.targets()).to(cell.device)
-    toggles = (cell.precision, cell.device, cell.cuda_graph, cell.compile)
-    step = TrainStep(model, method, method.optimizer(model), workload.loss, *toggles)
-    source = itertools.islice(workload.batches("train", cell.batch_size, cell.seed, static=True), _STEPS)
-    batches = itertools.cycle(
-        [{name: tensor.to(cell.device) for name, tensor in batch.items()} for batch in list(source)]
-    )
+    step, batches = build_step(cell, workload), itertools.cycle(batches_on(cell, workload, _STEPS))
     for _ in range(_WARM_UP):
         step(next(batches))
     return step, batches
-
-
-def _synchronize(step: TrainStep) -> None:
-    if step.device.type == "cuda":
-        torch.cuda.synchronize()
-
-
-def _milliseconds(step: TrainStep, batches: Iterator[Batch]) -> float:
-    """The mean over :data:`_STEPS` steps, none of which waits for the one before."""
-    _synchronize(step)
-    begun = time.perf_counter()
-    for _ in range(_STEPS):
-        step(next(batches))
-    _synchronize(step)
-    return 1e3 * (time.perf_counter() - begun) / _STEPS
 
 
 def _profiled(step: TrainStep, batches: Iterator[Batch]) -> dict[str, Share]:
@@ -146,7 +124,7 @@ def _profiled(step: TrainStep, batches: Iterator[Batch]) -> dict[str, Share]:
     with profile(activities=activities) as profiler:
         for _ in range(_STEPS):
             step(next(batches))
-        _synchronize(step)
+        synchronize(on_cuda)
     shares: dict[str, Share] = defaultdict(Share)
     for event in profiler.events() or ():
         annotation = getattr(event, "is_user_annotation", False) or event.name.startswith(
@@ -176,18 +154,16 @@ class _Moved(TorchDispatchMode):
     ) -> Any:
         result = func(*args, **(kwargs or {}))
         if not func.is_view:
-            self.bytes[kind_of(f"aten::{func.__name__.partition('.')[0]}")] += sum(
-                tensor.numel() * tensor.element_size() for tensor in _tensors((args, kwargs or {}, result))
-            )
+            tensors = tensors_in((args, kwargs or {}, result))
+            kind = kind_of(f"aten::{func.__name__.partition('.')[0]}")
+            self.bytes[kind] += sum(tensor.numel() * tensor.element_size() for tensor in tensors)
         return result
 
 
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        for part in value.values():
-            yield from _tensors(part)
-    elif isinstance(value, list | tuple):
-        for part in value:
-            yield from _tensors(part)
+MEASURE = Measure(
+    name="profile",
+    words="where the time of a step goes, by kind of kernel",
+    serve=profile_columns,
+    cost=lambda _: 10.0,
+    seconds=45.0,
+)

@@ -1,7 +1,8 @@
-"""Modes and ranks of a model's tensorized layers, in the form in which records hold them."""
+"""Linear and tensorized layers: which workload is one, and modes and ranks in the form in which records hold them."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from typing import Any
 
@@ -14,6 +15,11 @@ _FIELDS = {
     TTShape: ("in_modes", "out_modes", "ranks"),
     TTMShape: ("row_modes", "column_modes", "ranks"),
 }
+
+
+def is_linear_layer(workload: type[Any]) -> bool:
+    """Whether a class of workloads is of one linear layer: its settings are the sizes of ``nn.Linear``."""
+    return {"in_features", "out_features"} <= {field.name for field in dataclasses.fields(workload.Settings)}
 
 
 def described_shape(shape: TTShape | TTMShape) -> dict[str, Any]:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import time
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import nn
 
 from bench.core.cell import Cell
 from bench.estimate.work import predict
-from bench.protocol import Batch, Method, Role, Workload
-from bench.protocol.methods import build
-from bench.step.train_step import TrainStep
+from bench.protocol import Method, Role, Workload
+from bench.protocol.methods import build_for
+from bench.step.train_step import TrainStep, batches_on, build_step
+from bench.step.turns import mean_ms, take_turns
 from comera import set_ranks
 
 #: Interleaved blocks, after one that warms up, and steps of each model in every one.
@@ -38,42 +38,26 @@ class AtRanks:
 
 def predicted_columns(cell: Cell, workload: Workload, ranks: Mapping[str, Sequence[int]]) -> dict[str, Any]:
     """Memory and work of a step at these ranks, padded to the full sequence length."""
-    method = AtRanks(build(cell.method, cell.variant, cell.method_settings), ranks)
+    method = AtRanks(build_for(cell), ranks)
     prediction = predict(workload, method, cell.batch_size, cell.precision, cell.device, cell.seed)
     columns: dict[str, Any] = prediction.columns()
     for name in ("parameters", "stored_mib"):
         del columns[name]
-    return {**columns, "predicted_for": cell.device}
+    return columns
 
 
 def timed_columns(cell: Cell, workload: Workload, trained: TrainStep) -> dict[str, Any]:
     """Step times of the trained model and of one at full ranks, in interleaved blocks; both train on for them."""
-    method = build(cell.method, cell.variant, cell.method_settings)
-    full = method.adapt(workload.build(), workload.targets()).to(cell.device)
-    toggles = (cell.precision, cell.device, cell.cuda_graph, cell.compile, bool(cell.training["static"]))
-    other = TrainStep(full, method, method.optimizer(full), workload.loss, *toggles)
-    batch = {
-        name: tensor.to(cell.device)
-        for name, tensor in next(workload.batches("train", cell.batch_size, cell.seed, static=True)).items()
-    }
-    times: dict[str, list[list[float]]] = {"trained": [], "full": []}
-    for step in (trained, other):
+    steps = {"trained": trained, "full": build_step(cell, workload, bool(cell.training["static"]))}
+    [batch] = batches_on(cell, workload, 1)
+    for step in steps.values():
         for _ in range(step.steps_before_capture):
             step(batch)
-    for block in range(_BLOCKS + 1):
-        for name, step in (("trained", trained), ("full", other)):
-            samples = [_milliseconds(step, batch) for _ in range(_STEPS)]
-            if block:  # the first one warms up
-                times[name].append(samples)
+
+    def turn(step: TrainStep) -> list[float]:
+        return [mean_ms(lambda: step(batch), 1, cell.device == "cuda") for _ in range(_STEPS)]
+
+    blocks = take_turns({name: functools.partial(turn, step) for name, step in steps.items()}, _BLOCKS + 1)
+    times = {name: several[1:] for name, several in blocks.items()}  # the first one warms up
     middle = sorted(ms for block in times["trained"] for ms in block)
     return {"step_time_median_ms": middle[len(middle) // 2], "step_ms": times}
-
-
-def _milliseconds(step: TrainStep, batch: Batch) -> float:
-    if step.device.type == "cuda":
-        torch.cuda.synchronize()
-    begun = time.perf_counter()
-    step(batch)
-    if step.device.type == "cuda":
-        torch.cuda.synchronize()
-    return 1e3 * (time.perf_counter() - begun)

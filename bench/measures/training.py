@@ -8,19 +8,22 @@ never stopped.
 from __future__ import annotations
 
 import math
+import numbers
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from bench.core.cell import Cell
-from bench.core.samples import as_hexadecimal
+from bench.core.samples import in_unit, packed
+from bench.core.upgrade import upgraded_point
 from bench.measures.trained_step import predicted_columns, timed_columns
-from bench.protocol import Batch, Method, Stage, Workload
-from bench.protocol.methods import build
+from bench.protocol import Batch, Evaluation, Method, Metric, Stage, Workload
+from bench.protocol.methods import ConfigError, build
 from bench.runner import checkpoint
 from bench.step.timing import Diverged
 from bench.step.train_step import TrainStep
@@ -44,6 +47,8 @@ Report = Callable[[dict[str, Any]], None]
 
 class OutOfTime(RuntimeError):
     """A run that was told to stop, and has left a checkpoint from which it can go on."""
+
+    status = "timeout"  # of the cell's record
 
 
 @dataclass(frozen=True)
@@ -101,6 +106,7 @@ class TrainingRun:
 
     def __init__(self, cell: Cell, workload: Workload, upkeep: Upkeep, report: Report) -> None:
         self.cell, self.workload, self.upkeep, self.report = cell, workload, upkeep, report
+        self.staged = workload
         self.stages = stages_of(cell)
         self.total_steps = sum(stage.steps for stage in self.stages)
         self.at = _Position()
@@ -137,6 +143,7 @@ class TrainingRun:
         self.method.load_state_dict(restored["method"])
         self.at = _Position(**restored["position"])
         self.at.codes = [{"code_id": c, "git_commit": ""} if isinstance(c, str) else c for c in self.at.codes]
+        self.at.curve = [upgraded_point(row) for row in self.at.curve]
         self.step.number = self.at.step
         torch.set_rng_state(restored["random"]["cpu"])
         if self.cell.device == "cuda":
@@ -146,11 +153,13 @@ class TrainingRun:
         """Train to the end of the last stage.
 
         Raises:
-            Diverged: the loss is no finite number any more; the message says where.
+            ConfigError: a metric of the workload is missing or no number.
+            Diverged: the loss or a metric is no finite number any more; the message says where.
             OutOfTime: it had to stop before.
         """
         while self.at.stage < len(self.stages):
             stage = self.stages[self.at.stage]
+            self._enter(stage)
             if self.at.stage_steps == 0:
                 # A captured step would go on with the objective of the stage before.
                 self.step.invalidate(self.method.begin_stage(stage, self.model, self.step.optimizer))
@@ -165,6 +174,13 @@ class TrainingRun:
             self._curve_point(stage)
             self.at.stage, self.at.stage_steps = self.at.stage + 1, 0
             self.save()
+
+    def _enter(self, stage: Stage) -> None:
+        """Go on with the workload as the stage has it; where that is another one, its batches may have other shapes."""
+        staged = self.workload.in_stage(stage)
+        if staged is not self.staged:
+            self.staged, self.step.loss, self._batches = staged, staged.loss, None
+            self.step.invalidate("shapes")
 
     @property
     def is_cut(self) -> bool:
@@ -181,7 +197,7 @@ class TrainingRun:
             cell = self.cell
             order_seed = cell.seed * 1_000_003 + epoch  # an order of its own for every epoch of every seed
             static = bool(cell.training["static"])
-            self._batches = self.workload.batches("train", cell.batch_size, order_seed, static, start)
+            self._batches = self.staged.batches("train", cell.batch_size, order_seed, static, start)
         batch = next(self._batches)
         if self.cell.cuda_graph:  # the captured step copies it into its own buffers
             return batch
@@ -201,31 +217,33 @@ class TrainingRun:
         if time.monotonic() - self._reported > _REPORT_SECONDS:
             self._report("")
 
-    def _loss_is_finite(self, stage: Stage, validation_loss: float = 0.0) -> None:
-        for name, loss in (("loss", float(self.at.loss_sum)), ("validation loss", validation_loss)):
-            if not math.isfinite(loss):
+    def _loss_is_finite(self, stage: Stage) -> None:
+        self._all_finite({"loss": float(self.at.loss_sum)}, stage)
+
+    def _all_finite(self, values: Mapping[str, float], stage: Stage) -> None:
+        for name, value in values.items():
+            if not math.isfinite(value):
                 epoch = self.at.step / self.steps_per_epoch
                 where = f"step {self.at.step} (epoch {epoch:.2f}, {stage.name} stage)"
                 raise Diverged(f"the {name} is not finite at {where}")
 
     def _curve_point(self, stage: Stage) -> None:
         with self.step.autocast():
-            evaluation = self.workload.evaluate(self.model)
-        right = [bool(value) for value in evaluation.per_example or ()]
-        found: dict[str, Any] = {
-            "validation_accuracy": evaluation.metrics["accuracy"],
-            "validation_loss": evaluation.metrics["loss"],
-            "validation_examples": len(right),
-            "correct": as_hexadecimal(right),
-        }
-        self._loss_is_finite(stage, found["validation_loss"])  # the last step's update may have gone too far
+            evaluation = self.staged.evaluate(self.model)
+        metric = checked_metric(evaluation, self.workload)
+        metrics = {name: float(value) for name, value in evaluation.metrics.items()}
+        # The last step's update may have gone too far.
+        self._all_finite({f"validation {name} of {self.workload.name}": metrics[name] for name in metrics}, stage)
+        values = evaluation.per_example
         at = self.at
         row = {
             "epoch": at.step / self.steps_per_epoch,
             "step": at.step,
             "stage": stage.name,
             "train_loss": float(at.loss_sum) / max(at.loss_steps, 1),
-            **found,
+            "metrics": metrics,
+            "validation_examples": evaluation.examples if values is None else len(values),
+            **({} if values is None else {"per_example": packed(values)}),
             **self.sizes(),
             "ranks": {name: list(ranks) for name, ranks in ranks_of(self.model).items()},
             "active_ranks": {name: list(layer.active_ranks()) for name, layer in self._tensorized().items()},
@@ -235,8 +253,8 @@ class TrainingRun:
         at.loss_sum, at.loss_steps = 0.0, 0
         size = f", S {row['size_fraction']:.3f}" if "size_fraction" in row else ""
         self._report(
-            f"{stage.name} stage, epoch {row['epoch']:.2f}: loss {row['train_loss']:.3f}, validation accuracy "
-            f"{row['validation_accuracy']:.1f} %{size}, {row['stored_mib']:.2f} MiB"
+            f"{stage.name} stage, epoch {row['epoch']:.2f}: loss {row['train_loss']:.3f}, {metric.text} "
+            f"{metric.written(metrics[metric.name])}{size}, {row['stored_mib']:.2f} MiB"
         )
 
     def _tensorized(self) -> dict[str, Any]:
@@ -293,7 +311,7 @@ class TrainingRun:
         """The record's columns after the last step, and its samples."""
         last = self.at.curve[-1]
         layers = tensorized_layers(self.model)
-        names = ("train_loss", "validation_accuracy", "validation_loss", "validation_examples")
+        names = ("train_loss", "validation_examples", "metrics")
         columns: dict[str, Any] = {
             "stage": self.stages[-1].name,
             "target_ratio": self.stages[-1].target,
@@ -335,6 +353,28 @@ class TrainingRun:
         return ", ".join([said, *(f"{_listed(did)} by code {code[:_SHORT]}" for code, did in others.items())])
 
 
+def checked_metric(evaluation: Evaluation, workload: Workload) -> Metric:
+    """The metric that leads, once all metrics of an evaluation are known to be numbers and it is among them.
+
+    Raises:
+        ConfigError: otherwise; the message names workload and metric.
+    """
+    metric = workload.metric
+    if metric is None or metric.name not in evaluation.metrics:
+        wanted, found = metric.name if metric else None, ", ".join(evaluation.metrics) or "none"
+        raise ConfigError(f"workload={workload.name} leads with the metric {wanted!r}, but evaluate returns {found}.")
+    for name, value in evaluation.metrics.items():
+        if isinstance(value, bool) or not isinstance(value, numbers.Real):
+            raise ConfigError(f"workload={workload.name} returns {value!r} as its metric {name!r}; allowed: numbers.")
+    reached = float(evaluation.metrics[metric.name])
+    if evaluation.per_example is not None and math.isfinite(reached):
+        try:
+            in_unit(np.asarray(evaluation.per_example), metric.unit, reached)
+        except ValueError as error:
+            raise ConfigError(f"workload={workload.name} returns {error} as its metric {metric.name!r}.") from None
+    return metric
+
+
 def _listed(words: list[str]) -> str:
     return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
 
@@ -349,7 +389,7 @@ def train(cell: Cell, workload: Workload, upkeep: Upkeep, report: Report) -> dic
 
     Raises:
         CheckpointError: a checkpoint that cannot be used.
-        Diverged: the loss is no finite number any more.
+        ConfigError, Diverged: as of :meth:`TrainingRun.run`.
         OutOfTime: the run had to stop before its end.
     """
     run = TrainingRun(cell, workload, upkeep, report)

@@ -1,4 +1,4 @@
-"""Measuring the arms of one job: predictions in parallel, then timing in interleaved blocks.
+"""Arms of one job timed in interleaved blocks.
 
 All arms are alive together, each in its process, and take turns in random order, block by block. Whatever disturbs the
 machine for a while then hits every arm of a block, and ratios are formed within blocks. Where the arms do not fit into
@@ -10,142 +10,61 @@ from __future__ import annotations
 import hashlib
 import random
 import statistics
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import psutil
-import torch
-
-from bench.core.cell import Cell
 from bench.processes.process import CellFailure, CellProcess
-from bench.processes.worker import predict_cell, time_cell
-from bench.protocol import Data
-
-#: Called with a cell and the share of its work that has just been finished; the shares of a cell add up to 1.
-Advance = Callable[[Cell, float], None]
+from bench.processes.schedule import Outcome, Session
+from bench.step.allocator import free_memory_mib
+from bench.step.turns import calls_per_block
 
 #: Part of the device's free memory that arms living together may be predicted to use.
 _MEMORY_SHARE = 0.85
 
-#: Time that a prediction may take.
-_PREDICTION_LIMIT_S = 300.0
 
-
-@dataclass
-class Outcome:
-    """What became of a cell: a status and the record columns that are known."""
-
-    cell: Cell
-    status: str = "ok"
-    message: str = ""
-    columns: dict[str, Any] = field(default_factory=dict)
-
-    def fail(self, failure: CellFailure) -> None:
-        """Take over the status and message of a failure."""
-        self.status, self.message = failure.status, failure.message
-
-
-def predict_cells(cells: Sequence[Cell], data: Data, parallel: int) -> Iterator[Outcome]:
-    """Predict memory and work of ``cells``, ``parallel`` processes at a time; outcomes come as they are ready."""
-    return answered_once(predict_cell, cells, data, parallel, _PREDICTION_LIMIT_S)
-
-
-def answered_once(
-    serve: Callable[..., None], cells: Sequence[Cell], data: Data, parallel: int, time_limit_s: float
-) -> Iterator[Outcome]:
-    """Outcomes of cells that answer once, as they are ready.
-
-    Args:
-        serve: a function of :mod:`bench.processes.worker`; an answer may hold, as ``failure``, why the cell is an
-        ``error``.
-        cells: each gets a process of its own.
-        data: where the workload's data comes from.
-        parallel: processes at a time.
-        time_limit_s: of each cell.
-    """
-    waiting = list(cells)
-    running: dict[int, CellProcess] = {}
-    try:
-        while waiting or running:
-            while waiting and len(running) < parallel:
-                cell = waiting.pop(0)
-                running[id(cell)] = CellProcess(serve, cell, data, time_limit_s)
-            for key, process in list(running.items()):
-                if process.answered(0.02):
-                    yield _answered(process)
-                    del running[key]
-    finally:
-        for process in running.values():
-            process.stop()
-
-
-def _answered(process: CellProcess) -> Outcome:
-    """The outcome of a cell whose process has answered."""
-    outcome = Outcome(process.cell)
-    try:
-        outcome.columns.update(process.answer())
-        process.stop()
-        if failure := outcome.columns.pop("failure", ""):
-            outcome.fail(CellFailure("error", failure))
-    except CellFailure as failed:
-        outcome.fail(failed)
-    return outcome
-
-
-def time_cells(outcomes: Sequence[Outcome], data: Data, needs_rare: Callable[[Cell], bool], advance: Advance) -> None:
+def time_cells(outcomes: Sequence[Outcome], serve: Callable[..., None], session: Session) -> None:
     """Time the arms whose prediction went well, filling in their outcomes.
 
     Args:
-        outcomes: from :func:`predict_cells`.
-        data: where the workload's data comes from.
-        needs_rare: whether the cell's rare events must be timed here, because no record has them yet.
-        advance: told of progress.
+        outcomes: of predictions.
+        serve: what runs in an arm's process; it answers as :func:`bench.measures.run.time_cell`.
+        session: the job's.
     """
     alive = [outcome for outcome in outcomes if outcome.status == "ok"]
     for outcome in outcomes:
         if outcome.status != "ok":
-            advance(outcome.cell, 1.0)
+            session.advance(outcome.cell, 1.0)
     if not alive:
         return
     free_mib = free_memory_mib(alive[0].cell.device)
     needs = [outcome.columns["peak_memory_predicted_mib"] for outcome in alive]
     if sum(needs) <= _MEMORY_SHARE * free_mib:
-        _time_together(alive, data, needs_rare, advance, paired=True)
+        _time_together(alive, serve, session, paired=True)
         return
     for outcome, need in zip(alive, needs, strict=True):
         if outcome.cell.device == "cpu" and need > free_mib:
             reason = f"needs {need:,.0f} MiB by prediction, {free_mib:,.0f} MiB are free"
             outcome.fail(CellFailure("oom", reason))
             outcome.columns["samples"] = {"lacks": "memory"}
-            advance(outcome.cell, 1.0)
+            session.advance(outcome.cell, 1.0)
         else:
-            _time_together([outcome], data, needs_rare, advance, paired=False)
+            _time_together([outcome], serve, session, paired=False)
 
 
-def free_memory_mib(device: str) -> float:
-    """Memory of the device that nobody uses at this moment, in MiB."""
-    if device == "cuda":
-        return torch.cuda.mem_get_info()[0] / 2**20
-    return psutil.virtual_memory().available / 2**20
-
-
-def _time_together(
-    outcomes: Sequence[Outcome], data: Data, needs_rare: Callable[[Cell], bool], advance: Advance, paired: bool
-) -> None:
+def _time_together(outcomes: Sequence[Outcome], serve: Callable[..., None], session: Session, paired: bool) -> None:
     """Time arms that are alive together, in blocks of random order."""
     shares = {id(outcome): 0.0 for outcome in outcomes}
 
     def progress(outcome: Outcome, share: float) -> None:
         share = min(share, 1.0 - shares[id(outcome)])
         shares[id(outcome)] += share
-        advance(outcome.cell, share)
+        session.advance(outcome.cell, share)
 
     arms: list[tuple[Outcome, CellProcess]] = []
     timing = outcomes[0].cell.timing_settings
     try:
         for outcome in outcomes:
-            process = CellProcess(time_cell, outcome.cell, data, timing["time_limit_s"])
+            process = CellProcess(serve, outcome.cell, session.data, timing["time_limit_s"])
             arms.append((outcome, process))
             outcome.columns.update(_ask(outcome, process) or {})
             progress(outcome, 0.3)
@@ -159,7 +78,7 @@ def _time_together(
                 break
             order.shuffle(running)
             for outcome, process in running:
-                steps = _steps_per_block(outcome.columns["step_ms"], timing)
+                steps = calls_per_block(outcome.columns["step_ms"], timing)
                 block = _ask(outcome, process, "block", steps)
                 if block is not None:
                     blocks[id(outcome)].append({"block": number, **block})
@@ -167,7 +86,7 @@ def _time_together(
             number += 1
         for outcome, process in arms:
             samples: dict[str, Any] = {"blocks": _marked(blocks[id(outcome)], timing["disturbed"])}
-            if outcome.status == "ok" and outcome.columns["rare_periods"] and needs_rare(outcome.cell):
+            if outcome.status == "ok" and outcome.columns["rare_periods"] and session.needs_rare(outcome.cell):
                 times = _ask(outcome, process, "rare") or {}
                 samples["rare"] = {name: [ms] for name, ms in times.items()}
             if shapes := outcome.columns.pop("tensorized", []):
@@ -193,10 +112,6 @@ def _ask(outcome: Outcome, process: CellProcess, word: str = "", content: Any = 
     except CellFailure as failure:
         outcome.fail(failure)
         return None
-
-
-def _steps_per_block(step_ms: float, timing: dict[str, Any]) -> int:
-    return max(1, min(timing["max_steps"], round(1e3 * timing["block_seconds"] / max(step_ms, 1e-3))))
 
 
 def _marked(blocks: list[dict[str, Any]], factor: float) -> list[dict[str, Any]]:

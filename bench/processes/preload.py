@@ -1,7 +1,7 @@
 """Heavy imports of a cell's process, paid once by the server that the processes are forked from.
 
 No import may set up a CUDA device here: a process that is forked afterwards could not use it. bitsandbytes, which
-galore-torch brings along, would, so to the imports the machine has none.
+galore-torch brings along, would, so the machine has none while the imports run.
 """
 
 import contextlib
@@ -12,15 +12,18 @@ import torch
 
 import baselines.galore
 import baselines.lora
-import bench.processes.worker  # noqa: F401
+import bench.measures
+import bench.processes.process
+import bench.workloads
+from bench.errors import ConfigError
 
 
 @contextlib.contextmanager
 def no_device() -> Iterator[None]:
-    """Let the block find no CUDA device, and make sure that it has not set up one.
+    """Hide CUDA devices from the block, and make sure that none was set up in it.
 
     Raises:
-        RuntimeError: it has.
+        RuntimeError: one was.
     """
     asked = torch.cuda.is_available, torch.cuda.device_count
     torch.cuda.is_available, torch.cuda.device_count = lambda: False, lambda: 0
@@ -34,5 +37,8 @@ def no_device() -> Iterator[None]:
 
 with no_device(), baselines.galore.quiet_import():
     for library in ("galore_torch", "peft"):
-        with contextlib.suppress(ImportError):  # the arm that needs it will say so
+        with contextlib.suppress(ImportError):  # the arm that needs it is recorded with the reason
             importlib.import_module(library)
+    for package in (bench.workloads, bench.measures):
+        with contextlib.suppress(ConfigError):  # a wrong plug-in is reported where the sweep is checked
+            package.available()

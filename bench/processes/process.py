@@ -1,4 +1,8 @@
-"""A process per cell, forked from a server that has paid for the heavy imports once."""
+"""A process per cell, forked from a server that has paid for the heavy imports once.
+
+What a process answers are plain tuples of a word and its content: ``("failed", (status, message))`` for whatever goes
+wrong in it, ``("mistake", message)`` for a user's mistake, such as in a plug-in.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +10,23 @@ import contextlib
 import functools
 import multiprocessing
 import os
+import pickle
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext
 from typing import Any
 
+import torch
+
+import bench.measures
+import bench.workloads
 from bench.core.cell import Cell
+from bench.errors import ConfigError
 from bench.protocol import Data
+
+#: Packages with plug-ins, which the process of a cell takes over from the one that starts it.
+_PLUGINS = (bench.workloads, bench.measures)
 
 _SIGKILL = 9
 
@@ -24,6 +38,60 @@ class CellFailure(Exception):
         super().__init__(message)
         self.status = status
         self.message = message
+
+
+def status_of(error: BaseException) -> str:
+    """The record status that an exception amounts to: its own ``status``, ``oom`` or ``error``."""
+    if isinstance(own := getattr(error, "status", None), str):
+        return own
+    no_memory = isinstance(error, torch.OutOfMemoryError | MemoryError)
+    if no_memory or "DefaultCPUAllocator" in str(error) or "can't allocate memory" in str(error):
+        return "oom"
+    return "error"
+
+
+def first_line(error: BaseException) -> str:
+    """Type and first line of an exception, at most 300 characters."""
+    text = (str(error).strip() or "no message").splitlines()[0]
+    return f"{type(error).__name__}: {text}"[:300]
+
+
+@contextlib.contextmanager
+def failures_reported(connection: Connection) -> Iterator[None]:
+    """Answer any exception with a status and one line."""
+    try:
+        yield
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        pass  # the coordinator is gone, so is the reason to go on
+    except ConfigError as error:
+        connection.send(("mistake", str(error)))
+    except Exception as error:
+        connection.send(("failed", (status_of(error), first_line(error))))
+
+
+def _packed(serve: Callable[..., None], *arguments: Any) -> bytes:
+    """What is to run in a cell's process, with the plug-ins that were registered by hand in this one."""
+    plugins = [package.registered() for package in _PLUGINS]
+    for name, value in (*(item for some in plugins for item in some.items()), (serve.__name__, (serve, arguments))):
+        try:
+            pickle.dumps(value)
+        except Exception as error:
+            reason = f"({error}); define it at the top level of a module"
+            raise ConfigError(f"{name!r} cannot be handed to the processes of cells {reason}.") from None
+    return pickle.dumps((pickle.dumps(plugins), pickle.dumps((serve, arguments))))
+
+
+def _enter(connection: Connection, content: bytes) -> None:
+    """Run what :func:`_packed` has made, ``serve(connection, *arguments)``."""
+    with failures_reported(connection):
+        plugins, work = pickle.loads(content)
+        try:
+            for package, registered in zip(_PLUGINS, pickle.loads(plugins), strict=True):
+                package.adopt(registered)
+            serve, arguments = pickle.loads(work)
+        except Exception as error:
+            raise ConfigError(f"a plug-in cannot be imported by the process of its cell ({error}).") from None
+        serve(connection, *arguments)
 
 
 @functools.cache
@@ -50,18 +118,22 @@ class CellProcess:
     """A cell's own process and the line to it.
 
     Args:
-        serve: what runs there, a function of :mod:`bench.processes.worker`.
-        cell, data, more: its arguments.
+        serve: what runs there, a function that can be imported; its first argument is the other end of the line.
+        cell, data, more: its further arguments.
         time_limit_s: seconds that all answers together may take; the cell is then given up as ``timeout``.
+
+    Raises:
+        ConfigError: a plug-in that cannot be handed to another process.
     """
 
     def __init__(self, serve: Callable[..., None], cell: Cell, data: Data, time_limit_s: float, *more: Any) -> None:
+        content = _packed(serve, cell, data, *more)
         self.cell = cell
         self.time_limit_s = time_limit_s
         self._left_s = time_limit_s
         self._asked_at = time.monotonic()
         self._connection, theirs = _context().Pipe()
-        self._process = _context().Process(target=serve, args=(theirs, cell, data, *more), daemon=True)
+        self._process = _context().Process(target=_enter, args=(theirs, content), daemon=True)
         self._process.start()
         theirs.close()
 
@@ -74,6 +146,7 @@ class CellProcess:
 
         Raises:
             CellFailure: the cell failed, the process ended, or the time limit passed.
+            ConfigError: a mistake that showed there alone, such as a workload's metric that is no number.
         """
         in_time = self._connection.poll(max(self._asked_at + self._left_s - time.monotonic(), 0.0))
         now = time.monotonic()
@@ -91,6 +164,9 @@ class CellProcess:
             if code == -_SIGKILL:
                 raise CellFailure("oom", "the process was killed (signal 9), most likely for want of memory") from None
             raise CellFailure("error", f"the process ended unexpectedly (exit code {code})") from None
+        if word == "mistake":
+            self.stop()
+            raise ConfigError(content)
         if word == "failed":
             self.stop()
             raise CellFailure(*content)

@@ -8,21 +8,17 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib
-import math
 import pkgutil
 import types
-import typing
 from collections.abc import Mapping
 from typing import Any
 
 import baselines
 from bench.core.cell import Cell
+from bench.core.checked import build_dataclass
+from bench.errors import ConfigError
 from bench.protocol import Method
 from bench.step.forward_backward import ForwardBackward
-
-
-class ConfigError(ValueError):
-    """A wrong setting; the message is one sentence naming field, value and what is allowed."""
 
 
 @functools.cache
@@ -40,20 +36,16 @@ def _module(name: str) -> types.ModuleType:
 
 def variants(name: str) -> tuple[str, ...]:
     """Names of a method's variants as arms have them: the default one, first, is empty."""
-    return ("", *(variant for variant in _module(name).VARIANTS[1:]))
+    return ("", *_module(name).VARIANTS[1:])
 
 
 def parse_arm(arm: str) -> tuple[str, str]:
-    """Split ``method`` or ``method:variant``. The default variant's name is dropped, so that one arm has one name.
-
-    Raises:
-        ConfigError: an unknown method or variant.
-    """
+    """Split ``method`` or ``method:variant``, without the default variant's name; others raise ConfigError."""
     name, colon, variant = arm.partition(":")
     variants = _module(name).VARIANTS
     if colon and variant not in variants:
-        named = [known for known in variants if known]
-        offers = f"allowed: {', '.join(named)}" if named else "it has none"
+        named = ", ".join(filter(None, variants))
+        offers = f"allowed: {named}" if named else "it has none"
         raise ConfigError(f"method is {arm!r}; {name} has no variant {variant!r}, {offers}.")
     return name, "" if variant == variants[0] else variant
 
@@ -64,52 +56,11 @@ def default_settings(name: str) -> dict[str, Any]:
 
 
 def checked_settings(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Fill up, check and normalise the settings of a method.
-
-    Raises:
-        ConfigError: an unknown setting, a value of the wrong type, or one that the method refuses.
-    """
+    """The settings of a method, filled up and checked; a wrong one raises ConfigError."""
     settings = dataclasses.asdict(build_dataclass(_module(name).Settings, values, f"settings.{name}"))
     if settings.get("ratio", 0) is None:  # so that cells without one are the same as before there were any
         del settings["ratio"]
     return settings
-
-
-def build_dataclass(kind: type, values: Mapping[str, Any], where: str) -> Any:
-    """Make a dataclass from configuration values, with type checks and one sentence for a wrong one.
-
-    A whole number where a real one is expected becomes real, so that equal settings are equal cells.
-
-    Raises:
-        ConfigError: an unknown field, a value of the wrong type, or a ValueError of the dataclass itself.
-    """
-    annotations = typing.get_type_hints(kind)
-    if not isinstance(values, Mapping):
-        raise ConfigError(
-            f"{where} is {values!r}; allowed: single settings, as in {where}.{next(iter(annotations))}=…."
-        )
-    for field, value in values.items():
-        if field not in annotations:
-            raise ConfigError(f"{where}.{field} is unknown; allowed: {', '.join(annotations)}.")
-        allowed = typing.get_args(annotations[field]) or (annotations[field],)
-        fits = any(
-            (kind_ is float and type(value) in (int, float)) or (isinstance(kind_, type) and type(value) is kind_)
-            for kind_ in allowed
-        )
-        if not fits:
-            names = " or ".join("null" if option is type(None) else option.__name__ for option in allowed)
-            raise ConfigError(f"{where}.{field} is {value!r}; allowed: a value of type {names}.")
-        if type(value) is float and not math.isfinite(value):
-            raise ConfigError(f"{where}.{field} is {value!r}; allowed: finite numbers.")
-    reals = {
-        field: float(value)
-        for field, value in values.items()
-        if type(value) is int and float in (annotations[field], *typing.get_args(annotations[field]))
-    }
-    try:
-        return kind(**{**values, **reals})
-    except ValueError as error:
-        raise ConfigError(f"{where}: {error}") from None
 
 
 def build(name: str, variant: str, settings: Mapping[str, Any]) -> Method:

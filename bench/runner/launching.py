@@ -1,7 +1,7 @@
 """Sweeps whose jobs run in processes of their own, here or on a cluster: ``hydra/launcher=submitit_slurm``.
 
-The launching process checks all jobs before any is submitted, waits for them, and says how they ended. A job knows
-nothing but its configuration: it writes its progress to its log, its records where all others do, and, if it fails, one
+The launching process checks all jobs before any is submitted, waits for them, and prints how they ended. A job is given
+its configuration alone: it writes its progress to its log, its records where all others do, and, if it fails, one
 sentence into the folder that Hydra has made for it.
 """
 
@@ -22,7 +22,7 @@ from hydra.plugins.config_source import ConfigLoadError
 from omegaconf import DictConfig, OmegaConf
 
 from bench.errors import CONF, stop_with
-from bench.processes.worker import first_line
+from bench.processes.process import first_line
 from bench.runner.resolve import Job
 
 #: Hydra's own launcher, which runs the jobs in the launching process, and the one that runs them beside it.
@@ -57,7 +57,7 @@ class Launch:
 
     @classmethod
     def of(cls, config: DictConfig) -> Launch:
-        """As a sweep's configuration says, Hydra's own node included."""
+        """That of a sweep's configuration, Hydra's own node included."""
         return cls(config.hydra.runtime.choices["hydra/launcher"], Path(config.hydra.sweep.dir))
 
     @property
@@ -71,7 +71,7 @@ class Launch:
         return self.launcher not in (_BASIC, _LOCAL)
 
     def announce(self, jobs: Sequence[Job], roots: Sequence[Path]) -> None:
-        """Say what is going to run and where to look; leave cells that several jobs have to the first of them.
+        """Print what is going to run and where to look; leave cells that several jobs have to the first of them.
 
         Args:
             jobs: in the order of their numbers.
@@ -85,11 +85,13 @@ class Launch:
                 folder = self.folder / str(number)
                 folder.mkdir(parents=True, exist_ok=True)
                 (folder / _SHARED).write_text(json.dumps(shared), encoding="utf-8")
-        _say(f"{len(jobs)} job(s), {len(owners)} cell(s) go to {self.launcher}; they go on even if this process ends")
-        _say(f"logs: {self.folder / 'logs'}; records: {', '.join(sorted({str(root) for root in roots}))}")
+        _report(
+            f"{len(jobs)} job(s), {len(owners)} cell(s) go to {self.launcher}; they go on even if this process ends"
+        )
+        _report(f"logs: {self.folder / 'logs'}; records: {', '.join(sorted({str(root) for root in roots}))}")
 
     def finish(self, error: BaseException | None = None) -> None:
-        """Say how the jobs ended; end the program with status 1 unless all went well.
+        """Print how the jobs ended; end the program with status 1 unless all went well.
 
         Args:
             error: what kept this process from submitting all jobs, or from waiting for their end.
@@ -102,7 +104,7 @@ class Launch:
         if sentences:
             parts.append(f"{len(sentences)} job(s) failed, one of them with: {sentences[0].strip().removesuffix('.')}")
         if not parts:
-            _say(f"all jobs have ended; logs: {self.folder / 'logs'}")
+            _report(f"all jobs have ended; logs: {self.folder / 'logs'}")
             return
         parts.append(
             f"all other records are kept, and the same command runs what is missing; logs: {self.folder / 'logs'}"
@@ -110,7 +112,7 @@ class Launch:
         stop_with(f"{'; '.join(parts)}.", status=1)
 
 
-def _say(text: str) -> None:
+def _report(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 

@@ -9,13 +9,14 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from bench.core.cell import Cell
+from bench.measures import named
 
 
 class SweepProgress:
     """Progress of a sweep over ``cells``, weighted by what they are expected to cost."""
 
     def __init__(self, cells: Sequence[Cell]) -> None:
-        self._weights = {cell.to_json(): _weight(cell) for cell in cells}
+        self._weights = {cell.to_json(): named(cell.measure).cost(cell) for cell in cells}
         self._names = names_of(cells)
         self._left = dict(self._weights)
         self._finished: set[str] = set()
@@ -43,18 +44,18 @@ class SweepProgress:
         self._bar.advance(self._task, done)
 
     def finish(self, cell: Cell, outcome: str) -> None:
-        """Note that a cell is recorded and say what came of it; once, where several jobs have the same cell."""
+        """Note that a cell is recorded and print what came of it; once, where several jobs have the same cell."""
         if cell.to_json() in self._finished:
             return
         self.advance(cell, 1.0)
         self._finished.add(cell.to_json())
         counter = f"{len(self._finished)}/{len(self._weights)} cells"
         self._bar.update(self._task, description=counter)
-        self._say(cell, outcome)
+        self._print(cell, outcome)
 
-    def _say(self, cell: Cell, text: str) -> None:
+    def _print(self, cell: Cell, text: str) -> None:
         counter = f"{len(self._finished)}/{len(self._weights)} cells"
-        where = f"for {cell.device}" if cell.measure == "predict" else f"on {cell.device}"
+        where = f"{'on' if named(cell.measure).on_device else 'for'} {cell.device}"
         minutes, seconds = divmod(int(time.monotonic() - self._start), 60)
         self._console.print(
             f"[{minutes:02d}:{seconds:02d}] {counter}  {cell.experiment} batch {cell.batch_size} {where}  "
@@ -65,8 +66,8 @@ class SweepProgress:
         )
 
     def note(self, cell: Cell, text: str) -> None:
-        """Say how far a long cell has come."""
-        self._say(cell, text)
+        """Print how far a long cell has come."""
+        self._print(cell, text)
 
     def close(self) -> None:
         """Take the bar down."""
@@ -99,17 +100,3 @@ def _target(cell: Cell) -> str:
         return f", {last['target_mib']:g} MiB, seed {cell.seed}"
     share = f" to {last['target']:g}" if last.get("target") is not None else ""
     return f", {last['name']} stage{share}, seed {cell.seed}" if last else ""
-
-
-def _weight(cell: Cell) -> float:
-    """Expected cost, in no particular unit: a step costs a fixed part and one that grows with the batch."""
-    if cell.measure == "predict":
-        return 1.0
-    if cell.measure == "witness":
-        return 1.0 + 0.2 * cell.batch_size
-    if cell.measure == "train":
-        steps = sum(stage["steps"] for stage in cell.training["stages"])
-        return steps * (1.0 + 0.05 * cell.batch_size)
-    if cell.measure in ("check", "profile"):
-        return 10.0
-    return (cell.timing_settings["blocks"] + 3) * (1.0 + 0.2 * cell.batch_size)

@@ -6,43 +6,71 @@ device, batch size, precision and set of toggles, one per method, checked down t
 
 from __future__ import annotations
 
-import math
-import re
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
-from typing import Any
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any, Literal
 
 import torch
+from pydantic import Field
 
+import bench.workloads
 from bench.core.cell import Cell
-from bench.core.record import MEASURES
-from bench.protocol import Data, Stage
-from bench.protocol.methods import ConfigError, build, build_dataclass, checked_settings, default_settings, parse_arm
-from bench.step.timing import ALLOCATORS
-from bench.step.train_step import PRECISIONS
-from bench.workloads import available, open_workload, workload_class
-from bench.workloads import checked_settings as checked_workload_settings
-from bench.workloads.encoder import EncoderWorkload
+from bench.core.checked import Allowed, Flag, FromOne, FromZero, Seconds, Section, build_dataclass, checked_fields
+from bench.errors import ConfigError
+from bench.measures import Measure, named
+from bench.protocol import Data
+from bench.protocol.methods import checked_settings, default_settings, parse_arm
+from bench.step.timing import ALLOCATORS, Allocator
+from bench.step.train_step import Precision
+from bench.workloads import open_workload, workload_class
 
-DEVICES = ("auto", "cpu", "cuda")
-REUSES = ("exact", "config", "never")
+Device = Literal["auto", "cpu", "cuda"]
 
-#: What :func:`resolve` may vary among the arms of a job.
-TOGGLES = ("precision", "cuda_graph", "compile")
+_Folder = Annotated[str, Field(min_length=1), Allowed("the name of a folder")]
+_Name = Annotated[str, Field(pattern=r"^[\w-]+$"), Allowed("the name of a folder: letters, digits, - and _")]
+_Ratio = Annotated[Annotated[float, Field(ge=1)] | None, Allowed("numbers from 1 (as large as dense) up, or null")]
+_Toggles = Annotated[list[dict[str, Any]], Field(min_length=1), Allowed("a list of sets, as in [{},{compile: true}]")]
+_Methods = Annotated[list[Any], Field(min_length=1), Allowed("a list of at least one method, as in [comera,dense]")]
 
-#: Workload and method that some measures are about, and what that is. Either may be any where none is named.
-_WANTED = {
-    "plan": ("linear", "comera", "tensor trains"),
-    "products": ("linear", "dense", "plain products"),
-    "profile": ("encoder", "", ""),
-}
 
-#: All there is to set, as in ``conf/config.yaml``.
-FIELDS = (
-    *("name", "workload", "dataset", "data_folder", "fetch", "methods", "measure", "device", "batch_size"),
-    *("sequence_length", "precision", "cuda_graph", "compile", "toggles", "seed", "ratio", "model", "table", "linear"),
-    *("timing", "training", "settings", "reuse", "resume", "results", "parallel"),
-)
+@dataclass(frozen=True)
+class Toggles:
+    """What may vary among the arms of a job."""
+
+    precision: Precision
+    cuda_graph: Flag
+    compile: Flag
+
+
+@dataclass(frozen=True)
+class JobSettings(Toggles):
+    """All there is to set, as in ``conf/config.yaml``, the sections of workloads aside."""
+
+    name: _Name
+    workload: str
+    dataset: str
+    data_folder: str | None
+    fetch: Flag
+    methods: _Methods
+    measure: str
+    device: Device
+    batch_size: FromOne
+    sequence_length: FromOne
+    toggles: _Toggles
+    seed: FromZero
+    ratio: _Ratio
+    timing: Section
+    training: Section
+    settings: Section
+    reuse: Literal["exact", "config", "never"]
+    resume: Flag
+    results: _Folder
+    parallel: FromZero
+
+
+FIELDS = tuple(field.name for field in dataclasses.fields(JobSettings))
+TOGGLES = tuple(field.name for field in dataclasses.fields(Toggles))
 
 
 @dataclass(frozen=True)
@@ -59,64 +87,24 @@ class TimingSettings:
             times the median over the arm's blocks.
         time_limit_s: seconds after which a cell is given up and recorded as ``timeout``.
         allocator: ``steady`` keeps freed memory (:func:`bench.step.timing.steady_allocator`), ``system`` is the C
-        library's
-            own way, which most users of PyTorch on a CPU have.
+            library's own way, which most users of PyTorch on a CPU have.
     """
 
-    blocks: int = 5
-    extra_blocks: int = 2
-    block_seconds: float = 1.0
-    max_steps: int = 20
-    warmup_steps: int = 2
-    disturbed: float = 1.25
-    time_limit_s: float = 600.0
-    allocator: str = ALLOCATORS[0]
+    blocks: FromOne = 5
+    extra_blocks: FromZero = 2
+    block_seconds: Seconds = 1.0
+    max_steps: FromOne = 20
+    warmup_steps: FromOne = 2
+    disturbed: Annotated[float, Field(gt=1), Allowed("finite factors above 1")] = 1.25
+    time_limit_s: Seconds = 600.0
+    allocator: Allocator = "steady"
 
-    def __post_init__(self) -> None:
-        if self.allocator not in ALLOCATORS:
-            raise ValueError(f"allocator is {self.allocator!r}; allowed: {', '.join(ALLOCATORS)}.")
-        for field, lowest in (("blocks", 1), ("extra_blocks", 0), ("max_steps", 1), ("warmup_steps", 1)):
-            if getattr(self, field) < lowest:
-                raise ValueError(f"{field} is {getattr(self, field)}; allowed: whole numbers from {lowest} up.")
-        for field in ("block_seconds", "time_limit_s"):
-            if not getattr(self, field) > 0:
-                raise ValueError(f"{field} is {getattr(self, field)}; allowed: seconds above 0.")
-        if not self.disturbed > 1:
-            raise ValueError(f"disturbed is {self.disturbed}; allowed: factors above 1.")
-
-
-@dataclass(frozen=True)
-class TrainingSettings:
-    """Stages of a training run. Lengths given in steps go before those given in epochs.
-
-    Args:
-        early_epochs, late_epochs: passes over the training rows in each stage.
-        early_steps, late_steps: optimizer steps in each stage, or null.
-        static: pad every batch to the sequence length; otherwise batches are bucketed by length.
-        time_limit_s: seconds after which a run is given up as ``timeout``; it can be resumed.
-    """
-
-    early_epochs: float = 6.0
-    late_epochs: float = 3.0
-    early_steps: int | None = None
-    late_steps: int | None = None
-    static: bool = False
-    time_limit_s: float = 604_800.0
-
-    def __post_init__(self) -> None:
-        for field in ("early_epochs", "late_epochs", "time_limit_s"):
-            if not getattr(self, field) > 0:
-                raise ValueError(f"{field} is {getattr(self, field)}; allowed: numbers above 0.")
-        for field in ("early_steps", "late_steps"):
-            steps = getattr(self, field)
-            if steps is not None and steps < 1:
-                raise ValueError(f"{field} is {steps}; allowed: whole numbers from 1 up, or null.")
-
-    def stages(self, steps_per_epoch: int) -> tuple[Stage, Stage]:
-        """The early stage and the late one, without target."""
-        early = self.early_steps or max(round(self.early_epochs * steps_per_epoch), 1)
-        late = self.late_steps or max(round(self.late_epochs * steps_per_epoch), 1)
-        return Stage("early", early), Stage("late", late)
+    def identity(self) -> dict[str, Any]:
+        """The settings as cells hold them: without the default allocator, so that older cell ids stay valid."""
+        settings = asdict(self)
+        if self.allocator == ALLOCATORS[0]:
+            del settings["allocator"]
+        return settings
 
 
 @dataclass(frozen=True)
@@ -127,6 +115,11 @@ class Job:
     data: Data
     data_hash: str
 
+    @property
+    def measure(self) -> Measure:
+        """Of all its cells."""
+        return named(self.cells[0].measure)
+
 
 def resolve(config: Mapping[str, Any], elsewhere: bool = False) -> Job:
     """Check one job's configuration and return its cells.
@@ -136,94 +129,74 @@ def resolve(config: Mapping[str, Any], elsewhere: bool = False) -> Job:
         elsewhere: the job will run on another machine, whose devices are not known here.
 
     Raises:
-        ConfigError: a wrong value, in one sentence.
-        DataError: data that is missing or malformed, in one sentence.
+        ConfigError, DataError: a wrong value, or data that is missing or malformed, in one sentence.
     """
     check_fields(config)
-    device = resolve_device(config["device"], config["measure"], elsewhere)
-    data = build_dataclass(Data, {key: config[key] for key in ("dataset", "data_folder", "fetch")}, "data")
+    measure, kind = named(config["measure"]), workload_class(config["workload"])
+    device = resolve_device(config["device"], measure.on_device, elsewhere)
+    data = Data(config["dataset"], config["data_folder"], config["fetch"])
     timing = build_dataclass(TimingSettings, config["timing"], "timing")
     arms = checked_arms(config)
     ratio = None if config["ratio"] is None else float(config["ratio"])
-    _check_measurable(config["measure"], config["workload"], [method for method, _, _ in arms])
-    section = config[workload_class(config["workload"]).section]
-    if config["workload"] == "encoder":
-        section = {**section, "sequence_length": config["sequence_length"]}
-    model = checked_workload_settings(config["workload"], section, data)
-    workload = open_workload(config["workload"], model, data, check=True)
+    _check_about(measure, config["workload"], [method for method, _, _ in arms])
+    settings = bench.workloads.checked_settings(kind.name, config[kind.section], data)
+    workload = open_workload(kind.name, settings, data, check=True)
     cells = [
         Cell(
             experiment=config["name"],
-            workload=config["workload"],
+            workload=kind.name,
             dataset=workload.dataset,
             method=method,
             variant=variant,
-            measure=config["measure"],
+            measure=measure.name,
             device=device,
             batch_size=config["batch_size"],
             **toggles,
             seed=config["seed"],
-            ratio=settings.get("ratio") or (ratio if config["measure"] == "run" else None),
-            method_settings=settings,
-            workload_settings=asdict(model),
-            timing_settings=_identity(timing) if config["measure"] not in ("predict", "train", "witness") else {},
+            ratio=method_settings.get("ratio") or (ratio if measure.paired else None),
+            method_settings=method_settings,
+            workload_settings=asdict(settings),
+            timing_settings=timing.identity() if measure.timed else {},
         )
         for toggles in _toggle_sets(config)
-        for method, variant, settings in arms
+        for method, variant, method_settings in arms
     ]
-    cells = list({cell.to_json(): cell for cell in cells}.values())
-    if config["measure"] == "train":
-        if not isinstance(workload, EncoderWorkload):
-            raise ConfigError(f"measure is 'train', but {config['workload']} has no epoch; allowed: run, predict.")
-        cells = [run for cell in cells for run in _training_runs(cell, config["training"], workload)]
-    return Job(tuple(cells), data, workload.data_hash)
+    cells = [one for cell in cells for one in measure.expand(cell, config, workload)]
+    return Job(tuple({cell.to_json(): cell for cell in cells}.values()), data, workload.data_hash)
 
 
-def _identity(timing: TimingSettings) -> dict[str, Any]:
-    """The settings as cells hold them: without an allocator where it is the usual one, as before there was a choice."""
-    settings = asdict(timing)
-    if timing.allocator == ALLOCATORS[0]:
-        del settings["allocator"]
-    return settings
+def check_fields(config: Mapping[str, Any]) -> None:
+    """Names, types and ranges of a job's own fields; raises ConfigError."""
+    sections = bench.workloads.config_sections()
+    fields = tuple(dict.fromkeys((*FIELDS, *sections)))
+    for field in (*config, *fields):
+        if field not in fields or field not in config:
+            problem = "has no value" if field in fields else "is no setting of the bench"
+            raise ConfigError(f"{field} {problem}; a job has: {', '.join(fields)}.")
+    checked_fields(JobSettings, {field: config[field] for field in FIELDS})
+    for section in sections:
+        if not isinstance(config[section], Mapping):
+            given = config[section]
+            raise ConfigError(f"{section} is {given!r}; allowed: single settings, as in {section}.NAME=VALUE.")
+    named(config["measure"])
+    workload_class(config["workload"])
 
 
 def _toggle_sets(config: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Precision, graph and compilation of each round of arms: the job's own, with what ``toggles`` puts in their place.
-
-    Raises:
-        ConfigError: a set that is none, or a toggle with a wrong value.
-    """
+    """Precision, graph and compilation of each round of arms: the job's own, changed by ``toggles``."""
     own = {name: config[name] for name in TOGGLES}
-    sets = config["toggles"]
-    if not isinstance(sets, list) or not sets or not all(isinstance(one, Mapping) for one in sets):
-        raise ConfigError(f"toggles is {sets!r}; allowed: a list of sets, such as [{{}},{{compile: true}}].")
-    for one in sets:
-        for name in one:
-            if name not in TOGGLES:
-                raise ConfigError(f"toggles has {name!r}; allowed: {', '.join(TOGGLES)}.")
-        _check_toggles({**own, **one})
-    return [{**own, **one} for one in sets]
+    return [{**own, **checked_fields(Toggles, one, "toggles")} for one in config["toggles"]]
 
 
-def _check_toggles(values: Mapping[str, Any]) -> None:
-    if values["precision"] not in PRECISIONS:
-        raise ConfigError(f"precision is {values['precision']!r}; allowed: {', '.join(PRECISIONS)}.")
-    for field in ("cuda_graph", "compile"):
-        if type(values[field]) is not bool:
-            raise ConfigError(f"{field} is {values[field]!r}; allowed: true, false.")
-
-
-def _check_measurable(measure: str, workload: str, methods: Sequence[str]) -> None:
-    """Raises ConfigError where a measure is about another workload or method."""
-    wanted_workload, wanted_method, about = _WANTED.get(measure, ("", "", ""))
-    if wanted_workload and workload != wanted_workload:
-        about_workload = "one layer" if wanted_workload == "linear" else "whole steps"
-        raise ConfigError(
-            f"workload is {workload!r}; measure={measure} is about {about_workload}, allowed: {wanted_workload}."
-        )
+def _check_about(measure: Measure, workload: str, methods: list[str]) -> None:
+    """Raises ConfigError where a measure is about other workloads or methods."""
+    about = f"measure={measure.name} is about {measure.about}, allowed"
+    if not measure.workloads(workload_class(workload)):
+        allowed = [name for name in bench.workloads.available() if measure.workloads(workload_class(name))]
+        raise ConfigError(f"workload is {workload!r}; {about}: {', '.join(allowed)}.")
     for method in methods:
-        if wanted_method and method != wanted_method:
-            raise ConfigError(f"methods has {method!r}; measure={measure} is about {about}, allowed: {wanted_method}.")
+        if measure.methods and method not in measure.methods:
+            raise ConfigError(f"methods has {method!r}; {about}: {', '.join(measure.methods)}.")
 
 
 def checked_arms(config: Mapping[str, Any]) -> list[tuple[str, str, dict[str, Any]]]:
@@ -257,100 +230,13 @@ def _arm(entry: Any, shared: Mapping[str, Any], ratio: float | None) -> tuple[st
     return method, variant, checked_settings(method, values)
 
 
-def _training_runs(cell: Cell, values: Mapping[str, Any], workload: EncoderWorkload) -> list[Cell]:
-    """The runs of one arm: early and one late run per target where the method shrinks, else both stages in one run.
+def resolve_device(device: str, needed: bool = True, elsewhere: bool = False) -> str:
+    """``auto`` is CUDA where there is one.
 
-    Without a target there is no late stage.
-    """
-    names = ("targets", "targets_mib")
-    allowed = (*(field.name for field in fields(TrainingSettings)), *names)
-    for name in values:
-        if name not in allowed:
-            raise ConfigError(f"training.{name} is unknown; allowed: {', '.join(allowed)}.")
-    targets = {name: _numbers(f"training.{name}", values.get(name)) for name in names}
-    settings = build_dataclass(
-        TrainingSettings, {name: value for name, value in values.items() if name not in targets}, "training"
-    )
-    for target in targets["targets"]:
-        if not 0 < target <= 1:
-            raise ConfigError(f"training.targets has {target:g}; allowed: shares above 0 and at most 1.")
-    for target in targets["targets_mib"]:
-        if not math.isfinite(target):
-            raise ConfigError(f"training.targets_mib has {target:g}; allowed: finite numbers.")
-    rows = len(workload.corpus.train)
-    if settings.static and cell.batch_size > rows:
-        raise ConfigError(f"batch_size is {cell.batch_size}; allowed: 1 to the {rows} training rows.")
-    steps_per_epoch = rows // cell.batch_size if settings.static else workload.batches_per_epoch(cell.batch_size)
-    early, late = settings.stages(steps_per_epoch)
-    method = build(cell.method, cell.variant, cell.method_settings)
-    any_target = targets["targets"] or targets["targets_mib"]
-    stages: list[tuple[Stage, ...]] = [(early, late) if any_target else (early,)]
-    if method.shrinks:
-        by_share = [replace(late, target=target) for target in targets["targets"]]
-        by_size = [replace(late, target_mib=target) for target in targets["targets_mib"]]
-        stages = [(early,), *((early, one) for one in (*by_share, *by_size))]
-        if by_size:
-            with torch.device("meta"):
-                model = method.adapt(workload.build(), workload.targets())
-        for one in (*by_share, *by_size):
-            if reason := method.stage_unsupported(one):
-                raise ConfigError(reason)
-            if one.target_mib is not None:
-                try:
-                    method.begin_stage(one, model, torch.optim.SGD(model.parameters()))
-                except ValueError as error:
-                    raise ConfigError(f"training.{error}".replace("target_mib", "targets_mib", 1)) from None
-    common = {"steps_per_epoch": steps_per_epoch, "static": settings.static, "time_limit_s": settings.time_limit_s}
-    return [replace(cell, training={"stages": [asdict(stage) for stage in run], **common}) for run in stages]
-
-
-def _numbers(name: str, values: Any) -> list[float]:
-    """A list of numbers from the configuration."""
-    fits = isinstance(values, list) and all(type(value) in (int, float) for value in values)
-    if not fits:
-        raise ConfigError(f"{name} is {values!r}; allowed: a list of numbers, such as [0.8,0.5].")
-    return [float(value) for value in values]
-
-
-def check_fields(config: Mapping[str, Any]) -> None:
-    """Names, types and ranges of a job's own fields; raises ConfigError."""
-    for field in (*config, *FIELDS):
-        if field not in FIELDS or field not in config:
-            problem = "has no value" if field in FIELDS else "is no setting of the bench"
-            raise ConfigError(f"{field} {problem}; a job has: {', '.join(FIELDS)}.")
-    for field, allowed in (
-        ("workload", available()),
-        ("measure", MEASURES),
-        ("device", DEVICES),
-        ("reuse", REUSES),
-    ):
-        if config[field] not in allowed:
-            raise ConfigError(f"{field} is {config[field]!r}; allowed: {', '.join(allowed)}.")
-    for field, lowest in (("batch_size", 1), ("sequence_length", 5), ("seed", 0), ("parallel", 0)):
-        if type(config[field]) is not int or config[field] < lowest:
-            raise ConfigError(f"{field} is {config[field]!r}; allowed: whole numbers from {lowest} up.")
-    _check_toggles(config)
-    for field in ("fetch", "resume"):
-        if type(config[field]) is not bool:
-            raise ConfigError(f"{field} is {config[field]!r}; allowed: true, false.")
-    for field in ("name", "results"):
-        if not isinstance(config[field], str) or not config[field]:
-            raise ConfigError(f"{field} is {config[field]!r}; allowed: the name of a folder.")
-    if not re.fullmatch(r"[\w-]+", config["name"]):
-        raise ConfigError(f"name is {config['name']!r}; allowed: letters, digits, - and _.")
-    ratio = config["ratio"]
-    if ratio is not None and not (type(ratio) in (int, float) and math.isfinite(ratio) and ratio >= 1):
-        raise ConfigError(f"ratio is {ratio!r}; allowed: numbers from 1 (as large as dense) up, or null.")
-    for field in ("model", "table", "linear", "timing", "training", "settings"):
-        if not isinstance(config[field], Mapping):
-            raise ConfigError(f"{field} is {config[field]!r}; allowed: single settings, as in {field}.NAME=VALUE.")
-    methods = config["methods"]
-    if not isinstance(methods, list) or not methods:
-        raise ConfigError(f"methods is {methods!r}; give a list of at least one method, such as [comera,dense].")
-
-
-def resolve_device(device: str, measure: str, elsewhere: bool = False) -> str:
-    """``auto`` is CUDA where there is one; a prediction needs no device.
+    Args:
+        device: auto, cpu or cuda.
+        needed: whether something is to run on it.
+        elsewhere: on another machine.
 
     Raises:
         ConfigError: CUDA asked for where there is none; ``auto`` for a machine that is not known here.
@@ -362,6 +248,6 @@ def resolve_device(device: str, measure: str, elsewhere: bool = False) -> str:
     has_cuda = torch.cuda.is_available()
     if device == "auto":
         return "cuda" if has_cuda else "cpu"
-    if device == "cuda" and measure != "predict" and not has_cuda:
+    if device == "cuda" and needed and not has_cuda:
         raise ConfigError("device is 'cuda', but this machine offers no CUDA device; allowed here: auto, cpu.")
     return device

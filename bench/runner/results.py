@@ -13,12 +13,16 @@ from typing import Any
 from bench.core.cell import Cell
 from bench.core.provenance import Provenance, provenance
 from bench.core.record import Record, device_folder, read, write
+from bench.core.table import write_table
+from bench.errors import ConfigError
+from bench.measures import named
 from bench.measures.training import Upkeep
-from bench.processes.interleave import Outcome, free_memory_mib
-from bench.protocol.methods import ConfigError
+from bench.processes.schedule import Outcome
+from bench.protocol import Data
 from bench.runner.checkpoint import load
+from bench.step.allocator import free_memory_mib
 from bench.step.train_step import compile_unsupported
-from bench.workloads import workload_class
+from bench.workloads import open_cell_workload, recorded_words
 
 #: Failures that are always worth trying again.
 _RETRIED = ("error",)
@@ -58,7 +62,7 @@ class Results:
         Raises:
             CheckpointError: the checkpoint is another run's, or damaged.
         """
-        if cell.measure == "train" and not self.is_done(cell, data_hash):
+        if named(cell.measure).resumes and not self.is_done(cell, data_hash):
             upkeep = self.upkeep(cell, data_hash, resume=True)
             if load(upkeep.folder, upkeep.identity) is None and upkeep.parent_folder is not None:
                 load(upkeep.parent_folder, upkeep.parent_identity)
@@ -78,7 +82,7 @@ class Results:
         if self.reuse == "never" or not path.exists():
             return False
         record = read(path)
-        retried = (*_RETRIED, "timeout") if cell.measure == "train" else _RETRIED  # a run can go on where it was
+        retried = (*_RETRIED, "timeout") if named(cell.measure).resumes else _RETRIED  # it can go on where it was
         if record.status in retried or _has_what_it_lacked(record, cell):
             return False
         return self.reuse == "config" or _is_of_this_code(record)
@@ -120,16 +124,22 @@ class Results:
                 return record
         return None
 
-    def record(self, outcomes: Sequence[Outcome], data_hash: str) -> list[Record]:
-        """Write the outcomes, each whole or not at all, and return what was written."""
-        records = [_to_record(outcome, data_hash, self) for outcome in outcomes]
+    def tabulate(self, experiment: str) -> None:
+        """Bring the table of an experiment up to date, in case a kill has left records that it lacks."""
+        write_table(self.root, experiment)
+
+    def record(self, outcomes: Sequence[Outcome], data_hash: str, data: Data) -> list[Record]:
+        """Write the outcomes, each whole or not at all, then the experiment's table; return what was written."""
+        records = [_to_record(outcome, data_hash, data, self) for outcome in outcomes]
         self.written.update(write(records, self.root))
+        for experiment in {record.experiment for record in records}:
+            self.tabulate(experiment)
         return records
 
 
 def _where(cell: Cell) -> Provenance:
     """Who measures this cell. A prediction stands with the machine's main device, whose figure it belongs to."""
-    return provenance(on_cpu=cell.measure != "predict" and cell.device == "cpu")
+    return provenance(on_cpu=named(cell.measure).on_device and cell.device == "cpu")
 
 
 def _has_what_it_lacked(record: Record, cell: Cell) -> bool:
@@ -147,7 +157,14 @@ def _is_of_this_code(record: Record) -> bool:
     return all(getattr(record, name) == getattr(here, name) for name in names)
 
 
-def _to_record(outcome: Outcome, data_hash: str, results: Results) -> Record:
+#: What a record takes over from its cell.
+_OF_CELL = (
+    *("experiment", "workload", "dataset", "method", "variant", "ratio", "measure", "batch_size", "sequence_length"),
+    *("precision", "cuda_graph", "compile", "seed"),
+)
+
+
+def _to_record(outcome: Outcome, data_hash: str, data: Data, results: Results) -> Record:
     """The flat record of an outcome."""
     cell = outcome.cell
     known = dict(outcome.columns)
@@ -157,36 +174,20 @@ def _to_record(outcome: Outcome, data_hash: str, results: Results) -> Record:
     columns = {**known, **_time_columns(samples), **dataclasses.asdict(_where(cell))}
     if periods and outcome.status == "ok":
         columns |= _rare_columns(samples, periods, results.rare_times(cell))
-    if cell.measure == "predict" or columns.get("peak_memory_predicted_mib") is not None:
+    if not named(cell.measure).on_device or columns.get("peak_memory_predicted_mib") is not None:
         columns["predicted_for"] = cell.device
     record = Record(
         **columns,
+        **{name: getattr(cell, name) for name in _OF_CELL},
         cell_id=cell.cell_id(data_hash),
         recorded_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         data_hash=data_hash,
         status=outcome.status,
         message=outcome.message,
+        workload_words=recorded_words(open_cell_workload(cell, data)),
         config_json=cell.to_json(),
-        **{
-            name: getattr(cell, name)
-            for name in (
-                "experiment",
-                "workload",
-                "dataset",
-                "method",
-                "variant",
-                "ratio",
-                "measure",
-                "batch_size",
-                "sequence_length",
-                "precision",
-                "cuda_graph",
-                "compile",
-                "seed",
-            )
-        },
     )
-    if record.status == "ok" and cell.measure == "run":
+    if record.status == "ok" and named(cell.measure).paired:
         record.epoch_time_s = _epoch_time_s(record, samples)
     return record
 
@@ -224,8 +225,8 @@ def _rare_columns(samples: Mapping[str, Any], periods: Mapping[str, int], earlie
 
 
 def _epoch_time_s(record: Record, samples: Mapping[str, Any]) -> float | None:
-    """Mean step × steps per epoch, rare cost amortised; the paper's epoch whatever data was at hand, if it has one."""
-    examples = workload_class(record.workload).examples_per_epoch
+    """Mean step × steps per epoch, rare cost amortised; of the workload's epoch, whatever data was at hand."""
+    examples = record.workload_words["examples_per_epoch"]
     if examples is None:
         return None
     times = [ms for block in _usable(samples) for ms in block["ms"]]

@@ -1,7 +1,7 @@
-"""What CUDA's allocator holds in a train step: its peak, and what of it is no tensor of the step.
+"""Memory of a device: what is free, the peak of CUDA's allocator, and what of that peak is no tensor of a step.
 
 cuBLAS keeps a workspace per thread and stream for good (32 MiB each on a Hopper GPU): one for the forward pass, one for
-autograd's backward. A prediction of tensors knows nothing of them, so they are measured, and stated beside the peak.
+autograd's backward. Predictions count tensors alone, so workspaces are measured and stated beside the peak.
 """
 
 from __future__ import annotations
@@ -9,9 +9,17 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterable
 
+import psutil
 import torch
 
 from bench.protocol import Batch
+
+
+def free_memory_mib(device: torch.device | str) -> float:
+    """Memory of the device that is free at this moment, in MiB."""
+    if torch.device(device).type == "cuda":
+        return float(torch.cuda.mem_get_info()[0]) / 2**20
+    return float(psutil.virtual_memory().available) / 2**20
 
 
 def take_workspaces(device: torch.device | str) -> int:
@@ -33,7 +41,7 @@ def take_workspaces(device: torch.device | str) -> int:
 
 
 def begin_peak() -> None:
-    """Count the peak from now on; what is cached for nobody goes back to the device first."""
+    """Count the peak from now on; cached blocks without a tensor go back to the device first."""
     gc.collect()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()

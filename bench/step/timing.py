@@ -1,4 +1,4 @@
-"""Timing train steps on the device's own clock, beside a fixed product that tells how quiet the machine is."""
+"""Timing train steps on the device's own clock, beside a fixed product that shows how quiet the machine is."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ import ctypes
 import functools
 import math
 import sys
-import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 
 from bench.protocol import Batch, RareEvent
 from bench.step.train_step import TrainStep
+from bench.step.turns import mark, mean_ms, ms_between, synchronize
 
 #: What becomes of freed memory, see :func:`steady_allocator`; the first one is the usual.
-ALLOCATORS = ("steady", "system")
+Allocator = Literal["steady", "system"]
+ALLOCATORS: tuple[str, ...] = get_args(Allocator)
 
 #: Width of the square product that every block times before and after its steps: milliseconds on either device.
 CALIBRATION_WIDTH, CUDA_CALIBRATION_WIDTH = 768, 4096
@@ -25,6 +26,8 @@ _CALIBRATION_REPEATS = 5
 
 class Diverged(RuntimeError):
     """The loss is no longer a finite number."""
+
+    status = "diverged"  # of the cell's record
 
 
 def steady_allocator() -> None:
@@ -54,6 +57,9 @@ class StepTimer:
         step: the train step, on its device.
         batches: what the steps run on, in turn; already on the device.
         rare_events: the method's.
+
+    Raises:
+        Diverged: by every method, where the loss is not finite.
     """
 
     def __init__(self, step: TrainStep, batches: Sequence[Batch], rare_events: Sequence[RareEvent]) -> None:
@@ -63,30 +69,28 @@ class StepTimer:
         self.on_cuda = step.device.type == "cuda"
 
     def warm_up(self, steps: int) -> float:
-        """Run ``steps`` steps and return how long the last one took, in milliseconds.
-
-        Raises:
-            Diverged: the loss is not finite.
-        """
-        elapsed = math.nan
-        for _ in range(steps):
-            start = time.perf_counter()
-            loss = self._run()
-            self._check(loss)  # waits for the device
-            elapsed = 1e3 * (time.perf_counter() - start)
-        return elapsed
+        """Run ``steps`` steps and return how long the last one took, in milliseconds."""
+        times = [mean_ms(lambda: self._check(self._run()), 1, self.on_cuda) for _ in range(steps)]
+        return times[-1] if times else math.nan
 
     def block(self, steps: int) -> dict[str, Any]:
         """Time ``steps`` steps, and the calibration product before and after them.
 
         Returns:
             ``{"ms": [...], "calibration_ms": float}``, the slower of the two calibrations.
-
-        Raises:
-            Diverged: the loss is not finite after the block.
         """
         before = self._calibrate()
-        times = self._timed_on_cuda(steps) if self.on_cuda else self._timed_on_cpu(steps)
+        marks: list[tuple[Any, Any]] = []
+        while len(marks) < steps:
+            if any(self.step.number % event.period_steps == event.offset_steps for event in self.rare_events):
+                self._run()
+                continue
+            start = mark(self.on_cuda)
+            loss = self._run()
+            marks.append((start, mark(self.on_cuda)))
+        self._check(loss)
+        synchronize(self.on_cuda)
+        times = [ms_between(*pair) for pair in marks]
         return {"ms": times, "calibration_ms": max(before, self._calibrate())}
 
     def rare(self) -> dict[str, float]:
@@ -94,46 +98,12 @@ class StepTimer:
         result = {}
         for event in self.rare_events:
             self.step.forward_backward(self.batches[0])
-            self._synchronize()
-            start = time.perf_counter()
-            event.run(self.step.model, self.step.optimizer)
-            self._synchronize()
-            result[event.name] = 1e3 * (time.perf_counter() - start)
+            run = functools.partial(event.run, self.step.model, self.step.optimizer)
+            result[event.name] = mean_ms(run, 1, self.on_cuda)
         return result
-
-    def _due(self) -> bool:
-        number = self.step.number
-        return any(number % event.period_steps == event.offset_steps for event in self.rare_events)
 
     def _run(self) -> torch.Tensor:
         return self.step(self.batches[self.step.number % len(self.batches)])
-
-    def _timed_on_cpu(self, steps: int) -> list[float]:
-        times: list[float] = []
-        while len(times) < steps:
-            if self._due():
-                self._run()
-                continue
-            start = time.perf_counter()
-            loss = self._run()
-            times.append(1e3 * (time.perf_counter() - start))
-        self._check(loss)
-        return times
-
-    def _timed_on_cuda(self, steps: int) -> list[float]:
-        pairs: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
-        while len(pairs) < steps:
-            if self._due():
-                self._run()
-                continue
-            pair = (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True))
-            pair[0].record()
-            loss = self._run()
-            pair[1].record()
-            pairs.append(pair)
-        self._check(loss)
-        self._synchronize()
-        return [start.elapsed_time(end) for start, end in pairs]
 
     @functools.cached_property
     def _factor(self) -> torch.Tensor:
@@ -143,18 +113,8 @@ class StepTimer:
 
     def _calibrate(self) -> float:
         """The quickest of a few products, in milliseconds."""
-        best = math.inf
-        for _ in range(_CALIBRATION_REPEATS):
-            self._synchronize()
-            start = time.perf_counter()
-            torch.mm(self._factor, self._factor)
-            self._synchronize()
-            best = min(best, 1e3 * (time.perf_counter() - start))
-        return best
-
-    def _synchronize(self) -> None:
-        if self.on_cuda:
-            torch.cuda.synchronize()
+        factor = self._factor
+        return min(mean_ms(lambda: torch.mm(factor, factor), 1, self.on_cuda) for _ in range(_CALIBRATION_REPEATS))
 
     def _check(self, loss: torch.Tensor) -> None:
         value = loss.item()

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
+import itertools
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import nn
 
-from bench.protocol import Batch, Change, Method
+from bench.core.cell import Cell
+from bench.protocol import Batch, Change, Method, Workload
+from bench.protocol.methods import build_for
 from comera.capture import CapturedStep, CUDAGraphs, make_capturable
 
 #: In what arithmetic the forward and backward run; a property of the step, the same for every method.
-PRECISIONS = ("fp32", "tf32", "bf16", "fp8")
+Precision = Literal["fp32", "tf32", "bf16", "fp8"]
+PRECISIONS: tuple[str, ...] = get_args(Precision)
 
 #: Where a step is; between two steps it is idle.
 Phase = Literal["idle", "forward", "backward", "update"]
@@ -213,6 +218,38 @@ class TrainStep:
 
     def _products(self) -> AbstractContextManager[object]:
         return tf32_products() if self.precision == "tf32" else contextlib.nullcontext()
+
+
+def build_step(cell: Cell, workload: Workload, static_shapes: bool = True, double: bool = False) -> TrainStep:
+    """The step of a cell's arm on its device, before the first one; the cell's seed decides the initial weights.
+
+    Args:
+        cell: which arm, on what, in which arithmetic and captured or compiled or not.
+        workload: the cell's.
+        static_shapes: as :class:`TrainStep` has it.
+        double: whether the model is in float64, for a reference.
+    """
+    torch.manual_seed(cell.seed)
+    method = build_for(cell)
+    model = method.adapt(workload.build(), workload.targets()).to(cell.device)
+    model = model.double() if double else model
+    toggles = (cell.precision, cell.device, cell.cuda_graph, cell.compile, static_shapes)
+    return TrainStep(model, method, method.optimizer(model), workload.loss, *toggles)
+
+
+def batches_on(cell: Cell, workload: Workload, count: int) -> list[Batch]:
+    """The first training batches of a cell, of one shape each, on its device; fewer where the data has no more."""
+    batches = itertools.islice(workload.batches("train", cell.batch_size, cell.seed, static=True), count)
+    return [{name: tensor.to(cell.device) for name, tensor in batch.items()} for batch in batches]
+
+
+def rare_work(step: TrainStep, steps: int) -> list[Callable[[], None]]:
+    """Those rare events of a step's method that fall due in none of its first steps, to be called."""
+    return [
+        functools.partial(event.run, step.model, step.optimizer)
+        for event in step.method.rare_events()
+        if not any(number % event.period_steps == event.offset_steps for number in range(steps))
+    ]
 
 
 def _compiled(model: nn.Module, static_shapes: bool) -> nn.Module:

@@ -12,30 +12,27 @@ import torch
 from torch import nn
 
 from bench.data.corpus import DataError
-from bench.protocol import Batch, Data, Evaluation, Metric, Role, Words
+from bench.errors import ConfigError
+from bench.protocol import Batch, Data, Evaluation, Gated, Metric, Role, Stage, Words
+from bench.protocol.plan import EarlyLate
 
 
 class BaseWorkload(abc.ABC):
     """A workload in the protocol's form (:class:`bench.protocol.Workload`), as far as one is like the other.
 
     A subclass names itself, has ``Settings``, and offers ``build``, ``targets``, ``batches``, ``loss``; to be trained,
-    ``evaluate``, ``metric``, ``training_examples`` and ``examples_per_epoch`` as well.
-
-    Args:
-        settings: of the model and the data.
-        dataset: a name among :attr:`datasets`; ``auto`` is the first.
-
-    Raises:
-        DataError: another dataset.
+    ``evaluate``, ``metric``, ``training_examples`` and ``examples_per_epoch`` as well. Another ``dataset`` than
+    ``auto``, the first, and those of :attr:`datasets` raises :class:`DataError`.
     """
 
     name: ClassVar[str]
     Settings: ClassVar[type[Any]]
     section: ClassVar[str]
 
-    #: Names of its data, the first one the usual.
     datasets: ClassVar[tuple[str, ...]] = ("drawn",)
-
+    from_data: ClassVar[tuple[str, ...]] = ()
+    gated: ClassVar[tuple[Gated, ...]] = ()
+    training_plan: ClassVar[type[Any]] = EarlyLate
     words: Words = Words("model")
     metric: Metric | None = None
     examples_per_epoch: int | None = None
@@ -55,15 +52,16 @@ class BaseWorkload(abc.ABC):
 
     @classmethod
     def open(cls, settings: Any, data: Data, check: bool) -> Self:  # noqa: ARG003 - there is nothing to read
-        """The workload on data that it draws itself.
-
-        Raises:
-            DataError: a folder of data, which it does not read, or another dataset.
-        """
+        """The workload on data that it draws itself; a folder raises ConfigError, another dataset DataError."""
         for field in ("data_folder", "fetch"):
             if value := getattr(data, field):
-                raise DataError(f"{field} is {value!r}; workload={cls.name} draws its data and reads none.")
+                raise ConfigError(f"{field} is {value!r}; workload={cls.name} draws its data and reads none.")
         return cls(settings, data.dataset)
+
+    @classmethod
+    def settings_of(cls, data: Data) -> dict[str, Any]:  # noqa: ARG003 - there are none
+        """The values of the settings :attr:`from_data`; raises :class:`DataError`."""
+        return {}
 
     @functools.cached_property
     def data_hash(self) -> str:
@@ -95,6 +93,10 @@ class BaseWorkload(abc.ABC):
         if self.training_examples is None:
             raise ValueError(f"workload={self.name} has no epoch, so none of batches of {batch_size}")
         return -(-self.training_examples // batch_size)
+
+    def in_stage(self, stage: Stage) -> Self:  # noqa: ARG002 - all stages are alike
+        """The workload as a stage of training has it."""
+        return self
 
     def evaluate(self, model: nn.Module) -> Evaluation:  # noqa: ARG002 - the protocol passes it
         """Nothing, unless a subclass has something to evaluate."""

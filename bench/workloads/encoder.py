@@ -14,37 +14,32 @@ import os
 from array import array
 from collections.abc import Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
-from itertools import accumulate
-from pathlib import Path
-from typing import Any
+from itertools import chain
+from typing import Annotated, Any
 
 import torch
+from pydantic import Field
 from torch import nn
 from torch.nn import functional as F
 
+from bench.core.checked import Allowed, FromOne
+from bench.core.upgrade import BAG_OF_WORDS, NUMBERS
 from bench.data.corpus import Corpus, Pair
 from bench.data.nli import MNLI_TRAIN_ROWS, find_corpus
 from bench.data.wordpiece import PairTokenizer, find_vocabulary
-from bench.protocol import Batch, Data, Evaluation, Metric, Role, Words
+from bench.protocol import Batch, Data, Evaluation, Gated, Metric, Role, Words
 from bench.workloads.base import BaseWorkload
 
 #: An epoch in Figs. 1, 7 and 12 is the paper's, all of MNLI, whatever data is at hand.
 PAPER_EXAMPLES_PER_EPOCH = MNLI_TRAIN_ROWS
 
-#: Accuracy in percent of a linear probe on bags of words, on the validation pairs of MNLI-12k. On MNLI as a whole, with
-#: more to learn from, such a probe does no worse.
-BAG_OF_WORDS = {"nli_pool": 52.0, "mnli_12k": 52.0, "mnli": 52.0}
-
 #: The id of ``[PAD]``, in BERT's vocabulary and in ours.
 PADDING_ID = 0
-
 _LAYER_NORM_EPS = 1e-9
 _INITIAL_STD = 0.02
 _EVALUATION_BATCH = 64
-
-#: Rows handed to the tokenizer at a time, and batches sorted by length together.
-_TOKENISED_TOGETHER = 4096
-_POOLED_BATCHES = 64
+_TOKENISED_TOGETHER = 4096  # rows that are handed to the tokenizer at a time
+_POOLED_BATCHES = 64  # that are sorted by length together
 
 
 @dataclass(frozen=True)
@@ -52,42 +47,26 @@ class EncoderSettings:
     """Sizes of the encoder. The defaults are the paper's.
 
     Raises:
-        ValueError: one sentence naming the field, the value and what is allowed.
+        ValueError: heads that do not divide the width, or sequences that are longer than there are positions.
     """
 
-    layers: int = 6
-    width: int = 768
-    heads: int = 12
-    feed_forward: int = 3072
-    vocabulary: int = 30522
-    positions: int = 512
-    classes: int = 3
-    dropout: float = 0.1
-    sequence_length: int = 128
+    layers: FromOne = 6
+    width: FromOne = 768
+    heads: FromOne = 12
+    feed_forward: FromOne = 3072
+    vocabulary: FromOne = 30522
+    positions: FromOne = 512
+    classes: Annotated[int, Field(ge=2), Allowed("whole numbers from 2")] = 3
+    dropout: Annotated[float, Field(ge=0, lt=1), Allowed("numbers from 0 to below 1")] = 0.1
+    # The shortest sequence that can hold two sentences has a token of each between [CLS] and two [SEP].
+    sequence_length: Annotated[int, Field(ge=5), Allowed("whole numbers from 5")] = 128
 
     def __post_init__(self) -> None:
-        # The shortest sequence that can hold two sentences has a token of each between [CLS] and two [SEP].
-        smallest = {"classes": 2, "sequence_length": 5}
-        for name in (
-            "layers",
-            "width",
-            "heads",
-            "feed_forward",
-            "vocabulary",
-            "positions",
-            "classes",
-            "sequence_length",
-        ):
-            value, least = getattr(self, name), smallest.get(name, 1)
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise ValueError(f"{name} is {value!r}; allowed: whole numbers from {least}")
         if self.width % self.heads:
             divisors = ", ".join(str(number) for number in range(1, self.width + 1) if self.width % number == 0)
             raise ValueError(f"heads is {self.heads}; allowed: divisors of the width {self.width} ({divisors})")
         if self.sequence_length > self.positions:
             raise ValueError(f"sequence_length is {self.sequence_length}; allowed: 5 to positions ({self.positions})")
-        if isinstance(self.dropout, bool) or not isinstance(self.dropout, int | float) or not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout is {self.dropout!r}; allowed: numbers from 0 to below 1")
 
 
 class Embeddings(nn.Module):
@@ -113,10 +92,7 @@ class Attention(nn.Module):
     def __init__(self, settings: EncoderSettings) -> None:
         super().__init__()
         self.heads = settings.heads
-        self.query = nn.Linear(settings.width, settings.width)
-        self.key = nn.Linear(settings.width, settings.width)
-        self.value = nn.Linear(settings.width, settings.width)
-        self.output = nn.Linear(settings.width, settings.width)
+        self.query, self.key, self.value, self.output = (nn.Linear(settings.width, settings.width) for _ in range(4))
 
     def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         query, key, value = (
@@ -214,37 +190,30 @@ def _initialise(module: nn.Module) -> None:
         module.weight[module.padding_idx].zero_()
 
 
+#: Token ids of one row, how many of them belong to the first sentence, and the label.
+EncodedRow = tuple["array[int]", int, int]
+
+
 class EncoderWorkload(BaseWorkload):
-    """The encoder and its sentence pairs in the protocol's form (:class:`bench.protocol.Workload`).
+    """The encoder and its sentence pairs.
 
     Static batches are tokenised when they are asked for. Batches of varying length need the length of every row, so
     the first of them tokenises the whole split, which is then kept.
-
-    Attributes:
-        dataset: name of the corpus, for records and figures.
-        data_hash: sha256 over the corpus, the vocabulary and the sequence length.
     """
 
-    name, Settings, section = "encoder", EncoderSettings, "model"
+    name, Settings, section, from_data = "encoder", EncoderSettings, "model", ("classes",)
+    gated = (Gated("encoder", EncoderSettings(), (1, 32), dataset="synthetic"),)
     examples_per_epoch: int | None = PAPER_EXAMPLES_PER_EPOCH
-    words = Words(
-        "six-encoder transformer",
-        f"An epoch is the paper's whatever the data: {PAPER_EXAMPLES_PER_EPOCH:,} examples padded to 128 tokens.",
-    )
 
     def __init__(self, settings: EncoderSettings, corpus: Corpus, tokenizer: PairTokenizer) -> None:
         if settings.classes < len(corpus.labels):
             labels = ", ".join(corpus.labels)
             raise ValueError(f"classes is {settings.classes}; the labels {labels} need at least {len(corpus.labels)}")
         if len(tokenizer.vocabulary) > settings.vocabulary:
-            raise ValueError(
-                f"vocabulary is {settings.vocabulary}; the tokenizer needs at least {len(tokenizer.vocabulary)}"
-            )
-        self.settings = settings
-        self.corpus = corpus
-        self.tokenizer = tokenizer
-        self.dataset = corpus.name
-        self._encoded: dict[str, EncodedRows] = {}
+            least = len(tokenizer.vocabulary)
+            raise ValueError(f"vocabulary is {settings.vocabulary}; the tokenizer needs at least {least}")
+        self.settings, self.corpus, self.tokenizer, self.dataset = settings, corpus, tokenizer, corpus.name
+        self._encoded: dict[str, list[EncodedRow]] = {}
         parts = (corpus.content_hash, tokenizer.vocabulary_hash, str(settings.sequence_length))
         self.data_hash = hashlib.sha256("\n".join(parts).encode()).hexdigest()
         self.training_examples = len(corpus.train)
@@ -253,36 +222,42 @@ class EncoderWorkload(BaseWorkload):
             "accuracy", "validation accuracy", "%", guess=100 / settings.classes,
             probe=BAG_OF_WORDS.get(corpus.name), probe_text="bag of words",
         )  # fmt: skip
-
-    @staticmethod
-    def completed(values: Mapping[str, Any], data: Data) -> dict[str, Any]:
-        """Settings with as many classes as the data has labels, where they name none."""
-        if values.get("classes") is None:
-            return {
-                **values,
-                "classes": len(find_corpus(data.dataset, data.data_folder, data.fetch, check=False).labels),
-            }
-        return dict(values)
+        layers = NUMBERS[settings.layers] if settings.layers < len(NUMBERS) else settings.layers
+        self.words = Words(
+            f"{layers}-encoder transformer",
+            f"An epoch is the paper's whatever the data: {PAPER_EXAMPLES_PER_EPOCH:,} examples padded to 128 tokens.",
+        )
 
     @classmethod
-    def open(cls, settings: EncoderSettings, data: Data, check: bool) -> EncoderWorkload:
-        """The workload on the data that is found."""
-        return encoder_workload(settings, data.dataset, data.data_folder, data.fetch, check=check)
+    def settings_of(cls, data: Data) -> dict[str, Any]:
+        """As many classes as the data has labels."""
+        corpus = find_corpus(data.dataset, data.data_folder, data.fetch, check=False)
+        return {"classes": len(corpus.labels)}
+
+    @classmethod
+    def open(
+        cls, settings: EncoderSettings, data: Data, check: bool, environ: Mapping[str, str] = os.environ
+    ) -> EncoderWorkload:
+        """The workload on the data that :func:`bench.data.nli.find_corpus` finds, and the vocabulary that fits."""
+        corpus = find_corpus(data.dataset, data.data_folder, data.fetch, environ, check)
+        return cls(settings, corpus, PairTokenizer(find_vocabulary(corpus, settings.vocabulary, environ)))
 
     def build(self) -> EncoderClassifier:
-        """A freshly initialised model; works under ``torch.device`` and ``FakeTensorMode`` contexts."""
         return EncoderClassifier(self.settings)
 
     def targets(self) -> dict[str, Role]:
         """The word embedding and the linear weights that methods act on, in the order of the forward pass."""
-        targets: dict[str, Role] = {"embeddings.word": "embedding"}
-        for number in range(self.settings.layers):
-            for name in ("query", "key", "value", "output"):
-                targets[f"blocks.{number}.attention.{name}"] = "attention"
-            for name in ("expand", "contract"):
-                targets[f"blocks.{number}.feed_forward.{name}"] = "feed_forward"
-        targets["classifier.hidden"] = "classifier"
-        return targets
+        layers: dict[Role, tuple[str, ...]] = {
+            "attention": ("query", "key", "value", "output"),
+            "feed_forward": ("expand", "contract"),
+        }
+        blocks: dict[str, Role] = {
+            f"blocks.{number}.{role}.{name}": role
+            for number in range(self.settings.layers)
+            for role, names in layers.items()
+            for name in names
+        }
+        return {"embeddings.word": "embedding", **blocks, "classifier.hidden": "classifier"}
 
     def batches(self, split: str, batch_size: int, seed: int, static: bool, start: int = 0) -> Iterator[Batch]:
         """One pass over ``split`` ("train" or "validation") as CPU tensors.
@@ -293,59 +268,49 @@ class EncoderWorkload(BaseWorkload):
         Training rows are shuffled by ``seed`` (give each epoch its own), validation rows come in order. With ``static``
         every batch is padded to the sequence length and a last training batch that is not full is dropped, so that all
         shapes are equal. Otherwise a batch is padded to its longest row, no row is left out, and training batches are
-        bucketed: rows of similar length come together, in random order. Validation always has every row.
-
-        Args:
-            split: "train" or "validation".
-            batch_size: rows per batch.
-            seed: of the order.
-            static: whether all shapes are to be equal.
-            start: number of the first batch wanted; those before it cost nothing.
+        bucketed: rows of similar length come together, in random order. Validation always has every row. Batches before
+        number ``start`` cost nothing.
         """
         rows = self.corpus.rows(split)
-        full_only = static and split == "train"
         if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
             raise ValueError(f"batch_size is {batch_size!r}; allowed: whole numbers from 1")
-        if full_only and batch_size > len(rows):
+        if static and split == "train" and batch_size > len(rows):
             raise ValueError(f"batch_size is {batch_size}; allowed: 1 to the {len(rows)} training rows")
-        if not static:
-            encoded = self._encode(split)
-            chunks = _bucketed(encoded.lengths, batch_size, seed) if split == "train" else _in_order(rows, batch_size)
-            return (self._pad(encoded.rows(chunk)) for chunk in chunks[start:])
-        if split == "train":
+        encoded = None if static else self._encode(split)
+        chunks: Sequence[Sequence[int]] = _in_order(rows, batch_size)
+        if split == "train" and encoded:
+            chunks = _bucketed([len(ids) for ids, _, _ in encoded], batch_size, seed)
+        elif split == "train":
             order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed)).tolist()
             chunks = [order[i : i + batch_size] for i in range(0, len(rows) - batch_size + 1, batch_size)]
-        else:
-            chunks = _in_order(rows, batch_size)
+        if encoded:
+            return (self._pad([encoded[index] for index in chunk]) for chunk in chunks[start:])
         length = self.settings.sequence_length
         return (self._pad(self._tokenise([rows[index] for index in chunk]), length) for chunk in chunks[start:])
 
-    def batches_per_epoch(self, batch_size: int) -> int:
-        """How many batches of varying length one pass over the training rows has."""
-        return -(-len(self.corpus.rows("train")) // batch_size)
-
     def _tokenise(self, pairs: Sequence[Pair]) -> list[EncodedRow]:
         encoded = self.tokenizer.encode([pair[:2] for pair in pairs], self.settings.sequence_length)
-        return [(ids, types, pair.label) for (ids, types), pair in zip(encoded, pairs, strict=True)]
+        rows = zip(encoded, pairs, strict=True)
+        return [(array("i", ids), types.count(0), pair.label) for (ids, types), pair in rows]
 
-    def _encode(self, split: str) -> EncodedRows:
-        """All rows of a split as token ids."""
+    def _encode(self, split: str) -> list[EncodedRow]:
+        """All rows of a split."""
         if split not in self._encoded:
             rows = self.corpus.rows(split)
-            chunks = _in_order(rows, _TOKENISED_TOGETHER)
-            parts = [self._tokenise([rows[index] for index in chunk]) for chunk in chunks]
-            self._encoded[split] = EncodedRows([row for part in parts for row in part])
+            parts = (self._tokenise([rows[index] for index in chunk]) for chunk in _in_order(rows, _TOKENISED_TOGETHER))
+            self._encoded[split] = list(chain.from_iterable(parts))
         return self._encoded[split]
 
     @staticmethod
     def _pad(rows: Sequence[EncodedRow], length: int | None = None) -> Batch:
         """A batch of these rows, padded to ``length`` or to the longest of them."""
         longest = length or max(len(ids) for ids, _, _ in rows)
-        lengths = torch.tensor([len(ids) for ids, _, _ in rows])
+        lengths, firsts = torch.tensor([[len(ids), first] for ids, first, _ in rows]).T
+        mask = torch.arange(longest) < lengths[:, None]
         return {
             "input_ids": torch.tensor([[*ids, *[PADDING_ID] * (longest - len(ids))] for ids, _, _ in rows]),
-            "attention_mask": torch.arange(longest) < lengths[:, None],
-            "token_type_ids": torch.tensor([[*types, *[0] * (longest - len(types))] for _, types, _ in rows]),
+            "attention_mask": mask,
+            "token_type_ids": (mask & (torch.arange(longest) >= firsts[:, None])).long(),
             "labels": torch.tensor([label for _, _, label in rows]),
         }
 
@@ -355,21 +320,17 @@ class EncoderWorkload(BaseWorkload):
 
     @torch.no_grad()
     def evaluate(self, model: nn.Module) -> Evaluation:
-        """Score every validation row; the model is left in the mode it was in.
-
-        Returns:
-            ``accuracy`` in percent and the mean ``loss``, and per row whether it was answered rightly.
-        """
+        """``accuracy`` in percent, mean ``loss``, and per row whether it was answered rightly; the mode stays."""
         device = next(model.parameters()).device
         encoded = self._encode("validation")
         # Rows of similar length together; the order changes neither the answers nor, but for rounding, their mean.
-        order = torch.tensor(encoded.lengths).argsort(stable=True).tolist()
+        order = torch.tensor([len(ids) for ids, _, _ in encoded]).argsort(stable=True).tolist()
         right, loss = [False] * len(order), 0.0
         was_training = model.training
         model.eval()
         try:
             for chunk in (order[i : i + _EVALUATION_BATCH] for i in range(0, len(order), _EVALUATION_BATCH)):
-                batch = {name: tensor.to(device) for name, tensor in self._pad(encoded.rows(chunk)).items()}
+                batch = {name: tensor.to(device) for name, tensor in self._pad([encoded[row] for row in chunk]).items()}
                 scores, labels = _scores(model, batch).float(), batch["labels"]
                 loss += F.cross_entropy(scores, labels, reduction="sum").item()
                 for row, answer in zip(chunk, (scores.argmax(-1) == labels).tolist(), strict=True):
@@ -377,30 +338,6 @@ class EncoderWorkload(BaseWorkload):
         finally:
             model.train(was_training)
         return Evaluation({"accuracy": 100 * sum(right) / len(right), "loss": loss / len(right)}, right)
-
-
-#: Token ids, token types and label of one row.
-EncodedRow = tuple[list[int], list[int], int]
-
-
-class EncodedRows:
-    """Token ids of many rows in flat arrays, a few bytes per token."""
-
-    def __init__(self, rows: Sequence[EncodedRow]) -> None:
-        self.lengths = [len(ids) for ids, _, _ in rows]
-        self._starts = [0, *accumulate(self.lengths)]
-        self._ids = array("i", [token for ids, _, _ in rows for token in ids])
-        self._first_types = array("i", [types.count(0) for _, types, _ in rows])
-        self._labels = [label for _, _, label in rows]
-
-    def rows(self, indices: Sequence[int]) -> list[EncodedRow]:
-        """These rows, in this order."""
-        return [self._row(index) for index in indices]
-
-    def _row(self, index: int) -> EncodedRow:
-        ids = self._ids[self._starts[index] : self._starts[index + 1]].tolist()
-        zeros = self._first_types[index]
-        return ids, [0] * zeros + [1] * (len(ids) - zeros), self._labels[index]
 
 
 def _in_order(rows: Sized, batch_size: int) -> list[range]:
@@ -419,19 +356,6 @@ def _bucketed(lengths: Sequence[int], batch_size: int, seed: int) -> list[list[i
 
 def _scores(model: nn.Module, batch: Batch) -> torch.Tensor:
     return model(batch["input_ids"], batch["attention_mask"], batch["token_type_ids"])
-
-
-def encoder_workload(
-    settings: EncoderSettings,
-    dataset: str = "auto",
-    data_folder: str | Path | None = None,
-    fetch: bool = False,
-    environ: Mapping[str, str] = os.environ,
-    check: bool = True,
-) -> EncoderWorkload:
-    """The workload on the data that :func:`bench.data.nli.find_corpus` finds, with the vocabulary that goes with it."""
-    corpus = find_corpus(dataset, data_folder, fetch, environ, check)
-    return EncoderWorkload(settings, corpus, PairTokenizer(find_vocabulary(corpus, settings.vocabulary, environ)))
 
 
 WORKLOAD = EncoderWorkload

@@ -23,27 +23,19 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from bench.protocol import Batch, Role
-from bench.protocol.methods import ConfigError
+from bench.errors import ConfigError
+from bench.protocol import Batch, Role, Words
 from bench.workloads.base import BaseWorkload
-
-_CONFIG = "config.json"
 
 
 class HuggingFaceWorkload(BaseWorkload):
     """A classifier of token sequences (:class:`bench.protocol.Workload`), as far as predictions need one.
 
-    Args:
-        path: a Hugging Face ``config.json``, or a folder with one.
-        sequence_length: T, tokens per sequence.
-
-    Attributes:
-        config: the configuration, as transformers has it.
-        shapes: the dense model without data.
+    ``path`` is a Hugging Face ``config.json`` or a folder with one, ``shapes`` the dense model without data.
 
     Raises:
         ConfigError: the package transformers is missing; the path is no such configuration; its architecture has no
-            sequence classification or fewer positions than T.
+            sequence classification or fewer positions than the sequence has tokens.
     """
 
     name, Settings = "hugging_face", type(None)
@@ -64,9 +56,16 @@ class HuggingFaceWorkload(BaseWorkload):
                 self.shapes = self.build()
         except Exception as error:  # whatever a wrong value makes of it there
             raise _refused(path, error) from None
+        self.words = Words(f"{path} ({self.config.model_type}, sequence classification)")
+
+    def notes(self) -> tuple[str, ...]:
+        """What a prediction leaves out, in sentences."""
+        return (
+            f"Stays dense: {stays_dense(self)}; methods act on nn.Linear and on the embedding of the input tokens.",
+            "Weights are float32; tokens are drawn evenly from the whole vocabulary, so that few of a batch are alike.",
+        )
 
     def build(self) -> nn.Module:
-        """A freshly initialised model; works under ``torch.device`` and ``FakeTensorMode`` contexts."""
         from transformers import AutoModelForSequenceClassification
 
         model = AutoModelForSequenceClassification.from_config(self.config, dtype=torch.float32)
@@ -83,18 +82,15 @@ class HuggingFaceWorkload(BaseWorkload):
             if module is table and isinstance(module, nn.Embedding):
                 targets[name] = "embedding"
             elif isinstance(module, nn.Linear) and (module in inside or module.out_features != classes):
-                targets[name] = _role(name, module in inside)
+                body_role: Role = "attention" if "att" in name else "feed_forward"
+                targets[name] = "classifier" if module not in inside or "pooler" in name else body_role
         return targets
 
-    def batches(
-        self,
-        split: str,  # noqa: ARG002 - there is but one
-        batch_size: int,
-        seed: int,
-        static: bool,  # noqa: ARG002 - all shapes are equal
-        start: int = 0,  # noqa: ARG002 - no batch differs from another in more than its draws
-    ) -> Iterator[Batch]:
-        """``input_ids`` int64 and ``attention_mask`` bool (B, T), ``labels`` int64 (B,), without end."""
+    def batches(self, split: str, batch_size: int, seed: int, static: bool, start: int = 0) -> Iterator[Batch]:  # noqa: ARG002
+        """``input_ids`` int64 and ``attention_mask`` bool (B, T), ``labels`` int64 (B,), without end.
+
+        Batches differ in no more than their draws, so split, ``static`` and the number of the first change nothing.
+        """
         generator = torch.Generator().manual_seed(seed)
         shape = (batch_size, self.sequence_length)
         while True:
@@ -123,12 +119,6 @@ def stays_dense(workload: HuggingFaceWorkload) -> str:
     return ", ".join(f"{counts[kind]} {kind} ({size:,} weights)" for kind, size in sizes.most_common())
 
 
-def _role(name: str, inside: bool) -> Role:
-    if not inside or "pooler" in name:
-        return "classifier"
-    return "attention" if "att" in name else "feed_forward"
-
-
 def _read(path: Path) -> Any:
     """The configuration as transformers has it."""
     if importlib.util.find_spec("transformers") is None:
@@ -137,8 +127,8 @@ def _read(path: Path) -> Any:
     from transformers import AutoConfig
     from transformers.models.auto.modeling_auto import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES
 
-    wanted = f"allowed: a Hugging Face {_CONFIG} or a folder with one"
-    file = path / _CONFIG if path.is_dir() else path
+    wanted = "allowed: a Hugging Face config.json or a folder with one"
+    file = path / "config.json" if path.is_dir() else path
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
@@ -149,10 +139,9 @@ def _read(path: Path) -> Any:
     if not isinstance(kind, str):
         raise ConfigError(f"model is {str(path)!r}, which names no model_type; {wanted}.")
     if kind not in MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES:
-        raise ConfigError(
-            f"model is {str(path)!r}, whose model_type {kind!r} has no sequence classification in the transformers "
-            "installed here; allowed: types that have, such as bert, roberta, gpt2 and llama."
-        )
+        lacks = f"model_type {kind!r} has no sequence classification in the transformers installed here"
+        types = "types that have, such as bert, roberta, gpt2 and llama"
+        raise ConfigError(f"model is {str(path)!r}, whose {lacks}; allowed: {types}.")
     try:
         return AutoConfig.from_pretrained(file, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # as above

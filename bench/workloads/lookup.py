@@ -9,9 +9,8 @@ evaluate.
 from __future__ import annotations
 
 import functools
-import hashlib
+import itertools
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,8 +19,10 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from bench.protocol import Batch, Role, Words
+from bench.core.checked import FromOne
+from bench.protocol import Batch, Gated, Role, Words
 from bench.workloads.micro import MicroWorkload
+from comera.lookup import VARIANTS
 
 DISTRIBUTIONS = ("uniform", "zipf")
 
@@ -31,88 +32,65 @@ ZIPF_EXPONENT = 1.05
 #: Part of the table by which frequent rows lie apart from one another: the golden ratio scatters them evenly.
 _SCATTER = 0.618034
 
-#: Row numbers that stand for all of them in the hash of the data.
-_HASHED = 1000
-
 
 @dataclass(frozen=True)
 class LookupSettings:
-    """The table and what a step does with it. The defaults are the paper's word embedding.
+    """The table and what a step does with it. The defaults are the paper's word embedding."""
 
-    Args:
-        rows, columns: V and D, as in ``nn.Embedding``.
-        optimizer_step: whether a step ends with the optimizer's, or is forward and backward of the task loss alone.
-    """
-
-    rows: int = 30522
-    columns: int = 768
-    optimizer_step: bool = True
-
-    def __post_init__(self) -> None:
-        for name in ("rows", "columns"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; allowed: whole numbers from 1.")
+    rows: FromOne = 30522  # V, as in nn.Embedding
+    columns: FromOne = 768  # D
+    optimizer_step: bool = True  # whether a step is more than forward and backward of the task loss
 
 
 class Lookup(nn.Module):
-    """The dense model: a table."""
+    """The dense model: a table; row numbers (T,) to rows (T, D)."""
 
     def __init__(self, rows: int, columns: int) -> None:
         super().__init__()
         self.table = nn.Embedding(rows, columns)
 
     def forward(self, indices: torch.Tensor) -> torch.Tensor:
-        """Rows (T, D) of the row numbers ``indices`` (T,)."""
         return self.table(indices)
 
 
 class LookupWorkload(MicroWorkload):
-    """The look-up in the protocol's form (:class:`bench.protocol.Workload`).
+    """The look-up; batches are row numbers ``indices``, int64 (T,), and ``upstream``, the gradient of the rows (T, D).
 
-    Batches are row numbers ``indices``, int64 (T,), and ``upstream``, the gradient of the rows (T, D).
-
-    Args:
-        settings: the table.
-        dataset: one of :data:`DISTRIBUTIONS`; ``auto`` is uniform.
-
-    Raises:
-        DataError: another dataset.
-
-    Example:
-        >>> workload = LookupWorkload(LookupSettings(rows=10, columns=4), "zipf")
-        >>> batch = next(workload.batches("train", batch_size=6, seed=0, static=True))
-        >>> workload.build()(batch["indices"]).shape
-        torch.Size([6, 4])
+    >>> workload = LookupWorkload(LookupSettings(rows=10, columns=4), "zipf")
+    >>> batch = next(workload.batches("train", batch_size=6, seed=0, static=True))
+    >>> workload.build()(batch["indices"]).shape
+    torch.Size([6, 4])
     """
 
     name, Settings, section, datasets = "lookup", LookupSettings, "table", DISTRIBUTIONS
-    layer, drawn = "the look-up", "row numbers"
     words = Words("embedding table", example="row")
+    gated = (  # each way to look up rows of the tensorized word embedding
+        Gated(
+            "lookup-30522x768", LookupSettings(30522, 768), (10_000, 40_000), "{}-rows",
+            {variant: ("comera", {"lookup": variant}) for variant in VARIANTS}, dataset="zipf",
+        ),
+    )  # fmt: skip
     settings: LookupSettings
 
-    @functools.cached_property
-    def data_hash(self) -> str:
-        """sha256 over the distribution, the number of rows and the first row numbers drawn."""
-        first = next(self.batches("train", _HASHED, 0, static=True))["indices"].tolist()
-        return hashlib.sha256(repr((self.dataset, self.settings.rows, first)).encode()).hexdigest()
-
     def build(self) -> Lookup:
-        """A freshly initialised table of unit variance; works under ``FakeTensorMode``."""
         return Lookup(self.settings.rows, self.settings.columns)
 
     def targets(self) -> dict[str, Role]:
-        """The table."""
         return {"table": "embedding"}
 
     @functools.cached_property
-    def _ranks(self) -> Callable[[NDArray[np.float64]], NDArray[np.int64]]:
-        return _zipf_ranks(self.settings.rows)
+    def _cumulative(self) -> NDArray[np.float64]:
+        """Of the ranks, the most frequent first: how often a row of this rank or an earlier one is drawn."""
+        return np.cumsum(np.arange(1, self.settings.rows + 1, dtype=np.float64) ** -ZIPF_EXPONENT)
 
     def draw(self, source: np.random.Generator, batch_size: int) -> Batch:
+        size = self.settings.rows
         if self.dataset == "zipf":
-            rows = self._ranks(source.random(batch_size)) * _stride(self.settings.rows) % self.settings.rows
+            drawn = source.random(batch_size) * self._cumulative[-1]
+            ranks = np.minimum(np.searchsorted(self._cumulative, drawn, side="right"), size - 1)
+            rows = ranks * _stride(size) % size
         else:
-            rows = source.integers(0, self.settings.rows, batch_size)
+            rows = source.integers(0, size, batch_size)
         return {"indices": torch.from_numpy(rows), "upstream": torch.ones(batch_size, self.settings.columns)}
 
     def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
@@ -135,18 +113,9 @@ class _GivenGradient(torch.autograd.Function):
         return upstream_TD, None
 
 
-def _zipf_ranks(rows: int) -> Callable[[NDArray[np.float64]], NDArray[np.int64]]:
-    """From numbers in [0, 1) to ranks 0 to ``rows - 1``, the most frequent first, by the exact distribution."""
-    below = np.cumsum(np.arange(1, rows + 1, dtype=np.float64) ** -ZIPF_EXPONENT)
-    return lambda drawn: np.minimum(np.searchsorted(below, drawn * below[-1], side="right"), rows - 1)
-
-
 def _stride(rows: int) -> int:
     """A step that visits every row once before it comes back."""
-    step = max(1, int(_SCATTER * rows))
-    while math.gcd(step, rows) != 1:
-        step += 1
-    return step
+    return next(step for step in itertools.count(max(1, int(_SCATTER * rows))) if math.gcd(step, rows) == 1)
 
 
 WORKLOAD = LookupWorkload

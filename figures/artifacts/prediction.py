@@ -91,7 +91,7 @@ def _page(records: Sequence[Record], device: str) -> Selection:
     for record in records:
         predicted, measured = record.peak_memory_predicted_mib, record.peak_memory_allocated_mib
         if record.status != "ok" or not predicted or not measured:
-            if record.measure == "witness" and record.status != "ok":
+            if record.measure == "allocator_peak" and record.status != "ok":
                 message = " ".join(record.message.split())
                 failed[f"{record.arm}, batch {record.batch_size:,}: {record.status}, {message}"] += 1
         elif record.compile or record.cuda_graph:

@@ -41,7 +41,7 @@ class Column(Generic[Row]):
         text: the cell of a row, for people; None where it is in the CSV alone.
         tidy: one or more columns of the CSV with their values in this row; None where it is for people alone.
         left: whether it holds words, which are aligned left.
-        whole: whether its columns in the CSV hold whole numbers, also where some cells are empty.
+        whole: whether whole numbers stay whole in its columns of the CSV where some cells are empty.
 
     Example:
         >>> sizes = [Column("batch", str, lambda row: {"batch_size": row}), Column(tidy=lambda row: {"twice": 2 * row})]
@@ -75,7 +75,8 @@ def tidy_table(columns: Sequence[Column[Row]], rows: Sequence[Row]) -> pd.DataFr
             line.update(cells)
             whole.update(cells if column.whole else ())
     frame = pd.DataFrame(lines)
-    return frame.astype({name: "Int64" for name in frame.columns if name in whole})
+    numbers = [name for name in whole if {type(line.get(name)) for line in lines} <= {int, type(None)}]
+    return frame.astype(dict.fromkeys(numbers, "Int64"))
 
 
 def left_aligned(columns: Sequence[Column[Any]]) -> frozenset[str]:
@@ -95,8 +96,10 @@ def significant(value: float | None, digits: int = 3) -> str:
     return f"{value:,.{decimals}f}"
 
 
-def with_interval(estimate: Estimate, scale: float = 1.0, unit: str = "") -> str:
-    """``value [low, high]``; the brackets are absent where nothing varies or too few blocks were measured."""
+def with_interval(estimate: Estimate | None, scale: float = 1.0, unit: str = "") -> str:
+    """``value [low, high]``, without brackets where nothing varies or too few blocks were measured; or a dash."""
+    if estimate is None:
+        return NOT_ASKED
     text = f"{significant(estimate.value * scale)}{unit}"
     if estimate.low is None or estimate.high is None or estimate.low == estimate.high:
         return text
@@ -107,9 +110,7 @@ def ratio_text(ratio: Estimate | float | None, is_reference: object = False) -> 
     """A ratio such as ``2.00x [1.90, 2.10]``; 1 for what others are compared with, a dash where there is none."""
     if is_reference:
         return "1"
-    if ratio is None:
-        return NOT_ASKED
-    return with_interval(ratio, unit="x") if isinstance(ratio, Estimate) else f"{significant(ratio)}x"
+    return f"{significant(ratio)}x" if isinstance(ratio, int | float) else with_interval(ratio, unit="x")
 
 
 class Interval(Protocol):

@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 
 from bench.core.record import Record
 from bench.core.samples import block_means_ms
-from figures import contractions, runs
 from figures.page.table import OLDER
+from figures.records import plans
 from figures.records.select import oldest_first, settings_of
+from figures.records.training import slot_of, stages_of
 
 
 class Fact(NamedTuple):
@@ -91,7 +92,7 @@ def _predicted(records: Sequence[Record]) -> str:
 def _trained(records: Sequence[Record]) -> str:
     stages: dict[str, set[int]] = {}
     for record in records:
-        for stage in runs.stages_of(record):
+        for stage in stages_of(record):
             stages.setdefault(stage["name"], set()).add(stage["steps"])
     steps = ", ".join(f"{name} stage {' or '.join(f'{n:,}' for n in sorted(found))}" for name, found in stages.items())
     examples, seeds = _listed(records, "validation_examples"), _distinct(record.seed for record in records)
@@ -151,10 +152,10 @@ def facts_of(records: Sequence[Record]) -> list[Fact]:
 def _cell(record: Record) -> tuple[str, str]:
     """What the cell is one of, and which one it is."""
     if record.measure == "plan":
-        return "", contractions.slot_of(record).text
-    if record.measure == "train":
-        return runs.slot_of(record).label, f"seed {record.seed}"
+        return "", plans.slot_of(record).text
     ratio = f" {record.ratio:g}x" if record.ratio is not None else ""
+    if record.measure == "train":
+        return f"{record.arm}{ratio}, {slot_of(record).goal}", f"seed {record.seed}"
     what = {"run": "timed", "predict": f"predicted for {record.predicted_for}"}.get(record.measure, record.measure)
     return f"{record.arm}{ratio}, {what}", f"batch {record.batch_size:,}"
 

@@ -12,8 +12,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from bench.core.cell import Cell
-from bench.processes.worker import _failures_reported
-from bench.protocol import Data
+from bench.protocol import Data, Workload
 
 READY: dict[str, Any] = {"parameters": 1, "stored_mib": 1.0, "rare_periods": {}, "step_ms": 1.0}
 
@@ -33,30 +32,27 @@ def misbehave(what: str) -> None:
 def odd_time_cell(connection: Connection, cell: Cell, data: Data) -> None:  # noqa: ARG001 - as time_cell
     """An arm that takes 1 ms a step and breaks where its cell says."""
     when, _, what = cell.experiment.partition(" ")
-    with _failures_reported(connection):
-        if when == "building":
+    if when == "building":
+        misbehave(what)
+    connection.send(("ready", dict(READY)))
+    while True:
+        word, content = connection.recv()
+        if word == "finish":
+            return
+        if when == "running":
             misbehave(what)
-        connection.send(("ready", dict(READY)))
-        while True:
-            word, content = connection.recv()
-            if word == "finish":
-                return
-            if when == "running":
-                misbehave(what)
-            connection.send((word, {"ms": [1.0] * content, "calibration_ms": 1.0}))
+        connection.send((word, {"ms": [1.0] * content, "calibration_ms": 1.0}))
 
 
-def odd_predict_cell(connection: Connection, cell: Cell, data: Data) -> None:  # noqa: ARG001 - as predict_cell
+def odd_prediction(cell: Cell, workload: Workload) -> dict[str, Any]:  # noqa: ARG001 - as predicted_columns
     """A prediction that breaks where its cell says."""
-    with _failures_reported(connection):
-        misbehave(cell.experiment.partition(" ")[2])
-        connection.send(("done", {"peak_memory_predicted_mib": 1.0}))
+    misbehave(cell.experiment.partition(" ")[2])
+    return {"peak_memory_predicted_mib": 1.0}
 
 
 def talkative_cell(connection: Connection, cell: Cell, data: Data) -> None:  # noqa: ARG001 - as train_cell
     """A run that reports progress 50 times, now and then, and is done."""
-    with _failures_reported(connection):
-        for step in range(50):
-            time.sleep(0.02)
-            connection.send(("progress", {"step": step}))
-        connection.send(("done", {}))
+    for step in range(50):
+        time.sleep(0.02)
+        connection.send(("progress", {"step": step}))
+    connection.send(("done", {}))

@@ -8,7 +8,7 @@ from pathlib import Path
 from small_cells import MODEL, TIMING
 
 from bench.campaign.stages import Stage
-from bench.processes.interleave import Outcome
+from bench.processes.schedule import Outcome
 
 #: A block of one step, as it stands in a timed record's samples.
 BLOCK = {"block": 0, "ms": [1.0], "calibration_ms": 1.0, "disturbed": False}
@@ -59,4 +59,5 @@ class FakeMeasuring:
         if first.experiment in self.fails:
             raise RuntimeError("made up: it broke")
         self.clock.seconds += self.takes
-        results.record([Outcome(cell, columns={"samples": {"blocks": [BLOCK]}}) for cell in missing], job.data_hash)
+        outcomes = [Outcome(cell, columns={"samples": {"blocks": [BLOCK]}}) for cell in missing]
+        results.record(outcomes, job.data_hash, job.data)

@@ -23,6 +23,7 @@ from bench.data.corpus import LABELS
 from bench.data.synthetic import synthetic_corpus
 from bench.errors import CONF
 from bench.protocol.methods import checked_settings
+from bench.workloads import config_sections
 
 ROOT = Path(bench.__main__.__file__).parent.parent
 
@@ -78,8 +79,9 @@ def a_configuration(pairs: Path, **changes) -> dict[str, Any]:
     plain = OmegaConf.to_container(OmegaConf.load(CONF / "config.yaml"))
     for name in ("defaults", "hydra"):
         del plain[name]
-    plain |= {"name": "made_up", "settings": {}, "device": "cpu", "sequence_length": 32, "data_folder": str(pairs)}
-    return plain | {"model": dict(MODEL), "timing": dict(TIMING), **changes}
+    plain = {**config_sections(), **plain, "name": "made_up", "settings": {}, "device": "cpu"}
+    plain |= {"data_folder": str(pairs), "model": {**MODEL, "sequence_length": 32}, "timing": dict(TIMING)}
+    return plain | changes
 
 
 def changed(config: dict[str, Any], name: str, value: Any) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from bench.campaign.archive import (
 )
 from bench.campaign.run import useless_checkpoints
 from bench.core.record import read_all, write
-from bench.processes.interleave import Outcome
+from bench.processes.schedule import Outcome
 from bench.protocol import Data
 from bench.protocol.methods import ConfigError
 from bench.runner import checkpoint
@@ -177,5 +177,5 @@ def test_checkpoints_that_nothing_goes_on_from_are_useless(tmp_path):
     job = Job((early, first, second), Data("synthetic"), "d")
     own = [results.upkeep(cell, "d", resume=True).folder for cell in job.cells]
     for done, useless in ((early, set()), (first, {own[1]}), (second, set(own))):
-        results.record([Outcome(done)], "d")
+        results.record([Outcome(done)], "d", job.data)
         assert useless_checkpoints([job], results) == useless

@@ -10,14 +10,14 @@ import pytest
 from small_campaigns import small_stage
 from small_cells import ROOT, TRAINED, a_training_cell, environment, run_bench
 
-import bench.campaign.clock
 import bench.campaign.stages
 from bench.campaign.archive import CHECKPOINTS, RECORDS, checkpoints_in
 from bench.core.record import read_all
+from bench.measures import named
+from bench.measures.train import train_cell
 from bench.measures.training import Upkeep
-from bench.processes.interleave import Outcome
 from bench.processes.process import CellFailure, CellProcess
-from bench.processes.worker import train_cell
+from bench.processes.schedule import Outcome
 from bench.protocol import Data
 from bench.runner.results import Results
 
@@ -57,7 +57,7 @@ def test_a_campaign_trains_on_where_the_last_one_stopped(tmp_path, pairs, monkey
     )
     predicted = small_stage("predicted", pairs, "experiment=fig1_memory", "methods=[dense,lte]", "batch_size=2")
     monkeypatch.setattr(bench.campaign.stages, "STAGES", (predicted, stage))
-    monkeypatch.setitem(bench.campaign.clock.DEFAULT_S, "train", 0.0)
+    monkeypatch.setitem(vars(named("train")), "seconds", 0.0)
     monkeypatch.setattr("bench.campaign.run.TRAINING_STOPS_S", 1e6)  # at once
     first = run_bench(tmp_path, "campaign", "output=first", "device=cpu", "budget=5m")
     assert first.status == 0, first.error
@@ -92,7 +92,7 @@ def test_a_campaign_trains_on_where_the_last_one_stopped(tmp_path, pairs, monkey
 def test_an_outcome_of_no_use_is_tried_again(tmp_path):
     cell = a_training_cell()
     results = Results(tmp_path, "config")
-    results.record([Outcome(cell, "timeout", "stopped after 1 of 15 steps")], "d")
+    results.record([Outcome(cell, "timeout", "stopped after 1 of 15 steps")], "d", Data("synthetic"))
     assert not results.is_done(cell, "d")
 
 

@@ -9,11 +9,10 @@ from small_cells import MODEL, a_cell, run_bench, small
 from tiny import one_thread  # noqa: F401
 
 import bench.measures.check
-import bench.processes.interleave
+import bench.processes.schedule
 import bench.step.train_step
 from bench.core.record import read_all
 from bench.measures.check import _judged, check_columns, relative_error
-from bench.processes.worker import measure_once
 from bench.protocol import Data
 from bench.runner.results import Results
 from bench.step.train_step import TrainStep
@@ -31,8 +30,7 @@ def a_check(workload="encoder", method="dense", **changes):
     settings = {"encoder": {**MODEL, "sequence_length": 32, "dropout": 0.0}, "linear": LINEAR, "lookup": TABLE}[
         workload
     ]
-    fields = {"batch_size": 8, "sequence_length": 32 if workload == "encoder" else 1}
-    fields |= {"settings": {**SMALL[method], **changes.pop("settings", {})}}
+    fields = {"batch_size": 8, "settings": {**SMALL[method], **changes.pop("settings", {})}}
     dataset = {"encoder": "synthetic", "linear": "normal", "lookup": "zipf"}[workload]
     return a_cell(
         measure="check", workload=workload, dataset=dataset, method=method, workload_settings=settings,
@@ -138,8 +136,8 @@ def test_captured_steps_are_compared_with_eager_ones(monkeypatch):
     monkeypatch.setattr(bench.step.train_step, "CUDAGraphs", stand_in)
     plain = bench.measures.check._step
 
-    def labelled(cell, workload, _, precision, **toggles):
-        step = plain(cell, workload, "cpu", precision)
+    def labelled(cell, workload, **toggles):
+        step = plain(cell, workload)
         if toggles:
             step.device = torch.device("cuda")
             step._captured = step._to_capture()
@@ -179,7 +177,7 @@ def test_an_error_that_is_no_number_fails():
 
 def test_a_cell_of_which_a_check_fails_is_an_error_and_is_tried_again(monkeypatch, tmp_path):
     class Answering:
-        def __init__(self, serve, cell, data, time_limit_s):  # noqa: ARG002 - as bench.processes.process.CellProcess
+        def __init__(self, serve, cell, *_):  # noqa: ARG002 - as bench.processes.process.CellProcess
             self.cell = cell
 
         def answered(self, timeout_s):  # noqa: ARG002
@@ -191,11 +189,11 @@ def test_a_cell_of_which_a_check_fails_is_an_error_and_is_tried_again(monkeypatc
         def stop(self):
             pass
 
-    monkeypatch.setattr(bench.processes.interleave, "CellProcess", Answering)
-    [outcome] = bench.processes.interleave.answered_once(measure_once, [cell := a_check()], DATA, 2, 60.0)
+    monkeypatch.setattr(bench.processes.schedule, "CellProcess", Answering)
+    [outcome] = bench.processes.schedule.answers(check_columns, [cell := a_check()], DATA, 2)
     assert (outcome.status, outcome.message) == ("error", "1 of 2 checks failed")
     results = Results(tmp_path, "config")
-    [record] = results.record([outcome], "d")
+    [record] = results.record([outcome], "d", DATA)
     assert (record.status, record.message, record.samples) == ("error", "1 of 2 checks failed", {"checks": []})
     assert not results.is_done(cell, "d")
 

@@ -8,13 +8,15 @@ import json
 import shutil
 import subprocess
 
+import numpy as np
 import pytest
 from small_cells import a_record, run_bench
 
 from bench.commands.comparison import Pair, compare, described
-from bench.commands.sources import Source, SourceError, read_source
+from bench.commands.sources import Source, read_source
 from bench.core.intervals import unpaired_ratio
-from bench.core.record import SCHEMA_VERSION, path_of, write
+from bench.core.record import SCHEMA_VERSION, RecordError, path_of, write
+from bench.core.samples import packed
 
 
 def blocks(means, calibration=1.0, disturbed=()):
@@ -31,11 +33,20 @@ def timed(cell, means, calibration=1.0, disturbed=(), **columns):
     return a_record(cell_id=cell, samples=blocks(means, calibration, disturbed), **(usual | columns))
 
 
-def trained(cell, right, **columns):
-    bits = "".join("1" if one else "0" for one in right)
-    correct = "".join(f"{int(bits[i : i + 4].ljust(4, '0'), 2):x}" for i in range(0, len(bits), 4))
-    curve = [{"correct": correct, "validation_examples": len(right)}]
-    return a_record(cell_id=cell, measure="train", stage="early", samples={"curve": curve}, **columns)
+ACCURACY = {"name": "accuracy", "text": "validation accuracy", "unit": "%"}
+LOSS = {"name": "loss", "text": "validation loss", "unit": ""}
+
+
+def trained(cell, values, metric=ACCURACY, **columns):
+    """A training record with one value per validation example, or, where it is a number, with the metric alone."""
+    scale = 100 if metric["unit"] else 1
+    reached = float(values) if isinstance(values, float) else scale * sum(values) / len(values)
+    row = {"metrics": {metric["name"]: reached}, "validation_examples": None}
+    if not isinstance(values, float):
+        row |= {"per_example": packed(values), "validation_examples": len(values)}
+    columns = {**row, "workload_words": {"metric": metric}, "samples": {"curve": [row]}, **columns}
+    columns.pop("per_example", None)
+    return a_record(cell_id=cell, measure="train", stage="early", **columns)
 
 
 def folder_of(path, *records):
@@ -74,7 +85,7 @@ def test_a_ratio_is_of_b_over_a_with_both_sides_resampled(two, tmp_path):
     assert float(row["calibration_ratio"]) == 2.0
     assert float(row["peak_memory_predicted_mib_ratio"]) == pytest.approx(1.1)
     assert float(row["flops_per_step_ratio"]) == 1
-    assert row["accuracy_difference"] == ""
+    assert row["metric_difference"] == ""
 
 
 def test_cells_of_one_side_are_named(two, tmp_path):
@@ -104,12 +115,52 @@ def test_accuracies_are_compared_by_example(tmp_path):
     a = folder_of(tmp_path / "a", trained("x", right))
     b = folder_of(tmp_path / "b", trained("x", better))
     pair = Pair(*(read_source(str(path)).records[0] for path in (a, b)))
-    value, low, high = pair.accuracy
-    assert value == pytest.approx(10.0)
-    assert 0 < low < 10 < high < 20
-    assert "+10.0 [+" in run_bench(tmp_path, "compare", str(a), str(b)).output
-    assert Pair(pair.a, trained("x", [True] * 50)).accuracy is None  # another validation set
-    assert Pair(pair.a, pair.a).accuracy == (0.0, 0.0, 0.0)
+    found = pair.difference
+    assert found.value == pytest.approx(10.0)
+    assert 0 < found.low < 10 < found.high < 20
+    text = run_bench(tmp_path, "compare", str(a), str(b)).output
+    assert "validation accuracy" in text
+    assert "+10.0 [+" in text
+    row = rows_of(run_bench(tmp_path, "compare", str(a), str(b), "--format", "csv").output)["x"]
+    assert (row["metric"], float(row["metric_a"]), float(row["metric_b"])) == ("accuracy", 60.0, 70.0)
+    assert (float(row["metric_difference"]), float(row["metric_difference_low"])) == (found.value, found.low)
+    assert Pair(pair.a, trained("x", [True] * 50)).difference is None  # another validation set
+    assert Pair(pair.a, trained("x", [0.5] * 100, LOSS)).difference is None  # another metric
+    same = Pair(pair.a, pair.a).difference
+    assert (same.value, same.low, same.high) == (0.0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize("examples", [40, 2000])
+def test_real_numbers_are_compared_by_example_too(examples):
+    """The interval of the mean of paired differences, against its textbook form."""
+    source = np.random.default_rng(0)
+    before = source.normal(2.0, 1.0, examples)
+    after = before + source.normal(-0.5, 0.3, examples)
+    pair = Pair(trained("x", before.tolist(), LOSS), trained("x", after.tolist(), LOSS))
+    found = pair.difference
+    spread = 1.96 * (after - before).std() / examples**0.5
+    assert found.value == pytest.approx((after - before).mean(), abs=1e-4)
+    assert found.low == pytest.approx(found.value - spread, abs=0.2 * spread)
+    assert found.high == pytest.approx(found.value + spread, abs=0.2 * spread)
+    backward = Pair(pair.b, pair.a).difference
+    assert backward.value == -found.value
+
+
+def test_a_metric_that_is_no_mean_over_examples_has_a_difference_without_interval(tmp_path):
+    auc = {"name": "auc", "text": "validation AUC", "unit": ""}
+    a = folder_of(tmp_path / "a", trained("x", 0.75, auc))
+    b = folder_of(tmp_path / "b", trained("x", 0.8125, auc))
+    found = Pair(trained("x", 0.75, auc), trained("x", 0.8125, auc)).difference
+    assert (found.value, found.low, found.high) == (0.0625, None, None)
+    text = run_bench(tmp_path, "compare", str(a), str(b)).output
+    assert text.splitlines()[-2].split()[-3:] == ["validation", "AUC", "+0.0625"]
+
+
+def test_values_that_are_not_those_of_the_metric_are_refused():
+    wrong = trained("x", [True] * 50)
+    wrong.samples["curve"][0]["metrics"] = {"accuracy": 90.0}
+    with pytest.raises(RecordError, match="learning curve cannot be read"):
+        Pair(wrong, wrong).difference  # noqa: B018 - it is computed
 
 
 def test_plans_are_compared_by_the_plan_that_was_chosen(tmp_path):
@@ -170,12 +221,6 @@ def test_devices_are_kept_apart(tmp_path):
     text = run_bench(tmp_path, "compare", str(a), str(b)).output
     assert "Only in B: 1 cell(s)\n  made_up on Another" in text
     assert "3.000" not in text
-
-
-def test_records_of_several_schemas_are_refused():
-    older = timed("x", [1.0], schema_version=SCHEMA_VERSION - 1)
-    with pytest.raises(SourceError, match=f"schemas {SCHEMA_VERSION - 1} and {SCHEMA_VERSION}; only"):
-        compare(Source("A", (timed("x", [1.0]),)), Source("B", (older,)))
 
 
 def newer(folder):

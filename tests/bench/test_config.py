@@ -15,6 +15,7 @@ from bench.data.corpus import DataError
 from bench.errors import CONF
 from bench.protocol.methods import ConfigError, available
 from bench.runner.resolve import FIELDS, resolve, resolve_device
+from bench.workloads import config_sections
 from bench.workloads.encoder import EncoderSettings
 
 
@@ -30,7 +31,7 @@ def no_cuda(monkeypatch):
 
 
 def test_the_fields_are_those_of_the_configuration_file(config):
-    assert sorted(config) == sorted(FIELDS)
+    assert sorted(config) == sorted({*FIELDS, *config_sections()})
 
 
 def test_a_job_is_one_cell_per_arm(config, pairs):
@@ -107,7 +108,8 @@ def test_a_job_s_ratio_may_be_whole(config):
     ("field", "value", "allowed"),
     [
         ("workload", "decoder", "encoder"),
-        ("measure", "guess", "run, predict"),
+        ("measure", "guess", "allowed: allocator_peak, check, "),
+        ("measure", "witness", "allocator_peak"),
         ("device", "tpu", "auto, cpu, cuda"),
         ("precision", "fp7", "fp32, tf32, bf16, fp8"),
         ("precision", 32, "fp32, tf32, bf16, fp8"),
@@ -118,8 +120,9 @@ def test_a_job_s_ratio_may_be_whole(config):
         ("batch_size", 2.0, "from 1 up"),
         ("batch_size", True, "from 1 up"),
         ("batch_size", None, "from 1 up"),
-        ("sequence_length", 4, "from 5 up"),
-        ("sequence_length", 65, "positions (64)"),
+        ("sequence_length", 0, "from 1 up"),
+        ("model.sequence_length", 4, "from 5"),
+        ("model.sequence_length", 65, "positions (64)"),
         ("seed", -1, "from 0 up"),
         ("parallel", -1, "from 0 up"),
         *(("ratio", value, "numbers from 1 (as large as dense) up, or null") for value in (0, 0.5, -1, "two", True)),
@@ -146,7 +149,7 @@ def test_a_job_s_ratio_may_be_whole(config):
         ("model.dropout", math.nan, "finite"),
         ("model.classes", 2, "at least 3"),
         ("timing.blocks", 0, "from 1 up"),
-        ("timing.blocks", 2.5, "int"),
+        ("timing.blocks", 2.5, "whole numbers"),
         ("timing.extra_blocks", -1, "from 0 up"),
         ("timing.block_seconds", 0.0, "above 0"),
         ("timing.time_limit_s", math.inf, "finite"),
@@ -175,9 +178,9 @@ def test_a_wrong_value_is_one_sentence(config, field, value, allowed):
 @pytest.mark.parametrize(
     ("toggles", "message"),
     [
-        ({"batch_size": 3}, "toggles has 'batch_size'; allowed: precision, cuda_graph, compile."),
-        ({"precision": "fp7"}, "precision is 'fp7'; allowed: fp32, tf32, bf16, fp8."),
-        ({"compile": 1}, "compile is 1; allowed: true, false."),
+        ({"batch_size": 3}, "toggles.batch_size is unknown; allowed: precision, cuda_graph, compile."),
+        ({"precision": "fp7"}, "toggles.precision is 'fp7'; allowed: fp32, tf32, bf16, fp8."),
+        ({"compile": 1}, "toggles.compile is 1; allowed: true, false."),
     ],
 )
 def test_a_wrong_toggle_is_one_sentence(config, toggles, message):
@@ -229,7 +232,7 @@ def test_an_unknown_setting_is_one_sentence(config, field, allowed):
     assert ", ".join(allowed) in str(error.value)
 
 
-@pytest.mark.parametrize("field", FIELDS)
+@pytest.mark.parametrize("field", [*FIELDS, *config_sections()])
 def test_a_field_that_is_not_there_is_missed(config, field):
     del config[field]
     with pytest.raises(ConfigError, match=f"^{field} has no value"):
@@ -276,14 +279,18 @@ def test_cuda_where_there_is_none(config):
 
 @pytest.mark.usefixtures("no_cuda")
 def test_auto_is_the_device_there_is(monkeypatch):
-    assert resolve_device("auto", "run") == resolve_device("auto", "predict") == "cpu"
+    assert resolve_device("auto") == resolve_device("auto", needed=False) == "cpu"
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert resolve_device("auto", "run") == resolve_device("cuda", "run") == "cuda"
-    assert resolve_device("cpu", "run") == "cpu"
+    assert resolve_device("auto") == resolve_device("cuda") == "cuda"
+    assert resolve_device("cpu") == "cpu"
 
 
 def test_defaults_of_the_file_are_the_paper_s_model():
     file = OmegaConf.to_container(OmegaConf.load(CONF / "config.yaml"))
-    assert file["model"].pop("classes") is None  # as many as the data has labels
-    assert EncoderSettings(**file["model"], sequence_length=file["sequence_length"]) == EncoderSettings()
+    assert file["model"] == {
+        "classes": None,
+        "sequence_length": "${sequence_length}",
+    }  # classes: as the data has labels
+    model = {**config_sections()["model"], "sequence_length": file["sequence_length"], "classes": 3}
+    assert EncoderSettings(**model) == EncoderSettings()
     assert dense.Settings().lr == 5e-5

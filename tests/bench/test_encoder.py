@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import doctest
 import itertools
 from random import Random
 
@@ -12,13 +11,12 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from bench.core.samples import as_hexadecimal
+from bench.core.samples import packed
 from bench.data.corpus import Corpus, DataError, Pair
 from bench.data.synthetic import synthetic_corpus
 from bench.data.wordpiece import SPECIAL_TOKENS, PairTokenizer, train_vocabulary
-from bench.protocol import Workload
-from bench.workloads import encoder
-from bench.workloads.encoder import EncoderSettings, EncoderWorkload, encoder_workload
+from bench.protocol import Data, Workload
+from bench.workloads.encoder import EncoderSettings, EncoderWorkload
 
 SMALL = EncoderSettings(
     layers=2, width=24, heads=3, feed_forward=40, vocabulary=500, positions=64, dropout=0.1, sequence_length=48
@@ -185,7 +183,7 @@ class TestBatches:
         with pytest.raises(ValueError, match=r"^vocabulary is 50; the tokenizer needs at least \d+$"):
             EncoderWorkload(dataclasses.replace(SMALL, vocabulary=50), workload.corpus, workload.tokenizer)
         with pytest.raises(DataError, match=r"^vocabulary is 50; the characters of synthetic alone need"):
-            encoder_workload(dataclasses.replace(SMALL, vocabulary=50), environ={})
+            EncoderWorkload.open(dataclasses.replace(SMALL, vocabulary=50), Data(), True, environ={})
 
 
 class TestLearning:
@@ -215,11 +213,11 @@ class TestLearning:
             "loss": pytest.approx(-F.log_softmax(model.scores, 0).mean().item(), rel=1e-6),
         }
         # The second label is right in every third row: 010 010 …
-        assert as_hexadecimal(evaluation.per_example) == "492" * 8 + "4"
+        assert packed(evaluation.per_example) == {"bits": "492" * 8 + "4", "count": len(evaluation.per_example)}
         assert len(evaluation.per_example) == 99
 
     def test_the_answers_come_in_the_order_of_the_rows(self):
-        assert as_hexadecimal([True, False, True, True, False, True]) == "b4"
+        assert packed([True, False, True, True, False, True]) == {"bits": "b4", "count": 6}
 
     def test_the_mode_is_restored_after_a_failure(self, workload):
         class Failing(nn.Linear):
@@ -258,11 +256,7 @@ class TestLearning:
 
 
 def test_one_call_makes_the_workload():
-    made = encoder_workload(dataclasses.replace(SMALL, vocabulary=30_522), environ={})
+    made = EncoderWorkload.open(dataclasses.replace(SMALL, vocabulary=30_522), Data(), True, environ={})
     assert made.dataset == "synthetic"
-    assert made.data_hash == encoder_workload(made.settings, dataset="synthetic", environ={}, check=False).data_hash
+    assert made.data_hash == EncoderWorkload.open(made.settings, Data("synthetic"), False, environ={}).data_hash
     assert next(made.batches("train", 2, seed=0, static=True))["input_ids"].shape == (2, 48)
-
-
-def test_the_examples_in_the_docstrings_hold():
-    assert doctest.testmod(encoder).failed == 0

@@ -12,8 +12,11 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.nn import functional as F
 
-from bench.protocol import LINEAR_ROLES
-from bench.workloads.encoder import EncoderClassifier, EncoderSettings, encoder_workload
+from bench.core.checked import build_dataclass
+from bench.errors import ConfigError
+from bench.protocol import Data
+from bench.workloads.encoder import EncoderClassifier, EncoderSettings, EncoderWorkload
+from comera.protocol import LINEAR_ROLES
 
 SMALL = EncoderSettings(
     layers=2, width=24, heads=3, feed_forward=40, vocabulary=500, positions=64, dropout=0.1, sequence_length=48
@@ -43,7 +46,9 @@ class TestCounts:
             model = EncoderClassifier(EncoderSettings())
         sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
         assert sum(sizes.values()) == 66_957_315
-        targets = [f"{name}.weight" for name in encoder_workload(EncoderSettings(), environ={}).targets()]
+        targets = [
+            f"{name}.weight" for name in EncoderWorkload.open(EncoderSettings(), Data(), True, environ={}).targets()
+        ]
         dense = {name: size for name, size in sizes.items() if name not in targets}
         assert sum(dense.values()) == 459_267
         assert sizes["embeddings.word.weight"] == 23_440_896
@@ -62,7 +67,7 @@ class TestCounts:
         assert not dense
 
     def test_targets_are_37_linear_weights_and_the_word_embedding(self):
-        full = encoder_workload(EncoderSettings(), environ={})
+        full = EncoderWorkload.open(EncoderSettings(), Data(), True, environ={})
         with torch.device("meta"):
             modules = dict(full.build().named_modules())
         targets = full.targets()
@@ -188,6 +193,7 @@ class TestModel:
         ],
     )
     def test_a_wrong_setting_is_one_sentence(self, changes, sentence):
-        with pytest.raises(ValueError) as caught:  # noqa: PT011 - the whole message is compared
-            dataclasses.replace(SMALL, **changes)
-        assert str(caught.value) == sentence
+        with pytest.raises(ConfigError) as caught:
+            build_dataclass(EncoderSettings, dataclasses.asdict(SMALL) | changes, "model")
+        assert str(caught.value).startswith("model")
+        assert sentence in str(caught.value)

@@ -18,9 +18,9 @@ from bench.workloads.linear import LinearSettings
 
 pytest_plugins = ["pytester"]
 
-SMALL = Benchmark("small", LinearSettings(8, 6), "dense", "cpu", batch_size=3)
-OTHER = Benchmark("other", LinearSettings(6, 8), "dense", "cpu", batch_size=3)
-REFUSED = Benchmark("refused", EncoderSettings(), "lte", "cpu", batch_size=1)
+SMALL = Benchmark("small", "linear", LinearSettings(8, 6), "dense", "cpu", batch_size=3)
+OTHER = Benchmark("other", "linear", LinearSettings(6, 8), "dense", "cpu", batch_size=3)
+REFUSED = Benchmark("refused", "encoder", EncoderSettings(), "lte", "cpu", batch_size=1)
 
 #: Without plugins of pytest that the gate has no use for; one of them takes seconds to load.
 PLAIN = ("-p", "no:cacheprovider", "-p", "no:hypothesispytest")
@@ -52,7 +52,7 @@ def gate(pytester):
     """Runs the exact part in this process; returns the exit status and the lines it printed."""
 
     def run():
-        result = pytester.runpytest_inprocess(str(ROOT / "bench" / "gate" / "test_exact.py"), *PLAIN)
+        result = pytester.runpytest_inprocess(str(ROOT / "bench" / "gate" / "suite" / "test_exact.py"), *PLAIN)
         return result.ret, result.stdout.str()
 
     return run
@@ -152,14 +152,14 @@ def test_a_spoilt_baseline_is_one_sentence_and_2(accepted, gate, spoil, words):
 
 @pytest.mark.usefixtures("accepted")
 def test_a_benchmark_that_breaks_is_no_regression(gate, monkeypatch):
-    of(monkeypatch, SMALL, Benchmark("refused", LinearSettings(8, 6), "no_such_arm", "cpu", batch_size=3))
+    of(monkeypatch, SMALL, Benchmark("refused", "linear", LinearSettings(8, 6), "no_such_arm", "cpu", batch_size=3))
     status, output = gate()
     assert status == 2
     assert "could not run: test_exact[refused] broke with ConfigError, see above." in output
 
 
 def test_a_regression_beside_something_broken_is_a_regression(pytester):
-    pytester.makeconftest("from bench.gate.conftest import *")
+    pytester.makeconftest("from bench.gate.suite.conftest import *")
     pytester.makepyfile(
         """
         import pytest
@@ -225,7 +225,7 @@ def real_gate(plant):
     """The command itself, on one layer at full size, with something planted."""
     environment = {**os.environ, "PLANT": plant, "PYTHONPATH": str(Path(__file__).parent)}
     layer = "linear-768x768 and 128-tokens and cpu"
-    command = [sys.executable, "-m", "pytest", "bench/gate/test_exact.py", "-p", "planting", "-k", layer, *PLAIN]
+    command = [sys.executable, "-m", "pytest", "bench/gate/suite/test_exact.py", "-p", "planting", "-k", layer, *PLAIN]
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
 
 

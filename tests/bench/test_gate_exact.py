@@ -29,7 +29,7 @@ from comera.lookup import VARIANTS as LOOKUPS
 FULL_SIZE = {benchmark.name: benchmark for benchmark in all_benchmarks()}
 LAYER = FULL_SIZE["linear-768x768/comera/128-tokens/cpu"]
 ENCODER = FULL_SIZE["encoder/comera/batch-32/cuda"]
-SMALL = Benchmark("small", LinearSettings(8, 6), "dense", "cpu", batch_size=3)
+SMALL = Benchmark("small", "linear", LinearSettings(8, 6), "dense", "cpu", batch_size=3)
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def unchanged():
 
 
 def test_every_arm_is_traced_at_full_size_at_both_batches_for_both_devices():
-    encoder = [benchmark for benchmark in FULL_SIZE.values() if isinstance(benchmark.workload, EncoderSettings)]
+    encoder = [benchmark for benchmark in FULL_SIZE.values() if isinstance(benchmark.model, EncoderSettings)]
     arms = Counter(benchmark.arm for benchmark in encoder)
     assert set(arms) >= {"comera", "comera:released", "dense", "galore", "lora", "low_rank", "low_rank:linear", "lte"}
     assert len(arms) == sum(len(variants(method)) for method in available())
@@ -50,14 +50,14 @@ def test_every_arm_is_traced_at_full_size_at_both_batches_for_both_devices():
         (32, "cpu"),
         (32, "cuda"),
     }
-    assert all(benchmark.workload == EncoderSettings() for benchmark in encoder)
+    assert all(benchmark.model == EncoderSettings() for benchmark in encoder)
 
 
 def test_every_lookup_and_every_layer_shape_of_the_encoder_is_traced():
-    lookups = [benchmark for benchmark in FULL_SIZE.values() if isinstance(benchmark.workload, LookupSettings)]
+    lookups = [benchmark for benchmark in FULL_SIZE.values() if isinstance(benchmark.model, LookupSettings)]
     assert {benchmark.settings["lookup"] for benchmark in lookups} == set(LOOKUPS)
-    assert {benchmark.workload for benchmark in lookups} == {LookupSettings(30522, 768)}
-    layers = {benchmark.workload for benchmark in FULL_SIZE.values() if isinstance(benchmark.workload, LinearSettings)}
+    assert {benchmark.model for benchmark in lookups} == {LookupSettings(30522, 768)}
+    layers = {benchmark.model for benchmark in FULL_SIZE.values() if isinstance(benchmark.model, LinearSettings)}
     with torch.device("meta"):
         block = EncoderClassifier(EncoderSettings()).blocks[0]
     shapes = {LinearSettings(m.in_features, m.out_features) for m in block.modules() if isinstance(m, nn.Linear)}
@@ -75,7 +75,9 @@ def test_variants_have_the_names_that_arms_have():
 
 
 def test_the_numbers_are_those_of_a_prediction():
-    benchmark = Benchmark("low", LinearSettings(12, 10), "low_rank", "cpu", batch_size=5, settings={"rank": 3})
+    benchmark = Benchmark(
+        "low", "linear", LinearSettings(12, 10), "low_rank", "cpu", batch_size=5, settings={"rank": 3}
+    )
     numbers = measure(benchmark)
     assert tuple(numbers) == QUANTITIES
     method = build("low_rank", "", checked_settings("low_rank", {"rank": 3}))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import itertools
 import json
 import os
@@ -14,7 +13,7 @@ import numpy as np
 import pytest
 from small_cells import ROOT
 
-from bench.gate import repeat, timed_rule
+from bench.gate import repeat
 from bench.gate.errors import GateError
 from bench.gate.timed import ROUNDS, Missing, Pair, Rounds, Turn, Worker, judge, measure, vanished
 from bench.gate.timed_rule import FEWEST_ROUNDS, SIGNIFICANCE, Slowdown, decide, signed_rank_p
@@ -53,13 +52,6 @@ def test_signed_ranks_agree_with_all_signs_written_out(seed):
     observed = ranks[sample[sample != 0] > 0].sum()
     sums = [np.dot(signs, ranks) for signs in itertools.product((0, 1), repeat=len(ranks))]
     assert signed_rank_p(sample.tolist()) == np.mean(np.array(sums) >= observed)
-
-
-@pytest.mark.parametrize("module", [timed_rule, repeat])
-def test_examples_run(module):
-    result = doctest.testmod(module)
-    assert result.attempted
-    assert not result.failed
 
 
 def test_the_fewest_rounds_can_be_significant():
@@ -191,6 +183,7 @@ def pair(slow, older):
         yield pair
 
 
+@pytest.mark.slow
 def test_a_slower_contraction_is_caught_by_name(pair, slow, older):
     name = "tt_linear/two_factors"
     rounds = measure(pair, name, ROUNDS)
@@ -233,12 +226,15 @@ def test_a_vanished_worker_is_no_verdict(tmp_path):
 
 def the_gate(tree, *arguments):
     """The timed part of a copy, as ``make gate`` runs it."""
-    command = [sys.executable, "-m", "pytest", "bench/gate/test_timed.py", "--benchmark-enable", *arguments]
-    environment = {name: value for name, value in os.environ.items() if name not in ("GATE_BASE", "PYTEST_ADDOPTS")}
+    command = [sys.executable, "-m", "pytest", "bench/gate/suite/test_timed.py", "--benchmark-enable", *arguments]
+    # Without what pytest-xdist leaves in a worker's environment: pytest-benchmark times nothing in such a one.
+    kept = (name for name in os.environ if name != "GATE_BASE" and not name.startswith("PYTEST_"))
+    environment = {name: os.environ[name] for name in kept}
     shutil.copy(ROOT / "pyproject.toml", tree)
     return subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_without_a_base_nothing_is_judged(slow):
     done = the_gate(slow, "-k", "two_factors")
     assert done.returncode == 0, done.stdout

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 import time
 from collections import defaultdict
@@ -15,8 +16,10 @@ from small_cells import TIMING, a_cell
 
 import bench.processes.interleave
 import bench.processes.process
-from bench.processes.interleave import Outcome, predict_cells, time_cells
+from bench.measures.run import time_cell
+from bench.processes.interleave import time_cells
 from bench.processes.process import CellFailure, CellProcess
+from bench.processes.schedule import Outcome, Session, answers
 from bench.protocol import Data
 
 ARMS = ("comera", "dense", "galore", "lora")
@@ -82,10 +85,14 @@ def outcomes_of(names=ARMS, mib=1.0, **timing):
     return [Outcome(cell, columns={"peak_memory_predicted_mib": mib}) for cell in cells]
 
 
+def session(advance=lambda cell, share: None, needs_rare=lambda cell: True, data=Data()):  # noqa: ARG005, B008
+    return Session(data, 2, advance, note=pytest.fail, upkeep=pytest.fail, needs_rare=needs_rare)
+
+
 def timed(outcomes, needs_rare=lambda cell: True):  # noqa: ARG005
     """Time the outcomes; return them by arm, and the shares of progress by arm."""
     shares = defaultdict(list)
-    time_cells(outcomes, Data(), needs_rare, lambda cell, share: shares[cell.arm].append(share))
+    time_cells(outcomes, time_cell, session(lambda cell, share: shares[cell.arm].append(share), needs_rare))
     return {outcome.cell.arm: outcome for outcome in outcomes}, shares
 
 
@@ -279,8 +286,7 @@ def server(cell_processes):  # noqa: ARG001
 
 
 @pytest.mark.usefixtures("server")
-def test_broken_processes_become_outcomes_beside_one_that_works(monkeypatch):
-    monkeypatch.setattr(bench.processes.interleave, "time_cell", odd_workers.odd_time_cell)
+def test_broken_processes_become_outcomes_beside_one_that_works():
     broken = [f"building {what}" for what in TROUBLE if what != "hangs"] + [f"running {what}" for what in TROUBLE]
     timing = {**TIMING, "time_limit_s": LIMIT_S}
     outcomes = [
@@ -288,7 +294,7 @@ def test_broken_processes_become_outcomes_beside_one_that_works(monkeypatch):
         for name in ("works", *broken)
     ]
     before = set(psutil.Process().children(recursive=True))
-    time_cells(outcomes, Data(), lambda cell: True, lambda cell, share: None)  # noqa: ARG005
+    time_cells(outcomes, odd_workers.odd_time_cell, session())
     assert {outcome.cell.experiment: (outcome.status, outcome.message) for outcome in outcomes} == {
         "works": ("ok", ""),
         **{name: TROUBLE[name.partition(" ")[2]] for name in broken},
@@ -298,12 +304,12 @@ def test_broken_processes_become_outcomes_beside_one_that_works(monkeypatch):
 
 
 @pytest.mark.usefixtures("server")
-def test_broken_predictions_become_outcomes(monkeypatch):
-    monkeypatch.setattr(bench.processes.interleave, "predict_cell", odd_workers.odd_predict_cell)
-    monkeypatch.setattr(bench.processes.interleave, "_PREDICTION_LIMIT_S", LIMIT_S)
-    cells = [a_cell(measure="predict", experiment=f"predicting {what}") for what in (*TROUBLE, "nothing")]
+def test_broken_predictions_become_outcomes():
+    made = [a_cell(measure="predict", experiment=f"predicting {what}") for what in (*TROUBLE, "nothing")]
+    cells = [dataclasses.replace(cell, workload="linear", workload_settings={}) for cell in made]
     start = time.monotonic()
-    found = {outcome.cell.experiment.partition(" ")[2]: outcome for outcome in predict_cells(cells, Data(), 2)}
+    outcomes = answers(odd_workers.odd_prediction, cells, Data(), 2, LIMIT_S)
+    found = {outcome.cell.experiment.partition(" ")[2]: outcome for outcome in outcomes}
     assert {what: (outcome.status, outcome.message) for what, outcome in found.items()} == {
         **TROUBLE,
         "nothing": ("ok", ""),
@@ -317,7 +323,7 @@ def test_a_diverging_arm_becomes_an_outcome(pairs):
     cells = [a_cell(settings={"lr": 1e30}, timing_settings=timing), a_cell(timing_settings=timing)]
     outcomes = [Outcome(cell, columns={"peak_memory_predicted_mib": 1.0}) for cell in cells]
     data = Data(data_folder=str(pairs))
-    time_cells(outcomes, data, lambda cell: True, lambda cell, share: None)  # noqa: ARG005
+    time_cells(outcomes, time_cell, session(data=data))
     assert [outcome.status for outcome in outcomes] == ["diverged", "ok"]
     assert outcomes[0].message == "Diverged: the loss is nan after step 1"
     assert {len(block["ms"]) for block in blocks_of(outcomes[1])} == {3}

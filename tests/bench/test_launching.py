@@ -8,7 +8,6 @@ import sys
 import pytest
 import torch
 from hydra import compose, initialize_config_dir
-from hydra.core.config_store import ConfigStore
 from interrupted import arguments, record_files, records_by_file
 from interrupted import sweep as run_sweep
 from omegaconf import OmegaConf
@@ -19,7 +18,6 @@ from bench.commands.merge import merge
 from bench.core.provenance import provenance
 from bench.core.record import device_folder, read_all
 from bench.errors import CONF
-from bench.protocol.methods import default_settings
 from bench.runner.launching import Launch, register_launchers
 from bench.runner.results import Results
 
@@ -52,6 +50,7 @@ def test_jobs_record_into_one_folder_and_a_cell_they_share_is_measured_once(tmp_
     assert run_sweep(tmp_path, pairs, TIMED).error.count("done before") == 3
 
 
+@pytest.mark.slow
 def test_a_failed_job_takes_no_other_s_records_along_and_separate_folders_are_merged(tmp_path, pairs, monkeypatch):
     """One job finds a record that it cannot read, and that the launching process is kept from seeing."""
     grid = (*PREDICTED, "results=worker-${batch_size}")
@@ -85,8 +84,8 @@ def test_a_failed_job_takes_no_other_s_records_along_and_separate_folders_are_me
 def composed(*overrides):
     """The parameters of a launcher, as it would get them."""
     bench.runner.sweep.register_resolvers()
+    bench.runner.sweep.register_settings()
     register_launchers()
-    ConfigStore.instance().store(group="settings", name="all_methods", node={"comera": default_settings("comera")})
     with initialize_config_dir(str(CONF), version_base="1.3"):
         config = compose("config", [f"hydra/launcher={overrides[0]}", *overrides[1:]], return_hydra_config=True)
         return OmegaConf.to_container(config.hydra.launcher, resolve=True)

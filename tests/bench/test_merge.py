@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import doctest
 import io
 import json
 import shutil
@@ -16,12 +15,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from interrupted import Killed, files_in, kill_at
-from small_cells import ROOT, a_record, environment, run_bench
+from small_cells import a_record, environment, run_bench
 
 import bench.commands.merge
-import bench.core.record
+import bench.core.files
 from bench.commands.merge import MergeError, merge
 from bench.core.record import SCHEMA_VERSION, path_of, read_all, write
+from bench.core.table import as_csv, line_of, table_path
 
 DAYS = [f"2026-01-0{day}T00:00:00+00:00" for day in (1, 2, 3)]
 
@@ -60,7 +60,7 @@ def archive_of(path, members):
 
 
 def as_bytes(record, **changes):
-    return json.dumps({**dataclasses.asdict(record), **changes}).encode()
+    return json.dumps({**json.loads(record.to_json()), **changes}).encode()
 
 
 def by_cell(records):
@@ -84,7 +84,9 @@ def test_folders_and_archives_of_any_layout_are_taken(tmp_path, name, prefix):
     assert by_cell(read_all(tmp_path / "into")) == by_cell(records)
     assert sorted(summary.taken) == sorted(path_of(record, tmp_path / "into") for record in records)
     assert numbers(summary) == [4, 0, 0, 0]
-    assert len(list((tmp_path / "into").rglob("*"))) == 4 + 4 + 2  # files, devices, experiments: nothing besides
+    assert (
+        len(list((tmp_path / "into").rglob("*"))) == 4 + 4 + 2 + 2
+    )  # files, devices, experiments, tables: nothing besides
 
 
 def test_an_archive_made_by_tar_is_taken(tmp_path):
@@ -128,6 +130,8 @@ def test_any_order_gives_the_same_folder_and_every_record_is_accounted_for(tmp_p
     repeated = merge([root / "again", *sources], root / "into")
     assert (repeated.taken, repeated.replaced) == ([], [])
     assert files_in(root / "into") == before
+    lines = [line_of(record) for record in read_all(root / "into", "made_up")]
+    assert table_path(root / "into", "made_up").read_text() == as_csv(lines)
     for source in sources:
         for place, record in by_cell(read_all(source)).items():
             stayed = by_cell(read_all(root / "into"))[place]
@@ -227,7 +231,7 @@ def test_a_record_that_names_another_place_is_refused(tmp_path, column, name):
         (b"\xff", "not a readable JSON record"),
         (b"[" * 100_000, "not a readable JSON record"),
         (as_bytes(a_record(), schema_version=SCHEMA_VERSION + 1), f"schema_version is {SCHEMA_VERSION + 1}"),
-        (as_bytes(a_record(), brand_new=1), "unknown column 'brand_new'"),
+        (as_bytes(a_record(), metrics={"auc": "high"}), "metrics has auc='high'"),
         (as_bytes(a_record(), batch_size="two"), "column 'batch_size' holds 'two'"),
     ],
 )
@@ -278,6 +282,8 @@ def test_an_archive_that_is_damaged_anywhere_is_one_sentence(tmp_path, compressi
     damaged = tmp_path / f"damaged.tar.{compression}"
     for at in range(0, len(content), len(content) // 40):
         for kept in (content[:at], content[:at] + b"\0" * 64 + content[at + 64 :]):
+            if kept.rstrip(b"\0") == content.rstrip(b"\0"):
+                continue  # zeros behind an archive do not matter
             damaged.write_bytes(kept)
             with pytest.raises(MergeError) as caught:
                 merge([damaged], tmp_path / "into")
@@ -290,7 +296,7 @@ def test_a_merge_that_is_killed_leaves_whole_records_and_can_be_repeated(tmp_pat
     records = some_records()
     source = folder_of(tmp_path / "source", records)
     with monkeypatch.context() as patch:
-        kill_at(patch, bench.core.record.os, "replace", renamed + 1)
+        kill_at(patch, bench.core.files.os, "replace", renamed + 1)
         with pytest.raises(Killed):
             merge([source], tmp_path / "into")
     there = read_all(tmp_path / "into")
@@ -336,9 +342,3 @@ def test_merging_needs_neither_torch_nor_hydra(tmp_path):
         [sys.executable, "-c", code], cwd=tmp_path, env=environment(), capture_output=True, text=True, check=True
     )
     assert done.stdout.splitlines()[1:] == ["set()"]
-
-
-def test_the_example_runs(monkeypatch):
-    monkeypatch.chdir(ROOT)
-    result = doctest.testmod(bench.commands.merge)
-    assert (result.attempted, result.failed) == (4, 0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import json
 import os
 import sys
@@ -292,7 +291,3 @@ def test_the_real_pairs_are_all_there():
     assert (corpus.name, len(corpus.train), len(corpus.validation)) == ("mnli_12k", 12_023, 7_719)
     labels = [row.label for row in rows_of(corpus.train)]
     assert [labels.count(label) for label in range(3)] == [3_820, 4_293, 3_910]
-
-
-def test_the_examples_in_the_docstrings_hold():
-    assert doctest.testmod(nli).failed == 0

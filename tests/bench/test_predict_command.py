@@ -8,6 +8,7 @@ import pytest
 from small_cells import MODEL, run_bench
 from tiny import one_thread  # noqa: F401
 
+import bench.__main__
 import bench.commands.prediction
 from bench.estimate.devices import DEVICES
 from bench.protocol.methods import available
@@ -18,7 +19,7 @@ SMALL = [f"model.{name}={value}" for name, value in MODEL.items()] + ["sequence_
 @pytest.fixture(autouse=True)
 def small_search(monkeypatch):
     """A search that ends soon: what is tested here is not how it goes."""
-    monkeypatch.setattr("bench.estimate.largest.LIMIT", 64)
+    monkeypatch.setattr("bench.commands.prediction.LIMIT", 64)
     monkeypatch.setattr("bench.estimate.devices._BUFFER", 2**20)
     monkeypatch.setattr("bench.estimate.devices._SIDE", 64)
 
@@ -153,6 +154,7 @@ def assert_one_sentence(ended, said, folder):
     assert list(folder.iterdir()) == []
 
 
-def test_usage_of_the_bench_names_both_words(tmp_path):
-    assert "python -m bench predict method=NAME" in run_bench(tmp_path, "--help").output
-    assert "python -m bench compare A B" in run_bench(tmp_path, "--help").output
+def test_the_help_of_the_bench_names_every_command(tmp_path):
+    text = run_bench(tmp_path, "--help").output
+    for command, does in bench.__main__.COMMANDS.items():
+        assert re.search(rf"^    {command} +{re.escape(does)}$", text, flags=re.MULTILINE)

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import hydra
 import pytest
 import torch
-from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import open_dict
 from small_cells import run_bench, small
@@ -15,7 +14,6 @@ from small_cells import run_bench, small
 import bench.runner.sweep
 from bench.core.record import read_all
 from bench.errors import CONF
-from bench.protocol.methods import available, default_settings
 from bench.runner.resolve import Job, resolve
 from figures.records.ratio_limits import limit_of
 
@@ -28,8 +26,7 @@ def device(request, monkeypatch) -> Iterator[str]:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: request.param == "cuda")
     GlobalHydra.instance().clear()
     bench.runner.sweep.register_resolvers()
-    known = {name: default_settings(name) for name in available()}
-    ConfigStore.instance().store(group="settings", name="all_methods", node=known)
+    bench.runner.sweep.register_settings()
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
         yield request.param
 
@@ -98,7 +95,7 @@ def test_a_ratio_that_is_none_is_one_sentence(tmp_path, pairs):
 @pytest.mark.usefixtures("cell_processes")
 def test_a_ratio_out_of_reach_is_recorded_with_the_largest_within(tmp_path, pairs, monkeypatch):
     monkeypatch.setattr(
-        bench.runner.sweep, "predict_cells", lambda cells, *_: pytest.fail(f"{cells} were to be measured")
+        bench.runner.sweep, "outcomes_of", lambda _, cells, __: pytest.fail(f"{cells} were to be measured")
     )
     arguments = ("methods=[comera,low_rank]", "ratio=1000")
     ended = run_bench(tmp_path, "experiment=ratios", *small(pairs, tmp_path / "results"), *arguments)

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import doctest
 import json
 
 from torch import nn
 
-import bench.measures.shapes
 from bench.measures.shapes import described_shape, tensorized_shapes
 from comera import TTLinear, TTMEmbedding
 from comera.tensor_train import TTMShape
-
-
-def test_the_examples_in_the_docstrings_hold():
-    failed, attempted = doctest.testmod(bench.measures.shapes)
-    assert failed == 0 < attempted
 
 
 def test_a_table_has_row_and_column_modes():

@@ -11,12 +11,13 @@ from types import SimpleNamespace
 import pytest
 from small_cells import a_cell, a_training_cell, run_bench, small
 
+import bench.measures.run
 import bench.runner.results
 import bench.runner.sweep
 from bench.core.cell import Cell
 from bench.core.provenance import provenance
 from bench.core.record import SCHEMA_VERSION, read_all
-from bench.processes.interleave import Outcome
+from bench.processes.schedule import Outcome
 from bench.protocol import Data
 from bench.runner.progress import SweepProgress
 from bench.runner.results import Results
@@ -66,11 +67,11 @@ def asked(monkeypatch):
     """The cells that would be measured from now on; nothing is."""
     cells = []
 
-    def predict_cells(possible, data, parallel):  # noqa: ARG001 - as bench.processes.interleave.predict_cells
+    def predicted(possible, data, parallel):  # noqa: ARG001 - as bench.measures.predict.predicted
         cells.extend((cell.arm, cell.batch_size) for cell in possible)
         return iter([Outcome(cell, "oom", "not measured in this test") for cell in possible])
 
-    monkeypatch.setattr(bench.runner.sweep, "predict_cells", predict_cells)
+    monkeypatch.setattr(bench.measures.run, "predicted", predicted)
     return cells
 
 

@@ -10,10 +10,11 @@ from interrupted import TIMES, Sweep, records_by_file, sweep
 
 from bench.core.record import read_all
 
-pytestmark = pytest.mark.usefixtures("cell_processes")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("cell_processes")]
 
 PREDICTED = ("experiment=fig1_memory", "methods=[dense,low_rank]", "batch_size=1,2,4,8", "parallel=1")
-TIMED = ("experiment=fig1", "methods=[comera,dense]", "batch_size=2,4")
+#: Three steps a block, however slow the machine.
+TIMED = ("experiment=fig1", "methods=[comera,dense]", "batch_size=2,4", "timing.block_seconds=1000.0")
 
 
 def shapes_of_samples(folder):

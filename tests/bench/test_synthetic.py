@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import math
 import os
 import re
@@ -13,7 +12,6 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from bench.data import synthetic
 from bench.data.corpus import LABELS, DataError
 from bench.data.synthetic import synthetic_corpus
 
@@ -162,7 +160,3 @@ def test_comparing_the_two_sentences_goes_a_long_way():
         return {("new", word) for word in hypothesis - premise} | {("gone", word) for word in premise - hypothesis}
 
     assert naive_bayes_accuracy(differences) > 0.8
-
-
-def test_the_examples_in_the_docstrings_hold():
-    assert doctest.testmod(synthetic).failed == 0

@@ -16,9 +16,11 @@ from hypothesis import strategies as st
 from small_cells import TIMING, a_cell
 from tiny import one_thread  # noqa: F401
 
-import bench.processes.worker
+import bench.measures.run
 import bench.step.timing
-from bench.processes.worker import first_line, status_of, time_cell
+import bench.step.turns
+from bench.measures.run import time_cell
+from bench.processes.process import failures_reported, first_line, status_of
 from bench.protocol import Data
 from bench.step.timing import Diverged, StepTimer
 
@@ -43,7 +45,10 @@ def clock():
 @contextlib.contextmanager
 def counted_time():
     clock = Clock()
-    with mock.patch.multiple(bench.step.timing, time=clock, CALIBRATION_WIDTH=8):
+    with (
+        mock.patch.object(bench.step.turns, "time", clock),
+        mock.patch.object(bench.step.timing, "CALIBRATION_WIDTH", 8),
+    ):
         yield clock
 
 
@@ -125,7 +130,7 @@ def test_allocated_peaks_leave_out_the_batches_of_other_steps(monkeypatch):
     timer = mock.Mock(batches=[{"x": torch.zeros(256, 1024)}] * 3)
     timer.step.steps_before_capture = 0
     cell = mock.Mock(compile=False, device="cuda", timing_settings={"warmup_steps": 2})
-    columns = bench.processes.worker._warm_up(cell, timer)
+    columns = bench.measures.run._warm_up(cell, timer)
     assert columns["peak_memory_allocated_mib"] == 8.0
     assert columns["peak_memory_reserved_mib"] == 12.0
 
@@ -202,13 +207,14 @@ def test_messages_are_one_line_of_bounded_length():
 @pytest.fixture
 def answers(pairs, monkeypatch):
     """What the worker answers for a cell to some requests, all in this process."""
-    monkeypatch.setattr(bench.processes.worker, "steady_allocator", lambda: None)
+    monkeypatch.setattr(bench.measures.run, "steady_allocator", lambda: None)
 
     def ask(cell, *requests):
         ours, theirs = Pipe()
         for request in (*requests, ("finish", None)):
             ours.send(request)
-        time_cell(theirs, cell, Data(data_folder=str(pairs)))
+        with failures_reported(theirs):
+            time_cell(theirs, cell, Data(data_folder=str(pairs)))
         theirs.close()
         received = []
         while True:
@@ -259,7 +265,7 @@ def test_the_graph_is_taken_and_replayed_before_the_first_block(warmup_steps, be
     timer.warm_up = lambda steps: counted.append(steps) or 1e3 * len(counted)
     cell = a_cell(compile=compiled, timing_settings={"warmup_steps": warmup_steps})
     with torch.compiler.config.patch(force_disable_caches=False):
-        columns = bench.processes.worker._warm_up(cell, timer)
+        columns = bench.measures.run._warm_up(cell, timer)
     assert counted == calls
     assert columns == {"step_ms": 3e3} | ({"compile_time_s": -2.0} if compiled else {})
 
@@ -290,14 +296,15 @@ def test_an_arm_that_fails_answers_why(answers, changes, status, reason):
 @pytest.mark.parametrize(("settings", "calls"), [({}, 1), ({"allocator": "system"}, 0)])
 def test_the_allocator_is_the_cell_s(answers, monkeypatch, settings, calls):
     called = []
-    monkeypatch.setattr(bench.processes.worker, "steady_allocator", lambda: called.append(True))
+    monkeypatch.setattr(bench.measures.run, "steady_allocator", lambda: called.append(True))
     [(word, _)] = answers(a_cell(timing_settings={**TIMING, **settings}))
     assert (word, len(called)) == ("ready", calls)
 
 
 def test_an_arm_ends_quietly_when_its_coordinator_is_gone(pairs, monkeypatch, capfd):
-    monkeypatch.setattr(bench.processes.worker, "steady_allocator", lambda: None)
+    monkeypatch.setattr(bench.measures.run, "steady_allocator", lambda: None)
     ours, theirs = Pipe()
     ours.close()
-    time_cell(theirs, a_cell(), Data(data_folder=str(pairs)))
+    with failures_reported(theirs):
+        time_cell(theirs, a_cell(), Data(data_folder=str(pairs)))
     assert capfd.readouterr().err == ""

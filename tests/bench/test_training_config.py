@@ -57,10 +57,10 @@ def test_steps_go_before_epochs_and_padded_epochs_drop_what_is_left(training):
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"targets": [0.5, 0]}, "training.targets has 0; allowed: shares above 0 and at most 1."),
-        ({"targets": [1.5]}, "training.targets has 1.5; allowed: shares above 0 and at most 1."),
-        ({"targets": [-0.1]}, "training.targets has -0.1; allowed"),
-        ({"targets": [math.nan]}, "training.targets has nan; allowed: shares above 0 and at most 1."),
+        ({"targets": [0.5, 0]}, "training: targets has 0; allowed: shares above 0 and at most 1."),
+        ({"targets": [1.5]}, "training: targets has 1.5; allowed: shares above 0 and at most 1."),
+        ({"targets": [-0.1]}, "training: targets has -0.1; allowed"),
+        ({"targets": [math.nan]}, "training.targets has nan; allowed: finite numbers."),
         ({"targets": 0.5}, "training.targets is 0.5; allowed: a list of numbers, such as [0.8,0.5]."),
         ({"targets": None}, "training.targets is None; allowed: a list of numbers"),
         ({"targets": ["half"]}, "training.targets is ['half']; allowed: a list of numbers"),

@@ -13,14 +13,15 @@ from small_cells import TRAINED, run_bench
 
 from bench.core.cell import Cell
 from bench.core.record import read_all
+from bench.core.samples import last_per_example
 from bench.runner.checkpoint import load
 from bench.runner.results import Results
 
 pytestmark = pytest.mark.usefixtures("cell_processes")
 
 #: What every point of a learning curve says, and what it says of tensorized models besides.
-CURVE = {"epoch", "step", "stage", "train_loss", "validation_accuracy", "validation_loss", "validation_examples"}
-CURVE |= {"correct", "parameters", "stored_mib", "ranks", "active_ranks", "seconds"}
+CURVE = {"epoch", "step", "stage", "train_loss", "metrics", "validation_examples", "per_example"}
+CURVE |= {"parameters", "stored_mib", "ranks", "active_ranks", "seconds"}
 SIZES = {"size_fraction", "tensorized_mib"}
 
 
@@ -94,7 +95,9 @@ def test_a_learning_curve_has_a_point_per_epoch_and_stage(first):
         last = curve[-1]
         for column in CURVE & set(vars(record)):
             assert getattr(record, column) == last[column]
-        assert last["validation_accuracy"] == pytest.approx(100 * bin(int(last["correct"], 16)).count("1") / 30)
+        right = bin(int(last["per_example"]["bits"], 16)).count("1")
+        assert last["metrics"]["accuracy"] == record.leading == pytest.approx(100 * right / 30)
+        assert last_per_example(record).sum() == pytest.approx(100 * right)
         assert set(last["ranks"]) == set(record.samples["ranks_before"])
 
 

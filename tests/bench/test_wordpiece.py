@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import os
 import random
 import subprocess
@@ -11,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from bench.data import wordpiece
 from bench.data.corpus import Corpus, DataError, Pair
 from bench.data.synthetic import synthetic_corpus
 from bench.data.wordpiece import (
@@ -175,7 +173,3 @@ def test_the_bert_vocabulary_has_its_known_ids():
     (ids, types), = PairTokenizer(vocabulary).encode([("Hello, the World!", "Unaffable")], 128)  # fmt: skip
     assert ids == [101, 7592, 1010, 1996, 2088, 999, 102, 14477, 20961, 3468, 102]
     assert types == [0] * 7 + [1] * 4
-
-
-def test_the_examples_in_the_docstrings_hold():
-    assert doctest.testmod(wordpiece).failed == 0

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from bench.core.record import COLUMNS
-from bench.estimate.work import WorkMeter, count_work, predict
+from bench.estimate.work import WorkMeter, predict
 from bench.step.train_step import TrainStep
 
 B, N, M = 6, 10, 14
@@ -17,7 +17,7 @@ FLOAT = 4
 
 
 def work_of(model, shape, batch_size=B, device="cpu", method=None, precision="fp32"):
-    return count_work(ModelWorkload(model, shape), method or TinyMethod(), batch_size, precision, device, 0)
+    return predict(ModelWorkload(model, shape), method or TinyMethod(), batch_size, precision, device, 0).work
 
 
 def product(m, k, n):
@@ -69,7 +69,7 @@ def test_an_encoder_against_a_hand_count_on_either_device(masked, precision):
     # The embedding only looks up, so the first block's query, key and value need three products like all others.
     expected = L * (3 * linear + 7 * attention) + 3 * product(B, D, 3)
     for device in ("cpu", "cuda"):
-        work = count_work(TinyWorkload(T, V, D, H, L, masked=masked), TinyMethod(), B, precision, device, 0)
+        work = predict(TinyWorkload(T, V, D, H, L, masked=masked), TinyMethod(), B, precision, device, 0).work
         assert work.flops_per_step == expected
 
 
@@ -150,7 +150,7 @@ def test_the_meter_reads_the_same_on_real_tensors():
     step(batch)
     with WorkMeter(step) as meter:
         step(batch)
-    assert meter.work() == count_work(workload, TinyMethod(), B, "fp32", "cpu", 0)
+    assert meter.work() == predict(workload, TinyMethod(), B, "fp32", "cpu", 0).work
 
 
 def test_a_prediction_speaks_in_the_records_columns():
@@ -166,4 +166,4 @@ def test_a_prediction_speaks_in_the_records_columns():
 
 def test_wrong_arguments_are_one_sentence():
     with pytest.raises(ValueError, match=r"^batch_size is 0; a whole number from 1 up is expected\.$"):
-        count_work(TinyWorkload(), TinyMethod(), 0, "fp32", "cpu", 0)
+        predict(TinyWorkload(), TinyMethod(), 0, "fp32", "cpu", 0)

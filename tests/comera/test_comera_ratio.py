@@ -17,8 +17,8 @@ from comera import TTLinear, TTMEmbedding, balanced_modes, padded_modes, solve_m
 from comera.contraction import candidates
 from comera.modes import bond_limits
 from comera.planned import tt_linear
-from comera.rank_search import TOLERANCE, Chain, OutOfReach, search
-from comera.ratio import LINEAR_ORDERS, linear_chains, table_chains
+from comera.ratio.layer import LINEAR_ORDERS, linear_chains, table_chains
+from comera.ratio.rank_search import TOLERANCE, Chain, OutOfReach, search
 
 SIZES = st.integers(1, 400)
 RATIOS = st.floats(1, 200)

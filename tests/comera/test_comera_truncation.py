@@ -8,7 +8,7 @@ import pytest
 import torch
 from drawn_chains import SEEDS, assert_all_close
 from drawn_models import SHAPES, model_of
-from hypothesis import assume, given
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
@@ -97,6 +97,7 @@ def test_states_of_what_survives_are_kept_exactly(shapes, seed, kind):
                 assert torch.equal(now, torch.cat(wanted) if wanted else now[:0])
 
 
+@settings(suppress_health_check=[HealthCheck.filter_too_much])  # many drawn models have a bond without a live rank
 @given(SHAPES, SEEDS, st.sampled_from(["Adam", "fused Adam"]))
 def test_training_goes_on_as_with_masked_ranks(shapes, seed, kind):
     masked = model_of(shapes, seed)

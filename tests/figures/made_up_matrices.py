@@ -9,7 +9,7 @@ from typing import Any
 from made_up_records import CPU, CUDA, blocks, record
 
 from bench.core.record import Record
-from figures.matrices import MATRICES, Cores, Matrix
+from figures.artifacts.table_tensorization import MATRICES, Cores, Matrix
 
 BY_NAME = {matrix.name: matrix for matrix in MATRICES}
 SOLVED = {

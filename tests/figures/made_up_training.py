@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import random
+from collections.abc import Sequence
 from typing import Any
 
 from made_up_records import CPU, record
 
 from bench.core.record import Record
+from bench.core.samples import packed
+from figures.artifact import artifacts
+from figures.claims.claims import read_claims
+from figures.page.drawn import Drawn
 
 EARLY_STEPS, LATE_STEPS, STEPS_PER_EPOCH = 600, 300, 100
 TARGETS = (0.8, 0.5, 0.2)
@@ -19,9 +25,28 @@ ROLES = ("attention.query", "attention.key", "attention.value", "attention.outpu
 EARLY_SIZE = {"stored_mib": 5.68, "tensorized_mib": 3.92, "size_fraction": 1.0, "dense_tensorized_mib": 253.67}
 
 
-def hexadecimal(right: list[bool]) -> str:
-    bits = "".join("1" if one else "0" for one in right)
-    return "".join(f"{int(bits[i : i + 4].ljust(4, '0'), 2):x}" for i in range(0, len(bits), 4))
+PROBED = ("nli_pool", "mnli_12k", "mnli")
+
+
+def pages_of(name: str, records: Sequence[Record]) -> list[Drawn]:
+    """The pages of an artifact on records of whatever experiments."""
+    artifact = artifacts()[name]
+    experiments = tuple(dict.fromkeys(record.experiment for record in records))
+    return dataclasses.replace(artifact, experiments=experiments or artifact.experiments).render(records, read_claims())
+
+
+def text_of(page: Drawn, ending: str) -> str:
+    """The content of the page's file with this ending."""
+    return next(content for name, content in page.files.items() if name.endswith(ending)).decode()
+
+
+def words(dataset: str, classes: int) -> dict[str, Any]:
+    """What records of the encoder hold about it."""
+    metric = {
+        "name": "accuracy", "text": "validation accuracy", "unit": "%", "higher_is_better": True,
+        "guess": 100 / classes, "probe": 52.0 if dataset in PROBED else None, "probe_text": "bag of words",
+    }  # fmt: skip
+    return {"model": "six-encoder transformer", "example": "example", "examples_per_epoch": 392_702, "metric": metric}
 
 
 def ranks(share: float, blocks: int = 6, removed: tuple[str, ...] = ()) -> dict[str, list[int]]:
@@ -37,9 +62,9 @@ def ranks(share: float, blocks: int = 6, removed: tuple[str, ...] = ()) -> dict[
 def point(right: list[bool], step: int, stage: str, ranks_now: dict[str, list[int]]) -> dict[str, Any]:
     """A row of a learning curve with these answers."""
     return {
-        "epoch": step / STEPS_PER_EPOCH, "step": step, "stage": stage, "train_loss": 0.5, "validation_loss": 0.5,
-        "validation_accuracy": 100 * sum(right) / len(right), "validation_examples": len(right),
-        "correct": hexadecimal(right), "ranks": ranks_now,
+        "epoch": step / STEPS_PER_EPOCH, "step": step, "stage": stage, "train_loss": 0.5,
+        "metrics": {"accuracy": 100 * sum(right) / len(right), "loss": 0.5}, "validation_examples": len(right),
+        "per_example": packed(right), "ranks": ranks_now,
     }  # fmt: skip
 
 
@@ -83,14 +108,15 @@ def trained(
     values: dict[str, Any] = {
         "experiment": "accuracy", "dataset": "sst2", "precision": "bf16", "seed": seed, "measure": "train",
         "cell_id": f"{arm}-{stage}-{target}-{target_mib}-{seed}", "config_json": json.dumps(config),
+        "workload_words": words(columns.get("dataset", "sst2"), model.get("classes", 3)),
     }  # fmt: skip
     if curve is not None:
         last = curve[-1]
-        before = ranks(1.0, model["layers"]) if arm.startswith("comera") else {}
+        before = ranks(1.0, model.get("layers", 0)) if arm.startswith("comera") else {}
         values |= {
             "samples": {"curve": curve, "ranks_before": before},
-            "stage": stage, "target_ratio": target, "target_mib": target_mib, "train_steps": last["step"],
-            "dense_mib": FULL_SIZE_MIB, "validation_accuracy": last["validation_accuracy"],
+            "stage": stage, "target_ratio": target, "target_mib": target_mib, "train_steps": last.get("step"),
+            "dense_mib": FULL_SIZE_MIB, "metrics": last.get("metrics", {}),
         }  # fmt: skip
     samples = {**values.get("samples", {}), **columns.pop("samples", {})}
     device = columns.pop("device", CPU)
@@ -180,3 +206,46 @@ def ratio_campaign(seeds: tuple[int, ...] = (0,), examples: int = 400, **columns
                 points = curve(seed, f"{arm}-{ratio}", share, examples)
                 records.append(trained(arm, "early", None, points, stored_mib=size, **own))
     return records
+
+
+#: Stages of a training plan that is not the encoder's.
+PHASES = ("warm-up", "main", "tail")
+
+METRICS: dict[str, dict[str, Any]] = {
+    "auc": {"name": "auc", "text": "validation AUC", "unit": "", "higher_is_better": True, "guess": 0.5,
+            "probe": 0.7, "probe_text": "logistic regression"},
+    "loss": {"name": "loss", "text": "validation loss", "unit": "nats", "higher_is_better": False, "guess": 1.0,
+             "probe": 0.9, "probe_text": "unigrams"},
+}  # fmt: skip
+
+
+def other_run(
+    arm: str, values: Sequence[float], metric: str = "auc", *, target: float | None = None, seed: int = 0,
+    size: float = 10.0, **columns: Any,
+) -> Record:  # fmt: skip
+    """A run of a made-up workload with one point of the curve per stage; AUC has no values per example, losses have."""
+    names = PHASES[: len(values)]
+    steps = [{"name": name, "steps": 100, "target": None, "target_mib": None} for name in names]
+    steps[-1]["target"] = target
+    noise = [random.Random(i).uniform(-0.2, 0.2) for i in range(500)]
+    curve = []
+    for number, value in enumerate(values, start=1):
+        per_example = [value * (1 + one - sum(noise) / len(noise)) for one in noise] if metric == "loss" else None
+        curve.append({
+            "epoch": float(number), "step": 100 * number, "stage": names[number - 1], "train_loss": 0.4,
+            "metrics": {metric: value, "other": 1.0}, "validation_examples": 500,
+            "per_example": None if per_example is None else packed(per_example),
+            "ranks": {} if arm == "dense" else {"bags": [4, 4] if target is None else [2, 1], "top.0": [3, 3]},
+        })  # fmt: skip
+    about = {
+        "workload": "clicks", "dataset": "drawn", "sequence_length": 1, "experiment": "clicks", "stored_mib": size,
+        "dense_mib": 20.0, "cell_id": f"{arm}-{len(values)}-{target}-{seed}", "model": {"fields": 4}, "seed": seed,
+        "training": {"stages": steps},
+        "workload_words": {"model": "click model", "epoch": "", "example": "click", "examples_per_epoch": None,
+                           "metric": METRICS[metric]},
+    }  # fmt: skip
+    if arm != "dense":
+        about |= {"tensorized_mib": size / 2, "dense_tensorized_mib": 15.0}
+    finished = {} if "status" in columns else {"curve": curve}
+    before = {"samples": {"ranks_before": {} if arm == "dense" else {"bags": [4, 4], "top.0": [3, 3]}}}
+    return trained(arm, **({**about, **before, **finished} | columns))

@@ -44,15 +44,16 @@ def redrawn(name: str, records: Path, out: Path) -> tuple[dict[str, bytes], str]
     return written[0], printed[0]
 
 
+def drawn_once(name: str, records: Path, out: Path) -> tuple[dict[str, bytes], str]:
+    """The files of a figure by name, and what was printed."""
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        assert main([name, "--records", str(records), "--out", str(out)]) == 0
+    return {path.name: path.read_bytes() for path in sorted(out.iterdir())}, printed.getvalue()
+
+
 def redrawn_here(name: str, records: Path, out: Path) -> tuple[dict[str, bytes], str]:
-    """As :func:`redrawn`, in this process."""
-    written, printed = [], []
-    for number in ("1", "2"):
-        folder, text = out / number, io.StringIO()
-        with contextlib.redirect_stdout(text):
-            assert main([name, "--records", str(records), "--out", str(folder)]) == 0
-        written.append({path.name: path.read_bytes() for path in sorted(folder.iterdir())})
-        printed.append(text.getvalue().replace(str(folder), ""))
-    assert written[0] == written[1]
-    assert printed[0] == printed[1]
-    return written[0], printed[0]
+    """As :func:`drawn_once`; a second time in the same process must give the same."""
+    (written, printed), (again, text) = (drawn_once(name, records, out / number) for number in ("1", "2"))
+    assert written == again
+    assert printed.replace(str(out / "1"), "") == text.replace(str(out / "2"), "")
+    return written, printed

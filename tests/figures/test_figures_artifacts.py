@@ -191,9 +191,7 @@ def test_any_workload_has_a_page_of_time_and_memory(name: str) -> None:
 
 def test_an_epoch_is_what_the_record_says() -> None:
     words = {"model": "click model", "epoch": "An epoch is a day of clicks.", "examples_per_epoch": 1000}
-    records = [dataclasses.replace(one) for one in CLICKS]
-    for one in records:
-        one.workload_words = words  # type: ignore[attr-defined]
+    records = [dataclasses.replace(one, workload_words=words) for one in CLICKS]
     [drawn] = artifacts()["fig1"].for_experiment("clicks").render(records, read_claims())
     assert drawn.title == "Time per epoch and peak memory, click model"
     assert "An epoch is a day of clicks." in drawn.facts[1]

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import doctest
 import io
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pandas as pd
@@ -14,20 +12,22 @@ import pytest
 from made_up_plans import ORDERS, RANKS, TOKENS, planned
 from made_up_records import CPU, CUDA, campaign
 from matplotlib.figure import Figure
-from redrawn import redrawn
+from redrawn import drawn_once
 
-import figures.contractions
-import figures.tensor_diagrams
 from bench.core.record import Record, RecordError, write
 from comera.contraction import Plan, candidates
 from comera.contraction import Product as PlannerProduct
 from comera.tensor_train import TTShape
-from figures.contractions import Candidate, Planned, Product, planned_of
-from figures.fig11 import render
+from figures.artifacts import fig11
 from figures.page.drawn import Drawn
-from figures.tensor_diagrams import draw_backward, draw_forward, draw_network, summed_by
+from figures.page.tensor_diagrams import draw_backward, draw_forward, draw_network, summed_by
+from figures.records.plans import Candidate, Planned, Product, planned_of
 
+render = fig11.ARTIFACT.render
 LAYERS = ((768, 768), (768, 3072))
+
+#: Records of other measures.
+OTHERS = [dataclasses.replace(record, experiment="fig11") for record in campaign(CUDA)]
 
 
 def campaign_of_plans(device: str = CPU) -> list[Record]:
@@ -39,7 +39,13 @@ def campaign_of_plans(device: str = CPU) -> list[Record]:
 
 @pytest.fixture(scope="module")
 def drawn() -> dict[str, Drawn]:
-    return {figure.device: figure for figure in render(campaign_of_plans() + campaign_of_plans(CUDA), {})}
+    """The pages without pictures."""
+    return {figure.device: figure for figure in tables(campaign_of_plans() + campaign_of_plans(CUDA))}
+
+
+def tables(records: list[Record]) -> list[Drawn]:
+    """The pages without pictures, also of plans of another experiment."""
+    return dataclasses.replace(fig11.ARTIFACT, experiments=("fig11", "contraction"), draw=None).render(records, {})
 
 
 def tidy_of(figure: Drawn) -> pd.DataFrame:
@@ -57,19 +63,20 @@ def everything() -> list[Planned]:
     return [planned_of(planned(order=order, ranks=ranks, tokens=tokens)) for order, ranks, tokens in shapes]
 
 
-def test_the_same_records_give_the_same_bytes_and_no_torch(tmp_path: Path) -> None:
-    write(campaign_of_plans(), tmp_path / "records")
-    written, printed = redrawn("fig11", tmp_path / "records", tmp_path / "out")
-    stem = "fig11-made-up-cpu-2-threads"
-    assert set(written) == {f"{stem}.{ending}" for ending in ("png", "svg", "md", "csv")}
+def test_the_command_draws_the_same_bytes_from_the_same_records(tmp_path: Path) -> None:
+    write(campaign_of_plans(CUDA) + OTHERS, tmp_path / "records")
+    written, printed = drawn_once("fig11", tmp_path / "records", tmp_path / "out")
+    assert set(written) == {f"fig11-made-up-gpu-9000.{ending}" for ending in ("png", "svg", "md", "csv")}
+    [again] = render(campaign_of_plans(CUDA)[::-1], {})
+    assert written == again.files
     assert "z1 = x · G1-3" in printed
 
 
 def test_devices_are_never_mixed(drawn: dict[str, Drawn]) -> None:
     assert set(drawn) == {CPU, CUDA}
-    [alone] = render(campaign_of_plans(CUDA) + campaign(CUDA), {})
-    assert alone.table.equals(drawn[CUDA].table)
-    assert render(campaign(CPU), {}) == []
+    for device, figure in drawn.items():
+        assert {record.device for record in figure.records} == {device}
+    assert render(OTHERS, {}) == []
 
 
 def same(ours: tuple[Product, ...], theirs: tuple[PlannerProduct, ...]) -> None:
@@ -159,7 +166,7 @@ def test_the_totals_stand_beside_the_dense_layer_s_and_the_left_to_right_order_s
 
 def test_failed_cells_are_shown_with_their_reason() -> None:
     failed = planned(tokens=1, status="oom", message="made up:\nno room", samples={}, contraction="")
-    [figure] = render([failed], {})
+    [figure] = render([dataclasses.replace(failed, experiment="fig11")], {})
     assert figure.table["plan"].tolist() == ["oom"]
     assert "768 → 768, 6 cores, ranks up to 30, 1 token: oom: made up: no room" in figure.notes
     assert len(figure.files) == 4
@@ -167,10 +174,10 @@ def test_failed_cells_are_shown_with_their_reason() -> None:
 
 def test_the_newest_record_is_drawn_and_older_code_is_said() -> None:
     old = planned(recorded_at="2000-01-01T00:00:00+00:00", code_id="code-0")
-    [figure] = render([planned(tokens=4096), planned(), old], {})
+    [figure] = tables([planned(tokens=4096), planned(), old])
     assert not tidy_of(figure)["older_code"].any()
-    assert any(note.startswith("1 further record(s) of the shapes shown") for note in figure.notes)
-    [figure] = render([planned(tokens=4096), old], {})
+    assert any(note.startswith("1 further record(s)") for note in figure.notes)
+    [figure] = tables([planned(tokens=4096), old])
     assert set(tidy_of(figure).groupby("tokens")["older_code"].all().items()) == {(128, True), (4096, False)}
     assert any(note.startswith("†") for note in figure.notes)
 
@@ -200,13 +207,7 @@ PRODUCT = {"left": "x", "right": "G1", "result": "y", "rows": 1, "inner": 1, "co
 )
 def test_plans_that_cannot_be_read_are_one_sentence(one: Record, words: str) -> None:
     with pytest.raises(RecordError) as error:
-        render([one], {})
+        tables([one])
     assert str(error.value).startswith(f"record {one.cell_id}: ")
     assert words in str(error.value)
     assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize("module", [figures.contractions, figures.tensor_diagrams])
-def test_the_examples_of_the_docstrings_run(module: ModuleType) -> None:
-    failed, tried = doctest.testmod(module)
-    assert (failed, tried > 0) == (0, True)

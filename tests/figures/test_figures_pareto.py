@@ -15,29 +15,27 @@ from made_up_training import (
     RATIOS,
     SMALL,
     SMALL_MIB,
+    other_run,
+    pages_of,
     point,
     ranks,
     ratio_campaign,
+    text_of,
     trained,
     training_campaign,
 )
-from redrawn import redrawn
 
 from bench.core.record import Record, write
-from figures import fig6, table_mnli
 from figures.__main__ import main
-from figures.claims.claims import read_claims
+from figures.artifacts.pareto import dominator, front_of, limits_of, losses, points_of
 from figures.page.drawn import Drawn
-from figures.pareto import render
-from figures.pareto_points import dominator, front_of, losses, points_of, reaches
-from figures.runs import DENSE_EARLY, studies
-from figures.training_rows import rows_of
-
-CLAIMS = read_claims()
+from figures.records.select import DENSE
+from figures.records.studies import studies
+from figures.records.training import Slot
 
 
-def text_of(figure: Drawn, ending: str) -> str:
-    return next(content for name, content in figure.files.items() if name.endswith(ending)).decode()
+def render(records: list[Record]) -> list[Drawn]:
+    return pages_of("pareto", records)
 
 
 def run(arm: str, ratio: float | None, right: int, size: float | None = None, **columns: object) -> Record:
@@ -53,23 +51,24 @@ def run(arm: str, ratio: float | None, right: int, size: float | None = None, **
 def points(records: list[Record]) -> dict[str, object]:
     """What the figure says about its points."""
     [study] = studies(records)
-    found = points_of(rows_of(study))
+    found = points_of(study.rows)
     names = {one.row.slot: f"{one.arm} {one.row.slot.ratio or 1:g}" for one in found}
     return {
         "front": [names[one.row.slot] for one in front_of(found)],
         "beaten": {
             names[one.row.slot]: names[other.row.slot] for one in found if (other := dominator(one, found)) is not None
         },
-        "losses": losses(found),
+        "losses": losses(study, found),
     }
 
 
-def test_the_same_records_give_the_same_bytes_and_no_torch(tmp_path: Path) -> None:
-    write(ratio_campaign(experiment="ratios_accuracy"), tmp_path / "records")
-    written, printed = redrawn("pareto", tmp_path / "records", tmp_path / "out")
+def test_the_files_are_called_after_device_data_and_experiment() -> None:
+    [figure] = render(ratio_campaign(experiment="ratios_accuracy"))
     stem = "pareto-made-up-cpu-2-threads-synthetic-ratios-accuracy"
-    assert set(written) == {f"{stem}.{ending}" for ending in ("png", "svg", "md", "csv")}
-    assert "Pareto front, by value: " in printed
+    assert set(figure.files) == {f"{stem}.{ending}" for ending in ("png", "svg", "md", "csv")}
+    assert "Pareto front, by value: " in figure.to_text()
+    [again] = render(ratio_campaign(experiment="ratios_accuracy")[::-1])
+    assert again.files == figure.files  # whatever the order of the records
 
 
 def test_the_small_preset_is_shown_when_asked_for_and_called_so(
@@ -87,7 +86,7 @@ def test_the_small_preset_is_shown_when_asked_for_and_called_so(
 
 
 def test_every_ratio_has_a_row_per_arm_below_dense() -> None:
-    [figure] = render(ratio_campaign(), CLAIMS)
+    [figure] = render(ratio_campaign())
     expected = ["dense", *(f"{arm} {ratio:g}x" for arm in ("comera", "low_rank") for ratio in RATIOS)]
     assert list(figure.table["run"]) == expected
     tidy = pd.read_csv(io.StringIO(text_of(figure, ".csv")))
@@ -102,9 +101,9 @@ def test_every_ratio_has_a_row_per_arm_below_dense() -> None:
 
 def test_ratios_out_of_reach_are_shown_with_the_largest_within() -> None:
     [study] = studies(ratio_campaign(seeds=(0, 1)))
-    found = {arm: (str(reach), ratios) for arm, (reach, ratios) in reaches(study).items()}
+    found = {arm: (str(reach), ratios) for arm, (reach, ratios) in limits_of(study).items()}
     assert found == {"comera": ("at most 10.4x", [16.0]), "low_rank": ("at most 9.57x", [16.0])}
-    [figure] = render(ratio_campaign(), CLAIMS)
+    [figure] = render(ratio_campaign())
     table = figure.table.set_index("run")
     assert table.loc["comera 16x", "accuracy, %"] == "unsupported"
     for text in (text_of(figure, ".md"), " ".join(figure.to_text().split())):
@@ -113,10 +112,10 @@ def test_ratios_out_of_reach_are_shown_with_the_largest_within() -> None:
 
 def test_a_run_that_is_missing_beside_others_is_said() -> None:
     records = [one for one in ratio_campaign() if (one.arm, one.ratio) != ("low_rank", 4.0)]
-    [figure] = render(records, CLAIMS)
+    [figure] = render(records)
     assert figure.table.set_index("run").loc["low_rank 4x", "accuracy, %"] == "not recorded"
     assert "not recorded: low_rank 4x" in " ".join(figure.to_text().split())
-    [figure] = render([one for one in records if one.arm != "dense"], CLAIMS)
+    [figure] = render([one for one in records if one.arm != "dense"])
     assert figure.table.set_index("run").loc["dense", "accuracy, %"] == "not recorded"
 
 
@@ -155,7 +154,7 @@ def test_where_tensorizing_loses_is_said() -> None:
 
 def test_comera_is_compared_with_low_rank_at_the_same_ratio_and_with_dense() -> None:
     records = [run("dense", None, 9), run("comera", 4, 5), run("low_rank", 4, 7), run("comera", 8, 5)]
-    [figure] = render(records, CLAIMS)
+    [figure] = render(records)
     table = figure.table.set_index("run")
     assert table.loc["comera 4x", "less low_rank, points"].startswith("-20.0 [")
     assert table.loc["comera 8x", "less low_rank, points"] == "-"
@@ -166,9 +165,9 @@ def test_comera_is_compared_with_low_rank_at_the_same_ratio_and_with_dense() -> 
 
 def test_seeds_are_pooled() -> None:
     [study] = studies([run("comera", 4, 5), run("comera", 4, 9, seed=1)])
-    [found] = points_of(rows_of(study))
-    assert (found.accuracy.value, found.accuracy.seeds) == (70.0, 2)
-    [figure] = render(ratio_campaign(seeds=(0, 1)), CLAIMS)
+    [found] = points_of(study.rows)
+    assert (found.score.value, found.score.seeds) == (70.0, 2)
+    [figure] = render(ratio_campaign(seeds=(0, 1)))
     assert "hierarchical bootstrap over seeds and examples" in text_of(figure, ".md")
     assert "One seed" not in text_of(figure, ".md")
 
@@ -183,8 +182,8 @@ def test_settings_beside_the_ratio_are_never_mixed() -> None:
 
 def test_devices_and_datasets_stand_apart() -> None:
     ours = ratio_campaign()
-    figures = {one.device: one for one in render(ours + ratio_campaign(device=CUDA, dataset="sst2"), CLAIMS)}
-    assert figures[CPU].files == render(ours, CLAIMS)[0].files
+    figures = {one.device: one for one in render(ours + ratio_campaign(device=CUDA, dataset="sst2"))}
+    assert figures[CPU].files == render(ours)[0].files
     assert "sst2" not in text_of(figures[CPU], ".md")
 
 
@@ -199,12 +198,12 @@ def test_devices_and_datasets_stand_apart() -> None:
     ],
 )
 def test_any_single_run_can_be_drawn(records: list[Record]) -> None:
-    [figure] = render(records, CLAIMS)
+    [figure] = render(records)
     assert len(figure.files) == 4
 
 
 def test_the_stages_of_the_main_experiment_can_be_drawn_too() -> None:
-    [figure] = render(training_campaign(), CLAIMS)
+    [figure] = render(training_campaign())
     assert "comera, late 0.2" in list(figure.table["run"])
     assert "after" not in figure.title
     sizes = figure.table.set_index("run")["total, MiB"]
@@ -213,8 +212,38 @@ def test_the_stages_of_the_main_experiment_can_be_drawn_too() -> None:
 
 def test_a_sweep_of_ratios_can_be_shown_by_the_other_figures_of_training() -> None:
     [study] = studies(ratio_campaign())
-    assert study.slots[0] == DENSE_EARLY
+    assert study.slots[0] == Slot(DENSE, ("early",))
     assert len(study.slots) == 1 + 2 * len(RATIOS)
-    for module in (fig6, table_mnli):
-        [figure] = module.render(ratio_campaign(), CLAIMS)
+    for name in ("fig6", "table_mnli"):
+        [figure] = pages_of(name, ratio_campaign())
         assert "comera 4x" in text_of(figure, ".md")
+
+
+def test_where_lower_is_better_the_front_falls_with_the_loss() -> None:
+    runs = [other_run("dense", [2.0], "loss", size=20.0), other_run("comera", [1.5], "loss", size=10.0),
+            other_run("galore", [1.8], "loss", size=5.0), other_run("lora", [2.1], "loss", size=12.0)]  # fmt: skip
+    [study] = studies(runs)
+    assert [point.arm for point in front_of(points_of(study.rows))] == ["galore", "comera"]
+    [figure] = pages_of("pareto", runs)
+    table = figure.table.set_index("run")
+    assert table.loc["lora", "dominated by"] == table.loc["dense", "dominated by"] == "comera"
+    assert table.loc["comera", "less dense, nats"].startswith("-0.500 [")
+    assert figure.title == "Loss against the model's size on 'drawn' after 100 steps"
+    notes = " ".join(figure.notes)
+    assert "no other arm's is better and no larger" in notes
+    assert "Not surely better than guessing (1.000 nats): galore, comera, lora, dense." in notes
+    assert "Surely worse than dense" not in notes
+    [worse] = pages_of("pareto", [other_run("dense", [1.0], "loss"), other_run("comera", [1.5], "loss", size=5.0)])
+    assert "Surely worse than dense after as many steps: comera (5.00 MiB, 1.500 nats)." in " ".join(worse.notes)
+
+
+def test_a_metric_without_values_per_example_has_points_without_intervals() -> None:
+    [figure] = pages_of("pareto", [other_run("dense", [0.8]), other_run("comera", [0.85], size=5.0)])
+    table = figure.table.set_index("run")
+    assert (table.loc["comera", "AUC"], table.loc["comera", "less dense"]) == ("0.8500", "+0.0500")
+    assert table.loc["dense", "dominated by"] == "comera"
+    tidy = pd.read_csv(io.StringIO(text_of(figure, ".csv"))).set_index("arm")
+    assert tidy.loc["comera", ["auc", "less_dense"]].tolist() == [0.85, 0.05]
+    assert tidy[["auc_low", "auc_high"]].isna().all().all()
+    assert "it is no mean over them, so there is no interval" in " ".join(figure.notes)
+    assert "One seed" not in " ".join(figure.notes)

@@ -37,7 +37,7 @@ def witnessed(arm: str, batch: int, error: float, device: str = CPU, **columns: 
         "peak_memory_allocated_mib": 200.0,
         "peak_memory_predicted_mib": 200.0 * (1 + error),
     }
-    return record(arm, batch, measure="witness", device=device, **(values | columns))
+    return record(arm, batch, measure="allocator_peak", device=device, **(values | columns))
 
 
 ERRORS = {"dense": (0.0, -0.001), "comera": (-0.019, 0.004), "lora": (-0.03, 0.01)}

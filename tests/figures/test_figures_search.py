@@ -10,15 +10,15 @@ from typing import Any
 import pandas as pd
 import pytest
 from made_up_records import CPU, CUDA
-from made_up_training import EARLY_SIZE, point, ranks, trained, training_campaign
-from redrawn import redrawn
+from made_up_training import EARLY_SIZE, other_run, pages_of, point, ranks, text_of, trained, training_campaign
 
 from bench.core.record import Record, write
 from figures.__main__ import main
+from figures.artifact import artifacts
+from figures.artifacts.table_search import short
 from figures.page.drawn import Drawn
-from figures.table_search import EXPERIMENTS, render, short
 
-RATES, LATE = EXPERIMENTS
+RATES, LATE = artifacts()["table_search"].experiments
 RATE_WEIGHTS = {"size_weight": 10.0, "rho": 1.0}
 
 
@@ -63,13 +63,13 @@ def late(size_weight: float, right: int, size: float, rho: float = 1.0, **column
     return tried("comera", right, "late", 0.5, LATE, method_settings=settings, **(sizes | columns))
 
 
+def render(records: list[Record]) -> list[Drawn]:
+    return pages_of("table_search", records)
+
+
 def table_of(records: list[Record]) -> pd.DataFrame:
-    [drawn] = render(records, {})
+    [drawn] = render(records)
     return drawn.table
-
-
-def text_of(drawn: Drawn, ending: str) -> str:
-    return next(content for name, content in drawn.files.items() if name.endswith(ending)).decode()
 
 
 def best_of(records: list[Record]) -> list[str]:
@@ -95,7 +95,7 @@ def test_each_run_has_a_row_with_what_differs_and_its_numbers() -> None:
 
 
 def test_csv_has_a_column_per_differing_setting() -> None:
-    [drawn] = render(rates(), {})
+    [drawn] = render(rates())
     tidy = pd.read_csv(io.StringIO(text_of(drawn, ".csv")))
     assert [name for name in tidy.columns if name.startswith("setting_")] == [
         "setting_lr", "setting_lr_cores", "setting_lr_dense"
@@ -106,7 +106,7 @@ def test_csv_has_a_column_per_differing_setting() -> None:
 
 
 def test_failed_runs_are_shown_with_their_reason() -> None:
-    [drawn] = render(rates(), {})
+    [drawn] = render(rates())
     row = drawn.table.iloc[5]
     assert (row["accuracy, %"], row["training loss"], row["steps"], row["S"]) == ("diverged", "-", "-", "-")
     assert "| diverged |" in text_of(drawn, ".md")
@@ -117,7 +117,7 @@ def test_failed_runs_are_shown_with_their_reason() -> None:
 
 def test_where_every_run_failed_none_is_best() -> None:
     failed = [comera(rate, rate, 0, status=status) for rate, status in ((1e-3, "diverged"), (1e-4, "timeout"))]
-    [drawn] = render(failed, {})
+    [drawn] = render(failed)
     assert best_of(failed) == []
     assert list(drawn.table["accuracy, %"]) == ["timeout", "diverged"]
     assert "Equal budget: 600 steps each, 2 tries per arm." in text_of(drawn, ".md")
@@ -141,7 +141,7 @@ def test_best_is_the_highest_accuracy_that_reached_its_size(records: list[Record
 
 def test_a_late_stage_shows_its_size_and_the_price_of_it() -> None:
     early = tried("comera", 9, experiment=LATE, method_settings={"lr_cores": 3e-4, "rho": 1.0, "size_weight": 1.0})
-    [drawn] = render([late(1000.0, 5, 0.36), late(1.0, 9, 0.53), early], {})
+    [drawn] = render([late(1000.0, 5, 0.36), late(1.0, 9, 0.53), early])
     table = drawn.table
     assert list(table["stage"]) == ["early", "late 0.5", "late 0.5"]
     assert list(table["settings"]) == [
@@ -160,11 +160,11 @@ def test_the_price_follows_rho_and_is_absent_without_it() -> None:
 
 
 def test_budget_and_what_decides_nothing_are_said_and_no_claim_is_judged() -> None:
-    [drawn] = render(rates(), {})
+    [drawn] = render(rates())
     for text in (text_of(drawn, ".md"), " ".join(drawn.to_text().split())):
         assert "Equal budget: 600 steps each, 3 tries per arm. Differences within the interval decide nothing." in text
         assert "Claims" not in text
-    [drawn] = render(rates()[:-1], {})
+    [drawn] = render(rates()[:-1])
     assert "Unequal budget: 600 steps each; tries: dense, early: 2; comera, early: 3." in text_of(drawn, ".md")
 
 
@@ -179,7 +179,7 @@ def test_variants_are_arms_of_their_own() -> None:
 
 def test_device_dataset_and_experiment_have_tables_of_their_own() -> None:
     records = [*rates(), late(1.0, 9, 0.53), *(dataclasses.replace(one, device=CUDA) for one in rates())]
-    drawn = render(records, {})
+    drawn = render(records)
     assert {(one.device, one.title) for one in drawn} == {
         (CPU, f"Settings tried in {RATES}: 'sst2'"), (CUDA, f"Settings tried in {RATES}: 'sst2'"),
         (CPU, f"Settings tried in {LATE}: 'sst2'"),
@@ -190,12 +190,12 @@ def test_device_dataset_and_experiment_have_tables_of_their_own() -> None:
 def test_the_newest_record_of_a_setting_is_shown_and_other_budgets_are_left_out() -> None:
     again = dataclasses.replace(dense(5e-5, 9), recorded_at="2009-01-01T00:00:00+00:00", cell_id="z", code_id="code-b")
     shorter = dense(5e-5, 9, training={"stages": [{"name": "early", "steps": 5}]})
-    [drawn] = render([*rates(), again, dataclasses.replace(shorter, cell_id="short")], {})
+    [drawn] = render([*rates(), again, dataclasses.replace(shorter, cell_id="short")])
     row = drawn.table.iloc[1]
     assert (row["accuracy, %"][:4], row["stage"]) == ("90.0", "early")
     assert set(drawn.table["stage"].drop(1)) == {"early †"}
     page = text_of(drawn, ".md")
-    assert "1 further record(s) of the runs shown are left out" in page
+    assert "1 further training record(s) of the cells shown are left out" in page
     assert "of another setting: early steps 5, not 600." in page
 
 
@@ -205,13 +205,25 @@ def test_settings_read_as_in_a_config() -> None:
     ]  # fmt: skip
 
 
-def test_same_records_same_bytes(tmp_path: Path) -> None:
-    root = tmp_path / "records"
-    write([*rates(), late(1.0, 9, 0.53), late(10.0, 8, 0.45)], root)
-    files, printed = redrawn("table_search", root, tmp_path / "out")
-    stems = [f"table_search-made-up-cpu-2-threads-sst2-{name.replace('_', '-')}" for name in EXPERIMENTS]
+def test_the_files_are_called_after_device_data_and_experiment() -> None:
+    records = [*rates(), late(1.0, 9, 0.53), late(10.0, 8, 0.45)]
+    files = {name: content for page in render(records) for name, content in page.files.items()}
+    stems = [f"table_search-made-up-cpu-2-threads-sst2-{name.replace('_', '-')}" for name in (RATES, LATE)]
     assert set(files) == {f"{stem}.{ending}" for stem in stems for ending in ("md", "csv")}
-    assert "Claims" not in printed
+    assert {name: content for page in render(records[::-1]) for name, content in page.files.items()} == files
+
+
+@pytest.mark.parametrize(("metric", "values", "best"), [("auc", (0.7, 0.8), "lr 2"), ("loss", (0.7, 0.8), "lr 1")])
+def test_best_follows_the_direction_of_the_metric(metric: str, values: tuple[float, float], best: str) -> None:
+    runs = [
+        other_run("dense", [value], metric, method_settings={"lr": lr}, cell_id=str(lr), experiment=RATES)
+        for lr, value in enumerate(values, start=1)
+    ]
+    [page] = render(runs)
+    assert list(page.table["settings"][page.table["best"] == "best"]) == [best]
+    words = {"auc": "best: the highest AUC of an arm", "loss": "best: the lowest loss of an arm"}[metric]
+    assert words in text_of(page, ".md")
+    assert "100 warm-up steps" in text_of(page, ".md")
 
 
 def test_either_experiment_is_enough_and_neither_is_one_sentence(

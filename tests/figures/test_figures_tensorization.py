@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import doctest
 import io
 from pathlib import Path
 from typing import Any
@@ -12,25 +11,31 @@ import pandas as pd
 import pytest
 from made_up_matrices import BY_NAME, SOLVED, counted, measured, tensorization_campaign
 from made_up_records import CPU, CUDA, campaign
-from redrawn import redrawn
+from redrawn import drawn_once
 
-import figures.matrices
 from bench.core.record import Record, RecordError, write
 from comera import TTLinear, TTMEmbedding
 from figures.__main__ import main
-from figures.claims.claims import read_claims
-from figures.matrices import MATRICES, Cores, Matrix
+from figures.artifacts import table_tensorization
+from figures.artifacts.table_tensorization import MATRICES, SETTINGS, Cores, Matrix, rows_of, select
 from figures.page.drawn import Drawn
 from figures.page.table import REMARKS
-from figures.table_tensorization import render
-from figures.tensorization_rows import SETTINGS, rows_of, select
+from figures.records.cells import TimesAndMemory
 
+render = table_tensorization.ARTIFACT.render
+#: What is said of records that fill no line of the table.
+NO_CELL = "that belong to no cell of this page"
 OLD = {"recorded_at": "2000-01-01T00:00:00+00:00", "code_id": "code-0"}
 
 
 def drawn(records: list[Record]) -> Drawn:
-    [table] = render(records, read_claims())
+    [table] = render(records, {})
     return table
+
+
+def selected(records: list[Record]) -> TimesAndMemory:
+    [page] = select(records)
+    return page
 
 
 def cells(records: list[Record]) -> pd.DataFrame:
@@ -60,16 +65,13 @@ def test_counts_are_those_of_the_library_s_layers_and_the_published_ones(matrix:
         assert matrix.ratio(cores) == (matrix.size + matrix.bias) / built.parameter_count()
 
 
-def test_examples_hold() -> None:
-    failed, attempted = doctest.testmod(figures.matrices)
-    assert failed == 0 < attempted
-
-
-def test_the_same_records_give_the_same_bytes_and_no_torch(tmp_path: Path) -> None:
-    write(tensorization_campaign(CPU) + tensorization_campaign(CUDA, seed=9), tmp_path / "records")
-    written, printed = redrawn("table_tensorization", tmp_path / "records", tmp_path / "out")
+def test_the_command_draws_the_same_bytes_from_the_same_records(tmp_path: Path) -> None:
+    records = tensorization_campaign(CPU) + tensorization_campaign(CUDA, seed=9)
+    write(records, tmp_path / "records")
+    written, printed = drawn_once("table_tensorization", tmp_path / "records", tmp_path / "out")
     stems = ("table_tensorization-made-up-cpu-2-threads", "table_tensorization-made-up-gpu-9000")
     assert set(written) == {f"{stem}.{ending}" for stem in stems for ending in ("md", "csv")}
+    assert written == {name: content for page in render(records[::-1], {}) for name, content in page.files.items()}
     assert "12·8·8 → 12·16·16" in printed
     assert "Claims" not in printed
 
@@ -183,58 +185,68 @@ def test_the_newest_record_is_shown_and_older_code_is_marked() -> None:
     table = drawn(records)
     assert list(table.table["setting"][:3]) == ["dense †", "paper", "solver"]
     assert table.table.loc[1, "time, ms"] == "5.00"
-    assert "1 further record(s) of the cells shown are left out; the newest of each is shown." in table.notes
+    assert any(note.startswith("1 further timed record(s)") for note in table.notes)
     assert list(tidy(table)["older_code"][:3]) == [True, False, False]
 
 
 @pytest.mark.parametrize(
-    "other",
+    ("other", "why"),
     [
-        {"batch": 8},
-        {"precision": "bf16"},
-        {"compile": True},
-        {"cuda_graph": True},
-        {"workload_settings": {"optimizer_step": True}},
-        {"dataset": "zipf"},
-        {"settings": {"table_ranks": 16}},
-        {"settings": {"table_order": 3}},
-        {"settings": {"lookup": "plain"}},
-        {"variant": "released"},
-        {"method": "lora"},
-        {"workload_settings": {"rows": 1000}},
-        {"workload": "encoder"},
-        {"ratio": 50.0},
-        {"measure": "predict"},
+        ({"batch": 8}, "batch size 8, not 4096"),
+        ({"precision": "bf16"}, "precision bf16, not fp32"),
+        ({"compile": True}, "compile True, not False"),
+        ({"cuda_graph": True}, "cuda_graph True, not False"),
+        ({"workload_settings": {"optimizer_step": True}}, "optimizer_step True, not False"),
+        ({"dataset": "zipf"}, "of word embedding are left out, of another setting: data zipf, not uniform"),
+        ({"settings": {"table_ranks": 16}}, NO_CELL),
+        ({"settings": {"table_order": 3}}, NO_CELL),
+        ({"settings": {"lookup": "plain"}}, NO_CELL),
+        ({"variant": "released"}, NO_CELL),
+        ({"method": "lora"}, NO_CELL),
+        ({"workload_settings": {"rows": 1000}}, NO_CELL),
+        ({"workload": "encoder"}, NO_CELL),
+        ({"ratio": 50.0}, NO_CELL),
     ],
     ids=str,
 )
-def test_other_settings_are_left_out_and_counted(other: dict[str, Any]) -> None:
+def test_other_settings_are_left_out_and_counted(other: dict[str, Any], why: str) -> None:
     main = [measured("word embedding", setting, [9.0, 9.0]) for setting in SETTINGS]
     stray = measured("word embedding", "paper", [1.0, 1.0], recorded_at="2009-01-01T00:00:00+00:00", **other)
-    comparison = select([*main, stray], CPU)
-    assert list(comparison.chosen.values()) == main
-    assert comparison.left_out == (
-        "1 record(s) of other matrices, methods, modes, ranks, ratios or settings are left out.",
-    )
+    page = selected([*main, stray])
+    assert list(page.timed.values()) == page.shown == main
+    [note] = page.left_out
+    assert note.startswith("1 ")
+    assert why in note
+
+
+def test_the_newest_record_alone_is_shown_also_where_it_failed() -> None:
+    main = [measured("attention", setting, [9.0], **OLD) for setting in SETTINGS]
+    failed = measured("attention", "paper", [], status="oom", samples={}, peak_memory_predicted_mib=None)
+    assert failed in selected([*main, failed]).shown
+    assert main[1] not in selected([*main, failed]).shown
+
+
+def test_predictions_are_no_part_of_the_table() -> None:
+    table = drawn([measured("attention", "dense", [9.0]), measured("attention", "paper", [], measure="predict")])
+    assert list(table.table["time, ms"][:3]) == ["9.00", "not recorded", "not recorded"]
 
 
 def test_the_solver_s_line_takes_the_published_ratio_alone() -> None:
     ratio = BY_NAME["attention"].ratio(BY_NAME["attention"].published)
     for asked, shown in ((ratio, True), (27.688, True), (27.7, False), (40.0, False)):
-        chosen = select([measured("attention", "solver", [9.0], ratio=asked)], CPU).chosen
-        assert bool(chosen) == shown
+        assert bool(selected([measured("attention", "solver", [9.0], ratio=asked)]).timed) == shown
 
 
 def test_records_of_nothing_in_the_table_say_so() -> None:
     table = drawn([dataclasses.replace(one, experiment="tensorization") for one in campaign(CPU)])
     assert set(table.table["time, ms"]) == {"not recorded"}
     assert table.facts == (f"Device: {CPU}. None of the settings is recorded.",)
-    assert len(table.notes[-1].split(" record(s) of other")) == 2
+    assert NO_CELL in table.notes[-1]
 
 
 def test_other_devices_are_never_looked_at() -> None:
     alone, both = (
-        render(records, read_claims())
+        render(records, {})
         for records in (tensorization_campaign(CUDA), tensorization_campaign(CUDA) + tensorization_campaign(CPU))
     )
     assert [table.device for table in both] == [CPU, CUDA]
@@ -244,7 +256,7 @@ def test_other_devices_are_never_looked_at() -> None:
 def test_the_terminal_gets_parts_that_fit_a_hundred_columns() -> None:
     table = drawn(tensorization_campaign())
     named = [column for part in table.narrow for column in part.columns[2:]]
-    assert ["matrix", "setting", *named, REMARKS] == list(table.table.columns)
+    assert ["matrix", "setting", *named] == list(table.table.columns)
     tables = [line for line in table.to_text().splitlines() if any(name in line for name in BY_NAME) and "  " in line]
     assert len(tables) == 3 * 12
     assert max(map(len, (line.rstrip() for line in tables))) <= 100
@@ -265,7 +277,7 @@ def test_the_terminal_gets_parts_that_fit_a_hundred_columns() -> None:
 def test_misshapen_modes_are_one_sentence(layers: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     records = [measured("attention", "paper", [9.0], samples={"tensorized": layers})]
     with pytest.raises(RecordError, match="expected in_modes, out_modes, ranks of one layer"):
-        rows_of(select(records, CPU))
+        rows_of(selected(records))
     write(records, tmp_path / "records")
     assert main(["table_tensorization", "--records", str(tmp_path / "records"), "--out", str(tmp_path / "out")]) == 2
     error = capsys.readouterr().err

@@ -5,36 +5,37 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
-from types import ModuleType
 
 import pandas as pd
 import pytest
 from made_up_records import CPU, CUDA
-from made_up_training import EARLY_SIZE, FULL_SIZE, FULL_SIZE_MIB, curve, point, ranks, trained, training_campaign
+from made_up_training import (
+    EARLY_SIZE,
+    FULL_SIZE,
+    FULL_SIZE_MIB,
+    curve,
+    other_run,
+    pages_of,
+    point,
+    ranks,
+    text_of,
+    trained,
+    training_campaign,
+)
 
 from bench.core.record import Record, RecordError
-from figures import fig6, table_mnli, table_ranks, truncation
-from figures.claims.claims import read_claims
-from figures.curve import curve_of
-from figures.fig6 import lines_of
-from figures.page.drawn import Drawn
-from figures.ranks import block_shown, ranks_of_block
-from figures.runs import COMERA, DENSE_RUN, EARLY, Slot, studies
-from figures.table_ranks import text_table as ranks_table
-from figures.training_rows import Row, Spread, rows_of
+from figures.artifacts.fig6 import lines_of
+from figures.records.select import COMERA
+from figures.records.studies import DENSE_RUN, EARLY, PAPER_STAGES, Row, Spread, studies
+from figures.records.training import Slot, block_shown, curve_of, ranks_of_block
 
-CLAIMS = read_claims()
-EVERY = (fig6, table_mnli, table_ranks, truncation)
-LATE_02 = Slot(COMERA, "late", 0.2)
-
-
-def text_of(drawn: Drawn, ending: str) -> str:
-    return next(content for name, content in drawn.files.items() if name.endswith(ending)).decode()
+EVERY = ("fig6", "table_mnli", "table_ranks", "truncation")
+LATE_02 = Slot(COMERA, PAPER_STAGES, 0.2)
 
 
 def row_of(records: list[Record], slot: Slot) -> Row:
     [study] = studies(records)
-    return {row.slot: row for row in rows_of(study)}[slot]
+    return {row.slot: row for row in study.rows}[slot]
 
 
 def with_failures() -> list[Record]:
@@ -55,17 +56,17 @@ def test_ranks_closed_at_the_deadline_are_told() -> None:
         dataclasses.replace(one, size_at_deadline=0.3) if one.target_ratio == 0.2 else one
         for one in training_campaign()
     ]
-    [drawn] = table_mnli.render(changed, CLAIMS)
+    [drawn] = pages_of("table_mnli", changed)
     said = "S was 0.300 when S0 had to be met, so ranks were closed, smallest entries first"
     assert said in text_of(drawn, ".md")
     assert said in " ".join(drawn.to_text().split())
-    [other] = table_mnli.render(training_campaign(), CLAIMS)
+    [other] = pages_of("table_mnli", training_campaign())
     assert "had to be met" not in text_of(other, ".md")
 
 
-@pytest.mark.parametrize("module", EVERY)
-def test_failed_and_missing_runs_are_shown_with_their_reasons(module: ModuleType) -> None:
-    [drawn] = module.render(with_failures(), CLAIMS)
+@pytest.mark.parametrize("name", EVERY)
+def test_failed_and_missing_runs_are_shown_with_their_reasons(name: str) -> None:
+    [drawn] = pages_of(name, with_failures())
     markdown, terminal, tidy = text_of(drawn, ".md"), " ".join(drawn.to_text().split()), text_of(drawn, ".csv")
     for text in (markdown, terminal):
         for words in ("diverged", "timeout", "not recorded", "made up: diverged", "made up: timeout"):
@@ -73,7 +74,7 @@ def test_failed_and_missing_runs_are_shown_with_their_reasons(module: ModuleType
     assert all(words in tidy for words in ("diverged", "timeout", "not recorded"))
 
 
-@pytest.mark.parametrize("module", EVERY)
+@pytest.mark.parametrize("name", EVERY)
 @pytest.mark.parametrize(
     "records",
     [
@@ -85,18 +86,18 @@ def test_failed_and_missing_runs_are_shown_with_their_reasons(module: ModuleType
         [trained("galore", curve=curve(0, "dense", 0.8, late=1.0), stored_mib=FULL_SIZE_MIB)],
     ],
 )
-def test_any_single_run_can_be_shown(module: ModuleType, records: list[Record]) -> None:
-    [drawn] = module.render(records, CLAIMS)
+def test_any_single_run_can_be_shown(name: str, records: list[Record]) -> None:
+    [drawn] = pages_of(name, records)
     assert "not recorded" in text_of(drawn, ".md")
     assert "not recorded" in drawn.to_text()
     assert not {verdict.outcome for verdict in drawn.verdicts} & {"not reproduced"}
 
 
-@pytest.mark.parametrize("module", EVERY)
-def test_device_data_and_precision_are_named_and_never_mixed(module: ModuleType) -> None:
+@pytest.mark.parametrize("name", EVERY)
+def test_device_data_and_precision_are_named_and_never_mixed(name: str) -> None:
     ours, other = training_campaign(), training_campaign("nli_pool", device=CUDA)
-    drawn = {one.device: one for one in module.render(ours + other, CLAIMS)}
-    assert drawn[CPU].files == module.render(ours, CLAIMS)[0].files
+    drawn = {one.device: one for one in pages_of(name, ours + other)}
+    assert drawn[CPU].files == pages_of(name, ours)[0].files
     assert not set(drawn[CPU].files) & set(drawn[CUDA].files)
     for words in (CPU, "'sst2'", "bf16", "batch 32", "600 early steps (6 epochs)", "seed 0", "Recorded 2001-02-03"):
         assert words in text_of(drawn[CPU], ".md")
@@ -104,7 +105,7 @@ def test_device_data_and_precision_are_named_and_never_mixed(module: ModuleType)
 
 
 def test_the_table_has_its_numbers() -> None:
-    [drawn] = table_mnli.render(training_campaign(), CLAIMS)
+    [drawn] = pages_of("table_mnli", training_campaign())
     table = drawn.table.set_index("run")
     assert list(table.index) == ["dense", "comera, early", "comera, late 0.8", "comera, late 0.5", "comera, late 0.2"]
     early = table.loc["comera, early"]
@@ -121,7 +122,7 @@ def test_the_table_has_its_numbers() -> None:
 def test_a_missed_target_is_said() -> None:
     later = [point([True] * 4, 900, "late", ranks(0.5))]
     missed = trained("comera", "late", 0.2, later, **(EARLY_SIZE | {"size_fraction": 0.21, "size_target": 0.2}))
-    [drawn] = table_mnli.render([missed], CLAIMS)
+    [drawn] = pages_of("table_mnli", [missed])
     assert drawn.table.set_index("run").loc["comera, late 0.2", "S <= S0"] == "NO"
     met = dataclasses.replace(missed, seed=1, size_fraction=0.2)
     assert row_of([met], LATE_02).size_met is True
@@ -130,7 +131,7 @@ def test_a_missed_target_is_said() -> None:
 
 def test_published_numbers_stand_beside_the_full_size_only() -> None:
     small = [dataclasses.replace(one, dense_mib=2.8) for one in training_campaign("synthetic")]
-    [drawn] = table_mnli.render(small, CLAIMS)
+    [drawn] = pages_of("table_mnli", small)
     assert not [column for column in drawn.table.columns if column.startswith("paper")]
     assert "not the paper's size" in text_of(drawn, ".md")
 
@@ -141,7 +142,7 @@ def test_each_stage_is_compared_with_dense_after_as_many_steps() -> None:
                                     point(wrong, 900, "late", {})])  # fmt: skip
     early = trained("comera", "early", None, [point(right, 600, "early", ranks(1))], **EARLY_SIZE)
     late = trained("comera", "late", 0.2, [point(right, 900, "late", ranks(0.2))], **EARLY_SIZE)
-    found = {slot: row_of([dense, early, late], slot).difference for slot in (EARLY, LATE_02)}
+    found = {slot: row_of([dense, early, late], slot).less_dense for slot in (EARLY, LATE_02)}
     assert found[EARLY] is not None
     assert found[LATE_02] is not None
     assert (found[EARLY].value, found[LATE_02].value) == (0.0, 100.0)
@@ -153,7 +154,7 @@ def test_dense_is_compared_at_most_half_an_epoch_away(step: int, value: float | 
     dense = trained("dense", curve=[point([True], step, "early", {})])
     early = trained("comera", "early", None, [point([True], 600, "early", ranks(1))], **EARLY_SIZE)
     row = row_of([dense, early], EARLY)
-    assert (row.difference.value if row.difference else None) == value
+    assert (row.less_dense.value if row.less_dense else None) == value
     assert any(said in remark for remark in row.remarks)
 
 
@@ -165,9 +166,9 @@ def test_the_newest_of_duplicates_is_shown_and_older_code_marked() -> None:
     again = dataclasses.replace(records[0], recorded_at=NEW, cell_id="again", code_id="code-b")
     [study] = studies([again, *records])
     assert study.runs[DENSE_RUN, 0] is again
-    assert any(note.startswith("1 further record(s) of the runs shown") for note in study.left_out)
+    assert any(note.startswith("1 further training record(s)") for note in study.left_out)
     assert study.older_code == {record.cell_id for record in records[1:]}
-    [drawn] = table_mnli.render([again, *records], CLAIMS)
+    [drawn] = pages_of("table_mnli", [again, *records])
     assert list(drawn.table["run"])[:2] == ["dense", "comera, early †"]
     assert any(note.startswith("† ") for note in drawn.notes)
 
@@ -223,21 +224,21 @@ def test_records_of_other_measures_are_not_looked_at() -> None:
 def test_seeds_that_are_missing_or_failed_are_said() -> None:
     records = training_campaign(seeds=(0, 1))
     lost = [r for r in records if (r.arm, r.seed, r.stage) != ("comera", 1, "early")]
-    assert row_of(lost, EARLY).remarks == ("seed 1: not recorded",)
+    assert row_of(lost, EARLY).remarks == ["seed 1: not recorded"]
     failed = trained("comera", "early", seed=1, status="timeout", message="made up", data_hash="data-sst2")
     row = row_of([*lost, failed], EARLY)
-    assert row.remarks == ("seed 1: timeout: made up",)
-    assert row.accuracy is not None
-    assert row.accuracy.seeds == 1
+    assert row.remarks == ["seed 1: timeout: made up"]
+    assert row.score is not None
+    assert row.score.seeds == 1
 
 
 def test_fig6_continues_the_early_stage_once_per_target() -> None:
     [study] = studies(training_campaign())
-    lines = {line.row.slot: line for line in lines_of(rows_of(study))}
-    assert [point.step for point in lines[EARLY].points] == [100, 200, 300, 400, 500, 600]
-    assert [point.step for point in lines[LATE_02].points] == [600, 700, 800, 900]
-    assert lines[LATE_02].points[0].value == lines[EARLY].points[-1].value
-    assert [point.step for point in lines[DENSE_RUN].points] == list(range(100, 1000, 100))
+    lines = {line.row.slot: line for line in lines_of(study)}
+    assert list(lines[EARLY].points) == [100, 200, 300, 400, 500, 600]
+    assert list(lines[LATE_02].points) == [600, 700, 800, 900]
+    assert lines[LATE_02].points[600].band == lines[EARLY].points[600].band
+    assert list(lines[DENSE_RUN].points) == list(range(100, 1000, 100))
     strokes = {(line.stroke.dashes, line.stroke.marker) for line in lines.values()}
     assert len(strokes) == len(lines)
 
@@ -247,14 +248,14 @@ def test_fig6_band_is_the_interval_of_one_seed_or_the_range_of_several() -> None
         return trained("dense", curve=[point([i < right for i in range(10)], 900, "late", {})], seed=seed)
 
     [study] = studies([dense(0, 5)])
-    [line] = lines_of(rows_of(study))
-    assert (line.points[0].low, line.points[0].high) == pytest.approx((23.66, 76.34), abs=0.01)
+    [line] = lines_of(study)
+    assert line.points[900].band.span == pytest.approx((23.66, 76.34), abs=0.01)
     [study] = studies([dense(0, 5), dense(1, 8)])
-    [line] = lines_of(rows_of(study))
-    assert (line.points[0].low, line.points[0].value, line.points[0].high) == (50.0, 65.0, 80.0)
-    [drawn] = fig6.render([dense(0, 5)], CLAIMS)
+    [line] = lines_of(study)
+    assert (line.points[900].band.value, *line.points[900].band.span) == (65.0, 50.0, 80.0)
+    [drawn] = pages_of("fig6", [dense(0, 5)])
     assert "95 % interval over validation examples (one seed)" in text_of(drawn, ".md")
-    [drawn] = fig6.render([dense(0, 5), dense(1, 8)], CLAIMS)
+    [drawn] = pages_of("fig6", [dense(0, 5), dense(1, 8)])
     assert "lowest to highest of 2 seeds" in text_of(drawn, ".md")
 
 
@@ -277,12 +278,13 @@ def test_step_times_are_paired_by_block() -> None:
 )  # fmt: skip
 def test_step_times_that_cannot_be_read_are_refused(times: object) -> None:
     late = [point([True], 900, "late", ranks(0.2))]
+    run = trained("comera", "late", 0.2, late, samples={"step_ms": times}, **EARLY_SIZE)
     with pytest.raises(RecordError, match="step_ms"):
-        row_of([trained("comera", "late", 0.2, late, samples={"step_ms": times}, **EARLY_SIZE)], LATE_02)
+        pages_of("truncation", [run])
 
 
 def test_truncation_says_where_nothing_was_cut() -> None:
-    [drawn] = truncation.render(training_campaign(), CLAIMS)
+    [drawn] = pages_of("truncation", training_campaign())
     table = drawn.table.set_index("run")
     assert table.loc["comera, early", "step time, trained / full"] == "1 (nothing cut)"
     assert "[" in table.loc["comera, late 0.2", "step time, trained / full"]
@@ -292,8 +294,8 @@ def test_truncation_says_where_nothing_was_cut() -> None:
 
 
 def test_ranks_of_the_fifth_block_before_and_after_each_stage() -> None:
-    [study] = studies(training_campaign())
-    table = ranks_table(study, [row for row in rows_of(study) if row.slot.arm == COMERA], 5).set_index("layer")
+    [drawn] = pages_of("table_ranks", training_campaign())
+    table = drawn.table.set_index("layer")
     assert list(table.index) == ["query", "key", "value", "output", "feed-forward 1", "feed-forward 2"]
     assert list(table.columns) == ["comera, before", "comera, early", "comera, late 0.8", "comera, late 0.5",
                                    "comera, late 0.2"]  # fmt: skip
@@ -310,12 +312,12 @@ def test_with_fewer_blocks_the_last_one_is_shown_and_said() -> None:
     assert list(ranks_of_block({"blocks.1.attention.query": (1,), "blocks.1.odd": (2,)}, 2)) == ["query", "odd"]
     one = trained("comera", "early", None, [point([True], 600, "early", names)], model=FULL_SIZE | {"layers": 2},
                   **EARLY_SIZE)  # fmt: skip
-    [drawn] = table_ranks.render([one], CLAIMS)
+    [drawn] = pages_of("table_ranks", [one])
     assert "2 encoder blocks; this is the last one, block 2, not the fifth" in text_of(drawn, ".md")
 
 
 def test_ranks_of_several_seeds_stand_apart() -> None:
-    [drawn] = table_ranks.render(training_campaign(seeds=(0, 1)), CLAIMS)
+    [drawn] = pages_of("table_ranks", training_campaign(seeds=(0, 1)))
     assert list(drawn.table["seed"]) == ["0"] * 6 + ["1"] * 6
 
 
@@ -328,7 +330,7 @@ def test_spread_is_hidden_where_rounding_hides_it() -> None:
 
 def test_a_target_in_mib_has_a_row_of_its_own() -> None:
     late = [point([True], 900, "late", ranks(0.2))]
-    [drawn] = table_mnli.render([trained("comera", "late", None, late, target_mib=3.0, **EARLY_SIZE)], CLAIMS)
+    [drawn] = pages_of("table_mnli", [trained("comera", "late", None, late, target_mib=3.0, **EARLY_SIZE)])
     assert "comera, late 3 MiB" in list(drawn.table["run"])
 
 
@@ -336,10 +338,99 @@ def test_the_cell_of_a_failed_run_says_what_it_was_for() -> None:
     failed = trained("comera", "late", 0.5, status="diverged", message="made up")
     assert json.loads(failed.config_json)["training"]["stages"][-1]["target"] == 0.5
     assert failed.stage == ""
-    assert row_of([failed], Slot(COMERA, "late", 0.5)).status == "diverged"
+    assert row_of([failed], Slot(COMERA, PAPER_STAGES, 0.5)).status == "diverged"
 
 
 def test_curves_are_decoded_in_order() -> None:
     [one] = curve_of(trained("dense", curve=[point([True, False, False, True, True], 900, "late", {})]))
-    assert one.answers.tolist() == [True, False, False, True, True]
-    assert one.accuracy == 60.0
+    assert one.per_example is not None
+    assert one.per_example.tolist() == [100.0, 0.0, 0.0, 100.0, 100.0]
+    assert one.value == 60.0
+
+
+AUC = [
+    other_run("dense", [0.71, 0.74, 0.76], size=20.0),
+    other_run("comera", [0.7]),
+    other_run("comera", [0.7, 0.72], target=0.5, size=5.0),
+    other_run("lora", [0.68, 0.69, 0.7], size=20.0),
+]
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_a_workload_of_other_words_stages_and_metric_can_be_shown(name: str) -> None:
+    [drawn] = pages_of(name, AUC)
+    page = text_of(drawn, ".md")
+    for words in ("Trained on 'drawn', validated on 500 clicks: 100 warm-up steps (1 epoch), then 100 main ones",
+                  "then 100 tail ones (1 epoch), seed 0.", "Dense model: 5,242,880 parameters."):  # fmt: skip
+        assert words in page
+    for strange in ("accuracy", "encoder", "paper", "length up to", "early", "late", "MNLI", "classes", "tokens"):
+        assert strange not in page
+    assert drawn.verdicts == ()
+    assert "-clicks." in next(iter(drawn.files))
+
+
+def test_a_learning_curve_follows_the_stages_that_its_records_name() -> None:
+    [study] = studies(AUC)
+    lines = {line.row.name: line for line in lines_of(study)}
+    assert list(lines) == ["dense", "comera, warm-up", "comera, main 0.5", "lora"]
+    assert [point.end.stage for point in lines["dense"].points.values()] == ["warm-up", "main", "tail"]
+    assert list(lines["comera, main 0.5"].points) == [100, 200]  # from the end of the stage before
+    [drawn] = pages_of("fig6", AUC)
+    assert drawn.title == "Validation AUC per epoch on 'drawn', dense against CoMERA"
+    assert list(drawn.table["dense"]) == ["0.7100", "0.7400", "0.7600"]
+    assert "Band: none, since AUC is no mean over clicks and there is one seed. The main stages" in text_of(
+        drawn, ".md"
+    )
+    tidy = pd.read_csv(io.StringIO(text_of(drawn, ".csv"))).set_index(["run", "stage"])
+    assert tidy.loc[("dense", "tail"), "auc"] == 0.76
+    assert tidy[["auc_low", "auc_high"]].isna().all().all()
+    svg = text_of(drawn, ".svg")
+    assert all(f"<!-- {words} -->" in svg for words in ("warm-up stage", "main stage", "tail stage", "validation AUC"))
+
+
+def test_several_seeds_without_values_per_example_have_a_band() -> None:
+    [drawn] = pages_of("fig6", [other_run("dense", [0.7]), other_run("dense", [0.8], seed=1)])
+    assert list(drawn.table["dense"]) == ["0.7500 [0.7000, 0.8000]"]
+    assert "Band: lowest to highest of 2 seeds." in text_of(drawn, ".md")
+
+
+def test_a_loss_is_compared_with_its_interval_and_called_better_where_it_is_lower() -> None:
+    runs = [other_run("dense", [2.0], "loss"), other_run("comera", [1.5], "loss")]
+    [drawn] = pages_of("table_mnli", runs)
+    table = drawn.table.set_index("run")
+    low, high = (float(bound) for bound in table.loc["comera", "loss, nats"].partition("[")[2].strip("]").split(", "))
+    assert 1.48 < low < 1.5 < high < 1.52
+    assert table.loc["comera", "dense then, nats"].startswith("2.000 [")
+    assert table.loc["comera", "less dense, nats"].startswith("-0.500 [-0.50")
+    page = text_of(drawn, ".md")
+    assert (
+        "loss: mean over validation clicks, with its 95 % interval (bootstrap, over examples alone); lower is" in page
+    )
+    assert "the difference to it in nats, by paired bootstrap over the same validation clicks." in page
+    [curve] = pages_of("fig6", runs)
+    assert "<!-- validation loss, nats (lower is better) -->" in text_of(curve, ".svg")
+
+
+def test_workloads_that_share_the_name_of_their_data_stand_apart() -> None:
+    others = [dataclasses.replace(run, workload="views") for run in AUC]
+    pages = pages_of("table_mnli", [*AUC, *others])
+    stem = "table_mnli-made-up-cpu-2-threads-drawn"
+    assert {name for page in pages for name in page.files if name.endswith(".md")} == {
+        f"{stem}-clicks-clicks.md", f"{stem}-views-clicks.md"
+    }  # fmt: skip
+    [alone] = pages_of("table_mnli", AUC)
+    assert f"{stem}-clicks.md" in alone.files
+
+
+def test_metrics_are_never_mixed() -> None:
+    [study] = studies([*AUC, other_run("galore", [1.5], "loss")])
+    assert [run.arm for run in study.shown] == ["comera", "comera", "dense", "lora"]
+    assert any("metric loss, not auc" in note for note in study.left_out)
+
+
+def test_layers_outside_blocks_are_all_shown() -> None:
+    [drawn] = pages_of("table_ranks", AUC)
+    assert drawn.title == "Ranks, by stage: 'drawn'"
+    table = drawn.table.set_index("layer")
+    assert list(table.index) == ["bags", "top.0"]
+    assert table.loc["bags", "comera, main 0.5"] == "2 1"

@@ -6,21 +6,20 @@ import dataclasses
 
 import pytest
 from made_up_records import CPU
-from made_up_training import EARLY_SIZE, FULL_SIZE, FULL_SIZE_MIB, point, ranks, trained
+from made_up_training import EARLY_SIZE, FULL_SIZE, FULL_SIZE_MIB, other_run, point, ranks, trained
 
 from bench.core.record import Record
-from figures import fig6, table_mnli, table_ranks, truncation
+from figures.artifact import Artifact, artifacts
 from figures.claims.claims import LEDGER, LedgerError, Verdict, read_claims
-from figures.runs import studies
-from figures.training_claims import RULES, verdicts
-from figures.training_rows import rows_of
 
 LEDGER_CLAIMS = read_claims()
+EVERY: dict[str, Artifact] = {name: artifacts()[name] for name in ("fig6", "table_mnli", "table_ranks", "truncation")}
+OWNERS = {rule.claim_id: artifact for artifact in EVERY.values() for rule in artifact.rules}
 
 
-def judged(records: list[Record], claim: str) -> Verdict:
-    [study] = studies(records)
-    return verdicts(study, rows_of(study), LEDGER_CLAIMS, [claim])[0]
+def judged(records: list[Record], *claims: str) -> list[Verdict]:
+    """The verdicts on claims, each as an artifact that has a rule for it gives it."""
+    return [verdict for claim in claims for _, verdict in OWNERS[claim].judge(records, LEDGER_CLAIMS, [claim])]
 
 
 def one_point(arm: str, stage: str, target: float | None, right: list[bool], removed: tuple[str, ...] = ()) -> list:
@@ -135,7 +134,7 @@ CASES = [
 
 @pytest.mark.parametrize(("claim", "records", "outcome", "why"), CASES)
 def test_verdict(claim: str, records: list[Record], outcome: str, why: str) -> None:
-    verdict = judged(records, claim)
+    [verdict] = judged(records, claim)
     assert verdict.outcome == outcome, verdict.why
     assert why in verdict.why
     assert "\n" not in str(verdict)
@@ -146,36 +145,42 @@ def test_verdict(claim: str, records: list[Record], outcome: str, why: str) -> N
 
 def test_only_mnli_is_called_mnli() -> None:
     for dataset in ("sst2", "nli_pool", "mnli_12k"):
-        lines = [str(judged(pair(5, dataset=dataset), claim)) for claim in ("mnli-same-accuracy", "mnli-early-acc")]
+        lines = map(str, judged(pair(5, dataset=dataset), "mnli-same-accuracy", "mnli-early-acc"))
         for line in lines:
             assert f"on {dataset}" in line
             assert "MNLI" not in line.replace("The claim is about MNLI", "")
 
 
 def test_ours_carry_their_interval_and_say_what_they_are() -> None:
-    text = judged(pair(20), "mnli-same-accuracy").ours_text
-    assert text == "-2.0 [-2.9, -1.2] points (early less dense, sst2, one seed, paired bootstrap)"
-    text = judged(size(99, 340), "mnli-late02-layers").ours_text
-    assert text == "340x (tensorized layers, sst2, one seed)"
+    [verdict] = judged(pair(20), "mnli-same-accuracy")
+    assert verdict.ours_text == "-2.0 [-2.9, -1.2] points (early less dense, sst2, one seed, paired bootstrap)"
+    [verdict] = judged(size(99, 340), "mnli-late02-layers")
+    assert verdict.ours_text == "340x (tensorized layers, sst2, one seed)"
 
 
 def test_nothing_of_the_small_preset_decides_a_claim() -> None:
     small = [dataclasses.replace(r, dense_mib=2.8) for r in pair(5, seeds=3, **MNLI)]
-    [study] = studies(small)
-    wanted = [*table_mnli.CLAIMS, *table_ranks.CLAIMS]
-    found = verdicts(study, rows_of(study), LEDGER_CLAIMS, wanted)
+    found = judged(small, *OWNERS)
+    assert len(found) == len(OWNERS)
     assert {verdict.outcome for verdict in found} == {"not tested here"}
+
+
+def test_another_workload_touches_no_claim_about_the_encoder() -> None:
+    runs = [other_run(arm, [0.7, 0.8], experiment="accuracy", dataset="mnli") for arm in ("dense", "comera")]
+    assert judged(runs, *OWNERS) == []
 
 
 def test_every_claim_of_these_tables_and_figures_is_judged_in_one() -> None:
     rows = [line.split(",") for line in LEDGER.read_text(encoding="utf-8").splitlines()]
-    for module, artifact in ((table_mnli, "table_mnli"), (table_ranks, "table_ranks"), (fig6, "fig6")):
-        assert {row[0] for row in rows if row[1] == artifact} <= set(module.CLAIMS)
-    assert {*table_mnli.CLAIMS, *table_ranks.CLAIMS, *fig6.CLAIMS, *truncation.CLAIMS} == set(RULES)
-    assert set(RULES) <= set(LEDGER_CLAIMS)
+    rules = {name: [rule.claim_id for rule in artifact.rules] for name, artifact in EVERY.items()}
+    for name, claims in rules.items():
+        assert {row[0] for row in rows if row[1] == name} <= set(claims)
+        assert len(claims) == len(set(claims))
+    assert "mnli-same-accuracy" in rules["table_mnli"]  # which it shows beside its own
+    assert set(rules["truncation"]) < set(rules["table_mnli"])
+    assert set(OWNERS) <= set(LEDGER_CLAIMS)
 
 
 def test_a_claim_that_the_ledger_lacks_is_an_error() -> None:
-    [study] = studies(pair(0))
     with pytest.raises(LedgerError, match="has no claim 'mnli-dense-size'"):
-        verdicts(study, rows_of(study), {}, ["mnli-dense-size"])
+        EVERY["table_mnli"].render(pair(0), {})

@@ -1,0 +1,114 @@
+"""Values of a configuration, checked by pydantic against a dataclass's annotations; a wrong one is one sentence.
+
+Types are strict: no number is read from a text, no bool is a whole number, and all numbers are finite. A whole number
+where a real one is expected becomes real, so that equal settings are equal cells; a list becomes a tuple where one is
+expected.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+
+from bench.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """In an annotation: what is allowed, for the sentence on a wrong value; FIELD stands for the field's name."""
+
+    text: str
+
+
+FromZero = Annotated[int, Field(ge=0), Allowed("whole numbers from 0 up")]
+FromOne = Annotated[int, Field(ge=1), Allowed("whole numbers from 1 up")]
+Seconds = Annotated[float, Field(gt=0), Allowed("finite seconds above 0")]
+Flag = Annotated[bool, Allowed("true, false")]
+Section = Annotated[dict[str, Any], Allowed("single settings, as in FIELD.NAME=VALUE")]
+
+
+@functools.cache
+def _fields(kind: type) -> dict[str, tuple[Any, TypeAdapter[Any]]]:
+    """Annotation and check of each field of a dataclass."""
+    config = ConfigDict(strict=True, allow_inf_nan=False)
+    hints = typing.get_type_hints(kind, include_extras=True)
+    return {name: (hint, TypeAdapter(hint, config=config)) for name, hint in hints.items()}
+
+
+def checked_fields(kind: type, values: Mapping[str, Any], where: str = "") -> dict[str, Any]:
+    """Some or all fields of a dataclass as it is to get them, without making it.
+
+    ``where`` is the section of the configuration; empty for its top.
+
+    Raises:
+        ConfigError: an unknown field, or a value of the wrong type or range.
+    """
+    fields = _fields(kind)
+    if not isinstance(values, Mapping):
+        raise ConfigError(f"{where} is {values!r}; allowed: single settings, as in {where}.{next(iter(fields))}=….")
+    checked = {}
+    for name, value in values.items():
+        field = f"{where}.{name}" if where else name
+        if name not in fields:
+            raise ConfigError(f"{field} is unknown; allowed: {', '.join(fields)}.")
+        hint, adapter = fields[name]
+        try:
+            # Read as JSON, whose lists fit tuples and whose whole numbers fit real ones, under strict types as well.
+            checked[name] = adapter.validate_json(json.dumps(value, default=str))
+        except ValidationError as error:
+            first = error.errors()[0]
+            if first["type"] == "finite_number" and isinstance((first["loc"] or ("",))[-1], int):  # within a list
+                raise ConfigError(f"{field} has {first['input']!r}; allowed: finite numbers.") from None
+            finite = first["type"] == "finite_number" and not _markers(hint)
+            allowed = "finite numbers" if finite else _allowed(hint).replace("FIELD", field)
+            raise ConfigError(f"{field} is {value!r}; allowed: {allowed}.") from None
+    return checked
+
+
+def build_dataclass(kind: type, values: Mapping[str, Any], where: str) -> Any:
+    """Make a dataclass from configuration values, with type checks and one sentence for a wrong one.
+
+    Raises:
+        ConfigError: as :func:`checked_fields`, or a ValueError of the dataclass itself.
+
+    Example:
+        >>> @dataclass(frozen=True)
+        ... class Settings:
+        ...     rank: FromOne = 8
+        ...     rate: float = 0.1
+        >>> build_dataclass(Settings, {"rate": 1}, "settings.mine")
+        Settings(rank=8, rate=1.0)
+        >>> build_dataclass(Settings, {"rank": 0}, "settings.mine")
+        Traceback (most recent call last):
+        bench.errors.ConfigError: settings.mine.rank is 0; allowed: whole numbers from 1 up.
+    """
+    checked = checked_fields(kind, values, where)
+    try:
+        return kind(**checked)
+    except ValueError as error:
+        raise ConfigError(f"{where}: {error}") from None
+
+
+def _markers(hint: Any) -> list[str]:
+    return [marker.text for marker in getattr(hint, "__metadata__", ()) if isinstance(marker, Allowed)]
+
+
+def _allowed(hint: Any) -> str:
+    """What an annotation allows, in words."""
+    if markers := _markers(hint):
+        return markers[0]
+    if typing.get_origin(hint) is Literal:
+        return ", ".join(map(str, typing.get_args(hint)))
+    if typing.get_origin(hint) is tuple and typing.get_args(hint)[0] in (int, float):
+        return "a list of numbers, such as [0.8,0.5]"
+    is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+    kinds = typing.get_args(hint) if is_union else (hint,)
+    names = [str(kind) if typing.get_args(kind) else getattr(kind, "__name__", str(kind)) for kind in kinds]
+    return f"a value of type {' or '.join(names).replace('NoneType', 'null')}"

@@ -1,0 +1,111 @@
+"""Plug-ins of one kind, found by name: in the modules of a package, in other packages, or registered by hand."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.metadata
+import os
+import pkgutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from bench.errors import ConfigError
+
+T = TypeVar("T")
+
+#: Names modules, separated by commas, that register plug-ins when they are imported.
+VARIABLE = "BENCH_PLUGINS"
+
+
+def import_plugins() -> None:
+    """Import the modules that ``BENCH_PLUGINS`` names, so that what they register can be asked for by name.
+
+    Raises:
+        ConfigError: one of them cannot be imported.
+    """
+    for name in filter(None, os.environ.get(VARIABLE, "").split(",")):
+        try:
+            importlib.import_module(name)
+        except ConfigError:
+            raise
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise ConfigError(f"{VARIABLE} has {name!r}, which cannot be imported ({reason}).") from None
+
+
+@dataclass
+class Registry(Generic[T]):
+    """Plug-ins by name: of a package of the bench, of entry points, and those registered by hand.
+
+    Args:
+        kind: what they are, as in "measure"; modules of the package name theirs in ``MEASURE``, and other packages
+            through entry points of the group ``comera_bench.measures``.
+        missing: the members that something lacks to be a plug-in of this kind.
+        origin: module and name of a plug-in; one from the same place is the same plug-in.
+    """
+
+    kind: str
+    package: str
+    missing: Callable[[Any], list[str]]
+    origin: Callable[[Any], str]
+    _registered: dict[str, T] = field(default_factory=dict)
+
+    def register(self, plugin: T) -> T:
+        """Make a plug-in known by its ``name``, in this process and in those of its cells; a decorator of classes.
+
+        Raises:
+            ConfigError: a member is missing, or another plug-in has this name.
+        """
+        self._registered[self._name_of(plugin, self.origin(plugin), self.all())] = plugin
+        return plugin
+
+    def registered(self) -> dict[str, T]:
+        """Those that were registered by hand: what the process of a cell cannot find by itself (:meth:`adopt`)."""
+        return dict(self._registered)
+
+    def adopt(self, plugins: Mapping[str, T]) -> None:
+        """Make those of another process known in this one."""
+        self._registered.update(plugins)
+
+    def all(self) -> dict[str, T]:
+        """Every plug-in there is."""
+        return {**self._found, **self._registered}
+
+    def names(self) -> tuple[str, ...]:
+        """The names of all."""
+        return tuple(sorted(self.all()))
+
+    def named(self, name: str) -> T:
+        """The plug-in of that name. Raises ConfigError: there is none."""
+        plugins = self.all()
+        if name not in plugins:
+            raise ConfigError(f"{self.kind} is {name!r}; allowed: {', '.join(self.names())}.")
+        return plugins[name]
+
+    @functools.cached_property
+    def _found(self) -> dict[str, T]:
+        """Those of the package and of entry points."""
+        found: dict[str, T] = {}
+        for module in pkgutil.iter_modules(importlib.import_module(self.package).__path__):
+            own = getattr(importlib.import_module(f"{self.package}.{module.name}"), self.kind.upper(), None)
+            if own is not None:
+                found[own.name] = own
+        for point in importlib.metadata.entry_points(group=f"comera_bench.{self.kind}s"):
+            try:
+                other = point.load()
+            except Exception as error:
+                reason = f"cannot be imported ({error})"
+                raise ConfigError(f"{self.kind} {point.name!r} of {point.value} {reason}.") from None
+            found[self._name_of(other, point.value, found)] = other
+        return found
+
+    def _name_of(self, plugin: Any, where: str, others: Mapping[str, T]) -> str:
+        """The name of a plug-in that has all members, if no other one has it."""
+        if missing := self.missing(plugin):
+            raise ConfigError(f"{self.kind} {where} lacks {', '.join(missing)}.")
+        other = others.get(plugin.name)
+        if other is not None and self.origin(other) != self.origin(plugin):
+            raise ConfigError(f"{self.kind} {plugin.name!r} of {where} has a name that is taken; choose another.")
+        return str(plugin.name)

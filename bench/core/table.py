@@ -1,0 +1,121 @@
+"""Records as tables: ``<results>/<experiment>.csv``, a line per record, and what each of its columns is.
+
+A table is made of the records alone, so it can be made anew at any time. It has every column of
+:data:`bench.core.record.COLUMNS` but ``workload_words``, in that order, then columns that newer writers have added,
+then the validation metrics, ``metric_NAME``. Lines are in the order of the records' files.
+
+``python -m bench.core.table`` prints what the columns are, the content of ``results/README.md``;
+``python -m bench.core.table FOLDER`` writes the tables of a results folder.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from bench.core.files import write_whole
+from bench.core.record import COLUMNS, Record, RecordError, paths_below, read
+
+#: Tables lack what the metrics are split from, and words that are the same on every line.
+_TIDY = tuple(name for name in COLUMNS if name not in ("metrics", "workload_words"))
+_KINDS = {"int": "whole number", "float": "number", "str": "text", "bool": "True or False", "dict": "object"}
+
+_PAGE = """# Results
+
+`reference/` holds the records of the project's own machines, `local/` yours. In both, a record is one
+file, `EXPERIMENT/DEVICE/CELL.json`, and `EXPERIMENT.csv` has a line for each of them, which any
+spreadsheet reads. Tables are made of the records: after every cell, at the start of a sweep, and by
+`python -m bench merge`; `python -m bench.core.table FOLDER` makes those of a folder anew.
+
+In a table every metric has a column of its own, `metric_NAME`, at the end. Beside the columns below a
+record's file holds `samples`: single step times, learning curves and whatever else was measured.
+
+This page is made of `bench/core/record.py`, by `python -m bench.core.table > results/README.md`.
+
+| column | holds | unit | what it is |
+|---|---|---|---|
+"""
+
+#: Lines of records that have been read, by file, with what tells whether the file has changed since.
+_read: dict[Path, tuple[tuple[int, int, int], dict[str, Any] | None]] = {}
+
+
+def table_path(root: Path, experiment: str) -> Path:
+    """Where the table of an experiment lies."""
+    return root / f"{experiment}.csv"
+
+
+def write_table(root: Path, experiment: str) -> None:
+    """Bring the table of an experiment up to date with its records; without any there is none.
+
+    It appears whole or not at all. Files that this process has read before are read again only if they have changed,
+    so it costs little to call this after every record. What cannot be read is left out: whoever needs it will say so.
+    """
+    lines = [line for path in paths_below(root, experiment) if (line := _line_in(path)) is not None]
+    target, text = table_path(root, experiment), as_csv(lines)
+    if lines and not (target.is_file() and target.read_text(encoding="utf-8") == text):
+        write_whole({target: text.encode()})
+
+
+def _line_in(path: Path) -> dict[str, Any] | None:
+    try:
+        status = path.stat()
+        version = (status.st_mtime_ns, status.st_size, status.st_ino)
+        if _read.get(path, (None, None))[0] != version:
+            _read[path] = (version, line_of(read(path)))
+    except (OSError, RecordError):
+        return None
+    return _read[path][1]
+
+
+def line_of(record: Record) -> dict[str, Any]:
+    """A record as a tidy line: plain values by column, metrics under ``metric_NAME``."""
+    line = {column: getattr(record, column) for column in _TIDY}
+    line |= {name: value for name, value in sorted(record.extra.items()) if not isinstance(value, dict | list)}
+    return line | {f"metric_{name}": value for name, value in sorted(record.metrics.items())}
+
+
+def as_csv(lines: Sequence[dict[str, Any]]) -> str:
+    """The table of such lines; what a record lacks is empty, and numbers are written so that none loses a digit."""
+    found = {name for line in lines for name in line}.difference(_TIDY)
+    metrics = sorted(name for name in found if name.startswith("metric_"))
+    names = [*_TIDY, *sorted(found.difference(metrics)), *metrics]
+    buffer = io.StringIO()
+    writer = csv.DictWriter(buffer, names, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(lines)
+    return buffer.getvalue()
+
+
+def readme() -> str:
+    """What lies in a folder of results, as Markdown."""
+    rows = [
+        f"| `{column.name}` | {_kind(str(column.type))} | {column.metadata['unit']} | {column.metadata['text']} |\n"
+        for column in dataclasses.fields(Record)
+        if column.metadata
+    ]
+    return _PAGE + "".join(rows)
+
+
+def _kind(annotation: str) -> str:
+    """A column's type in words."""
+    kinds = [_KINDS[kind.partition("[")[0]] for kind in annotation.split(" | ") if kind != "None"]
+    return " or ".join(kinds) + (" or empty" if "None" in annotation else "")
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Print the page on columns, or write the tables of the folders that are named."""
+    if not arguments:
+        print(readme(), end="")
+    for root in map(Path, arguments):
+        for experiment in sorted({path.relative_to(root).parts[0] for path in paths_below(root)}):
+            write_table(root, experiment)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,102 @@
+"""Measure ``run``: the time of a step, all arms of a job taking turns, beside predicted and allocated memory."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+
+from bench.core.cell import Cell
+from bench.measures import Measure
+from bench.measures.predict import predicted
+from bench.measures.shapes import tensorized_shapes
+from bench.processes.interleave import time_cells
+from bench.processes.schedule import Outcome, Session
+from bench.protocol import Data
+from bench.step.allocator import begin_peak, bytes_of, take_workspaces
+from bench.step.timing import StepTimer, steady_allocator
+from bench.step.train_step import batches_on, build_step
+from bench.workloads import open_cell_workload
+
+#: Different batches an arm cycles through while it is timed.
+_BATCHES = 8
+
+
+def _outcomes(cells: Sequence[Cell], session: Session) -> Iterator[list[Outcome]]:
+    """Predictions side by side, then timing in interleaved blocks."""
+    outcomes = sorted(predicted(cells, session.data, session.parallel), key=lambda outcome: cells.index(outcome.cell))
+    time_cells(outcomes, time_cell, session)
+    yield outcomes
+
+
+def time_cell(connection: Connection, cell: Cell, data: Data) -> None:
+    """Build the arm, warm it up, then serve requests until ``finish``.
+
+    Answers ``("ready", columns)`` once, then ``("block", samples)`` to ``("block", steps)`` and ``("rare", times)`` to
+    ``("rare", None)``.
+    """
+    if cell.timing_settings.get("allocator") != "system":
+        steady_allocator()
+    timer, columns = _prepare(cell, data)
+    connection.send(("ready", columns))
+    while True:
+        word, content = connection.recv()
+        if word == "finish":
+            return
+        connection.send((word, timer.block(content) if word == "block" else timer.rare()))
+
+
+def _prepare(cell: Cell, data: Data) -> tuple[StepTimer, dict[str, Any]]:
+    """The arm on its device after warm-up, and what is known of it by then."""
+    workspaces = take_workspaces(cell.device)
+    workload = open_cell_workload(cell, data)
+    step = build_step(cell, workload)
+    events = [event for event in step.method.rare_events() if event.period_steps > 1]  # on every step, it is part of it
+    timer = StepTimer(step, batches_on(cell, workload, _BATCHES), events)
+    columns: dict[str, Any] = {
+        "parameters": sum(parameter.numel() for parameter in step.model.parameters()),
+        "stored_mib": step.method.stored_size(step.model) / 2**20,
+        "tensorized": tensorized_shapes(step.model),
+        "rare_periods": {event.name: event.period_steps for event in events},
+    }
+    if cell.device == "cuda":
+        columns["workspaces_mib"] = workspaces / 2**20
+    return timer, columns | _warm_up(cell, timer)
+
+
+def _warm_up(cell: Cell, timer: StepTimer) -> dict[str, Any]:
+    """Run the first steps; what they tell of the step's time, of compile time and of memory.
+
+    Steps that compile, and those before a capture, are unlike the later ones. CUDA Graph replays bypass the caching
+    allocator, so peaks are counted from the step that is captured on.
+    """
+    columns: dict[str, Any] = {}
+    if cell.compile:
+        torch.compiler.config.force_disable_caches = True  # else an earlier cell would have compiled for this one
+        warnings.filterwarnings("ignore", message="dynamo_pgo force disabled")
+    unlike = max(timer.step.steps_before_capture, int(cell.compile))
+    first_ms = timer.warm_up(min(unlike, 1))
+    timer.warm_up(max(unlike - 1, 0))
+    if cell.device == "cuda":
+        begin_peak()
+    columns["step_ms"] = timer.warm_up(max(cell.timing_settings["warmup_steps"] - unlike, 2 if unlike else 1))
+    if cell.compile:
+        columns["compile_time_s"] = (first_ms - columns["step_ms"]) / 1e3
+    if cell.device == "cuda":
+        unused = bytes_of(timer.batches[1:])  # beside the step's own batch
+        columns["peak_memory_allocated_mib"] = (torch.cuda.max_memory_allocated() - unused) / 2**20
+        columns["peak_memory_reserved_mib"] = torch.cuda.max_memory_reserved() / 2**20
+    return columns
+
+
+MEASURE = Measure(
+    name="run",
+    words="time of a step on the device, arms side by side, with predicted and allocated memory",
+    outcomes=_outcomes,
+    together=True,
+    paired=True,
+    seconds=25.0,
+)

@@ -1,0 +1,126 @@
+"""Cells that answer once, each in its own process, one after another or side by side; and what became of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+
+from bench.core.cell import Cell
+from bench.core.record import COLUMNS
+from bench.measures import Measure
+from bench.processes.process import CellFailure, CellProcess
+from bench.protocol import Data, Workload
+from bench.step.timing import steady_allocator
+from bench.workloads import open_cell_workload
+
+#: What makes a record's columns from a cell and its workload.
+Columns = Callable[[Cell, Workload], dict[str, Any]]
+
+#: Seconds that a cell may take where its settings have no limit.
+TIME_LIMIT_S = 600.0
+
+
+@dataclass
+class Outcome:
+    """What became of a cell: a status and the record columns that are known."""
+
+    cell: Cell
+    status: str = "ok"
+    message: str = ""
+    columns: dict[str, Any] = field(default_factory=dict)
+
+    def fail(self, failure: CellFailure) -> None:
+        """Take over the status and message of a failure."""
+        self.status, self.message = failure.status, failure.message
+
+
+@dataclass(frozen=True)
+class Session:
+    """What a measure runs the cells of a job with.
+
+    Args:
+        data: where the workload's data comes from.
+        parallel: processes at a time, where cells run side by side.
+        advance: to be called with a cell and the share of its work that has just been finished, 1 in all.
+        note: to be called with a cell and a line on how far it has come.
+        upkeep: where a cell keeps its checkpoint (:class:`bench.measures.training.Upkeep`).
+        needs_rare: whether a cell's rare events are to be timed, because no record has them yet.
+    """
+
+    data: Data
+    parallel: int
+    advance: Callable[[Cell, float], None]
+    note: Callable[[Cell, str], None]
+    upkeep: Callable[[Cell], Any]
+    needs_rare: Callable[[Cell], bool]
+
+
+def _answer(connection: Connection, cell: Cell, data: Data, columns: Columns, one_thread: bool) -> None:
+    """In a cell's process: answer once, with what ``columns`` makes."""
+    steady_allocator()
+    if one_thread:
+        torch.set_num_threads(1)
+    connection.send(("done", columns(cell, open_cell_workload(cell, data))))
+
+
+def answers(
+    columns: Columns,
+    cells: Sequence[Cell],
+    data: Data,
+    parallel: int | None = None,
+    time_limit_s: float | None = None,
+) -> Iterator[Outcome]:
+    """Outcomes of cells that answer once, as they are ready.
+
+    Args:
+        columns: makes a cell's answer in its process. Under ``failure`` it may say why the cell is an ``error``.
+        cells: each gets a process of its own.
+        data: where the workload's data comes from.
+        parallel: processes at a time, of one thread each; None for one after another, of as many as PyTorch takes.
+        time_limit_s: of each cell; None for that of its timing settings.
+    """
+    waiting = list(cells)
+    running: dict[int, CellProcess] = {}
+    try:
+        while waiting or running:
+            while waiting and len(running) < (parallel or 1):
+                cell = waiting.pop(0)
+                limit = time_limit_s or cell.timing_settings.get("time_limit_s", TIME_LIMIT_S)
+                running[id(cell)] = CellProcess(_answer, cell, data, limit, columns, parallel is not None)
+            for key, process in list(running.items()):
+                if process.answered(0.02):
+                    yield _answered(process)
+                    del running[key]
+    finally:
+        for process in running.values():
+            process.stop()
+
+
+def outcomes_of(measure: Measure, cells: Sequence[Cell], session: Session) -> Iterator[list[Outcome]]:
+    """What becomes of the cells of a job; outcomes of one list are recorded together."""
+    if measure.outcomes is not None:
+        return measure.outcomes(cells, session)
+    assert measure.serve is not None
+    parallel = session.parallel if measure.parallel else None
+    return ([outcome] for outcome in answers(measure.serve, cells, session.data, parallel))
+
+
+def _answered(process: CellProcess) -> Outcome:
+    """The outcome of a cell whose process has answered."""
+    outcome = Outcome(process.cell)
+    try:
+        found = process.answer()
+        process.stop()
+        failure = found.pop("failure", "")
+        if unknown := [name for name in found if name not in (*COLUMNS, "samples")]:
+            found, failure = {}, f"records have no column {unknown[0]!r}; a measure's own values lie in samples"
+        outcome.columns.update(found)
+        if failure:
+            outcome.fail(CellFailure("error", failure))
+    except CellFailure as failed:
+        outcome.fail(failed)
+    return outcome

@@ -1,0 +1,78 @@
+"""Types at the boundary between a training method and what trains or measures it.
+
+CoMERA, its rivals and the bench import them from here. This module imports torch alone, so that a rival depends on
+nothing else of this package.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import torch
+from torch import nn
+
+#: What ``after_step`` did to the model. After ``"shapes"`` a captured graph must be taken again.
+Change = Literal["nothing", "values", "shapes"]
+
+#: How much of a step may be captured as one device graph.
+CaptureScope = Literal["whole_step", "forward_backward", "none"]
+
+#: What a weight does in the model; the workload names it, the method decides what to do with it.
+Role = Literal["attention", "feed_forward", "classifier", "embedding"]
+
+#: The roles of linear weights: the ones every rival acts on.
+LINEAR_ROLES: tuple[Role, ...] = ("attention", "feed_forward", "classifier")
+
+#: The role of a table of word vectors, an ``nn.Embedding``.
+EMBEDDING_ROLE: Role = "embedding"
+
+Batch = dict[str, torch.Tensor]
+
+
+class CellView(Protocol):
+    """The part of a cell that a method may look at before anything is built."""
+
+    @property
+    def batch_size(self) -> int: ...
+    @property
+    def sequence_length(self) -> int: ...
+    @property
+    def precision(self) -> str: ...
+    @property
+    def device(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A part of a training run.
+
+    Args:
+        name: what the workload's training plan calls it, such as "early", "late" or "phase 1".
+        steps: how many optimizer steps it has.
+        target: where ranks are to shrink, the target size as a share of the tensorized size at the stage's start,
+            above 0 and at most 1.
+        target_mib: or the target size of the whole model in FP32. Neither is given in an early stage, nor to
+            methods that do not shrink, which train on.
+    """
+
+    name: str
+    steps: int
+    target: float | None = None
+    target_mib: float | None = None
+
+
+@dataclass(frozen=True)
+class RareEvent:
+    """Work that falls due every ``period_steps`` steps, too rare to be seen in a median.
+
+    ``run(model, optimizer)`` performs it once, at its full cost, on the current gradients. The bench times it apart
+    and amortises it; steps on which it is due (``step % period_steps == offset_steps``, steps counted from 0) are left
+    out of the step samples.
+    """
+
+    name: str
+    period_steps: int
+    offset_steps: int
+    run: Callable[[nn.Module, torch.optim.Optimizer], None]

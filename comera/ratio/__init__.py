@@ -1,0 +1,1 @@
+"""From a wanted compression ratio to modes and ranks: of one layer, and of all layers of a model."""

@@ -1,0 +1,273 @@
+"""Accuracy against the size of the model: CoMERA, low_rank and dense after the same steps, with the Pareto front."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.transforms import ScaledTranslation
+
+from figures.artifact import Artifact
+from figures.page import training as shared
+from figures.page.drawn import Caption
+from figures.page.layout import panel_page
+from figures.page.notes import closing_notes
+from figures.page.style import DENSE_STROKE, FAINT, INK, Stroke, stroke_handle, strokes
+from figures.page.table import NOT_ASKED, Column, significant
+from figures.records.crossover import listed
+from figures.records.metric import Score
+from figures.records.ratio_limits import RatioLimit, limit_of
+from figures.records.select import COMERA, DENSE, LOW_RANK
+from figures.records.studies import Row, Study, studies
+
+#: Models count as equally large within the tolerance of the solvers that gave them their ratio.
+_SAME_SIZE = 1.02
+
+_FRONT: dict[str, Any] = {"color": FAINT, "linewidth": 3.5, "alpha": 0.35, "solid_capstyle": "butt"}
+_LIMIT_DASHES = (0, (1, 1.5))
+
+
+@dataclass(frozen=True)
+class Point:
+    """A row that finished."""
+
+    row: Row
+    size: float  # MiB
+    score: Score
+
+    @property
+    def arm(self) -> str:
+        return self.row.slot.arm
+
+    @property
+    def words(self) -> str:
+        """Name, size and score."""
+        return f"{self.row.name} ({significant(self.size)} MiB, {self.score.metric.written(self.score.value)})"
+
+
+def points_of(rows: Sequence[Row]) -> list[Point]:
+    """The rows that have both a size and a score, smallest first."""
+    sized = [(row, row.spread("stored_mib"), row.score) for row in rows]
+    found = [Point(row, size.value, score) for row, size, score in sized if size and score]
+    return sorted(found, key=lambda point: point.size)
+
+
+def dominator(point: Point, points: Sequence[Point]) -> Point | None:
+    """The best of the points that beat this one by value: better and no larger, or as good and smaller; sizes within
+    the solvers' tolerance are equal.
+    """
+
+    def ahead(other: Point) -> float:
+        return point.score.metric.gain(other.score.value, point.score.value)
+
+    def beats(other: Point) -> bool:
+        return (ahead(other) > 0 and other.size <= _SAME_SIZE * point.size) or (
+            ahead(other) == 0 and _SAME_SIZE * other.size < point.size
+        )
+
+    return max(filter(beats, points), key=ahead, default=None)
+
+
+def front_of(points: Sequence[Point]) -> list[Point]:
+    """The points that none beats."""
+    return [point for point in points if dominator(point, points) is None]
+
+
+def less_low_rank(row: Row) -> Score | None:
+    """What CoMERA reached less what low_rank did at the same ratio."""
+    rivals = [one for one in row.study.rows if one.slot.arm == LOW_RANK and one.slot.ratio == row.slot.ratio]
+    return row.less(rivals[0]) if rivals and row.slot.arm == COMERA and row.slot.ratio is not None else None
+
+
+def limits_of(study: Study) -> dict[str, tuple[RatioLimit, list[float]]]:
+    """By arm, the end of its ratios and those asked for that lie beyond."""
+    found: dict[str, tuple[RatioLimit, list[float]]] = {}
+    for row in study.rows:
+        messages = [run.message for run in row.runs.values() if run is not None]
+        limit = next(filter(None, map(limit_of, messages)), None)
+        if limit is not None and row.slot.ratio is not None:
+            found.setdefault(row.slot.arm, (limit, []))[1].append(row.slot.ratio)
+    return found
+
+
+def columns(study: Study, rows: Sequence[Row]) -> list[Column[Row]]:
+    points = {point.row.slot: point for point in points_of(rows)}
+    beaten = {slot: dominator(point, list(points.values())) for slot, point in points.items()}
+
+    def on_front(row: Row) -> bool | None:
+        return beaten[row.slot] is None if row.slot in points else None
+
+    def beaten_by(row: Row) -> str:
+        other = beaten.get(row.slot)
+        return other.row.name if other else ""
+
+    def ratio(row: Row) -> str:
+        spread = row.spread("total_ratio")
+        return f"{spread}x" if spread else NOT_ASKED
+
+    front = {None: NOT_ASKED, True: "yes", False: "no"}
+    return [
+        shared.head_column(study, lambda row: {"ratio": row.slot.ratio, "stage": row.slot.goal}),
+        shared.spread_column("total, MiB", "stored_mib", shared.size_or_status),
+        shared.spread_column("total ratio", "total_ratio", ratio),
+        shared.score_column(study.metric),
+        shared.less_column(study.metric, "dense", lambda row: row.less_dense),
+        shared.less_column(study.metric, "low_rank", less_low_rank),
+        Column("on the front", lambda row: front[on_front(row)], lambda row: {"on_front": on_front(row)}),
+        Column("dominated by", lambda row: beaten_by(row) or NOT_ASKED, lambda row: {"dominated_by": beaten_by(row)},
+               left=True),
+        shared.remarks_column(),
+    ]  # fmt: skip
+
+
+def _guessing(study: Study, points: Sequence[Point]) -> list[str]:
+    """A sentence on the runs that have not surely learnt anything."""
+    guess, classes = study.metric.guess, study.model.get("classes")
+    names = [point.row.name for point in points if guess is not None and not point.score.beats(guess)]
+    if not names or guess is None:
+        return []
+    how = f"guessing one of {classes} classes" if classes else f"guessing ({study.metric.written(guess)})"
+    return [f"Not surely better than {how}: {', '.join(names)}."]
+
+
+def losses(study: Study, points: Sequence[Point]) -> list[str]:
+    """Where tensorizing loses: runs of CoMERA that another arm's beats, and those that are worse than dense."""
+    ours = [point for point in points if point.arm == COMERA]
+    others = [point for point in points if point.arm != COMERA]
+    better, worse = ("more accurate", "less accurate") if study.metric.name == "accuracy" else ("better", "worse")
+    beaten = [(point, other) for point in ours if (other := dominator(point, others))]
+    lines = []
+    for point, other in beaten:
+        apart = point.row.less(other.row)
+        words = f", {apart.text(sign=True, unit=True)}" if apart else ""
+        lines.append(f"Tensorizing loses: {point.words} is dominated by {other.words}{words}.")
+    if ours and not beaten:
+        lines.append(f"No run of CoMERA is dominated: by value, no other arm's is {better} and no larger.")
+    below = [point.words for point in ours if (apart := point.row.less_dense) and apart.trails(0)]
+    if below:
+        lines.append(f"Surely {worse} than dense after as many steps: {', '.join(below)}.")
+    return lines
+
+
+def _title(study: Study) -> str:
+    metric, steps = shared.first_upper(study.metric.short), study.stages[0][1]
+    after = f" after {steps:,} steps" if len(study.stages) == 1 else ""
+    other = ", small preset" if study.experiment.endswith("_small") else ", not the paper's model"
+    known = study.is_full_size or study.dense_parameters is None or not study.is_papers
+    return f"{metric} against the model's size on {study.dataset!r}{after}{'' if known else other}"
+
+
+def caption(study: Study, rows: Sequence[Row]) -> Caption:
+    points = points_of(rows)
+    notes = [
+        shared.metric_words(study, "Wilson's"),
+        "Sizes within 2 % count as equal; points of equal size stand side by side, not one upon the other.",
+        *shared.one_seed_note(study),
+    ]
+    if study.dataset == "synthetic" and study.is_papers:
+        notes.append("The text is generated: these accuracies tell nothing about real data.")
+    notes += _guessing(study, points)
+    if points:
+        notes.append(f"Pareto front, by value: {', '.join(point.words for point in front_of(points))}.")
+    notes += [*losses(study, points), *closing_notes(study)]
+    return Caption(title=_title(study), facts=shared.facts(study), notes=notes, remarks=shared.absences(rows))
+
+
+def _draw_arm(axes: Any, points: Sequence[Point], stroke: Stroke, shift: float) -> None:
+    """The points of an arm, ``shift`` points of space to the right, so that equal sizes stand side by side."""
+    place = axes.transData + ScaledTranslation(shift / 72, 0, axes.figure.dpi_scale_trans)
+    style: dict[str, Any] = {"transform": place, "linewidth": 0.9, "solid_capstyle": "projecting", "zorder": 3}
+    for point in points:
+        shared.whisker(axes, point.size, point.score.span, **style)
+        axes.annotate(
+            point.row.name.removeprefix(point.arm).lstrip(", ") or point.arm, (point.size, point.score.span[1]),
+            xycoords=place, xytext=(0, 3), textcoords="offset points", va="bottom", fontsize=6.5,
+            ha="right" if shift < 0 else "left" if shift > 0 else "center",
+        )  # fmt: skip
+    axes.plot(
+        [point.size for point in points], [point.score.value for point in points], color=stroke.colour,
+        linestyle=stroke.dashes, linewidth=1.2, marker=stroke.marker, markersize=5, markerfacecolor=stroke.face,
+        transform=place, zorder=4,
+    )  # fmt: skip
+
+
+def _limits(study: Study) -> list[tuple[float, str, str]]:
+    """The smallest size, in MiB, of each arm that was asked for a smaller one, the arm, and words for it."""
+    dense = max(run.dense_mib or 0.0 for run in study.shown)
+    ends = [
+        (dense / limit.ratio, arm, f"{arm}: {limit}, asked for {listed(ratios)}")
+        for arm, (limit, ratios) in limits_of(study).items()
+        if limit.side == "most"
+    ]
+    return sorted(ends) if dense else []
+
+
+def _draw_limit(axes: Any, number: int, size: float, words: str, colour: str) -> None:
+    axes.axvline(size, color=colour, linewidth=1, linestyle=_LIMIT_DASHES, zorder=1)
+    side, dx = ("right", -2) if number % 2 == 0 else ("left", 2)
+    axes.annotate(
+        words, (size, 0.02), xycoords=axes.get_xaxis_transform(), rotation=90, va="bottom", xytext=(dx, 0),
+        textcoords="offset points", fontsize=6.5, ha=side,
+    )  # fmt: skip
+
+
+def _scale(axes: Any, sizes: Sequence[float], points: Sequence[Point]) -> None:
+    axes.set_xscale("log")
+    axes.set_xlim(min(sizes) / 1.25, 1.15 * max(sizes))
+    axes.xaxis.set_major_locator(LogLocator(10, subs=(1, 2, 5)))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+    low, high = min(point.score.span[0] for point in points), max(point.score.span[1] for point in points)
+    room = high - low or abs(high) or 1.0  # one point without an interval has no extent
+    axes.set_ylim(low - 0.06 * room, high + 0.12 * room)
+    axes.yaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 5, 10]))
+
+
+def draw(study: Study, rows: Sequence[Row], caption: Caption) -> Figure:
+    points, limits = points_of(rows), _limits(study)
+    arms = dict.fromkeys([COMERA, *(row.slot.arm for row in rows if row.slot.arm != DENSE)])
+    style = strokes(list(arms)) | {DENSE: DENSE_STROKE}  # as in Fig. 12
+    by_arm = {arm: some for arm in style if (some := [point for point in points if point.arm == arm])}
+    handles = [
+        stroke_handle(style[arm], arm, markersize=4.5, linestyle="" if arm == DENSE else style[arm].dashes)
+        for arm in by_arm
+    ]  # fmt: skip
+    if study.values_are != "none":
+        handles.append(shared.interval_handle())
+    handles.append(Line2D([], [], **_FRONT, label="Pareto front, by value"))
+    if limits:
+        handles.append(Line2D([], [], color=INK, linewidth=1, linestyle=_LIMIT_DASHES, label="smallest within reach"))
+    figure, [[axes]] = panel_page(caption.title, caption.facts, [[""]], caption.notes, 3.4, handles, 6)
+    axes.set_xlabel("size of the stored model, MiB", fontsize=8)
+    axes.set_ylabel(study.metric.axis, fontsize=8)
+    if not points:
+        shared.nothing_finished(axes)
+        return figure
+    _scale(axes, [*(point.size for point in points), *(size for size, _, _ in limits)], points)
+    corners = [(point.size, point.score.value) for point in front_of(points)]
+    corners.append((axes.get_xlim()[1], corners[-1][1]))
+    axes.step(*zip(*corners, strict=True), where="post", zorder=2, **_FRONT)
+    for arm, some in by_arm.items():
+        _draw_arm(axes, some, style[arm], {COMERA: -3.0, DENSE: 0.0}.get(arm, 3.0))
+    for number, (size, arm, words) in enumerate(limits):
+        _draw_limit(axes, number, size, words, style[arm].colour)
+    return figure
+
+
+ARTIFACT = Artifact(
+    name="pareto",
+    heading="Accuracy against size",
+    summary="accuracy against the size of the model, with the Pareto front; an image per device and dataset",
+    experiments=("ratios_accuracy",),
+    measure="train",
+    order=120,
+    select=studies,
+    rows=lambda study: study.rows,
+    columns=columns,
+    caption=caption,
+    draw=draw,
+)

@@ -1,0 +1,443 @@
+"""The contraction planner judged on a grid of shapes: its choice over the best measured candidate; a page per device.
+
+A figure that the paper lacks, so there is no claim to judge.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch, Rectangle
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+from bench.core.intervals import Estimate, unpaired_ratio
+from figures.artifact import Artifact
+from figures.page.drawn import Caption
+from figures.page.layout import INNER, Page
+from figures.page.style import EARLY_STROKE, FAINT, INK, STROKES, Stroke, stroke_handle, strokes
+from figures.page.table import NOT_ASKED, NOT_RECORDED, REMARKS, Column, bounds, significant, with_interval
+from figures.records.plans import Candidate, Grid, Planned, Slot, closing_lines, select_plans, timing_fact
+
+#: What is asked of the planner: a choice within ``NEAR`` of the best measured candidate in this share of at least so
+#: many shapes, and never beyond ``FAR`` times the best.
+NEAR, FAR, SHARE, SHAPES = 1.1, 1.5, 0.9, 60
+
+# The page, in inches.
+_LABELS, _BETWEEN, _CELL = 1.2, 0.12, 0.27
+_HEADING, _TOKENS, _LEGEND, _BELOW = 0.2, 0.3, 0.2, 0.16
+_PANEL, _PANEL_TITLE, _AXIS, _LEFT, _RIGHT, _CURVE = 1.75, 0.22, 0.42, 0.42, 0.08, 2.2
+_COLUMNS = 3  # maps beside one another, and panels of c
+_CURVE_END = 4.0
+
+#: Fill and ink of a cell, from the best choice to the worst; lightness alone tells them apart.
+_SHADES = (
+    (1.0, "#ffffff", INK, "the best is chosen"),
+    (NEAR, "#dfe7ef", INK, f"within {NEAR:.2f} of it"),
+    (FAR, "#9db4c8", INK, f"within {FAR:.2f}"),
+    (math.inf, "#1d2f4f", "#ffffff", f"beyond {FAR:.2f}"),
+)
+_NOT_MEASURED: Mapping[str, Any] = {"facecolor": "white", "edgecolor": FAINT, "linewidth": 0.4, "hatch": "////"}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A choice of the planner that was measured."""
+
+    planned: Planned
+    best: Candidate
+    ratio: Estimate  # time of the chosen plan to that of the best
+    over_dense: Estimate | None  # to that of nn.Linear
+
+    @property
+    def is_best(self) -> bool:
+        return self.planned.chosen is self.best
+
+
+@dataclass(frozen=True)
+class Row:
+    """One shape; where its choice was not measured, ``status`` and ``message`` say why."""
+
+    slot: Slot
+    status: str = NOT_RECORDED
+    message: str = ""
+    mark: str = ""  # of a record made by older code
+    planned: Planned | None = None
+    choice: Choice | None = None
+
+
+def _choice(planned: Planned) -> Choice | None:
+    """Ratios of medians; the blocks of two plans are resampled apart, which if anything widens the interval."""
+    chosen, best = planned.chosen, planned.best
+    if best is None or not chosen.ms:
+        return None
+    ratio = Estimate(1.0, 1.0, 1.0, len(chosen.ms)) if chosen is best else unpaired_ratio(chosen.ms, best.ms)
+    return Choice(planned, best, ratio, unpaired_ratio(chosen.ms, planned.dense_ms) if planned.dense_ms else None)
+
+
+def _row(grid: Grid, slot: Slot) -> Row:
+    record, planned = grid.records.get(slot), grid.planned.get(slot)
+    if record is None:
+        return Row(slot)
+    if planned is None:
+        return Row(slot, record.status, " ".join(record.message.split()), grid.older(record))
+    choice, chosen = _choice(planned), planned.chosen
+    words = ("ok", "") if choice else ("no time", f"{chosen.name!r} {chosen.message}")
+    return Row(slot, *words, grid.older(record), planned, choice)
+
+
+def rows_of(grid: Grid) -> list[Row]:
+    """A row per shape of the grid that the records' own values span, whether it has a record or not."""
+    slots = grid.records
+    layers = sorted({(slot.in_features, slot.out_features) for slot in slots})
+    sizes = [sorted({getattr(slot, name) for slot in slots}) for name in ("order", "ranks", "tokens")]
+    return [_row(grid, Slot(*layer, *size)) for layer in layers for size in itertools.product(*sizes)]
+
+
+def choices(rows: Sequence[Row]) -> list[Choice]:
+    """Those that were measured."""
+    return [row.choice for row in rows if row.choice]
+
+
+def ratios_of(rows: Sequence[Row]) -> list[float]:
+    """Chosen / best of every measured shape, in rising order."""
+    return sorted(one.ratio.value for one in choices(rows))
+
+
+def fixed_plans(rows: Sequence[Row]) -> dict[str, list[float]]:
+    """For each plan that every measured shape offers, its time / best; infinite where memory did not suffice."""
+    found: dict[str, list[float]] = {}
+    measured = choices(rows)
+    for one in measured:
+        best = statistics.median(one.best.ms)
+        for candidate in one.planned.candidates:
+            found.setdefault(candidate.name, []).append((candidate.time or math.inf) / best)
+    return {name: sorted(ratios) for name, ratios in found.items() if len(ratios) == len(measured)}
+
+
+def share_within(ratios: Sequence[float], limit: float) -> float:
+    """Part of the ratios that are at most ``limit``; 0 of none."""
+    return sum(ratio <= limit for ratio in ratios) / len(ratios) if ratios else 0.0
+
+
+def _aim(ratios: Sequence[float]) -> str:
+    """Whether the planner does what is asked of it."""
+    near, beyond = share_within(ratios, NEAR), sum(ratio > FAR for ratio in ratios)
+    missed = [
+        *([f"{len(ratios)} shapes"] if len(ratios) < SHAPES else []),
+        *([f"{near:.1%} within {NEAR:.2f}"] if near < SHARE else []),
+        *([f"{beyond} beyond {FAR:.2f}"] if beyond else []),
+    ]
+    asked = f"at least {SHAPES} shapes, {SHARE:.0%} of them within {NEAR:.2f}, none beyond {FAR:.2f}"
+    return f"Asked: {asked}. {'Missed: ' + ', '.join(missed) if missed else 'Met'}."
+
+
+def _left_out(rows: Sequence[Row]) -> list[str]:
+    """How many shapes have no ratio, by reason."""
+    missing = [row for row in rows if row.choice is None]
+    counts = Counter(f"{row.status}: {row.message}" if row.message else row.status for row in missing)
+    reasons = [f"{count} x {reason.rstrip('.')}" for reason, count in counts.items()]
+    return [f"{len(missing)} of {len(rows)} shapes are left out: {'; '.join(reasons)}."] if missing else []
+
+
+def sentences(rows: Sequence[Row]) -> list[str]:
+    """What the grid says about the planner, the most important first."""
+    measured, ratios = choices(rows), ratios_of(rows)
+    if not ratios:
+        return ["No shape has been measured.", *_left_out(rows)]
+
+    def counted(limit: float) -> str:
+        within = sum(ratio <= limit for ratio in ratios)
+        return f"{share_within(ratios, limit):.1%} of the shapes ({within} of {len(ratios)})"
+
+    worst = max(measured, key=lambda one: one.ratio.value)
+    beyond = [one.ratio for one in measured if one.ratio.value > NEAR]
+    doubtful = sum(one.low is not None and one.low <= NEAR for one in beyond)
+    fixed = [
+        f"{name!r} {share_within(times, NEAR):.0%}, at worst {significant(times[-1])}"
+        for name, times in fixed_plans(rows).items()
+    ]
+    dense = [one.over_dense.value for one in measured if one.over_dense]
+    found = [
+        f"{len(ratios)} shapes measured: the chosen plan is within {NEAR:.2f} of the best measured candidate in "
+        f"{counted(NEAR)} and within {FAR:.2f} in {counted(FAR)}. {_aim(ratios)}",
+        f"Chosen / best: median {significant(statistics.median(ratios))}, 90th percentile "
+        f"{significant(float(np.quantile(ratios, 0.9)))}; the chosen plan is itself the fastest in "
+        f"{sum(one.is_best for one in measured)} shapes. The worst choice: {with_interval(worst.ratio)} at "
+        f"{worst.planned.slot.text}, {worst.planned.chosen.name!r} in place of {worst.best.name!r}.",
+        f"Of the {len(beyond)} shapes beyond {NEAR:.2f}, {doubtful} have an interval that reaches down to it. The best "
+        "is the lowest of several medians, so noise alone puts the ratio of two equal plans above 1."
+        if beyond
+        else "",
+        f"One plan for every shape would be within {NEAR:.2f} in: {'; '.join(fixed)}." if fixed else "",
+        f"The chosen plan is faster than nn.Linear in {sum(one < 1 for one in dense)} of {len(dense)} shapes; its time "
+        f"over nn.Linear's: median {significant(statistics.median(dense))}, {significant(min(dense))} to "
+        f"{significant(max(dense))}."
+        if dense
+        else "",
+    ]
+    return [*filter(None, found), *_left_out(rows)]
+
+
+def columns(grid: Grid, rows: Sequence[Row]) -> list[Column[Any]]:  # noqa: ARG001 - as every artifact
+    """A row of the table per shape, of the CSV per candidate."""
+
+    def name(row: Row, which: str, otherwise: str = NOT_ASKED) -> str:
+        return getattr(getattr(row.planned, which, None), "name", otherwise)
+
+    def time(row: Row, which: str) -> str:
+        candidate: Candidate | None = getattr(row.planned, which, None)
+        if row.planned is None or candidate is None or candidate.time is None:
+            return NOT_ASKED
+        return f"{significant(candidate.time)} {row.planned.mark(candidate)}".strip()
+
+    def estimated(row: Row) -> str:
+        if row.planned is None or not row.planned.chosen.time:
+            return NOT_ASKED
+        return significant(row.planned.chosen.estimated_ms / row.planned.chosen.time)
+
+    def tidy(line: tuple[Row, Candidate | None]) -> dict[str, object]:
+        row, candidate = line
+        choice = row.choice
+        sizes = ("name", "flops", "saved_mib", "largest_mib", "estimated_ms")
+        return {
+            "device": grid.device,
+            **{name: getattr(row.slot, name) for name in ("in_features", "out_features", "cores")},
+            "ranks_cap": row.slot.ranks,
+            "ranks": " ".join(map(str, row.planned.ranks)) if row.planned else "",
+            "tokens": row.slot.tokens,
+            "status": row.status,
+            "message": row.message,
+            "chosen": name(row, "chosen", ""),
+            "best": name(row, "best", ""),
+            **bounds("chosen_over_best", choice.ratio if choice else None),
+            **bounds("chosen_over_dense", choice.over_dense if choice else None),
+            "dense_ms": row.planned.dense_time if row.planned else None,
+            "older_code": bool(row.mark),
+            **{f"plan_{size}": getattr(candidate, size, None) for size in sizes},
+            "plan_measured_ms": candidate.time if candidate else None,
+            "plan_blocks": len(candidate.ms) if candidate else None,
+            "plan_message": candidate.message if candidate else None,
+        }
+
+    return [
+        Column("layer", lambda row: row.slot.layer, left=True),
+        Column("cores", lambda row: str(row.slot.cores)),
+        Column("ranks", lambda row: str(row.slot.ranks)),
+        Column("tokens", lambda row: f"{row.slot.tokens:,}"),
+        Column("chosen", lambda row: f"{name(row, 'chosen', row.status)} {row.mark}".strip(), left=True),
+        Column("best", lambda row: name(row, "best"), left=True),
+        Column("chosen, ms", lambda row: time(row, "chosen")),
+        Column("best, ms", lambda row: time(row, "best")),
+        Column("chosen / best", lambda row: with_interval(row.choice and row.choice.ratio)),
+        Column("chosen / nn.Linear", lambda row: with_interval(row.choice and row.choice.over_dense)),
+        Column("estimated / measured", estimated),
+        Column(REMARKS, lambda row: row.message, left=True),
+        Column(tidy=tidy),
+    ]
+
+
+def caption(grid: Grid, rows: Sequence[Row]) -> Caption:
+    first, *others = sentences(rows)
+    return Caption(
+        title="Contraction plans: the planner's choice against the best measured candidate",
+        facts=(timing_fact(grid), first),
+        notes=(*others, *closing_lines(grid)),
+    )
+
+
+def _values(rows: Sequence[Row], name: str) -> list[Any]:
+    return sorted({getattr(row.slot, name) for row in rows})
+
+
+def _layers(rows: Sequence[Row]) -> list[tuple[str, int]]:
+    """The lines of a map: layers with the cap on their ranks."""
+    return list(dict.fromkeys((row.slot.layer, row.slot.ranks) for row in rows))
+
+
+def _map_height(rows: Sequence[Row]) -> float:
+    return _TOKENS + _CELL * len(_layers(rows)) + _BELOW
+
+
+def _draw_cell(axes: Any, row: Row, left: float, bottom: float, width: float) -> None:
+    choice = row.choice
+    ratio = choice.ratio.value if choice else 0.0
+    fill, ink = next((fill, ink) for limit, fill, ink, _ in _SHADES if ratio <= limit)
+    look = {**_NOT_MEASURED, "hatch": "", "facecolor": fill} if choice else _NOT_MEASURED
+    axes.add_patch(Rectangle((left, bottom), width, _CELL, clip_on=False, zorder=1, **look))
+    if choice is None:
+        return
+    x, y, drop = left + width / 2, bottom + _CELL / 2, 0.0 if choice.is_best else 0.055
+    style = {"ha": "center", "va": "center", "color": ink, "zorder": 2}
+    axes.text(x, y + drop, f"{choice.planned.chosen.initials}{row.mark}", fontsize=6.5, fontweight="bold", **style)
+    if not choice.is_best:
+        axes.text(x, y - drop, f"{choice.best.initials} {ratio:.3f}", fontsize=5.5, **style)
+
+
+def _draw_map(page: Page, rows: Sequence[Row], left: float, width: float, names: bool) -> None:
+    """All shapes of one number of cores: a line per layer and ranks, a column per number of tokens."""
+    tokens = _values(rows, "tokens")
+    layers = _layers(rows)
+    height, cell = _CELL * len(layers), width / len(tokens)
+    page.text(f"{rows[0].slot.cores} cores", left=left, fontsize=8, fontweight="bold")
+    top = page.y
+    page.y -= _TOKENS
+    axes = page.canvas(left, width, height)
+    for place, count in enumerate(tokens):
+        axes.text((place + 0.5) * cell, height + 0.03, f"{count:,}", fontsize=6, ha="center", va="bottom")
+    for row in rows:
+        bottom = height - _CELL * (1 + layers.index((row.slot.layer, row.slot.ranks)))
+        _draw_cell(axes, row, tokens.index(row.slot.tokens) * cell, bottom, cell)
+    for place, (layer, ranks) in enumerate(layers):
+        y, first = height - _CELL * place, place == 0 or layer != layers[place - 1][0]
+        if place and first:
+            axes.plot([0, width], [y, y], color=INK, linewidth=0.9, zorder=3)
+        if names:
+            axes.text(-_LABELS + 0.02, y - _CELL / 2, layer if first else "", fontsize=7, va="center")
+            axes.text(-0.06, y - _CELL / 2, f"{ranks:,}", fontsize=6.5, va="center", ha="right")
+    if names:
+        axes.text(-_LABELS + 0.02, height + 0.03, "layer", fontsize=6, va="bottom", color=FAINT)
+        axes.text(-0.06, height + 0.03, "ranks | tokens", fontsize=6, va="bottom", ha="right", color=FAINT)
+    page.y = top
+
+
+def _draw_maps(page: Page, rows: Sequence[Row]) -> None:
+    page.text("a  The chosen plan at every shape and, where another was faster, that one and chosen / best", _HEADING,
+              fontsize=8.5, fontweight="bold")  # fmt: skip
+    initials = {one.name: one.initials for row in rows if row.planned for one in row.planned.candidates}
+    page.text(", ".join(f"{short}: {name}" for name, short in initials.items()), left=INNER, ha="right", fontsize=7)
+    handles = [Patch(**{**_NOT_MEASURED, "hatch": "", "facecolor": fill}, label=words) for _, fill, _, words in _SHADES]
+    page.legend([*handles, Patch(**_NOT_MEASURED, label="not measured")], columns=len(handles) + 1)
+    page.y -= _LEGEND
+    width = (INNER - _LABELS - _BETWEEN * (_COLUMNS - 1)) / _COLUMNS
+    orders = _values(rows, "order")
+    for number, order in enumerate(orders):
+        place = number % _COLUMNS
+        left = _LABELS + place * (width + _BETWEEN)
+        _draw_map(page, [row for row in rows if row.slot.order == order], left, width, names=place == 0)
+        if place == _COLUMNS - 1 or order == orders[-1]:
+            page.y -= _map_height(rows)
+
+
+def _width(stroke: Stroke) -> float:
+    """Of a curve of panel b; the planner's stands out."""
+    return 2.0 if stroke is EARLY_STROKE else 1.1
+
+
+def _ticks(axis: Any, places: Sequence[float]) -> None:
+    axis.set_major_locator(FixedLocator(places))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+
+
+def _draw_curves(axes: Any, curves: Mapping[str, Sequence[float]], stroke_of: Mapping[str, Stroke]) -> None:
+    """The share of the shapes up to each ratio to the best."""
+    for name, ratios in curves.items():
+        stroke = stroke_of[name]
+        shown = [1.0, *(ratio for ratio in ratios if ratio <= _CURVE_END)]
+        shares = [100 * place / max(len(ratios), 1) for place in range(len(shown))]
+        axes.step(
+            [*shown, _CURVE_END], [*shares, shares[-1]], where="post", color=stroke.colour, linestyle=stroke.dashes,
+            linewidth=_width(stroke), zorder=3 if stroke is EARLY_STROKE else 2,
+        )  # fmt: skip
+    for limit in (NEAR, FAR):
+        axes.axvline(limit, color=FAINT, linewidth=0.8, linestyle=(0, (1, 1.5)), zorder=1)
+    axes.set_xscale("log")
+    axes.set_xlim(0.98, _CURVE_END)
+    axes.set_ylim(0, 103)
+    _ticks(axes.xaxis, [1, NEAR, FAR, 2, 3, _CURVE_END])
+    axes.set_xlabel("time / best measured")
+    axes.set_ylabel("shapes within, %")
+
+
+def _draw_over_dense(axes: Any, rows: Sequence[Row], stroke_of: Mapping[str, Stroke]) -> None:
+    """Time over nn.Linear against tokens, a line per layer and number of cores."""
+    for layer, stroke in stroke_of.items():
+        for order in _values(rows, "order"):
+            line = [
+                (row.slot.tokens, row.choice.over_dense.value)
+                for row in rows
+                if (row.slot.layer, row.slot.order) == (layer, order) and row.choice and row.choice.over_dense
+            ]
+            axes.plot(
+                [tokens for tokens, _ in line], [ratio for _, ratio in line], color=stroke.colour, linewidth=0.8,
+                linestyle=stroke.dashes, marker=stroke.marker, markersize=3.5, markerfacecolor=stroke.face,
+                markeredgewidth=0.7,
+            )  # fmt: skip
+    axes.axhline(1, color=INK, linewidth=0.8)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    _ticks(axes.xaxis, _values(rows, "tokens"))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.set_xlabel("tokens")
+
+
+def _draw_panels(page: Page, rows: Sequence[Row]) -> None:
+    ranks = _values(rows, "ranks")
+    first = 2 * _LEFT + _CURVE  # left edge of the panels of c
+    width = (INNER - _LEFT - _CURVE - _RIGHT) / _COLUMNS - _LEFT
+    page.text("b  The planner, or one plan for all", fontsize=8.5, fontweight="bold")
+    page.text("c  Time of the chosen plan over that of nn.Linear; a line per layer and number of cores", _HEADING,
+              left=first - _LEFT / 2, fontsize=8.5, fontweight="bold")  # fmt: skip
+    curves = {"planner": ratios_of(rows), **fixed_plans(rows)}
+    of_curve = strokes(list(curves))
+    page.legend([stroke_handle(of_curve[name], name, linewidth=_width(of_curve[name]), marker="") for name in curves],
+                columns=3)  # fmt: skip
+    of_layer = dict(zip(dict.fromkeys(row.slot.layer for row in rows), itertools.cycle(STROKES), strict=False))
+    page.legend([stroke_handle(stroke, layer, linewidth=0.8) for layer, stroke in of_layer.items()],
+                left=first - _LEFT / 2, columns=4)  # fmt: skip
+    page.y -= _LEGEND * 2
+    shared: list[Any] = []
+    for place, rank in enumerate(ranks):
+        if place % _COLUMNS == 0:
+            page.y -= _PANEL_TITLE
+        axes = page.axes(first + place % _COLUMNS * (width + _LEFT), width, _PANEL)
+        axes.set_title(f"ranks up to {rank:,}", loc="left", fontweight="bold")
+        _draw_over_dense(axes, [row for row in rows if row.slot.ranks == rank], of_layer)
+        shared.append(axes)
+        if place == 0:
+            _draw_curves(page.axes(_LEFT, _CURVE, _PANEL), curves, of_curve)
+        if place % _COLUMNS == _COLUMNS - 1 or rank == ranks[-1]:
+            page.y -= _PANEL + _AXIS
+    low, high = min(one.get_ylim()[0] for one in shared), max(one.get_ylim()[1] for one in shared)
+    for axes in shared:
+        axes.set_ylim(low, high)
+        axes.grid(visible=True, axis="both")
+        axes.tick_params(labelsize=6.5)
+
+
+def draw(grid: Grid, rows: Sequence[Row], caption: Caption) -> Figure:  # noqa: ARG001 - as every artifact
+    maps, panels = (-(-len(_values(rows, name)) // _COLUMNS) for name in ("order", "ranks"))
+    body = 2 * _HEADING + 3 * _LEGEND + maps * _map_height(rows) + panels * (_PANEL_TITLE + _PANEL + _AXIS)
+    page = Page(caption.title, caption.facts, caption.notes, body)
+    _draw_maps(page, rows)
+    _draw_panels(page, rows)
+    return page.finish()
+
+
+ARTIFACT = Artifact(
+    name="plans",
+    heading="The planner on a grid of shapes",
+    summary="the contraction planner's choice over the best measured candidate on a grid of shapes; an image per "
+    "device",
+    experiments=("contraction",),
+    measure="plan",
+    made_by="make plan-grid",
+    order=70,
+    select=select_plans,
+    rows=rows_of,
+    columns=columns,
+    tidy_rows=lambda _, rows: [
+        (row, candidate) for row in rows for candidate in (row.planned.candidates if row.planned else (None,))
+    ],
+    caption=caption,
+    draw=draw,
+    section="layer",
+)

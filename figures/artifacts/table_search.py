@@ -1,0 +1,229 @@
+"""How defaults were chosen: what was tried, for how long, and what came of it, failed runs included."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from typing import Any
+
+from bench.core.record import Record
+from figures.artifact import Artifact
+from figures.page import training as shared
+from figures.page.drawn import Caption
+from figures.page.notes import closing_notes
+from figures.page.table import NOT_ASKED, REMARKS, Column, bounds, significant
+from figures.records.metric import Score, score
+from figures.records.select import method_settings
+from figures.records.studies import Runs, searches, size_met
+from figures.records.training import Slot, curve_of, slot_of, stages_of
+
+#: The settings that make the price of size.
+_SIZE_WEIGHT, _RHO = "size_weight", "rho"
+
+
+@dataclass(frozen=True)
+class Try:
+    """One run of a search, with those settings in which the runs of its method differ."""
+
+    run: Record
+    slot: Slot
+    settings: Mapping[str, Any]
+    price: float | None  # of size, 1 + size_weight / rho, in a later stage whose settings differ in it
+    score: Score | None  # None where the run did not finish
+    mark: str  # † where older code made the record
+    best: bool = False
+
+    @property
+    def key(self) -> str:
+        """Equal for the seeds of one setting."""
+        return json.dumps(self.settings, sort_keys=True)
+
+    @property
+    def rank(self) -> tuple[Any, ...]:
+        """By arm and stage, then from small settings to large."""
+        numbers = [value if _is_number(value) else math.inf for value in self.settings.values()]
+        return (self.slot.rank, numbers, self.key, self.run.seed)
+
+    @property
+    def settings_text(self) -> str:
+        words = ", ".join(f"{name} {short(value)}" for name, value in self.settings.items())
+        price = "" if self.price is None else f" (price of size {short(round(self.price, 2))})"
+        return f"{words}{price}" or NOT_ASKED
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def short(value: object) -> str:
+    """A setting as a config writes it.
+
+    >>> short(0.00015), short(1000.0), short(0.05), short(None), short("optimized")
+    ('1.5e-4', '1000', '0.05', 'null', 'optimized')
+    """
+    if not _is_number(value):
+        return value if isinstance(value, str) else json.dumps(value)
+    exact = Decimal(repr(value)).normalize()
+    return f"{exact:e}" if 0 < abs(exact) < Decimal("0.01") else f"{exact:f}"
+
+
+def differing(runs: Sequence[Record]) -> dict[str, list[str]]:
+    """By method, the names of the settings in which its runs differ, in their order; of a single run, its rates."""
+    names = {}
+    for method in sorted({run.method for run in runs}):
+        settings = [method_settings(run) for run in runs if run.method == method]
+        every = dict.fromkeys(name for one in settings for name in one)
+        apart = [name for name in every if len({json.dumps(one.get(name), sort_keys=True) for one in settings}) > 1]
+        names[method] = apart or [name for name in every if len(settings) == 1 and name.startswith("lr")]
+    return names
+
+
+def _gain(tries: Sequence[Try]) -> float | None:
+    """The mean score over seeds, the larger the better; None where a run failed or missed the size it aimed at."""
+    scores = [one.score for one in tries if one.score and size_met(one.run) is not False]
+    gains = [score.metric.gain(score.value, 0.0) for score in scores]
+    return sum(gains) / len(gains) if len(gains) == len(tries) else None
+
+
+def _with_best(tries: Sequence[Try]) -> list[Try]:
+    """Mark the settings with the best score among the tries of one slot, unless all have the same."""
+    keys = dict.fromkeys(one.key for one in tries)
+    gains = {key: _gain([one for one in tries if one.key == key]) for key in keys}
+    if len(set(gains.values())) < 2:
+        return list(tries)
+    highest = max(gain for gain in gains.values() if gain is not None)
+    return [replace(one, best=gains[one.key] == highest) for one in tries]
+
+
+def rows_of(search: Runs) -> list[Try]:
+    """A row per run: by arm, stage, settings and seed."""
+    names = differing(search.shown)
+    by_slot: dict[Slot, list[Try]] = {}
+    for run in search.shown:
+        slot, given = slot_of(run), method_settings(run)
+        settings = {name: given[name] for name in names[run.method] if name in given}
+        priced = len(slot.stages) > 1 and not {_SIZE_WEIGHT, _RHO}.isdisjoint(names[run.method])
+        weight, rho = given.get(_SIZE_WEIGHT), given.get(_RHO)
+        price = float(1 + weight / rho) if priced and rho and weight is not None else None
+        reached = score(search.metric, {run.seed: curve_of(run)[-1]}) if run.status == "ok" else None
+        by_slot.setdefault(slot, []).append(Try(run, slot, settings, price, reached, search.older(run)))
+    return sorted((one for tries in by_slot.values() for one in _with_best(tries)), key=lambda one: one.rank)
+
+
+def _aimed(tries: Sequence[Try]) -> bool:
+    return any(one.run.size_target is not None for one in tries)
+
+
+def columns(search: Runs, tries: Sequence[Try]) -> list[Column[Try]]:
+    """The CSV has a column per setting that differs within any method. People see S0 only where a run had one."""
+    metric = search.metric
+    names = dict.fromkeys(name for one in tries for name in one.settings)
+
+    def of_record(name: str, column: str, digits: int = 3) -> Column[Try]:
+        def text(one: Try) -> str:
+            return significant(getattr(one.run, column), digits)
+
+        return Column(name, text, lambda one: {column: getattr(one.run, column)})
+
+    def head(one: Try) -> dict[str, object]:
+        return {"device": search.device, "dataset": search.dataset, "experiment": search.experiment, "arm": one.run.arm}
+
+    def stage(one: Try) -> dict[str, object]:
+        about = {"stage": one.slot.stage, "target_ratio": one.slot.target, "target_mib": one.slot.target_mib}
+        return {**about, "seed": one.run.seed, "status": one.run.status, REMARKS: one.run.message}
+
+    def settings(one: Try) -> dict[str, object]:
+        return {f"setting_{name}": one.settings.get(name) for name in names} | {"price_of_size": one.price}
+
+    def steps(one: Try) -> str:
+        return NOT_ASKED if one.run.train_steps is None else f"{one.run.train_steps:,}"
+
+    def reached(one: Try) -> dict[str, object]:
+        return {"validation_examples": one.score and one.score.examples, **bounds(metric.name, one.score)}
+
+    def met(one: Try) -> str:
+        return shared.reached(size_met(one.run))
+
+    targets = [of_record("S0", "size_target"), Column[Try]("S <= S0", met, lambda one: {"size_met": size_met(one.run)})]
+    return [
+        Column("arm", lambda one: one.slot.arm, head, left=True),
+        Column("stage", lambda one: f"{one.slot.goal} {one.mark}".rstrip(), stage, left=True),
+        Column("settings", lambda one: one.settings_text, settings, left=True),
+        Column("seed", lambda one: str(one.run.seed)),
+        Column("steps", steps, lambda one: {"train_steps": one.run.train_steps}),
+        of_record("training loss", "train_loss", 4),
+        Column(metric.heading, lambda one: str(one.score or one.run.status), reached),
+        of_record("S", "size_fraction"),
+        *(column if _aimed(tries) else replace(column, text=None) for column in targets),
+        Column("best", lambda one: "best" if one.best else "", lambda one: {"best": one.best}, left=True),
+        Column(REMARKS, lambda one: one.run.message, lambda one: {"older_code": bool(one.mark)}, left=True),
+    ]
+
+
+def _budget(tries: Sequence[Try]) -> str:
+    """How long each run was to train, and how many tries each arm had at each stage."""
+    stages: dict[int, dict[str, None]] = {}
+    for one in tries:
+        stages.setdefault(sum(stage["steps"] for stage in stages_of(one.run)), {})[one.slot.goal] = None
+    several = len({one.slot.goal for one in tries}) > 1
+    steps = ", ".join(
+        f"{n:,} steps each" + (f" ({', '.join(goals)})" if several else "") for n, goals in stages.items()
+    )
+    counts = Counter(one.slot for one in tries)
+    if len(set(counts.values())) > 1:
+        found = "; ".join(f"{slot.arm}, {slot.goal}: {count}" for slot, count in counts.items())
+        return f"Unequal budget: {steps}; tries: {found}."
+    [count] = set(counts.values())
+    tried = f"{count} {'try' if count == 1 else 'tries'} per arm{' and stage' if several else ''}"
+    return f"Equal budget: {steps}, {tried}."
+
+
+def _failure(one: Try) -> list[str]:
+    """A sentence on a run that failed or has something to say."""
+    if one.run.status == "ok" and not one.run.message:
+        return []
+    outcome = ": ".join(filter(None, (one.run.status, one.run.message))).rstrip(".")
+    return [f"{one.slot.arm}, {one.slot.goal}, {one.settings_text}, seed {one.run.seed}: {outcome}."]
+
+
+def caption(search: Runs, tries: Sequence[Try]) -> Caption:
+    metric, aimed = search.metric, _aimed(tries)
+    mean = " (mean over seeds, all of them finished)" if len(search.seeds) > 1 else ""
+    best = f"the {'highest' if metric.higher_is_better else 'lowest'} {metric.short}{mean}"
+    price = f"price of size: 1 + {_SIZE_WEIGHT} / {_RHO}, in units of loss, while the size of a late stage exceeds S0."
+    return Caption(
+        title=f"Settings tried in {search.experiment}: {search.dataset!r}",
+        facts=shared.facts(search),
+        notes=(
+            f"{_budget(tries)} Differences within the interval decide nothing.",
+            f"best: {best} of an arm at a stage{' among the runs with S <= S0' if aimed else ''}; no mark where all "
+            "are alike.",
+            "settings: those in which the runs of a method differ.",
+            *([price] if any(one.price is not None for one in tries) else []),
+            "training loss: mean over the steps since the last point of the learning curve.",
+            shared.metric_words(search, pooled=False),
+            f"{shared.SIZE_WORDS}; {shared.target_words(search)}." if aimed else f"{shared.SIZE_WORDS}.",
+            *closing_notes(search),
+        ),
+        remarks=[line for one in tries for line in _failure(one)],
+    )
+
+
+ARTIFACT = Artifact(
+    name="table_search",
+    heading="Settings tried",
+    summary="settings tried for each method with the loss, accuracy and size they reached; "
+    "a table per device, dataset and experiment",
+    experiments=("accuracy_search", "late_search"),
+    measure="train",
+    order=150,
+    select=searches,
+    rows=rows_of,
+    columns=columns,
+    caption=caption,
+    section="arm",
+)

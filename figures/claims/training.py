@@ -1,0 +1,265 @@
+"""Claims about training runs: sizes, ranks and accuracy.
+
+How a verdict falls. Only runs of the paper's encoder at full size decide anything. Sizes and ranks are decided by any
+of them that has learned something, whatever the data and the device, since a model that guesses has no use for its
+ranks: a compression *holds* when it reaches the published number less half a unit
+of its last digit, a size in MiB when it is no larger than the published one by more than that (more compression than
+published holds too, and is said). With several seeds the worst decides. A compression that reaches at least half of
+what was published counts as partly reproduced.
+
+Accuracy is claimed for MNLI, so other data leave it untested; what they show is said all the same. On MNLI it takes
+three seeds and a margin of two points: reproduced when the whole interval lies above the margin, not reproduced when
+the whole interval lies below it, partly when it lies on both sides. A comparison is void where dense itself does not
+beat the probe of these data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from figures.claims.claims import FULL_SIZE_PARAMETERS, Claim, Finding, Judgement, Outcome
+from figures.claims.rule import AT_MOST, REACHES, Rule
+from figures.records.metric import Score
+from figures.records.select import COMERA
+from figures.records.studies import DENSE_RUN, EARLY, PAPER_TARGETS, Row, Study, late
+from figures.records.training import BLOCK, Slot, layers_without_ranks
+
+#: How many points below dense, or below what was published, still count as comparable, and the seeds that takes.
+MARGIN = 2.0
+SEEDS_NEEDED = 3
+
+#: The dataset that the claims on accuracy are about.
+CLAIMED_DATASET = "mnli"
+
+#: A dense model as large as published to within this share (its size is known to three digits) is the same.
+SAME_SIZE = 0.01
+
+#: Half a unit of the last digit published, of a compression and of a size in MiB.
+RATIO_SLACK, SIZE_SLACK = 0.5, 0.05
+
+_LATE = {target: late(target) for target in PAPER_TARGETS}
+
+#: How the ids of the claims on a run begin, and what rules call it.
+CLAIMED = {DENSE_RUN: "mnli-dense", EARLY: "mnli-early"} | {
+    slot: f"mnli-late{10 * target:02.0f}" for target, slot in _LATE.items()
+}
+_WORDS = {DENSE_RUN: "dense", EARLY: "comera after its early stage"} | {
+    slot: f"comera after its late stage toward {target:g}" for target, slot in _LATE.items()
+}
+
+#: Sizes that claims are about, by how the ids of the claims end: a column, what it is of, and where records have it.
+_SIZES = {
+    "size": ("stored_mib", "whole model", "stored_mib"),
+    "ratio": ("total_ratio", "whole model", "dense_mib / stored_mib"),
+    "layers": ("tensorized_ratio", "tensorized layers", "dense_tensorized_mib / tensorized_mib"),
+}
+
+
+def _untested(reasons: Iterable[str], *found: Finding) -> Judgement | None:
+    """The first reason why records decide nothing, if there is one."""
+    why = next(filter(None, reasons), "")
+    return Judgement("not tested here", why, found) if why else None
+
+
+def _absent(row: Row) -> str:
+    """Why a slot has no number."""
+    return f"{row.name} is {row.status}" + (f" ({'; '.join(row.remarks).rstrip('.')})" if row.remarks else "")
+
+
+def _other_model(study: Study) -> str:
+    """Why the model of these runs decides nothing; empty where it is the paper's, or where no run shows its size."""
+    count = study.dense_parameters
+    if count is None or study.is_full_size:
+        return ""
+    return (
+        f"The dense model of these runs has {count:,} parameters; the claim is about the six-encoder model of "
+        f"{FULL_SIZE_PARAMETERS:,}."
+    )
+
+
+def _guesses(row: Row) -> str:
+    """Why the size of a run's model says nothing; empty where the model surely answers better than by guessing."""
+    guess = row.study.metric.guess
+    if guess is None or row.score is None or row.score.beats(guess):
+        return ""
+    return (
+        f"At {row.score.text(unit=True)}, {row.name} does not surely beat guessing among {row.study.model['classes']} "
+        f"classes on {row.study.dataset}, so that its size says nothing."
+    )
+
+
+def _size_rule(slot: Slot, part: str) -> Rule:
+    """A claim on a size of a run's model or on a compression, by the worst seed."""
+    column, heading, expression = _SIZES[part]
+    unit, slack = ("MiB", SIZE_SLACK) if part == "size" else ("x", RATIO_SLACK)
+
+    def judge(claim: Claim, study: Study, _: Any) -> Judgement:
+        row, published = study.row(slot), claim.low or 0.0
+        spread = row.spread(column)
+        if spread is None:
+            return Judgement("not tested here", _other_model(study) or f"{_absent(row)}.")
+        seeds = "one seed" if len(row.finished) == 1 else f"{len(row.finished)} seeds"
+        size = spread.text(" MiB" if part == "size" else "x")
+        found = Finding(f"{heading}, {study.dataset}, {seeds}", size)
+        if untested := _untested((_other_model(study), "" if slot == DENSE_RUN else _guesses(row)), found):
+            return untested
+        outcome: Outcome = "not reproduced"
+        if slot == DENSE_RUN:
+            same = abs(spread.value / published - 1) <= SAME_SIZE
+            outcome = "reproduced" if same else outcome
+            why = f"{'Within' if same else 'Not within'} {SAME_SIZE:.0%} of the published size."
+        elif part == "size":
+            holds = spread.high <= published + slack
+            outcome = "reproduced" if holds else outcome
+            why = f"{'At most' if holds else 'More than'} {published + slack:g} MiB."
+        else:
+            need = published - slack
+            outcome = "reproduced" if spread.low >= need else "partly" if spread.low >= need / 2 else outcome
+            more = "; more than published" if spread.low > published + slack else ""
+            why = f"{'Reaches' if spread.low >= need else 'Short of'} {need:g}x{more}."
+        left, target = row.spread("size_fraction"), row.spread("size_target")
+        if left is not None and target is not None:
+            why += f" S is {left.text('')} of the full tensorized size, S0 was {target.text('')}."
+        return Judgement(outcome, why, (found,))
+
+    quantity, holds = f"{expression} of {_WORDS[slot]}, worst seed", f"{REACHES} (from half of it: partly)"
+    if slot == DENSE_RUN:
+        quantity, holds, slack, unit = (
+            f"{expression} of dense / published - 1",
+            "within +-tolerance",
+            100 * SAME_SIZE,
+            "%",
+        )
+    elif part == "size":
+        holds = AT_MOST
+    return Rule(f"{CLAIMED[slot]}-{part}", quantity, holds, tolerance=slack, unit=unit, judge=judge)
+
+
+def _against(score: Score, bound: float, words: str, found: Finding) -> Judgement:
+    """The judgement on an interval against a lower bound."""
+    low, high = score.span
+    if low >= bound:
+        return Judgement("reproduced", f"The whole interval lies {words}.", (found,))
+    if high < bound:
+        return Judgement("not reproduced", f"No part of the interval lies {words}.", (found,))
+    return Judgement("partly", f"Only a part of the interval lies {words}.", (found,))
+
+
+def _accuracy_rule(slot: Slot) -> Rule:
+    """A claim on the accuracy of a run."""
+
+    def judge(claim: Claim, study: Study, _: Any) -> Judgement:
+        row, published = study.row(slot), claim.low or 0.0
+        ours, per_epoch = row.score, study.steps_per_epoch
+        if ours is None:
+            return Judgement("not tested here", _other_model(study) or f"{_absent(row)}.")
+        epochs = f"{row.steps / per_epoch:.2g} epochs" if per_epoch and row.steps else f"{row.steps} steps"
+        reached = ours.text(unit=True)
+        found = Finding(f"{study.metric.text} on {study.dataset}, {ours.seeds_text}, {epochs}", reached)
+        other = f"The claim is about MNLI; on {study.dataset}, {row.name} reached {reached}."
+        few = (
+            f"Inconclusive: {ours.seeds_text}, {SEEDS_NEEDED} are needed; published less ours is "
+            f"{published - ours.value:+.1f} points."
+        )
+        reasons = (
+            _other_model(study),
+            other if study.dataset != CLAIMED_DATASET else "",
+            few if ours.seeds < SEEDS_NEEDED else "",
+        )
+        bound = published - MARGIN
+        return _untested(reasons, found) or _against(ours, bound, f"above {bound:g} %", found)
+
+    quantity = f"accuracy on MNLI of {_WORDS[slot]}, {SEEDS_NEEDED} seeds"
+    return Rule(f"{CLAIMED[slot]}-acc", quantity, REACHES, tolerance=MARGIN, unit="points", judge=judge)
+
+
+def _void(study: Study) -> str:
+    """Why no comparison with dense can be made on these data; empty where one can."""
+    probe, dense = study.metric.probe, study.row(DENSE_RUN).score
+    if probe is None or dense is None or dense.beats(probe):
+        return ""
+    name = study.metric.probe_text.replace(" ", "-")
+    return (
+        f"Void: dense itself, at {dense.text(unit=True)}, does not surely beat the {name} probe "
+        f"({probe:g} {study.metric.unit}) on {study.dataset}."
+    )
+
+
+def _judge_same_accuracy(_: Claim, study: Study, __: Any) -> Judgement:
+    """Early stage against dense after as many steps."""
+    row, dense = study.row(EARLY), study.row(DENSE_RUN)
+    apart, then = row.less_dense, row.dense_score
+    if row.score is None or apart is None or then is None:
+        missing = [_absent(one) for one in (row, dense) if one.score is None]
+        why = "; ".join(missing) or "dense has no accuracy after as many steps of the same seed"
+        return Judgement("not tested here", f"No pair of runs to compare: {why}.")
+    points, seeds = apart.text(sign=True, unit=True), apart.seeds_text
+    words = (
+        f"{row.name} reached {row.score.text(unit=True)} on {study.dataset}, dense after as many steps "
+        f"{then.text(unit=True)}: a difference of {points}"
+    )
+    found = Finding(f"early less dense, {study.dataset}, {seeds}, paired bootstrap", points)
+    void, few = _void(study), apart.seeds < SEEDS_NEEDED
+    other = f"The claim is about MNLI; {words}{f', inconclusive with {seeds}' if few else ''}."
+    inconclusive = f"Inconclusive: {seeds}, {SEEDS_NEEDED} are needed to tell {MARGIN:g} points; {words}."
+    reasons = (
+        _other_model(study),
+        f"{void} Found: {words}." if void else "",
+        other if study.dataset != CLAIMED_DATASET else "",
+        inconclusive if few else "",
+    )
+    return _untested(reasons, found) or _against(apart, -MARGIN, f"above -{MARGIN:g} points", found)
+
+
+def _judge_ranks_removed(_: Claim, study: Study, __: Any) -> Judgement:
+    """In every seed some late stage has closed all ranks of some layer."""
+    rows = [row for row in study.rows if row.slot.arm == COMERA and len(row.slot.stages) > 1]
+    absent = "; ".join(_absent(row) for row in rows if row.status != "ok")
+    removed: dict[int, list[str]] = {}
+    found = []
+    for row in rows:
+        for seed, run in row.finished.items():
+            gone = layers_without_ranks(run)
+            removed.setdefault(seed, []).extend(gone)
+            heading = f"layers without ranks in the block shown, {study.dataset}, seed {seed}"
+            found.append(Finding(heading, f"{row.name}: {', '.join(gone) or 'none'}"))
+    if not removed:
+        why = f"No late stage finished: {absent or 'no late stage was asked for'}."
+        return Judgement("not tested here", why)
+    some = sum(map(bool, removed.values()))
+    why = f"After a late stage, layers of block {BLOCK} have lost all ranks in {some} of {len(removed)} seed(s)."
+    unfinished = f"{why} Not finished: {absent}." if absent and not some else ""
+    if untested := _untested((_other_model(study), *map(_guesses, rows), unfinished), *found):
+        return untested
+    return Judgement("reproduced" if some == len(removed) else "partly" if some else "not reproduced", why, found)
+
+
+SAME_ACCURACY = Rule(
+    "mnli-same-accuracy",
+    f"accuracy on MNLI of {_WORDS[EARLY]} - that of dense after as many steps, {SEEDS_NEEDED} seeds",
+    ">= -tolerance", tolerance=MARGIN, unit="points", judge=_judge_same_accuracy,
+)  # fmt: skip
+RANKS_REMOVED = Rule(
+    "ranks-removed", f"ranks after a late stage: in every seed some layer of block {BLOCK} has none left",
+    judge=_judge_ranks_removed,
+)  # fmt: skip
+
+#: Of the late stages.
+LATE = (
+    *(_size_rule(slot, part) for part in ("ratio", "layers") for slot in _LATE.values()),
+    *map(_accuracy_rule, _LATE.values()),
+)
+
+#: Of the paper's table on MNLI.
+MNLI = (
+    _size_rule(DENSE_RUN, "size"),
+    _size_rule(EARLY, "size"),
+    _size_rule(EARLY, "ratio"),
+    _size_rule(late(0.2), "size"),
+    *LATE[: 2 * len(_LATE)],
+    _accuracy_rule(DENSE_RUN),
+    _accuracy_rule(EARLY),
+    *LATE[2 * len(_LATE) :],
+    SAME_ACCURACY,
+)

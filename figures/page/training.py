@@ -1,0 +1,188 @@
+"""What figures and tables of training have alike: the facts on top, notes below, columns, and marks on axes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from matplotlib.lines import Line2D
+
+from bench.core.intervals import CONFIDENCE
+from figures.page.notes import device_fact, listed, switches
+from figures.page.style import FAINT, INK
+from figures.page.table import NOT_ASKED, NOT_RECORDED, REMARKS, Column, bounds
+from figures.records.metric import Metric, Score
+from figures.records.studies import EXPERIMENT, Row, Runs, studies
+from figures.records.time_values import workload_words
+from figures.records.training import curve_of
+
+#: What artifacts of the paper's training runs are made of.
+OF_STUDIES: dict[str, Any] = {"experiments": (EXPERIMENT,), "measure": "train", "select": studies}
+
+#: How tables of training begin a line.
+RUN = "run"
+
+#: What S is.
+SIZE_WORDS = "S: core entries left, as a share of those before any rank was cut"
+
+
+def target_words(page: Runs) -> str:
+    """What S0 is."""
+    return f"S0: what the {page.stages[-1][0]} stage was to reach"
+
+
+def examples_words(page: Runs) -> str:
+    """What the metric is over."""
+    return f"{workload_words(page.shown[0]).get('example', 'example')}s"
+
+
+def metric_words(page: Runs, wilson: str = "Wilson's interval", pooled: bool = True) -> str:
+    """What the metric is, with the kind of its interval.
+
+    Args:
+        page: the runs.
+        wilson: what Wilson's interval is called.
+        pooled: whether a value is over all seeds.
+    """
+    examples = examples_words(page)
+    interval = f"{wilson if page.values_are == 'answers' else 'bootstrap'}, over examples alone"
+    if pooled and len(page.seeds) > 1:
+        interval = "hierarchical bootstrap over seeds and examples"
+    what = {
+        "answers": f"share of validation {examples} answered rightly, with its 95 % interval ({interval})",
+        "numbers": f"mean over validation {examples}, with its 95 % interval ({interval})",
+        "none": f"of all validation {examples} at once; it is no mean over them, so there is no interval",
+    }[page.values_are]
+    return f"{page.metric.short}: {what}{'' if page.metric.higher_is_better else '; lower is better'}."
+
+
+def one_seed_note(page: Runs) -> list[str]:
+    """What the intervals of a single seed lack."""
+    single = len(page.seeds) == 1 and page.values_are != "none"
+    return ["One seed: the intervals do not hold what another seed would change."] if single else []
+
+
+def facts(page: Runs) -> tuple[str, ...]:
+    """Device, setting and budget of the runs shown, and how large the model is."""
+    lengths = listed(page, "sequence_length")
+    setting = [listed(page, "precision"), f"batch {listed(page, 'batch_size')}"]
+    setting += [f"length up to {lengths}"] if lengths != "1" else []
+    counts = {curve_of(run)[-1].examples or 0 for run in page.finished_runs}
+    validated = f", validated on {max(counts):,} {examples_words(page)}" if any(counts) else ""
+
+    def epochs(steps: int) -> str:
+        per_epoch = page.steps_per_epoch
+        return f" ({steps / per_epoch:.3g} epoch{'' if steps == per_epoch else 's'})" if per_epoch else ""
+
+    (first, steps), *others = page.stages
+    budget = f"{steps:,} {first} steps{epochs(steps)}"
+    budget += "".join(f", then {steps:,} {stage} ones{epochs(steps)}" for stage, steps in others)
+    seeds = f"seed{'s' if len(page.seeds) > 1 else ''} {', '.join(map(str, page.seeds))}"
+    model = [f"{page.dense_parameters:,} parameters"] if page.dense_parameters else []
+    if model and page.is_papers:
+        model.append("of the paper's size" if page.is_full_size else "not the paper's size")
+    if model and "classes" in page.model:
+        model.append(f"{page.model['classes']} classes")
+    return (
+        device_fact(page, *setting, switches(page)),
+        f"Trained on {page.dataset!r}{validated}: {budget}, {seeds}.",
+        *([f"Dense model: {', '.join(model)}."] if model else []),
+    )
+
+
+def absences(rows: Sequence[Row]) -> list[str]:
+    """A sentence on every run that is missing or failed, or has something to say."""
+    lines = [f"{row.name}, {remark.rstrip('.')}." for row in rows for remark in row.remarks]
+    missing = [row.name for row in rows if row.status == NOT_RECORDED]
+    return [*lines, f"{NOT_RECORDED}: {'; '.join(missing)}."] if missing else lines
+
+
+def first_upper(text: str) -> str:
+    """The text as a title begins."""
+    return text[:1].upper() + text[1:]
+
+
+def or_dash(value: object) -> str:
+    """The value in words, or what stands where there is none."""
+    return NOT_ASKED if value is None else str(value)
+
+
+def reached(met: bool | None) -> str:
+    """Whether S <= S0, as a cell of a table."""
+    return {None: NOT_ASKED, True: "yes", False: "NO"}[met]
+
+
+def seeds_of(row: Row) -> str:
+    """The seeds that finished, as a cell of the CSV."""
+    return " ".join(map(str, row.finished))
+
+
+def head_column(page: Runs, slot: Callable[[Row], Mapping[str, object]]) -> Column[Row]:
+    """What a row is about, and in the CSV how it went; ``slot`` is how the CSV names its run."""
+
+    def tidy(row: Row) -> dict[str, object]:
+        return {
+            "device": page.device, "dataset": page.dataset, "arm": row.slot.arm, **slot(row), "status": row.status,
+            "remarks": "; ".join(row.remarks), "seeds": seeds_of(row), "train_steps": row.steps,
+            "validation_examples": row.score and row.score.examples,
+        }  # fmt: skip
+
+    return Column(RUN, lambda row: row.label, tidy, left=True)
+
+
+def score_column(metric: Metric) -> Column[Row]:
+    """What the models reached."""
+    return Column(metric.heading, lambda row: str(row.score or row.status), lambda row: bounds(metric.name, row.score))
+
+
+def less_column(metric: Metric, other: str, less: Callable[[Row], Score | None]) -> Column[Row]:
+    """The difference to what another arm reached."""
+    column = "_".join(filter(None, ("less", other, re.sub(r"\W+", "_", metric.unit_apart).strip("_"))))
+
+    def text(row: Row) -> str:
+        found = less(row)
+        return found.text(sign=True) if found else NOT_ASKED
+
+    heading = f"less {other}, {metric.unit_apart}".removesuffix(", ")
+    return Column(heading, text, lambda row: bounds(column, less(row)))
+
+
+def spread_column(
+    name: str, column: str, text: Callable[[Row], str] | None = None, interval: bool = True
+) -> Column[Row]:
+    """A size or a ratio over seeds; in the CSV with the least and the greatest unless told otherwise."""
+
+    def tidy(row: Row) -> Mapping[str, object]:
+        cells = bounds(column, row.spread(column))
+        return cells if interval else {column: cells[column]}
+
+    return Column(name, text or (lambda row: or_dash(row.spread(column))), tidy)
+
+
+def size_or_status(row: Row) -> str:
+    """The size of the trained model, as a cell of a table."""
+    return str(row.spread("stored_mib") or row.status)
+
+
+def remarks_column() -> Column[Row]:
+    """What happened to single runs."""
+    return Column(REMARKS, lambda row: "; ".join(row.remarks), lambda row: {"older_code": bool(row.mark)}, left=True)
+
+
+def nothing_finished(axes: Any) -> None:
+    """Write on axes that there is nothing to draw."""
+    axes.set_xticks([])
+    axes.set_yticks([])
+    axes.text(0.5, 0.5, "no finished run", transform=axes.transAxes, ha="center", style="italic", color=FAINT)
+
+
+def interval_handle() -> Line2D:
+    """The entry of a legend for :func:`whisker`."""
+    return Line2D([], [], color=INK, marker="_", markersize=5, linewidth=1, label=f"{CONFIDENCE:.0%} interval")
+
+
+def whisker(axes: Any, x: float, span: tuple[float, float], **style: Any) -> None:
+    """A vertical interval."""
+    form = {"color": INK, "linewidth": 1, "marker": "_", "markersize": 5, "solid_capstyle": "butt"} | style
+    axes.plot([x, x], span, **form)

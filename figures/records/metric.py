@@ -1,0 +1,192 @@
+"""The metric that leads a workload, what models reach in it, and how far two of them are apart, with intervals.
+
+One seed: what varies is the choice of validation examples alone. A share of right answers gets Wilson's interval, a
+mean of numbers and every difference a (paired) bootstrap over the examples. Several seeds: both are resampled, the
+seeds and, the same for all of them, the examples. With two or three seeds the spread over seeds is still
+underestimated, as with any bootstrap. A metric that is no mean over examples has no interval.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bench.core.intervals import CONFIDENCE, mean_over_examples
+from figures.page.table import significant
+
+Values = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """What records hold of the metric that leads; the fields are those of :class:`bench.protocol.Metric`.
+
+    >>> accuracy = Metric("accuracy", "validation accuracy", "%")
+    >>> accuracy.heading, accuracy.axis, accuracy.written(79.44), accuracy.unit_apart
+    ('accuracy, %', 'validation accuracy, %', '79.4 %', 'points')
+    """
+
+    name: str
+    text: str
+    unit: str = ""
+    higher_is_better: bool = True
+    guess: float | None = None
+    probe: float | None = None
+    probe_text: str = ""
+
+    @classmethod
+    def of(cls, words: Mapping[str, Any]) -> Metric:
+        """From the words of a record; raises TypeError without name or text."""
+        return cls(**{field.name: words[field.name] for field in dataclasses.fields(cls) if field.name in words})
+
+    @property
+    def short(self) -> str:
+        """How tables call it."""
+        return self.text.removeprefix("validation ")
+
+    @property
+    def heading(self) -> str:
+        return ", ".join(filter(None, (self.short, self.unit)))
+
+    @property
+    def axis(self) -> str:
+        unit = f", {self.unit}" if self.unit else ""
+        return f"{self.text}{unit}{'' if self.higher_is_better else ' (lower is better)'}"
+
+    @property
+    def unit_apart(self) -> str:
+        """The unit of a difference."""
+        return "points" if self.unit == "%" else self.unit
+
+    @property
+    def right(self) -> float:
+        """The value of an example that was answered rightly, where examples are right or wrong."""
+        return 100.0 if self.unit == "%" else 1.0
+
+    def number(self, value: float, sign: bool = False) -> str:
+        """A value without its unit; with ``sign`` a difference."""
+        text = f"{value:.1f}" if self.unit == "%" else significant(value, 3 if sign else 4)
+        return f"+{text}" if sign and not text.startswith("-") else text
+
+    def written(self, value: float) -> str:
+        """A value with its unit."""
+        return f"{self.number(value)} {self.unit}".rstrip()
+
+    def gain(self, value: float, other: float) -> float:
+        """By how much a value is better than another one; below zero where it is worse."""
+        return value - other if self.higher_is_better else other - value
+
+    def are_answers(self, values: Values) -> bool:
+        """Whether every example is either right or wrong."""
+        return bool(np.isin(values, (0.0, self.right)).all())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reached:
+    """What one model reached: its metric, and the same of each validation example, where it is their mean."""
+
+    value: float
+    per_example: Values | None = None
+    examples: int | None = None
+
+
+@dataclass(frozen=True)
+class Score:
+    """What models reached in a metric, as the mean over seeds, or a difference of two such means, with its interval."""
+
+    metric: Metric
+    value: float
+    low: float | None
+    high: float | None
+    examples: int | None
+    seeds: int
+
+    def text(self, sign: bool = False, unit: bool = False) -> str:
+        """The value with its interval, such as ``79.4 [76.5, 81.9]``; with ``sign`` as a difference."""
+        value, *bounds = (self.metric.number(one, sign) for one in (self.value, self.low, self.high) if one is not None)
+        interval = f" [{', '.join(bounds)}]" if bounds else ""
+        name = (self.metric.unit_apart if sign else self.metric.unit) if unit else ""
+        return f"{value}{interval} {name}".rstrip()
+
+    __str__ = text
+
+    @property
+    def seeds_text(self) -> str:
+        return "one seed" if self.seeds == 1 else f"{self.seeds} seeds"
+
+    @property
+    def span(self) -> tuple[float, float]:
+        """The interval, or the value twice where there is none."""
+        return (self.value, self.value) if self.low is None or self.high is None else (self.low, self.high)
+
+    def beats(self, bound: float) -> bool:
+        """Whether all of the interval is better than a bound."""
+        return all(self.metric.gain(end, bound) > 0 for end in self.span)
+
+    def trails(self, bound: float) -> bool:
+        """Whether all of the interval is worse than a bound; never without an interval."""
+        return self.low is not None and all(self.metric.gain(end, bound) < 0 for end in self.span)
+
+
+def wilson(metric: Metric, right: int, examples: int) -> Score:
+    """The share of right answers of one model with Wilson's score interval.
+
+    >>> print(wilson(Metric("accuracy", "validation accuracy", "%"), 5, 10))
+    50.0 [23.7, 76.3]
+    """
+    z = NormalDist().inv_cdf(0.5 + CONFIDENCE / 2)
+    share = right / examples
+    centre = share + z * z / (2 * examples)
+    spread = z * math.sqrt(share * (1 - share) / examples + (z / (2 * examples)) ** 2)
+    scale = metric.right / (1 + z * z / examples)
+    return Score(metric, metric.right * share, scale * (centre - spread), scale * (centre + spread), examples, 1)
+
+
+def _stacked(models: Sequence[Reached]) -> Values | None:
+    """The values (seed, example); None where a model has none."""
+    values = [one.per_example for one in models if one.per_example is not None]
+    if not values or len(values) < len(models):
+        return None
+    if len(lengths := {len(one) for one in values}) != 1:
+        raise ValueError(f"validation examples differ in number: {', '.join(map(str, sorted(lengths)))}.")
+    return np.stack(values)
+
+
+def score(metric: Metric, models: Mapping[int, Reached]) -> Score:
+    """The mean over seeds of what the model of each reached; raises ValueError where examples differ in number."""
+    if not models:
+        raise ValueError("no seed to estimate from.")
+    seeds = [models[seed] for seed in sorted(models)]
+    values = _stacked(seeds)
+    if values is None:
+        return Score(metric, sum(one.value for one in seeds) / len(seeds), None, None, seeds[0].examples, len(seeds))
+    if len(seeds) == 1 and metric.are_answers(values):
+        return wilson(metric, round(float(values.sum()) / metric.right), values.size)
+    return Score(metric, *mean_over_examples(values), values.shape[1], len(seeds))
+
+
+def difference(metric: Metric, ours: Mapping[int, Reached], theirs: Mapping[int, Reached]) -> Score | None:
+    """The mean of ours less theirs, paired by seed and by validation example; None where no seed has both.
+
+    Raises ValueError where examples differ in number.
+
+    >>> right, wrong = np.array([100.0, 100.0, 100.0, 100.0]), np.array([100.0, 100.0, 100.0, 0.0])
+    >>> ours, theirs = Reached(value=100.0, per_example=right), Reached(value=75.0, per_example=wrong)
+    >>> difference(Metric("accuracy", "validation accuracy", "%"), {0: ours}, {0: theirs}).text(sign=True)
+    '+25.0 [+0.0, +75.0]'
+    """
+    pairs = [(ours[seed], theirs[seed]) for seed in sorted(set(ours) & set(theirs))]
+    if not pairs:
+        return None
+    values = _stacked([one for pair in pairs for one in pair])
+    if values is None:
+        mean = sum(one.value - other.value for one, other in pairs) / len(pairs)
+        return Score(metric, mean, None, None, pairs[0][0].examples, len(pairs))
+    return Score(metric, *mean_over_examples(values[::2] - values[1::2]), values.shape[1], len(pairs))

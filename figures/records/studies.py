@@ -1,0 +1,454 @@
+"""Which training runs one page shows, those of one device, dataset and setting, and what each arm reached over seeds.
+
+A study has at most one run per arm, stage and seed; a search has one per setting of the method besides.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+from bench.core.intervals import Estimate, paired_ratio
+from bench.core.record import Record, RecordError
+from figures.claims.claims import FULL_SIZE_PARAMETERS
+from figures.page.table import NOT_RECORDED, significant
+from figures.records import select
+from figures.records.memory import parts_of_peak, quotient
+from figures.records.metric import Metric, Score, difference, score
+from figures.records.select import COMERA, DENSE, Setting, config_of, method_settings
+from figures.records.time_values import PAPER_EXAMPLES, workload_words
+from figures.records.training import CurvePoint, Slot, curve_of, metric_of, ranks_before, slot_of, stages_of
+
+#: The experiment that the figures of training show unless asked for another.
+EXPERIMENT = "accuracy"
+
+#: Its stages, and the targets of its late ones, which it is expected to have.
+PAPER_STAGES = ("early", "late")
+PAPER_TARGETS = (0.8, 0.5, 0.2)
+
+DENSE_RUN, EARLY = Slot(DENSE, PAPER_STAGES), Slot(COMERA, PAPER_STAGES[:1])
+
+#: How many times smaller a trained model is than the dense one, and its layers than the weights they stand in for.
+RATIOS = {"total_ratio": ("dense_mib", "stored_mib"), "tensorized_ratio": ("dense_tensorized_mib", "tensorized_mib")}
+
+#: S may exceed S0 by this factor and still count as reached: both are quotients of whole numbers.
+_ROUNDING = 1 + 1e-9
+
+#: FP32 numbers in a MiB.
+_PER_MIB = 2**20 / 4
+
+
+def late(target: float) -> Slot:
+    """CoMERA's late stage toward a share of the tensorized size."""
+    return Slot(COMERA, PAPER_STAGES, target)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Runs(select.Selected):
+    """The training records that one page shows, of one experiment, device, workload, dataset and setting."""
+
+    experiment: str
+    dataset: str
+
+    @property
+    def seeds(self) -> list[int]:
+        return self.values("seed")
+
+    @property
+    def metric(self) -> Metric:
+        return metric_of(self.shown[-1])
+
+    @property
+    def model(self) -> Mapping[str, Any]:
+        return select.workload_settings(self.shown[0])
+
+    @property
+    def finished_runs(self) -> list[Record]:
+        return [record for record in self.shown if record.status == "ok"]
+
+    @cached_property
+    def values_are(self) -> Literal["answers", "numbers", "none"]:
+        """What there is of the metric for each validation example; without a finished run, answers."""
+        found = [curve_of(run)[-1].per_example for run in self.finished_runs]
+        known = [values for values in found if values is not None]
+        if len(known) < len(found):
+            return "none"
+        return "answers" if all(map(self.metric.are_answers, known)) else "numbers"
+
+    @property
+    def steps_per_epoch(self) -> int | None:
+        return config_of(self.shown[0])["training"].get("steps_per_epoch")
+
+    @cached_property
+    def stages(self) -> list[tuple[str, int]]:
+        """Names and steps of the stages of the longest run."""
+        runs = [[(str(stage["name"]), int(stage["steps"])) for stage in stages_of(record)] for record in self.shown]
+        return max(runs, key=lambda run: (len(run), sum(steps for _, steps in run)))
+
+    @property
+    def is_papers(self) -> bool:
+        """Whether the workload is that of the paper's encoder, whose epoch it has."""
+        return all(workload_words(record)["examples_per_epoch"] == PAPER_EXAMPLES for record in self.shown)
+
+    @property
+    def dense_parameters(self) -> int | None:
+        """Parameters of the dense model; None where no run finished."""
+        return round(max((run.dense_mib or 0.0 for run in self.finished_runs), default=0.0) * _PER_MIB) or None
+
+    @property
+    def is_full_size(self) -> bool:
+        """Whether the model is the paper's, but for the classes that the data ask for."""
+        more_classes, class_row = self.model.get("classes", 3) - 3, self.model.get("width", 768) + 1
+        return self.dense_parameters == FULL_SIZE_PARAMETERS + more_classes * class_row
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study(Runs):
+    """At most one run per slot and seed; a run that was never made is absent from ``runs``."""
+
+    slots: tuple[Slot, ...]  # those found and those expected, in drawing order
+    runs: Mapping[tuple[Slot, int], Record]
+
+    @property
+    def depth(self) -> int:
+        """Stages of the longest run."""
+        return max(len(slot.stages) for slot in self.slots)
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        """Every slot, those without a run too."""
+        return [Row(self, slot) for slot in self.slots]
+
+    def row(self, slot: Slot) -> Row:
+        """The row of a slot, also where nothing was expected or recorded for it."""
+        return next((row for row in self.rows if row.slot == slot), Row(self, slot))
+
+
+def _setting(record: Record) -> Setting:
+    """What must be equal for two runs to stand on one page, by the names that a note calls it."""
+    first = stages_of(record)[0]  # which checks what is read below
+    training = config_of(record)["training"]
+    return {
+        "data": record.data_hash,
+        "precision": record.precision,
+        "batch": record.batch_size,
+        "CUDA Graph": record.cuda_graph,
+        "compile": record.compile,
+        "metric": metric_of(record).name,
+        f"{first['name']} steps": first["steps"],
+        "steps per epoch": training.get("steps_per_epoch"),
+        "equal shapes": training.get("static"),
+        **select.model_setting(record),
+    }
+
+
+def _budget(record: Record) -> Setting:
+    return {f"{stage['name']} steps": stage["steps"] for stage in stages_of(record)}
+
+
+def _but_for_the_ratio(record: Record) -> Setting:
+    """The settings of the record's method, but for the ratio, which is what the runs of an arm differ in."""
+    return {name: value for name, value in method_settings(record).items() if name != "ratio"}
+
+
+def _run(record: Record) -> tuple[Slot, int]:
+    return slot_of(record), record.seed
+
+
+def _narrow_each(
+    records: Sequence[Record], key: Callable[[Record], Any], setting: Callable[[Record], Setting], what: str
+) -> tuple[list[Record], list[str]]:
+    """Narrow the records with each key to one setting."""
+    kept, notes = [], []
+    for value in sorted({key(record) for record in records}):
+        alike = [record for record in records if key(record) == value]
+        some, more = select.narrow(alike, setting, _run, what.format(value))
+        kept += some
+        notes += more
+    return kept, notes
+
+
+def _comparable(records: list[Record]) -> tuple[list[Record], list[str]]:
+    """The records of one setting and budget, whatever their method's settings, and sentences on the others."""
+    what = "training record(s) of this device and dataset"
+    kept, notes = select.narrow(records, _setting, _run, what)
+    kept, more = _narrow_each(kept, lambda record: len(stages_of(record)), _budget, what)
+    return kept, notes + more
+
+
+def _expected(experiment: str, is_papers: bool, found: Collection[Slot]) -> Sequence[Slot]:
+    """The slots that an experiment should have: in a sweep of ratios every one of them for every arm that has any."""
+    if experiment == EXPERIMENT and is_papers:
+        return (DENSE_RUN, EARLY, *map(late, PAPER_TARGETS))
+    stages = max((slot.stages for slot in found), key=len)
+    swept = [slot for slot in found if slot.ratio is not None]
+    if swept:
+        ratios = {slot.ratio for slot in swept}
+        arms = {slot.arm for slot in swept}
+        return (Slot(DENSE, stages[:1]), *(Slot(arm, stages[:1], ratio=ratio) for arm in arms for ratio in ratios))
+    return (Slot(DENSE, stages), Slot(COMERA, stages[:1]))
+
+
+def _study(records: list[Record], about: dict[str, Any]) -> Study:
+    kept, notes = _comparable(records)
+    kept, more = _narrow_each(kept, lambda record: record.arm, _but_for_the_ratio, "training record(s) of {}")
+    runs, found = select.newest(kept, _run), {slot_of(record) for record in kept}
+    about["shown"] = select.oldest_first(runs.values())
+    about["left_out"] = (*notes, *more, *select.repeats(kept, _run, "training record(s)"))
+    expected = _expected(about["experiment"], Runs(**about).is_papers, found)
+    return Study(**about, slots=tuple(sorted({*expected, *found}, key=lambda slot: slot.rank)), runs=runs)
+
+
+def _search(records: list[Record], about: dict[str, Any]) -> Runs:
+    def cell(record: Record) -> Hashable:
+        return *_run(record), json.dumps(method_settings(record), sort_keys=True)
+
+    kept, notes = _comparable(records)
+    shown = select.oldest_first(select.newest(kept, cell).values())
+    return Runs(**about, shown=shown, left_out=(*notes, *select.repeats(kept, cell, "training record(s)")))
+
+
+def _by_dataset(records: Iterable[Record]) -> list[tuple[list[Record], dict[str, Any]]]:
+    """The training records of each experiment, device, dataset and workload, sorted, and what is said of them."""
+    groups: dict[tuple[str, str, str, str], list[Record]] = {}
+    for one in records:
+        if one.measure == "train":
+            groups.setdefault((one.experiment, one.device, one.dataset, one.workload), []).append(one)
+    pages = []
+    for (experiment, device, dataset, workload), found in sorted(groups.items(), key=lambda group: group[0]):
+        several = sum(key[:3] == (experiment, device, dataset) for key in groups) > 1
+        data = (dataset, workload) if several else (dataset,)
+        about: dict[str, Any] = {
+            "experiment": experiment,
+            "device": device,
+            "dataset": dataset,
+            "place": ", ".join(data),
+        }
+        about["suffix"] = (*data, *([experiment] if experiment != EXPERIMENT else []))
+        pages.append((found, about | {"kind": select.device_kind(found)}))
+    return pages
+
+
+def studies(records: Iterable[Record]) -> list[Study]:
+    """One study per experiment, device, dataset and workload, sorted; records of other measures are not looked at."""
+    return [_study(*group) for group in _by_dataset(records)]
+
+
+def searches(records: Iterable[Record]) -> list[Runs]:
+    """As :func:`studies`, but the runs differ in the settings of their methods, and each setting has its own."""
+    return [_search(*group) for group in _by_dataset(records)]
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A mean over seeds with the least and the greatest of them."""
+
+    value: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Collection[float | None]) -> Spread | None:
+        """None where there is no value, or where a seed lacks it."""
+        numbers = [value for value in values if value is not None]
+        if not numbers or len(numbers) < len(values):
+            return None
+        return cls(sum(numbers) / len(numbers), min(numbers), max(numbers))
+
+    def __str__(self) -> str:
+        return significant(self.value)
+
+    def text(self, unit: str) -> str:
+        """With its unit and, where rounding leaves a difference, the least and the greatest."""
+        low, high = significant(self.low), significant(self.high)
+        return f"{self}{unit}" + (f" ({low} to {high})" if low != high else "")
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """Step time at the trained ranks against that at the full ones, in ms; ``ratio`` is paired block by block."""
+
+    trained: float
+    full: float
+    ratio: Estimate
+
+
+def _block_means(record: Record, name: str) -> list[float]:
+    """Mean step time in ms of each block at the ``trained`` or at the ``full`` ranks."""
+    times = record.samples["step_ms"]
+    blocks = times.get(name) if isinstance(times, dict) else None
+    good = isinstance(blocks, list) and all(isinstance(block, list) and block for block in blocks)
+    if not blocks or not good or not all(isinstance(ms, int | float) and ms > 0 for block in blocks for ms in block):
+        raise RecordError(f"record {record.cell_id}: samples.step_ms.{name} must be blocks of times above 0.")
+    return [sum(block) / len(block) for block in blocks]
+
+
+def size_met(run: Record) -> bool | None:
+    """Whether S <= S0; None where the run aimed at no size."""
+    if run.size_fraction is None or run.size_target is None:
+        return None
+    return run.size_fraction <= run.size_target * _ROUNDING
+
+
+def _outcome(run: Record | None) -> str:
+    """How a run of one seed went, where that is worth saying."""
+    if run is None:
+        return NOT_RECORDED
+    at_end = "" if run.size_at_deadline is None else (
+        f"S was {run.size_at_deadline:.3f} when S0 had to be met, so ranks were closed, smallest entries first"
+    )  # fmt: skip
+    message = "; ".join(filter(None, (run.message, at_end)))
+    return ": ".join(filter(None, ("" if run.status == "ok" else run.status, message)))
+
+
+@dataclass(frozen=True, eq=False)
+class Row:
+    """One slot of a study, over its seeds. What is not known is None."""
+
+    study: Study
+    slot: Slot
+
+    @cached_property
+    def runs(self) -> dict[int, Record | None]:
+        """By seed, also what failed or was never made."""
+        return {seed: self.study.runs.get((self.slot, seed)) for seed in self.study.seeds}
+
+    @cached_property
+    def finished(self) -> dict[int, Record]:
+        return {seed: run for seed, run in self.runs.items() if run is not None and run.status == "ok"}
+
+    @property
+    def status(self) -> str:
+        """``ok`` where at least one seed finished."""
+        found = [run.status for run in self.runs.values() if run is not None]
+        return "ok" if self.finished else " / ".join(dict.fromkeys(found)) or NOT_RECORDED
+
+    @property
+    def mark(self) -> str:
+        """† where a record of older code is among them."""
+        return max(map(self.study.older, self.runs.values()), default="")
+
+    @property
+    def name(self) -> str:
+        """How tables and legends call it."""
+        slot, depth = self.slot, self.study.depth
+        if slot.ratio is not None:
+            return f"{slot.arm} {slot.ratio:g}x" + ("" if len(slot.stages) == 1 else f", {slot.goal}")
+        if slot.has_target or (depth > 1 and slot.arm.partition(":")[0] == COMERA):
+            return f"{slot.arm}, {slot.goal}"
+        return slot.arm if len(slot.stages) >= depth else f"{slot.arm}, {slot.stage} stage alone"
+
+    @property
+    def label(self) -> str:
+        """The name with its mark."""
+        return f"{self.name} {self.mark}".rstrip()
+
+    @cached_property
+    def remarks(self) -> list[str]:
+        """A sentence on every seed without a finished run or with something to say, then how dense was compared."""
+        if self.status == NOT_RECORDED:
+            return []
+        seeds: dict[str, list[str]] = {}
+        for seed, run in self.runs.items():
+            seeds.setdefault(_outcome(run), []).append(str(seed))
+        lines = [f"seed {', '.join(which)}: {words}" for words, which in seeds.items() if words]
+        dense = self._dense_points
+        if apart := max((abs(point.step - (self.steps or 0)) for point in dense.values()), default=0):
+            lines.append(f"dense is compared up to {apart} steps before or after")
+        if self.finished and not dense and self.slot.arm != DENSE and self._dense_runs:
+            lines.append(f"dense has no {self.study.metric.short} after as many steps of the same seed")
+        if 0 < len(dense) < len(self.finished):
+            lines.append(f"compared with dense over seed {', '.join(map(str, sorted(dense)))} only")
+        return lines
+
+    @cached_property
+    def _ends(self) -> dict[int, CurvePoint]:
+        return {seed: curve_of(run)[-1] for seed, run in self.finished.items()}
+
+    @property
+    def steps(self) -> int | None:
+        """Of all stages."""
+        return max((point.step for point in self._ends.values()), default=None)
+
+    @cached_property
+    def score(self) -> Score | None:
+        """What the trained models reached."""
+        return score(self.study.metric, self._ends) if self._ends else None
+
+    @property
+    def _dense_runs(self) -> list[dict[int, Record]]:
+        return [row.finished for row in self.study.rows if row.slot.arm == DENSE and row.finished]
+
+    @cached_property
+    def _dense_points(self) -> dict[int, CurvePoint]:
+        """By seed, dense after about as many steps: the nearest point of its curve, at most half an epoch away."""
+        points: dict[int, CurvePoint] = {}
+        for seed in self.finished if self.slot.arm != DENSE else ():
+            curves = [point for runs in self._dense_runs if seed in runs for point in curve_of(runs[seed])]
+            apart = {abs(point.step - (self.steps or 0)): point for point in reversed(curves)}
+            if apart and min(apart) <= (self.study.steps_per_epoch or 0) / 2:
+                points[seed] = apart[min(apart)]
+        return points
+
+    @cached_property
+    def dense_score(self) -> Score | None:
+        """What dense reached after as many steps, over the same seeds."""
+        return score(self.study.metric, self._dense_points) if self._dense_points else None
+
+    @cached_property
+    def less_dense(self) -> Score | None:
+        """The difference to it, paired."""
+        return difference(self.study.metric, self._ends, self._dense_points)
+
+    def less(self, other: Row) -> Score | None:
+        """What these models reached less what those of another row did."""
+        return difference(self.study.metric, self._ends, other._ends)
+
+    def spread(self, column: str) -> Spread | None:
+        """A column of the finished runs' records, or one of :data:`RATIOS`, over seeds."""
+        runs, (above, below) = self.finished.values(), RATIOS.get(column, (column, ""))
+        if not below:
+            return Spread.of([getattr(run, above) for run in runs])
+        return Spread.of([quotient(getattr(run, above), getattr(run, below)) for run in runs])
+
+    @property
+    def size_met(self) -> bool | None:
+        """Whether S <= S0 for every seed."""
+        met = {size_met(run) for run in self.finished.values()}
+        return None if met <= {None} else False not in met
+
+    @property
+    def nothing_cut(self) -> bool:
+        """Whether the ranks are still the full ones."""
+        before = {seed: ranks_before(run) for seed, run in self.finished.items()}
+        return any(before.values()) and all(before[seed] == end.ranks for seed, end in self._ends.items())
+
+    @cached_property
+    def times(self) -> StepTimes | None:
+        """Step times over the blocks of all seeds."""
+        pairs: list[tuple[float, float]] = []
+        for run in self.finished.values():
+            if run.samples.get("step_ms"):
+                trained, full = _block_means(run, "trained"), _block_means(run, "full")
+                if len(trained) != len(full):
+                    counts = f"{len(trained)} and {len(full)} blocks"
+                    raise RecordError(f"record {run.cell_id}: samples.step_ms has {counts}.")
+                pairs += zip(trained, full, strict=True)
+        if not pairs:
+            return None
+        above, below = zip(*pairs, strict=True)
+        ratio = paired_ratio(dict(enumerate(above)), dict(enumerate(below)))
+        return StepTimes(sum(above) / len(pairs), sum(below) / len(pairs), ratio)
+
+    @property
+    def peak_parts(self) -> dict[str, float]:
+        """Mean predicted peak memory in MiB, by category."""
+        peaks = [(run, run.peak_memory_predicted_mib) for run in self.finished.values()]
+        known = [(run, peak) for run, peak in peaks if peak is not None]
+        split: dict[str, float] = {}
+        for name, mib in (part for run, peak in known for part in parts_of_peak(run, peak)):
+            split[name] = split.get(name, 0.0) + mib / len(known)
+        return split

@@ -1,0 +1,92 @@
+"""The measure ``allocator_peak``: real steps, whose peak stands beside the prediction in one record."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from small_cells import run_bench, small
+from tiny import one_thread  # noqa: F401
+
+import bench.measures.allocator_peak
+from bench.core.record import read_all
+from bench.measures.allocator_peak import cpu_peak
+
+FLOAT = 4
+SCALARS = 16  # bytes of the tensors that PyTorch makes of a number
+
+
+def test_what_is_given_back_before_the_work_does_not_count():
+    def prepare():
+        big = torch.ones(100_000)
+        del big
+        kept = torch.ones(1000)
+        return lambda: kept + 1
+
+    assert cpu_peak(prepare) == pytest.approx(FLOAT * 2000, abs=SCALARS)
+
+
+def test_what_the_work_gives_back_counts_at_its_peak():
+    def prepare():
+        kept = torch.ones(1000)
+
+        def work():
+            first = kept * 2
+            del first
+            second, third = kept + 1, kept + 2
+            del second
+            return third
+
+        return work
+
+    assert cpu_peak(prepare) == pytest.approx(FLOAT * 3000, abs=SCALARS)
+
+
+@pytest.mark.usefixtures("cell_processes")
+def test_every_arm_is_run_and_agrees_with_its_prediction(tmp_path, pairs):
+    # Wide enough that the few kilobytes of kernels' own buffers do not matter.
+    wide = ["model.width=128", "model.feed_forward=512", "batch_size=16"]
+    ranks = ["settings.lte.rank=8", "settings.comera.ranks=8", "settings.comera.table_ranks=8"]
+    arguments = ["experiment=prediction", *small(pairs, tmp_path / "results"), *wide, *ranks]
+    ended = run_bench(tmp_path, *arguments)
+    assert ended.status == 0, ended.error
+    records = read_all(tmp_path / "results")
+    assert len({record.arm for record in records}) == 7
+    for record in records:
+        assert (record.status, record.measure, record.predicted_for) == ("ok", "allocator_peak", "cpu"), record.message
+        assert record.peak_memory_allocated_mib == pytest.approx(record.peak_memory_predicted_mib, rel=0.02), record.arm
+        assert record.step_time_median_ms is None
+    assert "7/7 cells" in run_bench(tmp_path, *arguments).error
+    assert read_all(tmp_path / "results") == records
+
+
+@pytest.mark.usefixtures("cell_processes")
+def test_what_needs_more_memory_than_is_free_is_not_run(tmp_path, pairs, monkeypatch):
+    monkeypatch.setattr(bench.measures.allocator_peak, "free_memory_mib", lambda device: 1e-6)  # noqa: ARG005
+    ended = run_bench(tmp_path, "experiment=prediction", *small(pairs, tmp_path / "results"), "methods=[dense]")
+    assert ended.status == 0
+    [record] = read_all(tmp_path / "results")
+    assert record.status == "oom"
+    assert "by prediction, 0 MiB are free" in record.message
+    assert record.peak_memory_predicted_mib is not None
+
+
+def test_captured_steps_are_not_predicted(tmp_path, pairs):
+    ended = run_bench(
+        tmp_path, "experiment=prediction", *small(pairs, tmp_path / "results"), "methods=[dense]", "compile=true"
+    )
+    assert ended.status == 0
+    [record] = read_all(tmp_path / "results")
+    assert record.status == "unsupported"
+    assert "compile=true is not modelled in predictions" in record.message
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.cuda
+@pytest.mark.usefixtures("cell_processes")
+def test_on_a_gpu_the_allocator_s_statistic_is_recorded(tmp_path, pairs):
+    ended = run_bench(tmp_path, "experiment=prediction", *small(pairs, tmp_path / "results"), "device=cuda")
+    assert ended.status == 0, ended.error
+    for record in read_all(tmp_path / "results"):
+        if record.status == "ok":
+            assert record.predicted_for == "cuda"
+            assert record.peak_memory_allocated_mib > 0

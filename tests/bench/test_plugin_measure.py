@@ -1,0 +1,179 @@
+"""A measure of one's own: registered here, and asked for by name in sweeps, campaigns and on the command line."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import types
+
+import pytest
+from small_campaigns import small_stage
+from small_cells import TIMING, a_cell, run_bench, small
+
+import bench.campaign.run
+import bench.campaign.stages
+import bench.measures
+from bench.core.record import read_all
+from bench.errors import ConfigError
+from bench.measures import Measure, available, named, register
+from bench.processes.process import CellProcess
+from bench.processes.schedule import answers
+from bench.protocol import Data
+from bench.step.train_step import build_step
+from bench.step.turns import mean_ms
+
+
+def build_and_weigh(cell, workload):
+    """Milliseconds that an arm takes to be built, and its largest parameter."""
+    ms = mean_ms(lambda: build_step(cell, workload), 1, on_cuda=False)
+    sizes = {name: p.numel() for name, p in build_step(cell, workload).model.named_parameters()}
+    return {
+        "step_time_median_ms": ms,
+        "parameters": sum(sizes.values()),
+        "samples": {"largest": max(sizes, key=sizes.get), "threads": cell.timing_settings["blocks"]},
+    }
+
+
+def only_small(cell):
+    return "batches above 2 are not weighed." if cell.batch_size > 2 else None
+
+
+register(
+    MEASURE := Measure(
+        name="weights",
+        words="size of an arm, and how long it takes to be built",
+        serve=build_and_weigh,
+        unsupported=only_small,
+        parallel=True,
+        together=True,
+        cost=lambda _: 1.0,
+        seconds=5.0,
+        text=lambda record: f"{record.parameters:,} parameters",
+    )
+)
+
+pytestmark = pytest.mark.usefixtures("cell_processes")
+
+
+@pytest.fixture(autouse=True)
+def registered_here(monkeypatch):
+    """What a test registers is gone after it."""
+    monkeypatch.setattr(bench.measures._REGISTRY, "_registered", bench.measures.registered())
+
+
+ASKED = ("experiment=fig1", "measure=weights", "methods=[dense,low_rank]")
+
+
+def test_a_sweep_measures_records_and_resumes(tmp_path, pairs):
+    arguments = (*ASKED, *small(pairs, tmp_path / "results"), "batch_size=2,4")
+    ended = run_bench(tmp_path, *arguments)
+    assert ended.status == 0, ended.error
+    records = {(record.arm, record.batch_size): record for record in read_all(tmp_path / "results")}
+    assert {key: record.status for key, record in records.items()} == {
+        **dict.fromkeys((("dense", 2), ("low_rank", 2)), "ok"),
+        **dict.fromkeys((("dense", 4), ("low_rank", 4)), "unsupported"),
+    }
+    assert records["dense", 4].message == "batches above 2 are not weighed."
+    dense, factored = records["dense", 2], records["low_rank", 2]
+    assert dense.measure == "weights"
+    assert 0 < dense.parameters != factored.parameters > 0
+    assert dense.samples == {"largest": "embeddings.word.weight", "threads": TIMING["blocks"]}
+    assert dense.step_time_median_ms > 0
+    assert f"dense  ok: {dense.parameters:,} parameters" in ended.error
+    assert run_bench(tmp_path, *arguments).error.count("done before") == 4
+
+
+def test_a_campaign_runs_it(tmp_path, pairs, monkeypatch):
+    stage = small_stage("weighed", pairs, *ASKED, "batch_size=2")
+    monkeypatch.setattr(bench.campaign.stages, "STAGES", (stage,))
+    ended = run_bench(tmp_path, "campaign", "output=out", "device=cpu", "budget=5m")
+    assert ended.status == 0, ended.error
+    assert "weighed: batch 2, cpu, dense; low_rank, about " in ended.error  # one unit: its cells run side by side
+    assert ended.output.splitlines() == ["weighed: 2 ran, 0 done before, 0 left", "everything is done"]
+    report = json.loads((tmp_path / "out" / "campaign.json").read_text())
+    assert set(ASKED) <= set(report["stages"][0]["arguments"])
+
+
+FROM_A_FILE = """
+from bench.measures import Measure, register
+
+def count(cell, workload):
+    return {"parameters": sum(p.numel() for p in workload.build().parameters())}
+
+register(COUNTED := Measure(name="counted", words="count the dense model", serve=count))
+"""
+
+
+def test_a_module_named_in_the_environment_is_imported_here_and_by_the_processes_of_cells(tmp_path, pairs, monkeypatch):
+    (tmp_path / "my_measures.py").write_text(FROM_A_FILE)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("BENCH_PLUGINS", "my_measures")
+    asked = ("experiment=fig1", "measure=counted", "methods=[dense]", "batch_size=2")
+    ended = run_bench(tmp_path, *asked, *small(pairs, tmp_path / "results"))
+    assert ended.status == 0, ended.error
+    [record] = read_all(tmp_path / "results")
+    assert (record.status, record.measure, record.parameters > 0) == ("ok", "counted", True), record.message
+    assert re.search(r"^  counted +count the dense model$", run_bench(tmp_path, "--help").output, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (None, "BENCH_PLUGINS has 'wrong_plugin', which cannot be imported (ModuleNotFoundError"),
+        ("1 / 0", "BENCH_PLUGINS has 'wrong_plugin', which cannot be imported (ZeroDivisionError"),
+        (FROM_A_FILE.replace(", serve=count", ""), "measure 'counted' lacks serve"),
+        (FROM_A_FILE.replace('"counted"', '"run"'), "measure 'run' of wrong_plugin.run has a name that is taken"),
+        (FROM_A_FILE.replace('name="counted", ', ""), "argument: 'name'"),
+    ],
+)
+def test_a_wrong_plugin_is_one_sentence(tmp_path, monkeypatch, content, reason):
+    if content is not None:
+        (tmp_path / "wrong_plugin.py").write_text(content)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("BENCH_PLUGINS", "wrong_plugin")
+    monkeypatch.delitem(sys.modules, "wrong_plugin", raising=False)
+    ended = run_bench(tmp_path, "experiment=fig1", "measure=counted")
+    assert (ended.status, ended.output, ended.error.count("\n")) == (2, "", 1)
+    assert ended.error.startswith("error: ")
+    assert reason in ended.error
+
+
+def test_what_has_no_member_of_a_measure_is_refused_with_its_name():
+    with pytest.raises(ConfigError, match=r"^measure made\.up lacks .*expand"):
+        register(types.SimpleNamespace(module="made", name="up", serve=build_and_weigh))
+    assert "up" not in available()
+    assert named("weights") is MEASURE
+
+
+def test_a_measure_within_a_function_cannot_reach_the_processes_of_cells(monkeypatch):
+    def local(cell, workload):  # noqa: ARG001
+        return {}
+
+    with pytest.raises(ConfigError, match=r"cannot be handed to the processes of cells.*top level of a module"):
+        next(answers(local, [a_cell()], Data()))
+    monkeypatch.setitem(vars(MEASURE), "serve", local)
+    monkeypatch.delitem(globals(), "MEASURE")
+    with pytest.raises(ConfigError, match="'weights' cannot be handed to the processes of cells"):
+        CellProcess(build_and_weigh, a_cell(), Data(), 60.0)
+
+
+def test_a_plugin_that_a_process_of_a_cell_cannot_import_is_a_mistake(monkeypatch):
+    """Its module is in this process alone."""
+    module = types.ModuleType("nowhere_on_disk")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    exec("def serve(connection, cell, data): pass", vars(module))
+    process = CellProcess(module.serve, a_cell(), Data(), 60.0)
+    with pytest.raises(ConfigError, match=r"cannot be imported by the process of its cell.*nowhere_on_disk"):
+        process.answer()
+
+
+def unknown_column(cell, workload):  # noqa: ARG001
+    return {"weight": 3.0}
+
+
+def test_a_column_that_records_do_not_have_is_an_error_of_its_cell():
+    cell = a_cell(workload="linear", workload_settings={}, dataset="normal")
+    [outcome] = answers(unknown_column, [cell], Data())
+    assert (outcome.status, outcome.columns) == ("error", {})
+    assert "no column 'weight'" in outcome.message

@@ -1,0 +1,121 @@
+"""The committed records: all that were made under schema 1 are there, with the same values and identities."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_cells import ROOT
+
+from bench.core.cell import Cell
+from bench.core.record import SCHEMA_VERSION, Record, parse, path_of, paths_below, read, read_all
+from bench.core.table import as_csv, line_of, readme, table_path
+
+REFERENCE = ROOT / "results" / "reference"
+
+#: By experiment and cell, a hash of what the record's file held before the records were carried over from schema 1. A
+#: record that is measured anew leaves it.
+CARRIED_OVER = json.loads(Path(__file__).with_name("reference_records.json").read_text())
+
+RECORDS = read_all(REFERENCE)
+
+
+def as_version_1(content: dict[str, Any]) -> dict[str, Any]:
+    """The content of a record's file as schema 1 had it."""
+    old = {**content, "schema_version": 1, "samples": dict(content["samples"])}
+    del old["workload_words"]
+    if old["measure"] == "allocator_peak":
+        old["measure"] = "witness"
+        old["config_json"] = old["config_json"].replace('"measure":"allocator_peak"', '"measure":"witness"')
+    old |= {f"validation_{name}": value for name, value in old.pop("metrics").items()}
+    if "curve" in old["samples"]:
+        old["samples"]["curve"] = [point_as_version_1(row) for row in old["samples"]["curve"]]
+    return old
+
+
+def point_as_version_1(row: dict[str, Any]) -> dict[str, Any]:
+    old = dict(row)
+    answers = old.pop("per_example")
+    assert answers["count"] == old["validation_examples"]
+    return (
+        old | {f"validation_{name}": value for name, value in old.pop("metrics").items()} | {"correct": answers["bits"]}
+    )
+
+
+def digest(content: dict[str, Any]) -> str:
+    """What is null or empty counts as missing, since it reads the same."""
+    kept = {name: value for name, value in as_version_1(content).items() if value is not None and value not in ("", {})}
+    text = json.dumps(kept, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def test_every_record_of_schema_1_is_there_with_the_same_values():
+    found: dict[str, dict[str, str]] = {}
+    for path in paths_below(REFERENCE):
+        content = json.loads(path.read_text())
+        found.setdefault(content["experiment"], {})[content["cell_id"]] = digest(content)
+    assert sum(map(len, CARRIED_OVER.values())) == 672
+    lost = {(e, c) for e, cells in CARRIED_OVER.items() for c in cells if found.get(e, {}).get(c) != cells[c]}
+    assert lost == set()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"stored_mib": 1.0},
+        {"metrics": {"accuracy": 80.0, "loss": 0.5}},
+        {"measure": "run"},
+        {"samples": {}},
+        {"brand_new": 1},
+    ],
+)
+def test_the_hash_is_of_the_values(change):
+    path = next(path for path in paths_below(REFERENCE, "accuracy"))
+    content = json.loads(path.read_text())
+    assert digest(content) == CARRIED_OVER["accuracy"][content["cell_id"]] != digest(content | change)
+
+
+def test_records_of_schema_1_are_read_as_the_carried_over():
+    for record in RECORDS:
+        old = as_version_1(json.loads(record.to_json()))
+        assert "metrics" not in old
+        assert parse(json.dumps(old).encode(), "old") == record
+
+
+def test_the_carried_over_are_of_this_schema_and_lie_where_they_belong():
+    for path in paths_below(REFERENCE):
+        assert json.loads(path.read_text())["schema_version"] == SCHEMA_VERSION
+        assert path_of(read(path), REFERENCE) == path
+
+
+def test_cells_have_the_identities_that_they_had_when_they_were_measured():
+    """Adding columns, a new schema and a renamed measure have changed none."""
+    for record in RECORDS:
+        cell = Cell.from_json(record.config_json)
+        assert cell.cell_id(record.data_hash) == record.cell_id
+        assert (cell.to_json(), cell.measure) == (record.config_json, record.measure)
+
+
+@pytest.mark.parametrize("experiment", sorted({record.experiment for record in RECORDS}))
+def test_the_committed_tables_are_current(experiment):
+    """``python -m bench.core.table results/reference`` makes them anew."""
+    lines = [line_of(record) for record in RECORDS if record.experiment == experiment]
+    assert table_path(REFERENCE, experiment).read_text() == as_csv(lines)
+
+
+def test_there_is_no_table_without_records():
+    assert {path.stem for path in REFERENCE.glob("*.csv")} == {record.experiment for record in RECORDS}
+
+
+def test_the_page_on_columns_is_current():
+    """``python -m bench.core.table > results/README.md`` makes it anew."""
+    assert (ROOT / "results" / "README.md").read_text() == readme()
+
+
+def test_every_column_has_words():
+    assert Record.__dataclass_fields__.keys() - {"samples", "extra"} == {
+        name for name, column in Record.__dataclass_fields__.items() if column.metadata.get("text")
+    }

@@ -1,0 +1,21 @@
+"""One thread for torch, also in the processes that tests start; no examples are collected from tests.
+
+The suite runs in two processes on two cores, and on tensors as small as those of the tests a second thread only waits.
+The variable is read when torch is imported, which no test module has done yet.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator
+
+import pytest
+
+os.environ["OMP_NUM_THREADS"] = "1"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file() -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
+    """Collect modules as tests alone: two ``conftest.py`` cannot be imported as modules with examples."""
+    collectors = yield
+    return [collector for collector in collectors if type(collector) is pytest.Module]

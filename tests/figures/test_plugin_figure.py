@@ -1,0 +1,178 @@
+"""A figure of another package: drawn, judged and reported like the project's own, and what is wrong with one named."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import runpy
+import sys
+from collections.abc import Iterator
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import pytest
+from made_up_figure import ARTIFACT, CLAIM
+from made_up_records import record
+from redrawn import drawn_once
+
+from bench.core.record import Record, write
+from figures import artifact as registry
+from figures.__main__ import main
+from figures.artifact import ENTRY_POINTS, ArtifactError, artifacts, register
+from figures.claims.claims import LedgerError
+from figures.claims.ledger import judge
+from figures.claims.rule import Rule
+
+
+def sizes(comera: float) -> list[Record]:
+    """Records of two arms, dense at 255 MiB."""
+    stored = {"comera": comera, "dense": 255.0}
+    return [record(arm, experiment="made_up", cell_id=arm, stored_mib=size) for arm, size in stored.items()]
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What a test registers or offers is gone after it."""
+    monkeypatch.setattr(registry, "_registered", {})
+    yield
+    monkeypatch.undo()
+    registry._found.cache_clear()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Records of the figure, which is registered."""
+    register(ARTIFACT)
+    write(sizes(6.0), tmp_path / "records")
+    return tmp_path / "records"
+
+
+def offered(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    """Let another package offer ``value``."""
+    points = [EntryPoint("made_up", value, ENTRY_POINTS)]
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: points if group == ENTRY_POINTS else [])
+    registry._found.cache_clear()
+
+
+def test_it_is_drawn_by_the_command_with_its_verdict(folder: Path, tmp_path: Path) -> None:
+    written, printed = drawn_once("made_up_sizes", folder, tmp_path / "out")
+    stem = "made_up_sizes-made-up-cpu-2-threads"
+    assert set(written) == {f"{stem}.{ending}" for ending in ("png", "svg", "md", "csv")}
+    assert written[f"{stem}.csv"].decode().splitlines()[1:] == [
+        '"Made-up CPU, 2 threads",comera,6', '"Made-up CPU, 2 threads",dense,255'
+    ]  # fmt: skip
+    for text in (printed, written[f"{stem}.md"].decode()):
+        assert "made-up-size: reproduced" in text
+        assert "42.5x" in text
+    [page] = ARTIFACT.render(sizes(6.0), {})
+    assert page.files == written
+
+
+def test_help_lists_it(capsys: pytest.CaptureFixture[str]) -> None:
+    register(ARTIFACT)
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    assert ARTIFACT.summary in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(("comera", "outcome"), [(6.0, "reproduced"), (6.5, "reproduced"), (7.0, "not reproduced")])
+def test_its_claim_is_in_the_ledger(comera: float, outcome: str) -> None:
+    register(ARTIFACT)
+    [entry] = [entry for entry in judge(sizes(comera)) if entry.claim is CLAIM]
+    assert (entry.outcome, entry.experiments) == (outcome, ("made_up",))
+    assert entry.rule.expression == "stored size of dense / comera >= published - tolerance"
+
+
+def test_without_records_its_claim_is_not_tested() -> None:
+    register(ARTIFACT)
+    [entry] = [entry for entry in judge([record()]) if entry.claim is CLAIM]
+    assert entry.outcome == "not tested here"
+    assert entry.why.endswith("python -m bench experiment=made_up.")
+
+
+def test_the_claims_of_the_bench_s_command_have_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["bench claims", "--records", str(folder), "--format", "csv"])
+    with pytest.raises(SystemExit) as end:
+        runpy.run_module("figures.claims", run_name="__main__")
+    assert end.value.code == 0
+    [line] = [line for line in capsys.readouterr().out.splitlines() if CLAIM.id in line]
+    assert "reproduced" in line
+    assert "42.5x" in line
+
+
+def test_the_report_has_its_section_and_its_verdict(folder: Path, tmp_path: Path) -> None:
+    assert main(["report", "--records", str(folder), "--out", str(tmp_path / "out")]) == 0
+    page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    for words in (ARTIFACT.heading, CLAIM.id, "42.5x", 'id="made_up_sizes"'):
+        assert words in page
+
+
+def test_an_entry_point_makes_it_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "made_up_sizes" not in artifacts()
+    offered(monkeypatch, "made_up_figure:ARTIFACT")
+    assert artifacts()["made_up_sizes"] is ARTIFACT
+
+
+def test_a_name_is_taken_once() -> None:
+    assert register(ARTIFACT) is register(ARTIFACT)
+    for name in (ARTIFACT.name, "fig1"):
+        with pytest.raises(ArtifactError, match=f"'{name}' has a name that is taken"):
+            register(dataclasses.replace(ARTIFACT, name=name))
+    assert artifacts()["made_up_sizes"] is ARTIFACT
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ("figures.artifacts.fig1:EXPERIMENTS", "artifact 'made_up' of figures.artifacts.fig1:EXPERIMENTS is a tuple"),
+        ("figures.artifacts.fig99:ARTIFACT", "cannot be imported (No module named 'figures.artifacts.fig99')"),
+        ("figures.artifacts.fig1:ARTIFACT", "artifact 'fig1' has a name that is taken"),
+    ],
+)
+def test_an_entry_point_that_brings_no_new_artifact_is_one_sentence(
+    value: str, words: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write([record()], tmp_path)
+    offered(monkeypatch, value)
+    for arguments in (["fig1"], ["claims"], ["report"]):
+        assert main([*arguments, "--records", str(tmp_path)]) == 2
+        error = capsys.readouterr().err
+        assert words in error
+        assert error.count("\n") == 1
+
+
+#: Artifacts whose rules and claims are not about each other, and what is said.
+UNMATCHED = {
+    "a rule without its claim": ({"claims": ()}, "lacks the claim 'made-up-size', which has a rule"),
+    "a claim without a rule": ({"rules": ()}, "claim 'made-up-size', which no rule decides"),
+    "a claim that there is": (
+        {"claims": (dataclasses.replace(CLAIM, id="lte-time"),)}, "brings a claim 'lte-time', of which there is one"
+    ),
+    "a claim that another decides": (
+        {"rules": (*ARTIFACT.rules, Rule("lte-time", "x"))}, "'lte-time' has rules of fig1 and of made_up_sizes"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("change", "words"), UNMATCHED.values(), ids=UNMATCHED)
+def test_claims_and_rules_that_do_not_match_are_one_sentence(
+    change: dict[str, tuple], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    register(dataclasses.replace(ARTIFACT, **change))
+    with pytest.raises(LedgerError, match=words):
+        judge(sizes(6.0))
+    write(sizes(6.0), tmp_path)
+    assert main(["claims", "--records", str(tmp_path)]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+
+
+def test_a_rule_without_its_claim_draws_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    register(dataclasses.replace(ARTIFACT, claims=()))
+    write(sizes(6.0), tmp_path / "records")
+    assert main(["made_up_sizes", "--records", str(tmp_path / "records"), "--out", str(tmp_path / "out")]) == 2
+    assert "no claim 'made-up-size'" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

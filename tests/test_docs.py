@@ -1,0 +1,95 @@
+"""README and docs are true: their examples run, their links lead somewhere, their tables are drawn from records."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import comera
+from bench.core.record import read_all
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = ("README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md"))))
+
+
+def text_of(page: str) -> str:
+    return (ROOT / page).read_text(encoding="utf-8")
+
+
+def python_in(page: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", text_of(page), flags=re.DOTALL)
+
+
+def test_the_first_example_runs_and_its_sizes_are_right() -> None:
+    [code] = python_in("README.md")
+    names: dict[str, Any] = {}
+    exec(code, names)
+    sizes = [f"{sum(p.numel() for p in names['model'].parameters()):,}", f"{2 * 768 * 3072 + 3072 + 768:,}"]
+    assert re.findall(r"[\d,]+(?= parameters)|(?<=instead of )[\d,]+", code) == sizes
+    names["model"](torch.ones(2, 768)).sum().backward()
+    names["optimizer"].step()
+
+
+def test_the_readme_s_first_part_is_a_screen() -> None:
+    assert len(text_of("README.md").splitlines()) <= 60
+
+
+def test_the_library_example_runs(tmp_path, monkeypatch) -> None:
+    [code] = python_in("docs/library.md")
+    names: dict[str, Any] = {}
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    exec(code, names)
+    model = names["model"]
+    assert isinstance(model, torch.nn.Module)
+    dense = names["BertForSequenceClassification"](names["BertConfig"](num_hidden_layers=2))
+    assert 20 * sum(p.numel() for p in model.parameters()) < sum(p.numel() for p in dense.parameters())
+    tokens = torch.randint(1000, 30000, (2, 16))
+    saved = torch.load("truncated.pt", weights_only=True)
+    plan = {"*.word_embeddings": comera.TTM(ranks=32), "*.layer.*": comera.TT(ranks=30)}
+    loaded = comera.tensorize(dense, plan)
+    comera.set_ranks(loaded, saved["ranks"])
+    loaded.load_state_dict(saved["model"])
+    assert torch.equal(loaded.eval()(tokens).logits, model.eval()(tokens).logits)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_linked_file_is_there(page) -> None:
+    targets = re.findall(r"\]\(([^)#]+)\)", text_of(page))
+    assert targets or page not in ("README.md", "docs/results.md")
+    for target in targets:
+        assert (ROOT / page).parent.joinpath(target).is_file(), target
+
+
+def test_tables_are_those_drawn_from_the_reference_records() -> None:
+    found = 0
+    for page in PAGES:
+        blocks = re.findall(r"<!-- drawn (\S+) -->(.*?)<!-- /drawn -->", text_of(page), flags=re.DOTALL)
+        assert len(blocks) == text_of(page).count("<!-- drawn ")
+        for name, block in blocks:
+            drawn = (ROOT / "figures" / "rendered" / "reference" / f"{name}.md").read_text(encoding="utf-8")
+            lines = [line for line in block.splitlines() if line.startswith("|")]
+            assert len(lines) > 5
+            assert [line for line in lines if line not in drawn.splitlines()] == []
+            found += 1
+    assert found >= 2
+
+
+def test_reference_records_are_from_real_data_and_readable() -> None:
+    records = read_all(ROOT / "results" / "reference", "fig1")
+    assert len(records) >= 21
+    assert {record.dataset for record in records} == {"mnli_12k"}
+    assert all(record.parameters == 66_957_315 for record in records if record.arm == "dense" and record.status == "ok")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_named_files_and_targets_exist(page) -> None:
+    for name in re.findall(r"`((?:bench|comera|figures|baselines|tests)/[\w/.]+\.(?:py|yaml))`", text_of(page)):
+        assert (ROOT / name).is_file(), name
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for target in re.findall(r"\bmake ([a-z][a-z0-9-]+)", text_of(page)):
+        assert re.search(rf"^{target}\b|\s{target}\b", makefile, flags=re.MULTILINE), target

@@ -1,0 +1,69 @@
+"""The worked example of docs/extending.md: its modules and commands, run as they stand there."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from bench.core.record import read_all
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """Where all modules lie and all commands have run."""
+    folder = tmp_path_factory.mktemp("extending")
+    blocks = re.findall(r"`(\w+\.py)`:\n\n```python\n(.*?)```", PAGE, flags=re.DOTALL)
+    assert [name for name, _ in blocks] == ["clicks.py", "weighed.py", "weights_table.py"]
+    for name, code in blocks:
+        (folder / name).write_text(code, encoding="utf-8")
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    for block in re.findall(r"```\n(export .*?)```", PAGE, flags=re.DOTALL):
+        for line in block.splitlines():
+            words = shlex.split(line, comments=True)
+            if words[0] == "export":
+                environment |= dict(word.split("=") for word in words[1:])
+                environment["PYTHONPATH"] = f"{folder}{os.pathsep}{ROOT}"
+                continue
+            assert words[:2] == ["python", "-m"]
+            done = subprocess.run(
+                [sys.executable, *words[1:]], cwd=folder, env=environment, capture_output=True, text=True, check=False
+            )
+            assert done.returncode == 0, f"{line}\n{done.stderr}"
+            (folder / f"{len(list(folder.glob('*.out')))}.out").write_text(done.stdout, encoding="utf-8")
+    return folder
+
+
+def test_every_cell_is_recorded(folder) -> None:
+    records = read_all(folder / "results" / "local")
+    assert {record.status for record in records} == {"ok"}, [record.message for record in records]
+    assert {record.measure for record in records} == {"run", "train", "check", "weighed"}
+    assert {record.experiment for record in records} == {"clicks", "clicks_trained", "clicks_checked", "weights"}
+    trained = [record for record in records if record.measure == "train"]
+    assert all(0 < record.metrics["log_loss"] < 1 for record in trained)
+    assert all(record.samples["heaviest"] for record in records if record.measure == "weighed")
+
+
+def test_tables_of_all_experiments_are_left_beside_the_records(folder) -> None:
+    table = pd.read_csv(folder / "results" / "local" / "clicks_trained.csv")
+    assert set(table["workload"]) == {"clicks"}
+    assert table["metric_log_loss"].notna().all()
+    assert (folder / "results" / "local" / "clicks.csv").is_file()
+
+
+def test_figures_and_the_verdict_are_drawn(folder) -> None:
+    drawn = {path.name.partition("-")[0] for path in (folder / "figures" / "rendered" / "local").iterdir()}
+    assert drawn == {"fig1", "fig6", "weights_table"}
+    printed = "".join(path.read_text(encoding="utf-8") for path in folder.glob("*.out"))
+    assert re.search(r"clicks-size.*?reproduced", printed, flags=re.DOTALL)
