@@ -5,7 +5,7 @@ the same without drawing. An artifact is found
 
 * in a module of ``figures/artifacts`` that names it in ``ARTIFACT``;
 * through an entry point of another package, group :data:`ENTRY_POINTS`;
-* through :func:`register`.
+* through :func:`register`, also in the modules that the environment names in :data:`VARIABLE`.
 
 No other module of the figures names an artifact.
 """
@@ -17,6 +17,7 @@ import functools
 import importlib
 import importlib.metadata
 import itertools
+import os
 import pkgutil
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -36,6 +37,9 @@ from figures.records.select import Selected
 
 #: The group of entry points by which another package offers artifacts, each under its name.
 ENTRY_POINTS = "comera_bench.figures"
+
+#: Names modules, separated by commas, that register artifacts when they are imported.
+VARIABLE = "FIGURES_PLUGINS"
 
 #: An artifact's selection of records, and a row of its table.
 S = TypeVar("S", bound=Selected)
@@ -203,6 +207,18 @@ def _found() -> dict[str, Artifact[Any, Any]]:
 
 
 def artifacts() -> dict[str, Artifact[Any, Any]]:
-    """All artifacts by name, in their order."""
+    """All artifacts by name, in their order.
+
+    Raises:
+        ArtifactError: a plug-in that cannot be imported, is no artifact, or has a name that is taken.
+    """
+    for name in filter(None, os.environ.get(VARIABLE, "").split(",")):
+        try:
+            importlib.import_module(name)
+        except ArtifactError:
+            raise
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise ArtifactError(f"{VARIABLE} has {name!r}, which cannot be imported ({reason}).") from None
     everything = [*_found().values(), *_registered.values()]
     return {one.name: one for one in sorted(everything, key=lambda one: (one.order, one.name))}

@@ -6,6 +6,7 @@ import dataclasses
 import doctest
 import importlib
 import pkgutil
+import sys
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
@@ -137,6 +138,31 @@ def test_a_name_is_taken_once_and_an_entry_point_is_an_artifact(monkeypatch: pyt
         monkeypatch.setattr(module.importlib.metadata, "entry_points", lambda point=point, **_: [point])
         with pytest.raises(ArtifactError, match=f"artifact '{name}' of made_up:ARTIFACT (is a int|cannot be imported)"):
             module._found.__wrapped__()
+
+
+@pytest.mark.usefixtures("registry")
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("register(plug_in(name='of_a_module'))", ""),
+        ("register(plug_in(name='fig1'))", "artifact 'fig1' has a name that is taken; choose another."),
+        ("1 / 0", "FIGURES_PLUGINS has 'my_figures', which cannot be imported (ZeroDivisionError: division by zero)."),
+    ],
+)
+def test_modules_named_in_the_environment_register_theirs(
+    content: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    head = "from figures.artifact import register\nfrom test_figures_artifacts import plug_in\n"
+    (tmp_path / "my_figures.py").write_text(head + content)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("FIGURES_PLUGINS", "my_figures")
+    monkeypatch.delitem(sys.modules, "my_figures", raising=False)
+    write([clicked()], tmp_path / "records")
+    name = "fig1" if words else "of_a_module"
+    status = main([name, "--records", str(tmp_path / "records"), "--out", str(tmp_path / "out")])
+    sys.modules.pop("my_figures", None)
+    said = capsys.readouterr().err
+    assert (status, said) == ((2, f"{words}\n") if words else (0, ""))
 
 
 def test_one_list_of_columns_gives_both_tables() -> None:
