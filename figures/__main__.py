@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from bench.core.record import Record, RecordError, read_all
-from figures.artifact import Artifact, ArtifactError, artifacts, import_plugins
+from figures.artifact import Artifact, ArtifactError, artifacts
 from figures.claims.claims import LedgerError
 from figures.claims.ledger import claims_of, judge
 from figures.claims.ledger_text import to_csv, to_markdown_page, to_text
@@ -187,7 +187,6 @@ def main(argv: Sequence[str] | None = None, program: str = "python -m figures", 
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     try:
-        import_plugins()
         arguments, others = _parser(program).parse_known_args(words)
         if others:
             arguments.parser.error(f"unrecognized arguments: {' '.join(others)}")

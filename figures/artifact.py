@@ -184,22 +184,6 @@ def register(artifact: Artifact[Any, Any]) -> Artifact[Any, Any]:
     return artifact
 
 
-def import_plugins() -> None:
-    """Import the modules that ``FIGURES_PLUGINS`` names, which :func:`register` artifacts; they must not import torch.
-
-    Raises:
-        ArtifactError: one of them cannot be imported.
-    """
-    for name in filter(None, os.environ.get(VARIABLE, "").split(",")):
-        try:
-            importlib.import_module(name)
-        except ArtifactError:
-            raise
-        except Exception as error:
-            reason = f"{type(error).__name__}: {error}"
-            raise ArtifactError(f"{VARIABLE} has {name!r}, which cannot be imported ({reason}).") from None
-
-
 def _taken(name: str) -> str:
     return f"artifact {name!r} has a name that is taken; choose another."
 
@@ -224,6 +208,18 @@ def _found() -> dict[str, Artifact[Any, Any]]:
 
 
 def artifacts() -> dict[str, Artifact[Any, Any]]:
-    """All artifacts by name, in their order."""
+    """All artifacts by name, in their order.
+
+    Raises:
+        ArtifactError: a plug-in that cannot be imported, is no artifact, or has a name that is taken.
+    """
+    for name in filter(None, os.environ.get(VARIABLE, "").split(",")):
+        try:
+            importlib.import_module(name)
+        except ArtifactError:
+            raise
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise ArtifactError(f"{VARIABLE} has {name!r}, which cannot be imported ({reason}).") from None
     everything = [*_found().values(), *_registered.values()]
     return {one.name: one for one in sorted(everything, key=lambda one: (one.order, one.name))}

@@ -28,25 +28,15 @@ from figures.page.table import (
     with_interval,
 )
 
-#: The paper's epoch (all of MNLI's training pairs), whatever data the timed batches came from.
+#: The paper's epoch: all of MNLI's training pairs.
 PAPER_EXAMPLES = 392_702
 
 Per = Literal["epoch", "step"]
 
-#: The words of workloads whose records were made before records had any.
-_OLDER_WORDS: Mapping[str, Mapping[str, Any]] = {
-    "encoder": {
-        "model": "six-encoder transformer",
-        "epoch": f"An epoch is the paper's whatever the data: {PAPER_EXAMPLES:,} examples padded to 128 tokens.",
-        "examples_per_epoch": PAPER_EXAMPLES,
-    }
-}
-
 
 def workload_words(record: Record) -> Mapping[str, Any]:
     """What figures call the record's model (``model``), and what an epoch is (``epoch``, ``examples_per_epoch``)."""
-    words = getattr(record, "workload_words", None) or _OLDER_WORDS.get(record.workload, {})
-    return {"model": record.workload, "epoch": "", "examples_per_epoch": None, **words}
+    return {"model": record.workload, "epoch": "", "examples_per_epoch": None, **record.workload_words}
 
 
 def per_of(records: Iterable[Record]) -> Per:

@@ -13,6 +13,11 @@ CPU = "Made-up CPU, 2 threads"
 CUDA = "Made-up GPU 9000"
 ARMS = ("comera", "low_rank", "low_rank:linear", "lora", "lte", "galore", "dense")
 STEP_MS = dict(zip(ARMS, (60.0, 58.0, 110.0, 150.0, 320.0, 300.0, 240.0), strict=True))
+WORDS = {
+    "model": "six-encoder transformer",
+    "epoch": "An epoch is the paper's whatever the data: 392,702 examples padded to 128 tokens.",
+    "examples_per_epoch": 392_702,
+}
 LTE_REASON = "batch_size is no multiple of LTE's 16 heads; allowed: 16, 32, 48 and so on."
 
 
@@ -27,6 +32,7 @@ def record(arm: str = "comera", batch: int = 1, *, measure: str = "run", device:
         "recorded_at": "2001-02-03T04:05:06+00:00",
         "experiment": experiment,
         "workload": "encoder",
+        "workload_words": WORDS if columns.get("workload", "encoder") == "encoder" else {},
         "dataset": "synthetic",
         "data_hash": "data-a",
         "method": method,

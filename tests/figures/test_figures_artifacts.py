@@ -6,6 +6,7 @@ import dataclasses
 import doctest
 import importlib
 import pkgutil
+import sys
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
@@ -139,6 +140,31 @@ def test_a_name_is_taken_once_and_an_entry_point_is_an_artifact(monkeypatch: pyt
             module._found.__wrapped__()
 
 
+@pytest.mark.usefixtures("registry")
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("register(plug_in(name='of_a_module'))", ""),
+        ("register(plug_in(name='fig1'))", "artifact 'fig1' has a name that is taken; choose another."),
+        ("1 / 0", "FIGURES_PLUGINS has 'my_figures', which cannot be imported (ZeroDivisionError: division by zero)."),
+    ],
+)
+def test_modules_named_in_the_environment_register_theirs(
+    content: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    head = "from figures.artifact import register\nfrom test_figures_artifacts import plug_in\n"
+    (tmp_path / "my_figures.py").write_text(head + content)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("FIGURES_PLUGINS", "my_figures")
+    monkeypatch.delitem(sys.modules, "my_figures", raising=False)
+    write([clicked()], tmp_path / "records")
+    name = "fig1" if words else "of_a_module"
+    status = main([name, "--records", str(tmp_path / "records"), "--out", str(tmp_path / "out")])
+    sys.modules.pop("my_figures", None)
+    said = capsys.readouterr().err
+    assert (status, said) == ((2, f"{words}\n") if words else (0, ""))
+
+
 def test_one_list_of_columns_gives_both_tables() -> None:
     columns = [
         Column("people", str),
@@ -191,9 +217,7 @@ def test_any_workload_has_a_page_of_time_and_memory(name: str) -> None:
 
 def test_an_epoch_is_what_the_record_says() -> None:
     words = {"model": "click model", "epoch": "An epoch is a day of clicks.", "examples_per_epoch": 1000}
-    records = [dataclasses.replace(one) for one in CLICKS]
-    for one in records:
-        one.workload_words = words  # type: ignore[attr-defined]
+    records = [dataclasses.replace(one, workload_words=words) for one in CLICKS]
     [drawn] = artifacts()["fig1"].for_experiment("clicks").render(records, read_claims())
     assert drawn.title == "Time per epoch and peak memory, click model"
     assert "An epoch is a day of clicks." in drawn.facts[1]
