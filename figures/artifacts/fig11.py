@@ -16,7 +16,7 @@ from bench.core.record import Record
 from figures.artifact import Artifact
 from figures.page.drawn import Caption
 from figures.page.layout import INNER, Page
-from figures.page.style import TIME_FILLS
+from figures.page.style import FAINT, TIME_FILLS
 from figures.page.table import NOT_ASKED, Column, significant
 from figures.page.tensor_diagrams import HEIGHT, badge, draw_backward, draw_forward, draw_network
 from figures.records.plans import (
@@ -31,14 +31,14 @@ from figures.records.plans import (
     timing_fact,
 )
 
-# A plan's place on the page, in inches.
-_ROW, _HEADING, _TOTAL, _PANEL_TITLE, _GAP, _BELOW = 0.135, 0.18, 0.17, 0.14, 0.06, 0.2
+# What a plan's axes hold, in inches: diagrams and columns of text keep their places whatever the layout.
+_ROW, _TOTAL, _PANEL_TITLE, _GAP, _BELOW = 0.135, 0.17, 0.14, 0.06, 0.08
 _NETWORK, _FORWARD, _BACKWARD = 2.25, 1.9, 2.45  # widths of the diagrams; the comparison takes the rest
 
 #: Left edges of the columns of products: the product and its two gradients; right edges of the numbers behind them.
 _PRODUCTS = (0.0, 2.28, 4.76)
 _SHAPES = (1.06, 1.2, 1.2)
-_FLOPS, _BAR, _SHARE, _KEPT = 7.65, (7.71, 8.0), 8.3, 8.8
+_FLOPS, _BAR, _SHARE, _KEPT = 7.65, (7.71, 8.0), 8.3, INNER
 
 
 @dataclass(frozen=True)
@@ -231,34 +231,48 @@ def _times(planned: Planned) -> str:
     return f"estimated {significant(chosen.estimated_ms)} ms, {measured}{faster}"
 
 
-def _draw_plan(page: Page, planned: Planned, mark: str) -> None:
-    chosen = planned.chosen
-    page.rule(0.07)
-    page.text(_times(planned), left=INNER, ha="right", fontsize=7.5)
+def _inset(axes: Any, left: float, bottom: float, width: float) -> Any:
+    """Bare axes for a diagram, one unit of which is an inch as well."""
+    box = axes.inset_axes((left, bottom, width, HEIGHT), transform=axes.transData)
+    box.set(xlim=(0, width), ylim=(0, HEIGHT))
+    box.set_axis_off()
+    return box
+
+
+def _table_height(planned: Planned) -> float:
+    return _ROW * (1 + len(planned.chosen.products))
+
+
+def _height(planned: Planned) -> float:
+    return _TOTAL + _PANEL_TITLE + HEIGHT + _GAP + _table_height(planned)
+
+
+def _draw_plan(axes: Any, planned: Planned, mark: str) -> None:
+    chosen, table, top = planned.chosen, _table_height(planned), _height(planned)
+    axes.set(xlim=(0, INNER), ylim=(-_BELOW, top))
+    axes.set_axis_off()
+    axes.axhline(top, color=FAINT, linewidth=0.6)
     heading = f"{planned.slot.text}: {chosen.name!r} {mark}".rstrip()
-    page.text(heading, _HEADING, fontsize=8.5, fontweight="bold")
-    page.text(_total(planned), _TOTAL, fontsize=7)
+    axes.set_title(heading, loc="left", fontsize=8.5, fontweight="bold")
+    axes.set_title(_times(planned), loc="right", fontsize=7.5)
+    _write(axes, 0, top - 0.05, _total(planned), fontsize=7, va="top")
     lefts = (0.0, _NETWORK, _NETWORK + _FORWARD + 0.1, _NETWORK + _FORWARD + _BACKWARD + 0.2)
     titles = ("network", "forward", "backward", "all candidates; times in ms")
     for left, title in zip(lefts, titles, strict=True):
-        page.text(title, left=left, fontsize=7, style="italic")
-    page.y -= _PANEL_TITLE
-    draw_network(page.canvas(lefts[0], _NETWORK - 0.15, HEIGHT), planned, chosen, _NETWORK - 0.15)
-    draw_forward(page.canvas(lefts[1], _FORWARD, HEIGHT), chosen, _FORWARD)
-    draw_backward(page.canvas(lefts[2], _BACKWARD, HEIGHT), chosen, _BACKWARD)
-    _draw_comparison(page.canvas(lefts[3], INNER - lefts[3], HEIGHT), planned, INNER - lefts[3])
-    page.y -= HEIGHT + _GAP
-    height = _ROW * (1 + len(chosen.products))
-    _draw_products(page.canvas(0.0, INNER, height), planned, height)
-    page.y -= height + _BELOW
+        _write(axes, left, top - _TOTAL - 0.03, title, fontsize=7, style="italic", va="top")
+    bottom = table + _GAP
+    draw_network(_inset(axes, lefts[0], bottom, _NETWORK - 0.15), planned, chosen, _NETWORK - 0.15)
+    draw_forward(_inset(axes, lefts[1], bottom, _FORWARD), chosen, _FORWARD)
+    draw_backward(_inset(axes, lefts[2], bottom, _BACKWARD), chosen, _BACKWARD)
+    _draw_comparison(_inset(axes, lefts[3], bottom, INNER - lefts[3]), planned, INNER - lefts[3])
+    _draw_products(axes, planned, table)
 
 
 def draw(grid: Grid, rows: Sequence[Row], caption: Caption) -> Figure:  # noqa: ARG001 - as every artifact
-    fixed = _HEADING + _TOTAL + _PANEL_TITLE + HEIGHT + _GAP + _BELOW
-    body = sum(fixed + _ROW * (1 + len(planned.chosen.products)) for planned in grid.planned.values())
-    page = Page(caption.title, caption.facts, _footnotes(grid), body)
-    for slot, planned in grid.planned.items():
-        _draw_plan(page, planned, grid.older(grid.records[slot]))
+    page = Page(caption.title, caption.facts, _footnotes(grid), len(grid.planned))
+    for part, (slot, planned) in enumerate(grid.planned.items()):
+        [[axes]] = page.panels(part, _BELOW + _height(planned))
+        _draw_plan(axes, planned, grid.older(grid.records[slot]))
     return page.finish()
 
 

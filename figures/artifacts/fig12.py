@@ -422,11 +422,11 @@ def draw(page: Selection, rows: Sequence[Row], caption: Caption) -> Figure:
     titles = [[panel.title for panel in line] for line in lines]
     foot = (*footnotes.lines(), *caption.notes)
     handles = legend(panels, page.arms)
-    figure, axes = panel_page(caption.title, caption.facts, titles, foot, _PANEL_HEIGHT, handles, _LEGEND_COLUMNS)
+    paper, axes = panel_page(caption.title, caption.facts, titles, foot, _PANEL_HEIGHT, handles, _LEGEND_COLUMNS)
     ratios = sorted({ratio for arm, _, ratio in page.cells if arm != DENSE})
     for one, panel in zip((one for line in axes for one in line), panels, strict=True):
         draw_panel(one, panel, page.arms, ratios)
-    return figure
+    return paper.finish()
 
 
 #: Fewer ratios say nothing about a curve; the smallest one must come this near to 1.

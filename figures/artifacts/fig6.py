@@ -180,7 +180,7 @@ def draw(study: Study, _: Any, caption: Caption) -> Figure:
     handles: list[Any] = [stroke_handle(line.stroke, line.row.label) for line in lines]
     if len(study.seeds) > 1 or study.values_are != "none":
         handles.append(Patch(facecolor=INK, alpha=0.14, label=_band_words(study)))
-    figure, [[axes]] = panel_page(caption.title, caption.facts, [[""]], caption.notes, 3.2, handles, 4)
+    paper, [[axes]] = panel_page(caption.title, caption.facts, [[""]], caption.notes, 3.2, handles, 4)
     for line in lines:
         _draw_line(axes, line)
     axes.margins(y=0.1)
@@ -194,7 +194,7 @@ def draw(study: Study, _: Any, caption: Caption) -> Figure:
     axes.yaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 5, 10]))
     if not lines:
         shared.nothing_finished(axes)
-    return figure
+    return paper.finish()
 
 
 ARTIFACT = Artifact(

@@ -241,12 +241,12 @@ def draw(study: Study, rows: Sequence[Row], caption: Caption) -> Figure:
     handles.append(Line2D([], [], **_FRONT, label="Pareto front, by value"))
     if limits:
         handles.append(Line2D([], [], color=INK, linewidth=1, linestyle=_LIMIT_DASHES, label="smallest within reach"))
-    figure, [[axes]] = panel_page(caption.title, caption.facts, [[""]], caption.notes, 3.4, handles, 6)
+    paper, [[axes]] = panel_page(caption.title, caption.facts, [[""]], caption.notes, 3.4, handles, 6)
     axes.set_xlabel("size of the stored model, MiB", fontsize=8)
     axes.set_ylabel(study.metric.axis, fontsize=8)
     if not points:
         shared.nothing_finished(axes)
-        return figure
+        return paper.finish()
     _scale(axes, [*(point.size for point in points), *(size for size, _, _ in limits)], points)
     corners = [(point.size, point.score.value) for point in front_of(points)]
     corners.append((axes.get_xlim()[1], corners[-1][1]))
@@ -255,7 +255,7 @@ def draw(study: Study, rows: Sequence[Row], caption: Caption) -> Figure:
         _draw_arm(axes, some, style[arm], {COMERA: -3.0, DENSE: 0.0}.get(arm, 3.0))
     for number, (size, arm, words) in enumerate(limits):
         _draw_limit(axes, number, size, words, style[arm].colour)
-    return figure
+    return paper.finish()
 
 
 ARTIFACT = Artifact(

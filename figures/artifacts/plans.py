@@ -21,7 +21,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from bench.core.intervals import Estimate, unpaired_ratio
 from figures.artifact import Artifact
 from figures.page.drawn import Caption
-from figures.page.layout import INNER, Page
+from figures.page.layout import Page, legend
 from figures.page.style import EARLY_STROKE, FAINT, INK, STROKES, Stroke, stroke_handle, strokes
 from figures.page.table import NOT_ASKED, NOT_RECORDED, REMARKS, Column, bounds, significant, with_interval
 from figures.records.plans import Candidate, Grid, Planned, Slot, closing_lines, select_plans, timing_fact
@@ -30,10 +30,7 @@ from figures.records.plans import Candidate, Grid, Planned, Slot, closing_lines,
 #: many shapes, and never beyond ``FAR`` times the best.
 NEAR, FAR, SHARE, SHAPES = 1.1, 1.5, 0.9, 60
 
-# The page, in inches.
-_LABELS, _BETWEEN, _CELL = 1.2, 0.12, 0.27
-_HEADING, _TOKENS, _LEGEND, _BELOW = 0.2, 0.3, 0.2, 0.16
-_PANEL, _PANEL_TITLE, _AXIS, _LEFT, _RIGHT, _CURVE = 1.75, 0.22, 0.42, 0.42, 0.08, 2.2
+_CELL, _PANEL = 0.27, 1.75  # inches: the heights of a cell and of a panel
 _COLUMNS = 3  # maps beside one another, and panels of c
 _CURVE_END = 4.0
 
@@ -262,68 +259,58 @@ def _layers(rows: Sequence[Row]) -> list[tuple[str, int]]:
     return list(dict.fromkeys((row.slot.layer, row.slot.ranks) for row in rows))
 
 
-def _map_height(rows: Sequence[Row]) -> float:
-    return _TOKENS + _CELL * len(_layers(rows)) + _BELOW
-
-
-def _draw_cell(axes: Any, row: Row, left: float, bottom: float, width: float) -> None:
+def _draw_cell(axes: Any, row: Row, left: int, top: int) -> None:
     choice = row.choice
     ratio = choice.ratio.value if choice else 0.0
     fill, ink = next((fill, ink) for limit, fill, ink, _ in _SHADES if ratio <= limit)
     look = {**_NOT_MEASURED, "hatch": "", "facecolor": fill} if choice else _NOT_MEASURED
-    axes.add_patch(Rectangle((left, bottom), width, _CELL, clip_on=False, zorder=1, **look))
+    axes.add_patch(Rectangle((left, top), 1, 1, clip_on=False, zorder=1, **look))
     if choice is None:
         return
-    x, y, drop = left + width / 2, bottom + _CELL / 2, 0.0 if choice.is_best else 0.055
+    x, y, rise = left + 0.5, top + 0.5, 0.0 if choice.is_best else 0.2
     style = {"ha": "center", "va": "center", "color": ink, "zorder": 2}
-    axes.text(x, y + drop, f"{choice.planned.chosen.initials}{row.mark}", fontsize=6.5, fontweight="bold", **style)
+    axes.text(x, y - rise, f"{choice.planned.chosen.initials}{row.mark}", fontsize=6.5, fontweight="bold", **style)
     if not choice.is_best:
-        axes.text(x, y - drop, f"{choice.best.initials} {ratio:.3f}", fontsize=5.5, **style)
+        axes.text(x, y + rise, f"{choice.best.initials} {ratio:.3f}", fontsize=5.5, **style)
 
 
-def _draw_map(page: Page, rows: Sequence[Row], left: float, width: float, names: bool) -> None:
+def _draw_map(axes: Any, rows: Sequence[Row], names: bool) -> None:
     """All shapes of one number of cores: a line per layer and ranks, a column per number of tokens."""
-    tokens = _values(rows, "tokens")
-    layers = _layers(rows)
-    height, cell = _CELL * len(layers), width / len(tokens)
-    page.text(f"{rows[0].slot.cores} cores", left=left, fontsize=8, fontweight="bold")
-    top = page.y
-    page.y -= _TOKENS
-    axes = page.canvas(left, width, height)
-    for place, count in enumerate(tokens):
-        axes.text((place + 0.5) * cell, height + 0.03, f"{count:,}", fontsize=6, ha="center", va="bottom")
+    tokens, layers = _values(rows, "tokens"), _layers(rows)
+    axes.set(xlim=(0, len(tokens)), ylim=(len(layers), 0))
+    axes.set_title(f"{rows[0].slot.cores} cores", loc="left", fontweight="bold")
+    axes.set_xticks([place + 0.5 for place in range(len(tokens))], [f"{count:,}" for count in tokens])
+    axes.xaxis.tick_top()
+    axes.grid(visible=False)
+    axes.tick_params(length=0, labelsize=6.5)
     for row in rows:
-        bottom = height - _CELL * (1 + layers.index((row.slot.layer, row.slot.ranks)))
-        _draw_cell(axes, row, tokens.index(row.slot.tokens) * cell, bottom, cell)
-    for place, (layer, ranks) in enumerate(layers):
-        y, first = height - _CELL * place, place == 0 or layer != layers[place - 1][0]
-        if place and first:
-            axes.plot([0, width], [y, y], color=INK, linewidth=0.9, zorder=3)
-        if names:
-            axes.text(-_LABELS + 0.02, y - _CELL / 2, layer if first else "", fontsize=7, va="center")
-            axes.text(-0.06, y - _CELL / 2, f"{ranks:,}", fontsize=6.5, va="center", ha="right")
+        _draw_cell(axes, row, tokens.index(row.slot.tokens), layers.index((row.slot.layer, row.slot.ranks)))
+    firsts = [place for place, (layer, _) in enumerate(layers) if place == 0 or layer != layers[place - 1][0]]
+    for place in firsts[1:]:
+        axes.axhline(place, color=INK, linewidth=0.9, zorder=3)
+    lines = [f"{layer if place in firsts else ''}  {ranks:>5,}" for place, (layer, ranks) in enumerate(layers)]
+    axes.set_yticks([place + 0.5 for place in range(len(layers))] if names else [], lines if names else [])
     if names:
-        axes.text(-_LABELS + 0.02, height + 0.03, "layer", fontsize=6, va="bottom", color=FAINT)
-        axes.text(-0.06, height + 0.03, "ranks | tokens", fontsize=6, va="bottom", ha="right", color=FAINT)
-    page.y = top
+        axes.annotate("layer, ranks | tokens", (0, 1), xycoords="axes fraction", xytext=(-4, 3), fontsize=6, ha="right",
+                      textcoords="offset points", color=FAINT)  # fmt: skip
 
 
 def _draw_maps(page: Page, rows: Sequence[Row]) -> None:
-    page.text("a  The chosen plan at every shape and, where another was faster, that one and chosen / best", _HEADING,
-              fontsize=8.5, fontweight="bold")  # fmt: skip
+    title = "a  The chosen plan at every shape and, where another was faster, that one and chosen / best"
     initials = {one.name: one.initials for row in rows if row.planned for one in row.planned.candidates}
-    page.text(", ".join(f"{short}: {name}" for name, short in initials.items()), left=INNER, ha="right", fontsize=7)
     handles = [Patch(**{**_NOT_MEASURED, "hatch": "", "facecolor": fill}, label=words) for _, fill, _, words in _SHADES]
-    page.legend([*handles, Patch(**_NOT_MEASURED, label="not measured")], columns=len(handles) + 1)
-    page.y -= _LEGEND
-    width = (INNER - _LABELS - _BETWEEN * (_COLUMNS - 1)) / _COLUMNS
+    names = Patch(fill=False, linewidth=0, label=", ".join(f"{short}: {name}" for name, short in initials.items()))
+    handles += [Patch(**_NOT_MEASURED, label="not measured"), names]
+    legend(page.parts[0], handles, len(handles), title)
     orders = _values(rows, "order")
-    for number, order in enumerate(orders):
-        place = number % _COLUMNS
-        left = _LABELS + place * (width + _BETWEEN)
-        _draw_map(page, [row for row in rows if row.slot.order == order], left, width, names=place == 0)
-        if place == _COLUMNS - 1 or order == orders[-1]:
-            page.y -= _map_height(rows)
+    places = page.panels(0, _CELL * len(_layers(rows)), _COLUMNS, -(-len(orders) // _COLUMNS))
+    axes = [one for line in places for one in line]
+    for number, one in enumerate(axes):
+        if number < len(orders):
+            of_order = [row for row in rows if row.slot.order == orders[number]]
+            _draw_map(one, of_order, names=number % _COLUMNS == 0)
+        else:
+            one.set_axis_off()
 
 
 def _width(stroke: Stroke) -> float:
@@ -381,42 +368,32 @@ def _draw_over_dense(axes: Any, rows: Sequence[Row], stroke_of: Mapping[str, Str
 
 def _draw_panels(page: Page, rows: Sequence[Row]) -> None:
     ranks = _values(rows, "ranks")
-    first = 2 * _LEFT + _CURVE  # left edge of the panels of c
-    width = (INNER - _LEFT - _CURVE - _RIGHT) / _COLUMNS - _LEFT
-    page.text("b  The planner, or one plan for all", fontsize=8.5, fontweight="bold")
-    page.text("c  Time of the chosen plan over that of nn.Linear; a line per layer and number of cores", _HEADING,
-              left=first - _LEFT / 2, fontsize=8.5, fontweight="bold")  # fmt: skip
     curves = {"planner": ratios_of(rows), **fixed_plans(rows)}
     of_curve = strokes(list(curves))
-    page.legend([stroke_handle(of_curve[name], name, linewidth=_width(of_curve[name]), marker="") for name in curves],
-                columns=3)  # fmt: skip
     of_layer = dict(zip(dict.fromkeys(row.slot.layer for row in rows), itertools.cycle(STROKES), strict=False))
-    page.legend([stroke_handle(stroke, layer, linewidth=0.8) for layer, stroke in of_layer.items()],
-                left=first - _LEFT / 2, columns=4)  # fmt: skip
-    page.y -= _LEGEND * 2
-    shared: list[Any] = []
-    for place, rank in enumerate(ranks):
-        if place % _COLUMNS == 0:
-            page.y -= _PANEL_TITLE
-        axes = page.axes(first + place % _COLUMNS * (width + _LEFT), width, _PANEL)
-        axes.set_title(f"ranks up to {rank:,}", loc="left", fontweight="bold")
-        _draw_over_dense(axes, [row for row in rows if row.slot.ranks == rank], of_layer)
-        shared.append(axes)
-        if place == 0:
-            _draw_curves(page.axes(_LEFT, _CURVE, _PANEL), curves, of_curve)
-        if place % _COLUMNS == _COLUMNS - 1 or rank == ranks[-1]:
-            page.y -= _PANEL + _AXIS
+    handles = [stroke_handle(of_curve[name], name, linewidth=_width(of_curve[name]), marker="") for name in curves]
+    legend(page.parts[1], handles, 3, "b  The planner, or one plan for all")
+    handles = [stroke_handle(stroke, layer, linewidth=0.8) for layer, stroke in of_layer.items()]
+    title = "c  Time of the chosen plan over that of nn.Linear; a line per layer and number of cores"
+    legend(page.parts[1], handles, 4, title, side="right")
+    places = page.panels(1, _PANEL, 1 + _COLUMNS, -(-len(ranks) // _COLUMNS), [1.3, *[1] * _COLUMNS])
+    _draw_curves(places[0][0], curves, of_curve)
+    axes = [one for _, *of_ranks in places for one in of_ranks]
+    for one, rank in zip(axes, ranks, strict=False):
+        one.set_title(f"ranks up to {rank:,}", loc="left", fontweight="bold")
+        _draw_over_dense(one, [row for row in rows if row.slot.ranks == rank], of_layer)
+    shared = axes[: len(ranks)]
     low, high = min(one.get_ylim()[0] for one in shared), max(one.get_ylim()[1] for one in shared)
-    for axes in shared:
-        axes.set_ylim(low, high)
-        axes.grid(visible=True, axis="both")
-        axes.tick_params(labelsize=6.5)
+    for one in shared:
+        one.set_ylim(low, high)
+        one.grid(visible=True, axis="both")
+        one.tick_params(labelsize=6.5)
+    for one in (*axes[len(ranks) :], *(first for first, *_ in places[1:])):
+        one.set_axis_off()
 
 
 def draw(grid: Grid, rows: Sequence[Row], caption: Caption) -> Figure:  # noqa: ARG001 - as every artifact
-    maps, panels = (-(-len(_values(rows, name)) // _COLUMNS) for name in ("order", "ranks"))
-    body = 2 * _HEADING + 3 * _LEGEND + maps * _map_height(rows) + panels * (_PANEL_TITLE + _PANEL + _AXIS)
-    page = Page(caption.title, caption.facts, caption.notes, body)
+    page = Page(caption.title, caption.facts, caption.notes, parts=2)
     _draw_maps(page, rows)
     _draw_panels(page, rows)
     return page.finish()

@@ -18,7 +18,7 @@ from matplotlib.ticker import FuncFormatter
 from bench.core.record import Record
 from figures.artifact import Artifact
 from figures.page.drawn import Caption
-from figures.page.layout import INNER, Page
+from figures.page.layout import Page, legend
 from figures.page.notes import device_fact, listed
 from figures.page.style import FAINT, INK, stroke_handle, strokes
 from figures.page.table import REMARKS, Column, significant
@@ -32,8 +32,7 @@ EXPERIMENTS = ("prediction", "fig1", "fig5", "fig7", "ratios", "tensorization")
 #: GPU against the peak that CUDA's allocator reports.
 TOLERANCE = {"cpu": 0.02, "cuda": 0.05}
 
-# The page, in inches.
-_LABELS, _LINE, _AXIS, _HEADING, _LEGEND = 1.7, 0.26, 0.44, 0.2, 0.24
+_LINE = 0.26  # inches of a row
 _BAND = "#e9eef3"
 
 
@@ -215,17 +214,15 @@ def caption(page: Selection, rows: Sequence[Row]) -> Caption:
 
 
 def draw(page: Selection, rows: Sequence[Row], caption: Caption) -> Figure:
-    height, limit = _LINE * len(rows), 100 * page.limit
-    paper = Page(caption.title, caption.facts, caption.notes, _HEADING + _LEGEND + height + _AXIS)
+    limit = 100 * page.limit
+    paper = Page(caption.title, caption.facts, caption.notes)
+    [[axes]] = paper.panels(0, _LINE * len(rows))
     heading = "Error of the prediction, (predicted - measured) / measured, in %"
-    paper.text(heading, _HEADING, fontsize=8.5, fontweight="bold")
     batches = strokes(sorted({check.record.batch_size for check in page.checks}))
     points = {"linestyle": "", "markersize": 4.5}
     handles = [stroke_handle(stroke, f"batch {batch:,}", **points) for batch, stroke in batches.items()]
-    paper.legend([Patch(facecolor=_BAND, label=f"within {limit:g} %"), *handles], columns=1 + len(handles))
-    paper.y -= _LEGEND
-    axes = paper.axes(_LABELS, INNER - _LABELS, height)
-    paper.y -= height + _AXIS
+    within = Patch(facecolor=_BAND, label=f"within {limit:g} %")
+    legend(paper.body, [within, *handles], 1 + len(handles), heading, handlelength=2.2)
     axes.axvspan(-limit, limit, color=_BAND, zorder=0)
     axes.axvline(0, color=FAINT, linewidth=0.6, zorder=1)
     for place, row in enumerate(rows):

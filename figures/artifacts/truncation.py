@@ -191,13 +191,13 @@ def draw(study: Study, rows: Sequence[Row], caption: Caption) -> Figure:
     devices = ", ".join({"cuda": "CUDA", "cpu": "a CPU"}[name] for name in study.values("predicted_for") if name)
     predicted = f"b  peak memory, predicted{f' for {devices}' if devices else ''}"
     panels = ("a  step time", predicted, f"c  {study.metric.short}")
-    figure, [axes] = panel_page(caption.title, caption.facts, [panels], caption.notes, 2.5, _legend(shown), 5)
+    paper, [axes] = panel_page(caption.title, caption.facts, [panels], caption.notes, 2.5, _legend(shown), 5)
     for one in axes:
         one.set_xlabel("size of the truncated model, MiB", fontsize=8)
     if not shown:
         for one in axes:
             shared.nothing_finished(one)
-        return figure
+        return paper.finish()
     stays = min(_size(row) - (_value(row, "tensorized_mib") or 0.0) for row in shown)
     for one in axes:
         one.set_xlim(0, 1.12 * _size(shown[0]))
@@ -210,7 +210,7 @@ def draw(study: Study, rows: Sequence[Row], caption: Caption) -> Figure:
     for one, found, name in zip(axes, tops, names, strict=True):
         _name_points(one, found)
         one.set_ylabel(name, fontsize=8)
-    return figure
+    return paper.finish()
 
 
 ARTIFACT = Artifact(

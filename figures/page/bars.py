@@ -6,22 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from matplotlib import rcParams
 from matplotlib.figure import Figure
-from matplotlib.font_manager import FontProperties
 from matplotlib.lines import Line2D
-from matplotlib.textpath import TextPath
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from figures.page.layout import LINE, MARGIN, WIDTH, Page
+from figures.page.layout import Page, legend
 from figures.page.style import FAINT, INK, Fill, fill_handle
 from figures.page.table import significant
 
-# A band, in inches; left of the panels there is room for the longest name of a row.
-_LEFT, _RIGHT, _GAP = 1.08, 0.06, 0.1
-_ROW, _TICKS = 0.185, 0.24
-_HEADING, _LEGEND, _PANEL_TITLE, _BELOW_BAND = 0.18, 0.16, 0.22, 0.14
-_LABEL_ROOM, _MARK_ROOM = 0.86, 0.08
+_ROW = 0.185  # inches of a row
+_LABEL_ROOM, _MARK_ROOM = 0.12, 0.01  # of the width of all panels, for the label behind the longest bar of one
 _COLUMNS = 4
 
 #: Peaks marked on top of a bar, by name.
@@ -89,10 +83,14 @@ def _legend_handle(name: str, words: str, fills: dict[str, Fill]) -> Any:
     return fill_handle(fills[name], words)
 
 
-def _draw_bar(axes: Any, row: int, bar: Bar, fills: dict[str, Fill], room: float) -> None:
-    """``room`` is the width of one point of space, in data units."""
+def _write(axes: Any, row: int, x: float, gap: float, words: str, **style: Any) -> None:
+    """Words so many points behind ``x``."""
+    axes.annotate(words, (x, row), xytext=(gap, 0), textcoords="offset points", va="center", fontsize=7, **style)
+
+
+def _draw_bar(axes: Any, row: int, bar: Bar, fills: dict[str, Fill]) -> None:
     if bar.instead:
-        axes.text(3 * room, row, bar.instead, va="center", ha="left", fontsize=7, style="italic", color=FAINT)
+        _write(axes, row, 0.0, 3, bar.instead, style="italic", color=FAINT)
         return
     left = 0.0
     for name, length in bar.parts:
@@ -108,37 +106,25 @@ def _draw_bar(axes: Any, row: int, bar: Bar, fills: dict[str, Fill], room: float
     for name, position in bar.marks:
         face = INK if name == "allocated" else "white"
         axes.plot([position], [row], marker=MARKERS[name], markersize=4, color=INK, markerfacecolor=face, zorder=4)
-    gap = 4 + 4 * bool(bar.marks)
-    axes.text(bar.reach + gap * room, row, bar.label, va="center", ha="left", fontsize=7)
+    _write(axes, row, bar.reach, 4 + 4 * bool(bar.marks), bar.label)
 
 
-def _room_for_names(rows: Sequence[str], references: int) -> float:
-    """The width left of the panels, in inches."""
-    room = _LEFT
-    for number, name in enumerate(rows):
-        weight = "bold" if number < references else "normal"
-        font = FontProperties(family=rcParams["font.family"], weight=weight, size=rcParams["ytick.labelsize"])
-        room = max(room, TextPath((0, 0), name, prop=font).get_extents().width / 72 + 2 * MARGIN)
-    return room
-
-
-def _draw_panel(axes: Any, width: float, panel: Panel, names: Sequence[str], references: int, fills: Any) -> None:
-    """Fill the axes, so many inches wide, of one panel; ``names`` are those of the rows, empty ones for none."""
+def _draw_panel(axes: Any, share: float, panel: Panel, fills: Any) -> None:
+    """Fill the axes of one panel, which has this share of the page's width."""
+    axes.set_title(panel.title, loc="left", fontweight="bold")
     longest = max((bar.reach for bar in panel.bars), default=0.0) or 1.0
     marked = any(bar.marks for bar in panel.bars)
-    limit = longest * width / (width - _LABEL_ROOM - marked * _MARK_ROOM)
+    limit = longest / (1 - (_LABEL_ROOM + marked * _MARK_ROOM) / share)
     axes.set_xlim(0, limit)
     axes.set_ylim(len(panel.bars) - 0.45, -0.55)
-    axes.set_yticks(range(len(panel.bars)), names)
+    axes.set_yticks([])
     drawn = any(bar.reach for bar in panel.bars)
     intervals = 2 if longest >= 10_000 else 3  # long labels need room
     ticks = MaxNLocator(intervals, steps=[1, 2, 5, 10]).tick_values(0, longest) if drawn else []
     axes.set_xticks([tick for tick in ticks if 0 <= tick <= 0.88 * limit])  # none so far right that it meets the next
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
-    for name in axes.get_yticklabels()[:references]:
-        name.set_fontweight("bold")
     for row, bar in enumerate(panel.bars):
-        _draw_bar(axes, row, bar, fills, room=limit / (width * 72))
+        _draw_bar(axes, row, bar, fills)
 
 
 def draw_bars(
@@ -158,18 +144,14 @@ def draw_bars(
         references: how many rows at the top are what ratios are to; their names are bold.
     """
     lines = _bands_by_line(bands)
-    band_height = _HEADING + _LEGEND + _PANEL_TITLE + _ROW * len(rows) + _TICKS + _BELOW_BAND
-    page = Page(title, facts, footnotes, band_height * len(lines), LINE, lines=0)
-    room = _room_for_names(rows, references)
-    for band in lines:
-        page.text(band.heading, _HEADING, fontsize=8.5, fontweight="bold")
+    page = Page(title, facts, footnotes, len(lines))
+    for part, band in enumerate(lines):
         handles = [_legend_handle(name, words, band.fills) for name, words in band.legend]
-        page.legend(handles, len(handles), length=1.6)
-        page.y -= _LEGEND + _PANEL_TITLE + _ROW * len(rows)
-        width = (WIDTH - room - _RIGHT - _GAP * (len(band.panels) - 1)) / len(band.panels)
-        for column, panel in enumerate(band.panels):
-            axes = page.panel(room + column * (width + _GAP), width, _ROW * len(rows), panel.title)
-            names = list(rows) if column == 0 else [""] * len(rows)
-            _draw_panel(axes, width, panel, names, references if column == 0 else 0, band.fills)
-        page.y -= _TICKS + _BELOW_BAND
+        legend(page.parts[part], handles, len(handles), band.heading)
+        [panels] = page.panels(part, _ROW * len(rows), len(band.panels))
+        for axes, panel in zip(panels, band.panels, strict=True):
+            _draw_panel(axes, 1 / len(panels), panel, band.fills)
+        panels[0].set_yticks(range(len(rows)), rows)
+        for name in panels[0].get_yticklabels()[:references]:
+            name.set_fontweight("bold")
     return page.finish()

@@ -1,4 +1,4 @@
-"""The geometry of every page, in inches: filled from top to bottom, of a height that follows from what is on it."""
+"""A page: title and facts on top, parts below one another, footnotes; matplotlib's constrained layout places them."""
 
 from __future__ import annotations
 
@@ -7,25 +7,24 @@ from collections.abc import Sequence
 from typing import Any
 
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
+from matplotlib.gridspec import GridSpec
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.transforms import Bbox
 
-from figures.page.style import FAINT, INK
+from figures.page.style import DPI, INK
 
-WIDTH, MARGIN = 9.0, 0.1
+WIDTH, _PAD = 9.0, 0.07  # inches; the latter around everything that is placed
 
-#: Between the margins.
-INNER = WIDTH - 2 * MARGIN
+#: The width, in inches, of a panel that has its line for itself and nothing beside its axes.
+INNER = WIDTH - 2 * _PAD
 
-#: Height of a line of text.
-LINE = 0.15
-
-_TITLE = 0.26
 _WRAP = 152  # characters to a line
+_DIGITS = 5
 
 
-def wrapped(lines: Sequence[str], width: int = _WRAP) -> list[str]:
-    """Lines broken to the page's width."""
-    return [part for line in lines for part in textwrap.wrap(line, width, subsequent_indent="   ")]
+def wrapped(lines: Sequence[str]) -> str:
+    """Lines broken to the page's width: matplotlib's own wrapping neither indents nor leaves a margin."""
+    return "\n".join(part for line in lines for part in textwrap.wrap(line, _WRAP, subsequent_indent="   "))
 
 
 class Page:
@@ -33,82 +32,74 @@ class Page:
 
     Args:
         title, facts, footnotes: what is written above and below.
-        body, lines: inches of the parts that stand between, and the lines of text that these have besides.
-        gap: inches below the facts.
+        parts: how many there are between them, from top to bottom.
 
-    ``y`` is how far from the bottom of the page, in inches, the filling has got.
+    ``body`` is the subfigure of all parts, ``parts`` those of single ones. The page becomes as high as it takes for the
+    axes to have the heights that :meth:`panels` was given.
     """
 
-    def __init__(
-        self,
-        title: str,
-        facts: Sequence[str],
-        footnotes: Sequence[str],
-        *body: float,
-        lines: int = 1,
-        gap: float = LINE,
-    ) -> None:
-        above, self._below = wrapped(facts), wrapped(footnotes)
-        self.height = 2 * MARGIN + _TITLE + LINE * (len(above) + lines + len(self._below))
-        for part in body:
-            self.height += part
-        self.y = self.height - MARGIN
-        self.figure = Figure(figsize=(WIDTH, self.height))
-        self.text(title, _TITLE, fontsize=11, fontweight="bold")
-        for line in above:
-            self.text(line, LINE, fontsize=7.5)
-        self.y -= gap
+    def __init__(self, title: str, facts: Sequence[str], footnotes: Sequence[str], parts: int = 1) -> None:
+        engine = ConstrainedLayoutEngine(w_pad=_PAD, h_pad=_PAD, wspace=0, hspace=0)
+        self.figure = Figure(figsize=(WIDTH, WIDTH), dpi=DPI, layout=engine)
+        style: dict[str, Any] = {"x": _PAD / WIDTH, "ha": "left", "linespacing": 1.35}
+        self.figure.suptitle(title, fontsize=11, fontweight="bold", **style)
+        self.figure.supxlabel(wrapped(footnotes), fontsize=7, color=INK, **style)
+        below_title: Any = self.figure.subfigures()
+        below_title.suptitle(wrapped(facts), fontsize=7.5, **style)
+        self.body: Any = below_title.subfigures()
+        self._grid = GridSpec(max(parts, 1), 1, figure=self.body)
+        self.parts = [self.body.add_subfigure(self._grid[part]) for part in range(self._grid.nrows)]
+        self._heights: dict[int, tuple[Any, float, int]] = {}
+
+    def panels(self, part: int, height: float, columns: int = 1, rows: int = 1, widths: Any = None) -> list[list[Any]]:
+        """Axes of a part, row by row, each ``height`` inches high and of these relative ``widths``."""
+        axes = self.parts[part].subplots(rows, columns, squeeze=False, width_ratios=widths)
+        self._heights[part] = (axes[0, 0], height, rows)
+        return [list(row) for row in axes]
 
     def finish(self) -> Figure:
-        """Write the footnotes."""
-        for line in self._below:
-            self.text(line, LINE, fontsize=7, color=INK)
+        """Lay out what is on the page, then once more with the height that the axes lack or have too much."""
+        lines = sum(text.get_text().count("\n") for text in (*self.figure.texts, *self.figure.subfigs[0].texts))
+        self.figure.set_figheight(
+            3 + 0.16 * lines + sum((height + 1) * rows for _, height, rows in self._heights.values())
+        )
+        self._lay_out()
+        old = [part.bbox.height / DPI for part in self.parts]
+        new = [_PAD] * len(old)
+        for part, (axes, height, rows) in self._heights.items():
+            new[part] = round(old[part] + rows * (height - axes.bbox.height / DPI), _DIGITS)
+        self._grid.set_height_ratios(new)
+        self.figure.set_figheight(round(self.figure.get_figheight() + sum(new) - sum(old), 2))
+        self._lay_out()
+        self.figure.set_layout_engine("none")
+        _round_places(self.figure)
+        for axes in self.figure.axes:
+            axes.set_position(Bbox(axes.get_position(original=True).get_points().round(_DIGITS)))
         return self.figure
 
-    def text(self, line: str, drop: float = 0.0, left: float = 0.0, **style: Any) -> None:
-        """A line of text whose top is at ``y``; then go down by ``drop``."""
-        at = ((MARGIN + left) / WIDTH, self.y / self.height)
-        self.figure.text(*at, line, **{"va": "top", "ha": "left", **style})
-        self.y -= drop
-
-    def legend(self, handles: Sequence[Any], columns: int, left: float = 0.0, length: float = 2.2) -> None:
-        """A legend whose top is at ``y``, with so many entries on a line; ``length`` is that of a line in it."""
-        anchor = ((MARGIN + left) / WIDTH, self.y / self.height)
-        self.figure.legend(
-            handles=handles, loc="upper left", bbox_to_anchor=anchor, ncol=columns, borderpad=0.0, borderaxespad=0.0,
-            labelspacing=0.35, handlelength=length,
-        )  # fmt: skip
-
-    def rule(self, above: float) -> None:
-        """A thin line across the page, so much above ``y``."""
-        at = (MARGIN / WIDTH, (self.y + above) / self.height)
-        self.figure.add_artist(Rectangle(at, INNER / WIDTH, 0, color=FAINT, linewidth=0.6))
-
-    def axes(self, left: float, width: float, height: float) -> Any:
-        """Axes from ``y`` downward."""
-        box = ((MARGIN + left) / WIDTH, (self.y - height) / self.height, width / WIDTH, height / self.height)
-        return self.figure.add_axes(box)
-
-    def panel(self, left: float, width: float, height: float, title: str) -> Any:
-        """Axes with a title that stand on ``y``, so far from the left edge of the page."""
-        box = (left / WIDTH, self.y / self.height, width / WIDTH, height / self.height)
-        axes: Any = self.figure.add_axes(box)
-        if title:
-            axes.set_title(title, loc="left", fontweight="bold")
-        return axes
-
-    def canvas(self, left: float, width: float, height: float) -> Any:
-        """Bare axes from ``y`` downward, one unit of which is an inch."""
-        axes = self.axes(left, width, height)
-        axes.set_xlim(0, width)
-        axes.set_ylim(0, height)
-        axes.set_axis_off()
-        return axes
+    def _lay_out(self) -> None:
+        engine = self.figure.get_layout_engine()
+        assert engine is not None
+        engine.execute(self.figure)
 
 
-# Panels side by side: the room around them.
-_PANEL_TITLE, _BELOW, _GAP = 0.24, 0.44, 0.1
-_LEFT, _BETWEEN, _RIGHT = 0.52, 0.62, 0.12
+def _round_places(figure: Any) -> None:
+    """The solver of the layout may differ in the last bits from run to run; bytes must not."""
+    for text in figure.texts:
+        text.set_position([round(place, _DIGITS) for place in text.get_position()])
+    for one in figure.subfigs:
+        one.bbox_relative.set_points(one.bbox_relative.get_points().round(_DIGITS))
+        _round_places(one)
+
+
+def legend(
+    figure: Any, handles: Sequence[Any], columns: int, title: str = "", side: str = "left", **style: Any
+) -> None:
+    """A legend above the axes of a subfigure, with so many entries on a line; its title is the subfigure's heading."""
+    figure.legend(
+        handles=handles, loc=f"outside upper {side}", ncols=columns, title=title, alignment="left", borderpad=0,
+        title_fontproperties={"weight": "bold", "size": 8.5}, borderaxespad=_PAD * 72 / 7, labelspacing=0.35, **style,
+    )  # fmt: skip
 
 
 def panel_page(
@@ -117,37 +108,24 @@ def panel_page(
     rows: Sequence[Sequence[str]],
     footnotes: Sequence[str],
     height: float,
-    legend: Sequence[Any],
-    legend_columns: int,
-) -> tuple[Figure, list[list[Any]]]:
+    handles: Sequence[Any],
+    columns: int,
+) -> tuple[Page, list[list[Any]]]:
     """A page of panels side by side, and their axes: row by row from top to bottom, from left to right.
 
     Args:
         title, facts, footnotes: what is written above and below.
-        rows: the titles of the panels of each row; an empty title leaves its line blank.
+        rows: the titles of the panels of each row.
         height: of a panel, in inches.
-        legend: handles with labels, shared by all panels.
-        legend_columns: how many of them stand beside one another.
+        handles: of the legend that all panels share.
+        columns: how many of them stand beside one another.
     """
-    lines = -(-len(legend) // legend_columns)
-    body = [2 * _GAP, *([_PANEL_TITLE, height, _BELOW] * len(rows))]
-    page = Page(title, facts, footnotes, *body, lines=lines, gap=_GAP)
-    if legend:
-        page.legend(legend, legend_columns, length=3.2)
-    axes, above = [], LINE * lines + _GAP
-    for panels in rows:
-        page.y -= above + _PANEL_TITLE + height
-        axes.append(_row(page, panels, height))
-        above = _BELOW
-    page.y -= _BELOW
-    return page.finish(), axes
-
-
-def _row(page: Page, panels: Sequence[str], height: float) -> list[Any]:
-    """Axes beside one another, from ``y`` upward."""
-    width = (WIDTH - _LEFT - _RIGHT - _BETWEEN * (len(panels) - 1)) / len(panels)
-    axes = []
-    for number, name in enumerate(panels):
-        axes.append(page.panel(_LEFT + number * (width + _BETWEEN), width, height, name))
-        axes[-1].grid(visible=True, axis="both")
-    return axes
+    page = Page(title, facts, footnotes, len(rows))
+    if handles:
+        legend(page.body, handles, columns, handlelength=3.2)
+    found = [page.panels(part, height, len(names))[0] for part, names in enumerate(rows)]
+    for axes, names in zip(found, rows, strict=True):
+        for one, name in zip(axes, names, strict=True):
+            one.set_title(name, loc="left", fontweight="bold")
+            one.grid(visible=True, axis="both")
+    return page, found

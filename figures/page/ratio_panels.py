@@ -12,12 +12,16 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
 from bench.core.intervals import CONFIDENCE, Estimate
+from figures.page.layout import INNER
 from figures.page.style import DENSE_STROKE, FAINT, INK, Stroke, stroke_handle, strokes
 from figures.records.crossover import Quotients, crossings
 from figures.records.ratio_limits import RatioLimit
 
 #: Height of a line at the foot of a panel that says why values are missing, as a part of the panel's.
 _FOOT_LINE = 0.085
+
+#: Inches of a panel that the labels beside its axes take at most.
+_BESIDE = 0.75
 
 _CROSSING: dict[str, Any] = {"marker": "o", "markersize": 8, "markerfacecolor": "none", "color": INK, "linestyle": ""}
 _MISSING: dict[str, Any] = {"marker": "x", "markersize": 4.5, "markeredgewidth": 1.2, "linestyle": ""}
@@ -86,7 +90,8 @@ def _ratio_axis(axes: Any, ratios: Sequence[float]) -> None:
     first, last = 1.0, max([2.0, *ratios])
     axes.set_xscale("log")
     axes.set_xlim(first / 1.12, last * 1.12)
-    inches = axes.get_position().width * axes.figure.get_figwidth() / math.log(last / first * 1.12**2)
+    columns = axes.get_subplotspec().get_gridspec().ncols
+    inches = (INNER / columns - _BESIDE) / math.log(last / first * 1.12**2)
     ticks = [last]
     for ratio in sorted({first, *ratios} - {last}, key=lambda one: (one != first, -one)):
         if all(abs(math.log(ratio / other)) * inches >= _label_room(ratio, other) for other in ticks):

@@ -135,7 +135,7 @@ def facts_of(records: Sequence[Record]) -> list[Fact]:
     found = {record.measure for record in records}
     made = []
     for name in [*(name for name in _HOW if name in found), *sorted(found - set(_HOW))]:
-        term, words = _HOW.get(name, (name.capitalize(), _how))
+        term, words = _HOW.get(name, (name.capitalize().replace("_", " "), _how))
         made.append(Fact(term, words([record for record in records if record.measure == name])))
     driver = _listed(records, "driver")
     libraries = _distinct(one.strip() for record in records for one in record.library_versions.split(","))

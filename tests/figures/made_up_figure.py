@@ -11,7 +11,7 @@ from figures.artifact import Artifact
 from figures.claims.claims import Claim, Finding, Judgement
 from figures.claims.rule import REACHES, Rule
 from figures.page.drawn import Caption
-from figures.page.layout import INNER, Page
+from figures.page.layout import Page
 from figures.page.notes import closing_notes, device_fact
 from figures.page.table import Column, significant
 from figures.records.select import Selected, by_arm, newest, pages_by_device
@@ -39,11 +39,9 @@ def caption(page: Selected, rows: Sequence[Record]) -> Caption:
 
 
 def draw(page: Selected, rows: Sequence[Record], caption: Caption) -> Figure:  # noqa: ARG001 - as every artifact
-    height = 0.2 * len(rows)
-    sheet = Page(caption.title, caption.facts, caption.notes, height)
-    axes = sheet.axes(0.8, INNER - 0.8, height)
+    sheet = Page(caption.title, caption.facts, caption.notes)
+    [[axes]] = sheet.panels(0, 0.2 * len(rows))
     axes.barh([row.arm for row in rows], [row.stored_mib or 0.0 for row in rows])
-    sheet.y -= height
     return sheet.finish()
 
 

@@ -1,0 +1,71 @@
+"""Where things stand on a drawn page: inside it, apart from one another, and at the heights that were asked for."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from matplotlib.transforms import Bbox
+
+from figures.page import bars
+from figures.page.layout import WIDTH, panel_page
+from figures.page.style import DPI, TIME_FILLS, house_style
+
+LINES = ("A fact. " * 40, "another fact")
+
+
+def _places(figure: Any, renderer: Any) -> list[Bbox]:
+    """Of all texts and legends of the figure and its subfigures, and of all axes with what belongs to them."""
+    found = [text.get_window_extent(renderer) for text in figure.texts if text.get_text()]
+    found += [legend.get_window_extent(renderer) for legend in figure.legends]
+    found += [axes.get_tightbbox(renderer) for axes in figure.get_children() if hasattr(axes, "get_yticklabels")]
+    return [*found, *(box for one in figure.subfigs for box in _places(one, renderer))]
+
+
+def _check(figure: Figure, axes: int, texts: int) -> None:
+    """That nothing is cut off and no two things overlap."""
+    boxes = _places(figure, FigureCanvasAgg(figure).get_renderer())
+    assert len(boxes) == axes + texts
+    for box in boxes:
+        assert box.x0 >= 0
+        assert box.y0 >= 0
+        assert box.x1 <= figure.bbox.width + 0.5
+        assert box.y1 <= figure.bbox.height + 0.5
+    assert not [pair for pair in itertools.combinations(boxes, 2) if Bbox.intersection(*pair) and _area(*pair) > 1]
+
+
+def _area(one: Bbox, other: Bbox) -> float:
+    both = Bbox.intersection(one, other)
+    return both.width * both.height if both else 0.0
+
+
+@pytest.mark.parametrize("footnotes", [(), LINES])
+@pytest.mark.parametrize("rows", [[[""]], [["a", "b", "c"], ["d"]]])
+def test_panels_have_their_height_and_nothing_overlaps(rows: list[list[str]], footnotes: tuple[str, ...]) -> None:
+    with house_style():
+        handles = [Patch(label=f"entry {number}") for number in range(7)]
+        page, found = panel_page("A title", LINES, rows, footnotes, 2.0, handles, 4)
+        axes = [one for line in found for one in line]
+        for one in axes:
+            one.set(xlabel="x", ylabel="a long label of an axis", ylim=(0, 1_000_000))
+        figure = page.finish()
+        _check(figure, axes=len(axes), texts=4 if footnotes else 3)
+        assert figure.get_figwidth() == WIDTH
+        assert [one.bbox.height / DPI for one in axes] == pytest.approx([2.0] * len(axes), abs=0.03)
+
+
+@pytest.mark.parametrize("panels", [1, 4, 6])
+@pytest.mark.parametrize("label", ["3.00", "12,345  123.45x †‡§"])
+def test_bars_have_room_for_labels_and_nothing_overlaps(panels: int, label: str) -> None:
+    bar = bars.Bar((("steps", 3.0),), interval=(2.0, 4.0), label=label)
+    band = bars.Band("made up", (bars.Panel("batch 1", (bar,) * 5),) * panels, TIME_FILLS, (("steps", "steps"),))
+    with house_style():
+        figure = bars.draw_bars("A title", LINES, [f"row {number}" for number in range(5)], (band, band), LINES)
+        lines = 2 * -(-panels // 4)
+        _check(figure, axes=2 * panels, texts=3 + lines)
+        heights = [axes.bbox.height / DPI for axes in figure.axes]
+        assert heights == pytest.approx([heights[0]] * len(heights), abs=0.02)
