@@ -155,7 +155,8 @@ def draw(arguments: argparse.Namespace) -> None:
         raise InputError(
             f"{root}: no record below {folders} is one that {artifact.name} shows; make some with: {artifact.command}."
         )
-    written = [_write(page.files, arguments) for page in pages]
+    files = [dict(page.files) for page in pages]  # all are drawn before the first one is written
+    written = [_write(content, arguments) for content in files]
     for page, paths in zip(pages, written, strict=True):
         sys.stdout.write(f"{page.to_text()}Written: {', '.join(map(str, paths))}\n\n")
 

@@ -30,7 +30,7 @@ from bench.core.record import Record, device_folder
 from figures import artifacts as folder
 from figures.claims.claims import Claim, LedgerError, Verdict
 from figures.claims.rule import Rule
-from figures.page.drawn import Caption, Drawn, csv, markdown
+from figures.page.drawn import Caption, Drawn, Files, csv, markdown
 from figures.page.style import house_style, to_bytes
 from figures.page.table import Column, left_aligned, text_table, tidy_table
 from figures.records.select import Selected
@@ -135,19 +135,33 @@ class Artifact(Generic[S, R]):
         tidy = tidy_table(columns, self.tidy_rows(selection, rows) if self.tidy_rows else rows)
         asked = (self.asked,) if self.asked and self.asked not in selection.suffix else ()
         stem = "-".join([self.name, *map(device_folder, (selection.device, *selection.suffix, *asked))])
-        files = {}
-        if self.draw is not None:
-            with house_style():
-                figure = self.draw(selection, rows, caption)
-                files = {f"{stem}.{form}": to_bytes(figure, form) for form in ("png", "svg")}
-        files[f"{stem}.md"] = markdown(caption, f"{stem}.png" if files else "", table, left, verdicts)
-        files[f"{stem}.csv"] = csv(tidy)
+        image = "" if self.draw is None else f"{stem}.png"
+        text = markdown(caption, image, table, left, verdicts), csv(tidy)
+        files = Files(
+            self._pictures(stem, selection, rows, caption), dict(zip((f"{stem}.md", f"{stem}.csv"), text, strict=True))
+        )
         return Drawn(
             title=caption.title, device=selection.device, facts=tuple(caption.facts),
             notes=(*caption.of_picture, *caption.notes), below=(*caption.remarks, *caption.notes),
             table=table, left_aligned=left, section=self.section, narrow=self._parts(table),
             verdicts=tuple(verdicts), files=files, records=tuple(selection.shown),
         )  # fmt: skip
+
+    def _pictures(self, stem: str, selection: S, rows: Sequence[R], caption: Caption) -> dict[str, Callable[[], bytes]]:
+        """By name of the file, what makes it; the figure itself is made once."""
+        draw = self.draw
+        if draw is None:
+            return {}
+
+        @functools.cache
+        def figure() -> Figure:
+            return draw(selection, rows, caption)
+
+        def picture(form: str) -> bytes:
+            with house_style():
+                return to_bytes(figure(), form)
+
+        return {f"{stem}.{form}": functools.partial(picture, form) for form in ("png", "svg")}
 
     def _parts(self, table: pd.DataFrame) -> tuple[pd.DataFrame, ...]:
         """The table in parts for a terminal."""

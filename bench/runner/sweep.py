@@ -59,14 +59,17 @@ _launched: Launch | None = None
 
 def register_resolvers() -> None:
     """Make ``${on_device:device,cpu value,cuda value}`` and ``${gpus:device,measure}`` known to configuration files."""
-    OmegaConf.register_new_resolver(
-        "on_device",
-        lambda device, cpu, cuda: cuda if resolve_device(device, needed=False) == "cuda" else cpu,
-        replace=True,
-    )
-    OmegaConf.register_new_resolver(
-        "gpus", lambda device, measure: 1 if device != "cpu" and named(measure).on_device else None, replace=True
-    )
+    OmegaConf.register_new_resolver("on_device", _on_device, replace=True)
+    OmegaConf.register_new_resolver("gpus", _gpus, replace=True)
+
+
+# Launchers pickle resolvers: these by their names alone, while a lambda would take the registry of measures along.
+def _on_device(device: str, cpu: Any, cuda: Any) -> Any:
+    return cuda if resolve_device(device, needed=False) == "cuda" else cpu
+
+
+def _gpus(device: str, measure: str) -> int | None:
+    return 1 if device != "cpu" and named(measure).on_device else None
 
 
 def register_settings() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
@@ -35,6 +35,24 @@ class Caption:
     remarks: Sequence[str] = ()
 
 
+class Files(Mapping[str, bytes]):
+    """The files of a page by name. Pictures, which take long, are drawn when they are first asked for."""
+
+    def __init__(self, pictures: Mapping[str, Callable[[], bytes]], texts: Mapping[str, bytes]) -> None:
+        self._pictures, self._made, self._names = pictures, dict(texts), (*pictures, *texts)
+
+    def __getitem__(self, name: str) -> bytes:
+        if name not in self._made:
+            self._made[name] = self._pictures[name]()
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Drawn:
     """Everything drawn and written about the records of one page, which are of one device."""
@@ -45,7 +63,7 @@ class Drawn:
     notes: tuple[str, ...]
     table: pd.DataFrame  # as people read it
     verdicts: tuple[Verdict, ...] = ()
-    files: dict[str, bytes]
+    files: Files
     below: tuple[str, ...]  # what the terminal shows below the table
     left_aligned: frozenset[str] = frozenset()
     section: str | None = None  # the column whose change starts a new section of the table

@@ -51,7 +51,7 @@ def _table(drawn: Drawn) -> dict[str, Any]:
 def _drawing(drawn: Drawn) -> dict[str, Any]:
     """One page of an artifact, as the template asks for it."""
     [csv_name] = [name for name in drawn.files if name.endswith(".csv")]
-    pictures = [content for name, content in drawn.files.items() if name.endswith(".svg")]
+    pictures = [drawn.files[name] for name in drawn.files if name.endswith(".svg")]
     failures = failures_of(drawn.records)
     return {
         "anchor": csv_name.removesuffix(".csv"),

@@ -123,7 +123,7 @@ def sweep(folder, pairs, grid):
     """The whole sweep, undisturbed."""
     folder.mkdir(exist_ok=True)
     ended = run_bench(folder, *arguments(folder, pairs, grid))
-    assert ended.status == 0
+    assert ended.status == 0, ended.error
     return ended
 
 

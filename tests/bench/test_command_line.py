@@ -78,7 +78,7 @@ def assert_one_sentence(status, output, error, words, folder):
         ("experiment=fig1 data_folder=/no/such/folder", ["data_folder is /no/such/folder", "train.jsonl"]),
         ("experiment=fig1 dataset=mnli data_folder=null", ["dataset is 'mnli'", "data_folder is not set"]),
         ("experiment=accuracy_small dataset=auto device=cuda", ["device is 'cuda'", "no CUDA device", "auto, cpu"]),
-        ("experiment=accuracy_small dataset=auto training.targets=[1.5]", ["targets has 1.5", "at most 1"]),
+        ("experiment=accuracy_small dataset=auto training.targets=[1.5]", ["targets is [1.5]", "at most 1"]),
         ("experiment=accuracy_small dataset=auto training.early_step=9", ["training.early_step is no setting"]),
         (
             "experiment=accuracy_small dataset=auto training.late_steps=100 settings.comera.lr_ranks=0.004",

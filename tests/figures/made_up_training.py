@@ -37,7 +37,7 @@ def pages_of(name: str, records: Sequence[Record]) -> list[Drawn]:
 
 def text_of(page: Drawn, ending: str) -> str:
     """The content of the page's file with this ending."""
-    return next(content for name, content in page.files.items() if name.endswith(ending)).decode()
+    return next(page.files[name] for name in page.files if name.endswith(ending)).decode()
 
 
 def words(dataset: str, classes: int) -> dict[str, Any]:

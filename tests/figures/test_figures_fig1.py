@@ -67,7 +67,7 @@ def drawn() -> dict[str, Drawn]:
 
 
 def text_of(figure: Drawn, ending: str) -> str:
-    return next(content for name, content in figure.files.items() if name.endswith(ending)).decode()
+    return next(figure.files[name] for name in figure.files if name.endswith(ending)).decode()
 
 
 def test_failed_missing_and_unsupported_cells_are_shown_with_their_reasons(drawn: dict[str, Drawn]) -> None:

@@ -49,7 +49,7 @@ def tables(records: list[Record]) -> list[Drawn]:
 
 
 def tidy_of(figure: Drawn) -> pd.DataFrame:
-    return pd.read_csv(io.StringIO(next(text for name, text in figure.files.items() if name.endswith("csv")).decode()))
+    return pd.read_csv(io.StringIO(next(figure.files[name] for name in figure.files if name.endswith("csv")).decode()))
 
 
 def the_planner_s(one: Planned) -> list[tuple[Candidate, Plan]]:

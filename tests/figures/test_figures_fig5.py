@@ -29,7 +29,7 @@ def drawn() -> dict[str, Drawn]:
 
 
 def text_of(figure: Drawn, ending: str) -> str:
-    return next(content for name, content in figure.files.items() if name.endswith(ending)).decode()
+    return next(figure.files[name] for name in figure.files if name.endswith(ending)).decode()
 
 
 def outcomes(records: list[Record]) -> dict[str, tuple[str, str]]:

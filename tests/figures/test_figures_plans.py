@@ -39,7 +39,7 @@ def rows(*records: Record) -> list[Row]:
 
 
 def tidy_of(figure: Drawn) -> pd.DataFrame:
-    return pd.read_csv(io.StringIO(next(text for name, text in figure.files.items() if name.endswith("csv")).decode()))
+    return pd.read_csv(io.StringIO(next(figure.files[name] for name in figure.files if name.endswith("csv")).decode()))
 
 
 @pytest.fixture(scope="module")

@@ -45,7 +45,7 @@ def cells(records: list[Record]) -> pd.DataFrame:
 
 
 def tidy(table: Drawn) -> pd.DataFrame:
-    content = next(content for name, content in table.files.items() if name.endswith(".csv"))
+    content = next(table.files[name] for name in table.files if name.endswith(".csv"))
     return pd.read_csv(io.BytesIO(content)).set_index(["matrix", "setting"])
 
 
