@@ -41,6 +41,7 @@ def test_what_the_work_gives_back_counts_at_its_peak():
     assert cpu_peak(prepare) == pytest.approx(FLOAT * 3000, abs=SCALARS)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("cell_processes")
 def test_every_arm_is_run_and_agrees_with_its_prediction(tmp_path, pairs):
     # Wide enough that the few kilobytes of kernels' own buffers do not matter.

@@ -340,6 +340,7 @@ def test_every_stage_is_an_experiment_and_is_explained():
     assert order.index("sst2") < order.index("sst2-fp32") < order.index("fig5") < order.index("ratios")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", STAGES, ids=lambda stage: stage.name)
 def test_every_stage_can_be_composed_for_cuda(stage, pairs):
     """Without the data that the accuracy stages name, which this machine need not have."""

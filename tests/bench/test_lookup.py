@@ -174,6 +174,7 @@ def test_an_unknown_distribution_is_one_sentence(config):
         resolve(config | {"dataset": "mnli"})
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("cell_processes")
 def test_the_experiment_records_every_variant_of_both_kinds_of_step(tmp_path):
     timing = [f"timing.{name}={value}" for name, value in TIMING.items()]

@@ -209,6 +209,7 @@ def test_a_run_that_diverges_is_recorded_with_the_place(tmp_path, pairs):
     ]
 
 
+@pytest.mark.slow
 def test_a_sweep_killed_in_the_middle_of_a_stage_goes_on(first, tmp_path, pairs):
     """The coordinator dies while dense training is in its late stage; the process that trains notices."""
     running = Sweep(tmp_path, pairs, TRAINED)

@@ -143,6 +143,7 @@ print(len(vocabulary), hashlib.sha256(repr(vocabulary).encode()).hexdigest())
 """
 
 
+@pytest.mark.slow
 def test_training_gives_the_same_vocabulary_in_every_process():
     """On random words, so that most merges tie: their order is what the library leaves to chance."""
     draw = random.Random(0)
