@@ -78,6 +78,7 @@ class WorkMeter(contextlib.ExitStack):
         super().__init__()
         self._step = step
         self._flops = FlopCounterMode(display=False, custom_mapping=_CPU_ATTENTION)
+        self._flops.mod_tracker = _Untracked()  # type: ignore[assignment]
         self._held_anyway: set[int] = set()
         self._saved: dict[int, tuple[weakref.ref[torch.UntypedStorage], int]] = {}
 
@@ -103,6 +104,15 @@ class WorkMeter(contextlib.ExitStack):
         # What is freed before backward begins was not kept for it: it belonged to a part of the graph that was dropped.
         if self._step.phase == "forward":
             del self._saved[key]
+
+
+class _Untracked(contextlib.nullcontext[None]):
+    """In place of the flop counter's tracker of modules, whose hooks keep the input and output of every module alive.
+
+    Until the cyclic garbage collector happens to run, that is, so memory traced beside it would be too high by chance.
+    """
+
+    parents = ("Global",)
 
 
 #: The flop counter has no formula for flash attention on a CPU: two products in forward, five in backward, which

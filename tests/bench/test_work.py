@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 import torch
 from tiny import ModelWorkload, TinyMethod, TinyWorkload, one_thread  # noqa: F401
@@ -9,6 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from bench.core.record import COLUMNS
+from bench.estimate.memory import predict_memory
 from bench.estimate.work import WorkMeter, predict
 from bench.step.train_step import TrainStep
 
@@ -34,6 +37,31 @@ def test_a_linear_layer_further_in_needs_three():
     work = work_of(lambda: nn.Sequential(nn.Linear(N, M), nn.GELU(), nn.Linear(M, 1)), (N,))
     assert work.flops_per_step == 2 * product(B, N, M) + 3 * product(B, M, 1)
     assert work.saved_for_backward == FLOAT * (B * N + 2 * B * M)  # input, before gelu, after gelu
+
+
+class HalfDropped(nn.Module):
+    """Of two branches the second does not reach the loss, as after a layer whose ranks have all been cut."""
+
+    def __init__(self):
+        super().__init__()
+        self.kept = nn.Linear(N, 1)
+        self.dropped = nn.Sequential(nn.Linear(N, M), nn.GELU(), nn.Linear(M, N))
+
+    def forward(self, x):
+        self.dropped(self.dropped(x))
+        return self.kept(x)
+
+
+def test_what_does_not_reach_the_loss_is_not_kept_and_metering_does_not_keep_it():
+    """Nor may the answer depend on when the cyclic garbage collector runs."""
+    gc.disable()
+    try:
+        prediction = predict(ModelWorkload(HalfDropped, (N,)), TinyMethod(), B, "fp32", "cpu", 0)
+        unmetered = predict_memory(ModelWorkload(HalfDropped, (N,)), TinyMethod(), B, "fp32", "cpu", 0)
+    finally:
+        gc.enable()
+    assert prediction.work.saved_for_backward == FLOAT * B * N
+    assert prediction.memory == unmetered
 
 
 class Attention(nn.Module):
