@@ -16,6 +16,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from comera.contraction import plan_contraction
+from comera.joint_merging import jointly_merged_halves
 from comera.lookup import VARIANTS, Variant, ttm_rows
 from comera.merging import merge_cores, two_half_linear
 from comera.planned import tt_linear
@@ -160,8 +161,6 @@ class TTLinear(TensorTrainLayer):
         self.in_features, self.out_features = in_features, out_features
         self._register_chain(TTShape(in_features, out_features, in_modes, out_modes, ranks), device, dtype)
         self.bias = nn.Parameter(torch.empty(out_features, device=device, dtype=dtype)) if bias else None
-        #: Halves merged ahead by :class:`comera.tensorize.JointMerging` for the forward pass in progress.
-        self.merged_halves: tuple[torch.Tensor, torch.Tensor] | None = None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -204,11 +203,11 @@ class TTLinear(TensorTrainLayer):
             )
         if not self.shape.parameter_count and self.bias is not None:
             return self._bias_alone(input, self.bias)
-        halves = self.merged_halves
-        if halves is None and torch.compiler.is_compiling():  # one code for any number of tokens
+        if torch.compiler.is_compiling():  # one code for any number of tokens
             [halves] = merge_cores([self.packed_cores], [self.diagonals], [self.shape], self.threshold)
-        if halves is not None:
             return two_half_linear(input, *halves, self.bias)
+        if jointly_merged := jointly_merged_halves(self):
+            return two_half_linear(input, *jointly_merged, self.bias)
         tokens, machine = input.numel() // self.in_features, "cuda" if input.is_cuda else "cpu"
         plan = plan_contraction(self.shape, max(tokens, 1), machine, input.element_size())
         return tt_linear(input, self.packed_cores, self.diagonals, plan, self.bias, self.threshold)

@@ -21,40 +21,18 @@ at a leading cost of 2·B·R·(N + M) instead of 2·B·N·M. Three things make t
 
 from __future__ import annotations
 
+import contextlib
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import functional as F
 
 from comera.rank_control import THRESHOLD, effective_diagonals
 from comera.tensor_train import TTShape, packed_axes
-
-
-def _stacked(vectors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Vectors of one length as the rows of a matrix; a view where they already lie behind one another in memory."""
-    first, size = vectors[0], vectors[0].numel()
-    if len(vectors) == 1:
-        return first.unsqueeze(0)
-    if can_be_viewed_as_rows(vectors):
-        return first.as_strided((len(vectors), size), (size, 1))
-    return torch.stack(list(vectors))
-
-
-def can_be_viewed_as_rows(vectors: Sequence[torch.Tensor]) -> bool:
-    """Whether vectors of one length lie behind one another in one storage, as :class:`JointMerging` lays them."""
-    if isinstance(vectors[0], FakeTensor) or torch.compiler.is_compiling():
-        return False
-    first, stride = vectors[0], vectors[0].numel() * vectors[0].element_size()
-    start = first.data_ptr()
-    reach = first.untyped_storage().nbytes() - first.storage_offset() * first.element_size()
-    addresses = [vector.data_ptr() for vector in vectors]
-    return reach >= len(vectors) * stride and addresses == list(
-        range(start, start + len(vectors) * stride, stride or 1)
-    )
 
 
 @dataclass(frozen=True)
@@ -76,6 +54,11 @@ class _HalfBatch:
 
     core_shapes: tuple[tuple[int, ...], ...]
     sides: tuple[_Side, ...]
+
+    @property
+    def half_shape(self) -> tuple[int, int]:
+        """Of a merged half: middle rank, product of its modes."""
+        return self.core_shapes[0][1], math.prod([mode for _, _, mode in self.core_shapes])
 
 
 @lru_cache(maxsize=256)
@@ -118,17 +101,17 @@ class _Chains:
         return None if bond is None else self.bonds[side.group][bond]
 
     def scaled_cores(self, batch: _HalfBatch) -> list[torch.Tensor]:
-        """The cores of a batch of halves, (L, O, I, mode) each, scaled by their diagonals."""
+        """The cores of a batch of halves, (L, O, I, mode) each, scaled by their diagonals; never the cores themselves.
+
+        Autograd would refuse a backward pass after a change of the parameters, if it were given views of them.
+        """
         scaled = []
         for place, core_shape in enumerate(batch.core_shapes):
-            scaled_LOIm = self.cores[0][0].new_empty(batch.sides[-1].rows.stop, *core_shape)
+            parts = []
             for side in batch.sides:
                 core_LOIm, bond_LI = self.core(side, place, core_shape), self.bond(side, place)
-                if bond_LI is None:
-                    scaled_LOIm[side.rows].copy_(core_LOIm)
-                else:
-                    torch.mul(core_LOIm, bond_LI[:, None, :, None], out=scaled_LOIm[side.rows])
-            scaled.append(scaled_LOIm)
+                parts.append(core_LOIm if bond_LI is None else core_LOIm * bond_LI[:, None, :, None])
+            scaled.append(torch.cat(parts))
         return scaled
 
 
@@ -162,38 +145,58 @@ def _gradients(
     return core_grads, [(core_grads[0] * scaled[0]).sum((1, 3)), *bond_products]
 
 
+def _merge_batches(
+    shapes: tuple[TTShape, ...], threshold: float, parameters: Sequence[torch.Tensor]
+) -> tuple[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor]]:
+    """Left then right halves, layer by layer; the effective diagonals of each group; scaled cores and partial products.
+
+    Args:
+        parameters: L packed core vectors, then L diagonal vectors.
+    """
+    packed, diagonals = parameters[: len(shapes)], parameters[len(shapes) :]
+    groups, batches = _plan(shapes)
+    effective = [effective_diagonals(rows, threshold) for rows in _rows(groups, diagonals)]
+    chains = _Chains(groups, _rows(groups, packed), effective)
+    results, kept = list(parameters), []
+    for batch in batches:
+        scaled = chains.scaled_cores(batch)
+        partials = _merge(scaled)
+        kept += [*scaled, *partials[1:-1]]  # the first partial product is the end core
+        places = [place for side in batch.sides for place in side.results]
+        for place, half_RW in zip(places, partials[-1].unbind(), strict=True):
+            results[place] = half_RW
+    return results, effective, kept
+
+
 class _MergeCores(torch.autograd.Function):
     """Merge the cores of L layers into their left and right halves.
 
     Inputs after the settings: L packed core vectors, then L diagonal vectors. Outputs: L times ``left_RN``, then L
     times ``right_RM``. Saved for backward: the scaled cores and the partial products short of the halves.
+
+    A layer that took no part in the loss gets no gradient, and layers of independent losses are independent: backward
+    may run once for each.
     """
 
     @staticmethod
     def forward(
         ctx: Any, shapes: tuple[TTShape, ...], threshold: float, *parameters: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
-        packed, diagonals = parameters[: len(shapes)], parameters[len(shapes) :]
-        groups, batches = _plan(shapes)
-        effective = [effective_diagonals(rows, threshold) for rows in _rows(groups, diagonals)]
-        chains = _Chains(groups, _rows(groups, packed), effective)
-        results, kept = list(parameters), []
-        for batch in batches:
-            scaled = chains.scaled_cores(batch)
-            partials = _merge(scaled)
-            kept += [*scaled, *partials[1:-1]]  # the first partial product is the end core
-            places = [place for side in batch.sides for place in side.results]
-            for place, half_RW in zip(places, partials[-1].unbind(), strict=True):
-                results[place] = half_RW
+        results, effective, kept = _merge_batches(shapes, threshold, parameters)
         ctx.shapes = shapes
+        ctx.kept_for_others = None
+        ctx.set_materialize_grads(False)
         ctx.save_for_backward(*effective, *kept)
         return tuple(results)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        saved = ctx.kept_for_others or ctx.saved_tensors
+        if any(gradient is None for gradient in gradients):
+            ctx.kept_for_others = saved  # autograd frees its own hold on them after this pass, another may follow
         groups, batches = _plan(ctx.shapes)
-        effective, kept = ctx.saved_tensors[: len(groups)], iter(ctx.saved_tensors[len(groups) :])
+        effective, kept = saved[: len(groups)], iter(saved[len(groups) :])
         bonds = [rows.split(shape.ranks, dim=1) for shape, rows in zip(groups, effective, strict=True)]
         packed_grads = [
             rows.new_empty(len(rows), shape.parameter_count) for shape, rows in zip(groups, effective, strict=True)
@@ -203,7 +206,9 @@ class _MergeCores(torch.autograd.Function):
         for batch in batches:
             scaled = [next(kept) for _ in batch.core_shapes]
             partials = [scaled[-1].flatten(1, 2), *(next(kept) for _ in scaled[2:])] if len(scaled) > 1 else []
-            grad_LRW = torch.stack([gradients[place] for side in batch.sides for place in side.results])
+            missing = effective[0].new_zeros(()).expand(batch.half_shape)
+            of_batch = [gradients[place] for side in batch.sides for place in side.results]
+            grad_LRW = torch.stack([missing if grad is None else grad for grad in of_batch])
             core_grads, bond_products = _gradients(grad_LRW.to(effective[0].dtype), scaled, partials)
             for place, core_shape in enumerate(batch.core_shapes):
                 for side in batch.sides:
@@ -215,18 +220,21 @@ class _MergeCores(torch.autograd.Function):
                         bond_LI = bonds[side.group][bond]
                         torch.mul(grad_LOIm, bond_LI[:, None, :, None], out=target)
                         torch.div(bond_products[place][side.rows], bond_LI, out=targets.bonds[side.group][bond])
+        count = len(ctx.shapes)
+        took_part = [gradients[layer] is not None or gradients[count + layer] is not None for layer in range(count)]
         results: list[torch.Tensor | None] = [None] * len(gradients)
         for layers, packed_LP, bonds_LK, rows in zip(groups.values(), packed_grads, bond_grads, effective, strict=True):
             # A dead entry passes no gradient to itself.
             diagonals_LK = torch.where(rows != 0, bonds_LK, 0)
             for layer, core_grad, bond_grad in zip(layers, packed_LP.unbind(), diagonals_LK.unbind(), strict=True):
-                results[layer], results[len(ctx.shapes) + layer] = core_grad, bond_grad
+                if took_part[layer]:
+                    results[layer], results[count + layer] = core_grad, bond_grad
         return None, None, *results
 
 
 def _rows(groups: dict[TTShape, list[int]], vectors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """The vectors of each group as the rows of a matrix."""
-    return [_stacked([vectors[layer] for layer in layers]) for layers in groups.values()]
+    return [torch.stack([vectors[layer] for layer in layers]) for layers in groups.values()]
 
 
 def merge_cores(
@@ -237,7 +245,7 @@ def merge_cores(
 ) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Merge the cores of one or more layers into the two halves each; halves of one shape are merged in one batch.
 
-    Merging happens in the cores' own type; under autocast the halves come out in the autocast type.
+    Merging happens in the cores' own type, under autocast too; what multiplies with the halves casts them.
 
     Args:
         packed: per layer all cores in one vector, see :func:`comera.tensor_train.pack_cores`; all of one type, on one
@@ -256,12 +264,12 @@ def merge_cores(
         (torch.Size([2, 4]), torch.Size([2, 6]))
     """
     device = packed[0].device.type
-    cast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
-    if cast is None:
-        halves = _MergeCores.apply(tuple(shapes), threshold, *packed, *diagonals)
-    else:
-        with torch.autocast(device, enabled=False):
-            halves = [half.to(cast) for half in _MergeCores.apply(tuple(shapes), threshold, *packed, *diagonals)]
+    with torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else contextlib.nullcontext():
+        # vmap and torch.func.grad take plain operations only; the compiler cannot ask, and does not need to.
+        if not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
+            halves: Sequence[torch.Tensor] = _merge_batches(tuple(shapes), threshold, [*packed, *diagonals])[0]
+        else:
+            halves = _MergeCores.apply(tuple(shapes), threshold, *packed, *diagonals)
     return list(zip(halves[: len(packed)], halves[len(packed) :], strict=True))
 
 

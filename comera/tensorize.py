@@ -5,15 +5,14 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensor
 
+from comera.joint_merging import JointMerging
 from comera.layers import TiedTTMLinear, TTLinear, TTMEmbedding
 from comera.lookup import Variant
-from comera.merging import can_be_viewed_as_rows, merge_cores
 from comera.modes import balanced_modes, padded_modes
 
 
@@ -98,72 +97,6 @@ def tt_layers(model: nn.Module) -> list[TTLinear]:
     return [module for module in model.modules() if isinstance(module, TTLinear)]
 
 
-class JointMerging:
-    """Merge the cores of all TT layers of a model at the start of its forward pass, equally shaped halves in one batch.
-
-    Registered on the root module as a pair of forward hooks; the merged halves live for one forward pass. A layer that
-    runs outside the root's forward merges its own cores, so this changes speed and nothing else.
-    """
-
-    def __init__(self, root: nn.Module) -> None:
-        self.layers = tt_layers(root)
-        self._laid_at: list[int] = []
-        root.register_forward_pre_hook(self.merge)
-        root.register_forward_hook(self.release, always_call=True)
-
-    @classmethod
-    def of(cls, root: nn.Module) -> JointMerging | None:
-        """The one registered on ``root``, if any."""
-        owners = (getattr(hook, "__self__", None) for hook in root._forward_pre_hooks.values())
-        return next((owner for owner in owners if isinstance(owner, cls)), None)
-
-    def merge(self, *_: Any) -> None:
-        """Give every layer its merged halves."""
-        together: dict[tuple[float, torch.device, torch.dtype], list[TTLinear]] = {}
-        for layer in self.layers:
-            if not layer.shape.parameter_count:
-                continue
-            key = (layer.threshold, layer.packed_cores.device, layer.packed_cores.dtype)
-            together.setdefault(key, []).append(layer)
-        self._lay_in_rows()
-        for layers in together.values():
-            packed, diagonals = [layer.packed_cores for layer in layers], [layer.diagonals for layer in layers]
-            halves = merge_cores(packed, diagonals, [layer.shape for layer in layers], layers[0].threshold)
-            for layer, pair in zip(layers, halves, strict=True):
-                layer.merged_halves = pair
-
-    def _lay_in_rows(self) -> None:
-        """Move equally named parameters of equal layers behind one another in one storage, so that stacking is a view.
-
-        The parameters stay the same objects with the same values. Whatever moves them apart again (``.to``, a copy) is
-        made good at the next forward pass.
-        """
-        if not self.layers or isinstance(self.layers[0].packed_cores, FakeTensor) or torch.compiler.is_compiling():
-            return
-        if self._addresses() == self._laid_at:
-            return
-        equal: dict[Any, list[TTLinear]] = {}
-        for layer in self.layers:
-            equal.setdefault((layer.shape, layer.packed_cores.device, layer.packed_cores.dtype), []).append(layer)
-        for layers in equal.values():
-            for parameters in ([layer.packed_cores for layer in layers], [layer.diagonals for layer in layers]):
-                distinct = len({id(parameter) for parameter in parameters}) == len(parameters)
-                if distinct and parameters[0].numel() and not can_be_viewed_as_rows(parameters):
-                    with torch.inference_mode(False):  # the values must serve training too
-                        rows = torch.stack([parameter.detach() for parameter in parameters])
-                    for parameter, row in zip(parameters, rows.unbind(), strict=True):
-                        parameter.data = row
-        self._laid_at = self._addresses()
-
-    def _addresses(self) -> list[int]:
-        return [parameter.data_ptr() for layer in self.layers for parameter in (layer.packed_cores, layer.diagonals)]
-
-    def release(self, *_: Any) -> None:
-        """Drop the merged halves."""
-        for layer in self.layers:
-            layer.merged_halves = None
-
-
 def _set_submodule(model: nn.Module, name: str, new: nn.Module) -> None:
     parent, _, child = name.rpartition(".")
     setattr(model.get_submodule(parent), child, new)
@@ -194,8 +127,8 @@ def tensorize(
             :class:`TT` for ``nn.Linear``, :class:`TTM` for ``nn.Embedding``. The first pattern that fits a layer
             decides.
         start: ``"scratch"`` draws new cores; ``"weights"`` decomposes the present weights by TT-SVD.
-        merge_jointly: merge the cores of equally shaped layers in one batch per forward of ``model``. Turn it off
-            under activation checkpointing, or where parameters are sharded per layer.
+        merge_jointly: merge the cores of equally shaped layers in one batch per forward of ``model``, wherever that
+            gives what they would merge alone (:mod:`comera.joint_merging`); it changes speed and nothing else.
 
     Returns:
         ``model``, or its replacement if ``model`` itself was a layer to replace.
@@ -265,7 +198,7 @@ def tensorize(
         if present is not None:
             present.layers = tt_layers(model)
         elif sum(isinstance(new, TTLinear) for new in replacements.values()) > 1:
-            JointMerging(model)
+            JointMerging(model, tt_layers(model))
     return root
 
 

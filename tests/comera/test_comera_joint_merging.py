@@ -10,7 +10,7 @@ from drawn_chains import assert_all_close
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from comera import TT, TTLinear, tensorize
+from comera import TT, TTLinear, joint_merging, tensorize
 from comera.layers import TensorTrainLayer
 from comera.merging import merge_cores
 
@@ -65,16 +65,12 @@ def run(model, *arguments):
     ]
 
 
-def halves_held(model):
-    return [layer for layer in model.modules() if isinstance(layer, TTLinear) and layer.merged_halves is not None]
-
-
 @pytest.mark.parametrize("extra", [True, False])
 def test_outputs_and_gradients_are_those_of_separate_merging(extra, pair):
     together, alone = pair
     assert_all_close(run(together, extra), run(alone, extra))
     assert_all_close(run(together, extra), run(alone, extra))  # and once more on the same model
-    assert not halves_held(together)
+    assert not joint_merging._calls.stack
 
 
 class BatchedProducts(TorchDispatchMode):
@@ -111,7 +107,7 @@ def test_a_copy_merges_its_own_layers(pair):
             parameter.zero_()
     assert_all_close(run(twin), wanted)
     assert_all_close(run(together), [torch.zeros_like(tensor) for tensor in wanted])
-    assert not halves_held(twin)
+    assert not joint_merging._calls.stack
 
 
 def test_without_gradients_in_evaluation_and_after_a_step(pair):
@@ -196,7 +192,7 @@ def test_a_forward_that_fails_leaves_no_halves_behind(pair):
     together, alone = pair
     with pytest.raises(ValueError, match="input has 5 features"):
         together(torch.zeros(2, 5, dtype=torch.float64))
-    assert not halves_held(together)
+    assert not joint_merging._calls.stack
     assert_all_close(run(together), run(alone))
 
 
@@ -207,7 +203,7 @@ def test_a_model_inside_a_larger_model_that_merges_too(pair):
     y = outer(x)
     y.sum().backward()
     assert_all_close([y], [alone.first(outer[1](alone(x)))])
-    assert not halves_held(outer)
+    assert not joint_merging._calls.stack
 
 
 @pytest.mark.parametrize("tied", [True, False])

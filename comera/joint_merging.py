@@ -1,0 +1,164 @@
+"""Merging the cores of all TT layers of a model in one batch per forward pass, equally shaped halves together.
+
+A tensorized step is made of many small operations, so merging layer by layer costs more than its arithmetic. The halves
+that are merged together belong to one call of the root module: the first layer that runs inside it has all of them
+merged, and a layer takes its own only where they are what it would merge itself. Everything else merges alone, which is
+slower and always right:
+
+* a layer that runs outside the root's call, or in another thread, or after that call was broken off;
+* a layer whose parameters are other objects than those that were merged, or have been changed since;
+* under another grad mode than that of the call, or under saved-tensor hooks that the call was not entered with
+  (activation checkpointing runs a region again after the call has ended, and must find the same operations);
+* under ``torch.func`` transforms, while compiling or exporting, with sharded parameters.
+
+Parameters stay where they are: nothing here writes to them or moves them.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterable, Sequence
+from types import FrameType
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
+
+from comera.merging import merge_cores
+from comera.tensor_train import TTShape
+
+Halves = tuple[torch.Tensor, torch.Tensor]
+
+#: Kinds of tensors that are whole and plain; a sharded one is of none of them.
+_PLAIN = (nn.Parameter, torch.Tensor, FakeTensor)
+
+
+class Layer(Protocol):
+    """What is needed of a :class:`comera.layers.TTLinear`."""
+
+    shape: TTShape
+    threshold: float
+    packed_cores: nn.Parameter
+    diagonals: nn.Parameter
+    _parameters: dict[str, nn.Parameter | None]
+
+
+class _Merged(NamedTuple):
+    """The halves of a layer and what they were made from."""
+
+    halves: Halves
+    source: tuple[Any, ...]
+
+
+def _source(layer: Layer) -> tuple[Any, ...]:
+    """What the halves of a layer depend on; equal to what it was before as long as merging would give the same."""
+    packed, diagonals = layer.packed_cores, layer.diagonals
+    places = (id(packed), _address(packed), packed._version, id(diagonals), _address(diagonals), diagonals._version)
+    return (*places, layer.shape, layer.threshold, packed.requires_grad, diagonals.requires_grad)
+
+
+def _address(tensor: torch.Tensor) -> int:
+    return 0 if isinstance(tensor, FakeTensor) else tensor.data_ptr()
+
+
+def _can_be_merged_jointly(layer: Layer) -> bool:
+    # What pruning and parametrization put in a parameter's place is made anew when the layer runs.
+    tensors = [layer._parameters.get(name) for name in ("packed_cores", "diagonals")]
+    plain = all(type(tensor) in _PLAIN and not tensor.is_inference() for tensor in tensors if tensor is not None)
+    return plain and not any(tensor is None for tensor in tensors) and layer.shape.parameter_count > 0
+
+
+def _mode() -> tuple[Any, ...]:
+    """What autograd makes of an operation now: grad mode, and the hooks that saved tensors pass."""
+    hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
+    return torch.is_grad_enabled(), torch.is_inference_mode_enabled(), None if hooks is None else id(hooks[0])
+
+
+class _Call:
+    """One call of a root module, which lasts while its frame is on the stack of the thread that made it."""
+
+    def __init__(self, layers: Iterable[Layer], frame: FrameType) -> None:
+        self.layers, self.frame, self.mode = set(layers), frame, _mode()
+        self._merged: dict[Layer, _Merged] | None = None
+
+    def is_on_stack(self) -> bool:
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None:
+            if frame is self.frame:
+                return True
+            frame = frame.f_back
+        return False
+
+    def halves(self, layer: Layer) -> Halves | None:
+        """The halves of a layer, if they were merged jointly and are still those of its parameters."""
+        if self._merged is None:
+            self._merged = _merge_jointly(self.layers)
+        found = self._merged.get(layer)
+        return found.halves if found is not None and found.source == _source(layer) else None
+
+
+def _merge_jointly(layers: Iterable[Layer]) -> dict[Layer, _Merged]:
+    together: dict[tuple[Any, ...], list[Layer]] = {}
+    for layer in filter(_can_be_merged_jointly, layers):
+        packed, diagonals = layer.packed_cores, layer.diagonals
+        key = (layer.threshold, packed.device, packed.dtype, packed.requires_grad, diagonals.requires_grad)
+        together.setdefault(key, []).append(layer)
+    merged: dict[Layer, _Merged] = {}
+    for equal in together.values():
+        shapes = [layer.shape for layer in equal]
+        cores, entries = [layer.packed_cores for layer in equal], [layer.diagonals for layer in equal]
+        halves = merge_cores(cores, entries, shapes, equal[0].threshold)
+        merged |= {layer: _Merged(pair, _source(layer)) for layer, pair in zip(equal, halves, strict=True)}
+    return merged
+
+
+class _Calls(threading.local):
+    """The calls of this thread, the outermost first."""
+
+    def __init__(self) -> None:
+        self.stack: list[_Call] = []
+
+
+_calls = _Calls()
+
+
+def jointly_merged_halves(layer: Layer) -> Halves | None:
+    """The halves of a layer out of the call of a root module that it runs in; None where it has to merge alone."""
+    if not _calls.stack or torch._C._are_functorch_transforms_active():
+        return None
+    mode = _mode()
+    for call in _calls.stack:
+        if call.mode == mode and layer in call.layers and call.is_on_stack():
+            return call.halves(layer)
+    return None
+
+
+class JointMerging:
+    """A pair of forward hooks of a root module, which mark the calls within which layers merge jointly."""
+
+    def __init__(self, root: nn.Module, layers: Sequence[Layer]) -> None:
+        self.layers = layers
+        root.register_forward_pre_hook(self._begin)
+        root.register_forward_hook(self._end, always_call=True)
+
+    @classmethod
+    def of(cls, root: nn.Module) -> JointMerging | None:
+        """The one registered on ``root``, if any."""
+        owners = (getattr(hook, "__self__", None) for hook in root._forward_pre_hooks.values())
+        return next((owner for owner in owners if isinstance(owner, cls)), None)
+
+    def _begin(self, root: nn.Module, *_: Any) -> None:
+        if torch.compiler.is_compiling():
+            return
+        # A call that ended by what is no Exception, such as KeyboardInterrupt, has left its mark.
+        _calls.stack = [call for call in _calls.stack if call.is_on_stack()]
+        if not hasattr(root, "_get_fsdp_state"):  # what FSDP2 adds to a module whose parameters it shards
+            _calls.stack.append(_Call(self.layers, sys._getframe(1)))
+
+    def _end(self, *_: Any) -> None:
+        if torch.compiler.is_compiling():
+            return
+        caller = sys._getframe(1)  # that of the call, but after an exception
+        _calls.stack = [call for call in _calls.stack if call.frame is not caller and call.is_on_stack()]
