@@ -29,12 +29,13 @@ class DenseWeight(torch.Tensor):
     Args:
         form: gives the entries, with a gradient where it is enabled.
         shape: of the entries.
-        like: a tensor of their type, on their device, that requires a gradient if they do.
+        like: a tensor of their type, on their device.
+        requires_grad: whether they have a gradient, where it is enabled.
 
     Writing to it changes nothing, as with every result of an operation.
 
     Example:
-        >>> weight = DenseWeight(lambda: torch.ones(2, 3), (2, 3), torch.ones(1))
+        >>> weight = DenseWeight(lambda: torch.ones(2, 3), (2, 3), like=torch.ones(1))
         >>> weight.shape, weight.dtype, weight.sum()
         (torch.Size([2, 3]), torch.float32, tensor(6.))
     """
@@ -42,13 +43,14 @@ class DenseWeight(torch.Tensor):
     _form: Callable[[], torch.Tensor]
 
     @staticmethod
-    def __new__(cls, form: Callable[[], torch.Tensor], shape: Sequence[int], like: torch.Tensor) -> DenseWeight:
+    def __new__(
+        cls, form: Callable[[], torch.Tensor], shape: Sequence[int], like: torch.Tensor, requires_grad: bool = False
+    ) -> DenseWeight:
         # One number stands for all entries: NaN, lest anything that passes by __torch_function__ goes unnoticed.
         number = torch.full((), math.nan, dtype=like.dtype, device=like.device)
-        weight = number.expand(shape).as_subclass(cls)
+        entries = number.expand(shape).requires_grad_(requires_grad and torch.is_grad_enabled())
+        weight = entries.as_subclass(cls)
         weight._form = form
-        if like.requires_grad and torch.is_grad_enabled():
-            torch._C._TensorBase.requires_grad_(weight)
         return weight
 
     @classmethod

@@ -1,15 +1,17 @@
 """Parameters whose size a distributed wrapper has fixed, which truncation therefore refuses to change.
 
-:class:`~torch.nn.parallel.DistributedDataParallel` lays gradients out in buckets and hooks the nodes that accumulate
-them, both made for the parameters' shapes when it wraps the model. A parameter of another shape has a new node without
-a hook, so its gradients would no longer be averaged, without an error. Sharded parameters hold only part of their
-entries in each process.
+* :class:`~torch.nn.parallel.DistributedDataParallel` lays gradients out in buckets and hooks the nodes that accumulate
+  them, both made for the parameters' shapes when it wraps the model. A parameter of another shape has a new node
+  without a hook, so its gradients would no longer be averaged, without an error.
+* Sharded parameters hold only part of their entries in each process, and where they are whole for a while, what is
+  written to them is lost.
 """
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable
+import sys
+from collections.abc import Mapping
 
 import torch
 from torch import distributed, nn
@@ -26,32 +28,45 @@ def whole(tensor: torch.Tensor) -> torch.Tensor:
     return tensor if gather is None else gather()
 
 
-def refuse_sharded(action: str, parameter: torch.Tensor, entries: int) -> None:
-    """Raise ValueError if this process does not hold the ``entries`` of a parameter as one plain tensor."""
-    if hasattr(parameter, "full_tensor") or parameter.numel() != entries:
+def refuse_distributed(action: str, sizes: Mapping[nn.Parameter, int], resizes: bool = True) -> None:
+    """Raise ValueError if parameters are not this process's to change.
+
+    Args:
+        action: the function that would change them, for the sentence.
+        sizes: the parameters and how many entries each has.
+        resizes: whether their shapes would change. Then they may not be managed by DistributedDataParallel either.
+    """
+    sharded = any(hasattr(parameter, "full_tensor") or parameter.numel() != size for parameter, size in sizes.items())
+    if sharded or _managed(sizes, _sharding_wrappers()):
         raise ValueError(
             f"{action} needs the cores whole, but they are sharded over processes; gather the state dict, call "
             f"{action} on an unsharded model that has loaded it, and shard that model anew."
         )
-
-
-def refuse_replicated(action: str, parameters: Iterable[nn.Parameter]) -> None:
-    """Raise ValueError if a living DistributedDataParallel manages one of the parameters.
-
-    The wrapper leaves no mark on the module inside, so that it is looked for among all living objects; this takes
-    some tenths of a second, and happens only in a process of a process group.
-    """
-    if not distributed.is_available() or not distributed.is_initialized():
-        return
-    sought = {id(parameter) for parameter in parameters}
-    if sought & _replicated() and (gc.collect(), sought & _replicated())[1]:  # one may be part of a dead cycle
+    if resizes and _managed(sizes, (DistributedDataParallel,)):
         raise ValueError(
             f"{action} changes the shapes of parameters, and DistributedDataParallel would no longer average their "
             f"gradients; delete the wrapper, call {action} on the module inside, and wrap it again."
         )
 
 
-def _replicated() -> set[int]:
-    """The parameters, by ``id``, that living wrappers manage."""
-    wrappers = [each for each in gc.get_objects() if issubclass(type(each), DistributedDataParallel)]
-    return {id(parameter) for wrapper in wrappers for parameter in wrapper.parameters()}
+def _sharding_wrappers() -> tuple[type, ...]:
+    """The classes of modules with sharded parameters, if their module has been imported; importing it takes long."""
+    fsdp = sys.modules.get("torch.distributed.fsdp")
+    return () if fsdp is None else (fsdp.FSDPModule, fsdp.FullyShardedDataParallel)
+
+
+def _managed(parameters: Mapping[nn.Parameter, int], wrappers: tuple[type, ...]) -> bool:
+    """Whether a living wrapper of one of these classes holds one of the parameters.
+
+    A wrapper leaves no mark on the module inside, so that it is looked for among all living objects. This takes some
+    tenths of a second, and happens only in a process of a process group.
+    """
+    if not wrappers or not distributed.is_available() or not distributed.is_initialized():
+        return False
+    for _ in range(2):
+        living = [each for each in gc.get_objects() if issubclass(type(each), wrappers)]
+        if not any(parameter in parameters for wrapper in living for parameter in wrapper.parameters()):
+            return False
+        del living
+        gc.collect()  # a deleted wrapper may have been part of a cycle
+    return True

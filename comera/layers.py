@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from comera.contraction import plan_contraction
 from comera.dense_weight import DenseWeight
-from comera.distributed import refuse_replicated, refuse_sharded, whole
+from comera.distributed import refuse_distributed, whole
 from comera.lookup import VARIANTS, Variant, ttm_rows
 from comera.merging import merge_cores, two_half_linear
 from comera.planned import tt_linear
@@ -100,6 +100,10 @@ class TensorTrainLayer(nn.Module):
         scaled = [bond.view(-1, *[1] * (core.dim() - 1)) * core for bond, core in zip(bonds, cores[1:], strict=True)]
         return [cores[0], *scaled]
 
+    def chain_sizes(self) -> dict[nn.Parameter, int]:
+        """The parameters that truncation cuts, and the entries each has at the present ranks."""
+        return {self.packed_cores: self.shape.parameter_count, self.diagonals: sum(self.shape.ranks)}
+
     def mode_sizes(self) -> tuple[int, ...]:
         """Entries a core holds per pair of ranks: n_i for TT, v_i·c_i for TTM."""
         return tuple(math.prod(core_shape[1:-1]) for core_shape in self.shape.core_shapes)
@@ -129,7 +133,8 @@ class TensorTrainLayer(nn.Module):
         """
         if torch.compiler.is_compiling():  # what is not used is left out there anyway
             return self.to_dense()
-        return DenseWeight(self.to_dense, self._dense_shape(), self.packed_cores)
+        trained = any(parameter.requires_grad for parameter in (self.packed_cores, self.diagonals))
+        return DenseWeight(self.to_dense, self._dense_shape(), self.packed_cores, trained)
 
     def _dense_shape(self) -> tuple[int, int]:
         """The shape of :meth:`to_dense`."""
@@ -149,8 +154,7 @@ class TensorTrainLayer(nn.Module):
         Raises:
             ValueError: parameters that are sharded over processes, or managed by DistributedDataParallel.
         """
-        refuse_sharded("truncate", self.packed_cores, self.shape.parameter_count)
-        refuse_replicated("truncate", self.parameters())
+        refuse_distributed("truncate", self.chain_sizes())
         return self.cut(optimizer)
 
     def cut(self, optimizer: torch.optim.Optimizer | None) -> tuple[int, ...]:
@@ -400,4 +404,9 @@ class TiedTTMLinear(nn.Module):
         return self.embedding.weight
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
+        if self.embedding.packed_cores.is_meta and not input.is_meta:  # torch would multiply with anything
+            raise RuntimeError(
+                "the table of a tied output layer is offloaded while the layer runs; offload with "
+                'preload_module_classes=["TiedTTMLinear"], which loads the table for it.'
+            )
         return F.linear(input, self.embedding.to_dense(), self.bias)

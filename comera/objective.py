@@ -134,9 +134,8 @@ class ModelSize:
         return _SquaredNorm.apply(*self._gathered("packed_cores"))
 
     def _gathered(self, name: str) -> list[torch.Tensor]:
-        """A parameter of each layer, whole and on the device of the first layer's."""
-        tensors = [whole(getattr(layer, name)) for layer in self.layers]
-        return [tensor.to(tensors[0].device) for tensor in tensors]
+        """A parameter of each layer, whole also where it is sharded."""
+        return [whole(getattr(layer, name)) for layer in self.layers]
 
     def alive(self) -> torch.Tensor:
         """Which entries are above their layer's threshold."""
@@ -201,7 +200,7 @@ class ModelSize:
 def check_weight(name: str, value: float) -> None:
     """Raise ValueError unless a weight or a rate is a finite number, 0 or more."""
     if not 0 <= value < math.inf:  # false for NaN
-        raise ValueError(f"{name} is {value}; it must be a finite number, 0 or more.")
+        raise ValueError(f"{name} is {value}; it must be 0 or more, and finite.")
 
 
 class _Stage:

@@ -12,7 +12,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
-from comera.declared_ties import redeclare_ties
+from comera.declared_ties import redeclare_ties, tie_as_declared
 from comera.layers import TiedTTMLinear, TTLinear, TTMEmbedding
 from comera.lookup import Variant
 from comera.merging import can_be_viewed_as_rows, merge_cores
@@ -244,6 +244,7 @@ def tensorize(
     """
     if start not in ("scratch", "weights"):
         raise ValueError(f"start is {start!r}; allowed: scratch, weights.")
+    tie_as_declared(model)
     names: dict[nn.Linear | nn.Embedding, list[str]] = {}
     for name, module in model.named_modules(remove_duplicate=False):
         if isinstance(module, nn.Linear | nn.Embedding):

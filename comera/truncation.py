@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import torch
 from torch import nn
 
-from comera.distributed import refuse_replicated, refuse_sharded
+from comera.distributed import refuse_distributed
 from comera.layers import TensorTrainLayer
 from comera.objective import ModelSize, tensorized_layers
 from comera.rank_control import replace_data
@@ -30,15 +30,9 @@ def _layers_by_cores(model: nn.Module) -> Iterable[list[TensorTrainLayer]]:
     return shared.values()
 
 
-def _refuse_sharded(action: str, layers: Iterable[TensorTrainLayer]) -> None:
-    for layer in layers:
-        refuse_sharded(action, layer.packed_cores, layer.shape.parameter_count)
-
-
-def _refuse_fixed_sizes(action: str, layers: Sequence[TensorTrainLayer]) -> None:
-    """Raise ValueError over layers whose parameters cannot change their sizes here."""
-    _refuse_sharded(action, layers)
-    refuse_replicated(action, [parameter for layer in layers for parameter in (layer.packed_cores, layer.diagonals)])
+def _refuse_distributed(action: str, layers: Iterable[TensorTrainLayer], resizes: bool = True) -> None:
+    sizes = {parameter: size for layer in layers for parameter, size in layer.chain_sizes().items()}
+    refuse_distributed(action, sizes, resizes)
 
 
 @torch.no_grad()
@@ -68,7 +62,7 @@ def truncate(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -
         >>> truncate(layer), layer.shape.ranks, layer.packed_cores.numel()
         (True, (1, 2, 2), 36)
     """
-    _refuse_fixed_sizes("truncate", tensorized_layers(model))
+    _refuse_distributed("truncate", tensorized_layers(model))
     if type(optimizer).__name__ == "ZeroRedundancyOptimizer":
         raise ValueError(
             "truncate cannot cut the state that ZeroRedundancyOptimizer keeps in parts; call truncate without an "
@@ -111,9 +105,9 @@ def close_smallest(model: nn.Module, size_target: float, full: int | None = None
         (True, (2,))
     """
     if not 0 <= size_target < math.inf:
-        raise ValueError(f"size_target is {size_target}; it must be a finite number, 0 or more.")
+        raise ValueError(f"size_target is {size_target}; it must be 0 or more, and finite.")
     size = ModelSize(model, full)
-    _refuse_sharded("close_smallest", size.layers)
+    _refuse_distributed("close_smallest", size.layers, resizes=False)
     if size.exact() <= size_target:
         return False
     diagonals = [layer.diagonals for layer in size.layers]
@@ -163,7 +157,7 @@ def set_ranks(model: nn.Module, ranks: Mapping[str, Sequence[int]]) -> None:
         >>> ranks_of(model)
         {'0': (1, 2, 1)}
     """
-    _refuse_fixed_sizes("set_ranks", tensorized_layers(model))
+    _refuse_distributed("set_ranks", tensorized_layers(model))
     modules = dict(model.named_modules())
     by_cores = {layers[0].packed_cores: layers for layers in _layers_by_cores(model)}
     for name, wanted in ranks.items():

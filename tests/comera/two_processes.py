@@ -21,6 +21,7 @@ import io
 import multiprocessing
 import os
 import tempfile
+import traceback
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any
@@ -55,6 +56,8 @@ def _as_rank(rank: int, meeting: str, work: Callable[..., Any], arguments: tuple
     answer = io.BytesIO()
     try:
         torch.save(work(rank, *arguments), answer)
+    except BaseException:  # not every error can be pickled, such as those of pytest
+        raise RuntimeError(f"rank {rank} failed:\n{traceback.format_exc()}") from None
     finally:
         distributed.destroy_process_group()
     return answer.getvalue()
