@@ -41,8 +41,10 @@ class Layer(Protocol):
     shape: TTShape
     threshold: float
     packed_cores: nn.Parameter
-    diagonals: nn.Parameter
     _parameters: dict[str, nn.Parameter | None]
+
+    @property
+    def diagonals(self) -> nn.Parameter: ...
 
 
 class _Merged(NamedTuple):
@@ -64,10 +66,11 @@ def _address(tensor: torch.Tensor) -> int:
 
 
 def _can_be_merged_jointly(layer: Layer) -> bool:
+    tensors = (layer.packed_cores, layer.diagonals)
     # What pruning and parametrization put in a parameter's place is made anew when the layer runs.
-    tensors = [layer._parameters.get(name) for name in ("packed_cores", "diagonals")]
-    plain = all(type(tensor) in _PLAIN and not tensor.is_inference() for tensor in tensors if tensor is not None)
-    return plain and not any(tensor is None for tensor in tensors) and layer.shape.parameter_count > 0
+    registered = {id(parameter) for parameter in layer._parameters.values()}
+    plain = all(type(tensor) in _PLAIN and id(tensor) in registered and not tensor.is_inference() for tensor in tensors)
+    return plain and layer.shape.parameter_count > 0
 
 
 def _mode() -> tuple[Any, ...]:

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
 from comera.contraction import plan_contraction
+from comera.dense_weight import DenseWeight
+from comera.distributed import refuse_distributed, whole
 from comera.joint_merging import jointly_merged_halves
 from comera.lookup import VARIANTS, Variant, ttm_rows
 from comera.merging import merge_cores, two_half_linear
@@ -32,13 +34,16 @@ from comera.tensor_train import (
     unpack_cores,
 )
 
+#: The registered name of ``diagonals``. Weight decay would close ranks whatever they do for the loss, and the rules
+#: that choose what to decay go by names and by dimensions: all of them pass over a vector with ``bias`` in its name.
+DIAGONALS = "diagonals_bias"
+
 
 class TensorTrainLayer(nn.Module):
     """What TT and TTM layers share: packed cores, rank control, counting, truncation."""
 
     shape: TTShape | TTMShape
     packed_cores: nn.Parameter
-    diagonals: nn.Parameter
 
     def _register_chain(
         self, shape: TTShape | TTMShape, device: torch.device | str | None, dtype: torch.dtype | None
@@ -46,7 +51,31 @@ class TensorTrainLayer(nn.Module):
         self.shape = shape
         self.threshold = THRESHOLD
         self.packed_cores = nn.Parameter(torch.empty(shape.parameter_count, device=device, dtype=dtype))
-        self.diagonals = nn.Parameter(torch.ones(sum(shape.ranks), device=device, dtype=dtype))
+        self.register_parameter(DIAGONALS, nn.Parameter(torch.ones(sum(shape.ranks), device=device, dtype=dtype)))
+
+    @property
+    def diagonals(self) -> nn.Parameter:
+        """The rank-control entries of all inner bonds, bond after bond."""
+        return getattr(self, DIAGONALS)
+
+    def share_cores(self, other: TensorTrainLayer) -> None:
+        """Use the cores and the rank-control entries of another layer of the same modes."""
+        self.shape, self.packed_cores = other.shape, other.packed_cores
+        self.register_parameter(DIAGONALS, other.diagonals)
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, metadata: Any, strict: bool, *lists: Any
+    ) -> None:
+        """As any module, and state dicts from before ``DIAGONALS`` was the name of the diagonals."""
+        if f"{prefix}diagonals" in state_dict:
+            state_dict[prefix + DIAGONALS] = state_dict.pop(f"{prefix}diagonals")
+        super()._load_from_state_dict(state_dict, prefix, metadata, strict, *lists)
+        given, errors = state_dict.get(f"{prefix}packed_cores"), lists[-1]
+        if given is not None and given.shape != self.packed_cores.shape:
+            errors.append(
+                f"{prefix[:-1] or type(self).__name__} has ranks {self.shape.ranks}, and the state dict has cores of "
+                "other ranks; comera.set_ranks gives a model the ranks that comera.ranks_of found in the saved one."
+            )
 
     def _init_chain(self, scale: float) -> None:
         """core ~ N(0, 1) / sqrt(R[i]) · scale^(1/cores), so that entries of the whole have variance scale²."""
@@ -72,17 +101,21 @@ class TensorTrainLayer(nn.Module):
         scaled = [bond.view(-1, *[1] * (core.dim() - 1)) * core for bond, core in zip(bonds, cores[1:], strict=True)]
         return [cores[0], *scaled]
 
+    def chain_sizes(self) -> dict[nn.Parameter, int]:
+        """The parameters that truncation cuts, and the entries each has at the present ranks."""
+        return {self.packed_cores: self.shape.parameter_count, self.diagonals: sum(self.shape.ranks)}
+
     def mode_sizes(self) -> tuple[int, ...]:
         """Entries a core holds per pair of ranks: n_i for TT, v_i·c_i for TTM."""
         return tuple(math.prod(core_shape[1:-1]) for core_shape in self.shape.core_shapes)
 
     def active_ranks(self) -> tuple[int, ...]:
         """Per inner bond, how many rank-control entries are above the threshold."""
-        return active_ranks(self.diagonals.detach(), self.shape.ranks, self.threshold)
+        return active_ranks(whole(self.diagonals.detach()), self.shape.ranks, self.threshold)
 
     def dense_count(self) -> int:
         """Entries of the dense weight that the cores stand in for."""
-        raise NotImplementedError
+        return math.prod(self._dense_shape())
 
     def parameter_count(self) -> int:
         """Number of trainable values: cores, rank-control entries and bias."""
@@ -94,12 +127,19 @@ class TensorTrainLayer(nn.Module):
 
     @property
     def weight(self) -> torch.Tensor:
-        """The dense weight, formed anew at each access: right, not fast, and writing to it changes nothing.
+        """The dense weight, formed anew by each operation on it: right, not fast, and writing to it changes nothing.
 
-        For code that reads a layer's weight instead of calling the layer, as ``nn.TransformerEncoderLayer`` does in
-        evaluation, ``nn.MultiheadAttention`` with its output projection, and models with a tied output layer.
+        For code that reads a layer's weight instead of calling the layer, as ``nn.MultiheadAttention`` does with its
+        output projection, and models with a tied output layer. Its shape, type and device cost nothing.
         """
-        return self.to_dense()
+        if torch.compiler.is_compiling():  # what is not used is left out there anyway
+            return self.to_dense()
+        trained = any(parameter.requires_grad for parameter in (self.packed_cores, self.diagonals))
+        return DenseWeight(self.to_dense, self._dense_shape(), self.packed_cores, trained)
+
+    def _dense_shape(self) -> tuple[int, int]:
+        """The shape of :meth:`to_dense`."""
+        raise NotImplementedError
 
     def truncate(self, optimizer: torch.optim.Optimizer | None = None) -> tuple[int, ...]:
         """Cut the ranks that rank control has closed out of the cores; the layer's function does not change.
@@ -111,7 +151,15 @@ class TensorTrainLayer(nn.Module):
 
         Returns:
             The new inner ranks.
+
+        Raises:
+            ValueError: parameters that are sharded over processes, or managed by DistributedDataParallel.
         """
+        refuse_distributed("truncate", self.chain_sizes())
+        return self.cut(optimizer)
+
+    def cut(self, optimizer: torch.optim.Optimizer | None) -> tuple[int, ...]:
+        """What :meth:`truncate` does once it is known that the parameters may change their sizes."""
         ranks = cut_closed_ranks(self.packed_cores, self.diagonals, self.shape, self.threshold, optimizer)
         if ranks != self.shape.ranks:
             self.shape = self.shape.with_ranks(ranks)
@@ -212,8 +260,8 @@ class TTLinear(TensorTrainLayer):
         plan = plan_contraction(self.shape, max(tokens, 1), machine, input.element_size())
         return tt_linear(input, self.packed_cores, self.diagonals, plan, self.bias, self.threshold)
 
-    def dense_count(self) -> int:
-        return self.in_features * self.out_features
+    def _dense_shape(self) -> tuple[int, int]:
+        return self.out_features, self.in_features
 
     @staticmethod
     def _bias_alone(input: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
@@ -314,8 +362,8 @@ class TTMEmbedding(TensorTrainLayer):
             input, self.packed_cores, self.diagonals, self.shape, self.padding_idx, self.lookup, self.threshold
         )
 
-    def dense_count(self) -> int:
-        return self.num_embeddings * self.embedding_dim
+    def _dense_shape(self) -> tuple[int, int]:
+        return self.num_embeddings, self.embedding_dim
 
     def to_dense(self) -> torch.Tensor:
         """The table as ``nn.Embedding.weight`` has it: (V, D)."""
@@ -349,5 +397,15 @@ class TiedTTMLinear(nn.Module):
         self.embedding = embedding
         self.bias = bias
 
+    @property
+    def weight(self) -> torch.Tensor:
+        """The table, as :attr:`TTMEmbedding.weight` is it."""
+        return self.embedding.weight
+
     def forward(self, input: torch.Tensor) -> torch.Tensor:
+        if self.embedding.packed_cores.is_meta and not input.is_meta:  # torch would multiply with anything
+            raise RuntimeError(
+                "the table of a tied output layer is offloaded while the layer runs; offload with "
+                'preload_module_classes=["TiedTTMLinear"], which loads the table for it.'
+            )
         return F.linear(input, self.embedding.to_dense(), self.bias)

@@ -290,6 +290,8 @@ def ttm_rows(
     Returns:
         (…, D).
 
+    Under the transforms of ``torch.func`` every variant is ``"plain"``, which they can take apart.
+
     Raises:
         IndexError: an index outside the table (checked on the CPU, where it costs no synchronisation).
         ValueError: an unknown variant.
@@ -306,12 +308,16 @@ def ttm_rows(
         indices_T.unique_count = indices.unique_count  # type: ignore[attr-defined]
     checkable = indices.device.type == "cpu" and not isinstance(indices, FakeTensor) and indices.numel() > 0
     if checkable and not torch.compiler.is_compiling():
-        lowest, highest = int(indices_T.min()), int(indices_T.max())
+        plain = indices_T
+        while torch._C._functorch.is_functorch_wrapped_tensor(plain):  # all entries that vmap hands over one by one
+            plain = torch._C._functorch.get_unwrapped(plain)
+        lowest, highest = int(plain.min()), int(plain.max())
         if lowest < 0 or highest >= shape.num_embeddings:
             wrong = lowest if lowest < 0 else highest
             raise IndexError(f"index {wrong} is outside the table; allowed: 0 to {shape.num_embeddings - 1}.")
     table = (packed, diagonals, shape, padding_idx, threshold)
-    if variant == "plain":
+    # What follows depends on the data, or has a backward of its own: either is closed to torch.func.
+    if variant == "plain" or torch._C._are_functorch_transforms_active():
         rows = _core_by_core(indices_T, *table)
     elif variant == "unique":
         rows_U, inverse_T = _unique_rows(indices_T)

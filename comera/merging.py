@@ -265,11 +265,7 @@ def merge_cores(
     """
     device = packed[0].device.type
     with torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else contextlib.nullcontext():
-        # vmap and torch.func.grad take plain operations only; the compiler cannot ask, and does not need to.
-        if not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
-            halves: Sequence[torch.Tensor] = _merge_batches(tuple(shapes), threshold, [*packed, *diagonals])[0]
-        else:
-            halves = _MergeCores.apply(tuple(shapes), threshold, *packed, *diagonals)
+        halves = _MergeCores.apply(tuple(shapes), threshold, *packed, *diagonals)
     return list(zip(halves[: len(packed)], halves[len(packed) :], strict=True))
 
 

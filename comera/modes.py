@@ -8,7 +8,16 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator, Sequence
+import operator
+from collections.abc import Iterable, Iterator, Sequence
+
+
+def check_whole(name: str, value: object) -> int:
+    """Return a whole number as an int; raise ValueError for anything else, 2.0 included."""
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise ValueError(f"{name} is {value!r}; it must be a whole number.") from None
 
 
 def _factorizations(number: int, parts: int, smallest: int = 1) -> Iterator[tuple[int, ...]]:
@@ -41,6 +50,7 @@ def balanced_modes(dimension: int, order: int) -> tuple[int, ...]:
         >>> balanced_modes(3072, 3)
         (16, 16, 12)
     """
+    dimension, order = check_whole("dimension", dimension), check_whole("order", order)
     if dimension < 1 or order < 1:
         raise ValueError(f"dimension and order must be at least 1, got dimension={dimension} and order={order}.")
     best = min(_factorizations(dimension, order), key=lambda modes: (sum(modes), modes[::-1]))
@@ -60,6 +70,7 @@ def padded_modes(size: int, order: int) -> tuple[int, ...]:
         >>> 14 * 13 * 13 * 13
         30758
     """
+    size, order = check_whole("size", size), check_whole("order", order)
     if size < 1 or order < 1:
         raise ValueError(f"size and order must be at least 1, got size={size} and order={order}.")
     modes: list[int] = []
@@ -81,7 +92,7 @@ def check_modes(name: str, modes: Sequence[int], dimension: int) -> tuple[int, .
     Raises:
         ValueError: they do not fit; the sentence offers modes that do.
     """
-    modes = tuple(int(mode) for mode in modes)
+    modes = tuple(check_whole(f"a mode of {name}", mode) for mode in modes)
     if not modes:
         raise ValueError(f"{name} is empty; give at least one mode, for example {(dimension,)}.")
     if min(modes) < 1:
@@ -113,18 +124,19 @@ def check_ranks(ranks: int | Sequence[int], modes: Sequence[int]) -> tuple[int, 
         modes: modes of the chain, one per core (for TTM the product of row and column mode).
 
     Raises:
-        ValueError: a negative rank, a wrong number of ranks, or a rank beyond its bond.
+        ValueError: a rank that is negative or no whole number, a wrong number of ranks, or a rank beyond its bond.
 
     Example:
         >>> check_ranks(30, (12, 8, 8, 8, 8, 12))
         (12, 30, 30, 30, 12)
     """
     limits = bond_limits(modes)
-    if isinstance(ranks, int):
+    if not isinstance(ranks, Iterable):
+        ranks = check_whole("ranks", ranks)
         if ranks < 0:
             raise ValueError(f"ranks={ranks} is negative; a rank is 0 or more.")
         return tuple(min(ranks, limit) for limit in limits)
-    ranks = tuple(int(rank) for rank in ranks)
+    ranks = tuple(check_whole("one of the ranks", rank) for rank in ranks)
     if len(ranks) != len(limits):
         raise ValueError(f"ranks={ranks} holds {len(ranks)} values; {len(modes)} cores have {len(limits)} inner bonds.")
     for bond, (rank, limit) in enumerate(zip(ranks, limits, strict=True), start=1):

@@ -16,11 +16,13 @@ tensorized size, the one before any rank was cut, so that they live on the scale
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal
 
 import torch
 from torch import nn
 
+from comera.distributed import whole
 from comera.layers import TensorTrainLayer
 from comera.rank_control import chain_size
 
@@ -125,7 +127,15 @@ class ModelSize:
 
     def entries(self) -> torch.Tensor:
         """The diagonals of all layers in one vector."""
-        return torch.cat([layer.diagonals for layer in self.layers])
+        return torch.cat(self._gathered("diagonals"))
+
+    def squared_norm(self) -> torch.Tensor:
+        """‖G‖² of all cores, with a gradient."""
+        return _SquaredNorm.apply(*self._gathered("packed_cores"))
+
+    def _gathered(self, name: str) -> list[torch.Tensor]:
+        """A parameter of each layer, whole also where it is sharded."""
+        return [whole(getattr(layer, name)) for layer in self.layers]
 
     def alive(self) -> torch.Tensor:
         """Which entries are above their layer's threshold."""
@@ -135,10 +145,8 @@ class ModelSize:
     def surrogate(self) -> torch.Tensor:
         """Ŝ(D), with a gradient; 1 at full ranks while every entry is 1."""
         self._index_bonds()
-        diagonals = [layer.diagonals for layer in self.layers]
-        return _Surrogate.apply(
-            self._bond_of_entry, self._bonds, self._before, self._behind, self._fractions, *diagonals
-        )
+        indexed = (self._bond_of_entry, self._bonds, self._before, self._behind, self._fractions)
+        return _Surrogate.apply(*indexed, *self._gathered("diagonals"))
 
     def exact(self) -> torch.Tensor:
         """S(D), without a gradient: 1 at full ranks; a chain with a bond that is dead as a whole counts nothing."""
@@ -151,7 +159,7 @@ class ModelSize:
 
     def _index_bonds(self) -> None:
         """Number the bonds of all layers; again only after a shape, a threshold, or the device or type has changed."""
-        like = self.layers[0].diagonals.detach()
+        like = self.layers[0].diagonals
         present = [like.device, like.dtype, *((layer.shape, layer.threshold) for layer in self.layers)]
         if self._indexed == present:
             return
@@ -189,6 +197,12 @@ class ModelSize:
         self._indexed = present
 
 
+def check_weight(name: str, value: float) -> None:
+    """Raise ValueError unless a weight or a rate is a finite number, 0 or more."""
+    if not 0 <= value < math.inf:  # false for NaN
+        raise ValueError(f"{name} is {value}; it must be 0 or more, and finite.")
+
+
 class _Stage:
     """What both stages share: settings checked, the model's size at hand."""
 
@@ -196,8 +210,7 @@ class _Stage:
         if variant not in OBJECTIVE_VARIANTS:
             raise ValueError(f"variant is {variant!r}; allowed: {', '.join(OBJECTIVE_VARIANTS)}.")
         for name, value in weights.items():
-            if value < 0:
-                raise ValueError(f"{name} is {value}; it must be 0 or more.")
+            check_weight(name, value)
         self.variant = variant
         self._full = full
         self._size: ModelSize | None = None
@@ -206,13 +219,14 @@ class _Stage:
         """The size of ``model``'s tensorized layers, which are looked for once.
 
         Raises:
-            ValueError: a layer in bfloat16, whose spacing below 1 (2^-8) swallows the steps of its diagonals.
+            ValueError: a layer in half precision, whose spacing below 1 swallows the steps of its diagonals.
         """
         if self._size is None:
             self._size = ModelSize(model, self._full)
-        if any(layer.diagonals.dtype == torch.bfloat16 for layer in self._size.layers):
+        halves = {layer.diagonals.dtype for layer in self._size.layers} & {torch.bfloat16, torch.float16}
+        if halves:
             raise ValueError(
-                "a tensorized layer is in torch.bfloat16, in which rank entries near 1 do not move at usual rates; "
+                f"a tensorized layer is in {halves.pop()}, in which rank entries near 1 do not move at usual rates; "
                 "keep the model in torch.float32 and train under torch.autocast."
             )
         return self._size
@@ -222,10 +236,6 @@ class _Stage:
         """p: the mean of the rank entries above the threshold, as the released code has it."""
         alive = size.alive() & (size.entries().detach() > 0)
         return (size.entries() * alive).sum() / alive.sum().clamp(min=1)
-
-    @staticmethod
-    def _penalty(beta: float, size: ModelSize) -> torch.Tensor:
-        return beta * _SquaredNorm.apply(*(layer.packed_cores for layer in size.layers))
 
 
 class EarlyStage(_Stage):
@@ -238,7 +248,7 @@ class EarlyStage(_Stage):
         full: core entries at full ranks; those of the model at the first call if None.
 
     Raises:
-        ValueError: an unknown variant, or a negative weight.
+        ValueError: an unknown variant, or a weight that is negative or not finite.
 
     Example:
         >>> from comera import TT, tensorize
@@ -264,7 +274,7 @@ class EarlyStage(_Stage):
         if self.gamma:
             objective = objective + self.gamma * size.surrogate()
         if self.beta:
-            objective = objective + self._penalty(self.beta, size)
+            objective = objective + self.beta * size.squared_norm()
         return objective
 
 
@@ -285,7 +295,7 @@ class LateStage(_Stage):
         full: core entries at full ranks; those of the model at the first call if None.
 
     Raises:
-        ValueError: an unknown variant, a target outside (0, 1], a negative weight.
+        ValueError: an unknown variant, a target outside (0, 1], or a number that is negative or not finite.
 
     Example:
         >>> from comera import TT, tensorize
@@ -309,6 +319,8 @@ class LateStage(_Stage):
         super().__init__(variant, full, loss_weight=loss_weight, size_weight=size_weight, rho=rho, beta=beta)
         if not 0 < size_target <= 1:
             raise ValueError(f"size_target is {size_target}; it must lie above 0 and be at most 1.")
+        if loss_target is not None and not math.isfinite(loss_target):
+            raise ValueError(f"loss_target is {loss_target}; it must be a finite number or None.")
         self.size_target, self.loss_target = size_target, loss_target
         self.loss_weight, self.size_weight, self.rho, self.beta = loss_weight, size_weight, rho, beta
 
@@ -329,4 +341,4 @@ class LateStage(_Stage):
         by_size = self.size_weight * (surrogate - self.size_target)
         size_leads = self.size_weight * (exact - self.size_target) > by_loss.detach()
         objective = torch.where(size_leads, by_size, by_loss) + self.rho * (task_loss + surrogate)
-        return objective + self._penalty(self.beta, size) if self.beta else objective
+        return objective + self.beta * size.squared_norm() if self.beta else objective

@@ -39,7 +39,8 @@ def tt_linear(
         [(5, 6), (5, 6), (5, 6), (5, 6), (5, 6)]
     """
     shape = plan.shape
-    if plan.name == "halves":
+    # A function of autograd with a backward of its own is closed to torch.func, unlike the operations below.
+    if plan.name == "halves" and not torch._C._are_functorch_transforms_active():
         [halves] = merge_cores([packed], [diagonals], [shape], threshold)
         return two_half_linear(x, *halves, bias)
     with torch.autocast(x.device.type, enabled=False):  # cores are merged in their own type

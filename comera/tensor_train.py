@@ -23,7 +23,7 @@ from typing import Self
 
 import torch
 
-from comera.modes import check_modes, check_ranks
+from comera.modes import check_modes, check_ranks, check_whole
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ class TTMShape:
         column_modes: Sequence[int],
         ranks: int | Sequence[int],
     ) -> None:
-        row_modes = tuple(int(mode) for mode in row_modes)
+        row_modes = tuple(check_whole("a mode of row_modes", mode) for mode in row_modes)
         padded_rows = math.prod(row_modes)
         row_modes = check_modes("row_modes", row_modes, padded_rows)
         if padded_rows < num_embeddings:

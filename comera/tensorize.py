@@ -9,7 +9,9 @@ from typing import Literal
 
 import torch
 from torch import nn
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
+from comera.declared_ties import redeclare_ties, tie_as_declared
 from comera.joint_merging import JointMerging
 from comera.layers import TiedTTMLinear, TTLinear, TTMEmbedding
 from comera.lookup import Variant
@@ -102,8 +104,37 @@ def _set_submodule(model: nn.Module, name: str, new: nn.Module) -> None:
     setattr(model.get_submodule(parent), child, new)
 
 
-def _refuse_unusual(name: str, module: nn.Module) -> None:
-    """Raise ValueError over an option of the dense layer that a tensorized one does not have."""
+#: What can be replaced; a class derived from one of them may compute something else. The second is a linear layer but
+#: for a mark, in which ``nn.MultiheadAttention`` keeps its output projection.
+_REPLACEABLE = (nn.Linear, NonDynamicallyQuantizableLinear, nn.Embedding)
+
+_HOOKS = (
+    *("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks"),
+    *("_state_dict_pre_hooks", "_state_dict_hooks", "_load_state_dict_pre_hooks", "_load_state_dict_post_hooks"),
+)
+
+
+def _refuse_unusual(name: str, module: nn.Linear | nn.Embedding, reason: str) -> None:
+    """Raise ValueError over what a dense layer does and the tensorized one in its place would not do.
+
+    Args:
+        name: of the module.
+        reason: why it would be replaced, the begin of the sentence.
+    """
+    unusual = ""
+    if type(module) not in _REPLACEABLE:
+        unusual = f"is a {type(module).__module__}.{type(module).__qualname__} with a forward of its own"
+    elif "forward" in vars(module):
+        unusual = "has a forward that was put in place of its class's"
+    elif any(getattr(module, kind) for kind in _HOOKS):
+        unusual = "has hooks, as weight_norm and pruning register them"
+    elif any(parameter._backward_hooks or parameter._post_accumulate_grad_hooks for parameter in module.parameters()):
+        unusual = "has parameters with hooks"
+    if unusual:
+        raise ValueError(
+            f"{reason} {name}, which {unusual}; a tensorized layer would lose that. To leave it dense, put "
+            f"{name!r}: None before other patterns that fit it."
+        )
     if isinstance(module, nn.Embedding):
         for option in ("max_norm", "scale_grad_by_freq", "sparse"):
             if getattr(module, option):
@@ -112,7 +143,7 @@ def _refuse_unusual(name: str, module: nn.Module) -> None:
 
 def tensorize(
     model: nn.Module,
-    plan: Mapping[str, TT | TTM],
+    plan: Mapping[str, TT | TTM | None],
     start: Literal["scratch", "weights"] = "scratch",
     merge_jointly: bool = True,
 ) -> nn.Module:
@@ -120,12 +151,13 @@ def tensorize(
 
     Weights shared between layers stay shared: two linear layers that share a weight share their cores, and a linear
     layer tied to a replaced embedding follows it as :class:`comera.layers.TiedTTMLinear`, whether it is named or not.
+    What is frozen (``requires_grad=False``) stays frozen, cores and diagonals as the weight was.
 
     Args:
         model: any module.
         plan: name patterns (as in ``fnmatch``, against the names of ``model.named_modules()``) and what to put there:
-            :class:`TT` for ``nn.Linear``, :class:`TTM` for ``nn.Embedding``. The first pattern that fits a layer
-            decides.
+            :class:`TT` for ``nn.Linear``, :class:`TTM` for ``nn.Embedding``, None to leave a layer as it is. The first
+            pattern that fits a layer decides.
         start: ``"scratch"`` draws new cores; ``"weights"`` decomposes the present weights by TT-SVD.
         merge_jointly: merge the cores of equally shaped layers in one batch per forward of ``model``, wherever that
             gives what they would merge alone (:mod:`comera.joint_merging`); it changes speed and nothing else.
@@ -135,7 +167,8 @@ def tensorize(
 
     Raises:
         ValueError: a pattern that fits no linear layer or embedding, one that fits a layer of the wrong kind, an option
-            a tensorized layer does not offer, or modes and ranks that do not fit.
+            a tensorized layer does not offer, a class derived from ``nn.Linear`` or ``nn.Embedding``, a layer with
+            hooks or parametrizations, or modes and ranks that do not fit.
 
     Example:
         >>> model = nn.Sequential(nn.Embedding(1000, 64), nn.Linear(64, 96), nn.Linear(96, 2))
@@ -144,48 +177,54 @@ def tensorize(
     """
     if start not in ("scratch", "weights"):
         raise ValueError(f"start is {start!r}; allowed: scratch, weights.")
+    tie_as_declared(model)
     names: dict[nn.Linear | nn.Embedding, list[str]] = {}
     for name, module in model.named_modules(remove_duplicate=False):
         if isinstance(module, nn.Linear | nn.Embedding):
             names.setdefault(module, []).append(name)
 
-    chosen: dict[nn.Linear | nn.Embedding, TT | TTM] = {}
+    chosen: dict[nn.Linear | nn.Embedding, TT | TTM | None] = {}
     for pattern, spec in plan.items():
-        kind = nn.Linear if isinstance(spec, TT) else nn.Embedding
         fits = [module for module, known in names.items() if any(fnmatch.fnmatchcase(n, pattern) for n in known)]
         if not fits:
             raise ValueError(f"plan pattern {pattern!r} fits no nn.Linear or nn.Embedding of the model.")
         for module in fits:
-            if not isinstance(module, kind):
+            if module in chosen:
+                continue
+            chosen[module] = spec
+            if spec is None:
+                continue
+            if not isinstance(module, nn.Linear if isinstance(spec, TT) else nn.Embedding):
                 raise ValueError(
                     f"plan pattern {pattern!r} gives {type(spec).__name__}, but {names[module][0]} is a "
                     f"{type(module).__name__}; TT is for nn.Linear, TTM for nn.Embedding."
                 )
-            _refuse_unusual(names[module][0], module)
-            chosen.setdefault(module, spec)
+            _refuse_unusual(names[module][0], module, f"plan pattern {pattern!r} fits")
 
     replacements: dict[nn.Module, nn.Module] = {}
     by_weight: dict[torch.Tensor, TTLinear | TTMEmbedding] = {}
     # Embeddings first: a linear layer tied to one follows it.
     for module, spec in sorted(chosen.items(), key=lambda item: isinstance(item[1], TT)):
+        if spec is None:
+            continue
         shared = by_weight.get(module.weight)
         if isinstance(shared, TTMEmbedding):
             replacements[module] = _follow(shared, module)
         else:
             built = spec.build(module, start == "weights")  # type: ignore[arg-type]
-            built.train(module.training)
             if isinstance(shared, TTLinear):
-                built.shape = shared.shape
-                built.packed_cores, built.diagonals = shared.packed_cores, shared.diagonals
+                built.share_cores(shared)
+            _carry_over(module, built)
             replacements[module] = by_weight[module.weight] = built
     for module in names:
         shared = by_weight.get(module.weight)
         if module in replacements or shared is None:
             continue
-        if isinstance(shared, TTLinear):
+        if isinstance(shared, TTLinear) or module in chosen:
             raise ValueError(
                 f"{names[module][0]} shares its weight with a layer the plan replaces; name it in the plan as well."
             )
+        _refuse_unusual(names[module][0], module, "a layer that the plan replaces shares its weight with")
         replacements[module] = _follow(shared, module)
 
     root = replacements.get(model, model)
@@ -193,6 +232,7 @@ def tensorize(
         for name in known:
             if name and dense in replacements:
                 _set_submodule(model, name, replacements[dense])
+    redeclare_ties(root)
     if merge_jointly and root is model:
         present = JointMerging.of(model)
         if present is not None:
@@ -200,6 +240,15 @@ def tensorize(
         elif sum(isinstance(new, TTLinear) for new in replacements.values()) > 1:
             JointMerging(model, tt_layers(model))
     return root
+
+
+def _carry_over(dense: nn.Linear | nn.Embedding, built: TTLinear | TTMEmbedding) -> None:
+    """Train or freeze the new layer as the dense one was."""
+    built.train(dense.training)
+    for parameter in (built.packed_cores, built.diagonals):
+        parameter.requires_grad_(dense.weight.requires_grad)
+    if isinstance(dense, nn.Linear) and isinstance(built, TTLinear) and built.bias is not None:
+        built.bias.requires_grad_(dense.bias.requires_grad)
 
 
 def _follow(embedding: TTMEmbedding, module: nn.Module) -> nn.Module:

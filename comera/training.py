@@ -19,11 +19,13 @@ from torch import nn
 from comera.layers import TensorTrainLayer
 from comera.lookup import VARIANTS as LOOKUPS
 from comera.lookup import Variant
+from comera.modes import check_whole
 from comera.objective import (
     OBJECTIVE_VARIANTS,
     EarlyStage,
     LateStage,
     ObjectiveVariant,
+    check_weight,
     exact_size,
     full_size,
     tensorized_layers,
@@ -99,12 +101,13 @@ class Settings:
     def __post_init__(self) -> None:
         lowest_allowed = (("ranks", 1), ("table_ranks", 1), ("order", 1), ("table_order", 2), ("truncate_every", 0))
         for name, lowest in lowest_allowed:
-            if getattr(self, name) < lowest:
+            if check_whole(name, getattr(self, name)) < lowest:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least {lowest}.")
         rates, weights = ("lr_cores", "lr_ranks", "lr_dense"), ("gamma", "beta", "loss_weight", "size_weight", "rho")
         for name in (*rates, *weights):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be 0 or more.")
+            check_weight(name, getattr(self, name))
+        if self.loss_target is not None and not math.isfinite(self.loss_target):
+            raise ValueError(f"loss_target is {self.loss_target}; it must be a finite number or None.")
         if self.ratio is not None:
             check_ratio(self.ratio)
         if not 0 <= self.threshold < 1:

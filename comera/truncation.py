@@ -9,11 +9,13 @@ masks: its cores keep their shapes and nothing is saved (METHOD.md, Known defect
 from __future__ import annotations
 
 import bisect
+import math
 from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import nn
 
+from comera.distributed import refuse_distributed
 from comera.layers import TensorTrainLayer
 from comera.objective import ModelSize, tensorized_layers
 from comera.rank_control import replace_data
@@ -26,6 +28,11 @@ def _layers_by_cores(model: nn.Module) -> Iterable[list[TensorTrainLayer]]:
         if isinstance(module, TensorTrainLayer):
             shared.setdefault(module.packed_cores, []).append(module)
     return shared.values()
+
+
+def _refuse_distributed(action: str, layers: Iterable[TensorTrainLayer], resizes: bool = True) -> None:
+    sizes = {parameter: size for layer in layers for parameter, size in layer.chain_sizes().items()}
+    refuse_distributed(action, sizes, resizes)
 
 
 @torch.no_grad()
@@ -44,6 +51,10 @@ def truncate(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -
     Returns:
         Whether any shape changed. A captured graph must then be taken again.
 
+    Raises:
+        ValueError: parameters that are sharded over processes; that DistributedDataParallel manages, which is to be
+            deleted before and built anew behind; or whose state ZeroRedundancyOptimizer holds.
+
     Example:
         >>> from comera import TTLinear
         >>> layer = TTLinear(16, 16, (4, 4), (4, 4), ranks=(2, 2, 2))
@@ -51,10 +62,16 @@ def truncate(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -
         >>> truncate(layer), layer.shape.ranks, layer.packed_cores.numel()
         (True, (1, 2, 2), 36)
     """
+    _refuse_distributed("truncate", tensorized_layers(model))
+    if type(optimizer).__name__ == "ZeroRedundancyOptimizer":
+        raise ValueError(
+            "truncate cannot cut the state that ZeroRedundancyOptimizer keeps in parts; call truncate without an "
+            "optimizer and build a new one."
+        )
     changed = False
     for layers in _layers_by_cores(model):
         before = layers[0].shape.ranks
-        ranks = layers[0].truncate(optimizer)
+        ranks = layers[0].cut(optimizer)
         if ranks != before:
             changed = True
             for each in layers:
@@ -71,11 +88,14 @@ def close_smallest(model: nn.Module, size_target: float, full: int | None = None
 
     Args:
         model: a tensorized model.
-        size_target: S0, the fraction of ``full`` to reach.
+        size_target: S0, the fraction of ``full`` to reach, 0 or more.
         full: core entries that count as 1; those at the present shapes if None.
 
     Returns:
         Whether anything was closed. Truncate at once, or the optimizer's momentum may open ranks again.
+
+    Raises:
+        ValueError: a target below 0 or not finite, or parameters that are sharded over processes.
 
     Example:
         >>> from comera import TTLinear
@@ -84,7 +104,10 @@ def close_smallest(model: nn.Module, size_target: float, full: int | None = None
         >>> close_smallest(layer, 0.5), layer.active_ranks()
         (True, (2,))
     """
+    if not 0 <= size_target < math.inf:
+        raise ValueError(f"size_target is {size_target}; it must be 0 or more, and finite.")
     size = ModelSize(model, full)
+    _refuse_distributed("close_smallest", size.layers, resizes=False)
     if size.exact() <= size_target:
         return False
     diagonals = [layer.diagonals for layer in size.layers]
@@ -124,7 +147,8 @@ def set_ranks(model: nn.Module, ranks: Mapping[str, Sequence[int]]) -> None:
         ranks: of the truncated one, as :func:`ranks_of` returns them.
 
     Raises:
-        ValueError: a name that is no tensorized layer of the model, or ranks that do not fit it.
+        ValueError: a name that is no tensorized layer of the model, ranks that do not fit it, or parameters that
+            cannot change their sizes here, as :func:`truncate` has it.
 
     Example:
         >>> from comera import TT, tensorize
@@ -133,6 +157,7 @@ def set_ranks(model: nn.Module, ranks: Mapping[str, Sequence[int]]) -> None:
         >>> ranks_of(model)
         {'0': (1, 2, 1)}
     """
+    _refuse_distributed("set_ranks", tensorized_layers(model))
     modules = dict(model.named_modules())
     by_cores = {layers[0].packed_cores: layers for layers in _layers_by_cores(model)}
     for name, wanted in ranks.items():

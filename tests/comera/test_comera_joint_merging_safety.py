@@ -15,6 +15,7 @@ from torch.nn.utils import prune
 from torch.utils.checkpoint import checkpoint
 
 from comera import TT, TTLinear, joint_merging, tensorize
+from comera.layers import DIAGONALS
 from comera.merging import two_half_linear
 
 PLAN = {"[!h]*": TT(ranks=3, order=2)}
@@ -302,7 +303,7 @@ def test_frozen_layers_keep_nothing_for_backward(pair):
     assert [tuple(tensor.shape) for tensor in kept] == [(5, 6)]  # the head's input
 
 
-@pytest.mark.parametrize("part", ["packed_cores", "diagonals"])
+@pytest.mark.parametrize("part", ["packed_cores", DIAGONALS])
 def test_one_part_of_a_layer_frozen(pair, part):
     for model in pair:
         getattr(model.second, part).requires_grad_(False)

@@ -163,5 +163,8 @@ def test_what_the_objective_refuses():
     with pytest.raises(ValueError, match=r"^variant is 'early'; allowed: paper, released\.$"):
         LateStage(0.5, "early")
     for name in ("loss_weight", "size_weight", "rho", "beta"):
-        with pytest.raises(ValueError, match=rf"^{name} is -1; it must be 0 or more\.$"):
-            LateStage(0.5, **{name: -1})
+        for value in (-1, float("nan"), float("inf")):
+            with pytest.raises(ValueError, match=rf"^{name} is {value}; it must be 0 or more, and finite\.$"):
+                LateStage(0.5, **{name: value})
+    with pytest.raises(ValueError, match=r"^loss_target is nan; it must be a finite number or None\.$"):
+        LateStage(0.5, loss_target=float("nan"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from drawn_chains import SEEDS, assert_all_close
@@ -131,16 +133,18 @@ def test_what_the_objective_refuses():
     with pytest.raises(ValueError, match=r"^variant is 'late'; allowed: paper, released\.$"):
         EarlyStage("late")
     for name in ("gamma", "beta"):
-        with pytest.raises(ValueError, match=rf"^{name} is -1; it must be 0 or more\.$"):
-            EarlyStage(**{name: -1})
+        for value in (-1, math.nan, math.inf):
+            with pytest.raises(ValueError, match=rf"^{name} is {value}; it must be 0 or more, and finite\.$"):
+                EarlyStage(**{name: value})
 
 
-@pytest.mark.parametrize("stage", [EarlyStage(), LateStage(0.5)])
-def test_rank_entries_that_cannot_move_are_refused(stage):
-    model = tensorize(nn.Sequential(nn.Linear(16, 16)), {"0": TT(ranks=2)}).bfloat16()
-    assert torch.tensor(1.0, dtype=torch.bfloat16) - 1e-3 == 1  # why
-    with pytest.raises(ValueError, match=r"is in torch.bfloat16, in which rank entries near 1 do not move"):
-        stage(torch.tensor(1.0), model)
+@pytest.mark.parametrize("stage", [EarlyStage, lambda: LateStage(0.5)])
+@pytest.mark.parametrize(("dtype", "step"), [(torch.bfloat16, 1e-3), (torch.float16, 1e-4)])
+def test_rank_entries_that_cannot_move_are_refused(stage, dtype, step):
+    model = tensorize(nn.Sequential(nn.Linear(16, 16)), {"0": TT(ranks=2)}).to(dtype)
+    assert torch.tensor(1.0, dtype=dtype) - step == 1  # why
+    with pytest.raises(ValueError, match=rf"is in {dtype}, in which rank entries near 1 do not move"):
+        stage()(torch.tensor(1.0), model)
 
 
 def test_sizes_are_counted_in_more_bits_than_a_small_type_has():

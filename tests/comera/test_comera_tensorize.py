@@ -314,3 +314,103 @@ def test_the_weight_is_the_dense_matrix_in_the_shape_of_the_replaced_layer():
         assert layer.weight.shape == shape
         assert torch.equal(layer.weight, layer.to_dense())
         assert "weight" not in dict(layer.named_parameters())
+
+
+class ScaledEmbedding(nn.Embedding):
+    """As language models of Hugging Face have it: a table whose rows are multiplied by a factor."""
+
+    def forward(self, indices: torch.Tensor) -> torch.Tensor:
+        return super().forward(indices) * 5.66
+
+
+def with_a_weight_norm(model):
+    nn.utils.parametrizations.weight_norm(model.hidden)
+
+
+def with_an_old_spectral_norm(model):
+    nn.utils.spectral_norm(model.hidden)
+
+
+def with_a_backward_hook(model):
+    model.hidden.register_full_backward_hook(lambda *_: None)
+
+
+def with_a_hook_on_the_weight(model):
+    model.hidden.weight.register_hook(lambda gradient: gradient)
+
+
+def with_another_forward(model):
+    model.hidden.forward = lambda x: x
+
+
+def with_a_subclass(model):
+    model.hidden = type("Doubled", (nn.Linear,), {})(6, 6)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (with_a_weight_norm, r"a torch\.nn\.utils\.parametrize\.ParametrizedLinear with a forward of its own"),
+        (with_an_old_spectral_norm, "has hooks"),
+        (with_a_backward_hook, "has hooks"),
+        (with_a_hook_on_the_weight, "has parameters with hooks"),
+        (with_another_forward, "has a forward that was put in place of its class's"),
+        (with_a_subclass, r"Doubled with a forward of its own"),
+    ],
+)
+def test_a_layer_that_does_more_than_its_class_is_refused_by_name(change, reason):
+    model = LanguageModel(False)
+    change(model)
+    with pytest.raises(ValueError, match=f"^plan pattern 'h\\*' fits hidden, which .*{reason}.*; .* 'hidden': None "):
+        tensorize(model, {"h*": TT(2, order=2)})
+    assert not replaced(model)
+    tensorize(model, {"hidden": None, "h*": TT(2, order=2), "output": TT(2, order=2)})
+    assert replaced(model) == {"output"}
+
+
+def test_a_table_with_a_forward_of_its_own_is_refused_also_where_it_only_shares_its_weight():
+    model = nn.Sequential(nn.Embedding(12, 6), ScaledEmbedding(12, 6))
+    with pytest.raises(ValueError, match=r"^plan pattern '\*' fits 1, which is a .*\.ScaledEmbedding with a forward"):
+        tensorize(model, {"*": TTM(2, order=2)})
+    model[1].weight = model[0].weight
+    with pytest.raises(ValueError, match=r"shares its weight with 1, which is a .*\.ScaledEmbedding with a forward"):
+        tensorize(model, {"0": TTM(2, order=2)})
+    with pytest.raises(ValueError, match=r"^1 shares its weight with a layer the plan replaces; name it in the plan"):
+        tensorize(model, {"1": None, "*": TTM(2, order=2)})
+    assert not replaced(model)
+
+
+@pytest.mark.parametrize("start", ["scratch", "weights"])
+def test_what_is_frozen_stays_frozen(start):
+    model = LanguageModel(False)
+    for parameter in (model.table.weight, model.hidden.weight, model.output.bias):
+        parameter.requires_grad_(False)
+    tensorize(model, {"table": TTM(2, order=2), "*": TT(2, order=2)}, start)
+    trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    assert trained == {"hidden.bias", "output.packed_cores", "output.diagonals_bias"}
+    model(torch.tensor([[0, 3, 11]])).sum().backward()
+    assert {name for name, parameter in model.named_parameters() if parameter.grad is not None} == trained
+
+
+def test_an_output_projection_of_attention_is_replaced():
+    attention = nn.MultiheadAttention(8, 2, batch_first=True).double()
+    dense, x = copy.deepcopy(attention), torch.randn(2, 3, 8, dtype=torch.float64)
+    tensorize(attention, {"out_proj": TT(FULL, order=2)}, "weights")
+    assert isinstance(attention.out_proj, TTLinear)
+    for training in (True, False):
+        with torch.set_grad_enabled(training):
+            assert_all_close([attention.train(training)(x, x, x)[0]], [dense.train(training)(x, x, x)[0]])
+
+
+@pytest.mark.parametrize(
+    ("spec", "sentence"),
+    [
+        (TT(ranks=2.5), r"^ranks is 2\.5; it must be a whole number\.$"),
+        (TT(ranks=(2, 2.5, 2), order=2), r"^one of the ranks is 2\.5; it must be a whole number\.$"),
+        (TT(order=2.5), r"^order is 2\.5; it must be a whole number\.$"),
+        (TT(in_modes=(2.5, 2.4), out_modes=(3, 2)), r"^a mode of in_modes is 2\.5; it must be a whole number\.$"),
+    ],
+)
+def test_ranks_and_modes_are_whole_numbers(spec, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        tensorize(nn.Sequential(nn.Linear(6, 6)), {"0": spec})

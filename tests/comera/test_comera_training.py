@@ -110,7 +110,7 @@ def test_three_groups_hold_every_parameter_once_each_at_its_rate(shared, recwarn
     assert len(held) == len(set(held)) == len(list(model.parameters()))
     for name, parameter in model.named_parameters():
         kind = name.rpartition(".")[2]
-        assert rates[parameter] == {"packed_cores": 1.0, "diagonals": 2.0}.get(kind, 3.0), name
+        assert rates[parameter] == {"packed_cores": 1.0, "diagonals_bias": 2.0}.get(kind, 3.0), name
     assert all(group["fused"] for group in optimizer.param_groups)
 
 
@@ -121,9 +121,9 @@ def test_a_step_is_that_of_adamw_on_the_whole_objective(variant):
     plain = copy.deepcopy(model)
     objective = EarlyStage(variant, 0.3, 0.05)  # with its term β‖G‖², wherever the method puts that
     optimizer = method.optimizer(model)
-    groups = ((1e-2, "packed_cores"), (1e-3, "diagonals"))
+    groups = ((1e-2, "packed_cores"), (1e-3, "diagonals_bias"))
     chosen = [[p for n, p in plain.named_parameters() if n.endswith(suffix)] for _, suffix in groups]
-    rest = [p for n, p in plain.named_parameters() if not n.endswith(("packed_cores", "diagonals"))]
+    rest = [p for n, p in plain.named_parameters() if not n.endswith(("packed_cores", "diagonals_bias"))]
     oracle = torch.optim.AdamW(
         [
             *({"params": params, "lr": rate} for (rate, _), params in zip(groups, chosen, strict=True)),
@@ -206,6 +206,11 @@ def test_the_stored_size_counts_shared_tensors_once():
         ("order", 0, "order is 0; it must be at least 1"),
         ("lr_ranks", -1e-3, "lr_ranks is -0.001; it must be 0 or more"),
         ("gamma", -1.0, "gamma is -1.0; it must be 0 or more"),
+        ("gamma", float("nan"), "gamma is nan; it must be 0 or more, and finite"),
+        ("lr_cores", float("inf"), "lr_cores is inf; it must be 0 or more, and finite"),
+        ("loss_target", float("nan"), "loss_target is nan; it must be a finite number or None"),
+        ("threshold", float("nan"), "threshold is nan; it must be 0 or more, and below 1"),
+        ("ranks", 2.5, "ranks is 2.5; it must be a whole number"),
         ("lookup", "fast", "lookup is 'fast'; allowed: optimized, plain, unique, order"),
     ],
 )

@@ -17,6 +17,7 @@ from comera import (
     TTM,
     TTLinear,
     TTMEmbedding,
+    close_smallest,
     exact_size,
     full_size,
     ranks_of,
@@ -184,13 +185,52 @@ def test_a_state_dict_loads_into_a_truncated_model(tmp_path):
     torch.save({"ranks": ranks_of(model), "model": model.state_dict()}, tmp_path / "model.pt")
     loaded = torch.load(tmp_path / "model.pt", weights_only=True)
     other = built()
-    with pytest.raises(RuntimeError, match="size mismatch"):
+    with pytest.raises(
+        RuntimeError, match=r"0 has ranks \(3,\), and the state dict has cores of other ranks; .*set_rank"
+    ):
         other.load_state_dict(loaded["model"])
     other = built()
     set_ranks(other, loaded["ranks"])
     other.load_state_dict(loaded["model"])
     rows = torch.arange(12)
     assert torch.equal(other(rows), model(rows))
+
+
+def test_a_state_dict_of_former_names_loads():
+    model, other = tied_model(), tied_model()
+    former = {name.replace("diagonals_bias", "diagonals"): value for name, value in model.state_dict().items()}
+    assert set(former) & set(model.state_dict()) != set(former)
+    with torch.no_grad():
+        model[1].diagonals[0] = 0.5  # of which the former dict has the views
+    other.load_state_dict(former)
+    assert torch.equal(other[1].diagonals, model[1].diagonals)
+    x = torch.ones(2, 8, dtype=torch.float64)
+    assert torch.equal(other(x), model(x))
+
+
+@pytest.mark.parametrize("target", [-1, -0.1, float("nan"), float("inf")])
+def test_a_size_that_cannot_be_reached_closes_nothing(target):
+    model = tied_model()
+    with pytest.raises(ValueError, match=rf"^size_target is {target}; it must be 0 or more, and finite\.$"):
+        close_smallest(model, target)
+    assert exact_size(tensorized_layers(model)) == full_size(tensorized_layers(model))
+
+
+def test_a_shard_of_the_cores_is_not_truncated():
+    model = nn.Sequential(TTLinear(8, 8, (4, 2), (2, 4), 2))
+    with torch.no_grad():
+        model[0].diagonals[0] = 0.0
+    ranks = ranks_of(model)
+    model[0].packed_cores.data = model[0].packed_cores.data[:10]  # as wrappers with flat parameters leave them
+    for action, call in {
+        "truncate": lambda: truncate(model),
+        "close_smallest": lambda: close_smallest(model, 0.5),
+        "set_ranks": lambda: set_ranks(model, ranks),
+    }.items():
+        with pytest.raises(ValueError, match=rf"^{action} needs the cores whole, but they are sharded over processes;"):
+            call()
+    with pytest.raises(ValueError, match=r"^truncate needs the cores whole"):
+        model[0].truncate()
 
 
 def test_ranks_that_cannot_be_set():
