@@ -293,14 +293,23 @@ def test_a_region_out_of_autocast_in_a_pass_under_it(pair):
 
 
 def test_frozen_layers_keep_nothing_for_backward(pair):
-    model, _ = pair
-    model.requires_grad_(False)
-    assert not model(drawn()).requires_grad
-    model.head.requires_grad_(True)
+    """Though a layer behind them is trained, whose cores are merged at the same time."""
     kept = []
-    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor) or tensor, lambda tensor: tensor):
-        model(drawn())
-    assert [tuple(tensor.shape) for tensor in kept] == [(5, 6)]  # the head's input
+    for model in pair:
+        for frozen in (model.first, model.second, model.fourth):
+            frozen.requires_grad_(False)
+        saved: list[int] = []
+
+        def call(layer, x, model=model):
+            y = layer(x)
+            assert y.requires_grad == (layer is model.third)
+            return y
+
+        model.call = call
+        with torch.autograd.graph.saved_tensors_hooks(lambda t, saved=saved: saved.append(t.numel()) or t, lambda t: t):
+            model(drawn())
+        kept.append(sum(saved))
+    assert kept[0] == kept[1]
 
 
 @pytest.mark.parametrize("part", ["packed_cores", DIAGONALS])
