@@ -43,6 +43,20 @@ def test_models_of_one_shape_run_as_one():
     assert_all_close(list(together), [model(indices) for model in models])
 
 
+def test_a_weight_that_a_model_reads_has_its_gradient_there():
+    attention = nn.MultiheadAttention(8, 2).double()
+    tensorize(attention, {"out_proj": TT(ranks=3, order=2)})
+    parameters, x = dict(attention.named_parameters()), torch.randn(3, 4, 8, dtype=torch.float64)
+
+    def loss(values, x):
+        return functional_call(attention, values, (x, x, x))[0].square().sum()
+
+    found = vmap(grad(loss), in_dims=(None, 0))(parameters, x.unsqueeze(2))
+    for place, sample in enumerate(x.unsqueeze(2)):
+        wanted = torch.autograd.grad(loss(parameters, sample), list(parameters.values()))
+        assert_all_close([found[name][place] for name in parameters], wanted)
+
+
 def test_an_index_outside_the_table_is_refused_there_too():
     with pytest.raises(IndexError, match="index 12 is outside the table; allowed: 0 to 11"):
         vmap(build())(torch.tensor([[0, 1], [2, 12]]))

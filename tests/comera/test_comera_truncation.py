@@ -227,9 +227,11 @@ def test_a_shard_of_the_cores_is_not_truncated():
         "close_smallest": lambda: close_smallest(model, 0.5),
         "set_ranks": lambda: set_ranks(model, ranks),
     }.items():
-        with pytest.raises(ValueError, match=rf"^{action} needs the cores whole, but they are sharded over processes;"):
+        with pytest.raises(
+            ValueError, match=rf"^{action} needs parameters whole, but they are sharded over processes;"
+        ):
             call()
-    with pytest.raises(ValueError, match=r"^truncate needs the cores whole"):
+    with pytest.raises(ValueError, match=r"^truncate needs parameters whole"):
         model[0].truncate()
 
 
