@@ -62,19 +62,26 @@ class TensorTrainLayer(nn.Module):
         self.shape, self.packed_cores = other.shape, other.packed_cores
         self.register_parameter(DIAGONALS, other.diagonals)
 
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        """As in any module, and the ranks in the metadata, since other ranks may have as many entries."""
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        getattr(destination, "_metadata", {}).get(prefix[:-1], {})["ranks"] = self.shape.ranks
+
     def _load_from_state_dict(
-        self, state_dict: dict[str, Any], prefix: str, metadata: Any, strict: bool, *lists: Any
+        self, state_dict: dict[str, Any], prefix: str, metadata: dict[str, Any], strict: bool, *lists: Any
     ) -> None:
         """As in any module, but for the former name of the diagonals and a sentence about ranks that do not fit."""
         if f"{prefix}diagonals" in state_dict:
             state_dict[prefix + DIAGONALS] = state_dict.pop(f"{prefix}diagonals")
-        super()._load_from_state_dict(state_dict, prefix, metadata, strict, *lists)
         given, errors = state_dict.get(f"{prefix}packed_cores"), lists[-1]
-        if isinstance(given, torch.Tensor) and given.shape != self.packed_cores.shape:
+        ranks = tuple(metadata.get("ranks", self.shape.ranks))
+        if isinstance(given, torch.Tensor) and (given.shape != self.packed_cores.shape or ranks != self.shape.ranks):
             errors.append(
                 f"{prefix[:-1] or type(self).__name__} has ranks {self.shape.ranks}, and the state dict has cores of "
                 "other ranks; comera.set_ranks gives a model the ranks that comera.ranks_of found in the saved one."
             )
+            return
+        super()._load_from_state_dict(state_dict, prefix, metadata, strict, *lists)
 
     def _init_chain(self, scale: float) -> None:
         """core ~ N(0, 1) / sqrt(R[i]) · scale^(1/cores), so that entries of the whole have variance scale²."""
