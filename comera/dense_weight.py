@@ -1,7 +1,7 @@
 """What a tensorized layer's ``weight`` is: the dense matrix, formed by the operation that uses it.
 
-Models read a layer's weight not only to multiply with it: T5 asks eight times a pass for its dtype. A
-:class:`DenseWeight` answers such questions at no cost.
+Models read a layer's weight not only to multiply with it: T5 reads its dtype eight times a pass. Of a
+:class:`DenseWeight` such attributes are had without the entries.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map_only
 
-#: What is answered without the entries.
-_QUESTIONS = {
+#: What does not depend on the entries.
+_ATTRIBUTES = {
     *(getattr(torch.Tensor, name).__get__ for name in ("device", "dtype", "is_cuda", "is_meta", "layout", "ndim")),
     *(getattr(torch.Tensor, name).__get__ for name in ("requires_grad", "shape", "itemsize", "nbytes")),
     *(getattr(torch.Tensor, name) for name in ("__len__", "dim", "element_size", "get_device", "is_complex")),
@@ -61,7 +61,7 @@ class DenseWeight(torch.Tensor):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        if func in _QUESTIONS:
+        if func in _ATTRIBUTES:
             return super().__torch_function__(func, types, args, kwargs)
         args, kwargs = tree_map_only(DenseWeight, lambda weight: weight._form(), (args, dict(kwargs or {})))
         return func(*args, **kwargs)

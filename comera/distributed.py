@@ -1,4 +1,4 @@
-"""Parameters whose size a distributed wrapper has fixed, which truncation therefore refuses to change.
+"""Parameters whose size a distributed wrapper has fixed, which are therefore not changed.
 
 * :class:`~torch.nn.parallel.DistributedDataParallel` lays gradients out in buckets and hooks the nodes that accumulate
   them, both made for the parameters' shapes when it wraps the model. A parameter of another shape has a new node
@@ -14,7 +14,7 @@ import sys
 from collections.abc import Mapping
 
 import torch
-from torch import distributed, nn
+from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 
 
@@ -28,7 +28,7 @@ def whole(tensor: torch.Tensor) -> torch.Tensor:
     return tensor if gather is None else gather()
 
 
-def refuse_distributed(action: str, sizes: Mapping[nn.Parameter, int], resizes: bool = True) -> None:
+def refuse_distributed(action: str, sizes: Mapping[torch.Tensor, int], resizes: bool = True) -> None:
     """Raise ValueError if parameters are not this process's to change.
 
     Args:
@@ -39,13 +39,13 @@ def refuse_distributed(action: str, sizes: Mapping[nn.Parameter, int], resizes: 
     sharded = any(hasattr(parameter, "full_tensor") or parameter.numel() != size for parameter, size in sizes.items())
     if sharded or _managed(sizes, _sharding_wrappers()):
         raise ValueError(
-            f"{action} needs the cores whole, but they are sharded over processes; gather the state dict, call "
+            f"{action} needs parameters whole, but they are sharded over processes; gather the state dict, call "
             f"{action} on an unsharded model that has loaded it, and shard that model anew."
         )
     if resizes and _managed(sizes, (DistributedDataParallel,)):
         raise ValueError(
-            f"{action} changes the shapes of parameters, and DistributedDataParallel would no longer average their "
-            f"gradients; delete the wrapper, call {action} on the module inside, and wrap it again."
+            f"{action} puts parameters of other shapes in place, and DistributedDataParallel would no longer average "
+            f"their gradients; delete the wrapper, call {action} on the module inside, and wrap it again."
         )
 
 
@@ -55,7 +55,7 @@ def _sharding_wrappers() -> tuple[type, ...]:
     return () if fsdp is None else (fsdp.FSDPModule, fsdp.FullyShardedDataParallel)
 
 
-def _managed(parameters: Mapping[nn.Parameter, int], wrappers: tuple[type, ...]) -> bool:
+def _managed(parameters: Mapping[torch.Tensor, int], wrappers: tuple[type, ...]) -> bool:
     """Whether a living wrapper of one of these classes holds one of the parameters.
 
     A wrapper leaves no mark on the module inside, so that it is looked for among all living objects. This takes some

@@ -70,7 +70,8 @@ def _can_be_merged_jointly(layer: Layer) -> bool:
     # What pruning and parametrization put in a parameter's place is made anew when the layer runs.
     registered = {id(parameter) for parameter in layer._parameters.values()}
     plain = all(type(tensor) in _PLAIN and id(tensor) in registered and not tensor.is_inference() for tensor in tensors)
-    return plain and layer.shape.parameter_count > 0
+    # Offloaded parameters are on the meta device until their layer runs.
+    return plain and not layer.packed_cores.is_meta and layer.shape.parameter_count > 0
 
 
 def _mode() -> tuple[Any, ...]:

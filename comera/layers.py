@@ -63,19 +63,26 @@ class TensorTrainLayer(nn.Module):
         self.shape, self.packed_cores = other.shape, other.packed_cores
         self.register_parameter(DIAGONALS, other.diagonals)
 
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        """As in any module, and the ranks in the metadata, since other ranks may have as many entries."""
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        getattr(destination, "_metadata", {}).get(prefix[:-1], {})["ranks"] = self.shape.ranks
+
     def _load_from_state_dict(
-        self, state_dict: dict[str, Any], prefix: str, metadata: Any, strict: bool, *lists: Any
+        self, state_dict: dict[str, Any], prefix: str, metadata: dict[str, Any], strict: bool, *lists: Any
     ) -> None:
-        """As any module, and state dicts from before ``DIAGONALS`` was the name of the diagonals."""
+        """As in any module, but for the former name of the diagonals and a sentence about ranks that do not fit."""
         if f"{prefix}diagonals" in state_dict:
             state_dict[prefix + DIAGONALS] = state_dict.pop(f"{prefix}diagonals")
-        super()._load_from_state_dict(state_dict, prefix, metadata, strict, *lists)
         given, errors = state_dict.get(f"{prefix}packed_cores"), lists[-1]
-        if given is not None and given.shape != self.packed_cores.shape:
+        ranks = tuple(metadata.get("ranks", self.shape.ranks))
+        if isinstance(given, torch.Tensor) and (given.shape != self.packed_cores.shape or ranks != self.shape.ranks):
             errors.append(
                 f"{prefix[:-1] or type(self).__name__} has ranks {self.shape.ranks}, and the state dict has cores of "
                 "other ranks; comera.set_ranks gives a model the ranks that comera.ranks_of found in the saved one."
             )
+            return
+        super()._load_from_state_dict(state_dict, prefix, metadata, strict, *lists)
 
     def _init_chain(self, scale: float) -> None:
         """core ~ N(0, 1) / sqrt(R[i]) · scale^(1/cores), so that entries of the whole have variance scale²."""
@@ -101,7 +108,7 @@ class TensorTrainLayer(nn.Module):
         scaled = [bond.view(-1, *[1] * (core.dim() - 1)) * core for bond, core in zip(bonds, cores[1:], strict=True)]
         return [cores[0], *scaled]
 
-    def chain_sizes(self) -> dict[nn.Parameter, int]:
+    def chain_sizes(self) -> dict[torch.Tensor, int]:
         """The parameters that truncation cuts, and the entries each has at the present ranks."""
         return {self.packed_cores: self.shape.parameter_count, self.diagonals: sum(self.shape.ranks)}
 
@@ -132,7 +139,8 @@ class TensorTrainLayer(nn.Module):
         For code that reads a layer's weight instead of calling the layer, as ``nn.MultiheadAttention`` does with its
         output projection, and models with a tied output layer. Its shape, type and device cost nothing.
         """
-        if torch.compiler.is_compiling():  # what is not used is left out there anyway
+        # Compilation leaves out what is not used, and torch.func allows no tensor that only looks as if it had entries.
+        if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
             return self.to_dense()
         trained = any(parameter.requires_grad for parameter in (self.packed_cores, self.diagonals))
         return DenseWeight(self.to_dense, self._dense_shape(), self.packed_cores, trained)

@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from comera.declared_ties import redeclare_ties, tie_as_declared
+from comera.distributed import refuse_distributed
 from comera.joint_merging import JointMerging
 from comera.layers import TiedTTMLinear, TTLinear, TTMEmbedding
 from comera.lookup import Variant
@@ -119,7 +120,7 @@ def _refuse_unusual(name: str, module: nn.Linear | nn.Embedding, reason: str) ->
 
     Args:
         name: of the module.
-        reason: why it would be replaced, the begin of the sentence.
+        reason: why it would be replaced, with which the sentence begins.
     """
     unusual = ""
     if type(module) not in _REPLACEABLE:
@@ -168,7 +169,8 @@ def tensorize(
     Raises:
         ValueError: a pattern that fits no linear layer or embedding, one that fits a layer of the wrong kind, an option
             a tensorized layer does not offer, a class derived from ``nn.Linear`` or ``nn.Embedding``, a layer with
-            hooks or parametrizations, or modes and ranks that do not fit.
+            hooks or parametrizations, modes and ranks that do not fit, or weights that are sharded over processes or
+            managed by DistributedDataParallel.
 
     Example:
         >>> model = nn.Sequential(nn.Embedding(1000, 64), nn.Linear(64, 96), nn.Linear(96, 2))
@@ -201,6 +203,7 @@ def tensorize(
                 )
             _refuse_unusual(names[module][0], module, f"plan pattern {pattern!r} fits")
 
+    refuse_distributed("tensorize", {module.weight: module.weight.numel() for module, spec in chosen.items() if spec})
     replacements: dict[nn.Module, nn.Module] = {}
     by_weight: dict[torch.Tensor, TTLinear | TTMEmbedding] = {}
     # Embeddings first: a linear layer tied to one follows it.

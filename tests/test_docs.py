@@ -39,7 +39,7 @@ def test_the_readme_s_first_part_is_a_screen() -> None:
 
 
 def test_the_library_example_runs(tmp_path, monkeypatch) -> None:
-    [code] = python_in("docs/library.md")
+    code, between_wrappers, saving = python_in("docs/library.md")
     names: dict[str, Any] = {}
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)
@@ -55,6 +55,15 @@ def test_the_library_example_runs(tmp_path, monkeypatch) -> None:
     comera.set_ranks(loaded, saved["ranks"])
     loaded.load_state_dict(saved["model"])
     assert torch.equal(loaded.eval()(tokens).logits, model.eval()(tokens).logits)
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/meeting", rank=0, world_size=1)
+    try:
+        names["ddp"] = torch.nn.parallel.DistributedDataParallel(model)
+        exec(between_wrappers, names)
+        assert names.pop("ddp").module is model
+    finally:
+        torch.distributed.destroy_process_group()
+    exec(saving, names)
+    assert comera.ranks_of(names["model"])
 
 
 @pytest.mark.parametrize("page", PAGES)

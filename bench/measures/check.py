@@ -41,6 +41,7 @@ from bench.step.train_step import TrainStep, batches_on, build_step, graph_unsup
 from comera import TTLinear, TTMEmbedding
 from comera.capture import fixed_shapes
 from comera.contraction import Plan, candidates
+from comera.layers import DIAGONALS
 from comera.planned import tt_linear
 
 #: Relative error that an arithmetic may make in outputs, losses and gradients.
@@ -208,7 +209,7 @@ def _with_chain(layer: Any, packed: torch.Tensor, diagonals: torch.Tensor) -> to
     dense = nn.Module()
     dense.layer = layer
     dense.forward = layer.to_dense
-    chain = {"layer.packed_cores": packed, "layer.diagonals": diagonals}
+    chain = {"layer.packed_cores": packed, f"layer.{DIAGONALS}": diagonals}
     result: torch.Tensor = torch.func.functional_call(dense, chain, ())
     return result
 

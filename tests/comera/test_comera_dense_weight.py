@@ -1,4 +1,4 @@
-"""The ``weight`` of a tensorized layer answers questions at no cost, and is the dense matrix to every operation."""
+"""The ``weight`` of a tensorized layer has attributes at no cost, and is the dense matrix in every operation."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ def formed(monkeypatch):
 
 @pytest.mark.parametrize("layer", [LINEAR, TABLE, TiedTTMLinear(TABLE)])
 @pytest.mark.parametrize(
-    "question",
+    "attribute",
     [
         *("dtype", "device", "shape", "ndim", "requires_grad", "layout", "is_cuda", "nbytes"),
         *("size", "dim", "numel", "is_floating_point", "element_size", "get_device", "__len__"),
     ],
 )
-def test_a_question_forms_nothing(layer, question, formed):
+def test_an_attribute_forms_nothing(layer, attribute, formed):
     assert isinstance(layer.weight, torch.Tensor)
-    light = getattr(layer.weight, question)
+    light = getattr(layer.weight, attribute)
     assert not formed
-    dense = getattr(layer.weight.clone(), question)
+    dense = getattr(layer.weight.clone(), attribute)
     assert len(formed) == 1
     assert (light() if callable(light) else light) == (dense() if callable(dense) else dense)
 

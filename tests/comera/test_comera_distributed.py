@@ -77,6 +77,8 @@ def truncated_between(rank: int, replicas: bool = True) -> tuple[list[float], to
         assert_refused("truncate", model[2].truncate, reason)
         assert_refused("set_ranks", lambda: comera.set_ranks(model, wanted), reason)
         assert comera.ranks_of(model) == before
+        dense = DistributedDataParallel(nn.Sequential(nn.Linear(FEATURES, FEATURES)))
+        assert_refused("tensorize", lambda: comera.tensorize(dense.module, {"0": comera.TT()}), reason)
         parted = ZeroRedundancyOptimizer(build().parameters(), torch.optim.AdamW)
         del trained
         assert_refused("truncate", lambda: comera.truncate(model, parted), "ZeroRedundancyOptimizer")

@@ -18,7 +18,7 @@ def test_offloaded_layers_answer_as_before(bias):
     layers = [nn.Embedding(12, 16), nn.Linear(16, 16), nn.Linear(16, 16), nn.Linear(16, 12, bias=bias)]
     layers[3].weight = layers[0].weight
     plan = {"0": TTM(ranks=4, order=2), "[12]": TT(ranks=4, order=2)}
-    model = tensorize(nn.Sequential(*layers), plan, merge_jointly=False)
+    model = tensorize(nn.Sequential(*layers), plan)
     indices = torch.randint(0, 12, (5,))
     wanted = model(indices)
     preloaded = cpu_offload(copy.deepcopy(model), "cpu", preload_module_classes=["TiedTTMLinear"])

@@ -196,6 +196,19 @@ def test_a_state_dict_loads_into_a_truncated_model(tmp_path):
     assert torch.equal(other(rows), model(rows))
 
 
+def test_other_ranks_with_as_many_entries_are_refused(tmp_path):
+    one, other = (nn.Sequential(TTLinear(16, 16, (4, 4), (4, 4), ranks)) for ranks in ((1, 2, 2), (2, 2, 1)))
+    assert {n: p.shape for n, p in one.named_parameters()} == {n: p.shape for n, p in other.named_parameters()}
+    torch.save(one.state_dict(), tmp_path / "model.pt")
+    saved, before = torch.load(tmp_path / "model.pt", weights_only=True), other[0].packed_cores.clone()
+    with pytest.raises(RuntimeError, match=r"0 has ranks \(2, 2, 1\), and the state dict has cores of other ranks; "):
+        other.load_state_dict(saved)
+    assert torch.equal(other[0].packed_cores, before)
+    set_ranks(other, ranks_of(one))
+    other.load_state_dict(saved)
+    assert torch.equal(other[0].to_dense(), one[0].to_dense())
+
+
 def test_a_state_dict_of_former_names_loads():
     model, other = tied_model(), tied_model()
     former = {name.replace("diagonals_bias", "diagonals"): value for name, value in model.state_dict().items()}
@@ -227,9 +240,11 @@ def test_a_shard_of_the_cores_is_not_truncated():
         "close_smallest": lambda: close_smallest(model, 0.5),
         "set_ranks": lambda: set_ranks(model, ranks),
     }.items():
-        with pytest.raises(ValueError, match=rf"^{action} needs the cores whole, but they are sharded over processes;"):
+        with pytest.raises(
+            ValueError, match=rf"^{action} needs parameters whole, but they are sharded over processes;"
+        ):
             call()
-    with pytest.raises(ValueError, match=r"^truncate needs the cores whole"):
+    with pytest.raises(ValueError, match=r"^truncate needs parameters whole"):
         model[0].truncate()
 
 

@@ -17,6 +17,7 @@ each rank takes its half, so that averaged gradients are those of one process.
 from __future__ import annotations
 
 import datetime
+import functools
 import io
 import multiprocessing
 import os
@@ -40,12 +41,16 @@ def in_two_processes(work: Callable[..., Any], *arguments: Any) -> list[Any]:
 
     Both processes form one gloo group that meets in a file, so that runs beside each other share no port.
     """
-    context = multiprocessing.get_context("forkserver")  # torch is imported once, and no thread of pytest is inherited
-    context.set_forkserver_preload(["torch", "torch.distributed"])
-    with tempfile.TemporaryDirectory() as folder, ProcessPoolExecutor(2, mp_context=context) as pool:
-        calls = [pool.submit(_as_rank, rank, f"{folder}/meeting", work, arguments) for rank in range(2)]
+    with tempfile.TemporaryDirectory() as folder:
+        calls = [_pool().submit(_as_rank, rank, f"{folder}/meeting", work, arguments) for rank in range(2)]
         answers = [call.result() for call in calls]
     return [torch.load(io.BytesIO(answer), weights_only=False) for answer in answers]
+
+
+@functools.cache
+def _pool() -> ProcessPoolExecutor:
+    """Two processes that stay, so that they import torch once. They inherit no thread of pytest."""
+    return ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("forkserver"))
 
 
 def _as_rank(rank: int, meeting: str, work: Callable[..., Any], arguments: tuple[Any, ...]) -> bytes:
