@@ -15,13 +15,13 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from comera.contraction import plan_contraction
-from comera.dense_weight import DenseWeight
-from comera.distributed import refuse_distributed, whole
-from comera.joint_merging import jointly_merged_halves
+from comera.compatibility.dense_weight import DenseWeight
+from comera.compatibility.distributed import refuse_distributed, whole
+from comera.contraction.joint_merging import jointly_merged_halves
+from comera.contraction.merging import merge_cores, two_half_linear
+from comera.contraction.planned import tt_linear
+from comera.contraction.plans import plan_contraction
 from comera.lookup import VARIANTS, Variant, ttm_rows
-from comera.merging import merge_cores, two_half_linear
-from comera.planned import tt_linear
 from comera.rank_control import THRESHOLD, active_ranks, cut_closed_ranks, effective_diagonals
 from comera.tensor_train import (
     TTMShape,

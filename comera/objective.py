@@ -22,7 +22,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from comera.distributed import whole
+from comera.compatibility.distributed import whole
 from comera.layers import TensorTrainLayer
 from comera.rank_control import chain_size
 

@@ -11,12 +11,13 @@ import torch
 from torch import nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
+from comera.compatibility.distributed import refuse_distributed
+from comera.contraction.joint_merging import JointMerging
 from comera.declared_ties import redeclare_ties, tie_as_declared
-from comera.distributed import refuse_distributed
-from comera.joint_merging import JointMerging
 from comera.layers import TiedTTMLinear, TTLinear, TTMEmbedding
 from comera.lookup import Variant
 from comera.modes import balanced_modes, padded_modes
+from comera.recomputing import keep_ranks
 
 
 @dataclass(frozen=True)
@@ -147,6 +148,7 @@ def tensorize(
     plan: Mapping[str, TT | TTM | None],
     start: Literal["scratch", "weights"] = "scratch",
     merge_jointly: bool = True,
+    recompute: Literal["none", "outputs"] = "none",
 ) -> nn.Module:
     """Replace linear layers and embeddings of ``model`` by tensorized ones, in place.
 
@@ -161,7 +163,11 @@ def tensorize(
             pattern that fits a layer decides.
         start: ``"scratch"`` draws new cores; ``"weights"`` decomposes the present weights by TT-SVD.
         merge_jointly: merge the cores of equally shaped layers in one batch per forward of ``model``, wherever that
-            gives what they would merge alone (:mod:`comera.joint_merging`); it changes speed and nothing else.
+            gives what they would merge alone (:mod:`comera.contraction.joint_merging`); it changes speed and nothing
+            else.
+        recompute: ``"outputs"`` has calls of ``model`` keep ranks instead of activations: what tensorized layers put
+            out, and elementwise functions of it, are formed again in backward (:mod:`comera.recomputing`). It changes
+            memory and speed and nothing else. ``"none"`` keeps activations.
 
     Returns:
         ``model``, or its replacement if ``model`` itself was a layer to replace.
@@ -179,6 +185,8 @@ def tensorize(
     """
     if start not in ("scratch", "weights"):
         raise ValueError(f"start is {start!r}; allowed: scratch, weights.")
+    if recompute not in ("none", "outputs"):
+        raise ValueError(f"recompute is {recompute!r}; allowed: none, outputs.")
     tie_as_declared(model)
     names: dict[nn.Linear | nn.Embedding, list[str]] = {}
     for name, module in model.named_modules(remove_duplicate=False):
@@ -242,6 +250,8 @@ def tensorize(
             present.layers = tt_layers(model)
         elif sum(isinstance(new, TTLinear) for new in replacements.values()) > 1:
             JointMerging(model, tt_layers(model))
+    if recompute == "outputs":
+        keep_ranks(root)
     return root
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import nn
@@ -37,7 +37,9 @@ from comera.ratio.rank_search import OutOfReach, check_ratio
 from comera.tensorize import TT, TTM, tensorize
 from comera.truncation import close_smallest, truncate
 
-VARIANTS = OBJECTIVE_VARIANTS
+#: The objectives, the paper's first; ``lean`` is the paper's, keeping ranks instead of activations.
+LEAN = "lean"
+VARIANTS = (*OBJECTIVE_VARIANTS, LEAN)
 
 #: Modes of the paper's word embedding, which no rule of balance gives (METHOD.md, Settings).
 PUBLISHED_TABLE_MODES: dict[tuple[int, int], tuple[tuple[int, ...], tuple[int, ...]]] = {
@@ -152,9 +154,10 @@ class CoMERA:
     capture_reason = ""
     shrinks = True
 
-    def __init__(self, settings: Settings, variant: ObjectiveVariant) -> None:
+    def __init__(self, settings: Settings, variant: ObjectiveVariant, lean: bool = False) -> None:
         self.settings = settings
         self.variant = variant
+        self._recompute: Literal["none", "outputs"] = "outputs" if lean else "none"
         # beta=0.0: the optimizer adds the gradient of β‖G‖² (see :meth:`optimizer`).
         self._objective: EarlyStage | LateStage = EarlyStage(variant, settings.gamma, beta=0.0)
         self._beta = settings.beta if variant == "paper" else 0.0
@@ -180,7 +183,8 @@ class CoMERA:
 
     def adapt(self, model: nn.Module, targets: Mapping[str, str]) -> nn.Module:
         """Tensorize every target from scratch; the role ``embedding`` becomes a TTM, the others TT."""
-        model = tensorize(model, self._plan(model, targets), merge_jointly=self.settings.merge_jointly)
+        plan = self._plan(model, targets)
+        model = tensorize(model, plan, merge_jointly=self.settings.merge_jointly, recompute=self._recompute)
         for module in model.modules():
             if isinstance(module, TensorTrainLayer):
                 module.threshold = self.settings.threshold
@@ -358,12 +362,14 @@ def _size_target(target_mib: float, model: nn.Module, layers: list[TensorTrainLa
 
 
 def build(settings: Settings, variant: str) -> CoMERA:
-    """CoMERA with these settings; ``variant`` names the objective, empty for the paper's.
+    """CoMERA with these settings; ``variant`` names the objective, empty for the paper's, or is ``lean``.
 
     Raises:
         ValueError: an unknown variant.
     """
-    known: ObjectiveVariant | None = next((name for name in VARIANTS if name == (variant or VARIANTS[0])), None)
+    lean = variant == LEAN
+    objective = OBJECTIVE_VARIANTS[0] if lean or not variant else variant
+    known: ObjectiveVariant | None = next((name for name in OBJECTIVE_VARIANTS if name == objective), None)
     if known is None:
         raise ValueError(f"variant is {variant!r}; allowed: {', '.join(VARIANTS)}.")
-    return CoMERA(settings, known)
+    return CoMERA(settings, known, lean)

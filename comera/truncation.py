@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import torch
 from torch import nn
 
-from comera.distributed import refuse_distributed
+from comera.compatibility.distributed import refuse_distributed
 from comera.layers import TensorTrainLayer
 from comera.objective import ModelSize, tensorized_layers
 from comera.rank_control import replace_data

@@ -82,6 +82,7 @@ def cpu_peak(prepare: Callable[[], Callable[[], None]]) -> int:
         6000
     """
     profile = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True)
+    gc.collect()  # garbage of before, given back within the profile, would be subtracted
     with profile:
         work = prepare()
         gc.collect()

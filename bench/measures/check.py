@@ -41,8 +41,8 @@ from bench.step.train_step import TrainStep, batches_on, build_step, graph_unsup
 from comera import TTLinear, TTMEmbedding
 from comera.capture import fixed_shapes
 from comera.contraction import Plan, candidates
+from comera.contraction.planned import tt_linear
 from comera.layers import DIAGONALS
-from comera.planned import tt_linear
 
 #: Relative error that an arithmetic may make in outputs, losses and gradients.
 TOLERANCES = {"fp32": 1e-4, "tf32": 1e-2, "bf16": 5e-2}

@@ -35,7 +35,7 @@ from bench.step.train_step import batches_on
 from bench.step.turns import calls_per_block, mean_ms, take_turns
 from comera import TTLinear
 from comera.contraction import Plan, candidates, plan_contraction
-from comera.planned import tt_linear
+from comera.contraction.planned import tt_linear
 
 #: On a CPU, the largest product of tokens, in-features and out-features that is measured.
 CPU_LIMIT = 7e10

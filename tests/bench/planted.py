@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import nn
 
+import comera.contraction.merging
+import comera.contraction.planned
 import comera.layers
-import comera.merging
-import comera.planned
 from comera import TTLinear
 from comera.contraction import candidates
-from comera.merging import _MergeCores
+from comera.contraction.merging import _MergeCores
 
 
 def copied_activations(patch: pytest.MonkeyPatch) -> None:
@@ -48,7 +48,7 @@ def saved_tensor(patch: pytest.MonkeyPatch) -> None:
 
 def dropped_rank_mask(patch: pytest.MonkeyPatch) -> None:
     """Dead entries of the diagonals are no longer set to zero."""
-    for module in (comera.merging, comera.planned):
+    for module in (comera.contraction.merging, comera.contraction.planned):
         patch.setattr(module, "effective_diagonals", lambda diagonals, _: diagonals)
 
 

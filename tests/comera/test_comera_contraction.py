@@ -22,7 +22,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from comera import TTLinear
 from comera.contraction import MACHINES, Machine, Product, candidates, plan_contraction
-from comera.planned import tt_linear
+from comera.contraction.planned import tt_linear
 from comera.tensor_train import TTShape
 
 ATTENTION = TTShape(768, 768, (12, 8, 8), (8, 8, 12), 30)

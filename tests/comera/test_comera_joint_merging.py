@@ -10,9 +10,10 @@ from drawn_chains import assert_all_close
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from comera import TT, TTLinear, joint_merging, tensorize
+from comera import TT, TTLinear, tensorize
+from comera.contraction import joint_merging
+from comera.contraction.merging import merge_cores
 from comera.layers import TensorTrainLayer
-from comera.merging import merge_cores
 
 
 class Net(nn.Module):

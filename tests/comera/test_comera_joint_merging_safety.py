@@ -14,9 +14,10 @@ from torch.func import functional_call
 from torch.nn.utils import prune
 from torch.utils.checkpoint import checkpoint
 
-from comera import TT, TTLinear, joint_merging, tensorize
+from comera import TT, TTLinear, tensorize
+from comera.contraction import joint_merging
+from comera.contraction.merging import two_half_linear
 from comera.layers import DIAGONALS
-from comera.merging import two_half_linear
 
 PLAN = {"[!h]*": TT(ranks=3, order=2)}
 

@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from comera import TTLinear
-from comera.merging import merge_cores, two_half_linear
+from comera.contraction.merging import merge_cores, two_half_linear
 from comera.rank_control import THRESHOLD
 from comera.tensor_train import TTShape, contract_chain, unpack_cores
 

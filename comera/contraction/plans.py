@@ -12,7 +12,7 @@ merges the cores of each segment among themselves, and lets the activations meet
 The backward pass of a product costs twice its forward pass, and both gradients use what the forward pass formed, so one
 plan is forward and all gradients together. The features' digits are laid out such that no plan ever permutes
 activations: on both sides the mode at the end of the chain is the fastest digit (:mod:`comera.tensor_train`). A plan is
-run by :func:`comera.planned.tt_linear`.
+run by :func:`comera.contraction.planned.tt_linear`.
 
 Symbols: ``B`` tokens, ``N`` in-features, ``M`` out-features, ``R`` middle rank.
 """

@@ -1,4 +1,4 @@
-"""The product of activations with a TT matrix, by a plan of :mod:`comera.contraction`."""
+"""The product of activations with a TT matrix, by a plan of :mod:`comera.contraction.plans`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import torch
 
-from comera.contraction import Plan, Segment, Tree, rows_of
-from comera.merging import merge_cores, two_half_linear
+from comera.contraction.merging import merge_cores, two_half_linear
+from comera.contraction.plans import Plan, Segment, Tree, rows_of
 from comera.rank_control import THRESHOLD, effective_diagonals
 from comera.tensor_train import TTShape, unpack_cores
 
@@ -32,7 +32,7 @@ def tt_linear(
         threshold: diagonal entries up to this magnitude count as zero.
 
     Example:
-        >>> from comera.contraction import candidates
+        >>> from comera.contraction.plans import candidates
         >>> shape = TTShape(4, 6, (2, 2), (2, 3), 2)
         >>> x, packed, ones = torch.ones(5, 4), torch.ones(shape.parameter_count), torch.ones(6)
         >>> [tuple(tt_linear(x, packed, ones, plan).shape) for plan in candidates(shape, 5)]

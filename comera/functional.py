@@ -1,0 +1,163 @@
+"""Compositions of tensorized layers that keep activations at the size of the ranks.
+
+Between the two layers of a feed-forward lie the widest activations of a model, and autograd keeps two of them: what the
+first layer put out, and what the activation made of it. Both follow from ``z``, the activations at the middle rank of
+the first layer, by one thin product. So ``z`` is kept, and they are formed again in backward, in tiles of tokens that
+fit a cache; no activation of full width is ever kept, or formed for all tokens at once.
+
+Shape suffixes: ``T`` tokens, ``N`` in-features, ``H`` hidden features, ``M`` out-features, ``P`` and ``Q`` the middle
+ranks of the two layers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+
+from comera.contraction.joint_merging import jointly_merged_halves
+from comera.contraction.merging import merge_cores
+from comera.layers import TTLinear
+
+#: Bytes of a tile's hidden features: tiles of 512 tokens at a width of 3,072 in FP32.
+_TILE_BYTES = 6 * 2**20
+
+
+@dataclass(frozen=True)
+class _Activation:
+    forward: Callable[[torch.Tensor], torch.Tensor]
+    backward: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # of the gradient and the input
+
+
+_aten = torch.ops.aten
+
+_ACTIVATIONS = {
+    "gelu": _Activation(F.gelu, _aten.gelu_backward),
+    "gelu_tanh": _Activation(
+        lambda x: F.gelu(x, approximate="tanh"), lambda g, x: _aten.gelu_backward(g, x, approximate="tanh")
+    ),
+    "relu": _Activation(F.relu, lambda g, x: _aten.threshold_backward(g, x, 0)),
+    "silu": _Activation(F.silu, _aten.silu_backward),
+}
+
+ACTIVATIONS = tuple(_ACTIVATIONS)
+
+
+def tt_feed_forward(
+    x: torch.Tensor,
+    first: TTLinear,
+    second: TTLinear,
+    activation: str = "gelu",
+    tokens_per_tile: int | None = None,
+) -> torch.Tensor:
+    """``second(activation(first(x)))``, (…, N) to (…, M), which keeps ``x`` and two rank-wide activations for backward.
+
+    What it computes and its gradients are those of the layers one after another, up to rounding. Backward computes the
+    hidden features once more: 2·T·P·H of about 12·T·(P·(N + H) + Q·(H + M)) operations. Where a layer has no ranks, or
+    under ``torch.func``, the compiler or an export, the layers run one after another.
+
+    Args:
+        x: (…, N), any leading dimensions.
+        first, second: the layers, (N, H) and (H, M). Forward hooks of theirs do not run.
+        activation: ``"gelu"``, ``"gelu_tanh"``, ``"relu"`` or ``"silu"``.
+        tokens_per_tile: tokens whose hidden features are formed at a time; None for as many as fit a cache.
+
+    Raises:
+        ValueError: an unknown activation, layers that do not follow one another, features that are not N, or fewer
+            tokens per tile than 1.
+
+    Example:
+        >>> first, second = TTLinear(8, 32, (2, 4), (8, 4), 3), TTLinear(32, 8, (8, 4), (4, 2), 3)
+        >>> x = torch.randn(2, 5, 8)
+        >>> torch.allclose(tt_feed_forward(x, first, second), second(F.gelu(first(x))), atol=1e-6)
+        True
+    """
+    if activation not in _ACTIVATIONS:
+        raise ValueError(f"activation is {activation!r}; allowed: {', '.join(ACTIVATIONS)}.")
+    if first.out_features != second.in_features:
+        raise ValueError(f"first puts out {first.out_features} features, second takes {second.in_features}.")
+    if tokens_per_tile is not None and tokens_per_tile < 1:
+        raise ValueError(f"tokens_per_tile is {tokens_per_tile}; allowed: whole numbers from 1 up, or None.")
+    if x.shape[-1] != first.in_features:
+        raise ValueError(f"x has {x.shape[-1]} features in its last dimension; expected {first.in_features}.")
+    without_ranks = not first.shape.parameter_count or not second.shape.parameter_count
+    plain_only = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+    if without_ranks or plain_only:
+        return second(_ACTIVATIONS[activation].forward(first(x)))
+    halves = [half for layer in (first, second) for half in _halves(layer)]
+    device = x.device.type
+    under_autocast = torch.is_autocast_enabled(device)
+    kind = torch.get_autocast_dtype(device) if under_autocast else x.dtype
+    tensors = [None if tensor is None else tensor.to(kind) for tensor in (x, *halves, first.bias, second.bias)]
+    size = tokens_per_tile or max(_TILE_BYTES // (first.out_features * kind.itemsize), 1)
+    with torch.autocast(device, enabled=False) if under_autocast else contextlib.nullcontext():
+        return _FeedForward.apply(activation, size, *tensors)
+
+
+def _halves(layer: TTLinear) -> tuple[torch.Tensor, torch.Tensor]:
+    """The merged halves of a layer: jointly merged ones where it runs inside a call of its root."""
+    if jointly_merged := jointly_merged_halves(layer):
+        return jointly_merged
+    [halves] = merge_cores([layer.packed_cores], [layer.diagonals], [layer.shape], layer.threshold)
+    return halves
+
+
+def _tiles(tokens: int, size: int) -> Iterator[slice]:
+    return (slice(start, start + size) for start in range(0, tokens, size))
+
+
+def _affine(z: torch.Tensor, matrix: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    return torch.mm(z, matrix) if bias is None else torch.addmm(bias, z, matrix)
+
+
+class _FeedForward(torch.autograd.Function):
+    """Saved for backward: the input, z of both layers, and the halves."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        activation: str,
+        tokens_per_tile: int,
+        x: torch.Tensor,
+        left1_PN: torch.Tensor,
+        right1_PH: torch.Tensor,
+        left2_QH: torch.Tensor,
+        right2_QM: torch.Tensor,
+        bias1_H: torch.Tensor | None,
+        bias2_M: torch.Tensor | None,
+    ) -> torch.Tensor:
+        x_TN = x.reshape(-1, x.shape[-1])
+        tokens, act = len(x_TN), _ACTIVATIONS[activation].forward
+        z1_TP = torch.mm(left1_PN, x_TN.t()).t()  # rank first in memory, as in merging
+        z2_QT = x_TN.new_empty(len(left2_QH), tokens)
+        for tile in _tiles(tokens, tokens_per_tile):
+            z2_QT[:, tile] = torch.mm(left2_QH, act(_affine(z1_TP[tile], right1_PH, bias1_H)).t())
+        y_TM = _affine(z2_QT.t(), right2_QM, bias2_M)
+        ctx.activation, ctx.tokens_per_tile, ctx.has_bias2 = activation, tokens_per_tile, bias2_M is not None
+        ctx.save_for_backward(x, z1_TP, z2_QT, left1_PN, right1_PH, left2_QH, right2_QM, bias1_H)
+        return y_TM.view(*x.shape[:-1], y_TM.shape[1])
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        x, z1_TP, z2_QT, left1_PN, right1_PH, left2_QH, right2_QM, bias1_H = ctx.saved_tensors
+        x_TN, dy_TM, act = x.reshape(-1, x.shape[-1]), dy.reshape(-1, dy.shape[-1]), _ACTIVATIONS[ctx.activation]
+        dz2_TQ = torch.mm(right2_QM, dy_TM.t()).t()
+        dz1_PT = x_TN.new_empty(len(left1_PN), len(x_TN))
+        dright1_PH, dleft2_QH = torch.zeros_like(right1_PH), torch.zeros_like(left2_QH)
+        dbias1_H = None if bias1_H is None else torch.zeros_like(bias1_H)
+        for tile in _tiles(len(x_TN), ctx.tokens_per_tile):
+            pre_TH = _affine(z1_TP[tile], right1_PH, bias1_H)
+            dleft2_QH.addmm_(dz2_TQ[tile].t(), act.forward(pre_TH))
+            dpre_TH = act.backward(torch.mm(dz2_TQ[tile], left2_QH), pre_TH)
+            dright1_PH.addmm_(z1_TP[tile].t(), dpre_TH)
+            if dbias1_H is not None:
+                dbias1_H += dpre_TH.sum(0)
+            dz1_PT[:, tile] = torch.mm(right1_PH, dpre_TH.t())
+        dx = torch.mm(dz1_PT.t(), left1_PN).view(x.shape) if ctx.needs_input_grad[2] else None
+        halves = (torch.mm(dz1_PT, x_TN), dright1_PH, dleft2_QH, torch.mm(z2_QT, dy_TM))
+        return None, None, dx, *halves, dbias1_H, dy_TM.sum(0) if ctx.has_bias2 else None

@@ -1,0 +1,308 @@
+"""Keeping ranks instead of activations changes what is kept and nothing else, to the bit."""
+
+from __future__ import annotations
+
+import copy
+import io
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+from transformers import BertConfig, BertForMaskedLM, RobertaConfig, RobertaForSequenceClassification
+
+import comera
+from comera import TT, tensorize
+from comera.contraction import joint_merging
+from comera.recomputing import keep_ranks
+
+WIDTH, TOKENS = 64, 32
+
+
+class Block(nn.Module):
+    """A block of an encoder, with dropout where BERT has it."""
+
+    def __init__(self, activation=F.gelu) -> None:
+        super().__init__()
+        self.q, self.k, self.v, self.o = (nn.Linear(WIDTH, WIDTH) for _ in range(4))
+        self.wide, self.narrow = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+        self.norm_1, self.norm_2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+        self.activation, self.dropout = activation, 0.1
+        self.between = lambda x: x
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows, tokens, width = x.shape
+        query, key, value = (layer(x).view(rows, tokens, 4, -1).transpose(1, 2) for layer in (self.q, self.k, self.v))
+        mixed = F.scaled_dot_product_attention(query, key, value).transpose(1, 2).reshape(rows, tokens, width)
+        x = self.norm_1(x + F.dropout(self.o(mixed), self.dropout, self.training))
+        hidden = self.activation(self.between(self.wide(x)))
+        return self.norm_2(x + F.dropout(self.narrow(hidden), self.dropout, self.training))
+
+
+def pair(activation=F.gelu, dtype=torch.float32):
+    """The same model that keeps activations, and that keeps ranks."""
+    torch.manual_seed(0)
+    plain = nn.Sequential(nn.Linear(WIDTH, WIDTH), Block(activation), Block(activation)).to(dtype)
+    tensorize(plain, {f"[12].{name}": TT(ranks=4, order=2) for name in ("[qkvo]", "wide", "narrow")})
+    lean = copy.deepcopy(plain)
+    keep_ranks(lean)
+    return plain, lean
+
+
+def drawn(dtype=torch.float32):
+    return torch.randn(3, TOKENS, WIDTH, dtype=dtype, generator=torch.Generator().manual_seed(5))
+
+
+def result(model, backward=lambda loss: loss.backward(), run=lambda model, x: model(x)):
+    """Loss and gradients with random numbers from the same seed."""
+    torch.manual_seed(1)
+    model.zero_grad()
+    loss = run(model, drawn(next(model.parameters()).dtype)).square().mean()
+    backward(loss)
+    return [loss.detach(), *(p.grad for p in model.parameters() if p.grad is not None), torch.get_rng_state()]
+
+
+def assert_same_bits(one, other):
+    assert len(one) == len(other)
+    assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def kept(model, run=lambda model: model(drawn())):
+    """Bytes of the storages of more than a rank that autograd keeps, as hooks around the model see them, by shape."""
+    found = {}
+
+    def pack(tensor):
+        storage = tensor.untyped_storage()
+        found[storage._cdata] = storage.nbytes()
+        return tensor.detach()
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        held = run(model)
+    del held
+    return sum(found.values())
+
+
+@pytest.mark.parametrize(
+    "activation",
+    [F.gelu, nn.GELU("tanh"), F.relu, F.silu, torch.tanh],
+    ids=["gelu", "gelu_tanh", "relu", "silu", "tanh"],
+)
+def test_losses_and_gradients_are_the_same_to_the_bit(activation):
+    plain, lean = pair(activation)
+    for _ in range(2):
+        assert_same_bits(result(lean), result(plain))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_other_types_and_autocast(dtype):
+    if dtype == torch.float64:
+        plain, lean = pair(dtype=dtype)
+        assert_same_bits(result(lean), result(plain))
+    else:
+        plain, lean = pair()
+
+        def run(model, x):
+            with torch.autocast("cpu", dtype):
+                return model(x).float()
+
+        assert_same_bits(result(lean, run=run), result(plain, run=run))
+
+
+def test_a_block_keeps_three_activations_of_its_width_and_masks():
+    """Block input, attention's output and what enters the feed-forward; the rest is as narrow as the ranks."""
+    plain, lean = pair()
+    width = drawn().nbytes
+    assert kept(lean) < 0.4 * kept(plain)
+    of_halves = sum(p.nbytes for p in lean.parameters()) * 8  # halves, scaled cores and partial products
+    ranks = 2 * 6 * 3 * TOKENS * 4 * 4
+    masks, statistics = 2 * 2 * width // 4, 2 * 8 * 3 * TOKENS * 4 * 4
+    assert kept(lean) <= (2 * 3 + 1 + 1) * width + masks + ranks + statistics + of_halves
+
+
+def test_layers_still_merge_jointly(monkeypatch):
+    _, lean = pair()
+    calls, original = [], joint_merging._merge_jointly
+    monkeypatch.setattr(joint_merging, "_merge_jointly", lambda layers: calls.append(1) or original(layers))
+    monkeypatch.setattr("comera.contraction.planned.merge_cores", None)  # what a layer alone would call
+    result(lean)
+    assert calls == [1]
+
+
+def test_evaluation_and_no_grad_take_the_plain_path():
+    plain, lean = pair()
+    with torch.no_grad():
+        assert torch.equal(plain.eval()(drawn()), lean.eval()(drawn()))
+    assert_same_bits(result(lean), result(plain))
+
+
+def test_a_second_backward_and_accumulation():
+    plain, lean = pair()
+
+    def twice(loss):
+        loss.backward(retain_graph=True)
+        loss.backward()
+
+    assert_same_bits(result(lean, twice), result(plain, twice))
+
+
+def test_two_passes_before_one_backward():
+    plain, lean = pair()
+
+    def run(model, x):
+        return model(x) + model(2 * x)
+
+    assert_same_bits(result(lean, run=run), result(plain, run=run))
+
+
+def test_each_output_is_formed_again_at_most_once(monkeypatch):
+    _, lean = pair()
+    formed, original = [], comera.recomputing._Recipe.value
+
+    def noted(recipe):
+        if recipe._value is None:
+            formed.append(id(recipe))
+        return original(recipe)
+
+    result(lean)  # so that no object of a later pass lies where one of an earlier was
+    monkeypatch.setattr(comera.recomputing._Recipe, "value", noted)
+    torch.manual_seed(1)
+    loss = lean(drawn()).square().mean()
+    loss.backward()
+    assert formed
+    assert len(formed) == len(set(formed))
+
+
+def test_an_exception_in_forward_leaves_nothing_behind():
+    plain, lean = pair()
+
+    def broken(_):
+        raise KeyboardInterrupt
+
+    lean[1].between = broken
+    with pytest.raises(KeyboardInterrupt):
+        lean(drawn())
+    lean[1].between = lambda x: x
+    assert torch._C._autograd._top_saved_tensors_default_hooks(True) is None
+    assert_same_bits(result(lean), result(plain))
+
+
+def test_an_output_changed_in_place_is_kept_as_it_then_is():
+    models = pair()
+    for model in models:
+        model[1].between = lambda x: x.mul_(0.5)
+    assert_same_bits(result(models[1]), result(models[0]))
+
+
+def test_an_operand_changed_in_place_before_backward_is_refused():
+    _, lean = pair()
+    loss = lean(drawn()).sum()
+    with torch.no_grad():
+        lean[1].wide.bias.mul_(2)
+    with pytest.raises(RuntimeError, match="changed by an operation in place"):
+        loss.backward()
+
+
+class Checkpointed(nn.Module):
+    """A block that runs again in backward."""
+
+    def __init__(self, block: nn.Module, reentrant: bool) -> None:
+        super().__init__()
+        self.block, self.reentrant = block, reentrant
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return checkpoint(self.block, x, use_reentrant=self.reentrant)
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_a_checkpointed_block_within(reentrant):
+    plain, lean = pair()
+
+    for model in (plain, lean):
+        model[1] = Checkpointed(model[1], reentrant)
+    assert_same_bits(result(lean), result(plain))
+
+
+def test_hooks_around_the_model_see_what_is_kept():
+    plain, lean = pair()
+
+    def run(model, x):
+        with torch.autograd.graph.save_on_cpu():
+            return model(x)
+
+    assert_same_bits(result(lean, run=run), result(plain, run=run))
+
+
+def test_truncation_ranks_of_zero_and_training():
+    models = pair()
+    optimizers = [torch.optim.AdamW(model.parameters(), lr=1e-2) for model in models]
+    for step in range(6):
+        found = []
+        for model, optimizer in zip(models, optimizers, strict=True):
+            found.append(result(model))
+            optimizer.step()
+            if step == 2:
+                with torch.no_grad():
+                    model[1].q.diagonals.zero_()
+                    model[1].k.diagonals[0] = 0
+                comera.truncate(model, optimizer)
+        assert_same_bits(*found)
+    assert comera.ranks_of(models[0])["1.q"] == (0, 0, 0)
+
+
+def test_a_copy_and_a_pickle_keep_ranks_too():
+    plain, lean = pair()
+    for block in (*plain[1:], *lean[1:]):
+        block.between = nn.Identity()  # a lambda cannot be pickled
+    saved = io.BytesIO()
+    torch.save(lean, saved)
+    saved.seek(0)
+    for twin in (copy.deepcopy(lean), torch.load(saved, weights_only=False)):
+        with torch.no_grad():
+            twin[0].weight.mul_(1.5)
+            plain[0].weight.mul_(1.5)
+        assert_same_bits(result(twin), result(plain))
+        with torch.no_grad():
+            plain[0].weight.div_(1.5)
+        assert kept(twin) == kept(lean)
+
+
+def test_function_transforms_and_export_take_the_plain_path():
+    plain, lean = pair()
+    for model in (plain, lean):
+        model.eval()
+    wanted = plain(drawn())
+    torch.testing.assert_close(torch.export.export(lean, (drawn(),)).module()(drawn()), wanted)
+    torch.testing.assert_close(torch.func.vmap(lean)(drawn().unsqueeze(1)).squeeze(1), wanted)
+
+
+SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 128}
+SMALL |= {"vocab_size": 100, "max_position_embeddings": 40}
+
+
+@pytest.mark.parametrize(
+    ("kind", "config"), [(BertForMaskedLM, BertConfig), (RobertaForSequenceClassification, RobertaConfig)]
+)
+def test_models_of_hugging_face_keep_less_and_learn_the_same(kind, config):
+    torch.manual_seed(0)
+    plain = tensorize(kind(config(**SMALL)), {"*.layer.*": TT(ranks=2, order=2)})
+    lean = copy.deepcopy(plain)
+    keep_ranks(lean)
+    tokens = torch.randint(5, 100, (4, 16), generator=torch.Generator().manual_seed(2))
+    labels = tokens if kind is BertForMaskedLM else tokens[:, 0] % 2
+
+    def loss(model):
+        torch.manual_seed(1)
+        return model(tokens, labels=labels).loss
+
+    for model in (plain, lean):
+        loss(model).backward()
+    assert torch.equal(loss(lean), loss(plain))
+    for one, other in zip(lean.parameters(), plain.parameters(), strict=True):
+        assert one.grad is other.grad is None or torch.equal(one.grad, other.grad)
+    assert kept(lean, loss) < 0.7 * kept(plain, loss)
+
+
+def test_wrong_values():
+    with pytest.raises(ValueError, match=r"recompute is 'all'; allowed: none, outputs."):
+        tensorize(nn.Sequential(nn.Linear(4, 4)), {"0": TT(ranks=2, order=2)}, recompute="all")
