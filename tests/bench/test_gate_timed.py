@@ -163,7 +163,7 @@ def put_behind(path, line, more):
 def slow(tmp_path_factory):
     """A copy whose contraction takes half as long again: two thirds of the tokens are multiplied twice, both ways."""
     tree = a_copy(tmp_path_factory.mktemp("slow"))
-    merging = tree / "comera" / "merging.py"
+    merging = tree / "comera" / "contraction" / "merging.py"
     put_behind(
         merging,
         "    x_BN = x.reshape(-1, left_RN.shape[1])\n",
