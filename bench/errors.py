@@ -34,6 +34,12 @@ def stop_with(message: str, status: int = 2) -> NoReturn:
     raise SystemExit(status)
 
 
+def unwritten(error: OSError) -> str:
+    """One sentence for what the system refuses, such as to write a file on a full disk."""
+    place = f"{error.filename} cannot be used" if error.filename else "a file cannot be used"
+    return f"{place} ({error.strerror or error}); what is recorded is kept, and the same command goes on with the rest."
+
+
 def check_arguments(arguments: Sequence[str]) -> None:
     """Stop over arguments that Hydra would answer with its own usage or a traceback."""
     from hydra._internal.utils import get_args_parser

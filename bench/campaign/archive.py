@@ -10,7 +10,6 @@ from __future__ import annotations
 import gzip
 import io
 import json
-import re
 import tarfile
 import zlib
 from collections.abc import Iterable, Mapping
@@ -22,15 +21,12 @@ from bench.commands.merge import MergeError, merge
 from bench.core.files import write_whole
 from bench.core.record import paths_below
 from bench.errors import ConfigError
-from bench.runner.checkpoint import find
+from bench.runner.checkpoint import FORMER, find
 
 RECORDS, CHECKPOINTS, DIARY = "records.tar.gz", "checkpoints.tar.gz", ".campaign.json"
 
 #: Where :class:`bench.runner.results.Results` keeps checkpoints.
 _CHECKPOINT_FOLDER = ".checkpoints"
-
-#: What a checkpoint is called while the next one takes its place.
-_FORMER = re.compile(r"^\.(.*)\.former$")
 
 #: Bytes of a part at most, and of all checkpoints that are carried.
 PART_BYTES = 15 * 2**20
@@ -56,7 +52,7 @@ def checkpoints_in(root: Path) -> list[Checkpoint]:
     """The checkpoints of a folder of results, the smallest first."""
     found = []
     entries = (root / _CHECKPOINT_FOLDER).glob("*/*")
-    for folder in sorted({path.with_name(_FORMER.sub(r"\1", path.name)) for path in entries}):
+    for folder in sorted({path.with_name(FORMER.sub(r"\1", path.name)) for path in entries}):
         if place := None if folder.name.startswith(".") else find(folder):
             files = tuple(sorted(path for path in place.iterdir() if path.is_file()))
             found.append(Checkpoint(folder, files, sum(path.stat().st_size for path in files)))

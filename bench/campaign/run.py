@@ -94,6 +94,7 @@ class Campaign:
 
     def run(self) -> None:
         """Run what fits; whatever happens, what is finished lies in the archive afterwards."""
+        self.results.tidy()
         handlers = {number: signal.getsignal(number) for number in _SIGNALS}
         try:
             with configuration(), _stopping(self.clock.left()):

@@ -153,7 +153,7 @@ def _by_key(words: Sequence[str]) -> dict[str, str]:
 
 def _of_workload(config: dict[str, Any]) -> Question:
     """A step on one of the bench's own workloads."""
-    job = resolve(config)
+    job = resolve(config, any_batch=True)
     cell = job.cells[0]
     if reason := unsupported(cell, job.data):
         raise ConfigError(reason)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -217,8 +218,11 @@ def path_of(record: Record, root: Path) -> Path:
 
 def paths_below(root: Path, experiment: str | None = None) -> list[Path]:
     """The files of records below ``root``, sorted; what lies in hidden folders, such as checkpoints, is none."""
-    paths = sorted((root / (experiment or "")).glob("**/*.json"))
-    return [path for path in paths if not any(part[0] == "." for part in path.relative_to(root).parts)]
+    paths = []
+    for folder, inner, names in os.walk(root / (experiment or "")):
+        inner[:] = [name for name in inner if name[0] != "."]
+        paths += [Path(folder, name) for name in names if name[0] != "." and name.endswith(".json")]
+    return sorted(paths)
 
 
 def write(records: Iterable[Record], root: Path) -> list[Path]:
