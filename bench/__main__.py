@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bench.core.plugins import import_plugins
-from bench.errors import CONF, ConfigError, Parser, check_arguments, experiments, reworded, stop_with, unwritten
+from bench.errors import CONF, ConfigError, Parser, experiments, stop_with, unwritten
 
 COMMANDS = {
     "run": "measure the cells of an experiment; the word may be left out",
@@ -90,6 +90,8 @@ def _parser(asked: str) -> Parser:
 
 def _run(settings: list[str]) -> None:
     """The Hydra application. Its errors and OmegaConf's end the program with one sentence."""
+    from bench.runner.wording import check_arguments, reworded
+
     check_arguments(settings)
     import hydra
     from hydra.errors import HydraException

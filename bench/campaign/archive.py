@@ -10,6 +10,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import lzma
 import tarfile
 import zlib
 from collections.abc import Iterable, Mapping
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.commands.merge import MergeError, merge
+from bench.commands.sources import SourceError, opened_archive
 from bench.core.files import write_whole
 from bench.core.record import paths_below
 from bench.errors import ConfigError
@@ -115,11 +117,11 @@ def take_in(source: Path, root: Path) -> dict[str, Any]:
     if archive.is_dir():
         return {}
     _take_in_checkpoints(archive.parent, root)
-    with tarfile.open(archive) as members:
+    with opened_archive(archive) as members:
         file = members.extractfile(DIARY) if DIARY in members.getnames() else None
         try:
             diary = json.loads(file.read()) if file else {}
-        except ValueError:
+        except (ValueError, RecursionError):
             raise MergeError([f"{archive}: {DIARY} is damaged."]) from None
     return diary if isinstance(diary, dict) else {}
 
@@ -130,14 +132,15 @@ def _take_in_checkpoints(folder: Path, root: Path) -> None:
     if not parts:
         return
     try:
-        with tarfile.open(fileobj=io.BytesIO(b"".join(part.read_bytes() for part in parts))) as members:
+        whole = io.BytesIO(b"".join(part.read_bytes() for part in parts))
+        with opened_archive(folder / CHECKPOINTS, whole) as members:
             for member in members:
                 inside = Path(member.name)
                 if inside.parts[:1] != (_CHECKPOINT_FOLDER,) or len(inside.parts) != 4:
                     raise ConfigError(f"{parts[0]}: {member.name!r} is no part of a checkpoint.")
                 if not (root / inside).exists():
                     members.extract(member, root, filter="data")
-    except (OSError, EOFError, tarfile.TarError, zlib.error) as error:
+    except (OSError, EOFError, SourceError, lzma.LZMAError, tarfile.TarError, zlib.error) as error:
         reason = str(error).splitlines()[0]
         raise ConfigError(f"{folder / CHECKPOINTS}.*: not all parts of a whole archive ({reason}).") from None
 

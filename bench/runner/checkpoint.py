@@ -154,7 +154,7 @@ def load(folder: Path, identity: str) -> dict[str, Any] | None:
     try:
         state = json.loads((place / _STATE).read_text(encoding="utf-8"))
         form, owner, digest = state["format"], state["identity"], state["tensors_sha256"]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         raise damaged from None
     if form != FORMAT:
         raise CheckpointError(f"checkpoint {place} has format {form}; this program reads format {FORMAT}.")

@@ -32,7 +32,7 @@ from bench.core.files import check_folder
 from bench.core.plugins import import_plugins
 from bench.core.record import RecordError
 from bench.data.corpus import DataError
-from bench.errors import ConfigError, reworded, stop_with, unwritten
+from bench.errors import ConfigError, stop_with, unwritten
 from bench.measures import named
 from bench.processes.schedule import outcomes_of
 from bench.protocol import Data, Method
@@ -43,6 +43,7 @@ from bench.runner.launching import JobFailed, Launch, failure_noted, without_sha
 from bench.runner.progress import SweepProgress
 from bench.runner.resolve import Job, resolve, resolve_device
 from bench.runner.results import Results
+from bench.runner.wording import reworded
 from bench.step.train_step import compile_unsupported, graph_unsupported, precision_unsupported
 from bench.workloads import config_sections, open_cell_workload
 
