@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bench.commands.sources import SourceError, archive_contents, folder_contents
+from bench.core.files import check_folder, remove_abandoned
 from bench.core.record import Record, RecordError, parse, path_of, write
 from bench.core.table import write_table
 from bench.errors import stop_with
@@ -76,6 +77,7 @@ def merge(sources: Sequence[Path], into: Path) -> Summary:
         >>> len(first.taken) == len(second.present) > 0
         True
     """
+    remove_abandoned(into)
     wrong: list[str] = []
     there = {Path(name): record for name, record in _records(into, wrong)} if into.is_dir() else {}
     summary = Summary()
@@ -138,7 +140,12 @@ def _records(source: Path, wrong: list[str]) -> Iterator[tuple[str, Record]]:
 
 
 def run(sources: Sequence[Path], into: Path) -> None:
-    """Merge and print what became of the records; what keeps it from happening ends the program with status 2."""
+    """Merge and print what became of the records; what keeps it from happening ends the program with status 2.
+
+    Raises:
+        ConfigError, OSError: ``into`` cannot be written.
+    """
+    check_folder("--into", into)
     try:
         summary = merge(sources, into)
     except MergeError as error:
@@ -146,6 +153,4 @@ def run(sources: Sequence[Path], into: Path) -> None:
         for sentence in others:
             print(f"error: {sentence}", file=sys.stderr)
         stop_with(f"{last.removesuffix('.')}; nothing was merged, {len(error.sentences)} unreadable.")
-    except OSError as error:
-        stop_with(f"--into is '{into}', which cannot be written ({error.strerror}); name another folder.")
     print(f"{into}: {summary}")

@@ -7,7 +7,7 @@ The step is the one that the bench would run: same model, method and settings, t
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
 from bench.core.memory import TOLERANCE
-from bench.errors import CONF, ConfigError, reworded, stop_with
+from bench.errors import CONF, ConfigError, stop_with
 from bench.estimate.devices import DEVICES, Device, device_named
 from bench.estimate.largest import LIMIT, largest_batch
 from bench.estimate.memory import CATEGORIES, predict_memory
@@ -31,9 +31,10 @@ from bench.protocol import Batch, Method, Workload
 from bench.protocol.methods import available, build, build_for
 from bench.runner.resolve import check_fields, checked_arms, resolve
 from bench.runner.sweep import MISTAKES, plain, register_resolvers, register_settings, unsupported
+from bench.runner.wording import reworded
 from bench.step.train_step import precision_unsupported
 from bench.workloads import available as workloads
-from bench.workloads import config_sections, open_cell_workload, open_model
+from bench.workloads import config_sections, open_cell_workload, open_model, workload_class
 
 USAGE = """\
 usage: python -m bench predict method=NAME [key=value ...]     predict a training step without running it
@@ -145,15 +146,31 @@ def _by_key(words: Sequence[str]) -> dict[str, str]:
         if key in given:
             raise ConfigError(f"{key} is {given[key]!r} and {value!r}; give it once.")
         given[key] = value
+    _refuse_unused(given)
     for key in given if "model" in given else ():
         if key in _OF_WORKLOADS or (key.partition(".")[0] in sections[1:] and key != "model"):
             raise ConfigError(f"{key} is {given[key]!r}, which a model given by its path has no use for; leave it out.")
     return given
 
 
+def _refuse_unused(given: Mapping[str, str]) -> None:
+    """Raise ConfigError over a setting of another workload or method than the one that is asked for."""
+    workload, method = given.get("workload", "encoder"), given.get("method", "").partition(":")[0]
+    if workload not in workloads() or method not in available():
+        return  # which is what will be said
+    own = workload_class(workload).section
+    lacks_length = "sequence_length" not in config_sections()[own] and "model" not in given
+    for key in given:
+        section, dot, name = key.partition(".")
+        other = name.partition(".")[0] if section == "settings" else section if dot else own
+        if other not in (own, method) or (key == "sequence_length" and lacks_length):
+            of = f"method={method}" if section == "settings" else f"workload={workload}"
+            raise ConfigError(f"{key} is {given[key]!r}, which {of} has no use for; leave it out.")
+
+
 def _of_workload(config: dict[str, Any]) -> Question:
     """A step on one of the bench's own workloads."""
-    job = resolve(config)
+    job = resolve(config, any_batch=True)
     cell = job.cells[0]
     if reason := unsupported(cell, job.data):
         raise ConfigError(reason)

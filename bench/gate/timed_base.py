@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.core.files import partial_folder, remove_abandoned
 from bench.gate import GateError
 
 #: Where the project's main line may be, the first one found counts.
@@ -17,6 +18,9 @@ _MAIN_LINES = ("refs/remotes/origin/main", "refs/heads/main")
 
 #: Set by git where it runs a hook, of another place perhaps.
 _PLACES = ("GIT_DIR", "GIT_WORK_TREE", "GIT_COMMON_DIR", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_PREFIX")
+
+#: How the folder of the base's tree begins.
+_TREE = "gate-base-"
 
 #: What is timed. A change elsewhere, say of the README, does not make a tree differ from its commit.
 _TIMED_CODE = ("comera", "baselines", "bench")
@@ -86,8 +90,11 @@ def worktree(root: Path, commit: str) -> Iterator[Path]:
     Raises:
         GateError: git cannot check it out.
     """
-    with tempfile.TemporaryDirectory(prefix="gate-base-") as folder:
-        tree = Path(folder).resolve() / "tree"
+    shared = Path(tempfile.gettempdir())
+    remove_abandoned(shared, _TREE, below=False)
+    _git(root, "worktree", "prune")
+    with partial_folder(shared, _TREE) as folder:
+        tree = folder.resolve() / "tree"
         try:
             added = _git(root, "worktree", "add", "--quiet", "--detach", str(tree), commit)
             if added.returncode:

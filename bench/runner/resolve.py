@@ -16,7 +16,7 @@ from pydantic import Field
 
 import bench.workloads
 from bench.core.cell import Cell
-from bench.core.checked import Allowed, Flag, FromOne, FromZero, Seconds, Section, build_dataclass, checked_fields
+from bench.core.checked import Allowed, Flag, FromOne, FromZero, Seconds, Section, Seed, build_dataclass, checked_fields
 from bench.errors import ConfigError
 from bench.measures import Measure, named
 from bench.protocol import Data
@@ -58,7 +58,7 @@ class JobSettings(Toggles):
     batch_size: FromOne
     sequence_length: FromOne
     toggles: _Toggles
-    seed: FromZero
+    seed: Seed
     ratio: _Ratio
     timing: Section
     training: Section
@@ -121,12 +121,13 @@ class Job:
         return named(self.cells[0].measure)
 
 
-def resolve(config: Mapping[str, Any], elsewhere: bool = False) -> Job:
+def resolve(config: Mapping[str, Any], elsewhere: bool = False, any_batch: bool = False) -> Job:
     """Check one job's configuration and return its cells.
 
     Args:
         config: the composed configuration as plain containers, without Hydra's own node.
         elsewhere: the job will run on another machine, whose devices are not known here.
+        any_batch: whether a batch may be larger than the data.
 
     Raises:
         ConfigError, DataError: a wrong value, or data that is missing or malformed, in one sentence.
@@ -141,6 +142,9 @@ def resolve(config: Mapping[str, Any], elsewhere: bool = False) -> Job:
     _check_about(measure, config["workload"], [method for method, _, _ in arms])
     settings = bench.workloads.checked_settings(kind.name, config[kind.section], data)
     workload = open_workload(kind.name, settings, data, check=True)
+    rows = workload.training_examples
+    if rows is not None and config["batch_size"] > rows and not any_batch:
+        raise ConfigError(f"batch_size is {config['batch_size']}; allowed: 1 to the {rows} training rows.")
     cells = [
         Cell(
             experiment=config["name"],

@@ -14,6 +14,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +27,9 @@ from torch.nn import functional as F
 from bench.errors import ConfigError
 from bench.protocol import Batch, Role, Words
 from bench.workloads.base import BaseWorkload
+
+#: Names of a configuration's sizes, none of which is negative; transformers would take a model without layers.
+_SIZES = r"^(num|n)_|_(size|dim|layers|heads)$|^max_position_embeddings$"
 
 
 class HuggingFaceWorkload(BaseWorkload):
@@ -133,7 +137,7 @@ def _read(path: Path) -> Any:
         content = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"model is {str(path)!r}, which cannot be read ({error.strerror}); {wanted}.") from None
-    except ValueError:
+    except (ValueError, RecursionError):
         raise ConfigError(f"model is {str(path)!r}, which is not JSON; {wanted}.") from None
     kind = content.get("model_type") if isinstance(content, dict) else None
     if not isinstance(kind, str):
@@ -142,6 +146,9 @@ def _read(path: Path) -> Any:
         lacks = f"model_type {kind!r} has no sequence classification in the transformers installed here"
         types = "types that have, such as bert, roberta, gpt2 and llama"
         raise ConfigError(f"model is {str(path)!r}, whose {lacks}; allowed: {types}.")
+    for name, value in content.items():
+        if re.search(_SIZES, name) and isinstance(value, int) and value < 0:
+            raise ConfigError(f"model is {str(path)!r}, whose {name} is {value}; allowed: whole numbers from 0 up.")
     try:
         return AutoConfig.from_pretrained(file, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # as above
