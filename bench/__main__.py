@@ -1,7 +1,5 @@
 """Command line: ``python -m bench [run] experiment=NAME [key=value …]``, or another command (:data:`COMMANDS`)."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

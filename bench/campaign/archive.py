@@ -5,8 +5,6 @@ hidden ``.campaign.json``, which a merge leaves alone. ``checkpoints.tar.gz.0``,
 pieces, since some ways home take small files only. The same contents give the same bytes.
 """
 
-from __future__ import annotations
-
 import gzip
 import io
 import json

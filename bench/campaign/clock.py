@@ -1,7 +1,5 @@
 """The time of a campaign: what is left of its budget, and how long a unit will take."""
 
-from __future__ import annotations
-
 import math
 import os
 import re

@@ -1,7 +1,5 @@
 """``python -m bench campaign``: its arguments, its list of stages, and what it prints at the end."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass

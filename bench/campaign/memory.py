@@ -1,7 +1,5 @@
 """Predicted against allocated memory, from the records of steps on a CUDA device."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The campaign itself: stage after stage, unit after unit, as long as they fit; the archive after each stage."""
 
-from __future__ import annotations
-
 import contextlib
 import datetime
 import json

@@ -1,7 +1,5 @@
 """What a campaign runs, in order of value (``conf/campaign.yaml``), and how a stage becomes jobs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace

@@ -5,8 +5,6 @@ always B over A. A and B were measured at different times, so a ratio of times c
 blocks are resampled on either side. The ratio of the calibration products, timed in the same blocks, stands beside it.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """Where records come from: a results folder, an archive of one, or a commit of the repository at hand."""
 
-from __future__ import annotations
-
 import io
 import subprocess
 import tarfile

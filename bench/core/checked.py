@@ -5,8 +5,6 @@ where a real one is expected becomes real, so that equal settings are equal cell
 expected.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import types

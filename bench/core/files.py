@@ -1,7 +1,5 @@
 """Files that appear whole or not at all, also when the process is killed."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from collections.abc import Mapping

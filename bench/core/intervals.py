@@ -4,12 +4,10 @@ A block is one round in which every arm had its turn, so blocks, not steps, are 
 fixed and values are sorted before they are drawn from, so the same blocks give the same interval in any order.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +33,7 @@ class Estimate:
     paired: bool | None = None  # None where nothing is compared
 
     @classmethod
-    def exact(cls, value: float) -> Estimate:
+    def exact(cls, value: float) -> Self:
         """A computed value that does not vary, such as a predicted size."""
         return cls(value, value, value, 0)
 

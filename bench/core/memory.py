@@ -1,7 +1,5 @@
 """How far a predicted peak of memory is from a measured one, and how far it may be."""
 
-from __future__ import annotations
-
 #: The error that a prediction is allowed, by kind of device: rounding by the allocator and what lives inside kernels.
 TOLERANCE = {"cpu": 0.02, "cuda": 0.05}
 

@@ -1,7 +1,5 @@
 """Plug-ins of one kind, found by name: in the modules of a package, in other packages, or registered by hand."""
 
-from __future__ import annotations
-
 import functools
 import importlib
 import importlib.metadata

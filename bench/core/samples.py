@@ -1,7 +1,5 @@
 """The raw samples of a record, checked and decoded: blocks of step times, and the metric of each validation example."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any

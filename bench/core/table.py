@@ -8,8 +8,6 @@ then the validation metrics, ``metric_NAME``. Lines are in the order of the reco
 ``python -m bench.core.table FOLDER`` writes the tables of a results folder.
 """
 
-from __future__ import annotations
-
 import contextlib
 import csv
 import dataclasses

@@ -6,8 +6,6 @@ there were three, and the measure ``allocator_peak`` was called ``witness``. Ide
 name (:meth:`bench.core.cell.Cell.cell_id`).
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import Any

@@ -8,8 +8,6 @@ A folder holds ``train.jsonl`` and ``dev_matched.jsonl`` or the files as MultiNL
 without a majority label with ``-``; these are left out, as everywhere in the literature.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

@@ -3,8 +3,6 @@
 A file has a header line, then a sentence, a tab and a label, 0 or 1, on each line.
 """
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 

@@ -30,15 +30,13 @@ an entailment usually says less, a neutral hypothesis usually adds a detail. The
 label all the same: counting its words gets a bit over half of the labels right (a test bounds it).
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
 from random import Random
-from typing import Literal, TypeVar
+from typing import Literal, Self, TypeVar
 
 from bench.data.corpus import LABELS, Corpus, DataError, Pair
 
@@ -66,7 +64,7 @@ class Term:
     words: str
     allows: frozenset[str]
 
-    def relation(self, hypothesis: Term) -> Relation:
+    def relation(self, hypothesis: "Term") -> Relation:
         """How ``hypothesis`` stands to this term of the premise."""
         if not self.allows & hypothesis.allows:
             return "excludes"
@@ -81,7 +79,7 @@ class Slot:
     hypotheses: Mapping[Term, Mapping[Relation, tuple[Term, ...]]]
 
     @classmethod
-    def of(cls, terms: Iterable[Term]) -> Slot:
+    def of(cls, terms: Iterable[Term]) -> Self:
         terms = tuple(terms)
         table: dict[Term, dict[Relation, tuple[Term, ...]]] = {}
         for premise in terms:

@@ -10,8 +10,6 @@ runs: it numbers the characters in the order of a randomised hash table, and the
 frequent merges. :func:`train_vocabulary` therefore hands it the sorted characters as the first entries.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections import Counter

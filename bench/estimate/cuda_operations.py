@@ -28,8 +28,6 @@ Not modelled
     * ``torch.inference_mode``, which takes the CPU's operations.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -8,8 +8,6 @@ What is sold as GB of GPU memory is GiB, less what error correction and firmware
 its memory is what is free now, its rates are measured when asked for (:func:`this_machine`).
 """
 
-from __future__ import annotations
-
 import timeit
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The largest batch that fits: a search over a predicted peak that grows almost in a straight line."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

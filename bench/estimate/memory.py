@@ -24,8 +24,6 @@ Fake tensors must not outlive their prediction. Code that keeps a tensor at modu
 would hand a fake one to the next real step; the bench makes predictions in processes of their own.
 """
 
-from __future__ import annotations
-
 import contextlib
 import weakref
 from collections.abc import Iterable, Iterator, Mapping

@@ -18,12 +18,10 @@ Traffic, each less what the caches could keep across the point in question:
 Everything else, gradients included, might never leave the chip. A table that is only looked into is not read.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -107,7 +105,7 @@ class TrafficMeter(TorchDispatchMode):
         self._read: dict[int, dict[tuple[int, int], int]] = defaultdict(dict)  # bytes by storage and part of it
         self._written: dict[int, dict[tuple[int, int], int]] = defaultdict(dict)
 
-    def __enter__(self) -> TrafficMeter:
+    def __enter__(self) -> Self:
         there = reachable_tensors([self._step.model, self._step.optimizer, self._step.method])
         storages = [tensor.untyped_storage() for tensor in (*there, *self._batch)]
         self._sizes = {storage._cdata: storage.nbytes() for storage in storages}

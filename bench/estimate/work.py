@@ -11,13 +11,11 @@ the batch, where backward needs them, are in. What a custom function hides from 
 context instead of ``save_for_backward``, is not seen.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import weakref
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
@@ -82,7 +80,7 @@ class WorkMeter(contextlib.ExitStack):
         self._held_anyway: set[int] = set()
         self._saved: dict[int, tuple[weakref.ref[torch.UntypedStorage], int]] = {}
 
-    def __enter__(self) -> WorkMeter:
+    def __enter__(self) -> Self:
         super().__enter__()
         self._held_anyway = {id(tensor.untyped_storage()) for tensor in reachable_tensors(self._step.model)}
         self.enter_context(self._flops)

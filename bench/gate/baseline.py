@@ -4,8 +4,6 @@ A file holds the numbers by benchmark, sorted, and a hash over its content, so t
 taken for one that was counted. ``make gate-accept`` runs this module, which shows what has changed and writes the file.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import sys

@@ -9,8 +9,6 @@ The cells are those that the registered workloads name (:class:`bench.protocol.G
 finds (:func:`bench.protocol.methods.available`), so that a new workload or rival is a new benchmark.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import gc

@@ -1,7 +1,5 @@
 """Repeat the timed part of the gate on one commit against itself: every alarm it raises is a false one."""
 
-from __future__ import annotations
-
 import datetime
 import json
 import math

@@ -6,8 +6,6 @@ with stored numbers. A slowdown counts where it is significant by a rank test, a
 again by processes of their own.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import random
@@ -20,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from bench.core.intervals import Estimate, paired_ratio
 from bench.gate import GateError, timed_worker
@@ -65,7 +63,7 @@ class Slowdown:
     p: float
 
     @classmethod
-    def between(cls, tree: Sequence[float], base: Sequence[float]) -> Slowdown:
+    def between(cls, tree: Sequence[float], base: Sequence[float]) -> Self:
         """From one ratio per round and tree; the rounds pair them."""
         differences = [math.log(own / other) for own, other in zip(tree, base, strict=True)]
         return cls(paired_ratio(dict(enumerate(tree)), dict(enumerate(base))), signed_rank_p(differences))

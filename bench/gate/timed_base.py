@@ -1,7 +1,5 @@
 """What the tree under test is compared with: the commit it started from, checked out beside it."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import subprocess

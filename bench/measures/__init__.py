@@ -9,8 +9,6 @@ A measure is a :class:`Measure`. It is found
 No other module of the bench names a measure.
 """
 
-from __future__ import annotations
-
 import importlib
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence

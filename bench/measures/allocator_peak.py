@@ -6,8 +6,6 @@ PyTorch's profiler, which records every allocation, those inside kernels too; on
 What building the model took and gave back before the first step is not part of the peak.
 """
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any

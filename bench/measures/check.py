@@ -14,8 +14,6 @@ What is compared follows from the model that the method makes of the workload's
   apart. On CUDA, captured against eager steps as well, and GaLore's 8-bit optimizer against GaLore in float64.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import itertools

@@ -4,8 +4,6 @@ A program of its own: bitsandbytes, whose kernels the optimizer is made of, look
 in the bench's other processes it is to find none (:mod:`bench.processes.preload`).
 """
 
-from __future__ import annotations
-
 import sys
 
 import torch

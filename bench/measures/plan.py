@@ -14,8 +14,6 @@ The samples of a record (measure ``plan``):
 * ``dense_ms``: the same of ``nn.Linear``.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import statistics

@@ -1,7 +1,5 @@
 """Measure ``predict``: memory and work of a step, computed on fake tensors, for a device that need not be there."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 

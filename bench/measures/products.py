@@ -7,8 +7,6 @@ layer has to in every step. On CUDA the calls of a block are captured in one CUD
 device events: small products take less time than their launches.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import statistics

@@ -11,8 +11,6 @@ The samples of a record (measure ``profile``)
 Bytes are those of the tensors that an operator is given and returns, views left out; a cache may save some of them.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 import statistics

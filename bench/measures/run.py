@@ -1,7 +1,5 @@
 """Measure ``run``: the time of a step, all arms of a job taking turns, beside predicted and allocated memory."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection

@@ -1,7 +1,5 @@
 """Linear and tensorized layers: which workload is one, and modes and ranks in the form in which records hold them."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections import Counter
 from typing import Any

@@ -1,7 +1,5 @@
 """Measure ``train``: runs to the end of the workload's training plan; one that was stopped goes on where it was."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from multiprocessing.connection import Connection

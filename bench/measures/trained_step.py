@@ -1,7 +1,5 @@
 """What a step costs once ranks are cut: predicted memory and work, and its time beside a step at full ranks."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -5,8 +5,6 @@ cell on the same processor gives the same bytes, and a run that was killed goes 
 never stopped.
 """
 
-from __future__ import annotations
-
 import math
 import numbers
 import time

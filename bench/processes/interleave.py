@@ -5,8 +5,6 @@ machine for a while then hits every arm of a block, and ratios are formed within
 memory together they run one after another, and their records carry no pairing.
 """
 
-from __future__ import annotations
-
 import hashlib
 import random
 import statistics

@@ -4,8 +4,6 @@ What a process answers are plain tuples of a word and its content: ``("failed", 
 wrong in it, ``("mistake", message)`` for a user's mistake, such as in a plug-in.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import multiprocessing

@@ -1,7 +1,5 @@
 """Cells that answer once, each in its own process, one after another or side by side."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection
 from typing import Any

@@ -13,8 +13,6 @@ A method lives in one module (``baselines/<name>.py``, or ``comera.training`` fo
 * ``build(settings, variant) -> Method``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
@@ -169,7 +167,7 @@ class Workload(Protocol):
         """Their values; raises DataError."""
 
     @classmethod
-    def open(cls, settings: Any, data: Data, check: bool) -> Workload:
+    def open(cls, settings: Any, data: Data, check: bool) -> "Workload":
         """The workload on its data; ``check`` asks to read every row now.
 
         Raises:
@@ -188,7 +186,7 @@ class Workload(Protocol):
     def metric(self) -> Metric | None: ...  # the one that leads; None where there is nothing to evaluate
     @property
     def words(self) -> Words: ...
-    def in_stage(self, stage: Stage) -> Workload:
+    def in_stage(self, stage: Stage) -> "Workload":
         """The workload as a stage of training has it; another one where, say, sequences are longer there."""
 
     def build(self) -> nn.Module: ...

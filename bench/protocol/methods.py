@@ -3,8 +3,6 @@
 A new rival is one new file in ``baselines/``; nothing here needs to know it.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import importlib

@@ -1,7 +1,5 @@
 """What becomes of a cell, and what a measure runs the cells of a job with."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """The training plan of the paper: an early stage, then a late one that shrinks the model toward a target."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Annotated
 

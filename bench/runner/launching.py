@@ -5,8 +5,6 @@ its configuration alone: it writes its progress to its log, its records where al
 sentence into the folder that Hydra has made for it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import sys
@@ -14,6 +12,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Self
 
 from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
@@ -56,7 +55,7 @@ class Launch:
     folder: Path
 
     @classmethod
-    def of(cls, config: DictConfig) -> Launch:
+    def of(cls, config: DictConfig) -> Self:
         """That of a sweep's configuration, Hydra's own node included."""
         return cls(config.hydra.runtime.choices["hydra/launcher"], Path(config.hydra.sweep.dir))
 

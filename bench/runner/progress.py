@@ -1,7 +1,5 @@
 """One progress bar for a whole sweep, with the time left; plain lines where there is no terminal."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 

@@ -4,8 +4,6 @@ Hydra composes ``bench/conf``; :func:`resolve` turns one job's configuration int
 device, batch size, precision and set of toggles, one per method, checked down to the last setting.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass

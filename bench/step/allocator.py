@@ -4,8 +4,6 @@ cuBLAS keeps a workspace per thread and stream for good (32 MiB each on a Hopper
 autograd's backward. Predictions count tensors alone, so workspaces are measured and stated beside the peak.
 """
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Iterable
 

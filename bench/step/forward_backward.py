@@ -1,7 +1,5 @@
 """A step that ends before the optimizer's: forward and backward of the task loss, for whatever method."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

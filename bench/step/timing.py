@@ -1,7 +1,5 @@
 """Timing train steps on the device's own clock, beside a fixed product that shows how quiet the machine is."""
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import math

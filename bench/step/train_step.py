@@ -1,7 +1,5 @@
 """The train step: the one loop body that every method of the bench runs."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import importlib.util

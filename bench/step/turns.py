@@ -1,7 +1,5 @@
 """Calls on a device's own clock, and calls that take turns: a block has each of them once, in random order."""
 
-from __future__ import annotations
-
 import random
 import time
 from collections.abc import Callable, Mapping

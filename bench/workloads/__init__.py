@@ -10,13 +10,11 @@ A workload is a class in the form of :class:`bench.protocol.Workload`. It is fou
 No other module of the bench names a workload.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, get_origin
 
 from bench.core.cell import Cell
 from bench.core.checked import build_dataclass
@@ -32,7 +30,7 @@ _PROTOCOL = {name: value for name, value in (Workload.__annotations__ | vars(Wor
 _OPENED_MEMBERS = [
     name
     for name, value in _PROTOCOL.items()
-    if isinstance(value, property) or (isinstance(value, str) and "ClassVar" not in value)
+    if isinstance(value, property) or (name in Workload.__annotations__ and get_origin(value) is not ClassVar)
 ]
 _MEMBERS = [name for name in _PROTOCOL if name not in _OPENED_MEMBERS]
 

@@ -1,7 +1,5 @@
 """What most workloads have in common: a base class with the members that seldom differ, and one for drawn batches."""
 
-from __future__ import annotations
-
 import abc
 import functools
 import hashlib

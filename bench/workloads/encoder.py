@@ -7,15 +7,13 @@ segments, the class layer, LayerNorms and biases.
 Shapes: B examples, T tokens, D width, H heads, C classes.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 from array import array
 from collections.abc import Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from itertools import chain
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import torch
 from pydantic import Field
@@ -231,9 +229,7 @@ class EncoderWorkload(BaseWorkload):
         return {"classes": len(corpus.labels)}
 
     @classmethod
-    def open(
-        cls, settings: EncoderSettings, data: Data, check: bool, environ: Mapping[str, str] = os.environ
-    ) -> EncoderWorkload:
+    def open(cls, settings: EncoderSettings, data: Data, check: bool, environ: Mapping[str, str] = os.environ) -> Self:
         """The workload on the data that :func:`bench.data.nli.find_corpus` finds, and the vocabulary that fits."""
         corpus = find_corpus(data.dataset, data.data_folder, data.fetch, environ, check)
         return cls(settings, corpus, PairTokenizer(find_vocabulary(corpus, settings.vocabulary, environ)))

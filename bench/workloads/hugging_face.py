@@ -9,8 +9,6 @@ Batches are tokens drawn evenly from the whole vocabulary; predictions need no o
 counts as padding, so that masks are made as for most batches: without any, some models go on without a mask.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

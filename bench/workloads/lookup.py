@@ -6,8 +6,6 @@ computed from the rows would take as long as the look-up and be timed with it. T
 evaluate.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import math
