@@ -106,9 +106,8 @@ def take_in(source: Path, root: Path) -> dict[str, Any]:
         source: a folder of records, an archive of them, or the output folder of an earlier call.
         root: the folder of results.
 
-    Raises:
-        ConfigError: the source is not there, or its checkpoints cannot be read.
-        MergeError: one of its records cannot be read.
+    Raises ConfigError: the source is not there, or its checkpoints cannot be read. MergeError: one of its records
+    cannot be read.
     """
     if not source.exists():
         raise ConfigError(f"records is '{source}', which is not there; name a folder or an archive of records.")

@@ -23,9 +23,8 @@ _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 def seconds_of(text: str) -> float:
     """A budget such as ``9m``, ``540s``, ``1.5h`` in seconds; raises ConfigError over anything else.
 
-    Example:
-        >>> seconds_of("9m")
-        540.0
+    >>> seconds_of("9m")
+    540.0
     """
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", text)
     if not match or not float(match[1]):
@@ -58,10 +57,9 @@ class Clock:
     Attributes:
         runs: those, and what has run since.
 
-    Example:
-        >>> clock = Clock(100.0, "made up", now=iter([0.0, 60.0]).__next__)
-        >>> clock.left()
-        35.0
+    >>> clock = Clock(100.0, "made up", now=iter([0.0, 60.0]).__next__)
+    >>> clock.left()
+    35.0
     """
 
     def __init__(

@@ -8,8 +8,7 @@ from pathlib import Path
 from bench.campaign import stages as known
 from bench.campaign.archive import DIARY, RECORDS, take_in
 from bench.campaign.clock import Clock, Run, seconds_of
-from bench.campaign.memory import described
-from bench.campaign.run import Campaign
+from bench.campaign.run import Campaign, described
 from bench.campaign.stages import Stage, configuration, jobs_of, units_of
 from bench.commands.merge import MergeError
 from bench.core.checked import build_dataclass

@@ -16,13 +16,13 @@ from omegaconf.errors import OmegaConfBaseException
 
 from bench.campaign.archive import Checkpoint, write_checkpoints, write_records
 from bench.campaign.clock import Clock
-from bench.campaign.memory import EXPERIMENTS, memory_rows
 from bench.campaign.stages import Stage, Unit, configuration, jobs_of, units_of
 from bench.core.cell import Cell
 from bench.core.files import write_whole
 from bench.core.provenance import provenance
-from bench.core.record import read_all
+from bench.core.record import Record, read_all
 from bench.errors import reworded
+from bench.estimate.memory import TOLERANCE, prediction_error
 from bench.processes.process import first_line, start_server
 from bench.runner.progress import SweepProgress
 from bench.runner.resolve import Job
@@ -34,6 +34,12 @@ TRAINING_STOPS_S = 15.0
 
 #: What ends a campaign early.
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGALRM)
+
+#: Experiments in which every arm takes steps at every batch size.
+EXPERIMENTS = ("fig1", "prediction")
+
+#: A prediction this much off, as a share of what was allocated, is pointed out.
+_LIMIT = TOLERANCE["cuda"]
 
 
 class Stopped(BaseException):
@@ -184,7 +190,7 @@ class Campaign:
         write_whole({self.output / "campaign.json": f"{json.dumps(self.report(), indent=1)}\n".encode()})
 
     def memory(self) -> list[dict[str, Any]]:
-        """Predicted against allocated memory of what has run so far (:func:`bench.campaign.memory.memory_rows`)."""
+        """Predicted against allocated memory of what has run so far (:func:`memory_rows`)."""
         records = [record for experiment in EXPERIMENTS for record in read_all(self.root, experiment)]
         return memory_rows(records, provenance(on_cpu=self.device == "cpu").device)
 
@@ -203,6 +209,38 @@ class Campaign:
                 {"folder": str(one.folder), "mib": round(one.bytes / 2**20, 1)} for one in self.left_behind
             ],
         }
+
+
+def memory_rows(records: Sequence[Record], device: str) -> list[dict[str, Any]]:
+    """A row per arm of this device whose allocated peak is known, with the error of the prediction as ``off``.
+
+    Sizes are in MiB, the predicted one with cuBLAS's workspaces.
+    """
+    rows = []
+    for record in records:
+        predicted, allocated = record.peak_memory_predicted_mib, record.peak_memory_allocated_mib
+        if record.device != device or record.status != "ok" or predicted is None or allocated is None:
+            continue
+        predicted += record.workspaces_mib or 0.0
+        off = prediction_error(predicted, allocated)
+        row = {name: getattr(record, name) for name in ("experiment", "arm", "batch_size", "precision")}
+        sizes = {"predicted_mib": round(predicted, 1), "allocated_mib": round(allocated, 1)}
+        rows.append({**row, **sizes, "off": round(off, 4), "within": abs(off) <= _LIMIT})
+    return sorted(rows, key=lambda row: (row["experiment"], row["precision"], row["batch_size"], row["arm"]))
+
+
+def described(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """A line on how many predictions hold, and one for each that does not."""
+    if not rows:
+        return []
+    wrong = [row for row in rows if not row["within"]]
+    lines = [f"predicted memory: {len(rows) - len(wrong)} of {len(rows)} within {_LIMIT:.0%} of the allocated peak"]
+    lines += [
+        f"  {row['experiment']}, {row['arm']}, batch {row['batch_size']}, {row['precision']}: "
+        f"{row['predicted_mib']:,.1f} MiB predicted, {row['allocated_mib']:,.1f} MiB allocated ({row['off']:+.1%})"
+        for row in wrong
+    ]
+    return lines
 
 
 def useless_checkpoints(jobs: Sequence[Job], results: Results) -> set[Path]:

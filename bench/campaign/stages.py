@@ -60,9 +60,8 @@ def jobs_of(stage: Stage, device: str, elsewhere: bool = False) -> list[Job]:
         device: auto, cpu or cuda.
         elsewhere: they will run on another machine.
 
-    Raises:
-        ConfigError, DataError: arguments or data are wrong, or not for this machine.
-        hydra.errors.HydraException, omegaconf.errors.OmegaConfBaseException: arguments that make no configuration.
+    Raises ConfigError, DataError: arguments or data are wrong, or not for this machine. hydra.errors.HydraException,
+    omegaconf.errors.OmegaConfBaseException: arguments that make no configuration.
     """
     config = hydra.compose("config", [*stage.arguments, f"device={device}"], return_hydra_config=True)
     return [resolve(plain(one), elsewhere) for one in expand(config)]

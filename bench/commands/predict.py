@@ -19,11 +19,9 @@ from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
-from bench.core.memory import TOLERANCE
 from bench.errors import CONF, ConfigError, reworded, stop_with
-from bench.estimate.devices import DEVICES, Device, device_named
-from bench.estimate.largest import LIMIT, largest_batch
-from bench.estimate.memory import CATEGORIES, predict_memory
+from bench.estimate.devices import DEVICES, LIMIT, Device, device_named, largest_batch
+from bench.estimate.memory import CATEGORIES, TOLERANCE, predict_memory
 from bench.estimate.roofline import Traffic, bound, predict_step
 from bench.estimate.work import Prediction
 from bench.processes.process import first_line

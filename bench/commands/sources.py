@@ -29,9 +29,8 @@ class Source:
 def read_source(name: str) -> Source:
     """The records of the folder called ``name`` or, where nothing is called so, of that commit's ``results/reference``.
 
-    Raises:
-        SourceError: neither a folder nor a commit, or one without records.
-        RecordError: a record that cannot be read.
+    Raises SourceError: neither a folder nor a commit, or one without records. RecordError: a record that cannot be
+    read.
     """
     path, where = Path(name), "below it"
     if path.is_dir():
@@ -60,8 +59,7 @@ def folder_contents(folder: Path) -> Iterator[tuple[str, bytes]]:
 def archive_contents(archive: str | Path, file: IO[bytes] | None = None) -> Iterator[tuple[str, bytes]]:
     """The record files of a tar archive, read one by one from ``file`` or the archive's path; nothing is unpacked.
 
-    Raises:
-        SourceError: a member that no archive of records has.
+    Raises SourceError: a member that no archive of records has.
     """
     with tarfile.open(archive, fileobj=file) as members:
         for member in members:

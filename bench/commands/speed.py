@@ -22,9 +22,8 @@ from bench.errors import ConfigError
 from bench.gate.timed_worker import layers
 from bench.protocol import Data
 from bench.protocol.methods import build, default_settings, parse_arm
-from bench.step.timing import steady_allocator
+from bench.step.timing import mean_ms, steady_allocator, take_turns
 from bench.step.train_step import TrainStep
-from bench.step.turns import mean_ms, take_turns
 from bench.workloads import open_workload
 from bench.workloads.encoder import EncoderSettings
 

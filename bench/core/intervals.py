@@ -76,8 +76,7 @@ def mean_interval(values: Sequence[float]) -> Estimate:
 def paired_ratio(numerator: Mapping[int, float], denominator: Mapping[int, float]) -> Estimate:
     """The median of the ratios of blocks with the same number, with its interval; other blocks do not count.
 
-    Raises:
-        ValueError: no common block, or a value that is not above zero.
+    Raises ValueError: no common block, or a value that is not above zero.
     """
     common = sorted(set(numerator) & set(denominator))
     for side, name in ((numerator, "numerator"), (denominator, "denominator")):
@@ -89,8 +88,7 @@ def paired_ratio(numerator: Mapping[int, float], denominator: Mapping[int, float
 def unpaired_ratio(numerator: Sequence[float], denominator: Sequence[float]) -> Estimate:
     """The ratio of the two medians over blocks, with its interval.
 
-    Raises:
-        ValueError: a side without blocks, or a value that is not above zero.
+    Raises ValueError: a side without blocks, or a value that is not above zero.
     """
     above = _positive(numerator, "numerator of an unpaired ratio")
     below = _positive(denominator, "denominator of an unpaired ratio")

@@ -20,8 +20,7 @@ VARIABLE = "BENCH_PLUGINS"
 def import_plugins() -> None:
     """Import the modules that ``BENCH_PLUGINS`` names, so that what they register can be asked for by name.
 
-    Raises:
-        ConfigError: one of them cannot be imported.
+    Raises ConfigError: one of them cannot be imported.
     """
     for name in filter(None, os.environ.get(VARIABLE, "").split(",")):
         try:
@@ -53,8 +52,7 @@ class Registry(Generic[T]):
     def register(self, plugin: T) -> T:
         """Make a plug-in known by its ``name``, in this process and in those of its cells; a decorator of classes.
 
-        Raises:
-            ConfigError: a member is missing, or another plug-in has this name.
+        Raises ConfigError: a member is missing, or another plug-in has this name.
         """
         self._registered[self._name_of(plugin, self.origin(plugin), self.all())] = plugin
         return plugin

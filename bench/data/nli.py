@@ -1,11 +1,12 @@
-"""Finding and reading corpora of natural-language inference.
+"""Finding and reading corpora: natural-language inference, and the sentiment of SST-2.
 
 Without a name, in this order: a folder the user names (MNLI as JSON lines, fetched into it on request), the folder
 ``mnli_12k`` under the environment variable ``COMERA_DATA``, and the generated corpus of :mod:`bench.data.synthetic`.
 
 A folder holds ``train.jsonl`` and ``dev_matched.jsonl`` or the files as MultiNLI 1.0 ships them. A row has the keys
 ``premise``, ``hypothesis``, ``label``, or MultiNLI's ``sentence1``, ``sentence2``, ``gold_label``. MultiNLI marks rows
-without a majority label with ``-``; these are left out, as everywhere in the literature.
+without a majority label with ``-``; these are left out, as everywhere in the literature. SST-2, single sentences with a
+sentiment, comes as GLUE ships it: ``train.tsv`` and ``dev.tsv``, below a header a sentence, a tab and 0 or 1 per line.
 """
 
 import contextlib
@@ -22,7 +23,6 @@ from torch.utils import data
 
 from bench.core.files import write_whole
 from bench.data.corpus import LABELS, Corpus, DataError, Pair
-from bench.data.sst2 import sst2_corpus
 from bench.data.synthetic import synthetic_corpus
 
 #: The environment variable that names the folder of real data.
@@ -43,6 +43,11 @@ POOL_FILES = (
 
 #: Keys of premise, hypothesis and label, in the order they are looked for.
 ROW_KEYS = (("premise", "hypothesis", "label"), ("sentence1", "sentence2", "gold_label"))
+
+#: A label is an index into this tuple.
+SST2_LABELS = ("negative", "positive")
+
+_SST2_HEADER = "sentence\tlabel"
 
 #: Names that promise a particular content; a user's folder of that name does not earn it.
 _RESERVED_NAMES = ("auto", "mnli", "nli_pool", "sst2", "synthetic")
@@ -196,6 +201,37 @@ def _pooled_corpus(root: Path) -> Corpus:
     train = [JsonLines(root / name) for name in POOL_FILES]
     validation = JsonLines(root / "mnli_12k" / "dev_matched.jsonl")
     return Corpus("nli_pool", _joint_hash("nli_pool", *train, validation), data.ConcatDataset(train), validation)
+
+
+def sst2_corpus(folder: Path) -> Corpus:
+    """The corpus "sst2" from its folder. Raises DataError: a missing file, or a malformed row, with file and line."""
+    (train, train_hash), (validation, validation_hash) = (
+        _read_table(folder / name) for name in ("train.tsv", "dev.tsv")
+    )
+    content_hash = hashlib.sha256(f"sst2\n{train_hash}\n{validation_hash}".encode()).hexdigest()
+    return Corpus("sst2", content_hash, train, validation, SST2_LABELS)
+
+
+def _read_table(path: Path) -> tuple[tuple[Pair, ...], str]:
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path} cannot be read ({error.strerror or error})") from None
+    try:
+        header, *lines = content.decode("utf-8").rstrip("\n").split("\n")
+    except (UnicodeDecodeError, ValueError) as error:
+        raise DataError(f"{path} is no table of UTF-8 text ({error})") from None
+    if header != _SST2_HEADER:
+        raise DataError(f"{path}, line 1: the header is {header!r}; it must be {_SST2_HEADER!r}")
+    if not lines:
+        raise DataError(f"{path} has no rows; it needs at least one")
+    rows = []
+    for number, line in enumerate(lines, 2):
+        sentence, tab, label = line.rpartition("\t")
+        if not tab or label not in ("0", "1"):
+            raise DataError(f"{path}, line {number}: the row is {line[:60]!r}; it must be a sentence, a tab and 0 or 1")
+        rows.append(Pair(sentence.strip(), "", int(label)))
+    return tuple(rows), hashlib.sha256(content).hexdigest()
 
 
 def _layout_in(folder: Path) -> tuple[str, str] | None:

@@ -65,12 +65,11 @@ def cuda_operations() -> Iterator[None]:
     Meant for fake tensors (``FakeTensorMode``). Dropout and autocast also run on real CPU tensors; the attention
     kernels do not exist there and raise ``NotImplementedError``. Entering it inside itself raises ``RuntimeError``.
 
-    Example:
-        >>> x = torch.ones(4, requires_grad=True)
-        >>> with cuda_operations():
-        ...     y = torch.nn.functional.dropout(x, 0.1)
-        >>> y.grad_fn.name()
-        'NativeDropoutBackward0'
+    >>> x = torch.ones(4, requires_grad=True)
+    >>> with cuda_operations():
+    ...     y = torch.nn.functional.dropout(x, 0.1)
+    >>> y.grad_fn.name()
+    'NativeDropoutBackward0'
     """
     global _active
     if _active:

@@ -57,8 +57,7 @@ class Prediction:
 def predict(workload: Workload, method: Method, batch_size: int, precision: str, device: str, seed: int) -> Prediction:
     """Memory and work of training ``workload`` with ``method``, in one pass, for ``device`` "cpu" or "cuda".
 
-    Raises:
-        ValueError: a batch size below 1, an unknown device, a precision that the device does not offer.
+    Raises ValueError: a batch size below 1, an unknown device, a precision that the device does not offer.
     """
     with fake_training(workload, method, batch_size, precision, device, seed) as (step, batch):
         meter = WorkMeter(step)

@@ -43,8 +43,7 @@ def baseline_path() -> Path:
 def read_baseline() -> dict[str, Numbers]:
     """The accepted numbers by benchmark.
 
-    Raises:
-        GateError: there is none for this version of PyTorch, or it is not as :func:`write_baseline` left it.
+    Raises GateError: there is none for this version of PyTorch, or it is not as :func:`write_baseline` left it.
     """
     path = baseline_path()
     content: Any = None
@@ -135,12 +134,11 @@ class Difference:
 def differences(name: str, old: Numbers | None, new: Numbers | None) -> list[Difference]:
     """All quantities of a benchmark that are not what they were; None where there was no such benchmark, or is none.
 
-    Example:
-        >>> for difference in differences("layer", {"parameters": 7}, {"parameters": 6}):
-        ...     print(difference)
-        layer: parameters was 7, is 6 (-14.3 %), better than the baseline: accept with make gate-accept
-        >>> print(*differences("layer", None, {"parameters": 6}))
-        layer: benchmark was absent, is present (new): accept with make gate-accept
+    >>> for difference in differences("layer", {"parameters": 7}, {"parameters": 6}):
+    ...     print(difference)
+    layer: parameters was 7, is 6 (-14.3 %), better than the baseline: accept with make gate-accept
+    >>> print(*differences("layer", None, {"parameters": 6}))
+    layer: benchmark was absent, is present (new): accept with make gate-accept
     """
     pairs: list[tuple[Any, ...]]
     if old is None or new is None:

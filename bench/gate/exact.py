@@ -91,11 +91,10 @@ def _opened(workload: str, model: Any, dataset: str) -> Workload:
 def measure(benchmark: Benchmark) -> Numbers:
     """Trace a benchmark.
 
-    Example:
-        >>> from bench.workloads.linear import LinearSettings
-        >>> numbers = measure(Benchmark("small", "linear", LinearSettings(8, 6), "dense", "cpu", batch_size=3))
-        >>> numbers["parameters"], numbers["flops_per_step"]
-        (54, 576)
+    >>> from bench.workloads.linear import LinearSettings
+    >>> numbers = measure(Benchmark("small", "linear", LinearSettings(8, 6), "dense", "cpu", batch_size=3))
+    >>> numbers["parameters"], numbers["flops_per_step"]
+    (54, 576)
     """
     name, variant = parse_arm(benchmark.arm)
     method = build(name, variant, checked_settings(name, benchmark.settings))

@@ -19,8 +19,7 @@ from bench.core.cell import Cell
 from bench.core.plugins import Registry
 from bench.core.record import Record
 from bench.errors import ConfigError
-from bench.protocol import Workload
-from bench.protocol.outcome import Outcome, Session
+from bench.protocol import Outcome, Session, Workload
 
 
 def _any_workload(workload: type[Any]) -> bool:  # noqa: ARG001 - the class is passed to whatever decides
@@ -80,14 +79,12 @@ class Measure:
             is worth.
         text: a record's numbers in words, for progress.
 
-    Raises:
-        ConfigError: there is neither ``serve`` nor ``outcomes``.
+    Raises ConfigError: there is neither ``serve`` nor ``outcomes``.
 
-    Example:
-        >>> def weigh(cell, workload):
-        ...     return {"parameters": sum(p.numel() for p in workload.build().parameters())}
-        >>> Measure(name="weight", words="count parameters", serve=weigh).on_device
-        True
+    >>> def weigh(cell, workload):
+    ...     return {"parameters": sum(p.numel() for p in workload.build().parameters())}
+    >>> Measure(name="weight", words="count parameters", serve=weigh).on_device
+    True
     """
 
     name: str

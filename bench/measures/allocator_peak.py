@@ -16,8 +16,7 @@ from bench.core.cell import Cell
 from bench.measures import Measure
 from bench.measures.predict import plain_steps_only, predicted
 from bench.processes.schedule import answers
-from bench.protocol import Workload
-from bench.protocol.outcome import CellFailure, Outcome, Session
+from bench.protocol import CellFailure, Outcome, Session, Workload
 from bench.step.allocator import begin_peak, free_memory_mib, take_workspaces
 from bench.step.train_step import batches_on, build_step, rare_work
 
@@ -71,13 +70,12 @@ def cpu_peak(prepare: Callable[[], Callable[[], None]]) -> int:
     Args:
         prepare: makes what the work needs, and returns the work. What stays of it counts, what it gave back does not.
 
-    Example:
-        >>> def prepare():
-        ...     torch.ones(1000, 1000)  # given back
-        ...     weight = torch.ones(500)
-        ...     return lambda: weight + weight.exp()
-        >>> cpu_peak(prepare)
-        6000
+    >>> def prepare():
+    ...     torch.ones(1000, 1000)  # given back
+    ...     weight = torch.ones(500)
+    ...     return lambda: weight + weight.exp()
+    >>> cpu_peak(prepare)
+    6000
     """
     profile = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True)
     gc.collect()  # garbage of before, given back within the profile, would be subtracted

@@ -112,9 +112,8 @@ def _input_of(layer: nn.Module, cell: Cell, workload: Workload, model: nn.Module
 def relative_error(found: Iterable[torch.Tensor], wanted: Iterable[torch.Tensor]) -> float:
     """‖found − wanted‖ / ‖wanted‖ over all tensors together, in float64 on a CPU.
 
-    Example:
-        >>> relative_error([torch.tensor([3.0, 3.0])], [torch.tensor([3.0, 4.0])])
-        0.2
+    >>> relative_error([torch.tensor([3.0, 3.0])], [torch.tensor([3.0, 4.0])])
+    0.2
     """
     difference = norm = 0.0
     for one, other in zip(found, wanted, strict=True):
@@ -303,8 +302,7 @@ def _captured(cell: Cell, workload: Workload) -> dict[str, float]:
 def _eight_bit(device: str) -> dict[str, float]:
     """The error of GaLore's 8-bit optimizer, found in an interpreter of its own (see :mod:`bench.measures.eight_bit`).
 
-    Raises:
-        RuntimeError: the interpreter ends otherwise than well.
+    Raises RuntimeError: the interpreter ends otherwise than well.
     """
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     command = [sys.executable, "-m", "bench.measures.eight_bit", device]

@@ -29,8 +29,8 @@ from bench.measures.shapes import described_shape, is_linear_layer
 from bench.protocol import Workload
 from bench.protocol.methods import build_for
 from bench.step.allocator import free_memory_mib
+from bench.step.timing import calls_per_block, mean_ms, take_turns
 from bench.step.train_step import batches_on
-from bench.step.turns import calls_per_block, mean_ms, take_turns
 from comera import TTLinear
 from comera.contraction import Plan, candidates, plan_contraction
 from comera.contraction.planned import tt_linear

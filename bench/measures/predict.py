@@ -7,9 +7,8 @@ from bench.core.cell import Cell
 from bench.estimate.work import predict
 from bench.measures import Measure, unsupported_toggles
 from bench.processes.schedule import answers
-from bench.protocol import Data, Workload
+from bench.protocol import Data, Outcome, Session, Workload
 from bench.protocol.methods import build_for
-from bench.protocol.outcome import Outcome, Session
 
 _LIMIT_S = 300.0
 

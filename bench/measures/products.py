@@ -21,8 +21,8 @@ from bench.measures import Measure
 from bench.measures.check import relative_error
 from bench.measures.shapes import is_linear_layer
 from bench.protocol import Workload
+from bench.step.timing import calls_per_block, mean_ms, take_turns
 from bench.step.train_step import batches_on, tf32_products
-from bench.step.turns import calls_per_block, mean_ms, take_turns
 
 #: The first compute capability whose tensor cores multiply FP8.
 FP8_CAPABILITY = (8, 9)
@@ -119,10 +119,9 @@ def _calls(x: torch.Tensor, weight: torch.Tensor) -> tuple[dict[str, _Call], dic
 def scaled(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """The values in FP8 (e4m3), and the factor that brings them back.
 
-    Example:
-        >>> eighths, factor = scaled(torch.tensor([0.5, -2.0]))
-        >>> (eighths.float() * factor).tolist()
-        [0.5, -2.0]
+    >>> eighths, factor = scaled(torch.tensor([0.5, -2.0]))
+    >>> (eighths.float() * factor).tolist()
+    [0.5, -2.0]
     """
     factor = values.abs().amax().float().clamp(min=1e-12) / torch.finfo(_FP8).max
     return (values / factor).to(_FP8), factor

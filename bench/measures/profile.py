@@ -27,8 +27,8 @@ from bench.core.cell import Cell
 from bench.estimate.memory import tensors_in
 from bench.measures import Measure
 from bench.protocol import Batch, Workload
+from bench.step.timing import mean_ms, synchronize
 from bench.step.train_step import TrainStep, batches_on, build_step
-from bench.step.turns import mean_ms, synchronize
 
 #: Kinds of work in the order in which a name is tried on them: the first that is found in it counts. Names are those of
 #: CUDA kernels and of PyTorch's operators.
@@ -58,9 +58,8 @@ _WARM_UP, _STEPS, _RUNS, _COSTLIEST = 6, 5, 3, 20
 def kind_of(name: str) -> str:
     """The kind of work that a kernel or operator does, by its name.
 
-    Example:
-        >>> [kind_of(name) for name in ("aten::addmm", "sm90_xmma_gemm_f32f32", "aten::gelu_backward", "aten::view")]
-        ['gemm', 'gemm', 'elementwise', 'other']
+    >>> [kind_of(name) for name in ("aten::addmm", "sm90_xmma_gemm_f32f32", "aten::gelu_backward", "aten::view")]
+    ['gemm', 'gemm', 'elementwise', 'other']
     """
     return next((kind for kind, pattern in KINDS.items() if pattern.search(name)), OTHER)
 

@@ -12,8 +12,7 @@ from bench.measures import Measure
 from bench.measures.predict import predicted
 from bench.measures.shapes import tensorized_shapes
 from bench.processes.interleave import time_cells
-from bench.protocol import Data
-from bench.protocol.outcome import Outcome, Session
+from bench.protocol import Data, Outcome, Session
 from bench.step.allocator import begin_peak, bytes_of, take_workspaces
 from bench.step.timing import StepTimer, steady_allocator
 from bench.step.train_step import batches_on, build_step

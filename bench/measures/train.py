@@ -13,10 +13,8 @@ from bench.errors import ConfigError
 from bench.measures import Measure
 from bench.measures.training import Upkeep, train
 from bench.processes.process import CellProcess
-from bench.protocol import Data, Stage, Workload
+from bench.protocol import CellFailure, Data, EarlyLate, Outcome, Session, Stage, Workload
 from bench.protocol.methods import build
-from bench.protocol.outcome import CellFailure, Outcome, Session
-from bench.protocol.plan import EarlyLate
 from bench.step.timing import steady_allocator
 from bench.workloads import open_cell_workload
 
@@ -29,8 +27,7 @@ def training_cells(cell: Cell, values: Mapping[str, Any], workload: Workload) ->
         values: the section ``training`` of a configuration.
         workload: that of the cell.
 
-    Raises:
-        ConfigError: a workload without an epoch or a metric, a wrong value, or a stage that the method cannot train.
+    Raises ConfigError: a workload without an epoch or a metric, a wrong value, or a stage that the method cannot train.
     """
     rows = workload.training_examples
     if rows is None:

@@ -5,26 +5,28 @@ cell on the same processor gives the same bytes, and a run that was killed goes 
 never stopped.
 """
 
+import functools
 import math
 import numbers
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from bench.core.cell import Cell
 from bench.core.samples import in_unit, packed
 from bench.core.upgrade import upgraded_point
-from bench.measures.trained_step import predicted_columns, timed_columns
-from bench.protocol import Batch, Evaluation, Method, Metric, Stage, Workload
-from bench.protocol.methods import ConfigError, build
+from bench.estimate.work import predict
+from bench.protocol import Batch, Evaluation, Method, Metric, Role, Stage, Workload
+from bench.protocol.methods import ConfigError, build, build_for
 from bench.runner import checkpoint
-from bench.step.timing import Diverged
-from bench.step.train_step import TrainStep
+from bench.step.timing import Diverged, mean_ms, take_turns
+from bench.step.train_step import TrainStep, batches_on, build_step
 from comera import ranks_of, set_ranks, tensorized_layers
 
 #: Seconds between checkpoints, and at least so many times what the last one took.
@@ -39,6 +41,9 @@ _LOSS_CHECK_STEPS = 50
 
 #: Digits of a code's id in a message.
 _SHORT = 8
+
+#: Interleaved blocks, after one that warms up, and steps of each model in every one.
+_BLOCKS, _STEPS = 9, 2
 
 Report = Callable[[dict[str, Any]], None]
 
@@ -150,10 +155,8 @@ class TrainingRun:
     def run(self) -> None:
         """Train to the end of the last stage.
 
-        Raises:
-            ConfigError: a metric of the workload is missing or no number.
-            Diverged: the loss or a metric is no finite number any more; the message says where.
-            OutOfTime: it had to stop before.
+        Raises ConfigError: a metric of the workload is missing or no number. Diverged: the loss or a metric is no
+        finite number any more; the message says where. OutOfTime: it had to stop before.
         """
         while self.at.stage < len(self.stages):
             stage = self.stages[self.at.stage]
@@ -354,8 +357,7 @@ class TrainingRun:
 def checked_metric(evaluation: Evaluation, workload: Workload) -> Metric:
     """The metric that leads, once all metrics of an evaluation are known to be numbers and it is among them.
 
-    Raises:
-        ConfigError: otherwise; the message names workload and metric.
+    Raises ConfigError: otherwise; the message names workload and metric.
     """
     metric = workload.metric
     if metric is None or metric.name not in evaluation.metrics:
@@ -382,13 +384,54 @@ def _mib(counts: Iterator[int] | Any) -> float:
     return sum(counts) * 4 / 2**20
 
 
+class AtRanks:
+    """A method whose models have the ranks of a truncated one."""
+
+    def __init__(self, method: Method, ranks: Mapping[str, Sequence[int]]) -> None:
+        self._method, self._ranks = method, ranks
+
+    def adapt(self, model: nn.Module, targets: Mapping[str, Role]) -> nn.Module:
+        """Adapt, then give every tensorized layer its ranks."""
+        model = self._method.adapt(model, targets)
+        set_ranks(model, self._ranks)
+        return model
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._method, name)
+
+
+def predicted_columns(cell: Cell, workload: Workload, ranks: Mapping[str, Sequence[int]]) -> dict[str, Any]:
+    """Memory and work of a step at these ranks, padded to the full sequence length."""
+    method = AtRanks(build_for(cell), ranks)
+    prediction = predict(workload, method, cell.batch_size, cell.precision, cell.device, cell.seed)
+    columns: dict[str, Any] = prediction.columns()
+    for name in ("parameters", "stored_mib"):
+        del columns[name]
+    return columns
+
+
+def timed_columns(cell: Cell, workload: Workload, trained: TrainStep) -> dict[str, Any]:
+    """Step times of the trained model and of one at full ranks, in interleaved blocks; both train on for them."""
+    steps = {"trained": trained, "full": build_step(cell, workload, bool(cell.training["static"]))}
+    [batch] = batches_on(cell, workload, 1)
+    for step in steps.values():
+        for _ in range(step.steps_before_capture):
+            step(batch)
+
+    def turn(step: TrainStep) -> list[float]:
+        return [mean_ms(lambda: step(batch), 1, cell.device == "cuda") for _ in range(_STEPS)]
+
+    blocks = take_turns({name: functools.partial(turn, step) for name, step in steps.items()}, _BLOCKS + 1)
+    times = {name: several[1:] for name, several in blocks.items()}  # the first one warms up
+    middle = sorted(ms for block in times["trained"] for ms in block)
+    return {"step_time_median_ms": middle[len(middle) // 2], "step_ms": times}
+
+
 def train(cell: Cell, workload: Workload, upkeep: Upkeep, report: Report) -> dict[str, Any]:
     """Train a cell to its end and return its record's columns.
 
-    Raises:
-        CheckpointError: a checkpoint that cannot be used.
-        ConfigError, Diverged: as of :meth:`TrainingRun.run`.
-        OutOfTime: the run had to stop before its end.
+    Raises CheckpointError: a checkpoint that cannot be used. ConfigError, Diverged: as of :meth:`TrainingRun.run`.
+    OutOfTime: the run had to stop before its end.
     """
     run = TrainingRun(cell, workload, upkeep, report)
     run.run()

@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from bench.processes.process import CellProcess
-from bench.protocol.outcome import CellFailure, Outcome, Session
+from bench.protocol import CellFailure, Outcome, Session
 from bench.step.allocator import free_memory_mib
-from bench.step.turns import calls_per_block
+from bench.step.timing import calls_per_block
 
 #: Part of the device's free memory that arms living together may be predicted to use.
 _MEMORY_SHARE = 0.85

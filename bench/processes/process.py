@@ -21,8 +21,7 @@ import bench.measures
 import bench.workloads
 from bench.core.cell import Cell
 from bench.errors import ConfigError
-from bench.protocol import Data
-from bench.protocol.outcome import CellFailure
+from bench.protocol import CellFailure, Data
 
 #: Packages with plug-ins, which the process of a cell takes over from the one that starts it.
 _PLUGINS = (bench.workloads, bench.measures)
@@ -112,8 +111,7 @@ class CellProcess:
         cell, data, more: its further arguments.
         time_limit_s: seconds that all answers together may take; the cell is then given up as ``timeout``.
 
-    Raises:
-        ConfigError: a plug-in that cannot be handed to another process.
+    Raises ConfigError: a plug-in that cannot be handed to another process.
     """
 
     def __init__(self, serve: Callable[..., None], cell: Cell, data: Data, time_limit_s: float, *more: Any) -> None:
@@ -134,9 +132,8 @@ class CellProcess:
     def answer(self) -> Any:
         """Wait for the next answer and return its content.
 
-        Raises:
-            CellFailure: the cell failed, the process ended, or the time limit passed.
-            ConfigError: a mistake that showed there alone, such as a workload's metric that is no number.
+        Raises CellFailure: the cell failed, the process ended, or the time limit passed. ConfigError: a mistake that
+        showed there alone, such as a workload's metric that is no number.
         """
         in_time = self._connection.poll(max(self._asked_at + self._left_s - time.monotonic(), 0.0))
         now = time.monotonic()

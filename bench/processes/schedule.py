@@ -10,8 +10,7 @@ from bench.core.cell import Cell
 from bench.core.record import COLUMNS
 from bench.measures import Measure
 from bench.processes.process import CellProcess
-from bench.protocol import Data, Workload
-from bench.protocol.outcome import CellFailure, Outcome, Session
+from bench.protocol import CellFailure, Data, Outcome, Session, Workload
 from bench.step.timing import steady_allocator
 from bench.workloads import open_cell_workload
 

@@ -126,8 +126,7 @@ def resolve(config: Mapping[str, Any], elsewhere: bool = False) -> Job:
         config: the composed configuration as plain containers, without Hydra's own node.
         elsewhere: the job will run on another machine, whose devices are not known here.
 
-    Raises:
-        ConfigError, DataError: a wrong value, or data that is missing or malformed, in one sentence.
+    Raises ConfigError, DataError: a wrong value, or data that is missing or malformed, in one sentence.
     """
     check_fields(config)
     measure, kind = named(config["measure"]), workload_class(config["workload"])
@@ -200,8 +199,7 @@ def _check_about(measure: Measure, workload: str, methods: list[str]) -> None:
 def checked_arms(config: Mapping[str, Any]) -> list[tuple[str, str, dict[str, Any]]]:
     """Method, variant and settings of every entry of ``methods``.
 
-    Raises:
-        ConfigError: an unknown method, variant or setting, of a method that is not asked for too.
+    Raises ConfigError: an unknown method, variant or setting, of a method that is not asked for too.
     """
     for method, values in config["settings"].items():
         checked_settings(method, values)
@@ -236,8 +234,7 @@ def resolve_device(device: str, needed: bool = True, elsewhere: bool = False) ->
         needed: whether something is to run on it.
         elsewhere: on another machine.
 
-    Raises:
-        ConfigError: CUDA asked for where there is none; ``auto`` for a machine that is not known here.
+    Raises ConfigError: CUDA asked for where there is none; ``auto`` for a machine that is not known here.
     """
     if elsewhere:
         if device == "auto":

@@ -17,8 +17,7 @@ from bench.core.table import write_table
 from bench.errors import ConfigError
 from bench.measures import named
 from bench.measures.training import Upkeep
-from bench.protocol import Data
-from bench.protocol.outcome import Outcome
+from bench.protocol import Data, Outcome
 from bench.runner.checkpoint import load
 from bench.step.allocator import free_memory_mib
 from bench.step.train_step import compile_unsupported

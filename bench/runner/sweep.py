@@ -34,9 +34,8 @@ from bench.data.corpus import DataError
 from bench.errors import ConfigError, reworded, stop_with
 from bench.measures import named
 from bench.processes.schedule import outcomes_of
-from bench.protocol import Data, Method
+from bench.protocol import Data, Method, Outcome, Session
 from bench.protocol.methods import available, build, default_settings
-from bench.protocol.outcome import Outcome, Session
 from bench.runner.checkpoint import CheckpointError
 from bench.runner.launching import Launch, failure_noted, without_shared
 from bench.runner.progress import SweepProgress

@@ -28,8 +28,7 @@ Phase = Literal["idle", "forward", "backward", "update"]
 def precision_unsupported(precision: str, device: str | torch.device) -> str | None:
     """Return why ``precision`` cannot be had on ``device``, or None.
 
-    Raises:
-        ValueError: ``precision`` is none of :data:`PRECISIONS`.
+    Raises ValueError: ``precision`` is none of :data:`PRECISIONS`.
 
     >>> precision_unsupported("tf32", "cpu")
     'precision=tf32 needs a CUDA device, this one is cpu; use fp32 or bf16.'
@@ -104,8 +103,7 @@ class TrainStep:
         phase: where the step is now; memory and work are attributed by it.
         last_change: what the last ``after_step`` did to the model.
 
-    Raises:
-        ValueError: an unknown precision, or something that ``device``, the machine or the method does not offer.
+    Raises ValueError: an unknown precision, or something that ``device``, the machine or the method does not offer.
     """
 
     def __init__(

@@ -21,8 +21,7 @@ from bench.core.checked import build_dataclass
 from bench.core.plugins import Registry
 from bench.data.corpus import DataError
 from bench.errors import ConfigError
-from bench.protocol import Data, Workload
-from bench.protocol.plan import EarlyLate
+from bench.protocol import Data, EarlyLate, Workload
 
 _PROTOCOL = {name: value for name, value in (Workload.__annotations__ | vars(Workload)).items() if name[0] != "_"}
 
@@ -77,8 +76,7 @@ def checked_settings(name: str, values: Mapping[str, Any], data: Data) -> Any:
 def open_workload(name: str, settings: Any, data: Data, check: bool) -> Workload:
     """The workload for these settings; its data is found and read once per process.
 
-    Raises:
-        ConfigError: settings that do not suit the data, or a workload that lacks a member. DataError: see there.
+    Raises ConfigError: settings that do not suit the data, or a workload that lacks a member. DataError: see there.
     """
     key = (name, settings, data)
     if key not in _opened:

@@ -14,8 +14,7 @@ from torch import nn
 
 from bench.data.corpus import DataError
 from bench.errors import ConfigError
-from bench.protocol import Batch, Data, Evaluation, Gated, Metric, Role, Stage, Words
-from bench.protocol.plan import EarlyLate
+from bench.protocol import Batch, Data, EarlyLate, Evaluation, Gated, Metric, Role, Stage, Words
 
 #: Numbers that stand for all of them in the hash of drawn data.
 _HASHED = 1000

@@ -42,8 +42,7 @@ _POOLED_BATCHES = 64  # that are sorted by length together
 class EncoderSettings:
     """Sizes of the encoder. The defaults are the paper's.
 
-    Raises:
-        ValueError: heads that do not divide the width, or sequences that are longer than there are positions.
+    Raises ValueError: heads that do not divide the width, or sequences that are longer than there are positions.
     """
 
     layers: FromOne = 6
@@ -146,11 +145,10 @@ class EncoderClassifier(nn.Module):
     draws come from torch's global generator, so seed it first. Positions are added to padded places as well; nothing
     attends to them.
 
-    Example:
-        >>> model = EncoderClassifier(EncoderSettings(layers=1, width=8, heads=2, feed_forward=16, vocabulary=50))
-        >>> ids = torch.tensor([[2, 7, 3, 9, 3, 0]])
-        >>> model(ids, ids != 0, torch.tensor([[0, 0, 0, 1, 1, 0]])).shape
-        torch.Size([1, 3])
+    >>> model = EncoderClassifier(EncoderSettings(layers=1, width=8, heads=2, feed_forward=16, vocabulary=50))
+    >>> ids = torch.tensor([[2, 7, 3, 9, 3, 0]])
+    >>> model(ids, ids != 0, torch.tensor([[0, 0, 0, 1, 1, 0]])).shape
+    torch.Size([1, 3])
     """
 
     def __init__(self, settings: EncoderSettings) -> None:

@@ -31,9 +31,8 @@ class HuggingFaceWorkload(BaseWorkload):
 
     ``path`` is a Hugging Face ``config.json`` or a folder with one, ``shapes`` the dense model without data.
 
-    Raises:
-        ConfigError: the package transformers is missing; the path is no such configuration; its architecture has no
-            sequence classification or fewer positions than the sequence has tokens.
+    Raises ConfigError: the package transformers is missing; the path is no such configuration; its architecture has no
+    sequence classification or fewer positions than the sequence has tokens.
     """
 
     name, Settings = "hugging_face", type(None)

@@ -16,7 +16,7 @@ from small_cells import TIMING, a_cell, a_configuration, changed, run_bench
 import bench.measures.plan
 import bench.processes.schedule
 import bench.runner.sweep
-import bench.step.turns
+import bench.step.timing
 from bench.core.record import read_all
 from bench.errors import CONF
 from bench.measures.plan import CPU_LIMIT, HOPELESS, plan_columns, plan_unsupported
@@ -111,7 +111,7 @@ def clock(monkeypatch):
 
         return call
 
-    monkeypatch.setattr(bench.step.turns, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    monkeypatch.setattr(bench.step.timing, "time", SimpleNamespace(perf_counter=lambda: now[0]))
     return taking
 
 

@@ -20,8 +20,8 @@ from bench.measures import Measure, available, named, register
 from bench.processes.process import CellProcess
 from bench.processes.schedule import answers
 from bench.protocol import Data
+from bench.step.timing import mean_ms
 from bench.step.train_step import build_step
-from bench.step.turns import mean_ms
 
 
 def build_and_weigh(cell, workload):

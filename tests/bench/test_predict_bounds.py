@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from tiny import ModelWorkload, TinyMethod, TinyWorkload, one_thread  # noqa: F401
 from torch import nn
 
-from bench.estimate.devices import DEVICES, GPUS, cache_bytes, device_named, this_machine
-from bench.estimate.largest import LIMIT, largest_batch
+from bench.estimate.devices import DEVICES, GPUS, LIMIT, cache_bytes, device_named, largest_batch, this_machine
 from bench.estimate.roofline import Traffic, bound, predict_step
 from bench.estimate.work import Work, predict
 

@@ -9,8 +9,7 @@ import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from bench.gate import GateError, Regression
-from bench.gate.timed import ROOT, ROUNDS, Pair, Rounds, judge, vanished
-from bench.gate.timed_base import Base, find_base, worktree
+from bench.gate.timed import ROOT, ROUNDS, Base, Pair, Rounds, find_base, judge, vanished, worktree
 from bench.gate.timed_worker import BENCHMARKS
 
 
