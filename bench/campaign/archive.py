@@ -23,16 +23,10 @@ from bench.errors import ConfigError
 from bench.runner.checkpoint import find
 
 RECORDS, CHECKPOINTS, DIARY = "records.tar.gz", "checkpoints.tar.gz", ".campaign.json"
-
-#: Where :class:`bench.runner.results.Results` keeps checkpoints.
-_CHECKPOINT_FOLDER = ".checkpoints"
-
-#: What a checkpoint is called while the next one takes its place.
-_FORMER = re.compile(r"^\.(.*)\.former$")
-
-#: Bytes of a part at most, and of all checkpoints that are carried.
-PART_BYTES = 15 * 2**20
-CARRIED_BYTES = 48 * 2**20
+_CHECKPOINT_FOLDER = ".checkpoints"  # where :class:`bench.runner.results.Results` keeps checkpoints
+_FORMER = re.compile(r"^\.(.*)\.former$")  # what a checkpoint is called while the next one takes its place
+PART_BYTES = 15 * 2**20  # of a part at most
+CARRIED_BYTES = 48 * 2**20  # of all checkpoints that are carried
 
 
 @dataclass(frozen=True)

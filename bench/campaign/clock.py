@@ -11,12 +11,8 @@ from bench.campaign.stages import Unit
 from bench.errors import ConfigError
 from bench.measures import available, named
 
-#: An estimate is so many times what was seen before.
-_SAFETY = 1.2
-
-#: Of the budget, what is kept for writing archives, and at most so many seconds.
-_CLOSING_SHARE, _CLOSING_S = 0.05, 15.0
-
+_SAFETY = 1.2  # an estimate is so many times what was seen before
+_CLOSING_SHARE, _CLOSING_S = 0.05, 15.0  # of the budget, what is kept for writing archives, and at most so many seconds
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 

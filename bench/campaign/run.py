@@ -31,15 +31,9 @@ from bench.runner.sweep import MISTAKES, run_job
 
 #: A training run stops so many seconds before the end of the budget, to evaluate and to write a checkpoint.
 TRAINING_STOPS_S = 15.0
-
-#: What ends a campaign early.
-_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGALRM)
-
-#: Experiments in which every arm takes steps at every batch size.
-EXPERIMENTS = ("fig1", "prediction")
-
-#: A prediction this much off, as a share of what was allocated, is pointed out.
-_LIMIT = TOLERANCE["cuda"]
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGALRM)  # what ends a campaign early
+EXPERIMENTS = ("fig1", "prediction")  # experiments in which every arm takes steps at every batch size
+_LIMIT = TOLERANCE["cuda"]  # a prediction this much off, as a share of what was allocated, is pointed out
 
 
 class Stopped(BaseException):

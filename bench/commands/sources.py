@@ -10,8 +10,7 @@ from typing import IO
 
 from bench.core.record import Record, parse, paths_below, read_all
 
-#: What a commit holds of records.
-REFERENCE = "results/reference"
+REFERENCE = "results/reference"  # what a commit holds of records
 
 
 class SourceError(ValueError):

@@ -15,9 +15,7 @@ from numpy.typing import NDArray
 SEED = 0
 RESAMPLES = 4000
 CONFIDENCE = 0.95
-
-#: Above this many, drawing counts of patterns takes longer than drawing examples.
-_FEW_PATTERNS = 500
+_FEW_PATTERNS = 500  # above this many, drawing counts of patterns takes longer than drawing examples
 
 Array = NDArray[np.float64]
 

@@ -12,9 +12,7 @@ from typing import Any, Generic, TypeVar
 from bench.errors import ConfigError
 
 T = TypeVar("T")
-
-#: Names modules, separated by commas, that register plug-ins when they are imported.
-VARIABLE = "BENCH_PLUGINS"
+VARIABLE = "BENCH_PLUGINS"  # names modules, separated by commas, that register plug-ins when they are imported
 
 
 def import_plugins() -> None:

@@ -12,9 +12,7 @@ from typing import Any
 
 #: Raised where the meaning of a column changes, never because one is added; no cell's identity depends on it.
 SCHEMA_VERSION = 2
-
-#: Names of measures in version 1, by what they are called now.
-OLD_MEASURES = {"allocator_peak": "witness"}
+OLD_MEASURES = {"allocator_peak": "witness"}  # names of measures in version 1, by what they are called now
 _NEW_MEASURES = {old: new for new, old in OLD_MEASURES.items()}
 
 #: In words.

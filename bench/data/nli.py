@@ -25,8 +25,7 @@ from bench.core.files import write_whole
 from bench.data.corpus import LABELS, Corpus, DataError, Pair
 from bench.data.synthetic import synthetic_corpus
 
-#: The environment variable that names the folder of real data.
-DATA_VARIABLE = "COMERA_DATA"
+DATA_VARIABLE = "COMERA_DATA"  # the environment variable that names the folder of real data
 
 #: Labelled training rows of the complete MultiNLI corpus. Only a corpus of this size is called "mnli".
 MNLI_TRAIN_ROWS = 392_702
@@ -43,10 +42,7 @@ POOL_FILES = (
 
 #: Keys of premise, hypothesis and label, in the order they are looked for.
 ROW_KEYS = (("premise", "hypothesis", "label"), ("sentence1", "sentence2", "gold_label"))
-
-#: A label is an index into this tuple.
-SST2_LABELS = ("negative", "positive")
-
+SST2_LABELS = ("negative", "positive")  # a label is an index into this tuple
 _SST2_HEADER = "sentence\tlabel"
 
 #: Names that promise a particular content; a user's folder of that name does not earn it.

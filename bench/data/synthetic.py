@@ -42,8 +42,7 @@ from bench.data.corpus import LABELS, Corpus, DataError, Pair
 
 Relation = Literal["follows", "excludes", "open"]
 
-#: A term of a premise that allows one value only is drawn that many times as often as another.
-_EXACT_WEIGHT = 4
+_EXACT_WEIGHT = 4  # a term of a premise that allows one value only is drawn that many times as often as another
 #: How often count, kind, action, colour and place decide a pair of a label, relative to each other.
 _DECISIVE: dict[str, tuple[Relation, tuple[int, ...]]] = {
     "neutral": ("open", (1, 2, 0, 4, 4)),

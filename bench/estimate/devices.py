@@ -24,9 +24,7 @@ _RESERVE_MIB = {"cuda": 1536.0, "cpu": 512.0}
 
 #: Sizes of what is timed on this machine: the sides of a square product, the bytes of a buffer, how often.
 _SIDE, _BUFFER, _REPEATS = 1536, 2**28, 7
-
-#: Batches beyond this one are not looked at, unless another limit is given.
-LIMIT = 65_536
+LIMIT = 65_536  # batches beyond this one are not looked at, unless another limit is given
 
 #: The second batch looked at, and how far a next one may lie beyond the largest that is known to fit: at small batches
 #: weights and their states make the peak, so the line through them is no guide to large ones.

@@ -43,9 +43,7 @@ from bench.step.train_step import TrainStep, precision_unsupported, rare_work
 
 Category = Literal["parameters", "gradients", "optimizer", "activations", "temporaries"]
 CATEGORIES: tuple[Category, ...] = get_args(Category)
-
-#: Devices for which a prediction can be made.
-PREDICTED_DEVICES = ("cpu", "cuda")
+PREDICTED_DEVICES = ("cpu", "cuda")  # devices for which a prediction can be made
 
 #: The error that a prediction is allowed, by kind of device: rounding by the allocator and what lives inside kernels.
 TOLERANCE = {"cpu": 0.02, "cuda": 0.05}

@@ -27,9 +27,7 @@ from bench.gate import GateError, timed_worker
 from bench.gate.timed_worker import BENCHMARKS
 
 ROOT = Path(__file__).resolve().parents[2]
-
-#: Rounds of a measurement: with 30, four benchmarks take less than a minute on a quiet machine.
-ROUNDS = 30
+ROUNDS = 30  # rounds of a measurement: with 30, four benchmarks take less than a minute on a quiet machine
 
 #: Probability, without any slowdown, of a rank test that says otherwise, and the rounds with which the rank test can
 #: reach that at all: 2^-7 < 0.01.

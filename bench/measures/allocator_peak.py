@@ -22,9 +22,7 @@ from bench.step.train_step import batches_on, build_step, rare_work
 
 _STEPS = 2
 _MIB = 2**20
-
-#: The profiler's name for the steps, which sets them apart from building.
-_MARK = "bench: steps"
+_MARK = "bench: steps"  # the profiler's name for the steps, which sets them apart from building
 
 
 def _outcomes(cells: Sequence[Cell], session: Session) -> Iterator[list[Outcome]]:

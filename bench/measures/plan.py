@@ -35,20 +35,14 @@ from comera import TTLinear
 from comera.contraction import Plan, candidates, plan_contraction
 from comera.contraction.planned import tt_linear
 
-#: On a CPU, the largest product of tokens, in-features and out-features that is measured.
-CPU_LIMIT = 7e10
+CPU_LIMIT = 7e10  # on a CPU, the largest product of tokens, in-features and out-features that is measured
 
 #: What takes so many times as long as the fastest plan at first is not measured further, the chosen plan apart.
 HOPELESS = 4.0
 
 _DENSE = "nn.Linear"
-
-#: Calls before times count, and how much longer the very first one may take.
-_WARM_UP, _COLD = 3, 10.0
-
-#: Part of the free memory that a plan may need.
-_MEMORY_SHARE = 0.7
-
+_WARM_UP, _COLD = 3, 10.0  # calls before times count, and how much longer the very first one may take
+_MEMORY_SHARE = 0.7  # part of the free memory that a plan may need
 _BYTES = 4  # of float32
 
 

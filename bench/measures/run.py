@@ -18,8 +18,7 @@ from bench.step.timing import StepTimer, steady_allocator
 from bench.step.train_step import batches_on, build_step
 from bench.workloads import open_cell_workload
 
-#: Different batches an arm cycles through while it is timed.
-_BATCHES = 8
+_BATCHES = 8  # different batches an arm cycles through while it is timed
 
 
 def _outcomes(cells: Sequence[Cell], session: Session) -> Iterator[list[Outcome]]:

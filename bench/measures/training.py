@@ -29,21 +29,12 @@ from bench.step.timing import Diverged, mean_ms, take_turns
 from bench.step.train_step import TrainStep, batches_on, build_step
 from comera import ranks_of, set_ranks, tensorized_layers
 
-#: Seconds between checkpoints, and at least so many times what the last one took.
-_CHECKPOINT_SECONDS = 60.0
-_CHECKPOINT_SHARE = 30.0
-
-#: Seconds between reports of progress.
-_REPORT_SECONDS = 1.0
-
-#: On a device whose loss costs a synchronisation, it is looked at every so many steps.
-_LOSS_CHECK_STEPS = 50
-
-#: Digits of a code's id in a message.
-_SHORT = 8
-
-#: Interleaved blocks, after one that warms up, and steps of each model in every one.
-_BLOCKS, _STEPS = 9, 2
+_CHECKPOINT_SECONDS = 60.0  # between checkpoints
+_CHECKPOINT_SHARE = 30.0  # so many times what the last one took lie between them at least
+_REPORT_SECONDS = 1.0  # seconds between reports of progress
+_LOSS_CHECK_STEPS = 50  # on a device whose loss costs a synchronisation, it is looked at every so many steps
+_SHORT = 8  # digits of a code's id in a message
+_BLOCKS, _STEPS = 9, 2  # interleaved blocks, after one that warms up, and steps of each model in every one
 
 Report = Callable[[dict[str, Any]], None]
 

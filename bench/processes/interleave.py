@@ -16,8 +16,7 @@ from bench.protocol import CellFailure, Outcome, Session
 from bench.step.allocator import free_memory_mib
 from bench.step.timing import calls_per_block
 
-#: Part of the device's free memory that arms living together may be predicted to use.
-_MEMORY_SHARE = 0.85
+_MEMORY_SHARE = 0.85  # part of the device's free memory that arms living together may be predicted to use
 
 
 def time_cells(outcomes: Sequence[Outcome], serve: Callable[..., None], session: Session) -> None:

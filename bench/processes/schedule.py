@@ -17,8 +17,7 @@ from bench.workloads import open_cell_workload
 #: What makes a record's columns from a cell and its workload.
 Columns = Callable[[Cell, Workload], dict[str, Any]]
 
-#: Seconds that a cell may take where its settings have no limit.
-TIME_LIMIT_S = 600.0
+TIME_LIMIT_S = 600.0  # seconds that a cell may take where its settings have no limit
 
 
 def _answer(connection: Connection, cell: Cell, data: Data, columns: Columns, one_thread: bool) -> None:

@@ -16,8 +16,7 @@ from bench.data.corpus import DataError
 from bench.errors import ConfigError
 from bench.protocol import Batch, Data, EarlyLate, Evaluation, Gated, Metric, Role, Stage, Words
 
-#: Numbers that stand for all of them in the hash of drawn data.
-_HASHED = 1000
+_HASHED = 1000  # numbers that stand for all of them in the hash of drawn data
 
 
 class BaseWorkload(abc.ABC):

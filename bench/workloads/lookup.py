@@ -23,9 +23,7 @@ from bench.workloads.base import DrawnWorkload
 from comera.lookup import VARIANTS
 
 DISTRIBUTIONS = ("uniform", "zipf")
-
-#: The k-th most frequent row is drawn in proportion to k^-1.05.
-ZIPF_EXPONENT = 1.05
+ZIPF_EXPONENT = 1.05  # the k-th most frequent row is drawn in proportion to k^-1.05
 
 #: Part of the table by which frequent rows lie apart from one another: the golden ratio scatters them evenly.
 _SCATTER = 0.618034
