@@ -42,16 +42,9 @@ class Run:
 
 
 class Clock:
-    """What is left of a budget, and estimates from what has run before.
+    """What is left of a budget in seconds, and estimates from the runs of this ``device`` in earlier calls.
 
-    Args:
-        budget_s: from now to the end of the program.
-        device: this machine's; times of others do not count.
-        runs: of earlier calls.
-        now: seconds, rising steadily.
-
-    Attributes:
-        runs: those, and what has run since.
+    Attribute ``runs``: those, and what has run since.
 
     >>> clock = Clock(100.0, "made up", now=iter([0.0, 60.0]).__next__)
     >>> clock.left()

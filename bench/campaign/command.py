@@ -125,9 +125,7 @@ def _sum_up(campaign: Campaign) -> None:
 def run(settings: Sequence[str], list_only: bool) -> None:
     """Run a campaign, or list its stages; a wrong setting ends the program with one sentence and status 2.
 
-    Args:
-        settings: each as ``key=value``.
-        list_only: whether to list.
+    ``settings`` are ``key=value`` each.
     """
     try:
         arguments = _parsed(settings)

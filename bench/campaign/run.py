@@ -42,24 +42,15 @@ class Stopped(BaseException):
 
 @dataclass
 class Outcome:
-    """What became of a stage.
-
-    Args:
-        stage: what was asked for.
-        units: what it is made of; None until its turn comes.
-        done_before, ran, left: cells that were done when its turn came, that were measured since, whatever came of
-            it, and that another call would run.
-        skipped: units that did not fit, with their estimates in seconds.
-        failures: a sentence each.
-    """
+    """What became of a stage."""
 
     stage: Stage
-    units: list[Unit] | None = None
-    done_before: int = 0
-    ran: int = 0
-    left: int = 0
-    skipped: dict[str, float] = field(default_factory=dict)
-    failures: list[str] = field(default_factory=list)
+    units: list[Unit] | None = None  # None until its turn comes
+    done_before: int = 0  # cells that were done when its turn came
+    ran: int = 0  # cells that were measured since, whatever came of it
+    left: int = 0  # cells that another call would run
+    skipped: dict[str, float] = field(default_factory=dict)  # units that did not fit, with their estimates in seconds
+    failures: list[str] = field(default_factory=list)  # a sentence each
 
     def report(self) -> dict[str, Any]:
         """As ``campaign.json`` has it."""
@@ -69,14 +60,9 @@ class Outcome:
 
 
 class Campaign:
-    """One call of the campaign.
+    """One call of the campaign: stages in their order, on a ``device`` (auto, cpu or cuda), within the clock's budget.
 
-    Args:
-        stages: in the order in which they run.
-        device: auto, cpu or cuda.
-        results: the folder of records and checkpoints.
-        output: where archives and the report go.
-        clock: the budget.
+    Records and checkpoints lie in the folder ``results``; archives and the report go to ``output``.
     """
 
     def __init__(self, stages: Sequence[Stage], device: str, results: Path, output: Path, clock: Clock) -> None:
@@ -168,15 +154,11 @@ class Campaign:
         outcome.failures.append(sentence)
         _report(f"{outcome.stage.name} failed: {sentence}")
 
-    def _count(self) -> None:
-        """Count what is left of each stage. What failed in this call is left to a new one only if it was not tried."""
+    def write(self) -> None:
+        """Write archives and report as things stand. What has run to its end and failed is not left to another call."""
         for outcome in self.outcomes:
             waiting = (unit for unit in outcome.units or () if id(unit) not in self._finished)
             outcome.left = sum(len(self._missing(unit)) for unit in waiting)
-
-    def write(self) -> None:
-        """Write archives and report as things stand."""
-        self._count()
         diary = {"runs": [asdict(run) for run in self.clock.runs]}
         self._records = write_records(self.root, self.output, diary)
         useless = useless_checkpoints(self._trained, self.results)

@@ -34,17 +34,14 @@ def import_plugins() -> None:
 class Registry(Generic[T]):
     """Plug-ins by name: of a package of the bench, of entry points, and those registered by hand.
 
-    Args:
-        kind: what they are, as in "measure"; modules of the package name theirs in ``MEASURE``, and other packages
-            through entry points of the group ``comera_bench.measures``.
-        missing: the members that something lacks to be a plug-in of this kind.
-        origin: module and name of a plug-in; one from the same place is the same plug-in.
+    Modules of the package name theirs in a constant, such as ``MEASURE``, and other packages through entry points of a
+    group, such as ``comera_bench.measures``.
     """
 
-    kind: str
+    kind: str  # what they are, as in "measure"
     package: str
-    missing: Callable[[Any], list[str]]
-    origin: Callable[[Any], str]
+    missing: Callable[[Any], list[str]]  # the members that something lacks to be a plug-in of this kind
+    origin: Callable[[Any], str]  # module and name of a plug-in; one from the same place is the same plug-in
     _registered: dict[str, T] = field(default_factory=dict)
 
     def register(self, plugin: T) -> T:

@@ -124,14 +124,11 @@ def find_corpus(
 ) -> Corpus:
     """Find the sentence pairs to train on.
 
-    Args:
-        dataset: "auto" takes the first source of sentence pairs there is; any other name takes that one or fails.
-        data_folder: a folder of JSON lines. Its corpus is called "mnli" when it has all 392,702 training rows,
-            otherwise like the folder.
-        fetch: download MNLI into ``data_folder`` where its files are missing (needs the extra ``data``).
-        check: parse every row now: 0.1 s for 20,000 rows, a few seconds for full MNLI.
-
-    What is missing or malformed raises DataError, with file and line where there are any.
+    "auto" takes the first source of sentence pairs there is; any other name takes that one or fails. A ``data_folder``
+    holds JSON lines, and its corpus is called "mnli" when it has all 392,702 training rows, otherwise like the folder.
+    ``fetch`` downloads MNLI into it where its files are missing (needs the extra ``data``). ``check`` parses every row
+    now: 0.1 s for 20,000 rows, a few seconds for full MNLI. What is missing or malformed raises DataError, with file
+    and line where there are any.
 
     >>> find_corpus(environ={}).name
     'synthetic'

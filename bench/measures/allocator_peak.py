@@ -65,8 +65,7 @@ def _prepared(cell: Cell, workload: Workload) -> Callable[[], None]:
 def cpu_peak(prepare: Callable[[], Callable[[], None]]) -> int:
     """Bytes that the CPU's allocator had handed out at the peak of a piece of work.
 
-    Args:
-        prepare: makes what the work needs, and returns the work. What stays of it counts, what it gave back does not.
+    ``prepare`` makes what the work needs, and returns the work. What stays of it counts, what it gave back does not.
 
     >>> def prepare():
     ...     torch.ones(1000, 1000)  # given back

@@ -79,9 +79,7 @@ _Call = tuple[Callable[[], AbstractContextManager[object]], Callable[[], torch.T
 def _calls(x: torch.Tensor, weight: torch.Tensor) -> tuple[dict[str, _Call], dict[str, str]]:
     """Every product by name, with the context it runs in; and why one is not among them.
 
-    Args:
-        x: activations (T, N).
-        weight: (M, N), as ``nn.Linear`` keeps it.
+    ``x`` are activations (T, N), ``weight`` is (M, N), as ``nn.Linear`` keeps it.
     """
     plain = contextlib.nullcontext
     halves = x.bfloat16(), weight.bfloat16()

@@ -22,12 +22,8 @@ from bench.workloads import open_cell_workload
 def training_cells(cell: Cell, values: Mapping[str, Any], workload: Workload) -> list[Cell]:
     """The training runs of one arm.
 
-    Args:
-        cell: without stages.
-        values: the section ``training`` of a configuration.
-        workload: that of the cell.
-
-    Raises ConfigError: a workload without an epoch or a metric, a wrong value, or a stage that the method cannot train.
+    ``cell`` is without stages, ``values`` the section ``training`` of a configuration. Raises ConfigError: a workload
+    without an epoch or a metric, a wrong value, or a stage that the method cannot train.
     """
     rows = workload.training_examples
     if rows is None:

@@ -47,28 +47,18 @@ class OutOfTime(RuntimeError):
 
 @dataclass(frozen=True)
 class Upkeep:
-    """What a run needs to know beside its cell; nothing here changes its result.
+    """What a run needs to know beside its cell; nothing here changes its result."""
 
-    Args:
-        folder: of its checkpoint.
-        identity: whose checkpoint that is.
-        code_id, git_commit: of the code that runs now.
-        parent_folder, parent_identity: of the run whose stages are the first of this one, if there is one; its last
-            checkpoint saves doing them again.
-        resume: whether to go on from a checkpoint.
-        checkpoint_steps: steps between checkpoints; 0 for about one a minute.
-        stop_after_s: seconds after which the run leaves a checkpoint and stops, or None.
-    """
-
-    folder: Path
-    identity: str
-    code_id: str
+    folder: Path  # of its checkpoint
+    identity: str  # whose checkpoint that is
+    code_id: str  # of the code that runs now, as git_commit
     git_commit: str = ""
+    #: Of the run whose stages are the first of this one, if there is one; its last checkpoint saves doing them again.
     parent_folder: Path | None = None
     parent_identity: str = ""
-    resume: bool = True
-    checkpoint_steps: int = 0
-    stop_after_s: float | None = None
+    resume: bool = True  # whether to go on from a checkpoint
+    checkpoint_steps: int = 0  # between checkpoints; 0 for about one a minute
+    stop_after_s: float | None = None  # after which the run leaves a checkpoint and stops
 
 
 def stages_of(cell: Cell) -> tuple[Stage, ...]:
@@ -78,11 +68,7 @@ def stages_of(cell: Cell) -> tuple[Stage, ...]:
 
 @dataclass
 class _Position:
-    """Where a run is, and who brought it there. A stage counts as begun once it has done a step.
-
-    ``codes`` are those that have done a step, each with ``code_id`` and ``git_commit`` (blank where an older checkpoint
-    did not name it); ``ended_by`` is the id of the one that ended the last stage so far.
-    """
+    """Where a run is, and who brought it there. A stage counts as begun once it has done a step."""
 
     stage: int = 0
     stage_steps: int = 0
@@ -91,8 +77,8 @@ class _Position:
     loss_steps: int = 0
     seconds: float = 0.0
     curve: list[dict[str, Any]] = field(default_factory=list)
-    codes: list[dict[str, str]] = field(default_factory=list)
-    ended_by: str = ""
+    codes: list[dict[str, str]] = field(default_factory=list)  # that did a step; git_commit may be blank in older ones
+    ended_by: str = ""  # id of the code that ended the last stage so far
 
 
 class TrainingRun:

@@ -22,10 +22,7 @@ _MEMORY_SHARE = 0.85  # part of the device's free memory that arms living togeth
 def time_cells(outcomes: Sequence[Outcome], serve: Callable[..., None], session: Session) -> None:
     """Time the arms whose prediction went well, filling in their outcomes.
 
-    Args:
-        outcomes: of predictions.
-        serve: what runs in an arm's process; it answers as :func:`bench.measures.run.time_cell`.
-        session: the job's.
+    ``serve`` runs in an arm's process and answers as :func:`bench.measures.run.time_cell`.
     """
     alive = [outcome for outcome in outcomes if outcome.status == "ok"]
     for outcome in outcomes:

@@ -104,14 +104,10 @@ def _nothing() -> None:
 
 
 class CellProcess:
-    """A cell's own process and the line to it.
+    """A cell's own process, which runs ``serve(connection, cell, data, *more)``, and the line to it.
 
-    Args:
-        serve: what runs there, a function that can be imported; its first argument is the other end of the line.
-        cell, data, more: its further arguments.
-        time_limit_s: seconds that all answers together may take; the cell is then given up as ``timeout``.
-
-    Raises ConfigError: a plug-in that cannot be handed to another process.
+    ``serve`` can be imported. After ``time_limit_s`` seconds for all answers together the cell is given up as
+    ``timeout``. Raises ConfigError: a plug-in that cannot be handed to another process.
     """
 
     def __init__(self, serve: Callable[..., None], cell: Cell, data: Data, time_limit_s: float, *more: Any) -> None:

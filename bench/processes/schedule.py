@@ -35,14 +35,10 @@ def answers(
     parallel: int | None = None,
     time_limit_s: float | None = None,
 ) -> Iterator[Outcome]:
-    """Outcomes of cells that answer once, as they are ready.
+    """Outcomes of cells that answer once, as they are ready, each with what ``columns`` makes in its own process.
 
-    Args:
-        columns: makes a cell's answer in its process. Under ``failure`` it may say why the cell is an ``error``.
-        cells: each gets a process of its own.
-        data: where the workload's data comes from.
-        parallel: processes at a time, of one thread each; None for one after another, of as many as PyTorch takes.
-        time_limit_s: of each cell; None for that of its timing settings.
+    Of ``parallel`` processes at a time each has one thread; None is for one after another, of as many as PyTorch takes.
+    ``time_limit_s`` is that of a cell's timing settings unless it is given.
     """
     waiting = list(cells)
     running: dict[int, CellProcess] = {}

@@ -265,20 +265,11 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Session:
-    """What a measure runs the cells of a job with.
-
-    Args:
-        data: where the workload's data comes from.
-        parallel: processes at a time, where cells run side by side.
-        advance: to be called with a cell and the share of its work that has just been finished, 1 in all.
-        note: to be called with a cell and a line on how far it has come.
-        upkeep: where a cell keeps its checkpoint (:class:`bench.measures.training.Upkeep`).
-        needs_rare: whether a cell's rare events are to be timed, because no record has them yet.
-    """
+    """What a measure runs the cells of a job with."""
 
     data: Data
-    parallel: int
-    advance: Callable[[Cell, float], None]
-    note: Callable[[Cell, str], None]
-    upkeep: Callable[[Cell], Any]
-    needs_rare: Callable[[Cell], bool]
+    parallel: int  # processes at a time, where cells run side by side
+    advance: Callable[[Cell, float], None]  # to be called with a cell and the share of its work just done, 1 in all
+    note: Callable[[Cell, str], None]  # to be called with a cell and a line on how far it has come
+    upkeep: Callable[[Cell], Any]  # where a cell keeps its checkpoint (:class:`bench.measures.training.Upkeep`)
+    needs_rare: Callable[[Cell], bool]  # whether a cell's rare events are to be timed, because no record has them yet

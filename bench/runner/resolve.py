@@ -75,26 +75,18 @@ TOGGLES = tuple(field.name for field in dataclasses.fields(Toggles))
 class TimingSettings:
     """How steps are timed.
 
-    Args:
-        blocks: rounds in which every arm runs once, in random order; at least 5 give a usable interval.
-        extra_blocks: how many disturbed rounds may be repeated.
-        block_seconds: about how long an arm runs per block; sets the steps per block.
-        max_steps: upper bound on the steps per block.
-        warmup_steps: steps before the first block.
-        disturbed: a block counts as disturbed when its calibration product, or its mean step, takes more than this many
-            times the median over the arm's blocks.
-        time_limit_s: seconds after which a cell is given up and recorded as ``timeout``.
-        allocator: ``steady`` keeps freed memory (:func:`bench.step.timing.steady_allocator`), ``system`` is the C
-            library's own way, which most users of PyTorch on a CPU have.
+    A block counts as disturbed when its calibration product, or its mean step, takes more than ``disturbed`` times the
+    median over the arm's blocks. The allocator ``steady`` keeps freed memory, see
+    :func:`bench.step.timing.steady_allocator`; ``system`` is the C library's own way, as for most users of PyTorch.
     """
 
-    blocks: FromOne = 5
-    extra_blocks: FromZero = 2
-    block_seconds: Seconds = 1.0
-    max_steps: FromOne = 20
-    warmup_steps: FromOne = 2
+    blocks: FromOne = 5  # rounds in which every arm runs once, in random order; 5 or more give a usable interval
+    extra_blocks: FromZero = 2  # disturbed rounds that may be repeated
+    block_seconds: Seconds = 1.0  # about how long an arm runs per block; sets the steps per block
+    max_steps: FromOne = 20  # of a block
+    warmup_steps: FromOne = 2  # before the first block
     disturbed: Annotated[float, Field(gt=1), Allowed("finite factors above 1")] = 1.25
-    time_limit_s: Seconds = 600.0
+    time_limit_s: Seconds = 600.0  # after which a cell is given up and recorded as ``timeout``
     allocator: Allocator = "steady"
 
     def identity(self) -> dict[str, Any]:
@@ -122,11 +114,8 @@ class Job:
 def resolve(config: Mapping[str, Any], elsewhere: bool = False) -> Job:
     """Check one job's configuration and return its cells.
 
-    Args:
-        config: the composed configuration as plain containers, without Hydra's own node.
-        elsewhere: the job will run on another machine, whose devices are not known here.
-
-    Raises ConfigError, DataError: a wrong value, or data that is missing or malformed, in one sentence.
+    ``config`` is the composed one as plain containers, without Hydra's own node; ``elsewhere`` means that the job will
+    run on another machine. Raises ConfigError, DataError: a wrong value, or data that is missing or malformed.
     """
     check_fields(config)
     measure, kind = named(config["measure"]), workload_class(config["workload"])
@@ -138,6 +127,8 @@ def resolve(config: Mapping[str, Any], elsewhere: bool = False) -> Job:
     _check_about(measure, config["workload"], [method for method, _, _ in arms])
     settings = bench.workloads.checked_settings(kind.name, config[kind.section], data)
     workload = open_workload(kind.name, settings, data, check=True)
+    own = {name: config[name] for name in TOGGLES}
+    toggle_sets = [{**own, **checked_fields(Toggles, changed, "toggles")} for changed in config["toggles"]]
     cells = [
         Cell(
             experiment=config["name"],
@@ -155,7 +146,7 @@ def resolve(config: Mapping[str, Any], elsewhere: bool = False) -> Job:
             workload_settings=asdict(settings),
             timing_settings=timing.identity() if measure.timed else {},
         )
-        for toggles in _toggle_sets(config)
+        for toggles in toggle_sets
         for method, variant, method_settings in arms
     ]
     cells = [one for cell in cells for one in measure.expand(cell, config, workload)]
@@ -177,12 +168,6 @@ def check_fields(config: Mapping[str, Any]) -> None:
             raise ConfigError(f"{section} is {given!r}; allowed: single settings, as in {section}.NAME=VALUE.")
     named(config["measure"])
     workload_class(config["workload"])
-
-
-def _toggle_sets(config: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Precision, graph and compilation of each round of arms: the job's own, changed by ``toggles``."""
-    own = {name: config[name] for name in TOGGLES}
-    return [{**own, **checked_fields(Toggles, one, "toggles")} for one in config["toggles"]]
 
 
 def _check_about(measure: Measure, workload: str, methods: list[str]) -> None:
@@ -227,12 +212,7 @@ def _arm(entry: Any, shared: Mapping[str, Any], ratio: float | None) -> tuple[st
 
 
 def resolve_device(device: str, needed: bool = True, elsewhere: bool = False) -> str:
-    """``auto`` is CUDA where there is one.
-
-    Args:
-        device: auto, cpu or cuda.
-        needed: whether something is to run on it.
-        elsewhere: on another machine.
+    """``auto`` is CUDA where there is one; ``needed`` says whether something is to run on it, ``elsewhere`` not here.
 
     Raises ConfigError: CUDA asked for where there is none; ``auto`` for a machine that is not known here.
     """

@@ -50,16 +50,10 @@ def steady_allocator() -> None:
 
 
 class StepTimer:
-    """Times one arm's steps.
+    """Times one arm's steps, run on ``batches`` in turn; both lie on the device already.
 
-    Steps on which a rare event falls due are run, but not timed; rare events are timed on their own.
-
-    Args:
-        step: the train step, on its device.
-        batches: what the steps run on, in turn; already on the device.
-        rare_events: the method's.
-
-    Raises Diverged: by every method, where the loss is not finite.
+    Steps on which a rare event falls due are run, but not timed; rare events are timed on their own. Every method
+    raises Diverged where the loss is not finite.
     """
 
     def __init__(self, step: TrainStep, batches: Sequence[Batch], rare_events: Sequence[RareEvent]) -> None:

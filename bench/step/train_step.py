@@ -86,14 +86,11 @@ class TrainStep:
     place that the next step overwrites.
 
     Args:
-        model: what ``method.adapt`` returned; it is put into training mode.
+        model: what ``method.adapt`` returned; it is put into training mode, and lies on ``device``.
         method: the arm; its ``objective`` and ``after_step`` are called every step.
-        optimizer: what ``method.optimizer(model)`` returned.
         loss: ``workload.loss``, from model and batch to the mean task loss.
         precision: one of :data:`PRECISIONS`. ``bf16`` is autocast over forward and task loss (parameters, gradients
             and optimizer stay float32); ``tf32`` lets float32 products run in TF32 for the whole step.
-        device: where the model lies.
-        cuda_graph: whether to capture steps.
         compile: whether the model runs through torch.compile; the first call then compiles it.
         static_shapes: whether all batches have one shape; if not, code is compiled for any.
 
@@ -135,12 +132,9 @@ class TrainStep:
         self.phase: Phase = "idle"
         self.last_change: Change = "nothing"
         self._compiled = _compiled(self.model, static_shapes) if compile else None
-        self._captured = self._to_capture() if cuda_graph else None
+        work = self._gradients_and_step if method.capture == "whole_step" else self._gradients
+        self._captured = CapturedStep(work, model.parameters(), backend=CUDAGraphs()) if cuda_graph else None
         self.steps_before_capture = self._captured.warm_up_steps if self._captured else 0
-
-    def _to_capture(self) -> CapturedStep:
-        work = self._gradients_and_step if self.method.capture == "whole_step" else self._gradients
-        return CapturedStep(work, self.model.parameters(), backend=CUDAGraphs())
 
     def __call__(self, batch: Batch) -> torch.Tensor:
         """Run one step and return its task loss, detached."""
@@ -219,11 +213,7 @@ class TrainStep:
 def build_step(cell: Cell, workload: Workload, static_shapes: bool = True, double: bool = False) -> TrainStep:
     """The step of a cell's arm on its device, before the first one; the cell's seed decides the initial weights.
 
-    Args:
-        cell: which arm, on what, in which arithmetic and captured or compiled or not.
-        workload: the cell's.
-        static_shapes: as :class:`TrainStep` has it.
-        double: whether the model is in float64, for a reference.
+    ``double`` is for a reference: the model is in float64.
     """
     torch.manual_seed(cell.seed)
     method = build_for(cell)
