@@ -42,15 +42,20 @@ def in_two_processes(work: Callable[..., Any], *arguments: Any) -> list[Any]:
     Both processes form one gloo group that meets in a file, so that runs beside each other share no port.
     """
     with tempfile.TemporaryDirectory() as folder:
-        calls = [_pool().submit(_as_rank, rank, f"{folder}/meeting", work, arguments) for rank in range(2)]
+        meeting = f"{folder}/meeting"
+        calls = [process.submit(_as_rank, rank, meeting, work, arguments) for rank, process in enumerate(_processes())]
         answers = [call.result() for call in calls]
     return [torch.load(io.BytesIO(answer), weights_only=False) for answer in answers]
 
 
 @functools.cache
-def _pool() -> ProcessPoolExecutor:
-    """Two processes that stay, so that they import torch once. They inherit no thread of pytest."""
-    return ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("forkserver"))
+def _processes() -> list[ProcessPoolExecutor]:
+    """A process per rank, which stays, so that it imports torch once. They inherit no thread of pytest.
+
+    A process is of one rank for its life: DTensor remembers how it cut a tensor for a mesh, and meshes over the same
+    ranks are equal whichever of them the process is, so that as another rank it would cut out the wrong part.
+    """
+    return [ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("forkserver")) for _ in range(2)]
 
 
 def _as_rank(rank: int, meeting: str, work: Callable[..., Any], arguments: tuple[Any, ...]) -> bytes:
