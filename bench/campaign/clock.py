@@ -81,15 +81,11 @@ class Clock:
         measure = unit.measure
         if measure.resumes:  # may stop anywhere and go on in the next call
             return measure.seconds
-        alike: tuple[Callable[[Run], object], ...] = (
-            lambda run: (run.stage, run.label) == (unit.stage, unit.label),
-            lambda run: run.stage == unit.stage,
-            lambda run: (run.measure, run.workload) == (measure.name, unit.cells[0].workload),
-        )
+        own = {"stage": unit.stage, "label": unit.label, "measure": measure.name, "workload": unit.cells[0].workload}
+        here = [run for run in self.runs if run.device == self._device]
         turns = _turns(measure.name, cells)
-        for is_alike in alike:
-            runs = [run for run in self.runs if run.device == self._device and is_alike(run)]
-            if runs:
+        for alike in (("stage", "label"), ("stage",), ("measure", "workload")):
+            if runs := [run for run in here if all(getattr(run, name) == own[name] for name in alike)]:
                 return _SAFETY * turns * max(run.seconds / _turns(run.measure, run.cells) for run in runs)
         return turns * measure.seconds
 

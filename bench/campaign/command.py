@@ -91,15 +91,11 @@ def _list(stages: Sequence[Stage], device: str, root: Path) -> None:
             except MISTAKES as error:
                 print(f"{stage.name}: cannot run here: {error}")
                 continue
-            missing = {
-                unit.label: count
-                for unit in units
-                if (count := sum(cell.cell_id(unit.job.data_hash) not in done for cell in unit.cells))
-            }
+            counts = [sum(cell.cell_id(unit.job.data_hash) not in done for cell in unit.cells) for unit in units]
             cells = sum(len(unit.cells) for unit in units)
-            left += sum(missing.values())
-            print(f"{stage.name}: {sum(missing.values())} of {cells} cells missing: {stage.why}")
-            for label, count in missing.items():
+            left += sum(counts)
+            print(f"{stage.name}: {sum(counts)} of {cells} cells missing: {stage.why}")
+            for label, count in {unit.label: count for unit, count in zip(units, counts, strict=True) if count}.items():
                 print(f"  {count}  {label}")
     print(f"{left} cells missing in all")
 
@@ -110,8 +106,7 @@ def _sum_up(campaign: Campaign) -> None:
     for one in outcomes:
         failed = f", failed: {one.failures[0]}" if one.failures else ""
         print(f"{one.stage.name}: {one.ran} ran, {one.done_before} done before, {one.left} left{failed}")
-    for line in described(campaign.memory()):
-        print(line)
+    print("".join(f"{line}\n" for line in described(campaign.memory())), end="")
     for checkpoint in campaign.left_behind:
         size = f"{checkpoint.folder} ({checkpoint.bytes / 2**20:,.0f} MiB)"
         print(f"checkpoint {size} is too large to be carried; without that folder its run starts anew")

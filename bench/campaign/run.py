@@ -99,23 +99,17 @@ class Campaign:
     def _run_stage(self, outcome: Outcome) -> None:
         """Run a stage's units; a failure is a sentence, and the next unit's or stage's turn."""
         self._look_at(outcome)
-        units = outcome.units or []
         if not outcome.left:
             return
-        progress = SweepProgress([cell for unit in units for cell in unit.cells])
-        try:
-            for unit in units:
-                missing = self._missing(unit)
-                if not missing:
-                    continue
+        units = outcome.units or []
+        with contextlib.closing(SweepProgress([cell for unit in units for cell in unit.cells])) as progress:
+            for unit, missing in [(unit, missing) for unit in units if (missing := self._missing(unit))]:
                 estimate = self.clock.estimate(unit, len(missing))
                 if estimate > self.clock.left():
                     outcome.skipped[unit.label] = round(estimate)
-                    continue
-                _report(f"{outcome.stage.name}: {unit.label}, about {estimate:,.0f} s; {self._time_left()}")
-                self._run_unit(unit, missing, outcome, progress)
-        finally:
-            progress.close()
+                else:
+                    _report(f"{outcome.stage.name}: {unit.label}, about {estimate:,.0f} s; {self._time_left()}")
+                    self._run_unit(unit, missing, outcome, progress)
         if outcome.skipped:
             _report(f"{outcome.stage.name}: no time for {len(outcome.skipped)} part(s) of it; {self._time_left()}")
 
@@ -144,11 +138,10 @@ class Campaign:
         except Exception as error:
             self._fail(outcome, f"{unit.label}: {first_line(error)}")
             return
-        if unit.measure.resumes and self._missing(unit):
-            return  # stopped on its way, and goes on in the next call
-        outcome.ran += len(missing)
-        self._finished.add(id(unit))
-        ended()
+        if not (unit.measure.resumes and self._missing(unit)):  # else it was stopped, and goes on in the next call
+            outcome.ran += len(missing)
+            self._finished.add(id(unit))
+            ended()
 
     def _fail(self, outcome: Outcome, sentence: str) -> None:
         outcome.failures.append(sentence)
@@ -159,10 +152,8 @@ class Campaign:
         for outcome in self.outcomes:
             waiting = (unit for unit in outcome.units or () if id(unit) not in self._finished)
             outcome.left = sum(len(self._missing(unit)) for unit in waiting)
-        diary = {"runs": [asdict(run) for run in self.clock.runs]}
-        self._records = write_records(self.root, self.output, diary)
-        useless = useless_checkpoints(self._trained, self.results)
-        self.left_behind = write_checkpoints(self.root, self.output, useless)
+        self._records = write_records(self.root, self.output, {"runs": [asdict(run) for run in self.clock.runs]})
+        self.left_behind = write_checkpoints(self.root, self.output, useless_checkpoints(self._trained, self.results))
         write_whole({self.output / "campaign.json": f"{json.dumps(self.report(), indent=1)}\n".encode()})
 
     def memory(self) -> list[dict[str, Any]]:
@@ -172,13 +163,12 @@ class Campaign:
 
     def report(self) -> dict[str, Any]:
         """What ran, what is left, on what, and how predicted and allocated memory compare."""
-        where = provenance(on_cpu=self.device == "cpu")
         return {
             "begun_at": self._begun_at,
             "written_at": _now(),
             "stopped": self.stopped,
             "records": self._records,
-            **asdict(where),
+            **asdict(provenance(on_cpu=self.device == "cpu")),
             "stages": [one.report() for one in self.outcomes],
             "memory": self.memory(),
             "checkpoints_left_behind": [
@@ -210,13 +200,12 @@ def described(rows: Sequence[dict[str, Any]]) -> list[str]:
     if not rows:
         return []
     wrong = [row for row in rows if not row["within"]]
-    lines = [f"predicted memory: {len(rows) - len(wrong)} of {len(rows)} within {_LIMIT:.0%} of the allocated peak"]
-    lines += [
-        f"  {row['experiment']}, {row['arm']}, batch {row['batch_size']}, {row['precision']}: "
-        f"{row['predicted_mib']:,.1f} MiB predicted, {row['allocated_mib']:,.1f} MiB allocated ({row['off']:+.1%})"
-        for row in wrong
-    ]
-    return lines
+    wording = (
+        "  {experiment}, {arm}, batch {batch_size}, {precision}: "
+        "{predicted_mib:,.1f} MiB predicted, {allocated_mib:,.1f} MiB allocated ({off:+.1%})"
+    )
+    first = f"predicted memory: {len(rows) - len(wrong)} of {len(rows)} within {_LIMIT:.0%} of the allocated peak"
+    return [first, *(wording.format(**row) for row in wrong)]
 
 
 def useless_checkpoints(jobs: Sequence[Job], results: Results) -> set[Path]:

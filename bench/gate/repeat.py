@@ -90,7 +90,7 @@ def _repetition(tree: Path, base: Path, number: int, count: int) -> dict[str, An
         for name in BENCHMARKS:
             rounds = measure(pair, name, count)
             if rounds.missing:
-                raise GateError(f"{name} cannot run in {base} ({rounds.missing.reason}).")
+                raise GateError(f"{name} cannot run in {base} ({rounds.missing}).")
             decision = judge(rounds, name, tree, base, seed=2 * number + 1)
             parts[name] = {
                 "kind": decision.kind,

@@ -53,9 +53,8 @@ def signed_rank_p(differences: Sequence[float]) -> float:
     0.03125
     """
     magnitudes = sorted(abs(value) for value in differences if value)
-    doubled = {  # twice the mean rank, which is whole
-        size: 2 * magnitudes.index(size) + magnitudes.count(size) + 1 for size in set(magnitudes)
-    }
+    # Twice the mean rank, which is whole.
+    doubled = {size: 2 * magnitudes.index(size) + magnitudes.count(size) + 1 for size in magnitudes}
     observed = sum(doubled[value] for value in differences if value > 0)
     ways = [1]  # number of assignments of signs, by the sum of the doubled ranks above zero
     for size in magnitudes:
@@ -107,12 +106,10 @@ def decide(first: Slowdown, tolerance: float, measure_again: Callable[[], Slowdo
     ``tolerance`` is the slowdown that is accepted; 0.25 is a quarter.
     """
     significant, large = first.p < SIGNIFICANCE, first.estimate.value >= 1 + tolerance
-    if not (significant and large):
-        if significant:
-            return Decision("inconclusive", f"slower by less than {tolerance:.0%}", first)
-        return (
-            Decision("inconclusive", "not significant", first) if large else Decision("unchanged", "no slowdown", first)
-        )
+    if significant and not large:
+        return Decision("inconclusive", f"slower by less than {tolerance:.0%}", first)
+    if not significant:
+        return Decision(*(("inconclusive", "not significant") if large else ("unchanged", "no slowdown")), first)
     second = measure_again()
     if second.p < SIGNIFICANCE and second.estimate.value >= 1 + tolerance:
         return Decision("regression", f"slower by {tolerance:.0%} or more, twice", first, second)
@@ -136,13 +133,6 @@ class Turn:
         return statistics.median(above), statistics.median(below)
 
 
-@dataclass(frozen=True)
-class Missing:
-    """A benchmark that a tree cannot run, and why."""
-
-    reason: str
-
-
 class Worker(ExitStack):
     """The process that times benchmarks with the code of ``tree``; a context manager that ends it."""
 
@@ -156,8 +146,8 @@ class Worker(ExitStack):
         self.callback(self.process.communicate)
         self.callback(self.process.kill)
 
-    def turn(self, benchmark: str) -> Turn | Missing:
-        """Time one turn. Raises GateError: the process ended."""
+    def turn(self, benchmark: str) -> Turn | str:
+        """Time one turn, or say why this tree cannot run the benchmark. Raises GateError: the process ended."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         try:
@@ -174,7 +164,7 @@ class Worker(ExitStack):
             raise GateError(f"The worker of {self.tree} ended during {benchmark} ({reason}).")
         answer = json.loads(line)
         if "missing" in answer:
-            return Missing(answer["missing"])
+            return str(answer["missing"])
         return Turn([(above, below) for above, below in answer["seconds"]])
 
 
@@ -184,7 +174,7 @@ class Rounds:
 
     tree: list[Turn] = field(default_factory=list)
     base: list[Turn] = field(default_factory=list)
-    missing: Missing | None = None  # in the base
+    missing: str = ""  # why the base cannot run the benchmark
 
     def slowdown(self) -> Slowdown:
         """Tree against base."""
@@ -192,10 +182,8 @@ class Rounds:
 
     def parts(self) -> str:
         """How numerator and denominator changed on their own: which of the two made the ratio what it is."""
-        own, other = (
-            [statistics.median(values) for values in zip(*(turn.medians() for turn in turns), strict=True)]
-            for turns in (self.tree, self.base)
-        )
+        sides = (zip(*(turn.medians() for turn in turns), strict=True) for turns in (self.tree, self.base))
+        own, other = ([statistics.median(values) for values in side] for side in sides)
         return f"numerator {own[0] / other[0]:.2f}x, denominator {own[1] / other[1]:.2f}x"
 
     def ratio(self) -> str:
@@ -228,7 +216,7 @@ class Pair(ExitStack):
             if isinstance(turn, Turn):
                 turns[worker] = turn
             elif worker is self.tree:
-                raise GateError(f"{benchmark} cannot run in the tree under test ({turn.reason}).")
+                raise GateError(f"{benchmark} cannot run in the tree under test ({turn}).")
             else:
                 rounds.missing = turn
         rounds.tree.append(turns[self.tree])

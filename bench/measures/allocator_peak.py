@@ -81,9 +81,8 @@ def cpu_peak(prepare: Callable[[], Callable[[], None]]) -> int:
         gc.collect()
         with torch.profiler.record_function(_MARK):
             work()
-    assert profile.profiler is not None
-    assert profile.profiler.kineto_results is not None
-    events: list[Any] = sorted(profile.profiler.kineto_results.events(), key=lambda event: event.start_ns())
+    results: Any = profile.profiler
+    events = sorted(results.kineto_results.events(), key=lambda event: event.start_ns())
     start = next(event.start_ns() for event in events if event.name() == _MARK)
     in_use = peak = 0
     for event in events:

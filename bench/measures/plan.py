@@ -71,7 +71,15 @@ def plan_columns(cell: Cell, workload: Workload) -> dict[str, Any]:
     calls, messages = _calls(plans, layer, rows)
     times = _times(calls, chosen.name, cell.timing_settings, cell.device == "cuda")
     described = [
-        {**_described(plan, cell.device), "ms": times.get(plan.name, []), "message": messages.get(plan.name, "")}
+        {
+            **{name: getattr(plan, name) for name in ("name", "segments", "trees", "flops")},
+            "products": [dataclasses.asdict(product) for product in plan.products],
+            "saved_mib": plan.saved * _BYTES / 2**20,
+            "largest_mib": plan.largest * _BYTES / 2**20,
+            "estimated_ms": 1e3 * plan.seconds(cell.device),
+            "ms": times.get(plan.name, []),
+            "message": messages.get(plan.name, ""),
+        }
         for plan in plans
     ]
     columns: dict[str, Any] = {
@@ -80,29 +88,11 @@ def plan_columns(cell: Cell, workload: Workload) -> dict[str, Any]:
         "saved_for_backward_mib": chosen.saved * _BYTES / 2**20,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "stored_mib": method.stored_size(model) / 2**20,
-        "samples": {
-            "shape": described_shape(layer.shape),
-            "plans": described,
-            "dense_ms": times.get(_DENSE, []),
-        },
+        "samples": {"shape": described_shape(layer.shape), "plans": described, "dense_ms": times.get(_DENSE, [])},
     }
     if measured := times.get(chosen.name):
         columns |= {"step_time_median_ms": statistics.median(measured), "steps_measured": len(measured)}
     return columns
-
-
-def _described(plan: Plan, device: str) -> dict[str, Any]:
-    """The planner's numbers of a plan."""
-    return {
-        "name": plan.name,
-        "segments": plan.segments,
-        "trees": plan.trees,
-        "products": [dataclasses.asdict(product) for product in plan.products],
-        "flops": plan.flops,
-        "saved_mib": plan.saved * _BYTES / 2**20,
-        "largest_mib": plan.largest * _BYTES / 2**20,
-        "estimated_ms": 1e3 * plan.seconds(device),
-    }
 
 
 def _calls(

@@ -7,7 +7,7 @@ from bench.core.cell import Cell
 from bench.estimate.work import predict
 from bench.measures import Measure, unsupported_toggles
 from bench.processes.schedule import answers
-from bench.protocol import Data, Outcome, Session, Workload
+from bench.protocol import Data, Outcome, Workload
 from bench.protocol.methods import build_for
 
 _LIMIT_S = 300.0
@@ -24,10 +24,6 @@ def predicted(cells: Sequence[Cell], data: Data, parallel: int) -> Iterator[Outc
     return answers(predicted_columns, cells, data, parallel, _LIMIT_S)
 
 
-def _outcomes(cells: Sequence[Cell], session: Session) -> Iterator[list[Outcome]]:
-    return ([outcome] for outcome in predicted(cells, session.data, session.parallel))
-
-
 def plain_steps_only(cell: Cell) -> str | None:
     """Why the steps of a cell are not modelled, or None."""
     return unsupported_toggles(cell, "is not modelled in predictions, which are of plain steps")
@@ -36,7 +32,7 @@ def plain_steps_only(cell: Cell) -> str | None:
 MEASURE = Measure(
     name="predict",
     words="memory and work of a step, without running it",
-    outcomes=_outcomes,
+    outcomes=lambda cells, session: ([one] for one in predicted(cells, session.data, session.parallel)),
     unsupported=plain_steps_only,
     parallel=True,
     together=True,

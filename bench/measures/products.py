@@ -37,9 +37,8 @@ def products_unsupported(cell: Cell) -> str | None:
         return "measure=products is about FP8, which needs a CUDA device of compute capability 8.9; this one is cpu."
     capability = torch.cuda.get_device_capability()
     if capability < FP8_CAPABILITY:
-        return (
-            f"FP8 products need a CUDA device of compute capability 8.9; this one has {capability[0]}.{capability[1]}."
-        )
+        here = ".".join(map(str, capability))
+        return f"FP8 products need a CUDA device of compute capability 8.9; this one has {here}."
     return None
 
 
@@ -87,11 +86,9 @@ def _calls(x: torch.Tensor, weight: torch.Tensor) -> tuple[dict[str, _Call], dic
         "fp32": (plain, lambda: x @ weight.t()),
         "bf16": (plain, lambda: halves[0] @ halves[1].t()),
     }
-    messages: dict[str, str] = {}
+    messages = {} if x.is_cuda else {"tf32": "needs a CUDA device"}
     if x.is_cuda:
         calls["tf32"] = (tf32_products, lambda: x @ weight.t())
-    else:
-        messages["tf32"] = "needs a CUDA device"
     if any(size % FP8_MULTIPLE for size in weight.shape):
         reason = f"FP8 products want multiples of {FP8_MULTIPLE}, the layer is {weight.shape[1]} to {weight.shape[0]}"
         return calls, messages | {"fp8": reason, "fp8, cast": reason}
@@ -99,9 +96,8 @@ def _calls(x: torch.Tensor, weight: torch.Tensor) -> tuple[dict[str, _Call], dic
     x8, x_scale = scaled(x)
 
     def product(left: torch.Tensor, left_scale: torch.Tensor) -> torch.Tensor:
-        return torch._scaled_mm(
-            left, weight8.t(), left_scale, weight_scale, out_dtype=torch.bfloat16, use_fast_accum=x.is_cuda
-        )
+        options: Any = {"out_dtype": torch.bfloat16, "use_fast_accum": x.is_cuda}
+        return torch._scaled_mm(left, weight8.t(), left_scale, weight_scale, **options)
 
     calls["fp8"] = (plain, lambda: product(x8, x_scale))
     calls["fp8, cast"] = (plain, lambda: product(*scaled(halves[0])))

@@ -69,7 +69,6 @@ def _warm_up(cell: Cell, timer: StepTimer) -> dict[str, Any]:
     Steps that compile, and those before a capture, are unlike the later ones. CUDA Graph replays bypass the caching
     allocator, so peaks are counted from the step that is captured on.
     """
-    columns: dict[str, Any] = {}
     if cell.compile:
         torch.compiler.config.force_disable_caches = True  # else an earlier cell would have compiled for this one
         warnings.filterwarnings("ignore", message="dynamo_pgo force disabled")
@@ -78,9 +77,10 @@ def _warm_up(cell: Cell, timer: StepTimer) -> dict[str, Any]:
     timer.warm_up(max(unlike - 1, 0))
     if cell.device == "cuda":
         begin_peak()
-    columns["step_ms"] = timer.warm_up(max(cell.timing_settings["warmup_steps"] - unlike, 2 if unlike else 1))
+    step_ms = timer.warm_up(max(cell.timing_settings["warmup_steps"] - unlike, 2 if unlike else 1))
+    columns: dict[str, Any] = {"step_ms": step_ms}
     if cell.compile:
-        columns["compile_time_s"] = (first_ms - columns["step_ms"]) / 1e3
+        columns["compile_time_s"] = (first_ms - step_ms) / 1e3
     if cell.device == "cuda":
         unused = bytes_of(timer.batches[1:])  # beside the step's own batch
         columns["peak_memory_allocated_mib"] = (torch.cuda.max_memory_allocated() - unused) / 2**20

@@ -9,10 +9,7 @@ from torch import nn
 from comera import TTLinear, TTMEmbedding
 from comera.tensor_train import TTMShape, TTShape
 
-_FIELDS = {
-    TTShape: ("in_modes", "out_modes", "ranks"),
-    TTMShape: ("row_modes", "column_modes", "ranks"),
-}
+_FIELDS = {TTShape: ("in_modes", "out_modes", "ranks"), TTMShape: ("row_modes", "column_modes", "ranks")}
 
 
 def is_linear_layer(workload: type[Any]) -> bool:

@@ -1,6 +1,6 @@
 """Measure ``train``: runs to the end of the workload's training plan; one that was stopped goes on where it was."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, fields, replace
 from multiprocessing.connection import Connection
 from typing import Any
@@ -83,11 +83,6 @@ def train_cell(connection: Connection, cell: Cell, data: Data, upkeep: Upkeep) -
     connection.send(("done", {"columns": columns}))
 
 
-def _outcomes(cells: Sequence[Cell], session: Session) -> Iterator[list[Outcome]]:
-    """One run after another."""
-    return ([_trained(cell, session)] for cell in cells)
-
-
 def _trained(cell: Cell, session: Session) -> Outcome:
     """Train one cell in a process of its own."""
     outcome = Outcome(cell)
@@ -120,16 +115,12 @@ def _cost(cell: Cell) -> float:
     return float(sum(stage["steps"] for stage in cell.training["stages"]) * (1.0 + 0.05 * cell.batch_size))
 
 
-def _expand(cell: Cell, config: Mapping[str, Any], workload: Workload) -> list[Cell]:
-    return training_cells(cell, config["training"], workload)
-
-
 MEASURE = Measure(
     name="train",
     words="a training run to its end, with its learning curve, sizes and the steps of the trained model",
-    outcomes=_outcomes,
+    outcomes=lambda cells, session: ([_trained(cell, session)] for cell in cells),  # one run after another
     unsupported=_unsupported,
-    expand=_expand,
+    expand=lambda cell, config, workload: training_cells(cell, config["training"], workload),
     timed=False,
     resumes=True,
     cost=_cost,

@@ -97,7 +97,9 @@ class TrainingRun:
         self.dense_mib = _mib(parameter.numel() for parameter in dense.parameters())
         self.model = self.method.adapt(dense, workload.targets()).to(cell.device)
         self.ranks_before = ranks_of(self.model)
-        restored = self._restored()
+        restored = checkpoint.load(upkeep.folder, upkeep.identity) if upkeep.resume else None
+        if restored is None and upkeep.parent_folder is not None:
+            restored = checkpoint.load(upkeep.parent_folder, upkeep.parent_identity)
         if restored:
             set_ranks(self.model, restored["ranks"])
             self.model.load_state_dict(restored["model"])
@@ -110,13 +112,6 @@ class TrainingRun:
         self._checkpoint_due = time.monotonic() + _CHECKPOINT_SECONDS
         self._reported = time.monotonic()
         self._batches: Iterator[Batch] | None = None
-
-    def _restored(self) -> dict[str, Any] | None:
-        upkeep = self.upkeep
-        content = checkpoint.load(upkeep.folder, upkeep.identity) if upkeep.resume else None
-        if content is None and upkeep.parent_folder is not None:
-            content = checkpoint.load(upkeep.parent_folder, upkeep.parent_identity)
-        return content
 
     def _take_up(self, restored: Mapping[str, Any]) -> None:
         self.step.optimizer.load_state_dict(restored["optimizer"])
@@ -137,7 +132,10 @@ class TrainingRun:
         """
         while self.at.stage < len(self.stages):
             stage = self.stages[self.at.stage]
-            self._enter(stage)
+            staged = self.workload.in_stage(stage)
+            if staged is not self.staged:  # its batches may have other shapes
+                self.staged, self.step.loss, self._batches = staged, staged.loss, None
+                self.step.invalidate("shapes")
             if self.at.stage_steps == 0:
                 # A captured step would go on with the objective of the stage before.
                 self.step.invalidate(self.method.begin_stage(stage, self.model, self.step.optimizer))
@@ -153,13 +151,6 @@ class TrainingRun:
             self.at.stage, self.at.stage_steps = self.at.stage + 1, 0
             self.save()
 
-    def _enter(self, stage: Stage) -> None:
-        """Go on with the workload as the stage has it; where that is another one, its batches may have other shapes."""
-        staged = self.workload.in_stage(stage)
-        if staged is not self.staged:
-            self.staged, self.step.loss, self._batches = staged, staged.loss, None
-            self.step.invalidate("shapes")
-
     @property
     def is_cut(self) -> bool:
         """Whether ranks have been cut, so that steps are timed beside those at full ranks."""
@@ -172,10 +163,9 @@ class TrainingRun:
     def _next_batch(self) -> Batch:
         epoch, start = divmod(self.at.step, self.steps_per_epoch)
         if self._batches is None or start == 0:
-            cell = self.cell
-            order_seed = cell.seed * 1_000_003 + epoch  # an order of its own for every epoch of every seed
-            static = bool(cell.training["static"])
-            self._batches = self.staged.batches("train", cell.batch_size, order_seed, static, start)
+            order_seed = self.cell.seed * 1_000_003 + epoch  # an order of its own for every epoch of every seed
+            static = bool(self.cell.training["static"])
+            self._batches = self.staged.batches("train", self.cell.batch_size, order_seed, static, start)
         batch = next(self._batches)
         if self.cell.cuda_graph:  # the captured step copies it into its own buffers
             return batch
@@ -185,7 +175,7 @@ class TrainingRun:
         begun = time.perf_counter()
         loss = self.step(self._next_batch())
         at = self.at
-        if self.upkeep.code_id not in self._trained_by():
+        if all(code["code_id"] != self.upkeep.code_id for code in at.codes):
             at.codes.append({"code_id": self.upkeep.code_id, "git_commit": self.upkeep.git_commit})
         at.step, at.stage_steps, at.loss_steps = at.step + 1, at.stage_steps + 1, at.loss_steps + 1
         at.loss_sum = at.loss_sum + (loss.item() if self.cell.device == "cpu" else loss.double())  # type: ignore[assignment]
@@ -201,9 +191,8 @@ class TrainingRun:
     def _all_finite(self, values: Mapping[str, float], stage: Stage) -> None:
         for name, value in values.items():
             if not math.isfinite(value):
-                epoch = self.at.step / self.steps_per_epoch
-                where = f"step {self.at.step} (epoch {epoch:.2f}, {stage.name} stage)"
-                raise Diverged(f"the {name} is not finite at {where}")
+                where = f"epoch {self.at.step / self.steps_per_epoch:.2f}, {stage.name} stage"
+                raise Diverged(f"the {name} is not finite at step {self.at.step} ({where})")
 
     def _curve_point(self, stage: Stage) -> None:
         with self.step.autocast():
@@ -247,9 +236,7 @@ class TrainingRun:
             "stored_mib": self.method.stored_size(self.model) / 2**20,
             **self.method.sizes(self.model),
         }
-        if layers:
-            columns["tensorized_mib"] = _mib(layer.packed_cores.numel() for layer in layers)
-        return columns
+        return columns | ({"tensorized_mib": _mib(layer.packed_cores.numel() for layer in layers)} if layers else {})
 
     def _maybe_checkpoint(self, stage: Stage) -> None:
         every = self.upkeep.checkpoint_steps
@@ -278,8 +265,8 @@ class TrainingRun:
             "random": random,
         }
         checkpoint.save(self.upkeep.folder, self.upkeep.identity, content)
-        now = time.monotonic()
-        self._checkpoint_due = now + max(_CHECKPOINT_SECONDS, _CHECKPOINT_SHARE * (now - begun))
+        took = time.monotonic() - begun
+        self._checkpoint_due = begun + took + max(_CHECKPOINT_SECONDS, _CHECKPOINT_SHARE * took)
 
     def _report(self, text: str) -> None:
         self._reported = time.monotonic()
@@ -289,46 +276,41 @@ class TrainingRun:
         """The record's columns after the last step, and its samples."""
         last = self.at.curve[-1]
         layers = tensorized_layers(self.model)
-        names = ("train_loss", "validation_examples", "metrics")
-        columns: dict[str, Any] = {
+        message = self._several_codes()
+        return {
             "stage": self.stages[-1].name,
             "target_ratio": self.stages[-1].target,
             "target_mib": self.stages[-1].target_mib,
             "train_steps": self.at.step,
             "epochs": self.at.step / self.steps_per_epoch,
             "dense_mib": self.dense_mib,
-            **{name: last[name] for name in names},
+            **{name: last[name] for name in ("train_loss", "validation_examples", "metrics")},
             **self.sizes(),
+            **({"dense_tensorized_mib": _mib(layer.dense_count() for layer in layers)} if layers else {}),
+            **({"message": message} if message else {}),
             "samples": {
                 "curve": self.at.curve,
                 "ranks_before": {name: list(ranks) for name, ranks in self.ranks_before.items()},
                 "trained_by": self.at.codes,
             },
         }
-        if layers:
-            columns["dense_tensorized_mib"] = _mib(layer.dense_count() for layer in layers)
-        if message := self._several_codes():
-            columns["message"] = message
-        return columns
-
-    def _trained_by(self) -> list[str]:
-        return [code["code_id"] for code in self.at.codes]
 
     def _several_codes(self) -> str:
         """Which code did what, where it was not one that did all; blank where it was."""
-        trained, now = self._trained_by(), self.upkeep.code_id
+        trained, now = [code["code_id"] for code in self.at.codes], self.upkeep.code_id
         others: dict[str, list[str]] = {}
         if self.at.ended_by and self.at.ended_by not in trained:
             others[self.at.ended_by] = ["ended", "evaluated"]
         if now not in trained:
             others.setdefault(now, []).extend(["predicted", "timed"] if self.is_cut else ["predicted"])
-        if len(trained) > 1:
-            said = f"trained by {len(trained)} versions of the code, one after another"
-        elif others:
-            said = f"trained by code {trained[0][:_SHORT]}"
-        else:
+        if len(trained) == 1 and not others:
             return ""
-        return ", ".join([said, *(f"{_listed(did)} by code {code[:_SHORT]}" for code, did in others.items())])
+        several = f"{len(trained)} versions of the code, one after another"
+        parts = [f"trained by {several if len(trained) > 1 else f'code {trained[0][:_SHORT]}'}"]
+        for code, did in others.items():
+            what = " and ".join(filter(None, (", ".join(did[:-1]), did[-1])))
+            parts.append(f"{what} by code {code[:_SHORT]}")
+        return ", ".join(parts)
 
 
 def checked_metric(evaluation: Evaluation, workload: Workload) -> Metric:
@@ -350,10 +332,6 @@ def checked_metric(evaluation: Evaluation, workload: Workload) -> Metric:
         except ValueError as error:
             raise ConfigError(f"workload={workload.name} returns {error} as its metric {metric.name!r}.") from None
     return metric
-
-
-def _listed(words: list[str]) -> str:
-    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
 
 
 def _mib(counts: Iterator[int] | Any) -> float:
@@ -381,10 +359,7 @@ def predicted_columns(cell: Cell, workload: Workload, ranks: Mapping[str, Sequen
     """Memory and work of a step at these ranks, padded to the full sequence length."""
     method = AtRanks(build_for(cell), ranks)
     prediction = predict(workload, method, cell.batch_size, cell.precision, cell.device, cell.seed)
-    columns: dict[str, Any] = prediction.columns()
-    for name in ("parameters", "stored_mib"):
-        del columns[name]
-    return columns
+    return {name: value for name, value in prediction.columns().items() if name not in ("parameters", "stored_mib")}
 
 
 def timed_columns(cell: Cell, workload: Workload, trained: TrainStep) -> dict[str, Any]:
@@ -407,13 +382,11 @@ def timed_columns(cell: Cell, workload: Workload, trained: TrainStep) -> dict[st
 def train(cell: Cell, workload: Workload, upkeep: Upkeep, report: Report) -> dict[str, Any]:
     """Train a cell to its end and return its record's columns.
 
-    Raises CheckpointError: a checkpoint that cannot be used. ConfigError, Diverged: as of :meth:`TrainingRun.run`.
-    OutOfTime: the run had to stop before its end.
+    Raises CheckpointError: a checkpoint that cannot be used; and as :meth:`TrainingRun.run`.
     """
     run = TrainingRun(cell, workload, upkeep, report)
     run.run()
-    columns = run.columns()
-    columns |= predicted_columns(cell, workload, ranks_of(run.model))
+    columns = run.columns() | predicted_columns(cell, workload, ranks_of(run.model))
     timed = timed_columns(cell, workload, run.step) if run.is_cut else {}
     if timed:
         columns["samples"]["step_ms"] = timed.pop("step_ms")

@@ -26,9 +26,7 @@ Phase = Literal["idle", "forward", "backward", "update"]
 
 
 def precision_unsupported(precision: str, device: str | torch.device) -> str | None:
-    """Return why ``precision`` cannot be had on ``device``, or None.
-
-    Raises ValueError: ``precision`` is none of :data:`PRECISIONS`.
+    """Return why ``precision`` cannot be had on ``device``, or None. Raises ValueError: none of :data:`PRECISIONS`.
 
     >>> precision_unsupported("tf32", "cpu")
     'precision=tf32 needs a CUDA device, this one is cpu; use fp32 or bf16.'

@@ -19,6 +19,12 @@ from bench.protocol import Batch, Data, EarlyLate, Evaluation, Gated, Metric, Ro
 _HASHED = 1000  # numbers that stand for all of them in the hash of drawn data
 
 
+def check_batch_size(batch_size: int) -> None:
+    """Raises ValueError over anything but a whole number from 1 up."""
+    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
+        raise ValueError(f"batch_size is {batch_size!r}; allowed: whole numbers from 1")
+
+
 class BaseWorkload(abc.ABC):
     """A workload in the protocol's form (:class:`bench.protocol.Workload`), as far as one is like the other.
 
@@ -121,6 +127,5 @@ class DrawnWorkload(BaseWorkload):
 
     def batches(self, split: str, batch_size: int, seed: int, static: bool, start: int = 0) -> Iterator[Batch]:  # noqa: ARG002
         """Batches from number ``start`` on, each with a generator of its own; the split makes no difference."""
-        if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
-            raise ValueError(f"batch_size is {batch_size!r}; allowed: whole numbers from 1")
+        check_batch_size(batch_size)
         return (self.draw(np.random.default_rng([seed, number]), batch_size) for number in itertools.count(start))

@@ -21,12 +21,12 @@ from torch import nn
 from torch.nn import functional as F
 
 from bench.core.checked import Allowed, FromOne
-from bench.core.upgrade import BAG_OF_WORDS, NUMBERS
+from bench.core.upgrade import encoder_words
 from bench.data.corpus import Corpus, Pair
 from bench.data.nli import MNLI_TRAIN_ROWS, find_corpus
 from bench.data.wordpiece import PADDING_ID, PairTokenizer, find_vocabulary
 from bench.protocol import Batch, Data, Evaluation, Gated, Metric, Role, Words
-from bench.workloads.base import BaseWorkload
+from bench.workloads.base import BaseWorkload, check_batch_size
 
 #: An epoch in Figs. 1, 7 and 12 is the paper's, all of MNLI, whatever data is at hand.
 PAPER_EXAMPLES_PER_EPOCH = MNLI_TRAIN_ROWS
@@ -210,15 +210,9 @@ class EncoderWorkload(BaseWorkload):
         self.data_hash = hashlib.sha256("\n".join(parts).encode()).hexdigest()
         self.training_examples = len(corpus.train)
         self.sequence_length = settings.sequence_length
-        self.metric = Metric(
-            "accuracy", "validation accuracy", "%", guess=100 / settings.classes,
-            probe=BAG_OF_WORDS.get(corpus.name), probe_text="bag of words",
-        )  # fmt: skip
-        layers = NUMBERS[settings.layers] if settings.layers < len(NUMBERS) else settings.layers
-        self.words = Words(
-            f"{layers}-encoder transformer",
-            f"An epoch is the paper's whatever the data: {PAPER_EXAMPLES_PER_EPOCH:,} examples padded to 128 tokens.",
-        )
+        words = encoder_words(corpus.name, settings.layers, settings.classes)
+        self.metric = Metric(**words["metric"])
+        self.words = Words(words["model"], words["epoch"], words["example"])
 
     @classmethod
     def settings_of(cls, data: Data) -> dict[str, Any]:
@@ -237,16 +231,11 @@ class EncoderWorkload(BaseWorkload):
 
     def targets(self) -> dict[str, Role]:
         """The word embedding and the linear weights that methods act on, in the order of the forward pass."""
-        layers: dict[Role, tuple[str, ...]] = {
-            "attention": ("query", "key", "value", "output"),
-            "feed_forward": ("expand", "contract"),
-        }
-        blocks: dict[str, Role] = {
-            f"blocks.{number}.{role}.{name}": role
-            for number in range(self.settings.layers)
-            for role, names in layers.items()
-            for name in names
-        }
+        attention, feed_forward = ("query", "key", "value", "output"), ("expand", "contract")
+        layers: dict[str, Role] = {f"attention.{name}": "attention" for name in attention}
+        layers |= {f"feed_forward.{name}": "feed_forward" for name in feed_forward}
+        numbers = range(self.settings.layers)
+        blocks = {f"blocks.{number}.{name}": role for number in numbers for name, role in layers.items()}
         return {"embeddings.word": "embedding", **blocks, "classifier.hidden": "classifier"}
 
     def batches(self, split: str, batch_size: int, seed: int, static: bool, start: int = 0) -> Iterator[Batch]:
@@ -262,8 +251,7 @@ class EncoderWorkload(BaseWorkload):
         number ``start`` cost nothing.
         """
         rows = self.corpus.rows(split)
-        if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
-            raise ValueError(f"batch_size is {batch_size!r}; allowed: whole numbers from 1")
+        check_batch_size(batch_size)
         if static and split == "train" and batch_size > len(rows):
             raise ValueError(f"batch_size is {batch_size}; allowed: 1 to the {len(rows)} training rows")
         encoded = None if static else self._encode(split)

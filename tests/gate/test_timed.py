@@ -50,7 +50,7 @@ def test_time(name: str, benchmark: BenchmarkFixture, pair: Pair, base: Base, ba
         benchmark.extra_info["verdict"] = f"not judged, there is no base ({base.reason}): ratio {rounds.ratio()}"
         return
     if rounds.missing:
-        reason = rounds.missing.reason
+        reason = rounds.missing
         benchmark.extra_info["verdict"] = f"new, the base cannot run it ({reason}): ratio {rounds.ratio()}"
         return
     decision = judge(rounds, name, ROOT, base_tree)
