@@ -15,7 +15,7 @@ import torch
 from bench.core.cell import Cell
 from bench.measures import Measure
 from bench.measures.predict import plain_steps_only, predicted
-from bench.processes.schedule import answers
+from bench.processes.process import answers
 from bench.protocol import CellFailure, Outcome, Session, Workload
 from bench.step.allocator import begin_peak, free_memory_mib, take_workspaces
 from bench.step.train_step import batches_on, build_step, rare_work

@@ -6,7 +6,7 @@ from typing import Any
 from bench.core.cell import Cell
 from bench.estimate.work import predict
 from bench.measures import Measure, unsupported_toggles
-from bench.processes.schedule import answers
+from bench.processes.process import answers
 from bench.protocol import Data, Outcome, Workload
 from bench.protocol.methods import build_for
 

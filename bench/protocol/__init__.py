@@ -271,5 +271,5 @@ class Session:
     parallel: int  # processes at a time, where cells run side by side
     advance: Callable[[Cell, float], None]  # to be called with a cell and the share of its work just done, 1 in all
     note: Callable[[Cell, str], None]  # to be called with a cell and a line on how far it has come
-    upkeep: Callable[[Cell], Any]  # where a cell keeps its checkpoint (:class:`bench.measures.training.Upkeep`)
+    upkeep: Callable[[Cell], Any]  # where a cell keeps its checkpoint (:class:`bench.measures.train.Upkeep`)
     needs_rare: Callable[[Cell], bool]  # whether a cell's rare events are to be timed, because no record has them yet

@@ -16,7 +16,7 @@ from bench.core.record import Record, device_folder, read, write
 from bench.core.table import write_table
 from bench.errors import ConfigError
 from bench.measures import named
-from bench.measures.training import Upkeep
+from bench.measures.train import Upkeep
 from bench.protocol import Data, Outcome
 from bench.runner.checkpoint import load
 from bench.step.allocator import free_memory_mib

@@ -33,7 +33,7 @@ from bench.core.record import RecordError
 from bench.data.corpus import DataError
 from bench.errors import ConfigError, reworded, stop_with
 from bench.measures import named
-from bench.processes.schedule import outcomes_of
+from bench.processes.process import outcomes_of
 from bench.protocol import Data, Method, Outcome, Session
 from bench.protocol.methods import available, build, default_settings
 from bench.runner.checkpoint import CheckpointError

@@ -130,9 +130,12 @@ class TrainStep:
         self.phase: Phase = "idle"
         self.last_change: Change = "nothing"
         self._compiled = _compiled(self.model, static_shapes) if compile else None
-        work = self._gradients_and_step if method.capture == "whole_step" else self._gradients
-        self._captured = CapturedStep(work, model.parameters(), backend=CUDAGraphs()) if cuda_graph else None
+        self._captured = self._to_capture() if cuda_graph else None
         self.steps_before_capture = self._captured.warm_up_steps if self._captured else 0
+
+    def _to_capture(self) -> CapturedStep:
+        work = self._gradients_and_step if self.method.capture == "whole_step" else self._gradients
+        return CapturedStep(work, self.model.parameters(), backend=CUDAGraphs())
 
     def __call__(self, batch: Batch) -> torch.Tensor:
         """Run one step and return its task loss, detached."""

@@ -9,7 +9,7 @@ from small_cells import MODEL, a_cell, run_bench, small
 from tiny import one_thread  # noqa: F401
 
 import bench.measures.check
-import bench.processes.schedule
+import bench.processes.process
 import bench.step.train_step
 from bench.core.record import read_all
 from bench.measures.check import _judged, check_columns, relative_error
@@ -189,8 +189,8 @@ def test_a_cell_of_which_a_check_fails_is_an_error_and_is_tried_again(monkeypatc
         def stop(self):
             pass
 
-    monkeypatch.setattr(bench.processes.schedule, "CellProcess", Answering)
-    [outcome] = bench.processes.schedule.answers(check_columns, [cell := a_check()], DATA, 2)
+    monkeypatch.setattr(bench.processes.process, "CellProcess", Answering)
+    [outcome] = bench.processes.process.answers(check_columns, [cell := a_check()], DATA, 2)
     assert (outcome.status, outcome.message) == ("error", "1 of 2 checks failed")
     results = Results(tmp_path, "config")
     [record] = results.record([outcome], "d", DATA)
