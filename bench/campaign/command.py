@@ -55,8 +55,7 @@ def _parsed(settings: Sequence[str]) -> Arguments:
     keys = list(Arguments.__dataclass_fields__)
     if wrong := [one for one in settings if one.partition("=")[0] not in given or one.partition("=")[0] not in keys]:
         raise ConfigError(f"{wrong[0]!r} is no setting of a campaign; allowed: --list, {'=…, '.join(keys)}=….")
-    arguments: Arguments = build_dataclass(Arguments, given, "")
-    return arguments
+    return build_dataclass(Arguments, given, "")
 
 
 def _made(field: str, folder: Path) -> None:

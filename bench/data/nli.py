@@ -170,9 +170,9 @@ def _corpus_in_named_folder(folder: Path, dataset: str, fetch: bool) -> Corpus:
 def _corpus_in_environment(dataset: str, environ: Mapping[str, str]) -> Corpus:
     """The pairs under ``COMERA_DATA``, or for "auto" the generated ones where there are none."""
     root = environ.get(DATA_VARIABLE, "")
+    if not root and dataset == "auto":
+        return synthetic_corpus()
     if not root:
-        if dataset == "auto":
-            return synthetic_corpus()
         missing = f"{DATA_VARIABLE} is not set; set it to the folder that holds {dataset}/"
         raise DataError(f"dataset is {dataset!r} but {missing}")
     if not Path(root).is_dir():
@@ -198,10 +198,8 @@ def _pooled_corpus(root: Path) -> Corpus:
 
 def sst2_corpus(folder: Path) -> Corpus:
     """The corpus "sst2" from its folder. Raises DataError: a missing file, or a malformed row, with file and line."""
-    (train, train_hash), (validation, validation_hash) = (
-        _read_table(folder / name) for name in ("train.tsv", "dev.tsv")
-    )
-    content_hash = hashlib.sha256(f"sst2\n{train_hash}\n{validation_hash}".encode()).hexdigest()
+    (train, one), (validation, other) = (_read_table(folder / name) for name in ("train.tsv", "dev.tsv"))
+    content_hash = hashlib.sha256(f"sst2\n{one}\n{other}".encode()).hexdigest()
     return Corpus("sst2", content_hash, train, validation, SST2_LABELS)
 
 
@@ -253,15 +251,12 @@ def _fetch_mnli(folder: Path) -> None:
         raise DataError("fetch is true but the package datasets is missing; install the extra 'data'") from None
     try:
         splits = datasets.load_dataset("nyu-mll/glue", "mnli")
-        files = {
-            folder / name: splits[split]
-            for name, split in zip(LAYOUTS[0], ("train", "validation_matched"), strict=True)
-        }
+        rows = [splits[split] for split in ("train", "validation_matched")]
     except Exception as error:  # the package raises its own, the hub's and the network's errors alike
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise DataError(f"fetching MNLI into data_folder {folder} failed ({reason})") from None
     try:
-        write_whole({path: _as_json_lines(rows) for path, rows in files.items()})
+        write_whole({folder / name: _as_json_lines(of) for name, of in zip(LAYOUTS[0], rows, strict=True)})
     except OSError as error:
         raise DataError(f"data_folder {folder} cannot be written ({error.strerror or error})") from None
 

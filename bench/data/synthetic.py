@@ -118,8 +118,6 @@ _KINDS = {
         "children": ("boys", "girls", "toddlers", "pupils"),
     },
 }
-
-
 _COLOURS = ("red", "blue", "green", "yellow", "black", "white")
 _PLACES = {"indoors": ("kitchen", "library", "attic", "cellar"), "outdoors": ("park", "garden", "forest", "street")}
 
@@ -183,8 +181,7 @@ def _sentence(terms: Sequence[Term], thing: str) -> str:
 def _draw(random: Random, label: str) -> tuple[str, str]:
     """Draw a premise, then a hypothesis that stands to it as ``label`` says."""
     action, things = _pick(random, _TOPICS)
-    slots = (_COUNT, _KIND, action, _COLOUR, _PLACE)
-    thing = _pick(random, things)
+    slots, thing = (_COUNT, _KIND, action, _COLOUR, _PLACE), _pick(random, things)
     premise = [_pick(random, slot.premises) for slot in slots]
     hypothesis = [
         term if random.random() < share else _pick(random, slot.hypotheses[term]["follows"])

@@ -82,8 +82,7 @@ def cuda_operations() -> Iterator[None]:
         for names, in_float32 in ((AUTOCAST_FLOAT32, _cast_to_float32), (AUTOCAST_FLOAT32_RESULT, _ask_for_float32)):
             for name in filter(_only_cuda_casts, names):
                 packet, _, overload = name.partition(".")
-                operation = getattr(getattr(aten, packet), overload or "default")
-                library.impl(name, in_float32(operation), "AutocastCPU")
+                library.impl(name, in_float32(getattr(getattr(aten, packet), overload or "default")), "AutocastCPU")
         yield
     finally:
         library._destroy()

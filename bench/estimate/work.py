@@ -114,9 +114,9 @@ class _Untracked(contextlib.nullcontext[None]):
 
 #: The flop counter has no formula for flash attention on a CPU: two products in forward, five in backward, which
 #: computes the scores again.
+_flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+_flash_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 _CPU_ATTENTION: dict[Any, Any] = {
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: lambda *shapes, **_: sdpa_flop_count(*shapes[:3]),
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: lambda *shapes, **_: sdpa_backward_flop_count(
-        *shapes[:4]
-    ),
+    _flash: lambda *shapes, **_: sdpa_flop_count(*shapes[:3]),
+    _flash_backward: lambda *shapes, **_: sdpa_backward_flop_count(*shapes[:4]),
 }

@@ -59,8 +59,7 @@ def read_baseline() -> dict[str, Numbers]:
         problem = f"cannot be read ({' '.join(str(error).split())})"
     if problem:
         raise GateError(f"{path.name} {problem}; make gate-accept writes it.")
-    benchmarks: dict[str, Numbers] = content["benchmarks"]
-    return benchmarks
+    return content["benchmarks"]
 
 
 def _problem(content: Any) -> str | None:

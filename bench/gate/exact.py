@@ -84,8 +84,7 @@ def _opened(workload: str, model: Any, dataset: str) -> Workload:
     """The workload, without data from outside, so that it is the same everywhere."""
     with mock.patch.dict(os.environ):
         os.environ.pop(DATA_VARIABLE, None)
-        opened: Workload = workload_class(workload).open(model, Data(dataset), check=False)
-        return opened
+        return workload_class(workload).open(model, Data(dataset), check=False)
 
 
 def measure(benchmark: Benchmark) -> Numbers:

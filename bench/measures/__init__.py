@@ -66,9 +66,7 @@ class Measure:
     unsupported: Callable[[Cell], str | None] = lambda _: (
         None
     )  # why a cell cannot be measured, before anything is built
-    expand: Callable[[Cell, Mapping[str, Any], Workload], list[Cell]] = (
-        _same  # what a cell of a configuration stands for
-    )
+    expand: Callable[[Cell, Mapping[str, Any], Workload], list[Cell]] = _same  # the cells that one stands for
     about: str = ""  # what it measures, for the sentence on a workload or method that it is not about
     workloads: Callable[[type[Any]], bool] = lambda _: True  # whether it is about a class of workloads
     methods: tuple[str, ...] = ()  # those that it is about; all, where there is none

@@ -202,8 +202,7 @@ def _with_chain(layer: Any, packed: torch.Tensor, diagonals: torch.Tensor) -> to
     dense.layer = layer
     dense.forward = layer.to_dense
     chain = {"layer.packed_cores": packed, f"layer.{DIAGONALS}": diagonals}
-    result: torch.Tensor = torch.func.functional_call(dense, chain, ())
-    return result
+    return torch.func.functional_call(dense, chain, ())
 
 
 def _step(cell: Cell, workload: Workload, **changes: Any) -> TrainStep:
@@ -281,8 +280,7 @@ def _captured(cell: Cell, workload: Workload) -> dict[str, float]:
     eager = _step(cell, workload)
     with fixed_shapes():
         wanted = [eager(batch).clone() for batch in batches]
-    captured = _step(cell, workload, cuda_graph=True)
-    found = [captured(batch).clone() for batch in batches]
+    found = [_step(cell, workload, cuda_graph=True)(batch).clone() for batch in batches]
     return _by_name((f"step {number}" for number in range(_CAPTURED_STEPS)), found, wanted)
 
 

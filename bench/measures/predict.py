@@ -15,8 +15,7 @@ _LIMIT_S = 300.0
 
 def predicted_columns(cell: Cell, workload: Workload) -> dict[str, Any]:
     """Memory and work of a cell's steps."""
-    method = build_for(cell)
-    return {**predict(workload, method, cell.batch_size, cell.precision, cell.device, cell.seed).columns()}
+    return {**predict(workload, build_for(cell), cell.batch_size, cell.precision, cell.device, cell.seed).columns()}
 
 
 def predicted(cells: Sequence[Cell], data: Data, parallel: int) -> Iterator[Outcome]:

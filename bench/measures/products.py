@@ -50,11 +50,11 @@ def products_columns(cell: Cell, workload: Workload) -> dict[str, Any]:
     weight = torch.randn(outputs, inputs, device=cell.device) / inputs**0.5
     calls, messages = _calls(x, weight)
     exact = x[:_COMPARED_ROWS].cpu().double() @ weight.cpu().double().t()
+    names = (*messages, *calls)
     rows: dict[str, dict[str, Any]] = {
-        name: {"name": name, "ms": [], "error": None, "message": text} for name, text in messages.items()
+        name: {"name": name, "ms": [], "error": None, "message": messages.get(name, "")} for name in names
     }
     for name, (context, call) in list(calls.items()):
-        rows[name] = {"name": name, "ms": [], "error": None, "message": ""}
         try:
             with context():
                 rows[name]["error"] = relative_error([call()[:_COMPARED_ROWS]], [exact])

@@ -425,8 +425,7 @@ def training_cells(cell: Cell, values: Mapping[str, Any], workload: Workload) ->
     if plan.static and cell.batch_size > rows:
         raise ConfigError(f"batch_size is {cell.batch_size}; allowed: 1 to the {rows} training rows.")
     steps_per_epoch = rows // cell.batch_size if plan.static else workload.batches_per_epoch(cell.batch_size)
-    method = build(cell.method, cell.variant, cell.method_settings)
-    runs = plan.runs(steps_per_epoch, method.shrinks)
+    runs = plan.runs(steps_per_epoch, build(cell.method, cell.variant, cell.method_settings).shrinks)
     _check_stages([stage for run in runs for stage in run], cell, workload)
     common = {"steps_per_epoch": steps_per_epoch, "static": plan.static, "time_limit_s": plan.time_limit_s}
     return [replace(cell, training={"stages": [asdict(stage) for stage in run], **common}) for run in runs]

@@ -72,8 +72,7 @@ def _time_together(outcomes: Sequence[Outcome], serve: Callable[..., None], sess
                 break
             order.shuffle(running)
             for outcome, process in running:
-                steps = calls_per_block(outcome.columns["step_ms"], timing)
-                block = _ask(outcome, process, "block", steps)
+                block = _ask(outcome, process, "block", calls_per_block(outcome.columns["step_ms"], timing))
                 if block is not None:
                     blocks[id(outcome)].append({"block": number, **block})
                 progress(outcome, 0.6 / timing["blocks"])
@@ -124,5 +123,4 @@ def _undisturbed(blocks: list[dict[str, Any]], factor: float) -> int:
 
 def _pairing_name(outcomes: Sequence[Outcome]) -> str:
     """A name for this round of blocks, made from its own samples, so that no two rounds share one."""
-    text = repr([outcome.columns["samples"] for outcome in outcomes])
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
+    return hashlib.sha256(repr([outcome.columns["samples"] for outcome in outcomes]).encode()).hexdigest()[:12]

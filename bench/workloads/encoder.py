@@ -242,27 +242,25 @@ class EncoderWorkload(BaseWorkload):
         """One pass over ``split`` ("train" or "validation") as CPU tensors.
 
         ``input_ids`` and ``token_type_ids`` are int64 (B, T), ``attention_mask`` is bool (B, T), True at real tokens,
-        and ``labels`` int64 (B,).
-
-        Training rows are shuffled by ``seed`` (give each epoch its own), validation rows come in order. With ``static``
-        every batch is padded to the sequence length and a last training batch that is not full is dropped, so that all
-        shapes are equal. Otherwise a batch is padded to its longest row, no row is left out, and training batches are
-        bucketed: rows of similar length come together, in random order. Validation always has every row. Batches before
-        number ``start`` cost nothing.
+        and ``labels`` int64 (B,). Training rows are shuffled by ``seed`` (give each epoch its own), validation rows
+        come in order. With ``static`` every batch is padded to the sequence length and a last training batch that is
+        not full is dropped, so that all shapes are equal. Otherwise a batch is padded to its longest row, no row is
+        left out, and training batches are bucketed: rows of similar length come together, in random order. Validation
+        always has every row. Batches before number ``start`` cost nothing.
         """
         rows = self.corpus.rows(split)
         check_batch_size(batch_size)
         if static and split == "train" and batch_size > len(rows):
             raise ValueError(f"batch_size is {batch_size}; allowed: 1 to the {len(rows)} training rows")
-        encoded = None if static else self._encode(split)
         chunks: Sequence[Sequence[int]] = _in_order(rows, batch_size)
-        if split == "train" and encoded:
-            chunks = _bucketed([len(ids) for ids, _, _ in encoded], batch_size, seed)
-        elif split == "train":
+        if not static:
+            encoded = self._encode(split)
+            if split == "train":
+                chunks = _bucketed([len(ids) for ids, _, _ in encoded], batch_size, seed)
+            return (self._pad([encoded[index] for index in chunk]) for chunk in chunks[start:])
+        if split == "train":
             order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed)).tolist()
             chunks = [order[i : i + batch_size] for i in range(0, len(rows) - batch_size + 1, batch_size)]
-        if encoded:
-            return (self._pad([encoded[index] for index in chunk]) for chunk in chunks[start:])
         length = self.settings.sequence_length
         return (self._pad(self._tokenise([rows[index] for index in chunk]), length) for chunk in chunks[start:])
 

@@ -155,7 +155,9 @@ def test_captured_steps_are_compared_with_eager_ones(monkeypatch):
 def test_the_update_of_galore_has_no_meaning_in_tf32(monkeypatch):
     """Its projections are TF32 products there."""
     monkeypatch.setattr(
-        bench.measures.check, "_compared", lambda *_: {"loss": [0.0], "gradients": [0.0], "update": [0.5]}
+        bench.measures.check,
+        "_compared",
+        lambda *_: {"loss": {"step 0": 0.0}, "gradients": {"step 0": 0.0}, "update": {"step 0": 0.5}},
     )
     rows = {
         precision: list(bench.measures.check._step_checks(a_cell(method="galore", precision=precision), None))
