@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bench.core.plugins import import_plugins
-from bench.errors import CONF, ConfigError, Parser, check_arguments, experiments, reworded, stop_with
+from bench.errors import CONF, ConfigError, Parser, experiments, stop_with, unwritten
 
 COMMANDS = {
     "run": "measure the cells of an experiment; the word may be left out",
@@ -82,6 +82,8 @@ def _parser(asked: str) -> Parser:
 
 def _run(settings: list[str]) -> None:
     """The Hydra application. Its errors and OmegaConf's end the program with one sentence."""
+    from bench.runner.wording import check_arguments, reworded
+
     check_arguments(settings)
     import hydra
     from hydra.errors import HydraException
@@ -132,6 +134,11 @@ def main() -> None:
             _dispatch(_parser(command if asks_help else ""), arguments)
     except ConfigError as error:
         stop_with(str(error))
+    except BrokenPipeError:  # the reader, such as head, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(1) from None
+    except OSError as error:
+        stop_with(unwritten(error), status=1)
 
 
 def _dispatch(parser: Parser, arguments: list[str]) -> None:

@@ -8,7 +8,7 @@ pieces, since some ways home take small files only. The same contents give the s
 import gzip
 import io
 import json
-import re
+import lzma
 import tarfile
 import zlib
 from collections.abc import Iterable, Mapping
@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from bench.commands.merge import MergeError, merge
+from bench.commands.sources import SourceError, opened_archive
 from bench.core.files import write_whole
 from bench.core.record import paths_below
 from bench.errors import ConfigError
-from bench.runner.checkpoint import find
+from bench.runner.checkpoint import FORMER, find
 
 RECORDS, CHECKPOINTS, DIARY = "records.tar.gz", "checkpoints.tar.gz", ".campaign.json"
 _CHECKPOINT_FOLDER = ".checkpoints"  # where :class:`bench.runner.results.Results` keeps checkpoints
-_FORMER = re.compile(r"^\.(.*)\.former$")  # what a checkpoint is called while the next one takes its place
 PART_BYTES = 15 * 2**20  # of a part at most
 CARRIED_BYTES = 48 * 2**20  # of all checkpoints that are carried
 
@@ -42,7 +42,7 @@ def checkpoints_in(root: Path) -> list[Checkpoint]:
     """The checkpoints of a folder of results, the smallest first."""
     found = []
     entries = (root / _CHECKPOINT_FOLDER).glob("*/*")
-    for folder in sorted({path.with_name(_FORMER.sub(r"\1", path.name)) for path in entries}):
+    for folder in sorted({path.with_name(FORMER.sub(r"\1", path.name)) for path in entries}):
         if not folder.name.startswith(".") and (place := find(folder)):
             files = tuple(sorted(path for path in place.iterdir() if path.is_file()))
             found.append(Checkpoint(folder, files, sum(path.stat().st_size for path in files)))
@@ -94,11 +94,11 @@ def take_in(source: Path, root: Path) -> dict[str, Any]:
     if archive.is_dir():
         return {}
     _take_in_checkpoints(archive.parent, root)
-    with tarfile.open(archive) as members:
+    with opened_archive(archive) as members:
         file = members.extractfile(DIARY) if DIARY in members.getnames() else None
         try:
             diary = json.loads(file.read()) if file else {}
-        except ValueError:
+        except (ValueError, RecursionError):
             raise MergeError([f"{archive}: {DIARY} is damaged."]) from None
     return diary if isinstance(diary, dict) else {}
 
@@ -109,14 +109,15 @@ def _take_in_checkpoints(folder: Path, root: Path) -> None:
     if not parts:
         return
     try:
-        with tarfile.open(fileobj=io.BytesIO(b"".join(part.read_bytes() for part in parts))) as members:
+        whole = io.BytesIO(b"".join(part.read_bytes() for part in parts))
+        with opened_archive(folder / CHECKPOINTS, whole) as members:
             for member in members:
                 inside = Path(member.name)
                 if inside.parts[:1] != (_CHECKPOINT_FOLDER,) or len(inside.parts) != 4:
                     raise ConfigError(f"{parts[0]}: {member.name!r} is no part of a checkpoint.")
                 if not (root / inside).exists():
                     members.extract(member, root, filter="data")
-    except (OSError, EOFError, tarfile.TarError, zlib.error) as error:
+    except (OSError, EOFError, SourceError, lzma.LZMAError, tarfile.TarError, zlib.error) as error:
         reason = str(error).splitlines()[0]
         raise ConfigError(f"{folder / CHECKPOINTS}.*: not all parts of a whole archive ({reason}).") from None
 

@@ -1,6 +1,5 @@
 """``python -m bench campaign``: its arguments, its list of stages, and what it prints at the end."""
 
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from bench.campaign.run import Campaign, described
 from bench.campaign.stages import Stage, configuration, jobs_of, units_of
 from bench.commands.merge import MergeError
 from bench.core.checked import build_dataclass
+from bench.core.files import check_folder, remove_abandoned
 from bench.core.provenance import provenance
 from bench.core.record import read_all
 from bench.errors import ConfigError, stop_with
@@ -59,13 +59,10 @@ def _parsed(settings: Sequence[str]) -> Arguments:
 
 
 def _made(field: str, folder: Path) -> None:
-    """Make a folder that can be written, or raise ConfigError."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise ConfigError(f"{field} is '{folder}', which cannot be written ({error.strerror}); name another.") from None
+    """Make a folder that can be written, without what kills have left in it, or raise ConfigError."""
+    check_folder(field, folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    remove_abandoned(folder)
 
 
 def _taken_in(sources: Sequence[Path], root: Path) -> list[Run]:

@@ -21,13 +21,13 @@ from bench.core.cell import Cell
 from bench.core.files import write_whole
 from bench.core.provenance import provenance
 from bench.core.record import Record, read_all
-from bench.errors import reworded
 from bench.estimate.memory import TOLERANCE, prediction_error
 from bench.processes.process import first_line, start_server
 from bench.runner.progress import SweepProgress
 from bench.runner.resolve import Job
 from bench.runner.results import Results
 from bench.runner.sweep import MISTAKES, run_job
+from bench.runner.wording import reworded
 
 #: A training run stops so many seconds before the end of the budget, to evaluate and to write a checkpoint.
 TRAINING_STOPS_S = 15.0
@@ -78,6 +78,7 @@ class Campaign:
 
     def run(self) -> None:
         """Run what fits; whatever happens, what is finished lies in the archive afterwards."""
+        self.results.tidy()
         handlers = {number: signal.getsignal(number) for number in _SIGNALS}
         try:
             with configuration(), _stopping(self.clock.left()):

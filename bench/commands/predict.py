@@ -4,10 +4,8 @@ The step is the one that the bench would run: same model, method and settings, t
 (:mod:`bench.estimate.memory`). A user's own model, given by its path, can take the place of a workload's.
 """
 
-from __future__ import annotations
-
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,7 @@ from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
-from bench.errors import CONF, ConfigError, reworded, stop_with
+from bench.errors import CONF, ConfigError, stop_with
 from bench.estimate.devices import DEVICES, LIMIT, Device, device_named, largest_batch
 from bench.estimate.memory import CATEGORIES, TOLERANCE, predict_memory
 from bench.estimate.roofline import Traffic, bound, predict_step
@@ -29,9 +27,10 @@ from bench.protocol import Batch, Method, Workload
 from bench.protocol.methods import available, build, build_for
 from bench.runner.resolve import check_fields, checked_arms, resolve
 from bench.runner.sweep import MISTAKES, plain, register_resolvers, register_settings, unsupported
+from bench.runner.wording import reworded
 from bench.step.train_step import precision_unsupported
 from bench.workloads import available as workloads
-from bench.workloads import config_sections, open_cell_workload, open_model
+from bench.workloads import config_sections, open_cell_workload, open_model, workload_class
 
 USAGE = """\
 usage: python -m bench predict method=NAME [key=value ...]     predict a training step without running it
@@ -66,12 +65,8 @@ _OF_WORKLOADS = ("workload", "dataset", "data_folder", "fetch")
 
 #: Batch sizes among which the smallest that a method takes is looked for; what it takes are multiples of that one.
 _SMALLEST = range(1, 1025)
-
-#: Examples that are enough to see whether every tensor of a batch has a row for each.
-_FEW = 3
-
-#: Of a line of text.
-_WIDTH = 110
+_FEW = 3  # examples that are enough to see whether every tensor of a batch has a row for each
+_WIDTH = 110  # of a line of text
 
 
 @dataclass(frozen=True)
@@ -105,9 +100,8 @@ def _sections() -> tuple[str, ...]:
 def question_of(words: Sequence[str]) -> tuple[Question, str]:
     """The step that the words ``key=value`` describe, and the name of its device.
 
-    Raises:
-        ConfigError, DataError: a wrong value, in one sentence.
-        HydraException, OmegaConfBaseException: words that cannot be read.
+    Raises ConfigError, DataError: a wrong value, in one sentence. HydraException, OmegaConfBaseException: words that
+    cannot be read.
     """
     given = _by_key(words)
     if "method" not in given:
@@ -143,15 +137,31 @@ def _by_key(words: Sequence[str]) -> dict[str, str]:
         if key in given:
             raise ConfigError(f"{key} is {given[key]!r} and {value!r}; give it once.")
         given[key] = value
+    _refuse_unused(given)
     for key in given if "model" in given else ():
         if key in _OF_WORKLOADS or (key.partition(".")[0] in sections[1:] and key != "model"):
             raise ConfigError(f"{key} is {given[key]!r}, which a model given by its path has no use for; leave it out.")
     return given
 
 
+def _refuse_unused(given: Mapping[str, str]) -> None:
+    """Raise ConfigError over a setting of another workload or method than the one that is asked for."""
+    workload, method = given.get("workload", "encoder"), given.get("method", "").partition(":")[0]
+    if workload not in workloads() or method not in available():
+        return  # which is what will be said
+    own = workload_class(workload).section
+    lacks_length = "sequence_length" not in config_sections()[own] and "model" not in given
+    for key in given:
+        section, dot, name = key.partition(".")
+        other = name.partition(".")[0] if section == "settings" else section if dot else own
+        if other not in (own, method) or (key == "sequence_length" and lacks_length):
+            of = f"method={method}" if section == "settings" else f"workload={workload}"
+            raise ConfigError(f"{key} is {given[key]!r}, which {of} has no use for; leave it out.")
+
+
 def _of_workload(config: dict[str, Any]) -> Question:
     """A step on one of the bench's own workloads."""
-    job = resolve(config)
+    job = resolve(config, any_batch=True)
     cell = job.cells[0]
     if reason := unsupported(cell, job.data):
         raise ConfigError(reason)
@@ -214,8 +224,7 @@ def answer_to(question: Question, device: Device, report: Callable[[str], None])
 
     ``report`` receives progress messages.
 
-    Raises:
-        ConfigError: a batch larger than data whose rows cannot be repeated.
+    Raises ConfigError: a batch larger than data whose rows cannot be repeated.
     """
     view, workload = question.view, AnyBatch(question.workload)
 
@@ -313,8 +322,7 @@ def _caveats(device: Device) -> list[str]:
 def main(words: Sequence[str]) -> None:
     """Predict as the words say and print the answer; progress goes to the other stream.
 
-    Raises:
-        ConfigError: a wrong setting or plug-in.
+    Raises ConfigError: a wrong setting or plug-in.
     """
     if not words or {"-h", "--help"} & set(words):
         lists: dict[str, tuple[str, ...]] = {"methods": available(), "devices": DEVICES, "workloads": workloads()}

@@ -27,6 +27,8 @@ class Allowed:
 
 FromZero = Annotated[int, Field(ge=0), Allowed("whole numbers from 0 up")]
 FromOne = Annotated[int, Field(ge=1), Allowed("whole numbers from 1 up")]
+#: Seeds of epochs are made of it, and have to fit into 64 bits.
+Seed = Annotated[int, Field(ge=0, lt=2**32), Allowed(f"whole numbers from 0 to {2**32 - 1:,}")]
 Seconds = Annotated[float, Field(gt=0), Allowed("finite seconds above 0")]
 Flag = Annotated[bool, Allowed("true, false")]
 Section = Annotated[dict[str, Any], Allowed("single settings, as in FIELD.NAME=VALUE")]

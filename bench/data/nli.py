@@ -89,7 +89,7 @@ def _is_unlabelled(line: bytes) -> bool:
     """Whether the row carries MultiNLI's mark for "the annotators did not agree"."""
     if b'"-"' not in line:  # nearly always; parsing every row here would be slow
         return False
-    with contextlib.suppress(ValueError):  # malformed rows are reported when they are read
+    with contextlib.suppress(ValueError, RecursionError):  # malformed rows are reported when they are read
         row = json.loads(line)
         return isinstance(row, dict) and row.get("gold_label") == "-"
     return False
@@ -98,7 +98,7 @@ def _is_unlabelled(line: bytes) -> bool:
 def _parse(line: bytes, where: str) -> Pair:
     try:
         row = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise DataError(f"{where}: the row is not JSON; a row is one JSON object on one line") from None
     if not isinstance(row, dict):
         raise DataError(f"{where}: the row is a JSON {type(row).__name__}; it must be an object")

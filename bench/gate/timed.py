@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Self
 
+from bench.core.files import partial_folder, remove_abandoned
 from bench.core.intervals import Estimate, paired_ratio
 from bench.gate import GateError, timed_worker
 from bench.gate.timed_worker import BENCHMARKS
@@ -38,6 +39,8 @@ _MAIN_LINES = ("refs/remotes/origin/main", "refs/heads/main")
 
 #: Set by git where it runs a hook, of another place perhaps.
 _PLACES = ("GIT_DIR", "GIT_WORK_TREE", "GIT_COMMON_DIR", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_PREFIX")
+
+_TREE = "gate-base-"  # how the folder of the base's tree begins
 
 #: What is timed. A change elsewhere, say of the README, does not make a tree differ from its commit.
 _TIMED_CODE = ("comera", "baselines", "bench")
@@ -314,8 +317,11 @@ def worktree(root: Path, commit: str) -> Iterator[Path]:
 
     Raises GateError: git cannot check it out.
     """
-    with tempfile.TemporaryDirectory(prefix="gate-base-") as folder:
-        tree = Path(folder).resolve() / "tree"
+    shared = Path(tempfile.gettempdir())
+    remove_abandoned(shared, _TREE, below=False)
+    _git(root, "worktree", "prune")
+    with partial_folder(shared, _TREE) as folder:
+        tree = folder.resolve() / "tree"
         try:
             added = _git(root, "worktree", "add", "--quiet", "--detach", str(tree), commit)
             if added.returncode:

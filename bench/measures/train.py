@@ -422,8 +422,6 @@ def training_cells(cell: Cell, values: Mapping[str, Any], workload: Workload) ->
     if workload.metric is None:
         raise ConfigError(f"measure is 'train', but {workload.name} has no metric to evaluate; allowed: run, predict.")
     plan = build_dataclass(workload.training_plan, _of_plan(values, workload.training_plan), "training")
-    if plan.static and cell.batch_size > rows:
-        raise ConfigError(f"batch_size is {cell.batch_size}; allowed: 1 to the {rows} training rows.")
     steps_per_epoch = rows // cell.batch_size if plan.static else workload.batches_per_epoch(cell.batch_size)
     runs = plan.runs(steps_per_epoch, build(cell.method, cell.variant, cell.method_settings).shrinks)
     _check_stages([stage for run in runs for stage in run], cell, workload)

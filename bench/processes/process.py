@@ -9,10 +9,13 @@ import functools
 import multiprocessing
 import os
 import pickle
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from multiprocessing import util
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,6 +23,7 @@ import torch
 import bench.measures
 import bench.workloads
 from bench.core.cell import Cell
+from bench.core.files import partial_folder, remove_abandoned
 from bench.core.record import COLUMNS
 from bench.errors import ConfigError
 from bench.protocol import CellFailure, Data, Outcome, Session, Workload
@@ -34,6 +38,7 @@ _SIGKILL = 9
 Columns = Callable[[Cell, Workload], dict[str, Any]]
 
 TIME_LIMIT_S = 600.0  # seconds that a cell may take where its settings have no limit
+_TEMPORARY = "bench-"  # how the folder of a run's temporary files begins
 
 
 def status_of(error: BaseException) -> str:
@@ -90,8 +95,25 @@ def _enter(connection: Connection, content: bytes) -> None:
         serve(connection, *arguments)
 
 
+def remove_abandoned_temporaries() -> None:
+    """Remove what runs that were killed have left in the system's temporary folder."""
+    remove_abandoned(Path(tempfile.gettempdir()), _TEMPORARY, below=False)
+
+
+def _keep_temporaries_together() -> None:
+    """Give sockets and the processes of cells a temporary folder of this run's own, removed at its end."""
+    remove_abandoned_temporaries()
+    shared = tempfile.gettempdir()
+    stack = contextlib.ExitStack()
+    tempfile.tempdir = os.environ["TMPDIR"] = str(stack.enter_context(partial_folder(Path(shared), _TEMPORARY)))
+    util.get_temp_dir()  # made now, and kept
+    tempfile.tempdir = shared
+    util.Finalize(None, stack.close, exitpriority=-200)  # after that folder's own
+
+
 @functools.cache
 def _context() -> ForkServerContext:
+    _keep_temporaries_together()
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler would report its own start and end
     context = multiprocessing.get_context("forkserver")

@@ -31,6 +31,10 @@ _BASIC, _LOCAL = "basic", "submitit_local"
 _SHARED, _FAILURE = "shared.json", "failed.txt"
 
 
+class JobFailed(RuntimeError):
+    """A job with cells that ended in an error."""
+
+
 def register_launchers() -> None:
     """Give the launchers of the extra ``slurm`` the defaults of ``conf/launchers.yaml``."""
     Plugins.instance()  # makes those that are installed known

@@ -18,6 +18,7 @@ class SweepProgress:
         self._names = names_of(cells)
         self._left = dict(self._weights)
         self._finished: set[str] = set()
+        self.errors: list[str] = []  # of the cells that ended in one, a sentence each
         self._start = time.monotonic()
         self._console = Console(stderr=True)
         self._bar = Progress(
@@ -41,8 +42,18 @@ class SweepProgress:
         self._left[key] -= done
         self._bar.advance(self._task, done)
 
-    def finish(self, cell: Cell, outcome: str) -> None:
+    def failed(self) -> str:
+        """A sentence on the cells that ended in an error; empty where none did."""
+        if not self.errors:
+            return ""
+        count = f"{len(self.errors)} of {len(self._weights)} cell(s) ended in an error"
+        first = self.errors[0].removesuffix(".")
+        return f"{count}, the first: {first}; all are recorded, and the same command tries these again."
+
+    def finish(self, cell: Cell, outcome: str, is_error: bool = False) -> None:
         """Note that a cell is recorded and print what came of it; once, where several jobs have the same cell."""
+        if is_error:
+            self.errors.append(f"{self._names[cell.to_json()]}, batch {cell.batch_size}: {outcome}")
         if cell.to_json() in self._finished:
             return
         self.advance(cell, 1.0)

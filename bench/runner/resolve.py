@@ -14,7 +14,7 @@ from pydantic import Field
 
 import bench.workloads
 from bench.core.cell import Cell
-from bench.core.checked import Allowed, Flag, FromOne, FromZero, Seconds, Section, build_dataclass, checked_fields
+from bench.core.checked import Allowed, Flag, FromOne, FromZero, Seconds, Section, Seed, build_dataclass, checked_fields
 from bench.errors import ConfigError
 from bench.measures import Measure, named
 from bench.protocol import Data
@@ -56,7 +56,7 @@ class JobSettings(Toggles):
     batch_size: FromOne
     sequence_length: FromOne
     toggles: _Toggles
-    seed: FromZero
+    seed: Seed
     ratio: _Ratio
     timing: Section
     training: Section
@@ -111,11 +111,12 @@ class Job:
         return named(self.cells[0].measure)
 
 
-def resolve(config: Mapping[str, Any], elsewhere: bool = False) -> Job:
+def resolve(config: Mapping[str, Any], elsewhere: bool = False, any_batch: bool = False) -> Job:
     """Check one job's configuration and return its cells.
 
     ``config`` is the composed one as plain containers, without Hydra's own node; ``elsewhere`` means that the job will
-    run on another machine. Raises ConfigError, DataError: a wrong value, or data that is missing or malformed.
+    run on another machine, ``any_batch`` that a batch may be larger than the data. Raises ConfigError, DataError: a
+    wrong value, or data that is missing or malformed.
     """
     check_fields(config)
     measure, kind = named(config["measure"]), workload_class(config["workload"])
@@ -127,6 +128,9 @@ def resolve(config: Mapping[str, Any], elsewhere: bool = False) -> Job:
     _check_about(measure, config["workload"], [method for method, _, _ in arms])
     settings = bench.workloads.checked_settings(kind.name, config[kind.section], data)
     workload = open_workload(kind.name, settings, data, check=True)
+    rows = workload.training_examples
+    if rows is not None and config["batch_size"] > rows and not any_batch:
+        raise ConfigError(f"batch_size is {config['batch_size']}; allowed: 1 to the {rows} training rows.")
     own = {name: config[name] for name in TOGGLES}
     toggle_sets = [{**own, **checked_fields(Toggles, changed, "toggles")} for changed in config["toggles"]]
     cells = [

@@ -12,6 +12,7 @@ counts as padding, so that masks are made as for most batches: without any, some
 import importlib.util
 import json
 import os
+import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +25,9 @@ from torch.nn import functional as F
 from bench.errors import ConfigError
 from bench.protocol import Batch, Role, Words
 from bench.workloads.base import BaseWorkload
+
+#: Names of a configuration's sizes, none of which is negative; transformers would take a model without layers.
+_SIZES = r"^(num|n)_|_(size|dim|layers|heads)$|^max_position_embeddings$"
 
 
 class HuggingFaceWorkload(BaseWorkload):
@@ -124,7 +128,7 @@ def _read(path: Path) -> Any:
         content = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise _wrong(path, f"which cannot be read ({error.strerror}); {wanted}") from None
-    except ValueError:
+    except (ValueError, RecursionError):
         raise _wrong(path, f"which is not JSON; {wanted}") from None
     kind = content.get("model_type") if isinstance(content, dict) else None
     if not isinstance(kind, str):
@@ -132,6 +136,9 @@ def _read(path: Path) -> Any:
     if kind not in MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES:
         lacks = f"model_type {kind!r} has no sequence classification in the transformers installed here"
         raise _wrong(path, f"whose {lacks}; allowed: types that have, such as bert, roberta, gpt2 and llama")
+    for name, value in content.items():
+        if re.search(_SIZES, name) and isinstance(value, int) and value < 0:
+            raise _wrong(path, f"whose {name} is {value}; allowed: whole numbers from 0 up")
     try:
         return AutoConfig.from_pretrained(file, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # as above
