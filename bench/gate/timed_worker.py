@@ -12,6 +12,8 @@ One thread: on few, shared cores a second one waits for whatever else runs there
 operations and their order, which the gate watches over, are the same.
 """
 
+from __future__ import annotations
+
 import contextlib
 import functools
 import importlib
