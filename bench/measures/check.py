@@ -280,7 +280,8 @@ def _captured(cell: Cell, workload: Workload) -> dict[str, float]:
     eager = _step(cell, workload)
     with fixed_shapes():
         wanted = [eager(batch).clone() for batch in batches]
-    found = [_step(cell, workload, cuda_graph=True)(batch).clone() for batch in batches]
+    captured = _step(cell, workload, cuda_graph=True)
+    found = [captured(batch).clone() for batch in batches]
     return _by_name((f"step {number}" for number in range(_CAPTURED_STEPS)), found, wanted)
 
 
