@@ -28,8 +28,6 @@ Not modelled
     * ``torch.inference_mode``, which takes the CPU's operations.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -69,12 +67,11 @@ def cuda_operations() -> Iterator[None]:
     Meant for fake tensors (``FakeTensorMode``). Dropout and autocast also run on real CPU tensors; the attention
     kernels do not exist there and raise ``NotImplementedError``. Entering it inside itself raises ``RuntimeError``.
 
-    Example:
-        >>> x = torch.ones(4, requires_grad=True)
-        >>> with cuda_operations():
-        ...     y = torch.nn.functional.dropout(x, 0.1)
-        >>> y.grad_fn.name()
-        'NativeDropoutBackward0'
+    >>> x = torch.ones(4, requires_grad=True)
+    >>> with cuda_operations():
+    ...     y = torch.nn.functional.dropout(x, 0.1)
+    >>> y.grad_fn.name()
+    'NativeDropoutBackward0'
     """
     global _active
     if _active:
@@ -87,8 +84,7 @@ def cuda_operations() -> Iterator[None]:
         for names, in_float32 in ((AUTOCAST_FLOAT32, _cast_to_float32), (AUTOCAST_FLOAT32_RESULT, _ask_for_float32)):
             for name in filter(_only_cuda_casts, names):
                 packet, _, overload = name.partition(".")
-                operation = getattr(getattr(aten, packet), overload or "default")
-                library.impl(name, in_float32(operation), "AutocastCPU")
+                library.impl(name, in_float32(getattr(getattr(aten, packet), overload or "default")), "AutocastCPU")
         with as_on_cuda():
             yield
     finally:
