@@ -1,7 +1,5 @@
 """A user's mistakes: one sentence each, naming what was given and what is allowed, and exit status 2."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from pathlib import Path

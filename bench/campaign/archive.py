@@ -5,8 +5,6 @@ hidden ``.campaign.json``, which a merge leaves alone. ``checkpoints.tar.gz.0``,
 pieces, since some ways home take small files only. The same contents give the same bytes.
 """
 
-from __future__ import annotations
-
 import gzip
 import io
 import json
@@ -26,27 +24,17 @@ from bench.errors import ConfigError
 from bench.runner.checkpoint import FORMER, find
 
 RECORDS, CHECKPOINTS, DIARY = "records.tar.gz", "checkpoints.tar.gz", ".campaign.json"
-
-#: Where :class:`bench.runner.results.Results` keeps checkpoints.
-_CHECKPOINT_FOLDER = ".checkpoints"
-
-#: Bytes of a part at most, and of all checkpoints that are carried.
-PART_BYTES = 15 * 2**20
-CARRIED_BYTES = 48 * 2**20
+_CHECKPOINT_FOLDER = ".checkpoints"  # where :class:`bench.runner.results.Results` keeps checkpoints
+PART_BYTES = 15 * 2**20  # of a part at most
+CARRIED_BYTES = 48 * 2**20  # of all checkpoints that are carried
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint on the disk.
+    """A checkpoint on the disk."""
 
-    Args:
-        folder: of the run, as :class:`bench.measures.training.Upkeep` names it.
-        files: its content, wherever it lies after a kill.
-        bytes: its size.
-    """
-
-    folder: Path
-    files: tuple[Path, ...]
+    folder: Path  # of the run, as :class:`bench.measures.train.Upkeep` names it
+    files: tuple[Path, ...]  # its content, wherever it lies after a kill
     bytes: int
 
 
@@ -55,7 +43,7 @@ def checkpoints_in(root: Path) -> list[Checkpoint]:
     found = []
     entries = (root / _CHECKPOINT_FOLDER).glob("*/*")
     for folder in sorted({path.with_name(FORMER.sub(r"\1", path.name)) for path in entries}):
-        if place := None if folder.name.startswith(".") else find(folder):
+        if not folder.name.startswith(".") and (place := find(folder)):
             files = tuple(sorted(path for path in place.iterdir() if path.is_file()))
             found.append(Checkpoint(folder, files, sum(path.stat().st_size for path in files)))
     return sorted(found, key=lambda checkpoint: checkpoint.bytes)
@@ -72,13 +60,7 @@ def write_records(root: Path, output: Path, diary: Mapping[str, Any]) -> int:
 
 
 def write_checkpoints(root: Path, output: Path, useless: Iterable[Path]) -> list[Checkpoint]:
-    """Put the checkpoints that are of use into parts below ``output``, as far as they fit; those that do not.
-
-    Args:
-        root: a folder of results.
-        output: where the parts go.
-        useless: folders of checkpoints that nothing will go on from.
-    """
+    """Put the checkpoints below ``root`` but the ``useless`` into parts below ``output``; those that do not fit."""
     useless = {folder.absolute() for folder in useless}
     members: dict[str, bytes] = {}
     left_behind, room = [], CARRIED_BYTES
@@ -102,13 +84,8 @@ def write_checkpoints(root: Path, output: Path, useless: Iterable[Path]) -> list
 def take_in(source: Path, root: Path) -> dict[str, Any]:
     """Bring records, and the checkpoints beside them, into a folder of results; the diary that came along.
 
-    Args:
-        source: a folder of records, an archive of them, or the output folder of an earlier call.
-        root: the folder of results.
-
-    Raises:
-        ConfigError: the source is not there, or its checkpoints cannot be read.
-        MergeError: one of its records cannot be read.
+    The source is a folder of records, an archive of them, or the output folder of an earlier call. Raises ConfigError:
+    it is not there, or its checkpoints cannot be read. MergeError: one of its records cannot be read.
     """
     if not source.exists():
         raise ConfigError(f"records is '{source}', which is not there; name a folder or an archive of records.")

@@ -5,8 +5,6 @@ first one is written: whatever cannot be read stops the merge, and nothing has c
 the order of the sources, and merging them once more changes nothing.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import lzma
@@ -66,16 +64,14 @@ class Summary:
 def merge(sources: Sequence[Path], into: Path) -> Summary:
     """Bring the records of all sources, folders and tar archives of any compression, into one folder.
 
-    Raises:
-        MergeError: a source, or a record in one of them or in ``into``, cannot be read; nothing has changed then.
-        OSError: ``into`` cannot be written.
+    Raises MergeError: a source, or a record in one of them or in ``into``, cannot be read; nothing has changed then.
+    OSError: ``into`` cannot be written.
 
-    Example:
-        >>> import tempfile
-        >>> folder = Path(tempfile.mkdtemp())
-        >>> first, second = (merge([Path("results/reference")], folder) for _ in range(2))
-        >>> len(first.taken) == len(second.present) > 0
-        True
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> first, second = (merge([Path("results/reference")], folder) for _ in range(2))
+    >>> len(first.taken) == len(second.present) > 0
+    True
     """
     remove_abandoned(into)
     wrong: list[str] = []
@@ -141,8 +137,7 @@ def _records(source: Path, wrong: list[str]) -> Iterator[tuple[str, Record]]:
 def run(sources: Sequence[Path], into: Path) -> None:
     """Merge and print what became of the records; what keeps it from happening ends the program with status 2.
 
-    Raises:
-        ConfigError, OSError: ``into`` cannot be written.
+    Raises ConfigError, OSError: ``into`` cannot be written.
     """
     check_folder("--into", into)
     try:

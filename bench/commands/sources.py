@@ -1,7 +1,5 @@
 """Where records come from: a results folder, an archive of one, or a commit of the repository at hand."""
 
-from __future__ import annotations
-
 import bz2
 import contextlib
 import gzip
@@ -16,8 +14,8 @@ from typing import IO, Any, cast
 
 from bench.core.record import Record, parse, paths_below, read_all
 
-#: Bytes of a record's file at most, and about those of all that an archive holds.
-MEMBER_BYTES, ARCHIVE_BYTES = 2**26, 2**31
+MEMBER_BYTES, ARCHIVE_BYTES = 2**26, 2**31  # of a record's file at most, and about those of all that an archive holds
+REFERENCE = "results/reference"  # what a commit holds of records
 
 #: How compressed files begin, and what reads them.
 _COMPRESSIONS: dict[bytes, Callable[[IO[bytes]], Any]] = {
@@ -25,9 +23,6 @@ _COMPRESSIONS: dict[bytes, Callable[[IO[bytes]], Any]] = {
     b"BZh": bz2.BZ2File,
     b"\xfd7zXZ\0": lzma.LZMAFile,
 }
-
-#: What a commit holds of records.
-REFERENCE = "results/reference"
 
 
 class SourceError(ValueError):
@@ -45,9 +40,8 @@ class Source:
 def read_source(name: str) -> Source:
     """The records of the folder called ``name`` or, where nothing is called so, of that commit's ``results/reference``.
 
-    Raises:
-        SourceError: neither a folder nor a commit, or one without records.
-        RecordError: a record that cannot be read.
+    Raises SourceError: neither a folder nor a commit, or one without records. RecordError: a record that cannot be
+    read.
     """
     path, where = Path(name), "below it"
     if path.is_dir():
@@ -99,9 +93,8 @@ class _Limited:
 def opened_archive(archive: str | Path, file: IO[bytes] | None = None) -> Iterator[tarfile.TarFile]:
     """A tar archive of any compression, at a path or in ``file``; what it holds is counted while it is decompressed.
 
-    Raises:
-        SourceError: it holds more than archives of records do.
-        OSError, EOFError, tarfile.TarError, lzma.LZMAError, zlib.error: it cannot be read.
+    Raises SourceError: it holds more than archives of records do. OSError, EOFError, tarfile.TarError, lzma.LZMAError,
+    zlib.error: it cannot be read.
     """
     with contextlib.ExitStack() as stack:
         packed = file or stack.enter_context(Path(archive).open("rb"))
@@ -117,8 +110,7 @@ def opened_archive(archive: str | Path, file: IO[bytes] | None = None) -> Iterat
 def archive_contents(archive: str | Path, file: IO[bytes] | None = None) -> Iterator[tuple[str, bytes]]:
     """The record files of a tar archive, read one by one from ``file`` or the archive's path; nothing is unpacked.
 
-    Raises:
-        SourceError: a member that no archive of records has.
+    Raises SourceError: a member that no archive of records has.
     """
     with opened_archive(archive, file) as members:
         for member in members:

@@ -4,8 +4,6 @@ What is being written lies in a partial folder, hidden beside its final place. T
 process that writes lives, so :func:`remove_abandoned` can tell what a kill has left from what is still being written.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os
@@ -23,8 +21,7 @@ _SUFFIX, _LOCK = ".partial", ".lock"
 def locked(place: Path, wait: bool = True) -> Iterator[int]:
     """Hold the lock of a file or folder; where the file system has no locks, go on without.
 
-    Raises:
-        BlockingIOError: another process holds it, and this one is not to wait.
+    Raises BlockingIOError: another process holds it, and this one is not to wait.
     """
     handle = os.open(place, os.O_RDONLY if place.is_dir() else os.O_RDWR | os.O_CREAT, 0o600)
     try:
@@ -75,8 +72,7 @@ def write_whole(contents: Mapping[Path, bytes]) -> None:
 
     All contents reach the disk before the first rename, so that files which belong together are also kept together.
 
-    Raises:
-        OSError: one cannot be written; it names the file, and nothing of them is left.
+    Raises OSError: one cannot be written; it names the file, and nothing of them is left.
     """
     with contextlib.ExitStack() as stack:
         partial: dict[Path, Path] = {}  # by the folder that it lies in
@@ -98,8 +94,7 @@ def write_whole(contents: Mapping[Path, bytes]) -> None:
 def check_folder(field: str, given: Path, inside: str = "") -> None:
     """Make sure that a folder, or one in it, can be written; neither need be there, and nothing is left of the attempt.
 
-    Raises:
-        ConfigError: it names ``field``, by which the folder was given.
+    Raises ConfigError: it names ``field``, by which the folder was given.
     """
     there = folder = given / inside
     try:

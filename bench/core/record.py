@@ -252,8 +252,7 @@ def device_folder(device: str) -> str:
 def path_of(record: Record, root: Path) -> Path:
     """Where a record lies below ``root`` (``results/local`` or ``results/reference``).
 
-    Raises:
-        RecordError: an experiment or cell whose name would lead elsewhere.
+    Raises RecordError: an experiment or cell whose name would lead elsewhere.
     """
     for column in ("experiment", "cell_id"):
         if not re.fullmatch(r"[\w-][\w.-]*", name := getattr(record, column)):
@@ -280,8 +279,7 @@ def write(records: Iterable[Record], root: Path) -> list[Path]:
 def read(path: Path) -> Record:
     """Read one record file.
 
-    Raises:
-        RecordError: not JSON, a newer schema, a missing column, or a value of the wrong type.
+    Raises RecordError: not JSON, a newer schema, a missing column, or a value of the wrong type.
     """
     try:
         return parse(path.read_bytes(), str(path))

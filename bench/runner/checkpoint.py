@@ -5,8 +5,6 @@ one before it is removed only then. Numbers, names and lists go to the JSON file
 path such as ``optimizer/state/3/exp_avg``.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -21,14 +19,11 @@ from safetensors.torch import load_file, save_file
 
 from bench.core.files import locked, partial_folder
 
-#: Raise when the meaning of the content changes.
-FORMAT = 2
-
+FORMAT = 2  # raise when the meaning of the content changes
 _TENSORS, _STATE = "tensors.safetensors", "state.json"
 
 
-#: What a checkpoint is called while the next one takes its place.
-FORMER = re.compile(r"^\.(.*)\.former$")
+FORMER = re.compile(r"^\.(.*)\.former$")  # what a checkpoint is called while the next one takes its place
 
 
 class CheckpointError(ValueError):
@@ -77,8 +72,7 @@ def save(folder: Path, identity: str, content: dict[str, Any]) -> None:
         identity: whose checkpoint it is; asked for again when it is loaded.
         content: nested dictionaries and lists of tensors and JSON values.
 
-    Raises:
-        CheckpointError: it cannot be written, as on a full disk; the one before it stays.
+    Raises CheckpointError: it cannot be written, as on a full disk; the one before it stays.
     """
     tensors: dict[str, torch.Tensor] = {}
     state = {"format": FORMAT, "identity": identity, "content": _split(content, "", tensors)}
@@ -142,8 +136,7 @@ def find(folder: Path) -> Path | None:
 def load(folder: Path, identity: str) -> dict[str, Any] | None:
     """The content of the checkpoint in ``folder``, or None if there is none. Nothing is changed on the disk.
 
-    Raises:
-        CheckpointError: another run's checkpoint, a newer format, a damaged or truncated file.
+    Raises CheckpointError: another run's checkpoint, a newer format, a damaged or truncated file.
     """
     place = find(folder)
     if place is None:

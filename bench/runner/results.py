@@ -1,7 +1,5 @@
 """The folder of results: which cells are done, where checkpoints lie, and how an outcome becomes a record."""
 
-from __future__ import annotations
-
 import dataclasses
 import datetime
 import statistics
@@ -15,16 +13,14 @@ from bench.core.provenance import Provenance, provenance
 from bench.core.record import Record, device_folder, read, write
 from bench.core.table import write_table
 from bench.measures import named
-from bench.measures.training import Upkeep
-from bench.protocol import Data
-from bench.protocol.outcome import Outcome
+from bench.measures.train import Upkeep
+from bench.protocol import Data, Outcome
 from bench.runner.checkpoint import load, settle
 from bench.step.allocator import free_memory_mib
 from bench.step.train_step import compile_unsupported
 from bench.workloads import open_cell_workload, recorded_words
 
-#: Failures that are always worth trying again.
-_RETRIED = ("error",)
+_RETRIED = ("error",)  # failures that are always worth trying again
 
 
 class Results:
@@ -50,9 +46,8 @@ class Results:
     def check(self, cell: Cell) -> None:
         """Make sure, before anything runs, that records can be written, and those beside this cell's be read.
 
-        Raises:
-            ConfigError: the folder cannot be made or written.
-            RecordError: a record of this experiment and device cannot be read, or is of a newer schema.
+        Raises ConfigError: the folder cannot be made or written. RecordError: a record of this experiment and device
+        cannot be read, or is of a newer schema.
         """
         folder = self._path(cell, "").parent
         check_folder("results", self.root, str(folder.relative_to(self.root)))
@@ -62,8 +57,7 @@ class Results:
     def check_checkpoint(self, cell: Cell, data_hash: str) -> None:
         """Make sure that a training run which is not done can go on from its checkpoint, if it has one.
 
-        Raises:
-            CheckpointError: the checkpoint is another run's, or damaged.
+        Raises CheckpointError: the checkpoint is another run's, or damaged.
         """
         if named(cell.measure).resumes and not self.is_done(cell, data_hash):
             upkeep = self.upkeep(cell, data_hash, resume=True)
@@ -78,8 +72,7 @@ class Results:
 
         An answer for want of a compiler or of free memory holds until the machine has that.
 
-        Raises:
-            RecordError: the cell's file cannot be read, or is of a newer schema.
+        Raises RecordError: the cell's file cannot be read, or is of a newer schema.
         """
         path = self._path(cell, data_hash)
         if self.reuse == "never" or not path.exists():

@@ -7,8 +7,6 @@ The way of a job: configuration, cells (:mod:`bench.runner.resolve`), those alre
 makes of the others (:mod:`bench.measures`), records (:mod:`bench.runner.results`).
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import traceback
@@ -34,10 +32,9 @@ from bench.core.record import RecordError
 from bench.data.corpus import DataError
 from bench.errors import ConfigError, stop_with, unwritten
 from bench.measures import named
-from bench.processes.schedule import outcomes_of
-from bench.protocol import Data, Method
+from bench.processes.process import outcomes_of
+from bench.protocol import Data, Method, Outcome, Session
 from bench.protocol.methods import available, build, default_settings
-from bench.protocol.outcome import Outcome, Session
 from bench.runner.checkpoint import CheckpointError
 from bench.runner.launching import JobFailed, Launch, failure_noted, without_shared
 from bench.runner.progress import SweepProgress
@@ -84,8 +81,7 @@ def register_settings() -> None:
 def plain(config: DictConfig) -> dict[str, Any]:
     """The configuration as plain containers, Hydra's own node left out.
 
-    Raises:
-        ConfigError: a setting without a value.
+    Raises ConfigError: a setting without a value.
     """
     own = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
     missing = sorted(OmegaConf.missing_keys(own))

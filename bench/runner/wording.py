@@ -1,7 +1,5 @@
 """Hydra's and OmegaConf's mistakes as sentences of the bench."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,8 +14,7 @@ from bench.errors import experiments, stop_with
 def check_arguments(arguments: Sequence[str]) -> None:
     """Stop over arguments that Hydra would answer with its own usage or a traceback.
 
-    Raises:
-        ConfigError: results are to go where no folder can be.
+    Raises ConfigError: results are to go where no folder can be.
     """
     _, unknown = get_args_parser().parse_known_args(arguments)
     if unknown:

@@ -8,7 +8,7 @@ from test_files import full_disk
 
 import bench.runner.sweep
 from bench.core.record import read_all
-from bench.protocol.outcome import Outcome
+from bench.protocol import Outcome
 
 PREDICTED = ("experiment=fig1_memory", "methods=[dense,comera]", "batch_size=2,4")
 

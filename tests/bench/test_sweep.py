@@ -18,7 +18,7 @@ import bench.runner.sweep
 from bench.core.cell import Cell
 from bench.core.provenance import provenance
 from bench.core.record import SCHEMA_VERSION, read_all
-from bench.processes.schedule import Outcome
+from bench.processes.process import Outcome
 from bench.protocol import Data
 from bench.runner.progress import SweepProgress
 from bench.runner.resolve import resolve
