@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,12 @@ from bench.core.record import Record, path_of, read, write  # noqa: E402
 
 #: Files of records that are merged, in two sources, half of them in both.
 MERGED = 300
+
+#: What is interrupted.
+ALL = ("merge", "sweep", "training")
+
+#: Bytes of which a file on a ``tmpfs`` takes a whole number.
+PAGE = 4096
 
 
 @dataclass
@@ -162,10 +168,10 @@ def settled(place: Place, scenario: Scenario, expected: dict[str, Any]) -> list[
     return [*(f"{name} differs" for name in differing), *(f"{name} is left over" for name in place.left_over())]
 
 
-def kills(count: int, seed: int) -> Iterator[dict[str, Any]]:
+def kills(count: int, seed: int, names: Sequence[str] = ALL) -> Iterator[dict[str, Any]]:
     """Kill commands at random moments, time and again, until each is done; a line for each scenario."""
     moments = random.Random(seed)
-    for scenario in scenarios():
+    for scenario in (one for one in scenarios() if one.name in names):
         wanted = round(count * scenario.share)
         with tempfile.TemporaryDirectory() as name:
             place = Place(Path(name))
@@ -204,18 +210,19 @@ def small_disk(folder: Path, kib: int) -> Iterator[None]:
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
-def full_disks(count: int, seed: int) -> Iterator[dict[str, Any]]:
+def full_disks(count: int, seed: int, names: Sequence[str] = ALL) -> Iterator[dict[str, Any]]:
     """Run commands on disks too small for what they write, then on these made large; a line for each scenario."""
     sizes = random.Random(seed)
-    for scenario in scenarios():
-        wanted = max(round(count * {"merge": 0.4, "sweep": 0.3, "training": 0.3}[scenario.name]), 1)
+    for scenario in (one for one in scenarios() if one.name in names):
+        wanted = max(round(count * scenario.share), 1)
         full, problems = 0, []
         with tempfile.TemporaryDirectory() as name:
             expected, _ = whole(place := Place(Path(name) / "undisturbed"), scenario)
-            used = subprocess.run(["du", "-sk", str(place.results)], capture_output=True, text=True, check=True).stdout
+            files = [path for path in place.results.rglob("*") if path.is_file()]
+            used = sum(-(-path.stat().st_size // PAGE) for path in files) * PAGE / 1024
             for number in range(wanted):
                 disk = Path(name) / f"disk{number}"
-                kib = max(round(int(used.split()[0]) * sizes.uniform(0.1, 0.9)), 16)
+                kib = max(round(used * sizes.uniform(0.1, 0.9)), 16)
                 with small_disk(disk, kib):
                     place = Place(Path(name) / f"place{number}", disk)
                     process = place.start(scenario)
@@ -223,7 +230,7 @@ def full_disks(count: int, seed: int) -> Iterator[dict[str, Any]]:
                     sentences = [line for line in error.splitlines() if line.startswith("error: ")]
                     if (process.returncode, len(sentences), "Traceback" in error) != (1, 1, False):
                         problems.append(f"{kib} KiB: status {process.returncode}, {error[-500:]}")
-                    full += "No space left" in error or "cannot be written" in error or "error: " in error
+                    full += "No space left" in error or "StorageFull" in error
                     problems += [f"{kib} KiB: {one} is left over" for one in place.left_over()]
                     problems += [f"{kib} KiB: {one}" for one in place.problems(scenario, {})]
                     before = place.contents()
