@@ -7,7 +7,7 @@ from inside another one, such as the dropout within ``F.multi_head_attention_for
 
 Modelled
     * dropout: ``native_dropout``, which keeps a boolean mask (1 byte per element); the CPU's keeps a scaled mask in
-      the input's type (4 bytes in float32);
+      the input's type (4 bytes in float32), comera's a bit on the CPU and torch's own on CUDA;
     * scaled dot-product attention: memory-efficient attention in float32 or with a mask, flash attention in half
       precision without one, plain products where neither kernel takes the shapes. The kernels keep query, key, value,
       output, log-sum-exp and the state of the random numbers; masks become a bias in the query's type, padded to the
@@ -35,6 +35,8 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 from torch.utils._pytree import tree_map
+
+from comera.dropout import as_on_cuda
 
 aten = torch.ops.aten
 
@@ -83,7 +85,8 @@ def cuda_operations() -> Iterator[None]:
             for name in filter(_only_cuda_casts, names):
                 packet, _, overload = name.partition(".")
                 library.impl(name, in_float32(getattr(getattr(aten, packet), overload or "default")), "AutocastCPU")
-        yield
+        with as_on_cuda():
+            yield
     finally:
         library._destroy()
         _active = False

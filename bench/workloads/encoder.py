@@ -27,6 +27,7 @@ from bench.data.nli import MNLI_TRAIN_ROWS, find_corpus
 from bench.data.wordpiece import PADDING_ID, PairTokenizer, find_vocabulary
 from bench.protocol import Batch, Data, Evaluation, Gated, Metric, Role, Words
 from bench.workloads.base import BaseWorkload, check_batch_size
+from comera.dropout import Dropout
 
 #: An epoch in Figs. 1, 7 and 12 is the paper's, all of MNLI, whatever data is at hand.
 PAPER_EXAMPLES_PER_EPOCH = MNLI_TRAIN_ROWS
@@ -73,7 +74,7 @@ class Embeddings(nn.Module):
         self.position = nn.Embedding(settings.positions, settings.width)
         self.segment = nn.Embedding(2, settings.width)
         self.norm = nn.LayerNorm(settings.width, eps=_LAYER_NORM_EPS)
-        self.dropout = nn.Dropout(settings.dropout)
+        self.dropout = Dropout(settings.dropout)
 
     def forward(self, input_ids: torch.Tensor, token_type_ids: torch.Tensor) -> torch.Tensor:
         places = torch.arange(input_ids.shape[1], device=input_ids.device)  # (T,)
@@ -117,7 +118,7 @@ class Block(nn.Module):
         self.attention_norm = nn.LayerNorm(settings.width, eps=_LAYER_NORM_EPS)
         self.feed_forward = FeedForward(settings)
         self.feed_forward_norm = nn.LayerNorm(settings.width, eps=_LAYER_NORM_EPS)
-        self.dropout = nn.Dropout(settings.dropout)
+        self.dropout = Dropout(settings.dropout)
 
     def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         x = self.attention_norm(x + self.dropout(self.attention(x, mask)))
