@@ -77,9 +77,8 @@ def predict_memory(
 ) -> PredictedMemory:
     """The peak memory of training ``workload`` with ``method``, for ``device`` "cpu" or "cuda".
 
-    :func:`bench.estimate.work.predict` gives the work as well, in the same pass.
-
-    Raises ValueError: a batch size below 1, an unknown device, a precision that the device does not offer.
+    :func:`bench.estimate.work.predict` gives the work as well, in the same pass. Raises ValueError: a batch size below
+    1, an unknown device, a precision that the device does not offer.
     """
     with fake_training(workload, method, batch_size, precision, device, seed) as (step, batch):
         return trace_memory(step, batch)

@@ -61,14 +61,10 @@ def _flush(path: Path) -> None:
 
 
 def save(folder: Path, identity: str, content: dict[str, Any]) -> None:
-    """Put ``content`` in the place of whatever checkpoint ``folder`` holds.
+    """Put ``content``, nested dictionaries and lists of tensors and JSON values, in the place of a checkpoint.
 
-    Args:
-        folder: made if need be. Other processes may save there too: the last one to end is the one that stays.
-        identity: whose checkpoint it is; asked for again when it is loaded.
-        content: nested dictionaries and lists of tensors and JSON values.
-
-    Raises CheckpointError: it cannot be written, as on a full disk; the one before it stays.
+    Other processes may save to ``folder`` too: the last one to end is the one that stays. ``identity`` says whose
+    checkpoint it is. Raises CheckpointError: it cannot be written, as on a full disk; the one before it stays.
     """
     tensors: dict[str, torch.Tensor] = {}
     state = {"format": FORMAT, "identity": identity, "content": _split(content, "", tensors)}
