@@ -3,7 +3,8 @@
 Between the two layers of a feed-forward lie the widest activations of a model, and autograd keeps two of them: what the
 first layer put out, and what the activation made of it. Both follow from ``z``, the activations at the middle rank of
 the first layer, by one thin product. So ``z`` is kept, and they are formed again in backward, in tiles of tokens that
-fit a cache; no activation of full width is ever kept, or formed for all tokens at once.
+fit a cache; no activation of full width is ever kept, or formed for all tokens at once. On a GPU that
+:mod:`comera.kernels` serves, the tiles are those of a kernel and never leave the chip.
 
 Shape suffixes: ``T`` tokens, ``N`` in-features, ``H`` hidden features, ``M`` out-features, ``P`` and ``Q`` the middle
 ranks of the two layers.
@@ -21,6 +22,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from comera import kernels
 from comera.contraction.joint_merging import jointly_merged_halves
 from comera.contraction.merging import merge_cores
 from comera.layers import TTLinear
@@ -89,21 +91,105 @@ def tt_feed_forward(
         raise ValueError(f"tokens_per_tile is {tokens_per_tile}; allowed: whole numbers from 1 up, or None.")
     if x.shape[-1] != first.in_features:
         raise ValueError(f"x has {x.shape[-1]} features in its last dimension; expected {first.in_features}.")
-    without_ranks = not first.shape.parameter_count or not second.shape.parameter_count
-    plain_only = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
-    if without_ranks or plain_only:
+    if _one_after_another(first, second):
         return second(_ACTIVATIONS[activation].forward(first(x)))
-    halves: list[Any] = [half for layer in (first, second) for half in _halves(layer)]
-    device = x.device.type
-    under_autocast = torch.is_autocast_enabled(device)
-    kind = torch.get_autocast_dtype(device) if under_autocast else x.dtype
-    tensors: list[Any] = [None if each is None else each.to(kind) for each in (x, *halves, first.bias, second.bias)]
-    size = tokens_per_tile or max(_TILE_BYTES // (first.out_features * kind.itemsize), 1)
-    with torch.autocast(device, enabled=False) if under_autocast else contextlib.nullcontext():
-        x, *halves, bias1, bias2 = tensors
-        z2_TQ = _HiddenRanks.apply(activation, size, x, *halves[:3], bias1).t()
+    kind = _type_of_products(x)
+    with _operands(kind, x, first, second) as tensors:
+        if tokens_per_tile is None and kernels.usable(kernels.HIDDEN, x.device, kind, *_middle_ranks(first, second)):
+            z2_QT, right2_QM, bias2_M = _hidden(activation, *tensors)
+        else:
+            size = tokens_per_tile or max(_TILE_BYTES // (first.out_features * kind.itemsize), 1)
+            *left, right2_QM, bias1_H, bias2_M = tensors
+            z2_QT = _HiddenRanks.apply(activation, size, *left, bias1_H)
         # Outside the function, so that what recomputes outputs sees how this one is made.
-        return _affine(z2_TQ, halves[3], bias2).view(*x.shape[:-1], second.out_features)
+        return _affine(z2_QT.t(), right2_QM, bias2_M).view(*x.shape[:-1], second.out_features)
+
+
+def tt_feed_forward_add_norm(
+    x: torch.Tensor,
+    first: TTLinear,
+    second: TTLinear,
+    norm: nn.LayerNorm,
+    activation: str = "gelu",
+    dropout: float = 0.0,
+) -> torch.Tensor:
+    """``norm(x + dropout(tt_feed_forward(x, first, second, activation)))``, (…, N) to (…, N): the end of a block.
+
+    Where :mod:`comera.kernels` serves a GPU, the last product, bias, dropout, residual and LayerNorm are one kernel;
+    what LayerNorm normalises is not kept but formed again from ``x`` and the ranks. Elsewhere torch's operations run
+    one after another. The two draw different dropout masks, both from the generator of the device.
+
+    Args:
+        x, first, second, activation: as :func:`tt_feed_forward` takes them; ``second`` puts out N features.
+        norm: over the last dimension. Forward hooks of it do not run.
+        dropout: the probability of a zero, from 0 to 1; 0 when nothing is trained.
+
+    Raises:
+        ValueError: as :func:`tt_feed_forward`, and for sizes that do not fit the residual or a dropout beyond 0 to 1.
+
+    Example:
+        >>> first, second = TTLinear(8, 32, (2, 4), (8, 4), 3), TTLinear(32, 8, (8, 4), (4, 2), 3)
+        >>> x, norm = torch.randn(2, 5, 8), nn.LayerNorm(8)
+        >>> wanted = norm(x + second(F.gelu(first(x))))
+        >>> torch.allclose(tt_feed_forward_add_norm(x, first, second, norm), wanted, atol=1e-5)
+        True
+    """
+    if not 0 <= dropout <= 1:
+        raise ValueError(f"dropout is {dropout}; allowed: numbers from 0 to 1.")
+    if (x.shape[-1],) != norm.normalized_shape or second.out_features != x.shape[-1]:
+        sizes = f"second puts out {second.out_features} features, norm is over {norm.normalized_shape}"
+        raise ValueError(f"{sizes}; the residual has {x.shape[-1]}.")
+    kind, used = _type_of_products(x), (*kernels.HIDDEN, *kernels.ADD_NORM)
+    fused = activation in _ACTIVATIONS and norm.weight is not None and norm.bias is not None
+    if (
+        fused
+        and not _one_after_another(first, second)
+        and kernels.usable(used, x.device, kind, *_middle_ranks(first, second))
+    ):
+        with _operands(kind, x, first, second) as tensors:
+            promoted = torch.promote_types(torch.promote_types(x.dtype, norm.weight.dtype), kind)
+            thin = _hidden(activation, *tensors)
+            return kernels.add_norm(*thin, x.reshape(-1, x.shape[-1]), norm, dropout, promoted).view(x.shape)
+    return norm(x + F.dropout(tt_feed_forward(x, first, second, activation), dropout))
+
+
+def _one_after_another(first: TTLinear, second: TTLinear) -> bool:
+    """Whether the layers have to run as they are."""
+    without_ranks = not first.shape.parameter_count or not second.shape.parameter_count
+    return without_ranks or torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+
+
+def _middle_ranks(*layers: TTLinear) -> list[int]:
+    return [layer.shape.ranks[layer.shape.half - 1] for layer in layers]
+
+
+def _type_of_products(x: torch.Tensor) -> torch.dtype:
+    device = x.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
+
+
+@contextlib.contextmanager
+def _operands(kind: torch.dtype, x: torch.Tensor, first: TTLinear, second: TTLinear) -> Iterator[list[Any]]:
+    """``x``, the halves and the biases in the type of their products, without autocast inside of the block."""
+    halves = [half for layer in (first, second) for half in _halves(layer)]
+    device = x.device.type
+    with torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else contextlib.nullcontext():
+        yield [None if tensor is None else tensor.to(kind) for tensor in (x, *halves, first.bias, second.bias)]
+
+
+def _hidden(
+    activation: str,
+    x: torch.Tensor,
+    left1_PN: torch.Tensor,
+    right1_PH: torch.Tensor,
+    left2_QH: torch.Tensor,
+    right2_QM: torch.Tensor,
+    bias1_H: torch.Tensor | None,
+    bias2_M: torch.Tensor | None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+    """z2 (Q, T) by the kernels, and what it is still to be multiplied with."""
+    z1_PT = torch.mm(left1_PN, x.reshape(-1, x.shape[-1]).t())
+    return kernels.hidden(activation, z1_PT, right1_PH, bias1_H, left2_QH), right2_QM, bias2_M
 
 
 def _halves(layer: TTLinear) -> tuple[torch.Tensor, torch.Tensor]:

@@ -82,7 +82,7 @@ def _origin(records: Sequence[Record]) -> str:
     """What the page is made of."""
     days = sorted(record.recorded_at[:10] for record in records)
     span = " to ".join(dict.fromkeys((days[0], days[-1])))
-    return f"{len(records):,} records of {span}, from {'; '.join(device for device, _ in by_device(records))}"
+    return f"{len(records):,} records of {span}, from {'; '.join(device['device'] for device, _ in by_device(records))}"
 
 
 def page(records: Sequence[Record], artifacts: Mapping[str, Artifact[Any, Any]], claims: Claims) -> bytes:
