@@ -5,8 +5,6 @@ differ and are noisy, so nothing here passes or fails; a wide interval means tha
 library's allocator keeps freed memory, as in every cell of the bench.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import subprocess
@@ -22,9 +20,8 @@ from bench.errors import ConfigError
 from bench.gate.timed_worker import layers
 from bench.protocol import Data
 from bench.protocol.methods import build, default_settings, parse_arm
-from bench.step.timing import steady_allocator
+from bench.step.timing import mean_ms, steady_allocator, take_turns
 from bench.step.train_step import TrainStep
-from bench.step.turns import mean_ms, take_turns
 from bench.workloads import open_workload
 from bench.workloads.encoder import EncoderSettings
 
@@ -63,11 +60,7 @@ def import_times(rounds: int) -> dict[str, dict[int, float]]:
 
 
 def run(rounds: int) -> None:
-    """Measure and print, with so many interleaved rounds per ratio.
-
-    Raises:
-        ConfigError: fewer than 2.
-    """
+    """Measure and print, with so many interleaved rounds per ratio. Raises ConfigError: fewer than 2."""
     if rounds < 2:
         raise ConfigError(f"--rounds is {rounds}; allowed: whole numbers from 2 up.")
     steady_allocator()

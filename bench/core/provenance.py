@@ -1,7 +1,5 @@
 """Where a number comes from: machine, driver, versions, and the code that ran."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import hashlib

@@ -1,7 +1,5 @@
 """The raw samples of a record, checked and decoded: blocks of step times, and the metric of each validation example."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -106,8 +104,7 @@ def in_unit(values: Values, unit: str, reached: float) -> Array:
 def per_example(record: Record, row: Mapping[str, Any]) -> Array | None:
     """The leading metric of each example at a point of the learning curve, in its unit; None where it is no mean.
 
-    Raises:
-        RecordError: values that cannot be read, or whose mean is not the metric.
+    Raises RecordError: values that cannot be read, or whose mean is not the metric.
     """
     try:
         if row.get("per_example") is None:

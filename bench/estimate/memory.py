@@ -24,8 +24,6 @@ Fake tensors must not outlive their prediction. Code that keeps a tensor at modu
 would hand a fake one to the next real step; the bench makes predictions in processes of their own.
 """
 
-from __future__ import annotations
-
 import contextlib
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
@@ -45,9 +43,10 @@ from bench.step.train_step import TrainStep, precision_unsupported, rare_work
 
 Category = Literal["parameters", "gradients", "optimizer", "activations", "temporaries"]
 CATEGORIES: tuple[Category, ...] = get_args(Category)
+PREDICTED_DEVICES = ("cpu", "cuda")  # devices for which a prediction can be made
 
-#: Devices for which a prediction can be made.
-PREDICTED_DEVICES = ("cpu", "cuda")
+#: The error that a prediction is allowed, by kind of device: rounding by the allocator and what lives inside kernels.
+TOLERANCE = {"cpu": 0.02, "cuda": 0.05}
 
 _STEPS = 2
 
@@ -80,11 +79,19 @@ def predict_memory(
 
     :func:`bench.estimate.work.predict` gives the work as well, in the same pass.
 
-    Raises:
-        ValueError: a batch size below 1, an unknown device, a precision that the device does not offer.
+    Raises ValueError: a batch size below 1, an unknown device, a precision that the device does not offer.
     """
     with fake_training(workload, method, batch_size, precision, device, seed) as (step, batch):
         return trace_memory(step, batch)
+
+
+def prediction_error(predicted: float, measured: float) -> float:
+    """The error of a predicted peak as a share of the measured one; below zero, too little was predicted.
+
+    >>> round(prediction_error(95.0, 100.0), 3)
+    -0.05
+    """
+    return predicted / measured - 1
 
 
 @contextlib.contextmanager

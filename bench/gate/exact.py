@@ -9,8 +9,6 @@ The cells are those that the registered workloads name (:class:`bench.protocol.G
 finds (:func:`bench.protocol.methods.available`), so that a new workload or rival is a new benchmark.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import gc
@@ -86,18 +84,16 @@ def _opened(workload: str, model: Any, dataset: str) -> Workload:
     """The workload, without data from outside, so that it is the same everywhere."""
     with mock.patch.dict(os.environ):
         os.environ.pop(DATA_VARIABLE, None)
-        opened: Workload = workload_class(workload).open(model, Data(dataset), check=False)
-        return opened
+        return workload_class(workload).open(model, Data(dataset), check=False)
 
 
 def measure(benchmark: Benchmark) -> Numbers:
     """Trace a benchmark.
 
-    Example:
-        >>> from bench.workloads.linear import LinearSettings
-        >>> numbers = measure(Benchmark("small", "linear", LinearSettings(8, 6), "dense", "cpu", batch_size=3))
-        >>> numbers["parameters"], numbers["flops_per_step"]
-        (54, 576)
+    >>> from bench.workloads.linear import LinearSettings
+    >>> numbers = measure(Benchmark("small", "linear", LinearSettings(8, 6), "dense", "cpu", batch_size=3))
+    >>> numbers["parameters"], numbers["flops_per_step"]
+    (54, 576)
     """
     name, variant = parse_arm(benchmark.arm)
     method = build(name, variant, checked_settings(name, benchmark.settings))

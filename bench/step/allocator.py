@@ -4,8 +4,6 @@ cuBLAS keeps a workspace per thread and stream for good (32 MiB each on a Hopper
 autograd's backward. Predictions count tensors alone, so workspaces are measured and stated beside the peak.
 """
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Iterable
 
@@ -25,9 +23,8 @@ def free_memory_mib(device: torch.device | str) -> float:
 def take_workspaces(device: torch.device | str) -> int:
     """Have cuBLAS take its workspaces now, of the threads that run forward and backward; the bytes that they are.
 
-    Example:
-        >>> take_workspaces("cpu")
-        0
+    >>> take_workspaces("cpu")
+    0
     """
     if torch.device(device).type != "cuda":
         return 0
@@ -50,8 +47,7 @@ def begin_peak() -> None:
 def bytes_of(batches: Iterable[Batch]) -> int:
     """Bytes of the tensors of some batches.
 
-    Example:
-        >>> bytes_of([{"tokens": torch.zeros(4, 2), "labels": torch.zeros(4)}])
-        48
+    >>> bytes_of([{"tokens": torch.zeros(4, 2), "labels": torch.zeros(4)}])
+    48
     """
     return sum(tensor.numel() * tensor.element_size() for batch in batches for tensor in batch.values())

@@ -17,16 +17,25 @@ from bench.core.record import Record
 from figures.artifact import Artifact
 from figures.claims import ratio
 from figures.claims.rule import Rule
-from figures.page import bands, notes
-from figures.page.bars import draw_bars
+from figures.page import bars, notes
 from figures.page.drawn import Caption
 from figures.page.footnotes import Footnotes
 from figures.page.table import Column
-from figures.records.cells import REMARKS_COLUMN, TARGETS, CellRow, Select, TimesAndMemory
-from figures.records.memory import measured_columns, memory_columns
-from figures.records.select import ARMS, COMERA, by_arm, by_device, device_kind, method_settings, newest, timing_setting
+from figures.records import cells
+from figures.records.cells import TARGETS, memory_columns
+from figures.records.select import (
+    ARMS,
+    CAPTURED,
+    COMERA,
+    PLAIN,
+    Toggles,
+    by_arm,
+    by_device,
+    method_settings,
+    newest,
+    timing_setting,
+)
 from figures.records.time_values import time_columns, time_unit
-from figures.records.toggles import CAPTURED, PLAIN, Toggles
 
 EXPERIMENTS = ("fig1", "fig1_memory")
 
@@ -39,7 +48,7 @@ Cell = tuple[str, int]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Selection(TimesAndMemory):
+class Selection(cells.TimesAndMemory):
     toggles: Toggles
     uncaptured: Mapping[Cell, Record] = field(default_factory=dict)  # times without CUDA Graph of what is refused it
 
@@ -70,7 +79,7 @@ class Selection(TimesAndMemory):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row(CellRow):
+class Row(cells.CellRow):
     arm: str
     batch: int
 
@@ -79,13 +88,13 @@ def _cell(record: Record) -> Cell:
     return record.arm, record.batch_size
 
 
-def _page(records: Sequence[Record], device: str, toggles: Toggles) -> Selection:
+def _page(records: Sequence[Record], device: Mapping[str, Any], toggles: Toggles) -> Selection:
     runs = [record for record in records if record.measure == "run"]
     plans = [record for record in records if record.measure == "predict"]
     here = [record for record in runs if Toggles.of(record) == toggles]
     here += [record for record in plans if record.precision == toggles.precision]
     about = {"toggles": toggles, "place": toggles.text, "suffix": toggles.names}
-    page = Select(_cell)(here, Selection, device=device, kind=device_kind(records), **about)
+    page = cells.Select(_cell)(here, Selection, **device, **about)
     left_out = page.left_out
     if toggles == PLAIN:  # predictions that are on no page are counted here
         timed = {PLAIN.precision, *(run.precision for run in runs)}
@@ -131,17 +140,15 @@ def rows_of(page: Selection) -> list[Row]:
 
 def columns(page: Selection, rows: Sequence[Row]) -> list[Column[Row]]:
     def head(row: Row) -> dict[str, object]:
-        record = page.timed.get((row.arm, row.batch))
-        dataset = record.dataset if record else ""
+        dataset = getattr(page.timed.get(row.cell), "dataset", "")
         return {"device": page.device, "arm": row.arm, "batch_size": row.batch, "dataset": dataset}
 
     return [
-        Column("batch", lambda row: str(row.batch)),
+        Column("batch", lambda row: row.batch),
         Column("arm", lambda row: row.arm, head, left=True),
         *time_columns(rows, page.per, COMERA),
         *(column for target in page.targets for column in memory_columns(target, COMERA)),
-        *measured_columns(page.kind == "cuda"),
-        REMARKS_COLUMN,
+        *cells.last_columns(page),
     ]
 
 
@@ -149,13 +156,12 @@ def caption(page: Selection, rows: Sequence[Row]) -> Caption:
     title = f"time per {page.per} and peak memory, {notes.model_words(page)}"
     toggled = page.toggles.compile or page.toggles.cuda_graph
     plain = ["Predicted memory is that of plain steps, without CUDA Graph and torch.compile."] if toggled else []
-    names = {(row.arm, row.batch): f"{row.arm}, batch {row.batch}" for row in rows}
     return Caption(
-        title=f"Fig. 1: {title}" if page.is_papers else f"{title[0].upper()}{title[1:]}",
+        title=f"Fig. 1: {title}" if page.is_papers else notes.first_upper(title),
         facts=(notes.step_fact(page), notes.data_fact(page)),
-        of_picture=["Bars start at zero; every panel has its own scale. Labels: value, and its ratio to CoMERA's (x)."],
+        of_picture=[bars.SCALES.format("CoMERA's")],
         notes=[
-            *notes.disagreements(page, names, rows),
+            *notes.disagreements(page, rows, lambda row: f"{row.arm}, batch {row.batch}"),
             *notes.cell_notes(page, rows),
             *plain,
             *notes.last_notes(page),
@@ -166,22 +172,22 @@ def caption(page: Selection, rows: Sequence[Row]) -> Caption:
 
 def draw(page: Selection, rows: Sequence[Row], caption: Caption) -> Figure:
     footnotes, (unit, scale) = Footnotes(), time_unit(rows)
-    times = bands.panels(rows, page.time_batches, lambda row: bands.time_bar(row, scale, footnotes))
+    times = bars.panels(rows, page.time_batches, lambda row: bars.time_bar(row, scale, footnotes))
     legend = {
         "steps, CoMERA": "training steps, CoMERA",
         "steps": "training steps, other arms",
         "rare": "rare events, amortised (GaLore's SVD, LTE's merge)",
     }
-    found = [bands.time_band(f"Time per {page.per} {{}}, in {unit}", page.kind, times, legend)]
+    found = [bars.time_band(f"Time per {page.per} {{}}, in {unit}", page.kind, times, legend)]
     for target in page.targets:
         measured = target == page.kind == "cuda"
 
-        def bar(row: Row, target: str = target, measured: bool = measured) -> Any:
-            return bands.memory_bar(row.memory[target], row.measured if measured else {}, footnotes)
+        def bar(row: Row, target: str = target, measured: bool = measured) -> bars.Bar:
+            return bars.memory_bar(row.memory[target], row.measured if measured else {}, footnotes)
 
-        found.append(bands.memory_band(target, bands.panels(rows, page.memory_batches, bar), rows, measured))
+        found.append(bars.memory_band(target, bars.panels(rows, page.memory_batches, bar), rows, measured))
     foot = (*footnotes.lines(), *caption.of_picture, *caption.notes)
-    return draw_bars(caption.title, caption.facts, page.arms, found, foot)
+    return bars.draw_bars(caption.title, caption.facts, page.arms, found, foot)
 
 
 def _pairs(page: Selection, rival: str) -> ratio.Pairs:
@@ -193,10 +199,10 @@ def _time(rival: str) -> ratio.Evidence:
 
     def points(page: Selection) -> list[ratio.Point]:
         timed, found = {**page.timed, **page.uncaptured}, []
-        for batch, cells in sorted(_pairs(page, rival).items()):
-            graph = dict.fromkeys("on" if timed[cell].cuda_graph else "off" for cell in cells if cell in timed)
+        for batch, pair in sorted(_pairs(page, rival).items()):
+            graph = dict.fromkeys("on" if timed[cell].cuda_graph else "off" for cell in pair if cell in timed)
             how = " / ".join(f"CUDA Graph {one}" for one in graph) if page.kind == "cuda" else ""
-            found += ratio.time_points(replace(page, timed=timed), {batch: cells}, how)
+            found += ratio.time_points(replace(page, timed=timed), {batch: pair}, how)
         return found
 
     return points

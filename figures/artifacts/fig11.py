@@ -19,17 +19,8 @@ from figures.page.layout import INNER, Page
 from figures.page.style import FAINT, TIME_FILLS
 from figures.page.table import NOT_ASKED, Column, significant
 from figures.page.tensor_diagrams import HEIGHT, badge, draw_backward, draw_forward, draw_network
-from figures.records.plans import (
-    ONCE,
-    Grid,
-    Planned,
-    Product,
-    Slot,
-    closing_lines,
-    mib,
-    select_plans,
-    timing_fact,
-)
+from figures.records import plans
+from figures.records.plans import ONCE, Grid, Planned, Product, Slot
 
 # What a plan's axes hold, in inches: diagrams and columns of text keep their places whatever the layout.
 _ROW, _TOTAL, _PANEL_TITLE, _GAP, _BELOW = 0.135, 0.17, 0.14, 0.06, 0.08
@@ -76,8 +67,8 @@ def _rows_of_plan(slot: Slot, record: Record, planned: Planned | None) -> Iterat
 
 
 def rows_of(grid: Grid) -> list[Row]:
-    plans = [(slot, record, grid.planned.get(slot)) for slot, record in grid.records.items()]
-    return [row for slot, record, planned in plans for row in _rows_of_plan(slot, record, planned)]
+    records = grid.records.items()
+    return [row for slot, record in records for row in _rows_of_plan(slot, record, grid.planned.get(slot))]
 
 
 def columns(grid: Grid, rows: Sequence[Row]) -> list[Column[Row]]:  # noqa: ARG001 - as every artifact
@@ -89,27 +80,15 @@ def columns(grid: Grid, rows: Sequence[Row]) -> list[Column[Row]]:  # noqa: ARG0
         assert product is not None
         plan, best = planned.chosen, planned.best
         return {
-            "device": grid.device,
-            **{name: getattr(slot, name) for name in ("in_features", "out_features", "cores")},
-            "ranks": " ".join(map(str, planned.ranks)),
-            "tokens": slot.tokens,
-            "plan": plan.name,
-            "pass": row.side,
-            "number": row.number,
-            **vars(product),
-            "flops": product.flops,
-            "moved_mib": product.moved_mib,
-            "kept_mib": row.kept_mib,
-            "plan_flops": plan.flops,
-            "plan_saved_mib": plan.saved_mib,
-            "plan_estimated_ms": plan.estimated_ms,
-            "plan_measured_ms": plan.time,
-            "best_plan": best.name if best else "",
-            "best_measured_ms": best.time if best else None,
-            "dense_flops": planned.dense_flops,
-            "dense_ms": planned.dense_time,
+            "device": grid.device, **{name: getattr(slot, name) for name in ("in_features", "out_features", "cores")},
+            "ranks": " ".join(map(str, planned.ranks)), "tokens": slot.tokens, "plan": plan.name, "pass": row.side,
+            "number": row.number, **vars(product), "flops": product.flops, "moved_mib": product.moved_mib,
+            "kept_mib": row.kept_mib, "plan_flops": plan.flops, "plan_saved_mib": plan.saved_mib,
+            "plan_estimated_ms": plan.estimated_ms, "plan_measured_ms": plan.time,
+            "best_plan": best.name if best else "", "best_measured_ms": best.time if best else None,
+            "dense_flops": planned.dense_flops, "dense_ms": planned.dense_time,
             "older_code": bool(grid.older(row.record)),
-        }
+        }  # fmt: skip
 
     return [
         Column("layer", lambda row: row.slot.layer, left=True),
@@ -151,7 +130,7 @@ def _footnotes(grid: Grid) -> list[str]:
         "Kept: MiB that stay in memory for the backward pass, activations and merged cores, not parameters. "
         "Left-to-right: the plan in which nothing is merged. *: the fastest.",
         *(f"{slot.text}: {record.status}: {' '.join(record.message.split())}" for slot, record in failed),
-        *closing_lines(grid),
+        *plans.closing_lines(grid),
     ]
 
 
@@ -159,7 +138,7 @@ def caption(grid: Grid, rows: Sequence[Row]) -> Caption:  # noqa: ARG001 - as ev
     totals = (f"{slot.text}, {planned.chosen.name!r}: {_total(planned)}" for slot, planned in grid.planned.items())
     return Caption(
         title="Fig. 11: contraction of a tensorized linear layer, forward and backward, as the planner chose it",
-        facts=(timing_fact(grid),),
+        facts=(plans.timing_fact(grid),),
         notes=(*totals, *_footnotes(grid)),
     )
 
@@ -181,7 +160,7 @@ def _comparison(planned: Planned) -> Iterator[tuple[str, ...]]:
     for one in sorted(planned.candidates, key=lambda one: one is not planned.chosen):
         time = significant(one.time) + ("*" if one is planned.best else planned.mark(one))
         yield one.name, significant(one.flops / scale), significant(one.saved_mib), significant(one.estimated_ms), time
-    flops, kept = planned.dense_flops / scale, mib(planned.slot.tokens * planned.slot.in_features)
+    flops, kept = planned.dense_flops / scale, plans.mib(planned.slot.tokens * planned.slot.in_features)
     yield "nn.Linear", significant(flops), significant(kept), NOT_ASKED, significant(planned.dense_time)
 
 
@@ -239,16 +218,14 @@ def _inset(axes: Any, left: float, bottom: float, width: float) -> Any:
     return box
 
 
-def _table_height(planned: Planned) -> float:
-    return _ROW * (1 + len(planned.chosen.products))
-
-
-def _height(planned: Planned) -> float:
-    return _TOTAL + _PANEL_TITLE + HEIGHT + _GAP + _table_height(planned)
+def _heights(planned: Planned) -> tuple[float, float]:
+    """Of the table of products, and of all that a plan's axes hold."""
+    table = _ROW * (1 + len(planned.chosen.products))
+    return table, _TOTAL + _PANEL_TITLE + HEIGHT + _GAP + table
 
 
 def _draw_plan(axes: Any, planned: Planned, mark: str) -> None:
-    chosen, table, top = planned.chosen, _table_height(planned), _height(planned)
+    chosen, (table, top) = planned.chosen, _heights(planned)
     axes.set(xlim=(0, INNER), ylim=(-_BELOW, top))
     axes.set_axis_off()
     axes.axhline(top, color=FAINT, linewidth=0.6)
@@ -260,35 +237,27 @@ def _draw_plan(axes: Any, planned: Planned, mark: str) -> None:
     titles = ("network", "forward", "backward", "all candidates; times in ms")
     for left, title in zip(lefts, titles, strict=True):
         _write(axes, left, top - _TOTAL - 0.03, title, fontsize=7, style="italic", va="top")
-    bottom = table + _GAP
-    draw_network(_inset(axes, lefts[0], bottom, _NETWORK - 0.15), planned, chosen, _NETWORK - 0.15)
-    draw_forward(_inset(axes, lefts[1], bottom, _FORWARD), chosen, _FORWARD)
-    draw_backward(_inset(axes, lefts[2], bottom, _BACKWARD), chosen, _BACKWARD)
-    _draw_comparison(_inset(axes, lefts[3], bottom, INNER - lefts[3]), planned, INNER - lefts[3])
+    widths = (_NETWORK - 0.15, _FORWARD, _BACKWARD, INNER - lefts[3])
+    insets = [_inset(axes, left, table + _GAP, width) for left, width in zip(lefts, widths, strict=True)]
+    draw_network(insets[0], planned, chosen, widths[0])
+    draw_forward(insets[1], chosen, widths[1])
+    draw_backward(insets[2], chosen, widths[2])
+    _draw_comparison(insets[3], planned, widths[3])
     _draw_products(axes, planned, table)
 
 
 def draw(grid: Grid, rows: Sequence[Row], caption: Caption) -> Figure:  # noqa: ARG001 - as every artifact
     page = Page(caption.title, caption.facts, _footnotes(grid), len(grid.planned))
     for part, (slot, planned) in enumerate(grid.planned.items()):
-        [[axes]] = page.panels(part, _BELOW + _height(planned))
+        [[axes]] = page.panels(part, _BELOW + _heights(planned)[1])
         _draw_plan(axes, planned, grid.older(grid.records[slot]))
     return page.finish()
 
 
 ARTIFACT = Artifact(
-    name="fig11",
-    heading="Fig. 11: contraction paths",
+    name="fig11", heading="Fig. 11: contraction paths",
     summary="contraction plans chosen for the encoder's layers as tensor diagrams, step by step; an image per device",
-    experiments=("fig11",),
-    measure="plan",
-    made_by="make reproduce-fig11",
-    order=50,
-    select=select_plans,
-    rows=rows_of,
-    columns=columns,
-    tidy_rows=lambda _, rows: [row for row in rows if row.product],
-    caption=caption,
-    draw=draw,
-    section="tokens",
-)
+    experiments=("fig11",), measure="plan", made_by="make reproduce-fig11", order=50, select=plans.select_plans,
+    rows=rows_of, columns=columns, tidy_rows=lambda _, rows: [row for row in rows if row.product], caption=caption,
+    draw=draw, section="tokens",
+)  # fmt: skip

@@ -29,17 +29,15 @@ from figures.claims.ratio import not_fp32, not_full_size
 from figures.claims.rule import Rule
 from figures.page import notes
 from figures.page.drawn import Caption
-from figures.page.footnotes import Footnotes, Missing, in_full
+from figures.page.footnotes import Footnotes, Missing, RatioLimit, limit_of
 from figures.page.layout import panel_page
 from figures.page.ratio_panels import Curve, Panel, draw_panel, legend
-from figures.page.table import NOT_ASKED, NOT_RECORDED, Column, bounds, ratio_text, significant, with_interval
-from figures.records.cells import REMARKS_COLUMN, TARGETS, CellRow, Select, TimesAndMemory
+from figures.page.table import NOT_RECORDED, Column, bounds, ratio_text, significant, unpaired, with_interval
+from figures.records import cells
+from figures.records.cells import TARGETS, quotient
 from figures.records.crossover import Quotients, sides, standing
-from figures.records.memory import measured_columns, memory_columns, quotient
-from figures.records.ratio_limits import RatioLimit, limit_of
-from figures.records.select import COMERA, DENSE, LOW_RANK, by_device, device_kind, method_settings
-from figures.records.time_values import Time, TimeCell, time_cell, time_columns, time_ratio, time_text, time_unit
-from figures.records.toggles import Toggles
+from figures.records.select import COMERA, DENSE, LOW_RANK, Toggles, by_device, method_settings
+from figures.records.time_values import Time, TimeCell, time_cell, time_columns, time_ratio, time_unit
 
 EXPERIMENTS = ("ratios", "ratios_memory")
 
@@ -50,7 +48,7 @@ _PANEL_HEIGHT, _COLUMNS, _LEGEND_COLUMNS = 2.1, 4, 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class Selection(TimesAndMemory):
+class Selection(cells.TimesAndMemory):
     toggles: Toggles
 
     @property
@@ -61,9 +59,8 @@ class Selection(TimesAndMemory):
     @property
     def arms(self) -> list[str]:
         """Those that have a ratio, in drawing order."""
-        return sorted(
-            {arm for arm, _, _ in self.cells} - {DENSE}, key=lambda arm: (arm != COMERA, arm != LOW_RANK, arm)
-        )
+        found = {arm for arm, _, _ in self.cells} - {DENSE}
+        return sorted(found, key=lambda arm: (arm != COMERA, arm != LOW_RANK, arm))
 
     @property
     def time_batches(self) -> list[int]:
@@ -78,7 +75,7 @@ class Selection(TimesAndMemory):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row(CellRow):
+class Row(cells.CellRow):
     """One arm at one batch size and ratio, compared with dense in the same job; dense has one row per batch size."""
 
     arm: str
@@ -102,8 +99,7 @@ class Row(CellRow):
     @property
     def limit(self) -> RatioLimit | None:
         """The limit of the method's ratios, where the ratio lies beyond it."""
-        cells: list[Missing] = [self.time, *self.memory.values()]
-        return next((limit for cell in cells if (limit := limit_of(cell.message))), None)
+        return next(filter(None, (limit_of(cell.message) for cell in (self.time, *self.memory.values()))), None)
 
 
 def _cell(record: Record) -> Cell | None:
@@ -115,11 +111,11 @@ def _cell(record: Record) -> Cell | None:
     return None if ratio is None else (record.arm, record.batch_size, ratio)
 
 
-def _memory_place(record: Record) -> Cell | None:
-    return (DENSE, record.batch_size, 1.0) if record.arm == DENSE else _cell(record)
-
-
-_SELECT = Select(_cell, _memory_place, same_per_arm=lambda record: {**method_settings(record), "ratio": None})
+_SELECT = cells.Select(
+    _cell,
+    memory_cell=lambda record: (DENSE, record.batch_size, 1.0) if record.arm == DENSE else _cell(record),
+    same_per_arm=lambda record: {**method_settings(record), "ratio": None},
+)
 
 
 def select(records: Sequence[Record]) -> list[Selection]:
@@ -134,7 +130,7 @@ def select(records: Sequence[Record]) -> list[Selection]:
             here = [record for record in runs if Toggles.of(record) == toggles]
             here += [record for record in plans if record.precision == toggles.precision]
             names = {"place": toggles.text, "suffix": toggles.names}
-            pages.append(_SELECT(here, Selection, device=device, kind=device_kind(mine), toggles=toggles, **names))
+            pages.append(_SELECT(here, Selection, toggles=toggles, **device, **names))
     return [page for page in pages if page.shown]
 
 
@@ -209,7 +205,7 @@ def columns(page: Selection, rows: Sequence[Row]) -> list[Column[Row]]:
     def time(row: Row) -> str:
         totals = [cell.time.total.value * scale for cell in row.timings.values() if cell.time is not None]
         span = f" ({significant(min(totals))} to {significant(max(totals))})" if len(totals) > 1 else ""
-        return f"{time_text(row.time, scale)}{span} {row.time.marks}".strip()
+        return f"{row.time.text(scale)}{span} {row.time.marks}".strip()
 
     def work(row: Row) -> dict[str, object]:
         flops = {"flops_per_step": row.flops, "flops_over_dense": row.flops_over_dense}
@@ -217,17 +213,18 @@ def columns(page: Selection, rows: Sequence[Row]) -> list[Column[Row]]:
 
     times = time_columns(rows, page.per, DENSE, text=time)
     return [
-        Column("batch", lambda row: str(row.batch)),
+        Column("batch", lambda row: row.batch),
         Column("ratio", lambda row: f"{row.ratio:g}"),
         Column("arm", lambda row: row.arm, head, left=True),
-        Column("reached", lambda row: f"{row.size_ratio:.4g}" if row.size_ratio else NOT_ASKED),
+        Column("reached", lambda row: f"{row.size_ratio:.4g}" if row.size_ratio else None),
         *(times if page.timed else [replace(column, text=None) for column in times]),
         Column(tidy=work),
-        *(column for target in TARGETS for column in memory_columns(target, DENSE, target in predicted)),
-        *measured_columns(page.kind == "cuda"),
-        Column("GFLOP per step", lambda row: significant(row.flops / 1e9, 4) if row.flops else NOT_ASKED),
-        Column("GFLOP / dense", lambda row: ratio_text(row.flops_over_dense, row.is_reference and row.flops)),
-        REMARKS_COLUMN,
+        *(column for target in TARGETS for column in cells.memory_columns(target, DENSE, target in predicted)),
+        *cells.last_columns(
+            page,
+            Column("GFLOP per step", lambda row: significant(row.flops / 1e9, 4) if row.flops else None),
+            Column("GFLOP / dense", lambda row: ratio_text(row.flops_over_dense, row.is_reference and row.flops)),
+        ),
     ]
 
 
@@ -245,69 +242,66 @@ class Quantity:
     title: str  # of a panel
     axis: str
     batches: Sequence[int]  # that there is a panel for
-    of: Callable[[Row], float | None]
+    value: Callable[[Row], Estimate | None]  # on the axis; dense's bounds are the lowest and the highest of its jobs
+    over: Callable[[Row, Row], Estimate | None]
+    words: Callable[[Row], str]  # of dense
     cell: Callable[[Row], Missing]  # what says why there is no value
-    unit: str = ""
-    scale: float = 1.0  # how much the axis's unit is
     measured: bool = False  # whether the allocator's peaks are of the same quantity
 
-    def value(self, row: Row) -> Estimate | None:
-        """On the axis; dense's bounds are the lowest and the highest of its jobs."""
-        number = self.of(row)
-        return Estimate.exact(number / self.scale) if number else None
 
-    def over(self, row: Row, other: Row) -> Estimate | None:
-        number = quotient(self.of(row), self.of(other))
-        return Estimate.exact(number) if number else None
-
-    def words(self, dense: Row) -> str:
-        return f"{significant((self.of(dense) or 0.0) / self.scale, 4)} {self.unit}"
-
-
-class TimeQuantity(Quantity):
+def _time_quantity(page: Selection, rows: Sequence[Row]) -> Quantity:
     """Times as quotients to dense's in the same job."""
+    unit, scale = time_unit(rows)
 
-    def value(self, row: Row) -> Estimate | None:
+    def value(row: Row) -> Estimate | None:
         if not row.is_reference or row.time.time is None:
             return row.time.ratio
         middle = row.time.time.total.value
         jobs = [cell.time.total.value / middle for cell in row.timings.values() if cell.time is not None]
         return Estimate(1.0, min(jobs), max(jobs), len(jobs))
 
-    def over(self, row: Row, other: Row) -> Estimate | None:
-        return row.time.ratio if other.is_reference else row.over_low_rank
+    def words(dense: Row) -> str:
+        return f"{significant(dense.time.time.total.value * scale)} {unit}" if dense.time.time else ""
 
-    def words(self, dense: Row) -> str:
-        return f"{significant(dense.time.time.total.value / self.scale)} {self.unit}" if dense.time.time else ""
+    return Quantity(
+        f"Time per {page.per}", "time", f"time per {page.per} / dense", page.time_batches, value,
+        lambda row, other: row.time.ratio if other.is_reference else row.over_low_rank, words, lambda row: row.time,
+    )  # fmt: skip
 
 
-def _failed(row: Row) -> Missing:
-    cells: list[Missing] = [row.time, *row.memory.values()]
-    return next((cell for cell in cells if cell.failed), row.time)
+def _counted(of: Callable[[Row], float | None], unit: str, scale: float, **about: Any) -> Quantity:
+    """A number that is known exactly; ``scale`` is how much the axis's unit is."""
+
+    def exact(number: float | None) -> Estimate | None:
+        return Estimate.exact(number) if number else None
+
+    return Quantity(
+        value=lambda row: exact((of(row) or 0.0) / scale), over=lambda row, other: exact(quotient(of(row), of(other))),
+        words=lambda dense: f"{significant((of(dense) or 0.0) / scale, 4)} {unit}", **about,
+    )  # fmt: skip
 
 
 def _quantities(page: Selection, rows: Sequence[Row]) -> list[Quantity]:
     """Time, work, then memory, for this kind of device first."""
-    unit, scale = time_unit(rows)
-    time = TimeQuantity(
-        f"Time per {page.per}", "time", f"time per {page.per} / dense", page.time_batches, lambda _: None,
-        lambda row: row.time, unit, 1 / scale,
-    )  # fmt: skip
-    batches = page.time_batches or sorted({batch for _, batch, _ in page.cells})
-    work = Quantity(
-        "FLOPs per step", "FLOPs", "GFLOP per step", batches, lambda row: row.flops, _failed, "GFLOP", 1e9
-    )  # fmt: skip
+
+    def failed(row: Row) -> Missing:
+        return next((cell for cell in (row.time, *row.memory.values()) if cell.failed), row.time)
 
     def peak(target: str) -> Quantity:
         name = {"cuda": "CUDA", "cpu": "a CPU"}[target]
-        return Quantity(
-            f"Peak memory for {name}", "memory", f"peak predicted for {name}, MiB", page.memory_batches(target),
-            lambda row: row.memory[target].peak, lambda row: row.memory[target], "MiB",
-            measured=target == page.kind == "cuda",
+        return _counted(
+            lambda row: row.memory[target].peak, "MiB", 1.0, name=f"Peak memory for {name}", title="memory",
+            axis=f"peak predicted for {name}, MiB", batches=page.memory_batches(target),
+            cell=lambda row: row.memory[target], measured=target == page.kind == "cuda",
         )  # fmt: skip
 
+    work = _counted(
+        lambda row: row.flops, "GFLOP", 1e9, name="FLOPs per step", title="FLOPs", axis="GFLOP per step",
+        batches=page.time_batches or sorted({batch for _, batch, _ in page.cells}), cell=failed,
+    )  # fmt: skip
     targets = sorted(TARGETS, key=lambda target: target != page.kind)
-    return [time, work, *(peak(target) for target in targets if any(row.memory[target].peak for row in rows))]
+    predicted = [target for target in targets if any(row.memory[target].peak for row in rows)]
+    return [_time_quantity(page, rows), work, *map(peak, predicted)]
 
 
 def _of_arm(rows: Sequence[Row], arm: str, batch: int) -> list[Row]:
@@ -357,7 +351,7 @@ def caption(page: Selection, rows: Sequence[Row]) -> Caption:
     is_papers = any(record.experiment in EXPERIMENTS for record in page.shown)
     together = "Times are compared with dense block by block within the job that timed both; every job timed dense."
     return Caption(
-        title=f"Fig. 12: {title}" if is_papers else f"{title[0].upper()}{title[1:]}",
+        title=f"Fig. 12: {title}" if is_papers else notes.first_upper(title),
         facts=[
             notes.step_fact(page),
             notes.data_fact(page) if page.timed else "Nothing timed.",
@@ -381,7 +375,7 @@ def _panel(page: Selection, rows: Sequence[Row], quantity: Quantity, batch: int,
 
     def why(row: Row) -> RatioLimit | int:
         cell = quantity.cell(row)
-        lonely = "timed without dense to compare with" if cell.status == "ok" else in_full(cell)
+        lonely = "timed without dense to compare with" if cell.status == "ok" else cell.in_full
         return row.limit or footnotes.number(lonely)
 
     def curve(arm: str) -> Curve:
@@ -415,9 +409,8 @@ def _lines(panels: Sequence[Sequence[Panel]]) -> list[list[Panel]]:
 
 def draw(page: Selection, rows: Sequence[Row], caption: Caption) -> Figure:
     footnotes = Footnotes()
-    lines = _lines(
-        [[_panel(page, rows, one, batch, footnotes) for batch in one.batches] for one in _quantities(page, rows)]
-    )
+    quantities = _quantities(page, rows)
+    lines = _lines([[_panel(page, rows, one, batch, footnotes) for batch in one.batches] for one in quantities])
     panels = [panel for line in lines for panel in line]
     titles = [[panel.title for panel in line] for line in lines]
     foot = (*footnotes.lines(), *caption.notes)
@@ -447,7 +440,7 @@ def _finding(page: Selection, batch: int, curve: Quotients) -> Finding:
     graph = "on" if page.toggles.cuda_graph else "off"
     where = "on a CPU" if page.kind == "cpu" else f"on CUDA, CUDA Graph {graph}"
     numbers = (
-        f"{with_interval(one, unit='x')} at ratio {ratio:g}{', unpaired' if one.paired is False else ''}"
+        f"{with_interval(one, unit='x')} at ratio {ratio:g}{', unpaired' * unpaired(one)}"
         for ratio, one in sorted(curve.items())
     )
     return Finding(f"dense / comera, time, batch {batch}, {where}", ", ".join(numbers))

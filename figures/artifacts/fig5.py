@@ -15,15 +15,13 @@ from matplotlib.figure import Figure
 from bench.core.record import Record
 from figures.artifact import Artifact
 from figures.claims.ratio import Pairs, memory_points, not_fp32, ratio_rule, time_points
-from figures.page import bands, notes
-from figures.page.bars import draw_bars
+from figures.page import bars, notes
 from figures.page.drawn import Caption
 from figures.page.footnotes import Footnotes
-from figures.page.table import NOT_RECORDED, Column, with_interval
-from figures.records.cells import REMARKS_COLUMN, TARGETS, CellRow, Select, TimesAndMemory
-from figures.records.memory import measured_columns, memory_columns
-from figures.records.select import by_device, device_kind, method_settings, timing_setting, workload_settings
-from figures.records.time_values import renamed, time_columns, time_ratio
+from figures.page.table import NOT_RECORDED, Column, unpaired, with_interval
+from figures.records import cells
+from figures.records.select import by_device, method_settings, timing_setting, workload_settings
+from figures.records.time_values import time_columns, time_ratio
 
 REFERENCE, PLAIN, UNCOMPRESSED = "optimized", "plain", "uncompressed"
 VARIANTS = (REFERENCE, "order", "unique", PLAIN, UNCOMPRESSED)
@@ -45,17 +43,14 @@ class Place(NamedTuple):
     allocator: str = "steady"
 
     @property
-    def table(self) -> str:
-        return f"{self.rows:,} x {self.columns:,}"
-
-    @property
-    def other_allocator(self) -> tuple[str, ...]:
-        """The allocator where it is not the usual one."""
-        return () if self.allocator == "steady" else (self.allocator,)
+    def words(self) -> tuple[str, ...]:
+        """The table, and the allocator where it is not the usual one."""
+        other = () if self.allocator == "steady" else (f"{self.allocator} allocator",)
+        return f"{self.rows:,} x {self.columns:,}", *other
 
 
 @dataclass(frozen=True, kw_only=True)
-class Selection(TimesAndMemory):
+class Selection(cells.TimesAndMemory):
     about: Place
 
     @property
@@ -71,7 +66,7 @@ class Selection(TimesAndMemory):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row(CellRow):
+class Row(cells.CellRow):
     step: bool
     batch: int
     variant: str
@@ -91,7 +86,7 @@ def _same(record: Record) -> dict[str, Any]:
     return {**timing_setting(record), **toggles, "model optimizer_step": None}
 
 
-_SELECT = Select(
+_SELECT = cells.Select(
     _cell,
     same=_same,
     same_model=lambda record: {"precision": record.precision},
@@ -113,9 +108,9 @@ def select(records: Sequence[Record]) -> list[Selection]:
     for device, mine in by_device(records):
         for place in sorted({place for record in mine if (place := _place(record))}):
             here = [record for record in mine if _place(record) == place]
-            words = (place.table, place.dataset, *(f"{name} allocator" for name in place.other_allocator))
-            suffix = (f"{place.rows}x{place.columns}", place.dataset, *place.other_allocator)
-            page = {"device": device, "kind": device_kind(mine), "place": ", ".join(words), "suffix": suffix}
+            table, *other = place.words
+            suffix = (f"{place.rows}x{place.columns}", place.dataset, *([place.allocator] if other else []))
+            page = {**device, "place": ", ".join((table, place.dataset, *other)), "suffix": suffix}
             pages.append(_SELECT(here, Selection, about=place, **page))
     return [page for page in pages if page.shown]
 
@@ -133,7 +128,7 @@ def rows_of(page: Selection) -> list[Row]:
 def columns(page: Selection, rows: Sequence[Row]) -> list[Column[Row]]:
     """Targets without any prediction have no column for people."""
     place = page.about
-    shown = [target for target in TARGETS if any(row.memory[target].status != NOT_RECORDED for row in rows)]
+    shown = [target for target in cells.TARGETS if any(row.memory[target].status != NOT_RECORDED for row in rows)]
 
     def head(row: Row) -> dict[str, object]:
         table = {"device": page.device, "rows": place.rows, "columns": place.columns, "distribution": place.dataset}
@@ -144,10 +139,9 @@ def columns(page: Selection, rows: Sequence[Row]) -> list[Column[Row]]:
         Column("indices", lambda row: f"{row.batch:,}", head),
         Column("step", lambda row: STEPS[row.step], left=True),
         Column("variant", lambda row: row.variant, left=True),
-        *renamed(time_columns(rows, "step", REFERENCE, rare=False), "time, ms", f"/ {REFERENCE}"),
-        *(column for target in TARGETS for column in memory_columns(target, REFERENCE, target in shown)),
-        *measured_columns(page.kind == "cuda"),
-        REMARKS_COLUMN,
+        *time_columns(rows, "step", REFERENCE, ("time, ms", f"/ {REFERENCE}"), rare=False),
+        *(column for target in cells.TARGETS for column in cells.memory_columns(target, REFERENCE, target in shown)),
+        *cells.last_columns(page),
     ]
 
 
@@ -155,10 +149,10 @@ def _against_the_table(page: Selection) -> list[str]:
     """Sentences with the time of the optimized look-up over that of the uncompressed table."""
     sentences = []
     for step, words in STEPS.items():
-        cells = {batch: ((step, batch, REFERENCE), (step, batch, UNCOMPRESSED)) for batch in page.batches}
-        ratios = {batch: time_ratio(*map(page.timed.get, pair)) for batch, pair in cells.items()}
+        pairs = {batch: ((step, batch, REFERENCE), (step, batch, UNCOMPRESSED)) for batch in page.batches}
+        ratios = {batch: time_ratio(*map(page.timed.get, pair)) for batch, pair in pairs.items()}
         found = "; ".join(
-            f"{with_interval(one, unit='x')} at {batch:,} indices{', unpaired' if one.paired is False else ''}"
+            f"{with_interval(one, unit='x')} at {batch:,} indices{', unpaired' * unpaired(one)}"
             for batch, one in ratios.items()
             if one
         )
@@ -167,7 +161,7 @@ def _against_the_table(page: Selection) -> list[str]:
 
 
 def caption(page: Selection, rows: Sequence[Row]) -> Caption:
-    place = page.about
+    place, (table, *other) = page.about, page.about.words
     words = {"uniform": "evenly drawn indices", "zipf": "Zipf-distributed indices"}
     indices = words.get(place.dataset, f"indices {place.dataset}")
     blocks = notes.blocks_timed(page.timed.values())
@@ -176,23 +170,17 @@ def caption(page: Selection, rows: Sequence[Row]) -> Caption:
         timing += " Freed memory goes back to the system, as is usual outside of this bench, which keeps it elsewhere."
     subjects = ((f"{row.variant}, {row.batch:,} indices, {STEPS[row.step]}", row.remarks) for row in rows)
     return Caption(
-        title=", ".join(
-            (f"Fig. 5: look-up of a table of {place.table}", indices,
-             *(f"{name} allocator" for name in place.other_allocator))
-        ),
+        title=", ".join((f"Fig. 5: look-up of a table of {table}", indices, *other)),
         facts=(
             notes.step_fact(page),
             f"{timing} The gradient of the rows is given. With the optimizer's step (AdamW), CoMERA's size term is in.",
             "plain: a gather and a product per core and index; unique: the same for unique indices alone; order: one "
             "product of two halves per index; optimized: that for unique indices alone; uncompressed: nn.Embedding.",
         ),
-        of_picture=(
-            "Bars start at zero; every panel has its own scale. Labels: value, and its ratio to the optimized one (x).",
+        of_picture=(bars.SCALES.format("the optimized one"),),
+        notes=(
+            *notes.cell_notes(page, rows, *_against_the_table(page), arms="variants"), *notes.last_notes(page),
         ),
-        notes=[
-            *notes.cell_notes(page, rows, *_against_the_table(page), arms="variants"),
-            *notes.last_notes(page),
-        ],
         remarks=[f"{subject}: {remarks}" for subject, remarks in subjects if remarks],
     )  # fmt: skip
 
@@ -203,19 +191,19 @@ def draw(page: Selection, rows: Sequence[Row], caption: Caption) -> Figure:
     legend = {"steps, CoMERA": "optimized", "steps": "other variants and the uncompressed table"}
 
     def panels(step: bool, bar: Any) -> Any:
-        return bands.panels([row for row in rows if row.step == step], page.batches, bar, "{:,} indices")
+        return bars.panels([row for row in rows if row.step == step], page.batches, bar, "{:,} indices")
 
-    def memory_bar(row: Row) -> Any:
-        return bands.memory_bar(row.memory[target], row.measured if measured else {}, footnotes)
+    def memory_bar(row: Row) -> bars.Bar:
+        return bars.memory_bar(row.memory[target], row.measured if measured else {}, footnotes)
 
     found = []
     for step, words in STEPS.items():
-        bars = panels(step, lambda row: bands.time_bar(row, 1.0, footnotes))
-        found.append(bands.time_band(f"Time per step {{}}, in ms: {words}", page.kind, bars, legend))
+        times = panels(step, lambda row: bars.time_bar(row, 1.0, footnotes))
+        found.append(bars.time_band(f"Time per step {{}}, in ms: {words}", page.kind, times, legend))
     for step, words in STEPS.items():
-        found.append(bands.memory_band(target, panels(step, memory_bar), rows, measured, f": {words}"))
+        found.append(bars.memory_band(target, panels(step, memory_bar), rows, measured, f": {words}"))
     foot = (*footnotes.lines(), *caption.of_picture, *caption.notes)
-    return draw_bars(caption.title, caption.facts, VARIANTS, found, foot)
+    return bars.draw_bars(caption.title, caption.facts, VARIANTS, found, foot)
 
 
 def _pairs(page: Selection) -> Pairs:

@@ -17,8 +17,8 @@ from figures.claims.training import SAME_ACCURACY
 from figures.page import training as shared
 from figures.page.drawn import Caption
 from figures.page.layout import panel_page
-from figures.page.notes import closing_notes
-from figures.page.style import DENSE_STROKE, EARLY_STROKE, INK, STROKES, Stroke, stroke_handle
+from figures.page.notes import closing_notes, first_upper
+from figures.page.style import DENSE_STROKE, EARLY_STROKE, INK, STROKES, Stroke, note, stroke_handle
 from figures.page.table import NOT_ASKED, Column
 from figures.records.metric import Score, score
 from figures.records.select import COMERA, DENSE
@@ -73,7 +73,7 @@ def lines_of(study: Study) -> list[Line]:
     lines, others = [], 0
     for row in study.rows:
         slot = row.slot
-        if slot.arm == DENSE and len(slot.stages) == study.depth:
+        if row.is_whole_dense:
             stroke = DENSE_STROKE
         elif slot.arm == COMERA and slot.ratio is None and not slot.has_target:
             stroke = EARLY_STROKE
@@ -122,9 +122,9 @@ def columns(study: Study, table: Sequence[Cells]) -> list[Column[Cells]]:
 
 
 def _band_words(study: Study) -> str:
-    examples = shared.examples_words(study)
     if len(study.seeds) > 1:
         return f"lowest to highest of {len(study.seeds)} seeds"
+    examples = shared.examples_words(study)
     if study.values_are == "none":
         return f"none, since {study.metric.short} is no mean over {examples} and there is one seed"
     return f"95 % interval over validation {examples} (one seed)"
@@ -132,19 +132,13 @@ def _band_words(study: Study) -> str:
 
 def caption(study: Study, _: Any) -> Caption:
     title = f"{study.metric.text} per epoch on {study.dataset!r}, dense against CoMERA"
-    continued = [
-        f" The {slot.stage} stages continue the same {slot.stages[0]} stage, one per target; dense trains on."
-        for slot in study.slots
-        if slot.has_target
-    ]
+    band, later = f"Band: {_band_words(study)}.", next((slot for slot in study.slots if slot.has_target), None)
+    if later:
+        band += f" The {later.stage} stages continue the same {later.stages[0]} stage, one per target; dense trains on."
     return Caption(
-        title=f"Fig. 6: {title}" if study.is_papers and study.experiment == EXPERIMENT else shared.first_upper(title),
+        title=f"Fig. 6: {title}" if study.is_papers and study.experiment == EXPERIMENT else first_upper(title),
         facts=shared.facts(study),
-        notes=(
-            f"Band: {_band_words(study)}.{''.join(continued[:1])}",
-            *shared.absences(study.rows),
-            *closing_notes(study),
-        ),
+        notes=(band, *shared.absences(study.rows), *closing_notes(study)),
     )
 
 
@@ -156,10 +150,8 @@ def _draw_line(axes: Any, line: Line) -> None:
     if len(epochs) == 1:  # a band without width would not show
         axes.plot(epochs * 2, [low[0], high[0]], color=stroke.colour, linewidth=0.8, alpha=0.5)
     skip = int(line.row.slot.arm.startswith(COMERA) and line.row.slot.has_target)
-    axes.plot(
-        epochs, [point.band.value for point in points], color=stroke.colour, linestyle=stroke.dashes, linewidth=1.4,
-        marker=stroke.marker, markersize=4.5, markerfacecolor=stroke.face, markevery=slice(skip, None),
-    )  # fmt: skip
+    style = {"linewidth": 1.4, "markersize": 4.5, "markevery": slice(skip, None), **stroke.look}
+    axes.plot(epochs, [point.band.value for point in points], **style)
 
 
 def _draw_stages(axes: Any, study: Study) -> None:
@@ -169,10 +161,8 @@ def _draw_stages(axes: Any, study: Study) -> None:
         epoch = end / (study.steps_per_epoch or 1)
         axes.axvline(epoch, color=INK, linewidth=0.8, linestyle=(0, (2, 2)), zorder=1)
         for name, side, dx in ((names[number], "right", -4), (names[number + 1], "left", 4))[number > 0 :]:
-            axes.annotate(
-                f"{name} stage", (epoch, 1.0), xycoords=("data", "axes fraction"), xytext=(dx, 3),
-                textcoords="offset points", ha=side, va="bottom", fontsize=7.5, color=INK,
-            )  # fmt: skip
+            place: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "ha": side, "va": "bottom"}
+            note(axes, f"{name} stage", (epoch, 1.0), (dx, 3), fontsize=7.5, color=INK, **place)
 
 
 def draw(study: Study, _: Any, caption: Caption) -> Figure:
@@ -198,15 +188,8 @@ def draw(study: Study, _: Any, caption: Caption) -> Figure:
 
 
 ARTIFACT = Artifact(
-    name="fig6",
-    heading="Fig. 6: validation accuracy per epoch",
+    name="fig6", heading="Fig. 6: validation accuracy per epoch",
     summary="validation accuracy per epoch, dense against CoMERA; an image per device and dataset",
-    order=30,
-    **shared.OF_STUDIES,
-    rows=rows_of,
-    columns=columns,
-    tidy_rows=tidy_rows,
-    caption=caption,
-    draw=draw,
+    order=30, **shared.OF_STUDIES, rows=rows_of, columns=columns, tidy_rows=tidy_rows, caption=caption, draw=draw,
     rules=(SAME_ACCURACY,),
-)
+)  # fmt: skip

@@ -12,16 +12,13 @@ from bench.core.intervals import Estimate
 from bench.core.record import Record
 from figures.artifact import Artifact
 from figures.claims.ratio import Point, not_full_size, ratio_rule, time_points
-from figures.page import bands, notes
-from figures.page.bars import Bar, draw_bars, value_label
+from figures.page import bars, notes
 from figures.page.drawn import Caption
 from figures.page.footnotes import NOT_MODELLED, Footnotes
-from figures.page.table import UNPAIRED, Column, bounds, pairing, ratio_text, significant
-from figures.records.cells import REMARKS_COLUMN, CellRow, Select, TimesAndMemory
-from figures.records.memory import MemoryCell, measured_columns, memory_columns, quotient
-from figures.records.select import COMERA, DENSE, by_device, device_kind
-from figures.records.time_values import time_columns, time_ratio, time_text, time_unit
-from figures.records.toggles import CAPTURED, Toggles
+from figures.page.table import UNPAIRED, Column, bounds, pairing, ratio_text, significant, unpaired
+from figures.records import cells
+from figures.records.select import CAPTURED, COMERA, DENSE, Toggles, by_device
+from figures.records.time_values import time_columns, time_ratio, time_unit
 
 EXPERIMENTS = ("fig7",)
 
@@ -41,7 +38,7 @@ def _rank(variant: Variant) -> tuple[Any, ...]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Selection(TimesAndMemory):
+class Selection(cells.TimesAndMemory):
     @property
     def is_papers(self) -> bool:
         """Whether arms, toggles and batch sizes of the paper are expected."""
@@ -58,7 +55,7 @@ class Selection(TimesAndMemory):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row(CellRow):
+class Row(cells.CellRow):
     arm: str
     toggles: Toggles
     batch: int
@@ -72,7 +69,7 @@ class Row(CellRow):
 
     @property
     def marks(self) -> str:
-        return super().marks + UNPAIRED * (self.gain is not None and self.gain.paired is False)
+        return super().marks + UNPAIRED * unpaired(self.gain)
 
 
 def name_of(arm: str, toggles: Toggles) -> str:
@@ -86,14 +83,7 @@ def _cell(record: Record) -> Cell:
 
 def select(records: Sequence[Record]) -> list[Selection]:
     """A selection per device on which steps were timed."""
-    return [
-        Select(_cell)(mine, Selection, device=device, kind=device_kind(mine)) for device, mine in by_device(records)
-    ]
-
-
-def _memory(record: Record | None, cell: MemoryCell) -> MemoryCell:
-    toggled = record is not None and (record.cuda_graph or record.compile)
-    return MemoryCell(NOT_MODELLED, marks=cell.marks) if toggled and cell.peak is not None else cell
+    return [cells.Select(_cell)(mine, Selection, **device) for device, mine in by_device(records)]
 
 
 def _row(page: Selection, arm: str, toggles: Toggles, batch: int) -> Row:
@@ -101,12 +91,14 @@ def _row(page: Selection, arm: str, toggles: Toggles, batch: int) -> Row:
     cell, reference = (arm, toggles, batch), (COMERA, toggles, batch)
     record, below, plainer = page.timed.get(cell), page.timed.get(reference), toggles.without_last
     values = page.row(cell, reference, targets=[page.kind])
-    values["memory"] = {page.kind: _memory(record, values["memory"][page.kind])}
+    memory: cells.MemoryCell = values["memory"][page.kind]
+    if record is not None and (record.cuda_graph or record.compile) and memory.peak is not None:
+        values["memory"] = {page.kind: cells.MemoryCell(NOT_MODELLED, marks=memory.marks)}
     allocated = (one.peak_memory_allocated_mib if one else None for one in (record, below if arm != COMERA else None))
     return Row(
         arm=arm, toggles=toggles, batch=batch,
         gain=time_ratio(page.timed.get((arm, plainer, batch)), record) if plainer else None,
-        compile_s=record.compile_time_s if record else None, allocated_ratio=quotient(*allocated), **values,
+        compile_s=record.compile_time_s if record else None, allocated_ratio=cells.quotient(*allocated), **values,
     )  # fmt: skip
 
 
@@ -117,20 +109,20 @@ def rows_of(page: Selection) -> list[Row]:
 
 def _with_pairing(ratio: Estimate | None) -> str:
     """A ratio of times, marked where its sides were not timed together."""
-    return ratio_text(ratio) + (f" {UNPAIRED}" if ratio is not None and ratio.paired is False else "")
+    return ratio_text(ratio) + f" {UNPAIRED}" * unpaired(ratio)
 
 
 def columns(page: Selection, rows: Sequence[Row]) -> list[Column[Row]]:
     _, scale = time_unit(rows)
 
     def head(row: Row) -> dict[str, object]:
-        record, toggles = page.timed.get((row.arm, row.toggles, row.batch)), row.toggles
-        switches = {"precision": toggles.precision, "compile": toggles.compile, "cuda_graph": toggles.cuda_graph}
-        dataset = record.dataset if record else ""
-        return {"device": page.device, "arm": row.arm, **switches, "batch_size": row.batch, "dataset": dataset}
+        dataset = getattr(page.timed.get(row.cell), "dataset", "")
+        return {
+            "device": page.device, "arm": row.arm, **vars(row.toggles), "batch_size": row.batch, "dataset": dataset
+        }  # fmt: skip
 
     def time(row: Row) -> str:
-        return f"{time_text(row.time, scale)} {row.time.marks.replace(UNPAIRED, '')}".strip()
+        return f"{row.time.text(scale)} {row.time.marks.replace(UNPAIRED, '')}".strip()
 
     def over_comera(row: Row) -> str:
         return "1" if row.is_reference and row.time.time else _with_pairing(row.time.ratio)
@@ -144,7 +136,7 @@ def columns(page: Selection, rows: Sequence[Row]) -> list[Column[Row]]:
     times, ratios = time_columns(rows, page.per, COMERA, text=time)
     compiled = any(row.compile_s is not None for row in rows)
     return [
-        Column("batch", lambda row: str(row.batch)),
+        Column("batch", lambda row: row.batch),
         Column("arm", lambda row: row.name, head, left=True),
         times,
         replace(ratios, text=over_comera),
@@ -153,13 +145,11 @@ def columns(page: Selection, rows: Sequence[Row]) -> list[Column[Row]]:
             "compile, s", (lambda row: significant(row.compile_s)) if compiled else None,
             lambda row: {"compile_time_s": row.compile_s},
         ),
-        *memory_columns(page.kind, COMERA),
-        *measured_columns(page.kind == "cuda"),
-        Column(
+        *cells.memory_columns(page.kind, COMERA),
+        *cells.last_columns(page, Column[Row](
             "allocated / comera", allocated if page.kind == "cuda" else None,
             lambda row: {"allocated_over_comera": row.allocated_ratio},
-        ),
-        REMARKS_COLUMN,
+        )),
     ]  # fmt: skip
 
 
@@ -173,10 +163,9 @@ def _notes(page: Selection, rows: Sequence[Row]) -> list[str]:
     of_memory = ["Labels of memory: the allocated peak; in parentheses, the predicted one."] * _is_measured(rows)
     if any(cell.status == NOT_MODELLED for row in rows for cell in row.memory.values()):
         of_memory.append("Predictions are of steps without CUDA Graph and compile.")
-    names = {(row.arm, row.toggles, row.batch): f"{row.name}, batch {row.batch}" for row in rows}
     return [
         *([" ".join(of_memory)] if of_memory else []),
-        *notes.disagreements(page, names, rows),
+        *notes.disagreements(page, rows, lambda row: f"{row.name}, batch {row.batch}"),
         *notes.cell_notes(page, rows),
         *notes.last_notes(page),
     ]
@@ -200,17 +189,12 @@ def caption(page: Selection, rows: Sequence[Row]) -> Caption:
     return Caption(
         title=title if page.is_papers else f"Time per {page.per} by toggles, {notes.model_words(page)}",
         facts=(
-            notes.step_fact(page),
-            notes.data_fact(page),
-            *([instead] if page.kind == "cpu" and page.is_papers else []),
+            notes.step_fact(page), notes.data_fact(page), *([instead] if page.kind == "cpu" and page.is_papers else []),
         ),
-        of_picture=(
-            "Bars start at zero; every panel has its own scale. Labels: value, and its ratio to CoMERA's with the same "
-            "toggles (x).",
-        ),
+        of_picture=(bars.SCALES.format("CoMERA's with the same toggles"),),
         notes=[*of_columns, *_notes(page, rows)],
         remarks=notes.gathered((row.name, str(row.batch), row.remarks) for row in rows),
-    )
+    )  # fmt: skip
 
 
 def _gains(page: Selection, rows: Sequence[Row]) -> list[str]:
@@ -228,12 +212,12 @@ def _gains(page: Selection, rows: Sequence[Row]) -> list[str]:
 def draw(page: Selection, rows: Sequence[Row], caption: Caption) -> Figure:
     footnotes, (unit, scale), measured = Footnotes(), time_unit(rows), _is_measured(rows)
 
-    def memory_bar(row: Row) -> Bar:
+    def memory_bar(row: Row) -> bars.Bar:
         """The predicted peak; where peaks are measured, labels are of the allocated ones."""
         cell, allocated = row.memory[page.kind], row.measured["allocated"]
-        bar = bands.memory_bar(cell, row.measured, footnotes)
+        bar = bars.memory_bar(cell, row.measured, footnotes)
         if allocated is not None:
-            return replace(bar, label=value_label(allocated, row.allocated_ratio, cell.marks))
+            return replace(bar, label=bars.value_label(allocated, row.allocated_ratio, cell.marks))
         predicted = measured and cell.peak is not None
         return replace(bar, label=f"({significant(cell.peak)}) {cell.marks}".rstrip()) if predicted else bar
 
@@ -241,15 +225,15 @@ def draw(page: Selection, rows: Sequence[Row], caption: Caption) -> Figure:
     legend = {"steps, CoMERA": "training steps, CoMERA", "steps": f"training steps, {others}"}
     if any(row.time.time and row.time.time.rare for row in rows):
         legend["rare"] = "rare events, amortised"
-    times = bands.panels(rows, page.batches, lambda row: bands.time_bar(row, scale, footnotes))
+    times = bars.panels(rows, page.batches, lambda row: bars.time_bar(row, scale, footnotes))
     found = [
-        bands.time_band(f"Time per {page.per} {{}}, in {unit}", page.kind, times, legend),
-        bands.memory_band(page.kind, bands.panels(rows, page.batches, memory_bar), rows, measured),
+        bars.time_band(f"Time per {page.per} {{}}, in {unit}", page.kind, times, legend),
+        bars.memory_band(page.kind, bars.panels(rows, page.batches, memory_bar), rows, measured),
     ]
     foot = (*footnotes.lines(), *caption.of_picture, *_gains(page, rows), *_notes(page, rows))
     references = sum(arm == COMERA for arm, _ in page.variants)
     names = [name_of(*variant) for variant in page.variants]
-    return draw_bars(caption.title, caption.facts, names, found, foot, references)
+    return bars.draw_bars(caption.title, caption.facts, names, found, foot, references)
 
 
 def _points(page: Selection, *which: Toggles) -> list[Point]:

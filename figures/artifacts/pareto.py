@@ -8,19 +8,29 @@ from typing import Any
 
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import LogLocator, MaxNLocator
 from matplotlib.transforms import ScaledTranslation
 
 from figures.artifact import Artifact
 from figures.page import training as shared
 from figures.page.drawn import Caption
+from figures.page.footnotes import RatioLimit, limit_of
 from figures.page.layout import panel_page
-from figures.page.notes import closing_notes
-from figures.page.style import DENSE_STROKE, FAINT, INK, Stroke, stroke_handle, strokes
-from figures.page.table import NOT_ASKED, Column, significant
+from figures.page.notes import closing_notes, first_upper
+from figures.page.style import (
+    DENSE_STROKE,
+    FAINT,
+    INK,
+    Stroke,
+    interval_handle,
+    note,
+    number_axis,
+    stroke_handle,
+    strokes,
+)
+from figures.page.table import Column, significant
 from figures.records.crossover import listed
 from figures.records.metric import Score
-from figures.records.ratio_limits import RatioLimit, limit_of
 from figures.records.select import COMERA, DENSE, LOW_RANK
 from figures.records.studies import Row, Study, studies
 
@@ -51,8 +61,7 @@ class Point:
 
 def points_of(rows: Sequence[Row]) -> list[Point]:
     """The rows that have both a size and a score, smallest first."""
-    sized = [(row, row.spread("stored_mib"), row.score) for row in rows]
-    found = [Point(row, size.value, score) for row, size, score in sized if size and score]
+    found = [Point(row, size, row.score) for row in rows if (size := row.mean("stored_mib")) and row.score]
     return sorted(found, key=lambda point: point.size)
 
 
@@ -101,25 +110,24 @@ def columns(study: Study, rows: Sequence[Row]) -> list[Column[Row]]:
     def on_front(row: Row) -> bool | None:
         return beaten[row.slot] is None if row.slot in points else None
 
-    def beaten_by(row: Row) -> str:
+    def beaten_by(row: Row) -> str | None:
         other = beaten.get(row.slot)
-        return other.row.name if other else ""
+        return other.row.name if other else None
 
-    def ratio(row: Row) -> str:
+    def ratio(row: Row) -> str | None:
         spread = row.spread("total_ratio")
-        return f"{spread}x" if spread else NOT_ASKED
+        return f"{spread}x" if spread else None
 
-    front = {None: NOT_ASKED, True: "yes", False: "no"}
+    front = {None: None, True: "yes", False: "no"}
     return [
         shared.head_column(study, lambda row: {"ratio": row.slot.ratio, "stage": row.slot.goal}),
-        shared.spread_column("total, MiB", "stored_mib", shared.size_or_status),
+        shared.spread_column("total, MiB", "stored_mib", lambda row: row.spread("stored_mib") or row.status),
         shared.spread_column("total ratio", "total_ratio", ratio),
         shared.score_column(study.metric),
         shared.less_column(study.metric, "dense", lambda row: row.less_dense),
         shared.less_column(study.metric, "low_rank", less_low_rank),
         Column("on the front", lambda row: front[on_front(row)], lambda row: {"on_front": on_front(row)}),
-        Column("dominated by", lambda row: beaten_by(row) or NOT_ASKED, lambda row: {"dominated_by": beaten_by(row)},
-               left=True),
+        Column("dominated by", beaten_by, lambda row: {"dominated_by": beaten_by(row) or ""}, left=True),
         shared.remarks_column(),
     ]  # fmt: skip
 
@@ -154,7 +162,7 @@ def losses(study: Study, points: Sequence[Point]) -> list[str]:
 
 
 def _title(study: Study) -> str:
-    metric, steps = shared.first_upper(study.metric.short), study.stages[0][1]
+    metric, steps = first_upper(study.metric.short), study.stages[0][1]
     after = f" after {steps:,} steps" if len(study.stages) == 1 else ""
     other = ", small preset" if study.experiment.endswith("_small") else ", not the paper's model"
     known = study.is_full_size or study.dense_parameters is None or not study.is_papers
@@ -181,18 +189,14 @@ def _draw_arm(axes: Any, points: Sequence[Point], stroke: Stroke, shift: float) 
     """The points of an arm, ``shift`` points of space to the right, so that equal sizes stand side by side."""
     place = axes.transData + ScaledTranslation(shift / 72, 0, axes.figure.dpi_scale_trans)
     style: dict[str, Any] = {"transform": place, "linewidth": 0.9, "solid_capstyle": "projecting", "zorder": 3}
+    name: dict[str, Any] = {"xycoords": place, "va": "bottom", "fontsize": 6.5}
+    name["ha"] = "right" if shift < 0 else "left" if shift > 0 else "center"
     for point in points:
         shared.whisker(axes, point.size, point.score.span, **style)
-        axes.annotate(
-            point.row.name.removeprefix(point.arm).lstrip(", ") or point.arm, (point.size, point.score.span[1]),
-            xycoords=place, xytext=(0, 3), textcoords="offset points", va="bottom", fontsize=6.5,
-            ha="right" if shift < 0 else "left" if shift > 0 else "center",
-        )  # fmt: skip
-    axes.plot(
-        [point.size for point in points], [point.score.value for point in points], color=stroke.colour,
-        linestyle=stroke.dashes, linewidth=1.2, marker=stroke.marker, markersize=5, markerfacecolor=stroke.face,
-        transform=place, zorder=4,
-    )  # fmt: skip
+        words = point.row.name.removeprefix(point.arm).lstrip(", ") or point.arm
+        note(axes, words, (point.size, point.score.span[1]), (0, 3), **name)
+    sizes, values = [point.size for point in points], [point.score.value for point in points]
+    axes.plot(sizes, values, **stroke.look, linewidth=1.2, markersize=5, transform=place, zorder=4)
 
 
 def _limits(study: Study) -> list[tuple[float, str, str]]:
@@ -209,18 +213,14 @@ def _limits(study: Study) -> list[tuple[float, str, str]]:
 def _draw_limit(axes: Any, number: int, size: float, words: str, colour: str) -> None:
     axes.axvline(size, color=colour, linewidth=1, linestyle=_LIMIT_DASHES, zorder=1)
     side, dx = ("right", -2) if number % 2 == 0 else ("left", 2)
-    axes.annotate(
-        words, (size, 0.02), xycoords=axes.get_xaxis_transform(), rotation=90, va="bottom", xytext=(dx, 0),
-        textcoords="offset points", fontsize=6.5, ha=side,
-    )  # fmt: skip
+    style = {"xycoords": axes.get_xaxis_transform(), "rotation": 90, "va": "bottom", "fontsize": 6.5, "ha": side}
+    note(axes, words, (size, 0.02), (dx, 0), **style)
 
 
 def _scale(axes: Any, sizes: Sequence[float], points: Sequence[Point]) -> None:
     axes.set_xscale("log")
     axes.set_xlim(min(sizes) / 1.25, 1.15 * max(sizes))
-    axes.xaxis.set_major_locator(LogLocator(10, subs=(1, 2, 5)))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+    number_axis(axes.xaxis, LogLocator(10, subs=(1, 2, 5)))
     low, high = min(point.score.span[0] for point in points), max(point.score.span[1] for point in points)
     room = high - low or abs(high) or 1.0  # one point without an interval has no extent
     axes.set_ylim(low - 0.06 * room, high + 0.12 * room)
@@ -237,7 +237,7 @@ def draw(study: Study, rows: Sequence[Row], caption: Caption) -> Figure:
         for arm in by_arm
     ]  # fmt: skip
     if study.values_are != "none":
-        handles.append(shared.interval_handle())
+        handles.append(interval_handle())
     handles.append(Line2D([], [], **_FRONT, label="Pareto front, by value"))
     if limits:
         handles.append(Line2D([], [], color=INK, linewidth=1, linestyle=_LIMIT_DASHES, label="smallest within reach"))
@@ -259,15 +259,8 @@ def draw(study: Study, rows: Sequence[Row], caption: Caption) -> Figure:
 
 
 ARTIFACT = Artifact(
-    name="pareto",
-    heading="Accuracy against size",
+    name="pareto", heading="Accuracy against size",
     summary="accuracy against the size of the model, with the Pareto front; an image per device and dataset",
-    experiments=("ratios_accuracy",),
-    measure="train",
-    order=120,
-    select=studies,
-    rows=lambda study: study.rows,
-    columns=columns,
-    caption=caption,
-    draw=draw,
-)
+    experiments=("ratios_accuracy",), measure="train", order=120, select=studies, rows=lambda study: study.rows,
+    columns=columns, caption=caption, draw=draw,
+)  # fmt: skip

@@ -16,14 +16,14 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+from matplotlib.ticker import FixedLocator
 
 from bench.core.intervals import Estimate, unpaired_ratio
 from figures.artifact import Artifact
 from figures.page.drawn import Caption
 from figures.page.layout import Page, legend
-from figures.page.style import EARLY_STROKE, FAINT, INK, STROKES, Stroke, stroke_handle, strokes
-from figures.page.table import NOT_ASKED, NOT_RECORDED, REMARKS, Column, bounds, significant, with_interval
+from figures.page.style import EARLY_STROKE, FAINT, INK, STROKES, Stroke, note, number_axis, stroke_handle, strokes
+from figures.page.table import NOT_RECORDED, REMARKS, Column, bounds, significant, with_interval
 from figures.records.plans import Candidate, Grid, Planned, Slot, closing_lines, select_plans, timing_fact
 
 #: What is asked of the planner: a choice within ``NEAR`` of the best measured candidate in this share of at least so
@@ -52,10 +52,7 @@ class Choice:
     best: Candidate
     ratio: Estimate  # time of the chosen plan to that of the best
     over_dense: Estimate | None  # to that of nn.Linear
-
-    @property
-    def is_best(self) -> bool:
-        return self.planned.chosen is self.best
+    is_best: bool
 
 
 @dataclass(frozen=True)
@@ -76,7 +73,8 @@ def _choice(planned: Planned) -> Choice | None:
     if best is None or not chosen.ms:
         return None
     ratio = Estimate(1.0, 1.0, 1.0, len(chosen.ms)) if chosen is best else unpaired_ratio(chosen.ms, best.ms)
-    return Choice(planned, best, ratio, unpaired_ratio(chosen.ms, planned.dense_ms) if planned.dense_ms else None)
+    over_dense = unpaired_ratio(chosen.ms, planned.dense_ms) if planned.dense_ms else None
+    return Choice(planned, best, ratio, over_dense, chosen is best)
 
 
 def _row(grid: Grid, slot: Slot) -> Row:
@@ -186,19 +184,18 @@ def sentences(rows: Sequence[Row]) -> list[str]:
 def columns(grid: Grid, rows: Sequence[Row]) -> list[Column[Any]]:  # noqa: ARG001 - as every artifact
     """A row of the table per shape, of the CSV per candidate."""
 
-    def name(row: Row, which: str, otherwise: str = NOT_ASKED) -> str:
-        return getattr(getattr(row.planned, which, None), "name", otherwise)
+    def name(row: Row, which: str) -> str | None:
+        return getattr(getattr(row.planned, which, None), "name", None)
 
-    def time(row: Row, which: str) -> str:
+    def time(row: Row, which: str) -> str | None:
         candidate: Candidate | None = getattr(row.planned, which, None)
         if row.planned is None or candidate is None or candidate.time is None:
-            return NOT_ASKED
+            return None
         return f"{significant(candidate.time)} {row.planned.mark(candidate)}".strip()
 
-    def estimated(row: Row) -> str:
-        if row.planned is None or not row.planned.chosen.time:
-            return NOT_ASKED
-        return significant(row.planned.chosen.estimated_ms / row.planned.chosen.time)
+    def estimated(row: Row) -> str | None:
+        chosen = row.planned.chosen if row.planned else None
+        return significant(chosen.estimated_ms / chosen.time) if chosen and chosen.time else None
 
     def tidy(line: tuple[Row, Candidate | None]) -> dict[str, object]:
         row, candidate = line
@@ -207,29 +204,24 @@ def columns(grid: Grid, rows: Sequence[Row]) -> list[Column[Any]]:  # noqa: ARG0
         return {
             "device": grid.device,
             **{name: getattr(row.slot, name) for name in ("in_features", "out_features", "cores")},
-            "ranks_cap": row.slot.ranks,
-            "ranks": " ".join(map(str, row.planned.ranks)) if row.planned else "",
-            "tokens": row.slot.tokens,
-            "status": row.status,
-            "message": row.message,
-            "chosen": name(row, "chosen", ""),
-            "best": name(row, "best", ""),
-            **bounds("chosen_over_best", choice.ratio if choice else None),
-            **bounds("chosen_over_dense", choice.over_dense if choice else None),
-            "dense_ms": row.planned.dense_time if row.planned else None,
-            "older_code": bool(row.mark),
+            "ranks_cap": row.slot.ranks, "ranks": " ".join(map(str, row.planned.ranks)) if row.planned else "",
+            "tokens": row.slot.tokens, "status": row.status, "message": row.message,
+            "chosen": name(row, "chosen") or "", "best": name(row, "best") or "",
+            **bounds("chosen_over_best", choice and choice.ratio),
+            **bounds("chosen_over_dense", choice and choice.over_dense),
+            "dense_ms": getattr(row.planned, "dense_time", None), "older_code": bool(row.mark),
             **{f"plan_{size}": getattr(candidate, size, None) for size in sizes},
-            "plan_measured_ms": candidate.time if candidate else None,
+            "plan_measured_ms": getattr(candidate, "time", None),
             "plan_blocks": len(candidate.ms) if candidate else None,
-            "plan_message": candidate.message if candidate else None,
-        }
+            "plan_message": getattr(candidate, "message", None),
+        }  # fmt: skip
 
     return [
         Column("layer", lambda row: row.slot.layer, left=True),
-        Column("cores", lambda row: str(row.slot.cores)),
-        Column("ranks", lambda row: str(row.slot.ranks)),
+        Column("cores", lambda row: row.slot.cores),
+        Column("ranks", lambda row: row.slot.ranks),
         Column("tokens", lambda row: f"{row.slot.tokens:,}"),
-        Column("chosen", lambda row: f"{name(row, 'chosen', row.status)} {row.mark}".strip(), left=True),
+        Column("chosen", lambda row: f"{name(row, 'chosen') or row.status} {row.mark}".strip(), left=True),
         Column("best", lambda row: name(row, "best"), left=True),
         Column("chosen, ms", lambda row: time(row, "chosen")),
         Column("best, ms", lambda row: time(row, "best")),
@@ -239,6 +231,10 @@ def columns(grid: Grid, rows: Sequence[Row]) -> list[Column[Any]]:  # noqa: ARG0
         Column(REMARKS, lambda row: row.message, left=True),
         Column(tidy=tidy),
     ]
+
+
+def tidy_rows(_: Grid, rows: Sequence[Row]) -> list[tuple[Row, Candidate | None]]:
+    return [(row, one) for row in rows for one in (row.planned.candidates if row.planned else (None,))]
 
 
 def caption(grid: Grid, rows: Sequence[Row]) -> Caption:
@@ -291,8 +287,16 @@ def _draw_map(axes: Any, rows: Sequence[Row], names: bool) -> None:
     lines = [f"{layer if place in firsts else ''}  {ranks:>5,}" for place, (layer, ranks) in enumerate(layers)]
     axes.set_yticks([place + 0.5 for place in range(len(layers))] if names else [], lines if names else [])
     if names:
-        axes.annotate("layer, ranks | tokens", (0, 1), xycoords="axes fraction", xytext=(-4, 3), fontsize=6, ha="right",
-                      textcoords="offset points", color=FAINT)  # fmt: skip
+        note(
+            axes,
+            "layer, ranks | tokens",
+            (0, 1),
+            (-4, 3),
+            xycoords="axes fraction",
+            fontsize=6,
+            ha="right",
+            color=FAINT,
+        )
 
 
 def _draw_maps(page: Page, rows: Sequence[Row]) -> None:
@@ -318,12 +322,6 @@ def _width(stroke: Stroke) -> float:
     return 2.0 if stroke is EARLY_STROKE else 1.1
 
 
-def _ticks(axis: Any, places: Sequence[float]) -> None:
-    axis.set_major_locator(FixedLocator(places))
-    axis.set_minor_locator(NullLocator())
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
-
-
 def _draw_curves(axes: Any, curves: Mapping[str, Sequence[float]], stroke_of: Mapping[str, Stroke]) -> None:
     """The share of the shapes up to each ratio to the best."""
     for name, ratios in curves.items():
@@ -339,7 +337,7 @@ def _draw_curves(axes: Any, curves: Mapping[str, Sequence[float]], stroke_of: Ma
     axes.set_xscale("log")
     axes.set_xlim(0.98, _CURVE_END)
     axes.set_ylim(0, 103)
-    _ticks(axes.xaxis, [1, NEAR, FAR, 2, 3, _CURVE_END])
+    number_axis(axes.xaxis, FixedLocator([1, NEAR, FAR, 2, 3, _CURVE_END]))
     axes.set_xlabel("time / best measured")
     axes.set_ylabel("shapes within, %")
 
@@ -353,16 +351,13 @@ def _draw_over_dense(axes: Any, rows: Sequence[Row], stroke_of: Mapping[str, Str
                 for row in rows
                 if (row.slot.layer, row.slot.order) == (layer, order) and row.choice and row.choice.over_dense
             ]
-            axes.plot(
-                [tokens for tokens, _ in line], [ratio for _, ratio in line], color=stroke.colour, linewidth=0.8,
-                linestyle=stroke.dashes, marker=stroke.marker, markersize=3.5, markerfacecolor=stroke.face,
-                markeredgewidth=0.7,
-            )  # fmt: skip
+            style = {"linewidth": 0.8, "markersize": 3.5, "markeredgewidth": 0.7, **stroke.look}
+            axes.plot([tokens for tokens, _ in line], [ratio for _, ratio in line], **style)
     axes.axhline(1, color=INK, linewidth=0.8)
     axes.set_xscale("log")
     axes.set_yscale("log")
-    _ticks(axes.xaxis, _values(rows, "tokens"))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    number_axis(axes.xaxis, FixedLocator(_values(rows, "tokens")))
+    number_axis(axes.yaxis, form="g")
     axes.set_xlabel("tokens")
 
 
@@ -400,21 +395,9 @@ def draw(grid: Grid, rows: Sequence[Row], caption: Caption) -> Figure:  # noqa: 
 
 
 ARTIFACT = Artifact(
-    name="plans",
-    heading="The planner on a grid of shapes",
+    name="plans", heading="The planner on a grid of shapes",
     summary="the contraction planner's choice over the best measured candidate on a grid of shapes; an image per "
     "device",
-    experiments=("contraction",),
-    measure="plan",
-    made_by="make plan-grid",
-    order=70,
-    select=select_plans,
-    rows=rows_of,
-    columns=columns,
-    tidy_rows=lambda _, rows: [
-        (row, candidate) for row in rows for candidate in (row.planned.candidates if row.planned else (None,))
-    ],
-    caption=caption,
-    draw=draw,
-    section="layer",
-)
+    experiments=("contraction",), measure="plan", made_by="make plan-grid", order=70, select=select_plans, rows=rows_of,
+    columns=columns, tidy_rows=tidy_rows, caption=caption, draw=draw, section="layer",
+)  # fmt: skip

@@ -9,6 +9,7 @@ import statistics
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -22,7 +23,6 @@ from figures.page.layout import Page, legend
 from figures.page.notes import device_fact, listed
 from figures.page.style import FAINT, INK, stroke_handle, strokes
 from figures.page.table import REMARKS, Column, significant
-from figures.records.memory import prediction_error
 from figures.records.select import Selected, by_arm, by_device, oldest_first
 
 #: The experiments whose records have both peaks: ``prediction`` on any device, the timed ones on a GPU.
@@ -38,7 +38,12 @@ _BAND = "#e9eef3"
 
 @dataclass(frozen=True)
 class Check:
-    """One cell with both peaks, in MiB; the predicted one with cuBLAS's workspaces, where they were measured."""
+    """One cell with both peaks, in MiB; the predicted one with cuBLAS's workspaces, where they were measured.
+
+    >>> record = Record.__new__(Record)
+    >>> round(Check(record, predicted=95.0, measured=100.0).error, 3)
+    -0.05
+    """
 
     record: Record
     predicted: float
@@ -46,7 +51,8 @@ class Check:
 
     @property
     def error(self) -> float:
-        return prediction_error(self.predicted, self.measured)
+        """As a share of the measured peak; below zero, too little was predicted."""
+        return self.predicted / self.measured - 1
 
     @property
     def is_exact(self) -> bool:
@@ -110,7 +116,7 @@ def _page(records: Sequence[Record], device: str) -> Selection:
 
 def select(records: Sequence[Record]) -> list[Selection]:
     """A selection per device that has measured peaks."""
-    pages = [_page(mine, device) for device, mine in by_device(records)]
+    pages = [_page(mine, device["device"]) for device, mine in by_device(records)]
     return [page for page in pages if page.checks]
 
 
@@ -119,7 +125,6 @@ def rows_of(page: Selection) -> list[Row]:
     groups: dict[tuple[str, str], list[Check]] = {}
     for check in page.checks:
         groups.setdefault((check.record.workload, check.record.arm), []).append(check)
-
     rows = []
     for workload, arm in sorted(groups, key=lambda group: (group[0] != page.main, group[0], by_arm(group[1]))):
         checks = groups[workload, arm]
@@ -160,7 +165,7 @@ def columns(page: Selection, _: Sequence[Row]) -> list[Column]:
     return [
         Column("arm", lambda row: row.arm, left=True),
         Column("workload", lambda row: row.workload, left=True),
-        Column("cells", lambda row: str(len(row.checks))),
+        Column("cells", lambda row: len(row.checks)),
         Column("batches", batches),
         Column("lowest error", lambda row: _percent(row.errors[0])),
         Column("median", lambda row: _percent(row.median)),
@@ -219,7 +224,7 @@ def draw(page: Selection, rows: Sequence[Row], caption: Caption) -> Figure:
     [[axes]] = paper.panels(0, _LINE * len(rows))
     heading = "Error of the prediction, (predicted - measured) / measured, in %"
     batches = strokes(sorted({check.record.batch_size for check in page.checks}))
-    points = {"linestyle": "", "markersize": 4.5}
+    points: dict[str, Any] = {"linestyle": "", "markersize": 4.5}
     handles = [stroke_handle(stroke, f"batch {batch:,}", **points) for batch, stroke in batches.items()]
     within = Patch(facecolor=_BAND, label=f"within {limit:g} %")
     legend(paper.body, [within, *handles], 1 + len(handles), heading, handlelength=2.2)
@@ -228,17 +233,13 @@ def draw(page: Selection, rows: Sequence[Row], caption: Caption) -> Figure:
     for place, row in enumerate(rows):
         axes.plot([100 * row.median] * 2, [place - 0.32, place + 0.32], color=INK, linewidth=1.2, zorder=2)
         for check in row.checks:
-            stroke = batches[check.record.batch_size]
-            axes.plot(
-                [100 * check.error], [place], linestyle="", marker=stroke.marker, markersize=4.5, color=stroke.colour,
-                markerfacecolor=stroke.face, markeredgewidth=0.8, zorder=3,
-            )  # fmt: skip
+            look = {**points, **batches[check.record.batch_size].dots, "markeredgewidth": 0.8, "zorder": 3}
+            axes.plot([100 * check.error], [place], **look)
     widest = max(limit, *(100 * abs(check.error) for check in page.checks))
     axes.set_xlim(-1.15 * widest, 1.15 * widest)
     axes.set_ylim(len(rows) - 0.5, -0.5)
-    axes.set_yticks(
-        range(len(rows)), [row.arm if row.workload == page.main else f"{row.arm}, {row.workload}" for row in rows]
-    )
+    names = [row.arm if row.workload == page.main else f"{row.arm}, {row.workload}" for row in rows]
+    axes.set_yticks(range(len(rows)), names)
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:+g}" if value else "0"))
     axes.set_xlabel("error, %; the upright stroke is the median")
     return paper.finish()

@@ -14,10 +14,10 @@ from figures.page import training as shared
 from figures.page.drawn import Caption
 from figures.page.layout import panel_page
 from figures.page.notes import closing_notes, listed
-from figures.page.style import DENSE_STROKE, EARLY_STROKE, FAINT, INK, MEMORY_FILLS, fill_handle
-from figures.page.table import NOT_ASKED, Column, bounds, significant, with_interval
-from figures.records.memory import CATEGORIES
-from figures.records.select import COMERA, DENSE
+from figures.page.style import DENSE_STROKE, EARLY_STROKE, FAINT, INK, MEMORY_FILLS, fill_handle, interval_handle, note
+from figures.page.table import Column, bounds, significant, with_interval
+from figures.records.cells import CATEGORIES
+from figures.records.select import COMERA
 from figures.records.studies import Row, Study
 
 _PEAK = "peak_memory_predicted_mib"
@@ -34,8 +34,8 @@ def columns(study: Study, _: Any) -> list[Column[Row]]:
         about = {"device": study.device, "dataset": study.dataset, "run": row.name}
         return {**about, "status": row.status, "seeds": shared.seeds_of(row)}
 
-    def ratio(row: Row) -> str:
-        return with_interval(row.times.ratio) if row.times else "1 (nothing cut)" if row.nothing_cut else NOT_ASKED
+    def ratio(row: Row) -> str | None:
+        return with_interval(row.times.ratio) if row.times else "1 (nothing cut)" if row.nothing_cut else None
 
     def tidy_ratio(row: Row) -> dict[str, object]:
         found = row.times.ratio if row.times else None
@@ -51,17 +51,17 @@ def columns(study: Study, _: Any) -> list[Column[Row]]:
 
     def tidy_peak(row: Row) -> dict[str, object]:
         parts = row.peak_parts
-        peaks = {"nothing_cut": row.nothing_cut, "predicted_peak_mib": _value(row, _PEAK)}
+        peaks = {"nothing_cut": row.nothing_cut, "predicted_peak_mib": row.mean(_PEAK)}
         return {**peaks, **{f"predicted_{name}_mib": parts.get(name) for name in CATEGORIES}}
 
     return [
         Column(shared.RUN, lambda row: row.label, head, left=True),
-        shared.spread_column("total, MiB", "stored_mib", shared.size_or_status, interval=False),
+        shared.spread_column("total, MiB", "stored_mib", lambda row: row.spread("stored_mib") or row.status, False),
         shared.spread_column("layers, MiB", "tensorized_mib", interval=False),
         Column("step time, trained / full", ratio, tidy_ratio),
         step("trained"),
         step("full"),
-        Column("predicted peak, MiB", lambda row: significant(_value(row, _PEAK), 4), tidy_peak),
+        Column("predicted peak, MiB", lambda row: significant(row.mean(_PEAK), 4), tidy_peak),
         shared.score_column(study.metric),
         shared.remarks_column(),
     ]
@@ -89,15 +89,9 @@ def caption(study: Study, rows: Sequence[Row]) -> Caption:
     )
 
 
-def _value(row: Row | None, column: str) -> float | None:
-    """The mean over seeds."""
-    spread = row.spread(column) if row else None
-    return spread.value if spread else None
-
-
 def _size(row: Row) -> float:
     """Of the trained model, in MiB; 0 where it is not known."""
-    return _value(row, "stored_mib") or 0.0
+    return row.mean("stored_mib") or 0.0
 
 
 #: What is drawn of rows, each with how high it goes.
@@ -114,11 +108,9 @@ def _name_points(axes: Any, tops: Tops) -> None:
         while any(abs(x - other) < 0.15 and abs(height - level) < 0.045 for other, level in placed):
             height += 0.045
         placed.append((x, height))
-        axes.annotate(
-            row.name.removeprefix(f"{COMERA}, "), (x, height), xycoords="axes fraction", xytext=(0, 4),
-            textcoords="offset points", ha="center", va="bottom", fontsize=6.5,
-            bbox={"boxstyle": "square,pad=0.1", "facecolor": "white", "linewidth": 0},
-        )  # fmt: skip
+        style = {"xycoords": "axes fraction", "ha": "center", "va": "bottom", "fontsize": 6.5}
+        box = {"boxstyle": "square,pad=0.1", "facecolor": "white", "linewidth": 0}
+        note(axes, row.name.removeprefix(f"{COMERA}, "), (x, height), (0, 4), bbox=box, **style)
 
 
 def _draw_times(axes: Any, rows: Sequence[Row]) -> Tops:
@@ -140,13 +132,11 @@ def _draw_times(axes: Any, rows: Sequence[Row]) -> Tops:
 
 def _draw_memory(axes: Any, rows: Sequence[Row], dense: float | None) -> Tops:
     width = 0.05 * axes.get_xlim()[1]
-    tops = [(peak, row) for row in rows if (peak := _value(row, _PEAK)) is not None]
+    tops = [(peak, row) for row in rows if (peak := row.mean(_PEAK)) is not None]
     for _, row in tops:
         bottom = 0.0
         for name, mib in row.peak_parts.items():
-            fill = MEMORY_FILLS[name]
-            style: dict[str, Any] = {"facecolor": fill.colour, "edgecolor": fill.edge, "hatch": fill.hatch}
-            axes.bar(_size(row), mib, width, bottom=bottom, linewidth=0.4, **style)
+            axes.bar(_size(row), mib, width, bottom=bottom, linewidth=0.4, **MEMORY_FILLS[name].look)
             bottom += mib
         axes.bar(_size(row), bottom, width, facecolor="none", edgecolor=INK, linewidth=0.5)
     if dense is not None:
@@ -175,7 +165,7 @@ def _legend(rows: Sequence[Row]) -> list[Any]:
     names = {"optimizer": "optimizer state"}
     return [
         Line2D([], [], linestyle="", label="CoMERA, by stage", **_POINT),
-        shared.interval_handle(),
+        interval_handle(),
         Line2D([], [], label="dense (band: its interval)", **_DENSE),
         Line2D([], [], label="full ranks (hollow: nothing cut)", **_FULL),
         Line2D([], [], label="what stays dense: the smallest size", **_SMALLEST),
@@ -187,7 +177,7 @@ def draw(study: Study, rows: Sequence[Row], caption: Caption) -> Figure:
     """Tensorized models from the largest to the smallest; dense stands beside them as a line."""
     sized = [row for row in rows if row.spread("tensorized_mib") and row.spread("stored_mib")]
     shown = sorted(sized, key=lambda row: -_size(row))
-    dense = next((row for row in rows if row.slot.arm == DENSE and len(row.slot.stages) == study.depth), None)
+    dense = next((row for row in rows if row.is_whole_dense), None)
     devices = ", ".join({"cuda": "CUDA", "cpu": "a CPU"}[name] for name in study.values("predicted_for") if name)
     predicted = f"b  peak memory, predicted{f' for {devices}' if devices else ''}"
     panels = ("a  step time", predicted, f"c  {study.metric.short}")
@@ -198,12 +188,12 @@ def draw(study: Study, rows: Sequence[Row], caption: Caption) -> Figure:
         for one in axes:
             shared.nothing_finished(one)
         return paper.finish()
-    stays = min(_size(row) - (_value(row, "tensorized_mib") or 0.0) for row in shown)
+    stays = min(_size(row) - (row.mean("tensorized_mib") or 0.0) for row in shown)
     for one in axes:
         one.set_xlim(0, 1.12 * _size(shown[0]))
         one.axvline(stays, **_SMALLEST, zorder=1)
     tops = (
-        _draw_times(axes[0], shown), _draw_memory(axes[1], shown, _value(dense, _PEAK)),
+        _draw_times(axes[0], shown), _draw_memory(axes[1], shown, dense.mean(_PEAK) if dense else None),
         _draw_score(axes[2], shown, dense),
     )  # fmt: skip
     names = ("step time, trained / full ranks", "predicted peak memory, MiB", study.metric.axis)
@@ -214,15 +204,9 @@ def draw(study: Study, rows: Sequence[Row], caption: Caption) -> Figure:
 
 
 ARTIFACT = Artifact(
-    name="truncation",
-    heading="What truncation saves",
+    name="truncation", heading="What truncation saves",
     summary="step time, peak memory and accuracy against the physically truncated size; an image per device and "
     "dataset",
-    order=170,
-    **shared.OF_STUDIES,
-    rows=lambda study: study.rows,
-    columns=columns,
-    caption=caption,
-    draw=draw,
+    order=170, **shared.OF_STUDIES, rows=lambda study: study.rows, columns=columns, caption=caption, draw=draw,
     rules=LATE,
-)
+)  # fmt: skip

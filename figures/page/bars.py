@@ -1,25 +1,38 @@
-"""Horizontal stacked bars in small multiples: bands of panels on one page, rows shared by all of them."""
+"""Horizontal stacked bars in small multiples: bands of panels on one page, rows shared by all of them.
+
+Bars of times and of peak memory are made from rows that are :class:`figures.records.cells.CellRow`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import MaxNLocator
 
+from bench.core.intervals import CONFIDENCE
+from figures.page.footnotes import Footnotes
 from figures.page.layout import Page, legend
-from figures.page.style import FAINT, INK, Fill, fill_handle
+from figures.page.style import FAINT, INK, MEMORY_FILLS, TIME_FILLS, Fill, fill_handle, note, number_axis
 from figures.page.table import significant
+from figures.records.cells import CATEGORIES, Measured, MemoryCell
 
 _ROW = 0.185  # inches of a row
 _LABEL_ROOM, _MARK_ROOM = 0.12, 0.01  # of the width of all panels, for the label behind the longest bar of one
 _COLUMNS = 4
 
+#: How to read a page of bars, whose ratios are to one of them.
+SCALES = "Bars start at zero; every panel has its own scale. Labels: value, and its ratio to {} (x)."
+
 #: Peaks marked on top of a bar, by name.
-MARKERS = {"allocated": "v", "reserved": "D"}
+MARKERS: dict[str, dict[str, Any]] = {
+    "allocated": {"marker": "v", "markersize": 4, "color": INK, "markerfacecolor": INK},
+    "reserved": {"marker": "D", "markersize": 4, "color": INK, "markerfacecolor": "white"},
+}
+_WHISKER: dict[str, Any] = {"color": INK, "linewidth": 1, "marker": "|", "markersize": 5}
 
 
 @dataclass(frozen=True)
@@ -33,13 +46,10 @@ class Bar:
     instead: str = ""  # such as "unsupported (1)"
 
     @property
-    def length(self) -> float:
-        return sum(length for _, length in self.parts)
-
-    @property
     def reach(self) -> float:
         """How far anything drawn for this bar goes."""
-        return max([self.length, *(self.interval or ()), *(position for _, position in self.marks)])
+        marks = (position for _, position in self.marks)
+        return max([sum(length for _, length in self.parts), *(self.interval or ()), *marks])
 
 
 @dataclass(frozen=True)
@@ -56,85 +66,116 @@ class Band:
     legend: tuple[tuple[str, str], ...]  # (fill or marker name, words); "interval" is the whisker
 
 
+def panels(
+    rows: Sequence[Any], batches: Sequence[int], bar_of: Callable[[Any], Bar], title: str = "batch {}"
+) -> tuple[Panel, ...]:
+    """A panel per batch size with a bar for each of its rows."""
+    return tuple(
+        Panel(title.format(batch), tuple(bar_of(row) for row in rows if row.batch == batch)) for batch in batches
+    )
+
+
 def value_label(value: float, ratio: float | None, marks: str) -> str:
     """The words beside a bar: its value, its ratio to what it is compared with, its marks."""
     compared = "" if ratio is None else f"  {significant(ratio)}x"
     return f"{significant(value)}{compared} {marks}".rstrip()
 
 
+def time_bar(row: Any, scale: float, footnotes: Footnotes) -> Bar:
+    """The steps as a bar, then the amortised rare events; ``scale`` is how many of the unit the time's own one is."""
+    time = row.time.time
+    if time is None:
+        return Bar(instead=footnotes.instead(row.time))
+    total, rare = time.total, time.rare * scale
+    fill = "steps, CoMERA" if row.is_reference else "steps"
+    parts = [(fill, total.value * scale - rare), *([("rare", rare)] if rare else [])]
+    interval = None if total.low is None or total.high is None else (total.low * scale, total.high * scale)
+    ratio = row.time.ratio.value if row.time.ratio else None
+    return Bar(tuple(parts), interval, label=value_label(total.value * scale, ratio, row.time.marks))
+
+
+def time_band(heading: str, kind: str, bars: tuple[Panel, ...], words: Mapping[str, str]) -> Band:
+    """A band of times; ``heading`` says where, ``{}``, on a ``kind`` of device; ``words`` are the legend's, by fill."""
+    interval = ("interval", f"{CONFIDENCE:.0%} interval over blocks")
+    where = {"cuda": "on the GPU", "cpu": "on the CPU"}[kind]
+    return Band(heading.format(where), bars, TIME_FILLS, (*words.items(), interval))
+
+
+def memory_bar(cell: MemoryCell, measured: Measured, footnotes: Footnotes) -> Bar:
+    """The prediction as a bar, with the measured peaks marked on it."""
+    marks = tuple((name, size) for name, size in measured.items() if size is not None)
+    if cell.peak is None:
+        words = footnotes.instead(cell)
+        return Bar(marks=marks, label=f"prediction {words}") if marks else Bar(instead=words)
+    return Bar(cell.parts, marks=marks, label=value_label(cell.peak, cell.ratio, cell.marks))
+
+
+def memory_band(target: str, bars: tuple[Panel, ...], rows: Sequence[Any], measured: bool, words: str = "") -> Band:
+    """A band of predicted peaks; ``measured`` where those of the allocator are marked on them too."""
+    legend = [(name, {"optimizer": "optimizer state"}.get(name, name)) for name in CATEGORIES]
+    if any(name == "unsplit" for row in rows for name, _ in row.memory[target].parts):
+        legend.append(("unsplit", "not split"))
+    if measured:
+        legend += [("allocated", "allocated, measured"), ("reserved", "reserved, measured")]
+    device = {"cuda": "a CUDA device", "cpu": "a CPU"}[target]
+    heading = f"Peak memory predicted for {device}, in MiB{', and measured on this one' if measured else ''}{words}"
+    return Band(heading, bars, MEMORY_FILLS, tuple(legend))
+
+
 def _bands_by_line(bands: Sequence[Band]) -> list[Band]:
     """A band with more panels than fit beside one another becomes several."""
-    lines = []
-    for band in bands:
-        for start in range(0, len(band.panels), _COLUMNS):
-            heading = band.heading if start == 0 else f"{band.heading} (continued)"
-            lines.append(Band(heading, band.panels[start : start + _COLUMNS], band.fills, band.legend))
-    return lines
+    return [
+        replace(band, panels=band.panels[start : start + _COLUMNS], heading=band.heading + " (continued)" * (start > 0))
+        for band in bands
+        for start in range(0, len(band.panels), _COLUMNS)
+    ]
 
 
 def _legend_handle(name: str, words: str, fills: dict[str, Fill]) -> Any:
     if name == "interval":
-        return Line2D([], [], color=INK, linewidth=1, marker="|", markersize=5, label=words)
+        return Line2D([], [], **_WHISKER, label=words)
     if name in MARKERS:
-        face = INK if name == "allocated" else "white"
-        return Line2D(
-            [], [], linestyle="", marker=MARKERS[name], markersize=4, color=INK, markerfacecolor=face, label=words
-        )
+        return Line2D([], [], linestyle="", **MARKERS[name], label=words)
     return fill_handle(fills[name], words)
-
-
-def _write(axes: Any, row: int, x: float, gap: float, words: str, **style: Any) -> None:
-    """Words so many points behind ``x``."""
-    axes.annotate(words, (x, row), xytext=(gap, 0), textcoords="offset points", va="center", fontsize=7, **style)
 
 
 def _draw_bar(axes: Any, row: int, bar: Bar, fills: dict[str, Fill]) -> None:
     if bar.instead:
-        _write(axes, row, 0.0, 3, bar.instead, style="italic", color=FAINT)
+        note(axes, bar.instead, (0.0, row), (3, 0), va="center", fontsize=7, style="italic", color=FAINT)
         return
     left = 0.0
     for name, length in bar.parts:
-        fill = fills[name]
-        axes.barh(
-            row, length, left=left, height=0.74, facecolor=fill.colour, edgecolor=fill.edge, hatch=fill.hatch,
-            linewidth=0.4,
-        )  # fmt: skip
+        axes.barh(row, length, left=left, height=0.74, linewidth=0.4, **fills[name].look)
         left += length
     axes.barh(row, left, height=0.74, facecolor="none", edgecolor=INK, linewidth=0.5)
     if bar.interval:
-        axes.plot(bar.interval, [row, row], color=INK, linewidth=1, marker="|", markersize=5, solid_capstyle="butt")
+        axes.plot(bar.interval, [row, row], **_WHISKER, solid_capstyle="butt")
     for name, position in bar.marks:
-        face = INK if name == "allocated" else "white"
-        axes.plot([position], [row], marker=MARKERS[name], markersize=4, color=INK, markerfacecolor=face, zorder=4)
-    _write(axes, row, bar.reach, 4 + 4 * bool(bar.marks), bar.label)
+        axes.plot([position], [row], **MARKERS[name], zorder=4)
+    note(axes, bar.label, (bar.reach, row), (4 + 4 * bool(bar.marks), 0), va="center", fontsize=7)
 
 
 def _draw_panel(axes: Any, share: float, panel: Panel, fills: Any) -> None:
     """Fill the axes of one panel, which has this share of the page's width."""
     axes.set_title(panel.title, loc="left", fontweight="bold")
-    longest = max((bar.reach for bar in panel.bars), default=0.0) or 1.0
+    longest = max((bar.reach for bar in panel.bars), default=0.0)
     marked = any(bar.marks for bar in panel.bars)
-    limit = longest / (1 - (_LABEL_ROOM + marked * _MARK_ROOM) / share)
+    limit = (longest or 1.0) / (1 - (_LABEL_ROOM + marked * _MARK_ROOM) / share)
     axes.set_xlim(0, limit)
     axes.set_ylim(len(panel.bars) - 0.45, -0.55)
     axes.set_yticks([])
-    drawn = any(bar.reach for bar in panel.bars)
     intervals = 2 if longest >= 10_000 else 3  # long labels need room
-    ticks = MaxNLocator(intervals, steps=[1, 2, 5, 10]).tick_values(0, longest) if drawn else []
+    ticks = MaxNLocator(intervals, steps=[1, 2, 5, 10]).tick_values(0, longest) if longest else []
     axes.set_xticks([tick for tick in ticks if 0 <= tick <= 0.88 * limit])  # none so far right that it meets the next
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+    number_axis(axes.xaxis)
     for row, bar in enumerate(panel.bars):
         _draw_bar(axes, row, bar, fills)
 
 
 def draw_bars(
-    title: str,
-    facts: Sequence[str],
-    rows: Sequence[str],
-    bands: Sequence[Band],
-    footnotes: Sequence[str],
+    title: str, facts: Sequence[str], rows: Sequence[str], bands: Sequence[Band], footnotes: Sequence[str],
     references: int = 1,
-) -> Figure:
+) -> Figure:  # fmt: skip
     """A page of bands.
 
     Args:

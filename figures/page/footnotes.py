@@ -2,13 +2,38 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from typing import Literal
 
 from figures.page.table import NOT_ASKED, NOT_RECORDED
-from figures.records.ratio_limits import limit_of
 
 #: Stands for the memory of steps with CUDA Graph or torch.compile, since predictions are of plain ones.
 NOT_MODELLED = "not modelled"
+
+_LIMIT = re.compile(r"^ratio=\S+ is out of reach .*; the (largest|smallest) within reach is ([\d.]+(?:e\+\d+)?),")
+
+
+@dataclass(frozen=True)
+class RatioLimit:
+    """A method's compression ratios go at most to this one, or begin at it."""
+
+    side: Literal["most", "least"]
+    ratio: float
+
+    def __str__(self) -> str:
+        return f"at {self.side} {self.ratio:.3g}x"
+
+
+def limit_of(message: str) -> RatioLimit | None:
+    """The limit that the message of a record tells of, whose ratio lies beyond it; None for other messages.
+
+    >>> sentence = "ratio=200 is out of reach for the whole model, where …; the largest within reach is 145.07, with …"
+    >>> str(limit_of(sentence))
+    'at most 145x'
+    """
+    found = _LIMIT.match(message)
+    return RatioLimit("most" if found[1] == "largest" else "least", float(found[2])) if found else None
 
 
 @dataclass(frozen=True)
@@ -24,15 +49,15 @@ class Missing:
         """Whether there is a record without the value that it should have."""
         return self.status not in ("", "ok", NOT_RECORDED, NOT_MODELLED)
 
+    @property
+    def in_words(self) -> str:
+        """What a table shows in place of a number: the status, or the end of the ratios that the method can reach."""
+        return str(limit_of(self.message) or self.status or NOT_ASKED)
 
-def in_words(cell: Missing) -> str:
-    """What a table shows in place of a number: the status, or the end of the ratios that the method can reach."""
-    return str(limit_of(cell.message) or "") or cell.status or NOT_ASKED
-
-
-def in_full(cell: Missing) -> str:
-    """The status with its message, if it has one."""
-    return f"{cell.status}: {' '.join(cell.message.split())}" if cell.message else cell.status
+    @property
+    def in_full(self) -> str:
+        """The status with its message, if it has one."""
+        return f"{self.status}: {' '.join(self.message.split())}" if self.message else self.status
 
 
 class Footnotes:
@@ -43,11 +68,10 @@ class Footnotes:
 
     def instead(self, cell: Missing) -> str:
         """The words in place of the cell's bar, with the number of their reason."""
-        numbered = f" ({self.number(in_full(cell))})" if cell.failed and cell.message else ""
+        numbered = f" ({self.number(cell.in_full)})" if cell.failed and cell.message else ""
         return f"{cell.status or 'not in the grid'}{numbered} {cell.marks}".strip()
 
     def number(self, reason: str) -> int:
-        """The number of a reason."""
         return self.numbers.setdefault(reason, len(self.numbers) + 1)
 
     def lines(self) -> list[str]:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from bench.core.record import Record
 from bench.core.samples import block_means_ms
-from figures.page.table import OLDER, OLDER_WORDS
+from figures.page.table import OLDER, OLDER_WORDS, significant
 from figures.records.cells import TimesAndMemory
 from figures.records.select import Selected
-from figures.records.time_values import PAPER_EXAMPLES, disagreement, mark_words, workload_words
+from figures.records.time_values import PAPER_EXAMPLES, mark_words, workload_words
 
 
 def listed(selection: Selected, column: str) -> str:
@@ -27,16 +27,17 @@ def switches(selection: Selected) -> str:
     return f"CUDA Graph {graph}, compile {compiled}"
 
 
-def days(records: Sequence[Record]) -> str:
-    """The first and the last day on which the records, oldest first, were made."""
-    return " to ".join(dict.fromkeys((records[0].recorded_at[:10], records[-1].recorded_at[:10])))
+def first_upper(text: str) -> str:
+    """The text as a title begins."""
+    return text[:1].upper() + text[1:]
 
 
 def device_fact(selection: Selected, *settings: str) -> str:
     """Device, library, ``settings`` in words (empty ones apart), and when the records were made."""
-    driver = listed(selection, "driver")
+    driver, days = listed(selection, "driver"), [record.recorded_at[:10] for record in selection.shown]
     parts = [f"torch {listed(selection, 'torch_version')}", f"driver {driver}" if driver else "", *settings]
-    return f"Device: {selection.device}. {', '.join(filter(None, parts))}. Recorded {days(selection.shown)}."
+    recorded = " to ".join(dict.fromkeys((days[0], days[-1])))
+    return f"Device: {selection.device}. {', '.join(filter(None, parts))}. Recorded {recorded}."
 
 
 def step_fact(selection: Selected) -> str:
@@ -48,8 +49,13 @@ def step_fact(selection: Selected) -> str:
 
 def blocks_timed(records: Iterable[Record]) -> str:
     """How many undisturbed blocks the times are of, or nothing where nothing was timed."""
-    counts = sorted({len(block_means_ms(record)) for record in records if record.status == "ok"})
-    return f"{counts[0]}-{counts[-1]}" if len(counts) > 1 else "".join(map(str, counts))
+    return span(len(block_means_ms(record)) for record in records if record.status == "ok")
+
+
+def span(counts: Iterable[int]) -> str:
+    """The least and the greatest of some numbers, or nothing where there is none."""
+    found = sorted(set(counts))
+    return f"{found[0]}-{found[-1]}" if len(found) > 1 else "".join(map(str, found))
 
 
 def data_fact(page: TimesAndMemory) -> str:
@@ -67,7 +73,7 @@ def model_words(selection: Selected) -> str:
 
 def mark_notes(marks: Iterable[str], words: Mapping[str, str]) -> list[str]:
     """What the marks mean that are there."""
-    found = {mark for several in marks for mark in several}
+    found = set("".join(marks))
     return [f"{mark} {meaning}." for mark, meaning in words.items() if mark in found]
 
 
@@ -78,8 +84,7 @@ def cell_notes(page: TimesAndMemory, rows: Sequence[Any], *more: str, arms: str 
         page: that of the rows, which are :class:`figures.records.cells.CellRow`.
         arms: what is compared.
     """
-    disturbed = sum(row.time.disturbed for row in rows)
-    timed = list(page.timed.values())
+    disturbed, timed = sum(row.time.disturbed for row in rows), page.timed.values()
     lengths = sorted({record.sequence_length for record in timed})
     papers = all(workload_words(record)["examples_per_epoch"] == PAPER_EXAMPLES for record in timed)
     length = f"Timed at length {', '.join(map(str, lengths))}, not at the 128 of the paper's epoch."
@@ -91,10 +96,18 @@ def cell_notes(page: TimesAndMemory, rows: Sequence[Any], *more: str, arms: str 
     ]
 
 
-def disagreements(page: TimesAndMemory, names: Mapping[Any, str], rows: Sequence[Any]) -> list[str]:
-    """What to say of records, called ``names`` by cell, whose own epoch time is not what their blocks give."""
-    pairs = zip(names.items(), rows, strict=True)
-    return [line for (cell, name), row in pairs for line in disagreement(name, row.time, page.timed.get(cell))]
+def disagreements(page: TimesAndMemory, rows: Sequence[Any], name: Callable[[Any], str]) -> list[str]:
+    """A sentence on each record, called ``name``, whose own epoch time is not what its blocks give."""
+    lines = []
+    for row in rows:
+        record, time = page.timed.get(row.cell), row.time.time
+        own = record.epoch_time_s if record else None
+        if time is not None and time.per == "epoch" and own is not None and abs(own / time.total.value - 1) > 0.01:
+            lines.append(
+                f"{name(row)}: the record's epoch time of {significant(own)} s differs from the "
+                f"{significant(time.total.value)} s that its undisturbed blocks give, which is what is shown."
+            )
+    return lines
 
 
 def last_notes(selection: Selected) -> list[str]:
@@ -108,8 +121,8 @@ def closing_notes(selection: Selected) -> list[str]:
     return [*([f"{OLDER} {OLDER_WORDS}."] if selection.older_code else []), *last_notes(selection)]
 
 
-def gathered(remarks: Iterable[tuple[str, str, str]], places: str = "batch") -> list[str]:
-    """Subject, place and remark as lines, each remark once per subject with all places (called ``places``) it is about.
+def gathered(remarks: Iterable[tuple[str, str, str]]) -> list[str]:
+    """Subject, batch and remark as lines, each remark once per subject with all batches that it is about.
 
     >>> gathered([("lte", "1", "unsupported"), ("lte", "8", "unsupported"), ("lora", "1", "")])
     ['lte, batch 1, 8: unsupported']
@@ -118,4 +131,4 @@ def gathered(remarks: Iterable[tuple[str, str, str]], places: str = "batch") -> 
     for subject, place, remark in remarks:
         if remark:
             about.setdefault((subject, remark), []).append(place)
-    return [f"{subject}, {places} {', '.join(where)}: {remark}" for (subject, remark), where in about.items()]
+    return [f"{subject}, batch {', '.join(where)}: {remark}" for (subject, remark), where in about.items()]

@@ -9,13 +9,14 @@ from typing import Any
 
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
+from matplotlib.ticker import FixedLocator, LogLocator
 
-from bench.core.intervals import CONFIDENCE, Estimate
+from bench.core.intervals import Estimate
+from figures.page import style
+from figures.page.footnotes import RatioLimit
 from figures.page.layout import INNER
-from figures.page.style import DENSE_STROKE, FAINT, INK, Stroke, stroke_handle, strokes
+from figures.page.style import DENSE_STROKE, INK, Stroke, stroke_handle, strokes
 from figures.records.crossover import Quotients, crossings
-from figures.records.ratio_limits import RatioLimit
 
 #: Height of a line at the foot of a panel that says why values are missing, as a part of the panel's.
 _FOOT_LINE = 0.085
@@ -25,6 +26,7 @@ _BESIDE = 0.75
 
 _CROSSING: dict[str, Any] = {"marker": "o", "markersize": 8, "markerfacecolor": "none", "color": INK, "linestyle": ""}
 _MISSING: dict[str, Any] = {"marker": "x", "markersize": 4.5, "markeredgewidth": 1.2, "linestyle": ""}
+_ALLOCATED: dict[str, Any] = {"marker": "+", "markersize": 6, "linestyle": ""}
 
 
 @dataclass(frozen=True)
@@ -56,15 +58,13 @@ def legend(panels: Sequence[Panel], arms: Sequence[str]) -> list[Any]:
     if any(panel.dense is not None and panel.dense.low != panel.dense.high for panel in panels):
         handles.append(Patch(facecolor=DENSE_STROKE.colour, alpha=0.18, label="dense, lowest to highest of its jobs"))
     if any(one.low != one.high for curve in curves for one in curve.values.values()):
-        handles.append(
-            Line2D([], [], color=INK, marker="_", markersize=5, linewidth=1, label=f"{CONFIDENCE:.0%} interval")
-        )
+        handles.append(style.interval_handle())
     if any(crossings(curve.over_dense) for curve in curves):
         handles.append(Line2D([], [], **_CROSSING, label="crossover with dense: ratio beside it"))
     if any(curve.missing for curve in curves):
         handles.append(Line2D([], [], **_MISSING, color=INK, label="no value: out of reach, or reason below"))
     if any(curve.allocated for curve in curves):
-        handles.append(Line2D([], [], marker="+", color=INK, linestyle="", markersize=6, label="allocated, measured"))
+        handles.append(Line2D([], [], **_ALLOCATED, color=INK, label="allocated, measured"))
     return handles
 
 
@@ -75,15 +75,17 @@ def draw_panel(axes: Any, panel: Panel, arms: Sequence[str], ratios: Sequence[fl
     axes.tick_params(axis="y", labelsize=7, pad=2)
     if panel.dense is None and not any(curve.values for curve in panel.curves):
         axes.set_yticks([])
-        axes.text(0.5, 0.5, "nothing recorded", transform=axes.transAxes, ha="center", style="italic", color=FAINT)
+        axes.text(
+            0.5, 0.5, "nothing recorded", transform=axes.transAxes, ha="center", style="italic", color=style.FAINT
+        )
     else:
         _value_axis(axes, panel)
-    style = strokes(arms)
     _draw_dense(axes, panel)
     for number, curve in enumerate(panel.curves):
-        _draw_curve(axes, curve, style[curve.arm])
+        stroke = strokes(arms)[curve.arm]
+        _draw_curve(axes, curve, stroke)
         _draw_crossings(axes, panel, curve, above=number == 0)
-        _draw_missing(axes, curve, style[curve.arm].colour, (number + 0.5) * _FOOT_LINE)
+        _draw_missing(axes, curve, stroke.colour, (number + 0.5) * _FOOT_LINE)
 
 
 def _ratio_axis(axes: Any, ratios: Sequence[float]) -> None:
@@ -92,19 +94,16 @@ def _ratio_axis(axes: Any, ratios: Sequence[float]) -> None:
     axes.set_xlim(first / 1.12, last * 1.12)
     columns = axes.get_subplotspec().get_gridspec().ncols
     inches = (INNER / columns - _BESIDE) / math.log(last / first * 1.12**2)
+
+    def fit(ratio: float, other: float) -> bool:
+        """Whether the labels of two ratios find room beside one another."""
+        return abs(math.log(ratio / other)) * inches >= 0.05 + 0.03 * len(f"{ratio:g}{other:g}")
+
     ticks = [last]
     for ratio in sorted({first, *ratios} - {last}, key=lambda one: (one != first, -one)):
-        if all(abs(math.log(ratio / other)) * inches >= _label_room(ratio, other) for other in ticks):
-            ticks.append(ratio)
-    axes.xaxis.set_major_locator(FixedLocator(sorted(ticks)))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.xaxis.set_minor_locator(NullLocator())
+        ticks += [ratio] if all(fit(ratio, other) for other in ticks) else []
+    style.number_axis(axes.xaxis, FixedLocator(sorted(ticks)), "g")
     axes.set_xlabel("dense parameters / parameters", fontsize=7.5)
-
-
-def _label_room(*ratios: float) -> float:
-    """How far apart, in inches, two labels of the ratio axis must stand."""
-    return 0.05 + 0.03 * sum(len(f"{ratio:g}") for ratio in ratios)
 
 
 def _value_axis(axes: Any, panel: Panel) -> None:
@@ -117,9 +116,7 @@ def _value_axis(axes: Any, panel: Panel) -> None:
     foot = _FOOT_LINE * max((number + 1 for number, curve in enumerate(panel.curves) if curve.missing), default=0)
     axes.set_yscale("log")
     axes.set_ylim(low / (high / low) ** (0.06 + 1.5 * foot), high * (high / low) ** 0.16)
-    axes.yaxis.set_major_locator(LogLocator(10, subs=(1, 2, 5)))
-    axes.yaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+    style.number_axis(axes.yaxis, LogLocator(10, subs=(1, 2, 5)))
 
 
 def _draw_dense(axes: Any, panel: Panel) -> None:
@@ -128,12 +125,9 @@ def _draw_dense(axes: Any, panel: Panel) -> None:
         return
     axes.axhspan(dense.low, dense.high, color=stroke.colour, alpha=0.18, linewidth=0)
     axes.axhline(dense.value, color=stroke.colour, linewidth=1.2, zorder=2)
-    axes.plot(
-        [1.0], [dense.value], marker=stroke.marker, markersize=4.5, color=stroke.colour, markerfacecolor="white",
-        zorder=4,
-    )  # fmt: skip
+    axes.plot([1.0], [dense.value], **stroke.dots, markersize=4.5, zorder=4)
     if panel.dense_allocated is not None:
-        axes.plot([1.0], [panel.dense_allocated], marker="+", markersize=6, color=stroke.colour, zorder=4)
+        axes.plot([1.0], [panel.dense_allocated], **_ALLOCATED, color=stroke.colour, zorder=4)
     axes.text(1.0, 0.98, f"dense: {panel.dense_words}", transform=axes.transAxes, ha="right", va="top", fontsize=6.5)
 
 
@@ -143,14 +137,9 @@ def _draw_curve(axes: Any, curve: Curve, stroke: Stroke) -> None:
         one = curve.values[ratio]
         if one.low is not None and one.high is not None and one.low < one.high:
             axes.plot([ratio] * 2, [one.low, one.high], color=INK, linewidth=0.9, marker="_", markersize=4, zorder=3)
-    axes.plot(
-        ratios, [curve.values[ratio].value for ratio in ratios], color=stroke.colour, linestyle=stroke.dashes,
-        linewidth=1.3, marker=stroke.marker, markersize=4, markerfacecolor=stroke.face, zorder=4,
-    )  # fmt: skip
-    axes.plot(
-        list(curve.allocated), list(curve.allocated.values()), marker="+", markersize=6, linestyle="",
-        color=stroke.colour, zorder=4,
-    )  # fmt: skip
+    values = [curve.values[ratio].value for ratio in ratios]
+    axes.plot(ratios, values, linewidth=1.3, markersize=4, zorder=4, **stroke.look)
+    axes.plot(list(curve.allocated), list(curve.allocated.values()), **_ALLOCATED, color=stroke.colour, zorder=4)
 
 
 def _draw_crossings(axes: Any, panel: Panel, curve: Curve, above: bool) -> None:
@@ -159,11 +148,9 @@ def _draw_crossings(axes: Any, panel: Panel, curve: Curve, above: bool) -> None:
         return
     for ratio in crossings(curve.over_dense):
         axes.plot([ratio], [panel.dense.value], **_CROSSING, zorder=5)
-        axes.annotate(
-            f"{ratio:.3g}", (ratio, panel.dense.value), xytext=(4.5, 3.5) if above else (-4.5, -3.5),
-            textcoords="offset points", ha="left" if above else "right", va="bottom" if above else "top",
-            fontsize=7, fontweight="bold", zorder=6,
-        )  # fmt: skip
+        shift, ha, va = ((4.5, 3.5), "left", "bottom") if above else ((-4.5, -3.5), "right", "top")
+        look = {"ha": ha, "va": va, "fontsize": 7, "fontweight": "bold", "zorder": 6}
+        style.note(axes, f"{ratio:.3g}", (ratio, panel.dense.value), shift, **look)
 
 
 def _draw_missing(axes: Any, curve: Curve, colour: str, height: float) -> None:
@@ -172,10 +159,8 @@ def _draw_missing(axes: Any, curve: Curve, colour: str, height: float) -> None:
     axes.plot(list(curve.missing), [height] * len(curve.missing), **_MISSING, color=colour, transform=place, zorder=5)
 
     def write(words: str, ratio: float, side: int) -> None:
-        axes.annotate(
-            words, (ratio, height), xycoords=place, xytext=(5 * side, 0), textcoords="offset points",
-            ha="left" if side > 0 else "right", va="center", fontsize=6.5, zorder=5,
-        )  # fmt: skip
+        look = {"xycoords": place, "ha": "left" if side > 0 else "right", "va": "center", "fontsize": 6.5, "zorder": 5}
+        style.note(axes, words, (ratio, height), (5 * side, 0), **look)
 
     for ratio, why in curve.missing.items():
         if isinstance(why, int):

@@ -15,6 +15,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
+from matplotlib.ticker import FuncFormatter, Locator, NullLocator
+
+from bench.core.intervals import CONFIDENCE
 
 T = TypeVar("T", bound=Hashable)
 
@@ -32,6 +35,11 @@ class Fill:
     colour: str
     hatch: str = ""
     edge: str = INK
+
+    @property
+    def look(self) -> dict[str, str]:
+        """As matplotlib's patches take it."""
+        return {"facecolor": self.colour, "edgecolor": self.edge, "hatch": self.hatch}
 
 
 #: Categories of peak memory, from dark to light.
@@ -68,9 +76,14 @@ class Stroke:
     filled: bool = True
 
     @property
-    def face(self) -> str:
-        """The marker's inside."""
-        return self.colour if self.filled else "white"
+    def dots(self) -> dict[str, Any]:
+        """The markers alone, as matplotlib's lines take them."""
+        return {"color": self.colour, "marker": self.marker, "markerfacecolor": self.colour if self.filled else "white"}
+
+    @property
+    def look(self) -> dict[str, Any]:
+        """Line and markers."""
+        return {"linestyle": self.dashes, **self.dots}
 
 
 DENSE_STROKE = Stroke("#c0561b", "-", "s", filled=False)
@@ -93,12 +106,36 @@ def strokes(names: Sequence[T]) -> dict[T, Stroke]:
 
 def stroke_handle(stroke: Stroke, words: str, **style: Any) -> Line2D:
     """The entry of a legend for a stroke."""
-    return Line2D(
-        [], [], **{
-            "color": stroke.colour, "linestyle": stroke.dashes, "marker": stroke.marker, "markersize": 4,
-            "markerfacecolor": stroke.face, "label": words, **style,
-        },
-    )  # fmt: skip
+    return Line2D([], [], label=words, **{"markersize": 4, **stroke.look, **style})
+
+
+#: How a vertical interval is drawn.
+WHISKER: dict[str, Any] = {"color": INK, "linewidth": 1, "marker": "_", "markersize": 5}
+
+
+def interval_handle() -> Line2D:
+    """The entry of a legend for a vertical interval."""
+    return Line2D([], [], **WHISKER, label=f"{CONFIDENCE:.0%} interval")
+
+
+def note(axes: Any, words: str, at: tuple[float, float], shift: tuple[float, float], **style: Any) -> None:
+    """Words that stand so many points beside a place."""
+    axes.annotate(words, at, xytext=shift, textcoords="offset points", **style)
+
+
+def nothing_drawn(axes: Any, words: str) -> None:
+    """Say on axes why they are empty."""
+    axes.set_xticks([])
+    axes.set_yticks([])
+    axes.text(0.5, 0.5, words, transform=axes.transAxes, ha="center", style="italic", color=FAINT)
+
+
+def number_axis(axis: Any, locator: Locator | None = None, form: str = ",.10g") -> None:
+    """Numbers in full on an axis, a logarithmic one too; with a locator, at its ticks alone."""
+    if locator is not None:
+        axis.set_major_locator(locator)
+        axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:{form}}"))
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import pandas as pd
 from rich import box
@@ -29,6 +29,8 @@ UNPAIRED, DISTURBED = "‡", "§"
 #: The column of a table that holds sentences; the terminal shows them below the table.
 REMARKS = "remarks"
 
+_ENDS = {"": "value", "_low": "low", "_high": "high"}
+
 Row = TypeVar("Row")
 
 
@@ -38,7 +40,7 @@ class Column(Generic[Row]):
 
     Args:
         name: its heading; empty where it is in the CSV alone.
-        text: the cell of a row, for people; None where it is in the CSV alone.
+        text: the cell of a row, for people, of which None becomes a dash; None where it is in the CSV alone.
         tidy: one or more columns of the CSV with their values in this row; None where it is for people alone.
         left: whether it holds words, which are aligned left.
         whole: whether whole numbers stay whole in its columns of the CSV where some cells are empty.
@@ -50,7 +52,7 @@ class Column(Generic[Row]):
     """
 
     name: str = ""
-    text: Callable[[Row], str] | None = None
+    text: Callable[[Row], object] | None = None
     tidy: Callable[[Row], Mapping[str, object]] | None = None
     left: bool = False
     whole: bool = False
@@ -58,9 +60,9 @@ class Column(Generic[Row]):
 
 def text_table(columns: Sequence[Column[Row]], rows: Sequence[Row]) -> pd.DataFrame:
     """The table that people read: a frame of strings."""
-    shown = [column for column in columns if column.text is not None]
-    cells = [[column.text(row) for column in shown if column.text is not None] for row in rows]
-    return pd.DataFrame(cells, columns=[column.name for column in shown])
+    shown = [(column.name, column.text) for column in columns if column.text is not None]
+    cells = [[or_dash(text(row)) for _, text in shown] for row in rows]
+    return pd.DataFrame(cells, columns=[name for name, _ in shown])
 
 
 def tidy_table(columns: Sequence[Column[Row]], rows: Sequence[Row]) -> pd.DataFrame:
@@ -77,6 +79,16 @@ def tidy_table(columns: Sequence[Column[Row]], rows: Sequence[Row]) -> pd.DataFr
     frame = pd.DataFrame(lines)
     numbers = [name for name in whole if {type(line.get(name)) for line in lines} <= {int, type(None)}]
     return frame.astype(dict.fromkeys(numbers, "Int64"))
+
+
+def or_dash(value: object) -> str:
+    """The value in words, or what stands where there is none."""
+    return NOT_ASKED if value is None else str(value)
+
+
+def counted(number: int | None) -> str:
+    """A whole number, thousands separated; a dash where there is none."""
+    return NOT_ASKED if number is None else f"{number:,}"
 
 
 def left_aligned(columns: Sequence[Column[Any]]) -> frozenset[str]:
@@ -113,22 +125,14 @@ def ratio_text(ratio: Estimate | float | None, is_reference: object = False) -> 
     return f"{significant(ratio)}x" if isinstance(ratio, int | float) else with_interval(ratio, unit="x")
 
 
-class Interval(Protocol):
-    """A value between two bounds."""
-
-    @property
-    def value(self) -> float: ...
-    @property
-    def low(self) -> float | None: ...
-    @property
-    def high(self) -> float | None: ...
+def bounds(prefix: str, interval: Any) -> dict[str, float | None]:
+    """The ``value``, ``low`` and ``high`` of an interval as three columns of the CSV, empty where there is none."""
+    return {f"{prefix}{end}": getattr(interval, name, None) for end, name in _ENDS.items()}
 
 
-def bounds(prefix: str, interval: Interval | None) -> dict[str, float | None]:
-    """A value and its interval as three columns of a tidy table, empty where there is none."""
-    if interval is None:
-        return dict.fromkeys((prefix, f"{prefix}_low", f"{prefix}_high"))
-    return {prefix: interval.value, f"{prefix}_low": interval.low, f"{prefix}_high": interval.high}
+def unpaired(ratio: Estimate | None) -> bool:
+    """Whether the two sides of a ratio were not timed together."""
+    return ratio is not None and ratio.paired is False
 
 
 def pairing(ratio: Estimate | None) -> str:
@@ -142,12 +146,8 @@ def _escape(text: str) -> str:
 
 def to_markdown(frame: pd.DataFrame, left: frozenset[str] = frozenset()) -> str:
     """A frame of strings as a Markdown table; columns named in ``left`` are aligned left, the rest right."""
-    columns = [str(column) for column in frame.columns]
-    lines = [
-        "| " + " | ".join(_escape(column) for column in columns) + " |",
-        "|" + "|".join(":--" if column in left else "--:" for column in columns) + "|",
-    ]
-    lines += ["| " + " | ".join(_escape(str(value)) for value in row) + " |" for row in frame.itertuples(index=False)]
+    lines = [f"| {' | '.join(_escape(str(cell)) for cell in line)} |" for line in (frame.columns, *frame.to_numpy())]
+    lines.insert(1, "|" + "|".join(":--" if str(column) in left else "--:" for column in frame.columns) + "|")
     return "\n".join(lines) + "\n"
 
 

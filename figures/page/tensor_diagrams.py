@@ -12,7 +12,7 @@ from typing import Any
 from matplotlib.patches import Circle, FancyArrowPatch, FancyBboxPatch
 
 from figures.page.style import FAINT, INK
-from figures.records.plans import Candidate, Planned, span
+from figures.records.plans import Candidate, Planned, span_of
 
 _CORE, _BADGE = 0.105, 0.062
 _SMALL, _TINY = 6.0, 5.0
@@ -63,7 +63,7 @@ def summed_by(plan: Candidate, half: int) -> tuple[dict[int, int], dict[int, int
     bonds: dict[int, int] = {}
     modes: dict[int, int] = {}
     for number, product in enumerate(plan.products, start=1):
-        left, right = span(product.left), span(product.right)
+        left, right = span_of(product.left), span_of(product.right)
         assert right is not None
         if left is not None:
             bonds[left[1]] = number
@@ -125,7 +125,7 @@ def _places(plan: Candidate, width: float) -> dict[str, Point]:
 
 
 def _leaf(axes: Any, at: Point, name: str) -> None:
-    if span(name.removeprefix("d")) is None:
+    if span_of(name.removeprefix("d")) is None:
         _box(axes, at[0] - 0.13, at[0] + 0.13, at[1], 0.085, **_X)
         _write(axes, at, name)
     else:

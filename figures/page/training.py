@@ -6,12 +6,9 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from matplotlib.lines import Line2D
-
-from bench.core.intervals import CONFIDENCE
 from figures.page.notes import device_fact, listed, switches
-from figures.page.style import FAINT, INK
-from figures.page.table import NOT_ASKED, NOT_RECORDED, REMARKS, Column, bounds
+from figures.page.style import WHISKER, nothing_drawn
+from figures.page.table import NOT_RECORDED, REMARKS, Column, bounds
 from figures.records.metric import Metric, Score
 from figures.records.studies import EXPERIMENT, Row, Runs, studies
 from figures.records.time_values import workload_words
@@ -23,13 +20,11 @@ OF_STUDIES: dict[str, Any] = {"experiments": (EXPERIMENT,), "measure": "train", 
 #: How tables of training begin a line.
 RUN = "run"
 
-#: What S is.
-SIZE_WORDS = "S: core entries left, as a share of those before any rank was cut"
 
-
-def target_words(page: Runs) -> str:
-    """What S0 is."""
-    return f"S0: what the {page.stages[-1][0]} stage was to reach"
+def size_words(page: Runs, aimed: bool = True) -> str:
+    """What S is and, if runs ``aimed`` at it, S0."""
+    aim = f"; S0: what the {page.stages[-1][0]} stage was to reach" if aimed else ""
+    return f"S: core entries left, as a share of those before any rank was cut{aim}."
 
 
 def examples_words(page: Runs) -> str:
@@ -38,13 +33,7 @@ def examples_words(page: Runs) -> str:
 
 
 def metric_words(page: Runs, wilson: str = "Wilson's interval", pooled: bool = True) -> str:
-    """What the metric is, with the kind of its interval.
-
-    Args:
-        page: the runs.
-        wilson: what Wilson's interval is called.
-        pooled: whether a value is over all seeds.
-    """
+    """What the metric is, with the kind of its interval; ``pooled`` where a value is over all seeds."""
     examples = examples_words(page)
     interval = f"{wilson if page.values_are == 'answers' else 'bootstrap'}, over examples alone"
     if pooled and len(page.seeds) > 1:
@@ -98,19 +87,9 @@ def absences(rows: Sequence[Row]) -> list[str]:
     return [*lines, f"{NOT_RECORDED}: {'; '.join(missing)}."] if missing else lines
 
 
-def first_upper(text: str) -> str:
-    """The text as a title begins."""
-    return text[:1].upper() + text[1:]
-
-
-def or_dash(value: object) -> str:
-    """The value in words, or what stands where there is none."""
-    return NOT_ASKED if value is None else str(value)
-
-
-def reached(met: bool | None) -> str:
+def reached(met: bool | None) -> str | None:
     """Whether S <= S0, as a cell of a table."""
-    return {None: NOT_ASKED, True: "yes", False: "NO"}[met]
+    return None if met is None else "yes" if met else "NO"
 
 
 def seeds_of(row: Row) -> str:
@@ -140,16 +119,16 @@ def less_column(metric: Metric, other: str, less: Callable[[Row], Score | None])
     """The difference to what another arm reached."""
     column = "_".join(filter(None, ("less", other, re.sub(r"\W+", "_", metric.unit_apart).strip("_"))))
 
-    def text(row: Row) -> str:
+    def text(row: Row) -> str | None:
         found = less(row)
-        return found.text(sign=True) if found else NOT_ASKED
+        return found.text(sign=True) if found else None
 
     heading = f"less {other}, {metric.unit_apart}".removesuffix(", ")
     return Column(heading, text, lambda row: bounds(column, less(row)))
 
 
 def spread_column(
-    name: str, column: str, text: Callable[[Row], str] | None = None, interval: bool = True
+    name: str, column: str, text: Callable[[Row], object] | None = None, interval: bool = True
 ) -> Column[Row]:
     """A size or a ratio over seeds; in the CSV with the least and the greatest unless told otherwise."""
 
@@ -157,12 +136,7 @@ def spread_column(
         cells = bounds(column, row.spread(column))
         return cells if interval else {column: cells[column]}
 
-    return Column(name, text or (lambda row: or_dash(row.spread(column))), tidy)
-
-
-def size_or_status(row: Row) -> str:
-    """The size of the trained model, as a cell of a table."""
-    return str(row.spread("stored_mib") or row.status)
+    return Column(name, text or (lambda row: row.spread(column)), tidy)
 
 
 def remarks_column() -> Column[Row]:
@@ -171,18 +145,10 @@ def remarks_column() -> Column[Row]:
 
 
 def nothing_finished(axes: Any) -> None:
-    """Write on axes that there is nothing to draw."""
-    axes.set_xticks([])
-    axes.set_yticks([])
-    axes.text(0.5, 0.5, "no finished run", transform=axes.transAxes, ha="center", style="italic", color=FAINT)
-
-
-def interval_handle() -> Line2D:
-    """The entry of a legend for :func:`whisker`."""
-    return Line2D([], [], color=INK, marker="_", markersize=5, linewidth=1, label=f"{CONFIDENCE:.0%} interval")
+    """Say that there is nothing to draw."""
+    nothing_drawn(axes, "no finished run")
 
 
 def whisker(axes: Any, x: float, span: tuple[float, float], **style: Any) -> None:
     """A vertical interval."""
-    form = {"color": INK, "linewidth": 1, "marker": "_", "markersize": 5, "solid_capstyle": "butt"} | style
-    axes.plot([x, x], span, **form)
+    axes.plot([x, x], span, **{**WHISKER, "solid_capstyle": "butt", **style})

@@ -1,4 +1,4 @@
-"""Pages of times and peak memory by cell: how their records are chosen, and what stands in each cell."""
+"""Pages of times and peak memory by cell: how their records are chosen, what stands in each cell, and its columns."""
 
 from __future__ import annotations
 
@@ -8,29 +8,88 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from bench.core.record import Record
-from figures.page.table import NOT_RECORDED, OLDER, REMARKS, Column
-from figures.records.memory import Measured, MemoryCell, measured_peaks, memory_cell
-from figures.records.select import (
-    Selected,
-    Setting,
-    method_settings,
-    model_setting,
-    narrow,
-    newest,
-    oldest_first,
-    repeats,
-    timing_setting,
-)
-from figures.records.time_values import Per, TimeCell, per_of, time_cell
+from figures.page.footnotes import Missing
+from figures.page.table import NOT_RECORDED, OLDER, REMARKS, Column, ratio_text, significant
+from figures.records import select
+from figures.records.select import Setting, narrow, newest, repeats
+from figures.records.time_values import Per, TimeCell, time_cell, workload_words
 
 #: The devices that memory is predicted for.
 TARGETS = ("cuda", "cpu")
+
+#: Categories of a predicted peak, in drawing order.
+CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "temporaries")
+
+#: Peaks of the allocator in MiB by name, None where not measured.
+Measured = Mapping[str, float | None]
+
+
+@dataclass(frozen=True)
+class MemoryCell(Missing):
+    """Predicted peak of one cell for one target, in MiB, by category too; ``ratio`` is to the reference's."""
+
+    peak: float | None = None
+    parts: tuple[tuple[str, float], ...] = ()
+    ratio: float | None = None
+
+
+def parts_of_peak(record: Record, peak: float) -> tuple[tuple[str, float], ...]:
+    """The peak by category; what the categories do not account for is ``unsplit``."""
+    sizes = {name: getattr(record, f"predicted_{name}_mib") for name in CATEGORIES}
+    parts = [(name, float(size)) for name, size in sizes.items() if size]
+    rest = peak - sum(size for _, size in parts)
+    return (*parts, *([("unsplit", rest)] if rest > 0.005 * peak else []))
+
+
+def quotient(above: float | None, below: float | None) -> float | None:
+    """None where one is unknown, or where nothing is left to divide by."""
+    return above / below if above and below else None
+
+
+def memory_columns(target: str, over: str, shown: bool = True) -> list[Column[Any]]:
+    """The cell ``row.memory[target]`` as columns of tables, in MiB.
+
+    Args:
+        target: the device that memory is predicted for.
+        over: what ratios are to.
+        shown: whether the table for people has them too.
+    """
+
+    def peak(row: Any) -> str:
+        cell: MemoryCell = row.memory[target]
+        return f"{cell.in_words if cell.peak is None else significant(cell.peak, 4)} {cell.marks}".strip()
+
+    def ratio(row: Any) -> str:
+        cell: MemoryCell = row.memory[target]
+        return ratio_text(cell.ratio, row.is_reference and cell.peak is not None)
+
+    def tidy(row: Any) -> dict[str, object]:
+        cell: MemoryCell = row.memory[target]
+        parts = {f"{target}_{name}_mib": dict(cell.parts).get(name) for name in CATEGORIES}
+        status = {f"{target}_status": cell.status or "not in the grid", f"{target}_message": cell.message}
+        return {**status, f"{target}_peak_mib": cell.peak, **parts, f"{target}_over_{over}": cell.ratio}
+
+    if not shown:
+        return [Column(tidy=tidy)]
+    return [Column(f"peak MiB, {target}", peak, tidy), Column(f"{target} / {over}", ratio)]
+
+
+def last_columns(page: TimesAndMemory, *more: Column[Any]) -> list[Column[Any]]:
+    """The peaks ``row.measured`` in MiB, for people on a GPU alone, ``more``, and remarks on the row."""
+
+    def measured(name: str) -> Column[Any]:
+        text = (lambda row: significant(row.measured[name], 4)) if page.kind == "cuda" else None
+        return Column(f"{name} MiB", text, lambda row: {f"{name}_mib": row.measured[name]})
+
+    older = Column[Any](REMARKS, lambda row: row.remarks, lambda row: {"older_code": OLDER in row.marks}, left=True)
+    return [measured("allocated"), measured("reserved"), *more, older]
 
 
 @dataclass(frozen=True, kw_only=True)
 class CellRow:
     """One cell of a page, from which bars and tables are made; a page's own rows have more about it."""
 
+    cell: Any  # of the page, by which it knows the record
     time: TimeCell
     memory: Mapping[str, MemoryCell]  # by target
     measured: Measured
@@ -49,21 +108,14 @@ class CellRow:
         for what, cell in cells.items():
             if cell.failed:
                 reasons.setdefault(": ".join(filter(None, (cell.status, cell.message))), []).append(what)
-        disturbed = f"{self.time.disturbed} disturbed block(s) left out" if self.time.disturbed else ""
-        message = self.time.message if self.time.time else ""
-        return "; ".join(
-            filter(None, [*(f"{why} ({', '.join(what)})" for why, what in reasons.items()), message, disturbed])
-        )
-
-
-#: The last column of a table of such rows.
-REMARKS_COLUMN: Column[Any] = Column(
-    REMARKS, lambda row: row.remarks, lambda row: {"older_code": OLDER in row.marks}, left=True
-)
+        words = [f"{why} ({', '.join(what)})" for why, what in reasons.items()]
+        words += [self.time.message if self.time.time else ""]
+        words += [f"{self.time.disturbed} disturbed block(s) left out"] if self.time.disturbed else []
+        return "; ".join(filter(None, words))
 
 
 @dataclass(frozen=True, kw_only=True)
-class TimesAndMemory(Selected):
+class TimesAndMemory(select.Selected):
     """A page of timed records and predictions of memory, by cell; predictions by target too."""
 
     timed: Mapping[Any, Record] = field(default_factory=dict)
@@ -76,8 +128,8 @@ class TimesAndMemory(Selected):
 
     @property
     def per(self) -> Per:
-        """What times are shown of."""
-        return per_of(self.own)
+        """What times are shown of: an epoch only where every workload among them has one."""
+        return "epoch" if all(workload_words(record)["examples_per_epoch"] for record in self.own) else "step"
 
     def peak(self, target: str, cell: Hashable) -> float | None:
         """The predicted peak of a cell in MiB, or None."""
@@ -85,14 +137,9 @@ class TimesAndMemory(Selected):
         return record.peak_memory_predicted_mib if record else None
 
     def row(
-        self,
-        cell: Hashable,
-        reference: Hashable,
-        is_timed: bool = True,
-        targets: Sequence[str] = TARGETS,
-        asked: Collection[str] = TARGETS,
-        memory_reference: Hashable = None,
-    ) -> dict[str, Any]:
+        self, cell: Hashable, reference: Hashable, is_timed: bool = True, targets: Sequence[str] = TARGETS,
+        asked: Collection[str] = TARGETS, memory_reference: Hashable = None,
+    ) -> dict[str, Any]:  # fmt: skip
         """What stands in a cell, as the fields of a :class:`CellRow`.
 
         Args:
@@ -110,13 +157,18 @@ class TimesAndMemory(Selected):
                 record = run  # it failed before its memory was predicted
             if record is None:
                 return MemoryCell(NOT_RECORDED if target in asked else "")
-            peak = self.peak(target, memory_reference) if memory_reference != cell else None
-            return memory_cell(record, peak, self.older(record))
+            peak, message, marks = record.peak_memory_predicted_mib, record.message, self.older(record)
+            if peak is None:
+                return MemoryCell("no prediction" if record.status == "ok" else record.status, message, marks)
+            base = self.peak(target, memory_reference) if memory_reference != cell else None
+            message = message if record.status == "ok" else ""
+            return MemoryCell("ok", message, marks, peak, parts_of_peak(record, peak), quotient(peak, base))
 
         return {
+            "cell": cell,
             "time": time_cell(run, below, self.older(run), self.per) if is_timed else TimeCell(""),
             "memory": {target: memory(target) for target in targets},
-            "measured": measured_peaks(run),
+            "measured": {name: getattr(run, f"peak_memory_{name}_mib", None) for name in ("allocated", "reserved")},
             "is_reference": cell == reference,
         }
 
@@ -138,9 +190,9 @@ class Select:
 
     cell: Callable[[Record], Any]
     memory_cell: Callable[[Record], Any] | None = None
-    same: Callable[[Record], Setting] = timing_setting
-    same_model: Callable[[Record], Setting] = model_setting
-    same_per_arm: Callable[[Record], Setting] = method_settings
+    same: Callable[[Record], Setting] = select.timing_setting
+    same_model: Callable[[Record], Setting] = select.model_setting
+    same_per_arm: Callable[[Record], Setting] = select.method_settings
     arm: Callable[[Record], str] = operator.attrgetter("arm")
 
     def __call__(self, records: Sequence[Record], into: type[Page], **page: Any) -> Page:
@@ -156,9 +208,10 @@ class Select:
         plans, others = narrow(
             plans, self.same_model, target_cell, "prediction(s)", self.same_model(runs[0]) if runs else None
         )
-        runs, of_times = self._by_arm(runs, self.cell, "timed record(s)", {})
+        per_arm = self.arm, self.same_per_arm
+        runs, of_times = select.narrow_each(runs, *per_arm, self.cell, "timed record(s) of {}")
         own = {self.arm(record): self.same_per_arm(record) for record in runs}
-        plans, of_plans = self._by_arm(plans, target_cell, "prediction(s)", own)
+        plans, of_plans = select.narrow_each(plans, *per_arm, target_cell, "prediction(s) of {}", own)
         notes += [*others, *of_times, *of_plans]
         notes += repeats(runs, self.cell, "timed record(s)") + repeats(plans, target_cell, "prediction(s)")
         if strangers := len(records) - len(placed):
@@ -166,20 +219,8 @@ class Select:
         timed = newest(runs, self.cell)
         holding = [run for run in runs if run.predicted_for in TARGETS and run.peak_memory_predicted_mib is not None]
         predicted = newest([*plans, *holding], target_cell, _rank_of_prediction)
-        shown = oldest_first([*timed.values(), *predicted.values()])
+        shown = select.oldest_first([*timed.values(), *predicted.values()])
         return into(timed=timed, predicted=predicted, shown=shown, left_out=tuple(notes), **page)
-
-    def _by_arm(
-        self, records: Sequence[Record], cell: Callable[[Record], Hashable], what: str, own: Mapping[str, Setting]
-    ) -> tuple[list[Record], list[str]]:
-        """Narrow the records of each arm to one setting of its own, which is that in ``own`` if there is one."""
-        kept, notes = [], []
-        for arm in sorted({self.arm(record) for record in records}):
-            of_arm = [record for record in records if self.arm(record) == arm]
-            fitting, more = narrow(of_arm, self.same_per_arm, cell, f"{what} of {arm}", own.get(arm))
-            kept += fitting
-            notes += more
-        return kept, notes
 
 
 def _rank_of_prediction(record: Record) -> tuple[bool, bool]:

@@ -14,18 +14,9 @@ from functools import cached_property
 from typing import Any
 
 from bench.core.record import Record, RecordError
-from figures.page.notes import closing_notes, device_fact, listed
-from figures.records.select import (
-    Selected,
-    by_device,
-    device_kind,
-    method_settings,
-    narrow,
-    newest,
-    oldest_first,
-    repeats,
-    workload_settings,
-)
+from figures.page.notes import closing_notes, device_fact, listed, span
+from figures.records import select
+from figures.records.select import Selected, method_settings, workload_settings
 
 #: Marks a time of one call; plans that are far behind at first are not timed further.
 ONCE = "§"
@@ -79,10 +70,10 @@ class Product:
         )
 
 
-def span(name: str) -> tuple[int, int] | None:
+def span_of(name: str) -> tuple[int, int] | None:
     """First and last core of ``G3`` or ``G1-3``, counted from 1; None for activations.
 
-    >>> span("G1-3"), span("G2"), span("z1")
+    >>> span_of("G1-3"), span_of("G2"), span_of("z1")
     ((1, 3), (2, 2), None)
     """
     found = _CORES.fullmatch(name)
@@ -90,7 +81,7 @@ def span(name: str) -> tuple[int, int] | None:
 
 
 def _is_core(name: str) -> bool:
-    return span(name) is not None and "-" not in name
+    return span_of(name) is not None and "-" not in name
 
 
 @dataclass(frozen=True)
@@ -272,20 +263,19 @@ def select_plans(records: Sequence[Record]) -> list[Grid]:
         return {name: getattr(record, name) for name in _PLAIN}
 
     grids = []
-    for device, mine in by_device(records):
-        fitting, notes = narrow(mine, setting, slot_of, "record(s)", like=_PLAIN)
-        chosen = dict(sorted(newest(fitting, slot_of).items()))
-        notes += repeats(fitting, slot_of, "record(s)")
-        shown = oldest_first(chosen.values())
-        grids.append(Grid(device=device, kind=device_kind(mine), shown=shown, left_out=tuple(notes), records=chosen))
+    for device, mine in select.by_device(records):
+        fitting, notes = select.narrow(mine, setting, slot_of, "record(s)", like=_PLAIN)
+        chosen = dict(sorted(select.newest(fitting, slot_of).items()))
+        notes += select.repeats(fitting, slot_of, "record(s)")
+        shown = select.oldest_first(chosen.values())
+        grids.append(Grid(**device, shown=shown, left_out=tuple(notes), records=chosen))
     return [grid for grid in grids if grid.records]
 
 
 def timing_fact(grid: Grid) -> str:
     """What was timed, on what and when."""
-    counts = sorted({max(len(one.ms) for one in planned.candidates) for planned in grid.planned.values()})
-    blocks = f"{counts[0]}-{counts[-1]}" if len(counts) > 1 else "".join(map(str, counts))
-    timing = f"Forward pass and all gradients, medians of {blocks} blocks in turns" if counts else "Nothing timed"
+    blocks = span(max(len(one.ms) for one in planned.candidates) for planned in grid.planned.values())
+    timing = f"Forward pass and all gradients, medians of {blocks} blocks in turns" if blocks else "Nothing timed"
     return f"{device_fact(grid, listed(grid, 'precision'))} {timing}."
 
 

@@ -10,7 +10,7 @@ import functools
 import json
 import operator
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -79,12 +79,6 @@ def by_arm(arm: str) -> tuple[int, str]:
     return ARMS.index(arm) if arm in ARMS else len(ARMS), arm
 
 
-def by_device(records: Sequence[Record]) -> list[tuple[str, list[Record]]]:
-    """The devices that records come from, sorted by name, with their records."""
-    names = sorted({record.device for record in records})
-    return [(name, [record for record in records if record.device == name]) for name in names]
-
-
 def device_kind(records: Iterable[Record]) -> str:
     """What a device is: ``cuda`` where a GPU's driver is recorded, or where any timed record ran on such a device.
 
@@ -96,6 +90,13 @@ def device_kind(records: Iterable[Record]) -> str:
         if record.driver or (record.measure == "run" and on_cuda):
             return "cuda"
     return "cpu"
+
+
+def by_device(records: Sequence[Record]) -> list[tuple[dict[str, Any], list[Record]]]:
+    """By device, sorted, name and kind of it as fields of :class:`Selected`, and its records."""
+    names = sorted({record.device for record in records})
+    found = [(name, [record for record in records if record.device == name]) for name in names]
+    return [({"device": name, "kind": device_kind(of_device)}, of_device) for name, of_device in found]
 
 
 def newest(
@@ -144,6 +145,71 @@ def narrow(
     return list(table.loc[table["setting"] == main, "record"]), notes
 
 
+def narrow_each(
+    records: Sequence[Record], key: Callable[[Record], Any], setting: Callable[[Record], Setting],
+    cell: Callable[[Record], Hashable], what: str, own: Mapping[Any, Setting] | None = None,
+) -> tuple[list[Record], list[str]]:  # fmt: skip
+    """As :func:`narrow` for the records of each ``key``, ``{}`` in ``what``; ``own`` has what is not to be chosen."""
+    kept: list[Record] = []
+    notes: list[str] = []
+    for value in sorted({key(record) for record in records}):
+        alike = [record for record in records if key(record) == value]
+        fitting, more = narrow(alike, setting, cell, what.format(value), (own or {}).get(value))
+        kept, notes = kept + fitting, notes + more
+    return kept, notes
+
+
+_PRECISIONS = ("fp32", "tf32", "bf16", "fp8")
+
+
+@dataclass(frozen=True)
+class Toggles:
+    """What a step runs with.
+
+    >>> Toggles("bf16", compile=True).names
+    ('bf16', 'compile')
+    """
+
+    precision: str = "fp32"
+    compile: bool = False
+    cuda_graph: bool = False
+
+    @classmethod
+    def of(cls, record: Record) -> Toggles:
+        """Those of a record."""
+        return cls(record.precision, record.compile, record.cuda_graph)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Those that are on, in the order in which a row names them."""
+        precision = () if self.precision == "fp32" else (self.precision,)
+        return (*precision, *(("compile",) if self.compile else ()), *(("CUDA Graph",) if self.cuda_graph else ()))
+
+    @property
+    def text(self) -> str:
+        """Those that are on, or the precision where none is."""
+        return ", ".join(self.names) or self.precision
+
+    @property
+    def without_last(self) -> Toggles | None:
+        """The same with the one named last off; None where all are."""
+        if self.cuda_graph:
+            return replace(self, cuda_graph=False)
+        if self.compile:
+            return replace(self, compile=False)
+        return None if self.precision == "fp32" else Toggles()
+
+    @property
+    def rank(self) -> tuple[int, str, bool, bool]:
+        """Plain steps first."""
+        place = _PRECISIONS.index(self.precision) if self.precision in _PRECISIONS else len(_PRECISIONS)
+        return place, self.precision, self.compile, self.cuda_graph
+
+
+#: Steps in FP32 and nothing else; and those that claims on time are about.
+PLAIN, CAPTURED = Toggles(), Toggles(cuda_graph=True)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Selected:
     """The records that one page shows, at most one per cell; a cell without record is simply absent.
@@ -184,6 +250,4 @@ class Selected:
 
 def pages_by_device(records: Sequence[Record]) -> list[Selected]:
     """A page per device with all of its records."""
-    return [
-        Selected(device=device, kind=device_kind(mine), shown=oldest_first(mine)) for device, mine in by_device(records)
-    ]
+    return [Selected(**device, shown=oldest_first(mine)) for device, mine in by_device(records)]

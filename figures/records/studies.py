@@ -6,7 +6,7 @@ A study has at most one run per arm, stage and seed; a search has one per settin
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -16,7 +16,7 @@ from bench.core.record import Record, RecordError
 from figures.claims.claims import FULL_SIZE_PARAMETERS
 from figures.page.table import NOT_RECORDED, significant
 from figures.records import select
-from figures.records.memory import parts_of_peak, quotient
+from figures.records.cells import parts_of_peak, quotient
 from figures.records.metric import Metric, Score, difference, score
 from figures.records.select import COMERA, DENSE, Setting, config_of, method_settings
 from figures.records.time_values import PAPER_EXAMPLES, workload_words
@@ -119,7 +119,6 @@ class Study(Runs):
 
     @cached_property
     def rows(self) -> list[Row]:
-        """Every slot, those without a run too."""
         return [Row(self, slot) for slot in self.slots]
 
     def row(self, slot: Slot) -> Row:
@@ -132,17 +131,11 @@ def _setting(record: Record) -> Setting:
     first = stages_of(record)[0]  # which checks what is read below
     training = config_of(record)["training"]
     return {
-        "data": record.data_hash,
-        "precision": record.precision,
-        "batch": record.batch_size,
-        "CUDA Graph": record.cuda_graph,
-        "compile": record.compile,
-        "metric": metric_of(record).name,
-        f"{first['name']} steps": first["steps"],
-        "steps per epoch": training.get("steps_per_epoch"),
-        "equal shapes": training.get("static"),
-        **select.model_setting(record),
-    }
+        "data": record.data_hash, "precision": record.precision, "batch": record.batch_size,
+        "CUDA Graph": record.cuda_graph, "compile": record.compile, "metric": metric_of(record).name,
+        f"{first['name']} steps": first["steps"], "steps per epoch": training.get("steps_per_epoch"),
+        "equal shapes": training.get("static"), **select.model_setting(record),
+    }  # fmt: skip
 
 
 def _budget(record: Record) -> Setting:
@@ -158,24 +151,11 @@ def _run(record: Record) -> tuple[Slot, int]:
     return slot_of(record), record.seed
 
 
-def _narrow_each(
-    records: Sequence[Record], key: Callable[[Record], Any], setting: Callable[[Record], Setting], what: str
-) -> tuple[list[Record], list[str]]:
-    """Narrow the records with each key to one setting."""
-    kept, notes = [], []
-    for value in sorted({key(record) for record in records}):
-        alike = [record for record in records if key(record) == value]
-        some, more = select.narrow(alike, setting, _run, what.format(value))
-        kept += some
-        notes += more
-    return kept, notes
-
-
 def _comparable(records: list[Record]) -> tuple[list[Record], list[str]]:
     """The records of one setting and budget, whatever their method's settings, and sentences on the others."""
     what = "training record(s) of this device and dataset"
     kept, notes = select.narrow(records, _setting, _run, what)
-    kept, more = _narrow_each(kept, lambda record: len(stages_of(record)), _budget, what)
+    kept, more = select.narrow_each(kept, lambda record: len(stages_of(record)), _budget, _run, what)
     return kept, notes + more
 
 
@@ -198,7 +178,9 @@ def _expected(experiment: str, is_papers: bool, found: Collection[Slot]) -> set[
 
 def _study(records: list[Record], about: dict[str, Any]) -> Study:
     kept, notes = _comparable(records)
-    kept, more = _narrow_each(kept, lambda record: record.arm, _but_for_the_ratio, "training record(s) of {}")
+    kept, more = select.narrow_each(
+        kept, lambda record: record.arm, _but_for_the_ratio, _run, "training record(s) of {}"
+    )
     runs, found = select.newest(kept, _run), {slot_of(record) for record in kept}
     about["shown"] = select.oldest_first(runs.values())
     about["left_out"] = (*notes, *more, *select.repeats(kept, _run, "training record(s)"))
@@ -222,17 +204,13 @@ def _by_dataset(records: Iterable[Record]) -> list[tuple[list[Record], dict[str,
         if one.measure == "train":
             groups.setdefault((one.experiment, one.device, one.dataset, one.workload), []).append(one)
     pages = []
-    for (experiment, device, dataset, workload), found in sorted(groups.items(), key=lambda group: group[0]):
-        several = sum(key[:3] == (experiment, device, dataset) for key in groups) > 1
+    for key, found in sorted(groups.items(), key=lambda group: group[0]):
+        experiment, device, dataset, workload = key
+        several = sum(other[:3] == key[:3] for other in groups) > 1
         data = (dataset, workload) if several else (dataset,)
-        about: dict[str, Any] = {
-            "experiment": experiment,
-            "device": device,
-            "dataset": dataset,
-            "place": ", ".join(data),
-        }
-        about["suffix"] = (*data, *([experiment] if experiment != EXPERIMENT else []))
-        pages.append((found, about | {"kind": select.device_kind(found)}))
+        about = {"experiment": experiment, "device": device, "dataset": dataset, "kind": select.device_kind(found)}
+        suffix = (*data, *([experiment] if experiment != EXPERIMENT else []))
+        pages.append((found, {**about, "place": ", ".join(data), "suffix": suffix}))
     return pages
 
 
@@ -292,20 +270,18 @@ def _block_means(record: Record, name: str) -> list[float]:
 
 def size_met(run: Record) -> bool | None:
     """Whether S <= S0; None where the run aimed at no size."""
-    if run.size_fraction is None or run.size_target is None:
-        return None
-    return run.size_fraction <= run.size_target * _ROUNDING
+    size, target = run.size_fraction, run.size_target
+    return None if size is None or target is None else size <= target * _ROUNDING
 
 
 def _outcome(run: Record | None) -> str:
     """How a run of one seed went, where that is worth saying."""
     if run is None:
         return NOT_RECORDED
-    at_end = "" if run.size_at_deadline is None else (
-        f"S was {run.size_at_deadline:.3f} when S0 had to be met, so ranks were closed, smallest entries first"
-    )  # fmt: skip
-    message = "; ".join(filter(None, (run.message, at_end)))
-    return ": ".join(filter(None, ("" if run.status == "ok" else run.status, message)))
+    messages, at_end = [run.message] if run.message else [], run.size_at_deadline
+    if at_end is not None:
+        messages.append(f"S was {at_end:.3f} when S0 had to be met, so ranks were closed, smallest entries first")
+    return ": ".join(filter(None, ("" if run.status == "ok" else run.status, "; ".join(messages))))
 
 
 @dataclass(frozen=True, eq=False)
@@ -334,6 +310,11 @@ class Row:
     def mark(self) -> str:
         """† where a record of older code is among them."""
         return max(map(self.study.older, self.runs.values()), default="")
+
+    @property
+    def is_whole_dense(self) -> bool:
+        """Whether it is the longest run of dense."""
+        return self.slot.arm == DENSE and len(self.slot.stages) == self.study.depth
 
     @property
     def name(self) -> str:
@@ -412,10 +393,16 @@ class Row:
 
     def spread(self, column: str) -> Spread | None:
         """A column of the finished runs' records, or one of :data:`RATIOS`, over seeds."""
-        runs, (above, below) = self.finished.values(), RATIOS.get(column, (column, ""))
-        if not below:
-            return Spread.of([getattr(run, above) for run in runs])
+        runs = self.finished.values()
+        if column not in RATIOS:
+            return Spread.of([getattr(run, column) for run in runs])
+        above, below = RATIOS[column]
         return Spread.of([quotient(getattr(run, above), getattr(run, below)) for run in runs])
+
+    def mean(self, column: str) -> float | None:
+        """The same as its mean alone."""
+        spread = self.spread(column)
+        return spread.value if spread else None
 
     @property
     def size_met(self) -> bool | None:
@@ -437,8 +424,8 @@ class Row:
             if run.samples.get("step_ms"):
                 trained, full = _block_means(run, "trained"), _block_means(run, "full")
                 if len(trained) != len(full):
-                    counts = f"{len(trained)} and {len(full)} blocks"
-                    raise RecordError(f"record {run.cell_id}: samples.step_ms has {counts}.")
+                    blocks = f"{len(trained)} and {len(full)} blocks"
+                    raise RecordError(f"record {run.cell_id}: samples.step_ms has {blocks}.")
                 pairs += zip(trained, full, strict=True)
         if not pairs:
             return None

@@ -7,26 +7,15 @@ of an epoch, times the steps that the record's workload has in one.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from bench.core.intervals import Estimate, mean_interval, paired_ratio, unpaired_ratio
 from bench.core.record import Record
 from bench.core.samples import block_means_ms, disturbed_blocks
-from figures.page.footnotes import Missing, in_words
-from figures.page.table import (
-    DISTURBED,
-    NOT_RECORDED,
-    OLDER,
-    OLDER_WORDS,
-    UNPAIRED,
-    Column,
-    bounds,
-    pairing,
-    ratio_text,
-    significant,
-    with_interval,
-)
+from figures.page import table
+from figures.page.footnotes import Missing
+from figures.page.table import Column, bounds, unpaired
 
 #: The paper's epoch: all of MNLI's training pairs.
 PAPER_EXAMPLES = 392_702
@@ -37,11 +26,6 @@ Per = Literal["epoch", "step"]
 def workload_words(record: Record) -> Mapping[str, Any]:
     """What figures call the record's model (``model``), and what an epoch is (``epoch``, ``examples_per_epoch``)."""
     return {"model": record.workload, "epoch": "", "examples_per_epoch": None, **record.workload_words}
-
-
-def per_of(records: Iterable[Record]) -> Per:
-    """What times of these records are shown of: an epoch only where every workload among them has one."""
-    return "epoch" if all(workload_words(record)["examples_per_epoch"] for record in records) else "step"
 
 
 @dataclass(frozen=True)
@@ -85,8 +69,9 @@ def time_ratio(numerator: Record | None, denominator: Record | None) -> Estimate
     """Ratio of epoch times: paired by block where both were timed together, else unpaired; None without blocks."""
     if numerator is None or denominator is None or {numerator.status, denominator.status} != {"ok"}:
         return None
-    above = {n: ms + rare_ms_per_step(numerator) for n, ms in block_means_ms(numerator).items()}
-    below = {n: ms + rare_ms_per_step(denominator) for n, ms in block_means_ms(denominator).items()}
+    above, below = (
+        {n: ms + rare_ms_per_step(one) for n, ms in block_means_ms(one).items()} for one in (numerator, denominator)
+    )
     if not above or not below:
         return None
     scale = denominator.batch_size / numerator.batch_size  # steps per epoch differ where batches do
@@ -104,6 +89,10 @@ class TimeCell(Missing):
     ratio: Estimate | None = None
     disturbed: int = 0
 
+    def text(self, scale: float = 1.0) -> str:
+        """The time with its interval, or what stands in its place."""
+        return table.with_interval(self.time.total, scale) if self.time else self.in_words
+
 
 def time_cell(record: Record | None, reference: Record | None, older: str, per: Per = "epoch") -> TimeCell:
     """The time in a record of the grid, if there is one, and its ratio to that of ``reference``, if there is one.
@@ -111,12 +100,11 @@ def time_cell(record: Record | None, reference: Record | None, older: str, per: 
     ``older`` is the mark of a record that older code made, or nothing.
     """
     if record is None:
-        return TimeCell(NOT_RECORDED)
+        return TimeCell(table.NOT_RECORDED)
     time, ratio = time_of(record, per), time_ratio(record, reference)
     if time is None:
         return TimeCell("no time" if record.status == "ok" else record.status, record.message, older)
-    unpaired = ratio is not None and ratio.paired is False
-    marks = older + UNPAIRED * unpaired + DISTURBED * (time.total.blocks == 0)
+    marks = older + table.UNPAIRED * unpaired(ratio) + table.DISTURBED * (time.total.blocks == 0)
     return TimeCell("ok", record.message, marks, time, ratio, disturbed_blocks(record))
 
 
@@ -135,26 +123,23 @@ def mark_words(per: Per = "epoch", arms: str = "arms") -> dict[str, str]:
     """What the marks of times mean; ``arms`` is what is compared."""
     own = "the record's own epoch time" if per == "epoch" else "the median of all steps"
     return {
-        OLDER: OLDER_WORDS,
-        UNPAIRED: f"ratio unpaired: the two {arms} were not timed block by block together",
-        DISTURBED: f"every block was disturbed: {own}, without interval",
+        table.OLDER: table.OLDER_WORDS,
+        table.UNPAIRED: f"ratio unpaired: the two {arms} were not timed block by block together",
+        table.DISTURBED: f"every block was disturbed: {own}, without interval",
     }
 
 
-def time_text(cell: TimeCell, scale: float = 1.0) -> str:
-    """The time with its interval, or what stands in its place."""
-    return with_interval(cell.time.total, scale) if cell.time else in_words(cell)
-
-
 def time_columns(
-    rows: Sequence[Any], per: Per, over: str, *, text: Callable[[Any], str] | None = None, rare: bool = True
-) -> list[Column[Any]]:
+    rows: Sequence[Any], per: Per, over: str, headings: Sequence[str] = (), *,
+    text: Callable[[Any], str] | None = None, rare: bool = True,
+) -> list[Column[Any]]:  # fmt: skip
     """The cell ``row.time`` and its ratio as columns of tables; in the CSV epochs are in seconds, steps in ms.
 
     Args:
         rows: all rows, which decide the unit for people.
         per: what times are of.
         over: what ratios are to.
+        headings: of the two columns, for people, where they are not the usual ones.
         text: the cell of a row, for people, where it is more than the time and its marks.
         rare: whether the CSV has the part in rare events.
     """
@@ -165,33 +150,16 @@ def time_columns(
         cell: TimeCell = row.time
         status = {"time_status": cell.status or "not in the grid", "time_message": cell.message}
         part = {rare_name: cell.time.rare if cell.time else None} if rare else {}
-        return {**status, **bounds(name, cell.time.total if cell.time else None), **part}
+        return {**status, **bounds(name, cell.time and cell.time.total), **part}
 
     def tidy_ratio(row: Any) -> dict[str, object]:
         cell: TimeCell = row.time
         blocks = (cell.time.total.blocks, cell.disturbed) if cell.time else (None, None)
-        ratio = {**bounds(f"time_over_{over}", cell.ratio), "time_pairing": pairing(cell.ratio)}
+        ratio = {**bounds(f"time_over_{over}", cell.ratio), "time_pairing": table.pairing(cell.ratio)}
         return {**ratio, "blocks": blocks[0], "disturbed_blocks": blocks[1]}
 
+    time, ratio = headings or (f"{per}, {unit}", f"time / {over}")
     return [
-        Column(f"{per}, {unit}", text or (lambda row: f"{time_text(row.time, scale)} {row.time.marks}".strip()), tidy),
-        Column(
-            f"time / {over}", lambda row: ratio_text(row.time.ratio, row.is_reference and row.time.time), tidy_ratio
-        ),
-    ]
-
-
-def renamed(columns: Sequence[Column[Any]], *names: str) -> list[Column[Any]]:
-    """The columns under other headings."""
-    return [replace(column, name=name) for column, name in zip(columns, names, strict=True)]
-
-
-def disagreement(name: str, cell: TimeCell, record: Record | None) -> list[str]:
-    """What to say about a record, called ``name``, whose own epoch time is not what its blocks give."""
-    own = record.epoch_time_s if record else None
-    if cell.time is None or cell.time.per != "epoch" or own is None or abs(own / cell.time.total.value - 1) <= 0.01:
-        return []
-    return [
-        f"{name}: the record's epoch time of {significant(own)} s differs from the "
-        f"{significant(cell.time.total.value)} s that its undisturbed blocks give, which is what is shown."
+        Column(time, text or (lambda row: f"{row.time.text(scale)} {row.time.marks}".strip()), tidy),
+        Column(ratio, lambda row: table.ratio_text(row.time.ratio, row.is_reference and row.time.time), tidy_ratio),
     ]

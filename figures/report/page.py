@@ -25,6 +25,7 @@ TITLE = "CoMERA: what was claimed, and what was found"
 OUTCOMES = {"reproduced": "✓", "partly": "≈", "not reproduced": "✗", "not tested here": "○"}
 
 _PROSE = 36  # characters: a longer cell makes its column one of sentences, which may be broken into lines
+_LONG = 90  # characters: a wider column keeps its lines few
 _FEW = 6  # failures that are shown without being asked for
 
 
@@ -36,7 +37,8 @@ def _kind(name: str, cells: Sequence[str], left_aligned: frozenset[str]) -> str:
     """The class of a column."""
     if name not in left_aligned:
         return "number"
-    return "prose" if max(map(len, cells), default=0) > _PROSE else "words"
+    longest = max(map(len, cells), default=0)
+    return "prose long" if longest > _LONG else "prose" if longest > _PROSE else "words"
 
 
 def _table(drawn: Drawn) -> dict[str, Any]:
@@ -80,7 +82,7 @@ def _origin(records: Sequence[Record]) -> str:
     """What the page is made of."""
     days = sorted(record.recorded_at[:10] for record in records)
     span = " to ".join(dict.fromkeys((days[0], days[-1])))
-    return f"{len(records):,} records of {span}, from {'; '.join(device for device, _ in by_device(records))}"
+    return f"{len(records):,} records of {span}, from {'; '.join(device['device'] for device, _ in by_device(records))}"
 
 
 def page(records: Sequence[Record], artifacts: Mapping[str, Artifact[Any, Any]], claims: Claims) -> bytes:

@@ -11,7 +11,7 @@ from made_up_records import CUDA, sizes, timed
 
 from bench.core.record import Record
 from figures.artifacts.fig7 import BATCHES, EXPECTED
-from figures.records.toggles import Toggles
+from figures.records.select import Toggles
 
 STEP_MS = {"comera": 30.0, "dense": 95.0}
 LAUNCHES_MS = {"comera": 12.0, "dense": 4.0}  # what a captured graph saves

@@ -21,7 +21,7 @@ from figures.claims.claims import FULL_SIZE_PARAMETERS, LedgerError, Verdict, re
 from figures.page import bars
 from figures.page.drawn import Drawn
 from figures.page.style import TIME_FILLS, house_style
-from figures.records.toggles import Toggles
+from figures.records.select import Toggles
 
 render = fig7.ARTIFACT.render
 

@@ -27,7 +27,7 @@ from figures.claims import ledger
 from figures.claims.claims import LEDGER, LedgerError, read_claims
 from figures.claims.ledger import Entry, judge, rules_of, summary
 from figures.claims.ledger_text import WIDTH, to_csv, to_markdown_page, to_text
-from figures.records.toggles import Toggles
+from figures.records.select import Toggles
 
 ROOT = Path(__file__).parents[2]
 IDS = [line.split(",")[0] for line in LEDGER.read_text(encoding="utf-8").splitlines()[1:]]

@@ -10,7 +10,7 @@ from bench.core.record import Record
 from figures.artifact import Artifact
 from figures.page.drawn import Caption
 from figures.page.notes import closing_notes, device_fact
-from figures.page.table import NOT_ASKED, REMARKS, Column
+from figures.page.table import REMARKS, Column
 from figures.records.select import ARMS, Selected, method_settings, pages_by_device, workload_settings
 
 _WORKLOADS = ("linear", "lookup", "encoder")
@@ -101,8 +101,8 @@ def columns(*_: object) -> list[Column[Any]]:
         Column("precision", lambda row: row.record.precision, left=True),
         Column("passed", lambda row: f"{row.passed} of {len(row.judged)}"),
         Column("largest error", _error, left=True),
-        Column("allowed", lambda row: f"{row.worst['tolerance']:.0e}" if row.worst else NOT_ASKED),
-        Column("of", lambda row: row.worst["name"] if row.worst else NOT_ASKED, left=True),
+        Column("allowed", lambda row: f"{row.worst['tolerance']:.0e}" if row.worst else None),
+        Column("of", lambda row: row.worst and row.worst["name"], left=True),
         Column(REMARKS, lambda row: "; ".join(row.remarks), left=True),
         Column(tidy=tidy),
     ]

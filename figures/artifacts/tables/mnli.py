@@ -9,8 +9,8 @@ from figures.claims.claims import read_claims
 from figures.claims.training import CLAIMED, CLAIMED_DATASET, MARGIN, MNLI
 from figures.page import training as shared
 from figures.page.drawn import Caption
-from figures.page.notes import closing_notes
-from figures.page.table import NOT_ASKED, Column, bounds
+from figures.page.notes import closing_notes, first_upper
+from figures.page.table import Column, bounds
 from figures.records.select import DENSE
 from figures.records.studies import Row, Spread, Study
 
@@ -21,10 +21,10 @@ def _published(study: Study, name: str, quantity: str) -> list[Column[Row]]:
     """
     claims = read_claims()
 
-    def text(row: Row) -> str:
+    def text(row: Row) -> str | None:
         claim = claims.get(f"{CLAIMED.get(row.slot)}-{quantity}")
         if claim is None:
-            return NOT_ASKED
+            return None
         return f"{claim.published.removesuffix('%').removesuffix(' MiB')}{'?' if claim.unconfirmed else ''}"
 
     return [Column(name, text)] if study.is_papers and study.is_full_size else []
@@ -32,7 +32,6 @@ def _published(study: Study, name: str, quantity: str) -> list[Column[Row]]:
 
 def columns(study: Study, rows: Sequence[Row]) -> list[Column[Row]]:
     metric = study.metric
-    then = f"dense_{metric.name}_then"
     replaced = Spread.of({run.dense_tensorized_mib for row in rows for run in row.finished.values()} - {None})
 
     def slot(row: Row) -> dict[str, object]:
@@ -42,22 +41,22 @@ def columns(study: Study, rows: Sequence[Row]) -> list[Column[Row]]:
         return row.slot.arm == DENSE and row.status == "ok"
 
     def times(name: str, column: str, dense: bool) -> Column[Row]:
-        def text(row: Row) -> str:
+        def text(row: Row) -> str | None:
             spread = row.spread(column)
-            return "1" if dense and is_dense(row) else NOT_ASKED if spread is None else f"{spread}x"
+            return "1" if dense and is_dense(row) else f"{spread}x" if spread else None
 
         return shared.spread_column(name, column, text)
 
-    def layers(row: Row) -> str:
+    def layers(row: Row) -> object:
         spread = replaced if is_dense(row) else row.spread("tensorized_mib")
-        return "0 (all cut)" if spread is not None and spread.high == 0 else shared.or_dash(spread)
+        return "0 (all cut)" if spread is not None and spread.high == 0 else spread
 
     return [
         shared.head_column(study, slot),
         shared.score_column(metric),
         *_published(study, "paper, MNLI: %", "acc"),
-        Column(metric.heading.replace(metric.short, "dense then", 1), lambda row: shared.or_dash(row.dense_score),
-               lambda row: bounds(then, row.dense_score)),
+        Column(metric.heading.replace(metric.short, "dense then", 1), lambda row: row.dense_score,
+               lambda row: bounds(f"dense_{metric.name}_then", row.dense_score)),
         shared.less_column(metric, "dense", lambda row: row.less_dense),
         shared.spread_column("total, MiB", "stored_mib"),
         *_published(study, "paper: MiB", "size"),
@@ -84,7 +83,7 @@ def _notes(study: Study) -> list[str]:
         shared.metric_words(study),
         f"dense then: dense after as many steps. {less}{comparable}.",
         "layers: the tensorized layers, and in dense the weights they stand in for. ratio: dense size over this size.",
-        f"{shared.SIZE_WORDS}; {shared.target_words(study)}.",
+        shared.size_words(study),
         *shared.one_seed_note(study),
     ]
     if several:
@@ -100,7 +99,7 @@ def caption(study: Study, rows: Sequence[Row]) -> Caption:
     """On MNLI the paper's table; on other data the same columns, said to be about these data."""
     after = ", after the paper's table on MNLI" if study.is_papers else ""
     return Caption(
-        title=f"{shared.first_upper(study.metric.short)} and size of dense training and CoMERA's stages: "
+        title=f"{first_upper(study.metric.short)} and size of dense training and CoMERA's stages: "
         f"{'MNLI' if study.dataset == CLAIMED_DATASET else repr(study.dataset) + after}",
         facts=shared.facts(study),
         notes=(*_notes(study), *closing_notes(study)),
@@ -109,16 +108,9 @@ def caption(study: Study, rows: Sequence[Row]) -> Caption:
 
 
 ARTIFACT = Artifact(
-    name="table_mnli",
-    heading="Accuracy and size by stage",
+    name="table_mnli", heading="Accuracy and size by stage",
     summary="accuracy with its interval, size and compression of dense, early and late stages, beside the published; "
     "a table per device and dataset",
-    order=130,
-    **shared.OF_STUDIES,
-    rows=lambda study: study.rows,
-    columns=columns,
-    caption=caption,
-    rules=MNLI,
-    keys=(shared.RUN,),
-    breaks=("total, MiB",),
-)
+    order=130, **shared.OF_STUDIES, rows=lambda study: study.rows, columns=columns, caption=caption, rules=MNLI,
+    keys=(shared.RUN,), breaks=("total, MiB",),
+)  # fmt: skip

@@ -11,7 +11,7 @@ from bench.core.record import Record
 from figures.artifact import Artifact
 from figures.page.drawn import Caption
 from figures.page.notes import closing_notes, device_fact
-from figures.page.table import NOT_ASKED, REMARKS, Column, bounds, ratio_text, significant
+from figures.page.table import REMARKS, Column, bounds, ratio_text, significant
 from figures.records.select import Selected, pages_by_device, workload_settings
 
 #: Kinds of product from the most exact to the least, as the records name them.
@@ -41,8 +41,7 @@ class Row:
 
     def ms(self, name: str) -> list[float]:
         """Milliseconds by block; empty where the product was not timed."""
-        product = self.products.get(name)
-        return product["ms"] if product else []
+        return list(self.products.get(name, {}).get("ms", ()))
 
     def time(self, name: str) -> Estimate | None:
         return mean_interval(self.ms(name)) if self.ms(name) else None
@@ -52,9 +51,9 @@ class Row:
         slow, fast = self.ms(over), self.ms(name)
         return paired_ratio(dict(enumerate(slow)), dict(enumerate(fast))) if slow and fast else None
 
-    def error(self, name: str) -> str:
-        product = self.products.get(name)
-        return NOT_ASKED if product is None or product["error"] is None else f"{product['error']:.1e}"
+    def error(self, name: str) -> str | None:
+        error = self.products.get(name, {}).get("error")
+        return None if error is None else f"{error:.1e}"
 
     @property
     def remarks(self) -> list[str]:
@@ -78,9 +77,9 @@ def columns(*_: object) -> list[Column[Any]]:
     """A row of the CSV per layer, number of rows and kind of product."""
 
     def time(name: str) -> Column[Any]:
-        def text(row: Row) -> str:
+        def text(row: Row) -> str | None:
             estimate = row.time(name)
-            return significant(estimate.value) if estimate else NOT_ASKED
+            return significant(estimate.value) if estimate else None
 
         return Column(f"{name}, ms", text)
 

@@ -10,7 +10,7 @@ from bench.core.record import Record
 from figures.artifact import Artifact
 from figures.page.drawn import Caption
 from figures.page.notes import closing_notes, device_fact
-from figures.page.table import NOT_ASKED, Column, significant
+from figures.page.table import Column, significant
 from figures.records.select import Selected, by_arm, config_of, newest, oldest_first, pages_by_device, workload_settings
 
 _COSTLIEST = 3
@@ -124,20 +124,20 @@ def rows_of(page: Selection) -> list[Row]:
 def columns(page: Selection, _: Sequence[Row]) -> list[Column[Any]]:
     """Milliseconds with their share of the work by arm, then launches and MiB; the CSV has costly kernels besides."""
 
-    def ms(arm: str, row: Row) -> str:
+    def ms(arm: str, row: Row) -> str | None:
         if row.whole is not None:
-            return row.whole.get(arm, NOT_ASKED)
+            return row.whole.get(arm)
         share = row.shares.get(arm)
         busy = None if row.is_sum or share is None else row.step.profiles[arm].samples["busy_ms"]
         percent = f" ({share['ms'] / busy:.0%})" if share and busy else ""
-        return f"{significant(share['ms'])}{percent}" if share else NOT_ASKED
+        return f"{significant(share['ms'])}{percent}" if share else None
 
-    def launches(arm: str, row: Row) -> str:
-        return f"{row.shares[arm]['launches']:,.0f}" if arm in row.shares else NOT_ASKED
+    def launches(arm: str, row: Row) -> str | None:
+        return f"{row.shares[arm]['launches']:,.0f}" if arm in row.shares else None
 
-    def moved(arm: str, row: Row) -> str:
-        size = row.shares[arm]["moved_mib"] if arm in row.shares else None
-        return NOT_ASKED if size is None else significant(size) if size >= 0.01 else "0"
+    def moved(arm: str, row: Row) -> str | None:
+        size = row.shares.get(arm, {}).get("moved_mib")
+        return None if size is None else significant(size) if size >= 0.01 else "0"
 
     def of_arm(name: str, cell: Any, arm: str) -> Column[Any]:
         return Column(f"{arm}, {name}", lambda row: cell(arm, row))

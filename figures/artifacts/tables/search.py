@@ -15,7 +15,7 @@ from figures.artifact import Artifact
 from figures.page import training as shared
 from figures.page.drawn import Caption
 from figures.page.notes import closing_notes
-from figures.page.table import NOT_ASKED, REMARKS, Column, bounds, significant
+from figures.page.table import NOT_ASKED, REMARKS, Column, bounds, counted, significant
 from figures.records.metric import Score, score
 from figures.records.select import method_settings
 from figures.records.studies import Runs, searches, size_met
@@ -139,24 +139,22 @@ def columns(search: Runs, tries: Sequence[Try]) -> list[Column[Try]]:
     def settings(one: Try) -> dict[str, object]:
         return {f"setting_{name}": one.settings.get(name) for name in names} | {"price_of_size": one.price}
 
-    def steps(one: Try) -> str:
-        return NOT_ASKED if one.run.train_steps is None else f"{one.run.train_steps:,}"
-
     def reached(one: Try) -> dict[str, object]:
         return {"validation_examples": one.score and one.score.examples, **bounds(metric.name, one.score)}
 
-    def met(one: Try) -> str:
-        return shared.reached(size_met(one.run))
+    def met(one: Try) -> dict[str, object]:
+        return {"size_met": size_met(one.run)}
 
-    targets = [of_record("S0", "size_target"), Column[Try]("S <= S0", met, lambda one: {"size_met": size_met(one.run)})]
+    reach = Column[Try]("S <= S0", lambda one: shared.reached(size_met(one.run)), met)
+    targets = [of_record("S0", "size_target"), reach]
     return [
         Column("arm", lambda one: one.slot.arm, head, left=True),
         Column("stage", lambda one: f"{one.slot.goal} {one.mark}".rstrip(), stage, left=True),
         Column("settings", lambda one: one.settings_text, settings, left=True),
-        Column("seed", lambda one: str(one.run.seed)),
-        Column("steps", steps, lambda one: {"train_steps": one.run.train_steps}),
+        Column("seed", lambda one: one.run.seed),
+        Column("steps", lambda one: counted(one.run.train_steps), lambda one: {"train_steps": one.run.train_steps}),
         of_record("training loss", "train_loss", 4),
-        Column(metric.heading, lambda one: str(one.score or one.run.status), reached),
+        Column(metric.heading, lambda one: one.score or one.run.status, reached),
         of_record("S", "size_fraction"),
         *(column if _aimed(tries) else replace(column, text=None) for column in targets),
         Column("best", lambda one: "best" if one.best else "", lambda one: {"best": one.best}, left=True),
@@ -206,7 +204,7 @@ def caption(search: Runs, tries: Sequence[Try]) -> Caption:
             *([price] if any(one.price is not None for one in tries) else []),
             "training loss: mean over the steps since the last point of the learning curve.",
             shared.metric_words(search, pooled=False),
-            f"{shared.SIZE_WORDS}; {shared.target_words(search)}." if aimed else f"{shared.SIZE_WORDS}.",
+            shared.size_words(search, aimed),
             *closing_notes(search),
         ),
         remarks=[line for one in tries for line in _failure(one)],
@@ -214,16 +212,9 @@ def caption(search: Runs, tries: Sequence[Try]) -> Caption:
 
 
 ARTIFACT = Artifact(
-    name="table_search",
-    heading="Settings tried",
+    name="table_search", heading="Settings tried",
     summary="settings tried for each method with the loss, accuracy and size they reached; "
     "a table per device, dataset and experiment",
-    experiments=("accuracy_search", "late_search"),
-    measure="train",
-    order=150,
-    select=searches,
-    rows=rows_of,
-    columns=columns,
-    caption=caption,
-    section="arm",
-)
+    experiments=("accuracy_search", "late_search"), measure="train", order=150, select=searches, rows=rows_of,
+    columns=columns, caption=caption, section="arm",
+)  # fmt: skip

@@ -20,18 +20,19 @@ from figures.page.drawn import Caption
 from figures.page.notes import blocks_timed, last_notes, listed, mark_notes, step_fact
 from figures.page.table import (
     DISTURBED,
-    NOT_ASKED,
     REMARKS,
     UNPAIRED,
     Column,
     bounds,
+    counted,
     pairing,
     ratio_text,
     significant,
+    unpaired,
     with_interval,
 )
 from figures.records.cells import Select, TimesAndMemory
-from figures.records.select import COMERA, by_device, device_kind, method_settings, oldest_first, workload_settings
+from figures.records.select import COMERA, by_device, method_settings, oldest_first, workload_settings
 from figures.records.time_values import TimeCell, mark_words, time_cell, time_ratio
 
 #: The lines of a matrix.
@@ -159,10 +160,10 @@ def _remarks(row: Row) -> Iterator[str]:
     if row.parameters is None and record.status == "ok":
         yield "modes and ranks are not in the record"
     if row.parameters is not None:
-        counted = row.parameters + (row.cores.rank_entries if row.cores else 0) + row.matrix.bias
+        entries = row.parameters + (row.cores.rank_entries if row.cores else 0) + row.matrix.bias
         source = "modes and ranks" if row.cores else "its size"
-        if record.parameters not in (None, counted):
-            yield f"the record counts {record.parameters:,} parameters with bias; {counted:,} follow from {source}"
+        if record.parameters not in (None, entries):
+            yield f"the record counts {record.parameters:,} parameters with bias; {entries:,} follow from {source}"
     if row.setting == PAPER and row.cores not in (None, row.matrix.published):
         yield "not the published modes and ranks"
     if row.repeats_the_paper:
@@ -237,7 +238,7 @@ _SELECT = Select(
 
 def select(records: Sequence[Record]) -> list[TimesAndMemory]:
     """A selection per device, of the newest record of each line; all of a matrix are on the same data."""
-    pages = [_SELECT(mine, TimesAndMemory, device=name, kind=device_kind(mine)) for name, mine in by_device(records)]
+    pages = [_SELECT(mine, TimesAndMemory, **device) for device, mine in by_device(records)]
     return [replace(page, shown=oldest_first(page.timed.values())) for page in pages]
 
 
@@ -261,9 +262,6 @@ def columns(page: TimesAndMemory, rows: Sequence[Row]) -> list[Column[Row]]:  # 
     def of_record(row: Row, name: str) -> Any:
         return getattr(row.record, name, None)
 
-    def count(number: int | None) -> str:
-        return NOT_ASKED if number is None else f"{number:,}"
-
     def peak(name: str, heading: str) -> Column[Row]:
         return Column(heading, lambda row: significant(of_record(row, f"peak_memory_{name}_mib"), 4))
 
@@ -273,10 +271,10 @@ def columns(page: TimesAndMemory, rows: Sequence[Row]) -> list[Column[Row]]:  # 
     def sizes(row: Row, name: str) -> str:
         return " ".join(map(str, getattr(row.cores, name, ())))
 
-    def modes(row: Row) -> str:
+    def modes(row: Row) -> object:
         if row.setting == DENSE:
             return f"{row.matrix.rows} {'x' if row.matrix.published.is_table else '→'} {row.matrix.columns}"
-        return str(row.cores or NOT_ASKED)
+        return row.cores
 
     def gflop(row: Row) -> str:
         flops = of_record(row, "flops_per_step")
@@ -288,50 +286,36 @@ def columns(page: TimesAndMemory, rows: Sequence[Row]) -> list[Column[Row]]:  # 
         return f"{with_interval(row.step)} {'' if row.step.blocks else DISTURBED}".rstrip()
 
     def over(ratio: Estimate | None, is_itself: bool, row: Row) -> str:
-        text = ratio_text(ratio, is_itself and row.step)
-        return f"{text} {UNPAIRED if ratio and ratio.paired is False else ''}".rstrip()
+        return f"{ratio_text(ratio, is_itself and row.step)} {UNPAIRED * unpaired(ratio)}".rstrip()
 
     def tidy(row: Row) -> dict[str, object]:
+        matrix, blocks = row.matrix, (row.step.blocks, row.time.disturbed) if row.step else (None, None)
         return {
-            "device": page.device,
-            "matrix": row.matrix.name,
-            "rows": row.matrix.rows,
-            "columns": row.matrix.columns,
-            "setting": row.setting,
-            "status": row.time.status,
-            REMARKS: "; ".join(_remarks(row)),
+            "device": page.device, "matrix": matrix.name, "rows": matrix.rows, "columns": matrix.columns,
+            "setting": row.setting, "status": row.time.status, REMARKS: "; ".join(_remarks(row)),
             **{name: sizes(row, name) for name in ("row_modes", "column_modes", "ranks")},
-            "parameters": row.parameters,
-            "published_parameters": published(row),
-            "rank_entries": row.cores.rank_entries if row.cores else None,
-            "bias": row.matrix.bias,
-            "wanted_ratio": of_record(row, "ratio") if row.setting == SOLVER else None,
-            "ratio": row.ratio,
-            "recorded_parameters": of_record(row, "parameters"),
-            "batch_size": of_record(row, "batch_size"),
-            "flops_per_step": of_record(row, "flops_per_step"),
-            **bounds("step_time_ms", row.step),
-            "blocks": row.step.blocks if row.step else None,
-            "disturbed_blocks": row.time.disturbed if row.step else None,
-            **bounds("time_over_dense", row.time.ratio),
-            "dense_pairing": pairing(row.time.ratio),
-            **bounds("time_over_paper", row.over_paper),
-            "paper_pairing": pairing(row.over_paper),
+            "parameters": row.parameters, "published_parameters": published(row),
+            "rank_entries": row.cores.rank_entries if row.cores else None, "bias": matrix.bias,
+            "wanted_ratio": of_record(row, "ratio") if row.setting == SOLVER else None, "ratio": row.ratio,
+            "recorded_parameters": of_record(row, "parameters"), "batch_size": of_record(row, "batch_size"),
+            "flops_per_step": of_record(row, "flops_per_step"), **bounds("step_time_ms", row.step),
+            "blocks": blocks[0], "disturbed_blocks": blocks[1],
+            **bounds("time_over_dense", row.time.ratio), "dense_pairing": pairing(row.time.ratio),
+            **bounds("time_over_paper", row.over_paper), "paper_pairing": pairing(row.over_paper),
             "predicted_for": of_record(row, "predicted_for") or "",
             "predicted_peak_mib": of_record(row, "peak_memory_predicted_mib"),
             "allocated_mib": of_record(row, "peak_memory_allocated_mib"),
-            "reserved_mib": of_record(row, "peak_memory_reserved_mib"),
-            "older_code": bool(page.older(row.record)),
-        }
+            "reserved_mib": of_record(row, "peak_memory_reserved_mib"), "older_code": bool(page.older(row.record)),
+        }  # fmt: skip
 
     return [
         Column("matrix", lambda row: row.matrix.name, left=True),
         Column("setting", lambda row: f"{row.setting} {page.older(row.record)}".rstrip(), left=True),
         Column("modes", modes, left=True),
-        Column("ranks", lambda row: sizes(row, "ranks") or NOT_ASKED, left=True),
-        Column("parameters", lambda row: count(row.parameters)),
-        Column("published", lambda row: count(published(row))),
-        Column("rank entries", lambda row: count(row.cores.rank_entries if row.cores else None)),
+        Column("ranks", lambda row: sizes(row, "ranks") or None, left=True),
+        Column("parameters", lambda row: counted(row.parameters)),
+        Column("published", lambda row: counted(published(row))),
+        Column("rank entries", lambda row: counted(row.cores.rank_entries if row.cores else None)),
         Column("ratio", lambda row: ratio_text(row.ratio, row.setting == DENSE)),
         Column("GFLOP", gflop),
         peak("predicted", f"peak MiB, {page.kind}"),
@@ -356,7 +340,7 @@ def _facts(page: TimesAndMemory) -> tuple[str, ...]:
 
 
 def caption(page: TimesAndMemory, rows: Sequence[Row]) -> Caption:
-    marks = [row.time.marks + UNPAIRED * bool(row.over_paper and row.over_paper.paired is False) for row in rows]
+    marks = [row.time.marks + UNPAIRED * unpaired(row.over_paper) for row in rows]
     repeating = "Where the solver arrives at the paper's own modes and ranks, / paper compares a layer with itself."
     return Caption(
         title="The encoder's matrices: the paper's tensorization and the solver's for the same ratio",
@@ -381,19 +365,10 @@ def caption(page: TimesAndMemory, rows: Sequence[Row]) -> Caption:
 
 
 ARTIFACT = Artifact(
-    name="table_tensorization",
-    heading="Modes and ranks of the encoder's matrices",
+    name="table_tensorization", heading="Modes and ranks of the encoder's matrices",
     summary="modes, ranks, sizes, FLOPs and time of the encoder's matrices: dense, in the paper's tensorization, in "
     "the solver's; a table per device",
-    experiments=("tensorization",),
-    measure="run",
-    made_by="make reproduce-table-tensorization",
-    order=160,
-    select=select,
-    rows=rows_of,
-    columns=columns,
-    caption=caption,
-    section="matrix",
-    keys=("matrix", "setting"),
+    experiments=("tensorization",), measure="run", made_by="make reproduce-table-tensorization", order=160,
+    select=select, rows=rows_of, columns=columns, caption=caption, section="matrix", keys=("matrix", "setting"),
     breaks=("rank entries", "time, ms"),
-)
+)  # fmt: skip
