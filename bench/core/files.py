@@ -13,15 +13,20 @@ def write_whole(contents: Mapping[Path, bytes]) -> None:
 
     All contents reach the disk before the first rename, so that files which belong together are also kept together.
     """
-    staged = {}
-    for path, content in contents.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".partial")
-        with os.fdopen(handle, "wb") as file:
-            os.fchmod(file.fileno(), 0o644)
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        staged[path] = temporary
-    for path, temporary in staged.items():
-        os.replace(temporary, path)
+    staged: list[tuple[str, Path]] = []
+    try:
+        for path, content in contents.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".partial")
+            staged.append((temporary, path))
+            with os.fdopen(handle, "wb") as file:
+                os.fchmod(file.fileno(), 0o644)
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+        while staged:
+            os.replace(*staged[0])
+            del staged[0]
+    finally:  # nothing half-made stays behind
+        for temporary, _ in staged:
+            os.unlink(temporary)
