@@ -14,9 +14,6 @@ Form ``layers``: each operation reads and writes its wide activations, as autogr
 y, their gradients and rank-wide activations; the columns kernel reads the latter once per tile, which L2 has to serve.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -26,7 +23,7 @@ from bench.estimate.work import Bound
 from bench.measures import Measure
 from bench.measures.shapes import is_linear_layer
 from bench.processes.process import answers
-from bench.protocol import Outcome, Session, Workload
+from bench.protocol import Workload
 from bench.protocol.methods import build_for
 from comera import TTLinear
 from comera.functional import ACTIVATIONS
@@ -37,8 +34,10 @@ _LIMIT_S = 3600.0
 
 def kernels_unsupported(cell: Cell) -> str | None:
     """Why the kernels of a cell cannot be compiled, or None."""
-    if padded_rank(cell.method_settings["ranks"]) is None:
-        return f"ranks is {cell.method_settings['ranks']}; the kernels take up to 128."
+    ranks = cell.method_settings["ranks"]
+    padded = padded_rank(ranks)
+    if padded is None or not candidates(cell.precision, padded):
+        return f"ranks is {ranks}; the kernels take up to 128, in FP32 and TF32 up to 64."
     return None
 
 
@@ -68,7 +67,7 @@ def resource_rows(kind: str, padded: int) -> list[dict[str, Any]]:
     for name, kernel in KERNELS.items():
         activations = ACTIVATIONS if "ACTIVATION" in kernel.arg_names else ACTIVATIONS[:1]
         for arch in ARCHITECTURES:
-            for tile in candidates(kind):
+            for tile in candidates(kind, padded):
                 found = [asdict(resources(name, kind, padded, tile, arch, activation)) for activation in activations]
                 most = {field: max(one[field] for one in found) for field in found[0]}
                 fits = Resources(**most).fits(arch)
@@ -102,14 +101,12 @@ def traffic_rows(N: int, H: int, rank: int, tokens: int, precision: str) -> list
     return rows
 
 
-def _outcomes(cells: Sequence[Cell], session: Session) -> Iterator[list[Outcome]]:
-    return ([outcome] for outcome in answers(kernels_columns, cells, session.data, session.parallel, _LIMIT_S))
-
-
 MEASURE = Measure(
     name="kernels",
     words="registers, shared memory and spills of the fused feed-forward's kernels, compiled ahead of time",
-    outcomes=_outcomes,
+    outcomes=lambda cells, session: (
+        [outcome] for outcome in answers(kernels_columns, cells, session.data, session.parallel, _LIMIT_S)
+    ),
     unsupported=kernels_unsupported,
     about="the tensor train of one linear layer",
     workloads=is_linear_layer,

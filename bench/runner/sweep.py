@@ -123,13 +123,8 @@ def run_job(
 ) -> None:
     """Measure the cells of a job that are not done yet and record them.
 
-    Args:
-        job: cells of one measure.
-        results: where records lie and go.
-        parallel: processes at a time, where cells run side by side; 0 for one per processor.
-        progress: receives what is finished.
-        resume: whether training runs go on from their checkpoints.
-        stop_after_s: seconds after which a training run is to leave a checkpoint and stop, or None.
+    ``parallel`` is the number of processes at a time, where cells run side by side; 0 is for one per processor. With
+    ``resume`` training runs go on from their checkpoints; after ``stop_after_s`` seconds they leave one and stop.
     """
     possible = []
     for cell in job.cells:
