@@ -18,9 +18,9 @@ def test_wrong_inputs():
 
 
 def test_kills():
-    [row] = kills(10, seed=1, names=["merge"])
+    [row] = kills(8, seed=1, names=["merge"])
     assert row["problems"] == []
-    assert row["interruptions"] == 5
+    assert row["interruptions"] == 6
 
 
 def test_full_disks(tmp_path):
