@@ -7,12 +7,12 @@ import io
 import os
 import re
 import sys
-import tempfile
 import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from bench.core.files import write_whole
 from bench.core.record import Record, RecordError, read_all
 from figures.artifact import Artifact, ArtifactError, artifacts
 from figures.claims.claims import LedgerError
@@ -113,17 +113,7 @@ def _write(files: dict[str, bytes], arguments: argparse.Namespace) -> list[Path]
     """Write each file whole or not at all, in the place of one that is there; where ``--out`` says."""
     folder: Path = arguments.out or RENDERED / arguments.records.resolve().name
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, content in files.items():
-            handle, temporary = tempfile.mkstemp(dir=folder, prefix=".", suffix=".partial")
-            try:
-                with os.fdopen(handle, "wb") as file:
-                    file.write(content)
-                    os.fchmod(file.fileno(), 0o644)
-                os.replace(temporary, folder / name)
-            except BaseException:
-                os.unlink(temporary)
-                raise
+        write_whole({folder / name: content for name, content in files.items()})
     except OSError as error:
         raise InputError(f"--out is {str(folder)!r}; cannot write there ({error.strerror}).") from None
     return [folder / name for name in files]

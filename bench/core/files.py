@@ -27,6 +27,7 @@ def write_whole(contents: Mapping[Path, bytes]) -> None:
         while staged:
             os.replace(*staged[0])
             del staged[0]
-    finally:  # nothing half-made stays behind
+    except OSError:  # such as a full disk: nothing half-made stays behind
         for temporary, _ in staged:
             os.unlink(temporary)
+        raise
