@@ -52,35 +52,35 @@ gate-accept: $(READY) ## show how the gate's exact numbers have changed and acce
 	$(BIN)/python -m bench.gate.baseline
 
 reproduce-fig1: $(READY) ## measure and draw Fig. 1: time per epoch and peak memory of every method
-	$(BIN)/python -m bench experiment=fig1 results=$(RESULTS)
-	$(BIN)/python -m bench experiment=fig1_memory results=$(RESULTS)
-	$(BIN)/python -m figures fig1 --records $(RESULTS)
+	$(BIN)/python -m bench experiment=fig1 "results='$(RESULTS)'"
+	$(BIN)/python -m bench experiment=fig1_memory "results='$(RESULTS)'"
+	$(BIN)/python -m figures fig1 --records "$(RESULTS)"
 
 reproduce-prediction: $(READY) ## run steps for the peak of the allocator, and draw the error of the predicted memory
-	$(BIN)/python -m bench experiment=prediction results=$(RESULTS)
-	$(BIN)/python -m figures prediction --records $(RESULTS)
+	$(BIN)/python -m bench experiment=prediction "results='$(RESULTS)'"
+	$(BIN)/python -m figures prediction --records "$(RESULTS)"
 
 reproduce-fig5: $(READY) ## measure and draw Fig. 5: time and memory of the embedding look-up, by variant
-	$(BIN)/python -m bench experiment=fig5 results=$(RESULTS)
-	$(BIN)/python -m bench experiment=fig5 timing.allocator=system +tables=30522x768 results=$(RESULTS)
-	$(BIN)/python -m bench experiment=fig5_memory results=$(RESULTS)
-	$(BIN)/python -m figures fig5 --records $(RESULTS)
+	$(BIN)/python -m bench experiment=fig5 "results='$(RESULTS)'"
+	$(BIN)/python -m bench experiment=fig5 timing.allocator=system +tables=30522x768 "results='$(RESULTS)'"
+	$(BIN)/python -m bench experiment=fig5_memory "results='$(RESULTS)'"
+	$(BIN)/python -m figures fig5 --records "$(RESULTS)"
 
 reproduce-fig7: $(READY) ## measure and draw Fig. 7: time per epoch with CUDA Graph (on a CPU, compile) off and on
-	$(BIN)/python -m bench experiment=fig7 results=$(RESULTS)
-	$(BIN)/python -m figures fig7 --records $(RESULTS)
+	$(BIN)/python -m bench experiment=fig7 "results='$(RESULTS)'"
+	$(BIN)/python -m figures fig7 --records "$(RESULTS)"
 
 reproduce-fig11: $(READY) ## measure and draw Fig. 11: the contraction plans of the encoder's layers as tensor diagrams
-	$(BIN)/python -m bench experiment=fig11 results=$(RESULTS)
-	$(BIN)/python -m figures fig11 --records $(RESULTS)
+	$(BIN)/python -m bench experiment=fig11 "results='$(RESULTS)'"
+	$(BIN)/python -m figures fig11 --records "$(RESULTS)"
 
 plan-grid: $(READY) ## measure every contraction plan on a grid of shapes and draw how the planner chose (10 minutes on 2 cores)
-	$(BIN)/python -m bench experiment=contraction results=$(RESULTS)
-	$(BIN)/python -m figures plans --records $(RESULTS)
+	$(BIN)/python -m bench experiment=contraction "results='$(RESULTS)'"
+	$(BIN)/python -m figures plans --records "$(RESULTS)"
 
 reproduce-table-tensorization: $(READY) ## measure the paper's modes and ranks beside the solver's for the same ratio, per matrix
-	$(BIN)/python -m bench experiment=tensorization results=$(RESULTS)
-	$(BIN)/python -m figures table_tensorization --records $(RESULTS)
+	$(BIN)/python -m bench experiment=tensorization "results='$(RESULTS)'"
+	$(BIN)/python -m figures table_tensorization --records "$(RESULTS)"
 
 table-search: $(READY) ## draw the recorded searches that chose the defaults (records: results/reference)
 	$(BIN)/python -m figures table_search --records results/reference
@@ -95,36 +95,36 @@ reproduce-fig6: ## validation accuracy per epoch, dense against CoMERA (same tra
 reproduce-truncation: ARTIFACT := truncation
 reproduce-truncation: ## step time, memory and accuracy against the truncated size (same training)
 $(TRAINED): $(READY)
-	$(BIN)/python -m bench experiment=accuracy results=$(RESULTS)
-	$(BIN)/python -m figures $(ARTIFACT) --records $(RESULTS)
+	$(BIN)/python -m bench experiment=accuracy "results='$(RESULTS)'"
+	$(BIN)/python -m figures $(ARTIFACT) --records "$(RESULTS)"
 
 reproduce-small: $(READY) ## the same four on a small model and generated text, within 3 minutes on 2 cores
-	$(BIN)/python -m bench experiment=accuracy_small results=$(RESULTS)
+	$(BIN)/python -m bench experiment=accuracy_small "results='$(RESULTS)'"
 	for artifact in table_mnli table_ranks fig6 truncation; do \
-	  $(BIN)/python -m figures $$artifact --experiment accuracy_small --records $(RESULTS) || exit; \
+	  $(BIN)/python -m figures $$artifact --experiment accuracy_small --records "$(RESULTS)" || exit; \
 	done
 
 sweep-ratios: $(READY) ## measure and draw Fig. 12: time, memory and FLOPs by whole-model compression
-	$(BIN)/python -m bench experiment=ratios results=$(RESULTS)
-	$(BIN)/python -m bench experiment=ratios_memory results=$(RESULTS)
-	$(BIN)/python -m figures fig12 --records $(RESULTS)
+	$(BIN)/python -m bench experiment=ratios "results='$(RESULTS)'"
+	$(BIN)/python -m bench experiment=ratios_memory "results='$(RESULTS)'"
+	$(BIN)/python -m figures fig12 --records "$(RESULTS)"
 
 sweep-ratios-accuracy: $(READY) ## accuracy against size after equal training, with the Pareto front (hours on a CPU)
-	$(BIN)/python -m bench experiment=ratios_accuracy results=$(RESULTS)
-	$(BIN)/python -m figures pareto --records $(RESULTS)
+	$(BIN)/python -m bench experiment=ratios_accuracy "results='$(RESULTS)'"
+	$(BIN)/python -m figures pareto --records "$(RESULTS)"
 
 sweep-ratios-small: $(READY) ## the same on a small model and generated text, in minutes
-	$(BIN)/python -m bench experiment=ratios_accuracy_small results=$(RESULTS)
-	$(BIN)/python -m figures pareto --experiment ratios_accuracy_small --records $(RESULTS)
+	$(BIN)/python -m bench experiment=ratios_accuracy_small "results='$(RESULTS)'"
+	$(BIN)/python -m figures pareto --experiment ratios_accuracy_small --records "$(RESULTS)"
 
 speed: $(READY) ## print the speed ratios of the tensorized layer and step, with intervals
 	$(BIN)/python -m bench speed
 
 claims: $(READY) ## print what the records say about each published claim (RESULTS=results/reference: the project's)
-	@$(BIN)/python -m bench claims --records $(RESULTS)
+	@$(BIN)/python -m bench claims --records "$(RESULTS)"
 
 report: $(READY) ## write the page of all verdicts, figures and tables: report.html (the project's own: RESULTS=results/reference)
-	@$(BIN)/python -m bench report --records $(RESULTS)
+	@$(BIN)/python -m bench report --records "$(RESULTS)"
 
 clean: ## remove .venv and caches; records and figures stay
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,9 @@ GATE = Path(__file__).parent / "tests" / "gate"
 
 #: It has no example, and importing it loads heavy packages, for processes that are forked from the importing one.
 collect_ignore = ["bench/processes/preload.py"]
+if importlib.util.find_spec("triton") is None:  # there is none for this system
+    kernels = ("feed_forward", "epilogue", "launch", "autograd", "ahead_of_time")
+    collect_ignore += [f"comera/kernels/{name}.py" for name in kernels]
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

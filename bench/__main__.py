@@ -1,8 +1,7 @@
 """Command line: ``python -m bench [run] experiment=NAME [key=value …]``, or another command (:data:`COMMANDS`)."""
 
-from __future__ import annotations
-
 import argparse
+import importlib
 import json
 import os
 import runpy
@@ -12,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bench.core.plugins import import_plugins
-from bench.errors import CONF, ConfigError, Parser, check_arguments, experiments, reworded, stop_with
+from bench.errors import CONF, ConfigError, Parser, experiments, stop_with, unwritten
 
 COMMANDS = {
     "run": "measure the cells of an experiment; the word may be left out",
@@ -47,12 +46,7 @@ def _known() -> str:
 
 
 def _parser(asked: str) -> Parser:
-    """The parser of all commands.
-
-    Args:
-        asked: the command whose help is wanted, ``--help`` for that of all, or empty: what there is to ask for takes
-            long to find.
-    """
+    """The parser of all commands; ``asked`` is the one whose help is wanted, as what there is to ask for takes long."""
     form = argparse.RawDescriptionHelpFormatter
     parser = Parser(
         prog="python -m bench",
@@ -67,14 +61,12 @@ def _parser(asked: str) -> Parser:
         text = CONF / "help" / f"{name}.txt"
         description = text.read_text(encoding="utf-8") if text.exists() else does
         commands[name] = subparsers.add_parser(name, help=does, description=description, formatter_class=form)
-    for name in ("run", "campaign"):
-        commands[name].add_argument("settings", metavar="key=value", nargs="*")
+        if name in ("run", "campaign"):
+            commands[name].add_argument("settings", metavar="key=value", nargs="*")
     if asked == "run":
         commands["run"].epilog = _known()
     if asked == "campaign":
-        from bench.campaign.stages import listed
-
-        commands["campaign"].epilog = listed()
+        commands["campaign"].epilog = importlib.import_module("bench.campaign.stages").listed()
     commands["campaign"].add_argument("--list", action="store_true", help="print the stages and what is missing")
     commands["compare"].add_argument("a", metavar="A", help="a results folder or a commit, the one to compare with")
     commands["compare"].add_argument("b", metavar="B", help="a results folder or a commit, the one in question")
@@ -90,6 +82,8 @@ def _parser(asked: str) -> Parser:
 
 def _run(settings: list[str]) -> None:
     """The Hydra application. Its errors and OmegaConf's end the program with one sentence."""
+    from bench.runner.wording import check_arguments, reworded
+
     check_arguments(settings)
     import hydra
     from hydra.errors import HydraException
@@ -133,38 +127,31 @@ def main() -> None:
             sys.argv[1:] = arguments[1:]
             runpy.run_module(_READERS[command], run_name="__main__", alter_sys=True)
         elif command == "predict":
-            from bench.commands.predict import main as predict
-
-            predict(arguments[1:])
+            importlib.import_module("bench.commands.predict").main(arguments[1:])
         elif command == "run" and not asks_help:
             _run(arguments[1:])
         else:
             _dispatch(_parser(command if asks_help else ""), arguments)
     except ConfigError as error:
         stop_with(str(error))
+    except BrokenPipeError:  # the reader, such as head, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(1) from None
+    except OSError as error:
+        stop_with(unwritten(error), status=1)
 
 
 def _dispatch(parser: Parser, arguments: list[str]) -> None:
     """Run a command whose arguments the parser has all of."""
     given, others = parser.parse_known_args(arguments)
-    if given.command == "campaign":
-        from bench.campaign.command import run as campaign
-
-        campaign([*given.settings, *others], given.list)
+    values = vars(given)
+    command = values.pop("command")
+    if command == "campaign":
+        importlib.import_module("bench.campaign.command").run([*given.settings, *others], given.list)
     elif others:
-        parser.error(f"{others[0]} is no argument of {given.command}")
-    elif given.command == "speed":
-        from bench.commands.speed import run as speed
-
-        speed(given.rounds)
-    elif given.command == "merge":
-        from bench.commands.merge import run as merge
-
-        merge(given.sources, given.into)
-    elif given.command == "compare":
-        from bench.commands.compare import run as compare
-
-        compare(given.a, given.b, given.experiment, given.format)
+        parser.error(f"{others[0]} is no argument of {command}")
+    else:
+        importlib.import_module(f"bench.commands.{command}").run(**values)
 
 
 if __name__ == "__main__":

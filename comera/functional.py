@@ -3,7 +3,8 @@
 Between the two layers of a feed-forward lie the widest activations of a model, and autograd keeps two of them: what the
 first layer put out, and what the activation made of it. Both follow from ``z``, the activations at the middle rank of
 the first layer, by one thin product. So ``z`` is kept, and they are formed again in backward, in tiles of tokens that
-fit a cache; no activation of full width is ever kept, or formed for all tokens at once.
+fit a cache; no activation of full width is ever kept, or formed for all tokens at once. On a GPU that
+:mod:`comera.kernels` serves, the tiles are those of a kernel and never leave the chip.
 
 Shape suffixes: ``T`` tokens, ``N`` in-features, ``H`` hidden features, ``M`` out-features, ``P`` and ``Q`` the middle
 ranks of the two layers.
@@ -12,16 +13,22 @@ ranks of the two layers.
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import torch
+from torch import nn
 from torch.nn import functional as F
 
+from comera import kernels
 from comera.contraction.joint_merging import jointly_merged_halves
 from comera.contraction.merging import merge_cores
 from comera.layers import TTLinear
+
+if TYPE_CHECKING:
+    from torch.fx import Node
 
 #: Bytes of a tile's hidden features: tiles of 512 tokens at a width of 3,072 in FP32.
 _TILE_BYTES = 6 * 2**20
@@ -84,18 +91,105 @@ def tt_feed_forward(
         raise ValueError(f"tokens_per_tile is {tokens_per_tile}; allowed: whole numbers from 1 up, or None.")
     if x.shape[-1] != first.in_features:
         raise ValueError(f"x has {x.shape[-1]} features in its last dimension; expected {first.in_features}.")
-    without_ranks = not first.shape.parameter_count or not second.shape.parameter_count
-    plain_only = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
-    if without_ranks or plain_only:
+    if _one_after_another(first, second):
         return second(_ACTIVATIONS[activation].forward(first(x)))
+    kind = _type_of_products(x)
+    with _operands(kind, x, first, second) as tensors:
+        if tokens_per_tile is None and kernels.usable(kernels.HIDDEN, x.device, kind, *_middle_ranks(first, second)):
+            z2_QT, right2_QM, bias2_M = _hidden(activation, *tensors)
+        else:
+            size = tokens_per_tile or max(_TILE_BYTES // (first.out_features * kind.itemsize), 1)
+            *left, right2_QM, bias1_H, bias2_M = tensors
+            z2_QT = _HiddenRanks.apply(activation, size, *left, bias1_H)
+        # Outside the function, so that what recomputes outputs sees how this one is made.
+        return _affine(z2_QT.t(), right2_QM, bias2_M).view(*x.shape[:-1], second.out_features)
+
+
+def tt_feed_forward_add_norm(
+    x: torch.Tensor,
+    first: TTLinear,
+    second: TTLinear,
+    norm: nn.LayerNorm,
+    activation: str = "gelu",
+    dropout: float = 0.0,
+) -> torch.Tensor:
+    """``norm(x + dropout(tt_feed_forward(x, first, second, activation)))``, (…, N) to (…, N): the end of a block.
+
+    Where :mod:`comera.kernels` serves a GPU, the last product, bias, dropout, residual and LayerNorm are one kernel;
+    what LayerNorm normalises is not kept but formed again from ``x`` and the ranks. Elsewhere torch's operations run
+    one after another. The two draw different dropout masks, both from the generator of the device.
+
+    Args:
+        x, first, second, activation: as :func:`tt_feed_forward` takes them; ``second`` puts out N features.
+        norm: over the last dimension. Forward hooks of it do not run.
+        dropout: the probability of a zero, from 0 to 1; 0 when nothing is trained.
+
+    Raises:
+        ValueError: as :func:`tt_feed_forward`, and for sizes that do not fit the residual or a dropout beyond 0 to 1.
+
+    Example:
+        >>> first, second = TTLinear(8, 32, (2, 4), (8, 4), 3), TTLinear(32, 8, (8, 4), (4, 2), 3)
+        >>> x, norm = torch.randn(2, 5, 8), nn.LayerNorm(8)
+        >>> wanted = norm(x + second(F.gelu(first(x))))
+        >>> torch.allclose(tt_feed_forward_add_norm(x, first, second, norm), wanted, atol=1e-5)
+        True
+    """
+    if not 0 <= dropout <= 1:
+        raise ValueError(f"dropout is {dropout}; allowed: numbers from 0 to 1.")
+    if (x.shape[-1],) != norm.normalized_shape or second.out_features != x.shape[-1]:
+        sizes = f"second puts out {second.out_features} features, norm is over {norm.normalized_shape}"
+        raise ValueError(f"{sizes}; the residual has {x.shape[-1]}.")
+    kind, used = _type_of_products(x), (*kernels.HIDDEN, *kernels.ADD_NORM)
+    fused = activation in _ACTIVATIONS and norm.weight is not None and norm.bias is not None
+    if (
+        fused
+        and not _one_after_another(first, second)
+        and kernels.usable(used, x.device, kind, *_middle_ranks(first, second))
+    ):
+        with _operands(kind, x, first, second) as tensors:
+            promoted = torch.promote_types(torch.promote_types(x.dtype, norm.weight.dtype), kind)
+            thin = _hidden(activation, *tensors)
+            return kernels.add_norm(*thin, x.reshape(-1, x.shape[-1]), norm, dropout, promoted).view(x.shape)
+    return norm(x + F.dropout(tt_feed_forward(x, first, second, activation), dropout))
+
+
+def _one_after_another(first: TTLinear, second: TTLinear) -> bool:
+    """Whether the layers have to run as they are."""
+    without_ranks = not first.shape.parameter_count or not second.shape.parameter_count
+    return without_ranks or torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+
+
+def _middle_ranks(*layers: TTLinear) -> list[int]:
+    return [layer.shape.ranks[layer.shape.half - 1] for layer in layers]
+
+
+def _type_of_products(x: torch.Tensor) -> torch.dtype:
+    device = x.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
+
+
+@contextlib.contextmanager
+def _operands(kind: torch.dtype, x: torch.Tensor, first: TTLinear, second: TTLinear) -> Iterator[list[Any]]:
+    """``x``, the halves and the biases in the type of their products, without autocast inside of the block."""
     halves = [half for layer in (first, second) for half in _halves(layer)]
     device = x.device.type
-    under_autocast = torch.is_autocast_enabled(device)
-    kind = torch.get_autocast_dtype(device) if under_autocast else x.dtype
-    tensors = [None if tensor is None else tensor.to(kind) for tensor in (x, *halves, first.bias, second.bias)]
-    size = tokens_per_tile or max(_TILE_BYTES // (first.out_features * kind.itemsize), 1)
-    with torch.autocast(device, enabled=False) if under_autocast else contextlib.nullcontext():
-        return _FeedForward.apply(activation, size, *tensors)
+    with torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else contextlib.nullcontext():
+        yield [None if tensor is None else tensor.to(kind) for tensor in (x, *halves, first.bias, second.bias)]
+
+
+def _hidden(
+    activation: str,
+    x: torch.Tensor,
+    left1_PN: torch.Tensor,
+    right1_PH: torch.Tensor,
+    left2_QH: torch.Tensor,
+    right2_QM: torch.Tensor,
+    bias1_H: torch.Tensor | None,
+    bias2_M: torch.Tensor | None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+    """z2 (Q, T) by the kernels, and what it is still to be multiplied with."""
+    z1_PT = torch.mm(left1_PN, x.reshape(-1, x.shape[-1]).t())
+    return kernels.hidden(activation, z1_PT, right1_PH, bias1_H, left2_QH), right2_QM, bias2_M
 
 
 def _halves(layer: TTLinear) -> tuple[torch.Tensor, torch.Tensor]:
@@ -114,8 +208,8 @@ def _affine(z: torch.Tensor, matrix: torch.Tensor, bias: torch.Tensor | None) ->
     return torch.mm(z, matrix) if bias is None else torch.addmm(bias, z, matrix)
 
 
-class _FeedForward(torch.autograd.Function):
-    """Saved for backward: the input, z of both layers, and the halves."""
+class _HiddenRanks(torch.autograd.Function):
+    """z of the second layer, (Q, T), rank first in memory as in merging. Kept: the input, z of the first, halves."""
 
     @staticmethod
     def forward(
@@ -126,38 +220,114 @@ class _FeedForward(torch.autograd.Function):
         left1_PN: torch.Tensor,
         right1_PH: torch.Tensor,
         left2_QH: torch.Tensor,
-        right2_QM: torch.Tensor,
         bias1_H: torch.Tensor | None,
-        bias2_M: torch.Tensor | None,
     ) -> torch.Tensor:
         x_TN = x.reshape(-1, x.shape[-1])
-        tokens, act = len(x_TN), _ACTIVATIONS[activation].forward
-        z1_TP = torch.mm(left1_PN, x_TN.t()).t()  # rank first in memory, as in merging
-        z2_QT = x_TN.new_empty(len(left2_QH), tokens)
-        for tile in _tiles(tokens, tokens_per_tile):
+        act = _ACTIVATIONS[activation].forward
+        z1_TP = torch.mm(left1_PN, x_TN.t()).t()
+        z2_QT = x_TN.new_empty(len(left2_QH), len(x_TN))
+        for tile in _tiles(len(x_TN), tokens_per_tile):
             z2_QT[:, tile] = torch.mm(left2_QH, act(_affine(z1_TP[tile], right1_PH, bias1_H)).t())
-        y_TM = _affine(z2_QT.t(), right2_QM, bias2_M)
-        ctx.activation, ctx.tokens_per_tile, ctx.has_bias2 = activation, tokens_per_tile, bias2_M is not None
-        ctx.save_for_backward(x, z1_TP, z2_QT, left1_PN, right1_PH, left2_QH, right2_QM, bias1_H)
-        return y_TM.view(*x.shape[:-1], y_TM.shape[1])
+        ctx.activation, ctx.tokens_per_tile = activation, tokens_per_tile
+        ctx.save_for_backward(x, z1_TP, left1_PN, right1_PH, left2_QH, bias1_H)
+        return z2_QT
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        x, z1_TP, z2_QT, left1_PN, right1_PH, left2_QH, right2_QM, bias1_H = ctx.saved_tensors
-        x_TN, dy_TM, act = x.reshape(-1, x.shape[-1]), dy.reshape(-1, dy.shape[-1]), _ACTIVATIONS[ctx.activation]
-        dz2_TQ = torch.mm(right2_QM, dy_TM.t()).t()
+    def backward(ctx: Any, dz2_QT: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        x, z1_TP, left1_PN, right1_PH, left2_QH, bias1_H = ctx.saved_tensors
+        x_TN, act = x.reshape(-1, x.shape[-1]), _ACTIVATIONS[ctx.activation]
         dz1_PT = x_TN.new_empty(len(left1_PN), len(x_TN))
         dright1_PH, dleft2_QH = torch.zeros_like(right1_PH), torch.zeros_like(left2_QH)
         dbias1_H = None if bias1_H is None else torch.zeros_like(bias1_H)
         for tile in _tiles(len(x_TN), ctx.tokens_per_tile):
-            pre_TH = _affine(z1_TP[tile], right1_PH, bias1_H)
-            dleft2_QH.addmm_(dz2_TQ[tile].t(), act.forward(pre_TH))
-            dpre_TH = act.backward(torch.mm(dz2_TQ[tile], left2_QH), pre_TH)
+            pre_TH, dz2_TQ = _affine(z1_TP[tile], right1_PH, bias1_H), dz2_QT[:, tile].t()
+            dleft2_QH.addmm_(dz2_TQ.t(), act.forward(pre_TH))
+            dpre_TH = act.backward(torch.mm(dz2_TQ, left2_QH), pre_TH)
             dright1_PH.addmm_(z1_TP[tile].t(), dpre_TH)
             if dbias1_H is not None:
                 dbias1_H += dpre_TH.sum(0)
             dz1_PT[:, tile] = torch.mm(right1_PH, dpre_TH.t())
         dx = torch.mm(dz1_PT.t(), left1_PN).view(x.shape) if ctx.needs_input_grad[2] else None
-        halves = (torch.mm(dz1_PT, x_TN), dright1_PH, dleft2_QH, torch.mm(z2_QT, dy_TM))
-        return None, None, dx, *halves, dbias1_H, dy_TM.sum(0) if ctx.has_bias2 else None
+        return None, None, dx, torch.mm(dz1_PT, x_TN), dright1_PH, dleft2_QH, dbias1_H
+
+
+class FusedFeedForward:
+    """Stands in for ``forward`` of a module that is two TT layers with an activation between them."""
+
+    def __init__(self, module: nn.Module, first: str, activation: str, second: str) -> None:
+        self._module, self._given = module, module.__dict__.get("forward")
+        self._first, self._activation, self._second = first, activation, second
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        first, second = (self._module.get_submodule(name) for name in (self._first, self._second))
+        if _runs_as_written(first) and _runs_as_written(second):
+            return tt_feed_forward(x, first, second, self._activation)
+        plain: Callable[..., torch.Tensor] = self._given or type(self._module).forward.__get__(self._module)
+        return plain(x)
+
+
+def _runs_as_written(layer: nn.Module) -> TypeGuard[TTLinear]:
+    """Whether the layer is a TT layer whose call is its class's forward, and nothing more."""
+    hooks = (layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks)
+    return type(layer) is TTLinear and "forward" not in layer.__dict__ and not any(hooks)
+
+
+def fuse_feed_forwards(model: nn.Module) -> list[str]:
+    """Have every module of ``model`` that is a feed-forward of two TT layers run as :func:`tt_feed_forward`.
+
+    A module is one if its forward is nothing but a TT layer, an activation that is known, and a TT layer, whether it is
+    an ``nn.Sequential`` or a class of its own. Where the layers have got hooks or another forward when the module is
+    called, as from a wrapper that gathers sharded parameters, they run one after another.
+
+    Returns:
+        The names of these modules.
+
+    Example:
+        >>> from comera import TT, tensorize
+        >>> model = tensorize(nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64)), {"*": TT(ranks=4)})
+        >>> fuse_feed_forwards(model)
+        ['']
+    """
+    fused = []
+    for name, module in model.named_modules():
+        if sum(isinstance(child, TTLinear) for child in module.children()) == 2 and (found := _feed_forward_in(module)):
+            module.forward = FusedFeedForward(module, *found)
+            fused.append(name)
+    return fused
+
+
+def _feed_forward_in(module: nn.Module) -> tuple[str, str, str] | None:
+    """The first layer, the activation and the second layer, if the module is nothing more than these."""
+    from torch.fx import Tracer  # here, since it costs a third of the import of comera
+
+    class ChildByChild(Tracer):
+        def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:  # noqa: ARG002
+            return True
+
+    try:
+        nodes = [*ChildByChild().trace(module).nodes]
+    except Exception:
+        return None
+    chain = all(node.all_input_nodes == [before] for before, node in itertools.pairwise(nodes))
+    if not chain or len(nodes) != 5 or nodes[0].op != "placeholder":
+        return None
+    first, between, second = nodes[1:4]
+    activation = _known_activation(between, module)
+    layers = [node.op == "call_module" and module.get_submodule(str(node.target)) for node in (first, second)]
+    if activation is None or not all(isinstance(layer, TTLinear) for layer in layers):
+        return None
+    return str(first.target), activation, str(second.target)
+
+
+def _known_activation(node: Node, module: nn.Module) -> str | None:
+    if node.op == "call_module":
+        layer = module.get_submodule(str(node.target))
+        if type(layer) is nn.GELU:
+            return "gelu" if layer.approximate == "none" else "gelu_tanh"
+        return {nn.ReLU: "relu", nn.SiLU: "silu"}.get(type(layer))
+    options = [*node.args[1:], *node.kwargs.items()]
+    if node.target is F.gelu and options == [("approximate", "tanh")]:
+        return "gelu_tanh"
+    known: dict[Any, str] = {F.gelu: "gelu", F.relu: "relu", torch.relu: "relu", F.silu: "silu"}
+    return known.get(node.target) if not options or options in ([False], [("inplace", False)]) else None

@@ -10,23 +10,35 @@ added. Here is done so for the calls of one module, without a change of its code
 * in backward the recipe is followed, once for all who wait for it. The operations, their shapes and their inputs are
   those of the forward pass, so the bits are too.
 
-The rule looks at shapes, not at classes, so a factorised layer of any kind gains.
+The rule looks at shapes, not at classes, so a factorised layer of any kind gains. Masks of dropout are kept as bits.
+
+A recipe must end somewhere, or it would lead back to the beginning of the model. Sums are where chains grow, residual
+by residual, so that a sum of a sum is kept. Within a block of a model it need not be: there the block's input is what
+every recipe ends at, and norms and attention, with its random numbers, are formed again too.
 """
 
 from __future__ import annotations
 
 import inspect
 import weakref
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal, get_args
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+from comera.dropout import applies, dropout, in_bits
+
+#: What is formed again in backward (:func:`keep_ranks`).
+Recompute = Literal["none", "outputs", "block"]
+
+_SDPA = F.scaled_dot_product_attention
+
 #: A product with a matrix counts as thin where its result has at least so many times the columns of its left operand:
-#: not the first layer of a dense feed-forward, whose result has four times as many.
+#: not the first layer of a dense feed-forward, whose result has four times as many. And its operands together are
+#: smaller than its result: not the activations times the narrow matrix, whose result is the one to keep.
 _THIN = 8
 
 #: Places of the left operand and of the matrix.
@@ -35,8 +47,9 @@ _ELEMENTWISE = {F.gelu, F.relu, torch.relu, torch.Tensor.relu, F.silu, torch.tan
 _ELEMENTWISE |= {torch.Tensor.pow, torch.Tensor.__pow__, torch.Tensor.mul, torch.mul, torch.Tensor.__mul__}
 _ELEMENTWISE |= {torch.Tensor.__rmul__, torch.Tensor.div, torch.div, torch.Tensor.__truediv__}
 _SUMS = {torch.add, torch.Tensor.add, torch.Tensor.__add__, torch.Tensor.__radd__}
+_NORMS = {F.layer_norm, F.rms_norm}
 
-_NOTED = {*_PRODUCTS, *_ELEMENTWISE, *_SUMS}
+_NOTED = {*_PRODUCTS, *_ELEMENTWISE, *_SUMS, *_NORMS}
 
 
 class _Operand:
@@ -97,30 +110,82 @@ class _View:
         return value.as_strided(*self._place)
 
 
-class _MaskedDropout(torch.autograd.Function):
-    """Dropout by the CPU's law and random numbers, with a mask of a byte per entry instead of four."""
+class _Attention:
+    """Attention formed again, together with what its backward pass needs, which waits here for it."""
+
+    def __init__(self, dropout_p: float, device: torch.device, options: dict[str, Any]) -> None:
+        self._options = {"dropout_p": dropout_p, **options}
+        self._devices = [device] if device.type == "cuda" else []
+        self._random = _random_states(device) if dropout_p else None
+        self._autocast = torch.is_autocast_enabled(device.type), torch.get_autocast_dtype(device.type)
+        self._formed: tuple[torch.Tensor, list[torch.Tensor]] | None = None
+
+    def once(self, inputs: Sequence[torch.Tensor], mask: torch.Tensor | None) -> torch.Tensor:
+        return _SDPA(inputs[0], inputs[1], inputs[2], mask, **self._options)
+
+    def again(self, *inputs: Any) -> torch.Tensor:
+        """Attention of query, key, value and mask as it was."""
+        leaves, mask = [x.detach() for x in inputs[:3]], inputs[3]
+        enabled, kind = self._autocast
+        with (
+            torch.random.fork_rng(self._devices, enabled=self._random is not None),
+            torch.autocast(leaves[0].device.type, kind, enabled=enabled, cache_enabled=False),
+            torch.enable_grad(),
+        ):
+            if self._random is not None:
+                _set_random_states(self._random, *self._devices)
+            output = self.once([leaf.requires_grad_() for leaf in leaves], mask)
+        self._formed = output, leaves
+        return output.detach()
+
+    def gradients(self, gradient: torch.Tensor, *inputs: Any) -> tuple[torch.Tensor, ...]:
+        if self._formed is None:
+            self.again(*inputs)
+        assert self._formed is not None
+        (output, leaves), self._formed = self._formed, None
+        return torch.autograd.grad(output, leaves, gradient)
+
+
+def _random_states(device: torch.device) -> tuple[torch.Tensor, ...]:
+    return (torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else []))
+
+
+def _set_random_states(states: tuple[torch.Tensor, ...], *devices: torch.device) -> None:
+    torch.set_rng_state(states[0])
+    for state, device in zip(states[1:], devices, strict=True):
+        torch.cuda.set_rng_state(state, device)
+
+
+class _AttentionFunction(torch.autograd.Function):
+    """Attention that keeps what its inputs are made from, and no output."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, mask: torch.Tensor, p: float) -> torch.Tensor:
-        ctx.save_for_backward(mask)
-        ctx.p = p
-        return _masked(x, mask, p)
+    def forward(ctx: Any, attention: _Attention, *inputs: Any) -> torch.Tensor:
+        ctx.attention = attention
+        ctx.save_for_backward(*inputs)
+        return attention.once(inputs[:3], inputs[3])
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        [mask] = ctx.saved_tensors
-        return _masked(gradient, mask, ctx.p), None, None
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        return None, *ctx.attention.gradients(gradient, *ctx.saved_tensors), None
 
 
-def _masked(x: torch.Tensor, mask: torch.Tensor, p: float) -> torch.Tensor:
-    return x * mask.to(x.dtype).div_(1 - p)
+def _named(func: Callable[..., torch.Tensor], positional: int, names: Sequence[str]) -> Callable[..., torch.Tensor]:
+    """``func`` with the arguments behind the positional ones given by name; it holds none of them."""
+    return lambda *values: func(*values[:positional], **dict(zip(names, values[positional:], strict=True)))
 
 
 class Notes(TorchFunctionMode):
-    """Notes during one call how tensors are made, and packs what autograd keeps accordingly."""
+    """Notes during one call how tensors are made, and packs what autograd keeps accordingly.
 
-    def __init__(self) -> None:
+    Args:
+        of_block: the call is that of a block, whose input may be where every recipe ends.
+    """
+
+    def __init__(self, of_block: bool = False) -> None:
         super().__init__()
+        self._of_block = of_block
         self._recipes: dict[int, tuple[weakref.ref[torch.UntypedStorage], _Recipe]] = {}
         self.outer = torch._C._autograd._top_saved_tensors_default_hooks(True)
 
@@ -161,8 +226,9 @@ class Notes(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func is F.dropout and self._packs():
-            return self._dropout(*args, **kwargs)
+        own: Any = {F.dropout: self._dropout, dropout: self._own_dropout, _SDPA: self._attention}.get(func)
+        if own is not None and torch.is_grad_enabled() and args and args[0].requires_grad and self._packs():
+            return own(*args, **kwargs)
         result = func(*args, **kwargs)
         if func in _NOTED and result.requires_grad and self._packs():
             self._look_at(func, args, kwargs, result)
@@ -176,34 +242,54 @@ class Notes(TorchFunctionMode):
     def _look_at(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: torch.Tensor) -> None:
         if func in _PRODUCTS and len(args) > max(_PRODUCTS[func]):
             left, right = (args[place] for place in _PRODUCTS[func])
-            if not kwargs and right.dim() == 2 and left.shape[-1] * _THIN <= result.shape[-1]:
+            thin = left.shape[-1] * _THIN <= result.shape[-1] and left.numel() + right.numel() <= result.numel()
+            if not kwargs and right.dim() == 2 and thin:
                 self._note(result, func, list(args), adds=False)
         elif func in _ELEMENTWISE or func in _SUMS:
             recipes = [recipe for recipe in map(self._recipe, args) if recipe is not None]
             adds = func in _SUMS
             same_shape = all(not isinstance(a, torch.Tensor) or a.dim() == 0 or a.shape == result.shape for a in args)
             # A chain of sums, as of residuals over blocks, would be followed back to its beginning.
-            if (
-                recipes
-                and same_shape
-                and not {"inplace", "out"} & {*kwargs}
-                and not (adds and any(r.adds for r in recipes))
-            ):
-                made = (lambda *a: func(*a, **kwargs)) if kwargs else func
-                self._note(result, made, list(args), adds or any(recipe.adds for recipe in recipes))
+            ends = self._of_block or not (adds and any(recipe.adds for recipe in recipes))
+            if recipes and same_shape and ends and not {"inplace", "out"} & {*kwargs}:
+                made, inputs = _named(func, len(args), [*kwargs]), [*args, *kwargs.values()]
+                self._note(result, made, inputs, adds or any(recipe.adds for recipe in recipes))
+        elif self._of_block and (recipe := self._recipe(args[0])) is not None:
+            self._note(result, _named(func, len(args), [*kwargs]), [*args, *kwargs.values()], recipe.adds)  # a norm
 
     def _dropout(self, input: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
-        if not training or inplace or not 0 < p < 1 or not torch.is_grad_enabled() or not input.requires_grad:
+        if not training or inplace or not 0 < p < 1:
             return F.dropout(input, p, training, inplace)
-        if input.is_cuda:
-            result, mask = torch.native_dropout(input, p, True)
-            again: Callable[..., torch.Tensor] = torch.ops.aten.native_dropout_backward
-            inputs = [input, mask, 1 / (1 - p)]
-        else:
-            mask = torch.empty_like(input).bernoulli_(1 - p).bool()
-            result, again, inputs = _MaskedDropout.apply(input, mask, p), _masked, [input, mask, p]
+        return self._dropped(input, p, own_law=False)
+
+    def _own_dropout(self, input: torch.Tensor, p: float = 0.5, training: bool = True) -> Any:
+        if not applies(input, p, training):
+            return self._dropout(input, p, training)
+        return self._dropped(input, p, own_law=True)
+
+    def _dropped(self, input: torch.Tensor, p: float, own_law: bool) -> torch.Tensor:
+        result, again, bits, scale = in_bits(input, p, own_law)
         if (recipe := self._recipe(input)) is not None:
-            self._note(result, again, inputs, recipe.adds)
+            self._note(result, again, [input, bits, scale], recipe.adds)
+        return result
+
+    def _attention(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attn_mask: torch.Tensor | None = None,
+        dropout_p: float = 0.0,
+        **options: Any,
+    ) -> Any:
+        inputs = [query, key, value, attn_mask]
+        known = all(self._recipe(x) is not None for x in inputs[:3])
+        captured = query.is_cuda and torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+        if not self._of_block or not known or captured or (attn_mask is not None and attn_mask.requires_grad):
+            return _SDPA(query, key, value, attn_mask, dropout_p, **options)
+        attention = _Attention(dropout_p, query.device, options)
+        result = _AttentionFunction.apply(attention, *inputs)
+        self._note(result, attention.again, inputs, adds=False)
         return result
 
 
@@ -220,8 +306,8 @@ class _Inner(_Operand):
 class RecomputingForward:
     """Stands in for ``forward`` of one module, whose calls keep ranks instead of activations."""
 
-    def __init__(self, module: nn.Module) -> None:
-        self._module = module
+    def __init__(self, module: nn.Module, of_block: bool = False) -> None:
+        self._module, self._of_block = module, of_block
         self._given = module.__dict__.get("forward")  # one that the module has of its own
 
     @property
@@ -240,18 +326,42 @@ class RecomputingForward:
         forward = self._forward
         if torch.compiler.is_compiling() or not torch.is_grad_enabled() or torch._C._are_functorch_transforms_active():
             return forward(*args, **kwargs)
-        notes = Notes()
+        notes = Notes(self._of_block)
         with notes, torch.autograd.graph.saved_tensors_hooks(notes.pack, notes.unpack):
             return forward(*args, **kwargs)
 
 
-def keep_ranks(module: nn.Module) -> None:
+def keep_ranks(module: nn.Module, recompute: Recompute = "outputs") -> None:
     """Have the calls of a module keep ranks instead of activations, whatever thin products they contain.
+
+    Args:
+        recompute: ``"outputs"``: what thin products put out, and elementwise functions of it. ``"block"``: in the
+            blocks of the module, everything between the block's input and the rank-wide activations, attention and
+            norms with it. Blocks are the entries of the outermost ``nn.ModuleList``, or the module itself if it has
+            none. ``"none"`` changes nothing.
+
+    Raises:
+        ValueError: an unknown value.
 
     Example:
         >>> model = nn.Sequential(nn.Linear(64, 4), nn.Linear(4, 64), nn.GELU(), nn.Linear(64, 1))
         >>> keep_ranks(model)
         >>> model(torch.ones(2, 64)).sum().backward()
     """
-    if not isinstance(module.__dict__.get("forward"), RecomputingForward):
-        module.forward = RecomputingForward(module)
+    check_recompute(recompute)
+    blocks = set(_blocks(module)) or {module} if recompute == "block" else set()
+    for each in [] if recompute == "none" else {module, *blocks}:
+        if not isinstance(each.__dict__.get("forward"), RecomputingForward):
+            each.forward = RecomputingForward(each, of_block=each in blocks)
+
+
+def check_recompute(recompute: str) -> None:
+    """Raise ValueError over an unknown value."""
+    if recompute not in get_args(Recompute):
+        raise ValueError(f"recompute is {recompute!r}; allowed: {', '.join(get_args(Recompute))}.")
+
+
+def _blocks(module: nn.Module) -> Iterator[nn.Module]:
+    """The entries of the outermost lists of modules."""
+    for child in module.children():
+        yield from child.children() if isinstance(child, nn.ModuleList) else _blocks(child)

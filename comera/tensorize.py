@@ -14,10 +14,11 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from comera.compatibility.distributed import refuse_distributed
 from comera.contraction.joint_merging import JointMerging
 from comera.declared_ties import redeclare_ties, tie_as_declared
+from comera.functional import fuse_feed_forwards
 from comera.layers import TiedTTMLinear, TTLinear, TTMEmbedding
 from comera.lookup import Variant
 from comera.modes import balanced_modes, padded_modes
-from comera.recomputing import keep_ranks
+from comera.recomputing import Recompute, check_recompute, keep_ranks
 
 
 @dataclass(frozen=True)
@@ -148,7 +149,7 @@ def tensorize(
     plan: Mapping[str, TT | TTM | None],
     start: Literal["scratch", "weights"] = "scratch",
     merge_jointly: bool = True,
-    recompute: Literal["none", "outputs"] = "none",
+    recompute: Recompute = "none",
 ) -> nn.Module:
     """Replace linear layers and embeddings of ``model`` by tensorized ones, in place.
 
@@ -166,8 +167,9 @@ def tensorize(
             gives what they would merge alone (:mod:`comera.contraction.joint_merging`); it changes speed and nothing
             else.
         recompute: ``"outputs"`` has calls of ``model`` keep ranks instead of activations: what tensorized layers put
-            out, and elementwise functions of it, are formed again in backward (:mod:`comera.recomputing`). It changes
-            memory and speed and nothing else. ``"none"`` keeps activations.
+            out, and elementwise functions of it, are formed again in backward (:mod:`comera.recomputing`). ``"block"``
+            also has the model's blocks, the entries of an ``nn.ModuleList``, form norms and attention again, from the
+            block's input. Both change memory and speed and nothing else. ``"none"`` keeps activations.
 
     Returns:
         ``model``, or its replacement if ``model`` itself was a layer to replace.
@@ -185,8 +187,7 @@ def tensorize(
     """
     if start not in ("scratch", "weights"):
         raise ValueError(f"start is {start!r}; allowed: scratch, weights.")
-    if recompute not in ("none", "outputs"):
-        raise ValueError(f"recompute is {recompute!r}; allowed: none, outputs.")
+    check_recompute(recompute)
     tie_as_declared(model)
     names: dict[nn.Linear | nn.Embedding, list[str]] = {}
     for name, module in model.named_modules(remove_duplicate=False):
@@ -250,8 +251,9 @@ def tensorize(
             present.layers = tt_layers(model)
         elif sum(isinstance(new, TTLinear) for new in replacements.values()) > 1:
             JointMerging(model, tt_layers(model))
-    if recompute == "outputs":
-        keep_ranks(root)
+    if recompute != "none":
+        fuse_feed_forwards(root)
+        keep_ranks(root, recompute)
     return root
 
 

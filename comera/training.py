@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import torch
 from torch import nn
@@ -34,12 +34,15 @@ from comera.protocol import CellView, Change, RareEvent, Stage
 from comera.rank_control import THRESHOLD
 from comera.ratio.model import solve_model
 from comera.ratio.rank_search import OutOfReach, check_ratio
+from comera.recomputing import Recompute
 from comera.tensorize import TT, TTM, tensorize
 from comera.truncation import close_smallest, truncate
 
-#: The objectives, the paper's first; ``lean`` is the paper's, keeping ranks instead of activations.
-LEAN = "lean"
-VARIANTS = (*OBJECTIVE_VARIANTS, LEAN)
+#: Variants that keep ranks instead of activations, for the paper's objective, and what they recompute.
+LEAN: dict[str, Recompute] = {"lean": "outputs", "lean_block": "block"}
+
+#: The objectives, the paper's first, and the lean variants.
+VARIANTS = (*OBJECTIVE_VARIANTS, *LEAN)
 
 #: Modes of the paper's word embedding, which no rule of balance gives (METHOD.md, Settings).
 PUBLISHED_TABLE_MODES: dict[tuple[int, int], tuple[tuple[int, ...], tuple[int, ...]]] = {
@@ -154,10 +157,10 @@ class CoMERA:
     capture_reason = ""
     shrinks = True
 
-    def __init__(self, settings: Settings, variant: ObjectiveVariant, lean: bool = False) -> None:
+    def __init__(self, settings: Settings, variant: ObjectiveVariant, recompute: Recompute = "none") -> None:
         self.settings = settings
         self.variant = variant
-        self._recompute: Literal["none", "outputs"] = "outputs" if lean else "none"
+        self._recompute = recompute
         # beta=0.0: the optimizer adds the gradient of β‖G‖² (see :meth:`optimizer`).
         self._objective: EarlyStage | LateStage = EarlyStage(variant, settings.gamma, beta=0.0)
         self._beta = settings.beta if variant == "paper" else 0.0
@@ -362,14 +365,13 @@ def _size_target(target_mib: float, model: nn.Module, layers: list[TensorTrainLa
 
 
 def build(settings: Settings, variant: str) -> CoMERA:
-    """CoMERA with these settings; ``variant`` names the objective, empty for the paper's, or is ``lean``.
+    """CoMERA with these settings; ``variant`` names the objective, empty for the paper's, or is one of :data:`LEAN`.
 
     Raises:
         ValueError: an unknown variant.
     """
-    lean = variant == LEAN
-    objective = OBJECTIVE_VARIANTS[0] if lean or not variant else variant
+    objective = OBJECTIVE_VARIANTS[0] if variant in LEAN or not variant else variant
     known: ObjectiveVariant | None = next((name for name in OBJECTIVE_VARIANTS if name == objective), None)
     if known is None:
         raise ValueError(f"variant is {variant!r}; allowed: {', '.join(VARIANTS)}.")
-    return CoMERA(settings, known, lean)
+    return CoMERA(settings, known, LEAN.get(variant, "none"))

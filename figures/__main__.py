@@ -12,8 +12,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from bench.core.files import write_whole
+from bench.core.files import check_folder, remove_abandoned, write_whole
 from bench.core.record import Record, RecordError, read_all
+from bench.errors import ConfigError, unwritten
 from figures.artifact import Artifact, ArtifactError, artifacts
 from figures.claims.claims import LedgerError
 from figures.claims.ledger import claims_of, judge
@@ -112,10 +113,9 @@ def _read(root: Path) -> list[Record]:
 def _write(files: dict[str, bytes], arguments: argparse.Namespace) -> list[Path]:
     """Write each file whole or not at all, in the place of one that is there; where ``--out`` says."""
     folder: Path = arguments.out or RENDERED / arguments.records.resolve().name
-    try:
-        write_whole({folder / name: content for name, content in files.items()})
-    except OSError as error:
-        raise InputError(f"--out is {str(folder)!r}; cannot write there ({error.strerror}).") from None
+    check_folder("--out", folder)
+    remove_abandoned(folder, below=False)
+    write_whole({folder / name: content for name, content in files.items()})
     return [folder / name for name in files]
 
 
@@ -166,7 +166,7 @@ def report(arguments: argparse.Namespace) -> None:
 
 
 def main(argv: Sequence[str] | None = None, program: str = "python -m figures", prefix: str = "") -> int:
-    """The exit status: 0, or 2 after one sentence, behind ``prefix``, on what is wrong with the input."""
+    """The exit status: 0, or after one sentence, behind ``prefix``, 2 for wrong input and 1 for, say, a full disk."""
     words = list(sys.argv[1:] if argv is None else argv)
     if words[:1] not in (["draw"], ["claims"], ["report"]):
         words.insert(0, "draw")
@@ -179,11 +179,14 @@ def main(argv: Sequence[str] | None = None, program: str = "python -m figures", 
             arguments.parser.error(f"unrecognized arguments: {' '.join(others)}")
         arguments.work(arguments)
         sys.stdout.flush()
-    except (InputError, RecordError, LedgerError, ArtifactError) as error:
+    except (ConfigError, InputError, RecordError, LedgerError, ArtifactError) as error:
         print(f"{prefix}{error}", file=sys.stderr)
         return 2
     except BrokenPipeError:  # the reader, such as head, has seen enough; all files are written
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except OSError as error:
+        print(f"{prefix}{unwritten(error)}", file=sys.stderr)
         return 1
     return 0
 

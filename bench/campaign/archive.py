@@ -5,12 +5,10 @@ hidden ``.campaign.json``, which a merge leaves alone. ``checkpoints.tar.gz.0``,
 pieces, since some ways home take small files only. The same contents give the same bytes.
 """
 
-from __future__ import annotations
-
 import gzip
 import io
 import json
-import re
+import lzma
 import tarfile
 import zlib
 from collections.abc import Iterable, Mapping
@@ -19,36 +17,24 @@ from pathlib import Path
 from typing import Any
 
 from bench.commands.merge import MergeError, merge
+from bench.commands.sources import SourceError, opened_archive
 from bench.core.files import write_whole
 from bench.core.record import paths_below
 from bench.errors import ConfigError
-from bench.runner.checkpoint import find
+from bench.runner.checkpoint import FORMER, find
 
 RECORDS, CHECKPOINTS, DIARY = "records.tar.gz", "checkpoints.tar.gz", ".campaign.json"
-
-#: Where :class:`bench.runner.results.Results` keeps checkpoints.
-_CHECKPOINT_FOLDER = ".checkpoints"
-
-#: What a checkpoint is called while the next one takes its place.
-_FORMER = re.compile(r"^\.(.*)\.former$")
-
-#: Bytes of a part at most, and of all checkpoints that are carried.
-PART_BYTES = 15 * 2**20
-CARRIED_BYTES = 48 * 2**20
+_CHECKPOINT_FOLDER = ".checkpoints"  # where :class:`bench.runner.results.Results` keeps checkpoints
+PART_BYTES = 15 * 2**20  # of a part at most
+CARRIED_BYTES = 48 * 2**20  # of all checkpoints that are carried
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint on the disk.
+    """A checkpoint on the disk."""
 
-    Args:
-        folder: of the run, as :class:`bench.measures.training.Upkeep` names it.
-        files: its content, wherever it lies after a kill.
-        bytes: its size.
-    """
-
-    folder: Path
-    files: tuple[Path, ...]
+    folder: Path  # of the run, as :class:`bench.measures.train.Upkeep` names it
+    files: tuple[Path, ...]  # its content, wherever it lies after a kill
     bytes: int
 
 
@@ -56,8 +42,8 @@ def checkpoints_in(root: Path) -> list[Checkpoint]:
     """The checkpoints of a folder of results, the smallest first."""
     found = []
     entries = (root / _CHECKPOINT_FOLDER).glob("*/*")
-    for folder in sorted({path.with_name(_FORMER.sub(r"\1", path.name)) for path in entries}):
-        if place := None if folder.name.startswith(".") else find(folder):
+    for folder in sorted({path.with_name(FORMER.sub(r"\1", path.name)) for path in entries}):
+        if not folder.name.startswith(".") and (place := find(folder)):
             files = tuple(sorted(path for path in place.iterdir() if path.is_file()))
             found.append(Checkpoint(folder, files, sum(path.stat().st_size for path in files)))
     return sorted(found, key=lambda checkpoint: checkpoint.bytes)
@@ -74,13 +60,7 @@ def write_records(root: Path, output: Path, diary: Mapping[str, Any]) -> int:
 
 
 def write_checkpoints(root: Path, output: Path, useless: Iterable[Path]) -> list[Checkpoint]:
-    """Put the checkpoints that are of use into parts below ``output``, as far as they fit; those that do not.
-
-    Args:
-        root: a folder of results.
-        output: where the parts go.
-        useless: folders of checkpoints that nothing will go on from.
-    """
+    """Put the checkpoints below ``root`` but the ``useless`` into parts below ``output``; those that do not fit."""
     useless = {folder.absolute() for folder in useless}
     members: dict[str, bytes] = {}
     left_behind, room = [], CARRIED_BYTES
@@ -104,13 +84,8 @@ def write_checkpoints(root: Path, output: Path, useless: Iterable[Path]) -> list
 def take_in(source: Path, root: Path) -> dict[str, Any]:
     """Bring records, and the checkpoints beside them, into a folder of results; the diary that came along.
 
-    Args:
-        source: a folder of records, an archive of them, or the output folder of an earlier call.
-        root: the folder of results.
-
-    Raises:
-        ConfigError: the source is not there, or its checkpoints cannot be read.
-        MergeError: one of its records cannot be read.
+    The source is a folder of records, an archive of them, or the output folder of an earlier call. Raises ConfigError:
+    it is not there, or its checkpoints cannot be read. MergeError: one of its records cannot be read.
     """
     if not source.exists():
         raise ConfigError(f"records is '{source}', which is not there; name a folder or an archive of records.")
@@ -119,11 +94,11 @@ def take_in(source: Path, root: Path) -> dict[str, Any]:
     if archive.is_dir():
         return {}
     _take_in_checkpoints(archive.parent, root)
-    with tarfile.open(archive) as members:
+    with opened_archive(archive) as members:
         file = members.extractfile(DIARY) if DIARY in members.getnames() else None
         try:
             diary = json.loads(file.read()) if file else {}
-        except ValueError:
+        except (ValueError, RecursionError):
             raise MergeError([f"{archive}: {DIARY} is damaged."]) from None
     return diary if isinstance(diary, dict) else {}
 
@@ -134,14 +109,15 @@ def _take_in_checkpoints(folder: Path, root: Path) -> None:
     if not parts:
         return
     try:
-        with tarfile.open(fileobj=io.BytesIO(b"".join(part.read_bytes() for part in parts))) as members:
+        whole = io.BytesIO(b"".join(part.read_bytes() for part in parts))
+        with opened_archive(folder / CHECKPOINTS, whole) as members:
             for member in members:
                 inside = Path(member.name)
                 if inside.parts[:1] != (_CHECKPOINT_FOLDER,) or len(inside.parts) != 4:
                     raise ConfigError(f"{parts[0]}: {member.name!r} is no part of a checkpoint.")
                 if not (root / inside).exists():
                     members.extract(member, root, filter="data")
-    except (OSError, EOFError, tarfile.TarError, zlib.error) as error:
+    except (OSError, EOFError, SourceError, lzma.LZMAError, tarfile.TarError, zlib.error) as error:
         reason = str(error).splitlines()[0]
         raise ConfigError(f"{folder / CHECKPOINTS}.*: not all parts of a whole archive ({reason}).") from None
 

@@ -1,7 +1,5 @@
 """The time of a campaign: what is left of its budget, and how long a unit will take."""
 
-from __future__ import annotations
-
 import math
 import os
 import re
@@ -13,21 +11,16 @@ from bench.campaign.stages import Unit
 from bench.errors import ConfigError
 from bench.measures import available, named
 
-#: An estimate is so many times what was seen before.
-_SAFETY = 1.2
-
-#: Of the budget, what is kept for writing archives, and at most so many seconds.
-_CLOSING_SHARE, _CLOSING_S = 0.05, 15.0
-
+_SAFETY = 1.2  # an estimate is so many times what was seen before
+_CLOSING_SHARE, _CLOSING_S = 0.05, 15.0  # of the budget, what is kept for writing archives, and at most so many seconds
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def seconds_of(text: str) -> float:
     """A budget such as ``9m``, ``540s``, ``1.5h`` in seconds; raises ConfigError over anything else.
 
-    Example:
-        >>> seconds_of("9m")
-        540.0
+    >>> seconds_of("9m")
+    540.0
     """
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", text)
     if not match or not float(match[1]):
@@ -49,21 +42,13 @@ class Run:
 
 
 class Clock:
-    """What is left of a budget, and estimates from what has run before.
+    """What is left of a budget in seconds, and estimates from the runs of this ``device`` in earlier calls.
 
-    Args:
-        budget_s: from now to the end of the program.
-        device: this machine's; times of others do not count.
-        runs: of earlier calls.
-        now: seconds, rising steadily.
+    Attribute ``runs``: those, and what has run since.
 
-    Attributes:
-        runs: those, and what has run since.
-
-    Example:
-        >>> clock = Clock(100.0, "made up", now=iter([0.0, 60.0]).__next__)
-        >>> clock.left()
-        35.0
+    >>> clock = Clock(100.0, "made up", now=iter([0.0, 60.0]).__next__)
+    >>> clock.left()
+    35.0
     """
 
     def __init__(
@@ -96,15 +81,11 @@ class Clock:
         measure = unit.measure
         if measure.resumes:  # may stop anywhere and go on in the next call
             return measure.seconds
-        alike: tuple[Callable[[Run], object], ...] = (
-            lambda run: (run.stage, run.label) == (unit.stage, unit.label),
-            lambda run: run.stage == unit.stage,
-            lambda run: (run.measure, run.workload) == (measure.name, unit.cells[0].workload),
-        )
+        own = {"stage": unit.stage, "label": unit.label, "measure": measure.name, "workload": unit.cells[0].workload}
+        here = [run for run in self.runs if run.device == self._device]
         turns = _turns(measure.name, cells)
-        for is_alike in alike:
-            runs = [run for run in self.runs if run.device == self._device and is_alike(run)]
-            if runs:
+        for alike in (("stage", "label"), ("stage",), ("measure", "workload")):
+            if runs := [run for run in here if all(getattr(run, name) == own[name] for name in alike)]:
                 return _SAFETY * turns * max(run.seconds / _turns(run.measure, run.cells) for run in runs)
         return turns * measure.seconds
 

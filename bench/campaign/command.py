@@ -1,8 +1,5 @@
 """``python -m bench campaign``: its arguments, its list of stages, and what it prints at the end."""
 
-from __future__ import annotations
-
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,11 +7,11 @@ from pathlib import Path
 from bench.campaign import stages as known
 from bench.campaign.archive import DIARY, RECORDS, take_in
 from bench.campaign.clock import Clock, Run, seconds_of
-from bench.campaign.memory import described
-from bench.campaign.run import Campaign
+from bench.campaign.run import Campaign, described
 from bench.campaign.stages import Stage, configuration, jobs_of, units_of
 from bench.commands.merge import MergeError
 from bench.core.checked import build_dataclass
+from bench.core.files import check_folder, remove_abandoned
 from bench.core.provenance import provenance
 from bench.core.record import read_all
 from bench.errors import ConfigError, stop_with
@@ -58,18 +55,14 @@ def _parsed(settings: Sequence[str]) -> Arguments:
     keys = list(Arguments.__dataclass_fields__)
     if wrong := [one for one in settings if one.partition("=")[0] not in given or one.partition("=")[0] not in keys]:
         raise ConfigError(f"{wrong[0]!r} is no setting of a campaign; allowed: --list, {'=…, '.join(keys)}=….")
-    arguments: Arguments = build_dataclass(Arguments, given, "")
-    return arguments
+    return build_dataclass(Arguments, given, "")
 
 
 def _made(field: str, folder: Path) -> None:
-    """Make a folder that can be written, or raise ConfigError."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise ConfigError(f"{field} is '{folder}', which cannot be written ({error.strerror}); name another.") from None
+    """Make a folder that can be written, without what kills have left in it, or raise ConfigError."""
+    check_folder(field, folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    remove_abandoned(folder)
 
 
 def _taken_in(sources: Sequence[Path], root: Path) -> list[Run]:
@@ -94,15 +87,11 @@ def _list(stages: Sequence[Stage], device: str, root: Path) -> None:
             except MISTAKES as error:
                 print(f"{stage.name}: cannot run here: {error}")
                 continue
-            missing = {
-                unit.label: count
-                for unit in units
-                if (count := sum(cell.cell_id(unit.job.data_hash) not in done for cell in unit.cells))
-            }
+            counts = [sum(cell.cell_id(unit.job.data_hash) not in done for cell in unit.cells) for unit in units]
             cells = sum(len(unit.cells) for unit in units)
-            left += sum(missing.values())
-            print(f"{stage.name}: {sum(missing.values())} of {cells} cells missing: {stage.why}")
-            for label, count in missing.items():
+            left += sum(counts)
+            print(f"{stage.name}: {sum(counts)} of {cells} cells missing: {stage.why}")
+            for label, count in {unit.label: count for unit, count in zip(units, counts, strict=True) if count}.items():
                 print(f"  {count}  {label}")
     print(f"{left} cells missing in all")
 
@@ -113,8 +102,7 @@ def _sum_up(campaign: Campaign) -> None:
     for one in outcomes:
         failed = f", failed: {one.failures[0]}" if one.failures else ""
         print(f"{one.stage.name}: {one.ran} ran, {one.done_before} done before, {one.left} left{failed}")
-    for line in described(campaign.memory()):
-        print(line)
+    print("".join(f"{line}\n" for line in described(campaign.memory())), end="")
     for checkpoint in campaign.left_behind:
         size = f"{checkpoint.folder} ({checkpoint.bytes / 2**20:,.0f} MiB)"
         print(f"checkpoint {size} is too large to be carried; without that folder its run starts anew")
@@ -128,9 +116,7 @@ def _sum_up(campaign: Campaign) -> None:
 def run(settings: Sequence[str], list_only: bool) -> None:
     """Run a campaign, or list its stages; a wrong setting ends the program with one sentence and status 2.
 
-    Args:
-        settings: each as ``key=value``.
-        list_only: whether to list.
+    ``settings`` are ``key=value`` each.
     """
     try:
         arguments = _parsed(settings)

@@ -1,7 +1,5 @@
 """The campaign itself: stage after stage, unit after unit, as long as they fit; the archive after each stage."""
 
-from __future__ import annotations
-
 import contextlib
 import datetime
 import json
@@ -18,24 +16,24 @@ from omegaconf.errors import OmegaConfBaseException
 
 from bench.campaign.archive import Checkpoint, write_checkpoints, write_records
 from bench.campaign.clock import Clock
-from bench.campaign.memory import EXPERIMENTS, memory_rows
 from bench.campaign.stages import Stage, Unit, configuration, jobs_of, units_of
 from bench.core.cell import Cell
 from bench.core.files import write_whole
 from bench.core.provenance import provenance
-from bench.core.record import read_all
-from bench.errors import reworded
+from bench.core.record import Record, read_all
+from bench.estimate.memory import TOLERANCE
 from bench.processes.process import first_line, start_server
 from bench.runner.progress import SweepProgress
 from bench.runner.resolve import Job
 from bench.runner.results import Results
 from bench.runner.sweep import MISTAKES, run_job
+from bench.runner.wording import reworded
 
 #: A training run stops so many seconds before the end of the budget, to evaluate and to write a checkpoint.
 TRAINING_STOPS_S = 15.0
-
-#: What ends a campaign early.
-_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGALRM)
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGALRM)  # what ends a campaign early
+EXPERIMENTS = ("fig1", "prediction")  # experiments in which every arm takes steps at every batch size
+_LIMIT = TOLERANCE["cuda"]  # a prediction this much off, as a share of what was allocated, is pointed out
 
 
 class Stopped(BaseException):
@@ -44,24 +42,15 @@ class Stopped(BaseException):
 
 @dataclass
 class Outcome:
-    """What became of a stage.
-
-    Args:
-        stage: what was asked for.
-        units: what it is made of; None until its turn comes.
-        done_before, ran, left: cells that were done when its turn came, that were measured since, whatever came of
-            it, and that another call would run.
-        skipped: units that did not fit, with their estimates in seconds.
-        failures: a sentence each.
-    """
+    """What became of a stage."""
 
     stage: Stage
-    units: list[Unit] | None = None
-    done_before: int = 0
-    ran: int = 0
-    left: int = 0
-    skipped: dict[str, float] = field(default_factory=dict)
-    failures: list[str] = field(default_factory=list)
+    units: list[Unit] | None = None  # None until its turn comes
+    done_before: int = 0  # cells that were done when its turn came
+    ran: int = 0  # cells that were measured since, whatever came of it
+    left: int = 0  # cells that another call would run
+    skipped: dict[str, float] = field(default_factory=dict)  # units that did not fit, with their estimates in seconds
+    failures: list[str] = field(default_factory=list)  # a sentence each
 
     def report(self) -> dict[str, Any]:
         """As ``campaign.json`` has it."""
@@ -71,14 +60,9 @@ class Outcome:
 
 
 class Campaign:
-    """One call of the campaign.
+    """One call of the campaign: stages in their order, on a ``device`` (auto, cpu or cuda), within the clock's budget.
 
-    Args:
-        stages: in the order in which they run.
-        device: auto, cpu or cuda.
-        results: the folder of records and checkpoints.
-        output: where archives and the report go.
-        clock: the budget.
+    Records and checkpoints lie in the folder ``results``; archives and the report go to ``output``.
     """
 
     def __init__(self, stages: Sequence[Stage], device: str, results: Path, output: Path, clock: Clock) -> None:
@@ -94,6 +78,7 @@ class Campaign:
 
     def run(self) -> None:
         """Run what fits; whatever happens, what is finished lies in the archive afterwards."""
+        self.results.tidy()
         handlers = {number: signal.getsignal(number) for number in _SIGNALS}
         try:
             with configuration(), _stopping(self.clock.left()):
@@ -115,23 +100,17 @@ class Campaign:
     def _run_stage(self, outcome: Outcome) -> None:
         """Run a stage's units; a failure is a sentence, and the next unit's or stage's turn."""
         self._look_at(outcome)
-        units = outcome.units or []
         if not outcome.left:
             return
-        progress = SweepProgress([cell for unit in units for cell in unit.cells])
-        try:
-            for unit in units:
-                missing = self._missing(unit)
-                if not missing:
-                    continue
+        units = outcome.units or []
+        with contextlib.closing(SweepProgress([cell for unit in units for cell in unit.cells])) as progress:
+            for unit, missing in [(unit, missing) for unit in units if (missing := self._missing(unit))]:
                 estimate = self.clock.estimate(unit, len(missing))
                 if estimate > self.clock.left():
                     outcome.skipped[unit.label] = round(estimate)
-                    continue
-                _report(f"{outcome.stage.name}: {unit.label}, about {estimate:,.0f} s; {self._time_left()}")
-                self._run_unit(unit, missing, outcome, progress)
-        finally:
-            progress.close()
+                else:
+                    _report(f"{outcome.stage.name}: {unit.label}, about {estimate:,.0f} s; {self._time_left()}")
+                    self._run_unit(unit, missing, outcome, progress)
         if outcome.skipped:
             _report(f"{outcome.stage.name}: no time for {len(outcome.skipped)} part(s) of it; {self._time_left()}")
 
@@ -160,51 +139,74 @@ class Campaign:
         except Exception as error:
             self._fail(outcome, f"{unit.label}: {first_line(error)}")
             return
-        if unit.measure.resumes and self._missing(unit):
-            return  # stopped on its way, and goes on in the next call
-        outcome.ran += len(missing)
-        self._finished.add(id(unit))
-        ended()
+        if not (unit.measure.resumes and self._missing(unit)):  # else it was stopped, and goes on in the next call
+            outcome.ran += len(missing)
+            self._finished.add(id(unit))
+            ended()
 
     def _fail(self, outcome: Outcome, sentence: str) -> None:
         outcome.failures.append(sentence)
         _report(f"{outcome.stage.name} failed: {sentence}")
 
-    def _count(self) -> None:
-        """Count what is left of each stage. What failed in this call is left to a new one only if it was not tried."""
+    def write(self) -> None:
+        """Write archives and report as things stand. What has run to its end and failed is not left to another call."""
         for outcome in self.outcomes:
             waiting = (unit for unit in outcome.units or () if id(unit) not in self._finished)
             outcome.left = sum(len(self._missing(unit)) for unit in waiting)
-
-    def write(self) -> None:
-        """Write archives and report as things stand."""
-        self._count()
-        diary = {"runs": [asdict(run) for run in self.clock.runs]}
-        self._records = write_records(self.root, self.output, diary)
-        useless = useless_checkpoints(self._trained, self.results)
-        self.left_behind = write_checkpoints(self.root, self.output, useless)
+        self._records = write_records(self.root, self.output, {"runs": [asdict(run) for run in self.clock.runs]})
+        self.left_behind = write_checkpoints(self.root, self.output, useless_checkpoints(self._trained, self.results))
         write_whole({self.output / "campaign.json": f"{json.dumps(self.report(), indent=1)}\n".encode()})
 
     def memory(self) -> list[dict[str, Any]]:
-        """Predicted against allocated memory of what has run so far (:func:`bench.campaign.memory.memory_rows`)."""
+        """Predicted against allocated memory of what has run so far (:func:`memory_rows`)."""
         records = [record for experiment in EXPERIMENTS for record in read_all(self.root, experiment)]
         return memory_rows(records, provenance(on_cpu=self.device == "cpu").device)
 
     def report(self) -> dict[str, Any]:
         """What ran, what is left, on what, and how predicted and allocated memory compare."""
-        where = provenance(on_cpu=self.device == "cpu")
         return {
             "begun_at": self._begun_at,
             "written_at": _now(),
             "stopped": self.stopped,
             "records": self._records,
-            **asdict(where),
+            **asdict(provenance(on_cpu=self.device == "cpu")),
             "stages": [one.report() for one in self.outcomes],
             "memory": self.memory(),
             "checkpoints_left_behind": [
                 {"folder": str(one.folder), "mib": round(one.bytes / 2**20, 1)} for one in self.left_behind
             ],
         }
+
+
+def memory_rows(records: Sequence[Record], device: str) -> list[dict[str, Any]]:
+    """A row per arm of this device whose allocated peak is known, with the error of the prediction as ``off``.
+
+    Sizes are in MiB, the predicted one with cuBLAS's workspaces.
+    """
+    rows = []
+    for record in records:
+        predicted, allocated = record.peak_memory_predicted_mib, record.peak_memory_allocated_mib
+        if record.device != device or record.status != "ok" or predicted is None or allocated is None:
+            continue
+        predicted += record.workspaces_mib or 0.0
+        off = predicted / allocated - 1
+        row = {name: getattr(record, name) for name in ("experiment", "arm", "batch_size", "precision")}
+        sizes = {"predicted_mib": round(predicted, 1), "allocated_mib": round(allocated, 1)}
+        rows.append({**row, **sizes, "off": round(off, 4), "within": abs(off) <= _LIMIT})
+    return sorted(rows, key=lambda row: (row["experiment"], row["precision"], row["batch_size"], row["arm"]))
+
+
+def described(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """A line on how many predictions hold, and one for each that does not."""
+    if not rows:
+        return []
+    wrong = [row for row in rows if not row["within"]]
+    wording = (
+        "  {experiment}, {arm}, batch {batch_size}, {precision}: "
+        "{predicted_mib:,.1f} MiB predicted, {allocated_mib:,.1f} MiB allocated ({off:+.1%})"
+    )
+    first = f"predicted memory: {len(rows) - len(wrong)} of {len(rows)} within {_LIMIT:.0%} of the allocated peak"
+    return [first, *(wording.format(**row) for row in wrong)]
 
 
 def useless_checkpoints(jobs: Sequence[Job], results: Results) -> set[Path]:

@@ -1,7 +1,5 @@
 """What a campaign runs, in order of value (``conf/campaign.yaml``), and how a stage becomes jobs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -21,17 +19,11 @@ from bench.runner.sweep import expand, plain, register_resolvers, register_setti
 
 @dataclass(frozen=True)
 class Stage:
-    """One sweep of a campaign.
+    """One sweep of a campaign."""
 
-    Args:
-        name: by which ``only=`` asks for it.
-        arguments: of ``python -m bench``, the device aside.
-        why: what is known once it is done.
-    """
-
-    name: str
-    arguments: Sequence[str]
-    why: str
+    name: str  # by which ``only=`` asks for it
+    arguments: Sequence[str]  # of ``python -m bench``, the device aside
+    why: str  # what is known once it is done
 
 
 _CONTENT: Any = OmegaConf.to_container(OmegaConf.load(CONF / "campaign.yaml"))
@@ -57,14 +49,9 @@ def configuration() -> Iterator[None]:
 def jobs_of(stage: Stage, device: str, elsewhere: bool = False) -> list[Job]:
     """The jobs of a stage, every cell of which has been checked; to be called inside :func:`configuration`.
 
-    Args:
-        stage: one of :data:`STAGES`, or made like one.
-        device: auto, cpu or cuda.
-        elsewhere: they will run on another machine.
-
-    Raises:
-        ConfigError, DataError: arguments or data are wrong, or not for this machine.
-        hydra.errors.HydraException, omegaconf.errors.OmegaConfBaseException: arguments that make no configuration.
+    ``device`` is auto, cpu or cuda; ``elsewhere`` means that they will run on another machine. Raises ConfigError,
+    DataError: arguments or data are wrong, or not for this machine. HydraException, OmegaConfBaseException: arguments
+    that make no configuration.
     """
     config = hydra.compose("config", [*stage.arguments, f"device={device}"], return_hydra_config=True)
     return [resolve(plain(one), elsewhere) for one in expand(config)]
@@ -72,17 +59,11 @@ def jobs_of(stage: Stage, device: str, elsewhere: bool = False) -> list[Job]:
 
 @dataclass(frozen=True)
 class Unit:
-    """What is started at once or not at all: arms that are timed together, checks that run side by side, or one cell.
+    """What is started at once or not at all: arms timed together, checks that run side by side, or one cell."""
 
-    Args:
-        stage: its stage's name.
-        label: what distinguishes it within the stage, for readers and for estimates.
-        job: with the cells of this unit alone.
-    """
-
-    stage: str
-    label: str
-    job: Job
+    stage: str  # its name
+    label: str  # what distinguishes it within the stage, for readers and for estimates
+    job: Job  # with the cells of this unit alone
 
     @property
     def cells(self) -> tuple[Cell, ...]:

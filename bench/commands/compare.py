@@ -5,15 +5,13 @@ always B over A. A and B were measured at different times, so a ratio of times c
 blocks are resampled on either side. The ratio of the calibration products, timed in the same blocks, stands beside it.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import json
 import statistics
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -42,11 +40,8 @@ _PRINTED = {
     "stored MiB": "stored_mib",
 }
 
-#: Names of cells that only one side has, per experiment.
-_NAMED = 12
-
-#: A terminal or a pipe gets whole lines; no table is wider.
-_WIDTH = 500
+_NAMED = 12  # cells that only one side has, per experiment
+_WIDTH = 500  # of the widest table: a terminal or a pipe gets whole lines
 
 _NOTES = (
     f"Ratios are B over A, with {CONFIDENCE:.0%} intervals over undisturbed blocks, each side resampled on its own.",
@@ -80,14 +75,13 @@ class Pair:
     @property
     def times_ms(self) -> Both:
         """The median step time of each."""
-        one, other = (statistics.median(times) if (times := _times_ms(record)) else None for record in (self.a, self.b))
-        return one, other
+        return _median(_times_ms(self.a)), _median(_times_ms(self.b))
 
     @property
     def calibration(self) -> float | None:
         """The ratio of the times of the calibration product, each the median over blocks."""
-        one, other = calibrations_ms(self.a), calibrations_ms(self.b)
-        return statistics.median(other) / statistics.median(one) if one and other else None
+        one, other = _median(calibrations_ms(self.a)), _median(calibrations_ms(self.b))
+        return other / one if one and other else None
 
     def sizes(self, column: str) -> Both:
         """A column of each; only of records that are ``ok``."""
@@ -117,6 +111,10 @@ class Pair:
         return Estimate(*mean_over_examples((after - before)[None, :]), blocks=after.size, paired=True)
 
 
+def _median(times: Sequence[float]) -> float | None:
+    return statistics.median(times) if times else None
+
+
 def _times_ms(record: Record) -> list[float]:
     """What repeats of a record's step time: means of undisturbed blocks, or those of the plan that was chosen."""
     if record.status != "ok":
@@ -141,8 +139,7 @@ class Comparison:
 def compare(a: Source, b: Source, experiment: str | None = None) -> Comparison:
     """Pair the records of two sources, of one experiment or all; of several records of a cell the newest counts.
 
-    Raises:
-        SourceError: an experiment that neither has, or records of different devices alone.
+    Raises SourceError: an experiment that neither has, or records of different devices alone.
     """
     one, other = (
         {
@@ -175,24 +172,19 @@ def _place(record: Record) -> tuple[str | int, ...]:
 
 def described(record: Record) -> str:
     """A cell in words: arm, batch and whatever else is not the usual."""
-    return ", ".join(_parts(record))
-
-
-def _parts(record: Record) -> Iterator[str]:
-    yield f"{record.arm}, batch {record.batch_size:,}"
-    if record.measure == "predict":
-        yield f"for {record.predicted_for}"
-    if record.ratio is not None:
-        yield f"ratio {record.ratio:g}"
-    if record.precision != "fp32":
-        yield record.precision
-    yield from (name.replace("_", " ") for name in ("cuda_graph", "compile") if getattr(record, name))
-    if record.stage and record.target_mib is not None:
-        yield f"{record.stage} stage to {record.target_mib:g} MiB"
-    elif record.stage:
-        yield f"{record.stage} stage" + (f" to {record.target_ratio:g}" if record.target_ratio is not None else "")
-    if record.seed:
-        yield f"seed {record.seed}"
+    target = "" if record.target_ratio is None else f" to {record.target_ratio:g}"
+    target = target if record.target_mib is None else f" to {record.target_mib:g} MiB"
+    parts = [
+        f"{record.arm}, batch {record.batch_size:,}",
+        record.measure == "predict" and f"for {record.predicted_for}",
+        record.ratio is not None and f"ratio {record.ratio:g}",
+        record.precision != "fp32" and record.precision,
+        record.cuda_graph and "cuda graph",
+        record.compile and "compile",
+        record.stage and f"{record.stage} stage{target}",
+        record.seed and f"seed {record.seed}",
+    ]
+    return ", ".join(part for part in parts if part)
 
 
 def distinctions(records: Sequence[Record]) -> dict[int, str]:
@@ -224,10 +216,10 @@ def _settings(record: Record) -> dict[str, object]:
 
 def as_csv(comparison: Comparison) -> str:
     """A row per cell, of both sides or one: times in ms, sizes in MiB, ratios B over A, metrics in their units."""
-    buffer = io.StringIO()
     rows = [_key("both", pair.a) | _values(pair) for pair in comparison.pairs]
     rows += [_key(side, record) for side, several in comparison.alone.items() for record in several]
-    writer = csv.DictWriter(buffer, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
+    names = dict.fromkeys(name for row in rows for name in row)
+    writer = csv.DictWriter(buffer := io.StringIO(), names, lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     return buffer.getvalue()
@@ -241,7 +233,7 @@ def _values(pair: Pair) -> dict[str, object]:
     """What a tidy row has of both sides."""
 
     def both(name: str, values: Both) -> dict[str, object]:
-        return dict(zip((f"{name}_a", f"{name}_b"), values, strict=True))
+        return {f"{name}_a": values[0], f"{name}_b": values[1]}
 
     def bounds(name: str, found: Estimate | None) -> dict[str, object]:
         ends = (found.value, found.low, found.high) if found else (None, None, None)
@@ -264,12 +256,9 @@ def as_text(a: Source, b: Source, comparison: Comparison) -> str:
     own = distinctions([pair.a for pair in comparison.pairs])
     for title, pairs in groupby(comparison.pairs, lambda pair: _title(pair.a)):
         console.print(_table(title, [_cells(pair, own[id(pair.a)]) for pair in pairs]))
-    for side, several in comparison.alone.items():
-        if several:
-            console.print(_named(side, several), soft_wrap=True)
-    if any(pair.time for pair in comparison.pairs):
-        for note in _NOTES:
-            console.print(note, soft_wrap=True)
+    texts = [_named(side, several) for side, several in comparison.alone.items() if several]
+    for text in (*texts, *(_NOTES if any(pair.time for pair in comparison.pairs) else ())):
+        console.print(text, soft_wrap=True)
     return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
 
 
@@ -330,12 +319,12 @@ def _named(side: str, records: Iterable[Record]) -> str:
     return "\n".join([*lines, ""])
 
 
-def run(first: str, second: str, experiment: str | None, form: str) -> None:
+def run(a: str, b: str, experiment: str | None, format: str) -> None:
     """Compare two sources, of one experiment or all, and print the result as ``text`` or ``csv``."""
     try:
-        a, b = read_source(first), read_source(second)
-        comparison = compare(a, b, experiment)
-        text = as_csv(comparison) if form == "csv" else as_text(a, b, comparison)
+        first, second = read_source(a), read_source(b)
+        comparison = compare(first, second, experiment)
+        text = as_csv(comparison) if format == "csv" else as_text(first, second, comparison)
     except (SourceError, RecordError) as error:
         stop_with(str(error))
     sys.stdout.write(text)

@@ -5,8 +5,6 @@ first one is written: whatever cannot be read stops the merge, and nothing has c
 the order of the sources, and merging them once more changes nothing.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import lzma
@@ -20,6 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bench.commands.sources import SourceError, archive_contents, folder_contents
+from bench.core.files import check_folder, remove_abandoned
 from bench.core.record import Record, RecordError, parse, path_of, write
 from bench.core.table import write_table
 from bench.errors import stop_with
@@ -65,17 +64,16 @@ class Summary:
 def merge(sources: Sequence[Path], into: Path) -> Summary:
     """Bring the records of all sources, folders and tar archives of any compression, into one folder.
 
-    Raises:
-        MergeError: a source, or a record in one of them or in ``into``, cannot be read; nothing has changed then.
-        OSError: ``into`` cannot be written.
+    Raises MergeError: a source, or a record in one of them or in ``into``, cannot be read; nothing has changed then.
+    OSError: ``into`` cannot be written.
 
-    Example:
-        >>> import tempfile
-        >>> folder = Path(tempfile.mkdtemp())
-        >>> first, second = (merge([Path("results/reference")], folder) for _ in range(2))
-        >>> len(first.taken) == len(second.present) > 0
-        True
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> first, second = (merge([Path("results/reference")], folder) for _ in range(2))
+    >>> len(first.taken) == len(second.present) > 0
+    True
     """
+    remove_abandoned(into)
     wrong: list[str] = []
     there = {Path(name): record for name, record in _records(into, wrong)} if into.is_dir() else {}
     summary = Summary()
@@ -125,7 +123,6 @@ def _records(source: Path, wrong: list[str]) -> Iterator[tuple[str, Record]]:
         for name, content in folder_contents(source) if source.is_dir() else archive_contents(source):
             try:
                 record = parse(content, name)
-                path_of(record, source)
             except RecordError as error:
                 wrong.append(str(error))
             else:
@@ -138,7 +135,11 @@ def _records(source: Path, wrong: list[str]) -> Iterator[tuple[str, Record]]:
 
 
 def run(sources: Sequence[Path], into: Path) -> None:
-    """Merge and print what became of the records; what keeps it from happening ends the program with status 2."""
+    """Merge and print what became of the records; what keeps it from happening ends the program with status 2.
+
+    Raises ConfigError, OSError: ``into`` cannot be written.
+    """
+    check_folder("--into", into)
     try:
         summary = merge(sources, into)
     except MergeError as error:
@@ -146,6 +147,4 @@ def run(sources: Sequence[Path], into: Path) -> None:
         for sentence in others:
             print(f"error: {sentence}", file=sys.stderr)
         stop_with(f"{last.removesuffix('.')}; nothing was merged, {len(error.sentences)} unreadable.")
-    except OSError as error:
-        stop_with(f"--into is '{into}', which cannot be written ({error.strerror}); name another folder.")
     print(f"{into}: {summary}")

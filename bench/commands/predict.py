@@ -4,10 +4,8 @@ The step is the one that the bench would run: same model, method and settings, t
 (:mod:`bench.estimate.memory`). A user's own model, given by its path, can take the place of a workload's.
 """
 
-from __future__ import annotations
-
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,43 +17,19 @@ from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
-from bench.core.memory import TOLERANCE
-from bench.errors import CONF, ConfigError, reworded, stop_with
-from bench.estimate.devices import DEVICES, Device, device_named
-from bench.estimate.largest import LIMIT, largest_batch
-from bench.estimate.memory import CATEGORIES, predict_memory
-from bench.estimate.roofline import Traffic, bound, predict_step
-from bench.estimate.work import Prediction
+from bench.errors import CONF, ConfigError, stop_with
+from bench.estimate.devices import DEVICES, LIMIT, Device, device_named, largest_batch
+from bench.estimate.memory import CATEGORIES, TOLERANCE, predict_memory
+from bench.estimate.work import Prediction, bound, predict
 from bench.processes.process import first_line
 from bench.protocol import Batch, Method, Workload
 from bench.protocol.methods import available, build, build_for
 from bench.runner.resolve import check_fields, checked_arms, resolve
 from bench.runner.sweep import MISTAKES, plain, register_resolvers, register_settings, unsupported
+from bench.runner.wording import reworded
 from bench.step.train_step import precision_unsupported
 from bench.workloads import available as workloads
-from bench.workloads import config_sections, open_cell_workload, open_model
-
-USAGE = """\
-usage: python -m bench predict method=NAME [key=value ...]     predict a training step without running it
-
-methods: {methods}
-devices: {devices}
-
-  method            the arm, as method or method:variant
-  batch_size        (8)
-  device            where the step would run (cpu: this machine)
-  precision         fp32, tf32, bf16 (fp32)
-  ratio             how many times smaller the methods that can make the whole model (null)
-  sequence_length   (128)
-  model             path of a Hugging Face config.json, or of a folder with one, in place of the bench's own model
-  workload          {workloads} (encoder); settings of theirs: {sections}
-  settings.METHOD.* of the method, as in a run; also seed, dataset, data_folder
-
-Printed are the peak of memory by category, the work of a step, a lower bound on its time, whether it fits into the
-device's memory, and the largest batch that does:
-  python -m bench predict method=comera batch_size=64 device=h100 precision=bf16
-  python -m bench predict method=lora batch_size=32 device=rtx3090 model=folder/config.json sequence_length=512
-"""
+from bench.workloads import config_sections, open_cell_workload, open_model, workload_class
 
 #: What may be said about a prediction, beside the sections of workloads.
 KEYS = (
@@ -68,12 +42,8 @@ _OF_WORKLOADS = ("workload", "dataset", "data_folder", "fetch")
 
 #: Batch sizes among which the smallest that a method takes is looked for; what it takes are multiples of that one.
 _SMALLEST = range(1, 1025)
-
-#: Examples that are enough to see whether every tensor of a batch has a row for each.
-_FEW = 3
-
-#: Of a line of text.
-_WIDTH = 110
+_FEW = 3  # examples that are enough to see whether every tensor of a batch has a row for each
+_WIDTH = 110  # of a line of text
 
 
 @dataclass(frozen=True)
@@ -107,9 +77,8 @@ def _sections() -> tuple[str, ...]:
 def question_of(words: Sequence[str]) -> tuple[Question, str]:
     """The step that the words ``key=value`` describe, and the name of its device.
 
-    Raises:
-        ConfigError, DataError: a wrong value, in one sentence.
-        HydraException, OmegaConfBaseException: words that cannot be read.
+    Raises ConfigError, DataError: a wrong value, in one sentence. HydraException, OmegaConfBaseException: words that
+    cannot be read.
     """
     given = _by_key(words)
     if "method" not in given:
@@ -145,15 +114,31 @@ def _by_key(words: Sequence[str]) -> dict[str, str]:
         if key in given:
             raise ConfigError(f"{key} is {given[key]!r} and {value!r}; give it once.")
         given[key] = value
+    _refuse_unused(given)
     for key in given if "model" in given else ():
         if key in _OF_WORKLOADS or (key.partition(".")[0] in sections[1:] and key != "model"):
             raise ConfigError(f"{key} is {given[key]!r}, which a model given by its path has no use for; leave it out.")
     return given
 
 
+def _refuse_unused(given: Mapping[str, str]) -> None:
+    """Raise ConfigError over a setting of another workload or method than the one that is asked for."""
+    workload, method = given.get("workload", "encoder"), given.get("method", "").partition(":")[0]
+    if workload not in workloads() or method not in available():
+        return  # which is what will be said
+    own = workload_class(workload).section
+    lacks_length = "sequence_length" not in config_sections()[own] and "model" not in given
+    for key in given:
+        section, dot, name = key.partition(".")
+        other = name.partition(".")[0] if section == "settings" else section if dot else own
+        if other not in (own, method) or (key == "sequence_length" and lacks_length):
+            of = f"method={method}" if section == "settings" else f"workload={workload}"
+            raise ConfigError(f"{key} is {given[key]!r}, which {of} has no use for; leave it out.")
+
+
 def _of_workload(config: dict[str, Any]) -> Question:
     """A step on one of the bench's own workloads."""
-    job = resolve(config)
+    job = resolve(config, any_batch=True)
     cell = job.cells[0]
     if reason := unsupported(cell, job.data):
         raise ConfigError(reason)
@@ -214,10 +199,7 @@ class AnyBatch:
 def answer_to(question: Question, device: Device, report: Callable[[str], None]) -> str:
     """Predict the step itself, then as many others as it takes to find the largest batch; the answer as text.
 
-    ``report`` receives progress messages.
-
-    Raises:
-        ConfigError: a batch larger than data whose rows cannot be repeated.
+    ``report`` receives progress messages. Raises ConfigError: a batch larger than data whose rows cannot be repeated.
     """
     view, workload = question.view, AnyBatch(question.workload)
 
@@ -225,7 +207,7 @@ def answer_to(question: Question, device: Device, report: Callable[[str], None])
         report(f"predicting batch {batch_size:,} ...")
         return workload, question.method(), batch_size, view.precision, view.device, question.seed
 
-    prediction, traffic = predict_step(*arguments(view.batch_size))
+    prediction = predict(*arguments(view.batch_size))
     peak = prediction.memory.mib()["peak"]
 
     def peak_mib(batch_size: int) -> float:
@@ -234,7 +216,7 @@ def answer_to(question: Question, device: Device, report: Callable[[str], None])
     method = question.method()
     accepted = (size for size in _SMALLEST if method.unsupported(replace(view, batch_size=size)) is None)
     multiple = next(accepted, view.batch_size)
-    rows = [*_memory_rows(question, device, prediction), *_time_rows(view.precision, device, prediction, traffic)]
+    rows = [*_memory_rows(question, device, prediction), *_time_rows(view.precision, device, prediction)]
     width = max(len(label) for label, value in rows if value)
     number = max(len(value) for _, value in rows)
     lines = [f"{label:<{width}}  {value:>{number}}" if value else label for label, value in rows]
@@ -259,9 +241,9 @@ def _memory_rows(question: Question, device: Device, prediction: Prediction) -> 
     ]
 
 
-def _time_rows(precision: str, device: Device, prediction: Prediction, traffic: Traffic) -> list[tuple[str, str]]:
+def _time_rows(precision: str, device: Device, prediction: Prediction) -> list[tuple[str, str]]:
     """Bytes and the bound on the time, with what it is made of."""
-    times = bound(prediction.work, traffic, device, precision)
+    times = bound(prediction.work, prediction.traffic, device, precision)
     peak, rate = device.peak_flops[precision] / 1e12, device.bandwidth / 1e12
     rows = [
         ("time of a step, ms: at least", f"{times.step_ms:,.3f}"),
@@ -269,7 +251,7 @@ def _time_rows(precision: str, device: Device, prediction: Prediction, traffic: 
     ]
     if device.cache is None or times.traffic_ms is None:
         return rows
-    moved = f"{traffic.compulsory(device.cache) / 2**20:,.1f}"
+    moved = f"{prediction.traffic.compulsory(device.cache) / 2**20:,.1f}"
     return [
         (f"MiB that must move, beside {device.cache / 2**20:,.0f} MiB of cache", moved),
         *rows,
@@ -315,13 +297,13 @@ def _caveats(device: Device) -> list[str]:
 def main(words: Sequence[str]) -> None:
     """Predict as the words say and print the answer; progress goes to the other stream.
 
-    Raises:
-        ConfigError: a wrong setting or plug-in.
+    Raises ConfigError: a wrong setting or plug-in.
     """
     if not words or {"-h", "--help"} & set(words):
         lists: dict[str, tuple[str, ...]] = {"methods": available(), "devices": DEVICES, "workloads": workloads()}
         lists["sections"] = tuple(f"{section}.*" for section in _sections()[1:])
-        print(USAGE.format(**{name: ", ".join(known) for name, known in lists.items()}), end="")
+        usage = (CONF / "help" / "predict.txt").read_text(encoding="utf-8")
+        print(usage.format(**{name: ", ".join(known) for name, known in lists.items()}), end="")
         return
     try:
         question, name = question_of(words)

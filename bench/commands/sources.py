@@ -1,19 +1,28 @@
 """Where records come from: a results folder, an archive of one, or a commit of the repository at hand."""
 
-from __future__ import annotations
-
+import bz2
+import contextlib
+import gzip
 import io
+import lzma
 import subprocess
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import IO
+from typing import IO, Any, cast
 
 from bench.core.record import Record, parse, paths_below, read_all
 
-#: What a commit holds of records.
-REFERENCE = "results/reference"
+MEMBER_BYTES, ARCHIVE_BYTES = 2**26, 2**31  # of a record's file at most, and about those of all that an archive holds
+REFERENCE = "results/reference"  # what a commit holds of records
+
+#: How compressed files begin, and what reads them.
+_COMPRESSIONS: dict[bytes, Callable[[IO[bytes]], Any]] = {
+    b"\x1f\x8b": lambda file: gzip.GzipFile(fileobj=file),
+    b"BZh": bz2.BZ2File,
+    b"\xfd7zXZ\0": lzma.LZMAFile,
+}
 
 
 class SourceError(ValueError):
@@ -31,9 +40,8 @@ class Source:
 def read_source(name: str) -> Source:
     """The records of the folder called ``name`` or, where nothing is called so, of that commit's ``results/reference``.
 
-    Raises:
-        SourceError: neither a folder nor a commit, or one without records.
-        RecordError: a record that cannot be read.
+    Raises SourceError: neither a folder nor a commit, or one without records. RecordError: a record that cannot be
+    read.
     """
     path, where = Path(name), "below it"
     if path.is_dir():
@@ -59,13 +67,52 @@ def folder_contents(folder: Path) -> Iterator[tuple[str, bytes]]:
     return ((str(path), path.read_bytes()) for path in paths_below(folder))
 
 
+class _Limited:
+    """What an archive holds, decompressed, as far as it is no larger than archives of records are."""
+
+    def __init__(self, file: IO[bytes], name: str | Path) -> None:
+        self._file, self._name = file, name
+        self.tell = file.tell
+
+    def read(self, size: int = -1) -> bytes:
+        if not 0 <= size <= MEMBER_BYTES:
+            raise SourceError(f"{self._name}: a part of it is larger than {MEMBER_BYTES >> 20:,} MiB; no record is.")
+        self._stop_beyond(self._file.tell() + size)
+        return self._file.read(size)
+
+    def seek(self, position: int, whence: int = io.SEEK_SET) -> int:
+        self._stop_beyond(position)
+        return self._file.seek(position, whence)
+
+    def _stop_beyond(self, position: int) -> None:
+        if position > ARCHIVE_BYTES + MEMBER_BYTES:
+            raise SourceError(f"{self._name}: holds more than {ARCHIVE_BYTES >> 20:,} MiB; merge it in parts.")
+
+
+@contextlib.contextmanager
+def opened_archive(archive: str | Path, file: IO[bytes] | None = None) -> Iterator[tarfile.TarFile]:
+    """A tar archive of any compression, at a path or in ``file``; what it holds is counted while it is decompressed.
+
+    Raises SourceError: it holds more than archives of records do. OSError, EOFError, tarfile.TarError, lzma.LZMAError,
+    zlib.error: it cannot be read.
+    """
+    with contextlib.ExitStack() as stack:
+        packed = file or stack.enter_context(Path(archive).open("rb"))
+        start = packed.read(6)
+        packed.seek(0)
+        unpack = next((unpack for magic, unpack in _COMPRESSIONS.items() if start.startswith(magic)), None)
+        plain: Any = stack.enter_context(unpack(packed)) if unpack else packed
+        yield stack.enter_context(tarfile.open(fileobj=cast(IO[bytes], _Limited(plain, archive)), mode="r:"))
+        while len(plain.read(2**20)) == 2**20:
+            _Limited(plain, archive).seek(plain.tell())  # the check sum of what is compressed comes last
+
+
 def archive_contents(archive: str | Path, file: IO[bytes] | None = None) -> Iterator[tuple[str, bytes]]:
     """The record files of a tar archive, read one by one from ``file`` or the archive's path; nothing is unpacked.
 
-    Raises:
-        SourceError: a member that no archive of records has.
+    Raises SourceError: a member that no archive of records has.
     """
-    with tarfile.open(archive, fileobj=file) as members:
+    with opened_archive(archive, file) as members:
         for member in members:
             path = PurePosixPath(member.name)
             if path.is_absolute() or ".." in path.parts:
@@ -78,8 +125,6 @@ def archive_contents(archive: str | Path, file: IO[bytes] | None = None) -> Iter
                 )
             if path.suffix == ".json" and (content := members.extractfile(member)):
                 yield f"{archive}: {member.name}", content.read()
-        while members.fileobj and members.fileobj.read(2**20):
-            pass  # the check sum of what is compressed comes last
 
 
 def _git(*arguments: str) -> bytes | None:

@@ -1,12 +1,10 @@
 """A cell: one point of an experiment's grid, fully resolved, and its identity."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 from bench.core.upgrade import OLD_MEASURES, current_measure
 
@@ -55,7 +53,7 @@ class Cell:
         return json.dumps(fields, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
     @classmethod
-    def from_json(cls, text: str) -> Cell:
+    def from_json(cls, text: str) -> Self:
         """The inverse of :meth:`to_json`."""
         fields = json.loads(text)
         fields.pop("sequence_length", None)  # it lies in the workload's settings

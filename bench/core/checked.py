@@ -5,8 +5,6 @@ where a real one is expected becomes real, so that equal settings are equal cell
 expected.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import types
@@ -29,6 +27,8 @@ class Allowed:
 
 FromZero = Annotated[int, Field(ge=0), Allowed("whole numbers from 0 up")]
 FromOne = Annotated[int, Field(ge=1), Allowed("whole numbers from 1 up")]
+#: Seeds of epochs are made of it, and have to fit into 64 bits.
+Seed = Annotated[int, Field(ge=0, lt=2**32), Allowed(f"whole numbers from 0 to {2**32 - 1:,}")]
 Seconds = Annotated[float, Field(gt=0), Allowed("finite seconds above 0")]
 Flag = Annotated[bool, Allowed("true, false")]
 Section = Annotated[dict[str, Any], Allowed("single settings, as in FIELD.NAME=VALUE")]
@@ -45,10 +45,8 @@ def _fields(kind: type) -> dict[str, tuple[Any, TypeAdapter[Any]]]:
 def checked_fields(kind: type, values: Mapping[str, Any], where: str = "") -> dict[str, Any]:
     """Some or all fields of a dataclass as it is to get them, without making it.
 
-    ``where`` is the section of the configuration; empty for its top.
-
-    Raises:
-        ConfigError: an unknown field, or a value of the wrong type or range.
+    ``where`` is the section of the configuration; empty for its top. Raises ConfigError: an unknown field, or a value
+    of the wrong type or range.
     """
     fields = _fields(kind)
     if not isinstance(values, Mapping):
@@ -75,19 +73,17 @@ def checked_fields(kind: type, values: Mapping[str, Any], where: str = "") -> di
 def build_dataclass(kind: type, values: Mapping[str, Any], where: str) -> Any:
     """Make a dataclass from configuration values, with type checks and one sentence for a wrong one.
 
-    Raises:
-        ConfigError: as :func:`checked_fields`, or a ValueError of the dataclass itself.
+    Raises ConfigError: as :func:`checked_fields`, or a ValueError of the dataclass itself.
 
-    Example:
-        >>> @dataclass(frozen=True)
-        ... class Settings:
-        ...     rank: FromOne = 8
-        ...     rate: float = 0.1
-        >>> build_dataclass(Settings, {"rate": 1}, "settings.mine")
-        Settings(rank=8, rate=1.0)
-        >>> build_dataclass(Settings, {"rank": 0}, "settings.mine")
-        Traceback (most recent call last):
-        bench.errors.ConfigError: settings.mine.rank is 0; allowed: whole numbers from 1 up.
+    >>> @dataclass(frozen=True)
+    ... class Settings:
+    ...     rank: FromOne = 8
+    ...     rate: float = 0.1
+    >>> build_dataclass(Settings, {"rate": 1}, "settings.mine")
+    Settings(rank=8, rate=1.0)
+    >>> build_dataclass(Settings, {"rank": 0}, "settings.mine")
+    Traceback (most recent call last):
+    bench.errors.ConfigError: settings.mine.rank is 0; allowed: whole numbers from 1 up.
     """
     checked = checked_fields(kind, values, where)
     try:

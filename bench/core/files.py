@@ -1,33 +1,102 @@
-"""Files that appear whole or not at all, also when the process is killed."""
+"""Files and folders that appear whole or not at all, also when the process is killed or the disk is full.
 
-from __future__ import annotations
+What is being written lies in a partial folder, hidden beside its final place. The folder's lock is held as long as the
+process that writes lives, so :func:`remove_abandoned` can tell what a kill has left from what is still being written.
+"""
 
+import contextlib
+import fcntl
 import os
+import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+
+from bench.errors import ConfigError
+
+_SUFFIX, _LOCK = ".partial", ".lock"
+
+
+@contextlib.contextmanager
+def locked(place: Path, wait: bool = True) -> Iterator[int]:
+    """Hold the lock of a file or folder; where the file system has no locks, go on without.
+
+    Raises BlockingIOError: another process holds it, and this one is not to wait.
+    """
+    handle = os.open(place, os.O_RDONLY if place.is_dir() else os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except OSError:
+            if not wait:  # it may be in use
+                raise
+        yield handle
+    finally:
+        os.close(handle)
+
+
+@contextlib.contextmanager
+def partial_folder(parent: Path, name: str = "") -> Iterator[Path]:
+    """A fresh folder in ``parent``, locked while this process lives and gone afterwards, for what is to be renamed."""
+    with contextlib.ExitStack() as stack:
+        while True:
+            folder = Path(tempfile.mkdtemp(dir=parent, prefix=f".{name}", suffix=_SUFFIX))
+            with contextlib.suppress(FileNotFoundError):  # taken for an abandoned one before it was locked
+                handle = stack.enter_context(locked(folder / _LOCK))
+                if os.path.samestat(os.fstat(handle), os.stat(folder / _LOCK)):
+                    break
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        yield folder
+
+
+def remove_abandoned(root: Path, name: str = "", below: bool = True) -> None:
+    """Remove partial folders and files of ended processes in ``root`` and ``below`` it, whose names begin so."""
+    for folder, inner, files in os.walk(root):
+        for one in (*inner, *files):
+            if one.startswith(f".{name}") and one.endswith(_SUFFIX):
+                path = Path(folder, one)
+                place = path / _LOCK if path.is_dir() else path
+                with contextlib.suppress(OSError), locked(place, wait=False):
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
+        inner[:] = [one for one in inner if below and not one.endswith(_SUFFIX)]
 
 
 def write_whole(contents: Mapping[Path, bytes]) -> None:
     """Put each content in the place of whatever its path holds; folders are made if need be.
 
     All contents reach the disk before the first rename, so that files which belong together are also kept together.
+    Raises OSError: one cannot be written; it names the file, and nothing of them is left.
     """
-    staged: list[tuple[str, Path]] = []
-    try:
+    with contextlib.ExitStack() as stack:
+        partial: dict[Path, Path] = {}  # by the folder that it lies in
         for path, content in contents.items():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".partial")
-            staged.append((temporary, path))
-            with os.fdopen(handle, "wb") as file:
-                os.fchmod(file.fileno(), 0o644)
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-        while staged:
-            os.replace(*staged[0])
-            del staged[0]
-    except OSError:  # such as a full disk: nothing half-made stays behind
-        for temporary, _ in staged:
-            os.unlink(temporary)
-        raise
+            try:
+                if path.parent not in partial:
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    partial[path.parent] = stack.enter_context(partial_folder(path.parent))
+                with (partial[path.parent] / path.name).open("wb") as file:
+                    file.write(content)
+                    file.flush()
+                    os.fsync(file.fileno())
+            except OSError as error:
+                raise OSError(error.errno, error.strerror, str(path)) from None
+        for path in contents:
+            os.replace(partial[path.parent] / path.name, path)
+
+
+def check_folder(field: str, given: Path, inside: str = "") -> None:
+    """Make sure that a folder, or one in it, can be written; neither need be there, and nothing is left of the attempt.
+
+    Raises ConfigError: it names ``field``, by which the folder was given.
+    """
+    there = folder = given / inside
+    try:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            os.stat(folder)  # raises where no path can be like that
+        there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+        with tempfile.TemporaryFile(dir=there):  # os.access answers root about rights alone
+            pass
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        place = f"{there} is no folder that can be written ({reason})"
+        raise ConfigError(f"{field} is '{given}', but {place}; name another folder.") from None

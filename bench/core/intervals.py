@@ -4,12 +4,10 @@ A block is one round in which every arm had its turn, so blocks, not steps, are 
 fixed and values are sorted before they are drawn from, so the same blocks give the same interval in any order.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +15,7 @@ from numpy.typing import NDArray
 SEED = 0
 RESAMPLES = 4000
 CONFIDENCE = 0.95
-
-#: Above this many, drawing counts of patterns takes longer than drawing examples.
-_FEW_PATTERNS = 500
+_FEW_PATTERNS = 500  # above this many, drawing counts of patterns takes longer than drawing examples
 
 Array = NDArray[np.float64]
 
@@ -35,7 +31,7 @@ class Estimate:
     paired: bool | None = None  # None where nothing is compared
 
     @classmethod
-    def exact(cls, value: float) -> Estimate:
+    def exact(cls, value: float) -> Self:
         """A computed value that does not vary, such as a predicted size."""
         return cls(value, value, value, 0)
 
@@ -78,8 +74,7 @@ def mean_interval(values: Sequence[float]) -> Estimate:
 def paired_ratio(numerator: Mapping[int, float], denominator: Mapping[int, float]) -> Estimate:
     """The median of the ratios of blocks with the same number, with its interval; other blocks do not count.
 
-    Raises:
-        ValueError: no common block, or a value that is not above zero.
+    Raises ValueError: no common block, or a value that is not above zero.
     """
     common = sorted(set(numerator) & set(denominator))
     for side, name in ((numerator, "numerator"), (denominator, "denominator")):
@@ -91,8 +86,7 @@ def paired_ratio(numerator: Mapping[int, float], denominator: Mapping[int, float
 def unpaired_ratio(numerator: Sequence[float], denominator: Sequence[float]) -> Estimate:
     """The ratio of the two medians over blocks, with its interval.
 
-    Raises:
-        ValueError: a side without blocks, or a value that is not above zero.
+    Raises ValueError: a side without blocks, or a value that is not above zero.
     """
     above = _positive(numerator, "numerator of an unpaired ratio")
     below = _positive(denominator, "denominator of an unpaired ratio")

@@ -1,7 +1,5 @@
 """Plug-ins of one kind, found by name: in the modules of a package, in other packages, or registered by hand."""
 
-from __future__ import annotations
-
 import functools
 import importlib
 import importlib.metadata
@@ -14,16 +12,13 @@ from typing import Any, Generic, TypeVar
 from bench.errors import ConfigError
 
 T = TypeVar("T")
-
-#: Names modules, separated by commas, that register plug-ins when they are imported.
-VARIABLE = "BENCH_PLUGINS"
+VARIABLE = "BENCH_PLUGINS"  # names modules, separated by commas, that register plug-ins when they are imported
 
 
 def import_plugins() -> None:
     """Import the modules that ``BENCH_PLUGINS`` names, so that what they register can be asked for by name.
 
-    Raises:
-        ConfigError: one of them cannot be imported.
+    Raises ConfigError: one of them cannot be imported.
     """
     for name in filter(None, os.environ.get(VARIABLE, "").split(",")):
         try:
@@ -39,24 +34,20 @@ def import_plugins() -> None:
 class Registry(Generic[T]):
     """Plug-ins by name: of a package of the bench, of entry points, and those registered by hand.
 
-    Args:
-        kind: what they are, as in "measure"; modules of the package name theirs in ``MEASURE``, and other packages
-            through entry points of the group ``comera_bench.measures``.
-        missing: the members that something lacks to be a plug-in of this kind.
-        origin: module and name of a plug-in; one from the same place is the same plug-in.
+    Modules of the package name theirs in a constant, such as ``MEASURE``, and other packages through entry points of a
+    group, such as ``comera_bench.measures``.
     """
 
-    kind: str
+    kind: str  # what they are, as in "measure"
     package: str
-    missing: Callable[[Any], list[str]]
-    origin: Callable[[Any], str]
+    missing: Callable[[Any], list[str]]  # the members that something lacks to be a plug-in of this kind
+    origin: Callable[[Any], str]  # module and name of a plug-in; one from the same place is the same plug-in
     _registered: dict[str, T] = field(default_factory=dict)
 
     def register(self, plugin: T) -> T:
         """Make a plug-in known by its ``name``, in this process and in those of its cells; a decorator of classes.
 
-        Raises:
-            ConfigError: a member is missing, or another plug-in has this name.
+        Raises ConfigError: a member is missing, or another plug-in has this name.
         """
         self._registered[self._name_of(plugin, self.origin(plugin), self.all())] = plugin
         return plugin

@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -25,7 +26,10 @@ from bench.core.files import write_whole
 from bench.core.upgrade import SCHEMA_VERSION, upgraded
 
 #: What the bench itself measures, in the order of reports; records of a plug-in's measure have another name here.
-MEASURES = ("run", "predict", "train", "plan", "allocator_peak", "check", "products", "profile")
+MEASURES = (
+    *("run", "predict", "train", "plan", "allocator_peak", "check", "products", "profile"),
+    *("kernels", "feed_forward"),
+)
 STATUSES = ("ok", "oom", "timeout", "diverged", "unsupported", "error")
 
 
@@ -33,13 +37,16 @@ class RecordError(ValueError):
     """A record file that cannot be read; the message is one sentence naming file and reason."""
 
 
-def _about(text: str, unit: str = "") -> dict[str, str]:
-    return {"text": text, "unit": unit}
+def _about(text: str, unit: str = "", least: float | None = None) -> dict[str, Any]:
+    return {"text": text, "unit": unit, "least": 0.0 if least is None and unit in ("ms", "s", "MiB") else least}
 
 
-def _column(text: str, unit: str = "", default: Any = dataclasses.MISSING) -> Any:
-    """A column with what it holds and in which unit; without a default every record must have it."""
-    return field(default=default, metadata=_about(text, unit))
+def _column(text: str, unit: str = "", default: Any = dataclasses.MISSING, least: float | None = None) -> Any:
+    """A column with what it holds, in which unit and what it is at least: for times and sizes, 0.
+
+    Without a default every record must have it.
+    """
+    return field(default=default, metadata=_about(text, unit, least))
 
 
 @dataclass(kw_only=True)
@@ -64,22 +71,24 @@ class Record:
         "predict: computed without the device; allocator_peak: predicted, and run on it for the peak of its allocator; "
         "train: trained on it; all others: measured on it"
     )
-    batch_size: int = _column("examples, rows or tokens of a batch")
-    sequence_length: int = _column("tokens of an example; 1 where that means nothing")
+    batch_size: int = _column("examples, rows or tokens of a batch", least=1)
+    sequence_length: int = _column("tokens of an example; 1 where that means nothing", least=1)
     precision: str = _column("fp32, tf32, bf16 or fp8")
     cuda_graph: bool = _column("whether steps were captured as a CUDA Graph")
     compile: bool = _column("whether the model was compiled")
-    seed: int = _column("of initialisation, dropout and order of the data")
+    seed: int = _column("of initialisation, dropout and order of the data", least=0)
     status: str = _column(", ".join(STATUSES))
     message: str = _column("why the status is what it is, or what else there is to say", default="")
 
     step_time_median_ms: float | None = _column("step time, median over undisturbed blocks", "ms", None)
     step_time_p20_ms: float | None = _column("step time, 20th percentile", "ms", None)
     step_time_p80_ms: float | None = _column("step time, 80th percentile", "ms", None)
-    steps_measured: int | None = _column("steps that these are of", default=None)
-    compile_time_s: float | None = _column("first step less a later one, where the model is compiled", "s", None)
+    steps_measured: int | None = _column("steps that these are of", default=None, least=1)
+    compile_time_s: float | None = _column(
+        "first step less a later one, where the model is compiled", "s", None, least=-math.inf
+    )
     rare_time_ms: float | None = _column("cost of work that is due once every rare_period_steps", "ms", None)
-    rare_period_steps: int | None = _column("steps from one such event to the next", default=None)
+    rare_period_steps: int | None = _column("steps from one such event to the next", default=None, least=1)
     epoch_time_s: float | None = _column("mean step times steps per epoch, rare cost amortised", "s", None)
     calibration_drift: float | None = _column(
         "slowest over quickest block's calibration product, less 1; a block's is the slower of those before and after "
@@ -103,8 +112,8 @@ class Record:
     workspaces_mib: float | None = _column(
         "of the allocated peak, what cuBLAS keeps for good; predictions do not have it", "MiB", None
     )
-    flops_per_step: int | None = _column("floating-point operations of a step's matrix products", default=None)
-    parameters: int | None = _column("numbers that are trained", default=None)
+    flops_per_step: int | None = _column("floating-point operations of a step's matrix products", default=None, least=0)
+    parameters: int | None = _column("numbers that are trained", default=None, least=0)
     stored_mib: float | None = _column("the trained model, as stored for use", "MiB", None)
 
     contraction: str = _column("measure plan: the plan that was chosen", default="")
@@ -112,10 +121,10 @@ class Record:
     stage: str = _column("training: the last stage, as the workload's training plan names it", default="")
     target_ratio: float | None = _column("its target, a share of the tensorized size at its start", default=None)
     target_mib: float | None = _column("or its target for the whole model in FP32", "MiB", None)
-    train_steps: int | None = _column("optimizer steps of all stages", default=None)
-    epochs: float | None = _column("passes over the training data", default=None)
+    train_steps: int | None = _column("optimizer steps of all stages", default=None, least=0)
+    epochs: float | None = _column("passes over the training data", default=None, least=0)
     train_loss: float | None = _column("mean task loss since the last point of the learning curve", default=None)
-    validation_examples: int | None = _column("examples that the metrics are over", default=None)
+    validation_examples: int | None = _column("examples that the metrics are over", default=None, least=0)
     metrics: dict[str, Any] = field(
         default_factory=dict, metadata=_about("validation metrics after the last step, by name; in tables metric_NAME")
     )
@@ -137,7 +146,7 @@ class Record:
 
     device: str = _column('what the machine calls itself, as in "AMD EPYC, 2 threads"')
     driver: str = _column("of a GPU, with its CUDA version", default="")
-    threads: int = _column("of PyTorch on the CPU")
+    threads: int = _column("of PyTorch on the CPU", least=1)
     torch_version: str = _column("version of PyTorch")
     library_versions: str = _column('as in "peft 0.21.2, numpy 2.4.6"', default="")
     git_commit: str = _column("commit of the code")
@@ -158,12 +167,13 @@ class Record:
 
     def __post_init__(self) -> None:
         if self.status not in STATUSES:
-            raise RecordError(f"status is {self.status!r}; allowed: {', '.join(STATUSES)}.")
+            raise RecordError(f"status is {_shown(self.status)}; allowed: {', '.join(STATUSES)}.")
         if not re.fullmatch(r"[a-z][a-z0-9_]*", self.measure):
-            raise RecordError(f"measure is {self.measure!r}; allowed: {', '.join(MEASURES)}, or another such name.")
+            given = _shown(self.measure)
+            raise RecordError(f"measure is {given}; allowed: {', '.join(MEASURES)}, or another such name.")
         for name, value in self.metrics.items():
             if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-                raise RecordError(f"metrics has {name}={value!r}; allowed: finite numbers.")
+                raise RecordError(f"metrics has {name}={_shown(value)}; allowed: finite numbers.")
 
     @property
     def arm(self) -> str:
@@ -194,8 +204,47 @@ _FIELDS = {f.name: f for f in dataclasses.fields(Record) if f.name != "extra"}
 _TYPES = {name: TypeAdapter(hint, config=ConfigDict(strict=True)) for name, hint in get_type_hints(Record).items()}
 
 
+#: Characters of a value that a sentence shows.
+_SHOWN = 80
+
+#: Half of a character that takes two in UTF-16, alone.
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
 def _no_number(constant: str) -> None:
     raise ValueError(f"{constant} is no value of a column")
+
+
+def _finite(digits: str) -> float:
+    if not math.isfinite(value := float(digits)):
+        raise ValueError(f"{digits} is no value of a column, it is too large")
+    return value
+
+
+def _whole(digits: str) -> int:
+    _finite(digits)
+    return int(digits)
+
+
+def _loaded(text: str) -> Any:
+    """The content of JSON with finite numbers and Unicode text; ValueError or RecursionError otherwise."""
+    content = json.loads(text, parse_constant=_no_number, parse_float=_finite, parse_int=_whole)
+    if "\\u" in text and (half := _SURROGATE.search(json.dumps(content, ensure_ascii=False))):
+        raise ValueError(f"\\u{ord(half[0]):x} is no character")
+    return content
+
+
+def _allowed(name: str, value: Any) -> str:
+    """What a column of the right type must be, where ``value`` is something else; empty where it is right."""
+    least = _FIELDS[name].metadata.get("least")
+    if least is not None and value is not None and value < least:
+        return f"at least {least:g}"
+    if name == "config_json":
+        try:
+            return "" if isinstance(_loaded(value), dict) else "a JSON object"
+        except (ValueError, RecursionError):
+            return "a JSON object"
+    return ""
 
 
 def device_folder(device: str) -> str:
@@ -206,19 +255,21 @@ def device_folder(device: str) -> str:
 def path_of(record: Record, root: Path) -> Path:
     """Where a record lies below ``root`` (``results/local`` or ``results/reference``).
 
-    Raises:
-        RecordError: an experiment or cell whose name would lead elsewhere.
+    Raises RecordError: an experiment or cell whose name would lead elsewhere.
     """
     for column in ("experiment", "cell_id"):
         if not re.fullmatch(r"[\w-][\w.-]*", name := getattr(record, column)):
-            raise RecordError(f"{column} is {name!r}; allowed: letters, digits, -, _ and, but in front, dots.")
+            raise RecordError(f"{column} is {_shown(name)}; allowed: letters, digits, -, _ and, but in front, dots.")
     return root / record.experiment / device_folder(record.device) / f"{record.cell_id}.json"
 
 
 def paths_below(root: Path, experiment: str | None = None) -> list[Path]:
     """The files of records below ``root``, sorted; what lies in hidden folders, such as checkpoints, is none."""
-    paths = sorted((root / (experiment or "")).glob("**/*.json"))
-    return [path for path in paths if not any(part[0] == "." for part in path.relative_to(root).parts)]
+    paths = []
+    for folder, inner, names in os.walk(root / (experiment or "")):
+        inner[:] = [name for name in inner if name[0] != "."]
+        paths += [Path(folder, name) for name in names if name[0] != "." and name.endswith(".json")]
+    return sorted(paths)
 
 
 def write(records: Iterable[Record], root: Path) -> list[Path]:
@@ -231,8 +282,7 @@ def write(records: Iterable[Record], root: Path) -> list[Path]:
 def read(path: Path) -> Record:
     """Read one record file.
 
-    Raises:
-        RecordError: not JSON, a newer schema, a missing column, or a value of the wrong type.
+    Raises RecordError: not JSON, a newer schema, a missing column, or a value of the wrong type.
     """
     try:
         return parse(path.read_bytes(), str(path))
@@ -240,17 +290,30 @@ def read(path: Path) -> Record:
         raise RecordError(f"{path}: not a readable JSON record ({error}).") from None
 
 
+def _shown(value: Any) -> str:
+    """A value as a sentence has it."""
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+def _line_of(content: bytes, text: str) -> int:
+    """The line in which a text comes first."""
+    return content[: content.lower().find(text.lower().encode()) + 1].count(b"\n") + 1
+
+
 def parse(content: bytes, path: str) -> Record:
     """The record that a file holds; ``path`` is named in errors, which are those of :func:`read`."""
     try:
-        raw = json.loads(content.decode("utf-8"), parse_constant=_no_number)
+        raw = _loaded(content.decode("utf-8"))
     except (ValueError, RecursionError) as error:
-        raise RecordError(f"{path}: not a readable JSON record ({error}).") from None
+        named = re.match(r"\S+ is no", str(error))  # the line is that of what is named
+        line = f", line {_line_of(content, named[0].split()[0])}" if named else ""
+        raise RecordError(f"{path}{line}: not a readable JSON record ({error}).") from None
     if not isinstance(raw, dict):
         raise RecordError(f"{path}: a record is a JSON object, this is a {type(raw).__name__}.")
     version = raw.get("schema_version")
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
-        raise RecordError(f"{path}: schema_version is {version!r}; a whole number from 1 is expected.")
+        raise RecordError(f"{path}: schema_version is {_shown(version)}; a whole number from 1 is expected.")
     if version > SCHEMA_VERSION:
         raise RecordError(
             f"{path}: schema_version is {version}, this program reads up to {SCHEMA_VERSION}; update the program."
@@ -263,13 +326,18 @@ def parse(content: bytes, path: str) -> Record:
         try:
             if name in raw:
                 _TYPES[name].validate_python(raw[name])
+                if allowed := _allowed(name, raw[name]):
+                    place = f"{path}, line {_line_of(content, json.dumps(name))}"
+                    raise RecordError(f"{place}: column {name!r} holds {_shown(raw[name])}; allowed: {allowed}.")
             elif spec.default is dataclasses.MISSING and spec.default_factory is dataclasses.MISSING:
                 raise RecordError(f"{path}: column {name!r} is missing.")
         except ValidationError:
-            raise RecordError(f"{path}: column {name!r} holds {raw[name]!r}, expected {spec.type}.") from None
+            raise RecordError(f"{path}: column {name!r} holds {_shown(raw[name])}, expected {spec.type}.") from None
     extra = {name: raw.pop(name) for name in [*raw] if name not in _FIELDS}
     try:
-        return Record(**raw, extra=extra)
+        record = Record(**raw, extra=extra)
+        path_of(record, Path())
+        return record
     except RecordError as error:
         raise RecordError(f"{path}: {error}") from None
 

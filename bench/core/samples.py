@@ -1,7 +1,5 @@
 """The raw samples of a record, checked and decoded: blocks of step times, and the metric of each validation example."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -91,10 +89,10 @@ def unpacked(content: Any) -> Values:
 def in_unit(values: Values, unit: str, reached: float) -> Array:
     """Values per example in the unit of their metric: answers count 100 each where that is percent.
 
+    Raises ValueError where their mean is not what the metric has ``reached``, up to the rounding of :func:`packed`.
+
     >>> in_unit(np.array([True, False]), "%", 50.0).tolist()
     [100.0, 0.0]
-
-    Raises ValueError where their mean is not what the metric has ``reached``, up to the rounding of :func:`packed`.
     """
     scaled = (100.0 if values.dtype == np.bool_ and unit == "%" else 1.0) * values.astype(np.float64)
     mean = float(scaled.mean()) if scaled.size else math.nan
@@ -106,8 +104,7 @@ def in_unit(values: Values, unit: str, reached: float) -> Array:
 def per_example(record: Record, row: Mapping[str, Any]) -> Array | None:
     """The leading metric of each example at a point of the learning curve, in its unit; None where it is no mean.
 
-    Raises:
-        RecordError: values that cannot be read, or whose mean is not the metric.
+    Raises RecordError: values that cannot be read, or whose mean is not the metric.
     """
     try:
         if row.get("per_example") is None:

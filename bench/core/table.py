@@ -8,8 +8,6 @@ then the validation metrics, ``metric_NAME``. Lines are in the order of the reco
 ``python -m bench.core.table FOLDER`` writes the tables of a results folder.
 """
 
-from __future__ import annotations
-
 import contextlib
 import csv
 import dataclasses
@@ -22,26 +20,11 @@ from typing import Any
 
 from bench.core.files import write_whole
 from bench.core.record import COLUMNS, Record, RecordError, paths_below, read
+from bench.errors import CONF
 
 #: Tables lack what the metrics are split from, and words that are the same on every line.
 _TIDY = tuple(name for name in COLUMNS if name not in ("metrics", "workload_words"))
 _KINDS = {"int": "whole number", "float": "number", "str": "text", "bool": "True or False", "dict": "object"}
-
-_PAGE = """# Results
-
-`reference/` holds the records of the project's own machines, `local/` yours. In both, a record is one
-file, `EXPERIMENT/DEVICE/CELL.json`, and `EXPERIMENT.csv` has a line for each of them, which any
-spreadsheet reads. Tables are made of the records: after every cell, at the start of a sweep, and by
-`python -m bench merge`; `python -m bench.core.table FOLDER` makes those of a folder anew.
-
-In a table every metric has a column of its own, `metric_NAME`, at the end. Beside the columns below a
-record's file holds `samples`: single step times, learning curves and whatever else was measured.
-
-This page is made of `bench/core/record.py`, by `python -m bench.core.table > results/README.md`.
-
-| column | holds | unit | what it is |
-|---|---|---|---|
-"""
 
 
 def table_path(root: Path, experiment: str) -> Path:
@@ -95,7 +78,7 @@ def readme() -> str:
         for column in dataclasses.fields(Record)
         if column.metadata
     ]
-    return _PAGE + "".join(rows)
+    return (CONF / "help" / "results.txt").read_text(encoding="utf-8") + "".join(rows)
 
 
 def _kind(annotation: str) -> str:

@@ -6,17 +6,13 @@ there were three, and the measure ``allocator_peak`` was called ``witness``. Ide
 name (:meth:`bench.core.cell.Cell.cell_id`).
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import Any
 
 #: Raised where the meaning of a column changes, never because one is added; no cell's identity depends on it.
 SCHEMA_VERSION = 2
-
-#: Names of measures in version 1, by what they are called now.
-OLD_MEASURES = {"allocator_peak": "witness"}
+OLD_MEASURES = {"allocator_peak": "witness"}  # names of measures in version 1, by what they are called now
 _NEW_MEASURES = {old: new for new, old in OLD_MEASURES.items()}
 
 #: In words.
@@ -74,10 +70,14 @@ def _words(workload: str, dataset: str, settings: Mapping[str, Any]) -> dict[str
         return {"model": model, "epoch": "", "example": "row", "examples_per_epoch": None, "metric": None}
     if workload != "encoder":
         return {}
-    layers = settings.get("layers", 6)
+    return encoder_words(dataset, settings.get("layers", 6), settings.get("classes", 3))
+
+
+def encoder_words(dataset: str, layers: int, classes: int) -> dict[str, Any]:
+    """What is said of an encoder with so many layers and classes, on a dataset."""
     metric = {
         "name": "accuracy", "text": "validation accuracy", "unit": "%", "higher_is_better": True,
-        "guess": 100 / settings.get("classes", 3), "probe": BAG_OF_WORDS.get(dataset), "probe_text": "bag of words",
+        "guess": 100 / classes, "probe": BAG_OF_WORDS.get(dataset), "probe_text": "bag of words",
     }  # fmt: skip
     return {
         "model": f"{NUMBERS[layers] if layers < len(NUMBERS) else layers}-encoder transformer",

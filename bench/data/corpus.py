@@ -1,7 +1,5 @@
 """What every source of sentences hands over: rows, a name, the labels and a hash of their content."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 

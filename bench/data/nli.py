@@ -1,14 +1,13 @@
-"""Finding and reading corpora of natural-language inference.
+"""Finding and reading corpora: natural-language inference, and the sentiment of SST-2.
 
 Without a name, in this order: a folder the user names (MNLI as JSON lines, fetched into it on request), the folder
 ``mnli_12k`` under the environment variable ``COMERA_DATA``, and the generated corpus of :mod:`bench.data.synthetic`.
 
 A folder holds ``train.jsonl`` and ``dev_matched.jsonl`` or the files as MultiNLI 1.0 ships them. A row has the keys
 ``premise``, ``hypothesis``, ``label``, or MultiNLI's ``sentence1``, ``sentence2``, ``gold_label``. MultiNLI marks rows
-without a majority label with ``-``; these are left out, as everywhere in the literature.
+without a majority label with ``-``; these are left out, as everywhere in the literature. SST-2, single sentences with a
+sentiment, comes as GLUE ships it: ``train.tsv`` and ``dev.tsv``, below a header a sentence, a tab and 0 or 1 per line.
 """
-
-from __future__ import annotations
 
 import contextlib
 import hashlib
@@ -24,11 +23,9 @@ from torch.utils import data
 
 from bench.core.files import write_whole
 from bench.data.corpus import LABELS, Corpus, DataError, Pair
-from bench.data.sst2 import sst2_corpus
 from bench.data.synthetic import synthetic_corpus
 
-#: The environment variable that names the folder of real data.
-DATA_VARIABLE = "COMERA_DATA"
+DATA_VARIABLE = "COMERA_DATA"  # the environment variable that names the folder of real data
 
 #: Labelled training rows of the complete MultiNLI corpus. Only a corpus of this size is called "mnli".
 MNLI_TRAIN_ROWS = 392_702
@@ -45,6 +42,8 @@ POOL_FILES = (
 
 #: Keys of premise, hypothesis and label, in the order they are looked for.
 ROW_KEYS = (("premise", "hypothesis", "label"), ("sentence1", "sentence2", "gold_label"))
+SST2_LABELS = ("negative", "positive")  # a label is an index into this tuple
+_SST2_HEADER = "sentence\tlabel"
 
 #: Names that promise a particular content; a user's folder of that name does not earn it.
 _RESERVED_NAMES = ("auto", "mnli", "nli_pool", "sst2", "synthetic")
@@ -90,7 +89,7 @@ def _is_unlabelled(line: bytes) -> bool:
     """Whether the row carries MultiNLI's mark for "the annotators did not agree"."""
     if b'"-"' not in line:  # nearly always; parsing every row here would be slow
         return False
-    with contextlib.suppress(ValueError):  # malformed rows are reported when they are read
+    with contextlib.suppress(ValueError, RecursionError):  # malformed rows are reported when they are read
         row = json.loads(line)
         return isinstance(row, dict) and row.get("gold_label") == "-"
     return False
@@ -99,7 +98,7 @@ def _is_unlabelled(line: bytes) -> bool:
 def _parse(line: bytes, where: str) -> Pair:
     try:
         row = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise DataError(f"{where}: the row is not JSON; a row is one JSON object on one line") from None
     if not isinstance(row, dict):
         raise DataError(f"{where}: the row is a JSON {type(row).__name__}; it must be an object")
@@ -125,14 +124,11 @@ def find_corpus(
 ) -> Corpus:
     """Find the sentence pairs to train on.
 
-    Args:
-        dataset: "auto" takes the first source of sentence pairs there is; any other name takes that one or fails.
-        data_folder: a folder of JSON lines. Its corpus is called "mnli" when it has all 392,702 training rows,
-            otherwise like the folder.
-        fetch: download MNLI into ``data_folder`` where its files are missing (needs the extra ``data``).
-        check: parse every row now: 0.1 s for 20,000 rows, a few seconds for full MNLI.
-
-    What is missing or malformed raises DataError, with file and line where there are any.
+    "auto" takes the first source of sentence pairs there is; any other name takes that one or fails. A ``data_folder``
+    holds JSON lines, and its corpus is called "mnli" when it has all 392,702 training rows, otherwise like the folder.
+    ``fetch`` downloads MNLI into it where its files are missing (needs the extra ``data``). ``check`` parses every row
+    now: 0.1 s for 20,000 rows, a few seconds for full MNLI. What is missing or malformed raises DataError, with file
+    and line where there are any.
 
     >>> find_corpus(environ={}).name
     'synthetic'
@@ -174,9 +170,9 @@ def _corpus_in_named_folder(folder: Path, dataset: str, fetch: bool) -> Corpus:
 def _corpus_in_environment(dataset: str, environ: Mapping[str, str]) -> Corpus:
     """The pairs under ``COMERA_DATA``, or for "auto" the generated ones where there are none."""
     root = environ.get(DATA_VARIABLE, "")
+    if not root and dataset == "auto":
+        return synthetic_corpus()
     if not root:
-        if dataset == "auto":
-            return synthetic_corpus()
         missing = f"{DATA_VARIABLE} is not set; set it to the folder that holds {dataset}/"
         raise DataError(f"dataset is {dataset!r} but {missing}")
     if not Path(root).is_dir():
@@ -198,6 +194,35 @@ def _pooled_corpus(root: Path) -> Corpus:
     train = [JsonLines(root / name) for name in POOL_FILES]
     validation = JsonLines(root / "mnli_12k" / "dev_matched.jsonl")
     return Corpus("nli_pool", _joint_hash("nli_pool", *train, validation), data.ConcatDataset(train), validation)
+
+
+def sst2_corpus(folder: Path) -> Corpus:
+    """The corpus "sst2" from its folder. Raises DataError: a missing file, or a malformed row, with file and line."""
+    (train, one), (validation, other) = (_read_table(folder / name) for name in ("train.tsv", "dev.tsv"))
+    content_hash = hashlib.sha256(f"sst2\n{one}\n{other}".encode()).hexdigest()
+    return Corpus("sst2", content_hash, train, validation, SST2_LABELS)
+
+
+def _read_table(path: Path) -> tuple[tuple[Pair, ...], str]:
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path} cannot be read ({error.strerror or error})") from None
+    try:
+        header, *lines = content.decode("utf-8").rstrip("\n").split("\n")
+    except (UnicodeDecodeError, ValueError) as error:
+        raise DataError(f"{path} is no table of UTF-8 text ({error})") from None
+    if header != _SST2_HEADER:
+        raise DataError(f"{path}, line 1: the header is {header!r}; it must be {_SST2_HEADER!r}")
+    if not lines:
+        raise DataError(f"{path} has no rows; it needs at least one")
+    rows = []
+    for number, line in enumerate(lines, 2):
+        sentence, tab, label = line.rpartition("\t")
+        if not tab or label not in ("0", "1"):
+            raise DataError(f"{path}, line {number}: the row is {line[:60]!r}; it must be a sentence, a tab and 0 or 1")
+        rows.append(Pair(sentence.strip(), "", int(label)))
+    return tuple(rows), hashlib.sha256(content).hexdigest()
 
 
 def _layout_in(folder: Path) -> tuple[str, str] | None:
@@ -226,15 +251,12 @@ def _fetch_mnli(folder: Path) -> None:
         raise DataError("fetch is true but the package datasets is missing; install the extra 'data'") from None
     try:
         splits = datasets.load_dataset("nyu-mll/glue", "mnli")
-        files = {
-            folder / name: splits[split]
-            for name, split in zip(LAYOUTS[0], ("train", "validation_matched"), strict=True)
-        }
+        rows = [splits[split] for split in ("train", "validation_matched")]
     except Exception as error:  # the package raises its own, the hub's and the network's errors alike
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise DataError(f"fetching MNLI into data_folder {folder} failed ({reason})") from None
     try:
-        write_whole({path: _as_json_lines(rows) for path, rows in files.items()})
+        write_whole({folder / name: _as_json_lines(of) for name, of in zip(LAYOUTS[0], rows, strict=True)})
     except OSError as error:
         raise DataError(f"data_folder {folder} cannot be written ({error.strerror or error})") from None
 

@@ -30,22 +30,19 @@ an entailment usually says less, a neutral hypothesis usually adds a detail. The
 label all the same: counting its words gets a bit over half of the labels right (a test bounds it).
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
 from random import Random
-from typing import Literal, TypeVar
+from typing import Literal, Self, TypeVar
 
 from bench.data.corpus import LABELS, Corpus, DataError, Pair
 
 Relation = Literal["follows", "excludes", "open"]
 
-#: A term of a premise that allows one value only is drawn that many times as often as another.
-_EXACT_WEIGHT = 4
+_EXACT_WEIGHT = 4  # a term of a premise that allows one value only is drawn that many times as often as another
 #: How often count, kind, action, colour and place decide a pair of a label, relative to each other.
 _DECISIVE: dict[str, tuple[Relation, tuple[int, ...]]] = {
     "neutral": ("open", (1, 2, 0, 4, 4)),
@@ -66,7 +63,7 @@ class Term:
     words: str
     allows: frozenset[str]
 
-    def relation(self, hypothesis: Term) -> Relation:
+    def relation(self, hypothesis: "Term") -> Relation:
         """How ``hypothesis`` stands to this term of the premise."""
         if not self.allows & hypothesis.allows:
             return "excludes"
@@ -81,7 +78,7 @@ class Slot:
     hypotheses: Mapping[Term, Mapping[Relation, tuple[Term, ...]]]
 
     @classmethod
-    def of(cls, terms: Iterable[Term]) -> Slot:
+    def of(cls, terms: Iterable[Term]) -> Self:
         terms = tuple(terms)
         table: dict[Term, dict[Relation, tuple[Term, ...]]] = {}
         for premise in terms:
@@ -121,8 +118,6 @@ _KINDS = {
         "children": ("boys", "girls", "toddlers", "pupils"),
     },
 }
-
-
 _COLOURS = ("red", "blue", "green", "yellow", "black", "white")
 _PLACES = {"indoors": ("kitchen", "library", "attic", "cellar"), "outdoors": ("park", "garden", "forest", "street")}
 
@@ -186,8 +181,7 @@ def _sentence(terms: Sequence[Term], thing: str) -> str:
 def _draw(random: Random, label: str) -> tuple[str, str]:
     """Draw a premise, then a hypothesis that stands to it as ``label`` says."""
     action, things = _pick(random, _TOPICS)
-    slots = (_COUNT, _KIND, action, _COLOUR, _PLACE)
-    thing = _pick(random, things)
+    slots, thing = (_COUNT, _KIND, action, _COLOUR, _PLACE), _pick(random, things)
     premise = [_pick(random, slot.premises) for slot in slots]
     hypothesis = [
         term if random.random() < share else _pick(random, slot.hypotheses[term]["follows"])

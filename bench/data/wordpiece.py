@@ -10,8 +10,6 @@ runs: it numbers the characters in the order of a randomised hash table, and the
 frequent merges. :func:`train_vocabulary` therefore hands it the sorted characters as the first entries.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections import Counter
@@ -27,13 +25,9 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 from bench.data.corpus import Corpus, DataError
 from bench.data.nli import DATA_VARIABLE
 
-#: The first must have this id: the encoder's embedding keeps that row at zero.
-PADDING_ID = 0
-
+PADDING_ID = 0  # the first must have this id: the encoder's embedding keeps that row at zero
 PADDING, UNKNOWN, START, SEPARATOR, MASK = SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-
-#: Size of BERT's uncased vocabulary, the paper's.
-BERT_VOCABULARY_SIZE = 30_522
+BERT_VOCABULARY_SIZE = 30_522  # size of BERT's uncased vocabulary, the paper's
 
 #: Training looks at the first so many pairs; more would change little and take long on full MNLI.
 _TRAINING_PAIRS = 50_000

@@ -7,7 +7,7 @@ from inside another one, such as the dropout within ``F.multi_head_attention_for
 
 Modelled
     * dropout: ``native_dropout``, which keeps a boolean mask (1 byte per element); the CPU's keeps a scaled mask in
-      the input's type (4 bytes in float32);
+      the input's type (4 bytes in float32), comera's a bit on the CPU and torch's own on CUDA;
     * scaled dot-product attention: memory-efficient attention in float32 or with a mask, flash attention in half
       precision without one, plain products where neither kernel takes the shapes. The kernels keep query, key, value,
       output, log-sum-exp and the state of the random numbers; masks become a bias in the query's type, padded to the
@@ -28,8 +28,6 @@ Not modelled
     * ``torch.inference_mode``, which takes the CPU's operations.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -37,6 +35,8 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 from torch.utils._pytree import tree_map
+
+from comera.dropout import as_on_cuda
 
 aten = torch.ops.aten
 
@@ -67,12 +67,11 @@ def cuda_operations() -> Iterator[None]:
     Meant for fake tensors (``FakeTensorMode``). Dropout and autocast also run on real CPU tensors; the attention
     kernels do not exist there and raise ``NotImplementedError``. Entering it inside itself raises ``RuntimeError``.
 
-    Example:
-        >>> x = torch.ones(4, requires_grad=True)
-        >>> with cuda_operations():
-        ...     y = torch.nn.functional.dropout(x, 0.1)
-        >>> y.grad_fn.name()
-        'NativeDropoutBackward0'
+    >>> x = torch.ones(4, requires_grad=True)
+    >>> with cuda_operations():
+    ...     y = torch.nn.functional.dropout(x, 0.1)
+    >>> y.grad_fn.name()
+    'NativeDropoutBackward0'
     """
     global _active
     if _active:
@@ -85,9 +84,9 @@ def cuda_operations() -> Iterator[None]:
         for names, in_float32 in ((AUTOCAST_FLOAT32, _cast_to_float32), (AUTOCAST_FLOAT32_RESULT, _ask_for_float32)):
             for name in filter(_only_cuda_casts, names):
                 packet, _, overload = name.partition(".")
-                operation = getattr(getattr(aten, packet), overload or "default")
-                library.impl(name, in_float32(operation), "AutocastCPU")
-        yield
+                library.impl(name, in_float32(getattr(getattr(aten, packet), overload or "default")), "AutocastCPU")
+        with as_on_cuda():
+            yield
     finally:
         library._destroy()
         _active = False

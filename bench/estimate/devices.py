@@ -8,8 +8,6 @@ What is sold as GB of GPU memory is GiB, less what error correction and firmware
 its memory is what is free now, its rates are measured when asked for (:func:`this_machine`).
 """
 
-from __future__ import annotations
-
 import timeit
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from bench.core.memory import TOLERANCE
+from bench.estimate.memory import TOLERANCE
 from bench.step.allocator import free_memory_mib
 
 #: MiB that no tensor gets: of a GPU driver and firmware, the CUDA context with its kernels, cuBLAS workspaces; of this
@@ -26,6 +24,11 @@ _RESERVE_MIB = {"cuda": 1536.0, "cpu": 512.0}
 
 #: Sizes of what is timed on this machine: the sides of a square product, the bytes of a buffer, how often.
 _SIDE, _BUFFER, _REPEATS = 1536, 2**28, 7
+LIMIT = 65_536  # batches beyond this one are not looked at, unless another limit is given
+
+#: The second batch looked at, and how far a next one may lie beyond the largest that is known to fit: at small batches
+#: weights and their states make the peak, so the line through them is no guide to large ones.
+_REACH = 16
 
 
 @dataclass(frozen=True)
@@ -71,12 +74,10 @@ DEVICES = (*sorted(GPUS), "cpu")
 def device_named(name: str, precision: str) -> Device:
     """The device of that name; ``cpu`` is measured for ``precision``, which takes a second or two.
 
-    Raises:
-        ValueError: a name that is none of :data:`DEVICES`.
+    Raises ValueError: a name that is none of :data:`DEVICES`.
 
-    Example:
-        >>> device_named("h100", "bf16").peak_flops["bf16"]
-        989400000000000.0
+    >>> device_named("h100", "bf16").peak_flops["bf16"]
+    989400000000000.0
     """
     if name not in DEVICES:
         raise ValueError(f"device is {name!r}; allowed: {', '.join(DEVICES)}.")
@@ -122,3 +123,49 @@ def cache_bytes(root: Path = Path("/sys/devices/system/cpu")) -> int | None:
         except (OSError, KeyError, ValueError, IndexError):
             return None
     return sum(found.values()) or None
+
+
+@dataclass(frozen=True)
+class Largest:
+    """The largest batch that fits, with its peak, and the peak of the next one, which does not.
+
+    ``batch_size`` is 0 where not even the smallest fits; ``next_mib`` is None where the search ended before it met a
+    batch that does not.
+    """
+
+    batch_size: int
+    peak_mib: float
+    next_mib: float | None
+
+
+def largest_batch(peak_mib: Callable[[int], float], room_mib: float, multiple: int = 1, most: int = LIMIT) -> Largest:
+    """Find the batch, a ``multiple``, that fits while the next does not, in as few calls of ``peak_mib`` as can be.
+
+    >>> largest_batch(lambda batch: 100 + 3.5 * batch, room_mib=1000)
+    Largest(batch_size=257, peak_mib=999.5, next_mib=1003.0)
+    """
+    peaks: dict[int, float] = {0: 0.0}
+
+    def fits(count: int) -> bool:
+        peaks[count] = peak_mib(count * multiple)
+        return peaks[count] <= room_mib
+
+    if not fits(1):
+        return Largest(0, 0.0, peaks[1])
+    limit = max(most // multiple, 1)
+    below, low, high = 0, 1, limit + 1  # high does not fit, or is beyond the limit
+    turn = 0
+    while low < limit and high - low > 1:
+        if high <= limit:  # between one that fits and one that does not
+            share = (room_mib - peaks[low]) / (peaks[high] - peaks[low])
+            guess = (low + high) // 2 if turn % 3 == 2 else low + int(share * (high - low))
+            guess, turn = min(max(guess, low + 1), high - 1), turn + 1
+        else:
+            slope = (peaks[low] - peaks[below]) / (low - below) if below else 0.0
+            guess = low + int((room_mib - peaks[low]) / slope) if slope > 0 else low * _REACH
+            guess = min(max(guess, low + 1), low * _REACH, limit)
+        if fits(guess):
+            below, low = low, guess
+        else:
+            high = guess
+    return Largest(low * multiple, peaks[low], peaks.get(high))

@@ -24,8 +24,6 @@ Fake tensors must not outlive their prediction. Code that keeps a tensor at modu
 would hand a fake one to the next real step; the bench makes predictions in processes of their own.
 """
 
-from __future__ import annotations
-
 import contextlib
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
@@ -45,9 +43,10 @@ from bench.step.train_step import TrainStep, precision_unsupported, rare_work
 
 Category = Literal["parameters", "gradients", "optimizer", "activations", "temporaries"]
 CATEGORIES: tuple[Category, ...] = get_args(Category)
+PREDICTED_DEVICES = ("cpu", "cuda")  # devices for which a prediction can be made
 
-#: Devices for which a prediction can be made.
-PREDICTED_DEVICES = ("cpu", "cuda")
+#: The error that a prediction is allowed, by kind of device: rounding by the allocator and what lives inside kernels.
+TOLERANCE = {"cpu": 0.02, "cuda": 0.05}
 
 _STEPS = 2
 
@@ -78,10 +77,8 @@ def predict_memory(
 ) -> PredictedMemory:
     """The peak memory of training ``workload`` with ``method``, for ``device`` "cpu" or "cuda".
 
-    :func:`bench.estimate.work.predict` gives the work as well, in the same pass.
-
-    Raises:
-        ValueError: a batch size below 1, an unknown device, a precision that the device does not offer.
+    :func:`bench.estimate.work.predict` gives the work as well, in the same pass. Raises ValueError: a batch size below
+    1, an unknown device, a precision that the device does not offer.
     """
     with fake_training(workload, method, batch_size, precision, device, seed) as (step, batch):
         return trace_memory(step, batch)
@@ -163,7 +160,21 @@ class _Entry:
     died: int | None = None
 
 
-class StorageLedger(TorchDispatchMode):
+class Operations(TorchDispatchMode):
+    """Shows each operation inside the block to :meth:`seen`: the operation, its arguments by name, its result."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        names = (argument.name for argument in func._schema.arguments)
+        self.seen(func, dict(zip(names, args, strict=False)) | (kwargs or {}), result)
+        return result
+
+    def seen(self, func: Any, given: Mapping[str, Any], result: Any) -> None:
+        """To be defined by each mode."""
+        raise NotImplementedError
+
+
+class StorageLedger(Operations):
     """Books every tensor storage that operations inside the block allocate, and when it is freed.
 
     A storage counts once however many tensors view it, with all its bytes, from the operation that makes it until the
@@ -194,13 +205,10 @@ class StorageLedger(TorchDispatchMode):
                 sizes[entry.category] += entry.bytes
         return sizes
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        result = func(*args, **(kwargs or {}))
+    def seen(self, func: Any, given: Mapping[str, Any], result: Any) -> None:  # noqa: ARG002
+        """Book what an operation returns."""
         for tensor in tensors_in(result):
             self._book(tensor)
-        return result
 
     def _book(self, tensor: torch.Tensor) -> _Entry:
         storage = tensor.untyped_storage()

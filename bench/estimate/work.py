@@ -1,4 +1,4 @@
-"""Work of a training step: floating-point operations, and the bytes it keeps for backward.
+"""Work of a training step, in operations and in bytes that it keeps and moves, and a lower bound on its time.
 
 Operations are counted with ``torch.utils.flop_counter``: two per multiplication and addition of every matrix product
 of forward, backward and optimizer, attention included, in the steady state (the second step). GaLore's projections
@@ -9,22 +9,54 @@ Bytes kept for backward are the storages that autograd saves in forward, custom 
 counted once; what the model holds anyway (parameters, buffers) is left out, while half-precision copies of weights and
 the batch, where backward needs them, are in. What a custom function hides from autograd, as a plain attribute of its
 context instead of ``save_for_backward``, is not seen.
-"""
 
-from __future__ import annotations
+The bound is one over the whole step: the larger of two times,
+
+* operations: FLOPs of all matrix products / peak rate (element-wise work is left out, which can only lower the bound);
+* traffic: the bytes that must cross between memory and caches / bandwidth.
+
+A sum over operators of the larger of the two would be higher, but no bound: it takes for granted that no two operators
+are fused, and that none computes while another one loads.
+
+Traffic, each less what the caches could keep across the point in question:
+
+* what lies in memory when the step begins and is read in it, once: weights, optimizer state, the batch;
+* of that, what the step changes and has to write back, once;
+* what forward keeps for backward, once out and once in, as long as nothing is recomputed.
+
+Everything else, gradients included, might never leave the chip. A table that is only looked into is not read.
+"""
 
 import contextlib
 import functools
 import weakref
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
-from bench.estimate.memory import PredictedMemory, fake_training, reachable_tensors, trace_memory
+from bench.estimate.devices import Device
+from bench.estimate.memory import (
+    Operations,
+    PredictedMemory,
+    fake_training,
+    reachable_tensors,
+    tensors_in,
+    trace_memory,
+)
 from bench.protocol import Method, Workload
 from bench.step.train_step import TrainStep
+
+aten = torch.ops.aten
+
+#: Operations that read only some rows of their first argument, or overwrite it.
+_UNREAD_FIRST = {
+    *(aten.embedding, aten.index_select, aten.gather, aten.index, aten.take),
+    *(aten.copy_, aten.zero_, aten.fill_, aten.normal_, aten.uniform_),
+}
 
 
 @dataclass(frozen=True)
@@ -36,11 +68,29 @@ class Work:
 
 
 @dataclass(frozen=True)
+class Traffic:
+    """Bytes of what a step finds in memory and reads, of what it writes back, and of what it keeps for backward."""
+
+    read: int
+    written: int
+    kept: int
+
+    def compulsory(self, cache: int) -> int:
+        """Bytes that must move whatever the implementation, beside caches of so many bytes.
+
+        >>> Traffic(read=100, written=60, kept=30).compulsory(cache=20)
+        140
+        """
+        return max(self.read - cache, 0) + max(self.written - cache, 0) + 2 * max(self.kept - cache, 0)
+
+
+@dataclass(frozen=True)
 class Prediction:
     """What one pass over fake tensors gives of a cell."""
 
     memory: PredictedMemory
     work: Work
+    traffic: Traffic
 
     def columns(self) -> dict[str, float | int]:
         """The prediction under the names of the record's columns."""
@@ -57,15 +107,17 @@ class Prediction:
 
 
 def predict(workload: Workload, method: Method, batch_size: int, precision: str, device: str, seed: int) -> Prediction:
-    """Memory and work of training ``workload`` with ``method``, in one pass, for ``device`` "cpu" or "cuda".
+    """Memory, work and traffic of training ``workload`` with ``method``, in one pass, for ``device`` "cpu" or "cuda".
 
-    Raises:
-        ValueError: a batch size below 1, an unknown device, a precision that the device does not offer.
+    Raises ValueError: a batch size below 1, an unknown device, a precision that the device does not offer.
     """
     with fake_training(workload, method, batch_size, precision, device, seed) as (step, batch):
-        meter = WorkMeter(step)
-        memory = trace_memory(step, batch, meter)
-    return Prediction(memory, meter.work())
+        meter, traffic = WorkMeter(step), TrafficMeter(step, batch.values())
+        memory = trace_memory(step, batch, meter, traffic)
+        work = meter.work()
+    given = sum(tensor.untyped_storage().nbytes() for tensor in batch.values())
+    kept = max(work.saved_for_backward - given, 0)  # a batch that backward needs is not written
+    return Prediction(memory, work, traffic.traffic(kept))
 
 
 class WorkMeter(contextlib.ExitStack):
@@ -82,7 +134,7 @@ class WorkMeter(contextlib.ExitStack):
         self._held_anyway: set[int] = set()
         self._saved: dict[int, tuple[weakref.ref[torch.UntypedStorage], int]] = {}
 
-    def __enter__(self) -> WorkMeter:
+    def __enter__(self) -> Self:
         super().__enter__()
         self._held_anyway = {id(tensor.untyped_storage()) for tensor in reachable_tensors(self._step.model)}
         self.enter_context(self._flops)
@@ -117,9 +169,75 @@ class _Untracked(contextlib.nullcontext[None]):
 
 #: The flop counter has no formula for flash attention on a CPU: two products in forward, five in backward, which
 #: computes the scores again.
+_flash = aten._scaled_dot_product_flash_attention_for_cpu
+_flash_backward = aten._scaled_dot_product_flash_attention_for_cpu_backward
 _CPU_ATTENTION: dict[Any, Any] = {
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: lambda *shapes, **_: sdpa_flop_count(*shapes[:3]),
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: lambda *shapes, **_: sdpa_backward_flop_count(
-        *shapes[:4]
-    ),
+    _flash: lambda *shapes, **_: sdpa_flop_count(*shapes[:3]),
+    _flash_backward: lambda *shapes, **_: sdpa_backward_flop_count(*shapes[:4]),
 }
+
+
+class TrafficMeter(Operations):
+    """Notes which parts of model, optimizer state and batch the operations inside the block read and write.
+
+    A part counts once however often it is touched, and it must have been there when the block was entered.
+    """
+
+    def __init__(self, step: TrainStep, batch: Iterable[torch.Tensor]) -> None:
+        super().__init__()
+        self._step, self._batch = step, list(batch)
+        self._sizes: dict[int, int] = {}  # bytes by storage
+        self._read: dict[int, dict[tuple[int, int], int]] = defaultdict(dict)  # bytes by storage and part of it
+        self._written: dict[int, dict[tuple[int, int], int]] = defaultdict(dict)
+
+    def __enter__(self) -> Self:
+        there = reachable_tensors([self._step.model, self._step.optimizer, self._step.method])
+        storages = [tensor.untyped_storage() for tensor in (*there, *self._batch)]
+        self._sizes = {storage._cdata: storage.nbytes() for storage in storages}
+        super().__enter__()
+        return self
+
+    def traffic(self, kept: int) -> Traffic:
+        """What has been noted, beside so many bytes ``kept`` for backward."""
+        read, written = (
+            sum(min(sum(sizes.values()), self._sizes[key]) for key, sizes in parts.items())
+            for parts in (self._read, self._written)
+        )
+        return Traffic(read, written, kept)
+
+    def seen(self, func: Any, given: Mapping[str, Any], result: Any) -> None:  # noqa: ARG002
+        """Note the tensors that an operation is given."""
+        if not func.is_view:
+            for place, argument in enumerate(func._schema.arguments):
+                writes = argument.alias_info is not None and argument.alias_info.is_write
+                reads = not (place == 0 and func.overloadpacket in _UNREAD_FIRST)
+                for tensor in tensors_in(given.get(argument.name)):
+                    self._note(tensor, reads, writes)
+
+    def _note(self, tensor: torch.Tensor, reads: bool, writes: bool) -> None:
+        key = tensor.untyped_storage()._cdata
+        if key in self._sizes:
+            part, size = (int(tensor.storage_offset()), tensor.numel()), tensor.numel() * tensor.element_size()
+            for noted, touched in ((self._read, reads), (self._written, writes)):
+                if touched:
+                    noted[key][part] = size
+
+
+@dataclass(frozen=True)
+class Bound:
+    """Lower bounds on a step's time in milliseconds; ``traffic_ms`` is None where the caches are not known."""
+
+    operations_ms: float
+    traffic_ms: float | None
+
+    @property
+    def step_ms(self) -> float:
+        return max(self.operations_ms, self.traffic_ms or 0.0)
+
+
+def bound(work: Work, traffic: Traffic, device: Device, precision: str) -> Bound:
+    """The least time of a step with that work and traffic on ``device``."""
+    operations = 1e3 * work.flops_per_step / device.peak_flops[precision]
+    if device.cache is None:
+        return Bound(operations, None)
+    return Bound(operations, 1e3 * traffic.compulsory(device.cache) / device.bandwidth)

@@ -4,8 +4,6 @@ A file holds the numbers by benchmark, sorted, and a hash over its content, so t
 taken for one that was counted. ``make gate-accept`` runs this module, which shows what has changed and writes the file.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import sys
@@ -45,8 +43,7 @@ def baseline_path() -> Path:
 def read_baseline() -> dict[str, Numbers]:
     """The accepted numbers by benchmark.
 
-    Raises:
-        GateError: there is none for this version of PyTorch, or it is not as :func:`write_baseline` left it.
+    Raises GateError: there is none for this version of PyTorch, or it is not as :func:`write_baseline` left it.
     """
     path = baseline_path()
     content: Any = None
@@ -62,8 +59,7 @@ def read_baseline() -> dict[str, Numbers]:
         problem = f"cannot be read ({' '.join(str(error).split())})"
     if problem:
         raise GateError(f"{path.name} {problem}; make gate-accept writes it.")
-    benchmarks: dict[str, Numbers] = content["benchmarks"]
-    return benchmarks
+    return content["benchmarks"]
 
 
 def _problem(content: Any) -> str | None:
@@ -137,12 +133,11 @@ class Difference:
 def differences(name: str, old: Numbers | None, new: Numbers | None) -> list[Difference]:
     """All quantities of a benchmark that are not what they were; None where there was no such benchmark, or is none.
 
-    Example:
-        >>> for difference in differences("layer", {"parameters": 7}, {"parameters": 6}):
-        ...     print(difference)
-        layer: parameters was 7, is 6 (-14.3 %), better than the baseline: accept with make gate-accept
-        >>> print(*differences("layer", None, {"parameters": 6}))
-        layer: benchmark was absent, is present (new): accept with make gate-accept
+    >>> for difference in differences("layer", {"parameters": 7}, {"parameters": 6}):
+    ...     print(difference)
+    layer: parameters was 7, is 6 (-14.3 %), better than the baseline: accept with make gate-accept
+    >>> print(*differences("layer", None, {"parameters": 6}))
+    layer: benchmark was absent, is present (new): accept with make gate-accept
     """
     pairs: list[tuple[Any, ...]]
     if old is None or new is None:

@@ -9,8 +9,6 @@ The cells are those that the registered workloads name (:class:`bench.protocol.G
 finds (:func:`bench.protocol.methods.available`), so that a new workload or rival is a new benchmark.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import gc
@@ -21,10 +19,9 @@ from typing import Any, Literal
 from unittest import mock
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from bench.data.nli import DATA_VARIABLE
-from bench.estimate.memory import CATEGORIES, PREDICTED_DEVICES, fake_training, trace_memory
+from bench.estimate.memory import CATEGORIES, PREDICTED_DEVICES, Operations, fake_training, trace_memory
 from bench.estimate.work import WorkMeter
 from bench.protocol import Data, Gated, Workload
 from bench.protocol.methods import available, build, checked_settings, parse_arm, variants
@@ -86,18 +83,16 @@ def _opened(workload: str, model: Any, dataset: str) -> Workload:
     """The workload, without data from outside, so that it is the same everywhere."""
     with mock.patch.dict(os.environ):
         os.environ.pop(DATA_VARIABLE, None)
-        opened: Workload = workload_class(workload).open(model, Data(dataset), check=False)
-        return opened
+        return workload_class(workload).open(model, Data(dataset), check=False)
 
 
 def measure(benchmark: Benchmark) -> Numbers:
     """Trace a benchmark.
 
-    Example:
-        >>> from bench.workloads.linear import LinearSettings
-        >>> numbers = measure(Benchmark("small", "linear", LinearSettings(8, 6), "dense", "cpu", batch_size=3))
-        >>> numbers["parameters"], numbers["flops_per_step"]
-        (54, 576)
+    >>> from bench.workloads.linear import LinearSettings
+    >>> numbers = measure(Benchmark("small", "linear", LinearSettings(8, 6), "dense", "cpu", batch_size=3))
+    >>> numbers["parameters"], numbers["flops_per_step"]
+    (54, 576)
     """
     name, variant = parse_arm(benchmark.arm)
     method = build(name, variant, checked_settings(name, benchmark.settings))
@@ -124,7 +119,7 @@ def measure(benchmark: Benchmark) -> Numbers:
     }
 
 
-class OperatorCalls(TorchDispatchMode):
+class OperatorCalls(Operations):
     """Counts the operators called inside the block: forward, backward, optimizer and the method's own, views included.
 
     Left out is ``detach``, which computes nothing and which :class:`bench.estimate.work.WorkMeter` calls for every
@@ -136,8 +131,5 @@ class OperatorCalls(TorchDispatchMode):
         super().__init__()
         self.count = 0
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
+    def seen(self, func: Any, given: Mapping[str, Any], result: Any) -> None:  # noqa: ARG002
         self.count += func is not torch.ops.aten.detach.default and func.namespace not in ("prim", "profiler")
-        return func(*args, **(kwargs or {}))

@@ -1,7 +1,5 @@
 """Repeat the timed part of the gate on one commit against itself: every alarm it raises is a false one."""
 
-from __future__ import annotations
-
 import datetime
 import json
 import math
@@ -19,8 +17,7 @@ import torch
 from bench.core.provenance import device_name
 from bench.errors import Parser, stop_with
 from bench.gate import GateError
-from bench.gate.timed import FEWEST_ROUNDS, ROOT, ROUNDS, Pair, judge, measure
-from bench.gate.timed_base import commit_of, worktree
+from bench.gate.timed import FEWEST_ROUNDS, ROOT, ROUNDS, Pair, commit_of, judge, measure, worktree
 from bench.gate.timed_worker import BENCHMARKS, THREADS
 
 SCHEMA = 1
@@ -51,8 +48,7 @@ def upper_bound(alarms: int, repetitions: int) -> float:
 def read(path: Path) -> list[Record]:
     """The repetitions of a file, none if there is no file; a last line that a kill cut short is left out.
 
-    Raises:
-        GateError: another line that is no repetition.
+    Raises GateError: another line that is no repetition.
     """
     records = []
     for number, line in enumerate(_whole_lines(path).splitlines(), 1):
@@ -94,7 +90,7 @@ def _repetition(tree: Path, base: Path, number: int, count: int) -> dict[str, An
         for name in BENCHMARKS:
             rounds = measure(pair, name, count)
             if rounds.missing:
-                raise GateError(f"{name} cannot run in {base} ({rounds.missing.reason}).")
+                raise GateError(f"{name} cannot run in {base} ({rounds.missing}).")
             decision = judge(rounds, name, tree, base, seed=2 * number + 1)
             parts[name] = {
                 "kind": decision.kind,
@@ -109,8 +105,7 @@ def _repetition(tree: Path, base: Path, number: int, count: int) -> dict[str, An
 def repeat(path: Path, repetitions: int, count: int) -> None:
     """Bring the repetitions in ``path`` up to so many.
 
-    Raises:
-        GateError: no commit, a worker that ended, or a file of another commit or number of rounds.
+    Raises GateError: no commit, a worker that ended, or a file of another commit or number of rounds.
     """
     commit = commit_of(ROOT, "HEAD")
     if commit is None:

@@ -9,8 +9,6 @@ A measure is a :class:`Measure`. It is found
 No other module of the bench names a measure.
 """
 
-from __future__ import annotations
-
 import importlib
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,24 +19,7 @@ from bench.core.cell import Cell
 from bench.core.plugins import Registry
 from bench.core.record import Record
 from bench.errors import ConfigError
-from bench.protocol import Workload
-from bench.protocol.outcome import Outcome, Session
-
-
-def _any_workload(workload: type[Any]) -> bool:  # noqa: ARG001 - the class is passed to whatever decides
-    return True
-
-
-def _supported(cell: Cell) -> str | None:  # noqa: ARG001
-    return None
-
-
-def _same(cell: Cell, config: Mapping[str, Any], workload: Workload) -> list[Cell]:  # noqa: ARG001
-    return [cell]
-
-
-def _cost(cell: Cell) -> float:
-    return (cell.timing_settings.get("blocks", 0) + 3) * (1.0 + 0.2 * cell.batch_size)
+from bench.protocol import Outcome, Session, Workload
 
 
 def described(record: Record) -> str:
@@ -56,60 +37,48 @@ def described(record: Record) -> str:
     return ", ".join(parts)
 
 
+def _same(cell: Cell, config: Mapping[str, Any], workload: Workload) -> list[Cell]:  # noqa: ARG001
+    return [cell]
+
+
+def _cost(cell: Cell) -> float:
+    return (cell.timing_settings.get("blocks", 0) + 3) * (1.0 + 0.2 * cell.batch_size)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Measure:
-    """What is measured of a cell, and how; either ``serve`` or ``outcomes`` is given.
+    """What is measured of a cell, and how; without ``serve`` and ``outcomes`` it raises ConfigError.
 
-    Args:
-        name: by which a configuration asks for it.
-        words: what it does, as a line of the help.
-        serve: makes a record's columns from a cell and its workload, in a process of the cell's own; under ``samples``
-            lies what records have no column for, under ``failure`` why the cell is an ``error``.
-        outcomes: where that is not enough, what becomes of the cells of a job, in lists that are recorded together.
-        unsupported: why a cell cannot be measured, or None; asked before anything is built.
-        expand: the cells that one cell of a configuration stands for.
-        about: what it measures, for the sentence on a workload or method that it is not about.
-        workloads: whether it is about a class of workloads.
-        methods: those that it is about; all, where there is none.
-        parallel: whether cells run side by side, with one thread each, instead of one after another.
-        together: whether a campaign starts all cells of a job or none.
-        paired: whether arms are compared within a job, so that one without a ratio carries that of the others.
-        on_device: whether it needs the cell's device.
-        timed: whether the timing settings are part of its cells.
-        resumes: whether a cell that was stopped goes on where it was.
-        cost: of a cell in no particular unit, for progress.
-        seconds: that a cell is expected to take where nothing like it has run yet; of one that resumes, what a start
-            is worth.
-        text: a record's numbers in words, for progress.
+    ``serve`` makes a record's columns from a cell and its workload, in a process of the cell's own; under ``samples``
+    lies what records have no column for, under ``failure`` why the cell is an ``error``. Where that is not enough,
+    ``outcomes`` says what becomes of the cells of a job, in lists that are recorded together.
 
-    Raises:
-        ConfigError: there is neither ``serve`` nor ``outcomes``.
-
-    Example:
-        >>> def weigh(cell, workload):
-        ...     return {"parameters": sum(p.numel() for p in workload.build().parameters())}
-        >>> Measure(name="weight", words="count parameters", serve=weigh).on_device
-        True
+    >>> def weigh(cell, workload):
+    ...     return {"parameters": sum(p.numel() for p in workload.build().parameters())}
+    >>> Measure(name="weight", words="count parameters", serve=weigh).on_device
+    True
     """
 
-    name: str
-    words: str
+    name: str  # by which a configuration asks for it
+    words: str  # what it does, as a line of the help
     serve: Callable[[Cell, Workload], dict[str, Any]] | None = None
     outcomes: Callable[[Sequence[Cell], Session], Iterator[list[Outcome]]] | None = None
-    unsupported: Callable[[Cell], str | None] = _supported
-    expand: Callable[[Cell, Mapping[str, Any], Workload], list[Cell]] = _same
-    about: str = ""
-    workloads: Callable[[type[Any]], bool] = _any_workload
-    methods: tuple[str, ...] = ()
-    parallel: bool = False
-    together: bool = False
-    paired: bool = False
-    on_device: bool = True
-    timed: bool = True
-    resumes: bool = False
-    cost: Callable[[Cell], float] = _cost
-    seconds: float = 30.0
-    text: Callable[[Record], str] = described
+    unsupported: Callable[[Cell], str | None] = lambda _: (
+        None
+    )  # why a cell cannot be measured, before anything is built
+    expand: Callable[[Cell, Mapping[str, Any], Workload], list[Cell]] = _same  # the cells that one stands for
+    about: str = ""  # what it measures, for the sentence on a workload or method that it is not about
+    workloads: Callable[[type[Any]], bool] = lambda _: True  # whether it is about a class of workloads
+    methods: tuple[str, ...] = ()  # those that it is about; all, where there is none
+    parallel: bool = False  # cells run side by side, with one thread each, instead of one after another
+    together: bool = False  # a campaign starts all cells of a job or none
+    paired: bool = False  # arms are compared within a job, so that one without a ratio carries that of the others
+    on_device: bool = True  # it needs the cell's device
+    timed: bool = True  # the timing settings are part of its cells
+    resumes: bool = False  # a cell that was stopped goes on where it was
+    cost: Callable[[Cell], float] = _cost  # of a cell, in no particular unit, for progress
+    seconds: float = 30.0  # of a cell where nothing like it has run yet; of one that resumes, what a start is worth
+    text: Callable[[Record], str] = described  # a record's numbers in words, for progress
 
     def __post_init__(self) -> None:
         if self.serve is None and self.outcomes is None:
@@ -131,24 +100,18 @@ def _attribute(module: str, name: str) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
-def _missing(measure: Any) -> list[str]:
-    return [name for name in ("module", *Measure.__dataclass_fields__) if not hasattr(measure, name)]
-
-
 _REGISTRY: Registry[Measure] = Registry(
-    "measure", __name__, _missing, lambda measure: f"{measure.module}.{measure.name}"
+    kind="measure",
+    package=__name__,
+    missing=lambda measure: [name for name in ("module", *Measure.__dataclass_fields__) if not hasattr(measure, name)],
+    origin=lambda measure: f"{measure.module}.{measure.name}",
 )
 register, registered, adopt = _REGISTRY.register, _REGISTRY.registered, _REGISTRY.adopt
 available, named = _REGISTRY.names, _REGISTRY.named
 
 
 def unsupported_toggles(cell: Cell, reason: str) -> str | None:
-    """Why ``cuda_graph`` or ``compile`` cannot be had with a measure of plain steps or calls, or None.
-
-    Args:
-        cell: it may ask for one of them.
-        reason: goes on after ``cuda_graph=true``.
-    """
+    """Why ``cuda_graph`` or ``compile``, if a cell asks for it, is not there with a measure of plain steps or calls."""
     for toggle in ("cuda_graph", "compile"):
         if getattr(cell, toggle):
             return f"{toggle}=true {reason}; use {toggle}=false."

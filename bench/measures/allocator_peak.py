@@ -6,8 +6,6 @@ PyTorch's profiler, which records every allocation, those inside kernels too; on
 What building the model took and gave back before the first step is not part of the peak.
 """
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -17,17 +15,14 @@ import torch
 from bench.core.cell import Cell
 from bench.measures import Measure
 from bench.measures.predict import plain_steps_only, predicted
-from bench.processes.schedule import answers
-from bench.protocol import Workload
-from bench.protocol.outcome import CellFailure, Outcome, Session
+from bench.processes.process import answers
+from bench.protocol import CellFailure, Outcome, Session, Workload
 from bench.step.allocator import begin_peak, free_memory_mib, take_workspaces
 from bench.step.train_step import batches_on, build_step, rare_work
 
 _STEPS = 2
 _MIB = 2**20
-
-#: The profiler's name for the steps, which sets them apart from building.
-_MARK = "bench: steps"
+_MARK = "bench: steps"  # the profiler's name for the steps, which sets them apart from building
 
 
 def _outcomes(cells: Sequence[Cell], session: Session) -> Iterator[list[Outcome]]:
@@ -70,16 +65,14 @@ def _prepared(cell: Cell, workload: Workload) -> Callable[[], None]:
 def cpu_peak(prepare: Callable[[], Callable[[], None]]) -> int:
     """Bytes that the CPU's allocator had handed out at the peak of a piece of work.
 
-    Args:
-        prepare: makes what the work needs, and returns the work. What stays of it counts, what it gave back does not.
+    ``prepare`` makes what the work needs, and returns the work. What stays of it counts, what it gave back does not.
 
-    Example:
-        >>> def prepare():
-        ...     torch.ones(1000, 1000)  # given back
-        ...     weight = torch.ones(500)
-        ...     return lambda: weight + weight.exp()
-        >>> cpu_peak(prepare)
-        6000
+    >>> def prepare():
+    ...     torch.ones(1000, 1000)  # given back
+    ...     weight = torch.ones(500)
+    ...     return lambda: weight + weight.exp()
+    >>> cpu_peak(prepare)
+    6000
     """
     profile = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True)
     gc.collect()  # garbage of before, given back within the profile, would be subtracted
@@ -88,9 +81,8 @@ def cpu_peak(prepare: Callable[[], Callable[[], None]]) -> int:
         gc.collect()
         with torch.profiler.record_function(_MARK):
             work()
-    assert profile.profiler is not None
-    assert profile.profiler.kineto_results is not None
-    events: list[Any] = sorted(profile.profiler.kineto_results.events(), key=lambda event: event.start_ns())
+    results: Any = profile.profiler
+    events = sorted(results.kineto_results.events(), key=lambda event: event.start_ns())
     start = next(event.start_ns() for event in events if event.name() == _MARK)
     in_use = peak = 0
     for event in events:

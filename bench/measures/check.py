@@ -14,8 +14,6 @@ What is compared follows from the model that the method makes of the workload's
   apart. On CUDA, captured against eager steps as well, and GaLore's 8-bit optimizer against GaLore in float64.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import itertools
@@ -60,8 +58,6 @@ CAPTURE_TOLERANCES = {"fp32": 1e-4, "tf32": 1e-3, "bf16": 1e-2}
 #: Steps that are compared, in which LTE merges as the experiment has it, and captured ones.
 _STEPS, _CAPTURED_STEPS = 5, 10
 
-_EIGHT_BIT_LIMIT_S = 180.0
-
 _TF32_UPDATE = (
     "GaLore projects by TF32 products, and where a gradient is about zero Adam makes whole steps of their rounding"
 )
@@ -75,12 +71,9 @@ Row = dict[str, Any]
 def check_columns(cell: Cell, workload: Workload) -> dict[str, Any]:
     """Run the checks of a cell; its record's columns, and under ``failure`` a sentence on what failed, if anything."""
     rows = list(_checks(cell, workload))
-    failed = [row for row in rows if row["passed"] is False]
-    columns: dict[str, Any] = {"samples": {"checks": rows}}
-    if failed:
-        first = failed[0]
-        columns["failure"] = f"{len(failed)} of {len(rows)} checks failed, first {first['name']}: {first['message']}"
-    return columns
+    failed = [f"first {row['name']}: {row['message']}" for row in rows if row["passed"] is False]
+    failure = {"failure": f"{len(failed)} of {len(rows)} checks failed, {failed[0]}"} if failed else {}
+    return {"samples": {"checks": rows}, **failure}
 
 
 def _checks(cell: Cell, workload: Workload) -> Iterator[Row]:
@@ -114,9 +107,8 @@ def _input_of(layer: nn.Module, cell: Cell, workload: Workload, model: nn.Module
 def relative_error(found: Iterable[torch.Tensor], wanted: Iterable[torch.Tensor]) -> float:
     """‖found − wanted‖ / ‖wanted‖ over all tensors together, in float64 on a CPU.
 
-    Example:
-        >>> relative_error([torch.tensor([3.0, 3.0])], [torch.tensor([3.0, 4.0])])
-        0.2
+    >>> relative_error([torch.tensor([3.0, 3.0])], [torch.tensor([3.0, 4.0])])
+    0.2
     """
     difference = norm = 0.0
     for one, other in zip(found, wanted, strict=True):
@@ -193,7 +185,7 @@ def _lookup_checks(cell: Cell, layer: Any, indices: torch.Tensor) -> Iterator[Ro
     yield _checked(f"look-up {layer.lookup}", TOLERANCES[cell.precision], errors)
 
 
-def _by_name(names: Sequence[str], found: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> dict[str, float]:
+def _by_name(names: Iterable[str], found: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> dict[str, float]:
     pairs = zip(found, expected, strict=True)
     return {name: relative_error([one], [other]) for name, (one, other) in zip(names, pairs, strict=False)}
 
@@ -210,8 +202,7 @@ def _with_chain(layer: Any, packed: torch.Tensor, diagonals: torch.Tensor) -> to
     dense.layer = layer
     dense.forward = layer.to_dense
     chain = {"layer.packed_cores": packed, f"layer.{DIAGONALS}": diagonals}
-    result: torch.Tensor = torch.func.functional_call(dense, chain, ())
-    return result
+    return torch.func.functional_call(dense, chain, ())
 
 
 def _step(cell: Cell, workload: Workload, **changes: Any) -> TrainStep:
@@ -227,7 +218,11 @@ def _batches(cell: Cell, workload: Workload, device: str, count: int) -> list[Ba
 
 def _step_checks(cell: Cell, workload: Workload) -> Iterator[Row]:
     """Steps of an arm, eager and captured."""
-    compared = _compared(cell, workload)
+    failure, compared = "", {}
+    try:
+        compared = _compared(cell, workload)
+    except Exception as error:  # what kept the steps from running
+        failure = first_line(error)
     for name, tolerance in (
         ("loss", TOLERANCES[cell.precision]),
         ("gradients", TOLERANCES[cell.precision]),
@@ -237,7 +232,7 @@ def _step_checks(cell: Cell, workload: Workload) -> Iterator[Row]:
         if (cell.method, cell.precision, name) == ("galore", "tf32", "update"):
             yield _row(title, None, None, _TF32_UPDATE)
         else:
-            yield _checked(title, tolerance, functools.partial(_of, compared, name))
+            yield _row(title, tolerance, False, failure) if failure else _judged(title, compared[name], tolerance)
     if reason := graph_unsupported(build_for(cell), cell.device):
         yield _row("captured steps", None, None, reason)
     else:
@@ -250,44 +245,32 @@ def _step_checks(cell: Cell, workload: Workload) -> Iterator[Row]:
             yield _checked(name, EIGHT_BIT_TOLERANCE, lambda: _eight_bit(cell.device))
 
 
-def _of(compared: dict[str, list[float]] | Exception, name: str) -> dict[str, float]:
-    if isinstance(compared, Exception):
-        raise compared
-    return _by_step(compared[name])
-
-
-def _by_step(errors: Iterable[float]) -> dict[str, float]:
-    return {f"step {number}": error for number, error in enumerate(errors)}
-
-
-def _compared(cell: Cell, workload: Workload) -> dict[str, list[float]] | Exception:
-    """Errors per step of loss, gradients and update; or what kept the steps from running."""
-    errors: dict[str, list[float]] = {"loss": [], "gradients": [], "update": []}
-    try:
-        on_cpu = replace(cell, device="cpu", precision="fp32", cuda_graph=False, compile=False)
-        exact, other = build_step(on_cpu, workload, double=True), _step(cell, workload)
-        pairs: list[Any] = list(zip(other.model.parameters(), exact.model.parameters(), strict=True))
-        batches = (_batches(cell, workload, device, _STEPS) for device in ("cpu", cell.device))
-        for exact_batch, batch in zip(*batches, strict=True):
-            other.model.load_state_dict(exact.model.state_dict())
-            doubled = {name: t.double() if t.is_floating_point() else t for name, t in exact_batch.items()}
-            wanted, found = exact.forward_backward(doubled), other.forward_backward(batch)
-            errors["loss"].append(relative_error([found], [wanted]))
-            trained = [(one, reference) for one, reference in pairs if reference.grad is not None]
-            gradients = [(one.grad, reference.grad) for one, reference in trained]
-            errors["gradients"].append(relative_error(*zip(*gradients, strict=True)))
-            for one, reference in trained:
-                one.grad = reference.grad.to(one)
-            before = [[tensor.detach().cpu().double().clone() for tensor in pair] for pair in pairs]
-            exact.update()
-            other.update()
-            moved = [
-                [tensor.detach().cpu().double() - was for tensor, was in zip(pair, first, strict=True)]
-                for pair, first in zip(pairs, before, strict=True)
-            ]
-            errors["update"].append(relative_error(*zip(*moved, strict=True)))
-    except Exception as error:
-        return error
+def _compared(cell: Cell, workload: Workload) -> dict[str, dict[str, float]]:
+    """Errors by step of loss, gradients and update."""
+    errors: dict[str, dict[str, float]] = {"loss": {}, "gradients": {}, "update": {}}
+    on_cpu = replace(cell, device="cpu", precision="fp32", cuda_graph=False, compile=False)
+    exact, other = build_step(on_cpu, workload, double=True), _step(cell, workload)
+    pairs: list[Any] = list(zip(other.model.parameters(), exact.model.parameters(), strict=True))
+    batches = (_batches(cell, workload, device, _STEPS) for device in ("cpu", cell.device))
+    for number, (exact_batch, batch) in enumerate(zip(*batches, strict=True)):
+        at = f"step {number}"
+        other.model.load_state_dict(exact.model.state_dict())
+        doubled = {name: t.double() if t.is_floating_point() else t for name, t in exact_batch.items()}
+        wanted, found = exact.forward_backward(doubled), other.forward_backward(batch)
+        errors["loss"][at] = relative_error([found], [wanted])
+        trained = [(one, reference) for one, reference in pairs if reference.grad is not None]
+        gradients = [(one.grad, reference.grad) for one, reference in trained]
+        errors["gradients"][at] = relative_error(*zip(*gradients, strict=True))
+        for one, reference in trained:
+            one.grad = reference.grad.to(one)
+        before = [[tensor.detach().cpu().double().clone() for tensor in pair] for pair in pairs]
+        exact.update()
+        other.update()
+        moved = [
+            [tensor.detach().cpu().double() - was for tensor, was in zip(pair, first, strict=True)]
+            for pair, first in zip(pairs, before, strict=True)
+        ]
+        errors["update"][at] = relative_error(*zip(*moved, strict=True))
     return errors
 
 
@@ -299,21 +282,18 @@ def _captured(cell: Cell, workload: Workload) -> dict[str, float]:
         wanted = [eager(batch).clone() for batch in batches]
     captured = _step(cell, workload, cuda_graph=True)
     found = [captured(batch).clone() for batch in batches]
-    return _by_step(relative_error([one], [other]) for one, other in zip(found, wanted, strict=True))
+    return _by_name((f"step {number}" for number in range(_CAPTURED_STEPS)), found, wanted)
 
 
 def _eight_bit(device: str) -> dict[str, float]:
     """The error of GaLore's 8-bit optimizer, found in an interpreter of its own (see :mod:`bench.measures.eight_bit`).
 
-    Raises:
-        RuntimeError: the interpreter ends otherwise than well.
+    Raises RuntimeError: the interpreter ends otherwise than well.
     """
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     command = [sys.executable, "-m", "bench.measures.eight_bit", device]
-    environment = {**os.environ, "PYTHONPATH": path}
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=_EIGHT_BIT_LIMIT_S, env=environment, check=False
-    )
+    options: Any = {"capture_output": True, "text": True, "timeout": 180.0, "env": {**os.environ, "PYTHONPATH": path}}
+    done = subprocess.run(command, **options, check=False)
     if done.returncode:
         raise RuntimeError((done.stderr.strip().splitlines() or ["no message"])[-1])
     return {"the update": float(done.stdout.splitlines()[-1])}

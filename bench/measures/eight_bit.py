@@ -4,8 +4,6 @@ A program of its own: bitsandbytes, whose kernels the optimizer is made of, look
 in the bench's other processes it is to find none (:mod:`bench.processes.preload`).
 """
 
-from __future__ import annotations
-
 import sys
 
 import torch
@@ -26,20 +24,12 @@ def error_on(device: str) -> float:
     moved = []
     for eight_bit in (True, False):
         weight = torch.nn.Parameter(start.to(device) if eight_bit else start.double())
-        group = {
-            "params": [weight],
-            "rank": _RANK,
-            "update_proj_gap": settings.update_gap,
-            "scale": settings.scale,
-            "proj_type": "std",
-        }
-        package = _package()
+        group = {"params": [weight], "rank": _RANK, "update_proj_gap": settings.update_gap, "scale": settings.scale}
+        common = {"params": [{**group, "proj_type": "std"}], "lr": settings.lr_projected, "weight_decay": 0.0}
         if eight_bit:
-            optimizer = package.GaLoreAdamW8bit([group], lr=settings.lr_projected, weight_decay=0.0)
+            optimizer = _package().GaLoreAdamW8bit(**common)
         else:
-            optimizer = package.GaLoreAdamW(
-                [group], lr=settings.lr_projected, weight_decay=0.0, eps=settings.eps, no_deprecation_warning=True
-            )
+            optimizer = _package().GaLoreAdamW(**common, eps=settings.eps, no_deprecation_warning=True)
         for gradient in gradients:
             weight.grad = gradient.to(weight)
             optimizer.step()

@@ -14,8 +14,6 @@ The samples of a record (measure ``plan``):
 * ``dense_ms``: the same of ``nn.Linear``.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import statistics
@@ -31,26 +29,20 @@ from bench.measures.shapes import described_shape, is_linear_layer
 from bench.protocol import Workload
 from bench.protocol.methods import build_for
 from bench.step.allocator import free_memory_mib
+from bench.step.timing import calls_per_block, mean_ms, take_turns
 from bench.step.train_step import batches_on
-from bench.step.turns import calls_per_block, mean_ms, take_turns
 from comera import TTLinear
 from comera.contraction import Plan, candidates, plan_contraction
 from comera.contraction.planned import tt_linear
 
-#: On a CPU, the largest product of tokens, in-features and out-features that is measured.
-CPU_LIMIT = 7e10
+CPU_LIMIT = 7e10  # on a CPU, the largest product of tokens, in-features and out-features that is measured
 
 #: What takes so many times as long as the fastest plan at first is not measured further, the chosen plan apart.
 HOPELESS = 4.0
 
 _DENSE = "nn.Linear"
-
-#: Calls before times count, and how much longer the very first one may take.
-_WARM_UP, _COLD = 3, 10.0
-
-#: Part of the free memory that a plan may need.
-_MEMORY_SHARE = 0.7
-
+_WARM_UP, _COLD = 3, 10.0  # calls before times count, and how much longer the very first one may take
+_MEMORY_SHARE = 0.7  # part of the free memory that a plan may need
 _BYTES = 4  # of float32
 
 
@@ -79,7 +71,15 @@ def plan_columns(cell: Cell, workload: Workload) -> dict[str, Any]:
     calls, messages = _calls(plans, layer, rows)
     times = _times(calls, chosen.name, cell.timing_settings, cell.device == "cuda")
     described = [
-        {**_described(plan, cell.device), "ms": times.get(plan.name, []), "message": messages.get(plan.name, "")}
+        {
+            **{name: getattr(plan, name) for name in ("name", "segments", "trees", "flops")},
+            "products": [dataclasses.asdict(product) for product in plan.products],
+            "saved_mib": plan.saved * _BYTES / 2**20,
+            "largest_mib": plan.largest * _BYTES / 2**20,
+            "estimated_ms": 1e3 * plan.seconds(cell.device),
+            "ms": times.get(plan.name, []),
+            "message": messages.get(plan.name, ""),
+        }
         for plan in plans
     ]
     columns: dict[str, Any] = {
@@ -88,29 +88,11 @@ def plan_columns(cell: Cell, workload: Workload) -> dict[str, Any]:
         "saved_for_backward_mib": chosen.saved * _BYTES / 2**20,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "stored_mib": method.stored_size(model) / 2**20,
-        "samples": {
-            "shape": described_shape(layer.shape),
-            "plans": described,
-            "dense_ms": times.get(_DENSE, []),
-        },
+        "samples": {"shape": described_shape(layer.shape), "plans": described, "dense_ms": times.get(_DENSE, [])},
     }
     if measured := times.get(chosen.name):
         columns |= {"step_time_median_ms": statistics.median(measured), "steps_measured": len(measured)}
     return columns
-
-
-def _described(plan: Plan, device: str) -> dict[str, Any]:
-    """The planner's numbers of a plan."""
-    return {
-        "name": plan.name,
-        "segments": plan.segments,
-        "trees": plan.trees,
-        "products": [dataclasses.asdict(product) for product in plan.products],
-        "flops": plan.flops,
-        "saved_mib": plan.saved * _BYTES / 2**20,
-        "largest_mib": plan.largest * _BYTES / 2**20,
-        "estimated_ms": 1e3 * plan.seconds(device),
-    }
 
 
 def _calls(

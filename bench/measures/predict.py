@@ -1,34 +1,26 @@
 """Measure ``predict``: memory and work of a step, computed on fake tensors, for a device that need not be there."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from bench.core.cell import Cell
 from bench.estimate.work import predict
 from bench.measures import Measure, unsupported_toggles
-from bench.processes.schedule import answers
-from bench.protocol import Data, Workload
+from bench.processes.process import answers
+from bench.protocol import Data, Outcome, Workload
 from bench.protocol.methods import build_for
-from bench.protocol.outcome import Outcome, Session
 
 _LIMIT_S = 300.0
 
 
 def predicted_columns(cell: Cell, workload: Workload) -> dict[str, Any]:
     """Memory and work of a cell's steps."""
-    method = build_for(cell)
-    return {**predict(workload, method, cell.batch_size, cell.precision, cell.device, cell.seed).columns()}
+    return {**predict(workload, build_for(cell), cell.batch_size, cell.precision, cell.device, cell.seed).columns()}
 
 
 def predicted(cells: Sequence[Cell], data: Data, parallel: int) -> Iterator[Outcome]:
     """Outcomes of predictions, ``parallel`` processes at a time."""
     return answers(predicted_columns, cells, data, parallel, _LIMIT_S)
-
-
-def _outcomes(cells: Sequence[Cell], session: Session) -> Iterator[list[Outcome]]:
-    return ([outcome] for outcome in predicted(cells, session.data, session.parallel))
 
 
 def plain_steps_only(cell: Cell) -> str | None:
@@ -39,7 +31,7 @@ def plain_steps_only(cell: Cell) -> str | None:
 MEASURE = Measure(
     name="predict",
     words="memory and work of a step, without running it",
-    outcomes=_outcomes,
+    outcomes=lambda cells, session: ([one] for one in predicted(cells, session.data, session.parallel)),
     unsupported=plain_steps_only,
     parallel=True,
     together=True,

@@ -7,8 +7,6 @@ layer has to in every step. On CUDA the calls of a block are captured in one CUD
 device events: small products take less time than their launches.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import statistics
@@ -23,20 +21,14 @@ from bench.measures import Measure
 from bench.measures.check import relative_error
 from bench.measures.shapes import is_linear_layer
 from bench.protocol import Workload
+from bench.step.timing import calls_per_block, mean_ms, take_turns
 from bench.step.train_step import batches_on, tf32_products
-from bench.step.turns import calls_per_block, mean_ms, take_turns
 
-#: The first compute capability whose tensor cores multiply FP8.
-FP8_CAPABILITY = (8, 9)
-
-#: FP8 products want widths that are multiples of this.
-FP8_MULTIPLE = 16
-
+FP8_CAPABILITY = (8, 9)  # the first compute capability whose tensor cores multiply FP8
+FP8_MULTIPLE = 16  # FP8 products want widths that are multiples of this
 _FP8 = torch.float8_e4m3fn
 _WARM_UP = 3
-
-#: Rows whose results are compared with float64.
-_COMPARED_ROWS = 256
+_COMPARED_ROWS = 256  # rows whose results are compared with float64
 
 
 def products_unsupported(cell: Cell) -> str | None:
@@ -45,9 +37,8 @@ def products_unsupported(cell: Cell) -> str | None:
         return "measure=products is about FP8, which needs a CUDA device of compute capability 8.9; this one is cpu."
     capability = torch.cuda.get_device_capability()
     if capability < FP8_CAPABILITY:
-        return (
-            f"FP8 products need a CUDA device of compute capability 8.9; this one has {capability[0]}.{capability[1]}."
-        )
+        here = ".".join(map(str, capability))
+        return f"FP8 products need a CUDA device of compute capability 8.9; this one has {here}."
     return None
 
 
@@ -59,18 +50,18 @@ def products_columns(cell: Cell, workload: Workload) -> dict[str, Any]:
     weight = torch.randn(outputs, inputs, device=cell.device) / inputs**0.5
     calls, messages = _calls(x, weight)
     exact = x[:_COMPARED_ROWS].cpu().double() @ weight.cpu().double().t()
+    names = (*messages, *calls)
     rows: dict[str, dict[str, Any]] = {
-        name: {"name": name, "ms": [], "error": None, "message": text} for name, text in messages.items()
+        name: {"name": name, "ms": [], "error": None, "message": messages.get(name, "")} for name in names
     }
     for name, (context, call) in list(calls.items()):
-        rows[name] = {"name": name, "ms": [], "error": None, "message": ""}
         try:
             with context():
                 rows[name]["error"] = relative_error([call()[:_COMPARED_ROWS]], [exact])
         except RuntimeError as error:
             rows[name]["message"] = str(error).splitlines()[0][:300]
             del calls[name]
-    for name, times in _times(calls, cell.timing_settings, cell.device == "cuda").items():
+    for name, times in call_times(calls, cell.timing_settings, cell.device == "cuda").items():
         rows[name]["ms"] = times
     columns: dict[str, Any] = {
         "flops_per_step": 2 * cell.batch_size * inputs * outputs,
@@ -81,27 +72,24 @@ def products_columns(cell: Cell, workload: Workload) -> dict[str, Any]:
     return columns
 
 
-_Call = tuple[Callable[[], AbstractContextManager[object]], Callable[[], torch.Tensor]]
+#: A context, and what is called in it.
+Call = tuple[Callable[[], AbstractContextManager[object]], Callable[[], Any]]
 
 
-def _calls(x: torch.Tensor, weight: torch.Tensor) -> tuple[dict[str, _Call], dict[str, str]]:
+def _calls(x: torch.Tensor, weight: torch.Tensor) -> tuple[dict[str, Call], dict[str, str]]:
     """Every product by name, with the context it runs in; and why one is not among them.
 
-    Args:
-        x: activations (T, N).
-        weight: (M, N), as ``nn.Linear`` keeps it.
+    ``x`` are activations (T, N), ``weight`` is (M, N), as ``nn.Linear`` keeps it.
     """
     plain = contextlib.nullcontext
     halves = x.bfloat16(), weight.bfloat16()
-    calls: dict[str, _Call] = {
+    calls: dict[str, Call] = {
         "fp32": (plain, lambda: x @ weight.t()),
         "bf16": (plain, lambda: halves[0] @ halves[1].t()),
     }
-    messages: dict[str, str] = {}
+    messages = {} if x.is_cuda else {"tf32": "needs a CUDA device"}
     if x.is_cuda:
         calls["tf32"] = (tf32_products, lambda: x @ weight.t())
-    else:
-        messages["tf32"] = "needs a CUDA device"
     if any(size % FP8_MULTIPLE for size in weight.shape):
         reason = f"FP8 products want multiples of {FP8_MULTIPLE}, the layer is {weight.shape[1]} to {weight.shape[0]}"
         return calls, messages | {"fp8": reason, "fp8, cast": reason}
@@ -109,9 +97,8 @@ def _calls(x: torch.Tensor, weight: torch.Tensor) -> tuple[dict[str, _Call], dic
     x8, x_scale = scaled(x)
 
     def product(left: torch.Tensor, left_scale: torch.Tensor) -> torch.Tensor:
-        return torch._scaled_mm(
-            left, weight8.t(), left_scale, weight_scale, out_dtype=torch.bfloat16, use_fast_accum=x.is_cuda
-        )
+        options: Any = {"out_dtype": torch.bfloat16, "use_fast_accum": x.is_cuda}
+        return torch._scaled_mm(left, weight8.t(), left_scale, weight_scale, **options)
 
     calls["fp8"] = (plain, lambda: product(x8, x_scale))
     calls["fp8, cast"] = (plain, lambda: product(*scaled(halves[0])))
@@ -121,17 +108,16 @@ def _calls(x: torch.Tensor, weight: torch.Tensor) -> tuple[dict[str, _Call], dic
 def scaled(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """The values in FP8 (e4m3), and the factor that brings them back.
 
-    Example:
-        >>> eighths, factor = scaled(torch.tensor([0.5, -2.0]))
-        >>> (eighths.float() * factor).tolist()
-        [0.5, -2.0]
+    >>> eighths, factor = scaled(torch.tensor([0.5, -2.0]))
+    >>> (eighths.float() * factor).tolist()
+    [0.5, -2.0]
     """
     factor = values.abs().amax().float().clamp(min=1e-12) / torch.finfo(_FP8).max
     return (values / factor).to(_FP8), factor
 
 
-def _times(calls: dict[str, _Call], timing: dict[str, Any], on_cuda: bool) -> dict[str, list[float]]:
-    """Milliseconds per call of each product, one mean per block."""
+def call_times(calls: dict[str, Call], timing: dict[str, Any], on_cuda: bool) -> dict[str, list[float]]:
+    """Milliseconds per call of each of ``calls``, one mean per block."""
 
     def turn(name: str) -> float:
         context, call = calls[name]

@@ -11,8 +11,6 @@ The samples of a record (measure ``profile``)
 Bytes are those of the tensors that an operator is given and returns, views left out; a cache may save some of them.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 import statistics
@@ -23,14 +21,13 @@ from typing import Any
 
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from bench.core.cell import Cell
-from bench.estimate.memory import tensors_in
+from bench.estimate.memory import Operations, tensors_in
 from bench.measures import Measure
 from bench.protocol import Batch, Workload
+from bench.step.timing import mean_ms, synchronize
 from bench.step.train_step import TrainStep, batches_on, build_step
-from bench.step.turns import mean_ms, synchronize
 
 #: Kinds of work in the order in which a name is tried on them: the first that is found in it counts. Names are those of
 #: CUDA kernels and of PyTorch's operators.
@@ -60,9 +57,8 @@ _WARM_UP, _STEPS, _RUNS, _COSTLIEST = 6, 5, 3, 20
 def kind_of(name: str) -> str:
     """The kind of work that a kernel or operator does, by its name.
 
-    Example:
-        >>> [kind_of(name) for name in ("aten::addmm", "sm90_xmma_gemm_f32f32", "aten::gelu_backward", "aten::view")]
-        ['gemm', 'gemm', 'elementwise', 'other']
+    >>> [kind_of(name) for name in ("aten::addmm", "sm90_xmma_gemm_f32f32", "aten::gelu_backward", "aten::view")]
+    ['gemm', 'gemm', 'elementwise', 'other']
     """
     return next((kind for kind, pattern in KINDS.items() if pattern.search(name)), OTHER)
 
@@ -78,7 +74,9 @@ class Share:
 
 def profile_columns(cell: Cell, workload: Workload) -> dict[str, Any]:
     """Profile a few steps of the cell's arm and return its record's columns."""
-    step, batches = _warm(cell, workload)
+    step, batches = build_step(cell, workload), itertools.cycle(batches_on(cell, workload, _STEPS))
+    for _ in range(_WARM_UP):
+        step(next(batches))
     on_cuda = cell.device == "cuda"
     step_ms = [mean_ms(lambda: step(next(batches)), _STEPS, on_cuda) for _ in range(_RUNS)]
     names = _profiled(step, batches)
@@ -109,14 +107,6 @@ def profile_columns(cell: Cell, workload: Workload) -> dict[str, Any]:
     }
 
 
-def _warm(cell: Cell, workload: Workload) -> tuple[TrainStep, Iterator[Batch]]:
-    """The arm's step after its first ones, and batches on its device without end."""
-    step, batches = build_step(cell, workload), itertools.cycle(batches_on(cell, workload, _STEPS))
-    for _ in range(_WARM_UP):
-        step(next(batches))
-    return step, batches
-
-
 def _profiled(step: TrainStep, batches: Iterator[Batch]) -> dict[str, Share]:
     """Time and launches of each kernel, or on a CPU of each operator, over :data:`_STEPS` steps."""
     on_cuda = step.device.type == "cuda"
@@ -127,10 +117,10 @@ def _profiled(step: TrainStep, batches: Iterator[Batch]) -> dict[str, Share]:
         synchronize(on_cuda)
     shares: dict[str, Share] = defaultdict(Share)
     for event in profiler.events() or ():
-        annotation = getattr(event, "is_user_annotation", False) or event.name.startswith(
-            ("ProfilerStep", "Optimizer.")
-        )
-        if annotation or (event.device_type == DeviceType.CUDA) != on_cuda:
+        names = ("ProfilerStep", "Optimizer.")
+        if getattr(event, "is_user_annotation", False) or event.name.startswith(names):
+            continue
+        if (event.device_type == DeviceType.CUDA) != on_cuda:
             continue
         share = shares[event.name]
         share.ms += (event.time_range.elapsed_us() if on_cuda else event.self_cpu_time_total) / 1e3
@@ -138,26 +128,17 @@ def _profiled(step: TrainStep, batches: Iterator[Batch]) -> dict[str, Share]:
     return dict(shares)
 
 
-class _Moved(TorchDispatchMode):
-    """Counts the bytes of what operators are given and return, by kind of work.
-
-    Attributes:
-        bytes: by kind.
-    """
+class _Moved(Operations):
+    """Counts the bytes of what operators are given and return, by kind of work."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.bytes: dict[str, int] = defaultdict(int)
+        self.bytes: dict[str, int] = defaultdict(int)  # by kind
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        result = func(*args, **(kwargs or {}))
+    def seen(self, func: Any, given: Mapping[str, Any], result: Any) -> None:
         if not func.is_view:
-            tensors = tensors_in((args, kwargs or {}, result))
             kind = kind_of(f"aten::{func.__name__.partition('.')[0]}")
-            self.bytes[kind] += sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-        return result
+            self.bytes[kind] += sum(tensor.nbytes for tensor in tensors_in((given, result)))
 
 
 MEASURE = Measure(

@@ -1,7 +1,5 @@
 """Measure ``run``: the time of a step, all arms of a job taking turns, beside predicted and allocated memory."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection
@@ -14,15 +12,13 @@ from bench.measures import Measure
 from bench.measures.predict import predicted
 from bench.measures.shapes import tensorized_shapes
 from bench.processes.interleave import time_cells
-from bench.protocol import Data
-from bench.protocol.outcome import Outcome, Session
-from bench.step.allocator import begin_peak, bytes_of, take_workspaces
+from bench.protocol import Data, Outcome, Session
+from bench.step.allocator import begin_peak, take_workspaces
 from bench.step.timing import StepTimer, steady_allocator
 from bench.step.train_step import batches_on, build_step
 from bench.workloads import open_cell_workload
 
-#: Different batches an arm cycles through while it is timed.
-_BATCHES = 8
+_BATCHES = 8  # different batches an arm cycles through while it is timed
 
 
 def _outcomes(cells: Sequence[Cell], session: Session) -> Iterator[list[Outcome]]:
@@ -73,7 +69,6 @@ def _warm_up(cell: Cell, timer: StepTimer) -> dict[str, Any]:
     Steps that compile, and those before a capture, are unlike the later ones. CUDA Graph replays bypass the caching
     allocator, so peaks are counted from the step that is captured on.
     """
-    columns: dict[str, Any] = {}
     if cell.compile:
         torch.compiler.config.force_disable_caches = True  # else an earlier cell would have compiled for this one
         warnings.filterwarnings("ignore", message="dynamo_pgo force disabled")
@@ -82,11 +77,12 @@ def _warm_up(cell: Cell, timer: StepTimer) -> dict[str, Any]:
     timer.warm_up(max(unlike - 1, 0))
     if cell.device == "cuda":
         begin_peak()
-    columns["step_ms"] = timer.warm_up(max(cell.timing_settings["warmup_steps"] - unlike, 2 if unlike else 1))
+    step_ms = timer.warm_up(max(cell.timing_settings["warmup_steps"] - unlike, 2 if unlike else 1))
+    columns: dict[str, Any] = {"step_ms": step_ms}
     if cell.compile:
-        columns["compile_time_s"] = (first_ms - columns["step_ms"]) / 1e3
+        columns["compile_time_s"] = (first_ms - step_ms) / 1e3
     if cell.device == "cuda":
-        unused = bytes_of(timer.batches[1:])  # beside the step's own batch
+        unused = sum(tensor.nbytes for batch in timer.batches[1:] for tensor in batch.values())  # by the step
         columns["peak_memory_allocated_mib"] = (torch.cuda.max_memory_allocated() - unused) / 2**20
         columns["peak_memory_reserved_mib"] = torch.cuda.max_memory_reserved() / 2**20
     return columns

@@ -1,7 +1,5 @@
 """Linear and tensorized layers: which workload is one, and modes and ranks in the form in which records hold them."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections import Counter
 from typing import Any
@@ -11,10 +9,7 @@ from torch import nn
 from comera import TTLinear, TTMEmbedding
 from comera.tensor_train import TTMShape, TTShape
 
-_FIELDS = {
-    TTShape: ("in_modes", "out_modes", "ranks"),
-    TTMShape: ("row_modes", "column_modes", "ranks"),
-}
+_FIELDS = {TTShape: ("in_modes", "out_modes", "ranks"), TTMShape: ("row_modes", "column_modes", "ranks")}
 
 
 def is_linear_layer(workload: type[Any]) -> bool:
@@ -25,9 +20,8 @@ def is_linear_layer(workload: type[Any]) -> bool:
 def described_shape(shape: TTShape | TTMShape) -> dict[str, Any]:
     """Modes and ranks by name.
 
-    Example:
-        >>> described_shape(TTShape(4, 6, (2, 2), (2, 3), 2))
-        {'in_modes': (2, 2), 'out_modes': (2, 3), 'ranks': (2, 2, 2)}
+    >>> described_shape(TTShape(4, 6, (2, 2), (2, 3), 2))
+    {'in_modes': (2, 2), 'out_modes': (2, 3), 'ranks': (2, 2, 2)}
     """
     return {name: getattr(shape, name) for name in _FIELDS[type(shape)]}
 
@@ -35,10 +29,9 @@ def described_shape(shape: TTShape | TTMShape) -> dict[str, Any]:
 def tensorized_shapes(model: nn.Module) -> list[dict[str, Any]]:
     """A row per distinct shape among the tensorized layers, with how many have it; empty where there are none.
 
-    Example:
-        >>> model = nn.Sequential(*(TTLinear(4, 4, (2, 2), (2, 2), ranks=1, bias=False) for _ in range(3)))
-        >>> tensorized_shapes(model)
-        [{'layers': 3, 'in_modes': (2, 2), 'out_modes': (2, 2), 'ranks': (1, 1, 1)}]
+    >>> model = nn.Sequential(*(TTLinear(4, 4, (2, 2), (2, 2), ranks=1, bias=False) for _ in range(3)))
+    >>> tensorized_shapes(model)
+    [{'layers': 3, 'in_modes': (2, 2), 'out_modes': (2, 2), 'ranks': (1, 1, 1)}]
     """
     shapes = Counter(module.shape for module in model.modules() if isinstance(module, TTLinear | TTMEmbedding))
     return [{"layers": count, **described_shape(shape)} for shape, count in shapes.items()]

@@ -1,38 +1,420 @@
-"""Measure ``train``: runs to the end of the workload's training plan; one that was stopped goes on where it was."""
+"""Measure ``train``: runs to the end of the workload's training plan; one that was stopped goes on where it was.
 
-from __future__ import annotations
+All that a run is, is a function of its cell: seeds fix initialisation, dropout and the order of the data, so the same
+cell on the same processor gives the same bytes, and a run that was killed goes on from its last checkpoint as if it had
+never stopped.
+"""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, fields, replace
+import functools
+import math
+import numbers
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from torch import nn
 
 from bench.core.cell import Cell
 from bench.core.checked import build_dataclass
+from bench.core.samples import in_unit, packed
+from bench.core.upgrade import upgraded_point
 from bench.errors import ConfigError
+from bench.estimate.work import predict
 from bench.measures import Measure
-from bench.measures.training import Upkeep, train
 from bench.processes.process import CellProcess
-from bench.protocol import Data, Stage, Workload
-from bench.protocol.methods import build
-from bench.protocol.outcome import CellFailure, Outcome, Session
-from bench.protocol.plan import EarlyLate
-from bench.step.timing import steady_allocator
+from bench.protocol import (
+    Batch,
+    CellFailure,
+    Data,
+    EarlyLate,
+    Evaluation,
+    Metric,
+    Outcome,
+    Role,
+    Session,
+    Stage,
+    Workload,
+)
+from bench.protocol.methods import build, build_for
+from bench.runner import checkpoint
+from bench.step.timing import Diverged, mean_ms, steady_allocator, take_turns
+from bench.step.train_step import TrainStep, batches_on, build_step
 from bench.workloads import open_cell_workload
+from comera import ranks_of, set_ranks, tensorized_layers
+
+_CHECKPOINT_SECONDS = 60.0  # between checkpoints
+_CHECKPOINT_SHARE = 30.0  # so many times what the last one took lie between them at least
+_REPORT_SECONDS = 1.0  # seconds between reports of progress
+_LOSS_CHECK_STEPS = 50  # on a device whose loss costs a synchronisation, it is looked at every so many steps
+_SHORT = 8  # digits of a code's id in a message
+_BLOCKS, _STEPS = 9, 2  # interleaved blocks, after one that warms up, and steps of each model in every one
+
+Report = Callable[[dict[str, Any]], None]
+
+
+class OutOfTime(RuntimeError):
+    """A run that was told to stop, and has left a checkpoint from which it can go on."""
+
+    status = "timeout"  # of the cell's record
+
+
+@dataclass(frozen=True)
+class Upkeep:
+    """What a run needs to know beside its cell; nothing here changes its result."""
+
+    folder: Path  # of its checkpoint
+    identity: str  # whose checkpoint that is
+    code_id: str  # of the code that runs now, as git_commit
+    git_commit: str = ""
+    #: Of the run whose stages are the first of this one, if there is one; its last checkpoint saves doing them again.
+    parent_folder: Path | None = None
+    parent_identity: str = ""
+    resume: bool = True  # whether to go on from a checkpoint
+    checkpoint_steps: int = 0  # between checkpoints; 0 for about one a minute
+    stop_after_s: float | None = None  # after which the run leaves a checkpoint and stops
+
+
+def stages_of(cell: Cell) -> tuple[Stage, ...]:
+    """The stages of a training cell."""
+    return tuple(Stage(**stage) for stage in cell.training["stages"])
+
+
+@dataclass
+class _Position:
+    """Where a run is, and who brought it there. A stage counts as begun once it has done a step."""
+
+    stage: int = 0
+    stage_steps: int = 0
+    step: int = 0
+    loss_sum: float = 0.0
+    loss_steps: int = 0
+    seconds: float = 0.0
+    curve: list[dict[str, Any]] = field(default_factory=list)
+    codes: list[dict[str, str]] = field(default_factory=list)  # that did a step; git_commit may be blank in older ones
+    ended_by: str = ""  # id of the code that ended the last stage so far
+
+
+class TrainingRun:
+    """One run from its beginning, or from its last checkpoint, to its end."""
+
+    def __init__(self, cell: Cell, workload: Workload, upkeep: Upkeep, report: Report) -> None:
+        self.cell, self.workload, self.upkeep, self.report = cell, workload, upkeep, report
+        self.staged = workload
+        self.stages = stages_of(cell)
+        self.total_steps = sum(stage.steps for stage in self.stages)
+        self.at = _Position()
+        self._stop_at = math.inf if upkeep.stop_after_s is None else time.monotonic() + upkeep.stop_after_s
+        torch.manual_seed(cell.seed)
+        self.method = build(cell.method, cell.variant, cell.method_settings)
+        dense = workload.build()
+        self.dense_mib = _mib(parameter.numel() for parameter in dense.parameters())
+        self.model = self.method.adapt(dense, workload.targets()).to(cell.device)
+        self.ranks_before = ranks_of(self.model)
+        restored = checkpoint.load(upkeep.folder, upkeep.identity) if upkeep.resume else None
+        if restored is None and upkeep.parent_folder is not None:
+            restored = checkpoint.load(upkeep.parent_folder, upkeep.parent_identity)
+        if restored:
+            set_ranks(self.model, restored["ranks"])
+            self.model.load_state_dict(restored["model"])
+        toggles = (cell.precision, cell.device, cell.cuda_graph, cell.compile, bool(cell.training["static"]))
+        self.step = TrainStep(self.model, self.method, self.method.optimizer(self.model), workload.loss, *toggles)
+        if restored:
+            self._take_up(restored)
+        else:
+            torch.manual_seed(cell.seed)  # dropout's draws do not depend on how many numbers a method's cores took
+        self._checkpoint_due = time.monotonic() + _CHECKPOINT_SECONDS
+        self._reported = time.monotonic()
+        self._batches: Iterator[Batch] | None = None
+
+    def _take_up(self, restored: Mapping[str, Any]) -> None:
+        self.step.optimizer.load_state_dict(restored["optimizer"])
+        self.method.load_state_dict(restored["method"])
+        self.at = _Position(**restored["position"])
+        self.at.codes = [{"code_id": c, "git_commit": ""} if isinstance(c, str) else c for c in self.at.codes]
+        self.at.curve = [upgraded_point(row) for row in self.at.curve]
+        self.step.number = self.at.step
+        torch.set_rng_state(restored["random"]["cpu"])
+        if self.cell.device == "cuda":
+            torch.cuda.set_rng_state(restored["random"]["cuda"])
+
+    def run(self) -> None:
+        """Train to the end of the last stage.
+
+        Raises ConfigError: a metric of the workload is missing or no number. Diverged: the loss or a metric is no
+        finite number any more; the message says where. OutOfTime: it had to stop before.
+        """
+        while self.at.stage < len(self.stages):
+            stage = self.stages[self.at.stage]
+            staged = self.workload.in_stage(stage)
+            if staged is not self.staged:  # its batches may have other shapes
+                self.staged, self.step.loss, self._batches = staged, staged.loss, None
+                self.step.invalidate("shapes")
+            if self.at.stage_steps == 0:
+                # A captured step would go on with the objective of the stage before.
+                self.step.invalidate(self.method.begin_stage(stage, self.model, self.step.optimizer))
+            while self.at.stage_steps < stage.steps:
+                self._train_step(stage)
+                if self.at.step % self.steps_per_epoch == 0 and self.at.stage_steps < stage.steps:
+                    self._curve_point(stage)
+                self._maybe_checkpoint(stage)
+            self._loss_is_finite(stage)
+            self.step.invalidate(self.method.end_stage(self.model, self.step.optimizer))
+            self.at.ended_by = self.upkeep.code_id
+            self._curve_point(stage)
+            self.at.stage, self.at.stage_steps = self.at.stage + 1, 0
+            self.save()
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether ranks have been cut, so that steps are timed beside those at full ranks."""
+        return ranks_of(self.model) != self.ranks_before
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return int(self.cell.training["steps_per_epoch"])
+
+    def _next_batch(self) -> Batch:
+        epoch, start = divmod(self.at.step, self.steps_per_epoch)
+        if self._batches is None or start == 0:
+            order_seed = self.cell.seed * 1_000_003 + epoch  # an order of its own for every epoch of every seed
+            static = bool(self.cell.training["static"])
+            self._batches = self.staged.batches("train", self.cell.batch_size, order_seed, static, start)
+        batch = next(self._batches)
+        if self.cell.cuda_graph:  # the captured step copies it into its own buffers
+            return batch
+        return {name: tensor.to(self.cell.device) for name, tensor in batch.items()}
+
+    def _train_step(self, stage: Stage) -> None:
+        begun = time.perf_counter()
+        loss = self.step(self._next_batch())
+        at = self.at
+        if all(code["code_id"] != self.upkeep.code_id for code in at.codes):
+            at.codes.append({"code_id": self.upkeep.code_id, "git_commit": self.upkeep.git_commit})
+        at.step, at.stage_steps, at.loss_steps = at.step + 1, at.stage_steps + 1, at.loss_steps + 1
+        at.loss_sum = at.loss_sum + (loss.item() if self.cell.device == "cpu" else loss.double())  # type: ignore[assignment]
+        if self.cell.device == "cpu" or at.step % _LOSS_CHECK_STEPS == 0:
+            self._loss_is_finite(stage)
+        at.seconds += time.perf_counter() - begun
+        if time.monotonic() - self._reported > _REPORT_SECONDS:
+            self._report("")
+
+    def _loss_is_finite(self, stage: Stage) -> None:
+        self._all_finite({"loss": float(self.at.loss_sum)}, stage)
+
+    def _all_finite(self, values: Mapping[str, float], stage: Stage) -> None:
+        for name, value in values.items():
+            if not math.isfinite(value):
+                where = f"epoch {self.at.step / self.steps_per_epoch:.2f}, {stage.name} stage"
+                raise Diverged(f"the {name} is not finite at step {self.at.step} ({where})")
+
+    def _curve_point(self, stage: Stage) -> None:
+        with self.step.autocast():
+            evaluation = self.staged.evaluate(self.model)
+        metric = checked_metric(evaluation, self.workload)
+        metrics = {name: float(value) for name, value in evaluation.metrics.items()}
+        # The last step's update may have gone too far.
+        self._all_finite({f"validation {name} of {self.workload.name}": metrics[name] for name in metrics}, stage)
+        values = evaluation.per_example
+        at = self.at
+        row = {
+            "epoch": at.step / self.steps_per_epoch,
+            "step": at.step,
+            "stage": stage.name,
+            "train_loss": float(at.loss_sum) / max(at.loss_steps, 1),
+            "metrics": metrics,
+            "validation_examples": evaluation.examples if values is None else len(values),
+            **({} if values is None else {"per_example": packed(values)}),
+            **self.sizes(),
+            "ranks": {name: list(ranks) for name, ranks in ranks_of(self.model).items()},
+            "active_ranks": {name: list(layer.active_ranks()) for name, layer in self._tensorized().items()},
+            "seconds": at.seconds,
+        }
+        at.curve.append(row)
+        at.loss_sum, at.loss_steps = 0.0, 0
+        size = f", S {row['size_fraction']:.3f}" if "size_fraction" in row else ""
+        self._report(
+            f"{stage.name} stage, epoch {row['epoch']:.2f}: loss {row['train_loss']:.3f}, {metric.text} "
+            f"{metric.written(metrics[metric.name])}{size}, {row['stored_mib']:.2f} MiB"
+        )
+
+    def _tensorized(self) -> dict[str, Any]:
+        modules = dict(self.model.named_modules())
+        return {name: modules[name] for name in ranks_of(self.model)}
+
+    def sizes(self) -> dict[str, Any]:
+        """Sizes of the model as it is now."""
+        layers = tensorized_layers(self.model)
+        columns: dict[str, Any] = {
+            "parameters": sum(parameter.numel() for parameter in self.model.parameters()),
+            "stored_mib": self.method.stored_size(self.model) / 2**20,
+            **self.method.sizes(self.model),
+        }
+        return columns | ({"tensorized_mib": _mib(layer.packed_cores.numel() for layer in layers)} if layers else {})
+
+    def _maybe_checkpoint(self, stage: Stage) -> None:
+        every = self.upkeep.checkpoint_steps
+        due = self.at.step % every == 0 if every else time.monotonic() >= self._checkpoint_due
+        if due:
+            self._loss_is_finite(stage)
+            self.save()
+        if time.monotonic() >= self._stop_at and self.at.step < self.total_steps:
+            self._loss_is_finite(stage)
+            self.save()
+            raise OutOfTime(f"stopped after {self.at.step} of {self.total_steps} steps, goes on from a checkpoint")
+
+    def save(self) -> None:
+        """Write a checkpoint now."""
+        begun = time.monotonic()
+        self.at.loss_sum = float(self.at.loss_sum)
+        random = {"cpu": torch.get_rng_state()}
+        if self.cell.device == "cuda":
+            random["cuda"] = torch.cuda.get_rng_state()
+        content = {
+            "ranks": ranks_of(self.model),
+            "model": dict(self.model.state_dict()),
+            "optimizer": self.step.optimizer.state_dict(),
+            "method": self.method.state_dict(),
+            "position": vars(self.at),
+            "random": random,
+        }
+        checkpoint.save(self.upkeep.folder, self.upkeep.identity, content)
+        took = time.monotonic() - begun
+        self._checkpoint_due = begun + took + max(_CHECKPOINT_SECONDS, _CHECKPOINT_SHARE * took)
+
+    def _report(self, text: str) -> None:
+        self._reported = time.monotonic()
+        self.report({"step": self.at.step, "steps": self.total_steps, "text": text})
+
+    def columns(self) -> dict[str, Any]:
+        """The record's columns after the last step, and its samples."""
+        last = self.at.curve[-1]
+        layers = tensorized_layers(self.model)
+        message = self._several_codes()
+        return {
+            "stage": self.stages[-1].name,
+            "target_ratio": self.stages[-1].target,
+            "target_mib": self.stages[-1].target_mib,
+            "train_steps": self.at.step,
+            "epochs": self.at.step / self.steps_per_epoch,
+            "dense_mib": self.dense_mib,
+            **{name: last[name] for name in ("train_loss", "validation_examples", "metrics")},
+            **self.sizes(),
+            **({"dense_tensorized_mib": _mib(layer.dense_count() for layer in layers)} if layers else {}),
+            **({"message": message} if message else {}),
+            "samples": {
+                "curve": self.at.curve,
+                "ranks_before": {name: list(ranks) for name, ranks in self.ranks_before.items()},
+                "trained_by": self.at.codes,
+            },
+        }
+
+    def _several_codes(self) -> str:
+        """Which code did what, where it was not one that did all; blank where it was."""
+        trained, now = [code["code_id"] for code in self.at.codes], self.upkeep.code_id
+        others: dict[str, list[str]] = {}
+        if self.at.ended_by and self.at.ended_by not in trained:
+            others[self.at.ended_by] = ["ended", "evaluated"]
+        if now not in trained:
+            others.setdefault(now, []).extend(["predicted", "timed"] if self.is_cut else ["predicted"])
+        if len(trained) == 1 and not others:
+            return ""
+        several = f"{len(trained)} versions of the code, one after another"
+        parts = [f"trained by {several if len(trained) > 1 else f'code {trained[0][:_SHORT]}'}"]
+        for code, did in others.items():
+            what = " and ".join(filter(None, (", ".join(did[:-1]), did[-1])))
+            parts.append(f"{what} by code {code[:_SHORT]}")
+        return ", ".join(parts)
+
+
+def checked_metric(evaluation: Evaluation, workload: Workload) -> Metric:
+    """The metric that leads, once all metrics of an evaluation are known to be numbers and it is among them.
+
+    Raises ConfigError: otherwise; the message names workload and metric.
+    """
+    metric = workload.metric
+    if metric is None or metric.name not in evaluation.metrics:
+        wanted, found = metric.name if metric else None, ", ".join(evaluation.metrics) or "none"
+        raise ConfigError(f"workload={workload.name} leads with the metric {wanted!r}, but evaluate returns {found}.")
+    for name, value in evaluation.metrics.items():
+        if isinstance(value, bool) or not isinstance(value, numbers.Real):
+            raise ConfigError(f"workload={workload.name} returns {value!r} as its metric {name!r}; allowed: numbers.")
+    reached = float(evaluation.metrics[metric.name])
+    if evaluation.per_example is not None and math.isfinite(reached):
+        try:
+            in_unit(np.asarray(evaluation.per_example), metric.unit, reached)
+        except ValueError as error:
+            raise ConfigError(f"workload={workload.name} returns {error} as its metric {metric.name!r}.") from None
+    return metric
+
+
+def _mib(counts: Iterator[int] | Any) -> float:
+    """Size of so many FP32 numbers."""
+    return sum(counts) * 4 / 2**20
+
+
+class AtRanks:
+    """The method of a cell, with models that have the ranks of a truncated one."""
+
+    def __init__(self, cell: Cell, ranks: Mapping[str, Sequence[int]]) -> None:
+        self._method, self._ranks = build_for(cell), ranks
+
+    def adapt(self, model: nn.Module, targets: Mapping[str, Role]) -> nn.Module:
+        """Adapt, then give every tensorized layer its ranks."""
+        model = self._method.adapt(model, targets)
+        set_ranks(model, self._ranks)
+        return model
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._method, name)
+
+
+def predicted_columns(cell: Cell, workload: Workload, ranks: Mapping[str, Sequence[int]]) -> dict[str, Any]:
+    """Memory and work of a step at these ranks, padded to the full sequence length."""
+    prediction = predict(workload, AtRanks(cell, ranks), cell.batch_size, cell.precision, cell.device, cell.seed)
+    return {name: value for name, value in prediction.columns().items() if name not in ("parameters", "stored_mib")}
+
+
+def timed_columns(cell: Cell, workload: Workload, trained: TrainStep) -> dict[str, Any]:
+    """Step times of the trained model and of one at full ranks, in interleaved blocks; both train on for them."""
+    steps = {"trained": trained, "full": build_step(cell, workload, bool(cell.training["static"]))}
+    [batch] = batches_on(cell, workload, 1)
+    for step in steps.values():
+        for _ in range(step.steps_before_capture):
+            step(batch)
+
+    def turn(step: TrainStep) -> list[float]:
+        return [mean_ms(lambda: step(batch), 1, cell.device == "cuda") for _ in range(_STEPS)]
+
+    blocks = take_turns({name: functools.partial(turn, step) for name, step in steps.items()}, _BLOCKS + 1)
+    times = {name: several[1:] for name, several in blocks.items()}  # the first one warms up
+    middle = sorted(ms for block in times["trained"] for ms in block)
+    return {"step_time_median_ms": middle[len(middle) // 2], "step_ms": times}
+
+
+def train(cell: Cell, workload: Workload, upkeep: Upkeep, report: Report) -> dict[str, Any]:
+    """Train a cell to its end and return its record's columns.
+
+    Raises CheckpointError: a checkpoint that cannot be used; and as :meth:`TrainingRun.run`.
+    """
+    run = TrainingRun(cell, workload, upkeep, report)
+    run.run()
+    columns = run.columns() | predicted_columns(cell, workload, ranks_of(run.model))
+    timed = timed_columns(cell, workload, run.step) if run.is_cut else {}
+    if timed:
+        columns["samples"]["step_ms"] = timed.pop("step_ms")
+    return {**columns, **timed}
 
 
 def training_cells(cell: Cell, values: Mapping[str, Any], workload: Workload) -> list[Cell]:
     """The training runs of one arm.
 
-    Args:
-        cell: without stages.
-        values: the section ``training`` of a configuration.
-        workload: that of the cell.
-
-    Raises:
-        ConfigError: a workload without an epoch or a metric, a wrong value, or a stage that the method cannot train.
+    ``cell`` is without stages, ``values`` the section ``training`` of a configuration. Raises ConfigError: a workload
+    without an epoch or a metric, a wrong value, or a stage that the method cannot train.
     """
     rows = workload.training_examples
     if rows is None:
@@ -40,11 +422,8 @@ def training_cells(cell: Cell, values: Mapping[str, Any], workload: Workload) ->
     if workload.metric is None:
         raise ConfigError(f"measure is 'train', but {workload.name} has no metric to evaluate; allowed: run, predict.")
     plan = build_dataclass(workload.training_plan, _of_plan(values, workload.training_plan), "training")
-    if plan.static and cell.batch_size > rows:
-        raise ConfigError(f"batch_size is {cell.batch_size}; allowed: 1 to the {rows} training rows.")
     steps_per_epoch = rows // cell.batch_size if plan.static else workload.batches_per_epoch(cell.batch_size)
-    method = build(cell.method, cell.variant, cell.method_settings)
-    runs = plan.runs(steps_per_epoch, method.shrinks)
+    runs = plan.runs(steps_per_epoch, build(cell.method, cell.variant, cell.method_settings).shrinks)
     _check_stages([stage for run in runs for stage in run], cell, workload)
     common = {"steps_per_epoch": steps_per_epoch, "static": plan.static, "time_limit_s": plan.time_limit_s}
     return [replace(cell, training={"stages": [asdict(stage) for stage in run], **common}) for run in runs]
@@ -92,11 +471,6 @@ def train_cell(connection: Connection, cell: Cell, data: Data, upkeep: Upkeep) -
     connection.send(("done", {"columns": columns}))
 
 
-def _outcomes(cells: Sequence[Cell], session: Session) -> Iterator[list[Outcome]]:
-    """One run after another."""
-    return ([_trained(cell, session)] for cell in cells)
-
-
 def _trained(cell: Cell, session: Session) -> Outcome:
     """Train one cell in a process of its own."""
     outcome = Outcome(cell)
@@ -129,16 +503,12 @@ def _cost(cell: Cell) -> float:
     return float(sum(stage["steps"] for stage in cell.training["stages"]) * (1.0 + 0.05 * cell.batch_size))
 
 
-def _expand(cell: Cell, config: Mapping[str, Any], workload: Workload) -> list[Cell]:
-    return training_cells(cell, config["training"], workload)
-
-
 MEASURE = Measure(
     name="train",
     words="a training run to its end, with its learning curve, sizes and the steps of the trained model",
-    outcomes=_outcomes,
+    outcomes=lambda cells, session: ([_trained(cell, session)] for cell in cells),  # one run after another
     unsupported=_unsupported,
-    expand=_expand,
+    expand=lambda cell, config, workload: training_cells(cell, config["training"], workload),
     timed=False,
     resumes=True,
     cost=_cost,

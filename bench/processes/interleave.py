@@ -5,8 +5,6 @@ machine for a while then hits every arm of a block, and ratios are formed within
 memory together they run one after another, and their records carry no pairing.
 """
 
-from __future__ import annotations
-
 import hashlib
 import random
 import statistics
@@ -14,21 +12,17 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from bench.processes.process import CellProcess
-from bench.protocol.outcome import CellFailure, Outcome, Session
+from bench.protocol import CellFailure, Outcome, Session
 from bench.step.allocator import free_memory_mib
-from bench.step.turns import calls_per_block
+from bench.step.timing import calls_per_block
 
-#: Part of the device's free memory that arms living together may be predicted to use.
-_MEMORY_SHARE = 0.85
+_MEMORY_SHARE = 0.85  # part of the device's free memory that arms living together may be predicted to use
 
 
 def time_cells(outcomes: Sequence[Outcome], serve: Callable[..., None], session: Session) -> None:
     """Time the arms whose prediction went well, filling in their outcomes.
 
-    Args:
-        outcomes: of predictions.
-        serve: what runs in an arm's process; it answers as :func:`bench.measures.run.time_cell`.
-        session: the job's.
+    ``serve`` runs in an arm's process and answers as :func:`bench.measures.run.time_cell`.
     """
     alive = [outcome for outcome in outcomes if outcome.status == "ok"]
     for outcome in outcomes:
@@ -78,8 +72,7 @@ def _time_together(outcomes: Sequence[Outcome], serve: Callable[..., None], sess
                 break
             order.shuffle(running)
             for outcome, process in running:
-                steps = calls_per_block(outcome.columns["step_ms"], timing)
-                block = _ask(outcome, process, "block", steps)
+                block = _ask(outcome, process, "block", calls_per_block(outcome.columns["step_ms"], timing))
                 if block is not None:
                     blocks[id(outcome)].append({"block": number, **block})
                 progress(outcome, 0.6 / timing["blocks"])
@@ -130,5 +123,4 @@ def _undisturbed(blocks: list[dict[str, Any]], factor: float) -> int:
 
 def _pairing_name(outcomes: Sequence[Outcome]) -> str:
     """A name for this round of blocks, made from its own samples, so that no two rounds share one."""
-    text = repr([outcome.columns["samples"] for outcome in outcomes])
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
+    return hashlib.sha256(repr([outcome.columns["samples"] for outcome in outcomes]).encode()).hexdigest()[:12]

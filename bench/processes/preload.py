@@ -20,11 +20,7 @@ from bench.errors import ConfigError
 
 @contextlib.contextmanager
 def no_device() -> Iterator[None]:
-    """Hide CUDA devices from the block, and make sure that none was set up in it.
-
-    Raises:
-        RuntimeError: one was.
-    """
+    """Hide CUDA devices from the block, and make sure that none was set up in it. Raises RuntimeError: one was."""
     asked = torch.cuda.is_available, torch.cuda.device_count
     torch.cuda.is_available, torch.cuda.device_count = lambda: False, lambda: 0
     try:

@@ -1,20 +1,21 @@
-"""A process per cell, forked from a server that has paid for the heavy imports once.
+"""A process per cell, forked from a server that has paid for the heavy imports once; one at a time or side by side.
 
 What a process answers are plain tuples of a word and its content: ``("failed", (status, message))`` for whatever goes
 wrong in it, ``("mistake", message)`` for a user's mistake, such as in a plug-in.
 """
-
-from __future__ import annotations
 
 import contextlib
 import functools
 import multiprocessing
 import os
 import pickle
+import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing import util
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,14 +23,22 @@ import torch
 import bench.measures
 import bench.workloads
 from bench.core.cell import Cell
+from bench.core.files import partial_folder, remove_abandoned
+from bench.core.record import COLUMNS
 from bench.errors import ConfigError
-from bench.protocol import Data
-from bench.protocol.outcome import CellFailure
+from bench.protocol import CellFailure, Data, Outcome, Session, Workload
+from bench.step.timing import steady_allocator
 
 #: Packages with plug-ins, which the process of a cell takes over from the one that starts it.
 _PLUGINS = (bench.workloads, bench.measures)
 
 _SIGKILL = 9
+
+#: What makes a record's columns from a cell and its workload.
+Columns = Callable[[Cell, Workload], dict[str, Any]]
+
+TIME_LIMIT_S = 600.0  # seconds that a cell may take where its settings have no limit
+_TEMPORARY = "bench-"  # how the folder of a run's temporary files begins
 
 
 def status_of(error: BaseException) -> str:
@@ -86,8 +95,25 @@ def _enter(connection: Connection, content: bytes) -> None:
         serve(connection, *arguments)
 
 
+def remove_abandoned_temporaries() -> None:
+    """Remove what runs that were killed have left in the system's temporary folder."""
+    remove_abandoned(Path(tempfile.gettempdir()), _TEMPORARY, below=False)
+
+
+def _keep_temporaries_together() -> None:
+    """Give sockets and the processes of cells a temporary folder of this run's own, removed at its end."""
+    remove_abandoned_temporaries()
+    shared = tempfile.gettempdir()
+    stack = contextlib.ExitStack()
+    tempfile.tempdir = os.environ["TMPDIR"] = str(stack.enter_context(partial_folder(Path(shared), _TEMPORARY)))
+    util.get_temp_dir()  # made now, and kept
+    tempfile.tempdir = shared
+    util.Finalize(None, stack.close, exitpriority=-200)  # after that folder's own
+
+
 @functools.cache
 def _context() -> ForkServerContext:
+    _keep_temporaries_together()
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler would report its own start and end
     context = multiprocessing.get_context("forkserver")
@@ -107,15 +133,10 @@ def _nothing() -> None:
 
 
 class CellProcess:
-    """A cell's own process and the line to it.
+    """A cell's own process, which runs ``serve(connection, cell, data, *more)``, and the line to it.
 
-    Args:
-        serve: what runs there, a function that can be imported; its first argument is the other end of the line.
-        cell, data, more: its further arguments.
-        time_limit_s: seconds that all answers together may take; the cell is then given up as ``timeout``.
-
-    Raises:
-        ConfigError: a plug-in that cannot be handed to another process.
+    ``serve`` can be imported. After ``time_limit_s`` seconds for all answers together the cell is given up as
+    ``timeout``. Raises ConfigError: a plug-in that cannot be handed to another process.
     """
 
     def __init__(self, serve: Callable[..., None], cell: Cell, data: Data, time_limit_s: float, *more: Any) -> None:
@@ -136,9 +157,8 @@ class CellProcess:
     def answer(self) -> Any:
         """Wait for the next answer and return its content.
 
-        Raises:
-            CellFailure: the cell failed, the process ended, or the time limit passed.
-            ConfigError: a mistake that showed there alone, such as a workload's metric that is no number.
+        Raises CellFailure: the cell failed, the process ended, or the time limit passed. ConfigError: a mistake that
+        showed there alone, such as a workload's metric that is no number.
         """
         in_time = self._connection.poll(max(self._asked_at + self._left_s - time.monotonic(), 0.0))
         now = time.monotonic()
@@ -180,3 +200,66 @@ class CellProcess:
             self._process.kill()
             self._process.join()
         self._connection.close()
+
+
+def _answer(connection: Connection, cell: Cell, data: Data, columns: Columns, one_thread: bool) -> None:
+    """In a cell's process: answer once, with what ``columns`` makes."""
+    steady_allocator()
+    if one_thread:
+        torch.set_num_threads(1)
+    connection.send(("done", columns(cell, bench.workloads.open_cell_workload(cell, data))))
+
+
+def answers(
+    columns: Columns,
+    cells: Sequence[Cell],
+    data: Data,
+    parallel: int | None = None,
+    time_limit_s: float | None = None,
+) -> Iterator[Outcome]:
+    """Outcomes of cells that answer once, as they are ready, each with what ``columns`` makes in its own process.
+
+    Of ``parallel`` processes at a time each has one thread; None is for one after another, of as many as PyTorch takes.
+    ``time_limit_s`` is that of a cell's timing settings unless it is given.
+    """
+    waiting = list(cells)
+    running: dict[int, CellProcess] = {}
+    try:
+        while waiting or running:
+            while waiting and len(running) < (parallel or 1):
+                cell = waiting.pop(0)
+                limit = time_limit_s or cell.timing_settings.get("time_limit_s", TIME_LIMIT_S)
+                running[id(cell)] = CellProcess(_answer, cell, data, limit, columns, parallel is not None)
+            for key, process in list(running.items()):
+                if process.answered(0.02):
+                    yield _answered(process)
+                    del running[key]
+    finally:
+        for process in running.values():
+            process.stop()
+
+
+def outcomes_of(measure: bench.measures.Measure, cells: Sequence[Cell], session: Session) -> Iterator[list[Outcome]]:
+    """What becomes of the cells of a job; outcomes of one list are recorded together."""
+    if measure.outcomes is not None:
+        return measure.outcomes(cells, session)
+    assert measure.serve is not None
+    parallel = session.parallel if measure.parallel else None
+    return ([outcome] for outcome in answers(measure.serve, cells, session.data, parallel))
+
+
+def _answered(process: CellProcess) -> Outcome:
+    """The outcome of a cell whose process has answered."""
+    outcome = Outcome(process.cell)
+    try:
+        found = process.answer()
+        process.stop()
+        failure = found.pop("failure", "")
+        if unknown := [name for name in found if name not in (*COLUMNS, "samples")]:
+            found, failure = {}, f"records have no column {unknown[0]!r}; a measure's own values lie in samples"
+        outcome.columns.update(found)
+        if failure:
+            outcome.fail(CellFailure("error", failure))
+    except CellFailure as failed:
+        outcome.fail(failed)
+    return outcome

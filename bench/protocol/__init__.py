@@ -13,15 +13,16 @@ A method lives in one module (``baselines/<name>.py``, or ``comera.training`` fo
 * ``build(settings, variant) -> Method``.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, ClassVar, Protocol
 
 import torch
+from pydantic import Field
 from torch import nn
 
+from bench.core.cell import Cell
+from bench.core.checked import Allowed, Seconds
 from comera.protocol import Batch, CaptureScope, CellView, Change, RareEvent, Role, Stage
 
 
@@ -122,7 +123,7 @@ class Evaluation:
 class TrainingPlan(Protocol):
     """The stages of a training run: a frozen dataclass of settings, those of the section ``training``.
 
-    :class:`bench.protocol.plan.EarlyLate` is the one that a workload has unless it names another.
+    :class:`EarlyLate` is the one that a workload has unless it names another.
     """
 
     @property
@@ -134,6 +135,47 @@ class TrainingPlan(Protocol):
 
         A run whose last stage has a target goes on from the run of the stages before, if that is among them.
         """
+
+
+Positive = Annotated[float, Field(gt=0), Allowed("finite numbers above 0")]
+Steps = Annotated[Annotated[int, Field(ge=1)] | None, Allowed("whole numbers from 1 up, or null")]
+_SHARES = "a list of shares above 0 and at most 1, such as [0.8,0.5]"
+Share = Annotated[float, Field(gt=0, le=1)]
+
+
+@dataclass(frozen=True)
+class EarlyLate:
+    """The plan of the paper: an early stage, then a late one that shrinks the model toward a target.
+
+    Lengths given in steps go before those given in epochs.
+
+    >>> [[stage.name for stage in run] for run in EarlyLate(targets=(0.8, 0.5)).runs(100, shrinks=True)]
+    [['early'], ['early', 'late'], ['early', 'late']]
+    """
+
+    early_epochs: Positive = 6.0  # passes over the training rows
+    late_epochs: Positive = 3.0
+    early_steps: Steps = None  # optimizer steps
+    late_steps: Steps = None
+    #: A late stage each, for methods that shrink: the share of the tensorized size at its start that is left.
+    targets: Annotated[tuple[Share, ...], Allowed(_SHARES)] = (0.8, 0.5, 0.2)
+    #: Likewise, the size of the whole model.
+    targets_mib: Annotated[tuple[float, ...], Allowed("a list of finite numbers, such as [3,1.5]")] = ()
+    static: bool = False  # pad every batch to the same shape; otherwise batches are bucketed by length
+    time_limit_s: Seconds = 604_800.0  # after which a run is given up as "timeout"; it can be resumed
+
+    def runs(self, steps_per_epoch: int, shrinks: bool) -> list[tuple[Stage, ...]]:
+        """Early alone and early with late, one per target, where the method shrinks; else both stages in one run.
+
+        Without a target there is no late stage.
+        """
+        early = Stage("early", self.early_steps or max(round(self.early_epochs * steps_per_epoch), 1))
+        late = Stage("late", self.late_steps or max(round(self.late_epochs * steps_per_epoch), 1))
+        by_share = [replace(late, target=target) for target in self.targets]
+        by_size = [replace(late, target_mib=target) for target in self.targets_mib]
+        if shrinks:
+            return [(early,), *((early, one) for one in (*by_share, *by_size))]
+        return [(early, late) if by_share or by_size else (early,)]
 
 
 @dataclass(frozen=True)
@@ -169,11 +211,10 @@ class Workload(Protocol):
         """Their values; raises DataError."""
 
     @classmethod
-    def open(cls, settings: Any, data: Data, check: bool) -> Workload:
+    def open(cls, settings: Any, data: Data, check: bool) -> "Workload":
         """The workload on its data; ``check`` asks to read every row now.
 
-        Raises:
-            DataError: data that is missing or malformed. ValueError: settings that do not suit the data.
+        Raises DataError: data that is missing or malformed. ValueError: settings that do not suit the data.
         """
 
     @property
@@ -188,7 +229,7 @@ class Workload(Protocol):
     def metric(self) -> Metric | None: ...  # the one that leads; None where there is nothing to evaluate
     @property
     def words(self) -> Words: ...
-    def in_stage(self, stage: Stage) -> Workload:
+    def in_stage(self, stage: Stage) -> "Workload":
         """The workload as a stage of training has it; another one where, say, sequences are longer there."""
 
     def build(self) -> nn.Module: ...
@@ -197,3 +238,38 @@ class Workload(Protocol):
     def batches_per_epoch(self, batch_size: int) -> int: ...
     def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor: ...
     def evaluate(self, model: nn.Module) -> Evaluation: ...
+
+
+class CellFailure(Exception):
+    """A cell that ended otherwise than well."""
+
+    def __init__(self, status: str, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+
+
+@dataclass
+class Outcome:
+    """What became of a cell: a status and the record columns that are known."""
+
+    cell: Cell
+    status: str = "ok"
+    message: str = ""
+    columns: dict[str, Any] = field(default_factory=dict)
+
+    def fail(self, failure: CellFailure) -> None:
+        """Take over the status and message of a failure."""
+        self.status, self.message = failure.status, failure.message
+
+
+@dataclass(frozen=True)
+class Session:
+    """What a measure runs the cells of a job with."""
+
+    data: Data
+    parallel: int  # processes at a time, where cells run side by side
+    advance: Callable[[Cell, float], None]  # to be called with a cell and the share of its work just done, 1 in all
+    note: Callable[[Cell, str], None]  # to be called with a cell and a line on how far it has come
+    upkeep: Callable[[Cell], Any]  # where a cell keeps its checkpoint (:class:`bench.measures.train.Upkeep`)
+    needs_rare: Callable[[Cell], bool]  # whether a cell's rare events are to be timed, because no record has them yet

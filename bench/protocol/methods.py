@@ -3,8 +3,6 @@
 A new rival is one new file in ``baselines/``; nothing here needs to know it.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import importlib
@@ -13,12 +11,14 @@ import types
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+from torch import nn
+
 import baselines
 from bench.core.cell import Cell
 from bench.core.checked import build_dataclass
 from bench.errors import ConfigError
-from bench.protocol import Method
-from bench.step.forward_backward import ForwardBackward
+from bench.protocol import Change, Method
 
 
 @functools.cache
@@ -73,3 +73,42 @@ def build_for(cell: Cell) -> Method:
     """The method of a cell; without the optimizer's step where its workload has none."""
     method = build(cell.method, cell.variant, cell.method_settings)
     return method if cell.workload_settings.get("optimizer_step", True) else ForwardBackward(method)
+
+
+class NoUpdate(torch.optim.Optimizer):
+    """Clears gradients as any optimizer does, changes no parameter and keeps no state."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__(model.parameters(), {})
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """Do nothing."""
+
+
+class ForwardBackward:
+    """A method that adapts the model as another does, and then neither adds to the task loss nor updates anything.
+
+    It has the form of :class:`bench.protocol.Method`, so that timing, capture and memory need not know it.
+    """
+
+    def __init__(self, method: Method) -> None:
+        self._method = method
+
+    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        """One without effect or state."""
+        return NoUpdate(model)
+
+    def objective(self, task_loss: torch.Tensor, model: nn.Module) -> torch.Tensor:  # noqa: ARG002
+        """The task loss."""
+        return task_loss
+
+    def after_step(self, model: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> Change:  # noqa: ARG002
+        """Nothing."""
+        return "nothing"
+
+    def rare_events(self) -> list[Any]:
+        """None: they serve updates."""
+        return []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._method, name)

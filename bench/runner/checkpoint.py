@@ -5,13 +5,11 @@ one before it is removed only then. Numbers, names and lists go to the JSON file
 path such as ``optimizer/state/3/exp_avg``.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
+import re
 import shutil
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -19,22 +17,21 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-#: Raise when the meaning of the content changes.
-FORMAT = 2
+from bench.core.files import locked, partial_folder
 
+FORMAT = 2  # raise when the meaning of the content changes
 _TENSORS, _STATE = "tensors.safetensors", "state.json"
+FORMER = re.compile(r"^\.(.*)\.former$")  # what a checkpoint is called while the next one takes its place
 
 
 class CheckpointError(ValueError):
-    """A checkpoint that cannot be used; the message is one sentence."""
+    """A checkpoint that cannot be used or written; the message is one sentence."""
 
 
 def _split(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> Any:
     """The value with its tensors moved to ``tensors`` and their paths in their place."""
     if isinstance(value, torch.Tensor):
-        tensors[path] = (
-            value.detach().cpu().contiguous().clone()
-        )  # storages may be shared; safetensors wants each alone
+        tensors[path] = value.detach().cpu().contiguous().clone()  # safetensors wants each storage alone
         return {"tensor": path}
     if isinstance(value, dict):
         return {"dict": [[key, _split(item, f"{path}/{key}", tensors)] for key, item in value.items()]}
@@ -64,32 +61,48 @@ def _flush(path: Path) -> None:
 
 
 def save(folder: Path, identity: str, content: dict[str, Any]) -> None:
-    """Put ``content`` in the place of whatever checkpoint ``folder`` holds.
+    """Put ``content``, nested dictionaries and lists of tensors and JSON values, in the place of a checkpoint.
 
-    Args:
-        folder: made if need be.
-        identity: whose checkpoint it is; asked for again when it is loaded.
-        content: nested dictionaries and lists of tensors and JSON values.
+    Other processes may save to ``folder`` too: the last one to end is the one that stays. ``identity`` says whose
+    checkpoint it is. Raises CheckpointError: it cannot be written, as on a full disk; the one before it stays.
     """
-    folder.parent.mkdir(parents=True, exist_ok=True)
     tensors: dict[str, torch.Tensor] = {}
     state = {"format": FORMAT, "identity": identity, "content": _split(content, "", tensors)}
-    for abandoned in folder.parent.glob(f".{folder.name}-*.partial"):
-        shutil.rmtree(abandoned)  # what a kill left of an earlier one
-    fresh = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}-", suffix=".partial"))
-    save_file(tensors, str(fresh / _TENSORS))
-    state["tensors_sha256"] = _hash(fresh / _TENSORS)
-    state["content_sha256"] = _content_hash(state["content"])
-    (fresh / _STATE).write_text(json.dumps(state, allow_nan=False), encoding="utf-8")
-    for path in (fresh / _TENSORS, fresh / _STATE, fresh):
-        _flush(path)
-    former = folder.with_name(f".{folder.name}.former")
-    if folder.exists():
-        _remove(former)
-        folder.rename(former)
-    fresh.rename(folder)
-    _flush(folder.parent)
-    _remove(former)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with partial_folder(folder.parent, f"{folder.name}-") as partial:
+            fresh = partial / folder.name
+            fresh.mkdir()
+            save_file(tensors, str(fresh / _TENSORS))
+            state["tensors_sha256"] = _hash(fresh / _TENSORS)
+            state["content_sha256"] = _content_hash(state["content"])
+            (fresh / _STATE).write_text(json.dumps(state, allow_nan=False), encoding="utf-8")
+            for path in (fresh / _TENSORS, fresh / _STATE, fresh):
+                _flush(path)
+            with locked(folder.parent):
+                former = folder.with_name(f".{folder.name}.former")
+                if folder.exists():
+                    _remove(former)
+                    folder.rename(former)
+                fresh.rename(folder)
+                _flush(folder.parent)
+                _remove(former)
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise CheckpointError(f"checkpoint {folder} cannot be written ({reason}); the one before it stays.") from None
+
+
+def settle(folder: Path) -> None:
+    """Undo what a kill in the middle of :func:`save` has left among the checkpoints in ``folder``."""
+    if not any(FORMER.match(path.name) for path in folder.glob(".*.former")):
+        return
+    with locked(folder):
+        for former in folder.glob(".*.former"):
+            final = former.with_name(FORMER.sub(r"\1", former.name))
+            if (final / _STATE).is_file():
+                _remove(former)
+            elif not final.exists():
+                former.rename(final)
 
 
 def _remove(folder: Path) -> None:
@@ -115,8 +128,7 @@ def find(folder: Path) -> Path | None:
 def load(folder: Path, identity: str) -> dict[str, Any] | None:
     """The content of the checkpoint in ``folder``, or None if there is none. Nothing is changed on the disk.
 
-    Raises:
-        CheckpointError: another run's checkpoint, a newer format, a damaged or truncated file.
+    Raises CheckpointError: another run's checkpoint, a newer format, a damaged or truncated file.
     """
     place = find(folder)
     if place is None:
@@ -127,7 +139,7 @@ def load(folder: Path, identity: str) -> dict[str, Any] | None:
     try:
         state = json.loads((place / _STATE).read_text(encoding="utf-8"))
         form, owner, digest = state["format"], state["identity"], state["tensors_sha256"]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         raise damaged from None
     if form != FORMAT:
         raise CheckpointError(f"checkpoint {place} has format {form}; this program reads format {FORMAT}.")

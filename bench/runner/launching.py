@@ -5,8 +5,6 @@ its configuration alone: it writes its progress to its log, its records where al
 sentence into the folder that Hydra has made for it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import sys
@@ -14,6 +12,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Self
 
 from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
@@ -32,6 +31,10 @@ _BASIC, _LOCAL = "basic", "submitit_local"
 _SHARED, _FAILURE = "shared.json", "failed.txt"
 
 
+class JobFailed(RuntimeError):
+    """A job with cells that ended in an error."""
+
+
 def register_launchers() -> None:
     """Give the launchers of the extra ``slurm`` the defaults of ``conf/launchers.yaml``."""
     Plugins.instance()  # makes those that are installed known
@@ -45,18 +48,13 @@ def register_launchers() -> None:
 
 @dataclass(frozen=True)
 class Launch:
-    """Where the jobs of a sweep run.
+    """Where the jobs of a sweep run."""
 
-    Args:
-        launcher: its name among Hydra's.
-        folder: this sweep's own, with the logs and a folder per job.
-    """
-
-    launcher: str
-    folder: Path
+    launcher: str  # its name among Hydra's
+    folder: Path  # this sweep's own, with the logs and a folder per job
 
     @classmethod
-    def of(cls, config: DictConfig) -> Launch:
+    def of(cls, config: DictConfig) -> Self:
         """That of a sweep's configuration, Hydra's own node included."""
         return cls(config.hydra.runtime.choices["hydra/launcher"], Path(config.hydra.sweep.dir))
 
@@ -73,9 +71,7 @@ class Launch:
     def announce(self, jobs: Sequence[Job], roots: Sequence[Path]) -> None:
         """Print what is going to run and where to look; leave cells that several jobs have to the first of them.
 
-        Args:
-            jobs: in the order of their numbers.
-            roots: each one's folder of records.
+        ``roots`` are the jobs' folders of records, in the same order.
         """
         owners: dict[tuple[Path, str], int] = {}
         for number, (job, root) in enumerate(zip(jobs, roots, strict=True)):
@@ -85,31 +81,26 @@ class Launch:
                 folder = self.folder / str(number)
                 folder.mkdir(parents=True, exist_ok=True)
                 (folder / _SHARED).write_text(json.dumps(shared), encoding="utf-8")
-        _report(
-            f"{len(jobs)} job(s), {len(owners)} cell(s) go to {self.launcher}; they go on even if this process ends"
-        )
+        counts = f"{len(jobs)} job(s), {len(owners)} cell(s)"
+        _report(f"{counts} go to {self.launcher}; they go on even if this process ends")
         _report(f"logs: {self.folder / 'logs'}; records: {', '.join(sorted({str(root) for root in roots}))}")
 
     def finish(self, error: BaseException | None = None) -> None:
         """Print how the jobs ended; end the program with status 1 unless all went well.
 
-        Args:
-            error: what kept this process from submitting all jobs, or from waiting for their end.
+        ``error`` is what kept this process from submitting all jobs, or from waiting for their end.
         """
         sentences = [path.read_text(encoding="utf-8") for path in sorted(self.folder.glob(f"*/{_FAILURE}"))]
-        parts = []
+        logs, parts = f"logs: {self.folder / 'logs'}", []
         if error is not None:
             reason = " ".join(str(error).splitlines()[:2]) or "an interrupt"
             parts.append(f"the launch was ended by {reason}; jobs already submitted go on")
         if sentences:
             parts.append(f"{len(sentences)} job(s) failed, one of them with: {sentences[0].strip().removesuffix('.')}")
-        if not parts:
-            _report(f"all jobs have ended; logs: {self.folder / 'logs'}")
-            return
-        parts.append(
-            f"all other records are kept, and the same command runs what is missing; logs: {self.folder / 'logs'}"
-        )
-        stop_with(f"{'; '.join(parts)}.", status=1)
+        if parts:
+            rest = "all other records are kept, and the same command runs what is missing"
+            stop_with(f"{'; '.join([*parts, rest, logs])}.", status=1)
+        _report(f"all jobs have ended; {logs}")
 
 
 def _report(text: str) -> None:

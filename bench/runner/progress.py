@@ -1,7 +1,5 @@
 """One progress bar for a whole sweep, with the time left; plain lines where there is no terminal."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 
@@ -20,6 +18,7 @@ class SweepProgress:
         self._names = names_of(cells)
         self._left = dict(self._weights)
         self._finished: set[str] = set()
+        self.errors: list[str] = []  # of the cells that ended in one, a sentence each
         self._start = time.monotonic()
         self._console = Console(stderr=True)
         self._bar = Progress(
@@ -43,31 +42,39 @@ class SweepProgress:
         self._left[key] -= done
         self._bar.advance(self._task, done)
 
-    def finish(self, cell: Cell, outcome: str) -> None:
+    def failed(self) -> str:
+        """A sentence on the cells that ended in an error; empty where none did."""
+        if not self.errors:
+            return ""
+        count = f"{len(self.errors)} of {len(self._weights)} cell(s) ended in an error"
+        first = self.errors[0].removesuffix(".")
+        return f"{count}, the first: {first}; all are recorded, and the same command tries these again."
+
+    def finish(self, cell: Cell, outcome: str, is_error: bool = False) -> None:
         """Note that a cell is recorded and print what came of it; once, where several jobs have the same cell."""
+        if is_error:
+            self.errors.append(f"{self._names[cell.to_json()]}, batch {cell.batch_size}: {outcome}")
         if cell.to_json() in self._finished:
             return
         self.advance(cell, 1.0)
         self._finished.add(cell.to_json())
-        counter = f"{len(self._finished)}/{len(self._weights)} cells"
-        self._bar.update(self._task, description=counter)
-        self._print(cell, outcome)
+        self._bar.update(self._task, description=self._counter())
+        self.note(cell, outcome)
 
-    def _print(self, cell: Cell, text: str) -> None:
-        counter = f"{len(self._finished)}/{len(self._weights)} cells"
+    def _counter(self) -> str:
+        return f"{len(self._finished)}/{len(self._weights)} cells"
+
+    def note(self, cell: Cell, text: str) -> None:
+        """Print a line on a cell: how far it has come, or what came of it."""
         where = f"{'on' if named(cell.measure).on_device else 'for'} {cell.device}"
         minutes, seconds = divmod(int(time.monotonic() - self._start), 60)
         self._console.print(
-            f"[{minutes:02d}:{seconds:02d}] {counter}  {cell.experiment} batch {cell.batch_size} {where}  "
+            f"[{minutes:02d}:{seconds:02d}] {self._counter()}  {cell.experiment} batch {cell.batch_size} {where}  "
             f"{self._names[cell.to_json()]}{_target(cell)}  {text}",
             markup=False,
             highlight=False,
             soft_wrap=True,
         )
-
-    def note(self, cell: Cell, text: str) -> None:
-        """Print how far a long cell has come."""
-        self._print(cell, text)
 
     def close(self) -> None:
         """Take the bar down."""
@@ -78,13 +85,9 @@ def names_of(cells: Sequence[Cell]) -> dict[str, str]:
     """Arms, with the settings and data in which cells of an arm differ within this sweep."""
     names = {}
     for cell in cells:
-        known = [_distinctions(other) for other in cells if other.arm == cell.arm]
-        own = [
-            f"{name}={value}"
-            for name, value in _distinctions(cell).items()
-            if any(other.get(name) != value for other in known)
-        ]
-        names[cell.to_json()] = " ".join([cell.arm, *own])
+        known, own = [_distinctions(other) for other in cells if other.arm == cell.arm], _distinctions(cell)
+        differing = [name for name in own if any(other.get(name) != own[name] for other in known)]
+        names[cell.to_json()] = " ".join([cell.arm, *(f"{name}={own[name]}" for name in differing)])
     return names
 
 

@@ -4,8 +4,6 @@ Hydra composes ``bench/conf``; :func:`resolve` turns one job's configuration int
 device, batch size, precision and set of toggles, one per method, checked down to the last setting.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -16,7 +14,7 @@ from pydantic import Field
 
 import bench.workloads
 from bench.core.cell import Cell
-from bench.core.checked import Allowed, Flag, FromOne, FromZero, Seconds, Section, build_dataclass, checked_fields
+from bench.core.checked import Allowed, Flag, FromOne, FromZero, Seconds, Section, Seed, build_dataclass, checked_fields
 from bench.errors import ConfigError
 from bench.measures import Measure, named
 from bench.protocol import Data
@@ -58,7 +56,7 @@ class JobSettings(Toggles):
     batch_size: FromOne
     sequence_length: FromOne
     toggles: _Toggles
-    seed: FromZero
+    seed: Seed
     ratio: _Ratio
     timing: Section
     training: Section
@@ -77,26 +75,18 @@ TOGGLES = tuple(field.name for field in dataclasses.fields(Toggles))
 class TimingSettings:
     """How steps are timed.
 
-    Args:
-        blocks: rounds in which every arm runs once, in random order; at least 5 give a usable interval.
-        extra_blocks: how many disturbed rounds may be repeated.
-        block_seconds: about how long an arm runs per block; sets the steps per block.
-        max_steps: upper bound on the steps per block.
-        warmup_steps: steps before the first block.
-        disturbed: a block counts as disturbed when its calibration product, or its mean step, takes more than this many
-            times the median over the arm's blocks.
-        time_limit_s: seconds after which a cell is given up and recorded as ``timeout``.
-        allocator: ``steady`` keeps freed memory (:func:`bench.step.timing.steady_allocator`), ``system`` is the C
-            library's own way, which most users of PyTorch on a CPU have.
+    A block counts as disturbed when its calibration product, or its mean step, takes more than ``disturbed`` times the
+    median over the arm's blocks. The allocator ``steady`` keeps freed memory, see
+    :func:`bench.step.timing.steady_allocator`; ``system`` is the C library's own way, as for most users of PyTorch.
     """
 
-    blocks: FromOne = 5
-    extra_blocks: FromZero = 2
-    block_seconds: Seconds = 1.0
-    max_steps: FromOne = 20
-    warmup_steps: FromOne = 2
+    blocks: FromOne = 5  # rounds in which every arm runs once, in random order; 5 or more give a usable interval
+    extra_blocks: FromZero = 2  # disturbed rounds that may be repeated
+    block_seconds: Seconds = 1.0  # about how long an arm runs per block; sets the steps per block
+    max_steps: FromOne = 20  # of a block
+    warmup_steps: FromOne = 2  # before the first block
     disturbed: Annotated[float, Field(gt=1), Allowed("finite factors above 1")] = 1.25
-    time_limit_s: Seconds = 600.0
+    time_limit_s: Seconds = 600.0  # after which a cell is given up and recorded as ``timeout``
     allocator: Allocator = "steady"
 
     def identity(self) -> dict[str, Any]:
@@ -121,15 +111,12 @@ class Job:
         return named(self.cells[0].measure)
 
 
-def resolve(config: Mapping[str, Any], elsewhere: bool = False) -> Job:
+def resolve(config: Mapping[str, Any], elsewhere: bool = False, any_batch: bool = False) -> Job:
     """Check one job's configuration and return its cells.
 
-    Args:
-        config: the composed configuration as plain containers, without Hydra's own node.
-        elsewhere: the job will run on another machine, whose devices are not known here.
-
-    Raises:
-        ConfigError, DataError: a wrong value, or data that is missing or malformed, in one sentence.
+    ``config`` is the composed one as plain containers, without Hydra's own node; ``elsewhere`` means that the job will
+    run on another machine, ``any_batch`` that a batch may be larger than the data. Raises ConfigError, DataError: a
+    wrong value, or data that is missing or malformed.
     """
     check_fields(config)
     measure, kind = named(config["measure"]), workload_class(config["workload"])
@@ -141,6 +128,11 @@ def resolve(config: Mapping[str, Any], elsewhere: bool = False) -> Job:
     _check_about(measure, config["workload"], [method for method, _, _ in arms])
     settings = bench.workloads.checked_settings(kind.name, config[kind.section], data)
     workload = open_workload(kind.name, settings, data, check=True)
+    rows = workload.training_examples
+    if rows is not None and config["batch_size"] > rows and not any_batch:
+        raise ConfigError(f"batch_size is {config['batch_size']}; allowed: 1 to the {rows} training rows.")
+    own = {name: config[name] for name in TOGGLES}
+    toggle_sets = [{**own, **checked_fields(Toggles, changed, "toggles")} for changed in config["toggles"]]
     cells = [
         Cell(
             experiment=config["name"],
@@ -158,7 +150,7 @@ def resolve(config: Mapping[str, Any], elsewhere: bool = False) -> Job:
             workload_settings=asdict(settings),
             timing_settings=timing.identity() if measure.timed else {},
         )
-        for toggles in _toggle_sets(config)
+        for toggles in toggle_sets
         for method, variant, method_settings in arms
     ]
     cells = [one for cell in cells for one in measure.expand(cell, config, workload)]
@@ -182,12 +174,6 @@ def check_fields(config: Mapping[str, Any]) -> None:
     workload_class(config["workload"])
 
 
-def _toggle_sets(config: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Precision, graph and compilation of each round of arms: the job's own, changed by ``toggles``."""
-    own = {name: config[name] for name in TOGGLES}
-    return [{**own, **checked_fields(Toggles, one, "toggles")} for one in config["toggles"]]
-
-
 def _check_about(measure: Measure, workload: str, methods: list[str]) -> None:
     """Raises ConfigError where a measure is about other workloads or methods."""
     about = f"measure={measure.name} is about {measure.about}, allowed"
@@ -202,8 +188,7 @@ def _check_about(measure: Measure, workload: str, methods: list[str]) -> None:
 def checked_arms(config: Mapping[str, Any]) -> list[tuple[str, str, dict[str, Any]]]:
     """Method, variant and settings of every entry of ``methods``.
 
-    Raises:
-        ConfigError: an unknown method, variant or setting, of a method that is not asked for too.
+    Raises ConfigError: an unknown method, variant or setting, of a method that is not asked for too.
     """
     for method, values in config["settings"].items():
         checked_settings(method, values)
@@ -231,15 +216,9 @@ def _arm(entry: Any, shared: Mapping[str, Any], ratio: float | None) -> tuple[st
 
 
 def resolve_device(device: str, needed: bool = True, elsewhere: bool = False) -> str:
-    """``auto`` is CUDA where there is one.
+    """``auto`` is CUDA where there is one; ``needed`` says whether something is to run on it, ``elsewhere`` not here.
 
-    Args:
-        device: auto, cpu or cuda.
-        needed: whether something is to run on it.
-        elsewhere: on another machine.
-
-    Raises:
-        ConfigError: CUDA asked for where there is none; ``auto`` for a machine that is not known here.
+    Raises ConfigError: CUDA asked for where there is none; ``auto`` for a machine that is not known here.
     """
     if elsewhere:
         if device == "auto":

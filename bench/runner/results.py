@@ -1,66 +1,60 @@
 """The folder of results: which cells are done, where checkpoints lie, and how an outcome becomes a record."""
 
-from __future__ import annotations
-
 import dataclasses
 import datetime
-import os
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from bench.core.cell import Cell
+from bench.core.files import check_folder, remove_abandoned
 from bench.core.provenance import Provenance, provenance
 from bench.core.record import Record, device_folder, read, write
 from bench.core.table import write_table
-from bench.errors import ConfigError
 from bench.measures import named
-from bench.measures.training import Upkeep
-from bench.protocol import Data
-from bench.protocol.outcome import Outcome
-from bench.runner.checkpoint import load
+from bench.measures.train import Upkeep
+from bench.protocol import Data, Outcome
+from bench.runner.checkpoint import load, settle
 from bench.step.allocator import free_memory_mib
 from bench.step.train_step import compile_unsupported
 from bench.workloads import open_cell_workload, recorded_words
 
-#: Failures that are always worth trying again.
-_RETRIED = ("error",)
+_RETRIED = ("error",)  # failures that are always worth trying again
 
 
 class Results:
     """The records of one results folder, as far as this machine's device is concerned.
 
-    Args:
-        root: the folder.
-        reuse: which records count as done: ``exact``, ``config`` (older code too) or ``never``.
-        written: records of the sweep that is running; it grows with every record written here.
+    ``reuse`` says which records count as done: ``exact``, ``config`` (older code too) or ``never``. ``written`` are
+    those of the sweep that is running; every record written here joins them.
     """
 
     def __init__(self, root: Path, reuse: str, written: set[Path] | None = None) -> None:
-        self.root = root
-        self.reuse = reuse
+        self.root, self.reuse = root, reuse
         self.written = set() if written is None else written
+
+    def tidy(self) -> None:
+        """Remove what kills have left of records, tables and checkpoints that were being written."""
+        remove_abandoned(self.root)
+        for folder in self._checkpoints.glob("*"):
+            settle(folder)
 
     def check(self, cell: Cell) -> None:
         """Make sure, before anything runs, that records can be written, and those beside this cell's be read.
 
-        Raises:
-            ConfigError: the folder cannot be made or written.
-            RecordError: a record of this experiment and device cannot be read, or is of a newer schema.
+        Raises ConfigError: the folder cannot be made or written. RecordError: a record of this experiment and device
+        cannot be read, or is of a newer schema.
         """
         folder = self._path(cell, "").parent
-        there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-        if not there.is_dir() or not os.access(there, os.W_OK):
-            raise ConfigError(f"results is '{self.root}', but {there} is no folder that can be written; name another.")
+        check_folder("results", self.root, str(folder.relative_to(self.root)))
         for path in folder.glob("*.json"):
             read(path)
 
     def check_checkpoint(self, cell: Cell, data_hash: str) -> None:
         """Make sure that a training run which is not done can go on from its checkpoint, if it has one.
 
-        Raises:
-            CheckpointError: the checkpoint is another run's, or damaged.
+        Raises CheckpointError: the checkpoint is another run's, or damaged.
         """
         if named(cell.measure).resumes and not self.is_done(cell, data_hash):
             upkeep = self.upkeep(cell, data_hash, resume=True)
@@ -73,10 +67,8 @@ class Results:
     def is_done(self, cell: Cell, data_hash: str) -> bool:
         """Whether a record answers this cell under the reuse rule.
 
-        An answer for want of a compiler or of free memory holds until the machine has that.
-
-        Raises:
-            RecordError: the cell's file cannot be read, or is of a newer schema.
+        An answer for want of a compiler or of free memory holds until the machine has that. Raises RecordError: the
+        cell's file cannot be read, or is of a newer schema.
         """
         path = self._path(cell, data_hash)
         if self.reuse == "never" or not path.exists():
@@ -103,9 +95,13 @@ class Results:
             resume=resume,
         )
 
-    def _checkpoint(self, cell: Cell, cell_id: str) -> Path:
+    @property
+    def _checkpoints(self) -> Path:
         """Hidden, so that records and checkpoints are never taken for one another."""
-        return self.root / ".checkpoints" / cell.experiment / cell_id
+        return self.root / ".checkpoints"
+
+    def _checkpoint(self, cell: Cell, cell_id: str) -> Path:
+        return self._checkpoints / cell.experiment / cell_id
 
     def rare_times(self, cell: Cell) -> Record | None:
         """A record of this experiment, device and code that has the same arm's rare events: they are timed once.

@@ -7,8 +7,6 @@ The way of a job: configuration, cells (:mod:`bench.runner.resolve`), those alre
 makes of the others (:mod:`bench.measures`), records (:mod:`bench.runner.results`).
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import traceback
@@ -28,20 +26,21 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from bench.core.cell import Cell
+from bench.core.files import check_folder
 from bench.core.plugins import import_plugins
 from bench.core.record import RecordError
 from bench.data.corpus import DataError
-from bench.errors import ConfigError, reworded, stop_with
+from bench.errors import ConfigError, stop_with, unwritten
 from bench.measures import named
-from bench.processes.schedule import outcomes_of
-from bench.protocol import Data, Method
+from bench.processes.process import outcomes_of, remove_abandoned_temporaries
+from bench.protocol import Data, Method, Outcome, Session
 from bench.protocol.methods import available, build, default_settings
-from bench.protocol.outcome import Outcome, Session
 from bench.runner.checkpoint import CheckpointError
-from bench.runner.launching import Launch, failure_noted, without_shared
+from bench.runner.launching import JobFailed, Launch, failure_noted, without_shared
 from bench.runner.progress import SweepProgress
 from bench.runner.resolve import Job, resolve, resolve_device
 from bench.runner.results import Results
+from bench.runner.wording import reworded
 from bench.step.train_step import compile_unsupported, graph_unsupported, precision_unsupported
 from bench.workloads import config_sections, open_cell_workload
 
@@ -82,8 +81,7 @@ def register_settings() -> None:
 def plain(config: DictConfig) -> dict[str, Any]:
     """The configuration as plain containers, Hydra's own node left out.
 
-    Raises:
-        ConfigError: a setting without a value.
+    Raises ConfigError: a setting without a value.
     """
     own = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
     missing = sorted(OmegaConf.missing_keys(own))
@@ -125,13 +123,8 @@ def run_job(
 ) -> None:
     """Measure the cells of a job that are not done yet and record them.
 
-    Args:
-        job: cells of one measure.
-        results: where records lie and go.
-        parallel: processes at a time, where cells run side by side; 0 for one per processor.
-        progress: receives what is finished.
-        resume: whether training runs go on from their checkpoints.
-        stop_after_s: seconds after which a training run is to leave a checkpoint and stop, or None.
+    ``parallel`` is the number of processes at a time, where cells run side by side; 0 is for one per processor. With
+    ``resume`` training runs go on from their checkpoints; after ``stop_after_s`` seconds they leave one and stop.
     """
     possible = []
     for cell in job.cells:
@@ -158,7 +151,7 @@ def run_job(
 def _record(outcomes: Sequence[Outcome], job: Job, results: Results, progress: SweepProgress) -> None:
     for outcome, record in zip(outcomes, results.record(outcomes, job.data_hash, job.data), strict=True):
         text = job.measure.text(record) if record.status == "ok" else record.message
-        progress.finish(outcome.cell, f"{record.status}: {text}")
+        progress.finish(outcome.cell, f"{record.status}: {text}", is_error=record.status == "error")
 
 
 class SweepCallback(Callback):
@@ -175,6 +168,7 @@ class SweepCallback(Callback):
         _progress = _launched = None
         _written.clear()
         _tables.clear()
+        remove_abandoned_temporaries()
         try:
             configs = expanded()
             jobs = [_checked(config, elsewhere=launch is not None and launch.elsewhere) for config in configs]
@@ -187,6 +181,8 @@ class SweepCallback(Callback):
             stop_with(str(error))
         except (HydraException, OmegaConfBaseException) as error:
             stop_with(reworded(error))
+        except OSError as error:
+            stop_with(unwritten(error), status=1)
         except Exception:  # Hydra would make a warning of it and go on
             traceback.print_exc()
             raise SystemExit(1) from None
@@ -198,6 +194,8 @@ class SweepCallback(Callback):
         for table in sorted(_tables):
             if table.exists():
                 print(f"table: {table}", file=sys.stderr)
+        if _progress is not None and (failed := _progress.failed()):
+            stop_with(failed, status=1)
         if _launched is not None:
             _launched.finish()
 
@@ -217,8 +215,10 @@ def expand(config: DictConfig) -> list[DictConfig]:
 
 def _checked(config: DictConfig, elsewhere: bool = False) -> Job:
     """A job whose cells are right, and whose records and checkpoints can be read and written."""
+    check_folder("results", Path(str(config.results)))
     job = resolve(plain(config), elsewhere)
     results = Results(Path(config.results), config.reuse)
+    results.tidy()
     results.check(job.cells[0])
     for cell in job.cells if config.resume else ():
         results.check_checkpoint(cell, job.data_hash)
@@ -233,12 +233,18 @@ def job(config: DictConfig) -> None:
         except MISTAKES as error:  # Hydra would put a line of its own in front
             _progress.close()
             stop_with(str(error))
+        except OSError as error:
+            _progress.close()
+            stop_with(unwritten(error), status=1)
         return
     with failure_noted():
         import_plugins()
         register_resolvers()
         own = without_shared(_checked(config))
-        _run(config, own, SweepProgress(own.cells))
+        progress = SweepProgress(own.cells)
+        _run(config, own, progress)
+        if failed := progress.failed():
+            raise JobFailed(failed)
 
 
 def _run(config: DictConfig, job: Job, progress: SweepProgress) -> None:

@@ -4,15 +4,10 @@ cuBLAS keeps a workspace per thread and stream for good (32 MiB each on a Hopper
 autograd's backward. Predictions count tensors alone, so workspaces are measured and stated beside the peak.
 """
 
-from __future__ import annotations
-
 import gc
-from collections.abc import Iterable
 
 import psutil
 import torch
-
-from bench.protocol import Batch
 
 
 def free_memory_mib(device: torch.device | str) -> float:
@@ -23,12 +18,7 @@ def free_memory_mib(device: torch.device | str) -> float:
 
 
 def take_workspaces(device: torch.device | str) -> int:
-    """Have cuBLAS take its workspaces now, of the threads that run forward and backward; the bytes that they are.
-
-    Example:
-        >>> take_workspaces("cpu")
-        0
-    """
+    """Have cuBLAS take its workspaces now, of the threads that run forward and backward; the bytes that they are."""
     if torch.device(device).type != "cuda":
         return 0
     before = torch.cuda.memory_allocated()
@@ -45,13 +35,3 @@ def begin_peak() -> None:
     gc.collect()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
-
-
-def bytes_of(batches: Iterable[Batch]) -> int:
-    """Bytes of the tensors of some batches.
-
-    Example:
-        >>> bytes_of([{"tokens": torch.zeros(4, 2), "labels": torch.zeros(4)}])
-        48
-    """
-    return sum(tensor.numel() * tensor.element_size() for batch in batches for tensor in batch.values())

@@ -1,19 +1,20 @@
 """Timing train steps on the device's own clock, beside a fixed product that shows how quiet the machine is."""
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import math
+import random
 import sys
-from collections.abc import Sequence
-from typing import Any, Literal, get_args
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, TypeVar, get_args
 
 import torch
 
 from bench.protocol import Batch, RareEvent
 from bench.step.train_step import TrainStep
-from bench.step.turns import mark, mean_ms, ms_between, synchronize
+
+T = TypeVar("T")
 
 #: What becomes of freed memory, see :func:`steady_allocator`; the first one is the usual.
 Allocator = Literal["steady", "system"]
@@ -49,17 +50,10 @@ def steady_allocator() -> None:
 
 
 class StepTimer:
-    """Times one arm's steps.
+    """Times one arm's steps, run on ``batches`` in turn; both lie on the device already.
 
-    Steps on which a rare event falls due are run, but not timed; rare events are timed on their own.
-
-    Args:
-        step: the train step, on its device.
-        batches: what the steps run on, in turn; already on the device.
-        rare_events: the method's.
-
-    Raises:
-        Diverged: by every method, where the loss is not finite.
+    Steps on which a rare event falls due are run, but not timed; rare events are timed on their own. Every method
+    raises Diverged where the loss is not finite.
     """
 
     def __init__(self, step: TrainStep, batches: Sequence[Batch], rare_events: Sequence[RareEvent]) -> None:
@@ -120,3 +114,58 @@ class StepTimer:
         value = loss.item()
         if not math.isfinite(value):
             raise Diverged(f"the loss is {value} after step {self.step.number - 1}")
+
+
+def take_turns(turns: Mapping[str, Callable[[], T]], blocks: int) -> dict[str, list[T]]:
+    """What each of some named turns returns, block by block, so that a disturbance meets all alike.
+
+    >>> take_turns({"one": lambda: 1, "two": lambda: 2}, blocks=3)
+    {'one': [1, 1, 1], 'two': [2, 2, 2]}
+    """
+    results: dict[str, list[T]] = {name: [] for name in turns}
+    order, names = random.Random(0), list(turns)
+    for _ in range(blocks):
+        order.shuffle(names)
+        for name in names:
+            results[name].append(turns[name]())
+    return results
+
+
+def calls_per_block(ms: float, timing: Mapping[str, Any]) -> int:
+    """How many calls of ``ms`` milliseconds fill a block, as :class:`bench.runner.resolve.TimingSettings` has it.
+
+    >>> calls_per_block(10.0, {"block_seconds": 0.05, "max_steps": 20})
+    5
+    """
+    return max(1, min(timing["max_steps"], round(1e3 * timing["block_seconds"] / max(ms, 1e-3))))
+
+
+def mark(on_cuda: bool) -> Any:
+    """This moment on the device's clock: seconds on a CPU, an event after all work so far on CUDA."""
+    if not on_cuda:
+        return time.perf_counter()
+    event = torch.cuda.Event(enable_timing=True)
+    event.record()
+    return event
+
+
+def ms_between(start: Any, end: Any) -> float:
+    """Milliseconds between two marks, once the device has done all work before the second."""
+    return 1e3 * (end - start) if isinstance(start, float) else float(start.elapsed_time(end))
+
+
+def mean_ms(call: Callable[[], object], count: int, on_cuda: bool) -> float:
+    """Milliseconds per call over ``count`` calls, none of which waits for the one before."""
+    synchronize(on_cuda)
+    start = mark(on_cuda)
+    for _ in range(count):
+        call()
+    end = mark(on_cuda)
+    synchronize(on_cuda)
+    return ms_between(start, end) / count
+
+
+def synchronize(on_cuda: bool) -> None:
+    """Wait for the device."""
+    if on_cuda:
+        torch.cuda.synchronize()

@@ -1,7 +1,5 @@
 """The train step: the one loop body that every method of the bench runs."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import importlib.util
@@ -9,7 +7,7 @@ import itertools
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import nn
@@ -28,10 +26,7 @@ Phase = Literal["idle", "forward", "backward", "update"]
 
 
 def precision_unsupported(precision: str, device: str | torch.device) -> str | None:
-    """Return why ``precision`` cannot be had on ``device``, or None.
-
-    Raises:
-        ValueError: ``precision`` is none of :data:`PRECISIONS`.
+    """Return why ``precision`` cannot be had on ``device``, or None. Raises ValueError: none of :data:`PRECISIONS`.
 
     >>> precision_unsupported("tf32", "cpu")
     'precision=tf32 needs a CUDA device, this one is cpu; use fp32 or bf16.'
@@ -89,14 +84,11 @@ class TrainStep:
     place that the next step overwrites.
 
     Args:
-        model: what ``method.adapt`` returned; it is put into training mode.
+        model: what ``method.adapt`` returned; it is put into training mode, and lies on ``device``.
         method: the arm; its ``objective`` and ``after_step`` are called every step.
-        optimizer: what ``method.optimizer(model)`` returned.
         loss: ``workload.loss``, from model and batch to the mean task loss.
         precision: one of :data:`PRECISIONS`. ``bf16`` is autocast over forward and task loss (parameters, gradients
             and optimizer stay float32); ``tf32`` lets float32 products run in TF32 for the whole step.
-        device: where the model lies.
-        cuda_graph: whether to capture steps.
         compile: whether the model runs through torch.compile; the first call then compiles it.
         static_shapes: whether all batches have one shape; if not, code is compiled for any.
 
@@ -106,8 +98,7 @@ class TrainStep:
         phase: where the step is now; memory and work are attributed by it.
         last_change: what the last ``after_step`` did to the model.
 
-    Raises:
-        ValueError: an unknown precision, or something that ``device``, the machine or the method does not offer.
+    Raises ValueError: an unknown precision, or something that ``device``, the machine or the method does not offer.
     """
 
     def __init__(
@@ -223,11 +214,7 @@ class TrainStep:
 def build_step(cell: Cell, workload: Workload, static_shapes: bool = True, double: bool = False) -> TrainStep:
     """The step of a cell's arm on its device, before the first one; the cell's seed decides the initial weights.
 
-    Args:
-        cell: which arm, on what, in which arithmetic and captured or compiled or not.
-        workload: the cell's.
-        static_shapes: as :class:`TrainStep` has it.
-        double: whether the model is in float64, for a reference.
+    ``double`` is for a reference: the model is in float64.
     """
     torch.manual_seed(cell.seed)
     method = build_for(cell)
@@ -256,8 +243,7 @@ def _compiled(model: nn.Module, static_shapes: bool) -> nn.Module:
     """The model through torch.compile in its default mode."""
     # The plans that comera caches depend on shapes alone, which is all that the compiler warns about.
     warnings.filterwarnings("ignore", message="Dynamo detected a call to a `functools.lru_cache`")
-    compiled = torch.compile(model, dynamic=not static_shapes)
-    assert isinstance(compiled, nn.Module)
+    compiled: Any = torch.compile(model, dynamic=not static_shapes)
     return compiled
 
 

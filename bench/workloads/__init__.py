@@ -10,21 +10,18 @@ A workload is a class in the form of :class:`bench.protocol.Workload`. It is fou
 No other module of the bench names a workload.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, get_origin
 
 from bench.core.cell import Cell
 from bench.core.checked import build_dataclass
 from bench.core.plugins import Registry
 from bench.data.corpus import DataError
 from bench.errors import ConfigError
-from bench.protocol import Data, Workload
-from bench.protocol.plan import EarlyLate
+from bench.protocol import Data, EarlyLate, Workload
 
 _PROTOCOL = {name: value for name, value in (Workload.__annotations__ | vars(Workload)).items() if name[0] != "_"}
 
@@ -32,7 +29,7 @@ _PROTOCOL = {name: value for name, value in (Workload.__annotations__ | vars(Wor
 _OPENED_MEMBERS = [
     name
     for name, value in _PROTOCOL.items()
-    if isinstance(value, property) or (isinstance(value, str) and "ClassVar" not in value)
+    if isinstance(value, property) or (name in Workload.__annotations__ and get_origin(value) is not ClassVar)
 ]
 _MEMBERS = [name for name in _PROTOCOL if name not in _OPENED_MEMBERS]
 
@@ -79,8 +76,7 @@ def checked_settings(name: str, values: Mapping[str, Any], data: Data) -> Any:
 def open_workload(name: str, settings: Any, data: Data, check: bool) -> Workload:
     """The workload for these settings; its data is found and read once per process.
 
-    Raises:
-        ConfigError: settings that do not suit the data, or a workload that lacks a member. DataError: see there.
+    Raises ConfigError: settings that do not suit the data, or a workload that lacks a member. DataError: see there.
     """
     key = (name, settings, data)
     if key not in _opened:

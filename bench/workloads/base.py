@@ -1,7 +1,5 @@
 """What most workloads have in common: a base class with the members that seldom differ, and one for drawn batches."""
 
-from __future__ import annotations
-
 import abc
 import functools
 import hashlib
@@ -16,11 +14,15 @@ from torch import nn
 
 from bench.data.corpus import DataError
 from bench.errors import ConfigError
-from bench.protocol import Batch, Data, Evaluation, Gated, Metric, Role, Stage, Words
-from bench.protocol.plan import EarlyLate
+from bench.protocol import Batch, Data, EarlyLate, Evaluation, Gated, Metric, Role, Stage, Words
 
-#: Numbers that stand for all of them in the hash of drawn data.
-_HASHED = 1000
+_HASHED = 1000  # numbers that stand for all of them in the hash of drawn data
+
+
+def check_batch_size(batch_size: int) -> None:
+    """Raises ValueError over anything but a whole number from 1 up."""
+    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
+        raise ValueError(f"batch_size is {batch_size!r}; allowed: whole numbers from 1")
 
 
 class BaseWorkload(abc.ABC):
@@ -125,6 +127,5 @@ class DrawnWorkload(BaseWorkload):
 
     def batches(self, split: str, batch_size: int, seed: int, static: bool, start: int = 0) -> Iterator[Batch]:  # noqa: ARG002
         """Batches from number ``start`` on, each with a generator of its own; the split makes no difference."""
-        if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
-            raise ValueError(f"batch_size is {batch_size!r}; allowed: whole numbers from 1")
+        check_batch_size(batch_size)
         return (self.draw(np.random.default_rng([seed, number]), batch_size) for number in itertools.count(start))

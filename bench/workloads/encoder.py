@@ -7,15 +7,13 @@ segments, the class layer, LayerNorms and biases.
 Shapes: B examples, T tokens, D width, H heads, C classes.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 from array import array
 from collections.abc import Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from itertools import chain
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import torch
 from pydantic import Field
@@ -23,12 +21,13 @@ from torch import nn
 from torch.nn import functional as F
 
 from bench.core.checked import Allowed, FromOne
-from bench.core.upgrade import BAG_OF_WORDS, NUMBERS
+from bench.core.upgrade import encoder_words
 from bench.data.corpus import Corpus, Pair
 from bench.data.nli import MNLI_TRAIN_ROWS, find_corpus
 from bench.data.wordpiece import PADDING_ID, PairTokenizer, find_vocabulary
 from bench.protocol import Batch, Data, Evaluation, Gated, Metric, Role, Words
-from bench.workloads.base import BaseWorkload
+from bench.workloads.base import BaseWorkload, check_batch_size
+from comera.dropout import Dropout
 
 #: An epoch in Figs. 1, 7 and 12 is the paper's, all of MNLI, whatever data is at hand.
 PAPER_EXAMPLES_PER_EPOCH = MNLI_TRAIN_ROWS
@@ -44,8 +43,7 @@ _POOLED_BATCHES = 64  # that are sorted by length together
 class EncoderSettings:
     """Sizes of the encoder. The defaults are the paper's.
 
-    Raises:
-        ValueError: heads that do not divide the width, or sequences that are longer than there are positions.
+    Raises ValueError: heads that do not divide the width, or sequences that are longer than there are positions.
     """
 
     layers: FromOne = 6
@@ -76,7 +74,7 @@ class Embeddings(nn.Module):
         self.position = nn.Embedding(settings.positions, settings.width)
         self.segment = nn.Embedding(2, settings.width)
         self.norm = nn.LayerNorm(settings.width, eps=_LAYER_NORM_EPS)
-        self.dropout = nn.Dropout(settings.dropout)
+        self.dropout = Dropout(settings.dropout)
 
     def forward(self, input_ids: torch.Tensor, token_type_ids: torch.Tensor) -> torch.Tensor:
         places = torch.arange(input_ids.shape[1], device=input_ids.device)  # (T,)
@@ -120,7 +118,7 @@ class Block(nn.Module):
         self.attention_norm = nn.LayerNorm(settings.width, eps=_LAYER_NORM_EPS)
         self.feed_forward = FeedForward(settings)
         self.feed_forward_norm = nn.LayerNorm(settings.width, eps=_LAYER_NORM_EPS)
-        self.dropout = nn.Dropout(settings.dropout)
+        self.dropout = Dropout(settings.dropout)
 
     def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         x = self.attention_norm(x + self.dropout(self.attention(x, mask)))
@@ -148,11 +146,10 @@ class EncoderClassifier(nn.Module):
     draws come from torch's global generator, so seed it first. Positions are added to padded places as well; nothing
     attends to them.
 
-    Example:
-        >>> model = EncoderClassifier(EncoderSettings(layers=1, width=8, heads=2, feed_forward=16, vocabulary=50))
-        >>> ids = torch.tensor([[2, 7, 3, 9, 3, 0]])
-        >>> model(ids, ids != 0, torch.tensor([[0, 0, 0, 1, 1, 0]])).shape
-        torch.Size([1, 3])
+    >>> model = EncoderClassifier(EncoderSettings(layers=1, width=8, heads=2, feed_forward=16, vocabulary=50))
+    >>> ids = torch.tensor([[2, 7, 3, 9, 3, 0]])
+    >>> model(ids, ids != 0, torch.tensor([[0, 0, 0, 1, 1, 0]])).shape
+    torch.Size([1, 3])
     """
 
     def __init__(self, settings: EncoderSettings) -> None:
@@ -214,15 +211,9 @@ class EncoderWorkload(BaseWorkload):
         self.data_hash = hashlib.sha256("\n".join(parts).encode()).hexdigest()
         self.training_examples = len(corpus.train)
         self.sequence_length = settings.sequence_length
-        self.metric = Metric(
-            "accuracy", "validation accuracy", "%", guess=100 / settings.classes,
-            probe=BAG_OF_WORDS.get(corpus.name), probe_text="bag of words",
-        )  # fmt: skip
-        layers = NUMBERS[settings.layers] if settings.layers < len(NUMBERS) else settings.layers
-        self.words = Words(
-            f"{layers}-encoder transformer",
-            f"An epoch is the paper's whatever the data: {PAPER_EXAMPLES_PER_EPOCH:,} examples padded to 128 tokens.",
-        )
+        words = encoder_words(corpus.name, settings.layers, settings.classes)
+        self.metric = Metric(**words["metric"])
+        self.words = Words(words["model"], words["epoch"], words["example"])
 
     @classmethod
     def settings_of(cls, data: Data) -> dict[str, Any]:
@@ -231,9 +222,7 @@ class EncoderWorkload(BaseWorkload):
         return {"classes": len(corpus.labels)}
 
     @classmethod
-    def open(
-        cls, settings: EncoderSettings, data: Data, check: bool, environ: Mapping[str, str] = os.environ
-    ) -> EncoderWorkload:
+    def open(cls, settings: EncoderSettings, data: Data, check: bool, environ: Mapping[str, str] = os.environ) -> Self:
         """The workload on the data that :func:`bench.data.nli.find_corpus` finds, and the vocabulary that fits."""
         corpus = find_corpus(data.dataset, data.data_folder, data.fetch, environ, check)
         return cls(settings, corpus, PairTokenizer(find_vocabulary(corpus, settings.vocabulary, environ)))
@@ -243,44 +232,36 @@ class EncoderWorkload(BaseWorkload):
 
     def targets(self) -> dict[str, Role]:
         """The word embedding and the linear weights that methods act on, in the order of the forward pass."""
-        layers: dict[Role, tuple[str, ...]] = {
-            "attention": ("query", "key", "value", "output"),
-            "feed_forward": ("expand", "contract"),
-        }
-        blocks: dict[str, Role] = {
-            f"blocks.{number}.{role}.{name}": role
-            for number in range(self.settings.layers)
-            for role, names in layers.items()
-            for name in names
-        }
+        attention, feed_forward = ("query", "key", "value", "output"), ("expand", "contract")
+        layers: dict[str, Role] = {f"attention.{name}": "attention" for name in attention}
+        layers |= {f"feed_forward.{name}": "feed_forward" for name in feed_forward}
+        numbers = range(self.settings.layers)
+        blocks = {f"blocks.{number}.{name}": role for number in numbers for name, role in layers.items()}
         return {"embeddings.word": "embedding", **blocks, "classifier.hidden": "classifier"}
 
     def batches(self, split: str, batch_size: int, seed: int, static: bool, start: int = 0) -> Iterator[Batch]:
         """One pass over ``split`` ("train" or "validation") as CPU tensors.
 
         ``input_ids`` and ``token_type_ids`` are int64 (B, T), ``attention_mask`` is bool (B, T), True at real tokens,
-        and ``labels`` int64 (B,).
-
-        Training rows are shuffled by ``seed`` (give each epoch its own), validation rows come in order. With ``static``
-        every batch is padded to the sequence length and a last training batch that is not full is dropped, so that all
-        shapes are equal. Otherwise a batch is padded to its longest row, no row is left out, and training batches are
-        bucketed: rows of similar length come together, in random order. Validation always has every row. Batches before
-        number ``start`` cost nothing.
+        and ``labels`` int64 (B,). Training rows are shuffled by ``seed`` (give each epoch its own), validation rows
+        come in order. With ``static`` every batch is padded to the sequence length and a last training batch that is
+        not full is dropped, so that all shapes are equal. Otherwise a batch is padded to its longest row, no row is
+        left out, and training batches are bucketed: rows of similar length come together, in random order. Validation
+        always has every row. Batches before number ``start`` cost nothing.
         """
         rows = self.corpus.rows(split)
-        if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
-            raise ValueError(f"batch_size is {batch_size!r}; allowed: whole numbers from 1")
+        check_batch_size(batch_size)
         if static and split == "train" and batch_size > len(rows):
             raise ValueError(f"batch_size is {batch_size}; allowed: 1 to the {len(rows)} training rows")
-        encoded = None if static else self._encode(split)
         chunks: Sequence[Sequence[int]] = _in_order(rows, batch_size)
-        if split == "train" and encoded:
-            chunks = _bucketed([len(ids) for ids, _, _ in encoded], batch_size, seed)
-        elif split == "train":
+        if not static:
+            encoded = self._encode(split)
+            if split == "train":
+                chunks = _bucketed([len(ids) for ids, _, _ in encoded], batch_size, seed)
+            return (self._pad([encoded[index] for index in chunk]) for chunk in chunks[start:])
+        if split == "train":
             order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed)).tolist()
             chunks = [order[i : i + batch_size] for i in range(0, len(rows) - batch_size + 1, batch_size)]
-        if encoded:
-            return (self._pad([encoded[index] for index in chunk]) for chunk in chunks[start:])
         length = self.settings.sequence_length
         return (self._pad(self._tokenise([rows[index] for index in chunk]), length) for chunk in chunks[start:])
 

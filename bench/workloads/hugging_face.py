@@ -9,11 +9,10 @@ Batches are tokens drawn evenly from the whole vocabulary; predictions need no o
 counts as padding, so that masks are made as for most batches: without any, some models go on without a mask.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os
+import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,15 +26,16 @@ from bench.errors import ConfigError
 from bench.protocol import Batch, Role, Words
 from bench.workloads.base import BaseWorkload
 
+#: Names of a configuration's sizes, none of which is negative; transformers would take a model without layers.
+_SIZES = r"^(num|n)_|_(size|dim|layers|heads)$|^max_position_embeddings$"
+
 
 class HuggingFaceWorkload(BaseWorkload):
     """A classifier of token sequences (:class:`bench.protocol.Workload`), as far as predictions need one.
 
-    ``path`` is a Hugging Face ``config.json`` or a folder with one, ``shapes`` the dense model without data.
-
-    Raises:
-        ConfigError: the package transformers is missing; the path is no such configuration; its architecture has no
-            sequence classification or fewer positions than the sequence has tokens.
+    ``path`` is a Hugging Face ``config.json`` or a folder with one, ``shapes`` the dense model without data. Raises
+    ConfigError: the package transformers is missing; the path is no such configuration; its architecture has no
+    sequence classification or fewer positions than the sequence has tokens.
     """
 
     name, Settings = "hugging_face", type(None)
@@ -68,9 +68,7 @@ class HuggingFaceWorkload(BaseWorkload):
     def build(self) -> nn.Module:
         from transformers import AutoModelForSequenceClassification
 
-        model = AutoModelForSequenceClassification.from_config(self.config, dtype=torch.float32)
-        assert isinstance(model, nn.Module)
-        return model
+        return AutoModelForSequenceClassification.from_config(self.config, dtype=torch.float32)
 
     def targets(self) -> dict[str, Role]:
         """The embedding of the input tokens and the linear layers, in the order of the model."""
@@ -87,10 +85,7 @@ class HuggingFaceWorkload(BaseWorkload):
         return targets
 
     def batches(self, split: str, batch_size: int, seed: int, static: bool, start: int = 0) -> Iterator[Batch]:  # noqa: ARG002
-        """``input_ids`` int64 and ``attention_mask`` bool (B, T), ``labels`` int64 (B,), without end.
-
-        Batches differ in no more than their draws, so split, ``static`` and the number of the first change nothing.
-        """
+        """``input_ids`` int64 and ``attention_mask`` bool (B, T), ``labels`` int64 (B,), drawn alike without end."""
         generator = torch.Generator().manual_seed(seed)
         shape = (batch_size, self.sequence_length)
         while True:
@@ -109,8 +104,7 @@ class HuggingFaceWorkload(BaseWorkload):
 def stays_dense(workload: HuggingFaceWorkload) -> str:
     """What of the model no method acts on, by kind of layer, largest first."""
     targets = workload.targets()
-    counts: Counter[str] = Counter()
-    sizes: Counter[str] = Counter()
+    counts, sizes = Counter[str](), Counter[str]()
     for name, module in workload.shapes.named_modules():
         own = sum(parameter.numel() for parameter in module.parameters(recurse=False) if parameter.dim() > 1)
         if own and name not in targets:
@@ -132,23 +126,29 @@ def _read(path: Path) -> Any:
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
-        raise ConfigError(f"model is {str(path)!r}, which cannot be read ({error.strerror}); {wanted}.") from None
-    except ValueError:
-        raise ConfigError(f"model is {str(path)!r}, which is not JSON; {wanted}.") from None
+        raise _wrong(path, f"which cannot be read ({error.strerror}); {wanted}") from None
+    except (ValueError, RecursionError):
+        raise _wrong(path, f"which is not JSON; {wanted}") from None
     kind = content.get("model_type") if isinstance(content, dict) else None
     if not isinstance(kind, str):
-        raise ConfigError(f"model is {str(path)!r}, which names no model_type; {wanted}.")
+        raise _wrong(path, f"which names no model_type; {wanted}")
     if kind not in MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES:
         lacks = f"model_type {kind!r} has no sequence classification in the transformers installed here"
-        types = "types that have, such as bert, roberta, gpt2 and llama"
-        raise ConfigError(f"model is {str(path)!r}, whose {lacks}; allowed: {types}.")
+        raise _wrong(path, f"whose {lacks}; allowed: types that have, such as bert, roberta, gpt2 and llama")
+    for name, value in content.items():
+        if re.search(_SIZES, name) and isinstance(value, int) and value < 0:
+            raise _wrong(path, f"whose {name} is {value}; allowed: whole numbers from 0 up")
     try:
         return AutoConfig.from_pretrained(file, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # as above
         raise _refused(path, error) from None
 
 
+def _wrong(path: Path, reason: str) -> ConfigError:
+    return ConfigError(f"model is {str(path)!r}, {reason}.")
+
+
 def _refused(path: Path, error: Exception) -> ConfigError:
     """What transformers has against a configuration, in one sentence."""
     reason = " ".join(str(error).split()).rstrip(".")[:200] or type(error).__name__
-    return ConfigError(f"model is {str(path)!r}, which transformers does not accept ({reason}).")
+    return _wrong(path, f"which transformers does not accept ({reason})")

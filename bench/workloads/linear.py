@@ -4,8 +4,6 @@ A batch is so many rows of standard normal numbers. The loss is the mean square 
 whose gradient differs in every entry. There is no epoch and nothing to evaluate.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

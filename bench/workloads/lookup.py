@@ -6,13 +6,11 @@ computed from the rows would take as long as the look-up and be timed with it. T
 evaluate.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -25,9 +23,7 @@ from bench.workloads.base import DrawnWorkload
 from comera.lookup import VARIANTS
 
 DISTRIBUTIONS = ("uniform", "zipf")
-
-#: The k-th most frequent row is drawn in proportion to k^-1.05.
-ZIPF_EXPONENT = 1.05
+ZIPF_EXPONENT = 1.05  # the k-th most frequent row is drawn in proportion to k^-1.05
 
 #: Part of the table by which frequent rows lie apart from one another: the golden ratio scatters them evenly.
 _SCATTER = 0.618034
@@ -64,12 +60,9 @@ class LookupWorkload(DrawnWorkload):
 
     name, Settings, section, datasets = "lookup", LookupSettings, "table", DISTRIBUTIONS
     words = Words("embedding table", example="row")
-    gated = (  # each way to look up rows of the tensorized word embedding
-        Gated(
-            "lookup-30522x768", LookupSettings(30522, 768), (10_000, 40_000), "{}-rows",
-            {variant: ("comera", {"lookup": variant}) for variant in VARIANTS}, dataset="zipf",
-        ),
-    )  # fmt: skip
+    #: Each way to look up rows of the tensorized word embedding.
+    _arms: ClassVar[Any] = {variant: ("comera", {"lookup": variant}) for variant in VARIANTS}
+    gated = (Gated("lookup-30522x768", LookupSettings(), (10_000, 40_000), "{}-rows", _arms, dataset="zipf"),)
     settings: LookupSettings
 
     def build(self) -> Lookup:
@@ -95,8 +88,7 @@ class LookupWorkload(DrawnWorkload):
 
     def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
         """Zero, with the gradient ``upstream`` of the rows."""
-        loss: torch.Tensor = _GivenGradient.apply(model(batch["indices"]), batch["upstream"])
-        return loss
+        return _GivenGradient.apply(model(batch["indices"]), batch["upstream"])
 
 
 class _GivenGradient(torch.autograd.Function):
@@ -109,8 +101,7 @@ class _GivenGradient(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:  # noqa: ARG004 - one, at a loss
-        (upstream_TD,) = ctx.saved_tensors
-        return upstream_TD, None
+        return *ctx.saved_tensors, None
 
 
 def _stride(rows: int) -> int:

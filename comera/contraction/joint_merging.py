@@ -78,7 +78,7 @@ def _can_be_merged_jointly(layer: Layer) -> bool:
 def _mode() -> tuple[Any, ...]:
     """What autograd makes of an operation now: grad mode, and the hooks that saved tensors pass."""
     hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
-    if hooks is not None and isinstance(notes := getattr(hooks[0], "__self__", None), Notes):
+    while hooks is not None and isinstance(notes := getattr(hooks[0], "__self__", None), Notes):
         hooks = notes.outer  # it keeps less, of the same operations
     return torch.is_grad_enabled(), torch.is_inference_mode_enabled(), None if hooks is None else id(hooks[0])
 

@@ -24,6 +24,7 @@ TITLE = "CoMERA: what was claimed, and what was found"
 OUTCOMES = {"reproduced": "✓", "partly": "≈", "not reproduced": "✗", "not tested here": "○"}
 
 _PROSE = 36  # characters: a longer cell makes its column one of sentences, which may be broken into lines
+_LONG = 90  # characters: a wider column keeps its lines few
 _FEW = 6  # failures that are shown without being asked for
 
 
@@ -38,7 +39,8 @@ def _table(drawn: Drawn) -> dict[str, Any]:
     def kind(name: str) -> str:
         if name not in drawn.left_aligned:
             return "number"
-        return "prose" if max(map(len, frame[name]), default=0) > _PROSE else "words"
+        longest = max(map(len, frame[name]), default=0)
+        return "prose long" if longest > _LONG else "prose" if longest > _PROSE else "words"
 
     columns = [(name, kind(name)) for name in frame.columns]
     keys = list(frame[by]) if by is not None else [None] * len(frame)

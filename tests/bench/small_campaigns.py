@@ -8,7 +8,7 @@ from pathlib import Path
 from small_cells import MODEL, TIMING
 
 from bench.campaign.stages import Stage
-from bench.processes.schedule import Outcome
+from bench.processes.process import Outcome
 
 #: A block of one step, as it stands in a timed record's samples.
 BLOCK = {"block": 0, "ms": [1.0], "calibration_ms": 1.0, "disturbed": False}

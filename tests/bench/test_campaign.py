@@ -22,8 +22,7 @@ import bench.measures.products
 import bench.measures.profile
 from bench.campaign.archive import RECORDS
 from bench.campaign.clock import Clock, Run, seconds_of
-from bench.campaign.memory import described, memory_rows
-from bench.campaign.run import Campaign
+from bench.campaign.run import Campaign, described, memory_rows
 from bench.campaign.stages import STAGES, configuration, jobs_of, units_of
 from bench.commands.merge import merge
 from bench.core.provenance import device_name

@@ -20,7 +20,7 @@ from bench.campaign.archive import (
 )
 from bench.campaign.run import useless_checkpoints
 from bench.core.record import read_all, write
-from bench.processes.schedule import Outcome
+from bench.processes.process import Outcome
 from bench.protocol import Data
 from bench.protocol.methods import ConfigError
 from bench.runner import checkpoint

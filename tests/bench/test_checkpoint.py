@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import pickle
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from interrupted import Killed, as_bytes, files_in, kill_at
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from bench.runner import checkpoint
-from bench.runner.checkpoint import CheckpointError, find, load, save
+from bench.runner.checkpoint import CheckpointError, find, load, save, settle
 
 DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.uint8)
 
@@ -150,6 +154,52 @@ def test_between_the_renames_the_former_one_is_found(folder, monkeypatch):
             save(folder, "mine", FRESH)
     assert not folder.exists()
     assert find(folder) == folder.with_name(".one.former")
+
+
+def test_two_processes_may_save_the_same_checkpoint(folder):
+    """Locks are those of open files, so that two threads stand for two processes."""
+
+    def saved(number):
+        for step in range(60):
+            save(folder, "mine", {"step": step, "writer": number, "weights": torch.full((5,), float(number))})
+        return True
+
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(saved, range(2))) == [True, True]
+    last = load(folder, "mine")
+    assert (last["step"], last["weights"].tolist()) == (59, [last["writer"]] * 5)
+    assert [path.name for path in folder.parent.iterdir()] == ["one"]
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "error"),
+    [
+        (checkpoint, "save_file", SafetensorError("IoError(StorageFull)")),
+        (Path, "write_text", OSError(errno.ENOSPC, "No space left on device")),
+        (os, "fsync", OSError(errno.ENOSPC, "No space left on device")),
+    ],
+)
+def test_on_a_full_disk_the_one_before_stays(folder, monkeypatch, owner, name, error):
+    before = files_in(folder.parent)
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, mock.Mock(side_effect=error))
+        with pytest.raises(
+            CheckpointError, match=r"^checkpoint .*one cannot be written \(.*(No space|Full).*\); the one"
+        ):
+            save(folder, "mine", FRESH)
+    assert files_in(folder.parent) == before
+    assert [path.name for path in folder.parent.iterdir()] == ["one"]
+
+
+def test_what_a_kill_between_the_renames_left_is_settled(folder):
+    former = folder.with_name(".one.former")
+    folder.rename(former)
+    settle(folder.parent)
+    assert as_bytes(load(folder, "mine")) == as_bytes(FORMER)
+    shutil.copytree(folder, former)
+    save(folder.with_name("two"), "mine", FRESH)
+    settle(folder.parent)
+    assert sorted(path.name for path in folder.parent.iterdir()) == ["one", "two"]
 
 
 @pytest.mark.parametrize(("owner", "name", "call"), [moment[:3] for moment in MOMENTS[:5]])

@@ -9,7 +9,7 @@ from small_cells import MODEL, a_cell, run_bench, small
 from tiny import one_thread  # noqa: F401
 
 import bench.measures.check
-import bench.processes.schedule
+import bench.processes.process
 import bench.step.train_step
 from bench.core.record import read_all
 from bench.measures.check import _judged, check_columns, relative_error
@@ -155,7 +155,9 @@ def test_captured_steps_are_compared_with_eager_ones(monkeypatch):
 def test_the_update_of_galore_has_no_meaning_in_tf32(monkeypatch):
     """Its projections are TF32 products there."""
     monkeypatch.setattr(
-        bench.measures.check, "_compared", lambda *_: {"loss": [0.0], "gradients": [0.0], "update": [0.5]}
+        bench.measures.check,
+        "_compared",
+        lambda *_: {"loss": {"step 0": 0.0}, "gradients": {"step 0": 0.0}, "update": {"step 0": 0.5}},
     )
     rows = {
         precision: list(bench.measures.check._step_checks(a_cell(method="galore", precision=precision), None))
@@ -189,8 +191,8 @@ def test_a_cell_of_which_a_check_fails_is_an_error_and_is_tried_again(monkeypatc
         def stop(self):
             pass
 
-    monkeypatch.setattr(bench.processes.schedule, "CellProcess", Answering)
-    [outcome] = bench.processes.schedule.answers(check_columns, [cell := a_check()], DATA, 2)
+    monkeypatch.setattr(bench.processes.process, "CellProcess", Answering)
+    [outcome] = bench.processes.process.answers(check_columns, [cell := a_check()], DATA, 2)
     assert (outcome.status, outcome.message) == ("error", "1 of 2 checks failed")
     results = Results(tmp_path, "config")
     [record] = results.record([outcome], "d", DATA)

@@ -57,6 +57,8 @@ def assert_one_sentence(status, output, error, words, folder):
         ("experiment=fig1 device=cuda", ["device is 'cuda'", "no CUDA device", "auto, cpu"]),
         ("experiment=fig1 precision=fp7", ["precision is 'fp7'", "fp32, tf32, bf16, fp8"]),
         ("experiment=fig1 batch_size=0", ["batch_size is 0", "from 1 up"]),
+        ("experiment=fig1 batch_size=2,1000", ["batch_size is 1000", "1 to the 240 training rows"]),
+        ("experiment=fig1_memory seed=18446744073709551616", ["seed is 18446744073709551616", "0 to 4,294,967,295"]),
         ("experiment=fig1 batch_size=-1", ["batch_size is -1", "from 1 up"]),
         ("experiment=fig1 batch_size=abc", ["batch_size is 'abc'", "from 1 up"]),
         ("experiment=fig1 batch_size=2,4,0", ["batch_size is 0", "from 1 up"]),
@@ -115,6 +117,7 @@ def test_a_named_folder_of_data_that_is_not_there(tmp_path, pairs, monkeypatch):
         ('{"premise": "a", "hypothesis": "b"}', "the key 'label' is missing"),
         ('{"premise": "a", "hypothesis": "b", "label": "maybe"}', "label is 'maybe'; allowed: entailment, neutral"),
         ("premise, hypothesis, label", "the row is not JSON"),
+        ("[" * 100_000, "the row is not JSON"),
     ],
 )
 @pytest.mark.parametrize("named_by", ["COMERA_DATA", "data_folder"])
@@ -156,3 +159,20 @@ def test_a_mistake_ends_a_process_with_status_2(tmp_path):
         check=False,
     )
     assert_one_sentence(done.returncode, done.stdout, done.stderr, ["method is 'sgd'", METHODS], tmp_path)
+
+
+def test_a_place_that_cannot_hold_results_is_refused_before_the_heavy_imports(tmp_path):
+    code = """if True:
+        import sys
+        import bench.__main__
+        try:
+            bench.__main__.main()
+        finally:
+            assert "torch" not in sys.modules
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", code, "experiment=fig1", "results=/proc/nowhere"],
+        cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    words = ["results is '/proc/nowhere'", "name another folder"]
+    assert_one_sentence(done.returncode, done.stdout, done.stderr, words, tmp_path)

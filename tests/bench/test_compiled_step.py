@@ -12,7 +12,7 @@ from small_cells import MODEL, a_training_cell
 from tiny import one_thread  # noqa: F401
 from tiny_steps import ARMS, a_step, batches
 
-from bench.measures.training import TrainingRun, Upkeep
+from bench.measures.train import TrainingRun, Upkeep
 from bench.protocol import Data
 from bench.step.train_step import compile_unsupported
 from bench.workloads import open_workload

@@ -123,7 +123,7 @@ def test_a_job_s_ratio_may_be_whole(config):
         ("sequence_length", 0, "from 1 up"),
         ("model.sequence_length", 4, "from 5"),
         ("model.sequence_length", 65, "positions (64)"),
-        ("seed", -1, "from 0 up"),
+        ("seed", -1, "from 0 to 4,294,967,295"),
         ("parallel", -1, "from 0 up"),
         *(("ratio", value, "numbers from 1 (as large as dense) up, or null") for value in (0, 0.5, -1, "two", True)),
         *(("ratio", value, "numbers from 1 (as large as dense) up, or null") for value in (math.nan, math.inf, [2])),

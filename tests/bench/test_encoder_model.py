@@ -12,6 +12,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.nn import functional as F
 
+import comera.dropout
 from bench.core.checked import build_dataclass
 from bench.errors import ConfigError
 from bench.protocol import Data
@@ -165,11 +166,13 @@ class TestModel:
 
     def test_dropout_acts_once_after_the_embeddings_and_after_each_sub_layer(self, monkeypatch):
         calls = []
-        real = F.dropout
-        monkeypatch.setattr(F, "dropout", lambda x, *rest: calls.append((x.shape, *rest)) or real(x, *rest))
+        real = comera.dropout.dropout
+        monkeypatch.setattr(
+            comera.dropout, "dropout", lambda x, *rest: calls.append((x.shape, *rest)) or real(x, *rest)
+        )
         model = EncoderClassifier(SMALL)
         model(**random_batch([7, 3], 7))
-        assert calls == [((2, 7, SMALL.width), 0.1, True, False)] * (1 + 2 * SMALL.layers)
+        assert calls == [((2, 7, SMALL.width), 0.1, True)] * (1 + 2 * SMALL.layers)
 
     def test_a_sequence_beyond_the_positions_is_refused(self):
         with pytest.raises(ValueError, match="the sequence has 65 tokens; the model has positions for 64"):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bench.gate import GateError
-from bench.gate.timed_base import find_base, worktree
+from bench.gate.timed import find_base, worktree
 
 NOTHING: dict[str, str] = {}
 

@@ -18,8 +18,7 @@ import bench.processes.interleave
 import bench.processes.process
 from bench.measures.run import time_cell
 from bench.processes.interleave import time_cells
-from bench.processes.process import CellFailure, CellProcess
-from bench.processes.schedule import Outcome, Session, answers
+from bench.processes.process import CellFailure, CellProcess, Outcome, Session, answers
 from bench.protocol import Data
 
 ARMS = ("comera", "dense", "galore", "lora")

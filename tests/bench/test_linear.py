@@ -16,9 +16,8 @@ import bench.workloads.linear
 from bench.core.record import read_all
 from bench.data.corpus import DataError
 from bench.estimate.memory import predict_memory, trace_memory
-from bench.protocol.methods import ConfigError, build, checked_settings
+from bench.protocol.methods import ConfigError, ForwardBackward, build, checked_settings
 from bench.runner.resolve import resolve
-from bench.step.forward_backward import ForwardBackward
 from bench.step.train_step import TrainStep
 from bench.workloads.linear import LinearSettings, LinearWorkload
 from comera import TTLinear

@@ -18,6 +18,7 @@ from interrupted import Killed, files_in, kill_at
 from small_cells import a_record, environment, run_bench
 
 import bench.commands.merge
+import bench.commands.sources
 import bench.core.files
 from bench.commands.merge import MergeError, merge
 from bench.core.record import SCHEMA_VERSION, path_of, read_all, write
@@ -289,6 +290,29 @@ def test_an_archive_that_is_damaged_anywhere_is_one_sentence(tmp_path, compressi
                 merge([damaged], tmp_path / "into")
             assert caught.value.sentences[-1].startswith(f"{damaged}: ")
     assert not (tmp_path / "into").exists()
+
+
+@pytest.mark.parametrize("compression", ["", "gz", "bz2", "xz"])
+@pytest.mark.parametrize(
+    ("kind", "name", "reason"),
+    [
+        (tarfile.REGTYPE, "one/a.json", "a part of it is larger than 1 MiB"),
+        (tarfile.XHDTYPE, "header", "a part of it is larger than 1 MiB"),
+        (tarfile.GNUTYPE_LONGNAME, "header", "a part of it is larger than 1 MiB"),
+        (tarfile.REGTYPE, ".hidden/a.bin", "holds more than 2 MiB"),
+    ],
+)
+def test_what_is_decompressed_is_counted(tmp_path, monkeypatch, compression, kind, name, reason):
+    monkeypatch.setattr(bench.commands.sources, "MEMBER_BYTES", 2**20)
+    monkeypatch.setattr(bench.commands.sources, "ARCHIVE_BYTES", 2**21)
+    info = tarfile.TarInfo(name)
+    info.type, info.size = kind, 2**23
+    with tarfile.open(tmp_path / "bomb", f"w:{compression}") as archive:
+        archive.fileobj.write(info.tobuf())
+        archive.fileobj.write(bytes(2**23))
+    with pytest.raises(MergeError) as caught:
+        merge([tmp_path / "bomb"], tmp_path / "into")
+    assert [sentence.startswith(f"{tmp_path / 'bomb'}: {reason}") for sentence in caught.value.sentences] == [True]
 
 
 @pytest.mark.parametrize("renamed", [0, 1, 3])

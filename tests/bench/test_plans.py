@@ -14,9 +14,9 @@ from omegaconf import OmegaConf
 from small_cells import TIMING, a_cell, a_configuration, changed, run_bench
 
 import bench.measures.plan
-import bench.processes.schedule
+import bench.processes.process
 import bench.runner.sweep
-import bench.step.turns
+import bench.step.timing
 from bench.core.record import read_all
 from bench.errors import CONF
 from bench.measures.plan import CPU_LIMIT, HOPELESS, plan_columns, plan_unsupported
@@ -111,7 +111,7 @@ def clock(monkeypatch):
 
         return call
 
-    monkeypatch.setattr(bench.step.turns, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    monkeypatch.setattr(bench.step.timing, "time", SimpleNamespace(perf_counter=lambda: now[0]))
     return taking
 
 
@@ -237,6 +237,6 @@ def test_a_sweep_records_a_small_layer_and_what_it_leaves_out(tmp_path, monkeypa
     assert [row["name"] for row in small.samples["plans"]] == [plan.name for plan in candidates(SHAPE, TOKENS)]
     assert (large.status, large.contraction, large.samples) == ("unsupported", "", {})
     assert large.message.endswith("on a CPU up to 7e+10 is measured.")
-    monkeypatch.setattr(bench.processes.schedule, "CellProcess", lambda *_: pytest.fail("measured again"))
+    monkeypatch.setattr(bench.processes.process, "CellProcess", lambda *_: pytest.fail("measured again"))
     again = run_bench(tmp_path, "experiment=contraction", "results=records", "device=cpu", *arguments, *timing)
     assert again.error.count("done before") == 2

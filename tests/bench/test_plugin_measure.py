@@ -17,11 +17,10 @@ import bench.measures
 from bench.core.record import read_all
 from bench.errors import ConfigError
 from bench.measures import Measure, available, named, register
-from bench.processes.process import CellProcess
-from bench.processes.schedule import answers
+from bench.processes.process import CellProcess, answers
 from bench.protocol import Data
+from bench.step.timing import mean_ms
 from bench.step.train_step import build_step
-from bench.step.turns import mean_ms
 
 
 def build_and_weigh(cell, workload):

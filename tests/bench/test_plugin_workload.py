@@ -25,7 +25,7 @@ from bench.core.samples import last_per_example
 from bench.core.table import table_path
 from bench.errors import ConfigError
 from bench.gate.exact import all_benchmarks, measure
-from bench.measures.training import checked_metric
+from bench.measures.train import checked_metric
 from bench.protocol import Data, Evaluation, Gated, Metric, Stage, Words
 from bench.workloads.base import BaseWorkload
 

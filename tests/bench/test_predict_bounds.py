@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 from tiny import ModelWorkload, TinyMethod, TinyWorkload, one_thread  # noqa: F401
 from torch import nn
 
-from bench.estimate.devices import DEVICES, GPUS, cache_bytes, device_named, this_machine
-from bench.estimate.largest import LIMIT, largest_batch
-from bench.estimate.roofline import Traffic, bound, predict_step
-from bench.estimate.work import Work, predict
+from bench.estimate.devices import DEVICES, GPUS, LIMIT, cache_bytes, device_named, largest_batch, this_machine
+from bench.estimate.memory import predict_memory
+from bench.estimate.work import Traffic, Work, bound, predict
 
 B, N, M = 64, 8, 512
 FLOAT = 4
@@ -26,7 +25,7 @@ def perceptron():
 
 
 def traffic_of(workload, method=None, batch_size=B):
-    return predict_step(workload, method or TinyMethod(), batch_size, "fp32", "cpu", 0)[1]
+    return predict(workload, method or TinyMethod(), batch_size, "fp32", "cpu", 0).traffic
 
 
 def test_traffic_of_a_perceptron_against_a_hand_count():
@@ -65,10 +64,10 @@ def test_a_table_that_is_only_looked_into_is_not_read():
     assert traffic.read == FLOAT * (3 * N + 1 + B)  # weight and moments, the step counter, the batch
 
 
-def test_predicting_the_traffic_changes_neither_memory_nor_work():
+def test_predicting_work_and_traffic_does_not_change_memory():
     for batch_size in (1, 48):
         arguments = (TinyWorkload(), TinyMethod(), batch_size, "fp32", "cuda", 0)
-        assert predict_step(*arguments)[0] == predict(*arguments)
+        assert predict(*arguments).memory == predict_memory(*arguments)
 
 
 def test_the_bound_is_the_larger_of_two_times():

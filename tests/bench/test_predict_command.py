@@ -136,6 +136,13 @@ def test_usage_has_an_example_and_names_what_there_is(tmp_path, words):
         ("method=galore settings=4", ["settings is '4'", "settings.NAME=VALUE"]),
         ("method=dense fast", ["'fast' is no setting", "key=value"]),
         ("method=[dense", ["method", "[dense"]),
+        ("method=dense workload=linear model.layers=1", ["model.layers is '1', which workload=linear has no use for"]),
+        ("method=dense linear.in_features=8", ["linear.in_features is '8', which workload=encoder has no use for"]),
+        (
+            "method=dense workload=linear sequence_length=8",
+            ["sequence_length is '8', which workload=linear has no use"],
+        ),
+        ("method=lora settings.galore.rank=2", ["settings.galore.rank is '2', which method=lora has no use for"]),
         ("method=dense workload=chess", ["workload is 'chess'", "encoder, linear, lookup"]),
         ("method=dense data_folder=/no/such", ["data_folder is /no/such"]),
     ],

@@ -139,6 +139,9 @@ def test_bert_is_our_own_encoder_but_for_its_masks_and_segments(tmp_path, device
             '{"model_type": "bert", "hidden_size": 50, "num_attention_heads": 12}',
             ["transformers does not accept", "hidden size (50)"],
         ),
+        ('{"model_type": "bert", "num_hidden_layers": -1}', ["num_hidden_layers is -1", "from 0 up"]),
+        ('{"model_type": "gpt2", "n_layer": -3}', ["n_layer is -3", "from 0 up"]),
+        ("[" * 100_000, ["is not JSON"]),
         ('{"model_type": "bert", "max_position_embeddings": 16}', ["sequence_length is 128", "16"]),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import shutil
 import statistics
@@ -17,9 +18,10 @@ import bench.runner.sweep
 from bench.core.cell import Cell
 from bench.core.provenance import provenance
 from bench.core.record import SCHEMA_VERSION, read_all
-from bench.processes.schedule import Outcome
+from bench.processes.process import Outcome
 from bench.protocol import Data
 from bench.runner.progress import SweepProgress
+from bench.runner.resolve import resolve
 from bench.runner.results import Results
 from bench.workloads.encoder import PAPER_EXAMPLES_PER_EPOCH
 
@@ -318,10 +320,11 @@ def test_a_method_that_cannot_be_captured_says_why(monkeypatch):
     )
 
 
-def test_a_cell_that_fails_is_recorded_with_its_message(tmp_path, pairs):
+def test_a_cell_that_fails_is_recorded_with_its_message(tmp_path, pairs, monkeypatch):
     """Alone in its job, so that nothing is left to be timed."""
+    monkeypatch.setattr(bench.runner.sweep, "resolve", functools.partial(resolve, any_batch=True))
     ended = sweep(tmp_path, pairs, "methods=[dense]", "batch_size=1000")
-    assert ended.status == 0
+    assert ended.status == 1
     [record] = read_all(tmp_path / "results")
     assert (record.status, record.step_time_median_ms) == ("error", None)
     assert record.message == "ValueError: batch_size is 1000; allowed: 1 to the 240 training rows"

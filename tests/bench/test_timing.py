@@ -18,7 +18,6 @@ from tiny import one_thread  # noqa: F401
 
 import bench.measures.run
 import bench.step.timing
-import bench.step.turns
 from bench.measures.run import time_cell
 from bench.processes.process import failures_reported, first_line, status_of
 from bench.protocol import Data
@@ -46,7 +45,7 @@ def clock():
 def counted_time():
     clock = Clock()
     with (
-        mock.patch.object(bench.step.turns, "time", clock),
+        mock.patch.object(bench.step.timing, "time", clock),
         mock.patch.object(bench.step.timing, "CALIBRATION_WIDTH", 8),
     ):
         yield clock

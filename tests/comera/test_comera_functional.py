@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from comera import TT, TTLinear, set_ranks, tensorize
 from comera.contraction import joint_merging
-from comera.functional import ACTIVATIONS, tt_feed_forward
+from comera.functional import ACTIVATIONS, fuse_feed_forwards, tt_feed_forward
 
 PLAIN = {"gelu": F.gelu, "gelu_tanh": nn.GELU("tanh"), "relu": F.relu, "silu": F.silu}
 
@@ -63,8 +63,8 @@ def test_only_the_input_and_activations_at_the_ranks_are_kept():
     with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(tuple(t.shape)) or t, lambda t: t):
         tt_feed_forward(x, first, second)
     inner = (first.shape.ranks[1], second.shape.ranks[1])
-    wide = [shape for shape in kept if tokens in shape]
-    assert sorted(wide) == sorted([(tokens, 6), (tokens, inner[0]), (inner[1], tokens)])
+    wide = [sorted(shape) for shape in kept if tokens in shape]
+    assert sorted(wide) == sorted([[6, tokens], [inner[0], tokens], [inner[1], tokens]])
 
 
 @pytest.mark.parametrize("empty", ["first", "second"])
@@ -122,6 +122,71 @@ def test_no_grad_function_transforms_and_export_give_the_same():
         torch.testing.assert_close(model(x), wanted)
     torch.testing.assert_close(torch.func.vmap(model)(x), wanted)
     torch.testing.assert_close(torch.export.export(model, (x,)).module()(x), wanted)
+
+
+class Written(nn.Module):
+    """A feed-forward whose forward is given."""
+
+    def __init__(self, forward) -> None:
+        super().__init__()
+        self.first, self.second, self.dropout = nn.Linear(6, 20), nn.Linear(20, 6), nn.Dropout(0.1)
+        self.written = forward
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.written(self, x)
+
+
+def tensorized(module, seed=0):
+    torch.manual_seed(seed)
+    tensorize(module.double(), {"*": TT(ranks=3, order=2)})
+    for parameter in module.parameters():
+        nn.init.normal_(parameter)
+    return module
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        nn.Sequential(nn.Linear(6, 20), nn.GELU("tanh"), nn.Linear(20, 6)),
+        nn.Sequential(nn.Linear(6, 20), nn.ReLU(), nn.Linear(20, 6, bias=False)),
+        Written(lambda m, x: m.second(F.silu(m.first(x)))),
+        Written(lambda m, x: m.second(F.gelu(m.first(x), approximate="tanh"))),
+        Written(lambda m, x: m.second(torch.relu(m.first(x)))),
+    ],
+    ids=["gelu_tanh", "relu", "silu", "gelu_tanh_function", "relu_function"],
+)
+def test_a_feed_forward_is_found_by_what_its_forward_does(module, monkeypatch):
+    model = tensorized(nn.ModuleDict({"inside": module}))["inside"]
+    x = torch.randn(5, 6, dtype=torch.float64)
+    wanted = model(x)
+    assert fuse_feed_forwards(model) == [""]
+    calls, original = [], tt_feed_forward
+    monkeypatch.setattr("comera.functional.tt_feed_forward", lambda *a: calls.append(1) or original(*a))
+    torch.testing.assert_close(model(x), wanted)
+    assert calls == [1]
+    [linear] = [child for child in model.children() if isinstance(child, TTLinear)][:1]
+    seen = []
+    linear.register_forward_hook(lambda *_: seen.append(1))  # then the layers run one after another
+    torch.testing.assert_close(model(x), wanted)
+    assert (seen, calls) == ([1], [1])
+
+
+@pytest.mark.parametrize(
+    "forward",
+    [
+        lambda m, x: m.second(F.gelu(m.first(x))) + x,
+        lambda m, x: m.second(F.elu(m.first(x))),
+        lambda m, x: m.second(m.dropout(F.gelu(m.first(x)))),
+        lambda m, x: m.second(F.gelu(m.first(x + 1))),
+        lambda m, x: m.second(F.relu(m.first(x), True)),
+        lambda m, x: m.second(F.gelu(m.first(x))) if x.sum() > 0 else x,
+        lambda m, x: m.second(m.first(x)),
+        lambda m, x: m.second(F.leaky_relu(m.first(x), 0.5)),
+    ],
+    ids=["residual", "elu", "dropout", "shifted", "in_place", "branch", "no_activation", "slope"],
+)
+def test_what_does_more_is_left_as_it_is(forward):
+    assert fuse_feed_forwards(tensorized(Written(forward))) == []
 
 
 @pytest.mark.parametrize(

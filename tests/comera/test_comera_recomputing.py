@@ -303,6 +303,130 @@ def test_models_of_hugging_face_keep_less_and_learn_the_same(kind, config):
     assert kept(lean, loss) < 0.7 * kept(plain, loss)
 
 
+class Blocks(nn.Module):
+    """Blocks in a list, with dropout on attention's probabilities if asked for."""
+
+    def __init__(self, number: int = 3) -> None:
+        super().__init__()
+        self.first, self.blocks = nn.Linear(WIDTH, WIDTH), nn.ModuleList(Block() for _ in range(number))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+def triple():
+    """The same model that keeps activations, outputs' ranks, and the inputs of blocks."""
+    torch.manual_seed(0)
+    plain = tensorize(Blocks(), {"blocks.*": TT(ranks=4, order=2)})
+    outputs, block = copy.deepcopy(plain), copy.deepcopy(plain)
+    keep_ranks(outputs, "outputs")
+    keep_ranks(block, "block")
+    return plain, outputs, block
+
+
+def test_blocks_keep_their_input_and_ranks():
+    plain, outputs, block = triple()
+    for _ in range(2):
+        wanted = result(plain)
+        assert_same_bits(result(outputs), wanted)
+        assert_same_bits(result(block), wanted)
+    width = drawn().nbytes
+    assert kept(block) <= kept(outputs) - 3 * 2 * width + 3 * width // 8
+
+
+def test_blocks_with_a_second_backward_two_passes_and_autocast():
+    plain, _, block = triple()
+
+    def twice(loss):
+        loss.backward(retain_graph=True)
+        loss.backward()
+
+    def run(model, x):
+        with torch.autocast("cpu", torch.bfloat16):
+            return (model(x) + model(2 * x)).float()
+
+    assert_same_bits(result(block, twice), result(plain, twice))
+    assert_same_bits(result(block, run=run), result(plain, run=run))
+
+
+def test_blocks_of_ranks_that_shrink():
+    plain, _, block = triple()
+    for model in (plain, block):
+        with torch.no_grad():
+            model.blocks[1].q.diagonals.zero_()
+            model.blocks[0].wide.diagonals[0] = 0
+        comera.truncate(model)
+    assert_same_bits(result(block), result(plain))
+
+
+def test_layers_of_blocks_merge_jointly(monkeypatch):
+    _, _, block = triple()
+    calls, original = [], joint_merging._merge_jointly
+    monkeypatch.setattr(joint_merging, "_merge_jointly", lambda layers: calls.append(1) or original(layers))
+    result(block)
+    assert calls == [1]
+
+
+def test_attention_in_a_block_is_formed_again_once_with_its_random_numbers(monkeypatch):
+    torch.manual_seed(0)
+    config = BertConfig(**SMALL, attention_probs_dropout_prob=0.3)
+    plain = tensorize(BertForMaskedLM(config), {"*.layer.*": TT(ranks=2, order=2)})
+    lean = copy.deepcopy(plain)
+    keep_ranks(lean, "block")
+    tokens = torch.randint(5, 100, (4, 16), generator=torch.Generator().manual_seed(2))
+    calls, again = [], comera.recomputing._Attention.again
+    monkeypatch.setattr(comera.recomputing._Attention, "again", lambda *a: calls.append(1) or again(*a))
+    found = []
+    for model in (plain, lean):
+        torch.manual_seed(1)
+        loss = model(tokens, labels=tokens).loss
+        loss.backward()
+        grads = [p.grad for p in model.parameters() if p.grad is not None]
+        found.append([loss.detach(), *grads, torch.get_rng_state()])
+    assert_same_bits(*found)
+    assert len(calls) == SMALL["num_hidden_layers"]
+
+
+@pytest.mark.slow
+def test_lean_training_follows_plain_training():
+    """200 steps with the fused feed-forward, whose rounding is its own."""
+    losses = []
+    for recompute in ("none", "outputs", "block"):
+        torch.manual_seed(0)
+        model = Blocks(2)
+        for block in model.blocks:
+            block.wide, block.narrow, block.activation = (
+                nn.Sequential(block.wide, nn.GELU(), block.narrow), nn.Identity(), nn.Identity(),
+            )  # fmt: skip
+        tensorize(model, {"blocks.*": TT(ranks=4, order=2)}, recompute=recompute)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        x, found = drawn(), []
+        for _ in range(200):
+            optimizer.zero_grad()
+            loss = (model(x) - x.roll(1, 0)).square().mean()
+            loss.backward()
+            optimizer.step()
+            found.append(loss.item())
+        losses.append(found)
+    assert losses[0][-1] < 0.9 * losses[0][0]
+    for found in losses[1:]:
+        assert found[:20] == pytest.approx(losses[0][:20], abs=1e-5)
+        assert found == pytest.approx(losses[0], rel=1e-3)
+
+
+def test_a_model_without_a_list_is_a_block():
+    plain, _ = pair()
+    block = copy.deepcopy(plain)
+    keep_ranks(block, "block")
+    assert_same_bits(result(block), result(plain))
+    assert kept(block) < 0.25 * kept(plain)
+
+
 def test_wrong_values():
-    with pytest.raises(ValueError, match=r"recompute is 'all'; allowed: none, outputs."):
-        tensorize(nn.Sequential(nn.Linear(4, 4)), {"0": TT(ranks=2, order=2)}, recompute="all")
+    model = nn.Sequential(nn.Linear(4, 4))
+    with pytest.raises(ValueError, match=r"recompute is 'all'; allowed: none, outputs, block."):
+        tensorize(model, {"0": TT(ranks=2, order=2)}, recompute="all")
+    assert isinstance(model[0], nn.Linear)

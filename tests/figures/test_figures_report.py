@@ -198,7 +198,7 @@ def blocked(root: Path) -> None:
         ([], unreadable, "not a readable JSON record"),
         ([], mixed, "schema_version is 0; a whole number from 1"),
         ([], lambda root: write([record(samples={"blocks": "none"})], root), "samples.blocks is a str"),
-        ([], blocked, "cannot write there"),
+        ([], blocked, "no folder that can be written"),
         (["--recrods", "x"], None, "see python -m figures report --help."),
     ],
 )
@@ -230,7 +230,7 @@ def test_the_page_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch: p
 
     with monkeypatch.context() as patch:
         patch.setattr("os.replace", full)
-        assert main(arguments) == 2
+        assert main(arguments) == 1
     assert (out / "report.html").read_bytes() == first
     assert main(arguments) == 0
     assert (out / "report.html").read_bytes() != first
@@ -255,3 +255,15 @@ def test_an_artifact_with_borrowed_records_touches_no_claim_about_them() -> None
         name for name, artifact in ARTIFACTS.items() if report_page._bears_on(name, artifact, entry, list(ARTIFACTS))
     ]
     assert touching == ["fig1"]
+
+
+def test_a_clipped_edge_shows_and_long_prose_has_room(page: str) -> None:
+    """Each picture has its hint for narrow screens, each box of a table its shadows, and long cells a wide column."""
+    assert page.count('<p class="hint">') == page.count('<figure class="scroll"') > 0
+    styles = page.partition("</style>")[0]
+    assert re.search(r"div\.scroll \{[^}]* local,[^}]* scroll;", styles)
+    assert re.search(r"@media screen and \(max-width: 48\.2rem\) \{\s*\.hint \{ display: block; \}", styles)
+    for table in re.findall(r'<table class="data">(.*?)</table>', page, flags=re.DOTALL):
+        cells = re.findall(r'<td class="(prose|words)( long)?">(.*?)</td>', table, flags=re.DOTALL)
+        for name in {kind for kind in cells if len(html.unescape(kind[2])) > 90}:
+            assert name[:2] == ("prose", " long")

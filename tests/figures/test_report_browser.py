@@ -121,6 +121,20 @@ def test_it_fits_a_phone_and_reads_there(page: Any) -> None:
     assert wide.evaluate("one => one.scrollWidth > one.clientWidth && one.clientWidth <= innerWidth")
 
 
+def test_a_phone_is_told_what_goes_on_beyond_the_edge(page: Any) -> None:
+    assert not page.locator(".hint").first.is_visible()
+    page.set_viewport_size(PHONE)
+    page.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
+    hidden = "one => one.scrollWidth > one.clientWidth"
+    figures = page.locator("figure.scroll").element_handles()
+    assert len(figures) == page.locator(".hint:visible").count() > 0
+    assert all(one.evaluate(hidden) for one in figures)
+    for table in page.locator("div.scroll").element_handles():
+        assert table.evaluate("one => getComputedStyle(one).backgroundAttachment") == "local, local, scroll, scroll"
+    heights = "Array.from(document.querySelectorAll('td, tbody th'), e => e.getBoundingClientRect().height)"
+    assert max(page.evaluate(heights)) < 300
+
+
 def test_details_open_at_a_click(page: Any) -> None:
     closed = page.locator("details.numbers:not([open])").first.element_handle()
     table = closed.query_selector("table")

@@ -9,8 +9,7 @@ import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from bench.gate import GateError, Regression
-from bench.gate.timed import ROOT, ROUNDS, Pair, Rounds, judge, vanished
-from bench.gate.timed_base import Base, find_base, worktree
+from bench.gate.timed import ROOT, ROUNDS, Base, Pair, Rounds, find_base, judge, vanished, worktree
 from bench.gate.timed_worker import BENCHMARKS
 
 
@@ -51,7 +50,7 @@ def test_time(name: str, benchmark: BenchmarkFixture, pair: Pair, base: Base, ba
         benchmark.extra_info["verdict"] = f"not judged, there is no base ({base.reason}): ratio {rounds.ratio()}"
         return
     if rounds.missing:
-        reason = rounds.missing.reason
+        reason = rounds.missing
         benchmark.extra_info["verdict"] = f"new, the base cannot run it ({reason}): ratio {rounds.ratio()}"
         return
     decision = judge(rounds, name, ROOT, base_tree)

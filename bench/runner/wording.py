@@ -1,0 +1,48 @@
+"""Hydra's and OmegaConf's mistakes as sentences of the bench."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from hydra._internal.utils import get_args_parser
+from hydra.errors import OverrideParseException
+
+from bench.core.files import check_folder
+from bench.errors import experiments, stop_with
+
+
+def check_arguments(arguments: Sequence[str]) -> None:
+    """Stop over arguments that Hydra would answer with its own usage or a traceback.
+
+    Raises ConfigError: results are to go where no folder can be.
+    """
+    _, unknown = get_args_parser().parse_known_args(arguments)
+    if unknown:
+        stop_with(f"{unknown[0]} is no option; settings are given as key=value, such as batch_size=4.")
+    for argument in arguments:
+        key, equals, value = argument.partition("=")
+        if key == "experiment" and value not in experiments():
+            stop_with(f"experiment is {value!r}; allowed: {', '.join(experiments())}.")
+        if key == "settings":
+            stop_with(f"settings is {value!r}; allowed: single ones, such as settings.comera.ranks=16.")
+        if key == "results" and value and not set("$,[]{}") & set(value):
+            check_folder("results", Path(value.strip("'\"")))  # now, since reading the data may take long
+        if equals and not key:
+            stop_with(f"{argument!r} names no setting; settings are given as key=value, such as batch_size=4.")
+
+
+def reworded(error: Exception) -> str:
+    """One sentence for a mistake that Hydra or OmegaConf found."""
+    text = " ".join(str(error).split())
+    if isinstance(error, OverrideParseException):
+        return f"{error.override!r} cannot be read; allowed: key=value, lists as [a,b], several values as a,b."
+    if "'experiment'" in text and "must specify" in text:
+        return f"experiment has no value; allowed: {', '.join(experiments())}."
+    if re.search("Could not find 'hydra/launcher/submitit_(local|slurm)'", text):
+        return "hydra/launcher needs the extra slurm here; install it: pip install -e '.[slurm]'."
+    if text.startswith("Error merging override"):
+        return f"{text.partition('override ')[2]} cannot be used; {str(error.__cause__).splitlines()[0]}."
+    if "Could not override" in text:
+        key = text.partition("Could not override '")[2].partition("'")[0]
+        return f"{key} is no setting of the bench; see python -m bench run --help for those there are."
+    return text.split(" full_key:")[0][:300]

@@ -1,0 +1,91 @@
+"""Triton kernels of the fused feed-forward: where they can run, and the operations that they make up.
+
+Nothing here imports triton before the first call that needs it: ``comera`` needs only torch and numpy.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+from typing import TYPE_CHECKING
+
+import torch
+
+from comera.kernels.configurations import ARCHITECTURES, allowed, arithmetic, padded_rank
+
+if TYPE_CHECKING:
+    from torch import nn
+
+#: The kernels behind :func:`hidden`, and those behind :func:`add_norm`.
+HIDDEN = ("hidden_forward", "hidden_backward_rows", "hidden_backward_columns")
+ADD_NORM = ("add_norm_forward", "add_norm_backward_rows", "add_norm_backward_columns")
+
+#: Whether tensors on a CPU take the kernels too, which needs ``TRITON_INTERPRET=1`` from the start; for tests.
+interpreted = False
+
+
+def usable(kernels: tuple[str, ...], device: torch.device, dtype: torch.dtype, *ranks: int) -> bool:
+    """Whether the kernels can multiply numbers of a type on a device, at these middle ranks.
+
+    Example:
+        >>> usable(HIDDEN, torch.device("cpu"), torch.bfloat16, 30, 30)
+        False
+    """
+    kind, padded = arithmetic(dtype), padded_rank(*ranks)
+    if kind is None or padded is None or not (interpreted if device.type == "cpu" else _offered(device)):
+        return False
+    return all(allowed(kernel, kind, padded) for kernel in kernels)
+
+
+@functools.cache
+def _offered(device: torch.device) -> bool:
+    """Whether a device is one of NVIDIA's that the kernels are compiled for, and Triton is there."""
+    if device.type != "cuda" or torch.version.hip is not None or importlib.util.find_spec("triton") is None:
+        return False
+    major, minor = torch.cuda.get_device_capability(device)
+    return 10 * major + minor >= min(ARCHITECTURES)
+
+
+def hidden(
+    activation: str,
+    z1_PT: torch.Tensor,
+    right1_PH: torch.Tensor,
+    bias1_H: torch.Tensor | None,
+    left2_QH: torch.Tensor,
+) -> torch.Tensor:
+    """``left2 · activation(z1ᵀ · right1 + bias1)ᵀ``, (Q, T); keeps ``z1`` for backward.
+
+    Args:
+        activation: one of :data:`comera.functional.ACTIVATIONS`.
+        z1_PT, right1_PH, bias1_H, left2_QH: of one type, that of the result.
+    """
+    from comera.kernels.autograd import Hidden
+
+    result: torch.Tensor = Hidden.apply(activation, z1_PT, right1_PH, bias1_H, left2_QH)
+    return result
+
+
+def add_norm(
+    z2_QT: torch.Tensor,
+    right2_QM: torch.Tensor,
+    bias2_M: torch.Tensor | None,
+    residual_TM: torch.Tensor,
+    norm: nn.LayerNorm,
+    dropout: float,
+    dtype: torch.dtype,
+) -> torch.Tensor:
+    """``norm(residual + dropout(z2ᵀ · right2 + bias2))``, (T, M); keeps ``z2``, the residual and two numbers per token.
+
+    Args:
+        z2_QT, right2_QM, bias2_M: of one type.
+        residual_TM: of that type or another.
+        norm: with weight and bias.
+        dropout: from 0 to 1; the mask is drawn anew by each call, from the generator of the device.
+        dtype: of the result.
+    """
+    from comera.kernels.autograd import AddNorm
+
+    result: torch.Tensor = AddNorm.apply(
+        dropout, norm.eps, dtype, z2_QT, right2_QM, bias2_M, residual_TM, norm.weight, norm.bias
+    )
+    return result

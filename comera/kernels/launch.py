@@ -1,0 +1,52 @@
+"""Starting a kernel on the configuration that is fastest for the sizes at hand."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import triton
+
+from comera.kernels.configurations import allowed, arithmetic, padded_rank
+
+#: Rows and columns of a tile, by the names that kernels have for them.
+Tile = dict[str, int]
+
+
+def launch(kernel: Any, grid: Callable[[Tile], tuple[int, ...]], ranks: tuple[int, ...], **arguments: Any) -> Tile:
+    """Run a kernel; the first call at about so many tokens times every allowed configuration.
+
+    Args:
+        kernel: of :mod:`comera.kernels.feed_forward` or :mod:`comera.kernels.epilogue`.
+        grid: how many programs there are, of the tile's sizes.
+        ranks: that tiles are to hold.
+        arguments: the kernel's, without PRECISION, padded ranks and tile.
+
+    Returns:
+        The tile that was chosen.
+    """
+    z: torch.Tensor = arguments["z2" if kernel.arg_names[0] == "z2" else "z1"]
+    kind, padded = arithmetic(z.dtype), padded_rank(*ranks)
+    tuner = _tuner(kernel, kind, padded, z.device, arguments["T"].bit_length(), arguments.get("ACTIVATION"))
+    arguments["PRECISION"] = "tf32" if kind == "tf32" else "ieee"
+    arguments |= {name: padded for name in ("PADDED_P", "PADDED_Q") if name in kernel.arg_names}
+    with torch.cuda.device(z.device) if z.is_cuda else contextlib.nullcontext():
+        tuner[grid](**arguments)
+    tile: Tile = tuner.best_config.kwargs
+    return tile
+
+
+@functools.cache
+def _tuner(kernel: Any, kind: str, padded: int, device: torch.device, *_: object) -> Any:
+    """What chooses a configuration of a kernel once; of its own for each value of what else is given.
+
+    There is nothing to be timed in the interpreter, which takes the first configuration.
+    """
+    configurations = [
+        triton.Config({"BLOCK_M": one.block_m, "BLOCK_N": one.block_n}, num_warps=one.warps, num_stages=one.stages)
+        for one in allowed(kernel.fn.__name__, kind, padded)
+    ]
+    return triton.autotune(configurations[: 1 if device.type == "cpu" else None], key=[])(kernel)

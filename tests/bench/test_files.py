@@ -1,0 +1,93 @@
+"""Files are written whole or not at all; what a kill leaves is removed later, what another process writes is not."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from interrupted import files_in
+from small_cells import environment
+
+import bench.core.files
+from bench.core.files import check_folder, partial_folder, remove_abandoned, write_whole
+from bench.errors import ConfigError
+
+WRITER = """
+import sys, time
+from pathlib import Path
+from bench.core.files import partial_folder
+with partial_folder(Path(sys.argv[1])) as folder:
+    (folder / "half").write_text("of a rec")
+    print(folder, flush=True)
+    time.sleep(600)
+"""
+
+
+def full_disk(patch: pytest.MonkeyPatch, call: int) -> None:
+    """Let the flush to the disk of that number, and every later one, find no space."""
+    calls = iter(range(1, 1000))
+
+    def fsync(_):
+        if next(calls) >= call:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    patch.setattr(bench.core.files.os, "fsync", fsync)
+
+
+@pytest.mark.parametrize("call", [1, 2])
+def test_a_full_disk_leaves_everything_as_it_was(tmp_path, monkeypatch, call):
+    old, new = tmp_path / "old", tmp_path / "below" / "new"
+    old.write_bytes(b"before")
+    full_disk(monkeypatch, call)
+    with pytest.raises(OSError, match=r"No space left on device: '.*(old|new)'"):
+        write_whole({old: b"after", new: b"after"})
+    assert files_in(tmp_path) == {"old": b"before"}
+    assert [path for path in tmp_path.rglob("*") if "partial" in path.name] == []
+
+
+def test_the_dead_ones_are_removed_and_a_live_one_is_not(tmp_path):
+    command = [sys.executable, "-c", WRITER, str(tmp_path)]
+    with subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, text=True) as writer:
+        other = Path(writer.stdout.readline().strip())
+        (tmp_path / ".of-an-older-version.partial").write_text("half")
+        with partial_folder(tmp_path) as own:
+            remove_abandoned(tmp_path)
+            assert sorted(tmp_path.iterdir()) == sorted([other, own])
+            assert (other / "half").is_file()
+        writer.kill()
+    remove_abandoned(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_is_taken_for_an_abandoned_one_before_it_is_locked_is_made_anew(tmp_path, monkeypatch):
+    make, made = bench.core.files.tempfile.mkdtemp, []
+
+    def slow_mkdtemp(**arguments):
+        made.append(make(**arguments))
+        if len(made) == 1:
+            remove_abandoned(tmp_path)
+        return made[-1]
+
+    monkeypatch.setattr(bench.core.files.tempfile, "mkdtemp", slow_mkdtemp)
+    with partial_folder(tmp_path) as folder:
+        assert [str(folder)] == made[1:]
+        remove_abandoned(tmp_path)
+        assert folder.is_dir()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("place", ["file", "file/below", "/proc/nothing", "x" * 300, "odd\0name", "\ud800"])
+def test_a_place_that_cannot_be_a_folder_is_refused(tmp_path, place):
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"^results is '.*name another folder\.$"):
+        check_folder("results", tmp_path / place)
+    assert files_in(tmp_path) == {"file": b""}
+
+
+def test_a_place_that_can_is_accepted_and_not_made(tmp_path):
+    check_folder("results", tmp_path / "new" / "below")
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,139 @@
+"""Dropout by bits: its law, what it keeps, and where torch's own is taken."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from comera import TT, tensorize
+from comera.dropout import Dropout, as_on_cuda, drawn_bits, dropout, met_probability
+from comera.recomputing import keep_ranks
+
+
+@pytest.mark.parametrize("p", [0.1, 0.5, 0.25, 0.9, 1 / 3])
+def test_each_entry_is_kept_with_the_probability(p):
+    torch.manual_seed(0)
+    n = 2_000_000
+    found = dropout(torch.ones(n), p)
+    keep = met_probability(p)
+    assert abs(keep - (1 - p)) <= 2**-17
+    assert set(found.unique().tolist()) == {0.0, torch.tensor(1 / keep).item()}
+    deviation = (n * keep * (1 - keep)) ** 0.5
+    assert abs((found > 0).sum().item() - n * keep) < 5 * deviation
+    per_place = (found > 0).view(-1, 64).double().mean(0)  # each of the 64 bits of a word
+    assert (per_place - keep).abs().max() < 5 * (keep * (1 - keep) / (n / 64)) ** 0.5
+
+
+def test_entries_are_independent_of_their_neighbours_and_of_the_next_call():
+    torch.manual_seed(0)
+    first, second = ((dropout(torch.ones(1_000_000), 0.3) > 0).double() for _ in range(2))
+    for one, other in [(first, second), *((first[:-lag], first[lag:]) for lag in (1, 7, 8, 63, 64, 65, 4096))]:
+        assert abs(torch.corrcoef(torch.stack([one, other]))[0, 1].item()) < 5 / len(one) ** 0.5
+
+
+def test_the_mean_is_that_of_the_input_and_gradients_have_the_mask():
+    torch.manual_seed(0)
+    x = torch.randn(3, 5, 7, requires_grad=True)
+    y = dropout(x, 0.4)
+    kept = y.detach() != 0
+    y.backward(torch.full_like(y, 2.0))
+    scale = 1 / met_probability(0.4)
+    torch.testing.assert_close(y.detach(), x.detach() * kept * scale)
+    torch.testing.assert_close(x.grad, 2 * scale * kept.float())
+    mean = torch.stack([dropout(x.detach(), 0.4) for _ in range(4000)]).mean(0)
+    torch.testing.assert_close(mean, x.detach(), atol=0.15, rtol=0)
+
+
+def test_a_bit_per_entry_is_kept():
+    kept = []
+    x = torch.ones(64 * 100, requires_grad=True)
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t.nbytes) or t, lambda t: t):
+        dropout(x, 0.1)
+    assert kept == [800]
+
+
+def test_the_seed_and_a_restored_state_give_the_same_bits():
+    torch.manual_seed(3)
+    state = torch.get_rng_state()
+    first, second = drawn_bits(1000, 0.7), drawn_bits(1000, 0.7)
+    assert not torch.equal(first, second)
+    torch.set_rng_state(state)
+    assert torch.equal(drawn_bits(1000, 0.7), first)
+    torch.manual_seed(3)
+    assert torch.equal(drawn_bits(1000, 0.7), first)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(), (0,), (1,), (63,), (2, 65)])
+def test_any_shape_and_type(dtype, shape):
+    x = torch.ones(shape, dtype=dtype)
+    y = dropout(x, 0.5)
+    assert (y.shape, y.dtype) == (x.shape, dtype)
+    assert bool(((y == 0) | (y == 2)).all())
+
+
+def test_evaluation_and_the_ends_of_probability():
+    x = torch.randn(50)
+    assert dropout(x, 0.3, training=False) is x
+    assert torch.equal(dropout(x, 0.0), x)
+    assert not dropout(x, 1.0).any()
+    assert bool((dropout(x, 1e-9) == x).all())
+    assert torch.equal(Dropout(0.5).eval()(x), x)
+
+
+def test_transforms_and_the_compiler_take_torchs_own():
+    x = torch.ones(4, 1000)
+    found = torch.func.vmap(lambda row: dropout(row, 0.5), randomness="different")(x)
+    assert 0.4 < (found > 0).double().mean() < 0.6
+    with as_on_cuda():
+        torch.manual_seed(0)
+        here = dropout(x, 0.5)
+    torch.manual_seed(0)
+    assert torch.equal(here, F.dropout(x, 0.5))
+
+
+class Block(nn.Module):
+    def __init__(self, drop) -> None:
+        super().__init__()
+        self.layer, self.drop = nn.Linear(64, 64), drop
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x + self.drop(self.layer(x))).square()
+
+
+class NativeDropout(nn.Module):
+    """What a GPU's dropout computes, on a CPU."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.native_dropout(x, 0.3, True)[0]
+
+
+@pytest.mark.parametrize("drop", [Dropout(0.3), nn.Dropout(0.3), NativeDropout()], ids=["own", "torch", "cuda"])
+def test_recomputed_activations_have_the_same_mask(drop):
+    torch.manual_seed(0)
+    plain = tensorize(nn.Sequential(Block(drop), Block(drop)), {"*.layer": TT(ranks=2, order=2)})
+    lean = copy.deepcopy(plain)
+    keep_ranks(lean)
+    found = []
+    with as_on_cuda() if isinstance(drop, NativeDropout) else contextlib.nullcontext():
+        for block in lean:
+            block.drop = nn.Dropout(0.3) if isinstance(drop, NativeDropout) else drop
+        for model in (plain, lean):
+            torch.manual_seed(1)
+            loss = model(torch.ones(9, 64)).mean()
+            loss.backward()
+            found.append([loss.detach(), *(p.grad for p in model.parameters())])
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+
+
+@pytest.mark.parametrize("p", [-0.1, 1.5, float("nan")])
+def test_wrong_probability(p):
+    with pytest.raises(ValueError, match=f"p is {p}; a probability lies between 0 and 1."):
+        Dropout(p)
+    with pytest.raises(ValueError, match=f"p is {p}; a probability lies between 0 and 1."):
+        dropout(torch.ones(2), p)
