@@ -5,8 +5,6 @@ predictions in FP32. A prediction, which is of plain steps, belongs to every pag
 another experiment make the same page for whatever arms and batch sizes they have.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar

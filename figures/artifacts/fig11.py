@@ -3,8 +3,6 @@
 The paper publishes no number with this figure, so there is no claim to judge.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any

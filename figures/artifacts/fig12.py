@@ -11,8 +11,6 @@ so 10 % may be left on the way to it, which is said, as is slower than dense. Bo
 grows at none: not reproduced. Anything between: partly. Times of a CPU decide nothing and are printed beside.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations

@@ -1,7 +1,5 @@
 """Fig. 7: time with CUDA Graph off and on, CoMERA against dense, and with other toggles; a page per device."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar

@@ -1,7 +1,5 @@
 """What real truncation buys: step time, peak memory and accuracy against the size left; a figure the paper lacks."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

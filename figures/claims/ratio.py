@@ -15,8 +15,6 @@ lies beyond twice the published upper end, that is another result: partly.
 A claim about a GPU is decided on one. What other records have is printed beside.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal

@@ -3,8 +3,6 @@
 Bars of times and of peak memory are made from rows that are :class:`figures.records.cells.CellRow`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any

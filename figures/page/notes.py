@@ -1,7 +1,5 @@
 """The facts on top of every figure and table, and the notes that many have below."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 

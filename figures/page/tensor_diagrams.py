@@ -4,8 +4,6 @@ A circle is a core, a line between two tensors a dimension they share, a line th
 number on a line is that of the product that sums over it. Axes are in inches, so that nothing depends on the page.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """How the numbers of one figure or table came about, in words, from what their records hold."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple

@@ -3,8 +3,6 @@
 A table that touches no claim; one per device.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import operator
