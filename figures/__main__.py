@@ -1,7 +1,5 @@
 """``python -m figures [draw] FIGURE``, ``claims`` or ``report``: figures, tables, verdicts and the page of all."""
 
-from __future__ import annotations
-
 import argparse
 import io
 import os

@@ -110,8 +110,7 @@ class Artifact(Generic[S, R]):
     def render(self, records: Sequence[Record], claims: Claims) -> list[Drawn]:
         """Its pages: the same records and claims give the same bytes under the same file names.
 
-        Raises:
-            LedgerError: ``claims`` lack one that it has a rule for.
+        Raises LedgerError where ``claims`` lack one that it has a rule for.
         """
         known = {**claims, **{claim.id: claim for claim in self.claims}}
         return [self._page(selection, known) for selection in self.select(self.of(records))]
@@ -203,8 +202,7 @@ def _found() -> dict[str, Artifact[Any, Any]]:
 def artifacts() -> dict[str, Artifact[Any, Any]]:
     """All artifacts by name, in their order.
 
-    Raises:
-        ArtifactError: a plug-in that cannot be imported, is no artifact, or has a name that is taken.
+    Raises ArtifactError for a plug-in that cannot be imported, is no artifact, or has a name that is taken.
     """
     for name in filter(None, os.environ.get(VARIABLE, "").split(",")):
         try:

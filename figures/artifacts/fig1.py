@@ -5,11 +5,9 @@ predictions in FP32. A prediction, which is of plain steps, belongs to every pag
 another experiment make the same page for whatever arms and batch sizes they have.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from matplotlib.figure import Figure
 
@@ -49,13 +47,9 @@ Cell = tuple[str, int]
 
 @dataclass(frozen=True, kw_only=True)
 class Selection(cells.TimesAndMemory):
+    experiments: ClassVar = EXPERIMENTS
     toggles: Toggles
     uncaptured: Mapping[Cell, Record] = field(default_factory=dict)  # times without CUDA Graph of what is refused it
-
-    @property
-    def is_papers(self) -> bool:
-        """Whether arms and batch sizes of the paper are expected."""
-        return any(record.experiment in EXPERIMENTS for record in self.shown)
 
     @property
     def arms(self) -> list[str]:
@@ -91,10 +85,7 @@ def _cell(record: Record) -> Cell:
 def _page(records: Sequence[Record], device: Mapping[str, Any], toggles: Toggles) -> Selection:
     runs = [record for record in records if record.measure == "run"]
     plans = [record for record in records if record.measure == "predict"]
-    here = [record for record in runs if Toggles.of(record) == toggles]
-    here += [record for record in plans if record.precision == toggles.precision]
-    about = {"toggles": toggles, "place": toggles.text, "suffix": toggles.names}
-    page = cells.Select(_cell)(here, Selection, **device, **about)
+    page = cells.Select(_cell)(toggles.among(records), Selection, **device, **toggles.page)
     left_out = page.left_out
     if toggles == PLAIN:  # predictions that are on no page are counted here
         timed = {PLAIN.precision, *(run.precision for run in runs)}
@@ -166,7 +157,7 @@ def caption(page: Selection, rows: Sequence[Row]) -> Caption:
             *plain,
             *notes.last_notes(page),
         ],
-        remarks=notes.gathered((row.arm, str(row.batch), row.remarks) for row in rows),
+        remarks=notes.gathered((row.arm, {"batch": str(row.batch)}, row.remarks) for row in rows),
     )
 
 

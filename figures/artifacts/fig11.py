@@ -3,8 +3,6 @@
 The paper publishes no number with this figure, so there is no claim to judge.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -153,20 +151,18 @@ def _write(axes: Any, x: float, y: float, text: str, **style: Any) -> None:
     axes.text(x, y, text, **{"fontsize": 6.0, "va": "center", **style})
 
 
-def _comparison(planned: Planned) -> Iterator[tuple[str, ...]]:
+def _draw_comparison(axes: Any, planned: Planned, width: float) -> None:
     """Name, FLOPs, MiB kept, estimated and measured ms of every candidate, the chosen one first, and of nn.Linear."""
     unit, scale = _unit(planned)
-    yield "", unit, "kept, MiB", "est.", "meas."
+    lines = [("", unit, "kept, MiB", "est.", "meas.")]
     for one in sorted(planned.candidates, key=lambda one: one is not planned.chosen):
         time = significant(one.time) + ("*" if one is planned.best else planned.mark(one))
-        yield one.name, significant(one.flops / scale), significant(one.saved_mib), significant(one.estimated_ms), time
+        sizes = significant(one.flops / scale), significant(one.saved_mib), significant(one.estimated_ms)
+        lines.append((one.name, *sizes, time))
     flops, kept = planned.dense_flops / scale, plans.mib(planned.slot.tokens * planned.slot.in_features)
-    yield "nn.Linear", significant(flops), significant(kept), NOT_ASKED, significant(planned.dense_time)
-
-
-def _draw_comparison(axes: Any, planned: Planned, width: float) -> None:
+    lines.append(("nn.Linear", significant(flops), significant(kept), NOT_ASKED, significant(planned.dense_time)))
     edges = [width - 1.24, width - 0.78, width - 0.42, width - 0.05]
-    for row, (name, *numbers) in enumerate(_comparison(planned)):
+    for row, (name, *numbers) in enumerate(lines):
         y, weight = HEIGHT - 0.06 - row * _ROW, "bold" if row == 1 else "normal"
         _write(axes, 0, y, name, fontweight=weight)
         for edge, number in zip(edges, numbers, strict=True):

@@ -11,13 +11,11 @@ so 10 % may be left on the way to it, which is said, as is slower than dense. Bo
 grows at none: not reproduced. Anything between: partly. Times of a CPU decide nothing and are printed beside.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 from statistics import median
-from typing import Any
+from typing import Any, ClassVar
 
 from matplotlib.figure import Figure
 
@@ -49,6 +47,7 @@ _PANEL_HEIGHT, _COLUMNS, _LEGEND_COLUMNS = 2.1, 4, 4
 
 @dataclass(frozen=True, kw_only=True)
 class Selection(cells.TimesAndMemory):
+    experiments: ClassVar = EXPERIMENTS
     toggles: Toggles
 
     @property
@@ -121,15 +120,11 @@ def select(records: Sequence[Record]) -> list[Selection]:
     """A selection per device, precision and toggles; a prediction belongs to every page of its precision."""
     pages = []
     for device, mine in by_device(records):
-        runs = [record for record in mine if record.measure == "run"]
-        plans = [record for record in mine if record.measure == "predict"]
-        timed = {record.precision for record in runs}
-        found = {Toggles.of(record) for record in [*runs, *(plan for plan in plans if plan.precision not in timed)]}
-        for toggles in sorted(found, key=lambda one: one.rank):
-            here = [record for record in runs if Toggles.of(record) == toggles]
-            here += [record for record in plans if record.precision == toggles.precision]
-            names = {"place": toggles.text, "suffix": toggles.names}
-            pages.append(_SELECT(here, Selection, toggles=toggles, **device, **names))
+        timed = {record.precision for record in mine if record.measure == "run"}
+        shown = [one for one in mine if one.measure == "run" or one.precision not in timed]
+        found = {Toggles.of(one) for one in shown if one.measure in ("run", "predict")}
+        toggles = sorted(found, key=lambda one: one.rank)
+        pages += [_SELECT(one.among(mine), Selection, **device, **one.page) for one in toggles]
     return [page for page in pages if page.shown]
 
 
@@ -325,30 +320,14 @@ def _compared(rows: Sequence[Row], quantity: Quantity, arm: str, other: str) -> 
     return [f"{quantity.name}, {arm} against {other}{size}: {words}."] if words else []
 
 
-def _remark_lines(rows: Sequence[Row]) -> list[str]:
-    """The remarks of the table, each once per arm with the ratios and batch sizes that it is about."""
-    about: dict[tuple[str, str], list[Row]] = {}
-    for row in rows:
-        if row.remarks:
-            remark = f"out of reach, {row.limit}" if row.limit else row.remarks
-            about.setdefault((row.arm, remark), []).append(row)
-    lines = []
-    for (arm, remark), found in about.items():
-        ratios = ", ".join(dict.fromkeys(f"{row.ratio:g}" for row in found))
-        batches = ", ".join(dict.fromkeys(str(row.batch) for row in found))
-        lines.append(f"{arm}, ratio {ratios}, batch {batches}: {remark}")
-    return lines
-
-
 def caption(page: Selection, rows: Sequence[Row]) -> Caption:
     quantities = _quantities(page, rows)
     count = next((row.parameters for row in rows if row.is_reference and row.parameters), None)
     size = "of the paper's size" if count == FULL_SIZE_PARAMETERS else "not the paper's size"
     title = f"time, memory and FLOPs by whole-model compression, {notes.model_words(page)}"
-    is_papers = any(record.experiment in EXPERIMENTS for record in page.shown)
     together = "Times are compared with dense block by block within the job that timed both; every job timed dense."
     return Caption(
-        title=f"Fig. 12: {title}" if is_papers else notes.first_upper(title),
+        title=f"Fig. 12: {title}" if page.is_papers else notes.first_upper(title),
         facts=[
             notes.step_fact(page),
             notes.data_fact(page) if page.timed else "Nothing timed.",
@@ -363,7 +342,14 @@ def caption(page: Selection, rows: Sequence[Row]) -> Caption:
             *notes.cell_notes(page, rows),
             *notes.last_notes(page),
         ],
-        remarks=_remark_lines(rows),
+        remarks=notes.gathered(
+            (
+                row.arm,
+                {"ratio": f"{row.ratio:g}", "batch": str(row.batch)},
+                f"out of reach, {row.limit}" if row.limit and row.remarks else row.remarks,
+            )
+            for row in rows
+        ),
     )
 
 

@@ -4,8 +4,6 @@ The published ratios are plain TTM over optimized TTM, of time and of peak memor
 on forward and backward alone; predictions for a CUDA device may decide about memory.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Fig. 6: the leading metric per epoch, dense against CoMERA's first stage and each later one that continues it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate

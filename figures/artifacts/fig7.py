@@ -1,10 +1,8 @@
 """Fig. 7: time with CUDA Graph off and on, CoMERA against dense, and with other toggles; a page per device."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from matplotlib.figure import Figure
 
@@ -39,10 +37,7 @@ def _rank(variant: Variant) -> tuple[Any, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Selection(cells.TimesAndMemory):
-    @property
-    def is_papers(self) -> bool:
-        """Whether arms, toggles and batch sizes of the paper are expected."""
-        return any(record.experiment in EXPERIMENTS for record in self.shown)
+    experiments: ClassVar = EXPERIMENTS
 
     @property
     def variants(self) -> list[Variant]:
@@ -171,14 +166,10 @@ def caption(page: Selection, rows: Sequence[Row]) -> Caption:
         "cuda": f"Fig. 7: time per {page.per} with CUDA Graph off and on",
         "cpu": f"Fig. 7 on a CPU: time per {page.per} with torch.compile off and on, in place of CUDA Graph",
     }[page.kind]
-    instead = (
-        "A CPU has no CUDA Graph: torch.compile takes its place, at batch 1, 8 and 16 instead of the paper's 32, 64, "
-        "128."
-    )
-    of_columns = [
-        "off / on: time of the same arm without the toggle that its row names last, over its own; above 1 the toggle "
-        "pays."
-    ]
+    batches = "at batch 1, 8 and 16 instead of the paper's 32, 64, 128"
+    instead = f"A CPU has no CUDA Graph: torch.compile takes its place, {batches}."
+    gain = "time of the same arm without the toggle that its row names last, over its own"
+    of_columns = [f"off / on: {gain}; above 1 the toggle pays."]
     if any(row.compile_s is not None for row in rows):
         of_columns.append("compile, s: what the first step takes beyond a usual one; no part of an epoch.")
     return Caption(
@@ -188,7 +179,7 @@ def caption(page: Selection, rows: Sequence[Row]) -> Caption:
         ),
         of_picture=(bars.SCALES.format("CoMERA's with the same toggles"),),
         notes=[*of_columns, *_notes(page, rows)],
-        remarks=notes.gathered((row.name, str(row.batch), row.remarks) for row in rows),
+        remarks=notes.gathered((row.name, {"batch": str(row.batch)}, row.remarks) for row in rows),
     )  # fmt: skip
 
 

@@ -3,8 +3,6 @@
 A figure that the paper lacks, so there is no claim to judge.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import statistics

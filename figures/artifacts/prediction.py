@@ -3,8 +3,6 @@
 A figure the paper lacks, so there is no verdict on a claim.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections import Counter
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """What real truncation buys: step time, peak memory and accuracy against the size left; a figure the paper lacks."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -70,11 +68,10 @@ def columns(study: Study, _: Any) -> list[Column[Row]]:
 def caption(study: Study, rows: Sequence[Row]) -> Caption:
     metric, lengths = study.metric, listed(study, "sequence_length")
     padded = "" if lengths == "1" else f" padded to {lengths} tokens"
-    if len(study.seeds) > 1:
-        seeds = ["Sizes and memory are means over seeds; blocks of all seeds stand behind the step time."]
-    else:
+    seeds = "Sizes and memory are means over seeds; blocks of all seeds stand behind the step time."
+    if len(study.seeds) == 1:
         alone = f"One seed: intervals of {metric.short} are over validation {shared.examples_words(study)} alone."
-        seeds = [alone] if study.values_are != "none" else []
+        seeds = alone if study.values_are != "none" else ""
     return Caption(
         title=f"Step time, peak memory and {metric.short} against the truncated size: CoMERA on {study.dataset!r}",
         facts=shared.facts(study),
@@ -82,7 +79,7 @@ def caption(study: Study, rows: Sequence[Row]) -> Caption:
             f"Step time: one step at batch {listed(study, 'batch_size')}{padded}; median over interleaved blocks of "
             "the ratio per block, trained model to one with the same layers at full ranks.",
             "Peak memory is that of such a step, computed, not measured. Sizes count every FP32 number that is stored.",
-            *seeds,
+            *filter(None, [seeds]),
             *shared.absences(rows),
             *closing_notes(study),
         ),

@@ -4,8 +4,6 @@ Rules (:mod:`figures.claims.rule`) belong to the artifacts that they are judged 
 the verdicts of all of them.
 """
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields

@@ -5,8 +5,6 @@ claim. Where several pages of it speak to one, such as those of two datasets, an
 verdicts count: all the same, that; otherwise partly.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args

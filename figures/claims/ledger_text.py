@@ -1,7 +1,5 @@
 """The claims ledger as text of 120 columns, as Markdown and as CSV."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable, Sequence
 from itertools import groupby

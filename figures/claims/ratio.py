@@ -15,8 +15,6 @@ lies beyond twice the published upper end, that is another result: partly.
 A claim about a GPU is decided on one. What other records have is printed beside.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -169,13 +167,11 @@ def ratio_rule(
     device: DeviceKind = "cuda", conditions: Sequence[Callable[[Any], str]] = (not_fp32, not_full_size),
     beside: Evidence | None = None, at: str = "batch {}",
 ) -> Rule:  # fmt: skip
-    """The rule of a claim about ratios.
+    """The rule of a claim about ratios: every part of the evidence must hold at each of the batch sizes.
 
     Args:
-        claim_id, quantity, device: as in :class:`Rule`; ``quantity`` without the batch sizes.
-        evidence: every part must hold, at each of ``batches``.
         slack: subtracted from the published low end; 0 for a statement.
-        conditions: each says why a page decides nothing, in the order in which they are asked; empty where it may.
+        conditions: each says why a page decides nothing; empty where it may.
         beside: what is printed where a page decides nothing; the evidence at all batch sizes unless given.
         at: how the batch sizes are said.
     """

@@ -1,7 +1,5 @@
 """By what a claim is decided: the one kind of rule, whose words in the ledger follow from its fields."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal

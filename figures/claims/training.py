@@ -13,8 +13,6 @@ the whole interval lies below it, partly when it lies on both sides. A compariso
 beat the probe of these data.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from figures.claims.claims import FULL_SIZE_PARAMETERS, Claim, Finding, Judgement, Outcome, undecided

@@ -3,8 +3,6 @@
 Bars of times and of peak memory are made from rows that are :class:`figures.records.cells.CellRow`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -175,13 +173,8 @@ def draw_bars(
     title: str, facts: Sequence[str], rows: Sequence[str], bands: Sequence[Band], footnotes: Sequence[str],
     references: int = 1,
 ) -> Figure:  # fmt: skip
-    """A page of bands.
-
-    Args:
-        title, facts, footnotes: what is written above and below.
-        rows: the names of the rows, which all panels share.
-        bands: from top to bottom.
-        references: how many rows at the top are what ratios are to; their names are bold.
+    """A page of bands from top to bottom, whose panels share the ``rows`` of these names; bold are those of so many
+    ``references`` at the top, which ratios are to.
     """
     lines = _bands_by_line(bands)
     page = Page(title, facts, footnotes, len(lines))

@@ -1,7 +1,5 @@
 """One page of a figure or table, with what is written about it: in the terminal, as Markdown and as CSV."""
 
-from __future__ import annotations
-
 import functools
 import io
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """What stands in a figure or table where a cell has nothing to show, and the numbered reasons below."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from typing import Literal

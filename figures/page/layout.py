@@ -1,7 +1,5 @@
 """A page: title and facts on top, parts below one another, footnotes; matplotlib's constrained layout places them."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """The facts on top of every figure and table, and the notes that many have below."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -78,12 +76,7 @@ def mark_notes(marks: Iterable[str], words: Mapping[str, str]) -> list[str]:
 
 
 def cell_notes(page: TimesAndMemory, rows: Sequence[Any], *more: str, arms: str = "arms") -> list[str]:
-    """What many pages of times and memory say of their rows; ``more`` stands behind what the marks mean.
-
-    Args:
-        page: that of the rows, which are :class:`figures.records.cells.CellRow`.
-        arms: what is compared.
-    """
+    """What many pages of times and memory say of their rows, which compare ``arms``; ``more`` follows the marks."""
     disturbed, timed = sum(row.time.disturbed for row in rows), page.timed.values()
     lengths = sorted({record.sequence_length for record in timed})
     papers = all(workload_words(record)["examples_per_epoch"] == PAPER_EXAMPLES for record in timed)
@@ -121,14 +114,15 @@ def closing_notes(selection: Selected) -> list[str]:
     return [*([f"{OLDER} {OLDER_WORDS}."] if selection.older_code else []), *last_notes(selection)]
 
 
-def gathered(remarks: Iterable[tuple[str, str, str]]) -> list[str]:
-    """Subject, batch and remark as lines, each remark once per subject with all batches that it is about.
+def gathered(remarks: Iterable[tuple[str, Mapping[str, str], str]]) -> list[str]:
+    """Subject, places and remark as lines, each remark once per subject with all places that it is about.
 
-    >>> gathered([("lte", "1", "unsupported"), ("lte", "8", "unsupported"), ("lora", "1", "")])
+    >>> gathered([("lte", {"batch": "1"}, "unsupported"), ("lte", {"batch": "8"}, "unsupported")])
     ['lte, batch 1, 8: unsupported']
     """
-    about: dict[tuple[str, str], list[str]] = {}
-    for subject, place, remark in remarks:
-        if remark:
-            about.setdefault((subject, remark), []).append(place)
-    return [f"{subject}, batch {', '.join(where)}: {remark}" for (subject, remark), where in about.items()]
+    about: dict[tuple[str, str], dict[str, dict[str, None]]] = {}
+    for subject, places, remark in remarks:
+        for name, place in places.items() if remark else ():
+            about.setdefault((subject, remark), {}).setdefault(name, {})[place] = None
+    where = {key: "".join(f", {name} {', '.join(found)}" for name, found in one.items()) for key, one in about.items()}
+    return [f"{subject}{words}: {remark}" for (subject, remark), words in where.items()]

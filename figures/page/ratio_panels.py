@@ -1,7 +1,5 @@
 """Panels of a quantity against the compression ratio: a curve per arm, the dense line, and where curves cross it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """How every figure looks, and how it is written so that the same input gives the same bytes."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager

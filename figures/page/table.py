@@ -1,7 +1,5 @@
 """Tables: one list of columns gives the table that people read and the one that programs read; numbers as text."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar

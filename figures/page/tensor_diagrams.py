@@ -4,8 +4,6 @@ A circle is a core, a line between two tensors a dimension they share, a line th
 number on a line is that of the product that sums over it. Axes are in inches, so that nothing depends on the page.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -124,14 +122,6 @@ def _places(plan: Candidate, width: float) -> dict[str, Point]:
     return {name: (across[name], top - drop * depth[name]) for name in depth}
 
 
-def _leaf(axes: Any, at: Point, name: str) -> None:
-    if span_of(name.removeprefix("d")) is None:
-        _box(axes, at[0] - 0.13, at[0] + 0.13, at[1], 0.085, **_X)
-        _write(axes, at, name)
-    else:
-        _tensor(axes, at, name)
-
-
 def _leaves(plan: Candidate) -> tuple[str, ...]:
     return ("x", *(f"G{core}" for core in range(1, plan.segments[-1][1] + 1)))
 
@@ -164,7 +154,12 @@ def draw_backward(axes: Any, plan: Candidate, width: float) -> None:
 def _name_results(axes: Any, plan: Candidate, places: dict[str, Point], prefix: str, gap: float) -> None:
     """Names of results on the side away from the line that leads up; leaves carry theirs inside."""
     for name in _leaves(plan):
-        _leaf(axes, places[name], f"{prefix}{name}")
+        if name == "x":
+            (x, y), text = places[name], f"{prefix}{name}"
+            _box(axes, x - 0.13, x + 0.13, y, 0.085, **_X)
+            _write(axes, (x, y), text)
+        else:
+            _tensor(axes, places[name], f"{prefix}{name}")
     of_left_operands = {product.left for product in plan.products}
     for product in plan.products:
         x, y = places[product.result]

@@ -1,7 +1,5 @@
 """What figures and tables of training have alike: the facts on top, notes below, columns, and marks on axes."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from bench.core.record import Record
 from figures.page.footnotes import Missing
@@ -111,12 +111,18 @@ class CellRow:
 class TimesAndMemory(select.Selected):
     """A page of timed records and predictions of memory, by cell; predictions by target too."""
 
+    experiments: ClassVar[tuple[str, ...]] = ()  # the paper's
     timed: Mapping[Any, Record] = field(default_factory=dict)
     predicted: Mapping[tuple[str, Any], Record] = field(default_factory=dict)
 
     @property
     def own(self) -> Sequence[Record]:
         return list(self.timed.values()) or list(self.predicted.values())
+
+    @property
+    def is_papers(self) -> bool:
+        """Whether arms, toggles and batch sizes of the paper are expected."""
+        return any(record.experiment in self.experiments for record in self.shown)
 
     @property
     def per(self) -> Per:
@@ -132,13 +138,9 @@ class TimesAndMemory(select.Selected):
         self, cell: Hashable, reference: Hashable, is_timed: bool = True, targets: Sequence[str] = TARGETS,
         asked: Collection[str] = TARGETS, memory_reference: Hashable = None,
     ) -> dict[str, Any]:  # fmt: skip
-        """What stands in a cell, as the fields of a :class:`CellRow`.
+        """What stands in a cell, as the fields of a :class:`CellRow`, compared with a reference, which may be itself.
 
-        Args:
-            cell, reference: the cell, and the one that it is compared with, which may be itself.
-            is_timed: whether the cell is one of the grid of times.
-            targets, asked: the targets of the page, and those whose grid of memory has the cell.
-            memory_reference: what its memory is compared with, where that is another cell.
+        It ``is_timed`` where the grid of times has it; ``asked`` are those targets whose grid of memory has it.
         """
         run, below = self.timed.get(cell), self.timed.get(reference) if reference != cell else None
         memory_reference = memory_reference or reference
@@ -170,21 +172,13 @@ Page = TypeVar("Page", bound=TimesAndMemory)
 
 @dataclass(frozen=True)
 class Select:
-    """How a page of times and predictions is chosen from records of one device.
+    """How a page of times and predictions is chosen from records of one device."""
 
-    Args:
-        cell: the cell of the page that a record fills; None for a record that is no part of the page.
-        memory_cell: the same for its peak memory, where that is another.
-        same, same_model: what must be equal for all times of the page, and for its predictions.
-        same_per_arm: what must be equal for all records of an arm; its times decide where there are any.
-        arm: the arm of a record.
-    """
-
-    cell: Callable[[Record], Any]
-    memory_cell: Callable[[Record], Any] | None = None
-    same: Callable[[Record], Setting] = select.timing_setting
-    same_model: Callable[[Record], Setting] = select.model_setting
-    same_per_arm: Callable[[Record], Setting] = select.method_settings
+    cell: Callable[[Record], Any]  # of the page that a record fills; None for a record that is no part of the page
+    memory_cell: Callable[[Record], Any] | None = None  # the same for its peak memory, where that is another
+    same: Callable[[Record], Setting] = select.timing_setting  # what must be equal for all times of the page
+    same_model: Callable[[Record], Setting] = select.model_setting  # and for its predictions
+    same_per_arm: Callable[[Record], Setting] = select.method_settings  # and for an arm, as its times have it, if any
     arm: Callable[[Record], str] = operator.attrgetter("arm")
 
     def __call__(self, records: Sequence[Record], into: type[Page], **page: Any) -> Page:

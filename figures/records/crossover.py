@@ -1,7 +1,5 @@
 """Where a curve over the compression ratio crosses another one: as numbers and in words."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise

@@ -143,18 +143,13 @@ class Slot:
 
 
 def slot_of(record: Record) -> Slot:
-    """What a record's plans are made for.
-
-    Raises:
-        RecordError: a configuration without layer, order or ranks.
-    """
+    """What a record's plans are made for; raises RecordError for a configuration without layer, order or ranks."""
     layer, method = workload_settings(record), method_settings(record)
     try:
         return Slot(layer["in_features"], layer["out_features"], method["order"], method["ranks"], record.batch_size)
     except KeyError:
-        raise RecordError(
-            f"record {record.cell_id}: plans need in_features, out_features, order and ranks in config_json."
-        ) from None
+        needed = "in_features, out_features, order and ranks in config_json"
+        raise RecordError(f"record {record.cell_id}: plans need {needed}.") from None
 
 
 @dataclass(frozen=True)
@@ -210,17 +205,15 @@ def _candidate(row: Mapping[str, Any]) -> Candidate:
     if "y" not in formed:
         raise ValueError(f"plan {row['name']!r} forms no y")
     segments = tuple((first + 1, last + 1) for first, last in row["segments"])
-    saved, largest, estimated = (float(row[name]) for name in ("saved_mib", "largest_mib", "estimated_ms"))
-    name, flops, message = str(row["name"]), int(row["flops"]), str(row["message"])
-    return Candidate(name, segments, products, flops, saved, largest, estimated, _times(row["ms"]), message)
+    sizes: dict[str, Any] = {name: float(row[name]) for name in ("saved_mib", "largest_mib", "estimated_ms")}
+    words: dict[str, Any] = {name: str(row[name]) for name in ("name", "message")}
+    return Candidate(
+        segments=segments, products=products, flops=int(row["flops"]), ms=_times(row["ms"]), **sizes, **words
+    )
 
 
 def planned_of(record: Record) -> Planned:
-    """The plans of a finished record.
-
-    Raises:
-        RecordError: plans that are not there or cannot be read.
-    """
+    """The plans of a finished record; raises RecordError where they cannot be read."""
     slot, samples = slot_of(record), record.samples
     try:
         shape = samples["shape"]

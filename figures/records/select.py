@@ -116,19 +116,12 @@ def repeats(records: Sequence[Record], cell: Callable[[Record], Hashable], what:
 
 
 def narrow(
-    records: Sequence[Record],
-    setting: Callable[[Record], Setting],
-    cell: Callable[[Record], Hashable],
-    what: str,
+    records: Sequence[Record], setting: Callable[[Record], Setting], cell: Callable[[Record], Hashable], what: str,
     like: Setting | None = None,
-) -> tuple[list[Record], list[str]]:
-    """Keep the records of one setting, and say in a sentence per other setting how it differs.
+) -> tuple[list[Record], list[str]]:  # fmt: skip
+    """Keep the records, called ``what``, of one setting, and say in a sentence per other setting how it differs.
 
-    Args:
-        records: those to choose from, called ``what`` in sentences, such as ``timed record(s) of lora``.
-        setting: what must be equal for all that are kept.
-        cell: what a record fills; the setting that fills most cells is kept, the newest of those with as many.
-        like: the setting to keep, where it is not to be chosen.
+    It is the setting that is ``like`` one, or that which fills most cells, the newest of those with as many.
     """
     columns = [(json.dumps(setting(one), sort_keys=True), cell(one), one.recorded_at, one) for one in records]
     table = pd.DataFrame(columns, columns=["setting", "cell", "at", "record"], dtype=object)
@@ -188,6 +181,19 @@ class Toggles:
     def text(self) -> str:
         """Those that are on, or the precision where none is."""
         return ", ".join(self.names) or self.precision
+
+    @property
+    def page(self) -> dict[str, Any]:
+        """What a page of them is about, as fields of a selection."""
+        return {"toggles": self, "place": self.text, "suffix": self.names}
+
+    def among(self, records: Iterable[Record]) -> list[Record]:
+        """The timed records with them, and the predictions, which are of plain steps, of their precision."""
+        return [
+            one for one in records
+            if (one.measure == "run" and Toggles.of(one) == self)
+            or (one.measure == "predict" and one.precision == self.precision)
+        ]  # fmt: skip
 
     @property
     def without_last(self) -> Toggles | None:

@@ -9,7 +9,7 @@ import json
 from collections.abc import Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from bench.core.intervals import Estimate, paired_ratio
 from bench.core.record import Record, RecordError
@@ -247,8 +247,7 @@ class Spread:
         return f"{self}{unit}" + (f" ({low} to {high})" if low != high else "")
 
 
-@dataclass(frozen=True)
-class StepTimes:
+class StepTimes(NamedTuple):
     """Step time at the trained ranks against that at the full ones, in ms; ``ratio`` is paired block by block."""
 
     trained: float

@@ -4,8 +4,6 @@ There is one definition of each. A time is the mean over undisturbed blocks, wit
 of an epoch, times the steps that the record's workload has in one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal

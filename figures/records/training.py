@@ -3,8 +3,6 @@
 All reading of these parts of a record is here.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

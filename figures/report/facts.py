@@ -1,7 +1,5 @@
 """How the numbers of one figure or table came about, in words, from what their records hold."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
@@ -155,10 +153,9 @@ def _cell(record: Record) -> tuple[str, str]:
 def failures_of(records: Sequence[Record]) -> list[Failure]:
     """Every record that is not ``ok``; cells that failed alike share a line."""
     groups: dict[tuple[str, str, str], list[str]] = {}
-    for record in records:
-        if record.status != "ok":
-            family, one = _cell(record)
-            groups.setdefault((family, record.status, record.message or "no message was recorded"), []).append(one)
+    for record in (record for record in records if record.status != "ok"):
+        family, one = _cell(record)
+        groups.setdefault((family, record.status, record.message or "no message was recorded"), []).append(one)
     return [
         Failure(": ".join(filter(None, (family, "; ".join(cells)))), status, message)
         for (family, status, message), cells in groups.items()

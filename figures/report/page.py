@@ -3,8 +3,6 @@
 The page is a pure function of the records and the ledger. It needs nothing but itself: pictures and tables ride inside.
 """
 
-from __future__ import annotations
-
 import base64
 import itertools
 from collections.abc import Mapping, Sequence

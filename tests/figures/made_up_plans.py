@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import random
 from collections.abc import Mapping, Sequence
@@ -10,7 +11,6 @@ from typing import Any
 from made_up_records import CPU, CUDA, record
 
 from bench.core.record import Record
-from bench.measures.plan import _described
 from bench.measures.shapes import described_shape
 from comera.contraction import candidates, plan_contraction
 from comera.modes import balanced_modes
@@ -38,7 +38,15 @@ def planned(
     """
     kind = "cuda" if device == CUDA else "cpu"
     shape = TTShape(*layer, balanced_modes(layer[0], order), balanced_modes(layer[1], order)[::-1], ranks)
-    rows = [{**_described(plan, kind), "ms": [], "message": ""} for plan in candidates(shape, tokens)]
+    rows: list[dict[str, Any]] = [
+        {
+            **{name: getattr(plan, name) for name in ("name", "segments", "trees", "flops")},
+            "products": [dataclasses.asdict(product) for product in plan.products],
+            "saved_mib": plan.saved * 4 / 2**20, "largest_mib": plan.largest * 4 / 2**20,
+            "estimated_ms": 1e3 * plan.seconds(kind), "ms": [], "message": "",
+        }
+        for plan in candidates(shape, tokens)
+    ]  # fmt: skip
     for row in rows:
         row["ms"] = list(times.get(row["name"], [])) if times is not None else [2 * row["estimated_ms"]] * 2
     config = {

@@ -1,7 +1,5 @@
 """Layers, look-ups and steps of a device against float64 on a CPU: the largest error of each, and what was allowed."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

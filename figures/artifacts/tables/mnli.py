@@ -1,7 +1,5 @@
 """The paper's table on MNLI: accuracy, size and compression of dense training and of CoMERA's stages, per dataset."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from figures.artifact import Artifact

@@ -1,7 +1,5 @@
 """Where the time of a step goes, by kind of work, CoMERA beside dense training; a table per device."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

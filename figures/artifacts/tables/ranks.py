@@ -1,7 +1,5 @@
 """The paper's table of ranks: those of the fifth encoder block before training and after each stage."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from typing import Any

@@ -1,7 +1,5 @@
 """How defaults were chosen: what was tried, for how long, and what came of it, failed runs included."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections import Counter

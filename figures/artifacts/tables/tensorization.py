@@ -3,8 +3,6 @@
 A table that touches no claim; one per device.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import operator
@@ -263,10 +261,6 @@ def columns(page: TimesAndMemory, rows: Sequence[Row]) -> list[Column[Row]]:  # 
             return f"{row.matrix.rows} {'x' if row.matrix.published.is_table else '→'} {row.matrix.columns}"
         return row.cores
 
-    def gflop(row: Row) -> str:
-        flops = of_record(row, "flops_per_step")
-        return significant(flops and flops / 1e9)
-
     def time(row: Row) -> str:
         if row.step is None:
             return row.time.status
@@ -304,7 +298,7 @@ def columns(page: TimesAndMemory, rows: Sequence[Row]) -> list[Column[Row]]:  # 
         Column("published", lambda row: counted(published(row))),
         Column("rank entries", lambda row: counted(row.cores.rank_entries if row.cores else None)),
         Column("ratio", lambda row: ratio_text(row.ratio, row.setting == DENSE)),
-        Column("GFLOP", gflop),
+        Column("GFLOP", lambda row: significant((flops := of_record(row, "flops_per_step")) and flops / 1e9)),
         peak("predicted", f"peak MiB, {page.kind}"),
         *(peak(name, f"{name} MiB") for name in ("allocated", "reserved") if page.kind == "cuda"),
         Column("time, ms", time),
