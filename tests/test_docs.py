@@ -39,7 +39,7 @@ def test_the_readme_s_first_part_is_a_screen() -> None:
 
 
 def test_the_library_example_runs(tmp_path, monkeypatch) -> None:
-    code, between_wrappers, saving = python_in("docs/library.md")
+    code, between_wrappers, saving, fused = python_in("docs/library.md")
     names: dict[str, Any] = {}
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)
@@ -64,6 +64,8 @@ def test_the_library_example_runs(tmp_path, monkeypatch) -> None:
         torch.distributed.destroy_process_group()
     exec(saving, names)
     assert comera.ranks_of(names["model"])
+    exec(fused, names)
+    assert names["y"].shape == names["x"].shape
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -34,8 +34,10 @@ _LIMIT_S = 3600.0
 
 def kernels_unsupported(cell: Cell) -> str | None:
     """Why the kernels of a cell cannot be compiled, or None."""
-    if padded_rank(cell.method_settings["ranks"]) is None:
-        return f"ranks is {cell.method_settings['ranks']}; the kernels take up to 128."
+    ranks = cell.method_settings["ranks"]
+    padded = padded_rank(ranks)
+    if padded is None or not candidates(cell.precision, padded):
+        return f"ranks is {ranks}; the kernels take up to 128, in FP32 and TF32 up to 64."
     return None
 
 
@@ -65,7 +67,7 @@ def resource_rows(kind: str, padded: int) -> list[dict[str, Any]]:
     for name, kernel in KERNELS.items():
         activations = ACTIVATIONS if "ACTIVATION" in kernel.arg_names else ACTIVATIONS[:1]
         for arch in ARCHITECTURES:
-            for tile in candidates(kind):
+            for tile in candidates(kind, padded):
                 found = [asdict(resources(name, kind, padded, tile, arch, activation)) for activation in activations]
                 most = {field: max(one[field] for one in found) for field in found[0]}
                 fits = Resources(**most).fits(arch)

@@ -61,7 +61,7 @@ def products_columns(cell: Cell, workload: Workload) -> dict[str, Any]:
         except RuntimeError as error:
             rows[name]["message"] = str(error).splitlines()[0][:300]
             del calls[name]
-    for name, times in _times(calls, cell.timing_settings, cell.device == "cuda").items():
+    for name, times in call_times(calls, cell.timing_settings, cell.device == "cuda").items():
         rows[name]["ms"] = times
     columns: dict[str, Any] = {
         "flops_per_step": 2 * cell.batch_size * inputs * outputs,
@@ -72,17 +72,18 @@ def products_columns(cell: Cell, workload: Workload) -> dict[str, Any]:
     return columns
 
 
-_Call = tuple[Callable[[], AbstractContextManager[object]], Callable[[], torch.Tensor]]
+#: A context, and what is called in it.
+Call = tuple[Callable[[], AbstractContextManager[object]], Callable[[], Any]]
 
 
-def _calls(x: torch.Tensor, weight: torch.Tensor) -> tuple[dict[str, _Call], dict[str, str]]:
+def _calls(x: torch.Tensor, weight: torch.Tensor) -> tuple[dict[str, Call], dict[str, str]]:
     """Every product by name, with the context it runs in; and why one is not among them.
 
     ``x`` are activations (T, N), ``weight`` is (M, N), as ``nn.Linear`` keeps it.
     """
     plain = contextlib.nullcontext
     halves = x.bfloat16(), weight.bfloat16()
-    calls: dict[str, _Call] = {
+    calls: dict[str, Call] = {
         "fp32": (plain, lambda: x @ weight.t()),
         "bf16": (plain, lambda: halves[0] @ halves[1].t()),
     }
@@ -115,8 +116,8 @@ def scaled(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return (values / factor).to(_FP8), factor
 
 
-def _times(calls: dict[str, _Call], timing: dict[str, Any], on_cuda: bool) -> dict[str, list[float]]:
-    """Milliseconds per call of each product, one mean per block."""
+def call_times(calls: dict[str, Call], timing: dict[str, Any], on_cuda: bool) -> dict[str, list[float]]:
+    """Milliseconds per call of each of ``calls``, one mean per block."""
 
     def turn(name: str) -> float:
         context, call = calls[name]

@@ -32,7 +32,7 @@ from bench.core.record import RecordError
 from bench.data.corpus import DataError
 from bench.errors import ConfigError, stop_with, unwritten
 from bench.measures import named
-from bench.processes.process import outcomes_of
+from bench.processes.process import outcomes_of, remove_abandoned_temporaries
 from bench.protocol import Data, Method, Outcome, Session
 from bench.protocol.methods import available, build, default_settings
 from bench.runner.checkpoint import CheckpointError
@@ -168,6 +168,7 @@ class SweepCallback(Callback):
         _progress = _launched = None
         _written.clear()
         _tables.clear()
+        remove_abandoned_temporaries()
         try:
             configs = expanded()
             jobs = [_checked(config, elsewhere=launch is not None and launch.elsewhere) for config in configs]

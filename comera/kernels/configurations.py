@@ -20,6 +20,9 @@ class Configuration(NamedTuple):
 #: Ranks that tiles are padded to.
 PADDED_RANKS = (32, 64, 128)
 
+#: Of a row of a rank-wide tile, the most that a program holds: rank 128 in 16 bits, rank 64 in 32.
+_MOST_BITS = 128 * 16
+
 #: Architectures that the kernels are compiled for ahead of time, and the most shared memory of a program there, in
 #: bytes: of 8.0 that of 8.6 and 8.9, which have less.
 ARCHITECTURES = {80: 99 * 1024, 90: 227 * 1024}
@@ -47,9 +50,18 @@ def arithmetic(dtype: torch.dtype) -> str | None:
     return "bf16" if dtype in (torch.bfloat16, torch.float16) else None
 
 
-def candidates(kind: str) -> tuple[Configuration, ...]:
-    """What may be tried for a kind of arithmetic. FP32 products run on CUDA cores, which take smaller tiles."""
-    return _CUDA_CORES if kind == "fp32" else _TENSOR_CORES
+def candidates(kind: str, padded: int) -> tuple[Configuration, ...]:
+    """What may be tried for a kind of arithmetic at a padded rank.
+
+    FP32 products run on CUDA cores, which take smaller tiles. So do the widest ranks, which fill the registers; numbers
+    of 32 bits at rank 128 are left to cuBLAS.
+    """
+    bits = padded * (16 if kind == "bf16" else 32)
+    if bits > _MOST_BITS:
+        return ()
+    if kind == "fp32":
+        return _CUDA_CORES
+    return tuple(one for one in _TENSOR_CORES if bits < _MOST_BITS or max(one.block_m, one.block_n) <= 64)
 
 
 _TENSOR_CORES = tuple(
@@ -70,13 +82,13 @@ _CUDA_CORES = tuple(
 
 SMALLEST_BLOCK_M = min(one.block_m for one in (*_TENSOR_CORES, *_CUDA_CORES))
 
-#: Candidates that spill, or take more shared memory than there is, on one of :data:`ARCHITECTURES`: by kernel, kind
-#: and padded rank. A test holds it against the records of the measure ``kernels``.
-_REFUSED: dict[tuple[str, str, int], tuple[tuple[int, ...], ...]] = {}
+#: Candidates that spill, or take more shared memory than there is, with some activation on one of
+#: :data:`ARCHITECTURES`. A test holds the table against the records of the measure ``kernels``.
+_REFUSED: dict[str, str] = {}
 
 
 @functools.cache
 def allowed(kernel: str, kind: str, padded: int) -> tuple[Configuration, ...]:
     """The candidates that a kernel is tuned over; none where the kernel cannot be had."""
-    refused = _REFUSED.get((kernel, kind, padded), ())
-    return tuple(one for one in candidates(kind) if one not in refused)
+    refused = _REFUSED.get(f"{kernel} {kind} {padded}", "").split()
+    return tuple(one for one in candidates(kind, padded) if "x".join(map(str, one)) not in refused)

@@ -340,7 +340,7 @@ def test_predictions_need_no_device_and_generated_data_is_called_so(tmp_path, pa
     for record in records.values():
         assert (record.dataset, record.measure, record.samples) == ("synthetic", "predict", {})
         assert (record.step_time_median_ms, record.epoch_time_s) == (None, None)
-    assert records["cpu"].saved_for_backward_mib > records["cuda"].saved_for_backward_mib  # dropout masks
+    assert records["cpu"].saved_for_backward_mib < records["cuda"].saved_for_backward_mib  # masks of bits, of bytes
 
 
 def test_rare_times_of_other_code_or_another_arm_are_not_taken(swept):

@@ -1,0 +1,69 @@
+"""Kernels compiled ahead of time against the table that the library is tuned over; forms of a feed-forward in turns."""
+
+from __future__ import annotations
+
+import pytest
+from small_cells import TIMING, a_cell
+
+from bench.measures import named
+from bench.measures.feed_forward import feed_forward_columns
+from bench.measures.kernels import kernels_columns, kernels_unsupported, traffic_rows
+from bench.protocol import Data
+from bench.workloads import open_cell_workload
+from comera.kernels.configurations import Configuration
+
+
+def a_feed_forward(measure, **changes):
+    sizes = {"in_features": 24, "out_features": 96, "optimizer_step": True}
+    fields = {"workload": "linear", "dataset": "normal", "measure": measure, "method": "comera", "batch_size": 64}
+    return a_cell(workload_settings=sizes, **(fields | changes))
+
+
+def test_the_kernels_are_compiled_for_every_architecture(monkeypatch):
+    ahead_of_time = pytest.importorskip("comera.kernels.ahead_of_time")
+    tile = Configuration(16, 64, 4, 2)
+    monkeypatch.setattr("bench.measures.kernels.candidates", lambda *_: (tile,))
+    monkeypatch.setattr("bench.measures.kernels.ACTIVATIONS", ("gelu", "relu"))
+    monkeypatch.setattr(ahead_of_time, "KERNELS", {"hidden_forward": ahead_of_time.KERNELS["hidden_forward"]})
+    cell = a_feed_forward("kernels", device="cuda", precision="bf16")
+    columns = kernels_columns(cell, open_cell_workload(cell, Data()))
+    rows = columns["samples"]["kernels"]
+    assert [(row["arch"], row["block_n"], row["fits"]) for row in rows] == [(80, 64, True), (90, 64, True)]
+    for row in rows:
+        gelu, relu = (
+            ahead_of_time.resources("hidden_forward", "bf16", 32, tile, row["arch"], one) for one in ("gelu", "relu")
+        )
+        assert row["registers"] == max(gelu.registers, relu.registers)
+
+
+def test_a_rank_beyond_the_tiles_is_named():
+    assert kernels_unsupported(a_feed_forward("kernels")) is None
+    assert (
+        kernels_unsupported(a_feed_forward("kernels", settings={"ranks": 200}))
+        == "ranks is 200; the kernels take up to 128, in FP32 and TF32 up to 64."
+    )
+
+
+def test_least_times_are_those_of_traffic_or_products():
+    rows = {(row["pass"], row["form"]): row for row in traffic_rows(768, 3072, 30, 16384, "bf16")}
+    layers, fused = rows["forward", "layers"], rows["forward", "kernels"]
+    assert layers["least_ms"]["h100"] == pytest.approx(1e3 * 13824 * 16384 * 2 / 3.35e12)
+    assert layers["flops"] == fused["flops"] == 4 * 16384 * 30 * (768 + 3072)
+    assert rows["backward", "kernels"]["flops"] > rows["backward", "layers"]["flops"] == 2 * layers["flops"]
+    slow = traffic_rows(768, 3072, 120, 16384, "fp32")[1]  # operations bound it
+    assert slow["least_ms"]["a100"] == pytest.approx(1e3 * slow["flops"] / 19.5e12)
+
+
+def test_on_a_cpu_the_forms_agree_and_the_kernels_are_missing():
+    cell = a_feed_forward("feed_forward")
+    columns = feed_forward_columns(cell, open_cell_workload(cell, Data()))
+    rows = {row["name"]: row for row in columns["samples"]["forms"]}
+    assert set(rows) == {f"{form}{end}" for form in ("dense", "layers", "tiles", "kernels") for end in ("", ", norm")}
+    for name, row in rows.items():
+        if name.startswith("kernels"):
+            assert (row["ms"], row["message"]) == ([], "no kernels for fp32 at these ranks on this device")
+        else:
+            assert len(row["ms"]) == TIMING["blocks"]
+            assert row["error"] is None if name.endswith("norm") else row["error"] < 1e-5
+    assert columns["step_time_median_ms"] > 0
+    assert named("feed_forward").unsupported(a_feed_forward("feed_forward", compile=True)) is not None
