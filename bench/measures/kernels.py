@@ -22,13 +22,12 @@ from typing import Any
 
 from bench.core.cell import Cell
 from bench.estimate.devices import GPUS
-from bench.estimate.roofline import Bound
+from bench.estimate.work import Bound
 from bench.measures import Measure
 from bench.measures.shapes import is_linear_layer
-from bench.processes.schedule import answers
-from bench.protocol import Workload
+from bench.processes.process import answers
+from bench.protocol import Outcome, Session, Workload
 from bench.protocol.methods import build_for
-from bench.protocol.outcome import Outcome, Session
 from comera import TTLinear
 from comera.functional import ACTIVATIONS
 from comera.kernels.configurations import ARCHITECTURES, candidates, padded_rank
