@@ -30,8 +30,9 @@ from comera.layers import TTLinear
 if TYPE_CHECKING:
     from torch.fx import Node
 
-#: Bytes of a tile's hidden features: tiles of 512 tokens at a width of 3,072 in FP32.
-_TILE_BYTES = 6 * 2**20
+#: Bytes of a tile's hidden features: tiles of 512 tokens at a width of 3,072 in FP32. And the most tiles there are, so
+#: that their number of operations stays small beside their size.
+_TILE_BYTES, _TILES = 6 * 2**20, 64
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ def tt_feed_forward(
         if tokens_per_tile is None and kernels.usable(kernels.HIDDEN, x.device, kind, *_middle_ranks(first, second)):
             z2_QT, right2_QM, bias2_M = _hidden(activation, *tensors)
         else:
-            size = tokens_per_tile or max(_TILE_BYTES // (first.out_features * kind.itemsize), 1)
+            size = tokens_per_tile or _tile_size(x.numel() // x.shape[-1], first.out_features * kind.itemsize)
             *left, right2_QM, bias1_H, bias2_M = tensors
             z2_QT = _HiddenRanks.apply(activation, size, *left, bias1_H)
         # Outside the function, so that what recomputes outputs sees how this one is made.
@@ -198,6 +199,10 @@ def _halves(layer: TTLinear) -> tuple[torch.Tensor, torch.Tensor]:
         return jointly_merged
     [halves] = merge_cores([layer.packed_cores], [layer.diagonals], [layer.shape], layer.threshold)
     return halves
+
+
+def _tile_size(tokens: int, bytes_per_token: int) -> int:
+    return max(_TILE_BYTES // bytes_per_token, -(-tokens // _TILES), 1)
 
 
 def _tiles(tokens: int, size: int) -> Iterator[slice]:

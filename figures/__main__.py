@@ -41,14 +41,15 @@ def _epilog() -> str:
     for name, artifact in artifacts().items():
         text = f"{artifact.summary} (records: {', '.join(artifact.experiments)})."
         lines += textwrap.wrap(text, 110, initial_indent=f"  {name:<21}", subsequent_indent=" " * 23)
-    lines += [
-        "",
-        "Written for each: .png and .svg (figures alone), .md (table and verdicts) and .csv (tidy numbers).",
-        "All of it on one page beside the claims: python -m figures report; the verdicts alone: python -m figures",
-        "claims (--help says more). FIGURES_PLUGINS=MODULE,MODULE imports modules of your own that register figures.",
-        "Records are made by python -m bench; a make target reproduce-… does both.",
-    ]
-    return "\n".join(lines)
+    return (
+        "\n".join(lines)
+        + """
+
+Written for each: .png and .svg (figures alone), .md (table and verdicts) and .csv (tidy numbers).
+All of it on one page beside the claims: python -m figures report; the verdicts alone: python -m figures
+claims (--help says more). FIGURES_PLUGINS=MODULE,MODULE imports modules of your own that register figures.
+Records are made by python -m bench; a make target reproduce-… does both."""
+    )
 
 
 def _parser(program: str) -> Parser:
@@ -101,14 +102,11 @@ def _read(root: Path) -> list[Record]:
     """Every record of a folder; raises InputError where there is none, or where they are of several schema versions."""
     records = read_all(root)
     if not records:
-        raise InputError(
-            f"{root}: no record; make some with python -m bench experiment=NAME, or name results/reference, the "
-            "project's own."
-        )
+        make = "make some with python -m bench experiment=NAME, or name results/reference, the project's own"
+        raise InputError(f"{root}: no record; {make}.")
     if len(versions := sorted({record.schema_version for record in records})) > 1:
-        raise InputError(
-            f"{root}: records of schema_version {' and '.join(map(str, versions))}; allowed: of one alone."
-        )
+        found = " and ".join(map(str, versions))
+        raise InputError(f"{root}: records of schema_version {found}; allowed: of one alone.")
     return records
 
 
@@ -122,7 +120,6 @@ def _write(files: dict[str, bytes], arguments: argparse.Namespace) -> list[Path]
 
 
 def _artifact(name: str, experiment: str | None) -> Artifact[Any, Any]:
-    """What was asked for, on the records of ``experiment`` if one is named."""
     if name not in artifacts():
         raise InputError(f"figure is {name!r}; available: {', '.join(artifacts())}.")
     if experiment is None:
@@ -142,9 +139,8 @@ def draw(arguments: argparse.Namespace) -> None:
         raise InputError(f"{root}: no {kind} below {folders}; make some with: {artifact.command}.")
     pages = artifact.render(records, claims_of(artifacts().values()))
     if not pages:
-        raise InputError(
-            f"{root}: no record below {folders} is one that {artifact.name} shows; make some with: {artifact.command}."
-        )
+        shown = f"is one that {artifact.name} shows; make some with: {artifact.command}"
+        raise InputError(f"{root}: no record below {folders} {shown}.")
     files = [dict(page.files) for page in pages]  # all are drawn before the first one is written
     written = [_write(content, arguments) for content in files]
     for page, paths in zip(pages, written, strict=True):

@@ -31,7 +31,6 @@ from figures import artifacts as folder
 from figures.claims.claims import Claim, LedgerError, Verdict
 from figures.claims.rule import Rule
 from figures.page.drawn import Caption, Drawn, Files, csv, markdown
-from figures.page.style import house_style, to_bytes
 from figures.page.table import Column, left_aligned, text_table, tidy_table
 from figures.records.select import Selected
 
@@ -96,7 +95,6 @@ class Artifact(Generic[S, R]):
 
     @property
     def command(self) -> str:
-        """The command that makes its records."""
         return self.made_by or f"python -m bench experiment={self.experiments[0]}"
 
     def for_experiment(self, name: str) -> Artifact[S, R]:
@@ -135,11 +133,9 @@ class Artifact(Generic[S, R]):
         tidy = tidy_table(columns, self.tidy_rows(selection, rows) if self.tidy_rows else rows)
         asked = (self.asked,) if self.asked and self.asked not in selection.suffix else ()
         stem = "-".join([self.name, *map(device_folder, (selection.device, *selection.suffix, *asked))])
-        image = "" if self.draw is None else f"{stem}.png"
-        text = markdown(caption, image, table, left, verdicts), csv(tidy)
-        files = Files(
-            self._pictures(stem, selection, rows, caption), dict(zip((f"{stem}.md", f"{stem}.csv"), text, strict=True))
-        )
+        draw = None if self.draw is None else functools.partial(self.draw, selection, rows, caption)
+        text = markdown(caption, f"{stem}.png" if draw else "", table, left, verdicts)
+        files = Files(stem, draw, {f"{stem}.md": text, f"{stem}.csv": csv(tidy)})
         return Drawn(
             title=caption.title, device=selection.device, facts=tuple(caption.facts),
             notes=(*caption.of_picture, *caption.notes), below=(*caption.remarks, *caption.notes),
@@ -147,24 +143,7 @@ class Artifact(Generic[S, R]):
             verdicts=tuple(verdicts), files=files, records=tuple(selection.shown),
         )  # fmt: skip
 
-    def _pictures(self, stem: str, selection: S, rows: Sequence[R], caption: Caption) -> dict[str, Callable[[], bytes]]:
-        """By name of the file, what makes it; the figure itself is made once."""
-        draw = self.draw
-        if draw is None:
-            return {}
-
-        @functools.cache
-        def figure() -> Figure:
-            return draw(selection, rows, caption)
-
-        def picture(form: str) -> bytes:
-            with house_style():
-                return to_bytes(figure(), form)
-
-        return {f"{stem}.{form}": functools.partial(picture, form) for form in ("png", "svg")}
-
     def _parts(self, table: pd.DataFrame) -> tuple[pd.DataFrame, ...]:
-        """The table in parts for a terminal."""
         if not self.breaks:
             return ()
         names = [str(name) for name in table.columns]

@@ -21,7 +21,7 @@ from bench.core.cell import Cell
 from bench.core.files import write_whole
 from bench.core.provenance import provenance
 from bench.core.record import Record, read_all
-from bench.estimate.memory import TOLERANCE, prediction_error
+from bench.estimate.memory import TOLERANCE
 from bench.processes.process import first_line, start_server
 from bench.runner.progress import SweepProgress
 from bench.runner.resolve import Job
@@ -189,7 +189,7 @@ def memory_rows(records: Sequence[Record], device: str) -> list[dict[str, Any]]:
         if record.device != device or record.status != "ok" or predicted is None or allocated is None:
             continue
         predicted += record.workspaces_mib or 0.0
-        off = prediction_error(predicted, allocated)
+        off = predicted / allocated - 1
         row = {name: getattr(record, name) for name in ("experiment", "arm", "batch_size", "precision")}
         sizes = {"predicted_mib": round(predicted, 1), "allocated_mib": round(allocated, 1)}
         rows.append({**row, **sizes, "off": round(off, 4), "within": abs(off) <= _LIMIT})

@@ -123,7 +123,6 @@ def _records(source: Path, wrong: list[str]) -> Iterator[tuple[str, Record]]:
         for name, content in folder_contents(source) if source.is_dir() else archive_contents(source):
             try:
                 record = parse(content, name)
-                path_of(record, source)
             except RecordError as error:
                 wrong.append(str(error))
             else:

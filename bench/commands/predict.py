@@ -199,9 +199,7 @@ class AnyBatch:
 def answer_to(question: Question, device: Device, report: Callable[[str], None]) -> str:
     """Predict the step itself, then as many others as it takes to find the largest batch; the answer as text.
 
-    ``report`` receives progress messages.
-
-    Raises ConfigError: a batch larger than data whose rows cannot be repeated.
+    ``report`` receives progress messages. Raises ConfigError: a batch larger than data whose rows cannot be repeated.
     """
     view, workload = question.view, AnyBatch(question.workload)
 

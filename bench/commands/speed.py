@@ -15,7 +15,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from bench.core.intervals import Estimate, paired_ratio
+from bench.core.intervals import paired_ratio
 from bench.errors import ConfigError
 from bench.gate.timed_worker import layers
 from bench.protocol import Data
@@ -67,22 +67,19 @@ def run(rounds: int) -> None:
     console = Console(stderr=True)
     table = Table("ratio", "value [95 % interval]", "aim", title=f"CPU, {torch.get_num_threads()} threads, fp32")
 
-    def add(name: str, ratio: Estimate, aim: str) -> None:
+    def add(name: str, above: dict[int, float], below: dict[int, float], aim: str) -> None:
+        ratio = paired_ratio(above, below)
         table.add_row(name, f"{ratio.value:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]", aim)
 
     console.print("layer, 4,096 tokens ...")
     layer = _rounds(layers(4096, 768, 768, (8, 8, 12), _STEPS), 2 * rounds, repeats=5)
-    add("TTLinear / two-factor map", paired_ratio(layer["tt"], layer["two_factors"]), "at most 1.2")
-    add("nn.Linear / TTLinear", paired_ratio(layer["dense"], layer["tt"]), "at least 4")
+    add("TTLinear / two-factor map", layer["tt"], layer["two_factors"], "at most 1.2")
+    add("nn.Linear / TTLinear", layer["dense"], layer["tt"], "at least 4")
     for batch_size, aim in ((1, "at least 3.5"), (8, "at least 3.0"), (16, "")):
         console.print(f"whole step, batch {batch_size} ...")
         step = step_times(batch_size, rounds)
-        to_low_rank, to_dense = (
-            paired_ratio(step["comera"], step["low_rank"]),
-            paired_ratio(step["dense"], step["comera"]),
-        )
-        add(f"step comera / low_rank, batch {batch_size}", to_low_rank, "at most 1.10")
-        add(f"step dense / comera, batch {batch_size}", to_dense, aim)
+        add(f"step comera / low_rank, batch {batch_size}", step["comera"], step["low_rank"], "at most 1.10")
+        add(f"step dense / comera, batch {batch_size}", step["dense"], step["comera"], aim)
     console.print("import ...")
     imports = import_times(rounds)
     extra = sorted((imports["comera"][i] - imports["torch"][i]) / 1e3 for i in range(rounds))

@@ -45,9 +45,8 @@ def _fields(kind: type) -> dict[str, tuple[Any, TypeAdapter[Any]]]:
 def checked_fields(kind: type, values: Mapping[str, Any], where: str = "") -> dict[str, Any]:
     """Some or all fields of a dataclass as it is to get them, without making it.
 
-    ``where`` is the section of the configuration; empty for its top.
-
-    Raises ConfigError: an unknown field, or a value of the wrong type or range.
+    ``where`` is the section of the configuration; empty for its top. Raises ConfigError: an unknown field, or a value
+    of the wrong type or range.
     """
     fields = _fields(kind)
     if not isinstance(values, Mapping):

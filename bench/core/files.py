@@ -50,13 +50,7 @@ def partial_folder(parent: Path, name: str = "") -> Iterator[Path]:
 
 
 def remove_abandoned(root: Path, name: str = "", below: bool = True) -> None:
-    """Remove partial folders and files of processes that have ended.
-
-    Args:
-        root: where they lie; need not be there.
-        name: with which those in question begin.
-        below: whether to look into folders too.
-    """
+    """Remove partial folders and files of ended processes in ``root`` and ``below`` it, whose names begin so."""
     for folder, inner, files in os.walk(root):
         for one in (*inner, *files):
             if one.startswith(f".{name}") and one.endswith(_SUFFIX):
@@ -71,7 +65,6 @@ def write_whole(contents: Mapping[Path, bytes]) -> None:
     """Put each content in the place of whatever its path holds; folders are made if need be.
 
     All contents reach the disk before the first rename, so that files which belong together are also kept together.
-
     Raises OSError: one cannot be written; it names the file, and nothing of them is left.
     """
     with contextlib.ExitStack() as stack:

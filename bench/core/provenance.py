@@ -1,6 +1,7 @@
 """Where a number comes from: machine, driver, versions, and the code that ran."""
 
 import ast
+import contextlib
 import functools
 import hashlib
 import importlib.metadata
@@ -81,11 +82,9 @@ def device_name(on_cpu: bool = False) -> str:
     if torch.cuda.is_available() and not on_cpu:
         return torch.cuda.get_device_name()
     name = platform.processor() or platform.machine()
-    try:
+    with contextlib.suppress(OSError, StopIteration):
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
         name = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        pass
     threads = torch.get_num_threads()
     return f"{name}, {threads} thread" + "s" * (threads != 1)
 
@@ -113,20 +112,16 @@ def provenance(on_cpu: bool = False) -> Provenance:
     ``git_dirty`` tells of measuring code that this commit lacks or has otherwise, new files too.
     """
     in_tree = _output("git", "rev-parse", "--show-toplevel")
-    own_tree = in_tree is not None and Path(in_tree).resolve() == ROOT
-    commit = _output("git", "rev-parse", "HEAD") if own_tree else None
+    commit = _output("git", "rev-parse", "HEAD") if in_tree and Path(in_tree).resolve() == ROOT else None
     status = ("git", "status", "--porcelain", "--untracked-files=all", "--", *MEASURING_CODE)
+    found = ((name, [*importlib.metadata.distributions(name=name)]) for name in LIBRARIES)
     return Provenance(
         code_id=code_id(),
         device=device_name(on_cpu),
         driver=_driver(on_cpu),
         threads=torch.get_num_threads(),
         torch_version=torch.__version__,
-        library_versions=", ".join(
-            f"{name} {found[0].version}"
-            for name in LIBRARIES
-            if (found := [*importlib.metadata.distributions(name=name)])
-        ),
+        library_versions=", ".join(f"{name} {installed[0].version}" for name, installed in found if installed),
         git_commit=commit or os.environ.get("BENCH_COMMIT") or "unversioned",
         git_dirty=bool(commit and _output(*status)),
     )

@@ -167,12 +167,13 @@ class Record:
 
     def __post_init__(self) -> None:
         if self.status not in STATUSES:
-            raise RecordError(f"status is {self.status!r}; allowed: {', '.join(STATUSES)}.")
+            raise RecordError(f"status is {_shown(self.status)}; allowed: {', '.join(STATUSES)}.")
         if not re.fullmatch(r"[a-z][a-z0-9_]*", self.measure):
-            raise RecordError(f"measure is {self.measure!r}; allowed: {', '.join(MEASURES)}, or another such name.")
+            given = _shown(self.measure)
+            raise RecordError(f"measure is {given}; allowed: {', '.join(MEASURES)}, or another such name.")
         for name, value in self.metrics.items():
             if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-                raise RecordError(f"metrics has {name}={value!r}; allowed: finite numbers.")
+                raise RecordError(f"metrics has {name}={_shown(value)}; allowed: finite numbers.")
 
     @property
     def arm(self) -> str:
@@ -202,6 +203,9 @@ COLUMNS: tuple[str, ...] = tuple(f.name for f in dataclasses.fields(Record) if f
 _FIELDS = {f.name: f for f in dataclasses.fields(Record) if f.name != "extra"}
 _TYPES = {name: TypeAdapter(hint, config=ConfigDict(strict=True)) for name, hint in get_type_hints(Record).items()}
 
+
+#: Characters of a value that a sentence shows.
+_SHOWN = 80
 
 #: Half of a character that takes two in UTF-16, alone.
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -255,7 +259,7 @@ def path_of(record: Record, root: Path) -> Path:
     """
     for column in ("experiment", "cell_id"):
         if not re.fullmatch(r"[\w-][\w.-]*", name := getattr(record, column)):
-            raise RecordError(f"{column} is {name!r}; allowed: letters, digits, -, _ and, but in front, dots.")
+            raise RecordError(f"{column} is {_shown(name)}; allowed: letters, digits, -, _ and, but in front, dots.")
     return root / record.experiment / device_folder(record.device) / f"{record.cell_id}.json"
 
 
@@ -286,6 +290,12 @@ def read(path: Path) -> Record:
         raise RecordError(f"{path}: not a readable JSON record ({error}).") from None
 
 
+def _shown(value: Any) -> str:
+    """A value as a sentence has it."""
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
 def _line_of(content: bytes, text: str) -> int:
     """The line in which a text comes first."""
     return content[: content.lower().find(text.lower().encode()) + 1].count(b"\n") + 1
@@ -303,7 +313,7 @@ def parse(content: bytes, path: str) -> Record:
         raise RecordError(f"{path}: a record is a JSON object, this is a {type(raw).__name__}.")
     version = raw.get("schema_version")
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
-        raise RecordError(f"{path}: schema_version is {version!r}; a whole number from 1 is expected.")
+        raise RecordError(f"{path}: schema_version is {_shown(version)}; a whole number from 1 is expected.")
     if version > SCHEMA_VERSION:
         raise RecordError(
             f"{path}: schema_version is {version}, this program reads up to {SCHEMA_VERSION}; update the program."
@@ -318,14 +328,16 @@ def parse(content: bytes, path: str) -> Record:
                 _TYPES[name].validate_python(raw[name])
                 if allowed := _allowed(name, raw[name]):
                     place = f"{path}, line {_line_of(content, json.dumps(name))}"
-                    raise RecordError(f"{place}: column {name!r} holds {raw[name]!r}; allowed: {allowed}.")
+                    raise RecordError(f"{place}: column {name!r} holds {_shown(raw[name])}; allowed: {allowed}.")
             elif spec.default is dataclasses.MISSING and spec.default_factory is dataclasses.MISSING:
                 raise RecordError(f"{path}: column {name!r} is missing.")
         except ValidationError:
-            raise RecordError(f"{path}: column {name!r} holds {raw[name]!r}, expected {spec.type}.") from None
+            raise RecordError(f"{path}: column {name!r} holds {_shown(raw[name])}, expected {spec.type}.") from None
     extra = {name: raw.pop(name) for name in [*raw] if name not in _FIELDS}
     try:
-        return Record(**raw, extra=extra)
+        record = Record(**raw, extra=extra)
+        path_of(record, Path())
+        return record
     except RecordError as error:
         raise RecordError(f"{path}: {error}") from None
 

@@ -89,10 +89,10 @@ def unpacked(content: Any) -> Values:
 def in_unit(values: Values, unit: str, reached: float) -> Array:
     """Values per example in the unit of their metric: answers count 100 each where that is percent.
 
+    Raises ValueError where their mean is not what the metric has ``reached``, up to the rounding of :func:`packed`.
+
     >>> in_unit(np.array([True, False]), "%", 50.0).tolist()
     [100.0, 0.0]
-
-    Raises ValueError where their mean is not what the metric has ``reached``, up to the rounding of :func:`packed`.
     """
     scaled = (100.0 if values.dtype == np.bool_ and unit == "%" else 1.0) * values.astype(np.float64)
     mean = float(scaled.mean()) if scaled.size else math.nan

@@ -77,21 +77,11 @@ def predict_memory(
 ) -> PredictedMemory:
     """The peak memory of training ``workload`` with ``method``, for ``device`` "cpu" or "cuda".
 
-    :func:`bench.estimate.work.predict` gives the work as well, in the same pass.
-
-    Raises ValueError: a batch size below 1, an unknown device, a precision that the device does not offer.
+    :func:`bench.estimate.work.predict` gives the work as well, in the same pass. Raises ValueError: a batch size below
+    1, an unknown device, a precision that the device does not offer.
     """
     with fake_training(workload, method, batch_size, precision, device, seed) as (step, batch):
         return trace_memory(step, batch)
-
-
-def prediction_error(predicted: float, measured: float) -> float:
-    """The error of a predicted peak as a share of the measured one; below zero, too little was predicted.
-
-    >>> round(prediction_error(95.0, 100.0), 3)
-    -0.05
-    """
-    return predicted / measured - 1
 
 
 @contextlib.contextmanager
@@ -170,7 +160,21 @@ class _Entry:
     died: int | None = None
 
 
-class StorageLedger(TorchDispatchMode):
+class Operations(TorchDispatchMode):
+    """Shows each operation inside the block to :meth:`seen`: the operation, its arguments by name, its result."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        names = (argument.name for argument in func._schema.arguments)
+        self.seen(func, dict(zip(names, args, strict=False)) | (kwargs or {}), result)
+        return result
+
+    def seen(self, func: Any, given: Mapping[str, Any], result: Any) -> None:
+        """To be defined by each mode."""
+        raise NotImplementedError
+
+
+class StorageLedger(Operations):
     """Books every tensor storage that operations inside the block allocate, and when it is freed.
 
     A storage counts once however many tensors view it, with all its bytes, from the operation that makes it until the
@@ -201,13 +205,10 @@ class StorageLedger(TorchDispatchMode):
                 sizes[entry.category] += entry.bytes
         return sizes
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        result = func(*args, **(kwargs or {}))
+    def seen(self, func: Any, given: Mapping[str, Any], result: Any) -> None:  # noqa: ARG002
+        """Book what an operation returns."""
         for tensor in tensors_in(result):
             self._book(tensor)
-        return result
 
     def _book(self, tensor: torch.Tensor) -> _Entry:
         storage = tensor.untyped_storage()

@@ -36,11 +36,17 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
 from bench.estimate.devices import Device
-from bench.estimate.memory import PredictedMemory, fake_training, reachable_tensors, tensors_in, trace_memory
+from bench.estimate.memory import (
+    Operations,
+    PredictedMemory,
+    fake_training,
+    reachable_tensors,
+    tensors_in,
+    trace_memory,
+)
 from bench.protocol import Method, Workload
 from bench.step.train_step import TrainStep
 
@@ -171,7 +177,7 @@ _CPU_ATTENTION: dict[Any, Any] = {
 }
 
 
-class TrafficMeter(TorchDispatchMode):
+class TrafficMeter(Operations):
     """Notes which parts of model, optimizer state and batch the operations inside the block read and write.
 
     A part counts once however often it is touched, and it must have been there when the block was entered.
@@ -199,18 +205,14 @@ class TrafficMeter(TorchDispatchMode):
         )
         return Traffic(read, written, kept)
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
+    def seen(self, func: Any, given: Mapping[str, Any], result: Any) -> None:  # noqa: ARG002
+        """Note the tensors that an operation is given."""
         if not func.is_view:
-            arguments = func._schema.arguments
-            given = dict(zip((argument.name for argument in arguments), args, strict=False)) | dict(kwargs or {})
-            for place, argument in enumerate(arguments):
+            for place, argument in enumerate(func._schema.arguments):
                 writes = argument.alias_info is not None and argument.alias_info.is_write
                 reads = not (place == 0 and func.overloadpacket in _UNREAD_FIRST)
                 for tensor in tensors_in(given.get(argument.name)):
                     self._note(tensor, reads, writes)
-        return func(*args, **(kwargs or {}))
 
     def _note(self, tensor: torch.Tensor, reads: bool, writes: bool) -> None:
         key = tensor.untyped_storage()._cdata

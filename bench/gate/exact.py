@@ -19,10 +19,9 @@ from typing import Any, Literal
 from unittest import mock
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from bench.data.nli import DATA_VARIABLE
-from bench.estimate.memory import CATEGORIES, PREDICTED_DEVICES, fake_training, trace_memory
+from bench.estimate.memory import CATEGORIES, PREDICTED_DEVICES, Operations, fake_training, trace_memory
 from bench.estimate.work import WorkMeter
 from bench.protocol import Data, Gated, Workload
 from bench.protocol.methods import available, build, checked_settings, parse_arm, variants
@@ -120,7 +119,7 @@ def measure(benchmark: Benchmark) -> Numbers:
     }
 
 
-class OperatorCalls(TorchDispatchMode):
+class OperatorCalls(Operations):
     """Counts the operators called inside the block: forward, backward, optimizer and the method's own, views included.
 
     Left out is ``detach``, which computes nothing and which :class:`bench.estimate.work.WorkMeter` calls for every
@@ -132,8 +131,5 @@ class OperatorCalls(TorchDispatchMode):
         super().__init__()
         self.count = 0
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
+    def seen(self, func: Any, given: Mapping[str, Any], result: Any) -> None:  # noqa: ARG002
         self.count += func is not torch.ops.aten.detach.default and func.namespace not in ("prim", "profiler")
-        return func(*args, **(kwargs or {}))

@@ -282,7 +282,6 @@ def find_base(root: Path, environ: Mapping[str, str] = os.environ) -> Base:
 
     That is the one named by ``GATE_BASE``; else where HEAD left the main line (``origin/main``, else ``main``). Where
     HEAD is on the main line itself, it is HEAD if timed code has uncommitted changes, and HEAD's first parent if not.
-
     Raises GateError: ``GATE_BASE`` names no commit.
     """
     top = _git(root, "rev-parse", "--show-toplevel")

@@ -14,9 +14,6 @@ Form ``layers``: each operation reads and writes its wide activations, as autogr
 y, their gradients and rank-wide activations; the columns kernel reads the latter once per tile, which L2 has to serve.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -26,7 +23,7 @@ from bench.estimate.work import Bound
 from bench.measures import Measure
 from bench.measures.shapes import is_linear_layer
 from bench.processes.process import answers
-from bench.protocol import Outcome, Session, Workload
+from bench.protocol import Workload
 from bench.protocol.methods import build_for
 from comera import TTLinear
 from comera.functional import ACTIVATIONS
@@ -104,14 +101,12 @@ def traffic_rows(N: int, H: int, rank: int, tokens: int, precision: str) -> list
     return rows
 
 
-def _outcomes(cells: Sequence[Cell], session: Session) -> Iterator[list[Outcome]]:
-    return ([outcome] for outcome in answers(kernels_columns, cells, session.data, session.parallel, _LIMIT_S))
-
-
 MEASURE = Measure(
     name="kernels",
     words="registers, shared memory and spills of the fused feed-forward's kernels, compiled ahead of time",
-    outcomes=_outcomes,
+    outcomes=lambda cells, session: (
+        [outcome] for outcome in answers(kernels_columns, cells, session.data, session.parallel, _LIMIT_S)
+    ),
     unsupported=kernels_unsupported,
     about="the tensor train of one linear layer",
     workloads=is_linear_layer,

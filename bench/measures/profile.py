@@ -21,10 +21,9 @@ from typing import Any
 
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from bench.core.cell import Cell
-from bench.estimate.memory import tensors_in
+from bench.estimate.memory import Operations, tensors_in
 from bench.measures import Measure
 from bench.protocol import Batch, Workload
 from bench.step.timing import mean_ms, synchronize
@@ -129,22 +128,17 @@ def _profiled(step: TrainStep, batches: Iterator[Batch]) -> dict[str, Share]:
     return dict(shares)
 
 
-class _Moved(TorchDispatchMode):
+class _Moved(Operations):
     """Counts the bytes of what operators are given and return, by kind of work."""
 
     def __init__(self) -> None:
         super().__init__()
         self.bytes: dict[str, int] = defaultdict(int)  # by kind
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        result = func(*args, **(kwargs or {}))
+    def seen(self, func: Any, given: Mapping[str, Any], result: Any) -> None:
         if not func.is_view:
-            tensors = tensors_in((args, kwargs or {}, result))
             kind = kind_of(f"aten::{func.__name__.partition('.')[0]}")
-            self.bytes[kind] += sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-        return result
+            self.bytes[kind] += sum(tensor.nbytes for tensor in tensors_in((given, result)))
 
 
 MEASURE = Measure(

@@ -13,7 +13,7 @@ from bench.measures.predict import predicted
 from bench.measures.shapes import tensorized_shapes
 from bench.processes.interleave import time_cells
 from bench.protocol import Data, Outcome, Session
-from bench.step.allocator import begin_peak, bytes_of, take_workspaces
+from bench.step.allocator import begin_peak, take_workspaces
 from bench.step.timing import StepTimer, steady_allocator
 from bench.step.train_step import batches_on, build_step
 from bench.workloads import open_cell_workload
@@ -82,7 +82,7 @@ def _warm_up(cell: Cell, timer: StepTimer) -> dict[str, Any]:
     if cell.compile:
         columns["compile_time_s"] = (first_ms - step_ms) / 1e3
     if cell.device == "cuda":
-        unused = bytes_of(timer.batches[1:])  # beside the step's own batch
+        unused = sum(tensor.nbytes for batch in timer.batches[1:] for tensor in batch.values())  # by the step
         columns["peak_memory_allocated_mib"] = (torch.cuda.max_memory_allocated() - unused) / 2**20
         columns["peak_memory_reserved_mib"] = torch.cuda.max_memory_reserved() / 2**20
     return columns

@@ -21,8 +21,6 @@ from bench.core.files import locked, partial_folder
 
 FORMAT = 2  # raise when the meaning of the content changes
 _TENSORS, _STATE = "tensors.safetensors", "state.json"
-
-
 FORMER = re.compile(r"^\.(.*)\.former$")  # what a checkpoint is called while the next one takes its place
 
 
@@ -33,9 +31,7 @@ class CheckpointError(ValueError):
 def _split(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> Any:
     """The value with its tensors moved to ``tensors`` and their paths in their place."""
     if isinstance(value, torch.Tensor):
-        tensors[path] = (
-            value.detach().cpu().contiguous().clone()
-        )  # storages may be shared; safetensors wants each alone
+        tensors[path] = value.detach().cpu().contiguous().clone()  # safetensors wants each storage alone
         return {"tensor": path}
     if isinstance(value, dict):
         return {"dict": [[key, _split(item, f"{path}/{key}", tensors)] for key, item in value.items()]}
@@ -65,14 +61,10 @@ def _flush(path: Path) -> None:
 
 
 def save(folder: Path, identity: str, content: dict[str, Any]) -> None:
-    """Put ``content`` in the place of whatever checkpoint ``folder`` holds.
+    """Put ``content``, nested dictionaries and lists of tensors and JSON values, in the place of a checkpoint.
 
-    Args:
-        folder: made if need be. Other processes may save there too: the last one to end is the one that stays.
-        identity: whose checkpoint it is; asked for again when it is loaded.
-        content: nested dictionaries and lists of tensors and JSON values.
-
-    Raises CheckpointError: it cannot be written, as on a full disk; the one before it stays.
+    Other processes may save to ``folder`` too: the last one to end is the one that stays. ``identity`` says whose
+    checkpoint it is. Raises CheckpointError: it cannot be written, as on a full disk; the one before it stays.
     """
     tensors: dict[str, torch.Tensor] = {}
     state = {"format": FORMAT, "identity": identity, "content": _split(content, "", tensors)}

@@ -26,15 +26,12 @@ _RETRIED = ("error",)  # failures that are always worth trying again
 class Results:
     """The records of one results folder, as far as this machine's device is concerned.
 
-    Args:
-        root: the folder.
-        reuse: which records count as done: ``exact``, ``config`` (older code too) or ``never``.
-        written: records of the sweep that is running; it grows with every record written here.
+    ``reuse`` says which records count as done: ``exact``, ``config`` (older code too) or ``never``. ``written`` are
+    those of the sweep that is running; every record written here joins them.
     """
 
     def __init__(self, root: Path, reuse: str, written: set[Path] | None = None) -> None:
-        self.root = root
-        self.reuse = reuse
+        self.root, self.reuse = root, reuse
         self.written = set() if written is None else written
 
     def tidy(self) -> None:
@@ -70,9 +67,8 @@ class Results:
     def is_done(self, cell: Cell, data_hash: str) -> bool:
         """Whether a record answers this cell under the reuse rule.
 
-        An answer for want of a compiler or of free memory holds until the machine has that.
-
-        Raises RecordError: the cell's file cannot be read, or is of a newer schema.
+        An answer for want of a compiler or of free memory holds until the machine has that. Raises RecordError: the
+        cell's file cannot be read, or is of a newer schema.
         """
         path = self._path(cell, data_hash)
         if self.reuse == "never" or not path.exists():

@@ -32,7 +32,7 @@ from bench.core.record import RecordError
 from bench.data.corpus import DataError
 from bench.errors import ConfigError, stop_with, unwritten
 from bench.measures import named
-from bench.processes.process import outcomes_of
+from bench.processes.process import outcomes_of, remove_abandoned_temporaries
 from bench.protocol import Data, Method, Outcome, Session
 from bench.protocol.methods import available, build, default_settings
 from bench.runner.checkpoint import CheckpointError
@@ -123,13 +123,8 @@ def run_job(
 ) -> None:
     """Measure the cells of a job that are not done yet and record them.
 
-    Args:
-        job: cells of one measure.
-        results: where records lie and go.
-        parallel: processes at a time, where cells run side by side; 0 for one per processor.
-        progress: receives what is finished.
-        resume: whether training runs go on from their checkpoints.
-        stop_after_s: seconds after which a training run is to leave a checkpoint and stop, or None.
+    ``parallel`` is the number of processes at a time, where cells run side by side; 0 is for one per processor. With
+    ``resume`` training runs go on from their checkpoints; after ``stop_after_s`` seconds they leave one and stop.
     """
     possible = []
     for cell in job.cells:
@@ -173,6 +168,7 @@ class SweepCallback(Callback):
         _progress = _launched = None
         _written.clear()
         _tables.clear()
+        remove_abandoned_temporaries()
         try:
             configs = expanded()
             jobs = [_checked(config, elsewhere=launch is not None and launch.elsewhere) for config in configs]

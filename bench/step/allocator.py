@@ -5,12 +5,9 @@ autograd's backward. Predictions count tensors alone, so workspaces are measured
 """
 
 import gc
-from collections.abc import Iterable
 
 import psutil
 import torch
-
-from bench.protocol import Batch
 
 
 def free_memory_mib(device: torch.device | str) -> float:
@@ -21,11 +18,7 @@ def free_memory_mib(device: torch.device | str) -> float:
 
 
 def take_workspaces(device: torch.device | str) -> int:
-    """Have cuBLAS take its workspaces now, of the threads that run forward and backward; the bytes that they are.
-
-    >>> take_workspaces("cpu")
-    0
-    """
+    """Have cuBLAS take its workspaces now, of the threads that run forward and backward; the bytes that they are."""
     if torch.device(device).type != "cuda":
         return 0
     before = torch.cuda.memory_allocated()
@@ -42,12 +35,3 @@ def begin_peak() -> None:
     gc.collect()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
-
-
-def bytes_of(batches: Iterable[Batch]) -> int:
-    """Bytes of the tensors of some batches.
-
-    >>> bytes_of([{"tokens": torch.zeros(4, 2), "labels": torch.zeros(4)}])
-    48
-    """
-    return sum(tensor.numel() * tensor.element_size() for batch in batches for tensor in batch.values())

@@ -33,9 +33,8 @@ _SIZES = r"^(num|n)_|_(size|dim|layers|heads)$|^max_position_embeddings$"
 class HuggingFaceWorkload(BaseWorkload):
     """A classifier of token sequences (:class:`bench.protocol.Workload`), as far as predictions need one.
 
-    ``path`` is a Hugging Face ``config.json`` or a folder with one, ``shapes`` the dense model without data.
-
-    Raises ConfigError: the package transformers is missing; the path is no such configuration; its architecture has no
+    ``path`` is a Hugging Face ``config.json`` or a folder with one, ``shapes`` the dense model without data. Raises
+    ConfigError: the package transformers is missing; the path is no such configuration; its architecture has no
     sequence classification or fewer positions than the sequence has tokens.
     """
 

@@ -40,12 +40,12 @@ class Row:
     record: Record
     planned: Planned | None = None
     product: Product | None = None
-    side: str = NOT_ASKED  # the pass
+    side: str | None = None  # the pass
     number: int | None = None
-    text: str = NOT_ASKED
-    shapes: str = NOT_ASKED
+    text: str | None = None
+    shapes: str | None = None
     flops: int | None = None
-    share: str = NOT_ASKED  # of the plan's FLOPs
+    share: str | None = None  # of the plan's FLOPs
     moved_mib: float | None = None
     kept_mib: float | None = None  # for the backward pass: the product's result, or all
 
@@ -58,7 +58,7 @@ def _rows_of_plan(slot: Slot, record: Record, planned: Planned | None) -> Iterat
     plan, moved = planned.chosen, 0.0
     for number, one in enumerate((*plan.products, *plan.backward), start=1):
         side = "forward" if number <= len(plan.products) else "backward"
-        share = f"{one.flops / plan.flops:.1%}" if plan.flops else NOT_ASKED
+        share = f"{one.flops / plan.flops:.1%}" if plan.flops else None
         sizes = (one.flops, share, one.moved_mib, plan.kept_mib.get(one.result))
         yield Row(slot, record, planned, one, side, number, one.text, one.shapes, *sizes)
         moved += one.moved_mib
@@ -95,7 +95,7 @@ def columns(grid: Grid, rows: Sequence[Row]) -> list[Column[Row]]:  # noqa: ARG0
         Column("tokens", lambda row: f"{row.slot.tokens:,}"),
         Column("plan", lambda row: row.planned.chosen.name if row.planned else row.record.status, left=True),
         Column("pass", lambda row: row.side, left=True),
-        Column("#", lambda row: str(row.number or NOT_ASKED)),
+        Column("#", lambda row: row.number),
         Column("product", lambda row: row.text, left=True),
         Column("shapes", lambda row: row.shapes, left=True),
         Column("MFLOP", lambda row: significant(row.flops and row.flops / 1e6)),

@@ -24,8 +24,8 @@ from matplotlib.figure import Figure
 from bench.core.intervals import Estimate
 from bench.core.record import Record
 from figures.artifact import Artifact
-from figures.claims.claims import FULL_SIZE_PARAMETERS, Claim, Finding, Judgement
-from figures.claims.ratio import not_fp32, not_full_size
+from figures.claims.claims import FULL_SIZE_PARAMETERS, Claim, Finding, Judgement, undecided
+from figures.claims.ratio import ON_CPU, not_fp32, not_full_size
 from figures.claims.rule import Rule
 from figures.page import notes
 from figures.page.drawn import Caption
@@ -53,7 +53,6 @@ class Selection(cells.TimesAndMemory):
 
     @property
     def cells(self) -> list[Cell]:
-        """Those of all records shown."""
         return [*self.timed, *(cell for _, cell in self.predicted)]
 
     @property
@@ -305,7 +304,6 @@ def _quantities(page: Selection, rows: Sequence[Row]) -> list[Quantity]:
 
 
 def _of_arm(rows: Sequence[Row], arm: str, batch: int) -> list[Row]:
-    """The rows of one arm at one batch size, by ratio."""
     return sorted((row for row in rows if (row.arm, row.batch) == (arm, batch)), key=lambda row: row.ratio)
 
 
@@ -313,8 +311,7 @@ def _over(rows: Sequence[Row], quantity: Quantity, arm: str, other: str, batch: 
     """By ratio the quotients of an arm to another one of the same ratio, or to dense."""
     others = {row.ratio: row for row in _of_arm(rows, other, batch)}
     pairs = [(row, others.get(1.0 if other == DENSE else row.ratio)) for row in _of_arm(rows, arm, batch)]
-    found = {row.ratio: quantity.over(row, rival) for row, rival in pairs if rival}
-    return {ratio: one for ratio, one in found.items() if one is not None}
+    return {row.ratio: one for row, rival in pairs if rival and (one := quantity.over(row, rival)) is not None}
 
 
 def _compared(rows: Sequence[Row], quantity: Quantity, arm: str, other: str) -> list[str]:
@@ -430,10 +427,8 @@ MARGIN = 0.1
 
 
 def _speed_ups(page: Selection, batch: int) -> Quotients:
-    """By ratio dense's time per epoch over CoMERA's, paired by block where both were timed together."""
     pairs = {ratio: [page.timed.get((arm, batch, ratio)) for arm in (DENSE, COMERA)] for ratio in page.ratios(batch)}
-    found = {ratio: time_ratio(*pair) for ratio, pair in pairs.items()}
-    return {ratio: one for ratio, one in found.items() if one is not None}
+    return {ratio: one for ratio, pair in pairs.items() if (one := time_ratio(*pair)) is not None}
 
 
 def _finding(page: Selection, batch: int, curve: Quotients) -> Finding:
@@ -485,16 +480,15 @@ def _judge(_: Claim, page: Selection, rows: object) -> Judgement:  # noqa: ARG00
     found = [_finding(page, batch, curve) for batch, curve in curves.items()]
     usable = {batch: _grows_and_vanishes(curve) for batch, curve in curves.items() if _usable(curve)}
     too_few = f"It takes {_FEWEST} ratios with intervals at one batch size, the smallest at most {_NEAR:g}."
-    on_cpu = page.kind == "cpu" and page.timed
     reasons = (
-        "The claim is about a GPU; times of a CPU cannot decide it." if on_cpu else "",
+        ON_CPU if page.kind == "cpu" and page.timed else "",
         "" if curves else "No pair of finished cells to compare.",
         not_fp32(page),
         not_full_size(page),
         "" if usable else too_few,
     )
-    for why in filter(None, reasons):
-        return Judgement("not tested here", why, found)
+    if untested := undecided(reasons, found):
+        return untested
     grows = [batch for batch, (grown, _, _) in usable.items() if grown]
     vanishes = [batch for batch, (_, vanished, _) in usable.items() if vanished]
     why = f"It grows at {len(grows)} of {len(usable)} batch sizes and vanishes at {len(vanishes)}"

@@ -81,9 +81,8 @@ def _cell(record: Record) -> Cell | None:
 
 
 def _same(record: Record) -> dict[str, Any]:
-    """Toggles and model, whether with the optimizer's step or not."""
     toggles = {"precision": record.precision, "compile": record.compile, "CUDA Graph": record.cuda_graph}
-    return {**timing_setting(record), **toggles, "model optimizer_step": None}
+    return {**timing_setting(record), **toggles, "model optimizer_step": None}  # with it or not
 
 
 _SELECT = cells.Select(
@@ -146,7 +145,6 @@ def columns(page: Selection, rows: Sequence[Row]) -> list[Column[Row]]:
 
 
 def _against_the_table(page: Selection) -> list[str]:
-    """Sentences with the time of the optimized look-up over that of the uncompressed table."""
     sentences = []
     for step, words in STEPS.items():
         pairs = {batch: ((step, batch, REFERENCE), (step, batch, UNCOMPRESSED)) for batch in page.batches}

@@ -19,7 +19,7 @@ from figures.page.drawn import Caption
 from figures.page.layout import panel_page
 from figures.page.notes import closing_notes, first_upper
 from figures.page.style import DENSE_STROKE, EARLY_STROKE, INK, STROKES, Stroke, note, stroke_handle
-from figures.page.table import NOT_ASKED, Column
+from figures.page.table import Column
 from figures.records.metric import Score, score
 from figures.records.select import COMERA, DENSE
 from figures.records.studies import EXPERIMENT, Row, Study
@@ -94,9 +94,9 @@ def rows_of(study: Study) -> list[Cells]:
     ends = {step: point.end for line in lines for step, point in line.points.items()}
     table: list[Cells] = []
     for step, end in sorted(ends.items()):
-        bands = {line.row.label: str(line.points[step].band) if step in line.points else NOT_ASKED for line in lines}
+        bands = {line.row.label: line.points[step].band if step in line.points else None for line in lines}
         table.append({"epoch": f"{end.epoch:.2f}", "stage": end.stage, **bands, **absent})
-    return table or [{"epoch": NOT_ASKED, "stage": NOT_ASKED, **absent}]
+    return table or [{"epoch": None, "stage": None, **absent}]
 
 
 def tidy_rows(study: Study, _: Any) -> list[Cells]:
@@ -155,7 +155,6 @@ def _draw_line(axes: Any, line: Line) -> None:
 
 
 def _draw_stages(axes: Any, study: Study) -> None:
-    """A line between one stage and the next."""
     names, steps = zip(*study.stages, strict=True)
     for number, end in enumerate(list(accumulate(steps))[:-1] if study.steps_per_epoch else []):
         epoch = end / (study.steps_per_epoch or 1)

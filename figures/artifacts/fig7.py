@@ -124,9 +124,6 @@ def columns(page: Selection, rows: Sequence[Row]) -> list[Column[Row]]:
     def time(row: Row) -> str:
         return f"{row.time.text(scale)} {row.time.marks.replace(UNPAIRED, '')}".strip()
 
-    def over_comera(row: Row) -> str:
-        return "1" if row.is_reference and row.time.time else _with_pairing(row.time.ratio)
-
     def gain(row: Row) -> dict[str, object]:
         return {**bounds("time_off_over_on", row.gain), "off_over_on_pairing": pairing(row.gain)}
 
@@ -139,7 +136,7 @@ def columns(page: Selection, rows: Sequence[Row]) -> list[Column[Row]]:
         Column("batch", lambda row: row.batch),
         Column("arm", lambda row: row.name, head, left=True),
         times,
-        replace(ratios, text=over_comera),
+        replace(ratios, text=lambda row: "1" if row.is_reference and row.time.time else _with_pairing(row.time.ratio)),
         Column("off / on", lambda row: _with_pairing(row.gain), gain),
         Column(
             "compile, s", (lambda row: significant(row.compile_s)) if compiled else None,
@@ -154,12 +151,10 @@ def columns(page: Selection, rows: Sequence[Row]) -> list[Column[Row]]:
 
 
 def _is_measured(rows: Sequence[Row]) -> bool:
-    """Whether the allocator of this device reported any peak."""
     return any(size is not None for row in rows for size in row.measured.values())
 
 
 def _notes(page: Selection, rows: Sequence[Row]) -> list[str]:
-    """What holds for the picture and the table alike."""
     of_memory = ["Labels of memory: the allocated peak; in parentheses, the predicted one."] * _is_measured(rows)
     if any(cell.status == NOT_MODELLED for row in rows for cell in row.memory.values()):
         of_memory.append("Predictions are of steps without CUDA Graph and compile.")
@@ -245,10 +240,6 @@ def _points(page: Selection, *which: Toggles) -> list[Point]:
     return points
 
 
-def _everything(page: Selection) -> list[Point]:
-    return _points(page, *(toggles for arm, toggles in page.variants if arm == DENSE))
-
-
 def _no_pair(page: Selection) -> str:
     """Why these records decide nothing where no pair with CUDA Graph was timed."""
     found = any(point.batch_size in BATCHES["cuda"] for point in _points(page, CAPTURED))
@@ -264,7 +255,8 @@ ARTIFACT = Artifact(
         ratio_rule(
             "graph-speedup", "epoch time of dense / comera, both with CUDA Graph, FP32",
             [lambda page: _points(page, CAPTURED)], BATCHES["cuda"],
-            conditions=(_no_pair, not_full_size), beside=_everything,
+            conditions=(_no_pair, not_full_size),
+            beside=lambda page: _points(page, *(toggles for arm, toggles in page.variants if arm == DENSE)),
         ),
     ),
     section="batch",

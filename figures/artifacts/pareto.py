@@ -55,8 +55,16 @@ class Point:
 
     @property
     def words(self) -> str:
-        """Name, size and score."""
         return f"{self.row.name} ({significant(self.size)} MiB, {self.score.metric.written(self.score.value)})"
+
+    def ahead(self, other: Point) -> float:
+        """By how much it is better."""
+        return self.score.metric.gain(self.score.value, other.score.value)
+
+    def beats(self, other: Point) -> bool:
+        """By value: better and no larger, or as good and smaller; sizes within the solvers' tolerance are equal."""
+        better = self.ahead(other) > 0 and self.size <= _SAME_SIZE * other.size
+        return better or (self.ahead(other) == 0 and _SAME_SIZE * self.size < other.size)
 
 
 def points_of(rows: Sequence[Row]) -> list[Point]:
@@ -66,19 +74,8 @@ def points_of(rows: Sequence[Row]) -> list[Point]:
 
 
 def dominator(point: Point, points: Sequence[Point]) -> Point | None:
-    """The best of the points that beat this one by value: better and no larger, or as good and smaller; sizes within
-    the solvers' tolerance are equal.
-    """
-
-    def ahead(other: Point) -> float:
-        return point.score.metric.gain(other.score.value, point.score.value)
-
-    def beats(other: Point) -> bool:
-        return (ahead(other) > 0 and other.size <= _SAME_SIZE * point.size) or (
-            ahead(other) == 0 and _SAME_SIZE * other.size < point.size
-        )
-
-    return max(filter(beats, points), key=ahead, default=None)
+    """The best of the points that beat this one."""
+    return max((one for one in points if one.beats(point)), key=lambda one: one.ahead(point), default=None)
 
 
 def front_of(points: Sequence[Point]) -> list[Point]:
@@ -135,11 +132,11 @@ def columns(study: Study, rows: Sequence[Row]) -> list[Column[Row]]:
 def _guessing(study: Study, points: Sequence[Point]) -> list[str]:
     """A sentence on the runs that have not surely learnt anything."""
     guess, classes = study.metric.guess, study.model.get("classes")
-    names = [point.row.name for point in points if guess is not None and not point.score.beats(guess)]
+    names = ", ".join(point.row.name for point in points if guess is not None and not point.score.beats(guess))
     if not names or guess is None:
         return []
     how = f"guessing one of {classes} classes" if classes else f"guessing ({study.metric.written(guess)})"
-    return [f"Not surely better than {how}: {', '.join(names)}."]
+    return [f"Not surely better than {how}: {names}."]
 
 
 def losses(study: Study, points: Sequence[Point]) -> list[str]:
@@ -210,13 +207,6 @@ def _limits(study: Study) -> list[tuple[float, str, str]]:
     return sorted(ends) if dense else []
 
 
-def _draw_limit(axes: Any, number: int, size: float, words: str, colour: str) -> None:
-    axes.axvline(size, color=colour, linewidth=1, linestyle=_LIMIT_DASHES, zorder=1)
-    side, dx = ("right", -2) if number % 2 == 0 else ("left", 2)
-    style = {"xycoords": axes.get_xaxis_transform(), "rotation": 90, "va": "bottom", "fontsize": 6.5, "ha": side}
-    note(axes, words, (size, 0.02), (dx, 0), **style)
-
-
 def _scale(axes: Any, sizes: Sequence[float], points: Sequence[Point]) -> None:
     axes.set_xscale("log")
     axes.set_xlim(min(sizes) / 1.25, 1.15 * max(sizes))
@@ -254,7 +244,10 @@ def draw(study: Study, rows: Sequence[Row], caption: Caption) -> Figure:
     for arm, some in by_arm.items():
         _draw_arm(axes, some, style[arm], {COMERA: -3.0, DENSE: 0.0}.get(arm, 3.0))
     for number, (size, arm, words) in enumerate(limits):
-        _draw_limit(axes, number, size, words, style[arm].colour)
+        axes.axvline(size, color=style[arm].colour, linewidth=1, linestyle=_LIMIT_DASHES, zorder=1)
+        side, dx = ("right", -2) if number % 2 == 0 else ("left", 2)
+        look = {"xycoords": axes.get_xaxis_transform(), "rotation": 90, "va": "bottom", "fontsize": 6.5, "ha": side}
+        note(axes, words, (size, 0.02), (dx, 0), **look)
     return paper.finish()
 
 

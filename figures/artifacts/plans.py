@@ -97,7 +97,6 @@ def rows_of(grid: Grid) -> list[Row]:
 
 
 def choices(rows: Sequence[Row]) -> list[Choice]:
-    """Those that were measured."""
     return [row.choice for row in rows if row.choice]
 
 
@@ -123,19 +122,15 @@ def share_within(ratios: Sequence[float], limit: float) -> float:
 
 
 def _aim(ratios: Sequence[float]) -> str:
-    """Whether the planner does what is asked of it."""
     near, beyond = share_within(ratios, NEAR), sum(ratio > FAR for ratio in ratios)
-    missed = [
-        *([f"{len(ratios)} shapes"] if len(ratios) < SHAPES else []),
-        *([f"{near:.1%} within {NEAR:.2f}"] if near < SHARE else []),
-        *([f"{beyond} beyond {FAR:.2f}"] if beyond else []),
-    ]
+    missed = [f"{len(ratios)} shapes"] if len(ratios) < SHAPES else []
+    missed += [f"{near:.1%} within {NEAR:.2f}"] if near < SHARE else []
+    missed += [f"{beyond} beyond {FAR:.2f}"] if beyond else []
     asked = f"at least {SHAPES} shapes, {SHARE:.0%} of them within {NEAR:.2f}, none beyond {FAR:.2f}"
     return f"Asked: {asked}. {'Missed: ' + ', '.join(missed) if missed else 'Met'}."
 
 
 def _left_out(rows: Sequence[Row]) -> list[str]:
-    """How many shapes have no ratio, by reason."""
     missing = [row for row in rows if row.choice is None]
     counts = Counter(f"{row.status}: {row.message}" if row.message else row.status for row in missing)
     reasons = [f"{count} x {reason.rstrip('.')}" for reason, count in counts.items()]
@@ -155,10 +150,8 @@ def sentences(rows: Sequence[Row]) -> list[str]:
     worst = max(measured, key=lambda one: one.ratio.value)
     beyond = [one.ratio for one in measured if one.ratio.value > NEAR]
     doubtful = sum(one.low is not None and one.low <= NEAR for one in beyond)
-    fixed = [
-        f"{name!r} {share_within(times, NEAR):.0%}, at worst {significant(times[-1])}"
-        for name, times in fixed_plans(rows).items()
-    ]
+    plans = fixed_plans(rows).items()
+    fixed = [f"{name!r} {share_within(times, NEAR):.0%}, at worst {significant(times[-1])}" for name, times in plans]
     dense = [one.over_dense.value for one in measured if one.over_dense]
     found = [
         f"{len(ratios)} shapes measured: the chosen plan is within {NEAR:.2f} of the best measured candidate in "
@@ -287,16 +280,8 @@ def _draw_map(axes: Any, rows: Sequence[Row], names: bool) -> None:
     lines = [f"{layer if place in firsts else ''}  {ranks:>5,}" for place, (layer, ranks) in enumerate(layers)]
     axes.set_yticks([place + 0.5 for place in range(len(layers))] if names else [], lines if names else [])
     if names:
-        note(
-            axes,
-            "layer, ranks | tokens",
-            (0, 1),
-            (-4, 3),
-            xycoords="axes fraction",
-            fontsize=6,
-            ha="right",
-            color=FAINT,
-        )
+        style = {"xycoords": "axes fraction", "fontsize": 6, "ha": "right", "color": FAINT}
+        note(axes, "layer, ranks | tokens", (0, 1), (-4, 3), **style)
 
 
 def _draw_maps(page: Page, rows: Sequence[Row]) -> None:
@@ -309,16 +294,13 @@ def _draw_maps(page: Page, rows: Sequence[Row]) -> None:
     orders = _values(rows, "order")
     places = page.panels(0, _CELL * len(_layers(rows)), _COLUMNS, -(-len(orders) // _COLUMNS))
     axes = [one for line in places for one in line]
-    for number, one in enumerate(axes):
-        if number < len(orders):
-            of_order = [row for row in rows if row.slot.order == orders[number]]
-            _draw_map(one, of_order, names=number % _COLUMNS == 0)
-        else:
-            one.set_axis_off()
+    for number, (one, order) in enumerate(zip(axes, orders, strict=False)):
+        _draw_map(one, [row for row in rows if row.slot.order == order], names=number % _COLUMNS == 0)
+    for one in axes[len(orders) :]:
+        one.set_axis_off()
 
 
 def _width(stroke: Stroke) -> float:
-    """Of a curve of panel b; the planner's stands out."""
     return 2.0 if stroke is EARLY_STROKE else 1.1
 
 

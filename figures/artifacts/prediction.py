@@ -55,11 +55,6 @@ class Check:
         return self.predicted / self.measured - 1
 
     @property
-    def is_exact(self) -> bool:
-        """Whether the two agree to the byte."""
-        return round(self.predicted * 2**20) == round(self.measured * 2**20)
-
-    @property
     def name(self) -> str:
         return f"{self.record.arm}, batch {self.record.batch_size:,}"
 
@@ -71,6 +66,10 @@ class Selection(Selected):
     @property
     def limit(self) -> float:
         return TOLERANCE[self.kind]
+
+    def within(self, checks: Sequence[Check]) -> int:
+        """How many of the checks are as exact as asked."""
+        return sum(abs(check.error) <= self.limit for check in checks)
 
     @property
     def main(self) -> str:
@@ -85,13 +84,18 @@ class Row:
     arm: str
     workload: str
     checks: tuple[Check, ...]
-    errors: tuple[float, ...]  # from the lowest
-    median: float
-    worst: Check
+
+    @property
+    def errors(self) -> list[float]:
+        """From the lowest."""
+        return sorted(check.error for check in self.checks)
+
+    @property
+    def worst(self) -> Check:
+        return max(self.checks, key=lambda check: (abs(check.error), check.record.cell_id))
 
 
 def _page(records: Sequence[Record], device: str) -> Selection:
-    """The records that hold a predicted peak and the allocator's, of plain steps."""
     checks, toggled, failed = [], 0, Counter[str]()
     for record in records:
         predicted, measured = record.peak_memory_predicted_mib, record.peak_memory_allocated_mib
@@ -125,24 +129,14 @@ def rows_of(page: Selection) -> list[Row]:
     groups: dict[tuple[str, str], list[Check]] = {}
     for check in page.checks:
         groups.setdefault((check.record.workload, check.record.arm), []).append(check)
-    rows = []
-    for workload, arm in sorted(groups, key=lambda group: (group[0] != page.main, group[0], by_arm(group[1]))):
-        checks = groups[workload, arm]
-        errors = sorted(check.error for check in checks)
-        worst = max(checks, key=lambda check: (abs(check.error), check.record.cell_id))
-        rows.append(Row(arm, workload, tuple(checks), tuple(errors), statistics.median(errors), worst))
-    return rows
+    order = sorted(groups, key=lambda group: (group[0] != page.main, group[0], by_arm(group[1])))
+    return [Row(arm, workload, tuple(groups[workload, arm])) for workload, arm in order]
 
 
 def _percent(share: float) -> str:
     """A share as signed percent; what is less than shown has no sign."""
     text = f"{100 * share:+.2f} %"
     return text if text[1:] != "0.00 %" else "0.00 %"
-
-
-def _farthest(row: Row) -> str:
-    predicted, measured = (f"{significant(size, 4)}" for size in (row.worst.predicted, row.worst.measured))
-    return f"farthest off: batch {row.worst.record.batch_size:,}, {predicted} MiB predicted, {measured} measured"
 
 
 def columns(page: Selection, _: Sequence[Row]) -> list[Column]:
@@ -152,8 +146,9 @@ def columns(page: Selection, _: Sequence[Row]) -> list[Column]:
     def batches(row: Row) -> str:
         return ", ".join(f"{batch:,}" for batch in sorted({check.record.batch_size for check in row.checks}))
 
-    def within(row: Row) -> str:
-        return f"{sum(abs(error) <= page.limit for error in row.errors)} of {len(row.checks)}"
+    def farthest(row: Row) -> str:
+        predicted, measured = (significant(size, 4) for size in (row.worst.predicted, row.worst.measured))
+        return f"farthest off: batch {row.worst.record.batch_size:,}, {predicted} MiB predicted, {measured} measured"
 
     def tidy(check: Check) -> dict[str, object]:
         return {
@@ -168,10 +163,10 @@ def columns(page: Selection, _: Sequence[Row]) -> list[Column]:
         Column("cells", lambda row: len(row.checks)),
         Column("batches", batches),
         Column("lowest error", lambda row: _percent(row.errors[0])),
-        Column("median", lambda row: _percent(row.median)),
+        Column("median", lambda row: _percent(statistics.median(row.errors))),
         Column("highest", lambda row: _percent(row.errors[-1])),
-        Column("within", within),
-        Column(REMARKS, _farthest, left=True),
+        Column("within", lambda row: f"{page.within(row.checks)} of {len(row.checks)}"),
+        Column(REMARKS, farthest, left=True),
         Column(tidy=tidy),
     ]
 
@@ -179,11 +174,11 @@ def columns(page: Selection, _: Sequence[Row]) -> list[Column]:
 def _distribution(page: Selection, rows: Sequence[Row]) -> str:
     """The distribution of the error over all cells, and whether it is as small as asked."""
     errors = [check.error for check in page.checks]
-    within = sum(abs(error) <= page.limit for error in errors)
     worst = max((row.worst for row in rows), key=lambda check: abs(check.error))
     low, high = (float(bound) for bound in np.quantile(errors, [0.05, 0.95]))
-    exact = sum(check.is_exact for check in page.checks)
-    met = "Met" if within == len(errors) else f"Missed by {len(errors) - within}"
+    exact = sum(round(check.predicted * 2**20) == round(check.measured * 2**20) for check in page.checks)
+    missed = len(errors) - page.within(page.checks)
+    met = f"Missed by {missed}" if missed else "Met"
     return (
         f"{len(errors)} cells, {exact} of them exact to the byte: median error {_percent(statistics.median(errors))}, "
         f"5th to 95th percentile {_percent(low)} to {_percent(high)}; the largest {_percent(worst.error)} "
@@ -191,28 +186,21 @@ def _distribution(page: Selection, rows: Sequence[Row]) -> str:
     )
 
 
-def _workspaces(page: Selection) -> list[str]:
-    """What was added to the predictions, where it was measured."""
-    sizes = sorted({check.record.workspaces_mib for check in page.checks if check.record.workspaces_mib})
-    if not sizes:
-        return []
-    span = " to ".join(f"{significant(size)} MiB" for size in dict.fromkeys((sizes[0], sizes[-1])))
-    return [f"Predicted peaks are with cuBLAS's workspaces, which it keeps for good and which were measured: {span}."]
-
-
 def caption(page: Selection, rows: Sequence[Row]) -> Caption:
-    source = {
-        "cpu": "PyTorch's profiler, which hears of every allocation of the CPU",
-        "cuda": "the CUDA allocator's own statistic",
+    source, rounding = {
+        "cpu": ("PyTorch's profiler, which hears of every allocation of the CPU", "."),
+        "cuda": ("the CUDA allocator's own statistic", ", nor is the allocator's rounding."),
     }[page.kind]
-    rounding = ", nor is the allocator's rounding." if page.kind == "cuda" else "."
+    sizes = sorted({check.record.workspaces_mib for check in page.checks if check.record.workspaces_mib})
+    span = " to ".join(f"{significant(size)} MiB" for size in dict.fromkeys((*sizes[:1], *sizes[-1:])))
+    added = f"Predicted peaks are with cuBLAS's workspaces, which it keeps for good and which were measured: {span}."
     return Caption(
         title="Predicted peak memory against the allocator's",
         facts=(f"{device_fact(page, listed(page, 'precision'))} Measured by {source}.", _distribution(page, rows)),
         notes=(
             "Below zero, the allocator held more than was predicted: what lives inside kernels is not modelled"
             + rounding,
-            *_workspaces(page),
+            *([added] if sizes else []),
             *page.left_out,
         ),
     )
@@ -231,7 +219,8 @@ def draw(page: Selection, rows: Sequence[Row], caption: Caption) -> Figure:
     axes.axvspan(-limit, limit, color=_BAND, zorder=0)
     axes.axvline(0, color=FAINT, linewidth=0.6, zorder=1)
     for place, row in enumerate(rows):
-        axes.plot([100 * row.median] * 2, [place - 0.32, place + 0.32], color=INK, linewidth=1.2, zorder=2)
+        median = 100 * statistics.median(row.errors)
+        axes.plot([median, median], [place - 0.32, place + 0.32], color=INK, linewidth=1.2, zorder=2)
         for check in row.checks:
             look = {**points, **batches[check.record.batch_size].dots, "markeredgewidth": 0.8, "zorder": 3}
             axes.plot([100 * check.error], [place], **look)

@@ -7,10 +7,10 @@ the verdicts of all of them.
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Literal, Protocol, get_args
+from typing import Any, Literal, get_args
 
 LEDGER = Path(__file__).parents[1] / "published" / "claims.csv"
 
@@ -71,9 +71,6 @@ class Claim:
         return "recalled: unconfirmed transcription" if self.unconfirmed else self.status
 
 
-_COLUMNS = ("id", "artifact", "quantity", "setting", "kind", "unit", "status", "workload")
-
-
 def read_claims(path: Path = LEDGER) -> dict[str, Claim]:
     """Read the ledger; raises LedgerError with one sentence when it is unreadable or a line is malformed."""
     claims: dict[str, Claim] = {}
@@ -82,7 +79,8 @@ def read_claims(path: Path = LEDGER) -> dict[str, Claim]:
             for line, row in enumerate(csv.DictReader(file), start=2):
                 try:
                     low, high = (float(row[name]) if row[name] else None for name in ("value_low", "value_high"))
-                    claim = Claim(**{name: row[name] for name in _COLUMNS}, low=low, high=high)
+                    words = {one.name: row[one.name] for one in fields(Claim) if one.name not in ("low", "high")}
+                    claim = Claim(**words, low=low, high=high)
                 except LedgerError as error:
                     raise LedgerError(f"{path}, line {line}: {error}.") from None
                 except (KeyError, TypeError, ValueError) as error:
@@ -95,16 +93,9 @@ def read_claims(path: Path = LEDGER) -> dict[str, Claim]:
     return claims
 
 
-class Found(Protocol):
-    """A number that bears on a claim, as a string; its heading says what it is a number of."""
-
-    @property
-    def heading(self) -> str: ...
-
-
 @dataclass(frozen=True)
 class Finding:
-    """A number in words with its heading."""
+    """A number that bears on a claim, in words; its heading says what it is a number of."""
 
     heading: str
     text: str
@@ -119,7 +110,13 @@ class Judgement:
 
     outcome: Outcome
     why: str
-    ours: Sequence[Found] = ()
+    ours: Sequence[Any] = ()  # as Finding, with a heading
+
+
+def undecided(reasons: Iterable[str], ours: Sequence[Any] = ()) -> Judgement | None:
+    """The first reason why records decide nothing, if there is one; the others are empty."""
+    why = next(filter(None, reasons), "")
+    return Judgement("not tested here", why, ours) if why else None
 
 
 @dataclass(frozen=True)
@@ -127,14 +124,13 @@ class Verdict:
     """What became of one published claim on one device."""
 
     claim: Claim
-    ours: Sequence[Found]
+    ours: Sequence[Any]
     device: str
     outcome: Outcome
     why: str
 
     @property
     def ours_text(self) -> str:
-        """What was found, gathered under headings."""
         gathered: dict[str, list[str]] = {}
         for found in self.ours:
             gathered.setdefault(found.heading, []).append(str(found))

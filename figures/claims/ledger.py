@@ -31,12 +31,10 @@ class Entry:
 
     @property
     def outcome(self) -> Outcome:
-        """Over all devices."""
         return combined(verdict.outcome for verdict in self.verdicts)
 
     @property
     def why(self) -> str:
-        """Why, in one line."""
         if self.rule.untested:
             return self.rule.untested
         if not self.verdicts:
@@ -59,10 +57,8 @@ class Line:
 
 def lines_of(entry: Entry) -> list[Line]:
     """A line per device."""
-    lines = [
-        Line(entry, one.device, one.outcome, one.ours_text, one.why, number == 0)
-        for number, one in enumerate(entry.verdicts)
-    ]
+    found = entry.verdicts
+    lines = [Line(entry, one.device, one.outcome, one.ours_text, one.why, one is found[0]) for one in found]
     return lines or [Line(entry, "", entry.outcome, "none", entry.why)]
 
 
@@ -132,15 +128,10 @@ def rules_of(all_artifacts: Iterable[Artifact[Any, Any]]) -> dict[str, tuple[Rul
 
 
 def judge(records: Sequence[Record], claims: Mapping[str, Claim] | None = None) -> list[Entry]:
-    """Every claim of the ledger, in its order, with its verdicts: a pure function of the records and the ledger.
+    """Every claim of the ledger, in its order, with its verdicts on the records of a whole folder.
 
-    Args:
-        records: those of a whole folder; the records of other experiments are not looked at.
-        claims: the ledger, by id; the project's own with those of all artifacts by default.
-
-    Raises:
-        LedgerError: the ledger cannot be read, or its claims are not those that have a rule.
-        RecordError: a record whose samples make no sense.
+    Raises LedgerError where ``claims``, by default all there are, are not those that have a rule, and RecordError for a
+    record whose samples make no sense.
     """
     everything = artifacts().values()
     claims = claims_of(everything) if claims is None else claims
@@ -155,12 +146,9 @@ def judge(records: Sequence[Record], claims: Mapping[str, Claim] | None = None) 
         wanted = {claim_id for claim_id, (_, owner) in rules.items() if owner is artifact}
         for place, verdict in artifact.judge(records, claims, wanted):
             found[verdict.claim.id].setdefault(verdict.device, []).append((place, verdict))
-    entries = []
-    for name, claim in claims.items():
-        rule, owner = rules[name]
-        verdicts = tuple(_on_device(judged) for _, judged in sorted(found[name].items()))
-        entries.append(Entry(claim, rule, owner.experiments if owner else (), verdicts))
-    return entries
+    verdicts = {name: tuple(_on_device(devices[one]) for one in sorted(devices)) for name, devices in found.items()}
+    owned = ((name, claim, *rules[name]) for name, claim in claims.items())
+    return [Entry(one, rule, owner.experiments if owner else (), verdicts[name]) for name, one, rule, owner in owned]
 
 
 def summary(entries: Sequence[Entry]) -> str:

@@ -25,7 +25,6 @@ _NOTES = (
 
 
 def _published(entry: Entry) -> str:
-    """What was published; a question mark where that is unconfirmed."""
     return f"{entry.claim.published}{'?' if entry.claim.unconfirmed else ''}"
 
 
@@ -35,7 +34,6 @@ def _decided_by(entry: Entry) -> str:
 
 
 def _grouped(entries: Sequence[Entry]) -> list[tuple[str, list[Entry]]]:
-    """The entries by artifact, both in the ledger's order."""
     order = list(dict.fromkeys(entry.claim.artifact for entry in entries))
     ordered = sorted(entries, key=lambda entry: order.index(entry.claim.artifact))
     return [(artifact, list(group)) for artifact, group in groupby(ordered, lambda entry: entry.claim.artifact)]

@@ -22,9 +22,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from bench.core.intervals import Estimate
-from figures.claims.claims import FULL_SIZE_PARAMETERS, Claim, Judgement, Outcome
+from figures.claims.claims import FULL_SIZE_PARAMETERS, Claim, Judgement, Outcome, undecided
 from figures.claims.rule import ABOVE_ONE, REACHES, DeviceKind, Rule
-from figures.page.table import with_interval
+from figures.page.table import unpaired, with_interval
 from figures.records.cells import TimesAndMemory
 from figures.records.time_values import time_ratio
 
@@ -35,6 +35,8 @@ _LEANING = 0.5
 
 #: So many times the published upper end is far larger than published.
 _FAR = 2.0
+
+ON_CPU = "The claim is about a GPU; times of a CPU cannot decide it."
 
 
 @dataclass(frozen=True)
@@ -52,8 +54,7 @@ class Point:
         return f"{self.quantity}, {self.source}"
 
     def __str__(self) -> str:
-        unpaired = ", unpaired" if self.ratio.paired is False else ""
-        return f"{with_interval(self.ratio, unit='x')} at batch {self.batch_size}{unpaired}"
+        return f"{with_interval(self.ratio, unit='x')} at batch {self.batch_size}{', unpaired' * unpaired(self.ratio)}"
 
 
 def grade(low: float, high: float, need: float | None) -> Grade:
@@ -153,9 +154,8 @@ def memory_points(page: TimesAndMemory, pairs: Pairs) -> list[Point]:
 def not_full_size(page: TimesAndMemory) -> str:
     """Why these records decide nothing about the paper's model; empty where they may."""
     dense = {record.parameters for record in page.shown if record.arm == "dense" and record.parameters is not None}
-    return (
-        "The dense model of these records is not the paper's full-size one." if dense - {FULL_SIZE_PARAMETERS} else ""
-    )
+    other = dense - {FULL_SIZE_PARAMETERS}
+    return "The dense model of these records is not the paper's full-size one." if other else ""
 
 
 def not_fp32(page: TimesAndMemory) -> str:
@@ -165,17 +165,10 @@ def not_fp32(page: TimesAndMemory) -> str:
 
 
 def ratio_rule(
-    claim_id: str,
-    quantity: str,
-    evidence: Sequence[Evidence],
-    batches: Sequence[int],
-    *,
-    slack: float = 0.5,
-    device: DeviceKind = "cuda",
-    conditions: Sequence[Callable[[Any], str]] = (not_fp32, not_full_size),
-    beside: Evidence | None = None,
-    at: str = "batch {}",
-) -> Rule:
+    claim_id: str, quantity: str, evidence: Sequence[Evidence], batches: Sequence[int], *, slack: float = 0.5,
+    device: DeviceKind = "cuda", conditions: Sequence[Callable[[Any], str]] = (not_fp32, not_full_size),
+    beside: Evidence | None = None, at: str = "batch {}",
+) -> Rule:  # fmt: skip
     """The rule of a claim about ratios.
 
     Args:
@@ -192,16 +185,14 @@ def ratio_rule(
         points = [point for point in found if point.batch_size in batches]
         shown = [point for point in found if point.quantity == "time" or point in points]
         if device == "cuda" and page.kind == "cpu":
-            about = "The claim is about a GPU; times of a CPU cannot decide it."
-            return Judgement("not tested here", about, beside(page) if beside else shown)
+            return Judgement("not tested here", ON_CPU, beside(page) if beside else shown)
         decisive = [point for point in points if point.kind == "cuda"]
         if found and not any(point.kind == "cuda" for point in found):
-            return Judgement(
-                "not tested here", "The claim is about a GPU; predictions for a CPU cannot decide it.", found
-            )
-        for why in filter(None, (condition(page) for condition in conditions)):
-            return Judgement("not tested here", why, decisive or (beside(page) if beside else ()))
-        return decide(claim, decisive, len(evidence) * len(batches), slack)
+            why = "The claim is about a GPU; predictions for a CPU cannot decide it."
+            return Judgement("not tested here", why, found)
+        reasons = (condition(page) for condition in conditions)
+        untested = undecided(reasons, decisive or (beside(page) if beside else ()))
+        return untested or decide(claim, decisive, len(evidence) * len(batches), slack)
 
     sizes = at.format(", ".join(f"{batch:,}" for batch in batches))
     holds = f"{REACHES} (from half of it, where that is > 1: partly)" if slack else ABOVE_ONE

@@ -45,12 +45,10 @@ class Rule:
 
     @property
     def expression(self) -> str:
-        """What is judged and when it holds."""
         return f"{self.quantity} {self.holds}".rstrip()
 
     @property
     def tolerance_text(self) -> str:
-        """The tolerance with its unit, or ``none``."""
         if not self.tolerance:
             return "none"
         return f"{self.tolerance:g}{'' if self.unit in ('x', '%') else ' '}{self.unit}"
@@ -61,9 +59,7 @@ class Rule:
 
 
 def _not_yet(claim_id: str, subject: str, quantity: str, device: DeviceKind = "any") -> Rule:
-    return Rule(
-        claim_id, quantity, device=device, untested=f"No experiment of this bench covers {subject} yet."
-    )  # fmt: skip
+    return Rule(claim_id, quantity, device=device, untested=f"No experiment of this bench covers {subject} yet.")
 
 
 #: Claims that no artifact can decide yet.

@@ -15,10 +15,9 @@ beat the probe of these data.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
-from figures.claims.claims import FULL_SIZE_PARAMETERS, Claim, Finding, Judgement, Outcome
+from figures.claims.claims import FULL_SIZE_PARAMETERS, Claim, Finding, Judgement, Outcome, undecided
 from figures.claims.rule import AT_MOST, REACHES, Rule
 from figures.records.metric import Score
 from figures.records.select import COMERA
@@ -56,14 +55,7 @@ _SIZES = {
 }
 
 
-def _untested(reasons: Iterable[str], *found: Finding) -> Judgement | None:
-    """The first reason why records decide nothing, if there is one."""
-    why = next(filter(None, reasons), "")
-    return Judgement("not tested here", why, found) if why else None
-
-
 def _absent(row: Row) -> str:
-    """Why a slot has no number."""
     return f"{row.name} is {row.status}" + (f" ({'; '.join(row.remarks).rstrip('.')})" if row.remarks else "")
 
 
@@ -72,10 +64,8 @@ def _other_model(study: Study) -> str:
     count = study.dense_parameters
     if count is None or study.is_full_size:
         return ""
-    return (
-        f"The dense model of these runs has {count:,} parameters; the claim is about the six-encoder model of "
-        f"{FULL_SIZE_PARAMETERS:,}."
-    )
+    claimed = f"the claim is about the six-encoder model of {FULL_SIZE_PARAMETERS:,}"
+    return f"The dense model of these runs has {count:,} parameters; {claimed}."
 
 
 def _guesses(row: Row) -> str:
@@ -90,7 +80,6 @@ def _guesses(row: Row) -> str:
 
 
 def _size_rule(slot: Slot, part: str) -> Rule:
-    """A claim on a size of a run's model or on a compression, by the worst seed."""
     column, heading, expression = _SIZES[part]
     unit, slack = ("MiB", SIZE_SLACK) if part == "size" else ("x", RATIO_SLACK)
 
@@ -100,24 +89,21 @@ def _size_rule(slot: Slot, part: str) -> Rule:
         if spread is None:
             return Judgement("not tested here", _other_model(study) or f"{_absent(row)}.")
         seeds = "one seed" if len(row.finished) == 1 else f"{len(row.finished)} seeds"
-        size = spread.text(" MiB" if part == "size" else "x")
-        found = Finding(f"{heading}, {study.dataset}, {seeds}", size)
-        if untested := _untested((_other_model(study), "" if slot == DENSE_RUN else _guesses(row)), found):
+        found = Finding(f"{heading}, {study.dataset}, {seeds}", spread.text(" MiB" if part == "size" else "x"))
+        if untested := undecided((_other_model(study), "" if slot == DENSE_RUN else _guesses(row)), (found,)):
             return untested
-        outcome: Outcome = "not reproduced"
         if slot == DENSE_RUN:
-            same = abs(spread.value / published - 1) <= SAME_SIZE
-            outcome = "reproduced" if same else outcome
-            why = f"{'Within' if same else 'Not within'} {SAME_SIZE:.0%} of the published size."
+            holds = abs(spread.value / published - 1) <= SAME_SIZE
+            why = f"{'Within' if holds else 'Not within'} {SAME_SIZE:.0%} of the published size."
         elif part == "size":
             holds = spread.high <= published + slack
-            outcome = "reproduced" if holds else outcome
             why = f"{'At most' if holds else 'More than'} {published + slack:g} MiB."
         else:
-            need = published - slack
-            outcome = "reproduced" if spread.low >= need else "partly" if spread.low >= need / 2 else outcome
+            holds = spread.low >= published - slack
             more = "; more than published" if spread.low > published + slack else ""
-            why = f"{'Reaches' if spread.low >= need else 'Short of'} {need:g}x{more}."
+            why = f"{'Reaches' if holds else 'Short of'} {published - slack:g}x{more}."
+        half = part != "size" and spread.low >= (published - slack) / 2
+        outcome: Outcome = "reproduced" if holds else "partly" if half else "not reproduced"
         left, target = row.spread("size_fraction"), row.spread("size_target")
         if left is not None and target is not None:
             why += f" S is {left.text('')} of the full tensorized size, S0 was {target.text('')}."
@@ -125,29 +111,21 @@ def _size_rule(slot: Slot, part: str) -> Rule:
 
     quantity, holds = f"{expression} of {_WORDS[slot]}, worst seed", f"{REACHES} (from half of it: partly)"
     if slot == DENSE_RUN:
-        quantity, holds, slack, unit = (
-            f"{expression} of dense / published - 1",
-            "within +-tolerance",
-            100 * SAME_SIZE,
-            "%",
-        )
-    elif part == "size":
+        quantity, holds = f"{expression} of dense / published - 1", "within +-tolerance"
+        return Rule(f"{CLAIMED[slot]}-{part}", quantity, holds, tolerance=100 * SAME_SIZE, unit="%", judge=judge)
+    if part == "size":
         holds = AT_MOST
     return Rule(f"{CLAIMED[slot]}-{part}", quantity, holds, tolerance=slack, unit=unit, judge=judge)
 
 
 def _against(score: Score, bound: float, words: str, found: Finding) -> Judgement:
-    """The judgement on an interval against a lower bound."""
     low, high = score.span
-    if low >= bound:
-        return Judgement("reproduced", f"The whole interval lies {words}.", (found,))
-    if high < bound:
-        return Judgement("not reproduced", f"No part of the interval lies {words}.", (found,))
-    return Judgement("partly", f"Only a part of the interval lies {words}.", (found,))
+    outcome: Outcome = "reproduced" if low >= bound else "not reproduced" if high < bound else "partly"
+    part = {"reproduced": "The whole", "not reproduced": "No part of the", "partly": "Only a part of the"}[outcome]
+    return Judgement(outcome, f"{part} interval lies {words}.", (found,))
 
 
 def _accuracy_rule(slot: Slot) -> Rule:
-    """A claim on the accuracy of a run."""
 
     def judge(claim: Claim, study: Study, _: Any) -> Judgement:
         row, published = study.row(slot), claim.low or 0.0
@@ -158,17 +136,12 @@ def _accuracy_rule(slot: Slot) -> Rule:
         reached = ours.text(unit=True)
         found = Finding(f"{study.metric.text} on {study.dataset}, {ours.seeds_text}, {epochs}", reached)
         other = f"The claim is about MNLI; on {study.dataset}, {row.name} reached {reached}."
-        few = (
-            f"Inconclusive: {ours.seeds_text}, {SEEDS_NEEDED} are needed; published less ours is "
-            f"{published - ours.value:+.1f} points."
-        )
-        reasons = (
-            _other_model(study),
-            other if study.dataset != CLAIMED_DATASET else "",
-            few if ours.seeds < SEEDS_NEEDED else "",
-        )
+        needed = f"Inconclusive: {ours.seeds_text}, {SEEDS_NEEDED} are needed"
+        few = f"{needed}; published less ours is {published - ours.value:+.1f} points."
+        about_mnli, enough = study.dataset == CLAIMED_DATASET, ours.seeds >= SEEDS_NEEDED
+        reasons = (_other_model(study), "" if about_mnli else other, "" if enough else few)
         bound = published - MARGIN
-        return _untested(reasons, found) or _against(ours, bound, f"above {bound:g} %", found)
+        return undecided(reasons, (found,)) or _against(ours, bound, f"above {bound:g} %", found)
 
     quantity = f"accuracy on MNLI of {_WORDS[slot]}, {SEEDS_NEEDED} seeds"
     return Rule(f"{CLAIMED[slot]}-acc", quantity, REACHES, tolerance=MARGIN, unit="points", judge=judge)
@@ -203,13 +176,9 @@ def _judge_same_accuracy(_: Claim, study: Study, __: Any) -> Judgement:
     void, few = _void(study), apart.seeds < SEEDS_NEEDED
     other = f"The claim is about MNLI; {words}{f', inconclusive with {seeds}' if few else ''}."
     inconclusive = f"Inconclusive: {seeds}, {SEEDS_NEEDED} are needed to tell {MARGIN:g} points; {words}."
-    reasons = (
-        _other_model(study),
-        f"{void} Found: {words}." if void else "",
-        other if study.dataset != CLAIMED_DATASET else "",
-        inconclusive if few else "",
-    )
-    return _untested(reasons, found) or _against(apart, -MARGIN, f"above -{MARGIN:g} points", found)
+    elsewhere = other if study.dataset != CLAIMED_DATASET else ""
+    reasons = (_other_model(study), void and f"{void} Found: {words}.", elsewhere, inconclusive if few else "")
+    return undecided(reasons, (found,)) or _against(apart, -MARGIN, f"above -{MARGIN:g} points", found)
 
 
 def _judge_ranks_removed(_: Claim, study: Study, __: Any) -> Judgement:
@@ -230,9 +199,9 @@ def _judge_ranks_removed(_: Claim, study: Study, __: Any) -> Judgement:
     some = sum(map(bool, removed.values()))
     why = f"After a late stage, layers of block {BLOCK} have lost all ranks in {some} of {len(removed)} seed(s)."
     unfinished = f"{why} Not finished: {absent}." if absent and not some else ""
-    if untested := _untested((_other_model(study), *map(_guesses, rows), unfinished), *found):
-        return untested
-    return Judgement("reproduced" if some == len(removed) else "partly" if some else "not reproduced", why, found)
+    outcome: Outcome = "reproduced" if some == len(removed) else "partly" if some else "not reproduced"
+    untested = undecided((_other_model(study), *map(_guesses, rows), unfinished), found)
+    return untested or Judgement(outcome, why, found)
 
 
 SAME_ACCURACY = Rule(
@@ -253,13 +222,6 @@ LATE = (
 
 #: Of the paper's table on MNLI.
 MNLI = (
-    _size_rule(DENSE_RUN, "size"),
-    _size_rule(EARLY, "size"),
-    _size_rule(EARLY, "ratio"),
-    _size_rule(late(0.2), "size"),
-    *LATE[: 2 * len(_LATE)],
-    _accuracy_rule(DENSE_RUN),
-    _accuracy_rule(EARLY),
-    *LATE[2 * len(_LATE) :],
-    SAME_ACCURACY,
-)
+    _size_rule(DENSE_RUN, "size"), _size_rule(EARLY, "size"), _size_rule(EARLY, "ratio"), _size_rule(late(0.2), "size"),
+    *LATE[: 2 * len(_LATE)], *map(_accuracy_rule, (DENSE_RUN, EARLY)), *LATE[2 * len(_LATE) :], SAME_ACCURACY,
+)  # fmt: skip

@@ -47,7 +47,6 @@ class Bar:
 
     @property
     def reach(self) -> float:
-        """How far anything drawn for this bar goes."""
         marks = (position for _, position in self.marks)
         return max([sum(length for _, length in self.parts), *(self.interval or ()), *marks])
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
+from matplotlib.figure import Figure
 from rich.console import Console
 from rich.measure import Measurement
 from rich.text import Text
 
 from bench.core.record import Record
 from figures.claims.claims import Verdict
+from figures.page.style import house_style, to_bytes
 from figures.page.table import REMARKS, to_markdown, to_terminal
 
 
@@ -36,14 +39,16 @@ class Caption:
 
 
 class Files(Mapping[str, bytes]):
-    """The files of a page by name. Pictures, which take long, are drawn when they are first asked for."""
+    """The files of a page by name. Its picture, which takes long, is drawn once, when it is first asked for."""
 
-    def __init__(self, pictures: Mapping[str, Callable[[], bytes]], texts: Mapping[str, bytes]) -> None:
-        self._pictures, self._made, self._names = pictures, dict(texts), (*pictures, *texts)
+    def __init__(self, stem: str, draw: Callable[[], Figure] | None, texts: Mapping[str, bytes]) -> None:
+        self._draw, self._made = draw and functools.cache(draw), dict(texts)
+        self._names = (*((f"{stem}.png", f"{stem}.svg") if draw else ()), *texts)
 
     def __getitem__(self, name: str) -> bytes:
-        if name not in self._made:
-            self._made[name] = self._pictures[name]()
+        if name not in self._made and name in self._names and self._draw:
+            with house_style():
+                self._made[name] = to_bytes(self._draw(), name.rpartition(".")[2])
         return self._made[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -74,25 +79,17 @@ class Drawn:
         """What the terminal shows."""
         buffer = io.StringIO()
         terminal = Console()
-        titles = [self.title, *[""] * len(self.narrow)]
-        tables = [
-            to_terminal(part.drop(columns=REMARKS, errors="ignore"), title, self.left_aligned, by=self.section)
-            for part, title in zip(self.narrow or (self.table,), titles, strict=False)
-        ]
+        parts = [part.drop(columns=REMARKS, errors="ignore") for part in self.narrow or (self.table,)]
+        titles = [self.title, *[""] * len(parts)]
+        tables = [to_terminal(*one, self.left_aligned, self.section) for one in zip(parts, titles, strict=False)]
         options = terminal.options.update(max_width=500)
         needed = max(Measurement.get(terminal, options, table).maximum for table in tables)
         wide = max(terminal.width, needed)  # a pipe or a narrow window gets whole numbers on long lines
         console = Console(file=buffer, width=wide, force_terminal=terminal.is_terminal)
-        for line in self.facts:
-            console.print(Text(line))
-        for table in tables:
-            console.print(table)
-        for line in self.below:
-            console.print(Text(line))
-        if self.verdicts:
-            console.print(Text("\nClaims", style="bold"))
-        for line in claim_lines(self.verdicts):
-            console.print(Text(line))
+        heading = [Text("\nClaims", style="bold")] if self.verdicts else []
+        lines = [*map(Text, self.below), *heading, *map(Text, claim_lines(self.verdicts))]
+        for one in (*map(Text, self.facts), *tables, *lines):
+            console.print(one)
         return buffer.getvalue()
 
 
@@ -109,19 +106,11 @@ def markdown(
     caption: Caption, image: str, table: pd.DataFrame, left_aligned: frozenset[str], verdicts: Sequence[Verdict]
 ) -> bytes:
     """A page with the table, the notes and any verdicts; ``image`` is a file name, or empty for a table alone."""
-    return "\n".join(
-        [
-            f"# {caption.title}",
-            "",
-            *caption.facts,
-            "",
-            *([f"![{caption.title}]({image})", ""] if image else []),
-            to_markdown(table, left_aligned),
-            *(f"* {note}" for note in (*caption.of_picture, *caption.notes)),
-            "",
-            *(["## Claims", "", *(f"* {line}" for line in claim_lines(verdicts)), ""] if verdicts else []),
-        ]
-    ).encode()
+    lines = [f"# {caption.title}", "", *caption.facts, ""]
+    lines += [f"![{caption.title}]({image})", ""] if image else []
+    lines += [to_markdown(table, left_aligned), *(f"* {note}" for note in (*caption.of_picture, *caption.notes)), ""]
+    lines += ["## Claims", "", *(f"* {line}" for line in claim_lines(verdicts)), ""] if verdicts else []
+    return "\n".join(lines).encode()
 
 
 def csv(table: pd.DataFrame) -> bytes:

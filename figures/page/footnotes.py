@@ -56,7 +56,6 @@ class Missing:
 
     @property
     def in_full(self) -> str:
-        """The status with its message, if it has one."""
         return f"{self.status}: {' '.join(self.message.split())}" if self.message else self.status
 
 

@@ -28,11 +28,7 @@ def wrapped(lines: Sequence[str]) -> str:
 
 
 class Page:
-    """A page with its title and facts on top and its footnotes at the end of what is put between.
-
-    Args:
-        title, facts, footnotes: what is written above and below.
-        parts: how many there are between them, from top to bottom.
+    """A page with its title and facts on top, so many parts below one another, and its footnotes at the end.
 
     ``body`` is the subfigure of all parts, ``parts`` those of single ones. The page becomes as high as it takes for the
     axes to have the heights that :meth:`panels` was given.
@@ -60,9 +56,8 @@ class Page:
     def finish(self) -> Figure:
         """Lay out what is on the page, then once more with the height that the axes lack or have too much."""
         lines = sum(text.get_text().count("\n") for text in (*self.figure.texts, *self.figure.subfigs[0].texts))
-        self.figure.set_figheight(
-            3 + 0.16 * lines + sum((height + 1) * rows for _, height, rows in self._heights.values())
-        )
+        axes_heights = sum((height + 1) * rows for _, height, rows in self._heights.values())
+        self.figure.set_figheight(3 + 0.16 * lines + axes_heights)
         self._lay_out()
         old = [part.bbox.height / DPI for part in self.parts]
         new = [_PAD] * len(old)
@@ -103,22 +98,11 @@ def legend(
 
 
 def panel_page(
-    title: str,
-    facts: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    footnotes: Sequence[str],
-    height: float,
-    handles: Sequence[Any],
-    columns: int,
-) -> tuple[Page, list[list[Any]]]:
-    """A page of panels side by side, and their axes: row by row from top to bottom, from left to right.
-
-    Args:
-        title, facts, footnotes: what is written above and below.
-        rows: the titles of the panels of each row.
-        height: of a panel, in inches.
-        handles: of the legend that all panels share.
-        columns: how many of them stand beside one another.
+    title: str, facts: Sequence[str], rows: Sequence[Sequence[str]], footnotes: Sequence[str], height: float,
+    handles: Sequence[Any], columns: int,
+) -> tuple[Page, list[list[Any]]]:  # fmt: skip
+    """A page of panels, ``height`` inches high and with titles by row, and their axes alike; below the ``handles`` of
+    the legend that all share, so many ``columns`` of them on a line.
     """
     page = Page(title, facts, footnotes, len(rows))
     if handles:

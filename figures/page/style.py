@@ -38,7 +38,6 @@ class Fill:
 
     @property
     def look(self) -> dict[str, str]:
-        """As matplotlib's patches take it."""
         return {"facecolor": self.colour, "edgecolor": self.edge, "hatch": self.hatch}
 
 
@@ -77,12 +76,10 @@ class Stroke:
 
     @property
     def dots(self) -> dict[str, Any]:
-        """The markers alone, as matplotlib's lines take them."""
         return {"color": self.colour, "marker": self.marker, "markerfacecolor": self.colour if self.filled else "white"}
 
     @property
     def look(self) -> dict[str, Any]:
-        """Line and markers."""
         return {"linestyle": self.dashes, **self.dots}
 
 

@@ -86,6 +86,11 @@ def or_dash(value: object) -> str:
     return NOT_ASKED if value is None else str(value)
 
 
+def one_line(message: str) -> str:
+    """A message as a part of a sentence."""
+    return " ".join(message.split()).rstrip(".")
+
+
 def counted(number: int | None) -> str:
     """A whole number, thousands separated; a dash where there is none."""
     return NOT_ASKED if number is None else f"{number:,}"

@@ -47,13 +47,7 @@ def quotient(above: float | None, below: float | None) -> float | None:
 
 
 def memory_columns(target: str, over: str, shown: bool = True) -> list[Column[Any]]:
-    """The cell ``row.memory[target]`` as columns of tables, in MiB.
-
-    Args:
-        target: the device that memory is predicted for.
-        over: what ratios are to.
-        shown: whether the table for people has them too.
-    """
+    """The cell ``row.memory[target]``, in MiB, and its ratio ``over`` another; in the CSV alone unless ``shown``."""
 
     def peak(row: Any) -> str:
         cell: MemoryCell = row.memory[target]
@@ -97,7 +91,6 @@ class CellRow:
 
     @property
     def marks(self) -> str:
-        """The marks of all that is shown of it."""
         return self.time.marks + "".join(cell.marks for cell in self.memory.values())
 
     @property
@@ -123,7 +116,6 @@ class TimesAndMemory(select.Selected):
 
     @property
     def own(self) -> Sequence[Record]:
-        """The timed records, or the predictions where nothing was timed."""
         return list(self.timed.values()) or list(self.predicted.values())
 
     @property
@@ -218,11 +210,10 @@ class Select:
             notes.append(f"{strangers} record(s) that belong to no cell of this page are left out.")
         timed = newest(runs, self.cell)
         holding = [run for run in runs if run.predicted_for in TARGETS and run.peak_memory_predicted_mib is not None]
-        predicted = newest([*plans, *holding], target_cell, _rank_of_prediction)
+        # a prediction goes before a record without one, and one that was asked for before one beside a time
+        predicted = newest(
+            [*plans, *holding], target_cell,
+            prefer=lambda one: (one.peak_memory_predicted_mib is not None, one.measure == "predict"),
+        )  # fmt: skip
         shown = select.oldest_first([*timed.values(), *predicted.values()])
         return into(timed=timed, predicted=predicted, shown=shown, left_out=tuple(notes), **page)
-
-
-def _rank_of_prediction(record: Record) -> tuple[bool, bool]:
-    """A prediction goes before a record without one, and one that was asked for before one beside a time."""
-    return record.peak_memory_predicted_mib is not None, record.measure == "predict"

@@ -48,7 +48,6 @@ class Metric:
 
     @property
     def short(self) -> str:
-        """How tables call it."""
         return self.text.removeprefix("validation ")
 
     @property
@@ -62,7 +61,6 @@ class Metric:
 
     @property
     def unit_apart(self) -> str:
-        """The unit of a difference."""
         return "points" if self.unit == "%" else self.unit
 
     @property

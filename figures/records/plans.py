@@ -43,12 +43,10 @@ class Product:
 
     @property
     def flops(self) -> int:
-        """Multiplications and additions."""
         return 2 * self.rows * self.inner * self.columns
 
     @property
     def moved_mib(self) -> float:
-        """Both operands and the result."""
         return mib(self.rows * self.inner + self.inner * self.columns + self.rows * self.columns)
 
     @property
@@ -105,12 +103,10 @@ class Candidate:
 
     @cached_property
     def time(self) -> float | None:
-        """Median in ms."""
         return statistics.median(self.ms) if self.ms else None
 
     @cached_property
     def backward(self) -> tuple[Product, ...]:
-        """The products of the backward pass, in its order."""
         return tuple(gradient for product in reversed(self.products) for gradient in product.gradients())
 
     @cached_property
@@ -175,7 +171,6 @@ class Planned:
 
     @cached_property
     def best(self) -> Candidate | None:
-        """The measured candidate of least time."""
         measured = [candidate for candidate in self.candidates if candidate.ms]
         return min(measured, key=lambda candidate: (candidate.time, candidate.name), default=None)
 
@@ -196,7 +191,6 @@ class Planned:
 
     @property
     def dense_time(self) -> float | None:
-        """Median of ``nn.Linear`` in ms."""
         return statistics.median(self.dense_ms) if self.dense_ms else None
 
 
@@ -248,7 +242,6 @@ class Grid(Selected):
 
     @cached_property
     def planned(self) -> dict[Slot, Planned]:
-        """The plans of every slot whose record is ``ok``."""
         return {slot: planned_of(record) for slot, record in self.records.items() if record.status == "ok"}
 
 

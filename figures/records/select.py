@@ -181,7 +181,6 @@ class Toggles:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Those that are on, in the order in which a row names them."""
         precision = () if self.precision == "fp32" else (self.precision,)
         return (*precision, *(("compile",) if self.compile else ()), *(("CUDA Graph",) if self.cuda_graph else ()))
 
@@ -201,7 +200,6 @@ class Toggles:
 
     @property
     def rank(self) -> tuple[int, str, bool, bool]:
-        """Plain steps first."""
         place = _PRECISIONS.index(self.precision) if self.precision in _PRECISIONS else len(_PRECISIONS)
         return place, self.precision, self.compile, self.cuda_graph
 

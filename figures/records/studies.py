@@ -84,7 +84,6 @@ class Runs(select.Selected):
 
     @cached_property
     def stages(self) -> list[tuple[str, int]]:
-        """Names and steps of the stages of the longest run."""
         runs = [[(str(stage["name"]), int(stage["steps"])) for stage in stages_of(record)] for record in self.shown]
         return max(runs, key=lambda run: (len(run), sum(steps for _, steps in run)))
 
@@ -143,7 +142,6 @@ def _budget(record: Record) -> Setting:
 
 
 def _but_for_the_ratio(record: Record) -> Setting:
-    """The settings of the record's method, but for the ratio, which is what the runs of an arm differ in."""
     return {name: value for name, value in method_settings(record).items() if name != "ratio"}
 
 
@@ -293,7 +291,6 @@ class Row:
 
     @cached_property
     def runs(self) -> dict[int, Record | None]:
-        """By seed, also what failed or was never made."""
         return {seed: self.study.runs.get((self.slot, seed)) for seed in self.study.seeds}
 
     @cached_property
@@ -308,12 +305,10 @@ class Row:
 
     @property
     def mark(self) -> str:
-        """† where a record of older code is among them."""
         return max(map(self.study.older, self.runs.values()), default="")
 
     @property
     def is_whole_dense(self) -> bool:
-        """Whether it is the longest run of dense."""
         return self.slot.arm == DENSE and len(self.slot.stages) == self.study.depth
 
     @property
@@ -327,7 +322,6 @@ class Row:
 
     @property
     def label(self) -> str:
-        """The name with its mark."""
         return f"{self.name} {self.mark}".rstrip()
 
     @cached_property
@@ -354,12 +348,10 @@ class Row:
 
     @property
     def steps(self) -> int | None:
-        """Of all stages."""
         return max((point.step for point in self._ends.values()), default=None)
 
     @cached_property
     def score(self) -> Score | None:
-        """What the trained models reached."""
         return score(self.study.metric, self._ends) if self._ends else None
 
     @property
@@ -379,12 +371,10 @@ class Row:
 
     @cached_property
     def dense_score(self) -> Score | None:
-        """What dense reached after as many steps, over the same seeds."""
         return score(self.study.metric, self._dense_points) if self._dense_points else None
 
     @cached_property
     def less_dense(self) -> Score | None:
-        """The difference to it, paired."""
         return difference(self.study.metric, self._ends, self._dense_points)
 
     def less(self, other: Row) -> Score | None:

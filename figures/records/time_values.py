@@ -133,15 +133,10 @@ def time_columns(
     rows: Sequence[Any], per: Per, over: str, headings: Sequence[str] = (), *,
     text: Callable[[Any], str] | None = None, rare: bool = True,
 ) -> list[Column[Any]]:  # fmt: skip
-    """The cell ``row.time`` and its ratio as columns of tables; in the CSV epochs are in seconds, steps in ms.
+    """The cell ``row.time`` and its ratio ``over`` another as columns; in the CSV epochs are in seconds, steps in ms.
 
-    Args:
-        rows: all rows, which decide the unit for people.
-        per: what times are of.
-        over: what ratios are to.
-        headings: of the two columns, for people, where they are not the usual ones.
-        text: the cell of a row, for people, where it is more than the time and its marks.
-        rare: whether the CSV has the part in rare events.
+    All rows decide the unit for people. ``headings`` and the ``text`` of a cell take the place of the usual ones; the
+    CSV has the part in ``rare`` events.
     """
     unit, scale = time_unit(rows)
     name, rare_name = {"epoch": ("epoch_time_s", "epoch_rare_s"), "step": ("step_time_ms", "step_rare_ms")}[per]

@@ -54,7 +54,6 @@ class Slot:
 
     @property
     def stage(self) -> str:
-        """The last stage."""
         return self.stages[-1]
 
     @property

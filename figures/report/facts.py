@@ -58,7 +58,6 @@ def _how(records: Sequence[Record], length: str = "length") -> str:
 
 
 def _clock(records: Sequence[Record]) -> str:
-    """How long a block is, where the records say."""
     seconds, steps, warm = (_setting(records, name) for name in ("block_seconds", "max_steps", "warmup_steps"))
     return f" A block: about {seconds} s, at most {steps} calls, after {warm} to warm up." if seconds else ""
 
@@ -67,26 +66,21 @@ def _timed(records: Sequence[Record]) -> str:
     counts = sorted(len(block_means_ms(record)) for record in records if record.status == "ok")
     together = ", the arms taking turns within each" if any(record.pairing for record in records) else ""
     data = ", ".join(repr(name) for name in _distinct(record.dataset for record in records))
-    span = " to ".join(f"{count:,}" for count in dict.fromkeys((counts[0], counts[-1]))) if counts else ""
+    span = " to ".join(f"{count:,}" for count in dict.fromkeys((*counts[:1], *counts[-1:])))
     blocks = f"; {span} undisturbed block(s){together}" if any(counts) else "; no step finished"
     return f"{_how(records)}, data {data}{blocks}.{_clock(records)}"
 
 
 def _planned(records: Sequence[Record]) -> str:
-    blocks = _setting(records, "blocks")
-    turns = f" in {blocks} blocks" if blocks else ""
-    return (
-        f"forward pass and all gradients of one layer, every candidate plan in turn{turns}; "
-        f"{_listed(records, 'batch_size')} tokens, {_listed(records, 'precision')}, compile "
-        f"{_switch(records, 'compile')}.{_clock(records)}"
-    )
+    blocks, tokens = _setting(records, "blocks"), _listed(records, "batch_size")
+    how = f"{tokens} tokens, {_listed(records, 'precision')}, compile {_switch(records, 'compile')}"
+    turns = f"every candidate plan in turn{f' in {blocks} blocks' if blocks else ''}"
+    return f"forward pass and all gradients of one layer, {turns}; {how}.{_clock(records)}"
 
 
 def _predicted(records: Sequence[Record]) -> str:
-    return (
-        f"peak memory and work of a step on tensors without contents, for {_listed(records, 'predicted_for')}: "
-        f"{_how(records)}. Nothing was timed for these."
-    )
+    work = "peak memory and work of a step on tensors without contents"
+    return f"{work}, for {_listed(records, 'predicted_for')}: {_how(records)}. Nothing was timed for these."
 
 
 def _trained(records: Sequence[Record]) -> str:
@@ -129,11 +123,9 @@ def _code(records: Sequence[Record]) -> str:
 def facts_of(records: Sequence[Record]) -> list[Fact]:
     """How, on what machine, with which versions, when and by which code the records were made.
 
-    Raises:
-        RecordError: samples or stages that cannot be read.
+    Raises RecordError for samples or stages that cannot be read.
     """
-    found = {record.measure for record in records}
-    made = []
+    made, found = [], {record.measure for record in records}
     for name in [*(name for name in _HOW if name in found), *sorted(found - set(_HOW))]:
         term, words = _HOW.get(name, (name.capitalize().replace("_", " "), _how))
         made.append(Fact(term, words([record for record in records if record.measure == name])))

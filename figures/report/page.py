@@ -16,7 +16,6 @@ from bench.core.record import Record
 from figures.artifact import Artifact, Claims
 from figures.claims.ledger import Entry, judge, lines_of
 from figures.page.drawn import Drawn
-from figures.records.select import by_device
 from figures.report.facts import facts_of, failures_of
 
 TITLE = "CoMERA: what was claimed, and what was found"
@@ -33,40 +32,33 @@ def _data_uri(kind: str, content: bytes) -> str:
     return f"data:{kind};base64,{base64.b64encode(content).decode('ascii')}"
 
 
-def _kind(name: str, cells: Sequence[str], left_aligned: frozenset[str]) -> str:
-    """The class of a column."""
-    if name not in left_aligned:
-        return "number"
-    longest = max(map(len, cells), default=0)
-    return "prose long" if longest > _LONG else "prose" if longest > _PROSE else "words"
-
-
 def _table(drawn: Drawn) -> dict[str, Any]:
     """Columns with their classes, and rows with whether a section starts there."""
     frame, by = drawn.table.astype(str), drawn.section
-    columns = [(name, _kind(name, list(frame[name]), drawn.left_aligned)) for name in frame.columns]
+
+    def kind(name: str) -> str:
+        if name not in drawn.left_aligned:
+            return "number"
+        longest = max(map(len, frame[name]), default=0)
+        return "prose long" if longest > _LONG else "prose" if longest > _PROSE else "words"
+
+    columns = [(name, kind(name)) for name in frame.columns]
     keys = list(frame[by]) if by is not None else [None] * len(frame)
     starts = [before != after for before, after in itertools.pairwise([*keys[:1], *keys])]
     return {"columns": columns, "rows": list(zip(starts, frame.itertuples(index=False), strict=True))}
 
 
 def _drawing(drawn: Drawn) -> dict[str, Any]:
-    """One page of an artifact, as the template asks for it."""
     [csv_name] = [name for name in drawn.files if name.endswith(".csv")]
     pictures = [drawn.files[name] for name in drawn.files if name.endswith(".svg")]
     failures = failures_of(drawn.records)
     return {
-        "anchor": csv_name.removesuffix(".csv"),
-        "drawn": drawn,
+        "anchor": csv_name.removesuffix(".csv"), "drawn": drawn, "csv_name": csv_name,
+        "csv": _data_uri("text/csv", drawn.files[csv_name]), "table": _table(drawn),
         "picture": _data_uri("image/svg+xml", pictures[0]) if pictures else "",
         "alternative": f"{drawn.title}, on {drawn.device}. Its numbers are in the table below.",
-        "csv_name": csv_name,
-        "csv": _data_uri("text/csv", drawn.files[csv_name]),
-        "table": _table(drawn),
-        "facts": facts_of(drawn.records),
-        "failures": failures,
-        "few_failures": len(failures) <= _FEW,
-    }
+        "facts": facts_of(drawn.records), "failures": failures, "few_failures": len(failures) <= _FEW,
+    }  # fmt: skip
 
 
 def _bears_on(name: str, artifact: Artifact[Any, Any], entry: Entry, names: Sequence[str]) -> bool:
@@ -78,19 +70,10 @@ def _bears_on(name: str, artifact: Artifact[Any, Any], entry: Entry, names: Sequ
     return artifact.experiments[0] in entry.experiments
 
 
-def _origin(records: Sequence[Record]) -> str:
-    """What the page is made of."""
-    days = sorted(record.recorded_at[:10] for record in records)
-    span = " to ".join(dict.fromkeys((days[0], days[-1])))
-    return f"{len(records):,} records of {span}, from {'; '.join(device['device'] for device, _ in by_device(records))}"
-
-
 def page(records: Sequence[Record], artifacts: Mapping[str, Artifact[Any, Any]], claims: Claims) -> bytes:
     """The page as HTML in UTF-8: the same records and claims give the same bytes.
 
-    Raises:
-        RecordError: a record whose contents cannot be drawn.
-        LedgerError: a ledger that lacks a claim or a rule.
+    Raises RecordError for a record that cannot be drawn, LedgerError for a ledger that lacks a claim or a rule.
     """
     entries = judge(records, claims)
     lines = [line for entry in entries for line in lines_of(entry)]
@@ -100,20 +83,18 @@ def page(records: Sequence[Record], artifacts: Mapping[str, Artifact[Any, Any]],
     )  # fmt: skip
     sections = [
         {
-            "anchor": name,
-            "artifact": artifact,
+            "anchor": name, "artifact": artifact,
             "entries": [entry for entry in entries if _bears_on(name, artifact, entry, list(artifacts))],
             "drawings": [_drawing(one) for one in artifact.render(records, claims)],
         }
         for name, artifact in artifacts.items()
-    ]
+    ]  # fmt: skip
+    days = sorted(record.recorded_at[:10] for record in records)
+    made = f"{len(records):,} records of {' to '.join(dict.fromkeys((days[0], days[-1])))}"
+    origin = f"{made}, from {'; '.join(sorted({record.device for record in records}))}"
     shown = {
-        "title": TITLE,
-        "origin": _origin(records),
-        "signs": OUTCOMES,
+        "title": TITLE, "origin": origin, "signs": OUTCOMES, "claims": len(entries), "sections": sections,
         "counts": {name: sum(entry.outcome == name for entry in entries) for name in OUTCOMES},
-        "claims": len(entries),
         "lines": {name: [line for line in lines if line.outcome == name] for name in OUTCOMES},
-        "sections": sections,
-    }
+    }  # fmt: skip
     return environment.get_template("report.html").render(shown).encode()

@@ -17,7 +17,7 @@ import pytest
 import torch
 from small_cells import environment, run_bench, small
 
-from bench.core.record import COLUMNS, read_all
+from bench.core.record import COLUMNS, paths_below, read_all
 
 #: Columns that differ from one measurement of a cell to the next.
 TIMES = {
@@ -107,8 +107,8 @@ class Sweep:
 
 
 def record_files(results):
-    """Files of records, without those of checkpoints, which lie hidden."""
-    return sorted(path for path in results.rglob("*.json") if ".checkpoints" not in path.parts)
+    """Files of records, without those of checkpoints and those being written, which lie hidden."""
+    return paths_below(results)
 
 
 def is_running(process):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tempfile
+
 import pytest
 from small_cells import run_bench, small
 from test_files import full_disk
@@ -60,7 +62,9 @@ def test_a_full_disk_ends_the_sweep_with_a_sentence(tmp_path, pairs, outcomes, m
     assert (again.status, again.error.count("done before")) == (0, 1)
 
 
-def test_a_start_removes_what_a_kill_has_left(tmp_path, pairs, outcomes):  # noqa: ARG001
+def test_a_start_removes_what_a_kill_has_left(tmp_path, pairs, outcomes, monkeypatch):  # noqa: ARG001
+    (tmp_path / ".bench-12345678.partial" / "pymp-1").mkdir(parents=True)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     left = [tmp_path / "results" / place for place in (".a.partial", "fig1_memory/some-device/.b.partial/content")]
     for path in left:
         path.parent.mkdir(parents=True, exist_ok=True)

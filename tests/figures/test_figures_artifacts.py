@@ -25,6 +25,7 @@ from figures.artifact import Artifact, ArtifactError, artifacts, register
 from figures.claims.claims import Claim, Finding, Judgement, LedgerError, read_claims
 from figures.claims.ledger import claims_of, judge
 from figures.claims.rule import REACHES, Rule
+from figures.page import drawn
 from figures.page.drawn import Caption
 from figures.page.notes import closing_notes, device_fact
 from figures.page.table import Column, text_table, tidy_table
@@ -181,8 +182,7 @@ def test_the_ledger_draws_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> bytes:
         raise AssertionError("drawn")
 
-    monkeypatch.setattr(module, "to_bytes", fail)
-    monkeypatch.setattr(module, "house_style", fail)
+    monkeypatch.setattr(drawn, "to_bytes", fail)
     records = [*campaign(CUDA), *lookup_campaign(CUDA), *toggled_campaign(CUDA), *sweep_campaign(CUDA)]
     assert sum(bool(entry.verdicts) for entry in judge(records)) >= 10
     page = artifacts()["fig1"].render(records, read_claims())[0]

@@ -31,7 +31,6 @@ class Row:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Input and output width."""
         sizes = workload_settings(self.record)
         return sizes["in_features"], sizes["out_features"]
 
@@ -57,7 +56,6 @@ class Row:
 
     @property
     def remarks(self) -> list[str]:
-        """Why a product was not timed."""
         lines = [f"{name}: {one['message']}" for name, one in self.products.items() if one["message"]]
         if self.record.status != "ok":
             lines.append(f"{self.record.status}: {' '.join(self.record.message.split())}")

@@ -10,7 +10,7 @@ from bench.core.record import Record
 from figures.artifact import Artifact
 from figures.page.drawn import Caption
 from figures.page.notes import closing_notes, device_fact
-from figures.page.table import Column, significant
+from figures.page.table import Column, one_line, significant
 from figures.records.select import Selected, by_arm, config_of, newest, oldest_first, pages_by_device, workload_settings
 
 _COSTLIEST = 3
@@ -47,8 +47,8 @@ class Selection(Selected):
     steps: tuple[Step, ...]
 
     @property
-    def arms(self) -> list[str]:
-        return list(dict.fromkeys(arm for step in self.steps for arm in step.profiles))
+    def profiles(self) -> list[tuple[Step, str, Record]]:
+        return [(step, arm, record) for step in self.steps for arm, record in step.profiles.items()]
 
     @property
     def counted(self) -> str:
@@ -77,10 +77,9 @@ def _page(of_device: Selected) -> Selection | None:
     if not good:
         return None
     notes = [
-        f"No profile of {record.arm}, batch {record.batch_size:,}, {record.precision}: {record.status}, "
-        f"{' '.join(record.message.split()).rstrip('.')}."
-        for record in of_device.shown
-        if record.status != "ok"
+        f"No profile of {one.arm}, batch {one.batch_size:,}, {one.precision}: {one.status}, {one_line(one.message)}."
+        for one in of_device.shown
+        if one.status != "ok"
     ]
     alike = [record for record in good if _setting(record) == _setting(good[-1])]
     if len(alike) < len(good):
@@ -106,23 +105,23 @@ def select(records: Sequence[Record]) -> list[Selection]:
 def rows_of(page: Selection) -> list[Row]:
     rows = []
     for step in page.steps:
-        kinds = {arm: {one["kind"]: one for one in record.samples["kinds"]} for arm, record in step.profiles.items()}
+        profiles = step.profiles.items()
+        kinds = {arm: {one["kind"]: one for one in record.samples["kinds"]} for arm, record in profiles}
         for kind in step.kinds:
             rows.append(Row(step, kind, {arm: found[kind] for arm, found in kinds.items() if kind in found}))
         sums = {
             arm: {name: sum(one[name] for one in found.values()) for name in ("ms", "launches", "moved_mib")}
             for arm, found in kinds.items()
         }
-        whole = {
-            arm: f"{significant(record.step_time_median_ms or 0.0)} {page.older(record)}".rstrip()
-            for arm, record in step.profiles.items()
-        }
+        times = {arm: significant(record.step_time_median_ms or 0.0) for arm, record in profiles}
+        whole = {arm: f"{times[arm]} {page.older(record)}".rstrip() for arm, record in profiles}
         rows += [Row(step, "all kinds", sums, is_sum=True), Row(step, "step without profiler", {}, whole=whole)]
     return rows
 
 
 def columns(page: Selection, _: Sequence[Row]) -> list[Column[Any]]:
     """Milliseconds with their share of the work by arm, then launches and MiB; the CSV has costly kernels besides."""
+    arms = dict.fromkeys(arm for _, arm, _ in page.profiles)
 
     def ms(arm: str, row: Row) -> str | None:
         if row.whole is not None:
@@ -154,20 +153,16 @@ def columns(page: Selection, _: Sequence[Row]) -> list[Column[Any]]:
     return [
         Column("step", lambda row: row.step.label, left=True),
         Column("kind", lambda row: row.kind, left=True),
-        *(of_arm("ms", ms, arm) for arm in page.arms),
-        *(of_arm(name, cell, arm) for arm in page.arms for name, cell in ((page.counted, launches), ("MiB", moved))),
+        *(of_arm("ms", ms, arm) for arm in arms),
+        *(of_arm(name, cell, arm) for arm in arms for name, cell in ((page.counted, launches), ("MiB", moved))),
         Column(tidy=tidy),
     ]
 
 
 def tidy_rows(page: Selection, _: Sequence[Row]) -> list[tuple[Step, str, Record, Share]]:
     """A row per kind of work, and one per costly kernel or operator."""
-    return [
-        (step, arm, record, part)
-        for step in page.steps
-        for arm, record in step.profiles.items()
-        for part in (*record.samples["kinds"], *record.samples["costliest"])
-    ]
+    parts = [(*one, (*one[2].samples["kinds"], *one[2].samples["costliest"])) for one in page.profiles]
+    return [(step, arm, record, part) for step, arm, record, found in parts for part in found]
 
 
 def _limits(record: Record, on_cuda: bool) -> str:
@@ -179,21 +174,13 @@ def _limits(record: Record, on_cuda: bool) -> str:
     parts = [(one["ms"], one["kind"]) for one in record.samples["kinds"]]
     parts += [(max(0.0, step_ms - record.samples["busy_ms"]), "waiting for launches")] if on_cuda else []
     ordered = sorted(parts, key=lambda part: -part[0])
-    return (
-        f"{record.arm}: {', '.join(f'{words} {significant(ms)}' for ms, words in ordered if ms)} ms of "
-        f"{significant(step_ms)}."
-    )
-
-
-def _costliest(record: Record) -> str:
-    costliest = record.samples["costliest"][:_COSTLIEST]
-    what = "; ".join(f"{one['name'][:60]} {significant(one['ms'])} ms" for one in costliest)
-    return f"{record.arm}, costliest: {what}."
+    spent = ", ".join(f"{words} {significant(ms)}" for ms, words in ordered if ms)
+    return f"{record.arm}: {spent} ms of {significant(step_ms)}."
 
 
 def caption(page: Selection, _: Sequence[Row]) -> Caption:
     what, names = ("kernels on the device", "kernels") if page.on_cuda else ("operators", "operators")
-    profiles = [(step.label, record) for step in page.steps for record in step.profiles.values()]
+    profiles = [(step.label, record) for step, _, record in page.profiles]
     notes = [
         f"ms: of {what}, under the profiler, with the share of all kinds; {page.counted}, MiB: per step. MiB is what "
         f"PyTorch's operators are given and return, of which a cache may save some. Kinds go by the names of {names}."
@@ -203,10 +190,14 @@ def caption(page: Selection, _: Sequence[Row]) -> Caption:
             "On a CPU the profiler's own time counts with the operators', so that all kinds together may take longer "
             "than the step without it; other holds what calls operators, too."
         )
+    for label, record in profiles:
+        costliest = record.samples["costliest"][:_COSTLIEST]
+        what = "; ".join(f"{one['name'][:60]} {significant(one['ms'])} ms" for one in costliest)
+        notes.append(f"{label}, {record.arm}, costliest: {what}.")
     return Caption(
         title="Where the time of a step goes, by kind of work",
         facts=(device_fact(page), *(f"{label}, {_limits(record, page.on_cuda)}" for label, record in profiles)),
-        notes=(*notes, *(f"{label}, {_costliest(record)}" for label, record in profiles), *closing_notes(page)),
+        notes=(*notes, *closing_notes(page)),
     )
 
 

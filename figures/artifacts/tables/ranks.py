@@ -54,10 +54,10 @@ def rows_of(study: Study) -> list[Cells]:
         found = dict.fromkeys(layer for state in states.values() if not isinstance(state, str) for layer in state)
         for layer in found or LAYERS.values():
             ranks = {
-                name: state if isinstance(state, str) else " ".join(map(str, state.get(layer, ()))) or NOT_ASKED
+                name: state if isinstance(state, str) else " ".join(map(str, state.get(layer, ()))) or None
                 for name, state in states.items()
             }
-            table.append({"layer": layer} | ({"seed": str(seed)} if len(study.seeds) > 1 else {}) | ranks)
+            table.append({"layer": layer} | ({"seed": seed} if len(study.seeds) > 1 else {}) | ranks)
     return table
 
 
@@ -71,11 +71,8 @@ def tidy_rows(study: Study, _: Any) -> list[Cells]:
             if isinstance(state, str):
                 table.append({**about, "status": state, "layer": "", "bond": None, "rank": None})
                 continue
-            table += [
-                {**about, "status": "ok", "layer": layer, "bond": bond, "rank": rank}
-                for layer, ranks in state.items()
-                for bond, rank in enumerate(ranks, start=1)
-            ]
+            bonds = ((layer, bond, rank) for layer, ranks in state.items() for bond, rank in enumerate(ranks, start=1))
+            table += [{**about, "status": "ok", "layer": one[0], "bond": one[1], "rank": one[2]} for one in bonds]
     return table
 
 

@@ -39,7 +39,6 @@ class Try:
 
     @property
     def key(self) -> str:
-        """Equal for the seeds of one setting."""
         return json.dumps(self.settings, sort_keys=True)
 
     @property
@@ -180,19 +179,15 @@ def _budget(tries: Sequence[Try]) -> str:
     return f"Equal budget: {steps}, {tried}."
 
 
-def _failure(one: Try) -> list[str]:
-    """A sentence on a run that failed or has something to say."""
-    if one.run.status == "ok" and not one.run.message:
-        return []
-    outcome = ": ".join(filter(None, (one.run.status, one.run.message))).rstrip(".")
-    return [f"{one.slot.arm}, {one.slot.goal}, {one.settings_text}, seed {one.run.seed}: {outcome}."]
-
-
 def caption(search: Runs, tries: Sequence[Try]) -> Caption:
     metric, aimed = search.metric, _aimed(tries)
     mean = " (mean over seeds, all of them finished)" if len(search.seeds) > 1 else ""
     best = f"the {'highest' if metric.higher_is_better else 'lowest'} {metric.short}{mean}"
     price = f"price of size: 1 + {_SIZE_WEIGHT} / {_RHO}, in units of loss, while the size of a late stage exceeds S0."
+    failures = []
+    for one in (one for one in tries if one.run.status != "ok" or one.run.message):
+        outcome = ": ".join(filter(None, (one.run.status, one.run.message))).rstrip(".")
+        failures.append(f"{one.slot.arm}, {one.slot.goal}, {one.settings_text}, seed {one.run.seed}: {outcome}.")
     return Caption(
         title=f"Settings tried in {search.experiment}: {search.dataset!r}",
         facts=shared.facts(search),
@@ -207,7 +202,7 @@ def caption(search: Runs, tries: Sequence[Try]) -> Caption:
             shared.size_words(search, aimed),
             *closing_notes(search),
         ),
-        remarks=[line for one in tries for line in _failure(one)],
+        remarks=failures,
     )
 
 

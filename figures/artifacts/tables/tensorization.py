@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -51,12 +51,6 @@ _CAPS = {"linear": ("order", "ranks"), "lookup": ("table_order", "table_ranks")}
 class Cores:
     """Modes and ranks of a tensorized matrix, and what follows from them.
 
-    Args:
-        row_modes: of the rows: in-features of a layer, or rows of a table.
-        column_modes: of the columns: out-features, or columns of a table.
-        ranks: of the inner bonds.
-        is_table: whether a core holds a row and a column mode (TTM), or one of either (TT).
-
     Example:
         >>> cores = Cores((12, 8, 8), (8, 8, 12), (12, 30, 30, 30, 12), is_table=False)
         >>> str(cores), cores.parameters, cores.rank_entries
@@ -65,10 +59,10 @@ class Cores:
         167808
     """
 
-    row_modes: tuple[int, ...]
+    row_modes: tuple[int, ...]  # in-features of a layer, or rows of a table
     column_modes: tuple[int, ...]
-    ranks: tuple[int, ...]
-    is_table: bool
+    ranks: tuple[int, ...]  # of the inner bonds
+    is_table: bool  # whether a core holds a row and a column mode (TTM), or one of either (TT)
 
     @property
     def parameters(self) -> int:
@@ -102,7 +96,6 @@ class Matrix:
 
     @property
     def size(self) -> int:
-        """Entries of the dense matrix."""
         return self.rows * self.columns
 
     @property
@@ -148,36 +141,32 @@ class Row:
         """Whether the solver arrives at what was published."""
         return self.setting == SOLVER and self.cores == self.matrix.published
 
-
-def _remarks(row: Row) -> Iterator[str]:
-    """What went wrong, and what the numbers alone do not show."""
-    record = row.record
-    if record is None:
-        return
-    status = "" if row.time.status == "ok" else row.time.status
-    if words := ": ".join(filter(None, (status, record.message))):
-        yield words
-    if row.parameters is None and record.status == "ok":
-        yield "modes and ranks are not in the record"
-    if row.parameters is not None:
-        entries = row.parameters + (row.cores.rank_entries if row.cores else 0) + row.matrix.bias
-        source = "modes and ranks" if row.cores else "its size"
-        if record.parameters not in (None, entries):
-            yield f"the record counts {record.parameters:,} parameters with bias; {entries:,} follow from {source}"
-    if row.setting == PAPER and row.cores not in (None, row.matrix.published):
-        yield "not the published modes and ranks"
-    if row.repeats_the_paper:
-        yield "the paper's own modes and ranks"
-    if disturbed := disturbed_blocks(record):
-        yield f"{disturbed} disturbed block(s) left out"
+    @property
+    def remarks(self) -> list[str]:
+        """What went wrong, and what the numbers alone do not show."""
+        record, words = self.record, []
+        if record is None:
+            return []
+        status = "" if self.time.status == "ok" else self.time.status
+        words.append(": ".join(filter(None, (status, record.message))))
+        if self.parameters is None and record.status == "ok":
+            words.append("modes and ranks are not in the record")
+        if self.parameters is not None:
+            entries = self.parameters + (self.cores.rank_entries if self.cores else 0) + self.matrix.bias
+            if record.parameters not in (None, entries):
+                counted = f"the record counts {record.parameters:,} parameters with bias"
+                words.append(f"{counted}; {entries:,} follow from {'modes and ranks' if self.cores else 'its size'}")
+        if self.setting == PAPER and self.cores not in (None, self.matrix.published):
+            words.append("not the published modes and ranks")
+        if self.repeats_the_paper:
+            words.append("the paper's own modes and ranks")
+        if disturbed := disturbed_blocks(record):
+            words.append(f"{disturbed} disturbed block(s) left out")
+        return list(filter(None, words))
 
 
 def cores_of(record: Record) -> Cores | None:
-    """Modes and ranks of the record's one tensorized layer; None where it holds none.
-
-    Raises:
-        RecordError: something else in their place, in one sentence.
-    """
+    """Modes and ranks of the record's one tensorized layer, None where it holds none; raises RecordError for others."""
     layers = record.samples.get("tensorized")
     if layers is None:
         return None
@@ -218,14 +207,13 @@ def _slot(record: Record) -> Slot | None:
     return (matrix, SOLVER) if wanted else None
 
 
-#: Whether a step ends with the optimizer's.
-_STEP = "optimizer_step"
+def _with_optimizer(record: Record) -> bool:
+    return bool(workload_settings(record).get("optimizer_step", True))
 
 
 def _setting(record: Record) -> dict[str, Any]:
-    """What is equal for all records of the table."""
     toggles = {name: getattr(record, name) for name in ("precision", "cuda_graph", "compile")}
-    return {"batch size": record.batch_size, **toggles, _STEP: bool(workload_settings(record).get(_STEP, True))}
+    return {"batch size": record.batch_size, **toggles, "optimizer_step": _with_optimizer(record)}
 
 
 _SELECT = Select(
@@ -247,9 +235,8 @@ def _row(page: TimesAndMemory, matrix: Matrix, setting: str) -> Row:
     time = time_cell(record, dense if setting != DENSE else None, page.older(record), "step")
     over_paper = time_ratio(record, paper) if setting == SOLVER else None
     cores = cores_of(record) if record and setting != DENSE else None
-    parameters, ratio = (cores.parameters, matrix.ratio(cores)) if cores else (None, None)
-    if setting == DENSE:
-        parameters, ratio = matrix.size, 1.0
+    dense_size = (matrix.size, 1.0) if setting == DENSE else (None, None)
+    parameters, ratio = (cores.parameters, matrix.ratio(cores)) if cores else dense_size
     return Row(matrix, setting, record, cores, parameters, ratio, time, over_paper)
 
 
@@ -292,7 +279,7 @@ def columns(page: TimesAndMemory, rows: Sequence[Row]) -> list[Column[Row]]:  # 
         matrix, blocks = row.matrix, (row.step.blocks, row.time.disturbed) if row.step else (None, None)
         return {
             "device": page.device, "matrix": matrix.name, "rows": matrix.rows, "columns": matrix.columns,
-            "setting": row.setting, "status": row.time.status, REMARKS: "; ".join(_remarks(row)),
+            "setting": row.setting, "status": row.time.status, REMARKS: "; ".join(row.remarks),
             **{name: sizes(row, name) for name in ("row_modes", "column_modes", "ranks")},
             "parameters": row.parameters, "published_parameters": published(row),
             "rank_entries": row.cores.rank_entries if row.cores else None, "bias": matrix.bias,
@@ -323,7 +310,7 @@ def columns(page: TimesAndMemory, rows: Sequence[Row]) -> list[Column[Row]]:  # 
         Column("time, ms", time),
         Column("/ dense", lambda row: over(row.time.ratio, row.setting == DENSE, row)),
         Column("/ paper", lambda row: over(row.over_paper, row.setting == PAPER, row)),
-        Column(REMARKS, lambda row: "; ".join(_remarks(row)), left=True),
+        Column(REMARKS, lambda row: "; ".join(row.remarks), left=True),
         Column(tidy=tidy, whole=True),
     ]
 
@@ -333,7 +320,7 @@ def _facts(page: TimesAndMemory) -> tuple[str, ...]:
         return (f"Device: {page.device}. None of the settings is recorded.",)
     blocks = blocks_timed(page.shown)
     timed = f"timed in {blocks} undisturbed block(s), dense, paper and solver in turn" if blocks else "nothing timed"
-    end = "with the optimizer's step" if _setting(page.shown[0])[_STEP] else "forward and backward"
+    end = "with the optimizer's step" if _with_optimizer(page.shown[0]) else "forward and backward"
     [batch] = page.values("batch_size")
     step = f"A step: {end} of the layer alone, {batch:,} rows at a time (data: {listed(page, 'dataset')}); {timed}."
     return step_fact(page), step
@@ -360,7 +347,7 @@ def caption(page: TimesAndMemory, rows: Sequence[Row]) -> Caption:
             *mark_notes(marks, mark_words("step", "settings")),
             *last_notes(page),
         ),
-        remarks=[f"{row.matrix.name}, {row.setting}: {remark}" for row in rows for remark in _remarks(row)],
+        remarks=[f"{row.matrix.name}, {row.setting}: {remark}" for row in rows for remark in row.remarks],
     )
 
 

@@ -1,0 +1,32 @@
+"""The long checks of this folder, with few examples."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+from interruptions import full_disks, kills
+from wrong_inputs import put
+
+pytestmark = pytest.mark.slow
+
+
+def test_wrong_inputs():
+    head, *failures = put(0.06, seed=1, processes=1)
+    assert failures == []
+    assert head["inputs"] >= 25
+
+
+def test_kills():
+    [row] = kills(8, seed=1, names=["merge"])
+    assert row["problems"] == []
+    assert row["interruptions"] == 6
+
+
+def test_full_disks(tmp_path):
+    mounted = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(tmp_path)]
+    if subprocess.run(mounted, capture_output=True, check=False).returncode:
+        pytest.skip("no right to mount a small disk")
+    subprocess.run(["umount", str(tmp_path)], check=True)
+    [row] = full_disks(4, seed=1, names=["merge"])
+    assert (row["problems"], row["full"]) == ([], row["interruptions"])
