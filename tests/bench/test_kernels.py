@@ -2,21 +2,47 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from small_cells import TIMING, a_cell
 
+from bench.core.record import read_all
 from bench.measures import named
 from bench.measures.feed_forward import feed_forward_columns
 from bench.measures.kernels import kernels_columns, kernels_unsupported, traffic_rows
 from bench.protocol import Data
 from bench.workloads import open_cell_workload
-from comera.kernels.configurations import Configuration
+from comera import kernels
+from comera.kernels.configurations import ARCHITECTURES, PADDED_RANKS, Configuration, allowed, candidates
+
+RECORDS = read_all(Path(__file__).parents[2] / "results" / "reference", "kernels")
 
 
 def a_feed_forward(measure, **changes):
     sizes = {"in_features": 24, "out_features": 96, "optimizer_step": True}
     fields = {"workload": "linear", "dataset": "normal", "measure": measure, "method": "comera", "batch_size": 64}
     return a_cell(workload_settings=sizes, **(fields | changes))
+
+
+@pytest.mark.parametrize("kernel", [*kernels.HIDDEN, *kernels.ADD_NORM])
+@pytest.mark.parametrize(
+    ("kind", "padded"),
+    [(kind, padded) for kind in ("fp32", "tf32", "bf16") for padded in PADDED_RANKS if candidates(kind, padded)],
+)
+def test_configurations_are_tuned_over_if_the_records_say_that_they_fit_everywhere(kind, padded, kernel):
+    [record] = [one for one in RECORDS if (one.precision, one.samples["shape"]["padded"]) == (kind, padded)]
+    rows = [row for row in record.samples["kernels"] if row["kernel"] == kernel]
+    fit = {}
+    for row in rows:
+        tile = Configuration(*(row[field] for field in Configuration._fields))
+        within = row["shared"] <= ARCHITECTURES[row["arch"]]
+        assert row["fits"] == (within and not (row["spill_stores"] or row["spill_loads"] or row["stack"]))
+        fit.setdefault(tile, {})[row["arch"]] = row["fits"]
+    assert all(set(by_arch) == set(ARCHITECTURES) for by_arch in fit.values())
+    everywhere = {tile for tile, by_arch in fit.items() if all(by_arch.values())}
+    assert set(candidates(kind, padded)) <= set(fit)
+    assert set(allowed(kernel, kind, padded)) == everywhere & set(candidates(kind, padded))
 
 
 def test_the_kernels_are_compiled_for_every_architecture(monkeypatch):
