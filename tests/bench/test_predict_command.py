@@ -68,7 +68,7 @@ def test_this_machine_is_the_default_and_says_how_it_was_measured(tmp_path, pair
 
 
 def test_multiples_of_ltes_heads_are_respected(tmp_path, pairs, monkeypatch):
-    monkeypatch.setattr(bench.commands.predict.Device, "room_mib", property(lambda _: 6.0), raising=False)
+    monkeypatch.setattr(bench.commands.predict.Device, "room_mib", property(lambda _: 4.0), raising=False)
     text = predicted(tmp_path, pairs, "method=lte", "settings.lte.heads=4", "settings.lte.rank=4", "batch_size=8")
     [fits, following] = re.findall(
         r"of multiples of 4: ([\d,]+) with .*?; ([\d,]+)\s+would take", " ".join(text.split())
