@@ -16,16 +16,18 @@ import contextlib
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.nn.modules.module import _has_any_global_hook
 
 from comera import kernels
 from comera.contraction.joint_merging import jointly_merged_halves
 from comera.contraction.merging import merge_cores
 from comera.layers import TTLinear
+from comera.recomputing import StandIn
 
 if TYPE_CHECKING:
     from torch.fx import Node
@@ -257,25 +259,35 @@ class _HiddenRanks(torch.autograd.Function):
         return None, None, dx, torch.mm(dz1_PT, x_TN), dright1_PH, dleft2_QH, dbias1_H
 
 
-class FusedFeedForward:
-    """Stands in for ``forward`` of a module that is two TT layers with an activation between them."""
+class FusedFeedForward(StandIn):
+    """The forward of a module that is two TT layers with an activation between them.
+
+    Args:
+        first, second: names of the layers.
+        activation: one of :data:`ACTIVATIONS`, or the name of the module that computes it.
+    """
 
     def __init__(self, module: nn.Module, first: str, activation: str, second: str) -> None:
-        self._module, self._given = module, module.__dict__.get("forward")
+        super().__init__(module)
         self._first, self._activation, self._second = first, activation, second
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        first, second = (self._module.get_submodule(name) for name in (self._first, self._second))
-        if _runs_as_written(first) and _runs_as_written(second):
-            return tt_feed_forward(x, first, second, self._activation)
-        plain: Callable[..., torch.Tensor] = self._given or type(self._module).forward.__get__(self._module)
-        return plain(x)
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        children = self._module._modules
+        first, second, between = (children.get(name) for name in (self._first, self._second, self._activation))
+        activation = self._activation if between is None else _activation_of(between)
+        plain_calls = not _has_any_global_hook() and all(
+            child is None or _runs_as_written(child) for child in (first, second, between)
+        )
+        values = [*args, *kwargs.values()]
+        if plain_calls and activation and len(values) == 1 and type(first) is type(second) is TTLinear:
+            return tt_feed_forward(values[0], first, second, activation)
+        return self._forward(*args, **kwargs)
 
 
-def _runs_as_written(layer: nn.Module) -> TypeGuard[TTLinear]:
-    """Whether the layer is a TT layer whose call is its class's forward, and nothing more."""
-    hooks = (layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks)
-    return type(layer) is TTLinear and "forward" not in layer.__dict__ and not any(hooks)
+def _runs_as_written(module: nn.Module) -> bool:
+    """Whether calling the module is calling its class's forward, and nothing more."""
+    hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
+    return "forward" not in module.__dict__ and not any(hooks)
 
 
 def fuse_feed_forwards(model: nn.Module) -> list[str]:
@@ -303,7 +315,17 @@ def fuse_feed_forwards(model: nn.Module) -> list[str]:
 
 
 def _feed_forward_in(module: nn.Module) -> tuple[str, str, str] | None:
-    """The first layer, the activation and the second layer, if the module is nothing more than these."""
+    """The first layer, the activation and the second layer, if the module is nothing more, trained or not."""
+    was, found = module.training, set()
+    try:
+        for module.training in (True, False):
+            found.add(_traced_feed_forward(module))
+    finally:
+        module.training = was
+    return found.pop() if len(found) == 1 else None
+
+
+def _traced_feed_forward(module: nn.Module) -> tuple[str, str, str] | None:
     from torch.fx import Tracer  # here, since it costs a third of the import of comera
 
     class ChildByChild(Tracer):
@@ -318,19 +340,25 @@ def _feed_forward_in(module: nn.Module) -> tuple[str, str, str] | None:
     if not chain or len(nodes) != 5 or nodes[0].op != "placeholder":
         return None
     first, between, second = nodes[1:4]
+    children = [module._modules.get(str(node.target)) for node in (first, second) if node.op == "call_module"]
     activation = _known_activation(between, module)
-    layers = [node.op == "call_module" and module.get_submodule(str(node.target)) for node in (first, second)]
-    if activation is None or not all(isinstance(layer, TTLinear) for layer in layers):
+    if activation is None or [type(child) for child in children] != [TTLinear, TTLinear]:
         return None
     return str(first.target), activation, str(second.target)
 
 
+def _activation_of(module: nn.Module) -> str | None:
+    """The name of an activation that a module computes."""
+    if type(module) is nn.GELU:
+        return "gelu" if module.approximate == "none" else "gelu_tanh"
+    return {nn.ReLU: "relu", nn.SiLU: "silu"}.get(type(module))
+
+
 def _known_activation(node: Node, module: nn.Module) -> str | None:
+    """One of :data:`ACTIVATIONS`, or the name of the child that computes one."""
     if node.op == "call_module":
-        layer = module.get_submodule(str(node.target))
-        if type(layer) is nn.GELU:
-            return "gelu" if layer.approximate == "none" else "gelu_tanh"
-        return {nn.ReLU: "relu", nn.SiLU: "silu"}.get(type(layer))
+        child = module._modules.get(str(node.target))
+        return None if child is None or _activation_of(child) is None else str(node.target)
     options = [*node.args[1:], *node.kwargs.items()]
     if node.target is F.gelu and options == [("approximate", "tanh")]:
         return "gelu_tanh"

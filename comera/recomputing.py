@@ -303,11 +303,11 @@ class _Inner(_Operand):
         return self._recipe.value().as_strided(*self._place)
 
 
-class RecomputingForward:
-    """Stands in for ``forward`` of one module, whose calls keep ranks instead of activations."""
+class StandIn:
+    """Stands in for ``forward`` of one module."""
 
-    def __init__(self, module: nn.Module, of_block: bool = False) -> None:
-        self._module, self._of_block = module, of_block
+    def __init__(self, module: nn.Module) -> None:
+        self._module = module
         self._given = module.__dict__.get("forward")  # one that the module has of its own
 
     @property
@@ -321,6 +321,14 @@ class RecomputingForward:
     @property
     def __code__(self) -> Any:  # torch.export names its inputs by it
         return self._forward.__code__
+
+
+class RecomputingForward(StandIn):
+    """A forward whose calls keep ranks instead of activations."""
+
+    def __init__(self, module: nn.Module, of_block: bool = False) -> None:
+        super().__init__(module)
+        self._of_block = of_block
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         forward = self._forward

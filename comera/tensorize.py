@@ -169,7 +169,8 @@ def tensorize(
         recompute: ``"outputs"`` has calls of ``model`` keep ranks instead of activations: what tensorized layers put
             out, and elementwise functions of it, are formed again in backward (:mod:`comera.recomputing`). ``"block"``
             also has the model's blocks, the entries of an ``nn.ModuleList``, form norms and attention again, from the
-            block's input. Both change memory and speed and nothing else. ``"none"`` keeps activations.
+            block's input. Both change memory and speed, and how feed-forwards round that run fused
+            (:func:`comera.functional.fuse_feed_forwards`); nothing else. ``"none"`` keeps activations.
 
     Returns:
         ``model``, or its replacement if ``model`` itself was a layer to replace.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from drawn_chains import assert_all_close
@@ -169,6 +171,40 @@ def test_a_feed_forward_is_found_by_what_its_forward_does(module, monkeypatch):
     linear.register_forward_hook(lambda *_: seen.append(1))  # then the layers run one after another
     torch.testing.assert_close(model(x), wanted)
     assert (seen, calls) == ([1], [1])
+
+
+def sequential():
+    return tensorized(nn.Sequential(nn.Linear(6, 20), nn.ReLU(), nn.Linear(20, 6)))
+
+
+def test_an_activation_that_is_hooked_or_replaced_later_is_the_one_that_runs():
+    model, x = sequential(), torch.randn(5, 6, dtype=torch.float64)
+    fuse_feed_forwards(model)
+    model[1] = nn.SiLU()
+    torch.testing.assert_close(model(x), model[2](F.silu(model[0](x))))
+    model[1] = nn.Tanh()
+    torch.testing.assert_close(model(x), model[2](torch.tanh(model[0](x))))
+    model[1] = nn.ReLU()
+    model[1].register_forward_hook(lambda *given: 2 * given[-1])
+    torch.testing.assert_close(model(x), model[2](2 * F.relu(model[0](x))))
+
+
+def test_a_fused_module_is_called_by_keyword_exported_and_copied():
+    model, x = tensorized(Written(lambda m, x: m.second(F.relu(m.first(x))))), torch.randn(5, 6, dtype=torch.float64)
+    wanted = model(x)
+    assert fuse_feed_forwards(model) == [""]
+    torch.testing.assert_close(model(x=x), wanted)
+    torch.testing.assert_close(copy.deepcopy(model)(x), wanted)
+    torch.testing.assert_close(torch.export.export(model, (x,)).module()(x), wanted)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_a_forward_that_differs_in_training_is_left_as_it_is(training):
+    def forward(module, x):
+        hidden = F.relu(module.first(x))
+        return module.second(module.dropout(hidden) if module.training else hidden)
+
+    assert fuse_feed_forwards(tensorized(Written(forward)).train(training)) == []
 
 
 @pytest.mark.parametrize(
