@@ -87,7 +87,8 @@ class _Call:
     """One call of a root module, which lasts while its frame is on the stack of the thread that made it."""
 
     def __init__(self, layers: Iterable[Layer], frame: FrameType) -> None:
-        self.layers, self.frame, self.mode = set(layers), frame, _mode()
+        self.layers = dict.fromkeys(layers)  # a set with an order: that of merging must be the same in every run
+        self.frame, self.mode = frame, _mode()
         self._merged: dict[Layer, _Merged] | None = None
 
     def is_on_stack(self) -> bool:

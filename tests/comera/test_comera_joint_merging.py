@@ -99,6 +99,23 @@ def test_equally_shaped_halves_left_or_right_are_merged_by_one_product():
     assert sorted(products.batches) == [1, 7]  # the last layer's right half; its left one and both of the other three
 
 
+def test_layers_are_merged_in_the_order_of_the_model_in_every_run(monkeypatch):
+    """Their sums, the memory's peak and which halves share a product hang on the order; hashes of objects differ."""
+    widths = range(2, 14)
+    model = tensorize(nn.ModuleList(nn.Linear(6, 2 * width) for width in widths), {"*": TT(ranks=2, order=2)})
+    orders = []
+    monkeypatch.setattr(model, "forward", lambda x: [layer(x) for layer in model], raising=False)
+    monkeypatch.setattr(
+        joint_merging,
+        "merge_cores",
+        lambda cores, entries, shapes, threshold: (
+            orders.append([shape.out_features for shape in shapes]) or merge_cores(cores, entries, shapes, threshold)
+        ),
+    )
+    model(torch.ones(1, 6))
+    assert orders == [[2 * width for width in widths]]
+
+
 def test_a_copy_merges_its_own_layers(pair):
     together, alone = pair
     wanted = run(alone)
