@@ -5,6 +5,9 @@ becomes a table (V, R) followed by a linear map (R, D). Both train from scratch.
 for two cores (METHOD: N(0, 1) / √R · √s, the last without 1/√R), so that the entries of the product have variance s²,
 with s² = 1 / (N + M) for linear layers and 1 for the embedding. Biases start from the dense model's.
 
+The variants ``lean`` and ``lean_block`` keep ranks instead of activations by the same rule as CoMERA's
+(:mod:`comera.recomputing`), which serves thin products of any kind; only their feed-forward is not one function.
+
 The ranks are given, or follow from a wanted compression ratio of the whole model (:mod:`baselines._rank_shares`).
 """
 
@@ -28,8 +31,12 @@ from baselines._arm import (
     replace_module,
 )
 from baselines._rank_shares import OutOfReach, ranks_for_ratio
+from comera.recomputing import Recompute, keep_ranks
 
-VARIANTS = ("", "linear")
+#: Variants of the whole model that keep ranks instead of activations, and what they recompute.
+LEAN: dict[str, Recompute] = {"lean": "outputs", "lean_block": "block"}
+
+VARIANTS = ("", "linear", *LEAN)
 
 
 @dataclass(frozen=True)
@@ -210,6 +217,7 @@ class LowRank(Arm):
             replace_module(model, name, TwoFactorLinear.like(linear, ranks[name]))
         for name, embedding in embeddings.items():
             replace_module(model, name, TwoFactorEmbedding.like(embedding, ranks[name]))
+        keep_ranks(model, LEAN.get(self.variant, "none"))
         return model
 
     def _layers(
@@ -241,7 +249,8 @@ def build(settings: Settings, variant: str = "") -> LowRank:
 
     Args:
         settings: hyperparameters.
-        variant: ``""`` for the whole model, the word embedding included, or ``"linear"`` for linear targets only.
+        variant: ``""`` for the whole model, the word embedding included, ``"linear"`` for linear targets only, or one
+            of :data:`LEAN`.
 
     Raises:
         ValueError: for an unknown variant.

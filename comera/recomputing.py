@@ -357,7 +357,7 @@ def keep_ranks(module: nn.Module, recompute: Recompute = "outputs") -> None:
         >>> model(torch.ones(2, 64)).sum().backward()
     """
     check_recompute(recompute)
-    blocks = set(_blocks(module)) or {module} if recompute == "block" else set()
+    blocks = set(blocks_of(module)) or {module} if recompute == "block" else set()
     for each in [] if recompute == "none" else {module, *blocks}:
         if not isinstance(each.__dict__.get("forward"), RecomputingForward):
             each.forward = RecomputingForward(each, of_block=each in blocks)
@@ -369,7 +369,13 @@ def check_recompute(recompute: str) -> None:
         raise ValueError(f"recompute is {recompute!r}; allowed: {', '.join(get_args(Recompute))}.")
 
 
-def _blocks(module: nn.Module) -> Iterator[nn.Module]:
-    """The entries of the outermost lists of modules."""
+def blocks_of(module: nn.Module) -> Iterator[nn.Module]:
+    """The blocks of a model: the entries of its outermost ``nn.ModuleList``, or of several side by side.
+
+    Example:
+        >>> model = nn.Sequential(nn.Linear(2, 2), nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 3)]))
+        >>> [block.out_features for block in blocks_of(model)]
+        [2, 3]
+    """
     for child in module.children():
-        yield from child.children() if isinstance(child, nn.ModuleList) else _blocks(child)
+        yield from child.children() if isinstance(child, nn.ModuleList) else blocks_of(child)

@@ -29,7 +29,7 @@ from bench.errors import stop_with
 #: Columns by which the cell of a row is found.
 _SHARED = (
     *("experiment", "device", "measure", "method", "variant", "ratio", "batch_size", "precision", "predicted_for"),
-    *("cuda_graph", "compile", "seed", "stage", "target_ratio"),
+    *("cuda_graph", "compile", "checkpoint", "seed", "stage", "target_ratio"),
 )
 
 #: Sizes of the table for people, by heading.

@@ -4,6 +4,7 @@ The step is the one that the bench would run: same model, method and settings, t
 (:mod:`bench.estimate.memory`). A user's own model, given by its path, can take the place of a workload's.
 """
 
+import functools
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +18,7 @@ from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
+from bench.core.cell import CHECKPOINTED, arm_name
 from bench.errors import CONF, ConfigError, stop_with
 from bench.estimate.devices import DEVICES, LIMIT, Device, device_named, largest_batch
 from bench.estimate.memory import CATEGORIES, TOLERANCE, predict_memory
@@ -27,7 +29,7 @@ from bench.protocol.methods import available, build, build_for
 from bench.runner.resolve import check_fields, checked_arms, resolve
 from bench.runner.sweep import MISTAKES, plain, register_resolvers, register_settings, unsupported
 from bench.runner.wording import reworded
-from bench.step.train_step import precision_unsupported
+from bench.step.train_step import checkpoint_unsupported, precision_unsupported
 from bench.workloads import available as workloads
 from bench.workloads import config_sections, open_cell_workload, open_model, workload_class
 
@@ -67,6 +69,7 @@ class Question:
     seed: int  # of the batch
     notes: tuple[str, ...] = ()
     path: Path | None = None  # of the model, where a user has given one
+    checkpoint: bool = False  # of the model's blocks
 
 
 def _sections() -> tuple[str, ...]:
@@ -123,7 +126,10 @@ def _by_key(words: Sequence[str]) -> dict[str, str]:
 
 def _refuse_unused(given: Mapping[str, str]) -> None:
     """Raise ConfigError over a setting of another workload or method than the one that is asked for."""
-    workload, method = given.get("workload", "encoder"), given.get("method", "").partition(":")[0]
+    workload, method = (
+        given.get("workload", "encoder"),
+        given.get("method", "").removesuffix(CHECKPOINTED).partition(":")[0],
+    )
     if workload not in workloads() or method not in available():
         return  # which is what will be said
     own = workload_class(workload).section
@@ -148,24 +154,28 @@ def _of_workload(config: dict[str, Any]) -> Question:
         lambda: build_for(cell),
         View(cell.batch_size, cell.sequence_length, cell.precision, cell.device),
         cell.seed,
+        checkpoint=cell.checkpoint,
     )
 
 
 def _of_path(config: dict[str, Any], path: Path, kind: str) -> Question:
     """A step on a user's own model."""
     check_fields(config)
-    [(name, variant, settings)] = checked_arms(config)
+    [(arm, settings)] = checked_arms(config)
     view = View(config["batch_size"], config["sequence_length"], config["precision"], kind)
-    method = build(name, variant, settings)
+    method = build(arm.method, arm.variant, settings)
     workload, notes = open_model(path, view.sequence_length)
     reason = precision_unsupported(view.precision, kind) or method.unsupported(view)
-    if "ratio" in settings and not reason:
+    if not reason and ("ratio" in settings or arm.checkpoint):
         with torch.device("meta"):
-            reason = method.ratio_unsupported(workload.build(), workload.targets())
+            model = workload.build()
+        reason = checkpoint_unsupported(model, cuda_graph=False) if arm.checkpoint else None
+        reason = reason or (method.ratio_unsupported(model, workload.targets()) if "ratio" in settings else None)
     if reason:
         raise ConfigError(reason)
-    title = f"{name}{f':{variant}' if variant else ''} on {workload.words.model}"
-    return Question(title, workload, lambda: build(name, variant, settings), view, config["seed"], notes, path)
+    title = f"{arm_name(*arm)} on {workload.words.model}"
+    fresh = functools.partial(build, arm.method, arm.variant, settings)
+    return Question(title, workload, fresh, view, config["seed"], notes, path, arm.checkpoint)
 
 
 class AnyBatch:
@@ -205,7 +215,8 @@ def answer_to(question: Question, device: Device, report: Callable[[str], None])
 
     def arguments(batch_size: int) -> Any:
         report(f"predicting batch {batch_size:,} ...")
-        return workload, question.method(), batch_size, view.precision, view.device, question.seed
+        own = (view.precision, view.device, question.seed, question.checkpoint)
+        return workload, question.method(), batch_size, *own
 
     prediction = predict(*arguments(view.batch_size))
     peak = prediction.memory.mib()["peak"]

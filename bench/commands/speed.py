@@ -19,7 +19,7 @@ from bench.core.intervals import paired_ratio
 from bench.errors import ConfigError
 from bench.gate.timed_worker import layers
 from bench.protocol import Data
-from bench.protocol.methods import build, default_settings, parse_arm
+from bench.protocol.methods import build, default_settings
 from bench.step.timing import mean_ms, steady_allocator, take_turns
 from bench.step.train_step import TrainStep
 from bench.workloads import open_workload
@@ -42,8 +42,7 @@ def step_times(batch_size: int, rounds: int) -> dict[str, dict[int, float]]:
     actions = {}
     for arm in ("comera", "low_rank", "dense"):
         torch.manual_seed(0)
-        name, variant = parse_arm(arm)
-        method = build(name, variant, default_settings(name))
+        method = build(arm, "", default_settings(arm))
         model = method.adapt(workload.build(), workload.targets())
         step = TrainStep(model, method, method.optimizer(model), workload.loss, "fp32", "cpu")
         actions[arm] = lambda step=step: step(batches[step.number % _STEPS])

@@ -11,6 +11,18 @@ from bench.core.upgrade import OLD_MEASURES, current_measure
 #: First line of what identities are hashes of. With another, every record measured so far is one of an unknown cell.
 _IDENTITY = "1"
 
+#: What an arm's name ends with where blocks are checkpointed: ``dense+checkpoint``.
+CHECKPOINTED = "+checkpoint"
+
+
+def arm_name(method: str, variant: str, checkpoint: bool) -> str:
+    """An arm as configurations and figures call it.
+
+    >>> arm_name("low_rank", "linear", False), arm_name("dense", "", True)
+    ('low_rank:linear', 'dense+checkpoint')
+    """
+    return (f"{method}:{variant}" if variant else method) + (CHECKPOINTED if checkpoint else "")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
@@ -27,6 +39,7 @@ class Cell:
     precision: str
     cuda_graph: bool
     compile: bool
+    checkpoint: bool = False  # each block of the model through torch.utils.checkpoint
     seed: int
     ratio: float | None
     method_settings: dict[str, Any]
@@ -37,8 +50,8 @@ class Cell:
 
     @property
     def arm(self) -> str:
-        """The method, with its variant where that is not the default: ``low_rank:linear``."""
-        return f"{self.method}:{self.variant}" if self.variant else self.method
+        """The method, with its variant where that is not the default, and whether it is checkpointed."""
+        return arm_name(self.method, self.variant, self.checkpoint)
 
     @property
     def sequence_length(self) -> int:
@@ -46,10 +59,11 @@ class Cell:
         return int(self.workload_settings.get("sequence_length", 1))
 
     def to_json(self) -> str:
-        """The cell as canonical JSON: sorted keys, no spaces, no training where there is none."""
+        """The cell as canonical JSON: sorted keys, no spaces; without what was added later and is not asked for."""
         fields = {**dataclasses.asdict(self), "sequence_length": self.sequence_length}
-        if not self.training:
-            del fields["training"]
+        for name in ("training", "checkpoint"):
+            if not fields[name]:
+                del fields[name]
         return json.dumps(fields, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
     @classmethod

@@ -22,6 +22,7 @@ from typing import Any, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
+from bench.core.cell import arm_name
 from bench.core.files import write_whole
 from bench.core.upgrade import SCHEMA_VERSION, upgraded
 
@@ -76,6 +77,7 @@ class Record:
     precision: str = _column("fp32, tf32, bf16 or fp8")
     cuda_graph: bool = _column("whether steps were captured as a CUDA Graph")
     compile: bool = _column("whether the model was compiled")
+    checkpoint: bool = _column("whether each block of the model went through torch.utils.checkpoint", default=False)
     seed: int = _column("of initialisation, dropout and order of the data", least=0)
     status: str = _column(", ".join(STATUSES))
     message: str = _column("why the status is what it is, or what else there is to say", default="")
@@ -177,8 +179,8 @@ class Record:
 
     @property
     def arm(self) -> str:
-        """The method, with its variant where that is not the default: ``low_rank:linear``."""
-        return f"{self.method}:{self.variant}" if self.variant else self.method
+        """The method, with its variant where that is not the default, and whether it is checkpointed."""
+        return arm_name(self.method, self.variant, self.checkpoint)
 
     @property
     def metric(self) -> Mapping[str, Any]:

@@ -73,20 +73,32 @@ class PredictedMemory:
 
 
 def predict_memory(
-    workload: Workload, method: Method, batch_size: int, precision: str, device: str, seed: int
+    workload: Workload,
+    method: Method,
+    batch_size: int,
+    precision: str,
+    device: str,
+    seed: int,
+    checkpoint: bool = False,
 ) -> PredictedMemory:
     """The peak memory of training ``workload`` with ``method``, for ``device`` "cpu" or "cuda".
 
     :func:`bench.estimate.work.predict` gives the work as well, in the same pass. Raises ValueError: a batch size below
     1, an unknown device, a precision that the device does not offer.
     """
-    with fake_training(workload, method, batch_size, precision, device, seed) as (step, batch):
+    with fake_training(workload, method, batch_size, precision, device, seed, checkpoint) as (step, batch):
         return trace_memory(step, batch)
 
 
 @contextlib.contextmanager
 def fake_training(
-    workload: Workload, method: Method, batch_size: int, precision: str, device: str, seed: int
+    workload: Workload,
+    method: Method,
+    batch_size: int,
+    precision: str,
+    device: str,
+    seed: int,
+    checkpoint: bool = False,
 ) -> Iterator[tuple[TrainStep, Batch]]:
     """Build model, optimizer and step on fake tensors; yield the step and a fake copy of a real batch.
 
@@ -110,7 +122,7 @@ def fake_training(
         batch: Batch = {name: fake.from_tensor(tensor) for name, tensor in real.items()}
         for name, count in unique_counts.items():  # for a look-up of unique rows
             batch[name].unique_count = count  # type: ignore[attr-defined]
-        yield TrainStep(model, method, optimizer, workload.loss, traced_precision, "cpu"), batch
+        yield TrainStep(model, method, optimizer, workload.loss, traced_precision, "cpu", checkpoint=checkpoint), batch
 
 
 def trace_memory(step: TrainStep, batch: Batch, *meters: AbstractContextManager[object]) -> PredictedMemory:

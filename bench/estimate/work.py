@@ -106,12 +106,20 @@ class Prediction:
         }
 
 
-def predict(workload: Workload, method: Method, batch_size: int, precision: str, device: str, seed: int) -> Prediction:
+def predict(
+    workload: Workload,
+    method: Method,
+    batch_size: int,
+    precision: str,
+    device: str,
+    seed: int,
+    checkpoint: bool = False,
+) -> Prediction:
     """Memory, work and traffic of training ``workload`` with ``method``, in one pass, for ``device`` "cpu" or "cuda".
 
     Raises ValueError: a batch size below 1, an unknown device, a precision that the device does not offer.
     """
-    with fake_training(workload, method, batch_size, precision, device, seed) as (step, batch):
+    with fake_training(workload, method, batch_size, precision, device, seed, checkpoint) as (step, batch):
         meter, traffic = WorkMeter(step), TrafficMeter(step, batch.values())
         memory = trace_memory(step, batch, meter, traffic)
         work = meter.work()

@@ -94,8 +94,8 @@ def measure(benchmark: Benchmark) -> Numbers:
     >>> numbers["parameters"], numbers["flops_per_step"]
     (54, 576)
     """
-    name, variant = parse_arm(benchmark.arm)
-    method = build(name, variant, checked_settings(name, benchmark.settings))
+    arm = parse_arm(benchmark.arm)
+    method = build(arm.method, arm.variant, checked_settings(arm.method, benchmark.settings))
     if method.unsupported(benchmark):
         return "unsupported"
     opened = _opened(benchmark.workload, benchmark.model, benchmark.dataset)
@@ -104,7 +104,7 @@ def measure(benchmark: Benchmark) -> Numbers:
         if gc.isenabled():  # when it runs depends on all that the process did before
             gc.disable()
             stack.callback(gc.enable)
-        step, batch = stack.enter_context(fake_training(opened, method, *cell, seed=0))
+        step, batch = stack.enter_context(fake_training(opened, method, *cell, 0, arm.checkpoint))
         meter, calls = WorkMeter(step), OperatorCalls()
         memory = trace_memory(step, batch, meter, calls)
         work = meter.work()

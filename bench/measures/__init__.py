@@ -110,9 +110,12 @@ register, registered, adopt = _REGISTRY.register, _REGISTRY.registered, _REGISTR
 available, named = _REGISTRY.names, _REGISTRY.named
 
 
-def unsupported_toggles(cell: Cell, reason: str) -> str | None:
-    """Why ``cuda_graph`` or ``compile``, if a cell asks for it, is not there with a measure of plain steps or calls."""
-    for toggle in ("cuda_graph", "compile"):
+def unsupported_toggles(cell: Cell, reason: str, *further: str) -> str | None:
+    """Why ``cuda_graph`` or ``compile``, if a cell asks for it, is not there with a measure of plain steps or calls.
+
+    ``further`` are other toggles that it has no use for.
+    """
+    for toggle in ("cuda_graph", "compile", *further):
         if getattr(cell, toggle):
             return f"{toggle}=true {reason}; use {toggle}=false."
     return None

@@ -48,7 +48,7 @@ _BYTES = 4  # of float32
 
 def plan_unsupported(cell: Cell) -> str | None:
     """Why the plans of a cell cannot be measured, or None."""
-    if reason := unsupported_toggles(cell, "has no meaning for measure=plan, which times plain calls"):
+    if reason := unsupported_toggles(cell, "has no meaning for measure=plan, which times plain calls", "checkpoint"):
         return reason
     if cell.precision != "fp32":
         return f"precision={cell.precision} is not measured with measure=plan; use fp32."

@@ -15,7 +15,8 @@ _LIMIT_S = 300.0
 
 def predicted_columns(cell: Cell, workload: Workload) -> dict[str, Any]:
     """Memory and work of a cell's steps."""
-    return {**predict(workload, build_for(cell), cell.batch_size, cell.precision, cell.device, cell.seed).columns()}
+    asked = (cell.batch_size, cell.precision, cell.device, cell.seed, cell.checkpoint)
+    return {**predict(workload, build_for(cell), *asked).columns()}
 
 
 def predicted(cells: Sequence[Cell], data: Data, parallel: int) -> Iterator[Outcome]:

@@ -122,7 +122,9 @@ class TrainingRun:
             set_ranks(self.model, restored["ranks"])
             self.model.load_state_dict(restored["model"])
         toggles = (cell.precision, cell.device, cell.cuda_graph, cell.compile, bool(cell.training["static"]))
-        self.step = TrainStep(self.model, self.method, self.method.optimizer(self.model), workload.loss, *toggles)
+        self.step = TrainStep(
+            self.model, self.method, self.method.optimizer(self.model), workload.loss, *toggles, cell.checkpoint
+        )
         if restored:
             self._take_up(restored)
         else:
@@ -375,7 +377,8 @@ class AtRanks:
 
 def predicted_columns(cell: Cell, workload: Workload, ranks: Mapping[str, Sequence[int]]) -> dict[str, Any]:
     """Memory and work of a step at these ranks, padded to the full sequence length."""
-    prediction = predict(workload, AtRanks(cell, ranks), cell.batch_size, cell.precision, cell.device, cell.seed)
+    asked = (cell.batch_size, cell.precision, cell.device, cell.seed, cell.checkpoint)
+    prediction = predict(workload, AtRanks(cell, ranks), *asked)
     return {name: value for name, value in prediction.columns().items() if name not in ("parameters", "stored_mib")}
 
 

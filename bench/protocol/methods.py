@@ -9,13 +9,13 @@ import importlib
 import pkgutil
 import types
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
 import baselines
-from bench.core.cell import Cell
+from bench.core.cell import CHECKPOINTED, Cell
 from bench.core.checked import build_dataclass
 from bench.errors import ConfigError
 from bench.protocol import Change, Method
@@ -39,15 +39,23 @@ def variants(name: str) -> tuple[str, ...]:
     return ("", *_module(name).VARIANTS[1:])
 
 
-def parse_arm(arm: str) -> tuple[str, str]:
-    """Split ``method`` or ``method:variant``, without the default variant's name; others raise ConfigError."""
-    name, colon, variant = arm.partition(":")
+class Arm(NamedTuple):
+    """A method, its variant (the default one is empty), and whether the blocks of its model are checkpointed."""
+
+    method: str
+    variant: str
+    checkpoint: bool = False
+
+
+def parse_arm(arm: str) -> Arm:
+    """Read ``method`` or ``method:variant``, either with ``+checkpoint``; others raise ConfigError."""
+    name, colon, variant = arm.removesuffix(CHECKPOINTED).partition(":")
     variants = _module(name).VARIANTS
     if colon and variant not in variants:
         named = ", ".join(filter(None, variants))
         offers = f"allowed: {named}" if named else "it has none"
         raise ConfigError(f"method is {arm!r}; {name} has no variant {variant!r}, {offers}.")
-    return name, "" if variant == variants[0] else variant
+    return Arm(name, "" if variant == variants[0] else variant, arm.endswith(CHECKPOINTED))
 
 
 def default_settings(name: str) -> dict[str, Any]:

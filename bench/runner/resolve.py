@@ -18,7 +18,7 @@ from bench.core.checked import Allowed, Flag, FromOne, FromZero, Seconds, Sectio
 from bench.errors import ConfigError
 from bench.measures import Measure, named
 from bench.protocol import Data
-from bench.protocol.methods import checked_settings, default_settings, parse_arm
+from bench.protocol.methods import Arm, checked_settings, default_settings, parse_arm
 from bench.step.timing import ALLOCATORS, Allocator
 from bench.step.train_step import Precision
 from bench.workloads import open_workload, workload_class
@@ -39,6 +39,7 @@ class Toggles:
     precision: Precision
     cuda_graph: Flag
     compile: Flag
+    checkpoint: Flag
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,7 @@ def resolve(config: Mapping[str, Any], elsewhere: bool = False, any_batch: bool 
     timing = build_dataclass(TimingSettings, config["timing"], "timing")
     arms = checked_arms(config)
     ratio = None if config["ratio"] is None else float(config["ratio"])
-    _check_about(measure, config["workload"], [method for method, _, _ in arms])
+    _check_about(measure, config["workload"], [arm.method for arm, _ in arms])
     settings = bench.workloads.checked_settings(kind.name, config[kind.section], data)
     workload = open_workload(kind.name, settings, data, check=True)
     rows = workload.training_examples
@@ -138,12 +139,12 @@ def resolve(config: Mapping[str, Any], elsewhere: bool = False, any_batch: bool 
             experiment=config["name"],
             workload=kind.name,
             dataset=workload.dataset,
-            method=method,
-            variant=variant,
+            method=arm.method,
+            variant=arm.variant,
             measure=measure.name,
             device=device,
             batch_size=config["batch_size"],
-            **toggles,
+            **{**toggles, "checkpoint": toggles["checkpoint"] or arm.checkpoint},
             seed=config["seed"],
             ratio=method_settings.get("ratio") or (ratio if measure.paired else None),
             method_settings=method_settings,
@@ -151,7 +152,7 @@ def resolve(config: Mapping[str, Any], elsewhere: bool = False, any_batch: bool 
             timing_settings=timing.identity() if measure.timed else {},
         )
         for toggles in toggle_sets
-        for method, variant, method_settings in arms
+        for arm, method_settings in arms
     ]
     cells = [one for cell in cells for one in measure.expand(cell, config, workload)]
     return Job(tuple({cell.to_json(): cell for cell in cells}.values()), data, workload.data_hash)
@@ -185,8 +186,8 @@ def _check_about(measure: Measure, workload: str, methods: list[str]) -> None:
             raise ConfigError(f"methods has {method!r}; {about}: {', '.join(measure.methods)}.")
 
 
-def checked_arms(config: Mapping[str, Any]) -> list[tuple[str, str, dict[str, Any]]]:
-    """Method, variant and settings of every entry of ``methods``.
+def checked_arms(config: Mapping[str, Any]) -> list[tuple[Arm, dict[str, Any]]]:
+    """Every entry of ``methods``, with the settings of its method.
 
     Raises ConfigError: an unknown method, variant or setting, of a method that is not asked for too.
     """
@@ -196,8 +197,8 @@ def checked_arms(config: Mapping[str, Any]) -> list[tuple[str, str, dict[str, An
     return [_arm(entry, config["settings"], ratio) for entry in config["methods"]]
 
 
-def _arm(entry: Any, shared: Mapping[str, Any], ratio: float | None) -> tuple[str, str, dict[str, Any]]:
-    """Method, variant and settings of an entry of ``methods``: a name, or a name with settings of its own.
+def _arm(entry: Any, shared: Mapping[str, Any], ratio: float | None) -> tuple[Arm, dict[str, Any]]:
+    """An entry of ``methods``, a name, or a name with settings of its own, and all its settings.
 
     A ratio goes to the methods that take one and are not given their own.
     """
@@ -206,13 +207,14 @@ def _arm(entry: Any, shared: Mapping[str, Any], ratio: float | None) -> tuple[st
         if len(entry) != 1:
             raise ConfigError(f"methods has {dict(entry)!r}; allowed: one name each, as in {{comera: {{ranks: 16}}}}.")
         [(entry, own)] = entry.items()
-    method, variant = parse_arm(str(entry))
+    arm = parse_arm(str(entry))
+    method = arm.method
     if not isinstance(own, Mapping):
         raise ConfigError(f"methods.{method} is {own!r}; allowed: single settings, as in {{comera: {{ranks: 16}}}}.")
     values = {**shared.get(method, {}), **own}
     if values.get("ratio") is None and "ratio" in default_settings(method):
         values["ratio"] = ratio
-    return method, variant, checked_settings(method, values)
+    return arm, checked_settings(method, values)
 
 
 def resolve_device(device: str, needed: bool = True, elsewhere: bool = False) -> str:

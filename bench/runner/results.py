@@ -156,7 +156,7 @@ def _is_of_this_code(record: Record) -> bool:
 #: What a record takes over from its cell.
 _OF_CELL = (
     *("experiment", "workload", "dataset", "method", "variant", "ratio", "measure", "batch_size", "sequence_length"),
-    *("precision", "cuda_graph", "compile", "seed"),
+    *("precision", "cuda_graph", "compile", "checkpoint", "seed"),
 )
 
 

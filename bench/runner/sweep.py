@@ -41,7 +41,12 @@ from bench.runner.progress import SweepProgress
 from bench.runner.resolve import Job, resolve, resolve_device
 from bench.runner.results import Results
 from bench.runner.wording import reworded
-from bench.step.train_step import compile_unsupported, graph_unsupported, precision_unsupported
+from bench.step.train_step import (
+    checkpoint_unsupported,
+    compile_unsupported,
+    graph_unsupported,
+    precision_unsupported,
+)
 from bench.workloads import config_sections, open_cell_workload
 
 #: What a configuration, data, records or checkpoints can have wrong; the message is one sentence.
@@ -101,16 +106,20 @@ def unsupported(cell: Cell, data: Data) -> str | None:
         or (compile_unsupported(cell.device) if cell.compile else None)
         or precision_unsupported(cell.precision, cell.device)
         or method.unsupported(cell)
-        or (_ratio_unsupported(cell, data, method) if "ratio" in cell.method_settings else None)
+        or _model_unsupported(cell, data, method)
     )
 
 
-def _ratio_unsupported(cell: Cell, data: Data, method: Method) -> str | None:
-    """Why the method cannot make this model as small as asked, or None; shapes are all that is looked at."""
+def _model_unsupported(cell: Cell, data: Data, method: Method) -> str | None:
+    """Why the model cannot be as small as asked, or checkpointed, or None; shapes are all that is looked at."""
+    has_ratio = "ratio" in cell.method_settings
+    if not has_ratio and not cell.checkpoint:
+        return None
     workload = open_cell_workload(cell, data)
     with torch.device("meta"):
         model = workload.build()
-    return method.ratio_unsupported(model, workload.targets())
+    reason = checkpoint_unsupported(model, cell.cuda_graph) if cell.checkpoint else None
+    return reason or (method.ratio_unsupported(model, workload.targets()) if has_ratio else None)
 
 
 def run_job(

@@ -11,11 +11,13 @@ from typing import Any, Literal, get_args
 
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint as checkpoint_call
 
 from bench.core.cell import Cell
 from bench.protocol import Batch, Change, Method, Workload
 from bench.protocol.methods import build_for
 from comera.capture import CapturedStep, CUDAGraphs, make_capturable
+from comera.recomputing import StandIn, blocks_of
 
 #: In what arithmetic the forward and backward run; a property of the step, the same for every method.
 Precision = Literal["fp32", "tf32", "bf16", "fp8"]
@@ -56,6 +58,22 @@ def graph_unsupported(method: Method, device: str | torch.device) -> str | None:
     return None
 
 
+def checkpoint_unsupported(model: nn.Module, cuda_graph: bool) -> str | None:
+    """Return why the blocks of a model, whose shapes are enough, cannot be checkpointed, or None.
+
+    >>> checkpoint_unsupported(nn.Linear(2, 2), cuda_graph=False)
+    'checkpoint=true needs a model with blocks, the entries of an nn.ModuleList; use checkpoint=false.'
+    """
+    if cuda_graph:
+        return (
+            "cuda_graph=true cannot be had with checkpoint=true, which reads the generator's state during a capture; "
+            "use one of them."
+        )
+    if not any(True for _ in blocks_of(model)):
+        return "checkpoint=true needs a model with blocks, the entries of an nn.ModuleList; use checkpoint=false."
+    return None
+
+
 def compile_unsupported(device: str | torch.device) -> str | None:
     """Return why torch.compile cannot work for ``device`` on this machine, or None."""
     if torch.device(device).type == "cuda":
@@ -91,6 +109,8 @@ class TrainStep:
             and optimizer stay float32); ``tf32`` lets float32 products run in TF32 for the whole step.
         compile: whether the model runs through torch.compile; the first call then compiles it.
         static_shapes: whether all batches have one shape; if not, code is compiled for any.
+        checkpoint: whether each block of the model, an entry of its outermost ``nn.ModuleList``, goes through
+            ``torch.utils.checkpoint``, which keeps the block's input and runs it again in backward.
 
     Attributes:
         number: steps done so far, which is the number of the next step.
@@ -112,12 +132,16 @@ class TrainStep:
         cuda_graph: bool = False,
         compile: bool = False,
         static_shapes: bool = True,
+        checkpoint: bool = False,
     ) -> None:
         reason = precision_unsupported(precision, device)
         reason = reason or (graph_unsupported(method, device) if cuda_graph else None)
         reason = reason or (compile_unsupported(device) if compile else None)
+        reason = reason or (checkpoint_unsupported(model, cuda_graph) if checkpoint else None)
         if reason:
             raise ValueError(reason)
+        for block in blocks_of(model) if checkpoint else ():
+            block.forward = CheckpointedForward(block)
         if torch.device(device).type == "cuda":
             torch.backends.cuda.enable_cudnn_sdp(False)  # plans anew for every shape, with workspaces of its own
         self.model = model.train()
@@ -211,6 +235,15 @@ class TrainStep:
         return tf32_products() if self.precision == "tf32" else contextlib.nullcontext()
 
 
+class CheckpointedForward(StandIn):
+    """The forward of a block that keeps its input alone and runs again in backward, with the same random numbers."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if not torch.is_grad_enabled():
+            return self._forward(*args, **kwargs)
+        return checkpoint_call(self._forward, *args, use_reentrant=False, **kwargs)
+
+
 def build_step(cell: Cell, workload: Workload, static_shapes: bool = True, double: bool = False) -> TrainStep:
     """The step of a cell's arm on its device, before the first one; the cell's seed decides the initial weights.
 
@@ -221,7 +254,7 @@ def build_step(cell: Cell, workload: Workload, static_shapes: bool = True, doubl
     model = method.adapt(workload.build(), workload.targets()).to(cell.device)
     model = model.double() if double else model
     toggles = (cell.precision, cell.device, cell.cuda_graph, cell.compile, static_shapes)
-    return TrainStep(model, method, method.optimizer(model), workload.loss, *toggles)
+    return TrainStep(model, method, method.optimizer(model), workload.loss, *toggles, cell.checkpoint)
 
 
 def batches_on(cell: Cell, workload: Workload, count: int) -> list[Batch]:

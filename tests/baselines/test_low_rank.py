@@ -70,6 +70,27 @@ def test_variants_differ_by_the_embedding_alone():
     assert type(linear.word) is nn.Embedding
 
 
+@pytest.mark.parametrize("variant", low_rank.LEAN)
+def test_lean_variants_keep_less_and_train_alike(variant):
+    """A feed-forward four times as wide, whose hidden activations thin products give, and its GELU."""
+    inputs = torch.randn(64, 32, generator=torch.Generator().manual_seed(1))
+    chosen, kept, gradients = low_rank.Settings(rank=2), [], []
+    for name in ("", variant):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(32, 128), nn.GELU(), nn.Linear(128, 32))
+        model = low_rank.build(chosen, name).adapt(model, {"0": "feed_forward", "2": "feed_forward"})
+        sizes = {}
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda x, sizes=sizes: sizes.update({x.data_ptr(): x.nbytes}) or x, lambda x: x
+        ):
+            output = model(inputs)
+        output.square().sum().backward()
+        kept.append(sum(sizes.values()))
+        gradients.append([parameter.grad for parameter in model.parameters()])
+    torch.testing.assert_close(*gradients, rtol=0, atol=0)
+    assert kept[1] < 0.5 * kept[0]
+
+
 def test_sizes_at_full_scale():
     assert sum(p.numel() for p in TwoFactorLinear(768, 3072, rank=30).parameters()) == 30 * (768 + 3072) + 3072
     assert sum(p.numel() for p in TwoFactorEmbedding(30522, 768, rank=32).parameters()) == 32 * (30522 + 768)

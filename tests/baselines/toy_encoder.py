@@ -55,6 +55,7 @@ def all_arms() -> dict:
             lte.Settings(rank=4, heads=4, alpha=8.0, merge_every=3, reset=True, lr_adapters=1e-2, **quick), ""
         ),
         "low_rank": low_rank.build(low_rank.Settings(rank=4, embedding_rank=4, lr_factors=1e-2, **quick), ""),
+        "low_rank_lean": low_rank.build(low_rank.Settings(rank=4, embedding_rank=4, lr_factors=1e-2, **quick), "lean"),
         "low_rank_linear": low_rank.build(low_rank.Settings(rank=4, lr_factors=1e-2, **quick), "linear"),
     }
 

@@ -24,6 +24,7 @@ CHANGES = {
     "precision": "bf16",
     "cuda_graph": True,
     "compile": True,
+    "checkpoint": True,
     "seed": 1,
     "ratio": 2.0,
     "method_settings": {"lr": 1.0},
@@ -74,7 +75,9 @@ def test_a_cell_survives_json():
 def test_identities_stay_what_they_are():
     """With another hash, every record measured so far is one of an unknown cell."""
     settings = {"method_settings": {"b": 1, "a": [True, None, 0.5]}, "workload_settings": {"sequence_length": 33}}
-    cell = Cell(**{**dict.fromkeys(CHANGES, "x"), "timing_settings": {}, "training": {}, **settings})
+    cell = Cell(
+        **{**dict.fromkeys(CHANGES, "x"), "timing_settings": {}, "training": {}, "checkpoint": False, **settings}
+    )
     assert cell.sequence_length == 33
     others = (
         "batch_size compile cuda_graph dataset device experiment measure method precision ratio seed variant workload"

@@ -9,6 +9,7 @@ import pytest
 from small_cells import ROOT
 
 import baselines
+from bench.core.cell import arm_name
 from bench.protocol.methods import (
     ConfigError,
     available,
@@ -58,8 +59,8 @@ def test_methods_are_the_files_of_baselines_and_comera():
 def test_a_new_file_is_a_new_method():
     assert "dropped_in" in available()
     assert "_shared" not in available()
-    assert parse_arm("dropped_in") == parse_arm("dropped_in:plain") == ("dropped_in", "")
-    assert parse_arm("dropped_in:fancy") == ("dropped_in", "fancy")
+    assert parse_arm("dropped_in") == parse_arm("dropped_in:plain") == ("dropped_in", "", False)
+    assert parse_arm("dropped_in:fancy") == ("dropped_in", "fancy", False)
     assert checked_settings("dropped_in", {"pace": 2}) == {"pace": 2.0}
     settings, variant = build("dropped_in", "", {"pace": 2.0})
     assert (settings.pace, variant) == (2.0, "plain")
@@ -78,24 +79,41 @@ def test_every_method_is_complete(name):
     assert all(callable(getattr(method, hook)) for hook in hooks.split())
     assert method.capture in ("whole_step", "forward_backward", "none")
     assert (method.capture == "whole_step") == (method.capture_reason == "")
-    assert parse_arm(name) == (name, "")
+    assert parse_arm(name) == (name, "", False)
 
 
 @pytest.mark.parametrize(
     ("arm", "parsed"),
     [
-        ("comera", ("comera", "")),
-        ("comera:paper", ("comera", "")),
-        ("comera:released", ("comera", "released")),
-        ("low_rank:linear", ("low_rank", "linear")),
-        ("dense", ("dense", "")),
+        ("comera", ("comera", "", False)),
+        ("comera:paper", ("comera", "", False)),
+        ("comera:released", ("comera", "released", False)),
+        ("low_rank:linear", ("low_rank", "linear", False)),
+        ("dense", ("dense", "", False)),
+        ("dense+checkpoint", ("dense", "", True)),
+        ("low_rank:linear+checkpoint", ("low_rank", "linear", True)),
     ],
 )
 def test_the_default_variant_has_no_name(arm, parsed):
     assert parse_arm(arm) == parsed
+    assert parse_arm(arm_name(*parsed)) == parsed
 
 
-@pytest.mark.parametrize("arm", ["", "sgd", "Dense", "_arm", "dense.py", ":linear", "os"])
+@pytest.mark.parametrize(
+    "arm",
+    [
+        "",
+        "sgd",
+        "Dense",
+        "_arm",
+        "dense.py",
+        ":linear",
+        "os",
+        "+checkpoint",
+        "dense+check",
+        "dense+checkpoint+checkpoint",
+    ],
+)
 def test_nothing_else_is_a_method(arm):
     with pytest.raises(ConfigError, match=f"allowed: {', '.join(available())}"):
         parse_arm(arm)
