@@ -73,7 +73,11 @@ class Settings:
 
 
 class TwoFactorLinear(nn.Module):
-    """A linear map of rank R: y = (x A) B + bias, as two linear layers in sequence.
+    """A linear map of rank R: y = (x A) B + bias.
+
+    Memory is laid out as in CoMERA's layers, which is faster on a CPU than two ``nn.Linear``: x A comes out transposed,
+    so that the rank, not the tokens, is the short side of a product's rows, and the bias is added inside the second
+    product.
 
     Args:
         in_features: N.
@@ -84,7 +88,7 @@ class TwoFactorLinear(nn.Module):
         device: of all parameters.
 
     Shapes:
-        input (..., N), output (..., M); ``first.weight`` (R, N) is Aᵀ, ``second.weight`` (M, R) is Bᵀ.
+        input (..., N), output (..., M); ``first`` (R, N) is Aᵀ, ``second`` (R, M) is B, ``bias`` (M,) or None.
 
     Example:
         >>> layer = TwoFactorLinear(8, 6, rank=2)
@@ -105,9 +109,10 @@ class TwoFactorLinear(nn.Module):
         device: torch.device | str | None = None,
     ) -> None:
         super().__init__()
-        self.first = nn.Linear(in_features, rank, bias=False, dtype=dtype, device=device)
-        self.second = nn.Linear(rank, out_features, bias=bias, dtype=dtype, device=device)
-        _init_factors(self.first.weight, self.second.weight, rank, variance=1.0 / (in_features + out_features))
+        self.first = nn.Parameter(torch.empty(rank, in_features, dtype=dtype, device=device))
+        self.second = nn.Parameter(torch.empty(rank, out_features, dtype=dtype, device=device))
+        self.bias = nn.Parameter(torch.zeros(out_features, dtype=dtype, device=device)) if bias else None
+        _init_factors(self.first, self.second, rank, variance=1.0 / (in_features + out_features))
 
     @classmethod
     def like(cls, linear: nn.Linear, rank: int) -> TwoFactorLinear:
@@ -115,12 +120,14 @@ class TwoFactorLinear(nn.Module):
         sizes = linear.in_features, linear.out_features
         weight, bias = linear.weight, linear.bias
         layer = cls(*sizes, min(rank, *sizes), bias is not None, dtype=weight.dtype, device=weight.device)
-        layer.second.bias = bias
+        layer.bias = bias
         return layer
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Map (..., N) to (..., M)."""
-        return self.second(self.first(x))
+        rows = torch.mm(self.first, x.reshape(-1, x.shape[-1]).t()).t()
+        y = torch.mm(rows, self.second) if self.bias is None else torch.addmm(self.bias, rows, self.second)
+        return y.view(*x.shape[:-1], y.shape[1])
 
 
 class TwoFactorEmbedding(nn.Module):
@@ -135,7 +142,7 @@ class TwoFactorEmbedding(nn.Module):
         device: of all parameters.
 
     Shapes:
-        input (...) of indices, output (..., D); ``first.weight`` (V, R), ``second.weight`` (D, R).
+        input (...) of indices, output (..., D); ``first.weight`` (V, R), ``second`` (R, D).
 
     Example:
         >>> table = TwoFactorEmbedding(10, 4, rank=2, padding_idx=0)
@@ -157,8 +164,8 @@ class TwoFactorEmbedding(nn.Module):
     ) -> None:
         super().__init__()
         self.first = nn.Embedding(num_embeddings, rank, padding_idx=padding_idx, dtype=dtype, device=device)
-        self.second = nn.Linear(rank, embedding_dim, bias=False, dtype=dtype, device=device)
-        _init_factors(self.first.weight, self.second.weight, rank, variance=1.0)
+        self.second = nn.Parameter(torch.empty(rank, embedding_dim, dtype=dtype, device=device))
+        _init_factors(self.first.weight, self.second, rank, variance=1.0)
         if self.first.padding_idx is not None:
             with torch.no_grad():
                 self.first.weight[self.first.padding_idx].zero_()
@@ -178,7 +185,7 @@ class TwoFactorEmbedding(nn.Module):
 
     def forward(self, indices: torch.Tensor) -> torch.Tensor:
         """Look up (...) indices, giving (..., D)."""
-        return self.second(self.first(indices))
+        return self.first(indices) @ self.second
 
 
 @torch.no_grad()
@@ -236,8 +243,12 @@ class LowRank(Arm):
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         """Fused AdamW over factors and, at their own rate, all other parameters."""
-        layers = [module for module in model.modules() if isinstance(module, TwoFactorLinear | TwoFactorEmbedding)]
-        factors = [half.get_parameter("weight") for layer in layers for half in (layer.first, layer.second)]
+        factors: list[nn.Parameter] = []
+        for module in model.modules():
+            if isinstance(module, TwoFactorLinear):
+                factors += [module.first, module.second]
+            elif isinstance(module, TwoFactorEmbedding):
+                factors += [module.first.get_parameter("weight"), module.second]
         return fused_adamw(
             (factors, self.settings.lr_factors),
             (parameters_apart(model, factors), self.settings.lr),
@@ -258,8 +269,8 @@ def build(settings: Settings, variant: str = "") -> LowRank:
     Example:
         >>> model = nn.Sequential(nn.Linear(8, 6))
         >>> model = build(Settings(rank=2), "linear").adapt(model, {"0": "feed_forward"})
-        >>> model[0].first.weight.shape, model[0].second.weight.shape
-        (torch.Size([2, 8]), torch.Size([6, 2]))
+        >>> model[0].first.shape, model[0].second.shape
+        (torch.Size([2, 8]), torch.Size([2, 6]))
     """
     check_variant("low_rank", variant, VARIANTS)
     return LowRank(settings, variant)

@@ -134,7 +134,8 @@ class Classifier(nn.Module):
         self.classes = nn.Linear(settings.width, settings.classes)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.classes(torch.tanh(self.hidden(x[:, 0])))
+        # A copy: as a view, the rows would keep all tokens of the last block alive for backward.
+        return self.classes(torch.tanh(self.hidden(x[:, 0].contiguous())))
 
 
 class EncoderClassifier(nn.Module):
