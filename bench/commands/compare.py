@@ -11,9 +11,10 @@ import json
 import statistics
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Any
 
 from rich import box
 from rich.console import Console
@@ -75,7 +76,8 @@ class Pair:
     @property
     def times_ms(self) -> Both:
         """The median step time of each."""
-        return _median(_times_ms(self.a)), _median(_times_ms(self.b))
+        one, other = (_median([*_times_ms(record).values()]) for record in (self.a, self.b))
+        return one, other
 
     @property
     def calibration(self) -> float | None:
@@ -115,15 +117,15 @@ def _median(times: Sequence[float]) -> float | None:
     return statistics.median(times) if times else None
 
 
-def _times_ms(record: Record) -> list[float]:
+def _times_ms(record: Record) -> Mapping[Any, float]:
     """What repeats of a record's step time: means of undisturbed blocks, or those of the plan that was chosen."""
     if record.status != "ok":
-        return []
+        return {}
     if record.measure != "plan":
-        return list(block_means_ms(record).values())
+        return block_means_ms(record)
     try:
         [chosen] = [plan for plan in record.samples["plans"] if plan["name"] == record.contraction]
-        return [float(ms) for ms in chosen["ms"]]
+        return {number: float(ms) for number, ms in enumerate(chosen["ms"])}
     except (KeyError, TypeError, ValueError):
         raise RecordError(f"record {record.cell_id}: its plans cannot be read.") from None
 

@@ -1,7 +1,11 @@
-"""Percentile bootstrap intervals over blocks: of a mean, of a paired ratio, of an unpaired ratio; and over examples.
+"""Percentile bootstrap intervals over launches and blocks: of a mean and of ratios, paired or not; and over examples.
 
-A block is one round in which every arm had its turn, so blocks, not steps, are what repeats independently. The seed is
-fixed and values are sorted before they are drawn from, so the same blocks give the same interval in any order.
+A block is one round in which every arm had its turn. Blocks of one launch share what differs from launch to launch,
+such as where the processes lie in memory and what else the machine does in those minutes; launches, then, not blocks
+and not steps, are what repeats independently. So launches are drawn first, and blocks within each. The seed is fixed
+and values are sorted before they are drawn from, so the same blocks give the same interval in any order.
+
+A block is named by its launch and its number there; one named otherwise is of the only launch.
 """
 
 import functools
@@ -29,6 +33,7 @@ class Estimate:
     high: float | None
     blocks: int  # the fewest blocks on either side of a ratio; 0 for a computed value that does not vary
     paired: bool | None = None  # None where nothing is compared
+    launches: int = 1  # the fewest that these blocks are of
 
     @classmethod
     def exact(cls, value: float) -> Self:
@@ -50,46 +55,74 @@ def _percentiles(distribution: Array) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def _estimate(statistic: Callable[..., Any], sides: Sequence[Array], paired: bool | None = None) -> Estimate:
+def _launches(values: Mapping[Any, float] | Sequence[float], what: str) -> list[Array]:
+    """The values of each launch, sorted."""
+    if not isinstance(values, Mapping):
+        return [_positive(values, what)]
+    found: dict[int, list[float]] = {}
+    for block, value in values.items():
+        found.setdefault(block[0] if isinstance(block, tuple) else 0, []).append(value)
+    return [_positive(found[launch], what) for launch in sorted(found)] or [_positive((), what)]
+
+
+def _resampled(statistic: Callable[..., Any], launches: Sequence[Array], generator: np.random.Generator) -> Array:
+    """The statistic over launches of the statistic over blocks, of resampled launches and blocks: (RESAMPLES,)."""
+    draws = [
+        [
+            statistic(blocks[generator.integers(0, blocks.size, size=(RESAMPLES, blocks.size))], axis=-1)
+            for blocks in launches
+        ]
+        for _ in launches
+    ]
+    if len(launches) == 1:
+        return np.asarray(draws[0][0])
+    chosen = generator.integers(0, len(launches), size=(len(launches), 1, RESAMPLES))
+    return np.asarray(statistic(np.take_along_axis(np.asarray(draws), chosen, axis=1)[:, 0], axis=0))
+
+
+def _estimate(statistic: Callable[..., Any], sides: Sequence[list[Array]], paired: bool | None = None) -> Estimate:
     """A statistic of the only side, or the ratio of those of two; each side is resampled on its own."""
-    value = float(functools.reduce(np.divide, [statistic(side) for side in sides]))
-    blocks = min(side.size for side in sides)
+    value = float(functools.reduce(np.divide, [statistic([statistic(one) for one in side]) for side in sides]))
+    blocks, launches = min(sum(one.size for one in side) for side in sides), min(map(len, sides))
     if blocks < 2:
-        return Estimate(value, None, None, blocks, paired)
+        return Estimate(value, None, None, blocks, paired, launches)
     generator = np.random.default_rng(SEED)
-    drawn = [side[generator.integers(0, side.size, size=(RESAMPLES, side.size))] for side in sides]
-    distribution = functools.reduce(np.divide, [statistic(resamples, axis=-1) for resamples in drawn])
-    return Estimate(value, *_percentiles(distribution), blocks, paired)
+    distribution = functools.reduce(np.divide, [_resampled(statistic, side, generator) for side in sides])
+    return Estimate(value, *_percentiles(distribution), blocks, paired, launches)
 
 
-def mean_interval(values: Sequence[float]) -> Estimate:
-    """The mean over blocks with its interval.
+def mean_interval(values: Mapping[Any, float] | Sequence[float]) -> Estimate:
+    """The mean over launches of the means over blocks, with its interval.
 
     >>> mean_interval([2.0, 2.0, 2.0])
-    Estimate(value=2.0, low=2.0, high=2.0, blocks=3, paired=None)
+    Estimate(value=2.0, low=2.0, high=2.0, blocks=3, paired=None, launches=1)
     """
-    return _estimate(np.mean, [_positive(values, "mean")])
+    return _estimate(np.mean, [_launches(values, "mean")])
 
 
-def paired_ratio(numerator: Mapping[int, float], denominator: Mapping[int, float]) -> Estimate:
-    """The median of the ratios of blocks with the same number, with its interval; other blocks do not count.
+def paired_ratio(numerator: Mapping[Any, float], denominator: Mapping[Any, float]) -> Estimate:
+    """The median of the ratios of blocks with the same name, with its interval; other blocks do not count.
+
+    Of several launches it is the median of their medians.
 
     Raises ValueError: no common block, or a value that is not above zero.
     """
     common = sorted(set(numerator) & set(denominator))
     for side, name in ((numerator, "numerator"), (denominator, "denominator")):
         _positive([side[block] for block in common], f"{name} of a paired ratio")
-    ratios = _positive([numerator[block] / denominator[block] for block in common], "paired ratio")
+    ratios = _launches({block: numerator[block] / denominator[block] for block in common}, "paired ratio")
     return _estimate(np.median, [ratios], paired=True)
 
 
-def unpaired_ratio(numerator: Sequence[float], denominator: Sequence[float]) -> Estimate:
-    """The ratio of the two medians over blocks, with its interval.
+def unpaired_ratio(
+    numerator: Mapping[Any, float] | Sequence[float], denominator: Mapping[Any, float] | Sequence[float]
+) -> Estimate:
+    """The ratio of the two medians over blocks, with its interval; of several launches, of the medians of medians.
 
     Raises ValueError: a side without blocks, or a value that is not above zero.
     """
-    above = _positive(numerator, "numerator of an unpaired ratio")
-    below = _positive(denominator, "denominator of an unpaired ratio")
+    above = _launches(numerator, "numerator of an unpaired ratio")
+    below = _launches(denominator, "denominator of an unpaired ratio")
     return _estimate(np.median, [above, below], paired=False)
 
 

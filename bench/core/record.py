@@ -86,6 +86,7 @@ class Record:
     step_time_p20_ms: float | None = _column("step time, 20th percentile", "ms", None)
     step_time_p80_ms: float | None = _column("step time, 80th percentile", "ms", None)
     steps_measured: int | None = _column("steps that these are of", default=None, least=1)
+    launches: int | None = _column("launches of fresh processes that these are of", default=None, least=1)
     compile_time_s: float | None = _column(
         "first step less a later one, where the model is compiled", "s", None, least=-math.inf
     )
@@ -155,8 +156,8 @@ class Record:
     git_dirty: bool = _column("whether measuring code differed from that commit")
     config_json: str = _column("the resolved cell")
 
-    #: Timing: "blocks", rows of {"block": int, "ms": [..], "calibration_ms": float, "disturbed": bool}; rare too;
-    #: "tensorized", modes and ranks of each distinct shape and how many layers have it (:mod:`bench.measures.shapes`).
+    #: Timing: "blocks", rows of {"launch": int (0 if absent), "block": int, "ms": [..], "calibration_ms": float,
+    #: "disturbed": bool}; rare too; "tensorized", modes and ranks of each distinct shape and how many layers have it.
     #: Training: "curve", a row per epoch and stage end (step, epoch, stage, the columns above, every layer's ranks by
     #: name, "metrics", and "per_example", see :mod:`bench.core.samples`); "step_ms", interleaved blocks of steps at
     #: "trained" and at "full" ranks; "trained_by", "code_id" and "git_commit" of each code that did a step.

@@ -1,6 +1,13 @@
-"""The raw samples of a record, checked and decoded: blocks of step times, and the metric of each validation example."""
+"""The raw samples of a record, checked and decoded: blocks of step times, and the metric of each validation example.
 
+A block is disturbed whose calibration product or mean step took more than a factor times the median over the arm's
+blocks of its launch. The rule is applied when blocks are read as well, since some records are older than it.
+"""
+
+import functools
+import json
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,6 +17,12 @@ from numpy.typing import NDArray
 from bench.core.record import Record, RecordError
 
 Array = NDArray[np.float64]
+
+#: A block: its launch and its number there.
+Block = tuple[int, int]
+
+#: The factor beyond which a block counts as disturbed, where a record's cell does not say.
+DISTURBED = 1.25
 
 #: One value per validation example, in order: whether the answer was right, or a number.
 Values = NDArray[np.bool_] | Array
@@ -26,21 +39,48 @@ def _blocks(record: Record) -> list[dict[str, Any]]:
     return blocks
 
 
+def marked(blocks: Sequence[Mapping[str, Any]], factor: float) -> list[dict[str, Any]]:
+    """An arm's blocks with a flag ``disturbed``, by the rule of this module."""
+    found: dict[int, dict[str, Any]] = {}
+    for launch in {block.get("launch", 0) for block in blocks}:
+        mine = [place for place, block in enumerate(blocks) if block.get("launch", 0) == launch and block["ms"]]
+        steps = [statistics.fmean(blocks[place]["ms"]) for place in mine]
+        products = [blocks[place].get("calibration_ms") or 0.0 for place in mine]
+        slow = [factor * statistics.median(times) if times else 0.0 for times in (steps, products)]
+        for place, step, product in zip(mine, steps, products, strict=True):
+            was = blocks[place].get("disturbed", False)
+            found[place] = {**blocks[place], "disturbed": was or step > slow[0] or product > slow[1]}
+    return [found.get(place, {"disturbed": False, **block}) for place, block in enumerate(blocks)]
+
+
+@functools.lru_cache(maxsize=4096)
+def _factor(config_json: str) -> float:
+    """How much longer than usual a disturbed block takes, as a record's cell has it."""
+    try:
+        return float(json.loads(config_json)["timing_settings"]["disturbed"])
+    except (ValueError, KeyError, TypeError):
+        return DISTURBED
+
+
+def _marked(record: Record) -> list[dict[str, Any]]:
+    return marked(_blocks(record), _factor(record.config_json))
+
+
 def _undisturbed(record: Record) -> list[dict[str, Any]]:
-    return [block for block in _blocks(record) if block["ms"] and not block.get("disturbed", False)]
+    return [block for block in _marked(record) if block["ms"] and not block["disturbed"]]
 
 
-def block_means_ms(record: Record) -> dict[int, float]:
-    """Block number to mean step time in ms, over undisturbed blocks only (a repeated block keeps its number)."""
-    times: dict[int, list[float]] = {}
+def block_means_ms(record: Record) -> dict[Block, float]:
+    """Mean step time in ms of each undisturbed block (a repeated block keeps its number)."""
+    times: dict[Block, list[float]] = {}
     for block in _undisturbed(record):
-        times.setdefault(block["block"], []).extend(block["ms"])
-    return {number: sum(ms) / len(ms) for number, ms in sorted(times.items())}
+        times.setdefault((block.get("launch", 0), block["block"]), []).extend(block["ms"])
+    return {name: sum(ms) / len(ms) for name, ms in sorted(times.items())}
 
 
 def disturbed_blocks(record: Record) -> int:
-    """How many blocks of the record were flagged as disturbed and are left out of every figure."""
-    return sum(bool(block.get("disturbed", False)) for block in _blocks(record))
+    """How many blocks of the record were disturbed and are left out of every figure."""
+    return sum(block["disturbed"] for block in _marked(record))
 
 
 def calibrations_ms(record: Record) -> list[float]:

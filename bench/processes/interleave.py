@@ -1,20 +1,26 @@
-"""Arms of one job timed in interleaved blocks.
+"""Arms of one job timed in interleaved blocks, in several launches.
 
 All arms are alive together, each in its process, and take turns in random order, block by block. Whatever disturbs the
 machine for a while then hits every arm of a block, and ratios are formed within blocks. Where the arms do not fit into
 memory together they run one after another, and their records carry no pairing.
+
+A launch starts all processes anew. What holds for one of them, such as where its tensors lie in memory, is the same in
+all of its blocks and another in the next; without several launches an interval would leave that out.
 """
 
 import hashlib
 import random
-import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from bench.core.samples import marked
 from bench.processes.process import CellProcess
 from bench.protocol import CellFailure, Outcome, Session
 from bench.step.allocator import free_memory_mib
 from bench.step.timing import calls_per_block
+
+#: Launches of a cell whose settings do not say how many.
+LAUNCHES = 3
 
 _MEMORY_SHARE = 0.85  # part of the device's free memory that arms living together may be predicted to use
 
@@ -48,24 +54,53 @@ def time_cells(outcomes: Sequence[Outcome], serve: Callable[..., None], session:
 def _time_together(outcomes: Sequence[Outcome], serve: Callable[..., None], session: Session, paired: bool) -> None:
     """Time arms that are alive together, in blocks of random order."""
     shares = {id(outcome): 0.0 for outcome in outcomes}
+    timing = outcomes[0].cell.timing_settings
+    launches = timing.get("launches", LAUNCHES)
 
     def progress(outcome: Outcome, share: float) -> None:
-        share = min(share, 1.0 - shares[id(outcome)])
+        share = min(share / launches, 1.0 - shares[id(outcome)])
         shares[id(outcome)] += share
         session.advance(outcome.cell, share)
 
+    for outcome in outcomes:
+        outcome.columns["samples"] = {"blocks": []}
+    order = random.Random(0)
+    for launch in range(launches):
+        _launch([one for one in outcomes if one.status == "ok"], serve, session, launch, order, progress)
+    for outcome in outcomes:
+        samples = outcome.columns["samples"]
+        samples["blocks"] = marked(samples["blocks"], timing["disturbed"])
+        progress(outcome, 1.0 * launches)
+    timed = [outcome for outcome in outcomes if outcome.columns["samples"]["blocks"]]
+    if paired and len(timed) > 1:
+        name = _pairing_name(timed)
+        for outcome in timed:
+            outcome.columns["pairing"] = name
+
+
+def _launch(
+    outcomes: Sequence[Outcome],
+    serve: Callable[..., None],
+    session: Session,
+    launch: int,
+    order: random.Random,
+    progress: Callable[[Outcome, float], None],
+) -> None:
+    """Start the arms, add blocks to their samples, and stop them; the first launch times the rare events too."""
     arms: list[tuple[Outcome, CellProcess]] = []
-    timing = outcomes[0].cell.timing_settings
+    blocks: dict[int, list[dict[str, Any]]] = {id(outcome): [] for outcome in outcomes}
     try:
         for outcome in outcomes:
+            timing = outcome.cell.timing_settings
             process = CellProcess(serve, outcome.cell, session.data, timing["time_limit_s"])
             arms.append((outcome, process))
-            outcome.columns.update(_ask(outcome, process) or {})
+            columns = _ask(outcome, process) or {}
+            if shapes := columns.pop("tensorized", []):
+                outcome.columns["samples"]["tensorized"] = shapes
+            outcome.columns.update(columns)
             progress(outcome, 0.3)
-        blocks: dict[int, list[dict[str, Any]]] = {id(outcome): [] for outcome in outcomes}
-        order = random.Random(0)
         number = 0
-        while number < timing["blocks"] + timing["extra_blocks"]:
+        while outcomes and number < timing["blocks"] + timing["extra_blocks"]:
             running = [(outcome, process) for outcome, process in arms if outcome.status == "ok"]
             undisturbed = min((_undisturbed(blocks[id(o)], timing["disturbed"]) for o, _ in running), default=0)
             if not running or undisturbed >= timing["blocks"]:
@@ -74,26 +109,17 @@ def _time_together(outcomes: Sequence[Outcome], serve: Callable[..., None], sess
             for outcome, process in running:
                 block = _ask(outcome, process, "block", calls_per_block(outcome.columns["step_ms"], timing))
                 if block is not None:
-                    blocks[id(outcome)].append({"block": number, **block})
+                    blocks[id(outcome)].append({"launch": launch, "block": number, **block})
                 progress(outcome, 0.6 / timing["blocks"])
             number += 1
-        for outcome, process in arms:
-            samples: dict[str, Any] = {"blocks": _marked(blocks[id(outcome)], timing["disturbed"])}
+        for outcome, process in arms if launch == 0 else ():
             if outcome.status == "ok" and outcome.columns["rare_periods"] and session.needs_rare(outcome.cell):
                 times = _ask(outcome, process, "rare") or {}
-                samples["rare"] = {name: [ms] for name, ms in times.items()}
-            if shapes := outcome.columns.pop("tensorized", []):
-                samples["tensorized"] = shapes
-            outcome.columns["samples"] = samples
-            progress(outcome, 1.0)
+                outcome.columns["samples"]["rare"] = {name: [ms] for name, ms in times.items()}
     finally:
-        for _, process in arms:
+        for outcome, process in arms:
+            outcome.columns["samples"]["blocks"] += blocks[id(outcome)]
             process.stop()
-    timed = [outcome for outcome in outcomes if outcome.columns["samples"]["blocks"]]
-    if paired and len(timed) > 1:
-        name = _pairing_name(timed)
-        for outcome in timed:
-            outcome.columns["pairing"] = name
 
 
 def _ask(outcome: Outcome, process: CellProcess, word: str = "", content: Any = None) -> Any:
@@ -107,18 +133,8 @@ def _ask(outcome: Outcome, process: CellProcess, word: str = "", content: Any = 
         return None
 
 
-def _marked(blocks: list[dict[str, Any]], factor: float) -> list[dict[str, Any]]:
-    """An arm's blocks with a flag for those whose calibration or mean step took ``factor`` times the median of all."""
-    if not blocks:
-        return []
-    pairs = [(block["calibration_ms"], statistics.fmean(block["ms"])) for block in blocks]
-    usual = [statistics.median(times) for times in zip(*pairs, strict=True)]
-    slow = [any(ms > factor * middle for ms, middle in zip(pair, usual, strict=True)) for pair in pairs]
-    return [{**block, "disturbed": flag} for block, flag in zip(blocks, slow, strict=True)]
-
-
 def _undisturbed(blocks: list[dict[str, Any]], factor: float) -> int:
-    return sum(not block["disturbed"] for block in _marked(blocks, factor))
+    return sum(not block["disturbed"] for block in marked(blocks, factor))
 
 
 def _pairing_name(outcomes: Sequence[Outcome]) -> str:

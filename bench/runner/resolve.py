@@ -15,8 +15,10 @@ from pydantic import Field
 import bench.workloads
 from bench.core.cell import Cell
 from bench.core.checked import Allowed, Flag, FromOne, FromZero, Seconds, Section, Seed, build_dataclass, checked_fields
+from bench.core.samples import DISTURBED
 from bench.errors import ConfigError
 from bench.measures import Measure, named
+from bench.processes.interleave import LAUNCHES
 from bench.protocol import Data
 from bench.protocol.methods import Arm, checked_settings, default_settings, parse_arm
 from bench.step.timing import ALLOCATORS, Allocator
@@ -77,25 +79,24 @@ class TimingSettings:
     """How steps are timed.
 
     A block counts as disturbed when its calibration product, or its mean step, takes more than ``disturbed`` times the
-    median over the arm's blocks. The allocator ``steady`` keeps freed memory, see
+    median over the arm's blocks of its launch. The allocator ``steady`` keeps freed memory, see
     :func:`bench.step.timing.steady_allocator`; ``system`` is the C library's own way, as for most users of PyTorch.
     """
 
-    blocks: FromOne = 5  # rounds in which every arm runs once, in random order; 5 or more give a usable interval
-    extra_blocks: FromZero = 2  # disturbed rounds that may be repeated
+    launches: FromOne = LAUNCHES  # of fresh processes; 3 or more tell what an interval within one leaves out
+    blocks: FromOne = 5  # of a launch: rounds in which every arm runs once, in random order
+    extra_blocks: FromZero = 2  # of a launch: disturbed rounds that may be repeated
     block_seconds: Seconds = 1.0  # about how long an arm runs per block; sets the steps per block
     max_steps: FromOne = 20  # of a block
     warmup_steps: FromOne = 2  # before the first block
-    disturbed: Annotated[float, Field(gt=1), Allowed("finite factors above 1")] = 1.25
+    disturbed: Annotated[float, Field(gt=1), Allowed("finite factors above 1")] = DISTURBED
     time_limit_s: Seconds = 600.0  # after which a cell is given up and recorded as ``timeout``
     allocator: Allocator = "steady"
 
     def identity(self) -> dict[str, Any]:
-        """The settings as cells hold them: without the default allocator, so that older cell ids stay valid."""
-        settings = asdict(self)
-        if self.allocator == ALLOCATORS[0]:
-            del settings["allocator"]
-        return settings
+        """The settings as cells hold them: without later ones at their defaults, so that older cell ids stay valid."""
+        later = {"allocator": ALLOCATORS[0], "launches": LAUNCHES}
+        return {name: value for name, value in asdict(self).items() if value != later.get(name)}
 
 
 @dataclass(frozen=True)

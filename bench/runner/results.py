@@ -205,6 +205,7 @@ def _time_columns(samples: Mapping[str, Any]) -> dict[str, Any]:
         "step_time_p20_ms": times[round(0.2 * (len(times) - 1))],
         "step_time_p80_ms": times[round(0.8 * (len(times) - 1))],
         "steps_measured": len(times),
+        "launches": len({block.get("launch", 0) for block in samples["blocks"]}),
         "calibration_drift": max(calibrations) / min(calibrations) - 1,
     }
 

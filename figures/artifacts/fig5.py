@@ -161,7 +161,7 @@ def caption(page: Selection, rows: Sequence[Row]) -> Caption:
     words = {"uniform": "evenly drawn indices", "zipf": "Zipf-distributed indices"}
     indices = words.get(place.dataset, f"indices {place.dataset}")
     blocks = notes.blocks_timed(page.timed.values())
-    timing = f"Timed in {blocks} undisturbed blocks." if blocks else "Nothing timed."
+    timing = f"Timed in {blocks}." if blocks else "Nothing timed."
     if place.allocator == "system":
         timing += " Freed memory goes back to the system, as is usual outside of this bench, which keeps it elsewhere."
     subjects = ((f"{row.variant}, {row.batch:,} indices, {STEPS[row.step]}", row.remarks) for row in rows)

@@ -93,7 +93,7 @@ def time_bar(row: Any, scale: float, footnotes: Footnotes) -> Bar:
 
 def time_band(heading: str, kind: str, bars: tuple[Panel, ...], words: Mapping[str, str]) -> Band:
     """A band of times; ``heading`` says where, ``{}``, on a ``kind`` of device; ``words`` are the legend's, by fill."""
-    interval = ("interval", f"{CONFIDENCE:.0%} interval over blocks")
+    interval = ("interval", f"{CONFIDENCE:.0%} interval over launches and blocks")
     where = {"cuda": "on the GPU", "cpu": "on the CPU"}[kind]
     return Band(heading.format(where), bars, TIME_FILLS, (*words.items(), interval))
 

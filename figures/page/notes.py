@@ -46,8 +46,12 @@ def step_fact(selection: Selected) -> str:
 
 
 def blocks_timed(records: Iterable[Record]) -> str:
-    """How many undisturbed blocks the times are of, or nothing where nothing was timed."""
-    return span(len(block_means_ms(record)) for record in records if record.status == "ok")
+    """How many undisturbed blocks of how many launches the times are of, or nothing where nothing was timed."""
+    found = [block_means_ms(record) for record in records if record.status == "ok"]
+    if not any(found):
+        return ""
+    launches = span(len({launch for launch, _ in blocks}) for blocks in found if blocks)
+    return f"{span(map(len, found))} undisturbed blocks of {launches} launch{'es' * (launches != '1')}"
 
 
 def span(counts: Iterable[int]) -> str:
@@ -59,7 +63,7 @@ def span(counts: Iterable[int]) -> str:
 def data_fact(page: TimesAndMemory) -> str:
     """The data that the steps ran on, in how many blocks, and what an epoch is, as their workload has it."""
     blocks = blocks_timed(page.timed.values())
-    timed = f"Timed on {listed(page, 'dataset')!r} data, {blocks} undisturbed blocks." if blocks else "Nothing timed."
+    timed = f"Timed on {listed(page, 'dataset')!r} data, {blocks}." if blocks else "Nothing timed."
     epochs = dict.fromkeys(str(workload_words(record)["epoch"]) for record in page.own)
     return " ".join(filter(None, (timed, *epochs)))
 

@@ -45,8 +45,8 @@ def rare_ms_per_step(record: Record) -> float:
 def time_of(record: Record, per: Per = "epoch") -> Time | None:
     """Mean step plus Σ rare cost / period, per step or times the steps of an epoch; None where the cell has no time.
 
-    The interval resamples blocks. Without an undisturbed block the record's own epoch time, or its median step, stands,
-    without interval.
+    The interval resamples launches and blocks. Without an undisturbed block the record's own epoch time, or its median
+    step, stands, without interval.
     """
     if record.status != "ok":
         return None
@@ -54,7 +54,7 @@ def time_of(record: Record, per: Per = "epoch") -> Time | None:
     if per == "epoch":
         steps, scale = workload_words(record)["examples_per_epoch"] / record.batch_size, 1000.0
     rare = rare_ms_per_step(record) * steps / scale
-    means = list(block_means_ms(record).values())
+    means = block_means_ms(record)
     if not means:
         own = record.epoch_time_s if per == "epoch" else record.step_time_median_ms
         return None if own is None else Time(Estimate(own, None, None, 0), rare, per)
@@ -76,7 +76,7 @@ def time_ratio(numerator: Record | None, denominator: Record | None) -> Estimate
     together = numerator.pairing != "" and numerator.pairing == denominator.pairing
     if together and set(above) & set(below):
         return paired_ratio({n: ms * scale for n, ms in above.items()}, below)
-    return unpaired_ratio([ms * scale for ms in above.values()], list(below.values()))
+    return unpaired_ratio({n: ms * scale for n, ms in above.items()}, below)
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,8 @@ def time_columns(
         cell: TimeCell = row.time
         blocks = (cell.time.total.blocks, cell.disturbed) if cell.time else (None, None)
         ratio = {**bounds(f"time_over_{over}", cell.ratio), "time_pairing": table.pairing(cell.ratio)}
-        return {**ratio, "blocks": blocks[0], "disturbed_blocks": blocks[1]}
+        launches = cell.time.total.launches if cell.time else None
+        return {**ratio, "launches": launches, "blocks": blocks[0], "disturbed_blocks": blocks[1]}
 
     time, ratio = headings or (f"{per}, {unit}", f"time / {over}")
     return [

@@ -30,7 +30,7 @@ ROOT = Path(bench.__main__.__file__).parent.parent
 MODEL = {"layers": 1, "width": 32, "heads": 2, "feed_forward": 64, "vocabulary": 2000, "positions": 64, "classes": 3}
 MODEL |= {"dropout": 0.1}
 TIMING = {"blocks": 2, "extra_blocks": 0, "block_seconds": 0.05, "max_steps": 3, "warmup_steps": 2}
-TIMING |= {"disturbed": 1e6, "time_limit_s": 60.0}
+TIMING |= {"disturbed": 1e6, "time_limit_s": 60.0, "launches": 1}
 
 #: Settings under which a few steps of the small encoder move weights and close ranks.
 FAST = {

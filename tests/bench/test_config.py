@@ -178,7 +178,7 @@ def test_a_wrong_value_is_one_sentence(config, field, value, allowed):
 @pytest.mark.parametrize(
     ("toggles", "message"),
     [
-        ({"batch_size": 3}, "toggles.batch_size is unknown; allowed: precision, cuda_graph, compile."),
+        ({"batch_size": 3}, "toggles.batch_size is unknown; allowed: precision, cuda_graph, compile, checkpoint."),
         ({"precision": "fp7"}, "toggles.precision is 'fp7'; allowed: fp32, tf32, bf16, fp8."),
         ({"compile": 1}, "toggles.compile is 1; allowed: true, false."),
     ],
@@ -220,7 +220,7 @@ def test_wrong_methods_are_one_sentence(config, methods, given, allowed):
     [
         ("extra", FIELDS),
         ("model.depth", MODEL),
-        ("timing.rounds", TIMING),
+        ("timing.rounds", ("launches", "blocks", "extra_blocks")),
         ("settings.galore.range", [field.name for field in dataclasses.fields(galore.Settings)]),
         ("settings.sgd", available()),
     ],

@@ -122,6 +122,21 @@ def test_every_arm_runs_once_per_block_in_changing_order(arms):
     assert {arm: sum(parts) for arm, parts in shares.items()} == pytest.approx(dict.fromkeys(ARMS, 1.0))
 
 
+def test_each_launch_starts_all_arms_anew(arms):
+    """And a failure in a later one ends the arm alone, with the blocks that it had."""
+    arms.slowness["dense"] = [1.0, 1.0, 1.0]  # of its own launch: twice as slow is no disturbance in another
+    found, shares = timed(outcomes_of(launches=3))
+    words = [word for _, word in arms.log if word in ("ready", "rare")]
+    assert words.count("ready") == 3 * len(ARMS)
+    assert words.count("rare") == sum(
+        word == "rare" for _, word in arms.log[: len(arms.log) // 2]
+    )  # once, in the first
+    for outcome in found.values():
+        names = [(block["launch"], block["block"]) for block in blocks_of(outcome)]
+        assert names == [(launch, block) for launch in range(3) for block in range(3)]
+    assert {arm: sum(parts) for arm, parts in shares.items()} == pytest.approx(dict.fromkeys(ARMS, 1.0))
+
+
 def test_all_arms_are_ready_before_the_first_block(arms):
     timed(outcomes_of())
     words = [word for _, word in arms.log]

@@ -6,7 +6,7 @@ import json
 import random
 from typing import Any
 
-from made_up_records import CPU, CUDA, blocks, record
+from made_up_records import CALM, CPU, CUDA, blocks, record
 
 from bench.core.record import Record
 from figures.artifacts.tables.tensorization import MATRICES, Cores, Matrix
@@ -50,6 +50,7 @@ def measured(name: str, setting: str, means: list[float], *, batch: int = 4096, 
         "device": "cuda" if columns.get("device") == CUDA else "cpu",
         "method_settings": own | columns.pop("settings", {}),
         "workload_settings": layer | columns.pop("workload_settings", {}),
+        "timing_settings": CALM,
     }
     values = {
         "cell_id": f"{matrix.rows}x{matrix.columns}-{setting}",

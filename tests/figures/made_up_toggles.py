@@ -7,7 +7,7 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from made_up_records import CUDA, sizes, timed
+from made_up_records import CALM, CUDA, sizes, timed
 
 from bench.core.record import Record
 from figures.artifacts.fig7 import BATCHES, EXPECTED
@@ -30,7 +30,9 @@ def toggled(arm: str, toggles: Toggles, means: list[float], batch: int = 32, **c
         "cuda_graph": graph,
         "device": device,
         "pairing": f"together-{words}",
-        "config_json": json.dumps({"device": "cuda" if device == CUDA else "cpu", "workload_settings": {}}),
+        "config_json": json.dumps(
+            {"device": "cuda" if device == CUDA else "cpu", "workload_settings": {}, "timing_settings": CALM}
+        ),
     }
     return timed(arm, means, batch, **(values | columns))
 

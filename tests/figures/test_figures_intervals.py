@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 from itertools import pairwise
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -119,7 +121,52 @@ def test_disturbed_blocks_count_nowhere() -> None:
 def test_a_repeated_block_takes_the_place_of_the_disturbed_one() -> None:
     samples = blocks([10.0, 900.0], disturbed=(1,))
     samples["blocks"].append({"block": 1, "disturbed": False, "calibration_ms": 1.0, "ms": [20.0]})
-    assert block_means_ms(record(samples=samples)) == {0: 10.0, 1: 20.0}
+    assert block_means_ms(record(samples=samples)) == {(0, 0): 10.0, (0, 1): 20.0}
+
+
+def test_the_rule_on_disturbed_blocks_holds_for_records_older_than_it() -> None:
+    """Within each launch: the second one is slower as a whole, which is no disturbance."""
+    times = [(0, 10.0, 1.0), (0, 10.5, 1.0), (0, 13.5, 1.0), (0, 10.2, 1.3), (1, 14.0, 1.4), (1, 14.5, 1.4)]
+    samples = [
+        {"launch": launch, "block": number, "ms": [ms], "calibration_ms": product}
+        for number, (launch, ms, product) in enumerate(times)
+    ]
+    one = record(samples={"blocks": samples}, config_json="{}")
+    assert [*block_means_ms(one)] == [(0, 0), (0, 1), (1, 4), (1, 5)]  # a slow step, then a slow product
+    assert disturbed_blocks(one) == 2
+    generous = json.dumps({"timing_settings": {"disturbed": 1.4}})
+    assert disturbed_blocks(record(samples={"blocks": samples}, config_json=generous)) == 0
+
+
+def test_an_interval_holds_what_differs_from_launch_to_launch() -> None:
+    """Three launches whose blocks agree among themselves and not with one another."""
+    level = {0: 1.0, 1: 1.2, 2: 1.1}
+    blocks = {(launch, block): level[launch] * (1 + 0.001 * block) for launch in level for block in range(8)}
+    among, within = mean_interval(blocks), mean_interval([*blocks.values()])
+    assert (among.launches, within.launches, among.blocks) == (3, 1, 24)
+    assert among.value == pytest.approx(within.value)
+    assert 1.0 < among.low < 1.02  # about the lowest launch and the highest
+    assert 1.19 < among.high < 1.21
+    assert within.high - within.low < 0.5 * (among.high - among.low)
+    for ratio in (paired_ratio(blocks, dict.fromkeys(blocks, 2.0)), unpaired_ratio(blocks, [2.0] * 9)):
+        assert ratio.value == pytest.approx(0.5 * 1.1 * 1.0035, rel=1e-3)  # the median of medians
+        assert 0.5 <= ratio.low < 0.51 < 0.59 < ratio.high < 0.605
+
+
+def test_intervals_cover_launches_as_often_as_they_say() -> None:
+    """Of a normal law over launches, 5 of them; over blocks alone the share would be near one half."""
+    random, inside = np.random.default_rng(5), {True: 0, False: 0}
+    for _ in range(150):
+        blocks = {
+            (i, j): 10 + a + b
+            for i, a in enumerate(random.normal(0, 1, 5))
+            for j, b in enumerate(random.normal(0, 0.5, 4))
+        }
+        for by_launch in inside:
+            found = mean_interval(blocks if by_launch else [*blocks.values()])
+            inside[by_launch] += found.low <= 10 <= found.high
+    assert inside[True] >= 115  # 77 %: what a percentile bootstrap of five gives, and no false comfort
+    assert inside[False] <= inside[True] - 20
 
 
 def test_epoch_time_is_mean_step_times_steps_plus_the_rare_share() -> None:
