@@ -8,11 +8,10 @@ all. Not counted are the batch and what the model holds, and what only the garba
 
 The samples of a record (measure ``kept``), sizes in MiB:
 
-* ``blocks``: how many there are; ``alike``: how many of them keep tensors of the kinds and sizes of the one described,
-  the first whose total is the median;
-* ``tensors`` of that block, a row per storage in the order of birth: ``kind`` (:func:`kind_of`), ``operator``,
-  ``shape`` at birth, ``mib``;
-* ``in_blocks_mib``: the total of all blocks; ``outside_mib``: everything else, by kind;
+* ``kept``: ``blocks``, how many there are; ``alike``, how many of them keep tensors of the kinds and sizes of the one
+  described, the first whose total is the median; ``tensors`` of that block, a row per storage in the order of birth,
+  with ``kind`` (:func:`kind_of`), ``operator``, ``shape`` at birth, ``mib``; ``in_blocks_mib``, the total of all
+  blocks; ``outside_mib``, everything else, by kind;
 * ``largest``, for CUDA alone, a row per memory of :data:`MEMORIES_GIB`: ``memory_gib``, ``room_mib`` (the largest
   predicted peak that is taken to fit), ``batch_size`` (0 where none fits), ``peak_mib`` of it, and ``next_mib`` of the
   next batch, which does not fit (null where none was met). Both peaks are predicted, not interpolated.
@@ -172,7 +171,7 @@ def blocks_of(module: nn.Module) -> Iterator[nn.Module]:
 
 
 def kept_of(step: TrainStep, batch: Batch) -> dict[str, Any]:
-    """What forward of a fresh step on fake tensors keeps of this batch, as samples of a record."""
+    """What forward of a fresh step on fake tensors keeps of this batch, as ``kept`` in the samples of a record."""
     with contextlib.ExitStack() as stack:
         if gc.isenabled():  # when it runs depends on all that the process did before
             gc.disable()
@@ -205,14 +204,12 @@ def kept_of(step: TrainStep, batch: Batch) -> dict[str, Any]:
 def kept_columns(cell: Cell, workload: Workload) -> dict[str, Any]:
     """What a cell's forward keeps, and for CUDA the largest batches, as columns of its record."""
     any_batch: Any = AnyBatch(workload)
-    with fake_training(
-        any_batch, build_for(cell), cell.batch_size, cell.precision, cell.device, cell.seed
-    ) as step_and_batch:
-        samples = kept_of(*step_and_batch)
-    if cell.device == "cuda":
-        samples["largest"] = largest_rows(cell, any_batch)
-    total = samples["in_blocks_mib"] + sum(samples["outside_mib"].values())
-    return {"predicted_for": cell.device, "saved_for_backward_mib": total, "samples": samples}
+    traced = (build_for(cell), cell.batch_size, cell.precision, cell.device, cell.seed)
+    with fake_training(any_batch, *traced) as (step, batch):
+        kept = kept_of(step, batch)
+    samples = {"kept": kept, **({"largest": largest_rows(cell, any_batch)} if cell.device == "cuda" else {})}
+    total = kept["in_blocks_mib"] + sum(kept["outside_mib"].values())
+    return {"saved_for_backward_mib": total, "samples": samples}
 
 
 def largest_rows(cell: Cell, workload: Any) -> list[dict[str, Any]]:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import importlib
 
 import pytest
-from small_cells import a_cell
+from omegaconf import OmegaConf
+from small_cells import MODEL, a_cell, run_bench
 from tiny import ModelWorkload, TinyMethod, TinyWorkload
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from bench.core.record import read_all
+from bench.errors import CONF
 from bench.estimate.memory import fake_training
 from bench.estimate.work import predict
 from bench.measures.kept import MEMORIES_GIB, kept_columns, kept_of
@@ -169,8 +172,24 @@ def test_the_largest_batch_fits_and_the_next_one_does_not(monkeypatch):
         assert row["peak_mib"] <= row["room_mib"] < row["next_mib"]
         assert row["batch_size"] % 4 == 0 < row["batch_size"]  # LTE's heads
     assert rows[0]["batch_size"] < rows[1]["batch_size"]
-    assert columns["predicted_for"] == "cuda"
-    assert columns["saved_for_backward_mib"] > columns["samples"]["in_blocks_mib"] > 0
+    assert columns["saved_for_backward_mib"] > columns["samples"]["kept"]["in_blocks_mib"] > 0
+
+
+def test_the_experiments_of_activations_record_the_same_arms(tmp_path):
+    small = [f"model.{name}={value}" for name, value in MODEL.items()]
+    shape = [*small, "sequence_length=32", "dataset=synthetic", "batch_size=4", "methods=[comera:lean,dense]"]
+    for experiment, measure in (("activations", "kept"), ("activations_memory", "predict")):
+        ended = run_bench(tmp_path, f"experiment={experiment}", "results=records", *shape)
+        assert ended.status == 0, ended.output
+        records = read_all(tmp_path / "records", experiment)
+        assert {(one.arm, one.measure, one.status) for one in records} == {
+            (arm, measure, "ok") for arm in ("comera:lean", "dense")
+        }
+        assert all((one.predicted_for, one.batch_size) == ("cuda", 4) for one in records)
+    methods = [
+        OmegaConf.load(CONF / "experiment" / f"activations{end}.yaml").methods for end in ("", "_memory", "_time")
+    ]
+    assert methods[0] == methods[1] == methods[2]
 
 
 def test_a_cpu_has_no_largest_batch():
