@@ -245,4 +245,5 @@ MEASURE = Measure(
     timed=False,
     cost=lambda _: 1.0,
     seconds=60.0,
+    text=lambda record: f"{record.saved_for_backward_mib or 0.0:,.0f} MiB kept for backward",
 )
