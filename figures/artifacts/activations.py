@@ -185,9 +185,8 @@ def select_pages(records: Sequence[Record]) -> list[Selection]:
     """A selection per device and precision, of plain steps."""
     pages = []
     for device, mine in by_device(records):
-        plain = [one for one in mine if not (one.compile or one.cuda_graph)]
-        precisions = sorted({Toggles(one.precision) for one in plain}, key=lambda one: one.rank)
-        pages += [_page(plain, device, toggles) for toggles in precisions]
+        precisions = sorted({Toggles(one.precision) for one in mine}, key=lambda one: one.rank)
+        pages += [_page(mine, device, toggles) for toggles in precisions]
     return [page for page in pages if page.shown]
 
 

@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 from made_up_records import CPU, CUDA, blocks, record, sizes
 from redrawn import redrawn_here
+from test_figures_layout import _check
 
 from bench.core.record import Record, write
 from figures.artifacts import activations
-from figures.artifacts.activations import EXPERIMENTS, ORDER, Row, Selection, plain_arm, rows_of, select_pages
+from figures.artifacts.activations import EXPERIMENTS, KINDS, ORDER, Row, Selection, plain_arm, rows_of, select_pages
+from figures.page.style import house_style
 from figures.page.table import text_table
 
 ACTIVATIONS, MEMORY, TIME = EXPERIMENTS
@@ -165,6 +167,17 @@ def test_same_records_same_bytes_with_every_number(tmp_path: Path) -> None:
     assert "keeps at least 10.0 MiB (dense+checkpoint), 0.0971 times what one of dense keeps" in printed
     assert "8,000 MiB on 8 GiB" in printed
     assert "from left to right: batch 1, 64" in printed
+
+
+def test_nothing_overlaps_with_every_arm_and_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    arms = ORDER[:8] + ORDER[20:]
+    every = [(kind, 20.0) for kind in KINDS]
+    monkeypatch.setitem(globals(), "KEPT", {arm: every if arm == plain_arm(arm) else LEAN for arm in arms})
+    monkeypatch.setitem(globals(), "LARGEST", dict.fromkeys(arms, (20_000, 123_456)))
+    page = page_of(campaign(arms=arms))
+    with house_style():
+        figure = activations.draw(page, rows_of(page), activations.caption(page, rows_of(page)))
+        _check(figure, axes=1 + 2 + 2, texts=6)
 
 
 @pytest.mark.parametrize("measure", ["kept", "predict", "run"])
