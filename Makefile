@@ -12,8 +12,8 @@ READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
 TRAINED := reproduce-table-mnli reproduce-table-ranks reproduce-fig6 reproduce-truncation
-.PHONY: help setup test test-slow lint gate gate-accept reproduce-fig1 reproduce-prediction reproduce-fig5 reproduce-fig7 \
-  reproduce-fig11 plan-grid reproduce-table-tensorization table-search $(TRAINED) reproduce-small \
+.PHONY: help setup test test-slow lint gate gate-accept reproduce-fig1 reproduce-prediction reproduce-activations \
+  reproduce-fig5 reproduce-fig7 reproduce-fig11 plan-grid reproduce-table-tensorization table-search $(TRAINED) reproduce-small \
   sweep-ratios sweep-ratios-accuracy sweep-ratios-small speed claims report clean
 
 help: ## list the targets
@@ -59,6 +59,12 @@ reproduce-fig1: $(READY) ## measure and draw Fig. 1: time per epoch and peak mem
 reproduce-prediction: $(READY) ## run steps for the peak of the allocator, and draw the error of the predicted memory
 	$(BIN)/python -m bench experiment=prediction "results='$(RESULTS)'"
 	$(BIN)/python -m figures prediction --records "$(RESULTS)"
+
+reproduce-activations: $(READY) ## what forward keeps, the largest batch that fits, time against memory
+	$(BIN)/python -m bench experiment=activations "results='$(RESULTS)'"
+	$(BIN)/python -m bench experiment=activations_memory "results='$(RESULTS)'"
+	$(BIN)/python -m bench experiment=activations_time "results='$(RESULTS)'"
+	$(BIN)/python -m figures activations --records "$(RESULTS)"
 
 reproduce-fig5: $(READY) ## measure and draw Fig. 5: time and memory of the embedding look-up, by variant
 	$(BIN)/python -m bench experiment=fig5 "results='$(RESULTS)'"

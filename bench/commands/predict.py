@@ -6,7 +6,7 @@ The step is the one that the bench would run: same model, method and settings, t
 
 import functools
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,11 +20,12 @@ from rich.console import Console
 
 from bench.core.cell import CHECKPOINTED, arm_name
 from bench.errors import CONF, ConfigError, stop_with
-from bench.estimate.devices import DEVICES, LIMIT, Device, device_named, largest_batch
+from bench.estimate.any_batch import AnyBatch
+from bench.estimate.devices import DEVICES, Device, device_named, largest_batch
 from bench.estimate.memory import CATEGORIES, TOLERANCE, predict_memory
 from bench.estimate.work import Prediction, bound, predict
 from bench.processes.process import first_line
-from bench.protocol import Batch, Method, Workload
+from bench.protocol import Method, Workload
 from bench.protocol.methods import available, build, build_for
 from bench.runner.resolve import check_fields, checked_arms, resolve
 from bench.runner.sweep import MISTAKES, plain, register_resolvers, register_settings, unsupported
@@ -44,7 +45,6 @@ _OF_WORKLOADS = ("workload", "dataset", "data_folder", "fetch")
 
 #: Batch sizes among which the smallest that a method takes is looked for; what it takes are multiples of that one.
 _SMALLEST = range(1, 1025)
-_FEW = 3  # examples that are enough to see whether every tensor of a batch has a row for each
 _WIDTH = 110  # of a line of text
 
 
@@ -176,34 +176,6 @@ def _of_path(config: dict[str, Any], path: Path, kind: str) -> Question:
     title = f"{arm_name(*arm)} on {workload.words.model}"
     fresh = functools.partial(build, arm.method, arm.variant, settings)
     return Question(title, workload, fresh, view, config["seed"], notes, path, arm.checkpoint)
-
-
-class AnyBatch:
-    """A workload with batches that may be larger than its data: rows then come again.
-
-    Rows can be told from one another where every tensor of a batch has one per example, as it has not where examples
-    of several lengths lie end to end. Batches are then no larger than the data. ``limit`` is the number of examples of
-    the largest batch that is tried.
-    """
-
-    def __init__(self, workload: Workload) -> None:
-        self._workload, self.limit = workload, LIMIT
-        if workload.training_examples is not None:
-            few = min(workload.training_examples, _FEW)
-            batch = next(iter(workload.batches("train", few, 0, static=True)))
-            if any(tensor.shape[:1] != (few,) for tensor in batch.values()):
-                self.limit = workload.training_examples
-
-    def batches(self, split: str, batch_size: int, seed: int, static: bool, start: int = 0) -> Iterator[Batch]:
-        rows = min(batch_size, self._workload.training_examples or batch_size)
-        if rows == self.limit < batch_size:
-            raise ConfigError(f"batch_size is {batch_size}; allowed: 1 to the {rows} training rows.")
-        batch = next(iter(self._workload.batches(split, rows, seed, static, start)))
-        places = torch.arange(batch_size) % rows
-        yield batch if rows == batch_size else {name: tensor[places] for name, tensor in batch.items()}
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._workload, name)
 
 
 def answer_to(question: Question, device: Device, report: Callable[[str], None]) -> str:

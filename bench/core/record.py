@@ -29,7 +29,7 @@ from bench.core.upgrade import SCHEMA_VERSION, upgraded
 #: What the bench itself measures, in the order of reports; records of a plug-in's measure have another name here.
 MEASURES = (
     *("run", "predict", "train", "plan", "allocator_peak", "check", "products", "profile"),
-    *("kernels", "feed_forward"),
+    *("kernels", "feed_forward", "kept"),
 )
 STATUSES = ("ok", "oom", "timeout", "diverged", "unsupported", "error")
 

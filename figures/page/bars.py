@@ -21,6 +21,7 @@ from figures.records.cells import CATEGORIES, Measured, MemoryCell
 _ROW = 0.185  # inches of a row
 _LABEL_ROOM, _MARK_ROOM = 0.12, 0.01  # of the width of all panels, for the label behind the longest bar of one
 _COLUMNS = 4
+_LEGEND, _HANDLE = 170, 7  # characters that a line of a legend holds, and that an entry takes beside its words
 
 #: How to read a page of bars, whose ratios are to one of them.
 SCALES = "Bars start at zero; every panel has its own scale. Labels: value, and its ratio to {} (x)."
@@ -171,20 +172,24 @@ def _draw_panel(axes: Any, share: float, panel: Panel, fills: Any) -> None:
 
 def draw_bars(
     title: str, facts: Sequence[str], rows: Sequence[str], bands: Sequence[Band], footnotes: Sequence[str],
-    references: int = 1,
+    references: int = 1, below: Callable[[Page, int], None] | None = None,
 ) -> Figure:  # fmt: skip
     """A page of bands from top to bottom, whose panels share the ``rows`` of these names; bold are those of so many
-    ``references`` at the top, which ratios are to.
+    ``references`` at the top, which ratios are to. ``below`` draws what follows, on the part of the page of that
+    number.
     """
     lines = _bands_by_line(bands)
-    page = Page(title, facts, footnotes, len(lines))
+    page = Page(title, facts, footnotes, len(lines) + (below is not None))
     for part, band in enumerate(lines):
         handles = [_legend_handle(name, words, band.fills) for name, words in band.legend]
-        legend(page.parts[part], handles, len(handles), band.heading)
+        lengths = [len(words) + _HANDLE for _, words in band.legend]
+        legend(page.parts[part], handles, -(-len(handles) // (1 + sum(lengths) // _LEGEND)), band.heading)
         [panels] = page.panels(part, _ROW * len(rows), len(band.panels))
         for axes, panel in zip(panels, band.panels, strict=True):
             _draw_panel(axes, 1 / len(panels), panel, band.fills)
         panels[0].set_yticks(range(len(rows)), rows)
         for name in panels[0].get_yticklabels()[:references]:
             name.set_fontweight("bold")
+    if below:
+        below(page, len(lines))
     return page.finish()

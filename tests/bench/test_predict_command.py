@@ -19,7 +19,7 @@ SMALL = [f"model.{name}={value}" for name, value in MODEL.items()] + ["sequence_
 @pytest.fixture(autouse=True)
 def small_search(monkeypatch):
     """A search that ends soon: what is tested here is not how it goes."""
-    monkeypatch.setattr("bench.commands.predict.LIMIT", 64)
+    monkeypatch.setattr("bench.estimate.any_batch.LIMIT", 64)
     monkeypatch.setattr("bench.estimate.devices._BUFFER", 2**20)
     monkeypatch.setattr("bench.estimate.devices._SIDE", 64)
 
