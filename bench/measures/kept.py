@@ -26,7 +26,7 @@ import gc
 import re
 import weakref
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -43,6 +43,7 @@ from bench.processes.process import answers
 from bench.protocol import Batch, Workload
 from bench.protocol.methods import build_for
 from bench.step.train_step import TrainStep
+from comera.recomputing import blocks_of
 
 #: Memories of devices for which the largest batch is looked for, in GiB.
 MEMORIES_GIB = (8, 24, 80, 141)
@@ -164,12 +165,6 @@ class Births(Operations):
         return self._there[key][1] if key in self._there else frozenset()
 
 
-def blocks_of(module: nn.Module) -> Iterator[nn.Module]:
-    """The entries of the outermost lists of modules."""
-    for child in module.children():
-        yield from child.children() if isinstance(child, nn.ModuleList) else blocks_of(child)
-
-
 def kept_of(step: TrainStep, batch: Batch) -> dict[str, Any]:
     """What forward of a fresh step on fake tensors keeps of this batch, as ``kept`` in the samples of a record."""
     with contextlib.ExitStack() as stack:
@@ -204,7 +199,7 @@ def kept_of(step: TrainStep, batch: Batch) -> dict[str, Any]:
 def kept_columns(cell: Cell, workload: Workload) -> dict[str, Any]:
     """What a cell's forward keeps, and for CUDA the largest batches, as columns of its record."""
     any_batch: Any = AnyBatch(workload)
-    traced = (build_for(cell), cell.batch_size, cell.precision, cell.device, cell.seed)
+    traced = (build_for(cell), cell.batch_size, cell.precision, cell.device, cell.seed, cell.checkpoint)
     with fake_training(any_batch, *traced) as (step, batch):
         kept = kept_of(step, batch)
     samples = {"kept": kept, **({"largest": largest_rows(cell, any_batch)} if cell.device == "cuda" else {})}
@@ -217,7 +212,8 @@ def largest_rows(cell: Cell, workload: Any) -> list[dict[str, Any]]:
 
     @functools.cache
     def peak_mib(size: int) -> float:
-        return predict_memory(workload, build_for(cell), size, cell.precision, cell.device, cell.seed).mib()["peak"]
+        asked = (size, cell.precision, cell.device, cell.seed, cell.checkpoint)
+        return predict_memory(workload, build_for(cell), *asked).mib()["peak"]
 
     method = build_for(cell)  # it takes the cell's own batch size
     multiple = next(
