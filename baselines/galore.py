@@ -7,10 +7,14 @@ have the shape of the projected gradient, (M, R) or (R, N); Adam's direction is 
 What is ours: one optimizer joins the package's AdamW (projected weights) with torch's fused AdamW (all other
 parameters), saves its state as tensors and JSON values, and keeps projection matrices at their own size. The package
 leaves each as a view into its full SVD factor, which would hold N·min(M, N) numbers instead of R·N.
+
+The variant ``per_layer`` is how the paper saves the memory of gradients (section 4.4, per-layer weight updates): each
+parameter is updated as soon as its gradient is there, and the gradient is freed, all inside the backward pass.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -28,9 +32,9 @@ from baselines._arm import (
     parameters_apart,
     quiet_import,
 )
-from comera.protocol import RareEvent
+from comera.protocol import CaptureScope, RareEvent
 
-VARIANTS = ("",)
+VARIANTS = ("", "per_layer")
 
 
 @dataclass(frozen=True)
@@ -195,17 +199,55 @@ class GaLoreWithFusedAdamW(torch.optim.Optimizer):
         self._share()
 
 
+class PerLayerUpdates(GaLoreWithFusedAdamW):
+    """The same updates, each made when its parameter's gradient is there, which is then freed; ``step`` has none left.
+
+    A gradient that other code still needs, as for clipping by a norm over all of them, is gone when backward ends.
+    """
+
+    def __init__(
+        self, projected: Iterable[nn.Parameter], plain: Iterable[nn.Parameter], settings: Settings = Settings()
+    ) -> None:
+        super().__init__(projected, plain, settings)
+        for group, optimizer in zip(self.param_groups, (self._projected, self._plain), strict=True):
+            for parameter in group["params"]:
+                parameter.register_post_accumulate_grad_hook(functools.partial(self._update, optimizer))
+
+    def _update(self, optimizer: torch.optim.Optimizer, parameter: torch.Tensor) -> None:
+        [group] = optimizer.param_groups
+        optimizer.param_groups = [{**group, "params": [parameter]}]
+        try:
+            optimizer.step()
+        finally:
+            optimizer.param_groups = [group]
+        parameter.grad = None
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """Nothing but to run ``closure``: backward has made the updates."""
+        with torch.enable_grad():
+            loss = closure() if closure is not None else None
+        self._show_projections()
+        return loss
+
+
 class GaLore(Arm):
     """GaLore on the linear targets, fused AdamW on everything else."""
 
-    capture = "forward_backward"
+    capture: CaptureScope = "forward_backward"
     capture_reason = (
         "galore-torch counts steps and corrects Adam's bias in Python: a captured optimizer step would repeat the "
         "values of the step that was captured."
     )
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, variant: str = "") -> None:
         self.settings = settings
+        self._optimizer = PerLayerUpdates if variant == "per_layer" else GaLoreWithFusedAdamW
+        if variant == "per_layer":
+            self.capture = "none"
+            self.capture_reason = (
+                "its updates are made inside the backward pass, by an optimizer that counts in Python."
+            )
         self._names: list[str] = []
 
     def adapt(self, model: nn.Module, targets: Mapping[str, str]) -> nn.Module:
@@ -227,7 +269,7 @@ class GaLore(Arm):
                     f"from 1 to {min(weight.shape)}."
                 )
         projected = list({id(weight): weight for weight in weights.values() if weight.requires_grad}.values())
-        return GaLoreWithFusedAdamW(projected, parameters_apart(model, projected), self.settings)
+        return self._optimizer(projected, parameters_apart(model, projected), self.settings)
 
     def rare_events(self) -> list[RareEvent]:
         """``svd``: the renewal of all projection matrices."""
@@ -238,15 +280,17 @@ class GaLore(Arm):
 def renew_projections(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:  # noqa: ARG001
     """Compute every projection matrix anew from the current gradients and drop the result.
 
-    This is the rare work at its full cost; nothing of the training changes.
+    This is the rare work at its full cost; nothing of the training changes. Where gradients are freed at once, the
+    weights stand in for them: what a decomposition costs hangs on the shape.
 
     Raises:
         RuntimeError: when a projected weight has no gradient, since the work would then be cut short unnoticed.
     """
     for weight in optimizer.param_groups[0]["params"]:
-        if weight.grad is None:
+        freed = isinstance(optimizer, PerLayerUpdates)
+        if weight.grad is None and not freed:
             raise RuntimeError("GaLore renews its projections from gradients: run a backward pass first.")
-        optimizer.state[weight]["projector"].renewed(weight.grad)
+        optimizer.state[weight]["projector"].renewed(weight if freed else weight.grad)
 
 
 def _package() -> Any:
@@ -262,7 +306,7 @@ def build(settings: Settings, variant: str = "") -> GaLore:
 
     Args:
         settings: hyperparameters.
-        variant: ``""``, the only one.
+        variant: ``""``, or ``"per_layer"`` for updates inside the backward pass.
 
     Raises:
         ValueError: for an unknown variant.
@@ -277,4 +321,4 @@ def build(settings: Settings, variant: str = "") -> GaLore:
         torch.Size([2, 6])
     """
     check_variant("galore", variant, VARIANTS)
-    return GaLore(settings)
+    return GaLore(settings, variant)

@@ -79,6 +79,27 @@ def built(rank: int = 3, gap: int = 3):
     return arm, model, arm.optimizer(model)
 
 
+def test_updates_per_layer_are_the_same_and_leave_no_gradient():
+    """Over a renewal of the projections, with the largest gradient as the most that is there at a time."""
+    losses, most = {}, {}
+    for variant in galore.VARIANTS:
+        torch.manual_seed(0)
+        arm, there = galore.build(galore.Settings(rank=4, update_gap=3, lr_projected=4e-2, lr=1e-2), variant), [0]
+        model = arm.adapt(ToyEncoder(), TARGETS)
+        optimizer = arm.optimizer(model)
+
+        def count(_, model=model, there=there):
+            there[0] = max(there[0], sum(p.grad.numel() for p in model.parameters() if p.grad is not None))
+
+        for parameter in model.parameters():  # after the optimizer's own hook
+            parameter.register_post_accumulate_grad_hook(count)
+        losses[variant], most[variant] = train(arm, model, optimizer, batch(), range(5)), there[0]
+        if variant:
+            assert all(parameter.grad is None for parameter in model.parameters())
+    assert losses["per_layer"] == losses[""]
+    assert most["per_layer"] == 0 < most[""]
+
+
 def test_exactly_the_linear_targets_are_projected():
     _, model, optimizer = built()
     projected, plain = optimizer.param_groups

@@ -49,6 +49,9 @@ def all_arms() -> dict:
     return {
         "dense": dense.build(dense.Settings(**quick), ""),
         "galore": galore.build(galore.Settings(rank=4, update_gap=7, lr_projected=4e-2, **quick), ""),
+        "galore_per_layer": galore.build(
+            galore.Settings(rank=4, update_gap=7, lr_projected=4e-2, **quick), "per_layer"
+        ),
         "lora": lora.build(lora.Settings(rank=4, alpha=8.0, lr_adapters=1e-2, **quick), ""),
         "lte": lte.build(lte.Settings(rank=4, heads=4, alpha=8.0, merge_every=3, lr_adapters=1e-2, **quick), ""),
         "lte_reset": lte.build(
