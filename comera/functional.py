@@ -24,6 +24,8 @@ from torch.nn import functional as F
 from torch.nn.modules.module import _has_any_global_hook
 
 from comera import kernels
+from comera.compatibility.hugging_face import ACTIVATIONS as ACTIVATIONS_OF_HUGGING_FACE
+from comera.compatibility.hugging_face import class_name
 from comera.contraction.joint_merging import jointly_merged_halves
 from comera.contraction.merging import merge_cores
 from comera.layers import TTLinear
@@ -260,16 +262,17 @@ class _HiddenRanks(torch.autograd.Function):
 
 
 class FusedFeedForward(StandIn):
-    """The forward of a module that is two TT layers with an activation between them.
+    """The forward of a module that is two TT layers with an activation between them, and maybe dropout behind.
 
     Args:
         first, second: names of the layers.
         activation: one of :data:`ACTIVATIONS`, or the name of the module that computes it.
+        last: the name of the dropout, empty if there is none.
     """
 
-    def __init__(self, module: nn.Module, first: str, activation: str, second: str) -> None:
+    def __init__(self, module: nn.Module, first: str, activation: str, second: str, last: str = "") -> None:
         super().__init__(module)
-        self._first, self._activation, self._second = first, activation, second
+        self._first, self._activation, self._second, self._last = first, activation, second, last
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         children = self._module._modules
@@ -280,7 +283,8 @@ class FusedFeedForward(StandIn):
         )
         values = [*args, *kwargs.values()]
         if plain_calls and activation and len(values) == 1 and type(first) is type(second) is TTLinear:
-            return tt_feed_forward(values[0], first, second, activation)
+            output = tt_feed_forward(values[0], first, second, activation)
+            return children[self._last](output) if self._last else output  # type: ignore[misc]
         return self._forward(*args, **kwargs)
 
 
@@ -293,9 +297,10 @@ def _runs_as_written(module: nn.Module) -> bool:
 def fuse_feed_forwards(model: nn.Module) -> list[str]:
     """Have every module of ``model`` that is a feed-forward of two TT layers run as :func:`tt_feed_forward`.
 
-    A module is one if its forward is nothing but a TT layer, an activation that is known, and a TT layer, whether it is
-    an ``nn.Sequential`` or a class of its own. Where the layers have got hooks or another forward when the module is
-    called, as from a wrapper that gathers sharded parameters, they run one after another.
+    A module is one if its forward is nothing but a TT layer, an activation that is known, and a TT layer, with dropout
+    behind it or without, whether it is an ``nn.Sequential`` or a class of its own, as in GPT-2. Where the layers have
+    got hooks or another forward when the module is called, as from a wrapper that gathers sharded parameters, they run
+    one after another.
 
     Returns:
         The names of these modules.
@@ -314,8 +319,8 @@ def fuse_feed_forwards(model: nn.Module) -> list[str]:
     return fused
 
 
-def _feed_forward_in(module: nn.Module) -> tuple[str, str, str] | None:
-    """The first layer, the activation and the second layer, if the module is nothing more, trained or not."""
+def _feed_forward_in(module: nn.Module) -> tuple[str, ...] | None:
+    """The first layer, the activation, the second layer, and dropout if there is, if the module is nothing more."""
     was, found = module.training, set()
     try:
         for module.training in (True, False):
@@ -325,7 +330,7 @@ def _feed_forward_in(module: nn.Module) -> tuple[str, str, str] | None:
     return found.pop() if len(found) == 1 else None
 
 
-def _traced_feed_forward(module: nn.Module) -> tuple[str, str, str] | None:
+def _traced_feed_forward(module: nn.Module) -> tuple[str, ...] | None:
     from torch.fx import Tracer  # here, since it costs a third of the import of comera
 
     class ChildByChild(Tracer):
@@ -337,21 +342,24 @@ def _traced_feed_forward(module: nn.Module) -> tuple[str, str, str] | None:
     except Exception:
         return None
     chain = all(node.all_input_nodes == [before] for before, node in itertools.pairwise(nodes))
-    if not chain or len(nodes) != 5 or nodes[0].op != "placeholder":
+    if not chain or len(nodes) not in (5, 6) or nodes[0].op != "placeholder":
         return None
-    first, between, second = nodes[1:4]
+    first, between, second, *last = nodes[1:-1]
     children = [module._modules.get(str(node.target)) for node in (first, second) if node.op == "call_module"]
     activation = _known_activation(between, module)
     if activation is None or [type(child) for child in children] != [TTLinear, TTLinear]:
         return None
-    return str(first.target), activation, str(second.target)
+    if any(node.op != "call_module" or type(module._modules.get(str(node.target))) is not nn.Dropout for node in last):
+        return None
+    return str(first.target), activation, str(second.target), *(str(node.target) for node in last)
 
 
 def _activation_of(module: nn.Module) -> str | None:
     """The name of an activation that a module computes."""
     if type(module) is nn.GELU:
         return "gelu" if module.approximate == "none" else "gelu_tanh"
-    return {nn.ReLU: "relu", nn.SiLU: "silu"}.get(type(module))
+    named = ACTIVATIONS_OF_HUGGING_FACE.get(class_name(type(module)))
+    return {nn.ReLU: "relu", nn.SiLU: "silu"}.get(type(module), named)
 
 
 def _known_activation(node: Node, module: nn.Module) -> str | None:

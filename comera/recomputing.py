@@ -12,9 +12,10 @@ added. Here is done so for the calls of one module, without a change of its code
 
 The rule looks at shapes, not at classes, so a factorised layer of any kind gains. Masks of dropout are kept as bits.
 
-A recipe must end somewhere, or it would lead back to the beginning of the model. Sums are where chains grow, residual
-by residual, so that a sum of a sum is kept. Within a block of a model it need not be: there the block's input is what
-every recipe ends at, and norms and attention, with its random numbers, are formed again too.
+A recipe must end somewhere, or it would lead back to the beginning of the model. Sums of two tensors are where chains
+grow, residual by residual, so that a sum of a sum is kept. Within a block of a model it need not be: there the block's
+input is what every recipe ends at, and norms, of the input too, and attention, with its random numbers, are formed
+again.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ _ELEMENTWISE |= {torch.Tensor.__rmul__, torch.Tensor.div, torch.div, torch.Tenso
 _SUMS = {torch.add, torch.Tensor.add, torch.Tensor.__add__, torch.Tensor.__radd__}
 _NORMS = {F.layer_norm, F.rms_norm}
 
-_NOTED = {*_PRODUCTS, *_ELEMENTWISE, *_SUMS, *_NORMS}
+_NOTED = {*_PRODUCTS, *_ELEMENTWISE, *_SUMS, *_NORMS, torch.cat}
 
 
 class _Operand:
@@ -247,15 +248,26 @@ class Notes(TorchFunctionMode):
                 self._note(result, func, list(args), adds=False)
         elif func in _ELEMENTWISE or func in _SUMS:
             recipes = [recipe for recipe in map(self._recipe, args) if recipe is not None]
-            adds = func in _SUMS
+            adds = func in _SUMS and all(isinstance(a, torch.Tensor) and a.dim() for a in args[:2])
             same_shape = all(not isinstance(a, torch.Tensor) or a.dim() == 0 or a.shape == result.shape for a in args)
             # A chain of sums, as of residuals over blocks, would be followed back to its beginning.
             ends = self._of_block or not (adds and any(recipe.adds for recipe in recipes))
             if recipes and same_shape and ends and not {"inplace", "out"} & {*kwargs}:
                 made, inputs = _named(func, len(args), [*kwargs]), [*args, *kwargs.values()]
                 self._note(result, made, inputs, adds or any(recipe.adds for recipe in recipes))
-        elif self._of_block and (recipe := self._recipe(args[0])) is not None:
-            self._note(result, _named(func, len(args), [*kwargs]), [*args, *kwargs.values()], recipe.adds)  # a norm
+        elif func is torch.cat:
+            if not kwargs.keys() - {"dim"}:
+                self._look_at_joined(result, *args, **kwargs)
+        elif self._of_block:  # a norm; its input is kept anyway, if it has no recipe
+            recipe = self._recipe(args[0])
+            adds = recipe is not None and recipe.adds
+            self._note(result, _named(func, len(args), [*kwargs]), [*args, *kwargs.values()], adds)
+
+    def _look_at_joined(self, result: torch.Tensor, tensors: Sequence[torch.Tensor], dim: int = 0) -> None:
+        """Keys and values behind those of an empty cache: a copy of what has a recipe."""
+        recipes = [self._recipe(tensor) for tensor in tensors if tensor.numel()]
+        if len(recipes) == 1 and recipes[0] is not None:
+            self._note(result, lambda *parts: torch.cat(parts, dim), list(tensors), recipes[0].adds)
 
     def _dropout(self, input: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
         if not training or inplace or not 0 < p < 1:

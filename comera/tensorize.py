@@ -5,13 +5,14 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from comera.compatibility.distributed import refuse_distributed
+from comera.compatibility.hugging_face import CONV1D, class_name, is_conv1d, is_linear, linear_weight
 from comera.contraction.joint_merging import JointMerging
 from comera.declared_ties import redeclare_ties, tie_as_declared
 from comera.functional import fuse_feed_forwards
@@ -20,10 +21,13 @@ from comera.lookup import Variant
 from comera.modes import balanced_modes, padded_modes
 from comera.recomputing import Recompute, check_recompute, keep_ranks
 
+#: A layer that can be replaced: ``nn.Linear``, ``nn.Embedding`` or ``Conv1D``, whose class need not be there to name.
+Dense = Any
+
 
 @dataclass(frozen=True)
 class TT:
-    """How to tensorize an ``nn.Linear``.
+    """How to tensorize an ``nn.Linear``, or a ``Conv1D``, the linear layer of GPT-2 in the package transformers.
 
     Args:
         ranks: one integer, a cap clipped per bond, or one rank per inner bond.
@@ -36,24 +40,26 @@ class TT:
     in_modes: Sequence[int] | None = None
     out_modes: Sequence[int] | None = None
 
-    def build(self, linear: nn.Linear, decompose: bool) -> TTLinear:
+    def build(self, linear: Dense, decompose: bool) -> TTLinear:
         """The TT layer that stands in for ``linear``."""
         if (self.in_modes is None) != (self.out_modes is None):
             raise ValueError("in_modes and out_modes go together: give both or neither.")
+        weight = linear_weight(linear)
+        out_features, in_features = weight.shape
         # Largest input mode first and largest output mode last keep the inner bonds' limits high.
-        in_modes = self.in_modes or balanced_modes(linear.in_features, self.order)
-        out_modes = self.out_modes or balanced_modes(linear.out_features, self.order)[::-1]
+        in_modes = self.in_modes or balanced_modes(in_features, self.order)
+        out_modes = self.out_modes or balanced_modes(out_features, self.order)[::-1]
         if decompose:
-            return TTLinear.from_dense(linear.weight, in_modes, out_modes, self.ranks, linear.bias)
+            return TTLinear.from_dense(weight, in_modes, out_modes, self.ranks, linear.bias)
         return TTLinear(
-            linear.in_features,
-            linear.out_features,
+            in_features,
+            out_features,
             in_modes,
             out_modes,
             self.ranks,
             bias=linear.bias is not None,
-            device=linear.weight.device,
-            dtype=linear.weight.dtype,
+            device=weight.device,
+            dtype=weight.dtype,
         )
 
 
@@ -107,8 +113,8 @@ def _set_submodule(model: nn.Module, name: str, new: nn.Module) -> None:
     setattr(model.get_submodule(parent), child, new)
 
 
-#: What can be replaced; a class derived from one of them may compute something else. The second is a linear layer but
-#: for a mark, in which ``nn.MultiheadAttention`` keeps its output projection.
+#: What can be replaced, beside Conv1D; a class derived from one of them may compute something else. The second is a
+#: linear layer but for a mark, in which ``nn.MultiheadAttention`` keeps its output projection.
 _REPLACEABLE = (nn.Linear, NonDynamicallyQuantizableLinear, nn.Embedding)
 
 _HOOKS = (
@@ -117,7 +123,7 @@ _HOOKS = (
 )
 
 
-def _refuse_unusual(name: str, module: nn.Linear | nn.Embedding, reason: str) -> None:
+def _refuse_unusual(name: str, module: Dense, reason: str) -> None:
     """Raise ValueError over what a dense layer does and the tensorized one in its place would not do.
 
     Args:
@@ -125,8 +131,8 @@ def _refuse_unusual(name: str, module: nn.Linear | nn.Embedding, reason: str) ->
         reason: why it would be replaced, with which the sentence begins.
     """
     unusual = ""
-    if type(module) not in _REPLACEABLE:
-        unusual = f"is a {type(module).__module__}.{type(module).__qualname__} with a forward of its own"
+    if type(module) not in _REPLACEABLE and class_name(type(module)) != CONV1D:
+        unusual = f"is a {class_name(type(module))} with a forward of its own"
     elif "forward" in vars(module):
         unusual = "has a forward that was put in place of its class's"
     elif any(getattr(module, kind) for kind in _HOOKS):
@@ -160,8 +166,8 @@ def tensorize(
     Args:
         model: any module.
         plan: name patterns (as in ``fnmatch``, against the names of ``model.named_modules()``) and what to put there:
-            :class:`TT` for ``nn.Linear``, :class:`TTM` for ``nn.Embedding``, None to leave a layer as it is. The first
-            pattern that fits a layer decides.
+            :class:`TT` for ``nn.Linear`` and for ``Conv1D``, the linear layer of Hugging Face's GPT-2, :class:`TTM` for
+            ``nn.Embedding``, None to leave a layer as it is. The first pattern that fits a layer decides.
         start: ``"scratch"`` draws new cores; ``"weights"`` decomposes the present weights by TT-SVD.
         merge_jointly: merge the cores of equally shaped layers in one batch per forward of ``model``, wherever that
             gives what they would merge alone (:mod:`comera.contraction.joint_merging`); it changes speed and nothing
@@ -177,9 +183,9 @@ def tensorize(
 
     Raises:
         ValueError: a pattern that fits no linear layer or embedding, one that fits a layer of the wrong kind, an option
-            a tensorized layer does not offer, a class derived from ``nn.Linear`` or ``nn.Embedding``, a layer with
-            hooks or parametrizations, modes and ranks that do not fit, or weights that are sharded over processes or
-            managed by DistributedDataParallel.
+            a tensorized layer does not offer, a class derived from one that is replaced, a layer with hooks or
+            parametrizations, a ``Conv1D`` that shares its weight with a layer of another kind, modes and ranks that do
+            not fit, or weights that are sharded over processes or managed by DistributedDataParallel.
 
     Example:
         >>> model = nn.Sequential(nn.Embedding(1000, 64), nn.Linear(64, 96), nn.Linear(96, 2))
@@ -190,29 +196,30 @@ def tensorize(
         raise ValueError(f"start is {start!r}; allowed: scratch, weights.")
     check_recompute(recompute)
     tie_as_declared(model)
-    names: dict[nn.Linear | nn.Embedding, list[str]] = {}
+    names: dict[Dense, list[str]] = {}
     for name, module in model.named_modules(remove_duplicate=False):
-        if isinstance(module, nn.Linear | nn.Embedding):
+        if is_linear(module) or isinstance(module, nn.Embedding):
             names.setdefault(module, []).append(name)
 
-    chosen: dict[nn.Linear | nn.Embedding, TT | TTM | None] = {}
+    chosen: dict[Dense, TT | TTM | None] = {}
     for pattern, spec in plan.items():
         fits = [module for module, known in names.items() if any(fnmatch.fnmatchcase(n, pattern) for n in known)]
         if not fits:
-            raise ValueError(f"plan pattern {pattern!r} fits no nn.Linear or nn.Embedding of the model.")
+            raise ValueError(f"plan pattern {pattern!r} fits no nn.Linear, Conv1D or nn.Embedding of the model.")
         for module in fits:
             if module in chosen:
                 continue
             chosen[module] = spec
             if spec is None:
                 continue
-            if not isinstance(module, nn.Linear if isinstance(spec, TT) else nn.Embedding):
+            if is_linear(module) != isinstance(spec, TT):
                 raise ValueError(
                     f"plan pattern {pattern!r} gives {type(spec).__name__}, but {names[module][0]} is a "
-                    f"{type(module).__name__}; TT is for nn.Linear, TTM for nn.Embedding."
+                    f"{type(module).__name__}; TT is for nn.Linear and Conv1D, TTM for nn.Embedding."
                 )
             _refuse_unusual(names[module][0], module, f"plan pattern {pattern!r} fits")
 
+    _refuse_transposed_sharing(names, {module.weight for module, spec in chosen.items() if spec})
     refuse_distributed("tensorize", {module.weight: module.weight.numel() for module, spec in chosen.items() if spec})
     replacements: dict[nn.Module, nn.Module] = {}
     by_weight: dict[torch.Tensor, TTLinear | TTMEmbedding] = {}
@@ -224,7 +231,7 @@ def tensorize(
         if isinstance(shared, TTMEmbedding):
             replacements[module] = _follow(shared, module)
         else:
-            built = spec.build(module, start == "weights")  # type: ignore[arg-type]
+            built = spec.build(module, start == "weights")
             if isinstance(shared, TTLinear):
                 built.share_cores(shared)
             _carry_over(module, built)
@@ -258,12 +265,25 @@ def tensorize(
     return root
 
 
-def _carry_over(dense: nn.Linear | nn.Embedding, built: TTLinear | TTMEmbedding) -> None:
+def _refuse_transposed_sharing(names: Mapping[Dense, Sequence[str]], weights: set[torch.Tensor]) -> None:
+    """Raise ValueError over one of the weights that a Conv1D shares with a layer that reads it transposed."""
+    first: dict[torch.Tensor, nn.Module] = {}
+    for module in names:
+        other = first.setdefault(module.weight, module)
+        if module.weight in weights and is_conv1d(module) != is_conv1d(other):
+            conv1d, transposed = (module, other) if is_conv1d(module) else (other, module)
+            raise ValueError(
+                f"{names[conv1d][0]} is a Conv1D and shares its weight with {names[transposed][0]}, which reads it "
+                "transposed; cores cannot be shared so. Leave both dense, or give one of them a weight of its own."
+            )
+
+
+def _carry_over(dense: Dense, built: TTLinear | TTMEmbedding) -> None:
     """Train or freeze the new layer as the dense one was."""
     built.train(dense.training)
     for parameter in (built.packed_cores, built.diagonals):
         parameter.requires_grad_(dense.weight.requires_grad)
-    if isinstance(dense, nn.Linear) and isinstance(built, TTLinear) and built.bias is not None:
+    if isinstance(built, TTLinear) and built.bias is not None:
         built.bias.requires_grad_(dense.bias.requires_grad)
 
 

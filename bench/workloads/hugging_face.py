@@ -2,8 +2,9 @@
 
 The model is the architecture's own for sequence classification, ``AutoModelForSequenceClassification``, with weights
 in float32 whatever the configuration says, as for every other workload. Methods act on every ``nn.Linear`` but the one
-that gives the class scores, and on the embedding of the input tokens. Other kinds of layers, such as GPT-2's
-``Conv1D``, stay dense: :func:`stays_dense` names them.
+that gives the class scores, and on the embedding of the input tokens. The ``Conv1D`` layers of GPT-2 are built as
+``nn.Linear``, which is the same function with its weight transposed, so that every method can act on them. Other kinds
+of layers stay dense: :func:`stays_dense` names them.
 
 Batches are tokens drawn evenly from the whole vocabulary; predictions need no others. The last place of every row
 counts as padding, so that masks are made as for most batches: without any, some models go on without a mask.
@@ -61,14 +62,17 @@ class HuggingFaceWorkload(BaseWorkload):
     def notes(self) -> tuple[str, ...]:
         """What a prediction leaves out, in sentences."""
         return (
-            f"Stays dense: {stays_dense(self)}; methods act on nn.Linear and on the embedding of the input tokens.",
+            f"Stays dense: {stays_dense(self)}; methods act on nn.Linear, as which Conv1D is built, and on the "
+            "embedding of the input tokens.",
             "Weights are float32; tokens are drawn evenly from the whole vocabulary, so that few of a batch are alike.",
         )
 
     def build(self) -> nn.Module:
         from transformers import AutoModelForSequenceClassification
 
-        return AutoModelForSequenceClassification.from_config(self.config, dtype=torch.float32)
+        model: nn.Module = AutoModelForSequenceClassification.from_config(self.config, dtype=torch.float32)
+        _conv1d_as_linear(model)
+        return model
 
     def targets(self) -> dict[str, Role]:
         """The embedding of the input tokens and the linear layers, in the order of the model."""
@@ -99,6 +103,19 @@ class HuggingFaceWorkload(BaseWorkload):
         """Mean cross entropy."""
         scores = model(batch["input_ids"], attention_mask=batch["attention_mask"]).logits
         return F.cross_entropy(scores, batch["labels"])
+
+
+def _conv1d_as_linear(model: nn.Module) -> None:
+    """Put an ``nn.Linear`` of the same function in the place of every ``Conv1D``."""
+    from transformers.pytorch_utils import Conv1D
+
+    found = {name: module for name, module in model.named_modules() if type(module) is Conv1D}
+    for name, conv1d in found.items():
+        with torch.device("meta"):
+            linear = nn.Linear(*conv1d.weight.shape)
+        linear.weight, linear.bias = nn.Parameter(conv1d.weight.detach().t().contiguous()), conv1d.bias
+        parent, _, child = name.rpartition(".")
+        setattr(model.get_submodule(parent), child, linear)
 
 
 def stays_dense(workload: HuggingFaceWorkload) -> str:

@@ -20,6 +20,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
+from comera.compatibility.hugging_face import is_linear, linear_weight
 from comera.ratio.layer import (
     LINEAR_ORDERS,
     TABLE_ORDERS,
@@ -31,7 +32,7 @@ from comera.ratio.layer import (
     table_solution,
 )
 from comera.ratio.rank_search import TOLERANCE, Chain, OutOfReach, check_ratio, search
-from comera.tensorize import TT, TTM
+from comera.tensorize import TT, TTM, Dense
 
 #: Layer ratios are searched on a grid with this step, so that they do not depend on the ratio asked for.
 _STEP = 1.0005
@@ -93,31 +94,31 @@ class ModelSolution:
         return "\n".join(lines)
 
 
-def _named_layers(model: nn.Module, names: Iterable[str]) -> dict[str, nn.Linear | nn.Embedding]:
+def _named_layers(model: nn.Module, names: Iterable[str]) -> dict[str, Dense]:
     """The linear layers and embeddings that fit the patterns."""
     known = {
         name: module
         for name, module in model.named_modules(remove_duplicate=False)
-        if isinstance(module, nn.Linear | nn.Embedding)
+        if is_linear(module) or isinstance(module, nn.Embedding)
     }
     chosen: set[str] = set()
     for pattern in names:
         fits = set(fnmatch.filter(known, pattern))
         if not fits:
-            raise ValueError(f"{pattern!r} fits no nn.Linear or nn.Embedding of the model.")
+            raise ValueError(f"{pattern!r} fits no nn.Linear, Conv1D or nn.Embedding of the model.")
         chosen |= fits
     if not chosen:
-        raise ValueError("names is empty; name at least one nn.Linear or nn.Embedding.")
+        raise ValueError("names is empty; name at least one nn.Linear, Conv1D or nn.Embedding.")
     return {name: module for name, module in known.items() if name in chosen}
 
 
-def _weight_of(layer: nn.Linear | nn.Embedding) -> _Weight:
+def _weight_of(layer: Dense) -> _Weight:
     if isinstance(layer, nn.Embedding):
         return _Weight(True, layer.num_embeddings, layer.embedding_dim)
-    return _Weight(False, layer.in_features, layer.out_features)
+    return _Weight(False, *linear_weight(layer).t().shape)
 
 
-def _distinct(layers: Iterable[nn.Linear | nn.Embedding]) -> dict[torch.Tensor, _Weight]:
+def _distinct(layers: Iterable[Dense]) -> dict[torch.Tensor, _Weight]:
     """Each weight once; one that an embedding shares with linear layers becomes a table, which these then follow."""
     weights: dict[torch.Tensor, _Weight] = {}
     for layer in sorted(layers, key=lambda layer: not isinstance(layer, nn.Embedding)):
@@ -164,8 +165,8 @@ def solve_model(
 
     Args:
         model: the dense model, on any device, ``meta`` included.
-        names: names or patterns (as in ``fnmatch``) of the layers to tensorize: ``nn.Linear`` becomes TT,
-            ``nn.Embedding`` TTM. A mapping by name, such as the targets of a workload, will do.
+        names: names or patterns (as in ``fnmatch``) of the layers to tensorize: ``nn.Linear`` and ``Conv1D``
+            become TT, ``nn.Embedding`` TTM. A mapping by name, such as the targets of a workload, will do.
         ratio: wanted parameters of ``model`` over those of the tensorized one, 1 or more; met within 2 %.
         order, table_order: modes per side of TT layers and cores of tables that are tried first; a layer that cannot
             meet its ratio with them takes another, as in :func:`comera.solve_modes`.

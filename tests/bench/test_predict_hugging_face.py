@@ -12,7 +12,7 @@ from small_cells import run_bench
 from test_predict_command import assert_one_sentence
 from tiny import one_thread  # noqa: F401
 from torch import nn
-from transformers import BertConfig, GPT2Config, LlamaConfig, RobertaConfig
+from transformers import AutoModelForSequenceClassification, BertConfig, GPT2Config, LlamaConfig, RobertaConfig
 
 from bench.estimate.memory import trace_memory
 from bench.estimate.work import predict
@@ -86,14 +86,38 @@ def test_targets_are_the_table_and_the_linear_layers_but_for_the_class_scores(tm
     }
 
 
-def test_conv1d_stays_dense_and_is_named(tmp_path):
+def test_conv1d_is_built_as_a_linear_layer_of_the_same_function(tmp_path):
     workload = HuggingFaceWorkload(saved(tmp_path, "gpt2"), 32)
-    assert workload.targets() == {"transformer.wte": "embedding"}
-    weights = 2 * (48 * 3 * 48 + 48 * 48 + 48 * 4 * 48 + 4 * 48 * 48)
-    assert stays_dense(workload).startswith(f"8 Conv1D ({weights:,} weights), ")
+    targets = workload.targets()
+    assert len(targets) == 1 + 2 * 4
+    assert targets["transformer.h.0.attn.c_attn"] == targets["transformer.h.1.attn.c_proj"] == "attention"
+    assert targets["transformer.h.0.mlp.c_fc"] == targets["transformer.h.1.mlp.c_proj"] == "feed_forward"
+    torch.manual_seed(0)
+    built = workload.build().eval()
+    torch.manual_seed(0)
+    given = AutoModelForSequenceClassification.from_config(workload.config).eval()
+    batch = next(workload.batches("train", 4, 0, True))
+    torch.testing.assert_close(workload.loss(built, batch), workload.loss(given, batch), rtol=0, atol=1e-6)
+    assert {name for name, _ in built.named_parameters()} == {name for name, _ in given.named_parameters()}
+
+
+@pytest.mark.parametrize(
+    ("method", "settings"), [("comera", {}), ("low_rank", {}), ("galore", {"rank": 4}), ("lora", {}), ("lte", {})]
+)
+def test_every_method_acts_on_what_was_conv1d(method, settings, tmp_path, monkeypatch):
+    workload = HuggingFaceWorkload(saved(tmp_path, "gpt2"), 32)
+    linear = {name: role for name, role in workload.targets().items() if role != "embedding"}
+    monkeypatch.setattr(workload, "targets", lambda: linear)
+    assert predicted(workload, method, 16, settings=settings).memory != predicted(workload, "dense", 16).memory
+
+
+def test_what_stays_dense_is_named(tmp_path):
+    workload = HuggingFaceWorkload(saved(tmp_path, "gpt2"), 32)
+    named = f"1 Embedding ({64 * 48:,} weights), 1 Linear ({2 * 48} weights)"
+    assert stays_dense(workload) == named
     ended = run_bench(tmp_path, "predict", "method=comera", f"model={tmp_path}", "sequence_length=32", "device=rtx3090")
     assert ended.status == 0, ended.error
-    assert f"Stays dense: 8 Conv1D ({weights:,} weights)" in " ".join(ended.output.split())
+    assert f"Stays dense: {named}; methods act on nn.Linear, as which Conv1D is" in " ".join(ended.output.split())
     assert "(gpt2, sequence classification)" in ended.output
 
 

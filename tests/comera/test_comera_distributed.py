@@ -12,6 +12,8 @@ from torch.nn.parallel import DistributedDataParallel
 from two_processes import FEATURES, STEPS, batches, in_two_processes, train
 
 import comera
+from comera import recomputing
+from comera.recomputing import Recompute
 
 pytestmark = pytest.mark.slow  # processes start and import torch
 
@@ -47,6 +49,60 @@ def replicated(rank: int) -> tuple[list[float], torch.Tensor]:
 def test_data_parallel_replicas_train_as_one_process():
     model = build()
     assert_agree(in_two_processes(replicated), (train(model), outputs(model)))
+
+
+class Residual(nn.Module):
+    """A block: attention over the features of a row, and a feed-forward."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm_1, self.norm_2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.query, self.key, self.value, self.out = (nn.Linear(width, width) for _ in range(4))
+        self.feed_forward = nn.Sequential(nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.norm_1(x)
+        heads = (layer(y).unflatten(-1, (2, -1)).transpose(-3, -2) for layer in (self.query, self.key, self.value))
+        x = x + self.out(nn.functional.scaled_dot_product_attention(*heads).transpose(-3, -2).flatten(-2))
+        return x + self.feed_forward(self.norm_2(x))
+
+
+class Blocks(nn.Module):
+    """(rows, FEATURES) to (rows, FEATURES), every feature a token."""
+
+    def __init__(self, width: int = 32) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(1, width), nn.Linear(width, 1)
+        self.blocks = nn.ModuleList(Residual(width) for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.first(x.unsqueeze(-1))
+        for block in self.blocks:
+            y = block(y)
+        return self.last(y).squeeze(-1)
+
+
+def lean(rank: int, recompute: Recompute, replicas: bool = True) -> tuple[list[float], torch.Tensor, int]:
+    """Losses, outputs with the gradients of the last step, and how many tensors were formed again."""
+    torch.manual_seed(0)
+    model = comera.tensorize(Blocks().double(), {"blocks.*": comera.TT(ranks=2, order=2)}, recompute=recompute)
+    formed, value = [], recomputing._Recipe.value
+    recomputing._Recipe.value = lambda recipe: (formed.append(1), value(recipe))[1]  # type: ignore[method-assign]
+    try:
+        losses = train(DistributedDataParallel(model) if replicas else model, rank, 2 if replicas else 1)
+    finally:
+        recomputing._Recipe.value = value  # type: ignore[method-assign]
+    gradients = [parameter.grad.flatten() for parameter in model.parameters()]
+    return losses, torch.cat([outputs(model).flatten(), *gradients]), len(formed)
+
+
+@pytest.mark.parametrize("recompute", ["outputs", "block"])
+def test_replicas_that_recompute_train_as_one_process_that_does_not(recompute):
+    *one, formed = lean(0, "none", replicas=False)
+    assert not formed
+    ranks = in_two_processes(lean, recompute)
+    assert_agree([rank[:2] for rank in ranks], tuple(one))
+    assert all(formed > STEPS for *_, formed in ranks)
 
 
 @torch.no_grad()

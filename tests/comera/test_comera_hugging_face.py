@@ -81,7 +81,7 @@ class MaskedLM(BertForMaskedLM):
 class CausalLM(GPT2LMHeadModel):
     def __init__(self, config):
         super().__init__(config)
-        comera.tensorize(self, {"*.wte": comera.TTM(ranks=8, order=3)})
+        comera.tensorize(self, {"*.wte": comera.TTM(ranks=8, order=3), "*.h.*": comera.TT(ranks=8, order=2)})
         comera.set_ranks(self, getattr(config, "ranks", {}))
 
 

@@ -198,10 +198,14 @@ def test_a_root_that_is_itself_a_layer_is_returned_replaced(pattern):
 @pytest.mark.parametrize(
     ("plan", "start", "sentence"),
     [
-        ({"9*": TT()}, "scratch", r"^plan pattern '9\*' fits no nn.Linear or nn.Embedding of the model\.$"),
+        ({"9*": TT()}, "scratch", r"^plan pattern '9\*' fits no nn.Linear, Conv1D or nn.Embedding of the model\.$"),
         ({"2.1": TT()}, "scratch", "^plan pattern '2.1' fits no"),
-        ({"0": TT()}, "scratch", "gives TT, but 0 is a Embedding; TT is for nn.Linear, TTM for nn.Embedding"),
-        ({"1.*": TTM()}, "scratch", "gives TTM, but 1.query is a Linear; TT is for nn.Linear, TTM for nn.Embedding"),
+        (
+            {"0": TT()},
+            "scratch",
+            "gives TT, but 0 is a Embedding; TT is for nn.Linear and Conv1D, TTM for nn.Embedding",
+        ),
+        ({"1.*": TTM()}, "scratch", "gives TTM, but 1.query is a Linear; TT is for nn.Linear and Conv1D, TTM for"),
         ({"2.0": TT()}, "dense", r"^start is 'dense'; allowed: scratch, weights\.$"),
         ({"2.0": TT(in_modes=(4, 3))}, "scratch", "in_modes and out_modes go together: give both or neither"),
         ({"0": TTM(column_modes=(4, 3))}, "scratch", "row_modes and column_modes go together: give both or neither"),
