@@ -9,7 +9,15 @@ slower and always right:
 * a layer whose parameters are other objects than those that were merged, or have been changed since;
 * under another grad mode than that of the call, or under saved-tensor hooks that the call was not entered with
   (activation checkpointing runs a region again after the call has ended, and must find the same operations);
-* under ``torch.func`` transforms, while compiling or exporting, with sharded parameters.
+* under ``torch.func`` transforms, while exporting, with sharded parameters.
+
+Under ``torch.compile`` hooks and frames do not tell what belongs to a call: the compiler may run the hooks outside of
+what it compiles, and a frame has no identity in it. There the root's forward merges (:class:`MergingForward`), as the
+first operations of the same graph, and its layers find the halves in a place of their thread which is emptied when the
+call ends, however it ends. A layer merges alone there where its parameters or the grad mode are others than those of
+the merge, and where it has forward pre-hooks, which may write to its parameters. A forward with a graph break inside,
+which the compiler takes in pieces, merges layer by layer. A root whose forward itself writes in place to the parameters
+of a layer that runs later must not be compiled with joint merging: a graph has no versions of tensors to compare.
 
 Parameters stay where they are: nothing here writes to them or moves them.
 """
@@ -27,7 +35,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
 from comera.contraction.merging import merge_cores
-from comera.recomputing import Notes
+from comera.recomputing import Notes, StandIn
 from comera.tensor_train import TTShape
 
 Halves = tuple[torch.Tensor, torch.Tensor]
@@ -144,12 +152,16 @@ def jointly_merged_halves(layer: Layer) -> Halves | None:
 
 
 class JointMerging:
-    """A pair of forward hooks of a root module, which mark the calls within which layers merge jointly."""
+    """A pair of forward hooks of a root module, which mark the calls within which layers merge jointly.
+
+    Compiled calls are marked by a stand-in for the root's forward instead.
+    """
 
     def __init__(self, root: nn.Module, layers: Sequence[Layer]) -> None:
         self.layers = layers
         root.register_forward_pre_hook(self._begin)
         root.register_forward_hook(self._end, always_call=True)
+        root.forward = MergingForward(root, self)
 
     @classmethod
     def of(cls, root: nn.Module) -> JointMerging | None:
@@ -170,3 +182,73 @@ class JointMerging:
             return
         caller = sys._getframe(1)  # that of the call, but after an exception
         _calls.stack = [call for call in _calls.stack if call.frame is not caller and call.is_on_stack()]
+
+
+class _Traced(NamedTuple):
+    """The halves of a layer in a graph that is being compiled, and what they were made from."""
+
+    halves: Halves
+    packed: torch.Tensor
+    diagonals: torch.Tensor
+    grad_enabled: bool
+
+
+class _TracedHalves(threading.local):
+    """The halves of the layers of the compiled call that this thread is in; empty outside of one."""
+
+    def __init__(self) -> None:
+        self.by_layer: dict[Layer, _Traced] = {}
+
+
+_traced = _TracedHalves()
+
+
+def compiled_halves(layer: Layer) -> Halves | None:
+    """The halves of a layer that is being compiled, out of the call of its root; None where it has to merge alone."""
+    found = _traced.by_layer.get(layer)
+    if found is None or found.grad_enabled != torch.is_grad_enabled():
+        return None
+    same = found.packed is layer.packed_cores and found.diagonals is layer.diagonals
+    return found.halves if same else None
+
+
+def _can_be_merged_in_a_graph(layer: Layer) -> bool:
+    tensors = (layer.packed_cores, layer.diagonals)
+    plain = all(type(tensor) in _PLAIN and not tensor.is_meta for tensor in tensors)
+    return plain and layer.shape.parameter_count > 0 and not layer._forward_pre_hooks
+
+
+def _merge_in_a_graph(layers: Iterable[Layer]) -> dict[Layer, _Traced]:
+    together: dict[tuple[Any, ...], list[Layer]] = {}
+    for layer in layers:
+        if _can_be_merged_in_a_graph(layer):
+            packed, diagonals = layer.packed_cores, layer.diagonals
+            key = (layer.threshold, packed.device, packed.dtype, packed.requires_grad, diagonals.requires_grad)
+            together.setdefault(key, []).append(layer)
+    merged: dict[Layer, _Traced] = {}
+    for equal in together.values():
+        cores, entries = [layer.packed_cores for layer in equal], [layer.diagonals for layer in equal]
+        halves = merge_cores(cores, entries, [layer.shape for layer in equal], equal[0].threshold)
+        for layer, pair in zip(equal, halves, strict=True):
+            merged[layer] = _Traced(pair, layer.packed_cores, layer.diagonals, torch.is_grad_enabled())
+    return merged
+
+
+class MergingForward(StandIn):
+    """A root's forward that merges its layers jointly where it is compiled, and changes nothing elsewhere."""
+
+    def __init__(self, root: nn.Module, merging: JointMerging) -> None:
+        super().__init__(root)
+        self._merging = merging
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        forward = self._forward
+        if not torch.compiler.is_compiling() or torch.compiler.is_exporting():
+            return forward(*args, **kwargs)
+        before = _traced.by_layer
+        merged = _merge_in_a_graph([layer for layer in self._merging.layers if layer not in before])
+        _traced.by_layer = {**before, **merged}
+        try:
+            return forward(*args, **kwargs)
+        finally:
+            _traced.by_layer = before

@@ -218,8 +218,8 @@ class _MergeCores(torch.autograd.Function):
                         target.copy_(grad_LOIm)
                     else:
                         bond_LI = bonds[side.group][bond]
-                        torch.mul(grad_LOIm, bond_LI[:, None, :, None], out=target)
-                        torch.div(bond_products[place][side.rows], bond_LI, out=targets.bonds[side.group][bond])
+                        _write(target, torch.mul, grad_LOIm, bond_LI[:, None, :, None])
+                        _write(targets.bonds[side.group][bond], torch.div, bond_products[place][side.rows], bond_LI)
         count = len(ctx.shapes)
         took_part = [gradients[layer] is not None or gradients[count + layer] is not None for layer in range(count)]
         results: list[torch.Tensor | None] = [None] * len(gradients)
@@ -230,6 +230,14 @@ class _MergeCores(torch.autograd.Function):
                 if took_part[layer]:
                     results[layer], results[count + layer] = core_grad, bond_grad
         return None, None, *results
+
+
+def _write(target: torch.Tensor, operation: Any, *operands: torch.Tensor) -> None:
+    """The result of an elementwise operation into a tensor; the compiler takes no ``out`` that is not contiguous."""
+    if torch.compiler.is_compiling():
+        target.copy_(operation(*operands))
+    else:
+        operation(*operands, out=target)
 
 
 def _rows(groups: dict[TTShape, list[int]], vectors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
