@@ -281,7 +281,7 @@ class FusedFeedForward(StandIn):
         values = [*args, *kwargs.values()]
         if plain_calls and activation and len(values) == 1 and type(first) is type(second) is TTLinear:
             return tt_feed_forward(values[0], first, second, activation)
-        return self._forward(*args, **kwargs)
+        return self._run(*args, **kwargs)
 
 
 def _runs_as_written(module: nn.Module) -> bool:

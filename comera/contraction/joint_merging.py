@@ -242,13 +242,12 @@ class MergingForward(StandIn):
         self._merging = merging
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        forward = self._forward
         if not torch.compiler.is_compiling() or torch.compiler.is_exporting():
-            return forward(*args, **kwargs)
+            return self._run(*args, **kwargs)
         before = _traced.by_layer
         merged = _merge_in_a_graph([layer for layer in self._merging.layers if layer not in before])
         _traced.by_layer = {**before, **merged}
         try:
-            return forward(*args, **kwargs)
+            return self._run(*args, **kwargs)
         finally:
             _traced.by_layer = before
