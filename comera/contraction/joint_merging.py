@@ -13,11 +13,11 @@ slower and always right:
 
 Under ``torch.compile`` hooks and frames do not tell what belongs to a call: the compiler may run the hooks outside of
 what it compiles, and a frame has no identity in it. There the root's forward merges (:class:`MergingForward`), as the
-first operations of the same graph, and its layers find the halves in a place of their thread which is emptied when the
-call ends, however it ends. A layer merges alone there where its parameters or the grad mode are others than those of
-the merge, and where it has forward pre-hooks, which may write to its parameters. A forward with a graph break inside,
-which the compiler takes in pieces, merges layer by layer. A root whose forward itself writes in place to the parameters
-of a layer that runs later must not be compiled with joint merging: a graph has no versions of tensors to compare.
+first operations of its graph, and its layers find the halves in a place of their thread, which has its former content
+again when the call has ended, however it ended. A layer merges alone there where its parameters or the grad mode are
+others than those of the merge, and where it has forward pre-hooks, which may write to its parameters. What the compiler
+cannot see is a root whose forward itself writes in place to the parameters of a layer that runs later in the same call:
+a graph has no versions of tensors to compare. Such a root needs ``merge_jointly=False``.
 
 Parameters stay where they are: nothing here writes to them or moves them.
 """
@@ -51,6 +51,7 @@ class Layer(Protocol):
     threshold: float
     packed_cores: nn.Parameter
     _parameters: dict[str, nn.Parameter | None]
+    _forward_pre_hooks: Any
 
     @property
     def diagonals(self) -> nn.Parameter: ...
@@ -218,6 +219,38 @@ def _can_be_merged_in_a_graph(layer: Layer) -> bool:
     return plain and layer.shape.parameter_count > 0 and not layer._forward_pre_hooks
 
 
+def _encoded(shapes: Iterable[TTShape]) -> list[int]:
+    """Shapes as an operator takes them."""
+    numbers: list[int] = []
+    for shape in shapes:
+        modes = (*shape.in_modes, *shape.out_modes)
+        numbers += [len(shape.in_modes), shape.in_features, shape.out_features, *modes, *shape.ranks]
+    return numbers
+
+
+def _decoded(numbers: Sequence[int]) -> list[TTShape]:
+    """The inverse of :func:`_encoded`."""
+    shapes, rest = [], list(numbers)
+    while rest:
+        order, in_features, out_features, *rest = rest
+        modes, ranks, rest = rest[: 2 * order], rest[2 * order : 4 * order - 1], rest[4 * order - 1 :]
+        shapes.append(TTShape(in_features, out_features, tuple(modes[:order]), tuple(modes[order:]), tuple(ranks)))
+    return shapes
+
+
+def _merged_halves(
+    shapes: Sequence[int], threshold: float, packed: Sequence[torch.Tensor], diagonals: Sequence[torch.Tensor]
+) -> list[torch.Tensor]:
+    return [half for halves in merge_cores(packed, diagonals, _decoded(shapes), threshold) for half in halves]
+
+
+# An operator, so that the compiler's front end takes the merge as one step. What it looks into gets a gradient for
+# every input, zeros for a layer that took no part, which then would decay; autograd, which follows it, gives None.
+_LIBRARY = torch.library.Library("comera", "FRAGMENT")
+_LIBRARY.define("merged_halves(int[] shapes, float threshold, Tensor[] packed, Tensor[] diagonals) -> Tensor[]")
+_LIBRARY.impl("merged_halves", _merged_halves, "CompositeImplicitAutograd")
+
+
 def _merge_in_a_graph(layers: Iterable[Layer]) -> dict[Layer, _Traced]:
     together: dict[tuple[Any, ...], list[Layer]] = {}
     for layer in layers:
@@ -228,9 +261,10 @@ def _merge_in_a_graph(layers: Iterable[Layer]) -> dict[Layer, _Traced]:
     merged: dict[Layer, _Traced] = {}
     for equal in together.values():
         cores, entries = [layer.packed_cores for layer in equal], [layer.diagonals for layer in equal]
-        halves = merge_cores(cores, entries, [layer.shape for layer in equal], equal[0].threshold)
-        for layer, pair in zip(equal, halves, strict=True):
-            merged[layer] = _Traced(pair, layer.packed_cores, layer.diagonals, torch.is_grad_enabled())
+        shapes = _encoded([layer.shape for layer in equal])
+        halves = torch.ops.comera.merged_halves(shapes, equal[0].threshold, cores, entries)
+        for layer, left_RN, right_RM in zip(equal, halves[::2], halves[1::2], strict=True):
+            merged[layer] = _Traced((left_RN, right_RM), layer.packed_cores, layer.diagonals, torch.is_grad_enabled())
     return merged
 
 

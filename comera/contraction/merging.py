@@ -293,8 +293,8 @@ def two_half_linear(
     z_BR = F.linear(x_BN, left_RN) if left_RN.shape[0] < _THIN else torch.mm(left_RN, x_BN.t()).t()
     compiled = torch.compiler.is_compiling() and not torch.compiler.is_exporting()
     if compiled and bias is not None and x.device.type == "cpu":
-        # On a CPU the compiler adds the bias in the loop that follows, where addmm first writes it to all rows. It makes
-        # an addmm of a sum that follows a product at once, but of none behind a view.
+        # The compiler adds the bias in the loop that follows, where addmm first writes it to all rows; with no view
+        # between product and sum it would make an addmm of them.
         y = F.linear(z_BR, right_RM.t()).view(*x.shape[:-1], right_RM.shape[1])
         return y + bias.to(y.dtype)
     y_BM = F.linear(z_BR, right_RM.t()) if bias is None else torch.addmm(bias, z_BR, right_RM)

