@@ -32,11 +32,11 @@ def met_probability(p: float) -> float:
     return max(round((1 - p) * 2**_DIGITS), 1) / 2**_DIGITS
 
 
-def _drawn_bits(entries: int, keep: float) -> torch.Tensor:
+def _bits_of_seed(seed: torch.Tensor, entries: int, keep: float) -> torch.Tensor:
     words, digits = -(-entries // 64), round(keep * 2**_DIGITS)
     if digits == 2**_DIGITS:
         return torch.full((8 * words,), 255, dtype=torch.uint8)
-    source = np.random.SFC64(int(torch.randint(2**63 - 1, ())))
+    source = np.random.SFC64(int(seed))
     drawn = np.empty(words, dtype=np.uint64)
     used = [digits >> place & 1 for place in range(_DIGITS)]
     used = used[used.index(1) + 1 :]  # behind the last digit that is 1, whose word is taken as it is
@@ -49,15 +49,42 @@ def _drawn_bits(entries: int, keep: float) -> torch.Tensor:
     return torch.from_numpy(drawn.view(np.uint8))
 
 
-# An operator, so that fake tensors, which have shapes only, take the drawing as one step.
+def _drawn_bits(entries: int, keep: float) -> torch.Tensor:
+    return _bits_of_seed(_drawn_seed(), entries, keep)
+
+
+def _drawn_seed() -> torch.Tensor:
+    return torch.randint(2**63 - 1, ())
+
+
+def _unpacked_bits(bits: torch.Tensor, entries: int) -> torch.Tensor:
+    return torch.from_numpy(np.unpackbits(bits.numpy(), count=entries, bitorder="little"))
+
+
+# Operators, so that fake tensors, which have shapes only, take the drawing as one step. The compiler takes equal calls
+# of an operator for one, random or not, but for those of torch: there the seed is drawn by torch and is an argument.
 _LIBRARY = torch.library.Library("comera", "FRAGMENT")
 _LIBRARY.define("drawn_bits(int entries, float keep) -> Tensor", tags=(torch.Tag.nondeterministic_seeded,))
 _LIBRARY.impl("drawn_bits", _drawn_bits, "CompositeExplicitAutograd")
+_LIBRARY.define("bits_of_seed(Tensor seed, SymInt entries, float keep) -> Tensor")
+_LIBRARY.impl("bits_of_seed", _bits_of_seed, "CPU")
+_LIBRARY.define("unpacked_bits(Tensor bits, SymInt entries) -> Tensor")
+_LIBRARY.impl("unpacked_bits", _unpacked_bits, "CPU")
 
 
 @torch.library.register_fake("comera::drawn_bits", lib=_LIBRARY)
 def _(entries: int, keep: float) -> torch.Tensor:  # noqa: ARG001 - the operator's signature
     return torch.empty(-(-entries // 64) * 8, dtype=torch.uint8)
+
+
+@torch.library.register_fake("comera::bits_of_seed", lib=_LIBRARY)
+def _(seed: torch.Tensor, entries: int, keep: float) -> torch.Tensor:  # noqa: ARG001 - the operator's signature
+    return torch.empty(-(-entries // 64) * 8, dtype=torch.uint8)
+
+
+@torch.library.register_fake("comera::unpacked_bits", lib=_LIBRARY)
+def _(bits: torch.Tensor, entries: int) -> torch.Tensor:  # noqa: ARG001 - the operator's signature
+    return torch.empty(entries, dtype=torch.uint8)
 
 
 def drawn_bits(entries: int, keep: float) -> torch.Tensor:
@@ -66,6 +93,8 @@ def drawn_bits(entries: int, keep: float) -> torch.Tensor:
     The words are those of numpy's SFC64, seeded by a draw from torch's CPU generator: the same seed of torch gives the
     same bits, and a restored state of it gives them again.
     """
+    if torch.compiler.is_compiling():
+        return torch.ops.comera.bits_of_seed(_drawn_seed(), entries, keep)
     return torch.ops.comera.drawn_bits(entries, keep)
 
 
@@ -89,6 +118,9 @@ def masked(x: torch.Tensor, bits: torch.Tensor, scale: float) -> torch.Tensor:
         x: any shape, on the CPU.
         bits: uint8, bit i of byte j for entry 8·j + i.
     """
+    if torch.compiler.is_compiling():  # a byte per entry is what compiled loops read fastest
+        mask = torch.ops.comera.unpacked_bits(bits, x.numel()).view(x.shape)
+        return x * mask.to(x.dtype) * scale
     factors = F.embedding(bits.int(), _factors(scale, x.dtype)).view(-1)
     return x * factors[: x.numel()].view(x.shape)
 
@@ -181,8 +213,7 @@ def as_on_cuda() -> Iterator[None]:
 def dropout(input: torch.Tensor, p: float = 0.5, training: bool = True) -> torch.Tensor:
     """As ``torch.nn.functional.dropout``; on a CPU the mask takes a bit per entry and less time to draw.
 
-    Off the CPU and under the compiler, where masks are drawn within other loops, and within transforms of
-    ``torch.func`` it is torch's own.
+    Off the CPU, in exported programs and within transforms of ``torch.func`` it is torch's own.
 
     Args:
         input: any shape and floating type.
@@ -207,7 +238,7 @@ def dropout(input: torch.Tensor, p: float = 0.5, training: bool = True) -> torch
 
 def applies(input: torch.Tensor, p: float, training: bool) -> bool:
     """Whether a mask of bits is drawn."""
-    transformed = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+    transformed = torch.compiler.is_exporting() or torch._C._are_functorch_transforms_active()
     return training and 0 < p < 1 and input.device.type == "cpu" and not (transformed or _as_on_cuda)
 
 

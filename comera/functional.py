@@ -285,7 +285,7 @@ class FusedFeedForward(StandIn):
         if plain_calls and activation and len(values) == 1 and type(first) is type(second) is TTLinear:
             output = tt_feed_forward(values[0], first, second, activation)
             return children[self._last](output) if self._last else output  # type: ignore[misc]
-        return self._forward(*args, **kwargs)
+        return self._run(*args, **kwargs)
 
 
 def _runs_as_written(module: nn.Module) -> bool:

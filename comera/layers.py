@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from comera.compatibility.dense_weight import DenseWeight
 from comera.compatibility.distributed import refuse_distributed, whole
-from comera.contraction.joint_merging import jointly_merged_halves
+from comera.contraction.joint_merging import compiled_halves, jointly_merged_halves
 from comera.contraction.merging import merge_cores, two_half_linear
 from comera.contraction.planned import tt_linear
 from comera.contraction.plans import plan_contraction
@@ -260,6 +260,8 @@ class TTLinear(TensorTrainLayer):
         if not self.shape.parameter_count and self.bias is not None:
             return self._bias_alone(input, self.bias)
         if torch.compiler.is_compiling():  # one code for any number of tokens
+            if halves := compiled_halves(self):
+                return two_half_linear(input, *halves, self.bias)
             [halves] = merge_cores([self.packed_cores], [self.diagonals], [self.shape], self.threshold)
             return two_half_linear(input, *halves, self.bias)
         if jointly_merged := jointly_merged_halves(self):

@@ -326,6 +326,12 @@ class StandIn:
     def _forward(self) -> Callable[..., Any]:
         return self._given or type(self._module).forward.__get__(self._module)
 
+    def _run(self, *args: Any, **kwargs: Any) -> Any:
+        """The forward; a call of the bound method would, behind a graph break, be one of what stands in for it."""
+        if self._given is not None:
+            return self._given(*args, **kwargs)
+        return type(self._module).forward(self._module, *args, **kwargs)
+
     @property
     def __signature__(self) -> inspect.Signature:  # the Trainer of Hugging Face chooses columns by it
         return inspect.signature(self._forward)
@@ -343,12 +349,11 @@ class RecomputingForward(StandIn):
         self._of_block = of_block
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        forward = self._forward
         if torch.compiler.is_compiling() or not torch.is_grad_enabled() or torch._C._are_functorch_transforms_active():
-            return forward(*args, **kwargs)
+            return self._run(*args, **kwargs)
         notes = Notes(self._of_block)
         with notes, torch.autograd.graph.saved_tensors_hooks(notes.pack, notes.unpack):
-            return forward(*args, **kwargs)
+            return self._run(*args, **kwargs)
 
 
 def keep_ranks(module: nn.Module, recompute: Recompute = "outputs") -> None:

@@ -9,7 +9,15 @@ slower and always right:
 * a layer whose parameters are other objects than those that were merged, or have been changed since;
 * under another grad mode than that of the call, or under saved-tensor hooks that the call was not entered with
   (activation checkpointing runs a region again after the call has ended, and must find the same operations);
-* under ``torch.func`` transforms, while compiling or exporting, with sharded parameters.
+* under ``torch.func`` transforms, while exporting, with sharded parameters.
+
+Under ``torch.compile`` hooks and frames do not tell what belongs to a call: the compiler may run the hooks outside of
+what it compiles, and a frame has no identity in it. There the root's forward merges (:class:`MergingForward`), as the
+first operations of its graph, and its layers find the halves in a place of their thread, which has its former content
+again when the call has ended, however it ended. A layer merges alone there where its parameters or the grad mode are
+others than those of the merge, and where it has forward pre-hooks, which may write to its parameters. What the compiler
+cannot see is a root whose forward itself writes in place to the parameters of a layer that runs later in the same call:
+a graph has no versions of tensors to compare. Such a root needs ``merge_jointly=False``.
 
 Parameters stay where they are: nothing here writes to them or moves them.
 """
@@ -27,7 +35,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
 from comera.contraction.merging import merge_cores
-from comera.recomputing import Notes
+from comera.recomputing import Notes, StandIn
 from comera.tensor_train import TTShape
 
 Halves = tuple[torch.Tensor, torch.Tensor]
@@ -43,6 +51,7 @@ class Layer(Protocol):
     threshold: float
     packed_cores: nn.Parameter
     _parameters: dict[str, nn.Parameter | None]
+    _forward_pre_hooks: Any
 
     @property
     def diagonals(self) -> nn.Parameter: ...
@@ -144,12 +153,16 @@ def jointly_merged_halves(layer: Layer) -> Halves | None:
 
 
 class JointMerging:
-    """A pair of forward hooks of a root module, which mark the calls within which layers merge jointly."""
+    """A pair of forward hooks of a root module, which mark the calls within which layers merge jointly.
+
+    Compiled calls are marked by a stand-in for the root's forward instead.
+    """
 
     def __init__(self, root: nn.Module, layers: Sequence[Layer]) -> None:
         self.layers = layers
         root.register_forward_pre_hook(self._begin)
         root.register_forward_hook(self._end, always_call=True)
+        root.forward = MergingForward(root, self)
 
     @classmethod
     def of(cls, root: nn.Module) -> JointMerging | None:
@@ -170,3 +183,105 @@ class JointMerging:
             return
         caller = sys._getframe(1)  # that of the call, but after an exception
         _calls.stack = [call for call in _calls.stack if call.frame is not caller and call.is_on_stack()]
+
+
+class _Traced(NamedTuple):
+    """The halves of a layer in a graph that is being compiled, and what they were made from."""
+
+    halves: Halves
+    packed: torch.Tensor
+    diagonals: torch.Tensor
+    grad_enabled: bool
+
+
+class _TracedHalves(threading.local):
+    """The halves of the layers of the compiled call that this thread is in; empty outside of one."""
+
+    def __init__(self) -> None:
+        self.by_layer: dict[Layer, _Traced] = {}
+
+
+_traced = _TracedHalves()
+
+
+def compiled_halves(layer: Layer) -> Halves | None:
+    """The halves of a layer that is being compiled, out of the call of its root; None where it has to merge alone."""
+    found = _traced.by_layer.get(layer)
+    if found is None or found.grad_enabled != torch.is_grad_enabled():
+        return None
+    same = found.packed is layer.packed_cores and found.diagonals is layer.diagonals
+    return found.halves if same else None
+
+
+def _can_be_merged_in_a_graph(layer: Layer) -> bool:
+    tensors = (layer.packed_cores, layer.diagonals)
+    plain = all(type(tensor) in _PLAIN and not tensor.is_meta for tensor in tensors)
+    return plain and layer.shape.parameter_count > 0 and not layer._forward_pre_hooks
+
+
+def _encoded(shapes: Iterable[TTShape]) -> list[int]:
+    """Shapes as an operator takes them."""
+    numbers: list[int] = []
+    for shape in shapes:
+        modes = (*shape.in_modes, *shape.out_modes)
+        numbers += [len(shape.in_modes), shape.in_features, shape.out_features, *modes, *shape.ranks]
+    return numbers
+
+
+def _decoded(numbers: Sequence[int]) -> list[TTShape]:
+    """The inverse of :func:`_encoded`."""
+    shapes, rest = [], list(numbers)
+    while rest:
+        order, in_features, out_features, *rest = rest
+        modes, ranks, rest = rest[: 2 * order], rest[2 * order : 4 * order - 1], rest[4 * order - 1 :]
+        shapes.append(TTShape(in_features, out_features, tuple(modes[:order]), tuple(modes[order:]), tuple(ranks)))
+    return shapes
+
+
+def _merged_halves(
+    shapes: Sequence[int], threshold: float, packed: Sequence[torch.Tensor], diagonals: Sequence[torch.Tensor]
+) -> list[torch.Tensor]:
+    return [half for halves in merge_cores(packed, diagonals, _decoded(shapes), threshold) for half in halves]
+
+
+# An operator, so that the compiler's front end takes the merge as one step. What it looks into gets a gradient for
+# every input, zeros for a layer that took no part, which then would decay; autograd, which follows it, gives None.
+_LIBRARY = torch.library.Library("comera", "FRAGMENT")
+_LIBRARY.define("merged_halves(int[] shapes, float threshold, Tensor[] packed, Tensor[] diagonals) -> Tensor[]")
+_LIBRARY.impl("merged_halves", _merged_halves, "CompositeImplicitAutograd")
+
+
+def _merge_in_a_graph(layers: Iterable[Layer]) -> dict[Layer, _Traced]:
+    together: dict[tuple[Any, ...], list[Layer]] = {}
+    for layer in layers:
+        if _can_be_merged_in_a_graph(layer):
+            packed, diagonals = layer.packed_cores, layer.diagonals
+            key = (layer.threshold, packed.device, packed.dtype, packed.requires_grad, diagonals.requires_grad)
+            together.setdefault(key, []).append(layer)
+    merged: dict[Layer, _Traced] = {}
+    for equal in together.values():
+        cores, entries = [layer.packed_cores for layer in equal], [layer.diagonals for layer in equal]
+        shapes = _encoded([layer.shape for layer in equal])
+        halves = torch.ops.comera.merged_halves(shapes, equal[0].threshold, cores, entries)
+        for layer, left_RN, right_RM in zip(equal, halves[::2], halves[1::2], strict=True):
+            merged[layer] = _Traced((left_RN, right_RM), layer.packed_cores, layer.diagonals, torch.is_grad_enabled())
+    return merged
+
+
+class MergingForward(StandIn):
+    """A root's forward that merges its layers jointly where it is compiled, and changes nothing elsewhere."""
+
+    def __init__(self, root: nn.Module, merging: JointMerging) -> None:
+        super().__init__(root)
+        self._merging = merging
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if not torch.compiler.is_compiling() or torch.compiler.is_exporting():
+            return self._run(*args, **kwargs)
+        before = _traced.by_layer
+        merged = _merge_in_a_graph([layer for layer in self._merging.layers if layer not in before])
+        _traced.by_layer = {**before, **merged}
+        try:
+            return self._run(*args, **kwargs)
+        finally:
+            _traced.by_layer = before

@@ -218,8 +218,8 @@ class _MergeCores(torch.autograd.Function):
                         target.copy_(grad_LOIm)
                     else:
                         bond_LI = bonds[side.group][bond]
-                        torch.mul(grad_LOIm, bond_LI[:, None, :, None], out=target)
-                        torch.div(bond_products[place][side.rows], bond_LI, out=targets.bonds[side.group][bond])
+                        _write(target, torch.mul, grad_LOIm, bond_LI[:, None, :, None])
+                        _write(targets.bonds[side.group][bond], torch.div, bond_products[place][side.rows], bond_LI)
         count = len(ctx.shapes)
         took_part = [gradients[layer] is not None or gradients[count + layer] is not None for layer in range(count)]
         results: list[torch.Tensor | None] = [None] * len(gradients)
@@ -230,6 +230,14 @@ class _MergeCores(torch.autograd.Function):
                 if took_part[layer]:
                     results[layer], results[count + layer] = core_grad, bond_grad
         return None, None, *results
+
+
+def _write(target: torch.Tensor, operation: Any, *operands: torch.Tensor) -> None:
+    """The result of an elementwise operation into a tensor; the compiler takes no ``out`` that is not contiguous."""
+    if torch.compiler.is_compiling():
+        target.copy_(operation(*operands))
+    else:
+        operation(*operands, out=target)
 
 
 def _rows(groups: dict[TTShape, list[int]], vectors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -283,5 +291,11 @@ def two_half_linear(
     """
     x_BN = x.reshape(-1, left_RN.shape[1])
     z_BR = F.linear(x_BN, left_RN) if left_RN.shape[0] < _THIN else torch.mm(left_RN, x_BN.t()).t()
+    compiled = torch.compiler.is_compiling() and not torch.compiler.is_exporting()
+    if compiled and bias is not None and x.device.type == "cpu":
+        # The compiler adds the bias in the loop that follows, where addmm first writes it to all rows; with no view
+        # between product and sum it would make an addmm of them.
+        y = F.linear(z_BR, right_RM.t()).view(*x.shape[:-1], right_RM.shape[1])
+        return y + bias.to(y.dtype)
     y_BM = F.linear(z_BR, right_RM.t()) if bias is None else torch.addmm(bias, z_BR, right_RM)
     return y_BM.view(*x.shape[:-1], right_RM.shape[1])

@@ -86,7 +86,27 @@ def test_evaluation_and_the_ends_of_probability():
     assert torch.equal(Dropout(0.5).eval()(x), x)
 
 
-def test_transforms_and_the_compiler_take_torchs_own():
+def test_compiled_calls_draw_bits_of_their_own_and_seeds_repeat_them():
+    torch.compiler.reset()
+    both = torch.compile(lambda x: (dropout(x, 0.25), dropout(x, 0.25)), backend="aot_eager", fullgraph=True)
+    x = torch.ones(8, 777, requires_grad=True)
+    torch.manual_seed(0)
+    first, second = both(x)
+    torch.testing.assert_close(first.unique(), torch.tensor([0, 1 / met_probability(0.25)]))
+    assert 0.3 < ((first > 0) != (second > 0)).double().mean() < 0.45  # 2 · 0.25 · 0.75, where masks are independent
+    (2 * first).sum().backward()
+    torch.testing.assert_close(x.grad, 2 * first.detach())
+    assert not torch.equal(both(x)[0], first)
+    torch.manual_seed(0)
+    assert torch.equal(both(x)[0], first)
+
+
+def test_exported_dropout_is_torchs_own():
+    program = torch.export.export(Dropout(0.5), (torch.ones(4),))
+    assert torch.ops.aten.dropout.default in [node.target for node in program.graph.nodes]
+
+
+def test_transforms_take_torchs_own():
     x = torch.ones(4, 1000)
     found = torch.func.vmap(lambda row: dropout(row, 0.5), randomness="different")(x)
     assert 0.4 < (found > 0).double().mean() < 0.6
