@@ -30,6 +30,7 @@ from comera.contraction.joint_merging import jointly_merged_halves
 from comera.contraction.merging import merge_cores
 from comera.layers import TTLinear
 from comera.recomputing import StandIn
+from comera.tracing import traced
 
 if TYPE_CHECKING:
     from torch.fx import Node
@@ -331,16 +332,7 @@ def _feed_forward_in(module: nn.Module) -> tuple[str, ...] | None:
 
 
 def _traced_feed_forward(module: nn.Module) -> tuple[str, ...] | None:
-    from torch.fx import Tracer  # here, since it costs a third of the import of comera
-
-    class ChildByChild(Tracer):
-        def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:  # noqa: ARG002
-            return True
-
-    try:
-        nodes = [*ChildByChild().trace(module).nodes]
-    except Exception:
-        return None
+    nodes = traced(module)
     chain = all(node.all_input_nodes == [before] for before, node in itertools.pairwise(nodes))
     if not chain or len(nodes) not in (5, 6) or nodes[0].op != "placeholder":
         return None

@@ -20,6 +20,7 @@ from comera.layers import TiedTTMLinear, TTLinear, TTMEmbedding
 from comera.lookup import Variant
 from comera.modes import balanced_modes, padded_modes
 from comera.recomputing import Recompute, check_recompute, keep_ranks
+from comera.tracing import siblings_in
 
 #: A layer that can be replaced: ``nn.Linear``, ``nn.Embedding`` or ``Conv1D``, whose class need not be there to name.
 Dense = Any
@@ -169,9 +170,10 @@ def tensorize(
             :class:`TT` for ``nn.Linear`` and for ``Conv1D``, the linear layer of Hugging Face's GPT-2, :class:`TTM` for
             ``nn.Embedding``, None to leave a layer as it is. The first pattern that fits a layer decides.
         start: ``"scratch"`` draws new cores; ``"weights"`` decomposes the present weights by TT-SVD.
-        merge_jointly: merge the cores of equally shaped layers in one batch per forward of ``model``, wherever that
-            gives what they would merge alone (:mod:`comera.contraction.joint_merging`); it changes speed and nothing
-            else.
+        merge_jointly: merge the cores of equally shaped layers in one batch per forward of ``model``, and form the
+            first products of layers that read one input, as query, key and value do, by one product, wherever that
+            gives what they would compute alone (:mod:`comera.contraction.joint_merging`); it changes speed, and how
+            sums round, and nothing else.
         recompute: ``"outputs"`` has calls of ``model`` keep ranks instead of activations: what tensorized layers put
             out, and elementwise functions of it, are formed again in backward (:mod:`comera.recomputing`). ``"block"``
             also has the model's blocks, the entries of an ``nn.ModuleList``, form norms and attention again, from the
@@ -256,9 +258,9 @@ def tensorize(
     if merge_jointly and root is model:
         present = JointMerging.of(model)
         if present is not None:
-            present.layers = tt_layers(model)
+            present.layers, present.siblings = tt_layers(model), siblings_in(model)
         elif sum(isinstance(new, TTLinear) for new in replacements.values()) > 1:
-            JointMerging(model, tt_layers(model))
+            JointMerging(model, tt_layers(model), siblings_in(model))
     if recompute != "none":
         fuse_feed_forwards(root)
         keep_ranks(root, recompute)

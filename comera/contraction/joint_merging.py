@@ -20,13 +20,17 @@ cannot see is a root whose forward itself writes in place to the parameters of a
 a graph has no versions of tensors to compare. Such a root needs ``merge_jointly=False``.
 
 Parameters stay where they are: nothing here writes to them or moves them.
+
+Layers of a call that read one input, as query, key and value do, also share their first product
+(:mod:`comera.contraction.shared_input`): the first of them that runs forms those of all, and each other one takes its
+own if its halves are those of the call and its input is the very tensor, not written to since.
 """
 
 from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import FrameType
 from typing import Any, NamedTuple, Protocol
 
@@ -35,6 +39,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
 from comera.contraction.merging import merge_cores
+from comera.contraction.shared_input import stacked_products
 from comera.recomputing import Notes, StandIn
 from comera.tensor_train import TTShape
 
@@ -55,6 +60,10 @@ class Layer(Protocol):
 
     @property
     def diagonals(self) -> nn.Parameter: ...
+
+
+#: Layers with those that read one input together, themselves among them.
+Siblings = Mapping[Any, Sequence[Layer]]
 
 
 class _Merged(NamedTuple):
@@ -92,13 +101,23 @@ def _mode() -> tuple[Any, ...]:
     return torch.is_grad_enabled(), torch.is_inference_mode_enabled(), None if hooks is None else id(hooks[0])
 
 
+class _Shared(NamedTuple):
+    """First products of layers that read one input, of those that have not run yet."""
+
+    input: torch.Tensor
+    version: int
+    autocast: torch.dtype | None
+    products: dict[Layer, torch.Tensor]
+
+
 class _Call:
     """One call of a root module, which lasts while its frame is on the stack of the thread that made it."""
 
-    def __init__(self, layers: Iterable[Layer], frame: FrameType) -> None:
+    def __init__(self, layers: Iterable[Layer], siblings: Siblings, frame: FrameType) -> None:
         self.layers = dict.fromkeys(layers)  # a set with an order: that of merging must be the same in every run
-        self.frame, self.mode = frame, _mode()
+        self.siblings, self.frame, self.mode = siblings, frame, _mode()
         self._merged: dict[Layer, _Merged] | None = None
+        self._shared: _Shared | None = None
 
     def is_on_stack(self) -> bool:
         frame: FrameType | None = sys._getframe(1)
@@ -114,6 +133,25 @@ class _Call:
             self._merged = _merge_jointly(self.layers)
         found = self._merged.get(layer)
         return found.halves if found is not None and found.source == _source(layer) else None
+
+    def product(self, layer: Layer, x: torch.Tensor) -> torch.Tensor | None:
+        """The first product of a layer with halves of this call, formed with those of its siblings; None without."""
+        siblings, device = self.siblings.get(layer), x.device.type
+        if siblings is None or type(x) not in _PLAIN or x.is_inference():
+            return None
+        autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+        shared = self._shared
+        if shared is None or shared.input is not x or (shared.version, shared.autocast) != (x._version, autocast):
+            shared = None
+        if shared is None or layer not in shared.products:
+            lefts = {each: halves[0] for each in siblings if (halves := self.halves(each)) is not None}
+            if len(lefts) < 2:
+                return None
+            products = dict(zip(lefts, stacked_products(x, [*lefts.values()]), strict=True))
+            shared = _Shared(x, x._version, autocast, products)
+        product = shared.products.pop(layer)
+        self._shared = shared if shared.products else None
+        return product
 
 
 def _merge_jointly(layers: Iterable[Layer]) -> dict[Layer, _Merged]:
@@ -141,15 +179,27 @@ class _Calls(threading.local):
 _calls = _Calls()
 
 
-def jointly_merged_halves(layer: Layer) -> Halves | None:
-    """The halves of a layer out of the call of a root module that it runs in; None where it has to merge alone."""
+def _call_of(layer: Layer) -> _Call | None:
+    """The call of a root module that a layer runs in; None where it has to merge alone."""
     if not _calls.stack or torch._C._are_functorch_transforms_active():
         return None
     mode = _mode()
     for call in _calls.stack:
         if call.mode == mode and layer in call.layers and call.is_on_stack():
-            return call.halves(layer)
+            return call
     return None
+
+
+def jointly_merged_halves(layer: Layer) -> Halves | None:
+    """The halves of a layer out of the call of a root module that it runs in; None where it has to merge alone."""
+    call = _call_of(layer)
+    return None if call is None else call.halves(layer)
+
+
+def shared_product(layer: Layer, x: torch.Tensor) -> torch.Tensor | None:
+    """The first product, (R, T), of a layer that has jointly merged halves, if it shares its input; else None."""
+    call = _call_of(layer)
+    return None if call is None else call.product(layer, x)
 
 
 class JointMerging:
@@ -158,8 +208,8 @@ class JointMerging:
     Compiled calls are marked by a stand-in for the root's forward instead.
     """
 
-    def __init__(self, root: nn.Module, layers: Sequence[Layer]) -> None:
-        self.layers = layers
+    def __init__(self, root: nn.Module, layers: Sequence[Layer], siblings: Siblings) -> None:
+        self.layers, self.siblings = layers, siblings
         root.register_forward_pre_hook(self._begin)
         root.register_forward_hook(self._end, always_call=True)
         root.forward = MergingForward(root, self)
@@ -176,7 +226,7 @@ class JointMerging:
         # A call that ended by what is no Exception, such as KeyboardInterrupt, has left its mark.
         _calls.stack = [call for call in _calls.stack if call.is_on_stack()]
         if not hasattr(root, "_get_fsdp_state"):  # what FSDP2 adds to a module whose parameters it shards
-            _calls.stack.append(_Call(self.layers, sys._getframe(1)))
+            _calls.stack.append(_Call(self.layers, self.siblings, sys._getframe(1)))
 
     def _end(self, *_: Any) -> None:
         if torch.compiler.is_compiling():

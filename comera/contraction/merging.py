@@ -282,15 +282,22 @@ _THIN = 8
 
 
 def two_half_linear(
-    x: torch.Tensor, left_RN: torch.Tensor, right_RM: torch.Tensor, bias: torch.Tensor | None
+    x: torch.Tensor,
+    left_RN: torch.Tensor,
+    right_RM: torch.Tensor,
+    bias: torch.Tensor | None,
+    z_RB: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Apply a merged TT matrix to the last dimension of ``x``: (…, N) to (…, M).
 
     Plain torch operations: what autograd saves (x, z and the two halves) is what backward needs, and the bias is added
-    inside the last product.
+    inside the last product. ``z_RB`` is the first product, where it has been formed together with others.
     """
     x_BN = x.reshape(-1, left_RN.shape[1])
-    z_BR = F.linear(x_BN, left_RN) if left_RN.shape[0] < _THIN else torch.mm(left_RN, x_BN.t()).t()
+    if z_RB is not None:
+        z_BR = z_RB.t()
+    else:
+        z_BR = F.linear(x_BN, left_RN) if left_RN.shape[0] < _THIN else torch.mm(left_RN, x_BN.t()).t()
     compiled = torch.compiler.is_compiling() and not torch.compiler.is_exporting()
     if compiled and bias is not None and x.device.type == "cpu":
         # The compiler adds the bias in the loop that follows, where addmm first writes it to all rows; with no view
