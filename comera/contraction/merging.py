@@ -290,11 +290,11 @@ class _AddBias(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, rows: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Any, rows: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:  # noqa: ARG004
         return rows + bias
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:  # noqa: ARG004
         rows_BM = gradient.reshape(-1, gradient.shape[-1])
         return gradient, torch.mm(rows_BM.new_ones(1, rows_BM.shape[0]), rows_BM).view(-1)
 
