@@ -116,6 +116,8 @@ def _sum_up(campaign: Campaign) -> None:
 def run(settings: Sequence[str], list_only: bool) -> None:
     """Run a campaign, or list its stages; a wrong setting ends the program with one sentence and status 2.
 
+    A stage that failed, or a cell of it, does so with status 1, once everything else has run.
+
     ``settings`` are ``key=value`` each.
     """
     try:
@@ -141,3 +143,5 @@ def run(settings: Sequence[str], list_only: bool) -> None:
     campaign = Campaign(stages, device, arguments.root, Path(arguments.output), clock)
     campaign.run()
     _sum_up(campaign)
+    if any(one.failures for one in campaign.outcomes):
+        raise SystemExit(1)

@@ -111,6 +111,8 @@ class Campaign:
                 else:
                     _report(f"{outcome.stage.name}: {unit.label}, about {estimate:,.0f} s; {self._time_left()}")
                     self._run_unit(unit, missing, outcome, progress)
+            if failed := progress.failed():
+                self._fail(outcome, failed)
         if outcome.skipped:
             _report(f"{outcome.stage.name}: no time for {len(outcome.skipped)} part(s) of it; {self._time_left()}")
 

@@ -376,3 +376,21 @@ def test_memory_that_is_off_is_pointed_out():
         "  made_up, dense, batch 32, fp32: 100.0 MiB predicted, 110.0 MiB allocated (-9.1%)",
     ]
     assert described([]) == []
+
+
+def test_cells_that_end_in_an_error_are_a_failure_of_their_stage_and_the_status(tmp_path, monkeypatch, pairs):
+    class Breaking(FakeMeasuring):
+        def __call__(self, job, results, parallel, progress, resume=True, stop_after_s=None):
+            super().__call__(job, results, parallel, progress, resume, stop_after_s)
+            if job.cells[0].batch_size == 4:
+                progress.finish(job.cells[0], "error: made up: it broke", is_error=True)
+
+    monkeypatch.setattr(bench.campaign.run, "run_job", Breaking())
+    for words, status in (((), 0), (("batch_size=4",), 1)):
+        monkeypatch.setattr(bench.campaign.stages, "STAGES", (timed("small", pairs, *words), timed("last", pairs)))
+        ended = run_bench(tmp_path, "campaign", f"output=out{status}", "device=cpu")
+        assert ended.status == status, ended.error
+        lines = ended.output.splitlines()
+        assert ("made up: it broke" in lines[0]) == bool(status)
+        assert lines[1].startswith("last: ")
+        assert lines[-1] == ("everything else is done" if status else "everything is done")
