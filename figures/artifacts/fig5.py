@@ -22,7 +22,14 @@ from figures.records.select import by_device, method_settings, timing_setting, w
 from figures.records.time_values import time_columns, time_ratio
 
 REFERENCE, PLAIN, UNCOMPRESSED = "optimized", "plain", "uncompressed"
-VARIANTS = (REFERENCE, "order", "unique", PLAIN, UNCOMPRESSED)
+
+#: Tables of the uncompressed kind by arm; all but the first have sparse gradients.
+TABLES = {
+    "dense": UNCOMPRESSED,
+    "dense:sparse": f"{UNCOMPRESSED}, sparse",
+    "dense:row_wise": f"{UNCOMPRESSED}, row-wise Adagrad",
+}
+VARIANTS = (REFERENCE, "order", "unique", PLAIN, *TABLES.values())
 BATCHES = (10_000, 20_000, 40_000)
 
 #: Whether a step ends with the optimizer's, in words.
@@ -72,8 +79,8 @@ class Row(cells.CellRow):
 
 def _cell(record: Record) -> Cell | None:
     """None where the record is no arm of this figure."""
-    variant = UNCOMPRESSED if record.method == "dense" else method_settings(record).get("lookup")
-    if variant not in VARIANTS or record.method not in ("dense", "comera"):
+    variant = TABLES.get(record.arm) if record.method != "comera" else method_settings(record).get("lookup")
+    if variant not in VARIANTS:
         return None
     return bool(workload_settings(record)["optimizer_step"]), record.batch_size, str(variant)
 
@@ -88,7 +95,7 @@ _SELECT = cells.Select(
     same=_same,
     same_model=lambda record: {"precision": record.precision},
     same_per_arm=lambda record: {**method_settings(record), "variant": record.variant, "lookup": None},
-    arm=lambda record: record.method,
+    arm=lambda record: record.method if record.method == "comera" else record.arm,
 )
 
 
@@ -142,18 +149,33 @@ def columns(page: Selection, rows: Sequence[Row]) -> list[Column[Row]]:
     ]
 
 
-def _against_the_table(page: Selection) -> list[str]:
-    sentences = []
+def _against_tables(page: Selection) -> list[str]:
+    """The time of the optimized look-up over the fastest uncompressed table, then over the one with dense gradients."""
+    fastest, plain = [], []
     for step, words in STEPS.items():
-        pairs = {batch: ((step, batch, REFERENCE), (step, batch, UNCOMPRESSED)) for batch in page.batches}
-        ratios = {batch: time_ratio(*map(page.timed.get, pair)) for batch, pair in pairs.items()}
-        found = "; ".join(
-            f"{with_interval(one, unit='x')} at {batch:,} indices{', unpaired' * unpaired(one)}"
-            for batch, one in ratios.items()
-            if one
+        against_fastest, against_plain = [], []
+        for batch in page.batches:
+            found = {
+                table: ratio
+                for table in TABLES.values()
+                if (ratio := time_ratio(*map(page.timed.get, ((step, batch, REFERENCE), (step, batch, table)))))
+            }
+            texts = {
+                table: f"{with_interval(one, unit='x')} at {batch:,} indices{', unpaired' * unpaired(one)}"
+                for table, one in found.items()
+            }
+            against_plain += [texts[UNCOMPRESSED]] if UNCOMPRESSED in texts else []
+            if found.keys() - {UNCOMPRESSED}:
+                best = max(found, key=lambda table: found[table].value)
+                against_fastest.append(f"{texts[best]} ({best})")
+        head = f", time, {words}: "
+        fastest += [f"Optimized look-up over the fastest uncompressed table{head}{'; '.join(against_fastest)}."] * bool(
+            against_fastest
         )
-        sentences += [f"Optimized look-up over the uncompressed table, time, {words}: {found}."] if found else []
-    return sentences
+        plain += [f"Optimized look-up over the uncompressed table{head}{'; '.join(against_plain)}."] * bool(
+            against_plain
+        )
+    return fastest + plain
 
 
 def caption(page: Selection, rows: Sequence[Row]) -> Caption:
@@ -172,10 +194,12 @@ def caption(page: Selection, rows: Sequence[Row]) -> Caption:
             f"{timing} The gradient of the rows is given. With the optimizer's step (AdamW), CoMERA's size term is in.",
             "plain: a gather and a product per core and index; unique: the same for unique indices alone; order: one "
             "product of two halves per index; optimized: that for unique indices alone; uncompressed: nn.Embedding.",
+            "sparse, row-wise Adagrad: nn.Embedding with sparse gradients (alike without the optimizer's step), under "
+            "SparseAdam, or with one number of state per row.",
         ),
         of_picture=(bars.SCALES.format("the optimized one"),),
         notes=(
-            *notes.cell_notes(page, rows, *_against_the_table(page), arms="variants"), *notes.last_notes(page),
+            *notes.cell_notes(page, rows, *_against_tables(page), arms="variants"), *notes.last_notes(page),
         ),
         remarks=[f"{subject}: {remarks}" for subject, remarks in subjects if remarks],
     )  # fmt: skip
@@ -184,7 +208,7 @@ def caption(page: Selection, rows: Sequence[Row]) -> Caption:
 def draw(page: Selection, rows: Sequence[Row], caption: Caption) -> Figure:
     footnotes, target = Footnotes(), page.target
     measured = target == "cuda" and any(row.measured["allocated"] is not None for row in rows)
-    legend = {"steps, CoMERA": "optimized", "steps": "other variants and the uncompressed table"}
+    legend = {"steps, CoMERA": "optimized", "steps": "other variants and uncompressed tables"}
 
     def panels(step: bool, bar: Any) -> Any:
         return bars.panels([row for row in rows if row.step == step], page.batches, bar, "{:,} indices")
