@@ -149,32 +149,33 @@ def columns(page: Selection, rows: Sequence[Row]) -> list[Column[Row]]:
     ]
 
 
+def _over_tables(page: Selection, step: bool, batch: int) -> dict[str, tuple[float, str]]:
+    """By uncompressed table, the time of the optimized look-up over its own, and the same in words."""
+    pairs = {table: ((step, batch, REFERENCE), (step, batch, table)) for table in TABLES.values()}
+    ratios = {table: time_ratio(*map(page.timed.get, pair)) for table, pair in pairs.items()}
+    return {
+        table: (one.value, f"{with_interval(one, unit='x')} at {batch:,} indices{', unpaired' * unpaired(one)}")
+        for table, one in ratios.items()
+        if one
+    }
+
+
 def _against_tables(page: Selection) -> list[str]:
-    """The time of the optimized look-up over the fastest uncompressed table, then over the one with dense gradients."""
-    fastest, plain = [], []
+    """Sentences on the fastest uncompressed table, where any has sparse gradients, then on the one that has none."""
+    fastest: list[str] = []
+    plain: list[str] = []
     for step, words in STEPS.items():
-        against_fastest, against_plain = [], []
-        for batch in page.batches:
-            found = {
-                table: ratio
-                for table in TABLES.values()
-                if (ratio := time_ratio(*map(page.timed.get, ((step, batch, REFERENCE), (step, batch, table)))))
-            }
-            texts = {
-                table: f"{with_interval(one, unit='x')} at {batch:,} indices{', unpaired' * unpaired(one)}"
-                for table, one in found.items()
-            }
-            against_plain += [texts[UNCOMPRESSED]] if UNCOMPRESSED in texts else []
-            if found.keys() - {UNCOMPRESSED}:
-                best = max(found, key=lambda table: found[table].value)
-                against_fastest.append(f"{texts[best]} ({best})")
-        head = f", time, {words}: "
-        fastest += [f"Optimized look-up over the fastest uncompressed table{head}{'; '.join(against_fastest)}."] * bool(
-            against_fastest
-        )
-        plain += [f"Optimized look-up over the uncompressed table{head}{'; '.join(against_plain)}."] * bool(
-            against_plain
-        )
+        found = [_over_tables(page, step, batch) for batch in page.batches]
+        chosen = [(max(over, key=lambda name: over[name][0]), over) for over in found if over.keys() - {UNCOMPRESSED}]
+        best = [f"{over[table][1]} ({table})" for table, over in chosen]
+        dense = [over[UNCOMPRESSED][1] for over in found if UNCOMPRESSED in over]
+        for sentences, texts, table in (
+            (fastest, best, "the fastest uncompressed table"),
+            (plain, dense, "the uncompressed table with a dense gradient"),
+        ):
+            sentences += [f"Optimized look-up over {table}, time, {words}: {'; '.join(texts)}."] if texts else []
+    if plain and not fastest:
+        plain.append("Tables with sparse gradients, the stronger rivals, are not recorded here.")
     return fastest + plain
 
 

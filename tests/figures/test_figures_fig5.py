@@ -84,7 +84,8 @@ def test_ratios_are_paired_and_to_the_optimized_variant() -> None:
     table = figure.table.set_index(["step", "indices", "variant"])
     assert table.loc[("forward and backward", "10,000", "plain"), "/ optimized"] == "4.50x"
     assert table.loc[("forward and backward", "10,000", "optimized"), "/ optimized"] == "1"
-    assert any("uncompressed table, time, forward and backward: 2.00x at 10,000" in note for note in figure.notes)
+    assert any("with a dense gradient, time, forward and backward: 2.00x at 10,000" in note for note in figure.notes)
+    assert "Tables with sparse gradients, the stronger rivals, are not recorded here." in figure.notes
     apart = [records[0], timed_lookup("plain", means["plain"], pairing="elsewhere")]
     [figure] = render(apart, read_claims())
     assert any(note.startswith("‡ ratio unpaired") for note in figure.notes)
@@ -105,7 +106,7 @@ def test_the_fastest_uncompressed_table_is_named_first() -> None:
     assert over[0].endswith("at 10,000 indices (uncompressed, sparse).")
     assert over[1].startswith(f"{fastest}, with the optimizer's step: 4.00x")
     assert over[1].endswith("at 10,000 indices (uncompressed, row-wise Adagrad).")
-    plain = [note for note in over[2:] if "over the uncompressed table, time" in note]
+    plain = [note for note in over[2:] if "over the uncompressed table with a dense gradient, time" in note]
     assert [note.partition(": ")[2][:5] for note in plain] == ["1.50x", "1.50x"]
 
 
