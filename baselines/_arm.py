@@ -7,9 +7,10 @@ A target is a module named by the workload together with its role. Rivals act on
 from __future__ import annotations
 
 import abc
+import itertools
 import logging
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -46,8 +47,8 @@ class Arm(abc.ABC):
         """Return why this arm cannot run ``cell``, or None."""
         return None
 
-    def ratio_unsupported(self, model: nn.Module, targets: Mapping[str, str]) -> str | None:  # noqa: ARG002
-        """Return why the ratio among the settings cannot be met, or None; most arms have no such setting."""
+    def model_unsupported(self, model: nn.Module, targets: Mapping[str, str]) -> str | None:  # noqa: ARG002
+        """Return why this arm cannot train such a ``model``, or None; most arms can train any."""
         return None
 
     def adapt(self, model: nn.Module, targets: Mapping[str, str]) -> nn.Module:
@@ -197,6 +198,65 @@ def fused_adamw(*groups: tuple[Iterable[nn.Parameter], float]) -> torch.optim.Ad
     # Capturable and fused costs nothing outside a capture, so torch's advice against it would be noise.
     optimizer._warned_capturable_if_run_uncaptured = True
     return optimizer
+
+
+class JoinedOptimizer(torch.optim.Optimizer):
+    """Several optimizers, each with parameters of its own, as one.
+
+    All of them work on the parameter groups and the state of this one, so schedulers, hooks, memory trackers and
+    checkpoints see everything in one place. A step is a step of each, in order.
+
+    Args:
+        parts: the optimizers, freshly built.
+
+    Raises:
+        ValueError: when parts have a parameter in common (raised by torch), or a group is added later.
+
+    Example:
+        >>> one, other = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(3))
+        >>> joined = JoinedOptimizer(torch.optim.SGD([one], lr=0.5), fused_adamw(([other], 0.1)))
+        >>> (one.sum() + other.sum()).backward()
+        >>> joined.step()
+        >>> one.tolist(), list(joined.state[other])
+        ([0.5, 0.5], ['step', 'exp_avg', 'exp_avg_sq'])
+    """
+
+    def __init__(self, *parts: torch.optim.Optimizer) -> None:
+        self._complete = False
+        self._parts = {part: len(part.param_groups) for part in parts}
+        super().__init__([group for part in parts for group in part.param_groups], {})
+        self._share()
+        self._complete = True
+
+    def _share(self) -> None:
+        """Let all parts work on this one's groups and state."""
+        groups = iter(self.param_groups)
+        for part, count in self._parts.items():
+            part.param_groups, part.state = list(itertools.islice(groups, count)), self.state
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Refused once the optimizer is built: every parameter is given at the start."""
+        if self._complete:
+            raise ValueError(f"{type(self).__name__} takes all its parameters when it is built; add none later.")
+        super().add_param_group(param_group)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """One step of every part."""
+        with torch.enable_grad():
+            loss = closure() if closure is not None else None
+        for part in self._parts:
+            part.step()
+        return loss
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore ``state_dict()``; training then goes on as if it had never stopped.
+
+        Raises:
+            ValueError: when the parameter groups differ (raised by torch).
+        """
+        super().load_state_dict(state_dict)
+        self._share()
 
 
 @contextmanager

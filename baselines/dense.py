@@ -1,15 +1,36 @@
-"""Dense training: the model as it is, under torch's fused AdamW. The yardstick of every comparison."""
+"""Dense training: the model as it is, under torch's fused AdamW. The yardstick of every comparison.
+
+The variants train the embedding tables among the targets with sparse gradients (``nn.Embedding.sparse``), which hold
+the rows that a batch looked up instead of the whole table, and update those rows alone:
+
+* ``sparse``: by torch's SparseAdam, whose two moments have the table's size;
+* ``row_wise``: by row-wise Adagrad, which keeps one number per row.
+
+They are the strongest uncompressed tables. All other parameters stay under fused AdamW. A row that no batch looks up
+keeps its value; under AdamW it would move on by its old moments.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
 
-from baselines._arm import Arm, check_positive, check_variant, fused_adamw, parameters_apart
+from baselines._arm import (
+    Arm,
+    JoinedOptimizer,
+    check_positive,
+    check_variant,
+    embedding_targets,
+    fused_adamw,
+    parameters_apart,
+)
+from comera.protocol import CaptureScope
 
-VARIANTS = ("",)
+VARIANTS = ("", "sparse", "row_wise")
 
 
 @dataclass(frozen=True)
@@ -17,7 +38,8 @@ class Settings:
     """Hyperparameters of dense training.
 
     Args:
-        lr: constant rate of AdamW; the rate that the paper's code gives dense parameters.
+        lr: constant rate of AdamW; the rate that the paper's code gives dense parameters. Tables with sparse gradients
+            have it too.
 
     Raises:
         ValueError: when the rate is not a finite number above 0.
@@ -27,6 +49,67 @@ class Settings:
 
     def __post_init__(self) -> None:
         check_positive("dense.lr", self.lr)
+
+
+class RowWiseAdagrad(torch.optim.Optimizer):
+    """Adagrad with one number of state per row of a table, for sparse gradients.
+
+    With g the gradient (D,) of a row, summed over all places that looked it up, and s the row's state, from 0 on:
+    ``s += mean(g²)``, then ``row -= lr · g / (√s + eps)``. Rows without a gradient are neither read nor written.
+    Source: the row-wise Adagrad of DLRM's tables, arXiv 2104.05158, and facebookresearch/dlrm, optim/rwsadagrad.py.
+
+    Args:
+        tables: weights, each (V, D), or parameter groups of them.
+        lr: rate.
+        eps: what keeps the division finite.
+
+    Raises:
+        ValueError: in a step, when a gradient is not sparse.
+
+    Example:
+        >>> table = nn.Embedding.from_pretrained(torch.ones(3, 2), freeze=False, sparse=True)
+        >>> optimizer = RowWiseAdagrad(table.parameters(), lr=0.5)
+        >>> table(torch.tensor([2, 2])).sum().backward()  # the gradient of the row is (2, 2), its state 4
+        >>> optimizer.step()
+        >>> torch.stack([table.weight[:, 0], optimizer.state[table.weight]["sum"]])
+        tensor([[1.0000, 1.0000, 0.5000],
+                [0.0000, 0.0000, 4.0000]], grad_fn=<StackBackward0>)
+    """
+
+    def __init__(self, tables: Iterable[Any], lr: float, eps: float = 1e-8) -> None:
+        super().__init__(tables, {"lr": lr, "eps": eps})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """Update the rows that have a gradient."""
+        with torch.enable_grad():
+            loss = closure() if closure is not None else None
+        for group in self.param_groups:
+            for table in group["params"]:
+                if table.grad is not None:
+                    self._update(table, table.grad, group["lr"], group["eps"])
+        return loss
+
+    def _update(self, table_VD: torch.Tensor, gradient: torch.Tensor, lr: float, eps: float) -> None:
+        if not gradient.is_sparse:
+            raise ValueError(
+                f"the gradient of a table of shape {tuple(table_VD.shape)} is dense; "
+                "row-wise Adagrad takes sparse ones, as nn.Embedding(sparse=True) gives."
+            )
+        gradient = gradient.coalesce()
+        rows_U, gradient_UD = gradient._indices()[0], gradient._values()
+        state = self.state[table_VD]
+        if not state:
+            state["sum"] = table_VD.new_zeros(table_VD.shape[0])
+        lengths_U = torch.linalg.vector_norm(gradient_UD, dim=1)
+        sums_U = state["sum"].index_select(0, rows_U).addcmul_(lengths_U, lengths_U, value=1 / table_VD.shape[1])
+        state["sum"].index_copy_(0, rows_U, sums_U)
+        step_UD = gradient_UD / sums_U.sqrt_().add_(eps).unsqueeze(1)
+        # Adding a sparse tensor runs over rows in parallel; index_add_ takes many times as long on a CPU.
+        step = torch.sparse_coo_tensor(
+            gradient._indices(), step_UD, table_VD.shape, check_invariants=False, is_coalesced=True
+        )
+        table_VD.add_(step, alpha=-lr)
 
 
 class Dense(Arm):
@@ -40,22 +123,76 @@ class Dense(Arm):
         return fused_adamw((parameters_apart(model, ()), self.settings.lr))
 
 
+class SparseTables(Dense):
+    """Dense training whose embedding tables have sparse gradients and an optimizer for them."""
+
+    capture: CaptureScope = "none"
+    capture_reason = (
+        "how many rows of a table have a gradient hangs on the batch, and a captured step has fixed shapes."
+    )
+
+    def __init__(self, settings: Settings, variant: str) -> None:
+        super().__init__(settings)
+        self.variant = variant
+        self._names: list[str] = []
+
+    def model_unsupported(self, model: nn.Module, targets: Mapping[str, str]) -> str | None:
+        """Why no table of ``model`` can have sparse gradients, or None; shapes are enough."""
+        tables = embedding_targets(model, targets)
+        if not tables:
+            return f"dense:{self.variant} needs an embedding among the targets, this model has none; use dense."
+        for name, table in tables.items():
+            shared = [
+                other
+                for other, weight in model.named_parameters(remove_duplicate=False)
+                if weight is table.weight and other != f"{name}.weight"
+            ]
+            if shared:
+                return (
+                    f"dense:{self.variant} needs a table of its own for {name}, which shares its weight with "
+                    f"{shared[0]}, so that its gradient is dense; use dense."
+                )
+        return None
+
+    def adapt(self, model: nn.Module, targets: Mapping[str, str]) -> nn.Module:
+        """Have every embedding among the targets give sparse gradients; nothing else changes.
+
+        Raises:
+            ValueError: also when there is none, or one shares its weight with another module.
+        """
+        if reason := self.model_unsupported(model, targets):
+            raise ValueError(reason)
+        tables = embedding_targets(model, targets)
+        for table in tables.values():
+            table.sparse = True
+        self._names = [f"{name}.weight" for name in tables]
+        return model
+
+    def optimizer(self, model: nn.Module) -> JoinedOptimizer:
+        """The optimizer of the tables, joined with fused AdamW over every other trainable parameter."""
+        tables = [weight for weight in map(model.get_parameter, self._names) if weight.requires_grad]
+        lr = self.settings.lr
+        kind = RowWiseAdagrad if self.variant == "row_wise" else torch.optim.SparseAdam
+        of_tables = kind([{"params": tables}], lr=lr)
+        return JoinedOptimizer(of_tables, fused_adamw((parameters_apart(model, tables), lr)))
+
+
 def build(settings: Settings, variant: str = "") -> Dense:
     """The dense arm.
 
     Args:
         settings: hyperparameters.
-        variant: ``""``, the only one.
+        variant: ``""``; ``"sparse"`` or ``"row_wise"`` for tables with sparse gradients, see the module.
 
     Raises:
         ValueError: for an unknown variant.
 
     Example:
-        >>> model = nn.Sequential(nn.Linear(3, 1))
-        >>> arm = build(Settings(lr=0.1))
-        >>> optimizer = arm.optimizer(arm.adapt(model, {"0": "classifier"}))
-        >>> [group["lr"] for group in optimizer.param_groups]
-        [0.1]
+        >>> model = nn.Sequential(nn.Embedding(9, 3), nn.Linear(3, 1))
+        >>> arm = build(Settings(lr=0.1), "row_wise")
+        >>> optimizer = arm.optimizer(arm.adapt(model, {"0": "embedding"}))
+        >>> [(group["lr"], len(group["params"])) for group in optimizer.param_groups]
+        [(0.1, 1), (0.1, 2)]
     """
     check_variant("dense", variant, VARIANTS)
-    return Dense(settings)
+    return SparseTables(settings, variant) if variant else Dense(settings)

@@ -24,6 +24,7 @@ from torch import nn
 
 from baselines._arm import (
     Arm,
+    JoinedOptimizer,
     check_count,
     check_positive,
     check_variant,
@@ -102,11 +103,10 @@ class Projection:
         return matrix.clone(memory_format=torch.contiguous_format)
 
 
-class GaLoreWithFusedAdamW(torch.optim.Optimizer):
+class GaLoreWithFusedAdamW(JoinedOptimizer):
     """The package's AdamW on projected weights and torch's fused AdamW on the rest, as one optimizer.
 
-    Both work on the parameter groups and the state of this one, so schedulers, hooks and memory trackers see all of
-    it: a projected weight's state holds ``exp_avg``, ``exp_avg_sq`` and ``projection`` tensors, its ``step`` and its
+    A projected weight's state holds ``exp_avg``, ``exp_avg_sq`` and ``projection`` tensors, its ``step`` and its
     ``projector``.
 
     Args:
@@ -118,44 +118,27 @@ class GaLoreWithFusedAdamW(torch.optim.Optimizer):
     def __init__(
         self, projected: Iterable[nn.Parameter], plain: Iterable[nn.Parameter], settings: Settings = Settings()
     ) -> None:
-        self._complete = False
         self._hyperparameters = {
             "rank": settings.rank,
             "update_proj_gap": settings.update_gap,
             "scale": settings.scale,
             "proj_type": "std",
         }
-        self._plain = fused_adamw((plain, settings.lr))
-        self._plain.param_groups[0]["eps"] = settings.eps
+        others = fused_adamw((plain, settings.lr))
+        others.param_groups[0]["eps"] = settings.eps
         first = {"params": list(projected), "lr": settings.lr_projected, "eps": settings.eps, **self._hyperparameters}
-        self._projected = _package().GaLoreAdamW([first], weight_decay=0.0, no_deprecation_warning=True)
-        super().__init__([*self._projected.param_groups, *self._plain.param_groups], {})
+        super().__init__(
+            _package().GaLoreAdamW([first], weight_decay=0.0, no_deprecation_warning=True),
+            others,
+        )
         for weight in self.param_groups[0]["params"]:
             self.state[weight]["projector"] = Projection(self._hyperparameters)
-        self._share()
-        self._complete = True
-
-    def _share(self) -> None:
-        """Let both optimizers work on this one's groups and state."""
-        self._projected.param_groups, self._plain.param_groups = self.param_groups[:1], self.param_groups[1:]
-        self._projected.state = self._plain.state = self.state
-
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Refused once the optimizer is built: every parameter is given at the start."""
-        if self._complete:
-            raise ValueError("GaLore takes all its parameters when it is built; add none later.")
-        super().add_param_group(param_group)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """One step of both optimizers."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        self._projected.step()
+        loss = super().step(closure)
         self._show_projections()
-        self._plain.step()
         return loss
 
     def _show_projections(self) -> None:
@@ -196,7 +179,6 @@ class GaLoreWithFusedAdamW(torch.optim.Optimizer):
         for index, weight in zip(indices, self.param_groups[0]["params"], strict=True):
             state = self.state[weight]
             state["projector"] = Projection(state_dict["state"][index]["projector"], state.get("projection"))
-        self._share()
 
 
 class PerLayerUpdates(GaLoreWithFusedAdamW):
@@ -209,7 +191,7 @@ class PerLayerUpdates(GaLoreWithFusedAdamW):
         self, projected: Iterable[nn.Parameter], plain: Iterable[nn.Parameter], settings: Settings = Settings()
     ) -> None:
         super().__init__(projected, plain, settings)
-        for group, optimizer in zip(self.param_groups, (self._projected, self._plain), strict=True):
+        for group, optimizer in zip(self.param_groups, self._parts, strict=True):
             for parameter in group["params"]:
                 parameter.register_post_accumulate_grad_hook(functools.partial(self._update, optimizer))
 

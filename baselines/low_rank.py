@@ -203,7 +203,7 @@ class LowRank(Arm):
         self.settings = settings
         self.variant = variant
 
-    def ratio_unsupported(self, model: nn.Module, targets: Mapping[str, str]) -> str | None:
+    def model_unsupported(self, model: nn.Module, targets: Mapping[str, str]) -> str | None:
         """Why the whole-model ratio of the settings cannot be met, with the largest that can; None if it can.
 
         Args:

@@ -171,7 +171,7 @@ class CoMERA:
     def unsupported(self, cell: CellView) -> str | None:  # noqa: ARG002 - every cell suits this method
         return None
 
-    def ratio_unsupported(self, model: nn.Module, targets: Mapping[str, str]) -> str | None:
+    def model_unsupported(self, model: nn.Module, targets: Mapping[str, str]) -> str | None:
         """Why the whole-model ratio of the settings cannot be met, with the largest that can; None if it can.
 
         Args:

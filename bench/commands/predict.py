@@ -166,11 +166,11 @@ def _of_path(config: dict[str, Any], path: Path, kind: str) -> Question:
     method = build(arm.method, arm.variant, settings)
     workload, notes = open_model(path, view.sequence_length)
     reason = precision_unsupported(view.precision, kind) or method.unsupported(view)
-    if not reason and ("ratio" in settings or arm.checkpoint):
+    if not reason:
         with torch.device("meta"):
             model = workload.build()
         reason = checkpoint_unsupported(model, cuda_graph=False) if arm.checkpoint else None
-        reason = reason or (method.ratio_unsupported(model, workload.targets()) if "ratio" in settings else None)
+        reason = reason or method.model_unsupported(model, workload.targets())
     if reason:
         raise ConfigError(reason)
     title = f"{arm_name(*arm)} on {workload.words.model}"

@@ -7,7 +7,8 @@ On the same operations, a run on fake and one on real tensors book the same byte
 Categories, in the order in which a storage that fits several is claimed:
 
 * parameters: everything the model holds, frozen weights and buffers included;
-* gradients: what ``.grad`` of a parameter holds after backward, booked from its birth;
+* gradients: what ``.grad`` of a parameter holds after backward, booked from its birth; of a sparse one, its indices
+  and its values, which are no copies: they are the row numbers of the batch and what backward gave for each of them;
 * optimizer: what optimizer and method hold between steps, wherever it sits (GaLore's projection matrices lie inside a
   Python object, and as views keep the larger matrix they were cut from);
 * activations: born in forward, whether kept for backward or passing, and the batch itself;
@@ -38,6 +39,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from bench.estimate.cuda_operations import cuda_operations, use_cuda_defaults
+from bench.estimate.sparse_gradients import SparseShapes, handed_over, parts
 from bench.protocol import Batch, Method, Workload
 from bench.step.train_step import TrainStep, precision_unsupported, rare_work
 
@@ -114,7 +116,7 @@ def fake_training(
     unique_counts = {name: tensor.unique().numel() for name, tensor in real.items() if tensor.dtype == torch.int64}
     traced_precision = "fp32" if precision == "tf32" else precision
     operations = cuda_operations() if device == "cuda" else contextlib.nullcontext()
-    with FakeTensorMode(allow_non_fake_inputs=True) as fake, operations:
+    with FakeTensorMode(allow_non_fake_inputs=True) as fake, operations, contextlib.ExitStack() as shapes:
         model = method.adapt(workload.build(), workload.targets())
         optimizer = method.optimizer(model)
         if device == "cuda":
@@ -122,6 +124,7 @@ def fake_training(
         batch: Batch = {name: fake.from_tensor(tensor) for name, tensor in real.items()}
         for name, count in unique_counts.items():  # for a look-up of unique rows
             batch[name].unique_count = count  # type: ignore[attr-defined]
+        shapes.enter_context(SparseShapes([batch[name] for name in unique_counts], device))
         yield TrainStep(model, method, optimizer, workload.loss, traced_precision, "cpu", checkpoint=checkpoint), batch
 
 
@@ -136,7 +139,7 @@ def trace_memory(step: TrainStep, batch: Batch, *meters: AbstractContextManager[
 
     def claim_what_stays() -> None:
         ledger.claim("parameters", reachable_tensors(model))
-        ledger.claim("gradients", (p.grad for p in model.parameters() if p.grad is not None))
+        ledger.claim("gradients", tensors_in([p.grad for p in model.parameters()]))
         ledger.claim("optimizer", reachable_tensors([optimizer, method]))
 
     claim_what_stays()
@@ -176,7 +179,9 @@ class Operations(TorchDispatchMode):
     """Shows each operation inside the block to :meth:`seen`: the operation, its arguments by name, its result."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
+        result = handed_over(func, args)
+        if result is None:
+            result = func(*args, **(kwargs or {}))
         names = (argument.name for argument in func._schema.arguments)
         self.seen(func, dict(zip(names, args, strict=False)) | (kwargs or {}), result)
         return result
@@ -247,7 +252,7 @@ class StorageLedger(Operations):
 
 def reachable_tensors(root: object) -> list[torch.Tensor]:
     """All tensors that ``root`` holds: in attributes, dicts, sequences and objects inside those, but not in classes,
-    functions and Python modules."""
+    functions and Python modules. Of a sparse tensor, its indices and its values."""
     found: list[torch.Tensor] = []
     seen: dict[int, object] = {}
     pending: list[object] = [root]
@@ -257,7 +262,7 @@ def reachable_tensors(root: object) -> list[torch.Tensor]:
             continue
         seen[id(value)] = value
         if isinstance(value, torch.Tensor):
-            found.append(value)
+            found.extend(parts(value))
         elif isinstance(value, Mapping):
             pending.extend(value.values())
         elif isinstance(value, list | tuple | set | frozenset):
@@ -268,5 +273,5 @@ def reachable_tensors(root: object) -> list[torch.Tensor]:
 
 
 def tensors_in(value: object) -> list[torch.Tensor]:
-    """The tensors among what an operator is given or returns."""
-    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+    """The tensors among what an operator is given or returns; of a sparse one, its indices and its values."""
+    return [part for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor) for part in parts(leaf)]

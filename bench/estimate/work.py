@@ -24,7 +24,8 @@ Traffic, each less what the caches could keep across the point in question:
 * of that, what the step changes and has to write back, once;
 * what forward keeps for backward, once out and once in, as long as nothing is recomputed.
 
-Everything else, gradients included, might never leave the chip. A table that is only looked into is not read.
+Everything else, gradients included, might never leave the chip. A table that is only looked into is not read, and one
+of which some rows are changed, as by a sparse gradient, is not written.
 """
 
 import contextlib
@@ -215,10 +216,15 @@ class TrafficMeter(Operations):
 
     def seen(self, func: Any, given: Mapping[str, Any], result: Any) -> None:  # noqa: ARG002
         """Note the tensors that an operation is given."""
-        if not func.is_view:
+        if not func.is_view and func.namespace != "prim":  # to ask a fake tensor for its device is to read nothing
+            others = list(given.values())[1:]
+            some_rows = func.overloadpacket is aten.index_copy_ or any(
+                getattr(one, "is_sparse", False) for one in others
+            )
             for place, argument in enumerate(func._schema.arguments):
                 writes = argument.alias_info is not None and argument.alias_info.is_write
-                reads = not (place == 0 and func.overloadpacket in _UNREAD_FIRST)
+                writes = writes and not (place == 0 and some_rows)
+                reads = not (place == 0 and (some_rows or func.overloadpacket in _UNREAD_FIRST))
                 for tensor in tensors_in(given.get(argument.name)):
                     self._note(tensor, reads, writes)
 

@@ -96,9 +96,11 @@ def measure(benchmark: Benchmark) -> Numbers:
     """
     arm = parse_arm(benchmark.arm)
     method = build(arm.method, arm.variant, checked_settings(arm.method, benchmark.settings))
-    if method.unsupported(benchmark):
-        return "unsupported"
     opened = _opened(benchmark.workload, benchmark.model, benchmark.dataset)
+    with torch.device("meta"):
+        model = opened.build()
+    if method.unsupported(benchmark) or method.model_unsupported(model, opened.targets()):
+        return "unsupported"
     cell = (benchmark.batch_size, benchmark.precision, benchmark.device)
     with contextlib.ExitStack() as stack:
         if gc.isenabled():  # when it runs depends on all that the process did before

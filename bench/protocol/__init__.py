@@ -37,10 +37,11 @@ class Method(Protocol):
     def capture_reason(self) -> str: ...  # why less than the whole step can be captured; empty when it can
     def unsupported(self, cell: CellView) -> str | None: ...
     def stage_unsupported(self, stage: Stage) -> str | None: ...
-    def ratio_unsupported(self, model: nn.Module, targets: Mapping[str, Role]) -> str | None:
-        """Why the ratio among the settings cannot be met, with the nearest that can.
+    def model_unsupported(self, model: nn.Module, targets: Mapping[str, Role]) -> str | None:
+        """Why such a model cannot be trained, as one without the modules that the method acts on; or why the ratio
+        among the settings cannot be met, with the nearest that can.
 
-        Asked of methods that have such a setting. ``model`` is the dense one, its shapes alone (device ``meta``).
+        ``model`` is the dense one, its shapes alone (device ``meta``).
         """
 
     def adapt(self, model: nn.Module, targets: Mapping[str, Role]) -> nn.Module:

@@ -111,15 +111,12 @@ def unsupported(cell: Cell, data: Data) -> str | None:
 
 
 def _model_unsupported(cell: Cell, data: Data, method: Method) -> str | None:
-    """Why the model cannot be as small as asked, or checkpointed, or None; shapes are all that is looked at."""
-    has_ratio = "ratio" in cell.method_settings
-    if not has_ratio and not cell.checkpoint:
-        return None
+    """Why the method cannot train the model, or its blocks be checkpointed, or None; shapes are all that is needed."""
     workload = open_cell_workload(cell, data)
     with torch.device("meta"):
         model = workload.build()
     reason = checkpoint_unsupported(model, cell.cuda_graph) if cell.checkpoint else None
-    return reason or (method.ratio_unsupported(model, workload.targets()) if has_ratio else None)
+    return reason or method.model_unsupported(model, workload.targets())
 
 
 def run_job(

@@ -22,7 +22,14 @@ from figures.records.select import by_device, method_settings, timing_setting, w
 from figures.records.time_values import time_columns, time_ratio
 
 REFERENCE, PLAIN, UNCOMPRESSED = "optimized", "plain", "uncompressed"
-VARIANTS = (REFERENCE, "order", "unique", PLAIN, UNCOMPRESSED)
+
+#: Tables of the uncompressed kind by arm; all but the first have sparse gradients.
+TABLES = {
+    "dense": UNCOMPRESSED,
+    "dense:sparse": f"{UNCOMPRESSED}, sparse",
+    "dense:row_wise": f"{UNCOMPRESSED}, row-wise Adagrad",
+}
+VARIANTS = (REFERENCE, "order", "unique", PLAIN, *TABLES.values())
 BATCHES = (10_000, 20_000, 40_000)
 
 #: Whether a step ends with the optimizer's, in words.
@@ -72,8 +79,8 @@ class Row(cells.CellRow):
 
 def _cell(record: Record) -> Cell | None:
     """None where the record is no arm of this figure."""
-    variant = UNCOMPRESSED if record.method == "dense" else method_settings(record).get("lookup")
-    if variant not in VARIANTS or record.method not in ("dense", "comera"):
+    variant = TABLES.get(record.arm) if record.method != "comera" else method_settings(record).get("lookup")
+    if variant not in VARIANTS:
         return None
     return bool(workload_settings(record)["optimizer_step"]), record.batch_size, str(variant)
 
@@ -88,7 +95,7 @@ _SELECT = cells.Select(
     same=_same,
     same_model=lambda record: {"precision": record.precision},
     same_per_arm=lambda record: {**method_settings(record), "variant": record.variant, "lookup": None},
-    arm=lambda record: record.method,
+    arm=lambda record: record.method if record.method == "comera" else record.arm,
 )
 
 
@@ -142,18 +149,34 @@ def columns(page: Selection, rows: Sequence[Row]) -> list[Column[Row]]:
     ]
 
 
-def _against_the_table(page: Selection) -> list[str]:
-    sentences = []
+def _over_tables(page: Selection, step: bool, batch: int) -> dict[str, tuple[float, str]]:
+    """By uncompressed table, the time of the optimized look-up over its own, and the same in words."""
+    pairs = {table: ((step, batch, REFERENCE), (step, batch, table)) for table in TABLES.values()}
+    ratios = {table: time_ratio(*map(page.timed.get, pair)) for table, pair in pairs.items()}
+    return {
+        table: (one.value, f"{with_interval(one, unit='x')} at {batch:,} indices{', unpaired' * unpaired(one)}")
+        for table, one in ratios.items()
+        if one
+    }
+
+
+def _against_tables(page: Selection) -> list[str]:
+    """Sentences on the fastest uncompressed table, where any has sparse gradients, then on the one that has none."""
+    fastest: list[str] = []
+    plain: list[str] = []
     for step, words in STEPS.items():
-        pairs = {batch: ((step, batch, REFERENCE), (step, batch, UNCOMPRESSED)) for batch in page.batches}
-        ratios = {batch: time_ratio(*map(page.timed.get, pair)) for batch, pair in pairs.items()}
-        found = "; ".join(
-            f"{with_interval(one, unit='x')} at {batch:,} indices{', unpaired' * unpaired(one)}"
-            for batch, one in ratios.items()
-            if one
-        )
-        sentences += [f"Optimized look-up over the uncompressed table, time, {words}: {found}."] if found else []
-    return sentences
+        found = [_over_tables(page, step, batch) for batch in page.batches]
+        chosen = [(max(over, key=lambda name: over[name][0]), over) for over in found if over.keys() - {UNCOMPRESSED}]
+        best = [f"{over[table][1]} ({table})" for table, over in chosen]
+        dense = [over[UNCOMPRESSED][1] for over in found if UNCOMPRESSED in over]
+        for sentences, texts, table in (
+            (fastest, best, "the fastest uncompressed table"),
+            (plain, dense, "the uncompressed table with a dense gradient"),
+        ):
+            sentences += [f"Optimized look-up over {table}, time, {words}: {'; '.join(texts)}."] if texts else []
+    if plain and not fastest:
+        plain.append("Tables with sparse gradients, the stronger rivals, are not recorded here.")
+    return fastest + plain
 
 
 def caption(page: Selection, rows: Sequence[Row]) -> Caption:
@@ -172,10 +195,12 @@ def caption(page: Selection, rows: Sequence[Row]) -> Caption:
             f"{timing} The gradient of the rows is given. With the optimizer's step (AdamW), CoMERA's size term is in.",
             "plain: a gather and a product per core and index; unique: the same for unique indices alone; order: one "
             "product of two halves per index; optimized: that for unique indices alone; uncompressed: nn.Embedding.",
+            "sparse, row-wise Adagrad: nn.Embedding with sparse gradients (alike without the optimizer's step), under "
+            "SparseAdam, or with one number of state per row.",
         ),
         of_picture=(bars.SCALES.format("the optimized one"),),
         notes=(
-            *notes.cell_notes(page, rows, *_against_the_table(page), arms="variants"), *notes.last_notes(page),
+            *notes.cell_notes(page, rows, *_against_tables(page), arms="variants"), *notes.last_notes(page),
         ),
         remarks=[f"{subject}: {remarks}" for subject, remarks in subjects if remarks],
     )  # fmt: skip
@@ -184,7 +209,7 @@ def caption(page: Selection, rows: Sequence[Row]) -> Caption:
 def draw(page: Selection, rows: Sequence[Row], caption: Caption) -> Figure:
     footnotes, target = Footnotes(), page.target
     measured = target == "cuda" and any(row.measured["allocated"] is not None for row in rows)
-    legend = {"steps, CoMERA": "optimized", "steps": "other variants and the uncompressed table"}
+    legend = {"steps, CoMERA": "optimized", "steps": "other variants and uncompressed tables"}
 
     def panels(step: bool, bar: Any) -> Any:
         return bars.panels([row for row in rows if row.step == step], page.batches, bar, "{:,} indices")

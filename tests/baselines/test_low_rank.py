@@ -138,7 +138,7 @@ def encoder():
 def test_a_ratio_is_met_over_the_whole_model(variant, ratio):
     model, targets = encoder()
     arm = low_rank.build(low_rank.Settings(ratio=ratio, rank=1, embedding_rank=1), variant)
-    assert arm.ratio_unsupported(model, targets) is None
+    assert arm.model_unsupported(model, targets) is None
     model = arm.adapt(model, targets)
     assert 66_957_315 / size_of(model) == pytest.approx(ratio, rel=0.001)
     ranks = [len(model.get_submodule(name).first) for name in targets if "attention" in name]
@@ -155,7 +155,7 @@ def test_a_ratio_beyond_rank_one_names_the_largest(variant, dense, largest):
         f"ratio=200 is out of reach for two-factor layers, since {dense} of the model's 66,957,315 parameters are not "
         f"factorised; the largest within reach is {largest}, with all ranks 1."
     )
-    assert arm.ratio_unsupported(model, targets) == sentence
+    assert arm.model_unsupported(model, targets) == sentence
     with pytest.raises(OutOfReach, match=f"the largest within reach is {largest}, "):
         arm.adapt(model, targets)
 

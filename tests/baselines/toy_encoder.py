@@ -48,6 +48,8 @@ def all_arms() -> dict:
     quick = {"lr": 1e-2}
     return {
         "dense": dense.build(dense.Settings(**quick), ""),
+        "dense_sparse": dense.build(dense.Settings(**quick), "sparse"),
+        "dense_row_wise": dense.build(dense.Settings(**quick), "row_wise"),
         "galore": galore.build(galore.Settings(rank=4, update_gap=7, lr_projected=4e-2, **quick), ""),
         "galore_per_layer": galore.build(
             galore.Settings(rank=4, update_gap=7, lr_projected=4e-2, **quick), "per_layer"

@@ -15,6 +15,7 @@ from small_cells import TIMING, a_configuration, changed, run_bench
 from bench.core.record import read_all
 from bench.data.corpus import DataError
 from bench.estimate.memory import predict_memory, trace_memory
+from bench.estimate.work import predict
 from bench.protocol.methods import ConfigError, ForwardBackward, build, checked_settings
 from bench.runner.resolve import resolve
 from bench.step.train_step import TrainStep
@@ -125,6 +126,52 @@ def test_a_prediction_knows_how_many_rows_are_unique():
     assert peaks["optimized"] < peaks["unique"] < peaks["plain"]
 
 
+@pytest.mark.parametrize("whole", [True, False], ids=["with the optimizer's step", "forward and backward"])
+@pytest.mark.parametrize("variant", ["", "sparse", "row_wise"])
+def test_fake_and_real_steps_of_an_uncompressed_table_book_the_same_bytes(variant, whole):
+    workload = LookupWorkload(SMALL, "zipf")
+    method = build("dense", variant, checked_settings("dense", {}))
+    method = method if whole else ForwardBackward(method)
+    predicted = predict_memory(workload, method, 300, "fp32", "cpu", 0)
+    model = method.adapt(workload.build(), workload.targets())
+    step = TrainStep(model, method, method.optimizer(model), workload.loss, "fp32", "cpu")
+    assert trace_memory(step, next(workload.batches("train", 300, 0, True))) == predicted
+
+
+def test_a_sparse_gradient_takes_no_memory_of_the_table_s_size():
+    """Its indices and its values are the batch itself; its coalescing has as many rows as the batch has unique ones."""
+    columns, batch_size, rows = 16, 50, 100_000
+    workload = LookupWorkload(LookupSettings(rows, columns), "uniform")
+    unique = first("uniform", batch_size, settings=workload.settings).unique().numel()
+    batch, table = batch_size * (8 + 4 * columns), 4 * rows * columns
+
+    def predicted(variant, device):
+        method = build("dense", variant, checked_settings("dense", {}))
+        return predict_memory(workload, method, batch_size, "fp32", device, 0)
+
+    moments, plain = predicted("sparse", "cuda"), predicted("", "cuda")
+    assert (moments.gradients, moments.optimizer) == (batch, 2 * table)
+    assert plain.gradients == table
+    per_row = {device: predicted("row_wise", device) for device in ("cpu", "cuda")}
+    assert per_row["cuda"].optimizer == 4 * rows
+    # The gradient's coalescing, of which the CPU's has room for repeated rows, norms, sums, and the step.
+    room = {"cpu": batch, "cuda": unique * (8 + 4 * columns)}
+    for device, memory in per_row.items():
+        assert memory.temporaries == room[device] + unique * (4 + 4 + 4 * columns)
+
+
+def test_work_and_traffic_of_a_sparse_gradient_leave_the_rest_of_the_table_out():
+    workload = LookupWorkload(LookupSettings(100_000, 16), "uniform")
+    traffic = {
+        variant: predict(workload, build("dense", variant, checked_settings("dense", {})), 50, "fp32", "cpu", 0).traffic
+        for variant in ("", "sparse", "row_wise")
+    }
+    table = 4 * 100_000 * 16
+    assert min(traffic[""].read, traffic[""].written) > 2 * table
+    for variant in ("sparse", "row_wise"):
+        assert max(traffic[variant].read, traffic[variant].written) < 0.01 * table
+
+
 @pytest.fixture
 def config(tmp_path):
     """A job of two look-ups and the dense table."""
@@ -188,10 +235,11 @@ def test_the_experiment_records_every_variant_of_both_kinds_of_step(tmp_path):
     for record in records:
         cell = json.loads(record.config_json)
         whole = cell["workload_settings"]["optimizer_step"]
-        found.add((cell["method_settings"].get("lookup", ""), whole))
+        found.add((cell["method_settings"].get("lookup", record.arm), whole))
         assert (record.status, record.workload, record.dataset) == ("ok", "lookup", "zipf")
         assert record.epoch_time_s is None
         assert record.pairing
         assert record.step_time_median_ms
         assert (record.predicted_optimizer_mib > 0.001) == whole
-    assert found == set(itertools.product((*VARIANTS, ""), (False, True)))
+    arms = (*VARIANTS, "dense", "dense:sparse", "dense:row_wise")
+    assert found == set(itertools.product(arms, (False, True)))

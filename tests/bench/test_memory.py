@@ -91,6 +91,8 @@ def test_fake_and_real_runs_agree_byte_for_byte(precision, batch_size, masked):
     ("name", "variant", "settings"),
     [
         ("dense", "", {}),
+        ("dense", "sparse", {}),
+        ("dense", "row_wise", {}),
         ("galore", "", {"rank": 8}),
         ("lora", "", {"rank": 4}),
         ("low_rank", "", {"rank": 4}),

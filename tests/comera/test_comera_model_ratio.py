@@ -150,7 +150,7 @@ def test_the_method_takes_the_ratio_instead_of_ranks():
     model, names = encoder()
     targets = {name: "embedding" if "word" in name else "attention" for name in solve_model(model, names, 20).layers}
     method = build(Settings(ranks=3, table_ranks=3, ratio=20.0, lookup="plain"), "")
-    assert method.ratio_unsupported(model, targets) is None
+    assert method.model_unsupported(model, targets) is None
     model = method.adapt(model, targets)
     assert abs(66_957_315 / size_of(model) / 20 - 1) < 0.02
     assert model.embeddings.word.lookup == "plain"
@@ -159,13 +159,13 @@ def test_the_method_takes_the_ratio_instead_of_ranks():
 def test_the_method_says_which_ratio_it_can_reach():
     model, _ = encoder()
     beyond = build(Settings(ratio=300.0), "")
-    sentence = beyond.ratio_unsupported(model, {"classifier.hidden": "classifier"})
+    sentence = beyond.model_unsupported(model, {"classifier.hidden": "classifier"})
     assert sentence is not None
     assert sentence.startswith("ratio=300 is out of reach for the whole model, where 66,367,491 of its 66,957,315")
     assert "the largest within reach is 1.00889" in sentence
     with pytest.raises(OutOfReach, match=r"the largest within reach is 1\.00889"):
         beyond.adapt(model, {"classifier.hidden": "classifier"})
-    assert build(Settings(), "").ratio_unsupported(model, {"classifier.hidden": "classifier"}) is None
+    assert build(Settings(), "").model_unsupported(model, {"classifier.hidden": "classifier"}) is None
 
 
 @pytest.mark.parametrize("ratio", [0.5, float("inf"), float("nan")])
