@@ -44,7 +44,7 @@ EXPERIMENTS = ("activations", "activations_memory", "activations_time")
 MODES = {":lean": (0, (5, 1.5)), ":lean_block": (0, (1.2, 1.2)), "+checkpoint": (0, (5, 1.5, 1, 1.5))}
 
 #: Arms in drawing order, each before those that recompute; others follow.
-METHODS = (COMERA, LOW_RANK, "low_rank:linear", "lora", "lte", "galore", DENSE)
+METHODS = (COMERA, LOW_RANK, "low_rank:linear", "lora", "lte", "galore", "galore:per_layer", DENSE)
 ORDER = tuple(f"{method}{mode}" for method in METHODS for mode in ("", *MODES))
 
 #: Kinds of kept tensors in drawing order; whatever else a record has is "other".
