@@ -62,6 +62,7 @@ AGAIN = "again"
 
 _KNOWN = {COMERA: EARLY_STROKE, LOW_RANK: STROKES[0], "galore": STROKES[1], DENSE: DENSE_STROKE}
 _SPARE = STROKES[2:]
+_LEGEND = 160  # characters that a line of the legend holds, seven of each entry beside its words
 _VISIBLE = 0.001  # share of a bar below which a kind has no entry in the legend
 _DEVICES = {"cuda": "CUDA device", "cpu": "CPU"}
 _FILLS = {**KINDS, AGAIN: Fill("#ffffff", "....", edge="#6f6f6f")}
@@ -321,9 +322,8 @@ def _draw_curves(page: Selection, rows: Sequence[Row], place: Page, part: int) -
     others = sorted({plain_arm(arm) for arm in page.arms} - set(_KNOWN))
     strokes = {arm: _stroke(arm, others) for arm in page.arms}
     handles = [*(stroke_handle(stroke, arm) for arm, stroke in strokes.items()), *[interval_handle()] * bool(timed)]
-    legend(
-        place.parts[part], handles, 6, "Peak memory" + " and time" * bool(timed) + " by batch size", handlelength=3.2
-    )
+    heading = "Peak memory" + " and time" * bool(timed) + " by batch size"
+    legend(place.parts[part], handles, _LEGEND // (max(map(len, strokes)) + 7), heading, handlelength=3.2)
     [[peaks, *times]] = place.panels(part, 2.6, 1 + bool(timed))
     points = [(arm, float(batch), peak) for (target_, (arm, batch)) in page.predicted
               if target_ == target and (peak := page.peak(target, (arm, batch)))]  # fmt: skip

@@ -201,7 +201,7 @@ def test_toggles_add_rounds_of_all_arms(config):
     [
         (["sgd"], "method is 'sgd'", ", ".join(available())),
         (["comera", "low_rank:quadratic"], "method is 'low_rank:quadratic'", "linear"),
-        (["dense:fast"], "method is 'dense:fast'", "it has none"),
+        (["lora:fast"], "method is 'lora:fast'", "it has none"),
         ([None], "method is 'None'", ", ".join(available())),
         ([], "methods is []", "[comera,dense]"),
         ("comera", "methods is 'comera'", "[comera,dense]"),

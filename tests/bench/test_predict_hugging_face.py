@@ -129,7 +129,8 @@ def test_bert_is_our_own_encoder_but_for_its_masks_and_segments(tmp_path, device
     * BERT spreads the mask over all queries, ours keeps one row for all of them: per layer, and as float32;
     * BERT takes its segments from a buffer where ours gets them with the batch, as int64;
     * BERT has two buffers of its own, places and segments;
-    * on a CPU torch's dropout keeps its mask as float32, ours as bits, which also come and go otherwise in backward.
+    * on a CPU torch's dropout keeps its mask as float32, ours as bits, which also come and go otherwise in backward;
+    * BERT's pooler keeps all that the last block put out, ours a copy of the rows that it reads.
     """
     width, positions = 64, 64
     sizes = {"hidden_size": width, "num_hidden_layers": layers, "intermediate_size": 128, "vocab_size": 2000}
@@ -141,9 +142,10 @@ def test_bert_is_our_own_encoder_but_for_its_masks_and_segments(tmp_path, device
     masks, segments, buffers = 4 * layers * batch * length * (length - 1), 8 * batch * length, 2 * 8 * positions
     dropped = (1 + 2 * layers) * batch * length * width
     wider = dropped * 4 - dropped // 8 if device == "cpu" else 0
+    rows = 4 * batch * (length - 1) * width
     own, other = (predicted(workload, "dense", batch, device) for workload in (ours, theirs))
     assert other.work.flops_per_step == own.work.flops_per_step
-    assert other.work.saved_for_backward - own.work.saved_for_backward == masks - segments + wider
+    assert other.work.saved_for_backward - own.work.saved_for_backward == masks - segments + wider + rows
     assert other.memory.parameter_count == own.memory.parameter_count
     assert other.memory.parameters - own.memory.parameters == buffers
     assert other.memory.gradients == own.memory.gradients

@@ -313,7 +313,7 @@ def _facts(page: TimesAndMemory) -> tuple[str, ...]:
     if not page.shown:
         return (f"Device: {page.device}. None of the settings is recorded.",)
     blocks = blocks_timed(page.shown)
-    timed = f"timed in {blocks} undisturbed block(s), dense, paper and solver in turn" if blocks else "nothing timed"
+    timed = f"timed in {blocks}, dense, paper and solver in turn" if blocks else "nothing timed"
     end = "with the optimizer's step" if _with_optimizer(page.shown[0]) else "forward and backward"
     [batch] = page.values("batch_size")
     step = f"A step: {end} of the layer alone, {batch:,} rows at a time (data: {listed(page, 'dataset')}); {timed}."
