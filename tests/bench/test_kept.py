@@ -175,7 +175,8 @@ def test_the_largest_batch_fits_and_the_next_one_does_not(monkeypatch):
     assert columns["saved_for_backward_mib"] > columns["samples"]["kept"]["in_blocks_mib"] > 0
 
 
-def test_the_experiments_of_activations_record_the_same_arms(tmp_path):
+@pytest.mark.slow
+def test_the_experiments_of_activations_are_recorded(tmp_path):
     small = [f"model.{name}={value}" for name, value in MODEL.items()]
     shape = [*small, "sequence_length=32", "dataset=synthetic", "batch_size=4", "methods=[comera:lean,dense]"]
     for experiment, measure in (("activations", "kept"), ("activations_memory", "predict")):
@@ -186,6 +187,9 @@ def test_the_experiments_of_activations_record_the_same_arms(tmp_path):
             (arm, measure, "ok") for arm in ("comera:lean", "dense")
         }
         assert all((one.predicted_for, one.batch_size) == ("cuda", 4) for one in records)
+
+
+def test_the_experiments_of_activations_have_the_same_arms():
     methods = [
         OmegaConf.load(CONF / "experiment" / f"activations{end}.yaml").methods for end in ("", "_memory", "_time")
     ]

@@ -32,6 +32,7 @@ def logs_of(folder):
     return [path.read_text() for path in sorted(folder.glob("results/local/.hydra/sweeps/*/logs/*/*_log.out"))]
 
 
+@pytest.mark.slow
 def test_jobs_record_into_one_folder_and_a_cell_they_share_is_measured_once(tmp_path, pairs):
     ended = run_sweep(tmp_path, pairs, (*TIMED, LOCAL))
     assert ended.output == ""

@@ -247,7 +247,7 @@ class Broken(nn.Module):
 
 
 @pytest.mark.parametrize("error", [ValueError(), KeyboardInterrupt()])
-@pytest.mark.parametrize("recompute", ["none", "outputs"])
+@pytest.mark.parametrize("recompute", [pytest.param("none", marks=pytest.mark.slow), "outputs"])
 def test_a_graph_break_and_a_call_that_ends_by_an_error(net, error, recompute):
     keep_ranks(net, recompute)
     net.between = Broken()

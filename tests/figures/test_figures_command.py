@@ -25,6 +25,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.mark.slow
 def test_same_records_same_bytes_and_no_torch(folder: Path, tmp_path: Path) -> None:
     written, printed = redrawn("fig1", folder, tmp_path)
     assert "galore-memory-b1" in printed

@@ -180,6 +180,7 @@ def test_the_newest_record_is_drawn_and_older_code_is_marked() -> None:
     assert (marks["plain"], marks["optimized"]) == ("", "†")
 
 
+@pytest.mark.slow
 def test_other_devices_and_workloads_are_never_looked_at(drawn: dict[str, Drawn]) -> None:
     alone = render(lookup_campaign(CUDA, seed=9), read_claims())
     for figure in alone:
