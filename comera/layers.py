@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from comera.compatibility.dense_weight import DenseWeight
 from comera.compatibility.distributed import refuse_distributed, whole
-from comera.contraction.joint_merging import compiled_halves, jointly_merged_halves, shared_product
+from comera.contraction.joint_merging import compiled_halves, jointly_merged
 from comera.contraction.merging import merge_cores, two_half_linear
 from comera.contraction.planned import tt_linear
 from comera.contraction.plans import plan_contraction
@@ -264,8 +264,9 @@ class TTLinear(TensorTrainLayer):
                 return two_half_linear(input, *halves, self.bias)
             [halves] = merge_cores([self.packed_cores], [self.diagonals], [self.shape], self.threshold)
             return two_half_linear(input, *halves, self.bias)
-        if jointly_merged := jointly_merged_halves(self):
-            return two_half_linear(input, *jointly_merged, self.bias, shared_product(self, input))
+        if joint := jointly_merged(self, input):
+            halves, product = joint
+            return two_half_linear(input, *halves, self.bias, product)
         tokens, machine = input.numel() // self.in_features, "cuda" if input.is_cuda else "cpu"
         plan = plan_contraction(self.shape, max(tokens, 1), machine, input.element_size())
         return tt_linear(input, self.packed_cores, self.diagonals, plan, self.bias, self.threshold)

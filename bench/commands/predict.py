@@ -7,7 +7,7 @@ The step is the one that the bench would run: same model, method and settings, t
 import functools
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from rich.console import Console
 
 from bench.core.cell import CHECKPOINTED, arm_name
 from bench.errors import CONF, ConfigError, stop_with
-from bench.estimate.any_batch import AnyBatch
+from bench.estimate.any_batch import AnyBatch, smallest_batch
 from bench.estimate.devices import DEVICES, Device, device_named, largest_batch
 from bench.estimate.memory import CATEGORIES, TOLERANCE, predict_memory
 from bench.estimate.work import Prediction, bound, predict
@@ -43,8 +43,6 @@ KEYS = (
 #: What a model given by path has no use for, as for the sections of workloads.
 _OF_WORKLOADS = ("workload", "dataset", "data_folder", "fetch")
 
-#: Batch sizes among which the smallest that a method takes is looked for; what it takes are multiples of that one.
-_SMALLEST = range(1, 1025)
 _WIDTH = 110  # of a line of text
 
 
@@ -126,10 +124,8 @@ def _by_key(words: Sequence[str]) -> dict[str, str]:
 
 def _refuse_unused(given: Mapping[str, str]) -> None:
     """Raise ConfigError over a setting of another workload or method than the one that is asked for."""
-    workload, method = (
-        given.get("workload", "encoder"),
-        given.get("method", "").removesuffix(CHECKPOINTED).partition(":")[0],
-    )
+    workload = given.get("workload", "encoder")
+    method = given.get("method", "").removesuffix(CHECKPOINTED).partition(":")[0]
     if workload not in workloads() or method not in available():
         return  # which is what will be said
     own = workload_class(workload).section
@@ -196,9 +192,7 @@ def answer_to(question: Question, device: Device, report: Callable[[str], None])
     def peak_mib(batch_size: int) -> float:
         return peak if batch_size == view.batch_size else predict_memory(*arguments(batch_size)).mib()["peak"]
 
-    method = question.method()
-    accepted = (size for size in _SMALLEST if method.unsupported(replace(view, batch_size=size)) is None)
-    multiple = next(accepted, view.batch_size)
+    multiple = smallest_batch(question.method(), view)
     rows = [*_memory_rows(question, device, prediction), *_time_rows(view.precision, device, prediction)]
     width = max(len(label) for label, value in rows if value)
     number = max(len(value) for _, value in rows)

@@ -1,15 +1,28 @@
 """Batches of any size: a step can be predicted for one that is larger than the data."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from bench.errors import ConfigError
 from bench.estimate.devices import LIMIT
-from bench.protocol import Batch, Workload
+from bench.protocol import Batch, Method, Workload
 
 _FEW = 3  # examples that are enough to see whether every tensor of a batch has a row for each
+
+#: Batch sizes among which the smallest that a method takes is looked for.
+_SMALLEST = range(1, 1025)
+
+
+def smallest_batch(method: Method, view: Any) -> int:
+    """The smallest batch that a method takes, of which what it takes are multiples.
+
+    ``view`` is a dataclass in the form of :class:`bench.protocol.CellView`; its own batch stands where none is found.
+    """
+    accepted = (size for size in _SMALLEST if method.unsupported(replace(view, batch_size=size)) is None)
+    return next(accepted, view.batch_size)
 
 
 class AnyBatch:

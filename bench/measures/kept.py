@@ -34,7 +34,7 @@ import torch
 from torch import nn
 
 from bench.core.cell import Cell
-from bench.estimate.any_batch import AnyBatch
+from bench.estimate.any_batch import AnyBatch, smallest_batch
 from bench.estimate.devices import GPUS, largest_batch
 from bench.estimate.memory import Operations, fake_training, predict_memory, reachable_tensors, tensors_in
 from bench.measures import Measure
@@ -215,10 +215,7 @@ def largest_rows(cell: Cell, workload: Any) -> list[dict[str, Any]]:
         asked = (size, cell.precision, cell.device, cell.seed, cell.checkpoint)
         return predict_memory(workload, build_for(cell), *asked).mib()["peak"]
 
-    method = build_for(cell)  # it takes the cell's own batch size
-    multiple = next(
-        size for size in range(1, cell.batch_size + 1) if not method.unsupported(replace(cell, batch_size=size))
-    )
+    multiple = smallest_batch(build_for(cell), cell)
     rows = []
     for memory in MEMORIES_GIB:
         room = replace(GPUS["h100"], memory_mib=1024.0 * memory).room_mib

@@ -240,8 +240,8 @@ class CheckpointedForward(StandIn):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if not torch.is_grad_enabled():
-            return self._forward(*args, **kwargs)
-        return checkpoint_call(self._forward, *args, use_reentrant=False, **kwargs)
+            return self._run(*args, **kwargs)
+        return checkpoint_call(self._run, *args, use_reentrant=False, **kwargs)
 
 
 def build_step(cell: Cell, workload: Workload, static_shapes: bool = True, double: bool = False) -> TrainStep:

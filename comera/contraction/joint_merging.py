@@ -196,10 +196,11 @@ def jointly_merged_halves(layer: Layer) -> Halves | None:
     return None if call is None else call.halves(layer)
 
 
-def shared_product(layer: Layer, x: torch.Tensor) -> torch.Tensor | None:
-    """The first product, (R, T), of a layer that has jointly merged halves, if it shares its input; else None."""
+def jointly_merged(layer: Layer, x: torch.Tensor) -> tuple[Halves, torch.Tensor | None] | None:
+    """As :func:`jointly_merged_halves`, with the first product, (R, T), if the layer shares its input; else None."""
     call = _call_of(layer)
-    return None if call is None else call.product(layer, x)
+    halves = None if call is None else call.halves(layer)
+    return None if call is None or halves is None else (halves, call.product(layer, x))
 
 
 class JointMerging:

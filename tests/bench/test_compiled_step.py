@@ -39,6 +39,15 @@ def test_a_compiled_step_trains_as_an_eager_one(name):
         torch.testing.assert_close(compiled(batch), eager(batch), rtol=1e-5, atol=0)
 
 
+@pytest.mark.parametrize("name", ["dense", "comera"])
+def test_a_compiled_step_with_checkpoints_trains_as_an_eager_one(name):
+    if reason := compile_unsupported("cpu"):
+        pytest.skip(reason)
+    eager, compiled = a_step(ARMS[name]), a_step(ARMS[name], compile=True, checkpoint=True)
+    for batch in batches(3):
+        torch.testing.assert_close(compiled(batch), eager(batch), rtol=1e-5, atol=0)
+
+
 @pytest.mark.parametrize(("method", "static"), [("dense", False), pytest.param("comera", True, marks=pytest.mark.slow)])
 def test_a_compiled_run_learns_as_an_eager_one(pairs, tmp_path, method, static):
     """With validation in between, batches of one length or of many, and cuts of ranks on the way."""

@@ -123,18 +123,29 @@ def test_every_arm_runs_once_per_block_in_changing_order(arms):
 
 
 def test_each_launch_starts_all_arms_anew(arms):
-    """And a failure in a later one ends the arm alone, with the blocks that it had."""
-    arms.slowness["dense"] = [1.0, 1.0, 1.0]  # of its own launch: twice as slow is no disturbance in another
     found, shares = timed(outcomes_of(launches=3))
-    words = [word for _, word in arms.log if word in ("ready", "rare")]
-    assert words.count("ready") == 3 * len(ARMS)
-    assert words.count("rare") == sum(
-        word == "rare" for _, word in arms.log[: len(arms.log) // 2]
-    )  # once, in the first
+    assert [word for _, word in arms.log].count("ready") == 3 * len(ARMS)
     for outcome in found.values():
         names = [(block["launch"], block["block"]) for block in blocks_of(outcome)]
         assert names == [(launch, block) for launch in range(3) for block in range(3)]
     assert {arm: sum(parts) for arm, parts in shares.items()} == pytest.approx(dict.fromkeys(ARMS, 1.0))
+
+
+def test_rare_events_are_timed_in_the_first_launch_alone(arms):
+    found, _ = timed(outcomes_of(["galore", "dense"], launches=3))
+    assert [arm for arm, word in arms.log if word == "rare"] == ["galore"]
+    assert found["galore"].columns["samples"]["rare"] == {"svd": [123.0]}
+
+
+def test_a_failure_in_a_later_launch_ends_that_arm_alone_and_keeps_its_blocks(arms):
+    arms.failures["dense", "block", 5] = ("oom", "made up")  # the second of its second launch
+    found, _ = timed(outcomes_of(launches=3))
+    assert {arm: outcome.status for arm, outcome in found.items()} == {
+        arm: "oom" if arm == "dense" else "ok" for arm in ARMS
+    }
+    assert [(one["launch"], one["block"]) for one in blocks_of(found["dense"])] == [(0, 0), (0, 1), (0, 2), (1, 0)]
+    assert len(blocks_of(found["comera"])) == 9
+    assert [arm for arm, word in arms.log if word == "ready"].count("dense") == 2
 
 
 def test_all_arms_are_ready_before_the_first_block(arms):

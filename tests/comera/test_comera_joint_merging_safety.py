@@ -80,14 +80,14 @@ def assert_same_gradients(together, alone):
 def joint_halves(monkeypatch):
     """Which layers took jointly merged halves, in order; each call without them counts as None."""
     taken = []
-    original = joint_merging.jointly_merged_halves
+    original = joint_merging.jointly_merged
 
-    def noted(layer):
-        halves = original(layer)
-        taken.append(None if halves is None else layer)
-        return halves
+    def noted(layer, x):
+        found = original(layer, x)
+        taken.append(None if found is None else layer)
+        return found
 
-    monkeypatch.setattr("comera.layers.jointly_merged_halves", noted)
+    monkeypatch.setattr("comera.layers.jointly_merged", noted)
     return taken
 
 
