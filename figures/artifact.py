@@ -60,6 +60,7 @@ class Artifact(Generic[S, R]):
         heading, summary: of its section in the report; ``--help`` has the summary too.
         experiments, measure: whose records it is made of (its own is the first, others may lend it records), and their
             measure; None for any.
+        lenders: experiments whose records it has too, whatever their measure and whichever experiment is asked for.
         made_by: the command that makes its records; by default that of its own experiment.
         order: its place among all; those of the same place stand by name.
         select: from the records of its experiments to one selection per page, such as one per device.
@@ -78,6 +79,7 @@ class Artifact(Generic[S, R]):
     summary: str
     experiments: tuple[str, ...]
     measure: str | None = None
+    lenders: tuple[str, ...] = ()
     made_by: str = ""
     order: int = 1000
     select: Callable[[Sequence[Record]], Sequence[S]]
@@ -105,7 +107,8 @@ class Artifact(Generic[S, R]):
     def of(self, records: Sequence[Record]) -> list[Record]:
         """Those of the records that it is made of, experiment by experiment."""
         mine = [record for name in self.experiments for record in records if record.experiment == name]
-        return [record for record in mine if self.measure in (None, record.measure)]
+        lent = [record for record in records if record.experiment in self.lenders]
+        return [*(record for record in mine if self.measure in (None, record.measure)), *lent]
 
     def render(self, records: Sequence[Record], claims: Claims) -> list[Drawn]:
         """Its pages: the same records and claims give the same bytes under the same file names.
@@ -159,8 +162,7 @@ def _verdicts(rules: Sequence[Rule], claims: Claims, selection: Selected, rows: 
             raise LedgerError(f"the ledger has no claim {rule.claim_id!r}; it has: {', '.join(claims)}.")
         claim = claims[rule.claim_id]
         if not workloads or claim.workload in ("", *workloads):
-            found = rule.judged(claim, selection, rows)
-            verdicts.append(Verdict(claim, tuple(found.ours), selection.device, found.outcome, found.why))
+            verdicts.append(rule.verdict(claim, selection, rows))
     return verdicts
 
 

@@ -4,7 +4,7 @@ import abc
 import functools
 import hashlib
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import astuple
 from typing import Any, ClassVar, Self
 
@@ -106,6 +106,13 @@ class BaseWorkload(abc.ABC):
     def evaluate(self, model: nn.Module) -> Evaluation:  # noqa: ARG002 - the protocol passes it
         """Nothing, unless a subclass has something to evaluate."""
         return Evaluation({})
+
+    def probes(self) -> Mapping[str, Evaluation]:
+        """What simple models reach on the validation data, by name; unless a subclass has more, that of the metric."""
+        metric = self.metric
+        if metric is None or metric.probe is None:
+            return {}
+        return {metric.probe_text: Evaluation({metric.name: metric.probe})}
 
 
 class DrawnWorkload(BaseWorkload):

@@ -22,6 +22,7 @@ from torch.nn import functional as F
 
 from bench.core.checked import Allowed, FromOne
 from bench.core.upgrade import encoder_words
+from bench.data.bag_of_words import answers
 from bench.data.corpus import Corpus, Pair
 from bench.data.nli import MNLI_TRAIN_ROWS, find_corpus
 from bench.data.wordpiece import PADDING_ID, PairTokenizer, find_vocabulary
@@ -316,6 +317,25 @@ class EncoderWorkload(BaseWorkload):
         finally:
             model.train(was_training)
         return Evaluation({"accuracy": 100 * sum(right) / len(right), "loss": loss / len(right)}, right)
+
+    def probes(self) -> dict[str, Evaluation]:
+        """Linear models on bags of words: of all sentences, and of the second one of a pair alone."""
+        train, validation = self._encode("train"), self._encode("validation")
+        width = len(self.tokenizer.vocabulary)
+
+        def bags(rows: Sequence[EncodedRow], second_alone: bool) -> list[tuple[list[int], int]]:
+            return [
+                ([*(() if second_alone else ids[:first]), *(width + word for word in ids[first:])], label)
+                for ids, first, label in rows
+            ]
+
+        paired = any(len(ids) > first for ids, first, _ in validation)
+        asked = {"bag of words": False, **({"bag of words of the second sentence": True} if paired else {})}
+        found = {}
+        for name, alone in asked.items():
+            right = answers(bags(train, alone), bags(validation, alone), 2 * width)
+            found[name] = Evaluation({"accuracy": 100 * float(right.mean())}, right.tolist())
+        return found
 
 
 def _in_order(rows: Sized, batch_size: int) -> list[range]:

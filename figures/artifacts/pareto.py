@@ -32,7 +32,7 @@ from figures.page.table import Column, significant
 from figures.records.crossover import listed
 from figures.records.metric import Score
 from figures.records.select import COMERA, DENSE, LOW_RANK
-from figures.records.studies import Row, Study, studies
+from figures.records.studies import PROBES, Row, Study, studies
 
 #: Models count as equally large within the tolerance of the solvers that gave them their ratio.
 _SAME_SIZE = 1.02
@@ -254,6 +254,6 @@ def draw(study: Study, rows: Sequence[Row], caption: Caption) -> Figure:
 ARTIFACT = Artifact(
     name="pareto", heading="Accuracy against size",
     summary="accuracy against the size of the model, with the Pareto front; an image per device and dataset",
-    experiments=("ratios_accuracy",), measure="train", order=120, select=studies, rows=lambda study: study.rows,
-    columns=columns, caption=caption, draw=draw,
+    experiments=("ratios_accuracy",), measure="train", lenders=(PROBES,), order=120, select=studies,
+    rows=lambda study: study.rows, columns=columns, caption=caption, draw=draw,
 )  # fmt: skip

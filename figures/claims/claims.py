@@ -15,7 +15,11 @@ LEDGER = Path(__file__).parents[1] / "published" / "claims.csv"
 #: Parameters of the paper's dense encoder.
 FULL_SIZE_PARAMETERS = 66_957_315
 
-Outcome = Literal["reproduced", "partly", "not reproduced", "not tested here"]
+#: ``by construction``: the settings alone give it, before anything is trained. ``predicted``: no device measured it.
+Outcome = Literal["reproduced", "by construction", "predicted", "partly", "not reproduced", "not tested here"]
+
+#: Those that agree with what was published.
+AGREEING: tuple[Outcome, ...] = ("reproduced", "by construction", "predicted")
 Kind = Literal["value", "range", "statement yes", "statement no"]
 Status = Literal["stated", "public", "recalled"]
 
@@ -110,6 +114,13 @@ class Judgement:
     why: str
     ours: Sequence[Any] = ()  # as Finding, with a heading
 
+    @property
+    def ours_text(self) -> str:
+        gathered: dict[str, list[str]] = {}
+        for found in self.ours:
+            gathered.setdefault(found.heading, []).append(str(found))
+        return "; ".join(f"{', '.join(numbers)} ({words})" for words, numbers in gathered.items()) or "none"
+
 
 def undecided(reasons: Iterable[str], ours: Sequence[Any] = ()) -> Judgement | None:
     """The first reason why records decide nothing, if there is one; the others are empty."""
@@ -119,25 +130,44 @@ def undecided(reasons: Iterable[str], ours: Sequence[Any] = ()) -> Judgement | N
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of one published claim on one device."""
+    """What became of one published claim on one device: as it was published, and against the fair baseline.
+
+    The fair baseline is the strongest form of each side that a user would pick; ``fair`` is None where no rival takes
+    part in a claim, which then has one outcome.
+    """
 
     claim: Claim
-    ours: Sequence[Any]
     device: str
-    outcome: Outcome
-    why: str
+    published: Judgement
+    fair: Judgement | None = None
+
+    @property
+    def outcome(self) -> Outcome:
+        return self.published.outcome
+
+    @property
+    def fair_outcome(self) -> Outcome:
+        return self.fair.outcome if self.fair else self.outcome
+
+    @property
+    def why(self) -> str:
+        return self.published.why
+
+    @property
+    def ours(self) -> Sequence[Any]:
+        return self.published.ours
 
     @property
     def ours_text(self) -> str:
-        gathered: dict[str, list[str]] = {}
-        for found in self.ours:
-            gathered.setdefault(found.heading, []).append(str(found))
-        return "; ".join(f"{', '.join(numbers)} ({words})" for words, numbers in gathered.items()) or "none"
+        return self.published.ours_text
 
     def __str__(self) -> str:
         claim = self.claim
         subject = ", ".join(filter(None, (claim.quantity, claim.setting)))
-        return (
+        text = (
             f"{claim.id}: {self.outcome} on {self.device}. {subject}: published "
             f"{claim.published} ({claim.standing}), ours {self.ours_text}. {self.why}"
         )
+        if self.fair:
+            text += f" With the fair baseline: {self.fair.outcome}, ours {self.fair.ours_text}. {self.fair.why}"
+        return text

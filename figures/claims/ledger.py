@@ -7,11 +7,20 @@ verdicts count: all the same, that; otherwise partly.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 from bench.core.record import Record
 from figures.artifact import Artifact, artifacts
-from figures.claims.claims import Claim, Finding, LedgerError, Outcome, Verdict, read_claims
+from figures.claims.claims import (
+    AGREEING,
+    Claim,
+    Finding,
+    Judgement,
+    LedgerError,
+    Outcome,
+    Verdict,
+    read_claims,
+)
 from figures.claims.rule import UNTESTED, Rule
 
 #: A place among several pages of a device, and a verdict of that page.
@@ -32,6 +41,30 @@ class Entry:
         return combined(verdict.outcome for verdict in self.verdicts)
 
     @property
+    def fair_outcome(self) -> Outcome:
+        return combined(verdict.fair_outcome for verdict in self.verdicts)
+
+    @property
+    def has_rival(self) -> bool:
+        """Whether the fair baseline has a verdict of its own."""
+        return self.rule.fair is not None
+
+    @property
+    def is_implemented(self) -> bool:
+        return self.rule.judge is not None
+
+    @property
+    def is_executed(self) -> bool:
+        """Whether some record bears on the claim, on whatever device and data."""
+        return any(verdict.ours for verdict in self.verdicts)
+
+    @property
+    def fair_why(self) -> str:
+        if not self.has_rival:
+            return "No rival takes part in this claim."
+        return _together((verdict.device, verdict.fair.why) for verdict in self.verdicts if verdict.fair)
+
+    @property
     def why(self) -> str:
         if self.rule.untested:
             return self.rule.untested
@@ -50,23 +83,33 @@ class Line:
     outcome: Outcome
     ours: str
     why: str
+    fair: Judgement | None = None
     is_first: bool = True  # of its claim
+
+    @property
+    def fair_outcome(self) -> Outcome:
+        return self.fair.outcome if self.fair else self.outcome
 
 
 def lines_of(entry: Entry) -> list[Line]:
     """A line per device."""
     found = entry.verdicts
-    lines = [Line(entry, one.device, one.outcome, one.ours_text, one.why, one is found[0]) for one in found]
+    lines = [Line(entry, one.device, one.outcome, one.ours_text, one.why, one.fair, one is found[0]) for one in found]
     return lines or [Line(entry, "", entry.outcome, "none", entry.why)]
 
 
 def combined(outcomes: Iterable[Outcome]) -> Outcome:
-    """One outcome for several.
+    """One outcome for several; what was measured goes before what was predicted.
 
     >>> combined(["reproduced", "not tested here", "reproduced"]), combined(["reproduced", "not reproduced"])
     ('reproduced', 'partly')
+    >>> combined(["predicted", "reproduced"]), combined(["predicted", "by construction"])
+    ('reproduced', 'by construction')
     """
     decided = set(outcomes) - {"not tested here"}
+    for weaker in ("predicted", "by construction"):
+        if len(decided) > 1:
+            decided -= {weaker}
     if not decided:
         return "not tested here"
     return decided.pop() if len(decided) == 1 else "partly"
@@ -82,19 +125,26 @@ def _together(reasons: Iterable[tuple[str, str]]) -> str:
     return " ".join(f"{', '.join(where)}: {why}" for why, where in places.items())
 
 
-def _on_device(judged: Sequence[Judged]) -> Verdict:
-    """One verdict for those of all pages of a device on a claim; where any is decided, the others are left out."""
-    first = judged[0][1]
+def _of_pages(judged: Sequence[tuple[str, Judgement]]) -> Judgement:
+    """One judgement for those of several pages; where any is decided, the others are left out."""
     if len(judged) == 1:
-        return first
+        return judged[0][1]
     decisive = [(place, one) for place, one in judged if one.outcome != "not tested here"] or judged
-    outcome = combined(verdict.outcome for _, verdict in decisive)
     found = tuple(
         Finding(one.heading if place in one.heading else f"{one.heading}, {place}", str(one))
-        for place, verdict in decisive
-        for one in verdict.ours
+        for place, judgement in decisive
+        for one in judgement.ours
     )
-    return Verdict(first.claim, found, first.device, outcome, _together((place, one.why) for place, one in decisive))
+    why = _together((place, one.why) for place, one in decisive)
+    return Judgement(combined(one.outcome for _, one in decisive), why, found)
+
+
+def _on_device(judged: Sequence[Judged]) -> Verdict:
+    """One verdict for those of all pages of a device on a claim."""
+    first = judged[0][1]
+    fair = [(place, one.fair) for place, one in judged if one.fair]
+    published = _of_pages([(place, one.published) for place, one in judged])
+    return Verdict(first.claim, first.device, published, _of_pages(fair) if fair else None)
 
 
 def claims_of(all_artifacts: Iterable[Artifact[Any, Any]]) -> dict[str, Claim]:
@@ -150,11 +200,47 @@ def judge(records: Sequence[Record], claims: Mapping[str, Claim] | None = None) 
 
 
 def summary(entries: Sequence[Entry]) -> str:
-    """How many claims there are of each outcome.
+    """How many claims there are of each outcome, on both axes.
 
-    >>> summary([])
-    '0 claims: 0 reproduced, 0 partly, 0 not reproduced, 0 not tested here.'
+    >>> summary([]).split(".")[0]
+    '0 claims as published: 0 reproduced, 0 by construction, 0 predicted, 0 partly, 0 not reproduced, 0 not tested here'
     """
-    outcomes = [entry.outcome for entry in entries]
-    counts = ", ".join(f"{outcomes.count(outcome)} {outcome}" for outcome in get_args(Outcome))
-    return f"{len(outcomes)} claims: {counts}."
+
+    def counts(outcomes: Sequence[Outcome]) -> str:
+        return ", ".join(f"{outcomes.count(outcome)} {outcome}" for outcome in get_args(Outcome))
+
+    published, fair = [entry.outcome for entry in entries], [entry.fair_outcome for entry in entries]
+    return f"{len(entries)} claims as published: {counts(published)}. With the fair baseline: {counts(fair)}."
+
+
+def changed(entries: Sequence[Entry]) -> list[Entry]:
+    """The claims that the fair baseline decides, and otherwise."""
+    decided = [entry for entry in entries if entry.fair_outcome != "not tested here"]
+    return [entry for entry in decided if entry.fair_outcome != entry.outcome]
+
+
+class RollUp(NamedTuple):
+    """How far the claims of one figure or table have come."""
+
+    artifact: str
+    claims: int
+    implemented: int  # some experiment decides it
+    executed: int  # some record bears on it, on whatever device and data
+    decided: int  # records of the device, model and data that it names
+    agrees: int  # as published
+    agrees_fairly: int  # with the fair baseline
+
+
+def rolled_up(entries: Sequence[Entry]) -> list[RollUp]:
+    """A line per figure or table, in the order of the ledger, and one for all."""
+    groups: dict[str, list[Entry]] = {}
+    for entry in entries:
+        groups.setdefault(entry.claim.artifact, []).append(entry)
+    return [
+        RollUp(
+            name, len(group), sum(one.is_implemented for one in group), sum(one.is_executed for one in group),
+            sum(one.outcome != "not tested here" for one in group), sum(one.outcome in AGREEING for one in group),
+            sum(one.fair_outcome in AGREEING for one in group),
+        )
+        for name, group in [*groups.items(), ("all", list(entries))]
+    ]  # fmt: skip

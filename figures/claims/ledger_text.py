@@ -4,20 +4,31 @@ import io
 from collections.abc import Callable, Sequence
 from itertools import groupby
 
+import pandas as pd
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from figures.claims.ledger import Entry, Line, lines_of, summary
+from figures.claims.ledger import Entry, Line, changed, lines_of, rolled_up, summary
 from figures.page.drawn import csv
 from figures.page.table import Column, left_aligned, text_table, tidy_table, to_markdown
 
 #: Columns of the terminal that the text takes.
 WIDTH = 120
 
+#: The heading of the claims whose outcome is another one with the fair baseline.
+CHANGED = "What the fair baseline changes"
+
+_HOW_FAR = "How far each figure and table has come"
+
 _NOTES = (
     "?: a transcription from memory, unconfirmed.",
+    "As published: the arms that the paper compares. Fair baseline: of each side the strongest form that a user would "
+    "pick (checkpointed, sparse, compiled, per layer, low rank of equal size); where no rival takes part, the same.",
+    "By construction: initial ranks or an enforced target give it, whatever is learned. Predicted: not measured.",
+    "Implemented: some experiment decides it. Executed: some record bears on it. Decided: by records of the device, "
+    "model and data that it names. Agrees: reproduced, by construction or predicted.",
     "In brackets: 95 % interval. All of it decides, at every batch size; what cannot decide is shown all the same.",
 )
 
@@ -44,11 +55,27 @@ def _add(table: Table, entry: Entry) -> None:
     subject = ", ".join(filter(None, (entry.claim.quantity, entry.claim.setting)))
     claim = Text(f"{entry.claim.id}\n{_published(entry)}: {subject}")
     decided = Text(f"{_decided_by(entry)}; {tolerance}device {rule.device}")
+    fair = Text(f"{rule.fair_quantity}; device {rule.device}")
     for line in lines_of(entry):
         where = (f"{line.device}:", f"{line.ours}.") if line.device else ()
         table.add_row(claim, decided, Text(line.outcome), Text(" ".join((*where, line.why))))
-        claim = decided = Text("")
+        if line.fair:
+            why = f"{line.device}: {line.fair.ours_text}. {line.fair.why}"
+            table.add_row(Text("  with the fair baseline"), fair, Text(line.fair.outcome), Text(why))
+        claim = decided = fair = Text("")
     table.add_row()
+
+
+def _changed_row(entry: Entry) -> tuple[str, str, str, str, str]:
+    claim = entry.claim
+    subject = ", ".join(filter(None, (claim.quantity, claim.setting)))
+    return f"{claim.id}, {_published(entry)}", subject, entry.outcome, entry.fair_outcome, entry.fair_why
+
+
+_CHANGED = (("claim, published", 26), ("about", 26), ("as published", 14), ("fair baseline", 14), ("why", 30))
+
+#: How the columns of :class:`figures.claims.ledger.RollUp` are called.
+ROLLED_UP = ("artifact", "claims", "implemented", "executed", "decided", "agrees", "agrees, fair baseline")
 
 
 def to_text(entries: Sequence[Entry]) -> str:
@@ -58,6 +85,20 @@ def to_text(entries: Sequence[Entry]) -> str:
     console.print(Text(summary(entries)))
     for note in _NOTES:
         console.print(Text(note))
+    if found := changed(entries):
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, width=WIDTH, title=Text(CHANGED), title_justify="left")
+        for name, width in _CHANGED:
+            table.add_column(name, width=width)
+        for entry in found:
+            table.add_row(*map(Text, _changed_row(entry)))
+            table.add_row()
+        console.print(table)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=Text(_HOW_FAR), title_justify="left")
+    for name in ROLLED_UP:
+        table.add_column(name, justify="left" if name == "artifact" else "right")
+    for one in rolled_up(entries):
+        table.add_row(*map(str, one))
+    console.print(table)
     for artifact, group in _grouped(entries):
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False, width=WIDTH, title=Text(artifact), title_justify="left")
         for name, width in (("claim, published", 27), ("decided by", 28), ("verdict", 15), ("ours, why", 41)):
@@ -75,7 +116,9 @@ def _tidy(line: Line) -> dict[str, object]:
         "published": claim.published, "published_low": claim.low, "published_high": claim.high, "unit": claim.unit,
         "standing": claim.standing, "experiments": " ".join(line.entry.experiments), "decided_by": rule.expression,
         "tolerance": rule.tolerance, "tolerance_unit": rule.unit, "device_kind": rule.device, "device": line.device,
-        "verdict": line.outcome, "ours": line.ours, "why": line.why,
+        "verdict": line.outcome, "ours": line.ours, "why": line.why, "fair_verdict": line.fair_outcome,
+        "fair_decided_by": rule.fair_quantity, "fair_ours": line.fair.ours_text if line.fair else "",
+        "fair_why": line.fair.why if line.fair else "",
     }  # fmt: skip
 
 
@@ -87,10 +130,14 @@ def _first(text: Callable[[Entry], str]) -> Callable[[Line], str]:
 _COLUMNS: tuple[Column[Line], ...] = (
     Column("claim", _first(lambda entry: entry.claim.id), _tidy, left=True),
     Column("published", _first(_published)),
-    Column("verdict", lambda line: line.outcome, left=True),
+    Column("as published", lambda line: line.outcome, left=True),
+    Column("fair baseline", lambda line: line.fair_outcome, left=True),
     Column("device", lambda line: line.device, left=True),
     Column("ours", lambda line: line.ours, left=True),
     Column("why", lambda line: line.why, left=True),
+    Column(
+        "with the fair baseline", lambda line: f"{line.fair.ours_text}. {line.fair.why}" if line.fair else "", left=True
+    ),
     Column("decided by", _first(_decided_by), left=True),
     Column("tolerance", _first(lambda entry: entry.rule.tolerance_text), left=True),
     Column("on", _first(lambda entry: entry.rule.device), left=True),
@@ -99,7 +146,13 @@ _COLUMNS: tuple[Column[Line], ...] = (
 
 def to_markdown_page(entries: Sequence[Entry]) -> str:
     """A page with a table per artifact."""
-    parts = ["# Claims", summary(entries), "\n".join(f"* {note}" for note in _NOTES)]
+    parts = ["# Claims", summary(entries)]
+    if found := changed(entries):
+        rows = pd.DataFrame([_changed_row(entry) for entry in found], columns=[name for name, _ in _CHANGED])
+        parts += [f"## {CHANGED}", to_markdown(rows, frozenset(rows.columns)).rstrip()]
+    rows = pd.DataFrame([[str(one) for one in line] for line in rolled_up(entries)], columns=ROLLED_UP)
+    parts += [f"## {_HOW_FAR}", to_markdown(rows, frozenset(ROLLED_UP[:1])).rstrip()]
+    parts += ["\n".join(f"* {note}" for note in _NOTES)]
     for artifact, group in _grouped(entries):
         lines = [line for entry in group for line in lines_of(entry)]
         parts += [f"## {artifact}", to_markdown(text_table(_COLUMNS, lines), left_aligned(_COLUMNS)).rstrip()]

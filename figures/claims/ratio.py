@@ -8,9 +8,13 @@ Each ratio is held against ``need``: the published low end less ``slack``, half 
 * is *refuted* when the interval lies below ``need``; for a statement, when it does not go beyond 1;
 * is *open* otherwise.
 
-All hold and none is missing: reproduced. All found are refuted: not reproduced. None holds or leans, and some are open:
-not tested here. Anything between: partly. More than published holds too, which is said; but where every ratio surely
-lies beyond twice the published upper end, that is another result: partly.
+All hold and none is missing: reproduced, or predicted where no device measured any of them. All found are refuted: not
+reproduced. None holds or leans, and some are open: not tested here. Anything between: partly. More than published holds
+too, which is said; but a ratio that surely lies beyond twice the published upper end is too good to be comparable: one
+of its sides must be another thing than the published one: partly.
+
+Memory counts in every reading of it: allocated and reserved where a GPU measured it, else the prediction without and
+with the workspaces that cuBLAS holds. The fair baseline is judged likewise, of each side the form that takes least.
 
 A claim about a GPU is decided on one. What other records have is printed beside.
 """
@@ -21,10 +25,10 @@ from typing import Any, Literal
 
 from bench.core.intervals import Estimate
 from figures.claims.claims import FULL_SIZE_PARAMETERS, Claim, Judgement, Outcome, undecided
-from figures.claims.rule import ABOVE_ONE, REACHES, DeviceKind, Rule
+from figures.claims.rule import ABOVE_ONE, REACHES, DeviceKind, Judge, Rule
 from figures.page.table import unpaired, with_interval
 from figures.records.cells import TimesAndMemory
-from figures.records.time_values import time_ratio
+from figures.records.time_values import time_of, time_ratio
 
 Grade = Literal["holds", "leans", "refuted", "open"]
 
@@ -46,6 +50,7 @@ class Point:
     ratio: Estimate
     source: str
     kind: str  # of the device that it is a ratio on: "cpu" or "cuda"
+    is_predicted: bool = False
 
     @property
     def heading(self) -> str:
@@ -94,13 +99,15 @@ def decide(claim: Claim, points: Sequence[Point], expected: int, slack: float) -
     need = None if claim.low is None else claim.low - slack
     grades = [grade(low, high, need) for _, low, high in judged]
     why = _tally(grades, need, expected)
-    far = claim.high is not None and all(low > _FAR * claim.high for _, low, _ in judged)
+    far = claim.high is not None and any(low > _FAR * claim.high for _, low, _ in judged)
     if far:
-        why += "; far larger than published"
+        why += "; more than twice as large as published in places, too good to be comparable"
     elif claim.high is not None and any(low > claim.high + slack for _, low, _ in judged):
         why += "; larger than published in places"
     why += f"; judged by {' and '.join(dict.fromkeys(f'{p.quantity} {p.source}' for p, _, _ in judged))}."
     outcome = _outcome(grades, expected, far)
+    if outcome == "reproduced" and all(point.is_predicted for point, _, _ in judged):
+        outcome = "predicted"
     return Judgement(outcome, f"The interval leaves it open: {why}" if outcome == "not tested here" else why, points)
 
 
@@ -114,37 +121,87 @@ def _outcome(grades: Sequence[Grade], expected: int, far: bool) -> Outcome:
     return "reproduced" if whole and not far else "partly"
 
 
-#: By batch size two cells of a page: what is above in a ratio, and what is below.
-Pairs = Mapping[int, tuple[Hashable, Hashable]]
+#: By batch size the cells of a page that may stand above in a ratio, and those below; of each the least takes part.
+Pairs = Mapping[int, tuple[Sequence[Hashable], Sequence[Hashable]]]
 
 #: The ratios that a page has for a claim, at all batch sizes.
 Evidence = Callable[[Any], list[Point]]
 
+#: What cuBLAS holds in MiB beside a prediction, in words.
+WORKSPACES = {
+    "": 0.0,
+    ", with cuBLAS's workspace before Hopper (8.1 MiB)": 8.125,
+    ", with cuBLAS's workspace on Hopper (32 MiB)": 32.0,
+}
+
+
+def _form(cell: Any) -> str:
+    """The arm among the coordinates of a cell, with its toggles where they are one."""
+    words = (part if isinstance(part, str) else ", ".join(getattr(part, "names", ())) for part in cell)
+    return ", ".join(filter(None, words))
+
+
+def _least(
+    sides: tuple[Sequence[Hashable], Sequence[Hashable]], value: Callable[[Hashable], float | None]
+) -> tuple[Hashable, Hashable] | None:
+    """Of each side the cell of the least value; None where a side has none."""
+    known = [{cell: found for cell in side if (found := value(cell))} for side in sides]
+    return (
+        None if not all(known) else (min(known[0], key=known[0].__getitem__), min(known[1], key=known[1].__getitem__))
+    )
+
+
+def _named(source: str, sides: tuple[Sequence[Hashable], Sequence[Hashable]], chosen: Sequence[Hashable]) -> str:
+    """The source of a ratio with its arms, where there was a choice."""
+    return source if max(map(len, sides)) == 1 else f"{' / '.join(map(_form, chosen))}, {source}"
+
 
 def time_points(page: TimesAndMemory, pairs: Pairs, how: str = "") -> list[Point]:
     """Ratios of times; ``how`` says with what they ran on a GPU."""
+
+    def time(cell: Hashable) -> float | None:
+        record = page.timed.get(cell)
+        found = None if record is None else time_of(record, page.per)
+        return None if found is None else found.total.value
+
     points = []
-    for batch, cells in pairs.items():
-        ratio = time_ratio(*(page.timed.get(cell) for cell in cells))
-        if ratio is not None:
+    for batch, sides in pairs.items():
+        cells = _least(sides, time)
+        ratio = None if cells is None else time_ratio(*map(page.timed.get, cells))
+        if cells is not None and ratio is not None:
             source = ", ".join(filter(None, ({"cpu": "on a CPU", "cuda": "on CUDA"}[page.kind], how)))
-            points.append(Point("time", batch, ratio, source, page.kind))
+            points.append(Point("time", batch, ratio, _named(source, sides, cells), page.kind))
     return points
 
 
 def memory_points(page: TimesAndMemory, pairs: Pairs) -> list[Point]:
-    """Ratios of peak memory: allocated on the device where it was measured, else predicted, for CUDA before a CPU."""
+    """Ratios of peak memory in every reading: measured on the device, else predicted, for CUDA before a CPU."""
+
+    def measured(column: str) -> Callable[[Hashable], float | None]:
+        def peak(cell: Hashable) -> float | None:
+            run = page.timed.get(cell)
+            return getattr(run, column) if run and run.status == "ok" else None
+
+        return peak
+
+    def predicted(target: str) -> Callable[[Hashable], float | None]:
+        return lambda cell: page.peak(target, cell)
+
+    on_gpu = {"allocated on CUDA": "peak_memory_allocated_mib", "reserved on CUDA": "peak_memory_reserved_mib"}
+    sources = [
+        ("cuda", [(words, measured(column), 0.0) for words, column in on_gpu.items()]),
+        ("cuda", [(f"for cuda, predicted{words}", predicted("cuda"), held) for words, held in WORKSPACES.items()]),
+        ("cpu", [("for cpu, predicted", predicted("cpu"), 0.0)]),
+    ]
     points = []
-    for batch, cells in pairs.items():
-        runs = [run if run and run.status == "ok" else None for run in map(page.timed.get, cells)]
-        sources = {
-            ("allocated on CUDA", "cuda"): [run.peak_memory_allocated_mib if run else None for run in runs],
-            ("for cuda, predicted", "cuda"): [page.peak("cuda", cell) for cell in cells],
-            ("for cpu, predicted", "cpu"): [page.peak("cpu", cell) for cell in cells],
-        }
-        for (source, kind), (above, below) in sources.items():
-            if above and below:
-                points.append(Point("memory", batch, Estimate.exact(above / below), source, kind))
+    for batch, sides in pairs.items():
+        for kind, readings in sources:
+            found = [(words, held, value, cells) for words, value, held in readings if (cells := _least(sides, value))]
+            for words, held, value, cells in found:
+                above, below = ((value(cell) or 0.0) + held for cell in cells)
+                source = _named(words, sides, cells)
+                points.append(Point("memory", batch, Estimate.exact(above / below), source, kind, "predicted" in words))
+            if found:
                 break
     return points
 
@@ -165,7 +222,8 @@ def not_fp32(page: TimesAndMemory) -> str:
 def ratio_rule(
     claim_id: str, quantity: str, evidence: Sequence[Evidence], batches: Sequence[int], *, slack: float = 0.5,
     device: DeviceKind = "cuda", conditions: Sequence[Callable[[Any], str]] = (not_fp32, not_full_size),
-    beside: Evidence | None = None, at: str = "batch {}",
+    beside: Evidence | None = None, at: str = "batch {}", fair: Sequence[Evidence] = (), fair_quantity: str = "",
+    fair_conditions: Sequence[Callable[[Any], str]] = (),
 ) -> Rule:  # fmt: skip
     """The rule of a claim about ratios: every part of the evidence must hold at each of the batch sizes.
 
@@ -174,22 +232,32 @@ def ratio_rule(
         conditions: each says why a page decides nothing; empty where it may.
         beside: what is printed where a page decides nothing; the evidence at all batch sizes unless given.
         at: how the batch sizes are said.
+        fair, fair_quantity: the evidence with the fair baseline, and what it is in words; ``fair_conditions`` are
+            further conditions of it.
     """
 
-    def judge(claim: Claim, page: TimesAndMemory, _: Any) -> Judgement:
-        found = [point for part in evidence for point in part(page)]
-        points = [point for point in found if point.batch_size in batches]
-        shown = [point for point in found if point.quantity == "time" or point in points]
-        if device == "cuda" and page.kind == "cpu":
-            return Judgement("not tested here", ON_CPU, beside(page) if beside else shown)
-        decisive = [point for point in points if point.kind == "cuda"]
-        if found and not any(point.kind == "cuda" for point in found):
-            why = "The claim is about a GPU; predictions for a CPU cannot decide it."
-            return Judgement("not tested here", why, found)
-        reasons = (condition(page) for condition in conditions)
-        untested = undecided(reasons, decisive or (beside(page) if beside else ()))
-        return untested or decide(claim, decisive, len(evidence) * len(batches), slack)
+    def judging(parts: Sequence[Evidence], required: Sequence[Callable[[Any], str]]) -> Judge:
+        def judge(claim: Claim, page: TimesAndMemory, _: Any) -> Judgement:
+            found = [point for part in parts for point in part(page)]
+            points = [point for point in found if point.batch_size in batches]
+            shown = [point for point in found if point.quantity == "time" or point in points]
+            if device == "cuda" and page.kind == "cpu":
+                return Judgement("not tested here", ON_CPU, beside(page) if beside else shown)
+            decisive = [point for point in points if point.kind == "cuda"]
+            if found and not any(point.kind == "cuda" for point in found):
+                why = "The claim is about a GPU; predictions for a CPU cannot decide it."
+                return Judgement("not tested here", why, found)
+            reasons = (condition(page) for condition in required)
+            untested = undecided(reasons, decisive or (beside(page) if beside else ()))
+            missing = len(parts) * len(batches) - len({(point.quantity, point.batch_size) for point in decisive})
+            return untested or decide(claim, decisive, len(decisive) + missing, slack)
+
+        return judge
 
     sizes = at.format(", ".join(f"{batch:,}" for batch in batches))
     holds = f"{REACHES} (from half of it, where that is > 1: partly)" if slack else ABOVE_ONE
-    return Rule(f"{claim_id}", f"{quantity}, {sizes}", holds, device, slack, "x" if slack else "", judge)
+    return Rule(
+        claim_id, f"{quantity}, {sizes}", holds, device, slack, "x" if slack else "", judging(evidence, conditions),
+        fair=judging(fair, (*conditions, *fair_conditions)) if fair else None,
+        fair_quantity=f"{fair_quantity}, {sizes}" if fair else "",
+    )  # fmt: skip

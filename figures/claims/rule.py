@@ -4,9 +4,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from figures.claims.claims import Claim, Judgement
+from figures.claims.claims import Claim, Judgement, Verdict
 
 DeviceKind = Literal["cpu", "cuda", "any"]
+
+#: From a claim, a page of records and its rows, what they make of it.
+Judge = Callable[[Claim, Any, Any], Judgement]
 
 #: When a number holds against a claim, in the words of the ledger; the tolerance is the rule's.
 REACHES, AT_MOST, ABOVE_ONE = ">= published - tolerance", "<= published + tolerance", "> 1"
@@ -25,6 +28,8 @@ class Rule:
         judge: the judgement on one page of records, from the claim, the page's selection and its rows; None where
             the records cannot decide it.
         untested: why not, where ``judge`` is None.
+        fair, fair_quantity: the same against the strongest form of each side that a user would pick, and the expression
+            that is judged there; None where no rival takes part in the claim.
 
     Example:
         >>> rule = Rule("lte-time", "epoch time, lte / comera", REACHES, "cuda", 0.5, "x", untested="made up")
@@ -38,8 +43,10 @@ class Rule:
     device: DeviceKind = "any"
     tolerance: float = 0.0
     unit: str = ""
-    judge: Callable[[Claim, Any, Any], Judgement] | None = None
+    judge: Judge | None = None
     untested: str = ""
+    fair: Judge | None = None
+    fair_quantity: str = ""
 
     @property
     def expression(self) -> str:
@@ -51,9 +58,10 @@ class Rule:
             return "none"
         return f"{self.tolerance:g}{'' if self.unit in ('x', '%') else ' '}{self.unit}"
 
-    def judged(self, claim: Claim, selection: Any, rows: Any) -> Judgement:
-        """The judgement on one page of records."""
-        return self.judge(claim, selection, rows) if self.judge else Judgement("not tested here", self.untested)
+    def verdict(self, claim: Claim, selection: Any, rows: Any) -> Verdict:
+        """What one page of records makes of the claim."""
+        published = self.judge(claim, selection, rows) if self.judge else Judgement("not tested here", self.untested)
+        return Verdict(claim, selection.device, published, self.fair(claim, selection, rows) if self.fair else None)
 
 
 def _not_yet(claim_id: str, subject: str, quantity: str, device: DeviceKind = "any") -> Rule:

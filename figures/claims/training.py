@@ -1,11 +1,12 @@
 """Claims about training runs: sizes, ranks and accuracy.
 
-How a verdict falls. Only runs of the paper's encoder at full size decide anything. Sizes and ranks are decided by any
-of them that has learned something, whatever the data and the device, since a model that guesses has no use for its
-ranks: a compression *holds* when it reaches the published number less half a unit
-of its last digit, a size in MiB when it is no larger than the published one by more than that (more compression than
-published holds too, and is said). With several seeds the worst decides. A compression that reaches at least half of
-what was published counts as partly reproduced.
+How a verdict falls. Only runs of the paper's encoder at full size decide anything. A size that the initial ranks, or
+the enforced target S0 of a late stage, already give is there by construction, whatever was learned. Other sizes, and
+ranks, are decided by runs that surely beat the probe of their data and guessing, whatever the data and the device,
+since a model that learned no more than a bag of words has no use for its ranks: a compression *holds* when it reaches
+the published number less half a unit of its last digit, a size in MiB when it is no larger than the published one by
+more than that (more compression than published holds too, and is said). With several seeds the worst decides. A
+compression that reaches at least half of what was published counts as partly reproduced.
 
 Accuracy is claimed for MNLI, so other data leave it untested; what they show is said all the same. On MNLI it takes
 three seeds and a margin of two points: reproduced when the whole interval lies above the margin, not reproduced when
@@ -17,9 +18,10 @@ from typing import Any
 
 from figures.claims.claims import FULL_SIZE_PARAMETERS, Claim, Finding, Judgement, Outcome, undecided
 from figures.claims.rule import AT_MOST, REACHES, Rule
+from figures.records.cells import quotient
 from figures.records.metric import Score
 from figures.records.select import COMERA
-from figures.records.studies import DENSE_RUN, EARLY, PAPER_TARGETS, Row, Study, late
+from figures.records.studies import DENSE_RUN, EARLY, PAPER_TARGETS, Row, Spread, Study, late
 from figures.records.training import BLOCK, Slot, layers_without_ranks
 
 #: How many points below dense, or below what was published, still count as comparable, and the seeds that takes.
@@ -66,20 +68,48 @@ def _other_model(study: Study) -> str:
     return f"The dense model of these runs has {count:,} parameters; {claimed}."
 
 
-def _guesses(row: Row) -> str:
-    """Why the size of a run's model says nothing; empty where the model surely answers better than by guessing."""
-    guess = row.study.metric.guess
-    if guess is None or row.score is None or row.score.beats(guess):
+def _learned_nothing(row: Row) -> str:
+    """Why the size of a run's model says nothing; empty where the model surely beats guessing and the probe."""
+    metric, score = row.study.metric, row.score
+    if score is None:
         return ""
-    return (
-        f"At {row.score.text(unit=True)}, {row.name} does not surely beat guessing among {row.study.model['classes']} "
-        f"classes on {row.study.dataset}, so that its size says nothing."
-    )
+    reached = f"At {score.text(unit=True)}, {row.name} does not surely beat"
+    if metric.guess is not None and not score.beats(metric.guess):
+        classes = row.study.model["classes"]
+        return f"{reached} guessing among {classes} classes on {row.study.dataset}, so that its size says nothing."
+    if metric.probe is not None and not score.beats(metric.probe):
+        return f"{reached} {_probe_words(row.study)}, so that its size says nothing."
+    return ""
+
+
+def _probe_words(study: Study) -> str:
+    metric = study.metric
+    name = metric.probe_text.replace(" ", "-")
+    return f"the {name} probe ({metric.written(metric.probe or 0.0)}) on {study.dataset}"
+
+
+def _enforced(row: Row, column: str) -> Spread | None:
+    """A size or compression that the settings alone give: at S0, or at full ranks before a late stage."""
+    found = []
+    for run in row.finished.values():
+        if not run.tensorized_mib or not run.size_fraction or run.stored_mib is None:
+            return None
+        layers = run.tensorized_mib * (run.size_target or 1.0) / run.size_fraction
+        whole = run.stored_mib - run.tensorized_mib + layers
+        ratios = {"total_ratio": quotient(run.dense_mib, whole)}
+        ratios["tensorized_ratio"] = quotient(run.dense_tensorized_mib, layers)
+        found.append({"stored_mib": whole, **ratios}[column])
+    return Spread.of(found)
 
 
 def _size_rule(slot: Slot, part: str) -> Rule:
     column, heading, expression = _SIZES[part]
     unit, slack = ("MiB", SIZE_SLACK) if part == "size" else ("x", RATIO_SLACK)
+
+    def holds(spread: Spread, published: float) -> bool:
+        if slot == DENSE_RUN:
+            return abs(spread.value / published - 1) <= SAME_SIZE
+        return spread.high <= published + slack if part == "size" else spread.low >= published - slack
 
     def judge(claim: Claim, study: Study, _: Any) -> Judgement:
         row, published = study.row(slot), claim.low or 0.0
@@ -88,32 +118,38 @@ def _size_rule(slot: Slot, part: str) -> Rule:
             return Judgement("not tested here", _other_model(study) or f"{_absent(row)}.")
         seeds = "one seed" if len(row.finished) == 1 else f"{len(row.finished)} seeds"
         found = Finding(f"{heading}, {study.dataset}, {seeds}", spread.text(" MiB" if part == "size" else "x"))
-        if untested := undecided((_other_model(study), "" if slot == DENSE_RUN else _guesses(row)), (found,)):
-            return untested
+        if other := _other_model(study):
+            return Judgement("not tested here", other, (found,))
         if slot == DENSE_RUN:
-            holds = abs(spread.value / published - 1) <= SAME_SIZE
-            why = f"{'Within' if holds else 'Not within'} {SAME_SIZE:.0%} of the published size."
-        elif part == "size":
-            holds = spread.high <= published + slack
-            why = f"{'At most' if holds else 'More than'} {published + slack:g} MiB."
-        else:
-            holds = spread.low >= published - slack
-            more = "; more than published" if spread.low > published + slack else ""
-            why = f"{'Reaches' if holds else 'Short of'} {published - slack:g}x{more}."
-        half = part != "size" and spread.low >= (published - slack) / 2
-        outcome: Outcome = "reproduced" if holds else "partly" if half else "not reproduced"
+            within = f"ithin {SAME_SIZE:.0%} of the published size"
+            if holds(spread, published):
+                return Judgement("by construction", f"W{within}, which the architecture alone gives.", (found,))
+            return Judgement("not reproduced", f"Not w{within}.", (found,))
+        bound = f"{published + slack:g} MiB" if part == "size" else f"{published - slack:g}x"
         left, target = row.spread("size_fraction"), row.spread("size_target")
+        apart = ""
         if left is not None and target is not None:
-            why += f" S is {left.text('')} of the full tensorized size, S0 was {target.text('')}."
-        return Judgement(outcome, why, (found,))
+            apart = f" S is {left.text('')} of the full tensorized size, S0 was {target.text('')}."
+        enforced = _enforced(row, column)
+        if enforced is not None and holds(enforced, published):
+            settings = "The enforced target S0" if target else "The full size at the initial ranks"
+            given = enforced.text(" MiB" if part == "size" else "x")
+            return Judgement("by construction", f"{settings} alone gives {given}; {bound} is asked.{apart}", (found,))
+        if void := _learned_nothing(row):
+            return Judgement("not tested here", void, (found,))
+        more = "; more than published" if part != "size" and spread.low > published + slack else ""
+        half = part != "size" and spread.low >= (published - slack) / 2
+        outcome: Outcome = "reproduced" if holds(spread, published) else "partly" if half else "not reproduced"
+        said = ("At most", "More than") if part == "size" else ("Reaches", "Short of")
+        return Judgement(outcome, f"{said[outcome != 'reproduced']} {bound}{more}.{apart}", (found,))
 
-    quantity, holds = f"{expression} of {_WORDS[slot]}, worst seed", f"{REACHES} (from half of it: partly)"
+    quantity, words = f"{expression} of {_WORDS[slot]}, worst seed", f"{REACHES} (from half of it: partly)"
     if slot == DENSE_RUN:
-        quantity, holds = f"{expression} of dense / published - 1", "within +-tolerance"
-        return Rule(f"{CLAIMED[slot]}-{part}", quantity, holds, tolerance=100 * SAME_SIZE, unit="%", judge=judge)
+        quantity, words = f"{expression} of dense / published - 1", "within +-tolerance"
+        return Rule(f"{CLAIMED[slot]}-{part}", quantity, words, tolerance=100 * SAME_SIZE, unit="%", judge=judge)
     if part == "size":
-        holds = AT_MOST
-    return Rule(f"{CLAIMED[slot]}-{part}", quantity, holds, tolerance=slack, unit=unit, judge=judge)
+        words = AT_MOST
+    return Rule(f"{CLAIMED[slot]}-{part}", quantity, words, tolerance=slack, unit=unit, judge=judge)
 
 
 def _against(score: Score, bound: float, words: str, found: Finding) -> Judgement:
@@ -150,11 +186,7 @@ def _void(study: Study) -> str:
     probe, dense = study.metric.probe, study.row(DENSE_RUN).score
     if probe is None or dense is None or dense.beats(probe):
         return ""
-    name = study.metric.probe_text.replace(" ", "-")
-    return (
-        f"Void: dense itself, at {dense.text(unit=True)}, does not surely beat the {name} probe "
-        f"({probe:g} {study.metric.unit}) on {study.dataset}."
-    )
+    return f"Void: dense itself, at {dense.text(unit=True)}, does not surely beat {_probe_words(study)}."
 
 
 def _judge_same_accuracy(_: Claim, study: Study, __: Any) -> Judgement:
@@ -198,7 +230,7 @@ def _judge_ranks_removed(_: Claim, study: Study, __: Any) -> Judgement:
     why = f"After a late stage, layers of block {BLOCK} have lost all ranks in {some} of {len(removed)} seed(s)."
     unfinished = f"{why} Not finished: {absent}." if absent and not some else ""
     outcome: Outcome = "reproduced" if some == len(removed) else "partly" if some else "not reproduced"
-    untested = undecided((_other_model(study), *map(_guesses, rows), unfinished), found)
+    untested = undecided((_other_model(study), *map(_learned_nothing, rows), unfinished), found)
     return untested or Judgement(outcome, why, found)
 
 

@@ -93,7 +93,8 @@ class Drawn:
 
 def claim_lines(verdicts: Sequence[Verdict]) -> list[str]:
     """A line per verdict; a single one where one reason keeps these records from testing any claim."""
-    reasons = {(verdict.outcome, verdict.device, verdict.why) for verdict in verdicts}
+    judgements = [(one.device, judged) for one in verdicts for judged in (one.published, one.fair) if judged]
+    reasons = {(device, judged.outcome, judged.why) for device, judged in judgements}
     if len(verdicts) > 1 and len(reasons) == 1 and verdicts[0].outcome == "not tested here":
         names = ", ".join(verdict.claim.id for verdict in verdicts)
         return [f"{names}: not tested here on {verdicts[0].device}. {verdicts[0].why}"]

@@ -8,12 +8,14 @@ from figures.page.notes import device_fact, listed, switches
 from figures.page.style import WHISKER, nothing_drawn
 from figures.page.table import NOT_RECORDED, REMARKS, Column, bounds
 from figures.records.metric import Metric, Score
-from figures.records.studies import EXPERIMENT, Row, Runs, studies
+from figures.records.studies import EXPERIMENT, PROBES, Row, Runs, studies
 from figures.records.time_values import workload_words
 from figures.records.training import curve_of
 
 #: What artifacts of the paper's training runs are made of.
-OF_STUDIES: dict[str, Any] = {"experiments": (EXPERIMENT,), "measure": "train", "select": studies}
+OF_STUDIES: dict[str, Any] = {
+    "experiments": (EXPERIMENT,), "measure": "train", "lenders": (PROBES,), "select": studies,
+}  # fmt: skip
 
 #: How tables of training begin a line.
 RUN = "run"

@@ -25,6 +25,9 @@ from figures.records.training import CurvePoint, Slot, curve_of, metric_of, rank
 #: The experiment that the figures of training show unless asked for another.
 EXPERIMENT = "accuracy"
 
+#: The experiment of the probes that models must beat.
+PROBES = "probe"
+
 #: Its stages, and the targets of its late ones, which it is expected to have.
 PAPER_STAGES = ("early", "late")
 PAPER_TARGETS = (0.8, 0.5, 0.2)
@@ -52,6 +55,7 @@ class Runs(select.Selected):
 
     experiment: str
     dataset: str
+    probe: Record | None = None  # the newest of these data
 
     @property
     def seeds(self) -> list[int]:
@@ -59,7 +63,11 @@ class Runs(select.Selected):
 
     @property
     def metric(self) -> Metric:
-        return metric_of(self.shown[-1])
+        """The metric that leads, with the probe of its own record, where there is one."""
+        metric, probe = metric_of(self.shown[-1]), self.probe
+        if probe is None or metric.name not in probe.metrics:
+            return metric
+        return replace(metric, probe=probe.metrics[metric.name], probe_text=str(probe.samples["best"]))
 
     @property
     def model(self) -> Mapping[str, Any]:
@@ -198,8 +206,11 @@ def _search(records: list[Record], about: dict[str, Any]) -> Runs:
 def _by_dataset(records: Iterable[Record]) -> list[tuple[list[Record], dict[str, Any]]]:
     """The training records of each experiment, device, dataset and workload, sorted, and what is said of them."""
     groups: dict[tuple[str, str, str, str], list[Record]] = {}
-    for one in records:
-        if one.measure == "train":
+    probes: dict[tuple[str, str], Record] = {}
+    for one in select.oldest_first(records):
+        if one.measure == "probe" and one.status == "ok":
+            probes[one.dataset, one.workload] = one
+        elif one.measure == "train":
             groups.setdefault((one.experiment, one.device, one.dataset, one.workload), []).append(one)
     pages = []
     for key, found in sorted(groups.items(), key=lambda group: group[0]):
@@ -208,7 +219,8 @@ def _by_dataset(records: Iterable[Record]) -> list[tuple[list[Record], dict[str,
         data = (dataset, workload) if several else (dataset,)
         about = {"experiment": experiment, "device": device, "dataset": dataset, "kind": select.device_kind(found)}
         suffix = (*data, *([experiment] if experiment != EXPERIMENT else []))
-        pages.append((found, {**about, "place": ", ".join(data), "suffix": suffix}))
+        place = {"place": ", ".join(data), "suffix": suffix, "probe": probes.get((dataset, workload))}
+        pages.append((found, {**about, **place}))
     return pages
 
 

@@ -12,14 +12,18 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from bench.core.record import Record
 from figures.artifact import Artifact, Claims
-from figures.claims.ledger import Entry, judge, lines_of
+from figures.claims.ledger import Entry, changed, judge, lines_of, rolled_up
+from figures.claims.ledger_text import CHANGED, ROLLED_UP
 from figures.page.drawn import Drawn
 from figures.report.facts import facts_of, failures_of
 
 TITLE = "CoMERA: what was claimed, and what was found"
 
 #: Outcomes in the order of the page, each with the sign that goes with its word.
-OUTCOMES = {"reproduced": "✓", "partly": "≈", "not reproduced": "✗", "not tested here": "○"}
+OUTCOMES = {
+    "reproduced": "✓", "by construction": "≡", "predicted": "≙", "partly": "≈", "not reproduced": "✗",
+    "not tested here": "○",
+}  # fmt: skip
 
 _PROSE = 36  # characters: a longer cell makes its column one of sentences, which may be broken into lines
 _LONG = 90  # characters: a wider column keeps its lines few
@@ -92,7 +96,14 @@ def page(records: Sequence[Record], artifacts: Mapping[str, Artifact[Any, Any]],
     origin = f"{made}, from {'; '.join(sorted({record.device for record in records}))}"
     shown = {
         "title": TITLE, "origin": origin, "signs": OUTCOMES, "claims": len(entries), "sections": sections,
-        "counts": {name: sum(entry.outcome == name for entry in entries) for name in OUTCOMES},
+        "counts": {
+            words: {name: sum(one == name for one in outcomes) for name in OUTCOMES}
+            for words, outcomes in {
+                "as published": [entry.outcome for entry in entries],
+                "with the fair baseline": [entry.fair_outcome for entry in entries],
+            }.items()
+        },
+        "changed": changed(entries), "changed_heading": CHANGED, "rolled_up": rolled_up(entries), "rolled": ROLLED_UP,
         "lines": {name: [line for line in lines if line.outcome == name] for name in OUTCOMES},
     }  # fmt: skip
     return environment.get_template("report.html").render(shown).encode()

@@ -36,11 +36,11 @@ def times(ratios: dict[int, float], rival: str, device: str = CUDA, spread: floa
     return records
 
 
-def peaks(ratios: dict[int, float], rival: str, device: str = CPU, **more) -> list[Record]:
-    """Predictions for cuda, where the rival's peak is ``ratios[batch]`` times CoMERA's."""
+def peaks(ratios: dict[int, float], rival: str, device: str = CPU, base: float = 1e6, **more) -> list[Record]:
+    """Predictions for cuda, where the rival's peak is ``ratios[batch]`` times CoMERA's, which is ``base`` MiB."""
     records = []
     for batch, ratio in ratios.items():
-        for arm, size in (("comera", 100.0), (rival, 100.0 * ratio)):
+        for arm, size in (("comera", base), (rival, base * ratio)):
             columns = {"predicted_for": "cuda", "peak_memory_predicted_mib": size, **more}
             records.append(record(arm, batch, measure="predict", device=device, **columns))
     return records
@@ -54,8 +54,9 @@ CASES = [
     # claim, records, outcome, a piece of the why
     ("time-epoch-speedup", times(dict.fromkeys(ALL, 2.5), "dense"), "reproduced", "4 of 4"),
     ("time-epoch-speedup", times(dict.fromkeys(ALL, 1.6), "dense"), "reproduced", "reach 1.5x"),
-    ("time-epoch-speedup", times(dict.fromkeys(ALL, 8.0), "dense"), "partly", "; far larger than published; judged"),
-    ("time-epoch-speedup", times({1: 8.0, 32: 8.0, 64: 8.0, 128: 5.0}, "dense"), "reproduced", "; larger than publ"),
+    ("time-epoch-speedup", times(dict.fromkeys(ALL, 8.0), "dense"), "partly", "too good to be comparable; judged"),
+    ("time-epoch-speedup", times({1: 5.9, 32: 5.9, 64: 5.9, 128: 5.0}, "dense"), "reproduced", "; larger than publ"),
+    ("time-epoch-speedup", times({1: 2.5, 32: 2.5, 64: 8.0, 128: 2.5}, "dense"), "partly", "too good to be comparable"),
     ("time-epoch-speedup", times(dict.fromkeys(ALL, 1.2), "dense"), "partly", "4 short of it but above 1"),
     ("time-epoch-speedup", times({1: 2.5, 32: 2.5, 64: 2.5, 128: 0.9}, "dense"), "partly", "1 surely below 1.5x"),
     ("time-epoch-speedup", times(dict.fromkeys(ALL, 0.8), "dense"), "not reproduced", "4 surely below 1.5x"),
@@ -74,20 +75,21 @@ CASES = [
     ("time-epoch-speedup", times({1: 2.5}, "dense", parameters=FULL_SIZE_PARAMETERS), "partly", "3 could not"),
     ("galore-time-b1", times({1: 2.0}, "galore"), "reproduced", "1 of 1"),
     ("galore-time-b1", times({32: 2.0}, "galore"), "not tested here", "No pair"),
-    ("galore-memory-b1", peaks({1: 9.2}, "galore"), "reproduced", "for cuda, predicted"),
-    ("galore-memory-b1", peaks({1: 8.4}, "galore"), "partly", "1 short of it but at least 4.25x"),
-    ("galore-memory-b1", peaks({1: 4.2}, "galore"), "not reproduced", "1 surely below 8.5x"),
-    ("galore-memory-b1", peaks({1: 18.5}, "galore"), "partly", "far larger than published"),
+    ("galore-memory-b1", peaks({1: 9.2}, "galore"), "predicted", "for cuda, predicted"),
+    ("galore-memory-b1", peaks({1: 9.2}, "galore", base=100.0), "partly", "2 of 3 ratios reach 8.5x"),
+    ("galore-memory-b1", peaks({1: 8.4}, "galore"), "partly", "3 short of it but at least 4.25x"),
+    ("galore-memory-b1", peaks({1: 4.2}, "galore"), "not reproduced", "3 surely below 8.5x"),
+    ("galore-memory-b1", peaks({1: 18.5}, "galore"), "partly", "too good to be comparable"),
     ("galore-memory-b1", peaks({1: 0.9}, "galore"), "not reproduced", "for cuda, predicted"),
     ("lte-time", times(dict.fromkeys(LARGE, 3.0), "lte"), "reproduced", "3 of 3"),
-    ("lte-memory", peaks(dict.fromkeys(LARGE, 1.1), "lte"), "reproduced", "lie above 1"),
-    ("lte-memory", peaks({32: 1.1, 64: 1.0, 128: 0.9}, "lte"), "partly", "2 surely not above 1"),
-    ("lte-memory", peaks(dict.fromkeys(LARGE, 1.0), "lte"), "not reproduced", "3 surely not above 1"),
+    ("lte-memory", peaks(dict.fromkeys(LARGE, 1.1), "lte"), "predicted", "lie above 1"),
+    ("lte-memory", peaks({32: 1.1, 64: 1.0, 128: 0.9}, "lte"), "partly", "6 surely not above 1"),
+    ("lte-memory", peaks(dict.fromkeys(LARGE, 1.0), "lte"), "not reproduced", "9 surely not above 1"),
     ("lte-memory", peaks({32: 1.1, 64: 1.1}, "lte"), "partly", "1 could not be formed"),
     ("galore-all-batches", times(dict.fromkeys(LARGE, 2.0), "galore")
-        + peaks(dict.fromkeys(LARGE, 1.2), "galore", CUDA), "reproduced", "6 of 6"),
+        + peaks(dict.fromkeys(LARGE, 1.2), "galore", CUDA), "reproduced", "12 of 12"),
     ("galore-all-batches", times(dict.fromkeys(LARGE, 2.0), "galore")
-        + peaks(dict.fromkeys(LARGE, 0.9), "galore", CUDA), "partly", "3 of 6"),
+        + peaks(dict.fromkeys(LARGE, 0.9), "galore", CUDA), "partly", "3 of 12"),
     ("galore-all-batches", peaks(dict.fromkeys(LARGE, 1.2), "galore", CPU), "not tested here", "about a GPU"),
     ("lte-convergence", peaks({1: 1.0}, "lte"), "not tested here", "trains nothing to convergence"),
 ]  # fmt: skip
@@ -99,6 +101,46 @@ def test_verdict(claim: str, records: list[Record], outcome: str, why: str) -> N
     assert verdict.outcome == outcome, verdict.why
     assert why in verdict.why
     assert "\n" not in str(verdict)
+
+
+@pytest.mark.parametrize(
+    ("forms", "outcome", "words"),
+    [
+        ({}, "not tested here", "No stronger form of galore is recorded"),
+        ({"galore:per_layer": 8.6}, "predicted", "galore:per_layer / comera"),
+        ({"galore:per_layer": 8.6, "galore+checkpoint": 5.0}, "partly", "galore+checkpoint / comera"),
+        ({"galore:per_layer": 8.6, "comera:lean": 0.5}, "predicted", "galore:per_layer / comera:lean"),
+        ({"galore:per_layer": 30.0}, "predicted", "galore / comera"),
+        ({"galore+checkpoint": 0.9}, "not reproduced", "galore+checkpoint / comera"),
+        ({"low_rank": 0.9}, "not tested here", "No stronger form of galore"),
+    ],
+)
+def test_the_fair_baseline_is_of_each_side_the_form_that_takes_least(
+    forms: dict[str, float], outcome: str, words: str
+) -> None:
+    published = peaks({1: 9.2}, "galore")
+    others = [one for arm, share in forms.items() for one in peaks({1: share}, arm)[1:]]
+    verdict = judged(published + others, "galore-memory-b1")
+    assert verdict.outcome == "predicted"
+    assert verdict.fair is not None
+    assert verdict.fair_outcome == outcome, verdict.fair
+    assert words in f"{verdict.fair.ours_text} {verdict.fair.why}"
+    assert f"With the fair baseline: {outcome}" in str(verdict)
+
+
+def test_allocated_and_reserved_memory_both_decide() -> None:
+    def on_gpu(reserved: float) -> list[Record]:
+        sizes = {"comera": (100.0, 200.0), "galore": (900.0, reserved)}
+        return [
+            timed(arm, [ms] * 5, device=CUDA, cuda_graph=True, peak_memory_allocated_mib=one,
+                  peak_memory_reserved_mib=other)
+            for ms, (arm, (one, other)) in zip((10.0, 20.0), sizes.items(), strict=True)
+        ]  # fmt: skip
+
+    assert judged(on_gpu(1800.0), "galore-memory-b1").outcome == "reproduced"
+    verdict = judged(on_gpu(900.0), "galore-memory-b1")
+    assert verdict.outcome == "partly"
+    assert "reserved on CUDA" in verdict.ours_text
 
 
 def test_one_block_decides_nothing() -> None:
@@ -113,7 +155,7 @@ def test_eager_times_are_printed_though_they_decide_nothing() -> None:
     assert (verdict.outcome, verdict.why) == ("not tested here", EAGER)
     assert {point.batch_size for point in verdict.ours} == set(PAPER_BATCHES)
     assert "on CUDA, CUDA Graph off" in verdict.ours_text
-    assert judged(campaign(CUDA), "lte-memory").outcome == "reproduced"
+    assert judged(campaign(CUDA), "lte-memory").outcome in ("reproduced", "predicted")
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from figures.page.notes import closing_notes
 from figures.page.table import NOT_ASKED, REMARKS, Column, bounds, counted, significant
 from figures.records.metric import Score, score
 from figures.records.select import method_settings
-from figures.records.studies import Runs, searches, size_met
+from figures.records.studies import PROBES, Runs, searches, size_met
 from figures.records.training import Slot, curve_of, slot_of, stages_of
 
 #: The settings that make the price of size.
@@ -208,6 +208,6 @@ ARTIFACT = Artifact(
     name="table_search", heading="Settings tried",
     summary="settings tried for each method with the loss, accuracy and size they reached; "
     "a table per device, dataset and experiment",
-    experiments=("accuracy_search", "late_search"), measure="train", order=150, select=searches, rows=rows_of,
-    columns=columns, caption=caption, section="arm",
+    experiments=("accuracy_search", "late_search"), measure="train", lenders=(PROBES,), order=150,
+    select=searches, rows=rows_of, columns=columns, caption=caption, section="arm",
 )  # fmt: skip

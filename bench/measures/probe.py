@@ -1,0 +1,43 @@
+"""What simple models reach on a workload's data: the probes that a trained model must beat to have learned anything.
+
+The record's ``metrics`` are those of the best probe; ``samples["probes"]`` has all of them by name, each with its
+metrics and whether it answers each validation example rightly, where it answers.
+"""
+
+from typing import Any
+
+from bench.core.cell import Cell
+from bench.core.samples import packed
+from bench.errors import ConfigError
+from bench.measures import Measure, unsupported_toggles
+from bench.protocol import Workload
+
+
+def probe(cell: Cell, workload: Workload) -> dict[str, Any]:  # noqa: ARG001 - the same for every arm
+    """The probes of a workload as columns of a record; raises ConfigError where it has none."""
+    found, metric = workload.probes(), workload.metric
+    if not found or metric is None:
+        raise ConfigError(f"workload={workload.name} has no probe on {workload.dataset}.")
+    sign = 1 if metric.higher_is_better else -1
+    name = max(found, key=lambda one: sign * found[one].metrics[metric.name])
+    best = found[name]
+    probes: dict[str, dict[str, Any]] = {one: {"metrics": dict(tried.metrics)} for one, tried in found.items()}
+    for one, tried in found.items():
+        if tried.per_example is not None:
+            probes[one]["per_example"] = packed(tried.per_example)
+    examples = best.examples if best.per_example is None else len(best.per_example)
+    return {
+        "metrics": dict(best.metrics), "validation_examples": examples, "samples": {"best": name, "probes": probes},
+    }  # fmt: skip
+
+
+MEASURE = Measure(
+    name="probe",
+    words="what simple models reach on the data, such as bags of words",
+    serve=probe,
+    unsupported=lambda cell: unsupported_toggles(cell, "means nothing to a probe", "checkpoint"),
+    on_device=False,
+    timed=False,
+    seconds=120.0,
+    text=lambda record: ", ".join(f"{name} {value:.4g}" for name, value in record.metrics.items()),
+)
