@@ -14,6 +14,7 @@ from comera.objective import EarlyStage, LateStage, ModelSize, exact_size, full_
 from comera.ratio.layer import LinearSolution, TableSolution, solve_modes, solve_table_modes
 from comera.ratio.model import ModelSolution, solve_model
 from comera.ratio.rank_search import OutOfReach
+from comera.reachability import drop_unreachable
 from comera.tensorize import TT, TTM, tensorize
 from comera.training import parameter_groups
 from comera.truncation import close_smallest, ranks_of, set_ranks, truncate
@@ -36,6 +37,7 @@ __all__ = [
     "TiedTTMLinear",
     "balanced_modes",
     "close_smallest",
+    "drop_unreachable",
     "exact_size",
     "full_size",
     "make_capturable",
