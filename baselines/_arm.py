@@ -84,6 +84,10 @@ class Arm(abc.ABC):
         """Called after the last step of a stage."""
         return "nothing"
 
+    def use_task_loss(self, task_loss: Callable[[nn.Module], torch.Tensor]) -> None:
+        """Take a function that forms the task loss of a batch."""
+        del task_loss  # rivals have no use for it
+
     def sizes(self, model: nn.Module) -> dict[str, float]:  # noqa: ARG002
         """Sizes that the arm steers; rivals steer none."""
         return {}

@@ -8,12 +8,13 @@
 """
 
 from comera.capture import CapturedStep, CaptureError, make_capturable
-from comera.layers import TiedTTMLinear, TTLinear, TTMEmbedding
+from comera.layers import TiedTTMLinear, TTLinear, TTMEmbedding, TTMEmbeddingBag
 from comera.modes import balanced_modes, padded_modes
 from comera.objective import EarlyStage, LateStage, ModelSize, exact_size, full_size, tensorized_layers
 from comera.ratio.layer import LinearSolution, TableSolution, solve_modes, solve_table_modes
 from comera.ratio.model import ModelSolution, solve_model
 from comera.ratio.rank_search import OutOfReach
+from comera.reachability import drop_unreachable
 from comera.tensorize import TT, TTM, tensorize
 from comera.training import parameter_groups
 from comera.truncation import close_smallest, ranks_of, set_ranks, truncate
@@ -31,10 +32,12 @@ __all__ = [
     "OutOfReach",
     "TTLinear",
     "TTMEmbedding",
+    "TTMEmbeddingBag",
     "TableSolution",
     "TiedTTMLinear",
     "balanced_modes",
     "close_smallest",
+    "drop_unreachable",
     "exact_size",
     "full_size",
     "make_capturable",

@@ -9,8 +9,8 @@ schedule if asked, closed ranks are cut out of the cores.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, get_args
 
 import torch
@@ -34,6 +34,7 @@ from comera.protocol import CellView, Change, RareEvent, Stage
 from comera.rank_control import THRESHOLD
 from comera.ratio.model import solve_model
 from comera.ratio.rank_search import OutOfReach, check_ratio
+from comera.reachability import drop_unreachable
 from comera.recomputing import Recompute
 from comera.tensorize import TT, TTM, tensorize
 from comera.truncation import close_smallest, truncate
@@ -81,6 +82,9 @@ class Settings:
             begins, ranks are closed in the order of their control entries (an addition of ours, not in the paper).
         truncate_every: cut closed ranks out of the cores every so many steps; 0 cuts at the end of each stage only.
         merge_jointly: merge equally shaped layers in one batch.
+        drop_unreachable: close layers whose output no longer reaches the loss (:func:`comera.drop_unreachable`) before
+            the late stage's target is met, so that the size is spent on others, and at the end of each stage. Off,
+            since the recorded trainings are without it.
     """
 
     ranks: int = 30
@@ -102,6 +106,7 @@ class Settings:
     recovery: float = 0.25
     truncate_every: int = 0
     merge_jointly: bool = True
+    drop_unreachable: bool = field(default=False, metadata={"added_later": True})
 
     def __post_init__(self) -> None:
         lowest_allowed = (("ranks", 1), ("table_ranks", 1), ("order", 1), ("table_order", 2), ("truncate_every", 0))
@@ -167,6 +172,7 @@ class CoMERA:
         self._full: int | None = None
         self._steps_to_target: int | None = None  # what is left until the target must be met, in the late stage
         self._size_at_deadline: float | None = None
+        self._task_loss: Callable[[nn.Module], torch.Tensor] | None = None
 
     def unsupported(self, cell: CellView) -> str | None:  # noqa: ARG002 - every cell suits this method
         return None
@@ -281,8 +287,23 @@ class CoMERA:
             full=self._full,
         )
 
+    def use_task_loss(self, task_loss: Callable[[nn.Module], torch.Tensor]) -> None:
+        """Take the function by which layers are found that no longer reach the loss."""
+        self._task_loss = task_loss
+
+    def _drop_unreachable(self, model: nn.Module) -> bool:
+        """Close layers that no longer reach the loss, if the settings ask for it; whether there were any."""
+        if not self.settings.drop_unreachable:
+            return False
+        if self._task_loss is None:
+            raise ValueError(
+                "drop_unreachable needs the loss of a batch; give it by use_task_loss before a stage ends."
+            )
+        return bool(drop_unreachable(model, self._task_loss))
+
     def end_stage(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> Change:
         """Cut closed ranks out of the cores and of the optimizer's state."""
+        self._drop_unreachable(model)
         return "shapes" if truncate(model, optimizer) else "nothing"
 
     def after_step(self, model: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> Change:
@@ -300,8 +321,9 @@ class CoMERA:
         """Close what the late stage has left open above its target; whether there was anything."""
         assert isinstance(self._objective, LateStage)
         size = float(self._objective.size(model).exact())
+        dropped = self._drop_unreachable(model)
         if not close_smallest(model, self._objective.size_target, self._full):
-            return False
+            return dropped
         self._size_at_deadline = size
         return True
 

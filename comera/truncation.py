@@ -21,7 +21,7 @@ from comera.objective import ModelSize, tensorized_layers
 from comera.rank_control import replace_data
 
 
-def _layers_by_cores(model: nn.Module) -> Iterable[list[TensorTrainLayer]]:
+def layers_by_cores(model: nn.Module) -> Iterable[list[TensorTrainLayer]]:
     """The tensorized layers, those that share their cores together."""
     shared: dict[torch.Tensor, list[TensorTrainLayer]] = {}
     for module in model.modules():
@@ -30,7 +30,8 @@ def _layers_by_cores(model: nn.Module) -> Iterable[list[TensorTrainLayer]]:
     return shared.values()
 
 
-def _refuse_distributed(action: str, layers: Iterable[TensorTrainLayer], resizes: bool = True) -> None:
+def refuse_distributed_layers(action: str, layers: Iterable[TensorTrainLayer], resizes: bool = True) -> None:
+    """As :func:`comera.compatibility.distributed.refuse_distributed`, for the parameters of layers."""
     sizes = {parameter: size for layer in layers for parameter, size in layer.chain_sizes().items()}
     refuse_distributed(action, sizes, resizes)
 
@@ -62,14 +63,14 @@ def truncate(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -
         >>> truncate(layer), layer.shape.ranks, layer.packed_cores.numel()
         (True, (1, 2, 2), 36)
     """
-    _refuse_distributed("truncate", tensorized_layers(model))
+    refuse_distributed_layers("truncate", tensorized_layers(model))
     if type(optimizer).__name__ == "ZeroRedundancyOptimizer":
         raise ValueError(
             "truncate cannot cut the state that ZeroRedundancyOptimizer keeps in parts; call truncate without an "
             "optimizer and build a new one."
         )
     changed = False
-    for layers in _layers_by_cores(model):
+    for layers in layers_by_cores(model):
         before = layers[0].shape.ranks
         ranks = layers[0].cut(optimizer)
         if ranks != before:
@@ -107,7 +108,7 @@ def close_smallest(model: nn.Module, size_target: float, full: int | None = None
     if not 0 <= size_target < math.inf:
         raise ValueError(f"size_target is {size_target}; it must be 0 or more, and finite.")
     size = ModelSize(model, full)
-    _refuse_distributed("close_smallest", size.layers, resizes=False)
+    refuse_distributed_layers("close_smallest", size.layers, resizes=False)
     if size.exact() <= size_target:
         return False
     diagonals = [layer.diagonals for layer in size.layers]
@@ -157,9 +158,9 @@ def set_ranks(model: nn.Module, ranks: Mapping[str, Sequence[int]]) -> None:
         >>> ranks_of(model)
         {'0': (1, 2, 1)}
     """
-    _refuse_distributed("set_ranks", tensorized_layers(model))
+    refuse_distributed_layers("set_ranks", tensorized_layers(model))
     modules = dict(model.named_modules())
-    by_cores = {layers[0].packed_cores: layers for layers in _layers_by_cores(model)}
+    by_cores = {layers[0].packed_cores: layers for layers in layers_by_cores(model)}
     for name, wanted in ranks.items():
         layer = modules.get(name)
         if not isinstance(layer, TensorTrainLayer):

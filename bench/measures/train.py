@@ -125,6 +125,7 @@ class TrainingRun:
         self.step = TrainStep(
             self.model, self.method, self.method.optimizer(self.model), workload.loss, *toggles, cell.checkpoint
         )
+        self.method.use_task_loss(self._first_loss)
         if restored:
             self._take_up(restored)
         else:
@@ -183,13 +184,23 @@ class TrainingRun:
     def _next_batch(self) -> Batch:
         epoch, start = divmod(self.at.step, self.steps_per_epoch)
         if self._batches is None or start == 0:
-            order_seed = self.cell.seed * 1_000_003 + epoch  # an order of its own for every epoch of every seed
             static = bool(self.cell.training["static"])
-            self._batches = self.staged.batches("train", self.cell.batch_size, order_seed, static, start)
+            self._batches = self.staged.batches("train", self.cell.batch_size, self._order_seed(epoch), static, start)
         batch = next(self._batches)
         if self.cell.cuda_graph:  # the captured step copies it into its own buffers
             return batch
         return {name: tensor.to(self.cell.device) for name, tensor in batch.items()}
+
+    def _order_seed(self, epoch: int) -> int:
+        """Of an order of its own for every epoch of every seed."""
+        return self.cell.seed * 1_000_003 + epoch
+
+    def _first_loss(self, model: nn.Module) -> torch.Tensor:
+        """The task loss of the first training batch: the same whenever it is formed, also after a resumption."""
+        static = bool(self.cell.training["static"])
+        batch = next(self.staged.batches("train", self.cell.batch_size, self._order_seed(0), static))
+        with self.step.autocast():
+            return self.staged.loss(model, {name: tensor.to(self.cell.device) for name, tensor in batch.items()})
 
     def _train_step(self, stage: Stage) -> None:
         begun = time.perf_counter()

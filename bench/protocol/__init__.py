@@ -58,6 +58,9 @@ class Method(Protocol):
     def end_stage(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> Change:
         """Called after the last step of a stage."""
 
+    def use_task_loss(self, task_loss: Callable[[nn.Module], torch.Tensor]) -> None:
+        """Called once before training, with a function that forms the task loss of one and the same training batch."""
+
     def sizes(self, model: nn.Module) -> dict[str, float]:
         """Sizes that the method steers, as columns of its records; empty if there are none."""
 

@@ -65,10 +65,12 @@ def default_settings(name: str) -> dict[str, Any]:
 
 def checked_settings(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of a method, filled up and checked; a wrong one raises ConfigError."""
-    settings = dataclasses.asdict(build_dataclass(_module(name).Settings, values, f"settings.{name}"))
+    kind = _module(name).Settings
+    settings = dataclasses.asdict(build_dataclass(kind, values, f"settings.{name}"))
     if settings.get("ratio", 0) is None:  # so that cells without one are the same as before there were any
         del settings["ratio"]
-    return settings
+    later = {field.name: field.default for field in dataclasses.fields(kind) if field.metadata.get("added_later")}
+    return {field: value for field, value in settings.items() if field not in later or value != later[field]}
 
 
 def build(name: str, variant: str, settings: Mapping[str, Any]) -> Method:

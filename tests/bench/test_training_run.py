@@ -18,6 +18,7 @@ from bench.runner import checkpoint
 from bench.step.timing import Diverged
 from bench.workloads import open_workload
 from bench.workloads.encoder import EncoderSettings
+from comera import ranks_of
 
 #: Six steps make an epoch; the early stage has eight, the late one seven, and a checkpoint comes every three.
 ARMS = {
@@ -235,6 +236,23 @@ class TestLateStage:
         assert run.at.step == 12
         run.run()
         assert outcome(run) == undisturbed["comera"]
+
+    def test_it_ends_without_the_layers_that_no_longer_reach_the_loss(self, workload, tmp_path, monkeypatch):
+        cell = a_training_cell("comera", target=1.0, settings={"drop_unreachable": True})
+        left = {}
+        for disturbed in (False, True):
+            run = a_run(cell, workload, tmp_path / str(disturbed))
+            with torch.no_grad():
+                run.model.blocks[0].attention.output.diagonals.zero_()
+            run.save()
+            if disturbed:
+                killed(cell, workload, tmp_path / "True", monkeypatch, "end_stage", 1, checkpoint_steps=1)
+            run = a_run(cell, workload, tmp_path / str(disturbed))
+            run.run()
+            left[disturbed] = outcome(run)
+            dead = [name for name, ranks in ranks_of(run.model).items() if not any(ranks)]
+            assert [name.rpartition(".")[2] for name in dead] == ["query", "key", "value", "output"]
+        assert left[True] == left[False]
 
     def test_the_size_aimed_at_is_a_share_of_that_at_the_stage_s_start(self, undisturbed):
         _, start, *late = undisturbed["comera"]["columns"]["samples"]["curve"]

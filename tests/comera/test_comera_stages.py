@@ -9,7 +9,17 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from comera import EarlyStage, LateStage, close_smallest, exact_size, full_size, ranks_of, tensorized_layers
+from comera import (
+    TT,
+    EarlyStage,
+    LateStage,
+    close_smallest,
+    exact_size,
+    full_size,
+    ranks_of,
+    tensorize,
+    tensorized_layers,
+)
 from comera.training import Settings, build
 
 
@@ -107,6 +117,37 @@ def test_what_is_still_open_when_recovery_begins_is_closed_smallest_first():
     assert method.sizes(model)["size_at_deadline"] == 1.0
     entries = torch.cat([layer.diagonals.detach() for layer in tensorized_layers(model)])
     assert entries.abs().min() > 0.55  # the small ones are gone, whichever layer they were in
+
+
+def test_the_size_of_what_no_longer_reaches_the_loss_is_spent_on_the_rest():
+    """The second layer is closed, so the first counts in vain, and what counts in all is below the target without."""
+    x, left = torch.randn(5, 12), {}
+    for drop in (False, True):
+        torch.manual_seed(0)
+        method, model, optimizer = toy(recovery=0.25, drop_unreachable=drop)
+        model = nn.Sequential(model, tensorize(nn.Sequential(nn.Linear(12, 3)), {"0": TT(4, order=2)}))
+        model[0][4] = nn.Identity()
+        with torch.no_grad():
+            model[0][2].diagonals.zero_()
+            model[0][2].bias.uniform_()
+            model[1][0].diagonals.uniform_(0.1, 0.2)  # of the layers alive the last one has the smallest entries
+        before = model(x)
+        method.use_task_loss(lambda model: model(x).square().mean())
+        first, last = (model[i][0].shape.parameter_count for i in (0, 1))
+        method.begin_stage(Stage(steps=4, target=first / (first + last)), model, optimizer)
+        assert method._meet_target(model)
+        assert method.end_stage(model, optimizer) == "shapes"
+        left[drop] = [model[i][j].shape.parameter_count for i, j in ((0, 0), (0, 2), (1, 0))]
+        assert torch.equal(model(x), before) == drop
+    assert left[True] == [0, 0, last]
+    assert left[False][0] == first
+    assert left[False][2] < last
+
+
+def test_dropping_needs_a_loss():
+    method, model, optimizer = toy(drop_unreachable=True)
+    with pytest.raises(ValueError, match=r"^drop_unreachable needs the loss of a batch; give it by use_task_loss"):
+        method.end_stage(model, optimizer)
 
 
 def test_a_target_met_in_time_leaves_no_trace():
