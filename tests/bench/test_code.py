@@ -15,9 +15,11 @@ import numpy as np
 import pytest
 import torch
 from interrupted import Killed, as_bytes, kill_at
-from small_cells import a_training_cell
+from small_cells import a_training_cell, run_bench
 from tiny import one_thread  # noqa: F401
 
+from bench.core.record import read_all
+from bench.core.samples import last_per_example
 from bench.data.corpus import DataError
 from bench.measures.train import TrainingRun, Upkeep, checked_metric, scheduled_share
 from bench.protocol import Data, Stage
@@ -464,3 +466,24 @@ class TestRuns:
         run = TrainingRun(cell, workload, Upkeep(tmp_path / "run", "mine", "c"), lambda _: None)
         run.run()
         assert run.columns()["metrics"]["loss"] < 0.8 * workload.metric.guess
+
+
+@pytest.mark.usefixtures("cell_processes")
+def test_a_sweep_leaves_records_and_the_manifest_of_their_corpus(folder, tmp_path):
+    sizes = [f"code.{name}={value}" for name, value in dataclasses.asdict(SMALL).items() if isinstance(value, int)]
+    words = ["workload=code", "name=made_up", "methods=[dense]", "batch_size=8", "device=cpu", "training.targets=[]"]
+    words += ["training.early_steps=4", "training.curve_steps=2", "results=records", f"data_folder='{folder}'"]
+    ended = run_bench(tmp_path, "run", "experiment=training", *words, *sizes)
+    assert (ended.status, ended.output) == (0, ""), ended.error
+    [record] = read_all(tmp_path / "records")
+    sources = code_search_net(folder)
+    assert (record.status, record.dataset, record.sequence_length) == ("ok", sources.name, 16)
+    assert set(record.metrics) == {"loss", "token_loss", "accuracy"}
+    assert record.metric["probe_text"] == "bigram model"
+    assert record.metric["probe"] < record.metric["guess"]
+    assert last_per_example(record).mean() == pytest.approx(record.metrics["loss"], rel=1e-4)
+    assert [row["step"] for row in record.samples["curve"]] == [2, 4]
+    assert (tmp_path / "records" / "made_up" / f"{sources.name}.csv").read_bytes() == sources.manifest_csv()
+    ended = run_bench(tmp_path, "run", "experiment=training", *words, *sizes, "code.late_length=17")
+    assert (ended.status, ended.error.count("\n")) == (2, 1)
+    assert "late_length is 17; allowed: null, or multiples of 16" in ended.error
