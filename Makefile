@@ -13,7 +13,7 @@ READY := $(VENV)/.ready
 .DEFAULT_GOAL := help
 TRAINED := reproduce-table-mnli reproduce-table-ranks reproduce-fig6 reproduce-truncation
 .PHONY: help setup test test-slow lint gate gate-accept reproduce-fig1 reproduce-prediction reproduce-activations \
-  reproduce-fig5 reproduce-fig7 reproduce-fig11 plan-grid reproduce-table-tensorization table-search $(TRAINED) reproduce-small \
+  reproduce-fig5 reproduce-fig7 reproduce-fig10 reproduce-fig11 plan-grid reproduce-table-tensorization table-search $(TRAINED) reproduce-small \
   sweep-ratios sweep-ratios-accuracy sweep-ratios-small speed claims report clean
 
 help: ## list the targets
@@ -75,6 +75,11 @@ reproduce-fig5: $(READY) ## measure and draw Fig. 5: time and memory of the embe
 reproduce-fig7: $(READY) ## measure and draw Fig. 7: time per epoch with CUDA Graph (on a CPU, compile) off and on
 	$(BIN)/python -m bench experiment=fig7 "results='$(RESULTS)'"
 	$(BIN)/python -m figures fig7 --records "$(RESULTS)"
+
+reproduce-fig10: $(READY) ## measure and draw Fig. 10: the full CodeBERT-like model in both phases (10 GiB, an hour on 2 cores)
+	$(BIN)/python -m bench experiment=fig10_memory "results='$(RESULTS)'"
+	$(BIN)/python -m bench experiment=fig10_time "results='$(RESULTS)'"
+	$(BIN)/python -m figures fig10 --records "$(RESULTS)"
 
 reproduce-fig11: $(READY) ## measure and draw Fig. 11: the contraction plans of the encoder's layers as tensor diagrams
 	$(BIN)/python -m bench experiment=fig11 "results='$(RESULTS)'"
