@@ -72,7 +72,6 @@ UNTESTED = (
     _not_yet("dlrm-opt-plain", "DLRM", "epoch time and peak memory of plain / optimized comera", "cuda"),
     _not_yet("dlrm-opt-dense", "DLRM", "peak memory of dense / optimized comera"),
     _not_yet("dlrm-curve", "DLRM", "final loss of comera less that of dense"),
-    _not_yet("codebert-curve", "CodeBERT", "loss of comera less that of dense, by step and phase"),
     _not_yet("fp8-larger-is-better", "FP8", "step time of FP32 / FP8-mix, by shape", "cuda"),
     _not_yet("fp8-dlrm", "FP8 or DLRM", "accuracy of FP8 / FP32 less that of FP32, batch 10,000", "cuda"),
     _not_yet("fp8-accuracy", "FP8", "accuracy of mixed precision less that of FP32", "cuda"),
