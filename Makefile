@@ -13,8 +13,8 @@ READY := $(VENV)/.ready
 .DEFAULT_GOAL := help
 TRAINED := reproduce-table-mnli reproduce-table-ranks reproduce-fig6 reproduce-truncation
 .PHONY: help setup test test-slow lint gate gate-accept reproduce-fig1 reproduce-prediction reproduce-activations \
-  reproduce-fig5 reproduce-fig7 reproduce-fig11 plan-grid reproduce-table-tensorization table-search $(TRAINED) reproduce-small \
-  sweep-ratios sweep-ratios-accuracy sweep-ratios-small speed claims report clean
+  reproduce-fig5 reproduce-fig7 reproduce-fig10 reproduce-fig10-loss reproduce-fig11 plan-grid reproduce-table-tensorization table-search $(TRAINED) reproduce-small \
+  sweep-ratios sweep-ratios-accuracy sweep-ratios-small sweep-ratios-code speed claims report clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-30s %s\n", $$1, $$2}'
@@ -76,6 +76,15 @@ reproduce-fig7: $(READY) ## measure and draw Fig. 7: time per epoch with CUDA Gr
 	$(BIN)/python -m bench experiment=fig7 "results='$(RESULTS)'"
 	$(BIN)/python -m figures fig7 --records "$(RESULTS)"
 
+reproduce-fig10: $(READY) ## measure and draw Fig. 10: the full CodeBERT-like model in both phases (10 GiB, an hour on 2 cores)
+	$(BIN)/python -m bench experiment=fig10_memory "results='$(RESULTS)'"
+	$(BIN)/python -m bench experiment=fig10_time "results='$(RESULTS)'"
+	$(BIN)/python -m figures fig10 --records "$(RESULTS)"
+
+reproduce-fig10-loss: $(READY) ## train and draw Fig. 10's curves: both phases of masked language modelling, small preset (half an hour)
+	$(BIN)/python -m bench experiment=code_phases "results='$(RESULTS)'"
+	$(BIN)/python -m figures fig10_loss --records "$(RESULTS)"
+
 reproduce-fig11: $(READY) ## measure and draw Fig. 11: the contraction plans of the encoder's layers as tensor diagrams
 	$(BIN)/python -m bench experiment=fig11 "results='$(RESULTS)'"
 	$(BIN)/python -m figures fig11 --records "$(RESULTS)"
@@ -122,6 +131,11 @@ sweep-ratios-accuracy: $(READY) ## accuracy against size after equal training, w
 sweep-ratios-small: $(READY) ## the same on a small model and generated text, in minutes
 	$(BIN)/python -m bench experiment=ratios_accuracy_small "results='$(RESULTS)'"
 	$(BIN)/python -m figures pareto --experiment ratios_accuracy_small --records "$(RESULTS)"
+
+sweep-ratios-code: $(READY) ## held-out loss on Python source against size: tensor trains beside low rank (hours on a CPU)
+	$(BIN)/python -m bench experiment=code_search "results='$(RESULTS)'"
+	$(BIN)/python -m bench experiment=code_ratios "results='$(RESULTS)'"
+	$(BIN)/python -m figures pareto --experiment code_ratios --records "$(RESULTS)"
 
 speed: $(READY) ## print the speed ratios of the tensorized layer and step, with intervals
 	$(BIN)/python -m bench speed

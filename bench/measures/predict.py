@@ -10,7 +10,7 @@ from bench.processes.process import answers
 from bench.protocol import Data, Outcome, Workload
 from bench.protocol.methods import build_for
 
-_LIMIT_S = 300.0
+_LIMIT_S = 1800.0
 
 
 def predicted_columns(cell: Cell, workload: Workload) -> dict[str, Any]:

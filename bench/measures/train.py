@@ -108,6 +108,8 @@ class TrainingRun:
         self.stages = stages_of(cell)
         self.total_steps = sum(stage.steps for stage in self.stages)
         self.at = _Position()
+        self._schedule = cell.training.get("schedule")
+        self._curve_steps = int(cell.training.get("curve_steps") or self.steps_per_epoch)
         self._stop_at = math.inf if upkeep.stop_after_s is None else time.monotonic() + upkeep.stop_after_s
         torch.manual_seed(cell.seed)
         self.method = build(cell.method, cell.variant, cell.method_settings)
@@ -126,6 +128,9 @@ class TrainingRun:
             self.model, self.method, self.method.optimizer(self.model), workload.loss, *toggles, cell.checkpoint
         )
         self.method.use_task_loss(self._first_loss)
+        if self._schedule:
+            for group in self.step.optimizer.param_groups:
+                group["initial_lr"] = group["lr"]
         if restored:
             self._take_up(restored)
         else:
@@ -162,7 +167,7 @@ class TrainingRun:
                 self.step.invalidate(self.method.begin_stage(stage, self.model, self.step.optimizer))
             while self.at.stage_steps < stage.steps:
                 self._train_step(stage)
-                if self.at.step % self.steps_per_epoch == 0 and self.at.stage_steps < stage.steps:
+                if self.at.step % self._curve_steps == 0 and self.at.stage_steps < stage.steps:
                     self._curve_point(stage)
                 self._maybe_checkpoint(stage)
             self._loss_is_finite(stage)
@@ -204,6 +209,10 @@ class TrainingRun:
 
     def _train_step(self, stage: Stage) -> None:
         begun = time.perf_counter()
+        if self._schedule:
+            share = scheduled_share(self.at.stage_steps, stage.steps, **self._schedule)
+            for group in self.step.optimizer.param_groups:
+                group["lr"] = share * group["initial_lr"]
         loss = self.step(self._next_batch())
         at = self.at
         if all(code["code_id"] != self.upkeep.code_id for code in at.codes):
@@ -344,6 +353,20 @@ class TrainingRun:
         return ", ".join(parts)
 
 
+def scheduled_share(step: int, steps: int, warmup: float, final: float) -> float:
+    """What share of its rate a step of a stage has: a linear rise in the first steps, then a linear fall.
+
+    ``warmup`` is the share of the steps in which rates rise, ``final`` what is left of them at the last step.
+
+    >>> [round(scheduled_share(step, 10, warmup=0.2, final=0.5), 3) for step in (0, 1, 2, 9)]
+    [0.5, 1.0, 0.938, 0.5]
+    """
+    rising = max(round(warmup * steps), 1)
+    if step < rising:
+        return (step + 1) / rising
+    return 1 - (1 - final) * (step + 1 - rising) / max(steps - rising, 1)
+
+
 def checked_metric(evaluation: Evaluation, workload: Workload) -> Metric:
     """The metric that leads, once all metrics of an evaluation are known to be numbers and it is among them.
 
@@ -440,6 +463,8 @@ def training_cells(cell: Cell, values: Mapping[str, Any], workload: Workload) ->
     runs = plan.runs(steps_per_epoch, build(cell.method, cell.variant, cell.method_settings).shrinks)
     _check_stages([stage for run in runs for stage in run], cell, workload)
     common = {"steps_per_epoch": steps_per_epoch, "static": plan.static, "time_limit_s": plan.time_limit_s}
+    # Only where a plan has them, so that older cell ids stay valid.
+    common |= {name: value for name in ("schedule", "curve_steps") if (value := getattr(plan, name, None))}
     return [replace(cell, training={"stages": [asdict(stage) for stage in run], **common}) for run in runs]
 
 
@@ -510,6 +535,8 @@ def _unsupported(cell: Cell) -> str | None:
     """Why the batches of a cell cannot be captured, or None."""
     if cell.cuda_graph and cell.device == "cuda" and not cell.training["static"]:
         return "cuda_graph=true needs batches of one shape; use training.static=true or cuda_graph=false."
+    if cell.cuda_graph and cell.training.get("schedule"):
+        return "cuda_graph=true would replay one learning rate, which this training plan changes; use cuda_graph=false."
     return None
 
 

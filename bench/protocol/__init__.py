@@ -127,7 +127,9 @@ class Evaluation:
 class TrainingPlan(Protocol):
     """The stages of a training run: a frozen dataclass of settings, those of the section ``training``.
 
-    :class:`EarlyLate` is the one that a workload has unless it names another.
+    :class:`EarlyLate` is the one that a workload has unless it names another. A plan may also have ``curve_steps``, the
+    steps between points of the learning curve (an epoch without it), and ``schedule``, with which the learning rates of
+    all arms rise and fall in every stage (:func:`bench.measures.train.scheduled_share`); both are parts of a cell.
     """
 
     @property
@@ -196,7 +198,11 @@ class Gated:
 
 
 class Workload(Protocol):
-    """A model, its data and its loss. ``build`` returns the dense model; methods adapt it."""
+    """A model, its data and its loss. ``build`` returns the dense model; methods adapt it.
+
+    A workload may also have ``files``: contents by name, such as a list of what its data is made of, which are written
+    beside its records.
+    """
 
     name: ClassVar[str]  #: By which a configuration asks for it.
     #: A frozen dataclass, every field with a default; it raises ValueError with one sentence over a wrong value.

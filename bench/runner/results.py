@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.core.cell import Cell
-from bench.core.files import check_folder, remove_abandoned
+from bench.core.files import check_folder, remove_abandoned, write_whole
 from bench.core.provenance import Provenance, provenance
 from bench.core.record import Record, device_folder, read, write
 from bench.core.table import write_table
@@ -128,6 +128,10 @@ class Results:
         """Write the outcomes, each whole or not at all, then the experiment's table; return what was written."""
         records = [_to_record(outcome, data_hash, data, self) for outcome in outcomes]
         self.written.update(write(records, self.root))
+        for cell in {outcome.cell.to_json(): outcome.cell for outcome in outcomes}.values():
+            files = getattr(open_cell_workload(cell, data), "files", {})
+            paths = {self.root / cell.experiment / name: content for name, content in files.items()}
+            write_whole({path: content for path, content in paths.items() if not path.exists()})
         for experiment in {record.experiment for record in records}:
             self.tabulate(experiment)
         return records

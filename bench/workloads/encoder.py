@@ -91,7 +91,7 @@ class Attention(nn.Module):
         self.heads = settings.heads
         self.query, self.key, self.value, self.output = (nn.Linear(settings.width, settings.width) for _ in range(4))
 
-    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
         layers = (self.query, self.key, self.value)
         query, key, value = (layer(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for layer in layers)
         mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)  # (B, H, T, D/H)
@@ -121,7 +121,7 @@ class Block(nn.Module):
         self.feed_forward_norm = nn.LayerNorm(settings.width, eps=_LAYER_NORM_EPS)
         self.dropout = Dropout(settings.dropout)
 
-    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
         x = self.attention_norm(x + self.dropout(self.attention(x, mask)))
         return self.feed_forward_norm(x + self.dropout(self.feed_forward(x)))
 
@@ -159,7 +159,7 @@ class EncoderClassifier(nn.Module):
         self.embeddings = Embeddings(settings)
         self.blocks = nn.ModuleList(Block(settings) for _ in range(settings.layers))
         self.classifier = Classifier(settings)
-        self.apply(_initialise)
+        self.apply(initialise)
 
     def forward(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, token_type_ids: torch.Tensor
@@ -176,9 +176,10 @@ class EncoderClassifier(nn.Module):
 
 
 @torch.no_grad()
-def _initialise(module: nn.Module) -> None:
+def initialise(module: nn.Module, std: float = _INITIAL_STD) -> None:
+    """Start a layer as BERT does: weights from N(0, std²), biases and the padding row at zero."""
     if isinstance(module, nn.Linear | nn.Embedding):
-        module.weight.normal_(std=_INITIAL_STD)
+        module.weight.normal_(std=std)
     if isinstance(module, nn.Linear):
         module.bias.zero_()
     if isinstance(module, nn.Embedding) and module.padding_idx is not None:

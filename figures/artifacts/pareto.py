@@ -139,6 +139,15 @@ def _guessing(study: Study, points: Sequence[Point]) -> list[str]:
     return [f"Not surely better than {how}: {names}."]
 
 
+def _below_probe(study: Study, points: Sequence[Point]) -> list[str]:
+    """A sentence on the runs that do not surely beat the probe, whose sizes say nothing."""
+    probe, text = study.metric.probe, study.metric.probe_text
+    names = ", ".join(point.row.name for point in points if probe is not None and not point.score.beats(probe))
+    if not names or probe is None:
+        return []
+    return [f"Not surely better than the {text} ({study.metric.written(probe)}), so that size says nothing: {names}."]
+
+
 def losses(study: Study, points: Sequence[Point]) -> list[str]:
     """Where tensorizing loses: runs of CoMERA that another arm's beats, and those that are worse than dense."""
     ours = [point for point in points if point.arm == COMERA]
@@ -175,7 +184,7 @@ def caption(study: Study, rows: Sequence[Row]) -> Caption:
     ]
     if study.dataset == "synthetic" and study.is_papers:
         notes.append("The text is generated: these accuracies tell nothing about real data.")
-    notes += _guessing(study, points)
+    notes += [*_guessing(study, points), *_below_probe(study, points)]
     if points:
         notes.append(f"Pareto front, by value: {', '.join(point.words for point in front_of(points))}.")
     notes += [*losses(study, points), *closing_notes(study)]
@@ -254,6 +263,6 @@ def draw(study: Study, rows: Sequence[Row], caption: Caption) -> Figure:
 ARTIFACT = Artifact(
     name="pareto", heading="Accuracy against size",
     summary="accuracy against the size of the model, with the Pareto front; an image per device and dataset",
-    experiments=("ratios_accuracy",), measure="train", lenders=(PROBES,), order=120, select=studies,
+    experiments=("ratios_accuracy", "code_ratios"), measure="train", lenders=(PROBES,), order=120, select=studies,
     rows=lambda study: study.rows, columns=columns, caption=caption, draw=draw,
 )  # fmt: skip

@@ -1,0 +1,106 @@
+"""Fig. 10's curves: the held-out loss by step and by training time, dense against CoMERA through both phases."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from bench.core.record import Record, RecordError
+from figures.artifact import Artifact
+from figures.artifacts import fig6
+from figures.artifacts.fig10 import FULL_SIZE
+from figures.claims.claims import Claim, Finding, Judgement, undecided
+from figures.claims.rule import Rule
+from figures.page import training as shared
+from figures.page.drawn import Caption
+from figures.page.layout import panel_page
+from figures.page.notes import closing_notes
+from figures.page.style import stroke_handle
+from figures.records.select import COMERA
+from figures.records.studies import Row, Study, studies
+
+#: How far above dense's, in nats, CoMERA's loss may surely lie at the end and still count as comparable.
+TOLERANCE = 0.05
+
+
+def minutes_of(run: Record) -> dict[int, float]:
+    """By step, how long a run had trained, evaluations apart; raises RecordError where its curve does not say."""
+    try:
+        return {int(row["step"]): float(row["seconds"]) / 60 for row in run.samples["curve"]}
+    except (KeyError, TypeError, ValueError) as error:
+        raise RecordError(f"record {run.cell_id}: its learning curve has no times ({error!r}).") from None
+
+
+def _shrunk(study: Study) -> list[Row]:
+    """CoMERA through both phases."""
+    return [row for row in study.rows if row.slot.arm == COMERA and row.slot.has_target and row.finished]
+
+
+def caption(study: Study, _: Any) -> Caption:
+    probe = study.metric.probe
+    notes = [shared.metric_words(study), *shared.one_seed_note(study)]
+    if probe is not None:
+        notes.append(f"Dotted: the {study.metric.probe_text}, {study.metric.written(probe)}, in phase 1.")
+    if study.model.get("late_length"):
+        notes.append("Phase 2 is trained and evaluated on longer rows, so both curves may jump where it begins.")
+    for row in _shrunk(study):
+        if apart := row.less_dense:
+            notes.append(f"{row.name} less dense after as many steps: {apart.text(sign=True, unit=True)}.")
+    return Caption(
+        title=f"Fig. 10: held-out loss through both phases on {study.dataset!r}",
+        facts=shared.facts(study), notes=[*notes, *shared.absences(study.rows), *closing_notes(study)],
+    )  # fmt: skip
+
+
+def draw(study: Study, _: Any, caption: Caption) -> Figure:
+    lines = fig6.lines_of(study)
+    handles = [stroke_handle(line.stroke, line.row.label) for line in lines]
+    titles = ["by step", "by training time"]
+    paper, [panels] = panel_page(caption.title, caption.facts, [titles], caption.notes, 3.0, handles, 4)
+    for axes, name in zip(panels, ("steps", "minutes"), strict=True):
+        axes.set_xlabel(name, fontsize=8)
+        axes.set_ylabel(study.metric.axis, fontsize=8)
+        if not lines:
+            shared.nothing_finished(axes)
+    for line in lines:
+        times = [minutes_of(run) for run in line.row.finished.values()]
+        minutes = [sum(by_step[step] for by_step in times) / len(times) for step in line.points]
+        values = [point.band.value for point in line.points.values()]
+        low, high = zip(*(point.band.span for point in line.points.values()), strict=True)
+        for axes, places in zip(panels, (list(line.points), minutes), strict=True):
+            axes.fill_between(places, low, high, color=line.stroke.colour, alpha=0.1, linewidth=0)
+            axes.plot(places, values, linewidth=1.4, markersize=3, **line.stroke.look)
+    for axes in panels if lines else ():
+        if study.metric.probe is not None:
+            axes.axhline(study.metric.probe, color="0.4", linewidth=0.9, linestyle=":")
+        axes.set_xlim(left=0)
+        axes.xaxis.set_major_locator(MaxNLocator(5))
+    return paper.finish()
+
+
+def _judge(claim: Claim, study: Study, _: Sequence[Any]) -> Judgement:  # noqa: ARG001 - it is a statement
+    """Comparable is at most the tolerance above dense at the end, and below what it was when phase 2 began."""
+    rows = [row for row in _shrunk(study) if row.less_dense]
+    found = [
+        Finding(f"{row.name} less dense", row.less_dense.text(sign=True, unit=True)) for row in rows if row.less_dense
+    ]
+    other = "" if study.dense_parameters == FULL_SIZE else "These runs are of a small preset, not of the paper's model."
+    if untested := undecided(["" if rows else "No run through both phases beside dense.", other], found):
+        return untested
+    apart = [row.less_dense for row in rows if row.less_dense]
+    if all(one.span[1] <= TOLERANCE for one in apart):
+        return Judgement("reproduced", f"Surely at most {TOLERANCE:g} nats above dense.", found)
+    if all(one.span[0] > TOLERANCE for one in apart):
+        return Judgement("not reproduced", f"Surely more than {TOLERANCE:g} nats above dense.", found)
+    return Judgement("partly", f"Not surely within {TOLERANCE:g} nats of dense.", found)
+
+
+ARTIFACT = Artifact(
+    name="fig10_loss", heading="Fig. 10: held-out loss through both phases",
+    summary="held-out loss by step and by time, dense against CoMERA in two phases; an image per device and dataset",
+    experiments=("code_phases",), measure="train", made_by="make reproduce-fig10-loss", order=46, select=studies,
+    rows=fig6.rows_of, columns=fig6.columns, tidy_rows=fig6.tidy_rows, caption=caption, draw=draw,
+    rules=(Rule("codebert-curve", "held-out loss of comera less that of dense at the end of phase 2, full model",
+                "<= tolerance", "any", TOLERANCE, "nats", _judge),),
+)  # fmt: skip

@@ -1,0 +1,66 @@
+"""Fig. 10's curves: both phases by step and by time, and when a loss counts as comparable."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from made_up_training import other_run
+
+from bench.core.record import RecordError
+from figures.artifacts import fig10_loss
+from figures.artifacts.fig10 import FULL_SIZE
+from figures.claims.claims import read_claims
+
+
+def runs(first=2.0, last=1.52, parameters=FULL_SIZE):
+    """Dense from 2.0 to 1.5 nats, CoMERA to others; dense takes twice the time."""
+    wanted = {"dense": ((2.0, 1.5), None), "comera": ((first, last), 0.5)}
+    found = []
+    for arm, (values, target) in wanted.items():
+        one = other_run(arm, values, metric="loss", size=10.0, target=target)
+        curve = [{**row, "seconds": 60.0 * row["step"] * (2 if arm == "dense" else 1)} for row in one.samples["curve"]]
+        words = {
+            **one.workload_words,
+            "metric": {**one.metric, "unit": "nats", "probe": 1.8, "probe_text": "bigram model"},
+        }
+        changes = {"experiment": "code_phases", "workload": "code", "workload_words": words, "device": "A CPU"}
+        samples = {**one.samples, "curve": curve}
+        found.append(dataclasses.replace(one, samples=samples, dense_mib=parameters * 4 / 2**20, **changes))
+    return found
+
+
+def verdict(records):
+    [page] = fig10_loss.ARTIFACT.render(records, read_claims())
+    [found] = page.verdicts
+    return found
+
+
+def test_the_page_has_both_phases_by_step_and_by_time():
+    [page] = fig10_loss.ARTIFACT.render(runs(), read_claims())
+    assert "Dotted: the bigram model, 1.800 nats, in phase 1." in page.notes
+    assert any("less dense after as many steps: +0.02" in line for line in page.notes)
+    [study] = fig10_loss.studies(runs())
+    figure = fig10_loss.draw(study, (), fig10_loss.caption(study, ()))
+    steps, minutes = figure.axes
+    dense, comera = ([[*line.get_xdata()] for line in axes.lines[:2]] for axes in (steps, minutes))
+    assert dense == [[100, 200], [100, 200]]
+    assert comera == [[200, 400], [100, 200]]
+
+
+@pytest.mark.parametrize(("last", "outcome"), [(1.5, "reproduced"), (1.4, "reproduced"), (1.7, "not reproduced")])
+def test_comparable_is_within_a_twentieth_of_a_nat(last, outcome):
+    assert verdict(runs(last=last)).outcome == outcome
+
+
+def test_a_small_preset_decides_nothing():
+    found = verdict(runs(parameters=562_304))
+    assert found.outcome == "not tested here"
+    assert "small preset" in found.why
+    assert "+0.02" in found.ours_text
+
+
+def test_a_curve_without_times_is_said():
+    broken = [dataclasses.replace(one, samples={"curve": [{"step": 1}]}) for one in runs()]
+    with pytest.raises(RecordError, match="has no times"):
+        fig10_loss.minutes_of(broken[0])
