@@ -8,7 +8,7 @@
 """
 
 from comera.capture import CapturedStep, CaptureError, make_capturable
-from comera.layers import TiedTTMLinear, TTLinear, TTMEmbedding
+from comera.layers import TiedTTMLinear, TTLinear, TTMEmbedding, TTMEmbeddingBag
 from comera.modes import balanced_modes, padded_modes
 from comera.objective import EarlyStage, LateStage, ModelSize, exact_size, full_size, tensorized_layers
 from comera.ratio.layer import LinearSolution, TableSolution, solve_modes, solve_table_modes
@@ -31,6 +31,7 @@ __all__ = [
     "OutOfReach",
     "TTLinear",
     "TTMEmbedding",
+    "TTMEmbeddingBag",
     "TableSolution",
     "TiedTTMLinear",
     "balanced_modes",

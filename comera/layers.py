@@ -1,4 +1,4 @@
-"""Layers that read like torch.nn: ``TTLinear`` for ``nn.Linear``, ``TTMEmbedding`` for ``nn.Embedding``.
+"""Layers that read like torch.nn: ``TTLinear``, ``TTMEmbedding``, ``TTMEmbeddingBag``.
 
 A layer keeps all its cores in one parameter and all its rank-control entries in another. An optimizer then sees two
 tensors instead of eleven, which matters: a tensorized model is small, and its step is made of overhead. ``cores()``
@@ -21,7 +21,7 @@ from comera.contraction.joint_merging import compiled_halves, jointly_merged
 from comera.contraction.merging import merge_cores, two_half_linear
 from comera.contraction.planned import tt_linear
 from comera.contraction.plans import plan_contraction
-from comera.lookup import VARIANTS, Variant, ttm_rows
+from comera.lookup import BAG_MODES, VARIANTS, BagMode, Variant, ttm_bags, ttm_rows
 from comera.rank_control import THRESHOLD, active_ranks, cut_closed_ranks, effective_diagonals
 from comera.tensor_train import (
     TTMShape,
@@ -361,10 +361,19 @@ class TTMEmbedding(TensorTrainLayer):
         ranks: int | Sequence[int],
         padding_idx: int | None = None,
         lookup: Variant = "optimized",
+        **options: Any,
     ) -> Self:
-        """Decompose a table of shape (V, D) by TT-SVD; padded rows are zero."""
+        """Decompose a table of shape (V, D) by TT-SVD; padded rows are zero. ``options`` are further ones of a class.
+
+        Example:
+            >>> table = torch.randn(6, 4)
+            >>> layer = TTMEmbedding.from_dense(table, (2, 3), (2, 2), ranks=4)
+            >>> torch.allclose(layer.to_dense(), table, atol=1e-5)
+            True
+        """
         rows, columns = weight.shape
-        layer = cls(rows, columns, row_modes, column_modes, ranks, padding_idx, lookup, weight.device, weight.dtype)
+        options |= {"padding_idx": padding_idx, "lookup": lookup, "device": weight.device, "dtype": weight.dtype}
+        layer = cls(rows, columns, row_modes, column_modes, ranks, **options)
         layer._load_chain(ttm_from_matrix(weight.detach(), layer.shape).cores)
         return layer
 
@@ -390,6 +399,109 @@ class TTMEmbedding(TensorTrainLayer):
             f"{self.num_embeddings}, {self.embedding_dim}, row_modes={self.shape.row_modes}, "
             f"column_modes={self.shape.column_modes}, ranks={self.shape.ranks}{padding}, lookup={self.lookup!r}"
         )
+
+
+class TTMEmbeddingBag(TTMEmbedding):
+    """Sums or means of rows of a TTM table, bag by bag, as ``nn.EmbeddingBag`` forms them.
+
+    Rows are formed once each, or slices are summed before the last product where that costs less
+    (:mod:`comera.lookup.bags`); the table never is, nor one row per index. Kept for backward are numbers of the items
+    and the merged halves; with ``per_sample_weights`` that require a gradient, also the distinct rows.
+
+    Args:
+        num_embeddings, embedding_dim, row_modes, column_modes, ranks: as for :class:`TTMEmbedding`.
+        mode: ``"sum"`` or ``"mean"``. There is no ``"max"``, which is not linear in the rows.
+        include_last_offset: whether ``offsets`` also say where the last bag ends, which is T.
+        padding_idx: items with this index do not count, in means neither.
+        lookup, device, dtype: as for :class:`TTMEmbedding`.
+
+    Shape:
+        ``input`` (B, N), bags of one length, or (T,) with ``offsets`` (B,) where each bag begins;
+        ``per_sample_weights``, with ``mode="sum"`` only, as ``input``. Result (B, D); an empty bag gives zeros.
+
+    Raises:
+        ValueError: as for :class:`TTMEmbedding`, and an unknown mode; when called, an input of other dimensions, one
+            that lacks offsets or has them in vain, weights of another shape or with means.
+        IndexError: when called, an index outside the table, or offsets that do not ascend from 0 within T (on the
+            CPU).
+
+    Example:
+        >>> bag = TTMEmbeddingBag(10_131_227, 32, (57, 57, 56, 56), (2, 2, 2, 4), ranks=16, mode="sum")
+        >>> bag(torch.tensor([4, 10_131_226, 4]), offsets=torch.tensor([0, 2])).shape
+        torch.Size([2, 32])
+        >>> bag.shape.parameter_count
+        63264
+    """
+
+    def __init__(
+        self,
+        num_embeddings: int,
+        embedding_dim: int,
+        row_modes: Sequence[int],
+        column_modes: Sequence[int],
+        ranks: int | Sequence[int],
+        mode: BagMode = "mean",
+        include_last_offset: bool = False,
+        padding_idx: int | None = None,
+        lookup: Variant = "optimized",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        if mode not in BAG_MODES:
+            reason = "; a maximum is not linear in the rows" if mode == "max" else ""
+            raise ValueError(f"mode is {mode!r}; allowed: {', '.join(BAG_MODES)}{reason}.")
+        super().__init__(
+            num_embeddings, embedding_dim, row_modes, column_modes, ranks, padding_idx, lookup, device, dtype
+        )
+        self.mode, self.include_last_offset = mode, include_last_offset
+
+    def forward(
+        self,
+        input: torch.Tensor,
+        offsets: torch.Tensor | None = None,
+        per_sample_weights: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        bounds = self._bounds(input, offsets)
+        if per_sample_weights is not None:
+            if per_sample_weights.shape != input.shape:
+                given, wanted = tuple(per_sample_weights.shape), tuple(input.shape)
+                raise ValueError(f"per_sample_weights have shape {given}; expected {wanted}, that of the input.")
+            if self.mode != "sum":
+                raise ValueError(f'per_sample_weights go with mode="sum"; the mode of this layer is {self.mode!r}.')
+            per_sample_weights = per_sample_weights.reshape(-1)
+        return ttm_bags(
+            input,
+            bounds,
+            self.packed_cores,
+            self.diagonals,
+            self.shape,
+            self.mode,
+            self.padding_idx,
+            self.lookup,
+            self.threshold,
+            per_sample_weights,
+        )
+
+    def _bounds(self, input: torch.Tensor, offsets: torch.Tensor | None) -> torch.Tensor:
+        """Where each bag begins, and where the last one ends."""
+        if input.dim() == 2:
+            if offsets is not None:
+                raise ValueError("offsets go with an input of one dimension; rows of one with two are bags already.")
+            return torch.arange(len(input) + 1, device=input.device) * input.shape[1]
+        if input.dim() != 1:
+            raise ValueError(f"input has {input.dim()} dimensions; expected 1 with offsets, or 2.")
+        if offsets is None or offsets.dim() != 1:
+            given = "none" if offsets is None else f"some of {offsets.dim()} dimensions"
+            raise ValueError(f"an input of one dimension needs offsets of one dimension; got {given}.")
+        if self.include_last_offset:
+            if not len(offsets):
+                raise ValueError("offsets are empty; with include_last_offset they hold at least where the last ends.")
+            return offsets
+        return F.pad(offsets, (0, 1), value=len(input))
+
+    def extra_repr(self) -> str:
+        last = ", include_last_offset=True" if self.include_last_offset else ""
+        return f"{super().extra_repr()}, mode={self.mode!r}{last}"
 
 
 class TiedTTMLinear(nn.Module):

@@ -16,13 +16,17 @@ from comera.compatibility.hugging_face import CONV1D, class_name, is_conv1d, is_
 from comera.contraction.joint_merging import JointMerging
 from comera.declared_ties import redeclare_ties, tie_as_declared
 from comera.functional import fuse_feed_forwards
-from comera.layers import TiedTTMLinear, TTLinear, TTMEmbedding
+from comera.layers import TiedTTMLinear, TTLinear, TTMEmbedding, TTMEmbeddingBag
 from comera.lookup import Variant
 from comera.modes import balanced_modes, padded_modes
 from comera.recomputing import Recompute, check_recompute, keep_ranks
 from comera.tracing import siblings_in
 
-#: A layer that can be replaced: ``nn.Linear``, ``nn.Embedding`` or ``Conv1D``, whose class need not be there to name.
+#: Layers that look rows up.
+TABLES = (nn.Embedding, nn.EmbeddingBag)
+
+#: A layer that can be replaced: one of :data:`TABLES`, ``nn.Linear``, or ``Conv1D``, whose class need not be there to
+#: name.
 Dense = Any
 
 
@@ -66,7 +70,7 @@ class TT:
 
 @dataclass(frozen=True)
 class TTM:
-    """How to tensorize an ``nn.Embedding``.
+    """How to tensorize an ``nn.Embedding`` or an ``nn.EmbeddingBag``.
 
     Args:
         ranks: one integer, a cap clipped per bond, or one rank per inner bond.
@@ -81,27 +85,27 @@ class TTM:
     column_modes: Sequence[int] | None = None
     lookup: Variant = "optimized"
 
-    def build(self, embedding: nn.Embedding, decompose: bool) -> TTMEmbedding:
+    def build(self, embedding: Dense, decompose: bool) -> TTMEmbedding:
         """The TTM layer that stands in for ``embedding``."""
         if (self.row_modes is None) != (self.column_modes is None):
             raise ValueError("row_modes and column_modes go together: give both or neither.")
         row_modes = self.row_modes or padded_modes(embedding.num_embeddings, self.order)
         column_modes = self.column_modes or balanced_modes(embedding.embedding_dim, self.order)[::-1]
+        kind, options = _table_kind(embedding)
+        options["lookup"] = self.lookup
         if decompose:
-            return TTMEmbedding.from_dense(
-                embedding.weight, row_modes, column_modes, self.ranks, embedding.padding_idx, self.lookup
-            )
-        return TTMEmbedding(
-            embedding.num_embeddings,
-            embedding.embedding_dim,
-            row_modes,
-            column_modes,
-            self.ranks,
-            embedding.padding_idx,
-            self.lookup,
-            device=embedding.weight.device,
-            dtype=embedding.weight.dtype,
-        )
+            return kind.from_dense(embedding.weight, row_modes, column_modes, self.ranks, **options)
+        options |= {"device": embedding.weight.device, "dtype": embedding.weight.dtype}
+        sizes = (embedding.num_embeddings, embedding.embedding_dim)
+        return kind(*sizes, row_modes, column_modes, self.ranks, **options)
+
+
+def _table_kind(embedding: Dense) -> tuple[type[TTMEmbedding], dict[str, Any]]:
+    """The class of the layer that stands in for a table, and what of its options the table has."""
+    options: dict[str, Any] = {"padding_idx": embedding.padding_idx}
+    if isinstance(embedding, nn.Embedding):
+        return TTMEmbedding, options
+    return TTMEmbeddingBag, options | {"mode": embedding.mode, "include_last_offset": embedding.include_last_offset}
 
 
 def tt_layers(model: nn.Module) -> list[TTLinear]:
@@ -116,7 +120,7 @@ def _set_submodule(model: nn.Module, name: str, new: nn.Module) -> None:
 
 #: What can be replaced, beside Conv1D; a class derived from one of them may compute something else. The second is a
 #: linear layer but for a mark, in which ``nn.MultiheadAttention`` keeps its output projection.
-_REPLACEABLE = (nn.Linear, NonDynamicallyQuantizableLinear, nn.Embedding)
+_REPLACEABLE = (nn.Linear, NonDynamicallyQuantizableLinear, *TABLES)
 
 _HOOKS = (
     *("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks"),
@@ -145,10 +149,12 @@ def _refuse_unusual(name: str, module: Dense, reason: str) -> None:
             f"{reason} {name}, which {unusual}; a tensorized layer would lose that. To leave it dense, put "
             f"{name!r}: None before other patterns that fit it."
         )
-    if isinstance(module, nn.Embedding):
+    if isinstance(module, TABLES):
         for option in ("max_norm", "scale_grad_by_freq", "sparse"):
             if getattr(module, option):
                 raise ValueError(f"{name} uses {option}={getattr(module, option)}, which TTMEmbedding does not offer.")
+        if getattr(module, "mode", "sum") == "max":
+            raise ValueError(f"{name} uses mode='max', which TTMEmbeddingBag does not offer: it is no sum of rows.")
 
 
 def tensorize(
@@ -168,7 +174,8 @@ def tensorize(
         model: any module.
         plan: name patterns (as in ``fnmatch``, against the names of ``model.named_modules()``) and what to put there:
             :class:`TT` for ``nn.Linear`` and for ``Conv1D``, the linear layer of Hugging Face's GPT-2, :class:`TTM` for
-            ``nn.Embedding``, None to leave a layer as it is. The first pattern that fits a layer decides.
+            ``nn.Embedding`` and ``nn.EmbeddingBag``, None to leave a layer as it is. The first pattern that fits a
+            layer decides.
         start: ``"scratch"`` draws new cores; ``"weights"`` decomposes the present weights by TT-SVD.
         merge_jointly: merge the cores of equally shaped layers in one batch per forward of ``model``, and form the
             first products of layers that read one input, as query, key and value do, by one product, wherever that
@@ -200,14 +207,16 @@ def tensorize(
     tie_as_declared(model)
     names: dict[Dense, list[str]] = {}
     for name, module in model.named_modules(remove_duplicate=False):
-        if is_linear(module) or isinstance(module, nn.Embedding):
+        if is_linear(module) or isinstance(module, TABLES):
             names.setdefault(module, []).append(name)
 
     chosen: dict[Dense, TT | TTM | None] = {}
     for pattern, spec in plan.items():
         fits = [module for module, known in names.items() if any(fnmatch.fnmatchcase(n, pattern) for n in known)]
         if not fits:
-            raise ValueError(f"plan pattern {pattern!r} fits no nn.Linear, Conv1D or nn.Embedding of the model.")
+            raise ValueError(
+                f"plan pattern {pattern!r} fits no nn.Linear, Conv1D, nn.Embedding or nn.EmbeddingBag of the model."
+            )
         for module in fits:
             if module in chosen:
                 continue
@@ -217,7 +226,8 @@ def tensorize(
             if is_linear(module) != isinstance(spec, TT):
                 raise ValueError(
                     f"plan pattern {pattern!r} gives {type(spec).__name__}, but {names[module][0]} is a "
-                    f"{type(module).__name__}; TT is for nn.Linear and Conv1D, TTM for nn.Embedding."
+                    f"{type(module).__name__}; TT is for nn.Linear and Conv1D, TTM for nn.Embedding and "
+                    "nn.EmbeddingBag."
                 )
             _refuse_unusual(names[module][0], module, f"plan pattern {pattern!r} fits")
 
@@ -289,10 +299,17 @@ def _carry_over(dense: Dense, built: TTLinear | TTMEmbedding) -> None:
         built.bias.requires_grad_(dense.bias.requires_grad)
 
 
-def _follow(embedding: TTMEmbedding, module: nn.Module) -> nn.Module:
-    """What replaces a module whose weight was the table of a replaced embedding."""
-    if not isinstance(module, nn.Linear):
-        return embedding
-    tied = TiedTTMLinear(embedding, module.bias)
-    tied.training = module.training
-    return tied
+def _follow(table: TTMEmbedding, module: Dense) -> nn.Module:
+    """What replaces a module whose weight was that of a replaced table."""
+    if isinstance(module, nn.Linear):
+        tied = TiedTTMLinear(table, module.bias)
+        tied.training = module.training
+        return tied
+    kind, options = _table_kind(module)
+    if kind is type(table) is TTMEmbedding:
+        return table
+    sizes, shape = (table.num_embeddings, table.embedding_dim), table.shape
+    options |= {"lookup": table.lookup, "device": "meta"}  # it gets the cores of the table
+    sharing = kind(*sizes, shape.row_modes, shape.column_modes, shape.ranks, **options)
+    sharing.share_cores(table)
+    return sharing.train(module.training)

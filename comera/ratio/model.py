@@ -32,7 +32,7 @@ from comera.ratio.layer import (
     table_solution,
 )
 from comera.ratio.rank_search import TOLERANCE, Chain, OutOfReach, check_ratio, search
-from comera.tensorize import TT, TTM, Dense
+from comera.tensorize import TABLES, TT, TTM, Dense
 
 #: Layer ratios are searched on a grid with this step, so that they do not depend on the ratio asked for.
 _STEP = 1.0005
@@ -99,21 +99,21 @@ def _named_layers(model: nn.Module, names: Iterable[str]) -> dict[str, Dense]:
     known = {
         name: module
         for name, module in model.named_modules(remove_duplicate=False)
-        if is_linear(module) or isinstance(module, nn.Embedding)
+        if is_linear(module) or isinstance(module, TABLES)
     }
     chosen: set[str] = set()
     for pattern in names:
         fits = set(fnmatch.filter(known, pattern))
         if not fits:
-            raise ValueError(f"{pattern!r} fits no nn.Linear, Conv1D or nn.Embedding of the model.")
+            raise ValueError(f"{pattern!r} fits no nn.Linear, Conv1D, nn.Embedding or nn.EmbeddingBag of the model.")
         chosen |= fits
     if not chosen:
-        raise ValueError("names is empty; name at least one nn.Linear, Conv1D or nn.Embedding.")
+        raise ValueError("names is empty; name at least one nn.Linear, Conv1D, nn.Embedding or nn.EmbeddingBag.")
     return {name: module for name, module in known.items() if name in chosen}
 
 
 def _weight_of(layer: Dense) -> _Weight:
-    if isinstance(layer, nn.Embedding):
+    if isinstance(layer, TABLES):
         return _Weight(True, layer.num_embeddings, layer.embedding_dim)
     return _Weight(False, *linear_weight(layer).t().shape)
 
@@ -121,7 +121,7 @@ def _weight_of(layer: Dense) -> _Weight:
 def _distinct(layers: Iterable[Dense]) -> dict[torch.Tensor, _Weight]:
     """Each weight once; one that an embedding shares with linear layers becomes a table, which these then follow."""
     weights: dict[torch.Tensor, _Weight] = {}
-    for layer in sorted(layers, key=lambda layer: not isinstance(layer, nn.Embedding)):
+    for layer in sorted(layers, key=lambda layer: not isinstance(layer, TABLES)):
         weights.setdefault(layer.weight, _weight_of(layer))
     return weights
 
@@ -166,7 +166,8 @@ def solve_model(
     Args:
         model: the dense model, on any device, ``meta`` included.
         names: names or patterns (as in ``fnmatch``) of the layers to tensorize: ``nn.Linear`` and ``Conv1D``
-            become TT, ``nn.Embedding`` TTM. A mapping by name, such as the targets of a workload, will do.
+            become TT, ``nn.Embedding`` and ``nn.EmbeddingBag`` TTM. A mapping by name, such as the targets of a
+            workload, will do.
         ratio: wanted parameters of ``model`` over those of the tensorized one, 1 or more; met within 2 %.
         order, table_order: modes per side of TT layers and cores of tables that are tried first; a layer that cannot
             meet its ratio with them takes another, as in :func:`comera.solve_modes`.

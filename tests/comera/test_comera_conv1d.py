@@ -165,7 +165,7 @@ def test_it_takes_no_ttm():
 def test_a_class_of_the_same_name_elsewhere_is_none():
     other = type("Conv1D", (nn.Module,), {"__module__": "elsewhere"})()
     other.weight, other.bias = nn.Parameter(torch.ones(12, 12)), nn.Parameter(torch.ones(12))
-    with pytest.raises(ValueError, match=r"fits no nn.Linear, Conv1D or nn.Embedding of the model"):
+    with pytest.raises(ValueError, match=r"fits no nn.Linear, Conv1D, nn.Embedding or nn.EmbeddingBag of the model"):
         tensorize(nn.Sequential(other), {"0": TT(2, order=2)})
 
 

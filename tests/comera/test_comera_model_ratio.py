@@ -119,7 +119,9 @@ def test_a_ratio_beyond_what_stays_dense_names_the_largest():
 
 def test_names_and_ratios_that_cannot_be_are_refused():
     model = nn.Sequential(nn.Linear(8, 8))
-    with pytest.raises(ValueError, match=r"^'1' fits no nn\.Linear, Conv1D or nn\.Embedding of the model\.$"):
+    with pytest.raises(
+        ValueError, match=r"^'1' fits no nn\.Linear, Conv1D, nn\.Embedding or nn\.EmbeddingBag of the model\.$"
+    ):
         solve_model(model, ["1"], 2)
     with pytest.raises(ValueError, match="names is empty"):
         solve_model(model, [], 2)

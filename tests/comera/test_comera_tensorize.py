@@ -198,7 +198,11 @@ def test_a_root_that_is_itself_a_layer_is_returned_replaced(pattern):
 @pytest.mark.parametrize(
     ("plan", "start", "sentence"),
     [
-        ({"9*": TT()}, "scratch", r"^plan pattern '9\*' fits no nn.Linear, Conv1D or nn.Embedding of the model\.$"),
+        (
+            {"9*": TT()},
+            "scratch",
+            r"^plan pattern '9\*' fits no nn.Linear, Conv1D, nn.Embedding or nn.EmbeddingBag of the model\.$",
+        ),
         ({"2.1": TT()}, "scratch", "^plan pattern '2.1' fits no"),
         (
             {"0": TT()},

@@ -1,7 +1,7 @@
 """Rows of a TTM table without forming the table.
 
 Shape suffixes: ``T`` indices in the flattened batch, ``U`` unique rows among them, ``P``/``Q`` row tuples of the left
-and right half of the modes, ``C``/``E`` columns of the left and right half, ``R`` middle rank.
+and right half of the modes, ``C``/``E`` columns of the left and right half, ``R`` middle rank, ``D`` columns.
 
 The variants of the paper's Fig. 5 (METHOD.md, Computation) differ in two decisions:
 
@@ -23,8 +23,10 @@ measure what each decision is worth, and are oracles in the tests.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Literal, get_args
 
 import torch
@@ -38,7 +40,13 @@ Variant = Literal["optimized", "plain", "unique", "order"]
 VARIANTS: tuple[Variant, ...] = get_args(Variant)
 
 
-def _unique_rows(indices_T: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def shapes_must_be_known(indices_T: torch.Tensor) -> bool:
+    """Whether the shape of no operation may depend on the data."""
+    capturing = indices_T.is_cuda and torch.cuda.is_current_stream_capturing()
+    return torch.compiler.is_compiling() or shapes_are_fixed() or capturing
+
+
+def unique_rows(indices_T: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Unique indices and where each index of the batch finds its row.
 
     How many there are depends on the data. Where shapes must be known beforehand (compilation, steps that are captured
@@ -48,8 +56,7 @@ def _unique_rows(indices_T: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     if isinstance(indices_T, FakeTensor) and not torch.compiler.is_compiling():
         count = getattr(indices_T, "unique_count", indices_T.shape[0])
         return indices_T.new_empty(count), torch.empty_like(indices_T)
-    capturing = indices_T.is_cuda and torch.cuda.is_current_stream_capturing()
-    if torch.compiler.is_compiling() or shapes_are_fixed() or capturing:
+    if shapes_must_be_known(indices_T):
         return indices_T, torch.arange(indices_T.shape[0], device=indices_T.device)
     rows_U, inverse_T = torch.unique(indices_T, return_inverse=True)
     return rows_U, inverse_T
@@ -81,7 +88,7 @@ def _merge_half_gradients(grad: torch.Tensor, cores: Sequence[torch.Tensor]) -> 
     return [grad.reshape(cores[0].shape), *reversed(gradients)]
 
 
-class _Half:
+class Half:
     """One half of the modes, and the slice (first rank, Πc, last rank) of it that each of U rows needs.
 
     Few rows multiply their slices of the cores; many rows gather from the merged half.
@@ -157,28 +164,50 @@ class _Half:
         return gradients
 
 
-class _HalvesLookup(torch.autograd.Function):
+def two_halves(
+    packed: torch.Tensor,
+    effective: torch.Tensor,
+    shape: TTMShape,
+    left_tuples: torch.Tensor,
+    right_tuples: torch.Tensor,
+    products: tuple[Sequence[torch.Tensor], Sequence[torch.Tensor]] = ((), ()),
+) -> tuple[list[torch.Tensor], Half, Half]:
+    """The cores without their diagonals, and both halves with them."""
+    plain = unpack_cores(packed, shape)
+    bonds = effective.split(shape.ranks)
+    cores = [plain[0], *(bond[:, None, None, None] * core for bond, core in zip(bonds, plain[1:], strict=True))]
+    left = Half(cores[: shape.half], shape.row_modes[: shape.half], left_tuples, products[0])
+    return plain, left, Half(cores[shape.half :], shape.row_modes[shape.half :], right_tuples, products[1])
+
+
+def half_tuples(rows: torch.Tensor, shape: TTMShape) -> tuple[torch.Tensor, torch.Tensor]:
+    """The parts of row numbers that belong to the left and to the right half."""
+    right_rows = math.prod(shape.row_modes[shape.half :])
+    return torch.div(rows, right_rows, rounding_mode="floor"), rows.remainder(right_rows)
+
+
+def in_the_parameters_type(grad: torch.Tensor) -> AbstractContextManager[Any]:
+    """For a backward pass called inside autocast, which would sum gradients in its own type."""
+    device = grad.device.type
+    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else contextlib.nullcontext()
+
+
+def parameter_gradients(
+    scaled_grads: Sequence[torch.Tensor], plain: Sequence[torch.Tensor], effective: torch.Tensor, shape: TTMShape
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Gradients of the packed cores and of the diagonals, from those of the cores with their diagonals."""
+    bond_grads, core_grads = [], [scaled_grads[0]]
+    for grad, core, bond in zip(scaled_grads[1:], plain[1:], effective.split(shape.ranks), strict=True):
+        bond_grads.append((grad * core).sum((1, 2, 3)))
+        core_grads.append(bond[:, None, None, None] * grad)
+    return pack_cores(core_grads, shape), torch.cat(bond_grads) * (effective != 0)
+
+
+class HalvesLookup(torch.autograd.Function):
     """Rows (T, D) by one product of two halves, for unique rows or for every index (then U is T).
 
     Saves the indices, the parameters and the small products of each half, not what is taken per row.
     """
-
-    @staticmethod
-    def _halves(
-        packed: torch.Tensor,
-        effective: torch.Tensor,
-        rows_U: torch.Tensor,
-        shape: TTMShape,
-        products: tuple[Sequence[torch.Tensor], Sequence[torch.Tensor]] = ((), ()),
-    ) -> tuple[list[torch.Tensor], _Half, _Half]:
-        plain = unpack_cores(packed, shape)
-        bonds = effective.split(shape.ranks)
-        cores = [plain[0], *(bond[:, None, None, None] * core for bond, core in zip(bonds, plain[1:], strict=True))]
-        left_modes, right_modes = shape.row_modes[: shape.half], shape.row_modes[shape.half :]
-        right_rows = math.prod(right_modes)
-        left = _Half(cores[: shape.half], left_modes, torch.div(rows_U, right_rows, rounding_mode="floor"), products[0])
-        right = _Half(cores[shape.half :], right_modes, rows_U.remainder(right_rows), products[1])
-        return plain, left, right
 
     @staticmethod
     def forward(
@@ -191,9 +220,9 @@ class _HalvesLookup(torch.autograd.Function):
         threshold: float,
         unique: bool,
     ) -> torch.Tensor:
-        rows_U, inverse_T = _unique_rows(indices_T) if unique else (indices_T, None)
+        rows_U, inverse_T = unique_rows(indices_T) if unique else (indices_T, None)
         effective = effective_diagonals(diagonals, threshold)
-        _, left, right = _HalvesLookup._halves(packed, effective, rows_U, shape)
+        _, left, right = two_halves(packed, effective, shape, *half_tuples(rows_U, shape))
         table_UD = torch.bmm(left.slices().squeeze(1), right.slices().squeeze(3)).flatten(1)
         if padding_idx is not None:
             table_UD.masked_fill_((rows_U == padding_idx).unsqueeze(1), 0)
@@ -204,11 +233,8 @@ class _HalvesLookup(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad_TD: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        device = grad_TD.device.type
-        if not torch.is_autocast_enabled(device):
-            return _HalvesLookup._gradients(ctx, grad_TD)
-        with torch.autocast(device, enabled=False):  # called inside autocast: still sum in the parameters' type
-            return _HalvesLookup._gradients(ctx, grad_TD)
+        with in_the_parameters_type(grad_TD):
+            return HalvesLookup._gradients(ctx, grad_TD)
 
     @staticmethod
     def _gradients(ctx: Any, grad_TD: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
@@ -218,7 +244,7 @@ class _HalvesLookup(torch.autograd.Function):
         kept = [product.to(packed.dtype) for product in kept]
         grad_TD = grad_TD.to(packed.dtype)
         products = kept[: ctx.left_products], kept[ctx.left_products :]
-        plain, left, right = _HalvesLookup._halves(packed, effective, rows_U, shape, products)
+        plain, left, right = two_halves(packed, effective, shape, *half_tuples(rows_U, shape), products)
         left_UCR, right_URE = left.slices().squeeze(1), right.slices().squeeze(3)
         if inverse_T is not None:
             grad_UD = grad_TD.new_zeros(rows_U.shape[0], shape.embedding_dim).index_add_(0, inverse_T, grad_TD)
@@ -231,14 +257,10 @@ class _HalvesLookup(torch.autograd.Function):
             *left.core_gradients(torch.bmm(grad_UCE, right_URE.transpose(1, 2)).unsqueeze(1)),
             *right.core_gradients(torch.bmm(left_UCR.transpose(1, 2), grad_UCE).unsqueeze(3)),
         ]
-        bond_grads, core_grads = [], [scaled_grads[0]]
-        for grad, core, bond in zip(scaled_grads[1:], plain[1:], effective.split(shape.ranks), strict=True):
-            bond_grads.append((grad * core).sum((1, 2, 3)))
-            core_grads.append(bond[:, None, None, None] * grad)
-        return None, pack_cores(core_grads, shape), torch.cat(bond_grads) * (effective != 0), None, None, None, None
+        return None, *parameter_gradients(scaled_grads, plain, effective, shape), None, None, None, None
 
 
-def _core_by_core(
+def core_by_core(
     rows_U: torch.Tensor,
     packed: torch.Tensor,
     diagonals: torch.Tensor,
@@ -264,6 +286,30 @@ def _core_by_core(
     if padding_idx is not None:
         result = result.masked_fill((rows_U == padding_idx).unsqueeze(1), 0)
     return result
+
+
+def is_checkable(tensor: torch.Tensor) -> bool:
+    """Whether looking at the entries costs no synchronisation."""
+    on_cpu = tensor.device.type == "cpu" and not isinstance(tensor, FakeTensor) and tensor.numel() > 0
+    return on_cpu and not torch.compiler.is_compiling()
+
+
+def flat_indices(indices: torch.Tensor, shape: TTMShape, variant: str) -> torch.Tensor:
+    """The indices as a vector, checked as :func:`ttm_rows` says."""
+    if variant not in VARIANTS:
+        raise ValueError(f"variant is {variant!r}; allowed: {', '.join(VARIANTS)}.")
+    indices_T = indices.reshape(-1)
+    if isinstance(indices, FakeTensor) and hasattr(indices, "unique_count"):
+        indices_T.unique_count = indices.unique_count  # type: ignore[attr-defined]
+    if is_checkable(indices):
+        plain = indices_T
+        while torch._C._functorch.is_functorch_wrapped_tensor(plain):  # all entries that vmap hands over one by one
+            plain = torch._C._functorch.get_unwrapped(plain)
+        lowest, highest = int(plain.min()), int(plain.max())
+        if lowest < 0 or highest >= shape.num_embeddings:
+            wrong = lowest if lowest < 0 else highest
+            raise IndexError(f"index {wrong} is outside the table; allowed: 0 to {shape.num_embeddings - 1}.")
+    return indices_T
 
 
 def ttm_rows(
@@ -301,27 +347,14 @@ def ttm_rows(
         >>> ttm_rows(torch.tensor([[0, 5]]), torch.ones(10), torch.ones(1), shape).shape
         torch.Size([1, 2, 4])
     """
-    if variant not in VARIANTS:
-        raise ValueError(f"variant is {variant!r}; allowed: {', '.join(VARIANTS)}.")
-    indices_T = indices.reshape(-1)
-    if isinstance(indices, FakeTensor) and hasattr(indices, "unique_count"):
-        indices_T.unique_count = indices.unique_count  # type: ignore[attr-defined]
-    checkable = indices.device.type == "cpu" and not isinstance(indices, FakeTensor) and indices.numel() > 0
-    if checkable and not torch.compiler.is_compiling():
-        plain = indices_T
-        while torch._C._functorch.is_functorch_wrapped_tensor(plain):  # all entries that vmap hands over one by one
-            plain = torch._C._functorch.get_unwrapped(plain)
-        lowest, highest = int(plain.min()), int(plain.max())
-        if lowest < 0 or highest >= shape.num_embeddings:
-            wrong = lowest if lowest < 0 else highest
-            raise IndexError(f"index {wrong} is outside the table; allowed: 0 to {shape.num_embeddings - 1}.")
+    indices_T = flat_indices(indices, shape, variant)
     table = (packed, diagonals, shape, padding_idx, threshold)
     # What follows depends on the data, or has a backward of its own: either is closed to torch.func.
     if variant == "plain" or torch._C._are_functorch_transforms_active():
-        rows = _core_by_core(indices_T, *table)
+        rows = core_by_core(indices_T, *table)
     elif variant == "unique":
-        rows_U, inverse_T = _unique_rows(indices_T)
-        rows = _core_by_core(rows_U, *table).index_select(0, inverse_T)
+        rows_U, inverse_T = unique_rows(indices_T)
+        rows = core_by_core(rows_U, *table).index_select(0, inverse_T)
     else:
-        rows = _HalvesLookup.apply(indices_T, *table, variant == "optimized")
+        rows = HalvesLookup.apply(indices_T, *table, variant == "optimized")
     return rows.view(*indices.shape, shape.embedding_dim)
