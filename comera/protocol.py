@@ -28,6 +28,9 @@ LINEAR_ROLES: tuple[Role, ...] = ("attention", "feed_forward", "classifier")
 #: The role of a table of vectors looked up by number, an ``nn.Embedding`` or ``nn.EmbeddingBag``.
 EMBEDDING_ROLE: Role = "embedding"
 
+#: Metadata of a setting that came after records were made: cells leave it out while it is None, and so keep their ids.
+LATER = {"later": True}
+
 Batch = dict[str, torch.Tensor]
 
 

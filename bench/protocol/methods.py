@@ -65,10 +65,11 @@ def default_settings(name: str) -> dict[str, Any]:
 
 def checked_settings(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of a method, filled up and checked; a wrong one raises ConfigError."""
-    settings = dataclasses.asdict(build_dataclass(_module(name).Settings, values, f"settings.{name}"))
-    if settings.get("ratio", 0) is None:  # so that cells without one are the same as before there were any
-        del settings["ratio"]
-    return settings
+    kind = _module(name).Settings
+    settings = dataclasses.asdict(build_dataclass(kind, values, f"settings.{name}"))
+    # Without a ratio, and without a later setting, cells are the same as before there was one.
+    optional = {"ratio", *(field.name for field in dataclasses.fields(kind) if field.metadata.get("later"))}
+    return {name: value for name, value in settings.items() if value is not None or name not in optional}
 
 
 def build(name: str, variant: str, settings: Mapping[str, Any]) -> Method:

@@ -18,7 +18,7 @@ from baselines import _arm
 from bench.estimate.sparse_gradients import SparseShapes
 
 ARMS = list(all_arms())
-MODULES = ["dense", "galore", "lora", "lte", "low_rank"]
+MODULES = ["dense", "galore", "hashing", "lora", "lte", "low_rank", "quotient_remainder"]
 
 
 def built(name: str, dtype: torch.dtype = torch.float32):
