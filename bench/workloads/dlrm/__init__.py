@@ -156,7 +156,8 @@ class DLRMWorkload(BaseWorkload):
             model.train(was_training)
         reached, answers = np.concatenate(found), np.concatenate(clicks)
         ceiling = {f"teacher_{name}": value for name, value in self.log.ceiling.items()}
-        return Evaluation({**scores.metrics(reached, answers), **ceiling}, None, lines)
+        found_metrics = {**scores.metrics(reached, answers), **ceiling}
+        return Evaluation(found_metrics, None, lines, scores.groups(reached, answers))
 
 
 def as_batch(lines: Lines) -> Batch:
