@@ -115,11 +115,13 @@ def test_batches_of_an_epoch_have_every_line_once_in_an_order_of_the_seed() -> N
     assert rest == firsts(0)[10:]
 
 
-@pytest.mark.parametrize("arm", [("dense", ""), ("dense", "sparse"), ("dense", "row_wise"), ("low_rank", "")])
+@pytest.mark.parametrize("arm", [("dense", ""), ("dense", "sparse"), ("dense", "row_wise"), ("comera", "")])
 def test_every_arm_learns_on_the_synthetic_log(arm: tuple[str, str]) -> None:
     workload = opened()
     torch.manual_seed(0)
-    settings = {"lr": 1e-2 if arm[1] == "row_wise" else 2e-3} | ({"lr_factors": 2e-3} if arm[0] == "low_rank" else {})
+    settings = {"lr": 1e-2 if arm[1] == "row_wise" else 2e-3}
+    if arm[0] == "comera":
+        settings = {"lr_cores": 2e-3, "lr_dense": 2e-3, "ratio": 5.0}
     method = build(*arm, settings)
     model = method.adapt(workload.build(), workload.targets())
     step = TrainStep(model, method, method.optimizer(model), workload.loss, "fp32", "cpu")
@@ -139,6 +141,16 @@ def test_sparse_gradients_save_the_memory_of_dense_ones() -> None:
     }
     assert peaks[""] == pytest.approx(16.84, abs=0.05)  # four times 4.09 GiB, and the activations
     assert peaks["row_wise"] < peaks["sparse"] - 7 < peaks[""] - 10
+
+
+@pytest.mark.parametrize("preset", ["paper", "kaggle"])
+def test_the_solver_meets_99_times_within_one_percent(preset: str) -> None:
+    workload = opened(DLRMSettings(preset))
+    with torch.device("meta"):
+        dense = workload.build()
+        small = build("comera", "", {"ratio": 99.0}).adapt(workload.build(), workload.targets())
+    counts = [sum(parameter.numel() for parameter in model.parameters()) for model in (dense, small)]
+    assert counts[0] / counts[1] == pytest.approx(99, rel=0.01)
 
 
 @pytest.mark.parametrize(

@@ -46,9 +46,10 @@ def test_the_curve_has_a_point_every_so_many_steps(workload: DLRMWorkload, tmp_p
     assert "void" not in columns.get("message", "")
 
 
-def test_plain_descent_at_a_rate_of_one_is_void(workload: DLRMWorkload, tmp_path: Path) -> None:
-    """What two users of DLRM met, who reported an AUC of 0.4999: facebookresearch/dlrm, issues 393 and 395."""
-    columns = trained(workload, tmp_path, "dense:sgd", {"lr": 1.0})
-    assert columns["metrics"]["auc"] == pytest.approx(0.5, abs=0.02)
+def test_plain_descent_at_too_high_a_rate_is_void(workload: DLRMWorkload, tmp_path: Path) -> None:
+    """What two users of DLRM met on the real log at rate 1, whose AUC stayed at 0.4999: facebookresearch/dlrm, issues
+    393 and 395. A model as small as this one learns at rate 1 and needs 3 to be lost."""
+    columns = trained(workload, tmp_path, "dense:sgd", {"lr": 3.0})
+    assert columns["metrics"]["auc"] == pytest.approx(0.5, abs=0.03)
     assert columns["message"].startswith("void: normalised cross entropy of 1.0")
     assert columns["message"].endswith("is no better than guessing, 1")
