@@ -64,9 +64,6 @@ def _not_yet(claim_id: str, subject: str, quantity: str, device: DeviceKind = "a
 UNTESTED = (
     Rule("lte-convergence", "accuracy on MNLI of lte with its default settings > chance",
          untested="No experiment of this bench trains LTE to convergence."),
-    _not_yet("dlrm-accuracy", "DLRM", "accuracy of comera less that of dense"),
-    _not_yet("dlrm-nce", "DLRM", "normalized cross entropy of comera less that of dense"),
-    _not_yet("dlrm-curve", "DLRM", "final loss of comera less that of dense"),
     _not_yet("codebert-ratio", "CodeBERT", "stored size of dense / comera"),
     _not_yet("codebert-speedup", "CodeBERT", "pre-training time of dense / comera, over both phases", "cuda"),
     _not_yet("codebert-curve", "CodeBERT", "loss of comera less that of dense, by step and phase"),
