@@ -13,8 +13,14 @@ READY := $(VENV)/.ready
 .DEFAULT_GOAL := help
 TRAINED := reproduce-table-mnli reproduce-table-ranks reproduce-fig6 reproduce-truncation
 .PHONY: help setup test test-slow lint gate gate-accept reproduce-fig1 reproduce-prediction reproduce-activations \
+<<<<<<< HEAD
   reproduce-fig5 reproduce-fig7 reproduce-fig10 reproduce-fig10-loss reproduce-fig11 plan-grid reproduce-table-tensorization table-search $(TRAINED) reproduce-small \
   sweep-ratios sweep-ratios-accuracy sweep-ratios-small sweep-ratios-code speed claims report clean
+=======
+  reproduce-fig8 reproduce-fig9 reproduce-table-dlrm \
+  reproduce-fig5 reproduce-fig7 reproduce-fig11 plan-grid reproduce-table-tensorization table-search $(TRAINED) reproduce-small \
+  sweep-ratios sweep-ratios-accuracy sweep-ratios-small speed claims report clean
+>>>>>>> dlrm
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-30s %s\n", $$1, $$2}'
@@ -88,6 +94,20 @@ reproduce-fig10-loss: $(READY) ## train and draw Fig. 10's curves: both phases o
 reproduce-fig11: $(READY) ## measure and draw Fig. 11: the contraction plans of the encoder's layers as tensor diagrams
 	$(BIN)/python -m bench experiment=fig11 "results='$(RESULTS)'"
 	$(BIN)/python -m figures fig11 --records "$(RESULTS)"
+
+reproduce-fig8: $(READY) ## time and predict DLRM's steps with full tables (hours on a CPU, 20 GiB), and draw Fig. 8
+	$(BIN)/python -m bench experiment=fig8_memory "results='$(RESULTS)'"
+	$(BIN)/python -m bench experiment=fig8 "results='$(RESULTS)'"
+	$(BIN)/python -m figures fig8 --records "$(RESULTS)"
+
+# One set of training records serves both.
+reproduce-fig9: ARTIFACT := fig9
+reproduce-fig9: ## train DLRM's arms on synthetic click logs (hours on a CPU) and draw Fig. 9, cross entropy per step
+reproduce-table-dlrm: ARTIFACT := table_dlrm
+reproduce-table-dlrm: ## accuracy, AUC, cross entropy and size of DLRM's arms (same training)
+reproduce-fig9 reproduce-table-dlrm: $(READY)
+	$(BIN)/python -m bench experiment=fig9 "results='$(RESULTS)'"
+	$(BIN)/python -m figures $(ARTIFACT) --records "$(RESULTS)"
 
 plan-grid: $(READY) ## measure every contraction plan on a grid of shapes and draw how the planner chose (10 minutes on 2 cores)
 	$(BIN)/python -m bench experiment=contraction "results='$(RESULTS)'"

@@ -19,6 +19,9 @@ from torch import nn
 
 from comera.protocol import EMBEDDING_ROLE, LINEAR_ROLES, CaptureScope, CellView, Change, RareEvent, Stage
 
+#: A target of the role ``embedding``.
+Table = nn.Embedding | nn.EmbeddingBag
+
 
 class Arm(abc.ABC):
     """One rival in a comparison: the dense method unless a hook is overridden.
@@ -149,10 +152,10 @@ def check_targets(model: nn.Module, targets: Mapping[str, str]) -> None:
             raise ValueError(f"the role of target {name!r} is {role!r}; allowed are: {allowed}.")
         if not name or name not in modules:
             raise ValueError(f"target {name!r} is not in the model; name one of its submodules.")
-        wanted = nn.Embedding if role == EMBEDDING_ROLE else nn.Linear
+        wanted = (nn.Embedding, nn.EmbeddingBag) if role == EMBEDDING_ROLE else (nn.Linear,)
         if not isinstance(modules[name], wanted):
-            kind = type(modules[name]).__name__
-            raise ValueError(f"target {name!r} is a {kind}; its role {role!r} allows nn.{wanted.__name__} only.")
+            kind, allowed = type(modules[name]).__name__, " and ".join(f"nn.{one.__name__}" for one in wanted)
+            raise ValueError(f"target {name!r} is a {kind}; its role {role!r} allows {allowed} only.")
 
 
 def linear_targets(model: nn.Module, targets: Mapping[str, str]) -> dict[str, nn.Linear]:
@@ -162,11 +165,11 @@ def linear_targets(model: nn.Module, targets: Mapping[str, str]) -> dict[str, nn
     return {name: module for name, module in found.items() if isinstance(module, nn.Linear)}
 
 
-def embedding_targets(model: nn.Module, targets: Mapping[str, str]) -> dict[str, nn.Embedding]:
+def embedding_targets(model: nn.Module, targets: Mapping[str, str]) -> dict[str, Table]:
     """The checked embedding targets of ``model`` by name, in the order of ``targets``."""
     check_targets(model, targets)
     found = {name: model.get_submodule(name) for name, role in targets.items() if role == EMBEDDING_ROLE}
-    return {name: module for name, module in found.items() if isinstance(module, nn.Embedding)}
+    return {name: module for name, module in found.items() if isinstance(module, nn.Embedding | nn.EmbeddingBag)}
 
 
 def replace_module(model: nn.Module, name: str, module: nn.Module) -> None:

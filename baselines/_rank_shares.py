@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 
 from torch import nn
 
+from baselines._arm import Table
+
 #: How far the parameters of the whole model may be from those that a ratio asks for.
 TOLERANCE = 0.02
 
@@ -20,7 +22,7 @@ class OutOfReach(ValueError):
     """No ranks meet a ratio within 2 %; the message names the ones within reach."""
 
 
-def ranks_for_ratio(model: nn.Module, layers: Mapping[str, nn.Linear | nn.Embedding], ratio: float) -> dict[str, int]:
+def ranks_for_ratio(model: nn.Module, layers: Mapping[str, nn.Linear | Table], ratio: float) -> dict[str, int]:
     """The ranks at which the whole model is ``ratio`` times smaller.
 
     Every layer gets the same ratio of its own, as far as ranks from 1 to min(N, M) allow. The real rank that this takes

@@ -4,16 +4,17 @@ The variants train the embedding tables among the targets with sparse gradients 
 the rows that a batch looked up instead of the whole table, and update those rows alone:
 
 * ``sparse``: by torch's SparseAdam, whose two moments have the table's size;
-* ``row_wise``: by row-wise Adagrad, which keeps one number per row.
+* ``row_wise``: by row-wise Adagrad, which keeps one number per row;
+* ``sgd``: by plain gradient descent, as all other parameters too, which keeps nothing: DLRM's own first choice.
 
-They are the strongest uncompressed tables. All other parameters stay under fused AdamW. A row that no batch looks up
-keeps its value; under AdamW it would move on by its old moments.
+They are the strongest uncompressed tables. All other parameters stay under fused AdamW, but for ``sgd``. A row that no
+batch looks up keeps its value; under AdamW it would move on by its old moments.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -28,9 +29,9 @@ from baselines._arm import (
     fused_adamw,
     parameters_apart,
 )
-from comera.protocol import CaptureScope
+from comera.protocol import LATER, CaptureScope
 
-VARIANTS = ("", "sparse", "row_wise")
+VARIANTS = ("", "sparse", "row_wise", "sgd")
 
 
 @dataclass(frozen=True)
@@ -38,17 +39,20 @@ class Settings:
     """Hyperparameters of dense training.
 
     Args:
-        lr: constant rate of AdamW; the rate that the paper's code gives dense parameters. Tables with sparse gradients
-            have it too.
+        lr: constant rate of AdamW; the rate that the paper's code gives dense parameters.
+        lr_tables: rate of tables with sparse gradients, whose optimizers want other ones. None: as ``lr``.
 
     Raises:
-        ValueError: when the rate is not a finite number above 0.
+        ValueError: when a rate is not a finite number above 0.
     """
 
     lr: float = 5e-5
+    lr_tables: float | None = field(default=None, metadata=LATER)
 
     def __post_init__(self) -> None:
         check_positive("dense.lr", self.lr)
+        if self.lr_tables is not None:
+            check_positive("dense.lr_tables", self.lr_tables)
 
 
 class RowWiseAdagrad(torch.optim.Optimizer):
@@ -169,12 +173,14 @@ class SparseTables(Dense):
         return model
 
     def optimizer(self, model: nn.Module) -> JoinedOptimizer:
-        """The optimizer of the tables, joined with fused AdamW over every other trainable parameter."""
+        """The optimizer of the tables, joined with that of every other trainable parameter."""
         tables = [weight for weight in map(model.get_parameter, self._names) if weight.requires_grad]
-        lr = self.settings.lr
+        others, lr = parameters_apart(model, tables), self.settings.lr
+        lr_tables = self.settings.lr_tables or lr
+        if self.variant == "sgd":
+            return JoinedOptimizer(torch.optim.SGD(tables, lr=lr_tables), torch.optim.SGD(others, lr=lr, fused=True))
         kind = RowWiseAdagrad if self.variant == "row_wise" else torch.optim.SparseAdam
-        of_tables = kind([{"params": tables}], lr=lr)
-        return JoinedOptimizer(of_tables, fused_adamw((parameters_apart(model, tables), lr)))
+        return JoinedOptimizer(kind([{"params": tables}], lr=lr_tables), fused_adamw((others, lr)))
 
 
 def build(settings: Settings, variant: str = "") -> Dense:
@@ -182,7 +188,7 @@ def build(settings: Settings, variant: str = "") -> Dense:
 
     Args:
         settings: hyperparameters.
-        variant: ``""``; ``"sparse"`` or ``"row_wise"`` for tables with sparse gradients, see the module.
+        variant: ``""``; ``"sparse"``, ``"row_wise"`` or ``"sgd"`` for tables with sparse gradients, see the module.
 
     Raises:
         ValueError: for an unknown variant.

@@ -15,12 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
 
 from baselines._arm import (
     Arm,
+    Table,
     check_count,
     check_positive,
     check_variant,
@@ -133,11 +135,14 @@ class TwoFactorLinear(nn.Module):
 class TwoFactorEmbedding(nn.Module):
     """An embedding table of rank R: a table (V, R), then a linear map to D columns without bias.
 
+    In the place of an ``nn.EmbeddingBag`` the first table pools, since what follows is linear.
+
     Args:
         num_embeddings: V.
         embedding_dim: D.
         rank: R, from 1 to min(V, D).
         padding_idx: row that is zero and stays so, as in ``nn.Embedding``.
+        bag: the ``nn.EmbeddingBag`` whose pooling to take over.
         dtype: of all parameters.
         device: of all parameters.
 
@@ -158,12 +163,17 @@ class TwoFactorEmbedding(nn.Module):
         embedding_dim: int,
         rank: int,
         padding_idx: int | None = None,
+        bag: nn.EmbeddingBag | None = None,
         *,
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ) -> None:
         super().__init__()
-        self.first = nn.Embedding(num_embeddings, rank, padding_idx=padding_idx, dtype=dtype, device=device)
+        common: dict[str, Any] = {"padding_idx": padding_idx, "dtype": dtype, "device": device}
+        self.first: Table = nn.Embedding(num_embeddings, rank, **common)
+        if bag is not None:
+            own: dict[str, Any] = {"mode": bag.mode, "include_last_offset": bag.include_last_offset}
+            self.first = nn.EmbeddingBag(num_embeddings, rank, **own, **common)
         self.second = nn.Parameter(torch.empty(rank, embedding_dim, dtype=dtype, device=device))
         _init_factors(self.first.weight, self.second, rank, variance=1.0)
         if self.first.padding_idx is not None:
@@ -171,7 +181,7 @@ class TwoFactorEmbedding(nn.Module):
                 self.first.weight[self.first.padding_idx].zero_()
 
     @classmethod
-    def like(cls, embedding: nn.Embedding, rank: int) -> TwoFactorEmbedding:
+    def like(cls, embedding: Table, rank: int) -> TwoFactorEmbedding:
         """Fresh factors in the place of ``embedding``; the rank is clipped at min(V, D).
 
         Raises:
@@ -181,11 +191,13 @@ class TwoFactorEmbedding(nn.Module):
             raise ValueError(f"low_rank: max_norm of the embedding is {embedding.max_norm}; allowed is None.")
         sizes = embedding.num_embeddings, embedding.embedding_dim
         weight = embedding.weight
-        return cls(*sizes, min(rank, *sizes), embedding.padding_idx, dtype=weight.dtype, device=weight.device)
+        bag = embedding if isinstance(embedding, nn.EmbeddingBag) else None
+        place: dict[str, Any] = {"dtype": weight.dtype, "device": weight.device}
+        return cls(*sizes, min(rank, *sizes), embedding.padding_idx, bag, **place)
 
-    def forward(self, indices: torch.Tensor) -> torch.Tensor:
-        """Look up (...) indices, giving (..., D)."""
-        return self.first(indices) @ self.second
+    def forward(self, indices: torch.Tensor, *bags: Any, **options: Any) -> torch.Tensor:
+        """Look up (...) indices, giving (..., D); a bag takes the other arguments of ``nn.EmbeddingBag`` as well."""
+        return self.first(indices, *bags, **options) @ self.second
 
 
 @torch.no_grad()
@@ -227,15 +239,13 @@ class LowRank(Arm):
         keep_ranks(model, LEAN.get(self.variant, "none"))
         return model
 
-    def _layers(
-        self, model: nn.Module, targets: Mapping[str, str]
-    ) -> tuple[dict[str, nn.Linear], dict[str, nn.Embedding]]:
+    def _layers(self, model: nn.Module, targets: Mapping[str, str]) -> tuple[dict[str, nn.Linear], dict[str, Table]]:
         """The linear layers and the embeddings that this variant factorises."""
         linears = linear_targets(model, targets)
         return linears, {} if self.variant == "linear" else embedding_targets(model, targets)
 
     def _ranks(
-        self, model: nn.Module, linears: Mapping[str, nn.Linear], embeddings: Mapping[str, nn.Embedding]
+        self, model: nn.Module, linears: Mapping[str, nn.Linear], embeddings: Mapping[str, Table]
     ) -> dict[str, int]:
         if self.settings.ratio is not None:
             return ranks_for_ratio(model, {**linears, **embeddings}, self.settings.ratio)

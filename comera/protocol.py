@@ -25,8 +25,11 @@ Role = Literal["attention", "feed_forward", "classifier", "embedding"]
 #: The roles of linear weights: the ones every rival acts on.
 LINEAR_ROLES: tuple[Role, ...] = ("attention", "feed_forward", "classifier")
 
-#: The role of a table of word vectors, an ``nn.Embedding``.
+#: The role of a table of vectors looked up by number, an ``nn.Embedding`` or ``nn.EmbeddingBag``.
 EMBEDDING_ROLE: Role = "embedding"
+
+#: Metadata of a setting that came after records were made: cells leave out its default, and so keep their ids.
+LATER = {"later": True}
 
 Batch = dict[str, torch.Tensor]
 

@@ -30,7 +30,7 @@ from comera.objective import (
     full_size,
     tensorized_layers,
 )
-from comera.protocol import CellView, Change, RareEvent, Stage
+from comera.protocol import LATER, CellView, Change, RareEvent, Stage
 from comera.rank_control import THRESHOLD
 from comera.ratio.model import solve_model
 from comera.ratio.rank_search import OutOfReach, check_ratio
@@ -106,7 +106,7 @@ class Settings:
     recovery: float = 0.25
     truncate_every: int = 0
     merge_jointly: bool = True
-    drop_unreachable: bool = field(default=False, metadata={"added_later": True})
+    drop_unreachable: bool = field(default=False, metadata=LATER)
 
     def __post_init__(self) -> None:
         lowest_allowed = (("ranks", 1), ("table_ranks", 1), ("order", 1), ("table_order", 2), ("truncate_every", 0))

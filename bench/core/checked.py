@@ -10,7 +10,7 @@ import json
 import types
 import typing
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
@@ -39,7 +39,8 @@ def _fields(kind: type) -> dict[str, tuple[Any, TypeAdapter[Any]]]:
     """Annotation and check of each field of a dataclass."""
     config = ConfigDict(strict=True, allow_inf_nan=False)
     hints = typing.get_type_hints(kind, include_extras=True)
-    return {name: (hint, TypeAdapter(hint, config=config)) for name, hint in hints.items()}
+    names = [field.name for field in fields(kind)]  # what belongs to the class is no field
+    return {name: (hints[name], TypeAdapter(hints[name], config=config)) for name in names}
 
 
 def checked_fields(kind: type, values: Mapping[str, Any], where: str = "") -> dict[str, Any]:
@@ -48,15 +49,15 @@ def checked_fields(kind: type, values: Mapping[str, Any], where: str = "") -> di
     ``where`` is the section of the configuration; empty for its top. Raises ConfigError: an unknown field, or a value
     of the wrong type or range.
     """
-    fields = _fields(kind)
+    known = _fields(kind)
     if not isinstance(values, Mapping):
-        raise ConfigError(f"{where} is {values!r}; allowed: single settings, as in {where}.{next(iter(fields))}=….")
+        raise ConfigError(f"{where} is {values!r}; allowed: single settings, as in {where}.{next(iter(known))}=….")
     checked = {}
     for name, value in values.items():
         field = f"{where}.{name}" if where else name
-        if name not in fields:
-            raise ConfigError(f"{field} is unknown; allowed: {', '.join(fields)}.")
-        hint, adapter = fields[name]
+        if name not in known:
+            raise ConfigError(f"{field} is unknown; allowed: {', '.join(known)}.")
+        hint, adapter = known[name]
         try:
             # Read as JSON, whose lists fit tuples and whose whole numbers fit real ones, under strict types as well.
             checked[name] = adapter.validate_json(json.dumps(value, default=str))

@@ -109,7 +109,6 @@ class TrainingRun:
         self.total_steps = sum(stage.steps for stage in self.stages)
         self.at = _Position()
         self._schedule = cell.training.get("schedule")
-        self._curve_steps = int(cell.training.get("curve_steps") or self.steps_per_epoch)
         self._stop_at = math.inf if upkeep.stop_after_s is None else time.monotonic() + upkeep.stop_after_s
         torch.manual_seed(cell.seed)
         self.method = build(cell.method, cell.variant, cell.method_settings)
@@ -167,7 +166,7 @@ class TrainingRun:
                 self.step.invalidate(self.method.begin_stage(stage, self.model, self.step.optimizer))
             while self.at.stage_steps < stage.steps:
                 self._train_step(stage)
-                if self.at.step % self._curve_steps == 0 and self.at.stage_steps < stage.steps:
+                if self.at.step % self.curve_steps == 0 and self.at.stage_steps < stage.steps:
                     self._curve_point(stage)
                 self._maybe_checkpoint(stage)
             self._loss_is_finite(stage)
@@ -185,6 +184,11 @@ class TrainingRun:
     @property
     def steps_per_epoch(self) -> int:
         return int(self.cell.training["steps_per_epoch"])
+
+    @property
+    def curve_steps(self) -> int:
+        """Between points of the learning curve."""
+        return int(self.cell.training.get("curve_steps", self.steps_per_epoch))
 
     def _next_batch(self) -> Batch:
         epoch, start = divmod(self.at.step, self.steps_per_epoch)
@@ -241,7 +245,7 @@ class TrainingRun:
         metrics = {name: float(value) for name, value in evaluation.metrics.items()}
         # The last step's update may have gone too far.
         self._all_finite({f"validation {name} of {self.workload.name}": metrics[name] for name in metrics}, stage)
-        values = evaluation.per_example
+        values, groups = evaluation.per_example, evaluation.groups
         at = self.at
         row = {
             "epoch": at.step / self.steps_per_epoch,
@@ -251,6 +255,7 @@ class TrainingRun:
             "metrics": metrics,
             "validation_examples": evaluation.examples if values is None else len(values),
             **({} if values is None else {"per_example": packed(values)}),
+            **({"groups": {name: packed(each) for name, each in groups.items()}} if groups else {}),
             **self.sizes(),
             "ranks": {name: list(ranks) for name, ranks in ranks_of(self.model).items()},
             "active_ranks": {name: list(layer.active_ranks()) for name, layer in self._tensorized().items()},
@@ -316,7 +321,7 @@ class TrainingRun:
         """The record's columns after the last step, and its samples."""
         last = self.at.curve[-1]
         layers = tensorized_layers(self.model)
-        message = self._several_codes()
+        message = "; ".join(filter(None, (self._void(), self._several_codes())))
         return {
             "stage": self.stages[-1].name,
             "target_ratio": self.stages[-1].target,
@@ -334,6 +339,16 @@ class TrainingRun:
                 "trained_by": self.at.codes,
             },
         }
+
+    def _void(self) -> str:
+        """Why the run says nothing about its method: it has learned nothing; blank where it has."""
+        metric = self.workload.metric
+        if metric is None or metric.guess is None:
+            return ""
+        reached = self.at.curve[-1]["metrics"][metric.name]
+        if (reached > metric.guess) if metric.higher_is_better else (reached < metric.guess):
+            return ""
+        return f"void: {metric.text} of {metric.written(reached)} is no better than guessing, {metric.guess:g}"
 
     def _several_codes(self) -> str:
         """Which code did what, where it was not one that did all; blank where it was."""

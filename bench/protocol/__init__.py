@@ -122,6 +122,9 @@ class Evaluation:
     metrics: Mapping[str, float]  # by name, the leading one among them
     per_example: Sequence[bool] | Sequence[float] | None = None
     examples: int | None = None  # how many there are, where ``per_example`` is None
+    #: Metrics of groups of examples of one size, in order, by metric: for intervals where examples are too many to be
+    #: kept one by one, or a metric is no mean over them.
+    groups: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
 
 class TrainingPlan(Protocol):
@@ -168,6 +171,7 @@ class EarlyLate:
     #: Likewise, the size of the whole model.
     targets_mib: Annotated[tuple[float, ...], Allowed("a list of finite numbers, such as [3,1.5]")] = ()
     static: bool = False  # pad every batch to the same shape; otherwise batches are bucketed by length
+    curve_steps: Steps = None  # between points of the learning curve; null for one per epoch
     time_limit_s: Seconds = 604_800.0  # after which a run is given up as "timeout"; it can be resumed
 
     def runs(self, steps_per_epoch: int, shrinks: bool) -> list[tuple[Stage, ...]]:

@@ -69,7 +69,7 @@ def checked_settings(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
     settings = dataclasses.asdict(build_dataclass(kind, values, f"settings.{name}"))
     if settings.get("ratio", 0) is None:  # so that cells without one are the same as before there were any
         del settings["ratio"]
-    later = {field.name: field.default for field in dataclasses.fields(kind) if field.metadata.get("added_later")}
+    later = {field.name: field.default for field in dataclasses.fields(kind) if field.metadata.get("later")}
     return {field: value for field, value in settings.items() if field not in later or value != later[field]}
 
 

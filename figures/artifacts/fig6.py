@@ -19,7 +19,7 @@ from figures.page.notes import closing_notes, first_upper
 from figures.page.style import DENSE_STROKE, EARLY_STROKE, INK, STROKES, Stroke, note, stroke_handle
 from figures.page.table import Column
 from figures.records.metric import Score, score
-from figures.records.select import COMERA, DENSE
+from figures.records.select import COMERA, DENSE, config_of
 from figures.records.studies import EXPERIMENT, Row, Study
 from figures.records.training import CurvePoint, curve_of
 
@@ -93,7 +93,8 @@ def rows_of(study: Study) -> list[Cells]:
     table: list[Cells] = []
     for step, end in sorted(ends.items()):
         bands = {line.row.label: line.points[step].band if step in line.points else None for line in lines}
-        table.append({"epoch": f"{end.epoch:.2f}", "stage": end.stage, **bands, **absent})
+        at = {"step": f"{end.step:,}"} if _by_step(study) else {}
+        table.append({"epoch": f"{end.epoch:.2f}", **at, "stage": end.stage, **bands, **absent})
     return table or [{"epoch": None, "stage": None, **absent}]
 
 
@@ -129,7 +130,8 @@ def _band_words(study: Study) -> str:
 
 
 def caption(study: Study, _: Any) -> Caption:
-    title = f"{study.metric.text} per epoch on {study.dataset!r}, dense against CoMERA"
+    per = "step" if _by_step(study) else "epoch"
+    title = f"{study.metric.text} per {per} on {study.dataset!r}, dense against CoMERA"
     band, later = f"Band: {_band_words(study)}.", next((slot for slot in study.slots if slot.has_target), None)
     if later:
         band += f" The {later.stage} stages continue the same {later.stages[0]} stage, one per target; dense trains on."
@@ -140,9 +142,14 @@ def caption(study: Study, _: Any) -> Caption:
     )
 
 
+def _by_step(study: Study) -> bool:
+    """Whether the curve has points between epochs."""
+    return "curve_steps" in config_of(study.shown[0])["training"]
+
+
 def _draw_line(axes: Any, line: Line) -> None:
     stroke, points = line.stroke, line.points.values()
-    epochs = [point.end.epoch for point in points]
+    epochs = [point.end.step if _by_step(line.row.study) else point.end.epoch for point in points]
     low, high = zip(*(point.band.span for point in points), strict=True)
     axes.fill_between(epochs, low, high, color=stroke.colour, alpha=0.1, linewidth=0)
     if len(epochs) == 1:  # a band without width would not show
@@ -155,7 +162,7 @@ def _draw_line(axes: Any, line: Line) -> None:
 def _draw_stages(axes: Any, study: Study) -> None:
     names, steps = zip(*study.stages, strict=True)
     for number, end in enumerate(list(accumulate(steps))[:-1] if study.steps_per_epoch else []):
-        epoch = end / (study.steps_per_epoch or 1)
+        epoch = end if _by_step(study) else end / (study.steps_per_epoch or 1)
         axes.axvline(epoch, color=INK, linewidth=0.8, linestyle=(0, (2, 2)), zorder=1)
         for name, side, dx in ((names[number], "right", -4), (names[number + 1], "left", 4))[number > 0 :]:
             place: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "ha": side, "va": "bottom"}
@@ -172,12 +179,14 @@ def draw(study: Study, _: Any, caption: Caption) -> Figure:
         _draw_line(axes, line)
     axes.margins(y=0.1)
     _draw_stages(axes, study)
-    per_epoch = f", {study.steps_per_epoch:,} steps each" if study.steps_per_epoch else ""
-    axes.set_xlabel(f"epochs of {study.dataset!r}{per_epoch}", fontsize=8)
+    steps = "steps an epoch" if _by_step(study) else "steps each"
+    per_epoch = f", {study.steps_per_epoch:,} {steps}" if study.steps_per_epoch else ""
+    what = "steps on" if _by_step(study) else "epochs of"
+    axes.set_xlabel(f"{what} {study.dataset!r}{per_epoch}", fontsize=8)
     axes.set_ylabel(study.metric.axis, fontsize=8)
     axes.set_xlim(left=0)
     longest = max((point.end.epoch for line in lines for point in line.points.values()), default=0.0)
-    axes.xaxis.set_major_locator(MaxNLocator(10, integer=longest > 2))
+    axes.xaxis.set_major_locator(MaxNLocator(10, integer=_by_step(study) or longest > 2))
     axes.yaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 5, 10]))
     if not lines:
         shared.nothing_finished(axes)

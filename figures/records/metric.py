@@ -88,7 +88,10 @@ class Metric:
 
 @dataclass(frozen=True, kw_only=True)
 class Reached:
-    """What one model reached: its metric, and the same of each validation example, where it is their mean."""
+    """What one model reached: its metric, and the same of each validation example, where it is their mean.
+
+    In place of examples there may be groups of them, of one size.
+    """
 
     value: float
     per_example: Values | None = None
@@ -167,7 +170,7 @@ def score(metric: Metric, models: Mapping[int, Reached]) -> Score:
         return Score(metric, sum(one.value for one in seeds) / len(seeds), None, None, seeds[0].examples, len(seeds))
     if len(seeds) == 1 and metric.are_answers(values):
         return wilson(metric, round(float(values.sum()) / metric.right), values.size)
-    return Score(metric, *mean_over_examples(values), values.shape[1], len(seeds))
+    return Score(metric, *mean_over_examples(values), seeds[0].examples or values.shape[1], len(seeds))
 
 
 def difference(metric: Metric, ours: Mapping[int, Reached], theirs: Mapping[int, Reached]) -> Score | None:
@@ -187,4 +190,5 @@ def difference(metric: Metric, ours: Mapping[int, Reached], theirs: Mapping[int,
     if values is None:
         mean = sum(one.value - other.value for one, other in pairs) / len(pairs)
         return Score(metric, mean, None, None, pairs[0][0].examples, len(pairs))
-    return Score(metric, *mean_over_examples(values[::2] - values[1::2]), values.shape[1], len(pairs))
+    apart = mean_over_examples(values[::2] - values[1::2])
+    return Score(metric, *apart, pairs[0][0].examples or values.shape[1], len(pairs))

@@ -8,8 +8,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from bench.core.record import Record, RecordError
-from bench.core.samples import per_example
+from bench.core.samples import per_example, unpacked
 from figures.records.metric import Metric, Reached
 from figures.records.select import COMERA, DENSE, config_of
 
@@ -108,12 +110,23 @@ def _ranks(raw: Any) -> Ranks:
     return {str(name): tuple(int(rank) for rank in ranks) for name, ranks in raw.items()}
 
 
+def reached(row: Mapping[str, Any], name: str) -> Reached:
+    """What a model reached in any metric at a point of its curve, with that of each group of examples, if it has any.
+
+    Raises KeyError, TypeError or ValueError where the point cannot be read.
+    """
+    groups = row.get("groups", {}).get(name)
+    values = None if groups is None else unpacked(groups).astype(np.float64)
+    return Reached(value=float(row["metrics"][name]), per_example=values, examples=row.get("validation_examples"))
+
+
 def _point(record: Record, row: dict[str, Any]) -> CurvePoint:
+    of_groups = reached(row, metric_of(record).name)
     values = per_example(record, row)
     return CurvePoint(
-        value=float(row["metrics"][metric_of(record).name]),
-        per_example=values,
-        examples=row.get("validation_examples") if values is None else values.size,
+        value=of_groups.value,
+        per_example=of_groups.per_example if values is None else values,
+        examples=of_groups.examples if values is None else values.size,
         epoch=float(row["epoch"]),
         step=int(row["step"]),
         stage=str(row["stage"]),

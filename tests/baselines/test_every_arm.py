@@ -18,7 +18,7 @@ from baselines import _arm
 from bench.estimate.sparse_gradients import SparseShapes
 
 ARMS = list(all_arms())
-MODULES = ["dense", "galore", "lora", "lte", "low_rank"]
+MODULES = ["dense", "galore", "hashing", "lora", "lte", "low_rank", "quotient_remainder"]
 
 
 def built(name: str, dtype: torch.dtype = torch.float32):
@@ -132,7 +132,10 @@ def test_modes_survive_adapting(name):
         ({"block.mixx": "attention"}, r"^target 'block\.mixx' is not in the model; name one of its submodules\.$"),
         ({"": "attention"}, r"^target '' is not in the model; name one of its submodules\.$"),
         ({"norm": "attention"}, r"^target 'norm' is a LayerNorm; its role 'attention' allows nn\.Linear only\.$"),
-        ({"hidden": "embedding"}, r"^target 'hidden' is a Linear; its role 'embedding' allows nn\.Embedding only\.$"),
+        (
+            {"hidden": "embedding"},
+            r"^target 'hidden' is a Linear; its role 'embedding' allows nn\.Embedding and nn\.EmbeddingBag only\.$",
+        ),
         ({"hidden": "head"}, r"^the role of target 'hidden' is 'head'; allowed are: attention, .*, embedding\.$"),
     ],
 )

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from baselines import dense, galore, lora, low_rank, lte
+from baselines import dense, galore, hashing, lora, low_rank, lte, quotient_remainder
 
 TARGETS = {
     "word": "embedding",
@@ -54,6 +54,7 @@ def all_arms() -> dict:
         "galore_per_layer": galore.build(
             galore.Settings(rank=4, update_gap=7, lr_projected=4e-2, **quick), "per_layer"
         ),
+        "hashing": hashing.build(hashing.Settings(table_ratio=2.0, **quick)),
         "lora": lora.build(lora.Settings(rank=4, alpha=8.0, lr_adapters=1e-2, **quick), ""),
         "lte": lte.build(lte.Settings(rank=4, heads=4, alpha=8.0, merge_every=3, lr_adapters=1e-2, **quick), ""),
         "lte_reset": lte.build(
@@ -62,6 +63,7 @@ def all_arms() -> dict:
         "low_rank": low_rank.build(low_rank.Settings(rank=4, embedding_rank=4, lr_factors=1e-2, **quick), ""),
         "low_rank_lean": low_rank.build(low_rank.Settings(rank=4, embedding_rank=4, lr_factors=1e-2, **quick), "lean"),
         "low_rank_linear": low_rank.build(low_rank.Settings(rank=4, lr_factors=1e-2, **quick), "linear"),
+        "quotient_remainder": quotient_remainder.build(quotient_remainder.Settings(table_ratio=2.0, **quick)),
     }
 
 

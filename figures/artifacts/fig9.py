@@ -1,0 +1,12 @@
+"""Fig. 9: normalised cross entropy per step of DLRM's arms, drawn as Fig. 6 is; a page per device and click log."""
+
+from dataclasses import replace
+
+from figures.artifacts import fig6
+from figures.artifacts.tables.dlrm import CURVE, EXPERIMENT
+
+ARTIFACT = replace(
+    fig6.ARTIFACT, name="fig9", heading="Fig. 9: normalised cross entropy of DLRM per step",
+    summary="normalised cross entropy of DLRM's arms per step; an image per device and click log",
+    experiments=(EXPERIMENT,), made_by="make reproduce-fig9", order=60, rules=(CURVE,),
+)  # fmt: skip
