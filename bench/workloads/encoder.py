@@ -320,21 +320,26 @@ class EncoderWorkload(BaseWorkload):
         return Evaluation({"accuracy": 100 * sum(right) / len(right), "loss": loss / len(right)}, right)
 
     def probes(self) -> dict[str, Evaluation]:
-        """Linear models on bags of words: of all sentences, and of the second one of a pair alone."""
+        """Linear models on bags of words: of all sentences, and of the second one of a pair alone.
+
+        In the bag of a pair the words of its second sentence are told apart by whether the first one has them too.
+        """
         train, validation = self._encode("train"), self._encode("validation")
         width = len(self.tokenizer.vocabulary)
 
-        def bags(rows: Sequence[EncodedRow], second_alone: bool) -> list[tuple[list[int], int]]:
-            return [
-                ([*(() if second_alone else ids[:first]), *(width + word for word in ids[first:])], label)
-                for ids, first, label in rows
-            ]
+        def bag(ids: Sequence[int], first: int) -> list[int]:
+            shared = set(ids[:first])
+            return [*shared, *((2 if word in shared else 1) * width + word for word in ids[first:])]
+
+        def second(ids: Sequence[int], first: int) -> list[int]:
+            return list(ids[first:])
 
         paired = any(len(ids) > first for ids, first, _ in validation)
-        asked = {"bag of words": False, **({"bag of words of the second sentence": True} if paired else {})}
+        bags = {"bag of words": bag, **({"bag of words of the second sentence": second} if paired else {})}
         found = {}
-        for name, alone in asked.items():
-            right = answers(bags(train, alone), bags(validation, alone), 2 * width)
+        for name, words in bags.items():
+            splits = ([(words(ids, first), label) for ids, first, label in rows] for rows in (train, validation))
+            right = answers(*splits, 3 * width)
             found[name] = Evaluation({"accuracy": 100 * float(right.mean())}, right.tolist())
         return found
 

@@ -182,7 +182,7 @@ def draw(page: Selection, rows: Sequence[Row], caption: Caption) -> Figure:
     return bars.draw_bars(caption.title, caption.facts, page.arms, found, foot)
 
 
-def _forms(page: Selection, *methods: str) -> list[str]:
+def forms(page: Selection, *methods: str) -> list[str]:
     """The arms of the page that are forms of one of these methods: variants of it, checkpointed or not."""
     return [arm for arm in page.arms if re.split("[:+]", arm)[0] in methods]
 
@@ -203,7 +203,7 @@ def _published(page: Selection, rivals: Sequence[str]) -> ratio.Pairs:
 
 def _strongest(page: Selection, rivals: Sequence[str]) -> ratio.Pairs:
     """Every form of the rivals, and every form of CoMERA."""
-    return _sides(page, _forms(page, *rivals), _forms(page, COMERA))
+    return _sides(page, forms(page, *rivals), forms(page, COMERA))
 
 
 def _time(sides: Sides, *rivals: str) -> ratio.Evidence:
@@ -229,7 +229,7 @@ def _weak(*rivals: str) -> Callable[[Selection], str]:
     """Why a page has no fair baseline: no stronger form of the rivals than the published one is on it."""
 
     def reason(page: Selection) -> str:
-        if len(_forms(page, *rivals)) > 1:
+        if len(forms(page, *rivals)) > 1:
             return ""
         return f"No stronger form of {rivals[0]} is recorded; make some: make reproduce-fig1-all."
 
