@@ -16,7 +16,8 @@ variant        rows formed for   a row formed by
 
 A half is made of neighbouring cores. Its partial index tuples are few, about the square root of the table's rows, so
 it is merged once for all of them and a row gathers its slice; only where the rows are fewer still do they multiply
-their own slices of the cores. With unique rows, gradients are formed once per unique row as well. Buffers are of the
+their own slices of the cores. With unique rows, gradients are formed once per unique row as well, and on a CPU those
+that share a right tuple are multiplied together (:func:`_rows_per_right_tuple`). Buffers are of the
 size of the rows looked up and of the halves, never of the table. ``optimized`` is the one to use; the others
 measure what each decision is worth, and are oracles in the tests.
 """
@@ -234,7 +235,8 @@ def _rows_per_right_tuple(right: Half) -> list[int] | None:
 
     It does on a CPU if there are many rows to a tuple: one product of all their left slices with the tuple's right one
     takes about half the time of a batch of small ones, and no row needs a right slice of its own. On CUDA it would be
-    a kernel per tuple.
+    a kernel per tuple. Fake tensors have no tuples: memory is predicted for the batch of small products, which needs
+    more.
     """
     tuples_U = right.tuples_U
     plain = not isinstance(tuples_U, FakeTensor) and not torch.is_autocast_enabled("cpu")
