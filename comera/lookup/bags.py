@@ -37,6 +37,7 @@ from comera.lookup.rows import (
     is_checkable,
     parameter_gradients,
     shapes_must_be_known,
+    sum_rows,
     two_halves,
     unique_rows,
 )
@@ -50,23 +51,6 @@ BAG_MODES: tuple[BagMode, ...] = get_args(BagMode)
 def _sum_type(kind: torch.dtype) -> torch.dtype:
     """In half precision, sums of many rows stop growing."""
     return torch.promote_types(kind, torch.float32)
-
-
-def _sum_rows(
-    table: torch.Tensor,
-    places_T: torch.Tensor,
-    groups_T: torch.Tensor,
-    groups: int,
-    weights_T: torch.Tensor | None,
-) -> torch.Tensor:
-    """Per group g the sum over its items t of ``weights[t] · table[places[t]]``, without a row per item."""
-    order = groups_T.argsort()
-    ends = torch.bincount(groups_T, minlength=groups).cumsum(0)
-    weights = None if weights_T is None else weights_T[order].to(table.dtype)
-    starts = F.pad(ends, (1, 0))
-    return F.embedding_bag(
-        places_T[order], table, starts, mode="sum", per_sample_weights=weights, include_last_offset=True
-    )
 
 
 class _Groups(NamedTuple):
@@ -118,7 +102,7 @@ class _PooledLookup(torch.autograd.Function):
         shared_slices, slices = shared.slices(), pooled.slices()
         kind = _sum_type(slices.dtype)
         table_WS = slices.flatten(1).to(kind)
-        summed = _sum_rows(table_WS, groups.place_T, groups.group_T, len(groups.bag_G), weights_T)
+        summed = sum_rows(table_WS, groups.group_T, len(groups.bag_G), groups.place_T, weights_T)
         summed = summed.view(len(groups.bag_G), *slices.shape[1:]).to(slices.dtype)
         halves = (shared_slices, summed) if groups.left_is_shared else (summed, shared_slices)
         return halves[0].squeeze(1), halves[1].squeeze(3), table_WS
@@ -146,7 +130,7 @@ class _PooledLookup(torch.autograd.Function):
         ]
         side = 1 if groups.left_is_shared else 0  # of what was summed
         summed_GS = grads[side].flatten(1).to(table_WS.dtype)
-        of_slices = _sum_rows(summed_GS, groups.group_T, groups.place_T, len(table_WS), weights_T)
+        of_slices = sum_rows(summed_GS, groups.place_T, len(table_WS), groups.group_T, weights_T)
         grads[side] = of_slices.view(len(table_WS), *grads[side].shape[1:]).to(packed.dtype)
         of_weights = None
         if ctx.needs_input_grad[2] and weights_T is not None:
@@ -246,7 +230,7 @@ def ttm_bags(
     if transformed or variant in ("plain", "order"):
         rows_U, place_T = indices_T, torch.arange(len(indices_T), device=indices_T.device)
     else:
-        rows_U, place_T = unique_rows(indices_T)
+        rows_U, place_T = unique_rows(indices_T, shape)
         if variant == "optimized" and not isinstance(indices_T, FakeTensor) and not shapes_must_be_known(indices_T):
             groups, weights = _groups_if_cheaper(indices_T, bounds, weights_T, len(rows_U), shape, padding_idx)
             if groups is not None:
@@ -254,7 +238,9 @@ def ttm_bags(
     if sums is None:
         table = (packed, diagonals, shape, padding_idx, threshold)
         halves = not transformed and variant in ("order", "optimized")
-        rows_UD = HalvesLookup.apply(rows_U, *table, False) if halves else core_by_core(rows_U, *table)
+        rows_UD = (
+            HalvesLookup.apply(rows_U, None, *table, variant == "optimized") if halves else core_by_core(rows_U, *table)
+        )
         rows_UD = rows_UD.to(_sum_type(packed.dtype))
         weights = None if weights_T is None else weights_T.to(rows_UD.dtype)
         sums = F.embedding_bag(

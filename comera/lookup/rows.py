@@ -16,7 +16,8 @@ variant        rows formed for   a row formed by
 
 A half is made of neighbouring cores. Its partial index tuples are few, about the square root of the table's rows, so
 it is merged once for all of them and a row gathers its slice; only where the rows are fewer still do they multiply
-their own slices of the cores. With unique rows, gradients are formed once per unique row as well. Buffers are of the
+their own slices of the cores. With unique rows, gradients are formed once per unique row as well, and on a CPU those
+that share a right tuple are multiplied together (:func:`_rows_per_right_tuple`). Buffers are of the
 size of the rows looked up and of the halves, never of the table. ``optimized`` is the one to use; the others
 measure what each decision is worth, and are oracles in the tests.
 """
@@ -31,6 +32,7 @@ from typing import Any, Literal, get_args
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.nn import functional as F
 
 from comera.capture import shapes_are_fixed
 from comera.rank_control import THRESHOLD, effective_diagonals
@@ -39,6 +41,9 @@ from comera.tensor_train import TTMShape, pack_cores, unpack_cores
 Variant = Literal["optimized", "plain", "unique", "order"]
 VARIANTS: tuple[Variant, ...] = get_args(Variant)
 
+#: Rows per right tuple from which on they are multiplied together (:func:`_rows_per_right_tuple`).
+_TOGETHER = 8
+
 
 def shapes_must_be_known(indices_T: torch.Tensor) -> bool:
     """Whether the shape of no operation may depend on the data."""
@@ -46,8 +51,8 @@ def shapes_must_be_known(indices_T: torch.Tensor) -> bool:
     return torch.compiler.is_compiling() or shapes_are_fixed() or capturing
 
 
-def unique_rows(indices_T: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Unique indices and where each index of the batch finds its row.
+def unique_rows(indices_T: torch.Tensor, shape: TTMShape) -> tuple[torch.Tensor, torch.Tensor]:
+    """Unique indices, in the order of their right tuples, and where each index of the batch finds its row.
 
     How many there are depends on the data. Where shapes must be known beforehand (compilation, steps that are captured
     as a CUDA Graph with their warm-up, fake tensors) every index counts as its own row, the upper bound, unless a fake
@@ -58,8 +63,12 @@ def unique_rows(indices_T: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return indices_T.new_empty(count), torch.empty_like(indices_T)
     if shapes_must_be_known(indices_T):
         return indices_T, torch.arange(indices_T.shape[0], device=indices_T.device)
-    rows_U, inverse_T = torch.unique(indices_T, return_inverse=True)
-    return rows_U, inverse_T
+    left, right = half_tuples(indices_T, shape)
+    left_rows, right_rows = (
+        math.prod(modes) for modes in (shape.row_modes[: shape.half], shape.row_modes[shape.half :])
+    )
+    key_U, inverse_T = torch.unique(right * left_rows + left, return_inverse=True)
+    return key_U.remainder(left_rows) * right_rows + torch.div(key_U, left_rows, rounding_mode="floor"), inverse_T
 
 
 def _merge_half(cores: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -144,11 +153,14 @@ class Half:
         columns = math.prod(core.shape[2] for core in self.cores)
         return product.view(len(product), self.cores[0].shape[0], columns, self.cores[-1].shape[3])
 
+    def merged_gradients(self, grad: torch.Tensor) -> list[torch.Tensor]:
+        """Gradients of the cores, in order, from that of the merged half, (Πv, first rank, Πc, last rank)."""
+        return _merge_half_gradients(grad.transpose(0, 1).contiguous(), self.cores)
+
     def core_gradients(self, grad: torch.Tensor) -> list[torch.Tensor]:
         """Gradients of the cores, in order, from the gradient of :meth:`slices`."""
         if not self.few:
-            merged = grad.new_zeros(self.rows, *grad.shape[1:]).index_add_(0, self.tuples_U, grad)
-            return _merge_half_gradients(merged.transpose(0, 1).contiguous(), self.cores)
+            return self.merged_gradients(grad.new_zeros(self.rows, *grad.shape[1:]).index_add_(0, self.tuples_U, grad))
         gradients: list[torch.Tensor] = []
         for place in range(len(self.cores) - 1, -1, -1):
             core, own = self.cores[place], grad
@@ -203,27 +215,91 @@ def parameter_gradients(
     return pack_cores(core_grads, shape), torch.cat(bond_grads) * (effective != 0)
 
 
-class HalvesLookup(torch.autograd.Function):
-    """Rows (T, D) by one product of two halves, for unique rows or for every index (then U is T).
+def sum_rows(
+    table: torch.Tensor,
+    groups_T: torch.Tensor,
+    groups: int,
+    places_T: torch.Tensor | None = None,
+    weights_T: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Per group g the sum over its items t of ``weights[t] · table[places[t]]``, each item's own row without places."""
+    sorted_T, order = groups_T.sort()
+    starts = torch.searchsorted(sorted_T, torch.arange(groups, device=groups_T.device, dtype=groups_T.dtype))
+    weights = None if weights_T is None else weights_T[order].to(table.dtype)
+    places = order if places_T is None else places_T[order]
+    return F.embedding_bag(places, table, starts.to(places.dtype), mode="sum", per_sample_weights=weights)
 
+
+def _rows_per_right_tuple(right: Half) -> list[int] | None:
+    """How many rows have each right tuple, where it pays to multiply those of a tuple together, else None.
+
+    It does on a CPU if there are many rows to a tuple: one product of all their left slices with the tuple's right one
+    takes about half the time of a batch of small ones, and no row needs a right slice of its own. On CUDA it would be
+    a kernel per tuple. Fake tensors have no tuples: memory is predicted for the batch of small products, which needs
+    more.
+    """
+    tuples_U = right.tuples_U
+    plain = not isinstance(tuples_U, FakeTensor) and not torch.is_autocast_enabled("cpu")
+    if right.few or tuples_U.device.type != "cpu" or not plain or shapes_must_be_known(tuples_U):
+        return None
+    counts = torch.bincount(tuples_U, minlength=right.rows)
+    together = int(counts.count_nonzero()) * _TOGETHER <= len(tuples_U)
+    return counts.tolist() if together and right.cores[0].shape[0] else None
+
+
+def _products(left_UCR: torch.Tensor, right: Half, counts: Sequence[int] | None) -> torch.Tensor:
+    """Rows (U, C, E); with counts, rows lie in the order of their right tuples."""
+    if counts is None:
+        return torch.bmm(left_UCR, right.slices().squeeze(3))
+    right_QRE = right.products[0].squeeze(3).transpose(0, 1).contiguous()
+    rows_UCE = left_UCR.new_empty(*left_UCR.shape[:2], right_QRE.shape[2])
+    sizes = [count * left_UCR.shape[1] for count in counts]
+    parts = zip(left_UCR.flatten(0, 1).split(sizes), right_QRE, rows_UCE.flatten(0, 1).split(sizes), strict=True)
+    for left, matrix, rows in parts:
+        torch.mm(left, matrix, out=rows)
+    return rows_UCE
+
+
+def _product_gradients(
+    grad_UCE: torch.Tensor, left_UCR: torch.Tensor, right: Half, counts: Sequence[int] | None
+) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """Gradients of the left slices, (U, C, R), and of the cores of the right half, from that of the rows."""
+    if counts is None:
+        of_left = torch.bmm(grad_UCE, right.slices().squeeze(3).transpose(1, 2))
+        return of_left, right.core_gradients(torch.bmm(left_UCR.transpose(1, 2), grad_UCE).unsqueeze(3))
+    right_QRE = right.products[0].squeeze(3).transpose(0, 1).contiguous()
+    of_left_UCR, of_right_QRE = torch.empty_like(left_UCR), torch.empty_like(right_QRE)
+    sizes = [count * left_UCR.shape[1] for count in counts]
+    by_tuple = (rows.flatten(0, 1).split(sizes) for rows in (grad_UCE, left_UCR, of_left_UCR))
+    for grad, left, of_left, transposed, of_right in zip(*by_tuple, right_QRE.mT, of_right_QRE, strict=True):
+        torch.mm(grad, transposed, out=of_left)
+        torch.mm(left.t(), grad, out=of_right)  # zeros for a tuple without rows
+    return of_left_UCR, right.merged_gradients(of_right_QRE.unsqueeze(3))
+
+
+class HalvesLookup(torch.autograd.Function):
+    """Rows (T, D) by products of two halves, for unique rows or for every index (then U is T).
+
+    ``ordered``: rows are unique and lie in the order of their right tuples, as :func:`unique_rows` has them.
     Saves the indices, the parameters and the small products of each half, not what is taken per row.
     """
 
     @staticmethod
     def forward(
         ctx: Any,
-        indices_T: torch.Tensor,
+        rows_U: torch.Tensor,
+        inverse_T: torch.Tensor | None,
         packed: torch.Tensor,
         diagonals: torch.Tensor,
         shape: TTMShape,
         padding_idx: int | None,
         threshold: float,
-        unique: bool,
+        ordered: bool,
     ) -> torch.Tensor:
-        rows_U, inverse_T = unique_rows(indices_T) if unique else (indices_T, None)
         effective = effective_diagonals(diagonals, threshold)
         _, left, right = two_halves(packed, effective, shape, *half_tuples(rows_U, shape))
-        table_UD = torch.bmm(left.slices().squeeze(1), right.slices().squeeze(3)).flatten(1)
+        ctx.counts = _rows_per_right_tuple(right) if ordered else None
+        table_UD = _products(left.slices().squeeze(1), right, ctx.counts).flatten(1)
         if padding_idx is not None:
             table_UD.masked_fill_((rows_U == padding_idx).unsqueeze(1), 0)
         ctx.save_for_backward(rows_U, inverse_T, packed, effective, *left.products, *right.products)
@@ -245,19 +321,19 @@ class HalvesLookup(torch.autograd.Function):
         grad_TD = grad_TD.to(packed.dtype)
         products = kept[: ctx.left_products], kept[ctx.left_products :]
         plain, left, right = two_halves(packed, effective, shape, *half_tuples(rows_U, shape), products)
-        left_UCR, right_URE = left.slices().squeeze(1), right.slices().squeeze(3)
-        if inverse_T is not None:
-            grad_UD = grad_TD.new_zeros(rows_U.shape[0], shape.embedding_dim).index_add_(0, inverse_T, grad_TD)
-        else:  # the caller's own gradient: not to be written to
+        left_UCR = left.slices().squeeze(1)
+        if inverse_T is None:  # the caller's own gradient: not to be written to
             grad_UD = grad_TD if ctx.padding_idx is None else grad_TD.clone()
+        elif grad_TD.is_cuda or shapes_must_be_known(grad_TD):
+            grad_UD = grad_TD.new_zeros(rows_U.shape[0], shape.embedding_dim).index_add_(0, inverse_T, grad_TD)
+        else:
+            grad_UD = sum_rows(grad_TD.contiguous(), inverse_T, rows_U.shape[0])
         if ctx.padding_idx is not None:
             grad_UD.masked_fill_((rows_U == ctx.padding_idx).unsqueeze(1), 0)
-        grad_UCE = grad_UD.view(rows_U.shape[0], left_UCR.shape[1], right_URE.shape[2])
-        scaled_grads = [
-            *left.core_gradients(torch.bmm(grad_UCE, right_URE.transpose(1, 2)).unsqueeze(1)),
-            *right.core_gradients(torch.bmm(left_UCR.transpose(1, 2), grad_UCE).unsqueeze(3)),
-        ]
-        return None, *parameter_gradients(scaled_grads, plain, effective, shape), None, None, None, None
+        grad_UCE = grad_UD.reshape(*left_UCR.shape[:2], math.prod(shape.column_modes[shape.half :]))
+        of_left, of_right_cores = _product_gradients(grad_UCE, left_UCR, right, ctx.counts)
+        scaled_grads = [*left.core_gradients(of_left.unsqueeze(1)), *of_right_cores]
+        return None, None, *parameter_gradients(scaled_grads, plain, effective, shape), None, None, None, None
 
 
 def core_by_core(
@@ -353,8 +429,10 @@ def ttm_rows(
     if variant == "plain" or torch._C._are_functorch_transforms_active():
         rows = core_by_core(indices_T, *table)
     elif variant == "unique":
-        rows_U, inverse_T = unique_rows(indices_T)
+        rows_U, inverse_T = unique_rows(indices_T, shape)
         rows = core_by_core(rows_U, *table).index_select(0, inverse_T)
+    elif variant == "order":
+        rows = HalvesLookup.apply(indices_T, None, *table, False)
     else:
-        rows = HalvesLookup.apply(indices_T, *table, variant == "optimized")
+        rows = HalvesLookup.apply(*unique_rows(indices_T, shape), *table, True)
     return rows.view(*indices.shape, shape.embedding_dim)

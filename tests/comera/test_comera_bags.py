@@ -115,8 +115,8 @@ def test_what_is_summed_first_follows_the_counts():
     class Products(TorchDispatchMode):
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
             result = func(*args, **(kwargs or {}))
-            if func is torch.ops.aten.bmm.default and result.shape[1:].numel() == 12:
-                products.append(len(result))
+            if func.overloadpacket in (torch.ops.aten.bmm, torch.ops.aten.mm) and args[1].shape[-2:] == (4, 6):
+                products.append(result.numel() // 12)
             return result
 
     indices = torch.arange(9999)
@@ -124,7 +124,7 @@ def test_what_is_summed_first_follows_the_counts():
         products.clear()
         with Products(), torch.no_grad():
             layer(bags_of)
-        assert products == [wanted]
+        assert sum(products) == wanted
 
 
 @given(ttm_shapes(), SEEDS, st.booleans(), st.sampled_from(VARIANTS), st.sampled_from(["sum", "mean"]))

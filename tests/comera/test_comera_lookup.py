@@ -288,3 +288,21 @@ def test_two_halves_keep_indices_parameters_and_merged_halves_alone(variant):
     places = unique + 200 if variant == "optimized" else 200
     wanted = places + layer.packed_cores.numel() + layer.diagonals.numel() + halves
     assert sum(tensor.numel() for tensor in kept.values()) == wanted
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("ranks", [3, 0])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_rows_of_one_right_tuple_are_multiplied_together(dtype, ranks, padded):
+    """One product per right tuple, and no right slice per row; some tuples have no row."""
+    shape = TTMShape(400, 24, (8, 5, 10), (2, 3, 4), ranks)
+    packed, diagonals = (tensor.to(dtype).requires_grad_() for tensor in draw_parameters(shape, 0))
+    indices = torch.arange(400)[torch.arange(400) % 50 % 7 != 3].repeat(2)
+    upstream = torch.randn(len(indices), 24, dtype=dtype)
+    with Sizes() as sizes:
+        rows = ttm_rows(indices, packed, diagonals, shape, 9 if padded else None)
+        found = gradients(rows, upstream, [packed, diagonals])
+    assert sizes.products == (0 if ranks else len(indices) // 2)
+    wanted = dense_rows(indices, packed, diagonals, shape, 9 if padded else None)
+    for one, other in zip([rows, *found], [wanted, *gradients(wanted, upstream, [packed, diagonals])], strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
