@@ -338,8 +338,8 @@ class EncoderWorkload(BaseWorkload):
         bags = {"bag of words": bag, **({"bag of words of the second sentence": second} if paired else {})}
         found = {}
         for name, words in bags.items():
-            splits = ([(words(ids, first), label) for ids, first, label in rows] for rows in (train, validation))
-            right = answers(*splits, 3 * width)
+            fitted, tried = ([(words(ids, first), label) for ids, first, label in rows] for rows in (train, validation))
+            right = answers(fitted, tried, 3 * width)
             found[name] = Evaluation({"accuracy": 100 * float(right.mean())}, right.tolist())
         return found
 
