@@ -36,6 +36,9 @@ from comera.lookup.rows import (
     in_the_parameters_type,
     is_checkable,
     parameter_gradients,
+    product_gradients,
+    products,
+    rows_per_right_tuple,
     shapes_must_be_known,
     sum_rows,
     two_halves,
@@ -87,25 +90,24 @@ class _PooledLookup(torch.autograd.Function):
     ) -> torch.Tensor:
         effective = effective_diagonals(diagonals, threshold)
         _, left, right = two_halves(packed, effective, shape, *groups.tuples())
-        left_GCR, right_GRE = _PooledLookup._slices(left, right, weights_T, groups)[:2]
-        sums_GD = torch.bmm(left_GCR, right_GRE).flatten(1).to(_sum_type(packed.dtype))
+        summed, _ = _PooledLookup._summed(right if groups.left_is_shared else left, weights_T, groups)
+        if groups.left_is_shared:
+            ctx.counts, sums_GCE = None, torch.bmm(left.slices().squeeze(1), summed.squeeze(3))
+        else:
+            ctx.counts = rows_per_right_tuple(right)
+            sums_GCE = products(summed.squeeze(1), right, ctx.counts)
+        sums_GD = sums_GCE.flatten(1).to(_sum_type(packed.dtype))
         ctx.save_for_backward(packed, effective, weights_T, *groups[:5], *left.products, *right.products)
         ctx.shape, ctx.of_groups, ctx.left_products = shape, groups[5:], len(left.products)
         return sums_GD.new_zeros(groups.bags, shape.embedding_dim).index_add_(0, groups.bag_G, sums_GD).to(packed.dtype)
 
     @staticmethod
-    def _slices(
-        left: Half, right: Half, weights_T: torch.Tensor | None, groups: _Groups
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """(G, C, R) and (G, R, E), one of them summed over the items of a group; and (W, S) what was summed."""
-        shared, pooled = (left, right) if groups.left_is_shared else (right, left)
-        shared_slices, slices = shared.slices(), pooled.slices()
-        kind = _sum_type(slices.dtype)
-        table_WS = slices.flatten(1).to(kind)
+    def _summed(pooled: Half, weights_T: torch.Tensor | None, groups: _Groups) -> tuple[torch.Tensor, torch.Tensor]:
+        """Slices of the half that is not shared, summed in each group, (G, …); and the (W, S) that were summed."""
+        slices = pooled.slices()
+        table_WS = slices.flatten(1).to(_sum_type(slices.dtype))
         summed = sum_rows(table_WS, groups.group_T, len(groups.bag_G), groups.place_T, weights_T)
-        summed = summed.view(len(groups.bag_G), *slices.shape[1:]).to(slices.dtype)
-        halves = (shared_slices, summed) if groups.left_is_shared else (summed, shared_slices)
-        return halves[0].squeeze(1), halves[1].squeeze(3), table_WS
+        return summed.view(len(groups.bag_G), *slices.shape[1:]).to(slices.dtype), table_WS
 
     @staticmethod
     @torch.autograd.function.once_differentiable
@@ -119,25 +121,28 @@ class _PooledLookup(torch.autograd.Function):
         packed, effective, weights_T, *saved = ctx.saved_tensors
         groups = _Groups(*saved[:5], *ctx.of_groups)
         kept = [product.to(packed.dtype) for product in saved[5:]]
-        products = kept[: ctx.left_products], kept[ctx.left_products :]
-        plain, left, right = two_halves(packed, effective, shape, *groups.tuples(), products)
-        left_GCR, right_GRE, table_WS = _PooledLookup._slices(left, right, weights_T, groups)
+        halves = kept[: ctx.left_products], kept[ctx.left_products :]
+        plain, left, right = two_halves(packed, effective, shape, *groups.tuples(), halves)
+        summed, table_WS = _PooledLookup._summed(right if groups.left_is_shared else left, weights_T, groups)
         grad_GD = grad_BD.to(packed.dtype).index_select(0, groups.bag_G)
-        grad_GCE = grad_GD.view(len(grad_GD), left_GCR.shape[1], right_GRE.shape[2])
-        grads = [
-            torch.bmm(grad_GCE, right_GRE.transpose(1, 2)).unsqueeze(1),
-            torch.bmm(left_GCR.transpose(1, 2), grad_GCE).unsqueeze(3),
-        ]
-        side = 1 if groups.left_is_shared else 0  # of what was summed
-        summed_GS = grads[side].flatten(1).to(table_WS.dtype)
+        columns = [math.prod(modes) for modes in (shape.column_modes[: shape.half], shape.column_modes[shape.half :])]
+        grad_GCE = grad_GD.view(len(grad_GD), *columns)
+        if groups.left_is_shared:
+            left_GCR, summed_GRE = left.slices().squeeze(1), summed.squeeze(3)
+            shared_cores = left.core_gradients(torch.bmm(grad_GCE, summed_GRE.transpose(1, 2)).unsqueeze(1))
+            of_summed = torch.bmm(left_GCR.transpose(1, 2), grad_GCE)
+        else:
+            of_summed, shared_cores = product_gradients(grad_GCE, summed.squeeze(1), right, ctx.counts)
+        summed_GS = of_summed.flatten(1).to(table_WS.dtype)
         of_slices = sum_rows(summed_GS, groups.place_T, len(table_WS), groups.group_T, weights_T)
-        grads[side] = of_slices.view(len(table_WS), *grads[side].shape[1:]).to(packed.dtype)
+        of_slices = of_slices.view(len(table_WS), *summed.shape[1:]).to(packed.dtype)
         of_weights = None
         if ctx.needs_input_grad[2] and weights_T is not None:
             parts = zip(groups.group_T.split(len(table_WS)), groups.place_T.split(len(table_WS)), strict=True)
             of_weights = torch.cat([(summed_GS[group] * table_WS[place]).sum(1) for group, place in parts])
             of_weights = of_weights.to(weights_T.dtype)
-        scaled_grads = [*left.core_gradients(grads[0]), *right.core_gradients(grads[1])]
+        pooled_cores = (right if groups.left_is_shared else left).core_gradients(of_slices)
+        scaled_grads = shared_cores + pooled_cores if groups.left_is_shared else pooled_cores + shared_cores
         return *parameter_gradients(scaled_grads, plain, effective, shape), of_weights, None, None, None
 
 
@@ -174,13 +179,13 @@ def _groups_if_cheaper(
     ):
         return None, None
     left, right = half_tuples(indices_T, shape)
-    shared, pooled, size = (left, right, left_rows) if left_is_shared else (right, left, right_rows)
-    key_G, group_T = torch.unique(bag_T * size + shared, return_inverse=True)
+    shared, pooled = (left, right) if left_is_shared else (right, left)
+    key_G, group_T = torch.unique(shared * bags + bag_T, return_inverse=True)  # tuple by tuple, as rows are
     if slices_first(len(key_G)) >= rows_first:
         return None, None
-    bag_G = torch.div(key_G, size, rounding_mode="floor")
+    shared_G, bag_G = torch.div(key_G, bags, rounding_mode="floor"), key_G.remainder(bags)
     pooled_W, place_T = torch.unique(pooled, return_inverse=True)
-    return _Groups(bag_G, key_G.remainder(size), group_T, pooled_W, place_T, bags, left_is_shared), weights_T
+    return _Groups(bag_G, shared_G, group_T, pooled_W, place_T, bags, left_is_shared), weights_T
 
 
 def ttm_bags(

@@ -17,7 +17,7 @@ variant        rows formed for   a row formed by
 A half is made of neighbouring cores. Its partial index tuples are few, about the square root of the table's rows, so
 it is merged once for all of them and a row gathers its slice; only where the rows are fewer still do they multiply
 their own slices of the cores. With unique rows, gradients are formed once per unique row as well, and on a CPU those
-that share a right tuple are multiplied together (:func:`_rows_per_right_tuple`). Buffers are of the
+that share a right tuple are multiplied together (:func:`rows_per_right_tuple`). Buffers are of the
 size of the rows looked up and of the halves, never of the table. ``optimized`` is the one to use; the others
 measure what each decision is worth, and are oracles in the tests.
 """
@@ -41,7 +41,7 @@ from comera.tensor_train import TTMShape, pack_cores, unpack_cores
 Variant = Literal["optimized", "plain", "unique", "order"]
 VARIANTS: tuple[Variant, ...] = get_args(Variant)
 
-#: Rows per right tuple from which on they are multiplied together (:func:`_rows_per_right_tuple`).
+#: Rows per right tuple from which on they are multiplied together (:func:`rows_per_right_tuple`).
 _TOGETHER = 8
 
 
@@ -230,7 +230,7 @@ def sum_rows(
     return F.embedding_bag(places, table, starts.to(places.dtype), mode="sum", per_sample_weights=weights)
 
 
-def _rows_per_right_tuple(right: Half) -> list[int] | None:
+def rows_per_right_tuple(right: Half) -> list[int] | None:
     """How many rows have each right tuple, where it pays to multiply those of a tuple together, else None.
 
     It does on a CPU if there are many rows to a tuple: one product of all their left slices with the tuple's right one
@@ -247,7 +247,7 @@ def _rows_per_right_tuple(right: Half) -> list[int] | None:
     return counts.tolist() if together and right.cores[0].shape[0] else None
 
 
-def _products(left_UCR: torch.Tensor, right: Half, counts: Sequence[int] | None) -> torch.Tensor:
+def products(left_UCR: torch.Tensor, right: Half, counts: Sequence[int] | None) -> torch.Tensor:
     """Rows (U, C, E); with counts, rows lie in the order of their right tuples."""
     if counts is None:
         return torch.bmm(left_UCR, right.slices().squeeze(3))
@@ -260,7 +260,7 @@ def _products(left_UCR: torch.Tensor, right: Half, counts: Sequence[int] | None)
     return rows_UCE
 
 
-def _product_gradients(
+def product_gradients(
     grad_UCE: torch.Tensor, left_UCR: torch.Tensor, right: Half, counts: Sequence[int] | None
 ) -> tuple[torch.Tensor, list[torch.Tensor]]:
     """Gradients of the left slices, (U, C, R), and of the cores of the right half, from that of the rows."""
@@ -298,8 +298,8 @@ class HalvesLookup(torch.autograd.Function):
     ) -> torch.Tensor:
         effective = effective_diagonals(diagonals, threshold)
         _, left, right = two_halves(packed, effective, shape, *half_tuples(rows_U, shape))
-        ctx.counts = _rows_per_right_tuple(right) if ordered else None
-        table_UD = _products(left.slices().squeeze(1), right, ctx.counts).flatten(1)
+        ctx.counts = rows_per_right_tuple(right) if ordered else None
+        table_UD = products(left.slices().squeeze(1), right, ctx.counts).flatten(1)
         if padding_idx is not None:
             table_UD.masked_fill_((rows_U == padding_idx).unsqueeze(1), 0)
         ctx.save_for_backward(rows_U, inverse_T, packed, effective, *left.products, *right.products)
@@ -331,7 +331,7 @@ class HalvesLookup(torch.autograd.Function):
         if ctx.padding_idx is not None:
             grad_UD.masked_fill_((rows_U == ctx.padding_idx).unsqueeze(1), 0)
         grad_UCE = grad_UD.reshape(*left_UCR.shape[:2], math.prod(shape.column_modes[shape.half :]))
-        of_left, of_right_cores = _product_gradients(grad_UCE, left_UCR, right, ctx.counts)
+        of_left, of_right_cores = product_gradients(grad_UCE, left_UCR, right, ctx.counts)
         scaled_grads = [*left.core_gradients(of_left.unsqueeze(1)), *of_right_cores]
         return None, None, *parameter_gradients(scaled_grads, plain, effective, shape), None, None, None, None
 
