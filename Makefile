@@ -12,7 +12,7 @@ READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
 TRAINED := reproduce-table-mnli reproduce-table-ranks reproduce-fig6 reproduce-truncation
-.PHONY: help setup test test-slow lint gate gate-accept reproduce-fig1 reproduce-prediction reproduce-activations \
+.PHONY: help setup test test-slow lint gate gate-accept reproduce-fig1 reproduce-fig1-all reproduce-prediction reproduce-activations \
 <<<<<<< HEAD
   reproduce-fig5 reproduce-fig7 reproduce-fig10 reproduce-fig10-loss reproduce-fig11 plan-grid reproduce-table-tensorization table-search $(TRAINED) reproduce-small \
   sweep-ratios sweep-ratios-accuracy sweep-ratios-small sweep-ratios-code speed claims report clean
@@ -60,6 +60,11 @@ gate-accept: $(READY) ## show how the gate's exact numbers have changed and acce
 reproduce-fig1: $(READY) ## measure and draw Fig. 1: time per epoch and peak memory of every method
 	$(BIN)/python -m bench experiment=fig1 "results='$(RESULTS)'"
 	$(BIN)/python -m bench experiment=fig1_memory "results='$(RESULTS)'"
+	$(BIN)/python -m figures fig1 --records "$(RESULTS)"
+
+reproduce-fig1-all: $(READY) ## the same for every form of every arm: checkpointed, per layer, keeping ranks (hours on a CPU)
+	$(BIN)/python -m bench experiment=fig1_all "results='$(RESULTS)'"
+	$(BIN)/python -m bench experiment=fig1_all_memory "results='$(RESULTS)'"
 	$(BIN)/python -m figures fig1 --records "$(RESULTS)"
 
 reproduce-prediction: $(READY) ## run steps for the peak of the allocator, and draw the error of the predicted memory

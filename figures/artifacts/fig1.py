@@ -8,6 +8,7 @@ another experiment make the same page for whatever arms and batch sizes they hav
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Any, ClassVar
 
 from matplotlib.figure import Figure
@@ -51,6 +52,7 @@ class Selection(cells.TimesAndMemory):
     experiments: ClassVar = EXPERIMENTS
     toggles: Toggles
     uncaptured: Mapping[Cell, Record] = field(default_factory=dict)  # times without CUDA Graph of what is refused it
+    profiles: tuple[Record, ...] = ()  # of this device, in the precision of the page
 
     @property
     def arms(self) -> list[str]:
@@ -86,7 +88,9 @@ def _cell(record: Record) -> Cell:
 def _page(records: Sequence[Record], device: Mapping[str, Any], toggles: Toggles) -> Selection:
     runs = [record for record in records if record.measure == "run"]
     plans = [record for record in records if record.measure == "predict"]
-    page = cells.Select(_cell)(toggles.among(records), Selection, **device, **toggles.page)
+    profiles = tuple(one for one in records if (one.measure, one.precision) == ("profile", toggles.precision))
+    records = [one for one in records if one.measure != "profile"]
+    page = cells.Select(_cell)(toggles.among(records), Selection, profiles=profiles, **device, **toggles.page)
     left_out = page.left_out
     if toggles == PLAIN:  # predictions that are on no page are counted here
         timed = {PLAIN.precision, *(run.precision for run in runs)}
@@ -117,6 +121,37 @@ def select(records: Sequence[Record]) -> list[Selection]:
             toggles.add(PLAIN)
         pages += [_page(mine, device, one) for one in sorted(toggles, key=lambda one: one.rank)]
     return [page for page in pages if page.shown]
+
+
+#: Work counts as the same in every arm where it takes as long as in CoMERA to within this share, and as much as a part
+#: of CoMERA's step that is named where it is this large.
+_SAME_WORK, _NAMED_WORK = 0.25, 0.1
+
+
+def _shared_work(page: Selection) -> list[str]:
+    """A sentence per profiled batch size on the work that all profiled arms share, where it is a large part."""
+    sentences = []
+    finished = [one for one in page.profiles if one.status == "ok"]
+    for batch in sorted({one.batch_size for one in finished}):
+        profiles = newest([one for one in finished if one.batch_size == batch], attrgetter("arm"))
+        if COMERA not in profiles or len(profiles) < 2:
+            continue
+        spent = {arm: {kind["kind"]: kind["ms"] for kind in one.samples["kinds"]} for arm, one in profiles.items()}
+        ours, busy = spent[COMERA], profiles[COMERA].samples["busy_ms"]
+        shared = {
+            kind: ms
+            for kind, ms in ours.items()
+            if ms >= _NAMED_WORK * busy
+            and all(abs(of_arm.get(kind, 0.0) / ms - 1) <= _SAME_WORK for of_arm in spent.values())
+        }
+        if shared:
+            ranked = sorted(shared.items(), key=lambda one: -one[1])
+            parts = " and ".join(f"{kind} {ms / busy:.0%}" for kind, ms in ranked)
+            sentences.append(
+                f"The same work in {', '.join(sorted(profiles, key=by_arm))}, as shares of CoMERA's step at batch "
+                f"{batch} under the profiler: {parts}. It takes as long in each and makes their ratios smaller."
+            )
+    return sentences
 
 
 def rows_of(page: Selection) -> list[Row]:
@@ -156,6 +191,7 @@ def caption(page: Selection, rows: Sequence[Row]) -> Caption:
             *notes.disagreements(page, rows, lambda row: f"{row.arm}, batch {row.batch}"),
             *notes.cell_notes(page, rows),
             *plain,
+            *_shared_work(page),
             *notes.last_notes(page),
         ],
         remarks=notes.gathered((row.arm, {"batch": str(row.batch)}, row.remarks) for row in rows),
@@ -291,6 +327,6 @@ RULES = (
 ARTIFACT = Artifact(
     name="fig1", heading="Fig. 1: time and memory of every method",
     summary="time per epoch and peak memory of every arm, by batch size; an image per device, precision and toggles",
-    experiments=EXPERIMENTS, made_by="make reproduce-fig1", order=10, select=select, rows=rows_of, columns=columns,
-    caption=caption, draw=draw, rules=RULES, section="batch",
+    experiments=EXPERIMENTS, lenders=("profile",), made_by="make reproduce-fig1", order=10, select=select,
+    rows=rows_of, columns=columns, caption=caption, draw=draw, rules=RULES, section="batch",
 )  # fmt: skip

@@ -300,3 +300,18 @@ def test_markdown_cells_cannot_break_the_table() -> None:
     frame = pd.DataFrame([{"arm": "a|b", "remarks": "two\nlines <i>"}])
     lines = to_markdown(frame, frozenset({"arm"})).splitlines()
     assert lines == ["| arm | remarks |", "|:--|--:|", "| a\\|b | two lines &lt;i> |"]
+
+
+def test_work_that_all_arms_share_is_named_with_its_share() -> None:
+    def profile(arm: str, attention: float, products: float) -> Record:
+        kinds = [{"kind": "attention", "ms": attention}, {"kind": "gemm", "ms": products}, {"kind": "copy", "ms": 1.0}]
+        busy = attention + products + 1.0
+        samples = {"kinds": kinds, "busy_ms": busy, "step_ms": [busy]}
+        return record(arm, 8, device=CPU, measure="profile", experiment="profile", samples=samples)
+
+    times = campaign(CPU)
+    shared = [profile("comera", 30.0, 69.0), profile("dense", 33.0, 600.0)]
+    for profiles, told in ((shared, True), (shared[:1], False), ([shared[0], profile("dense", 60.0, 600.0)], False)):
+        [page] = fig1.ARTIFACT.render([*times, *profiles], read_claims())
+        notes = [note for note in page.notes if "same work" in note]
+        assert [("attention 30%" in note, "gemm" in note) for note in notes] == [(True, False)] * told
