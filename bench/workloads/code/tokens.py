@@ -19,7 +19,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # the library warns ab
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from bench.core.files import locked, write_whole
+from bench.core.files import locked, remove_abandoned, write_whole
 from bench.data.corpus import DataError
 from bench.workloads.code.corpus import HELD_OUT, Document, Sources
 
@@ -101,7 +101,8 @@ def streams(sources: Sources, size: int, report: Callable[[str], None] | None = 
 
 
 def _make(sources: Sources, size: int, folder: Path, report: Callable[[str], None]) -> None:
-    """Fill the folder; what is there already is left as it is."""
+    """Fill the folder; what is there already is left as it is, but for what a kill left half written."""
+    remove_abandoned(folder)
     sides = dict(zip(("train", "held_out"), sources.split(), strict=True))
     path = folder / "tokenizer.json"
     if not path.exists():
