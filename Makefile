@@ -50,7 +50,7 @@ lint: $(READY) ## check format, style, types and the floors' imports
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-gate: $(READY) ## stop a change that made anything bigger or slower (bench/gate; within 4 minutes on 2 cores)
+gate: $(READY) ## stop a change that made anything bigger or slower (bench/gate; within 5 minutes on 2 cores)
 	@mkdir -p .benchmarks
 	$(BIN)/python -m pytest tests/gate -rN --disable-warnings --benchmark-enable --benchmark-quiet --benchmark-json .benchmarks/gate.json
 

@@ -1,14 +1,22 @@
-"""Repeat the timed part of the gate on one commit against itself: every alarm it raises is a false one."""
+"""Repeat the timed part of the gate on one commit against itself: every alarm it raises is a false one.
 
+A repetition records the slowdown of every round by launch, those of the further launches included, whether they were
+needed or not. So ``--power`` can tell what the rule would have said of the same blocks, had the tree been slower: all
+slowdowns are multiplied by a factor, and the rule is applied again. What no multiplication imitates is tried with
+``--planted``, which makes the tree under test wait busily.
+"""
+
+import contextlib
 import datetime
 import json
 import math
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +25,37 @@ import torch
 from bench.core.provenance import device_name
 from bench.errors import Parser, stop_with
 from bench.gate import GateError
-from bench.gate.timed import FEWEST_ROUNDS, ROOT, ROUNDS, Pair, commit_of, judge, measure, worktree
+from bench.gate.timed import LAUNCHES, ROOT, Decision, Slowdowns, commit_of, decide, estimate, measure, worktree
 from bench.gate.timed_worker import BENCHMARKS, THREADS
 
-SCHEMA = 1
+#: Of schema 1 are repetitions of one launch with 30 rounds, from before the gate had several.
+SCHEMA, ONE_LAUNCH = 2, 1
 CONFIDENCE = 0.95
+
+#: By what a tree's time is multiplied for ``--power``; 1 shows the false alarms.
+SCALES = (1.0, 1.05, 1.10, 1.15)
+
+#: What repetitions of one file have in common.
+_SETTINGS = ("commit", "launches", "planted", "busy", "of")
+
+#: Keeps a core and the memory busy: products of matrices beyond the caches.
+_BUSY = "import torch; torch.set_num_threads(1); x = torch.randn(1536, 1536)\nwhile True: x = (x @ x).div_(x.norm())"
 
 _DESCRIPTION = """Repeat the timed part of the gate on this commit against itself, checked out twice, and write a line
 of JSON per repetition. Lines that are there already count, so a run that was stopped goes on. Then, or with --summary
-alone, the number of alarms and the upper bound of their rate are printed."""
+alone, the number of alarms and the upper bound of their rate are printed; with --power also what the rule would have
+said of the same blocks, had the tree been slower."""
 
 Record = Mapping[str, Any]
+
+
+def lower_bound(caught: int, repetitions: int) -> float:
+    """The 95 % lower bound of the rate at which a slowdown is caught.
+
+    >>> round(lower_bound(60, 60), 3)
+    0.951
+    """
+    return 1 - upper_bound(repetitions - caught, repetitions)
 
 
 def upper_bound(alarms: int, repetitions: int) -> float:
@@ -54,7 +82,7 @@ def read(path: Path) -> list[Record]:
     for number, line in enumerate(_whole_lines(path).splitlines(), 1):
         try:
             records.append(record := json.loads(line))
-            known = record["schema_version"] == SCHEMA and isinstance(record["alarm"], bool)
+            known = record["schema_version"] in (ONE_LAUNCH, SCHEMA) and isinstance(record["alarm"], bool)
         except (ValueError, TypeError, KeyError):
             known = False
         if not known:
@@ -83,55 +111,135 @@ def summary(records: Sequence[Record]) -> str:
     return f"{rate} (95 % bound); of {kinds.total()} verdicts {spread}"
 
 
-def _repetition(tree: Path, base: Path, number: int, count: int) -> dict[str, Any]:
+Blocks = tuple[Slowdowns, Slowdowns]
+
+
+def blocks_of(records: Sequence[Record], benchmark: str) -> list[Blocks]:
+    """Slowdowns of the first and of the further launches of a benchmark, by repetition.
+
+    A repetition of schema 1 is one launch. As many such as a measurement has launches, spread over the file, are taken
+    for one repetition, which starts with each; so they share launches, and their bounds are narrower than they look.
+    """
+    found = []
+    for i, record in enumerate(records):
+        if record["schema_version"] == SCHEMA:
+            launches = record["benchmarks"][benchmark]["slowdowns"]
+        else:
+            spread = [records[(i + j * len(records) // (2 * LAUNCHES)) % len(records)] for j in range(2 * LAUNCHES)]
+            parts = [one["benchmarks"][benchmark] for one in spread]
+            rounds = BENCHMARKS[benchmark].rounds
+            launches = [
+                [own / other for own, other in zip(part["tree"][:rounds], part["base"][:rounds], strict=True)]
+                for part in parts
+            ]
+        found.append((launches[: len(launches) // 2], launches[len(launches) // 2 :]))
+    return found
+
+
+def _scaled(slowdowns: Slowdowns, factor: float) -> Slowdowns:
+    return [[one * factor for one in launch] for launch in slowdowns]
+
+
+def _decided(blocks: Blocks, tolerance: float) -> Decision:
+    """The gate's rule, where the further launches are there already."""
+    return decide(blocks[0], tolerance, lambda: blocks[1])
+
+
+def _caught(blocks: Blocks, factor: float, tolerance: float) -> tuple[bool, bool]:
+    """Whether the gate's rule alarms, and whether one would that wants the intervals above the tolerance."""
+    first, further = (_scaled(part, factor) for part in blocks)
+    rule = _decided((first, further), tolerance).kind == "regression"
+    lows = [estimate(part).low for part in (first, further)] if rule else [None]
+    return rule, all(low is not None and low >= 1 + tolerance for low in lows)
+
+
+def power(records: Sequence[Record]) -> str:
+    """A table: in how many repetitions the gate alarms where the tree is slower by each of :data:`SCALES`.
+
+    By benchmark, and of any one of them; with the 95 % bounds of the rates, one-sided.
+    """
+    if not records:
+        return "no repetition is recorded"
+    lines = ["alarms where the tree's times are multiplied by a factor; in brackets, were the intervals to lie above"]
+    names = list(records[0]["benchmarks"])
+    of = {name: blocks_of(records, name) for name in names}
+    for factor in SCALES:
+        alarms = {name: [_caught(one, factor, BENCHMARKS[name].tolerance) for one in of[name]] for name in names}
+        together = list(zip(*alarms.values(), strict=True))
+        alarms["any"] = [(any(one[0] for one in own), any(one[1] for one in own)) for own in together]
+        for name, own in alarms.items():
+            count, strict = (sum(kind) for kind in zip(*own, strict=True))
+            low, high = lower_bound(count, len(own)), upper_bound(count, len(own))
+            lines.append(f"x {factor:.2f}  {name:22} {count:3} of {len(own)} [{low:.3f}, {high:.3f}]  ({strict})")
+    return "\n".join(lines)
+
+
+def _repetition(tree: Path, base: Path, number: int, settings: Record) -> dict[str, Any]:
     """One timed part: verdicts by benchmark, with what was measured."""
-    parts = {}
-    with Pair(tree, base, seed=2 * number) as pair:
-        for name in BENCHMARKS:
-            rounds = measure(pair, name, count)
-            if rounds.missing:
-                raise GateError(f"{name} cannot run in {base} ({rounds.missing}).")
-            decision = judge(rounds, name, tree, base, seed=2 * number + 1)
-            parts[name] = {
-                "kind": decision.kind,
-                "first": decision.first.numbers(),
-                "second": decision.second and decision.second.numbers(),
-                "tree": [turn.ratio for turn in rounds.tree],
-                "base": [turn.ratio for turn in rounds.base],
-            }
+    parts: dict[str, Any] = {}
+    launches = settings["launches"]
+    measured = measure([tree, base], settings["of"], number, settings["planted"], 2 * launches)
+    for name, own in measured.items():
+        if own.missing:
+            raise GateError(f"{name} cannot run in {base} ({own.missing[1]}).")
+        slowdowns = own.slowdowns(1)
+        decision = _decided((slowdowns[:launches], slowdowns[launches:]), BENCHMARKS[name].tolerance)
+        parts[name] = {
+            "kind": decision.kind,
+            "slowdowns": [[round(one, 5) for one in launch] for launch in slowdowns],
+            "seconds": [[[_rounded(turn.medians()) for turn in launch] for launch in of] for of in own.turns],
+        }
     return {"alarm": any(part["kind"] == "regression" for part in parts.values()), "benchmarks": parts}
 
 
-def repeat(path: Path, repetitions: int, count: int) -> None:
+def _rounded(seconds: Sequence[float]) -> list[float]:
+    return [float(f"{one:.5g}") for one in seconds]
+
+
+@contextlib.contextmanager
+def _busy() -> Iterator[None]:
+    """A process that keeps a core busy."""
+    with subprocess.Popen([sys.executable, "-c", _BUSY]) as process:
+        try:
+            yield
+        finally:
+            process.kill()
+
+
+def repeat(path: Path, repetitions: int, settings: dict[str, Any]) -> None:
     """Bring the repetitions in ``path`` up to so many.
 
-    Raises GateError: no commit, a worker that ended, or a file of another commit or number of rounds.
+    ``settings`` are ``launches``, ``planted``, ``busy`` and ``of``, the benchmarks. Raises GateError: no commit, a
+    worker that ended, or a file of another commit or other settings.
     """
     commit = commit_of(ROOT, "HEAD")
     if commit is None:
         raise GateError("There is no commit to compare with itself: the tree is no git repository.")
+    settings = {"commit": commit, **settings}
     done = read(path)
     for record in done:
-        if (record["commit"], record["rounds"]) != (commit, count):
-            there = f"repetitions of commit {record['commit'][:12]} with {record['rounds']} rounds"
-            here = f"these would be of {commit[:12]} with {count}"
-            raise GateError(f"{path} holds {there}, {here}; name another file with --into.")
+        if other := [name for name in _SETTINGS if record.get(name) != settings[name]]:
+            there, here = ({name: one.get(name) for name in other} for one in (record, settings))
+            raise GateError(f"{path} holds repetitions with {there}, these would have {here}; name another file.")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(_whole_lines(path))
-    with worktree(ROOT, commit) as tree, worktree(ROOT, commit) as base:
+    with (
+        worktree(ROOT, commit) as tree,
+        worktree(ROOT, commit) as base,
+        _busy() if settings["busy"] else contextlib.nullcontext(),
+    ):
         start, alarms = time.monotonic(), sum(record["alarm"] for record in done)
         for number in range(len(done), repetitions):
             began = time.monotonic()
-            result = _repetition(tree, base, number, count)
+            result = _repetition(tree, base, number, settings)
             head = {
                 "schema_version": SCHEMA,
                 "repetition": number,
                 "recorded_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-                "commit": commit,
+                **settings,
                 "device": device_name(on_cpu=True),
                 "threads": THREADS,
                 "torch_version": torch.__version__,
-                "rounds": count,
                 "seconds": round(time.monotonic() - began, 1),
             }
             with path.open("a", encoding="utf-8") as file:
@@ -148,24 +256,39 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Repeat and print the summary."""
     parser = Parser(prog="python -m bench.gate.repeat", description=_DESCRIPTION)
     parser.add_argument("--repetitions", type=int, default=60, help="how many there shall be (default: 60)")
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"of a measurement (default: the gate's, {ROUNDS})")
+    parser.add_argument(
+        "--launches", type=int, default=LAUNCHES, help=f"of a measurement, as many again follow (default: {LAUNCHES})"
+    )
+    parser.add_argument("--planted", type=float, default=0.0, help="share by which the tree under test is made slower")
+    parser.add_argument("--busy", action="store_true", help="keep another core busy meanwhile")
+    parser.add_argument(
+        "--of", nargs="+", metavar="NAME", default=list(BENCHMARKS), help="benchmarks to measure (default: all)"
+    )
     parser.add_argument(
         "--into", metavar="FILE", type=Path, default=Path("results") / "local" / "gate" / "repetitions.jsonl",
         help="where they are recorded (default: results/local/gate/repetitions.jsonl)",
     )  # fmt: skip
     parser.add_argument("--summary", action="store_true", help="measure nothing, print the summary of what is recorded")
+    parser.add_argument("--power", action="store_true", help="as --summary, and what it says of scaled blocks")
     arguments = parser.parse_args(argv)
-    for name, least in (("repetitions", 1), ("rounds", FEWEST_ROUNDS)):
-        if getattr(arguments, name) < least:
-            stop_with(f"--{name} is {getattr(arguments, name)}; allowed: whole numbers from {least}.")
+    for name in ("repetitions", "launches"):
+        if getattr(arguments, name) < 1:
+            stop_with(f"--{name} is {getattr(arguments, name)}; allowed: whole numbers from 1.")
+    if not 0 <= arguments.planted <= 1:
+        stop_with(f"--planted is {arguments.planted}; allowed: shares from 0 to 1.")
+    if unknown := [name for name in arguments.of if name not in BENCHMARKS]:
+        stop_with(f"--of names {unknown[0]!r}; allowed: {', '.join(BENCHMARKS)}.")
     # A polite kill cleans up as Ctrl-C does.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     torch.set_num_threads(THREADS)  # as the workers; the device's name says so
     path: Path = arguments.into
     try:
-        if not arguments.summary:
-            repeat(path, arguments.repetitions, arguments.rounds)
+        if not (arguments.summary or arguments.power):
+            settings = {name: getattr(arguments, name) for name in ("launches", "planted", "busy", "of")}
+            repeat(path, arguments.repetitions, settings)
         print(f"{path}: {summary(read(path))}")
+        if arguments.power:
+            print(power(read(path)))
     except GateError as error:
         stop_with(str(error))
     except OSError as error:

@@ -1,14 +1,19 @@
-"""The timed part of the gate: the tree under test against its base, in one job, on one machine, interleaved.
+"""The timed part of the gate: the tree under test against its bases, in one job, on one machine, interleaved.
 
-Each of the two has a worker process of its own (:mod:`bench.gate.timed_worker`). In a round both measure the same
-ratio, one after the other, in random order; what disturbs the machine for a while then hits both. Nothing is compared
-with stored numbers. A slowdown counts where it is significant by a rank test, as large as the tolerance, and found
-again by processes of their own.
+A base is another tree: the commit this one came from, and a pinned one, against which slowdowns add up that are too
+small to be seen from commit to commit (``bench/gate/pinned.txt`` names it). Nothing is compared with stored numbers.
+
+Each tree has a worker process of its own (:mod:`bench.gate.timed_worker`). In a round all measure the same benchmark,
+one after the other, in random order; what disturbs the machine for a while then hits all. What holds for a process,
+such as where its memory lies, is the same in all of its rounds, so a measurement is of several launches, that is, of
+fresh processes; the median over launches of the median over rounds is judged, and its interval resamples launches first
+and rounds within. A slowdown as large as the tolerance is a regression where further launches, on their own, find one
+as large again, and the interval of all launches lies above no slowdown.
 """
 
 import contextlib
+import itertools
 import json
-import math
 import os
 import random
 import runpy
@@ -16,11 +21,11 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 from bench.core.files import partial_folder, remove_abandoned
 from bench.core.intervals import Estimate, paired_ratio
@@ -28,11 +33,11 @@ from bench.gate import GateError, timed_worker
 from bench.gate.timed_worker import BENCHMARKS
 
 ROOT = Path(__file__).resolve().parents[2]
-ROUNDS = 30  # rounds of a measurement: with 30, four benchmarks take less than a minute on a quiet machine
+LAUNCHES = 3  # of fresh processes in a measurement, and as many again to confirm a slowdown
+PINNED = Path(__file__).with_name("pinned.txt")
 
-#: Probability, without any slowdown, of a rank test that says otherwise, and the rounds with which the rank test can
-#: reach that at all: 2^-7 < 0.01.
-SIGNIFICANCE, FEWEST_ROUNDS = 0.01, 7
+#: Set, it leaves the pinned commit out, where time is short.
+SHORT = "GATE_SHORT"
 
 #: Where the project's main line may be, the first one found counts.
 _MAIN_LINES = ("refs/remotes/origin/main", "refs/heads/main")
@@ -40,53 +45,32 @@ _MAIN_LINES = ("refs/remotes/origin/main", "refs/heads/main")
 #: Set by git where it runs a hook, of another place perhaps.
 _PLACES = ("GIT_DIR", "GIT_WORK_TREE", "GIT_COMMON_DIR", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_PREFIX")
 
+_HASH_LENGTHS = (40, 64)
+
 _TREE = "gate-base-"  # how the folder of the base's tree begins
 
 #: What is timed. A change elsewhere, say of the README, does not make a tree differ from its commit.
 _TIMED_CODE = ("comera", "baselines", "bench")
 
 
-def signed_rank_p(differences: Sequence[float]) -> float:
-    """One-sided p-value of Wilcoxon's signed-rank test, exact, that the differences tend to be above zero.
+#: Slowdowns against a base: of every launch those of its rounds; 1.1 is a tenth slower.
+Slowdowns = Sequence[Sequence[float]]
 
-    Zeros are left out and equal magnitudes share their mean rank; the distribution is over all signs of the ranks that
-    are there.
 
-    >>> signed_rank_p([1, 2, 3, 4, 5])  # one of 2^5 assignments of signs
-    0.03125
+def estimate(slowdowns: Slowdowns) -> Estimate:
+    """The median over launches of the median over rounds; the interval resamples launches, then rounds.
+
+    >>> found = estimate([[1.0, 1.1, 1.2], [1.3, 1.3, 1.3], [1.2, 1.2, 1.2]])
+    >>> found.value, found.launches
+    (1.2, 3)
     """
-    magnitudes = sorted(abs(value) for value in differences if value)
-    # Twice the mean rank, which is whole.
-    doubled = {size: 2 * magnitudes.index(size) + magnitudes.count(size) + 1 for size in magnitudes}
-    observed = sum(doubled[value] for value in differences if value > 0)
-    ways = [1]  # number of assignments of signs, by the sum of the doubled ranks above zero
-    for size in magnitudes:
-        none = [0] * doubled[size]
-        ways = [without + with_it for without, with_it in zip([*ways, *none], [*none, *ways], strict=True)]
-    return sum(ways[observed:]) / 2 ** len(magnitudes)
+    named = {(i, j): one for i, launch in enumerate(slowdowns) for j, one in enumerate(launch)}
+    return paired_ratio(named, dict.fromkeys(named, 1.0))
 
 
-@dataclass(frozen=True)
-class Slowdown:
-    """A measurement's result: how many times slower than the base, with its interval, and the rank test's p-value."""
-
-    estimate: Estimate
-    p: float
-
-    @classmethod
-    def between(cls, tree: Sequence[float], base: Sequence[float]) -> Self:
-        """From one ratio per round and tree; the rounds pair them."""
-        differences = [math.log(own / other) for own, other in zip(tree, base, strict=True)]
-        return cls(paired_ratio(dict(enumerate(tree)), dict(enumerate(base))), signed_rank_p(differences))
-
-    def __str__(self) -> str:
-        interval = f"[{self.estimate.low:.3f}, {self.estimate.high:.3f}]" if self.estimate.low is not None else ""
-        return f"{self.estimate.value:.3f}x {interval} of the base, p = {self.p:.2g}"
-
-    def numbers(self) -> Mapping[str, float | None]:
-        """For records."""
-        found = self.estimate
-        return {"slowdown": found.value, "low": found.low, "high": found.high, "p": self.p}
+def _written(found: Estimate) -> str:
+    interval = f" [{found.low:.3f}, {found.high:.3f}]" if found.low is not None else ""
+    return f"{found.value:.3f}x{interval}"
 
 
 @dataclass(frozen=True)
@@ -95,157 +79,177 @@ class Decision:
 
     kind: Literal["unchanged", "inconclusive", "regression"]
     why: str
-    first: Slowdown
-    second: Slowdown | None = None
+    first: Estimate
+    second: Estimate | None = None
 
     def __str__(self) -> str:
-        again = "" if self.second is None else f"; measured again {self.second}"
-        return f"{self.kind}, {self.why}: {self.first}{again}"
+        again = "" if self.second is None else f"; in further launches {_written(self.second)}"
+        return f"{self.kind}, {self.why}: {_written(self.first)} of the base{again}"
 
 
-def decide(first: Slowdown, tolerance: float, measure_again: Callable[[], Slowdown]) -> Decision:
-    """Judge a measurement; a slowdown that counts is measured again, independently, before it is called a regression.
+def decide(first: Slowdowns, tolerance: float, measure_again: Callable[[], Slowdowns]) -> Decision:
+    """Judge a measurement; a slowdown that counts is measured again, by further launches.
 
-    ``tolerance`` is the slowdown that is accepted; 0.25 is a quarter.
+    ``tolerance`` is the slowdown that is accepted; 0.07 is 7 %.
     """
-    significant, large = first.p < SIGNIFICANCE, first.estimate.value >= 1 + tolerance
-    if significant and not large:
-        return Decision("inconclusive", f"slower by less than {tolerance:.0%}", first)
-    if not significant:
-        return Decision(*(("inconclusive", "not significant") if large else ("unchanged", "no slowdown")), first)
-    second = measure_again()
-    if second.p < SIGNIFICANCE and second.estimate.value >= 1 + tolerance:
-        return Decision("regression", f"slower by {tolerance:.0%} or more, twice", first, second)
-    return Decision("inconclusive", "not confirmed", first, second)
+    found = estimate(first)
+    if found.value < 1 + tolerance:
+        slower = found.low is not None and found.low > 1
+        kind, why = ("inconclusive", f"slower by less than {tolerance:.0%}") if slower else ("unchanged", "no slowdown")
+        return Decision(kind, why, found)  # type: ignore[arg-type]
+    further = measure_again()
+    second, low = estimate(further), estimate([*first, *further]).low
+    if second.value >= 1 + tolerance and low is not None and low > 1:
+        return Decision("regression", f"slower by {tolerance:.0%} or more, twice", found, second)
+    return Decision("inconclusive", "not confirmed", found, second)
 
 
 @dataclass(frozen=True)
 class Turn:
-    """What a worker measured in one go: pairs of seconds, numerator and denominator."""
+    """What a worker measured in one go: seconds of numerator and denominator, or of the only action, by repeat."""
 
-    seconds: Sequence[tuple[float, float]]
+    seconds: Sequence[Sequence[float]]
 
     @property
-    def ratio(self) -> float:
-        """The median over the pairs."""
-        return statistics.median(above / below for above, below in self.seconds)
+    def value(self) -> float:
+        """The median of the ratios, or of the seconds."""
+        return statistics.median(one[0] / one[1] if one[1:] else one[0] for one in self.seconds)
 
-    def medians(self) -> tuple[float, float]:
-        """Numerator and denominator on their own."""
-        above, below = zip(*self.seconds, strict=True)
-        return statistics.median(above), statistics.median(below)
+    def medians(self) -> tuple[float, ...]:
+        """Each action on its own."""
+        return tuple(statistics.median(own) for own in zip(*self.seconds, strict=True))
 
 
 class Worker(ExitStack):
-    """The process that times benchmarks with the code of ``tree``; a context manager that ends it."""
+    """The process that times benchmarks with the code of ``tree``; a context manager that ends it.
 
-    def __init__(self, tree: Path) -> None:
+    ``planted`` slows what it judges by this share.
+    """
+
+    def __init__(self, tree: Path, planted: float = 0.0) -> None:
         super().__init__()
         self.tree = tree
+        self._asked = "its start"
         self._errors = self.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - the stack closes it
         pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": self._errors}
-        command = [sys.executable, "-P", timed_worker.__file__, str(tree)]
+        command = [sys.executable, "-P", timed_worker.__file__, str(tree), *([str(planted)] if planted else [])]
         self.process = subprocess.Popen(command, cwd=tree, text=True, **pipes)
         self.callback(self.process.communicate)
         self.callback(self.process.kill)
 
-    def turn(self, benchmark: str) -> Turn | str:
-        """Time one turn, or say why this tree cannot run the benchmark. Raises GateError: the process ended."""
+    def ask(self, request: str, benchmark: str) -> None:
+        """Send a request; its answer is to be read before the next one."""
         assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        try:
-            self.process.stdin.write(f"{benchmark}\n")
+        self._asked = benchmark
+        with contextlib.suppress(BrokenPipeError):  # which the lack of an answer tells as well
+            self.process.stdin.write(f"{request}\n")
             self.process.stdin.flush()
-            line = self.process.stdout.readline()
-        except BrokenPipeError:
-            line = ""
+
+    def answer(self) -> Mapping[str, Any]:
+        """The next answer. Raises GateError: the process ended."""
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
         if not line.endswith("\n"):
             status = self.process.wait()
             self._errors.seek(0)
             last = self._errors.read().decode(errors="replace").strip().splitlines()[-1:]
             reason = ": ".join([f"signal {-status}" if status < 0 else f"exit status {status}", *last])
-            raise GateError(f"The worker of {self.tree} ended during {benchmark} ({reason}).")
-        answer = json.loads(line)
-        if "missing" in answer:
-            return str(answer["missing"])
-        return Turn([(above, below) for above, below in answer["seconds"]])
+            raise GateError(f"The worker of {self.tree} ended during {self._asked} ({reason}).")
+        answer: Mapping[str, Any] = json.loads(line)
+        return answer
+
+    def turn(self, benchmark: str) -> Turn:
+        """Time the benchmark that was made last. Raises GateError: the process ended."""
+        self.ask("turn", benchmark)
+        return Turn(self.answer()["seconds"])
 
 
 @dataclass
-class Rounds:
-    """Turns of both trees, round by round; without a base, or where it lacks the benchmark, of one."""
+class Measured:
+    """A benchmark's turns by tree, launch and round; the first tree is the one under test, the others its bases."""
 
-    tree: list[Turn] = field(default_factory=list)
-    base: list[Turn] = field(default_factory=list)
-    missing: str = ""  # why the base cannot run the benchmark
+    turns: list[list[list[Turn]]]
+    missing: dict[int, str] = field(default_factory=dict)  # why a base cannot run the benchmark, by number of the tree
 
-    def slowdown(self) -> Slowdown:
-        """Tree against base."""
-        return Slowdown.between([turn.ratio for turn in self.tree], [turn.ratio for turn in self.base])
+    def slowdowns(self, base: int) -> Slowdowns:
+        """The tree against a base, by launch and round."""
+        launches = zip(self.turns[0], self.turns[base], strict=True)
+        return [[a.value / b.value for a, b in zip(own, other, strict=True)] for own, other in launches]
 
-    def parts(self) -> str:
+    def _medians(self, tree: int) -> list[float]:
+        turns = itertools.chain.from_iterable(self.turns[tree])
+        return [statistics.median(values) for values in zip(*(turn.medians() for turn in turns), strict=True)]
+
+    def parts(self, base: int) -> str:
         """How numerator and denominator changed on their own: which of the two made the ratio what it is."""
-        sides = (zip(*(turn.medians() for turn in turns), strict=True) for turns in (self.tree, self.base))
-        own, other = ([statistics.median(values) for values in side] for side in sides)
-        return f"numerator {own[0] / other[0]:.2f}x, denominator {own[1] / other[1]:.2f}x"
+        changes = [own / other for own, other in zip(self._medians(0), self._medians(base), strict=True)]
+        return ", ".join(f"{name} {change:.2f}x" for name, change in zip(_PARTS, changes, strict=False))
 
-    def ratio(self) -> str:
-        """The tree's own ratio: median and range over rounds."""
-        ratios = [turn.ratio for turn in self.tree]
-        return f"{statistics.median(ratios):.3f} (rounds {min(ratios):.3f} to {max(ratios):.3f})"
+    def value(self) -> str:
+        """The tree's own ratio or time: median and range over launches."""
+        launches = [statistics.median(turn.value for turn in launch) for launch in self.turns[0]]
+        spread = f"{statistics.median(launches):.3f} (launches {min(launches):.3f} to {max(launches):.3f})"
+        return f"ratio {spread}" if len(self._medians(0)) > 1 else f"seconds {spread}"
 
 
-class Pair(ExitStack):
-    """The workers of a tree and of its base, if it has one; a context manager that ends them.
+_PARTS = ("numerator", "denominator")
 
-    ``seed`` is that of the order in which they take turns.
+
+class Launch(ExitStack):
+    """Fresh workers of a tree and of its bases; a context manager that ends them.
+
+    ``seed`` is that of the order in which they take turns, ``planted`` a slowdown of the first.
     """
 
-    def __init__(self, tree: Path, base: Path | None, seed: int = 0) -> None:
+    def __init__(self, trees: Sequence[Path], seed: int = 0, planted: float = 0.0) -> None:
         super().__init__()
         self._order = random.Random(seed)
-        self.tree = self.enter_context(Worker(tree))
-        self.base = self.enter_context(Worker(base)) if base is not None else None
+        self.workers = [self.enter_context(Worker(tree, 0.0 if i else planted)) for i, tree in enumerate(trees)]
+        for worker in self.workers:
+            worker.answer()
 
-    def round(self, benchmark: str, rounds: Rounds) -> None:
-        """Let both have a turn, in random order, and note it.
+    def measure(self, benchmark: str, into: Measured) -> None:
+        """A launch's rounds of a benchmark, noted in ``into``.
 
         Raises GateError: a worker ended, or the tree under test cannot run the benchmark.
         """
-        turns: dict[Worker, Turn] = {}
-        workers = [self.tree] if self.base is None or rounds.missing else [self.tree, self.base]
-        for worker in self._order.sample(workers, len(workers)):
-            turn = worker.turn(benchmark)
-            if isinstance(turn, Turn):
-                turns[worker] = turn
-            elif worker is self.tree:
-                raise GateError(f"{benchmark} cannot run in the tree under test ({turn}).")
-            else:
-                rounds.missing = turn
-        rounds.tree.append(turns[self.tree])
-        if self.base in turns:
-            rounds.base.append(turns[self.base])
+        for worker in self.workers:
+            worker.ask(f"make {benchmark}", benchmark)
+        for i, worker in enumerate(self.workers):
+            reason = worker.answer().get("missing")
+            if reason and not i:
+                raise GateError(f"{benchmark} cannot run in the tree under test ({reason}).")
+            if reason:
+                into.missing[i] = reason
+            into.turns[i].append([])
+        able = [i for i in range(len(self.workers)) if i not in into.missing]
+        for _ in range(BENCHMARKS[benchmark].rounds):
+            for i in self._order.sample(able, len(able)):
+                into.turns[i][-1].append(self.workers[i].turn(benchmark))
 
 
-def measure(pair: Pair, benchmark: str, count: int = ROUNDS) -> Rounds:
-    """So many rounds of a benchmark."""
-    rounds = Rounds()
-    for _ in range(count):
-        pair.round(benchmark, rounds)
-    return rounds
+def measure(
+    trees: Sequence[Path], benchmarks: Iterable[str], seed: int = 0, planted: float = 0.0, launches: int = LAUNCHES
+) -> dict[str, Measured]:
+    """Benchmarks of a tree and its bases, in so many launches; see :class:`Launch`."""
+    results = {name: Measured([[] for _ in trees]) for name in benchmarks}
+    for number in range(launches):
+        with Launch(trees, launches * seed + number, planted) as launch:
+            for name, into in results.items():
+                launch.measure(name, into)
+    return results
 
 
-def judge(rounds: Rounds, benchmark: str, tree: Path, base: Path, seed: int = 1) -> Decision:
-    """Judge a benchmark's rounds; a slowdown that counts is confirmed by processes of its own.
+def judge(measured: Measured, benchmark: str, trees: Sequence[Path], base: int) -> Decision:
+    """Judge a benchmark against one of the bases; what confirms a slowdown are launches of these two trees alone.
 
     Raises GateError: one of these processes ended.
     """
 
-    def again() -> Slowdown:
-        with Pair(tree, base, seed) as pair:
-            return measure(pair, benchmark, len(rounds.tree)).slowdown()
+    def again() -> Slowdowns:
+        return measure([trees[0], trees[base]], [benchmark], seed=1)[benchmark].slowdowns(1)
 
-    return decide(rounds.slowdown(), BENCHMARKS[benchmark].tolerance, again)
+    return decide(measured.slowdowns(base), BENCHMARKS[benchmark].tolerance, again)
 
 
 def vanished(base: Path) -> list[str]:
@@ -277,6 +281,14 @@ def commit_of(root: Path, name: str) -> str | None:
     return _git(root, "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}").stdout.strip() or None
 
 
+def _no_repository(root: Path) -> str:
+    """Why ``root`` cannot be asked for commits, if it cannot."""
+    top = _git(root, "rev-parse", "--show-toplevel")
+    if top.returncode or Path(top.stdout.strip()).resolve() != root.resolve():
+        return "git is not installed" if top.returncode == 127 else "the tree is no git repository"
+    return ""
+
+
 def find_base(root: Path, environ: Mapping[str, str] = os.environ) -> Base:
     """The commit that ``root`` is compared with.
 
@@ -284,9 +296,8 @@ def find_base(root: Path, environ: Mapping[str, str] = os.environ) -> Base:
     HEAD is on the main line itself, it is HEAD if timed code has uncommitted changes, and HEAD's first parent if not.
     Raises GateError: ``GATE_BASE`` names no commit.
     """
-    top = _git(root, "rev-parse", "--show-toplevel")
-    if top.returncode or Path(top.stdout.strip()).resolve() != root.resolve():
-        return Base(None, "git is not installed" if top.returncode == 127 else "the tree is no git repository")
+    if reason := _no_repository(root):
+        return Base(None, reason)
     named = environ.get("GATE_BASE", "").strip()
     if named.strip("0"):  # a new branch's "commit before" is written as zeros
         commit = commit_of(root, named)
@@ -308,6 +319,24 @@ def find_base(root: Path, environ: Mapping[str, str] = os.environ) -> Base:
         return Base(head, "HEAD, from which the tree differs")
     parent = commit_of(root, "HEAD~1")
     return Base(parent, "HEAD's first parent" if parent else "HEAD has no parent here, as in a shallow clone")
+
+
+def find_bases(root: Path, environ: Mapping[str, str] = os.environ) -> list[Base]:
+    """That of :func:`find_base`, and the pinned commit unless it is the same, HEAD itself, or ``GATE_SHORT`` is set.
+
+    Raises GateError: as there, or ``pinned.txt`` names no commit at all.
+    """
+    bases = [find_base(root, environ)]
+    if environ.get(SHORT, "") not in ("", "0") or _no_repository(root):
+        return bases
+    pinned = PINNED.read_text(encoding="utf-8").strip()
+    if len(pinned) not in _HASH_LENGTHS or set(pinned) - set("0123456789abcdef"):
+        raise GateError(f"{PINNED.name} holds {pinned!r}; allowed: the full hash of a commit.")
+    commit = commit_of(root, pinned)
+    if commit is None:
+        missing = f"the pinned commit {pinned[:12]} is not here, as in a shallow clone, and is not compared with"
+        return [*bases, Base(None, missing)]
+    return bases if commit in (bases[0].commit, commit_of(root, "HEAD")) else [*bases, Base(commit, "pinned")]
 
 
 @contextlib.contextmanager

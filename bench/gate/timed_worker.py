@@ -3,26 +3,33 @@
 A program of its own, ``python -P timed_worker.py TREE``. The file always comes from the tree under test, while comera,
 baselines and bench are imported from TREE; so it imports nothing of the gate, which an older tree lacks.
 
-A request is a line with a benchmark's name; the answer is a line of JSON, one of
+Called with a share behind TREE, it waits so much longer, busily, after each action that is judged: a planted slowdown,
+by which the gate itself is tested.
 
-* ``{"seconds": [[numerator, denominator], ...]}``: one turn, the two actions timed alternately;
-* ``{"missing": reason}``: this tree cannot run the benchmark, most likely because it lacks something that it calls.
+Requests are lines, answers lines of JSON. The first answer, to no request, says that torch is imported. Then
+
+* ``make NAME`` makes a benchmark's actions and runs each once; those of the one before are freed. The answer is ``{}``,
+  or ``{"missing": reason}`` where this tree cannot run it, most likely because it lacks something that it calls;
+* ``turn`` times it: ``{"seconds": [[numerator, denominator], ...]}``, the two alternately, or ``[[seconds], ...]`` of a
+  benchmark with one action.
 
 One thread: on few, shared cores a second one waits for whatever else runs there, which is most of the noise, and the
-operations and their order, which the gate watches over, are the same.
+operations and their order, which the gate watches over, are the same. For the same reason time in which the thread was
+ready and another process had its core does not count, where Linux says how much that was.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import importlib
 import itertools
 import json
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,11 +48,13 @@ _LOOKED_UP = 1024
 
 @dataclass(frozen=True)
 class Benchmark:
-    """A ratio of times, formed within one process."""
+    """A ratio of times, formed within one process, or the time of one action."""
 
-    make: Callable[[], tuple[Action, Action]]  # numerator and denominator
-    pairs: int  # how often both are timed in a turn; chosen for turns of similar length, some tenths of a second
-    tolerance: float = 0.25  # slowdown of the ratio against the base that is still accepted
+    make: Callable[[], tuple[Action, ...]]  # numerator and denominator, or the only action
+    repeats: int  # how often each is timed in a turn; but for full-size steps, a turn takes some tenths of a second
+    rounds: int = 10  # turns of a launch
+    lost: int = 1  # repeats at the start of a turn, after another process had its own, that do not count
+    tolerance: float = 0.07  # slowdown against the base that is still accepted
 
 
 def _first_of(*modules: str) -> Any:
@@ -96,8 +105,8 @@ def _feed_forward(denominator: str) -> tuple[Action, Action]:
     return actions["tt"], actions[denominator]
 
 
-def _step() -> tuple[Action, Action]:
-    """Train steps of a small encoder, by CoMERA and dense."""
+def _steps(settings: Mapping[str, int], *arms: str) -> tuple[Action, ...]:
+    """Train steps of the encoder by each arm, at batch 8."""
     import torch
 
     from bench.data.synthetic import synthetic_corpus
@@ -106,12 +115,10 @@ def _step() -> tuple[Action, Action]:
 
     methods = _first_of("bench.protocol.methods", "bench.methods")
     train_step = _first_of("bench.step.train_step", "bench.step")
-    settings = EncoderSettings(
-        layers=2, width=128, heads=4, feed_forward=512, vocabulary=2000, positions=64, sequence_length=64
-    )
+    sizes = EncoderSettings(**settings)
     corpus = synthetic_corpus(train=300, validation=30)
-    tokenizer = PairTokenizer(find_vocabulary(corpus, settings.vocabulary, {}))
-    workload = EncoderWorkload(settings, corpus, tokenizer)
+    tokenizer = PairTokenizer(find_vocabulary(corpus, sizes.vocabulary, {}))
+    workload = EncoderWorkload(sizes, corpus, tokenizer)
     batch = next(workload.batches("train", 8, 0, static=True))
 
     def step(arm: str) -> Action:
@@ -121,7 +128,7 @@ def _step() -> tuple[Action, Action]:
         run = train_step.TrainStep(model, method, method.optimizer(model), workload.loss, "fp32", "cpu")
         return lambda: run(batch)
 
-    return step("comera"), step("dense")
+    return tuple(map(step, arms))
 
 
 def _lookup() -> tuple[Action, Action]:
@@ -144,17 +151,59 @@ def _lookup() -> tuple[Action, Action]:
     )
 
 
+_SMALL = {"layers": 2, "width": 128, "heads": 4, "feed_forward": 512, "vocabulary": 2000, "positions": 64}
+_SMALL["sequence_length"] = 64
+
+
+def _full(arm: str, rounds: int) -> Benchmark:
+    """A step at full size, on its own: a ratio of arms would not show what became slower in both."""
+    return Benchmark(functools.partial(_steps, {}, arm), repeats=1, rounds=rounds, lost=0)
+
+
 #: By name; the order is that of the measurement.
 BENCHMARKS = {
-    "tt_linear/two_factors": Benchmark(functools.partial(_feed_forward, "two_factors"), pairs=10),
-    "tt_linear/dense": Benchmark(functools.partial(_feed_forward, "dense"), pairs=3),
-    "small_step/dense": Benchmark(_step, pairs=4),
-    "ttm_lookup/embedding": Benchmark(_lookup, pairs=8),
+    "tt_linear/two_factors": Benchmark(functools.partial(_feed_forward, "two_factors"), repeats=10),
+    "tt_linear/dense": Benchmark(functools.partial(_feed_forward, "dense"), repeats=3),
+    "small_step/dense": Benchmark(functools.partial(_steps, _SMALL, "comera", "dense"), repeats=4),
+    "ttm_lookup/embedding": Benchmark(_lookup, repeats=8),
+    "full_step/comera": _full("comera", rounds=4),
+    "full_step/dense": _full("dense", rounds=2),
 }
 
 
-def _made(name: str, tree: Path) -> tuple[Action, Action]:
-    """A benchmark's two actions, each run once; raises whatever the tree's code does."""
+def _clock() -> float:
+    """Seconds, less those in which this thread was ready to run and its core ran another."""
+    return time.perf_counter() - (int(os.pread(_SCHEDULED, 80, 0).split()[1]) * 1e-9 if _SCHEDULED else 0.0)
+
+
+def _scheduled() -> int:
+    """The file with the time this thread waited for a core, open; 0 where there is none."""
+    try:
+        file = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
+        return file if len(os.pread(file, 80, 0).split()) == _SCHEDULED_FIELDS else 0
+    except OSError:
+        return 0
+
+
+_SCHEDULED_FIELDS = 3  # nanoseconds on a core, nanoseconds waiting for one, times it got one
+_SCHEDULED = _scheduled()
+
+
+def _slowed(action: Action, share: float) -> Action:
+    """The action, and a busy wait of this share of the time it took."""
+
+    def act() -> None:
+        start = _clock()
+        action()
+        end = _clock()
+        while _clock() < end + share * (end - start):
+            pass
+
+    return act
+
+
+def _made(name: str, tree: Path, planted: float) -> tuple[Action, ...]:
+    """A benchmark's actions, each run once; raises whatever the tree's code does."""
     for package in _PACKAGES:
         origin = importlib.import_module(package).__file__
         if origin is None or not Path(origin).resolve().is_relative_to(tree):
@@ -164,41 +213,46 @@ def _made(name: str, tree: Path) -> tuple[Action, Action]:
     torch.set_num_threads(THREADS)
     _first_of("bench.step.timing", "bench.timing").steady_allocator()
     torch.manual_seed(0)
-    actions = BENCHMARKS[name].make()
-    for action in actions:
+    first, *others = BENCHMARKS[name].make()
+    for action in (first, *others):
         action()
-    return actions
+    return (_slowed(first, planted) if planted else first, *others)
 
 
-def _turn(actions: tuple[Action, Action], pairs: int) -> list[tuple[float, float]]:
-    """Seconds of numerator and denominator, pair by pair; a first pair, after another process had its turn, is lost."""
+def _turn(actions: Sequence[Action], benchmark: Benchmark) -> list[list[float]]:
+    """Seconds of each action, repeat by repeat."""
     seconds = []
-    for _ in range(1 + pairs):
-        start = time.perf_counter()
-        actions[0]()
-        between = time.perf_counter()
-        actions[1]()
-        seconds.append((between - start, time.perf_counter() - between))
-    return seconds[1:]
+    for _ in range(benchmark.lost + benchmark.repeats):
+        marks = [_clock()]
+        for action in actions:
+            action()
+            marks.append(_clock())
+        seconds.append([end - start for start, end in itertools.pairwise(marks)])
+    return seconds[benchmark.lost :]
 
 
 def main() -> None:
     """Answer requests until there are no more."""
-    tree = Path(sys.argv[1]).resolve()
+    tree, planted = Path(sys.argv[1]).resolve(), float(sys.argv[2]) if sys.argv[2:] else 0.0
     sys.path.insert(0, str(tree))
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what the tree's code prints is no answer
-    made: dict[str, tuple[Action, Action]] = {}
+    importlib.import_module("torch")
+    print("{}", file=answers, flush=True)
+    actions: tuple[Action, ...] = ()
+    benchmark = next(iter(BENCHMARKS.values()))
     for line in sys.stdin:
-        name = line.strip()
-        answer: dict[str, object]
-        try:
-            if name not in made:
-                made[name] = _made(name, tree)
-        except Exception as error:
-            answer = {"missing": f"{type(error).__name__}: {error}"}
+        request, _, name = line.strip().partition(" ")
+        answer: dict[str, object] = {}
+        if request == "turn":
+            answer = {"seconds": _turn(actions, benchmark)}
         else:
-            answer = {"seconds": _turn(made[name], BENCHMARKS[name].pairs)}
+            actions, benchmark = (), BENCHMARKS[name]
+            gc.collect()
+            try:
+                actions = _made(name, tree, planted)
+            except Exception as error:
+                answer = {"missing": f"{type(error).__name__}: {error}"}
         print(json.dumps(answer), file=answers, flush=True)
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.gate import GateError
-from bench.gate.timed import find_base, worktree
+from bench.gate import GateError, timed
+from bench.gate.timed import find_base, find_bases, worktree
 
 NOTHING: dict[str, str] = {}
 
@@ -189,3 +189,50 @@ def test_what_cannot_be_checked_out_is_no_verdict(repository):
     sentence = r"^The base 000000000000 cannot be checked out beside the tree \("
     with pytest.raises(GateError, match=sentence), worktree(repository.root, "0" * 40):
         pass
+
+
+@pytest.fixture
+def pinned(repository, tmp_path, monkeypatch):
+    """Pin a commit of the repository, by its place before HEAD or in words."""
+    path = tmp_path / "pinned.txt"
+    monkeypatch.setattr(timed, "PINNED", path)
+
+    def pin(name: str) -> str:
+        commit = repository.git("rev-parse", name) if name.startswith("HEAD") else name
+        path.write_text(f"{commit}\n")
+        return commit
+
+    return pin
+
+
+def test_the_pinned_commit_is_a_second_base(repository, pinned):
+    commit = pinned("HEAD~2")
+    parent, second = find_bases(repository.root, NOTHING)
+    assert parent.reason == "HEAD's first parent"
+    assert (second.commit, second.reason) == (commit, "pinned")
+    assert find_bases(repository.root, {"GATE_SHORT": "1"}) == [parent]
+
+
+@pytest.mark.parametrize("name", ["HEAD", "HEAD~1"])
+def test_a_commit_is_compared_with_once(repository, pinned, name):
+    pinned(name)
+    assert [base.reason for base in find_bases(repository.root, NOTHING)] == ["HEAD's first parent"]
+
+
+def test_a_pinned_commit_that_is_not_there_is_said(repository, pinned):
+    pinned("0123456789" * 4)
+    parent, second = find_bases(repository.root, NOTHING)
+    assert parent.commit
+    assert second == timed.Base(
+        None, "the pinned commit 012345678901 is not here, as in a shallow clone, and is not compared with"
+    )
+
+
+def test_a_pin_that_names_no_commit_is_refused(repository, pinned):
+    pinned("main")
+    with pytest.raises(GateError, match=r"^pinned\.txt holds 'main'; allowed: the full hash of a commit\.$"):
+        find_bases(repository.root, NOTHING)
+
+
+def test_the_projects_own_pin_is_a_full_hash():
+    assert len(timed.PINNED.read_text().strip()) == 40

@@ -1,7 +1,8 @@
-"""The timed part: ratios of times, this tree against its base. Run by ``make gate``."""
+"""The timed part: ratios of times and full-size steps, this tree against its bases. Run by ``make gate``."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,59 +10,72 @@ import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from bench.gate import GateError, Regression
-from bench.gate.timed import ROOT, ROUNDS, Base, Pair, Rounds, find_base, judge, vanished, worktree
+from bench.gate.timed import ROOT, Base, Measured, find_bases, judge, measure, vanished, worktree
 from bench.gate.timed_worker import BENCHMARKS
 
 
 @pytest.fixture(scope="module")
-def base() -> Base:
-    return find_base(ROOT)
+def bases() -> list[Base]:
+    return find_bases(ROOT)
 
 
 @pytest.fixture(scope="module")
-def base_tree(base: Base) -> Iterator[Path | None]:
-    """The base, checked out."""
-    if base.commit is None:
-        yield None
-    else:
-        with worktree(ROOT, base.commit) as tree:
-            yield tree
+def base_trees(bases: list[Base]) -> Iterator[list[Path]]:
+    """The bases that there are, checked out."""
+    with contextlib.ExitStack() as stack:
+        yield [stack.enter_context(worktree(ROOT, base.commit)) for base in bases if base.commit]
 
 
 @pytest.fixture(scope="module")
-def pair(base_tree: Path | None) -> Iterator[Pair]:
-    with Pair(ROOT, base_tree) as pair:
-        yield pair
+def measured(request: pytest.FixtureRequest, base_trees: list[Path]) -> dict[str, Measured]:
+    """All benchmarks that were asked for, since a launch measures one after the other."""
+    option = request.config.getoption
+    if option("benchmark_disable") and not option("benchmark_enable"):
+        raise GateError("Nothing can be timed with --benchmark-disable; give --benchmark-enable, as make gate does.")
+    items = request.session.items
+    names = {item.callspec.params["name"] for item in items if item.name.startswith("test_time[")}  # type: ignore[attr-defined]
+    return measure([ROOT, *base_trees], [name for name in BENCHMARKS if name in names])
 
 
 @pytest.mark.parametrize("name", BENCHMARKS)
-def test_time(name: str, benchmark: BenchmarkFixture, pair: Pair, base: Base, base_tree: Path | None) -> None:
-    if benchmark.disabled:
-        raise GateError("Nothing can be timed with --benchmark-disable; give --benchmark-enable, as make gate does.")
-    rounds = Rounds()
-    benchmark.pedantic(pair.round, args=(name, rounds), rounds=ROUNDS)
+def test_time(
+    name: str,
+    benchmark: BenchmarkFixture,
+    measured: dict[str, Measured],
+    bases: list[Base],
+    base_trees: list[Path],
+) -> None:
+    own, trees, there = measured[name], [ROOT, *base_trees], [base for base in bases if base.commit]
     benchmark.extra_info |= {
         "tolerance": BENCHMARKS[name].tolerance,
-        "base": base.commit,
-        "ratios": [turn.ratio for turn in rounds.tree],
-        "ratios_of_the_base": [turn.ratio for turn in rounds.base],
+        "bases": [base.commit for base in there],
+        "values": [[[turn.value for turn in launch] for launch in launches] for launches in own.turns],
     }
-    if base_tree is None:
-        benchmark.extra_info["verdict"] = f"not judged, there is no base ({base.reason}): ratio {rounds.ratio()}"
-        return
-    if rounds.missing:
-        reason = rounds.missing
-        benchmark.extra_info["verdict"] = f"new, the base cannot run it ({reason}): ratio {rounds.ratio()}"
-        return
-    decision = judge(rounds, name, ROOT, base_tree)
-    verdict = f"{decision}; {rounds.parts()}; ratio {rounds.ratio()}; base {str(base.commit)[:12]}, {base.reason}"
-    if decision.kind == "regression":
+    verdicts, regression = [], False
+
+    def judged() -> None:
+        nonlocal regression
+        for number, base in enumerate(there, 1):
+            which = f"base {str(base.commit)[:12]}, {base.reason}"
+            if number in own.missing:
+                verdicts.append(f"new, the base cannot run it ({own.missing[number]}); {which}")
+                continue
+            decision = judge(own, name, trees, number)
+            verdicts.append(f"{decision}; {own.parts(number)}; {which}")
+            regression |= decision.kind == "regression"
+
+    benchmark.pedantic(judged, rounds=1)
+    verdicts = verdicts or [f"not judged, there is no base ({bases[0].reason})"]
+    verdict = f"{'; '.join(verdicts)}; {own.value()}"
+    if regression:
         raise Regression(f"{name}: {verdict}")
     benchmark.extra_info["verdict"] = verdict
 
 
-def test_vanished(benchmark: BenchmarkFixture, base_tree: Path | None) -> None:
+def test_bases(benchmark: BenchmarkFixture, bases: list[Base], base_trees: list[Path]) -> None:
     benchmark.extra_info["tolerance"] = 0
-    names = benchmark.pedantic(vanished, args=(base_tree,)) if base_tree else []
-    if names:
-        benchmark.extra_info["verdict"] = f"vanished, the base times them still: {', '.join(names)}"
+    names = benchmark.pedantic(lambda: {name for tree in base_trees for name in vanished(tree)}, rounds=1)
+    remarks = [f"vanished, a base times them still: {', '.join(sorted(names))}"] if names else []
+    remarks += [base.reason for base in bases if base.commit is None and len(bases) > 1]
+    if remarks:
+        benchmark.extra_info["verdict"] = "; ".join(remarks)
