@@ -41,6 +41,11 @@ _FAR = 2.0
 ON_CPU = "The claim is about a GPU; times of a CPU cannot decide it."
 
 
+#: What cuBLAS holds in MiB beside a prediction, in words.
+_WITH = ", with cuBLAS's workspace"
+WORKSPACES = {"": 0.0, f"{_WITH} before Hopper (8.1 MiB)": 8.125, f"{_WITH} on Hopper (32 MiB)": 32.0}
+
+
 @dataclass(frozen=True)
 class Point:
     """One ratio that bears on a claim, with the words that say what it is."""
@@ -104,7 +109,8 @@ def decide(claim: Claim, points: Sequence[Point], expected: int, slack: float) -
         why += "; more than twice as large as published in places, too good to be comparable"
     elif claim.high is not None and any(low > claim.high + slack for _, low, _ in judged):
         why += "; larger than published in places"
-    why += f"; judged by {' and '.join(dict.fromkeys(f'{p.quantity} {p.source}' for p, _, _ in judged))}."
+    bases = dict.fromkeys(f"{point.quantity} {point.source.partition(_WITH)[0]}" for point, _, _ in judged)
+    why += f"; judged by {' and '.join(bases)}."
     outcome = _outcome(grades, expected, far)
     if outcome == "reproduced" and all(point.is_predicted for point, _, _ in judged):
         outcome = "predicted"
@@ -126,13 +132,6 @@ Pairs = Mapping[int, tuple[Sequence[Hashable], Sequence[Hashable]]]
 
 #: The ratios that a page has for a claim, at all batch sizes.
 Evidence = Callable[[Any], list[Point]]
-
-#: What cuBLAS holds in MiB beside a prediction, in words.
-WORKSPACES = {
-    "": 0.0,
-    ", with cuBLAS's workspace before Hopper (8.1 MiB)": 8.125,
-    ", with cuBLAS's workspace on Hopper (32 MiB)": 32.0,
-}
 
 
 def _form(cell: Any) -> str:

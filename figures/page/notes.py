@@ -5,7 +5,7 @@ from typing import Any
 
 from bench.core.record import Record
 from bench.core.samples import block_means_ms
-from figures.page.table import OLDER, OLDER_WORDS, significant
+from figures.page.table import OLDER, OLDER_WORDS
 from figures.records.cells import TimesAndMemory
 from figures.records.select import Selected
 from figures.records.time_values import PAPER_EXAMPLES, mark_words, workload_words
@@ -94,17 +94,20 @@ def cell_notes(page: TimesAndMemory, rows: Sequence[Any], *more: str, arms: str 
 
 
 def disagreements(page: TimesAndMemory, rows: Sequence[Any], name: Callable[[Any], str]) -> list[str]:
-    """A sentence on each record, called ``name``, whose own epoch time is not what its blocks give."""
-    lines = []
+    """A sentence on the records, called ``name``, whose own epoch times are not what their blocks give."""
+    apart: dict[str, float] = {}
     for row in rows:
         record, time = page.timed.get(row.cell), row.time.time
         own = record.epoch_time_s if record else None
         if time is not None and time.per == "epoch" and own is not None and abs(own / time.total.value - 1) > 0.01:
-            lines.append(
-                f"{name(row)}: the record's epoch time of {significant(own)} s differs from the "
-                f"{significant(time.total.value)} s that its undisturbed blocks give, which is what is shown."
-            )
-    return lines
+            apart[name(row)] = abs(own / time.total.value - 1)
+    if not apart:
+        return []
+    which = "; ".join(apart)
+    return [
+        f"Times are those of undisturbed blocks; the epoch times in {len(apart)} record(s) differ from them by up to "
+        f"{max(apart.values()):.0%}: {which}."
+    ]
 
 
 def last_notes(selection: Selected) -> list[str]:

@@ -130,7 +130,7 @@ def test_ratios_in_the_table_are_the_paired_ones() -> None:
 @pytest.mark.parametrize(("column", "said"), [(392_702 * 0.02, False), (392_702 * 0.03, True), (None, False)])
 def test_an_epoch_time_that_its_samples_do_not_bear_out_is_said(column: float | None, said: bool) -> None:
     figure = render([timed("comera", [10.0, 20.0, 30.0], epoch_time_s=column)], read_claims())[0]
-    assert any("differs from" in note and "comera, batch 1" in note for note in figure.notes) is said
+    assert any("differ from" in note and "comera, batch 1" in note for note in figure.notes) is said
 
 
 def test_categories_add_up_to_the_peak() -> None:
