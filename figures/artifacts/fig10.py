@@ -23,6 +23,9 @@ from figures.records.time_values import Per
 
 EXPERIMENTS = ("fig10_time", "fig10_memory")
 
+#: What claims call codebert.
+WORKLOAD = "code"
+
 #: Parameters of the dense model.
 FULL_SIZE = 357_189_408
 
@@ -130,9 +133,9 @@ def _of_phase(claim: Claim, value: float | None) -> Claim:
 
 RULES = (
     Rule("codebert-ratio", "parameters of dense / comera, full model", "within the tolerance", "any",
-         _SIZE_TOLERANCE, "x", _judge_size),
+         _SIZE_TOLERANCE, "x", _judge_size, workload=WORKLOAD),
     Rule("codebert-speedup", "step time of dense / comera, full model, each phase", REACHES, "cuda", _TIME_SLACK, "x",
-         _judge_time),
+         _judge_time, workload=WORKLOAD),
 )  # fmt: skip
 
 ARTIFACT = Artifact(

@@ -25,6 +25,7 @@ class Rule:
         judge: the judgement on one page of records, from the claim, the page's selection and its rows; None where
             the records cannot decide it.
         untested: why not, where ``judge`` is None.
+        workload: whose records decide it, where that is called otherwise than the claim has it.
 
     Example:
         >>> rule = Rule("lte-time", "epoch time, lte / comera", REACHES, "cuda", 0.5, "x", untested="made up")
@@ -40,6 +41,7 @@ class Rule:
     unit: str = ""
     judge: Callable[[Claim, Any, Any], Judgement] | None = None
     untested: str = ""
+    workload: str = ""
 
     @property
     def expression(self) -> str:
