@@ -161,7 +161,7 @@ def _verdicts(rules: Sequence[Rule], claims: Claims, selection: Selected, rows: 
         if rule.claim_id not in claims:
             raise LedgerError(f"the ledger has no claim {rule.claim_id!r}; it has: {', '.join(claims)}.")
         claim = claims[rule.claim_id]
-        if not workloads or claim.workload in ("", *workloads):
+        if not workloads or (rule.workload or claim.workload) in ("", *workloads):
             verdicts.append(rule.verdict(claim, selection, rows))
     return verdicts
 

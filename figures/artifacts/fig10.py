@@ -23,6 +23,9 @@ from figures.records.time_values import Per
 
 EXPERIMENTS = ("fig10_time", "fig10_memory")
 
+#: What claims call codebert.
+WORKLOAD = "code"
+
 #: Parameters of the dense model.
 FULL_SIZE = 357_189_408
 
@@ -137,10 +140,10 @@ def _of_phase(claim: Claim, value: float | None) -> Claim:
 
 RULES = (
     Rule("codebert-ratio", "parameters of dense / comera, full model", "within the tolerance", "any",
-         _SIZE_TOLERANCE, "x", _judge_size),
+         _SIZE_TOLERANCE, "x", _judge_size, workload=WORKLOAD),
     Rule("codebert-speedup", "step time of dense / comera, full model, each phase", REACHES, "cuda", _TIME_SLACK, "x",
          lambda claim, page, _: _judge_time(claim, page, [DENSE], [COMERA]), fair=_judge_fairly,
-         fair_quantity="step time of the form of dense or low_rank that takes least / that of comera, each phase"),
+         fair_quantity="step time of the form of dense or low_rank that takes least / that of comera, each phase", workload=WORKLOAD),
 )  # fmt: skip
 
 ARTIFACT = Artifact(

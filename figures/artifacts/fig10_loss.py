@@ -9,7 +9,7 @@ from matplotlib.ticker import MaxNLocator
 from bench.core.record import Record, RecordError
 from figures.artifact import Artifact
 from figures.artifacts import fig6
-from figures.artifacts.fig10 import FULL_SIZE
+from figures.artifacts.fig10 import FULL_SIZE, WORKLOAD
 from figures.claims.claims import Claim, Finding, Judgement, undecided
 from figures.claims.rule import Rule
 from figures.page import training as shared
@@ -102,5 +102,5 @@ ARTIFACT = Artifact(
     experiments=("code_phases",), measure="train", made_by="make reproduce-fig10-loss", order=46, select=studies,
     rows=fig6.rows_of, columns=fig6.columns, tidy_rows=fig6.tidy_rows, caption=caption, draw=draw,
     rules=(Rule("codebert-curve", "held-out loss of comera less that of dense at the end of phase 2, full model",
-                "<= tolerance", "any", TOLERANCE, "nats", _judge),),
+                "<= tolerance", "any", TOLERANCE, "nats", _judge, workload=WORKLOAD),),
 )  # fmt: skip

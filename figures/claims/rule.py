@@ -30,6 +30,7 @@ class Rule:
         untested: why not, where ``judge`` is None.
         fair, fair_quantity: the same against the strongest form of each side that a user would pick, and the expression
             that is judged there; None where no rival takes part in the claim.
+        workload: whose records decide it, where that is called otherwise than the claim has it.
 
     Example:
         >>> rule = Rule("lte-time", "epoch time, lte / comera", REACHES, "cuda", 0.5, "x", untested="made up")
@@ -47,6 +48,7 @@ class Rule:
     untested: str = ""
     fair: Judge | None = None
     fair_quantity: str = ""
+    workload: str = ""
 
     @property
     def expression(self) -> str:

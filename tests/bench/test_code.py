@@ -18,6 +18,7 @@ from interrupted import Killed, as_bytes, kill_at
 from small_cells import a_training_cell, run_bench
 from tiny import one_thread  # noqa: F401
 
+import bench.runner.sweep
 from bench.core.record import read_all
 from bench.core.samples import last_per_example
 from bench.data.corpus import DataError
@@ -487,3 +488,31 @@ def test_a_sweep_leaves_records_and_the_manifest_of_their_corpus(folder, tmp_pat
     ended = run_bench(tmp_path, "run", "experiment=training", *words, *sizes, "code.late_length=17")
     assert (ended.status, ended.error.count("\n")) == (2, 1)
     assert "late_length is 17; allowed: null, or multiples of 16" in ended.error
+
+
+@pytest.mark.parametrize(
+    ("experiment", "jobs", "arms", "stages"),
+    [
+        ("code_ratios", 5, ["comera", "low_rank", "dense"], [["early"]] * 3),
+        ("code_search", 3, ["comera", "low_rank", "dense"], [["early"]] * 3),
+        ("code_phases", 1, ["comera", "comera", "dense"], [["early"], ["early", "late"], ["early", "late"]]),
+    ],
+)
+def test_the_experiments_of_the_small_preset(folder, tmp_path, monkeypatch, experiment, jobs, arms, stages):
+    found = []
+    monkeypatch.setattr(bench.runner.sweep, "run_job", lambda job, *_: found.append(job.cells))
+    words = [f"data_folder='{folder}'", "device=cpu", "code.vocabulary=300"]
+    ended = run_bench(tmp_path, f"experiment={experiment}", *words)
+    assert (ended.status, ended.output) == (0, ""), ended.error
+    assert len(found) == jobs
+    for cells in found:
+        assert [cell.arm for cell in cells] == arms
+        assert [[stage["name"] for stage in cell.training["stages"]] for cell in cells] == stages
+        for cell in cells:
+            assert cell.training["schedule"] == {"warmup": 0.1, "final": 0.05}
+            assert (cell.workload_settings["width"], cell.sequence_length, cell.seed) == (128, 32, 0)
+            assert cell.method_settings.get("gamma", 0.0) == (
+                0.01 if experiment == "code_phases" and cell.method == "comera" else 0
+            )
+    rates = {cell.method_settings["lr"] for cells in found for cell in cells if cell.method == "dense"}
+    assert rates == ({5e-4, 1e-3, 2e-3} if experiment == "code_search" else {1e-3})

@@ -2,34 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
-from made_up_records import CPU, CUDA, record, sizes, timed
+from made_up_code import SMALL, campaign
+from made_up_records import CPU
 
 from figures.artifacts import fig10
 from figures.claims.claims import read_claims
-
-WORDS = {"model": "24-encoder masked language model", "epoch": "", "example": "row", "examples_per_epoch": 100}
-SMALL = {"comera": fig10.FULL_SIZE / 4.23, "low_rank": fig10.FULL_SIZE / 4.3, "dense": fig10.FULL_SIZE}
-
-
-def campaign(device=CUDA, ratios=(2.0, 2.4), small=SMALL):
-    """Both phases, of the same tokens, dense slower than comera by these ratios; and predictions for CUDA."""
-    records = []
-    for number, (length, batch) in enumerate(((128, 8), (512, 2))):
-        common = {"sequence_length": length, "workload": "code", "workload_words": WORDS, "device": device}
-        for arm, count in small.items():
-            means = [100 * (ratios[number] if arm == "dense" else 1) * (1 + 0.001 * block) for block in range(6)]
-            one = timed(arm, means, batch, parameters=round(count), experiment="fig10_time", **common)
-            peaks = sizes(arm, batch, "cuda")
-            plan = record(
-                arm, batch, measure="predict", predicted_for="cuda", parameters=round(count), **common, **peaks
-            )
-            pairing = f"phase-{number}"
-            records.append(dataclasses.replace(one, cell_id=f"{arm}-{length}", pairing=pairing))
-            records.append(dataclasses.replace(plan, cell_id=f"{arm}-{length}-plan", experiment="fig10_memory"))
-    return records
 
 
 def verdicts(records):

@@ -5,29 +5,11 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from made_up_training import other_run
+from made_up_code import runs
 
 from bench.core.record import RecordError
 from figures.artifacts import fig10_loss
-from figures.artifacts.fig10 import FULL_SIZE
 from figures.claims.claims import read_claims
-
-
-def runs(first=2.0, last=1.52, parameters=FULL_SIZE):
-    """Dense from 2.0 to 1.5 nats, CoMERA to others; dense takes twice the time."""
-    wanted = {"dense": ((2.0, 1.5), None), "comera": ((first, last), 0.5)}
-    found = []
-    for arm, (values, target) in wanted.items():
-        one = other_run(arm, values, metric="loss", size=10.0, target=target)
-        curve = [{**row, "seconds": 60.0 * row["step"] * (2 if arm == "dense" else 1)} for row in one.samples["curve"]]
-        words = {
-            **one.workload_words,
-            "metric": {**one.metric, "unit": "nats", "probe": 1.8, "probe_text": "bigram model"},
-        }
-        changes = {"experiment": "code_phases", "workload": "code", "workload_words": words, "device": "A CPU"}
-        samples = {**one.samples, "curve": curve}
-        found.append(dataclasses.replace(one, samples=samples, dense_mib=parameters * 4 / 2**20, **changes))
-    return found
 
 
 def verdict(records):

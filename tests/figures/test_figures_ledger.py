@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+import made_up_code
 import pandas as pd
 import pytest
 from made_up_dlrm import click_runs, grid
@@ -48,7 +49,8 @@ def everything(device: str) -> list[Record]:
     """Every experiment that a rule names, on one device."""
     return [
         *campaign(device), *lookup_campaign(device), *toggled_campaign(device), *sweep_campaign(device),
-        *training_campaign(device=device), *grid(device), *click_runs(device=device),
+        *training_campaign(device=device), *grid(device), *click_runs(device=device), *made_up_code.campaign(device),
+        *made_up_code.runs(device=device),
     ]  # fmt: skip
 
 
@@ -122,7 +124,7 @@ def test_a_rule_names_experiments_that_there_are_or_says_why_there_is_none(claim
 
 def test_what_is_said_to_be_missing_is_missing() -> None:
     words = " ".join(rule.untested for rule in RULES.values())
-    for name in ("CodeBERT",):
+    for name in ("FP8",):
         assert name in words
         assert not list((ROOT / "bench" / "workloads").glob(f"{name.lower()}*"))
 
@@ -158,6 +160,13 @@ CASES = [
     ("dlrm-curve", click_runs("criteo", worse=0.05), "not reproduced"),
     ("dlrm-curve", click_runs(), "not tested here"),
     ("dlrm-nce", click_runs("criteo"), "reproduced"),
+    ("codebert-speedup", made_up_code.campaign(), "reproduced"),
+    ("codebert-speedup", made_up_code.campaign(ratios=(1.5, 1.6)), "partly"),
+    ("codebert-speedup", made_up_code.campaign(ratios=(0.9, 0.9)), "not reproduced"),
+    ("codebert-speedup", made_up_code.campaign(CPU), "not tested here"),
+    ("codebert-curve", made_up_code.runs(last=1.5), "reproduced"),
+    ("codebert-curve", made_up_code.runs(last=1.7), "not reproduced"),
+    ("codebert-curve", made_up_code.runs(parameters=1000), "not tested here"),
 ]  # fmt: skip
 
 
