@@ -143,7 +143,8 @@ RULES = (
          _SIZE_TOLERANCE, "x", _judge_size, workload=WORKLOAD),
     Rule("codebert-speedup", "step time of dense / comera, full model, each phase", REACHES, "cuda", _TIME_SLACK, "x",
          lambda claim, page, _: _judge_time(claim, page, [DENSE], [COMERA]), fair=_judge_fairly,
-         fair_quantity="step time of the form of dense or low_rank that takes least / that of comera, each phase", workload=WORKLOAD),
+         fair_quantity="step time of the form of dense or low_rank that takes least / that of comera, each phase",
+         workload=WORKLOAD),
 )  # fmt: skip
 
 ARTIFACT = Artifact(
