@@ -1,15 +1,19 @@
-"""Speed ratios of the tensorized layer and step, from rounds interleaved in one run: ``python -m bench speed``.
+"""Speed ratios of the tensorized layer and step, interleaved, in several launches: ``python -m bench speed``.
 
 Prints each ratio with its interval beside the bound that the project sets itself. A benchmark, not a test: machines
-differ and are noisy, so nothing here passes or fails; a wide interval means that something else was running. The C
-library's allocator keeps freed memory, as in every cell of the bench.
+differ and are noisy, so nothing here passes or fails; a wide interval means that something else was running. Each ratio
+is measured with either allocator: ``steady`` keeps freed memory, as in every cell of the bench; ``system`` is the C
+library's own way, as for most users of PyTorch, where a large temporary may cost its page faults in every call.
 """
 
 import functools
 import itertools
+import math
+import multiprocessing
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from concurrent.futures import ProcessPoolExecutor
 
 import torch
 from rich.console import Console
@@ -18,9 +22,10 @@ from rich.table import Table
 from bench.core.intervals import paired_ratio
 from bench.errors import ConfigError
 from bench.gate.timed_worker import layers
+from bench.processes.interleave import LAUNCHES
 from bench.protocol import Data
 from bench.protocol.methods import build, default_settings
-from bench.step.timing import mean_ms, steady_allocator, take_turns
+from bench.step.timing import ALLOCATORS, mean_ms, steady_allocator, take_turns
 from bench.step.train_step import TrainStep
 from bench.workloads import open_workload
 from bench.workloads.encoder import EncoderSettings
@@ -58,30 +63,58 @@ def import_times(rounds: int) -> dict[str, dict[int, float]]:
     return _rounds({"torch": interpreter("import torch"), "comera": interpreter("import torch, comera")}, rounds, 1)
 
 
+def in_launches(
+    times: Callable[..., dict[str, dict[int, float]]], allocator: str, launches: int, *arguments: int
+) -> dict[str, dict[tuple[int, int], float]]:
+    """What ``times`` measures in so many fresh processes with an allocator; rounds are named by launch and number."""
+    results: dict[str, dict[tuple[int, int], float]] = {}
+    for launch in range(launches):
+        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+            found = pool.submit(_launch, times, allocator, torch.get_num_threads(), *arguments).result()
+        for name, rounds in found.items():
+            results.setdefault(name, {}).update({(launch, number): ms for number, ms in rounds.items()})
+    return results
+
+
+def _launch(
+    times: Callable[..., dict[str, dict[int, float]]], allocator: str, threads: int, *arguments: int
+) -> dict[str, dict[int, float]]:
+    torch.set_num_threads(threads)
+    if allocator == "steady":
+        steady_allocator()
+    return times(*arguments)
+
+
+def layer_times(rounds: int) -> dict[str, dict[int, float]]:
+    """Both ways through one linear map of 4,096 tokens."""
+    return _rounds(layers(4096, 768, 768, (8, 8, 12), _STEPS), rounds, repeats=5)
+
+
 def run(rounds: int) -> None:
-    """Measure and print, with so many interleaved rounds per ratio. Raises ConfigError: fewer than 2."""
+    """Measure and print, with about so many interleaved rounds per ratio. Raises ConfigError: fewer than 2."""
     if rounds < 2:
         raise ConfigError(f"--rounds is {rounds}; allowed: whole numbers from 2 up.")
-    steady_allocator()
     console = Console(stderr=True)
-    table = Table("ratio", "value [95 % interval]", "aim", title=f"CPU, {torch.get_num_threads()} threads, fp32")
+    each = max(2, math.ceil(rounds / LAUNCHES))
+    title = f"CPU, {torch.get_num_threads()} threads, fp32, {LAUNCHES} launches; value [95 % interval]"
+    table = Table("ratio", *(f"{allocator} allocator" for allocator in ALLOCATORS), "aim", title=title)
 
-    def add(name: str, above: dict[int, float], below: dict[int, float], aim: str) -> None:
-        ratio = paired_ratio(above, below)
-        table.add_row(name, f"{ratio.value:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]", aim)
+    def add(times: list[dict[str, dict[tuple[int, int], float]]], name: str, above: str, below: str, aim: str) -> None:
+        ratios = [paired_ratio(one[above], one[below]) for one in times]
+        table.add_row(name, *(f"{ratio.value:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]" for ratio in ratios), aim)
 
     console.print("layer, 4,096 tokens ...")
-    layer = _rounds(layers(4096, 768, 768, (8, 8, 12), _STEPS), 2 * rounds, repeats=5)
-    add("TTLinear / two-factor map", layer["tt"], layer["two_factors"], "at most 1.2")
-    add("nn.Linear / TTLinear", layer["dense"], layer["tt"], "at least 4")
+    layer = [in_launches(layer_times, allocator, LAUNCHES, 2 * each) for allocator in ALLOCATORS]
+    add(layer, "TTLinear / two-factor map", "tt", "two_factors", "at most 1.15")
+    add(layer, "nn.Linear / TTLinear", "dense", "tt", "at least 4")
     for batch_size, aim in ((1, "at least 3.5"), (8, "at least 3.0"), (16, "")):
         console.print(f"whole step, batch {batch_size} ...")
-        step = step_times(batch_size, rounds)
-        add(f"step comera / low_rank, batch {batch_size}", step["comera"], step["low_rank"], "at most 1.10")
-        add(f"step dense / comera, batch {batch_size}", step["dense"], step["comera"], aim)
+        step = [in_launches(step_times, allocator, LAUNCHES, batch_size, each) for allocator in ALLOCATORS]
+        add(step, f"step comera / low_rank, batch {batch_size}", "comera", "low_rank", "at most 1.10")
+        add(step, f"step dense / comera, batch {batch_size}", "dense", "comera", aim)
     console.print("import ...")
     imports = import_times(rounds)
     extra = sorted((imports["comera"][i] - imports["torch"][i]) / 1e3 for i in range(rounds))
     spread = f"{extra[len(extra) // 2]:.3f} [{extra[0]:.3f}, {extra[-1]:.3f}] (range)"
-    table.add_row("import comera on top of torch, s", spread, "under 0.2")
+    table.add_row("import comera on top of torch, s", spread, "", "under 0.2")
     Console().print(table)

@@ -98,8 +98,8 @@ def decide(first: Slowdowns, tolerance: float, measure_again: Callable[[], Slowd
         kind, why = ("inconclusive", f"slower by less than {tolerance:.0%}") if slower else ("unchanged", "no slowdown")
         return Decision(kind, why, found)  # type: ignore[arg-type]
     further = measure_again()
-    second, low = estimate(further), estimate([*first, *further]).low
-    if second.value >= 1 + tolerance and low is not None and low > 1:
+    second = estimate(further)
+    if second.value >= 1 + tolerance and (estimate([*first, *further]).low or 0) > 1:
         return Decision("regression", f"slower by {tolerance:.0%} or more, twice", found, second)
     return Decision("inconclusive", "not confirmed", found, second)
 

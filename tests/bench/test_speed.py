@@ -1,0 +1,33 @@
+"""``python -m bench speed``: launches in fresh processes, with either allocator."""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+
+import pytest
+import torch
+
+from bench.commands.speed import in_launches
+
+
+def faults_of_a_large_temporary(count: int) -> dict[str, dict[int, float]]:
+    """Page faults per round of making and freeing 64 MiB, and the process it was."""
+
+    def once() -> float:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        torch.ones(2**24)
+        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+    return {"faults": {i: once() for i in range(count)}, "process": dict.fromkeys(range(count), os.getpid())}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the allocator is set on Linux")
+def test_each_launch_is_a_process_with_the_allocator_named():
+    steady = in_launches(faults_of_a_large_temporary, "steady", 2, 3)
+    assert set(steady["faults"]) == {(launch, i) for launch in range(2) for i in range(3)}
+    assert len({*steady["process"].values(), os.getpid()}) == 3
+    system = in_launches(faults_of_a_large_temporary, "system", 1, 3)
+    assert steady["faults"][0, 2] == steady["faults"][1, 2] == 0  # the heap has its size by then
+    assert system["faults"][0, 2] > 10_000
