@@ -11,6 +11,8 @@ import torch
 
 import comera
 from bench.core.record import read_all
+from figures.claims.ledger import judge, summary
+from figures.claims.ledger_text import to_markdown_page
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ("README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md"))))
@@ -88,6 +90,14 @@ def test_tables_are_those_drawn_from_the_reference_records() -> None:
             assert [line for line in lines if line not in drawn.splitlines()] == []
             found += 1
     assert found >= 2
+
+
+def test_the_verdicts_are_those_of_the_reference_records() -> None:
+    entries = judge(read_all(ROOT / "results" / "reference"))
+    for page, written in (("README.md", summary(entries)), ("docs/results.md", to_markdown_page(entries))):
+        [block] = re.findall(r"<!-- claims -->\n(.*?)<!-- /claims -->", text_of(page), flags=re.DOTALL)
+        assert block.strip()
+        assert block.strip() in written
 
 
 def test_reference_records_are_from_real_data_and_readable() -> None:
