@@ -13,14 +13,9 @@ READY := $(VENV)/.ready
 .DEFAULT_GOAL := help
 TRAINED := reproduce-table-mnli reproduce-table-ranks reproduce-fig6 reproduce-truncation
 .PHONY: help setup test test-slow lint gate gate-accept reproduce-fig1 reproduce-fig1-all reproduce-prediction reproduce-activations \
-<<<<<<< HEAD
-  reproduce-fig5 reproduce-fig7 reproduce-fig10 reproduce-fig10-loss reproduce-fig11 plan-grid reproduce-table-tensorization table-search $(TRAINED) reproduce-small \
+  reproduce-fig5 reproduce-fig7 reproduce-fig8 reproduce-fig9 reproduce-fig10 reproduce-fig10-loss reproduce-fig11 \
+  reproduce-table-dlrm plan-grid reproduce-table-tensorization table-search $(TRAINED) reproduce-small \
   sweep-ratios sweep-ratios-accuracy sweep-ratios-small sweep-ratios-code speed claims report clean
-=======
-  reproduce-fig8 reproduce-fig9 reproduce-table-dlrm \
-  reproduce-fig5 reproduce-fig7 reproduce-fig11 plan-grid reproduce-table-tensorization table-search $(TRAINED) reproduce-small \
-  sweep-ratios sweep-ratios-accuracy sweep-ratios-small speed claims report clean
->>>>>>> dlrm
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-30s %s\n", $$1, $$2}'
