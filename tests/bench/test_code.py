@@ -396,7 +396,7 @@ class TestPlan:
         own = {field.name for field in dataclasses.fields(MaskedPlan)} - {
             field.name for field in dataclasses.fields(MaskedPlan.__mro__[1])
         }
-        assert own == {"warmup", "final_rate", "curve_steps"}
+        assert own == {"warmup", "final_rate"}
         assert workload_class("code").training_plan is MaskedPlan
 
 

@@ -59,7 +59,7 @@ def test_every_record_of_schema_1_is_there_with_the_same_values():
     for path in paths_below(REFERENCE):
         content = json.loads(path.read_text())
         found.add((content["experiment"], content["cell_id"], digest(content)))
-    assert sum(map(len, CARRIED_OVER.values())) == 666  # of 672: six had their memory predicted anew
+    assert sum(map(len, CARRIED_OVER.values())) == 589  # of 672: the others were measured or predicted anew
     lost = {(e, c) for e, cells in CARRIED_OVER.items() for c in cells if (e, c, cells[c]) not in found}
     assert lost == set()
 
@@ -81,7 +81,7 @@ def test_the_hash_is_of_the_values(change):
 
 
 def test_records_of_schema_1_are_read_as_the_carried_over():
-    for record in RECORDS:
+    for record in (record for record in RECORDS if record.workload in ("encoder", "linear", "lookup")):
         old = as_version_1(json.loads(record.to_json()))
         assert "metrics" not in old
         assert parse(json.dumps(old).encode(), "old") == record

@@ -61,7 +61,8 @@ def test_every_run_is_recorded(first):
         "dense, late": ("ok", None, 220, 220 / 6),
     }
     for record in records.values():
-        assert (record.measure, record.message, record.target_mib) == ("train", "", None)
+        assert (record.measure, record.target_mib) == ("train", None)
+        assert record.message == "" or record.message.startswith("void: ")  # so few steps need not beat guessing
         assert record.cell_id == Cell.from_json(record.config_json).cell_id(record.data_hash)
         assert record.peak_memory_predicted_mib > 0
         assert (record.predicted_for, record.validation_examples) == ("cpu", 30)
