@@ -469,6 +469,7 @@ class TestRuns:
         assert run.columns()["metrics"]["loss"] < 0.8 * workload.metric.guess
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("cell_processes")
 def test_a_sweep_leaves_records_and_the_manifest_of_their_corpus(folder, tmp_path):
     sizes = [f"code.{name}={value}" for name, value in dataclasses.asdict(SMALL).items() if isinstance(value, int)]
@@ -490,6 +491,7 @@ def test_a_sweep_leaves_records_and_the_manifest_of_their_corpus(folder, tmp_pat
     assert "late_length is 17; allowed: null, or multiples of 16" in ended.error
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("experiment", "jobs", "arms", "stages"),
     [

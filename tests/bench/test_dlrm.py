@@ -115,6 +115,7 @@ def test_batches_of_an_epoch_have_every_line_once_in_an_order_of_the_seed() -> N
     assert rest == firsts(0)[10:]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arm", [("dense", ""), ("dense", "sparse"), ("dense", "row_wise"), ("comera", "")])
 def test_every_arm_learns_on_the_synthetic_log(arm: tuple[str, str]) -> None:
     workload = opened()
@@ -133,6 +134,7 @@ def test_every_arm_learns_on_the_synthetic_log(arm: tuple[str, str]) -> None:
     assert evaluation.metrics["teacher_auc"] > evaluation.metrics["auc"] > 0.6
 
 
+@pytest.mark.slow
 def test_sparse_gradients_save_the_memory_of_dense_ones() -> None:
     workload = opened(DLRMSettings("paper"))
     peaks = {
