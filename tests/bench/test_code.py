@@ -459,8 +459,8 @@ class TestRuns:
         settings = dataclasses.replace(SMALL, dropout=0.0)
         workload = open_workload("code", settings, Data(data_folder=str(folder)), check=True)
         cell = code_cell(arm)
-        rates = {name: 3e-3 for name in ARMS[arm] if name.startswith("lr") and name != "lr_ranks"}
-        stages = [dataclasses.asdict(Stage("early", 400))]
+        rates = {name: 3e-3 for name in ARMS[arm] if name.startswith("lr")}
+        stages = [dataclasses.asdict(Stage("early", 1000))]
         training = {**cell.training, "stages": stages, "curve_steps": 100, "steps_per_epoch": 10}
         method_settings = {**cell.method_settings, **rates, **({"gamma": 0.0} if arm == "comera" else {})}
         cell = dataclasses.replace(cell, training=training, method_settings=method_settings, batch_size=32)
