@@ -1,8 +1,12 @@
-"""Accuracy against the size of the model: CoMERA, low_rank and dense after the same steps, with the Pareto front."""
+"""Accuracy against size, work, memory and time: CoMERA, low_rank and dense after the same steps, with Pareto fronts.
+
+Size, work and predicted memory are those of the training's own records. Times are of steps that were timed apart, arms
+in turns, since trainings run beside each other.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +32,7 @@ from figures.page.style import (
     stroke_handle,
     strokes,
 )
-from figures.page.table import Column, significant
+from figures.page.table import Column, bounds, significant
 from figures.records.crossover import listed
 from figures.records.metric import Score
 from figures.records.select import COMERA, DENSE, LOW_RANK
@@ -41,12 +45,45 @@ _FRONT: dict[str, Any] = {"color": FAINT, "linewidth": 3.5, "alpha": 0.35, "soli
 _LIMIT_DASHES = (0, (1, 1.5))
 
 
+#: Steps of the models of ``code_ratios``, timed apart.
+TIMES = "code_ratios_time"
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a model takes: a panel of the figure and a column of the table."""
+
+    name: str  # in the CSV
+    heading: str
+    axis: str
+    of: Callable[[Row], float | None]
+
+
+def _step_ms(row: Row) -> float | None:
+    return row.step.value if row.step else None
+
+
+def _gflop(row: Row) -> float | None:
+    flops = row.mean("flops_per_step")
+    return flops / 1e9 if flops else None
+
+
+SIZE = Cost("stored_mib", "total, MiB", "size of the stored model, MiB", lambda row: row.mean("stored_mib"))
+_PEAK = "peak_memory_predicted_mib"
+COSTS = (
+    SIZE,
+    Cost("gflop_per_step", "GFLOP per step", "work of a training step, GFLOP", _gflop),
+    Cost(_PEAK, "peak MiB, predicted", "predicted peak memory of a step, MiB", lambda row: row.mean(_PEAK)),
+    Cost("step_time_ms", "step, ms", "time of a training step, ms", _step_ms),
+)
+
+
 @dataclass(frozen=True)
 class Point:
-    """A row that finished."""
+    """A row that finished; the cost is its size in MiB unless another one was asked for."""
 
     row: Row
-    size: float  # MiB
+    size: float
     score: Score
 
     @property
@@ -67,9 +104,9 @@ class Point:
         return better or (self.ahead(other) == 0 and _SAME_SIZE * self.size < other.size)
 
 
-def points_of(rows: Sequence[Row]) -> list[Point]:
-    """The rows that have both a size and a score, smallest first."""
-    found = [Point(row, size, row.score) for row in rows if (size := row.mean("stored_mib")) and row.score]
+def points_of(rows: Sequence[Row], cost: Cost = SIZE) -> list[Point]:
+    """The rows that have both a cost and a score, the least first."""
+    found = [Point(row, size, row.score) for row in rows if (size := cost.of(row)) and row.score]
     return sorted(found, key=lambda point: point.size)
 
 
@@ -100,6 +137,19 @@ def limits_of(study: Study) -> dict[str, tuple[RatioLimit, list[float]]]:
     return found
 
 
+def _known(rows: Sequence[Row]) -> list[Cost]:
+    """Size, and those costs that any model beside dense has, which are shown."""
+    return [SIZE, *(cost for cost in COSTS[1:] if any(cost.of(row) for row in rows if row.slot.arm != DENSE))]
+
+
+def _text(cost: Cost) -> Callable[[Row], str | None]:
+    return lambda row: significant(value) if (value := cost.of(row)) else None
+
+
+def _tidy(cost: Cost) -> Callable[[Row], dict[str, object]]:
+    return lambda row: bounds(cost.name, row.step) if cost is COSTS[-1] else {cost.name: cost.of(row)}
+
+
 def columns(study: Study, rows: Sequence[Row]) -> list[Column[Row]]:
     points = {point.row.slot: point for point in points_of(rows)}
     beaten = {slot: dominator(point, list(points.values())) for slot, point in points.items()}
@@ -123,6 +173,7 @@ def columns(study: Study, rows: Sequence[Row]) -> list[Column[Row]]:
         shared.score_column(study.metric),
         shared.less_column(study.metric, "dense", lambda row: row.less_dense),
         shared.less_column(study.metric, "low_rank", less_low_rank),
+        *(Column(cost.heading, _text(cost), _tidy(cost)) for cost in _known(rows)[1:]),
         Column("on the front", lambda row: front[on_front(row)], lambda row: {"on_front": on_front(row)}),
         Column("dominated by", beaten_by, lambda row: {"dominated_by": beaten_by(row) or ""}, left=True),
         shared.remarks_column(),
@@ -167,10 +218,22 @@ def losses(study: Study, points: Sequence[Point]) -> list[str]:
     return lines
 
 
+def _equal_sizes(rows: Sequence[Row]) -> str:
+    """At which ratios CoMERA is better than low_rank of equal size, at which worse, as words; empty without a pair."""
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        if apart := less_low_rank(row):
+            how = "better" if apart.low is not None and apart.beats(0) else "worse" if apart.trails(0) else "undecided"
+            found.setdefault(how, []).append(f"{row.slot.ratio:g}x")
+    return "; ".join(f"{how} at {', '.join(ratios)}" for how, ratios in found.items())
+
+
 def _title(study: Study) -> str:
     metric, steps = first_upper(study.metric.short), study.stages[0][1]
     after = f" after {steps:,} steps" if len(study.stages) == 1 else ""
     other = ", small preset" if study.experiment.endswith("_small") else ", not the paper's model"
+    if not study.is_papers and (sides := _equal_sizes(study.rows)):
+        return f"{metric}, tensor trains against low rank of equal size: {sides}"
     known = study.is_full_size or study.dense_parameters is None or not study.is_papers
     return f"{metric} against the model's size on {study.dataset!r}{after}{'' if known else other}"
 
@@ -230,39 +293,52 @@ def draw(study: Study, rows: Sequence[Row], caption: Caption) -> Figure:
     points, limits = points_of(rows), _limits(study)
     arms = dict.fromkeys([COMERA, *(row.slot.arm for row in rows if row.slot.arm != DENSE)])
     style = strokes(list(arms)) | {DENSE: DENSE_STROKE}  # as in Fig. 12
-    by_arm = {arm: some for arm in style if (some := [point for point in points if point.arm == arm])}
+    drawn = {point.arm for point in points}
     handles = [
         stroke_handle(style[arm], arm, markersize=4.5, linestyle="" if arm == DENSE else style[arm].dashes)
-        for arm in by_arm
+        for arm in style if arm in drawn
     ]  # fmt: skip
     if study.values_are != "none":
         handles.append(interval_handle())
     handles.append(Line2D([], [], **_FRONT, label="Pareto front, by value"))
     if limits:
         handles.append(Line2D([], [], color=INK, linewidth=1, linestyle=_LIMIT_DASHES, label="smallest within reach"))
-    paper, [[axes]] = panel_page(caption.title, caption.facts, [[""]], caption.notes, 3.4, handles, 6)
-    axes.set_xlabel("size of the stored model, MiB", fontsize=8)
-    axes.set_ylabel(study.metric.axis, fontsize=8)
-    if not points:
-        shared.nothing_finished(axes)
-        return paper.finish()
+    costs = _known(rows)
+    grid = [[cost.axis for cost in costs[first : first + 2]] for first in range(0, len(costs), 2)]
+    title, facts, footnotes = caption.title, caption.facts, caption.notes
+    paper, panels = panel_page(title, facts, [["" for _ in line] for line in grid], footnotes, 3.4, handles, 6)
+    for cost, axes in zip(costs, [axes for line in panels for axes in line], strict=True):
+        axes.set_xlabel(cost.axis, fontsize=8)
+        axes.set_ylabel(study.metric.axis, fontsize=8)
+        if points:
+            _panel(axes, points_of(rows, cost), style, limits if cost is SIZE else [])
+        else:
+            shared.nothing_finished(axes)
+    return paper.finish()
+
+
+def _panel(
+    axes: Any, points: Sequence[Point], style: Mapping[str, Stroke], limits: Sequence[tuple[float, str, str]]
+) -> None:
+    """The points and their front, and the smallest sizes within reach."""
     _scale(axes, [*(point.size for point in points), *(size for size, _, _ in limits)], points)
     corners = [(point.size, point.score.value) for point in front_of(points)]
     corners.append((axes.get_xlim()[1], corners[-1][1]))
     axes.step(*zip(*corners, strict=True), where="post", zorder=2, **_FRONT)
-    for arm, some in by_arm.items():
-        _draw_arm(axes, some, style[arm], {COMERA: -3.0, DENSE: 0.0}.get(arm, 3.0))
+    for arm, stroke in style.items():
+        some = [point for point in points if point.arm == arm]
+        if some:
+            _draw_arm(axes, some, stroke, {COMERA: -3.0, DENSE: 0.0}.get(arm, 3.0))
     for number, (size, arm, words) in enumerate(limits):
         axes.axvline(size, color=style[arm].colour, linewidth=1, linestyle=_LIMIT_DASHES, zorder=1)
         side, dx = ("right", -2) if number % 2 == 0 else ("left", 2)
         look = {"xycoords": axes.get_xaxis_transform(), "rotation": 90, "va": "bottom", "fontsize": 6.5, "ha": side}
         note(axes, words, (size, 0.02), (dx, 0), **look)
-    return paper.finish()
 
 
 ARTIFACT = Artifact(
-    name="pareto", heading="Accuracy against size",
-    summary="accuracy against the size of the model, with the Pareto front; an image per device and dataset",
-    experiments=("ratios_accuracy", "code_ratios"), measure="train", lenders=(PROBES,), order=120, select=studies,
+    name="pareto", heading="Accuracy against size, work, memory and time",
+    summary="accuracy against size, work, memory and time, with Pareto fronts; an image per device and dataset",
+    experiments=("ratios_accuracy", "code_ratios"), measure="train", lenders=(PROBES, TIMES), order=120, select=studies,
     rows=lambda study: study.rows, columns=columns, caption=caption, draw=draw,
 )  # fmt: skip

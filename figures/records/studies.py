@@ -6,7 +6,7 @@ A study has at most one run per arm, stage and seed; a search has one per settin
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Hashable, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
@@ -19,7 +19,7 @@ from figures.records import select
 from figures.records.cells import parts_of_peak, quotient
 from figures.records.metric import Metric, Score, difference, score
 from figures.records.select import COMERA, DENSE, Setting, config_of, method_settings
-from figures.records.time_values import PAPER_EXAMPLES, workload_words
+from figures.records.time_values import PAPER_EXAMPLES, time_of, workload_words
 from figures.records.training import CurvePoint, Slot, curve_of, metric_of, ranks_before, slot_of, stages_of
 
 #: The experiment that the figures of training show unless asked for another.
@@ -56,6 +56,7 @@ class Runs(select.Selected):
     experiment: str
     dataset: str
     probe: Record | None = None  # the newest of these data
+    timed: Sequence[Record] = ()  # steps of the same device, data and workload, where another experiment lent them
 
     @property
     def seeds(self) -> list[int]:
@@ -207,9 +208,12 @@ def _by_dataset(records: Iterable[Record]) -> list[tuple[list[Record], dict[str,
     """The training records of each experiment, device, dataset and workload, sorted, and what is said of them."""
     groups: dict[tuple[str, str, str, str], list[Record]] = {}
     probes: dict[tuple[str, str], Record] = {}
+    timed: dict[tuple[str, str, str], list[Record]] = {}
     for one in select.oldest_first(records):
         if one.measure == "probe" and one.status == "ok":
             probes[one.dataset, one.workload] = one
+        elif one.measure == "run" and one.status == "ok":
+            timed.setdefault((one.device, one.dataset, one.workload), []).append(one)
         elif one.measure == "train":
             groups.setdefault((one.experiment, one.device, one.dataset, one.workload), []).append(one)
     pages = []
@@ -220,6 +224,7 @@ def _by_dataset(records: Iterable[Record]) -> list[tuple[list[Record], dict[str,
         about = {"experiment": experiment, "device": device, "dataset": dataset, "kind": select.device_kind(found)}
         suffix = (*data, *([experiment] if experiment != EXPERIMENT else []))
         place = {"place": ", ".join(data), "suffix": suffix, "probe": probes.get((dataset, workload))}
+        place["timed"] = timed.get(key[1:], ())
         pages.append((found, {**about, **place}))
     return pages
 
@@ -404,6 +409,19 @@ class Row:
         """The same as its mean alone."""
         spread = self.spread(column)
         return spread.value if spread else None
+
+    @cached_property
+    def step(self) -> Estimate | None:
+        """Time of a step in ms, where it was timed apart; of dense, which is timed beside every ratio, the median."""
+        shown = self.study.shown[0]
+        alike = [
+            one for one in self.study.timed
+            if (one.arm, one.batch_size, one.precision) == (self.slot.arm, shown.batch_size, shown.precision)
+            and (self.slot.ratio is None or one.ratio == self.slot.ratio)
+            and select.model_setting(one) == select.model_setting(shown)
+        ]  # fmt: skip
+        times = [time.total for one in alike if (time := time_of(one, "step"))]
+        return sorted(times, key=lambda time: time.value)[len(times) // 2] if times else None
 
     @property
     def size_met(self) -> bool | None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import io
+import json
 from pathlib import Path
 
 import pandas as pd
 import pytest
-from made_up_records import CPU, CUDA
+from made_up_records import CALM, CPU, CUDA, timed
 from made_up_training import (
     BEYOND,
     EARLY_SIZE,
@@ -27,7 +28,7 @@ from made_up_training import (
 
 from bench.core.record import Record, write
 from figures.__main__ import main
-from figures.artifacts.pareto import dominator, front_of, limits_of, losses, points_of
+from figures.artifacts.pareto import COSTS, dominator, front_of, limits_of, losses, points_of
 from figures.page.drawn import Drawn
 from figures.records.select import DENSE
 from figures.records.studies import studies
@@ -235,6 +236,30 @@ def test_where_lower_is_better_the_front_falls_with_the_loss() -> None:
     assert "Surely worse than dense" not in notes
     [worse] = pages_of("pareto", [other_run("dense", [1.0], "loss"), other_run("comera", [1.5], "loss", size=5.0)])
     assert "Surely worse than dense after as many steps: comera (5.00 MiB, 1.500 nats)." in " ".join(worse.notes)
+
+
+def test_work_memory_and_times_measured_apart_have_panels_and_columns() -> None:
+    def one(arm: str, loss: float, ratio: float | None, gflop: float, ms: float) -> list[Record]:
+        own = {"ratio": ratio, "experiment": "code_ratios", "flops_per_step": int(gflop * 1e9)}
+        own |= {"peak_memory_predicted_mib": 30 * gflop, "cell_id": arm}
+        run = other_run(arm, [loss], "loss", size=20 / (ratio or 1), **own, method_settings={"ratio": ratio})
+        alike = {name: getattr(run, name) for name in ("workload", "dataset", "batch_size", "precision")}
+        alike |= {"sequence_length": 1, "ratio": ratio or 4.0, "experiment": "code_ratios_time", "cell_id": f"t{arm}"}
+        config = {**json.loads(run.config_json), "timing_settings": CALM}
+        return [run, timed(arm, [ms, ms], **alike, config_json=json.dumps(config))]
+
+    records = [*one("dense", 0.5, None, 2.0, 40.0), *one("comera", 0.6, 4.0, 0.5, 30.0)]
+    records += one("low_rank", 0.8, 4.0, 0.4, 20.0)
+    [figure] = pages_of("pareto", records)
+    table = figure.table.set_index("run")
+    costs = table.loc["comera 4x", [cost.heading for cost in COSTS[1:]]]
+    assert costs.tolist() == ["0.500", "15.0", "30.0"]
+    assert table.loc["dense", "step, ms"] == "40.0"
+    picture = text_of(figure, ".svg")
+    assert all(f"<!-- {cost.axis} -->" in picture for cost in COSTS)
+    assert figure.title == "Loss, tensor trains against low rank of equal size: better at 4x"
+    [without] = pages_of("pareto", [one for one in records if one.measure == "train"])
+    assert "step, ms" not in without.table
 
 
 def test_a_metric_without_values_per_example_has_points_without_intervals() -> None:
