@@ -15,7 +15,7 @@ TRAINED := reproduce-table-mnli reproduce-table-ranks reproduce-fig6 reproduce-t
 .PHONY: help setup test test-slow lint gate gate-accept reproduce-fig1 reproduce-fig1-all reproduce-prediction reproduce-activations \
   reproduce-fig5 reproduce-fig7 reproduce-fig8 reproduce-fig9 reproduce-fig10 reproduce-fig10-loss reproduce-fig11 \
   reproduce-table-dlrm plan-grid reproduce-table-tensorization table-search $(TRAINED) reproduce-small \
-  sweep-ratios sweep-ratios-accuracy sweep-ratios-small sweep-ratios-code speed claims report clean
+  sweep-ratios sweep-ratios-accuracy sweep-ratios-sst2 sweep-ratios-small reproduce-code-stages speed claims report clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-30s %s\n", $$1, $$2}'
@@ -144,18 +144,26 @@ sweep-ratios: $(READY) ## measure and draw Fig. 12: time, memory and FLOPs by wh
 	$(BIN)/python -m bench experiment=ratios_memory "results='$(RESULTS)'"
 	$(BIN)/python -m figures fig12 --records "$(RESULTS)"
 
-sweep-ratios-accuracy: $(READY) ## accuracy against size after equal training, with the Pareto front (hours on a CPU)
+sweep-ratios-accuracy: $(READY) ## held-out loss on source code by size, work, memory and time: tensor trains beside low rank (hours on a CPU)
+	$(BIN)/python -m bench experiment=code_search "results='$(RESULTS)'"
+	$(BIN)/python -m bench experiment=code_ratios "results='$(RESULTS)'"
+	$(BIN)/python -m bench experiment=code_ratios_time "results='$(RESULTS)'"
+	$(BIN)/python -m figures pareto --experiment code_ratios --records "$(RESULTS)"
+
+sweep-ratios-sst2: $(READY) ## accuracy on SST-2 by size after equal training of the full encoder (hours on a CPU)
 	$(BIN)/python -m bench experiment=ratios_accuracy "results='$(RESULTS)'"
-	$(BIN)/python -m figures pareto --records "$(RESULTS)"
+	$(BIN)/python -m figures pareto --experiment ratios_accuracy --records "$(RESULTS)"
 
 sweep-ratios-small: $(READY) ## the same on a small model and generated text, in minutes
 	$(BIN)/python -m bench experiment=ratios_accuracy_small "results='$(RESULTS)'"
 	$(BIN)/python -m figures pareto --experiment ratios_accuracy_small --records "$(RESULTS)"
 
-sweep-ratios-code: $(READY) ## held-out loss on Python source against size: tensor trains beside low rank (hours on a CPU)
-	$(BIN)/python -m bench experiment=code_search "results='$(RESULTS)'"
-	$(BIN)/python -m bench experiment=code_ratios "results='$(RESULTS)'"
-	$(BIN)/python -m figures pareto --experiment code_ratios --records "$(RESULTS)"
+reproduce-code-stages: $(READY) ## the stages of the MNLI table on source code: loss, size and ranks (an hour on a CPU)
+	$(BIN)/python -m bench experiment=code_prices "results='$(RESULTS)'"
+	$(BIN)/python -m bench experiment=code_stages "results='$(RESULTS)'"
+	for artifact in table_mnli table_ranks fig6 truncation; do \
+	  $(BIN)/python -m figures $$artifact --experiment code_stages --records "$(RESULTS)" || exit; \
+	done
 
 speed: $(READY) ## print the speed ratios of the tensorized layer and step, with intervals
 	$(BIN)/python -m bench speed
