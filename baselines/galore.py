@@ -9,7 +9,8 @@ parameters), saves its state as tensors and JSON values, and keeps projection ma
 leaves each as a view into its full SVD factor, which would hold N·min(M, N) numbers instead of R·N.
 
 The variant ``per_layer`` is how the paper saves the memory of gradients (section 4.4, per-layer weight updates): each
-parameter is updated as soon as its gradient is there, and the gradient is freed, all inside the backward pass.
+parameter is updated as soon as its gradient is there, and the gradient is freed, all inside the backward pass. ``8bit``
+keeps Adam's moments in 8 bits (8-bit GaLore), by bitsandbytes; ``8bit_per_layer`` is both, the least memory.
 """
 
 from __future__ import annotations
@@ -33,9 +34,10 @@ from baselines._arm import (
     parameters_apart,
     quiet_import,
 )
+from baselines._eight_bit import BYTES, LEAST, EightBitAdamW
 from comera.protocol import CaptureScope, RareEvent
 
-VARIANTS = ("", "per_layer")
+VARIANTS = ("", "per_layer", "8bit", "8bit_per_layer")
 
 
 @dataclass(frozen=True)
@@ -113,24 +115,33 @@ class GaLoreWithFusedAdamW(JoinedOptimizer):
         projected: linear weights, each (M, N).
         plain: all other parameters.
         settings: hyperparameters.
+        eight_bit: keep moments in 8 bits, but for those of small plain parameters.
     """
 
     def __init__(
-        self, projected: Iterable[nn.Parameter], plain: Iterable[nn.Parameter], settings: Settings = Settings()
-    ) -> None:
+        self, projected: Iterable[nn.Parameter], plain: Iterable[nn.Parameter], settings: Settings = Settings(),
+        eight_bit: bool = False,
+    ) -> None:  # fmt: skip
         self._hyperparameters = {
             "rank": settings.rank,
             "update_proj_gap": settings.update_gap,
             "scale": settings.scale,
             "proj_type": "std",
         }
-        others = fused_adamw((plain, settings.lr))
-        others.param_groups[0]["eps"] = settings.eps
+        others = list(plain)
         first = {"params": list(projected), "lr": settings.lr_projected, "eps": settings.eps, **self._hyperparameters}
-        super().__init__(
-            _package().GaLoreAdamW([first], weight_decay=0.0, no_deprecation_warning=True),
-            others,
-        )
+        parts: list[torch.optim.Optimizer]
+        if eight_bit:
+            large = [parameter for parameter in others if parameter.numel() >= LEAST]
+            others = [parameter for parameter in others if parameter.numel() < LEAST]
+            parts = [EightBitAdamW([first])]
+            parts += [EightBitAdamW([{"params": large, "lr": settings.lr, "eps": settings.eps}])] if large else []
+        else:
+            parts = [_package().GaLoreAdamW([first], weight_decay=0.0, no_deprecation_warning=True)]
+        if others:
+            parts.append(fused_adamw((others, settings.lr)))
+            parts[-1].param_groups[0]["eps"] = settings.eps
+        super().__init__(*parts)
         for weight in self.param_groups[0]["params"]:
             self.state[weight]["projector"] = Projection(self._hyperparameters)
 
@@ -169,12 +180,18 @@ class GaLoreWithFusedAdamW(JoinedOptimizer):
         Raises:
             ValueError: when the parameter groups differ (raised by torch).
         """
-        # torch's loader rebuilds any iterable it finds in a state, which ruins strings: hyperparameters go around it.
+        # torch's loader rebuilds any iterable it finds in a state, which ruins strings, and gives every tensor its
+        # parameter's type: hyperparameters and bytes go around it.
         plain_state = {
-            index: {key: value for key, value in state.items() if key != "projector"}
+            index: {key: value for key, value in state.items() if key not in ("projector", *BYTES)}
             for index, state in state_dict["state"].items()
         }
         super().load_state_dict({**state_dict, "state": plain_state})
+        for old, new in zip(state_dict["param_groups"], self.param_groups, strict=True):
+            for index, parameter in zip(old["params"], new["params"], strict=True):
+                stored = state_dict["state"].get(index, {})
+                moments = {key: stored[key].to(parameter.device, copy=True) for key in BYTES if key in stored}
+                self.state[parameter].update(moments)
         indices = state_dict["param_groups"][0]["params"]
         for index, weight in zip(indices, self.param_groups[0]["params"], strict=True):
             state = self.state[weight]
@@ -188,9 +205,10 @@ class PerLayerUpdates(GaLoreWithFusedAdamW):
     """
 
     def __init__(
-        self, projected: Iterable[nn.Parameter], plain: Iterable[nn.Parameter], settings: Settings = Settings()
-    ) -> None:
-        super().__init__(projected, plain, settings)
+        self, projected: Iterable[nn.Parameter], plain: Iterable[nn.Parameter], settings: Settings = Settings(),
+        eight_bit: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__(projected, plain, settings, eight_bit)
         for group, optimizer in zip(self.param_groups, self._parts, strict=True):
             for parameter in group["params"]:
                 parameter.register_post_accumulate_grad_hook(functools.partial(self._update, optimizer))
@@ -224,8 +242,10 @@ class GaLore(Arm):
 
     def __init__(self, settings: Settings, variant: str = "") -> None:
         self.settings = settings
-        self._optimizer = PerLayerUpdates if variant == "per_layer" else GaLoreWithFusedAdamW
-        if variant == "per_layer":
+        per_layer = variant.endswith("per_layer")
+        optimizer = PerLayerUpdates if per_layer else GaLoreWithFusedAdamW
+        self._optimizer = functools.partial(optimizer, settings=settings, eight_bit=variant.startswith("8bit"))
+        if per_layer:
             self.capture = "none"
             self.capture_reason = (
                 "its updates are made inside the backward pass, by an optimizer that counts in Python."
@@ -251,7 +271,7 @@ class GaLore(Arm):
                     f"from 1 to {min(weight.shape)}."
                 )
         projected = list({id(weight): weight for weight in weights.values() if weight.requires_grad}.values())
-        return self._optimizer(projected, parameters_apart(model, projected), self.settings)
+        return self._optimizer(projected, parameters_apart(model, projected))
 
     def rare_events(self) -> list[RareEvent]:
         """``svd``: the renewal of all projection matrices."""
@@ -288,7 +308,8 @@ def build(settings: Settings, variant: str = "") -> GaLore:
 
     Args:
         settings: hyperparameters.
-        variant: ``""``, or ``"per_layer"`` for updates inside the backward pass.
+        variant: ``""``; ``"per_layer"`` for updates inside the backward pass, ``"8bit"`` for moments of 8 bits, or
+            ``"8bit_per_layer"`` for both.
 
     Raises:
         ValueError: for an unknown variant.

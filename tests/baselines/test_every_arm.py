@@ -169,7 +169,7 @@ def test_settings_have_defaults_and_variants_are_checked(name):
     assert module.VARIANTS[0] == ""
     for variant in module.VARIANTS:
         assert isinstance(module.build(settings, variant), _arm.Arm)
-    with pytest.raises(ValueError, match=rf"^{name}: variant is 'other'; allowed are: ''(, '[a-z_]+')*\.$"):
+    with pytest.raises(ValueError, match=rf"^{name}: variant is 'other'; allowed are: ''(, '[a-z0-9_]+')*\.$"):
         module.build(settings, "other")
     with pytest.raises(dataclasses.FrozenInstanceError):
         settings.lr = 1.0

@@ -72,9 +72,9 @@ def test_everything_else_is_under_torchs_adamw():
     assert torch.equal(other, alone)
 
 
-def built(rank: int = 3, gap: int = 3):
+def built(rank: int = 3, gap: int = 3, variant: str = ""):
     torch.manual_seed(0)
-    arm = galore.build(Settings(rank=rank, update_gap=gap, lr_projected=1e-2, lr=1e-2), "")
+    arm = galore.build(Settings(rank=rank, update_gap=gap, lr_projected=1e-2, lr=1e-2), variant)
     model = arm.adapt(ToyEncoder(), TARGETS)
     return arm, model, arm.optimizer(model)
 
@@ -94,10 +94,34 @@ def test_updates_per_layer_are_the_same_and_leave_no_gradient():
         for parameter in model.parameters():  # after the optimizer's own hook
             parameter.register_post_accumulate_grad_hook(count)
         losses[variant], most[variant] = train(arm, model, optimizer, batch(), range(5)), there[0]
-        if variant:
+        if variant.endswith("per_layer"):
             assert all(parameter.grad is None for parameter in model.parameters())
     assert losses["per_layer"] == losses[""]
-    assert most["per_layer"] == 0 < most[""]
+    assert losses["8bit_per_layer"] == losses["8bit"]
+    assert most["per_layer"] == most["8bit_per_layer"] == 0 < most[""]
+
+
+def test_moments_of_8_bits_follow_the_packages_own_optimizer():
+    """bitsandbytes' AdamW on a plain weight, and GaLore with moments of 32 bits on a projected one."""
+    import bitsandbytes
+
+    torch.manual_seed(0)
+    weight, other = nn.Parameter(torch.randn(96, 64)), nn.Parameter(torch.randn(70, 64))
+    alone, exact = (nn.Parameter(one.detach().clone()) for one in (other, weight))
+    settings = Settings(rank=48, lr=0.05, lr_projected=0.05, scale=1.0)
+    optimizer = GaLoreWithFusedAdamW([weight], [other], settings, eight_bit=True)
+    reference = bitsandbytes.optim.AdamW8bit([alone], lr=0.05, weight_decay=0.0)
+    unquantised = GaLoreWithFusedAdamW([exact], [], settings)
+    for _ in range(5):
+        weight.grad, other.grad = torch.randn_like(weight), torch.randn_like(other)
+        exact.grad, alone.grad = weight.grad.clone(), other.grad.clone()
+        for one in (optimizer, reference, unquantised):
+            one.step()
+    assert torch.equal(other, alone)
+    moved = (weight - exact).norm() / exact.norm()
+    assert 0 < moved < 0.02
+    assert optimizer.state[weight]["state1"].shape == (96, 48)
+    assert {optimizer.state[one]["state2"].dtype for one in (weight, other)} == {torch.uint8}
 
 
 def test_exactly_the_linear_targets_are_projected():
@@ -130,15 +154,16 @@ def through_plain_files(state: dict) -> dict:
     return inward(json.loads(json.dumps(outward(state), allow_nan=False)))
 
 
+@pytest.mark.parametrize("variant", ["", "8bit"])
 @pytest.mark.parametrize("steps_before", [0, 1, 2, 3])
-def test_the_state_survives_plain_files_bit_for_bit(steps_before):
-    arm, model, optimizer = built()
+def test_the_state_survives_plain_files_bit_for_bit(steps_before, variant):
+    arm, model, optimizer = built(variant=variant)
     train(arm, model, optimizer, batch(), range(steps_before))
     weights = {key: value.clone() for key, value in model.state_dict().items()}
     state = through_plain_files(optimizer.state_dict())
     undisturbed = train(arm, model, optimizer, batch(1), range(5))
 
-    arm_again, model_again, optimizer_again = built()
+    arm_again, model_again, optimizer_again = built(variant=variant)
     model_again.load_state_dict(weights)
     optimizer_again.load_state_dict(state)
     assert train(arm_again, model_again, optimizer_again, batch(1), range(5)) == undisturbed

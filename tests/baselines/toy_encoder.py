@@ -54,6 +54,7 @@ def all_arms() -> dict:
         "galore_per_layer": galore.build(
             galore.Settings(rank=4, update_gap=7, lr_projected=4e-2, **quick), "per_layer"
         ),
+        "galore_8bit": galore.build(galore.Settings(rank=4, update_gap=7, lr_projected=4e-2, **quick), "8bit"),
         "hashing": hashing.build(hashing.Settings(table_ratio=2.0, **quick)),
         "lora": lora.build(lora.Settings(rank=4, alpha=8.0, lr_adapters=1e-2, **quick), ""),
         "lte": lte.build(lte.Settings(rank=4, heads=4, alpha=8.0, merge_every=3, lr_adapters=1e-2, **quick), ""),
