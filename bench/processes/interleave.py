@@ -86,7 +86,7 @@ def _launch(
     order: random.Random,
     progress: Callable[[Outcome, float], None],
 ) -> None:
-    """Start the arms, add blocks to their samples, and stop them; the first launch times the rare events too."""
+    """Start the arms, add blocks and times of rare events to their samples, and stop them."""
     arms: list[tuple[Outcome, CellProcess]] = []
     blocks: dict[int, list[dict[str, Any]]] = {id(outcome): [] for outcome in outcomes}
     try:
@@ -112,10 +112,11 @@ def _launch(
                     blocks[id(outcome)].append({"launch": launch, "block": number, **block})
                 progress(outcome, 0.6 / timing["blocks"])
             number += 1
-        for outcome, process in arms if launch == 0 else ():
+        for outcome, process in arms:
             if outcome.status == "ok" and outcome.columns["rare_periods"] and session.needs_rare(outcome.cell):
-                times = _ask(outcome, process, "rare") or {}
-                outcome.columns["samples"]["rare"] = {name: [ms] for name, ms in times.items()}
+                rare = outcome.columns["samples"].setdefault("rare", {})
+                for name, ms in (_ask(outcome, process, "rare") or {}).items():
+                    rare.setdefault(name, []).append(ms)
     finally:
         for outcome, process in arms:
             outcome.columns["samples"]["blocks"] += blocks[id(outcome)]

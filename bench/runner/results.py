@@ -104,7 +104,7 @@ class Results:
         return self._checkpoints / cell.experiment / cell_id
 
     def rare_times(self, cell: Cell) -> Record | None:
-        """A record of this experiment, device and code that has the same arm's rare events: they are timed once.
+        """A record of this experiment, device and code that has the same arm's rare events: one batch size times them.
 
         Under ``reuse=never`` only a record of this sweep will do.
         """
@@ -215,11 +215,16 @@ def _time_columns(samples: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _rare_columns(samples: Mapping[str, Any], periods: Mapping[str, int], earlier: Record | None) -> dict[str, Any]:
-    """Rare cost and period, from this cell's samples or an earlier record; several events take the shortest period."""
+    """Rare cost and period, from this cell's samples or an earlier record, whose samples it then gets as well.
+
+    Of several events the period is the shortest.
+    """
     if "rare" not in samples:
         if earlier is None:
             return {}
-        return {"rare_time_ms": earlier.rare_time_ms, "rare_period_steps": earlier.rare_period_steps}
+        rare = {"rare": earlier.samples["rare"]} if "rare" in earlier.samples else {}
+        known = {"rare_time_ms": earlier.rare_time_ms, "rare_period_steps": earlier.rare_period_steps}
+        return {**known, "samples": {**samples, **rare}}
     shortest = min(periods.values())
     cost = sum(statistics.median(times) * shortest / periods[name] for name, times in samples["rare"].items())
     return {"rare_time_ms": cost, "rare_period_steps": shortest}

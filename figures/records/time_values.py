@@ -4,13 +4,14 @@ There is one definition of each. A time is the mean over undisturbed blocks, wit
 of an epoch, times the steps that the record's workload has in one.
 """
 
+import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from bench.core.intervals import Estimate, mean_interval, paired_ratio, unpaired_ratio
 from bench.core.record import Record
-from bench.core.samples import block_means_ms, disturbed_blocks
+from bench.core.samples import Block, block_means_ms, disturbed_blocks
 from figures.page import table
 from figures.page.footnotes import Missing
 from figures.page.table import Column, bounds, unpaired
@@ -35,18 +36,29 @@ class Time:
     per: Per = "epoch"
 
 
-def rare_ms_per_step(record: Record) -> float:
-    """The amortised cost of rare events (GaLore's SVD, LTE's merge) in ms per step; 0 where the arm has none."""
+def rare_ms_per_step(record: Record, launch: int | None = None) -> float:
+    """The amortised cost of rare events (GaLore's SVD, LTE's merge) in ms per step; 0 where the arm has none.
+
+    Of one launch, where they were timed in it, else as the record has it.
+    """
     if record.rare_time_ms is None or not record.rare_period_steps:
         return 0.0
-    return record.rare_time_ms / record.rare_period_steps
+    per_step, times = record.rare_time_ms / record.rare_period_steps, list((record.samples.get("rare") or {}).values())
+    if launch is None or not times or any(launch >= len(of_launch) for of_launch in times):
+        return per_step
+    return per_step * sum(of_launch[launch] for of_launch in times) / sum(map(statistics.median, times))
+
+
+def step_means_ms(record: Record) -> dict[Block, float]:
+    """Mean step time in ms of each undisturbed block, rare events of its launch included."""
+    return {block: ms + rare_ms_per_step(record, block[0]) for block, ms in block_means_ms(record).items()}
 
 
 def time_of(record: Record, per: Per = "epoch") -> Time | None:
     """Mean step plus Σ rare cost / period, per step or times the steps of an epoch; None where the cell has no time.
 
-    The interval resamples launches and blocks. Without an undisturbed block the record's own epoch time, or its median
-    step, stands, without interval.
+    The interval resamples launches, rare events with them, and blocks. Without an undisturbed block the record's
+    own epoch time, or its median step, stands, without interval.
     """
     if record.status != "ok":
         return None
@@ -54,22 +66,20 @@ def time_of(record: Record, per: Per = "epoch") -> Time | None:
     if per == "epoch":
         steps, scale = workload_words(record)["examples_per_epoch"] / record.batch_size, 1000.0
     rare = rare_ms_per_step(record) * steps / scale
-    means = block_means_ms(record)
+    means = step_means_ms(record)
     if not means:
         own = record.epoch_time_s if per == "epoch" else record.step_time_median_ms
         return None if own is None else Time(Estimate(own, None, None, 0), rare, per)
     step = mean_interval(means)
-    low, high = (None if ms is None else ms * steps / scale + rare for ms in (step.low, step.high))
-    return Time(Estimate(step.value * steps / scale + rare, low, high, step.blocks), rare, per)
+    low, high = (None if ms is None else ms * steps / scale for ms in (step.low, step.high))
+    return Time(Estimate(step.value * steps / scale, low, high, step.blocks), rare, per)
 
 
 def time_ratio(numerator: Record | None, denominator: Record | None) -> Estimate | None:
     """Ratio of epoch times: paired by block where both were timed together, else unpaired; None without blocks."""
     if numerator is None or denominator is None or {numerator.status, denominator.status} != {"ok"}:
         return None
-    above, below = (
-        {n: ms + rare_ms_per_step(one) for n, ms in block_means_ms(one).items()} for one in (numerator, denominator)
-    )
+    above, below = step_means_ms(numerator), step_means_ms(denominator)
     if not above or not below:
         return None
     scale = denominator.batch_size / numerator.batch_size  # steps per epoch differ where batches do

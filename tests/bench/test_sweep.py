@@ -147,8 +147,8 @@ def test_arms_of_one_job_share_a_pairing(first):
 def test_rare_events_are_timed_once_per_device(first):
     """GaLore's SVD works on the gradients of the weights, which are as large at any batch size."""
     small_batch, large_batch = (records_in(first[0])["galore", batch] for batch in (2, 4))
-    assert small_batch.samples["rare"] == {"svd": [small_batch.rare_time_ms]}
-    assert "rare" not in large_batch.samples
+    assert statistics.median(small_batch.samples["rare"]["svd"]) == small_batch.rare_time_ms
+    assert large_batch.samples["rare"] == small_batch.samples["rare"]
     assert large_batch.rare_time_ms == small_batch.rare_time_ms > 0
 
 
@@ -217,8 +217,7 @@ def test_never_means_never(swept, pairs):
     changed = {path for path, written in files_in(swept).items() if written != before[path]}
     assert len(changed) == 2
     after = records_in(swept)
-    assert "rare" in after["galore", 2].samples  # the rare events too, once for the sweep
-    assert "rare" not in after["galore", 4].samples
+    assert after["galore", 2].samples["rare"] == after["galore", 4].samples["rare"]  # those too, once for the sweep
     assert after["galore", 2].rare_time_ms != records["galore", 2].rare_time_ms
     assert after["galore", 2].pairing == ""  # it was alone this time
 

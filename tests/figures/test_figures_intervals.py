@@ -186,6 +186,18 @@ def test_ratio_of_epoch_times_holds_the_rare_share() -> None:
     assert time_ratio(galore, comera).low == 4
 
 
+def test_rare_events_timed_in_every_launch_vary_with_it() -> None:
+    one = timed("galore", [100.0] * 3, batch=8, rare_time_ms=4000.0, rare_period_steps=200)
+    blocks = [{**block, "launch": launch} for launch, block in enumerate(one.samples["blocks"])]
+    one.samples |= {"blocks": blocks, "rare": {"svd": [3000.0, 4000.0, 6000.0]}}
+    assert [rare_ms_per_step(one, launch) for launch in (0, 1, 2)] == [15, 20, 30]
+    step = time_of(one, "step").total
+    assert 115 <= step.low < step.value < step.high <= 130
+    assert step.value == pytest.approx(100 + 65 / 3)
+    once = timed("galore", [100.0] * 3, batch=8, rare_time_ms=4000.0, rare_period_steps=200)
+    assert time_of(once, "step").total.low == time_of(once, "step").total.high == 120
+
+
 def test_ratio_is_unpaired_unless_timed_together() -> None:
     dense, comera = timed("dense", [30.0, 60.0]), timed("comera", [10.0, 20.0])
     assert time_ratio(dense, comera).paired is True
