@@ -147,7 +147,10 @@ def _text(cost: Cost) -> Callable[[Row], str | None]:
 
 
 def _tidy(cost: Cost) -> Callable[[Row], dict[str, object]]:
-    return lambda row: bounds(cost.name, row.step) if cost is COSTS[-1] else {cost.name: cost.of(row)}
+    def tidy(row: Row) -> dict[str, object]:
+        return bounds(cost.name, row.step) if cost is COSTS[-1] else {cost.name: cost.of(row)}
+
+    return tidy
 
 
 def columns(study: Study, rows: Sequence[Row]) -> list[Column[Row]]:

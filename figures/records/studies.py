@@ -224,8 +224,7 @@ def _by_dataset(records: Iterable[Record]) -> list[tuple[list[Record], dict[str,
         about = {"experiment": experiment, "device": device, "dataset": dataset, "kind": select.device_kind(found)}
         suffix = (*data, *([experiment] if experiment != EXPERIMENT else []))
         place = {"place": ", ".join(data), "suffix": suffix, "probe": probes.get((dataset, workload))}
-        place["timed"] = timed.get(key[1:], ())
-        pages.append((found, {**about, **place}))
+        pages.append((found, {**about, **place, "timed": timed.get(key[1:], ())}))
     return pages
 
 
