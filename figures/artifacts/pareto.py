@@ -148,7 +148,7 @@ def _text(cost: Cost) -> Callable[[Row], str | None]:
 
 def _tidy(cost: Cost) -> Callable[[Row], dict[str, object]]:
     def tidy(row: Row) -> dict[str, object]:
-        return bounds(cost.name, row.step) if cost is COSTS[-1] else {cost.name: cost.of(row)}
+        return {**bounds(cost.name, row.step)} if cost is COSTS[-1] else {cost.name: cost.of(row)}
 
     return tidy
 
