@@ -50,10 +50,14 @@ def checkpoints_in(root: Path) -> list[Checkpoint]:
 
 
 def write_records(root: Path, output: Path, diary: Mapping[str, Any]) -> int:
-    """Put all records below ``root`` into ``output/records.tar.gz``; how many they are. Without any there is none."""
+    """Put all records below ``root``, and the manifests of their data, into ``output/records.tar.gz``; how many records.
+
+    Without any there is none.
+    """
     paths = paths_below(root)
     if paths:
-        members = {path.relative_to(root).as_posix(): path.read_bytes() for path in paths}
+        manifests = [path for path in sorted(root.glob("*/*.csv")) if path.parent.name[0] != "."]
+        members = {path.relative_to(root).as_posix(): path.read_bytes() for path in [*paths, *manifests]}
         members[DIARY] = json.dumps(diary, indent=1).encode()
         write_whole({output / RECORDS: _packed(members)})
     return len(paths)

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from bench.commands.sources import SourceError, archive_contents, folder_contents
-from bench.core.files import check_folder, remove_abandoned
+from bench.commands.sources import SourceError, archive_contents, folder_contents, manifests
+from bench.core.files import check_folder, remove_abandoned, write_whole
 from bench.core.record import Record, RecordError, parse, path_of, write
 from bench.core.table import write_table
 from bench.errors import stop_with
@@ -88,6 +88,7 @@ def merge(sources: Sequence[Path], into: Path) -> Summary:
         raise MergeError(wrong)
     changed = {*summary.taken, *(conflict.path for conflict in summary.replaced)}
     write([there[path] for path in sorted(changed)], into)
+    _take_manifests(sources, [there[path] for path in changed], into)
     for experiment in sorted({record.experiment for record in there.values()}):
         write_table(into, experiment)
     together = defaultdict(set)
@@ -96,6 +97,17 @@ def merge(sources: Sequence[Path], into: Path) -> Summary:
     lost = [(one.path, one.lost.pairing) for one in (*summary.replaced, *summary.kept) if one.lost.pairing]
     summary.unpaired = sorted({other for path, pairing in lost for other in together[pairing] - {path}})
     return summary
+
+
+def _take_manifests(sources: Sequence[Path], records: Sequence[Record], into: Path) -> None:
+    """Bring along what tells of which files a dataset is made, beside the records that were trained on it."""
+    experiments = defaultdict(set)
+    for record in records:
+        experiments[record.dataset].add(record.experiment)
+    for source in sources if records else ():
+        for dataset, content in manifests(source, experiments).items():
+            places = [into / experiment / f"{dataset}.csv" for experiment in sorted(experiments[dataset])]
+            write_whole({place: content for place in places if not place.exists()})
 
 
 def _place(record: Record, path: Path, there: dict[Path, Record], summary: Summary) -> None:

@@ -7,7 +7,7 @@ import io
 import lzma
 import subprocess
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, cast
@@ -125,6 +125,21 @@ def archive_contents(archive: str | Path, file: IO[bytes] | None = None) -> Iter
                 )
             if path.suffix == ".json" and (content := members.extractfile(member)):
                 yield f"{archive}: {member.name}", content.read()
+
+
+def manifests(source: Path, datasets: Collection[str]) -> dict[str, bytes]:
+    """By dataset, the manifest ``DATASET.csv`` that a workload left beside its records in a folder or an archive.
+
+    Raises as :func:`archive_contents`.
+    """
+    names = {f"{dataset}.csv": dataset for dataset in datasets}
+    if source.is_dir():
+        found = (path for name in names for path in sorted(source.glob(f"*/{name}")))
+        return {names[path.name]: path.read_bytes() for path in found if path.parent.name[0] != "."}
+    with opened_archive(source) as members:
+        files = {PurePosixPath(member.name): member for member in members if member.isfile()}
+        read = {names[path.name]: members.extractfile(file) for path, file in files.items() if path.name in names}
+        return {dataset: content.read() for dataset, content in read.items() if content}
 
 
 def _git(*arguments: str) -> bytes | None:

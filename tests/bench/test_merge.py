@@ -60,6 +60,21 @@ def archive_of(path, members):
     return path
 
 
+@pytest.mark.parametrize("packed", [False, True])
+def test_manifests_of_the_data_come_along(tmp_path, packed):
+    folder = folder_of(tmp_path / "there", some_records(2, dataset="files-1"))
+    (folder / "one" / "files-1.csv").write_bytes(b"package,sha256\n")
+    (folder / "one" / "other.csv").write_bytes(b"of no record\n")
+    files = {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+    source = archive_of(tmp_path / "records.tar.gz", files) if packed else folder
+    merge([source], tmp_path / "here")
+    assert {path.name for path in (tmp_path / "here").glob("*/*.csv")} == {"files-1.csv"}
+    assert (tmp_path / "here" / "one" / "files-1.csv").read_bytes() == b"package,sha256\n"
+    (tmp_path / "here" / "one" / "files-1.csv").write_bytes(b"mine\n")
+    merge([source], tmp_path / "here")
+    assert (tmp_path / "here" / "one" / "files-1.csv").read_bytes() == b"mine\n"
+
+
 def as_bytes(record, **changes):
     return json.dumps({**json.loads(record.to_json()), **changes}).encode()
 
