@@ -50,7 +50,7 @@ def checkpoints_in(root: Path) -> list[Checkpoint]:
 
 
 def write_records(root: Path, output: Path, diary: Mapping[str, Any]) -> int:
-    """Put all records below ``root``, and the manifests of their data, into ``output/records.tar.gz``; how many records.
+    """Put all records below ``root``, and manifests of their data, into ``output/records.tar.gz``; how many records.
 
     Without any there is none.
     """
