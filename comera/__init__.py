@@ -9,6 +9,7 @@
 
 from comera.capture import CapturedStep, CaptureError, make_capturable
 from comera.layers import TiedTTMLinear, TTLinear, TTMEmbedding, TTMEmbeddingBag
+from comera.loops.control import RankControl, RankPlan, control_ranks
 from comera.modes import balanced_modes, padded_modes
 from comera.objective import EarlyStage, LateStage, ModelSize, exact_size, full_size, tensorized_layers
 from comera.ratio.layer import LinearSolution, TableSolution, solve_modes, solve_table_modes
@@ -30,6 +31,8 @@ __all__ = [
     "ModelSize",
     "ModelSolution",
     "OutOfReach",
+    "RankControl",
+    "RankPlan",
     "TTLinear",
     "TTMEmbedding",
     "TTMEmbeddingBag",
@@ -37,6 +40,7 @@ __all__ = [
     "TiedTTMLinear",
     "balanced_modes",
     "close_smallest",
+    "control_ranks",
     "drop_unreachable",
     "exact_size",
     "full_size",
