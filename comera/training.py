@@ -30,13 +30,14 @@ from comera.objective import (
     full_size,
     tensorized_layers,
 )
+from comera.plan.specs import TT, TTM
 from comera.protocol import LATER, CellView, Change, RareEvent, Stage
 from comera.rank_control import THRESHOLD
 from comera.ratio.model import solve_model
 from comera.ratio.rank_search import OutOfReach, check_ratio
 from comera.reachability import drop_unreachable
 from comera.recomputing import Recompute
-from comera.tensorize import TT, TTM, tensorize
+from comera.tensorize import tensorize
 from comera.truncation import close_smallest, truncate
 
 #: Variants that keep ranks instead of activations, for the paper's objective, and what they recompute.

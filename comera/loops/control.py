@@ -358,7 +358,8 @@ def _warn_of_rates(layers: Iterable[TensorTrainLayer], optimizer: Optimizer, pla
 
 def _save_ranks(model: nn.Module, state_dict: dict[str, Any], prefix: str, _: Any) -> None:
     ranks = [rank for ranks in ranks_of(model).values() for rank in ranks]
-    state_dict[prefix + RANKS] = torch.tensor(ranks, dtype=torch.long)
+    if ranks:  # else it has been made dense
+        state_dict[prefix + RANKS] = torch.tensor(ranks, dtype=torch.long)
 
 
 def _load_ranks(model: nn.Module, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
