@@ -53,11 +53,13 @@ def to_dense_model(model: nn.Module) -> nn.Module:
             weight = nn.Parameter(entries, layer.packed_cores.requires_grad)
             weights[layer.packed_cores, kind if turned else nn.Linear] = weight
         dense[module] = _layer(module, kind, weight).train(module.training)
-    places = [(name, module) for name, module in model.named_modules(remove_duplicate=False) if module in dense]
-    for name, module in places:
-        parent, _, child = name.rpartition(".")
-        owner = model.get_submodule(parent) if parent or name else None
-        if owner is not None and owner not in dense:
+    places = [
+        (model.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2], module)
+        for name, module in model.named_modules(remove_duplicate=False)
+        if name and module in dense
+    ]
+    for owner, child, module in places:
+        if owner not in dense:
             setattr(owner, child, dense[module])
     root = dense.get(model, model)
     redeclare_dense_ties(root)

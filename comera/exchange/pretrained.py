@@ -90,7 +90,7 @@ def load_pretrained(folder: str | Path, model: nn.Module | None = None, **option
     tensors = _read(folder)
     if model is None:
         return _filled(_built(folder).eval(), layers, tensors, folder, options)
-    _filled(copy.deepcopy(model).to("meta"), layers, tensors, folder, options)  # a rehearsal
+    _filled(_without_storage(model), layers, tensors, folder, options)  # a rehearsal
     return _filled(model, layers, tensors, folder, options)
 
 
@@ -167,6 +167,12 @@ def _built(folder: Path) -> nn.Module:
         raise ValueError(f"{folder / CONFIG} names {name}, which the package transformers does not have.")
     model: nn.Module = kind(transformers.AutoConfig.from_pretrained(folder, local_files_only=True))
     return model
+
+
+def _without_storage(model: nn.Module) -> nn.Module:
+    """A copy of a model on the meta device, with the same ties."""
+    parameters = {id(each): nn.Parameter(each.detach().to("meta"), each.requires_grad) for each in model.parameters()}
+    return copy.deepcopy(model, dict(parameters))
 
 
 def _filled(

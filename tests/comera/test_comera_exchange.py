@@ -37,7 +37,9 @@ def truncated(model):
 
 def tied_models():
     torch.manual_seed(0)
-    bert = comera.tensorize(BertForMaskedLM(BERT), {"*.word_embeddings": comera.TTM(8, order=3), "*": comera.TT(8)})
+    bert = comera.tensorize(
+        BertForMaskedLM(BERT), {"*.word_embeddings": comera.TTM(8, order=3), "*.encoder.*": comera.TT(8)}
+    )
     plan = {"*.wte": comera.TTM(8, order=3), "*.h.*": comera.TT(ranks=8, order=2)}
     return {"bert": truncated(bert), "gpt2": truncated(comera.tensorize(GPT2LMHeadModel(GPT2), plan))}
 
@@ -122,7 +124,7 @@ def no_header(folder):
 def described(**changes):
     def change(folder):
         content = json.loads((folder / "comera.json").read_text())
-        content["layers"]["one"] |= changes
+        content["layers"]["attention.q_proj"] |= changes
         (folder / "comera.json").write_text(json.dumps(content))
 
     return change
@@ -130,7 +132,7 @@ def described(**changes):
 
 def without_an_entry(folder):
     content = json.loads((folder / "comera.json").read_text())
-    del content["layers"]["one"]["threshold"]
+    del content["layers"]["attention.q_proj"]["threshold"]
     (folder / "comera.json").write_text(json.dumps(content))
 
 
@@ -144,7 +146,10 @@ def without_an_entry(folder):
         (lambda folder: (folder / "comera.json").write_text('{"format": 1}'), r"comera.json is damaged: it names no"),
         (cut_short, r"model.safetensors is damaged \("),
         (no_header, r"model.safetensors is damaged \("),
-        (described(ranks=[1, 2, 1]), r"model.safetensors does not fit the model: one.packed_cores is missing or of"),
+        (
+            described(ranks=[1, 2, 1]),
+            r"model.safetensors does not fit the model: attention.q_proj\.\w+ is missing or of another",
+        ),
         (described(ranks=[1, 2]), r"comera.json does not fit the model: "),
         (described(in_modes=[5, 5]), r"comera.json does not fit the model: "),
         (without_an_entry, r"comera.json does not fit the model: 'threshold'"),
@@ -198,7 +203,7 @@ def test_a_dense_model_of_hugging_face_is_saved_and_loaded_as_any(tmp_path):
     assert torch.equal(loaded(TOKENS).logits, dense(TOKENS).logits)
 
 
-def test_a_dense_model_of_any_module(monkeypatch):
+def test_a_dense_model_of_any_module():
     model = plain_tensorized(torch.float64)
     for parameter in model["bag"].parameters():
         parameter.requires_grad_(False)
@@ -239,6 +244,7 @@ def classifier():
     return truncated(comera.tensorize(Classifier(), plan))
 
 
+@pytest.mark.slow
 def test_torch_export_takes_a_tensorized_model(classifier):
     program = torch.export.export(classifier, (TOKENS,))
     torch.testing.assert_close(program.module()(TOKENS), classifier(TOKENS))
@@ -248,6 +254,7 @@ def test_torch_export_takes_a_tensorized_model(classifier):
     torch.testing.assert_close(torch.export.load(stored).module()(TOKENS), classifier(TOKENS))
 
 
+@pytest.mark.slow
 def test_onnx_takes_a_tensorized_model(classifier, tmp_path):
     file = tmp_path / "model.onnx"
     torch.onnx.export(classifier, (TOKENS,), file, dynamo=True, verbose=False)
@@ -258,6 +265,7 @@ def test_onnx_takes_a_tensorized_model(classifier, tmp_path):
     assert stored < sum(parameter.numel() for parameter in Classifier().parameters())
 
 
+@pytest.mark.slow
 def test_torch_compile_takes_it_in_one_graph(classifier):
     torch.compiler.reset()
     compiled = torch.compile(classifier, backend="aot_eager", fullgraph=True)
