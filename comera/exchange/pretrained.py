@@ -186,10 +186,11 @@ def _filled(
     try:
         if layers:
             model = tensorize(model, {glob.escape(name): _spec(layer) for name, layer in layers.items()}, **options)
-        present = dict(_tensorized(model))
-        set_ranks(model, {name: layers[name]["ranks"] for name in present})
-        for name, layer in present.items():
-            layer.threshold = float(layers[name]["threshold"])
+        described = {layer: layers[name] for name, layer in _tensorized(model)}
+        named = {name: module for name, module in model.named_modules() if module in described}
+        set_ranks(model, {name: described[module]["ranks"] for name, module in named.items()})
+        for layer, description in described.items():
+            layer.threshold = float(description["threshold"])
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{folder / DESCRIPTION} does not fit the model: {error}") from None
     own = model.state_dict(keep_vars=True)

@@ -378,11 +378,15 @@ def _load_ranks(model: nn.Module, state_dict: dict[str, Any], prefix: str, *_: A
             f"the state dict has {len(left)} ranks, and the model has {sum(map(len, names.values()))} bonds; it was "
             "saved from a model that was tensorized otherwise."
         )
+    under: dict[nn.Parameter, list[str]] = {}  # a state dict may hold cores that are shared under one of their names
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        under.setdefault(parameter, []).append(prefix + name)
     wanted: dict[str, list[int]] = {}
     for name, ranks in names.items():
         wanted[name], left = left[: len(ranks)], left[len(ranks) :]
-        shape = modules[name].shape.with_ranks(wanted[name])
-        cores = state_dict.get(prefix + f"{name}.packed_cores".lstrip("."))
-        if cores is not None and cores.numel() != shape.parameter_count:
-            raise ValueError(f"the state dict has cores of {name or 'the model'} with other ranks than it names.")
+        layer = modules[name]
+        assert isinstance(layer, TensorTrainLayer)
+        size = layer.shape.with_ranks(wanted[name]).parameter_count
+        if size not in {state_dict[key].numel() for key in under[layer.packed_cores] if key in state_dict}:
+            raise ValueError(f"the state dict has no cores of {name or 'the model'} with the ranks that it names.")
     set_ranks(model, wanted)

@@ -332,7 +332,7 @@ def test_foreign_state_dicts_change_nothing():
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     for ranks, sentence in (
         (torch.tensor([1, 2, 3]), r"^the state dict has 3 ranks, and the model has 6 bonds"),
-        (torch.tensor([3, 4, 3, 3, 4, 3]), r"^the state dict has cores of 0 with other ranks than it names"),
+        (torch.tensor([3, 4, 3, 3, 4, 3]), r"^the state dict has no cores of 0 with the ranks that it names"),
     ):
         with pytest.raises(ValueError, match=sentence):
             model.load_state_dict({**before, RANKS: ranks})
