@@ -15,7 +15,7 @@ TRAINED := reproduce-table-mnli reproduce-table-ranks reproduce-fig6 reproduce-t
 .PHONY: help setup test test-slow lint gate gate-accept reproduce-fig1 reproduce-fig1-all reproduce-prediction reproduce-activations \
   reproduce-fig5 reproduce-fig7 reproduce-fig8 reproduce-fig9 reproduce-fig10 reproduce-fig10-loss reproduce-fig11 \
   reproduce-table-dlrm plan-grid reproduce-table-tensorization table-search $(TRAINED) reproduce-small \
-  sweep-ratios sweep-ratios-accuracy sweep-ratios-sst2 sweep-ratios-small reproduce-code-stages speed claims report clean
+  sweep-ratios sweep-ratios-accuracy sweep-ratios-sst2 sweep-ratios-small reproduce-code-stages speed claims report explore docs clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-30s %s\n", $$1, $$2}'
@@ -27,7 +27,7 @@ $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "error: $(PYTHON) is older than Python 3.11; name a newer one, as in make setup PYTHON=python3.12." >&2; exit 2; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_INDEX) $$(grep '^torch==' constraints.txt)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_INDEX) -c constraints.txt -e '.[bench,slurm,test,lint]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_INDEX) -c constraints.txt -e '.[bench,slurm,test,lint,docs]'
 	@touch $@
 
 # Two processes; the tests of one file stay in one of them, since they share what is expensive to make.
@@ -173,6 +173,12 @@ claims: $(READY) ## print what the records say about each published claim (RESUL
 
 report: $(READY) ## write the page of all verdicts, figures and tables: report.html (the project's own: RESULTS=results/reference)
 	@$(BIN)/python -m bench report --records "$(RESULTS)"
+
+explore: $(READY) ## write the page in which every record is a point, with filters and Pareto front: explorer.html
+	@$(BIN)/python -m bench explore --records "$(RESULTS)"
+
+docs: $(READY) ## build the documentation, in which a broken link is an error: build/site/index.html
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean: ## remove .venv and caches; records and figures stay
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info

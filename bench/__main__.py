@@ -22,10 +22,11 @@ COMMANDS = {
     "merge": "bring records from other folders and archives together",
     "claims": "print the verdict of the records on each published claim",
     "report": "write one HTML page: verdicts, figures and tables",
+    "explore": "write one HTML page in which every record is a point",
 }
 
 #: Commands that a module of figures answers. It is run by its name: a floor does not import the one above it.
-_READERS = {"claims": "figures.claims", "report": "figures.report"}
+_READERS = {"claims": "figures.claims", "report": "figures.report", "explore": "figures.explorer"}
 
 
 def _known() -> str:

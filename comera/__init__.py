@@ -8,14 +8,21 @@
 """
 
 from comera.capture import CapturedStep, CaptureError, make_capturable
+from comera.compatibility.version import __version__
+from comera.exchange.dense_model import to_dense_model
+from comera.exchange.pretrained import load_pretrained, save_pretrained
+from comera.inspection.step_memory import StepMemory, step_memory
+from comera.inspection.summary import ModelSummary, summary
 from comera.layers import TiedTTMLinear, TTLinear, TTMEmbedding, TTMEmbeddingBag
+from comera.loops.control import RankControl, RankPlan, control_ranks
 from comera.modes import balanced_modes, padded_modes
 from comera.objective import EarlyStage, LateStage, ModelSize, exact_size, full_size, tensorized_layers
+from comera.plan.specs import TT, TTM
 from comera.ratio.layer import LinearSolution, TableSolution, solve_modes, solve_table_modes
 from comera.ratio.model import ModelSolution, solve_model
 from comera.ratio.rank_search import OutOfReach
 from comera.reachability import drop_unreachable
-from comera.tensorize import TT, TTM, tensorize
+from comera.tensorize import tensorize
 from comera.training import parameter_groups
 from comera.truncation import close_smallest, ranks_of, set_ranks, truncate
 
@@ -29,26 +36,37 @@ __all__ = [
     "LinearSolution",
     "ModelSize",
     "ModelSolution",
+    "ModelSummary",
     "OutOfReach",
+    "RankControl",
+    "RankPlan",
+    "StepMemory",
     "TTLinear",
     "TTMEmbedding",
     "TTMEmbeddingBag",
     "TableSolution",
     "TiedTTMLinear",
+    "__version__",
     "balanced_modes",
     "close_smallest",
+    "control_ranks",
     "drop_unreachable",
     "exact_size",
     "full_size",
+    "load_pretrained",
     "make_capturable",
     "padded_modes",
     "parameter_groups",
     "ranks_of",
+    "save_pretrained",
     "set_ranks",
     "solve_model",
     "solve_modes",
     "solve_table_modes",
+    "step_memory",
+    "summary",
     "tensorize",
     "tensorized_layers",
+    "to_dense_model",
     "truncate",
 ]

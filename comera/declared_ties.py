@@ -51,6 +51,19 @@ def redeclare_ties(model: nn.Module) -> None:
             module.all_tied_weights_keys, module._tied_weights_keys = present, dict(present)  # type: ignore[assignment]
 
 
+def redeclare_dense_ties(model: nn.Module) -> None:
+    """Have every module of a model that has been made dense again name weights where it named cores."""
+    for module, declared in _declarations(model):
+        present: dict[str, str] = {}
+        for target, source in declared.items():
+            if target.endswith(f".{DIAGONALS}"):
+                continue
+            to, of = (name.removesuffix(".packed_cores").removesuffix(".embedding") for name in (target, source))
+            present |= {target: source} if to == target else {f"{to}.weight": f"{of}.weight"}
+        if present != declared:
+            module.all_tied_weights_keys, module._tied_weights_keys = present, dict(present)  # type: ignore[assignment]
+
+
 def _cores(modules: Mapping[str, nn.Module], weight: str) -> str | None:
     """The name of the module with the cores that stand in for a weight, None if it is dense."""
     owner, _, name = weight.rpartition(".")

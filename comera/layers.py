@@ -201,6 +201,7 @@ class TTLinear(TensorTrainLayer):
     """
 
     shape: TTShape
+    stands_for: type[nn.Module] = nn.Linear  #: The class of the layer that it has replaced.
 
     def __init__(
         self,

@@ -3,109 +3,24 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
 
 import torch
 from torch import nn
-from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
+from comera.compatibility.attention import PROJECTIONS, split_attention
 from comera.compatibility.distributed import refuse_distributed
-from comera.compatibility.hugging_face import CONV1D, class_name, is_conv1d, is_linear, linear_weight
+from comera.compatibility.hugging_face import is_conv1d, is_linear
 from comera.contraction.joint_merging import JointMerging
 from comera.declared_ties import redeclare_ties, tie_as_declared
 from comera.functional import fuse_feed_forwards
-from comera.layers import TiedTTMLinear, TTLinear, TTMEmbedding, TTMEmbeddingBag
-from comera.lookup import Variant
-from comera.modes import balanced_modes, padded_modes
+from comera.inspection.summary import summary
+from comera.layers import TiedTTMLinear, TTLinear, TTMEmbedding
+from comera.plan.specs import TABLES, TT, TTM, Dense, table_kind, unsupported_option, unusual
+from comera.ratio.automatic import choose, sentences, worth_splitting
 from comera.recomputing import Recompute, check_recompute, keep_ranks
 from comera.tracing import siblings_in
-
-#: Layers that look rows up.
-TABLES = (nn.Embedding, nn.EmbeddingBag)
-
-#: A layer that can be replaced: one of :data:`TABLES`, ``nn.Linear``, or ``Conv1D``, whose class need not be there to
-#: name.
-Dense = Any
-
-
-@dataclass(frozen=True)
-class TT:
-    """How to tensorize an ``nn.Linear``, or a ``Conv1D``, the linear layer of GPT-2 in the package transformers.
-
-    Args:
-        ranks: one integer, a cap clipped per bond, or one rank per inner bond.
-        order: modes per side, when the modes are not given; they are then the balanced ones.
-        in_modes, out_modes: the modes, both or neither.
-    """
-
-    ranks: int | Sequence[int] = 30
-    order: int = 3
-    in_modes: Sequence[int] | None = None
-    out_modes: Sequence[int] | None = None
-
-    def build(self, linear: Dense, decompose: bool) -> TTLinear:
-        """The TT layer that stands in for ``linear``."""
-        if (self.in_modes is None) != (self.out_modes is None):
-            raise ValueError("in_modes and out_modes go together: give both or neither.")
-        weight = linear_weight(linear)
-        out_features, in_features = weight.shape
-        # Largest input mode first and largest output mode last keep the inner bonds' limits high.
-        in_modes = self.in_modes or balanced_modes(in_features, self.order)
-        out_modes = self.out_modes or balanced_modes(out_features, self.order)[::-1]
-        if decompose:
-            return TTLinear.from_dense(weight, in_modes, out_modes, self.ranks, linear.bias)
-        return TTLinear(
-            in_features,
-            out_features,
-            in_modes,
-            out_modes,
-            self.ranks,
-            bias=linear.bias is not None,
-            device=weight.device,
-            dtype=weight.dtype,
-        )
-
-
-@dataclass(frozen=True)
-class TTM:
-    """How to tensorize an ``nn.Embedding`` or an ``nn.EmbeddingBag``.
-
-    Args:
-        ranks: one integer, a cap clipped per bond, or one rank per inner bond.
-        order: number of cores, when the modes are not given; they are then the balanced ones, rows padded.
-        row_modes, column_modes: the modes, both or neither.
-        lookup: see :mod:`comera.lookup`.
-    """
-
-    ranks: int | Sequence[int] = 32
-    order: int = 4
-    row_modes: Sequence[int] | None = None
-    column_modes: Sequence[int] | None = None
-    lookup: Variant = "optimized"
-
-    def build(self, embedding: Dense, decompose: bool) -> TTMEmbedding:
-        """The TTM layer that stands in for ``embedding``."""
-        if (self.row_modes is None) != (self.column_modes is None):
-            raise ValueError("row_modes and column_modes go together: give both or neither.")
-        row_modes = self.row_modes or padded_modes(embedding.num_embeddings, self.order)
-        column_modes = self.column_modes or balanced_modes(embedding.embedding_dim, self.order)[::-1]
-        kind, options = _table_kind(embedding)
-        options["lookup"] = self.lookup
-        if decompose:
-            return kind.from_dense(embedding.weight, row_modes, column_modes, self.ranks, **options)
-        options |= {"device": embedding.weight.device, "dtype": embedding.weight.dtype}
-        sizes = (embedding.num_embeddings, embedding.embedding_dim)
-        return kind(*sizes, row_modes, column_modes, self.ranks, **options)
-
-
-def _table_kind(embedding: Dense) -> tuple[type[TTMEmbedding], dict[str, Any]]:
-    """The class of the layer that stands in for a table, and what of its options the table has."""
-    options: dict[str, Any] = {"padding_idx": embedding.padding_idx}
-    if isinstance(embedding, nn.Embedding):
-        return TTMEmbedding, options
-    return TTMEmbeddingBag, options | {"mode": embedding.mode, "include_last_offset": embedding.include_last_offset}
 
 
 def tt_layers(model: nn.Module) -> list[TTLinear]:
@@ -118,16 +33,6 @@ def _set_submodule(model: nn.Module, name: str, new: nn.Module) -> None:
     setattr(model.get_submodule(parent), child, new)
 
 
-#: What can be replaced, beside Conv1D; a class derived from one of them may compute something else. The second is a
-#: linear layer but for a mark, in which ``nn.MultiheadAttention`` keeps its output projection.
-_REPLACEABLE = (nn.Linear, NonDynamicallyQuantizableLinear, *TABLES)
-
-_HOOKS = (
-    *("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks"),
-    *("_state_dict_pre_hooks", "_state_dict_hooks", "_load_state_dict_pre_hooks", "_load_state_dict_post_hooks"),
-)
-
-
 def _refuse_unusual(name: str, module: Dense, reason: str) -> None:
     """Raise ValueError over what a dense layer does and the tensorized one in its place would not do.
 
@@ -135,47 +40,38 @@ def _refuse_unusual(name: str, module: Dense, reason: str) -> None:
         name: of the module.
         reason: why it would be replaced, with which the sentence begins.
     """
-    unusual = ""
-    if type(module) not in _REPLACEABLE and class_name(type(module)) != CONV1D:
-        unusual = f"is a {class_name(type(module))} with a forward of its own"
-    elif "forward" in vars(module):
-        unusual = "has a forward that was put in place of its class's"
-    elif any(getattr(module, kind) for kind in _HOOKS):
-        unusual = "has hooks, as weight_norm and pruning register them"
-    elif any(parameter._backward_hooks or parameter._post_accumulate_grad_hooks for parameter in module.parameters()):
-        unusual = "has parameters with hooks"
-    if unusual:
+    if what := unusual(module):
         raise ValueError(
-            f"{reason} {name}, which {unusual}; a tensorized layer would lose that. To leave it dense, put "
+            f"{reason} {name}, which {what}; a tensorized layer would lose that. To leave it dense, put "
             f"{name!r}: None before other patterns that fit it."
         )
-    if isinstance(module, TABLES):
-        for option in ("max_norm", "scale_grad_by_freq", "sparse"):
-            if getattr(module, option):
-                raise ValueError(f"{name} uses {option}={getattr(module, option)}, which TTMEmbedding does not offer.")
-        if getattr(module, "mode", "sum") == "max":
-            raise ValueError(f"{name} uses mode='max', which TTMEmbeddingBag does not offer: it is no sum of rows.")
+    if what := unsupported_option(module):
+        raise ValueError(f"{name} {what}.")
 
 
 def tensorize(
     model: nn.Module,
-    plan: Mapping[str, TT | TTM | None],
+    plan: Mapping[str, TT | TTM | None] | Literal["auto"],
     start: Literal["scratch", "weights"] = "scratch",
     merge_jointly: bool = True,
     recompute: Recompute = "none",
+    ratio: float | None = None,
 ) -> nn.Module:
     """Replace linear layers and embeddings of ``model`` by tensorized ones, in place.
 
     Weights shared between layers stay shared: two linear layers that share a weight share their cores, and a linear
     layer tied to a replaced embedding follows it as :class:`comera.layers.TiedTTMLinear`, whether it is named or not.
-    What is frozen (``requires_grad=False``) stays frozen, cores and diagonals as the weight was.
+    What is frozen (``requires_grad=False``) stays frozen, cores and diagonals as the weight was. An
+    ``nn.MultiheadAttention`` whose ``q_proj``, ``k_proj`` or ``v_proj`` a pattern with :class:`TT` fits becomes a
+    :class:`comera.compatibility.attention.SplitAttention`, which has these as layers.
 
     Args:
         model: any module.
         plan: name patterns (as in ``fnmatch``, against the names of ``model.named_modules()``) and what to put there:
             :class:`TT` for ``nn.Linear`` and for ``Conv1D``, the linear layer of Hugging Face's GPT-2, :class:`TTM` for
             ``nn.Embedding`` and ``nn.EmbeddingBag``, None to leave a layer as it is. The first pattern that fits a
-            layer decides.
+            layer decides. ``"auto"`` chooses layers, modes and ranks for ``ratio`` (:mod:`comera.ratio.automatic`)
+            and prints what it did, with a sentence for each layer that it left dense.
         start: ``"scratch"`` draws new cores; ``"weights"`` decomposes the present weights by TT-SVD.
         merge_jointly: merge the cores of equally shaped layers in one batch per forward of ``model``, and form the
             first products of layers that read one input, as query, key and value do, by one product, wherever that
@@ -186,6 +82,7 @@ def tensorize(
             also has the model's blocks, the entries of an ``nn.ModuleList``, form norms and attention again, from the
             block's input. Both change memory and speed, and how feed-forwards round that run fused
             (:func:`comera.functional.fuse_feed_forwards`); nothing else. ``"none"`` keeps activations.
+        ratio: with ``"auto"``, how many times smaller the whole model is to be.
 
     Returns:
         ``model``, or its replacement if ``model`` itself was a layer to replace.
@@ -194,7 +91,8 @@ def tensorize(
         ValueError: a pattern that fits no linear layer or embedding, one that fits a layer of the wrong kind, an option
             a tensorized layer does not offer, a class derived from one that is replaced, a layer with hooks or
             parametrizations, a ``Conv1D`` that shares its weight with a layer of another kind, modes and ranks that do
-            not fit, or weights that are sharded over processes or managed by DistributedDataParallel.
+            not fit, a ratio out of reach, or weights that are sharded over processes or managed by
+            DistributedDataParallel. The model is then as it was.
 
     Example:
         >>> model = nn.Sequential(nn.Embedding(1000, 64), nn.Linear(64, 96), nn.Linear(96, 2))
@@ -204,7 +102,46 @@ def tensorize(
     if start not in ("scratch", "weights"):
         raise ValueError(f"start is {start!r}; allowed: scratch, weights.")
     check_recompute(recompute)
+    if isinstance(plan, str) and plan != "auto":
+        raise ValueError(f'plan is {plan!r}; give what is to become of layers by their names, or "auto".')
+    automatic = isinstance(plan, str)
+    if automatic != (ratio is not None):
+        raise ValueError('ratio goes with plan="auto"; give both or neither.')
     tie_as_declared(model)
+    fits = worth_splitting(model) if isinstance(plan, str) else _fits_projections(plan)
+    split, undo = split_attention(model, fits)
+    left: dict[str, str] = {}
+    try:
+        if isinstance(plan, str):
+            assert ratio is not None
+            plan, left = choose(split, ratio)
+        root = _replace(split, plan, start, merge_jointly)
+    except BaseException:
+        undo()
+        raise
+    if recompute != "none":
+        fuse_feed_forwards(root)
+        keep_ranks(root, recompute)
+    if automatic:
+        print(summary(root), *sentences(left), sep="\n")
+    return root
+
+
+def _fits_projections(plan: Mapping[str, TT | TTM | None]) -> Callable[[str], bool]:
+    """Whether a plan tensorizes the input projections of the attention of a name."""
+
+    def fits(name: str) -> bool:
+        projections = [f"{name}.{each}".lstrip(".") for each in PROJECTIONS]
+        first = (spec for pattern, spec in plan.items() if fnmatch.filter(projections, pattern))
+        return isinstance(next(first, None), TT)
+
+    return fits
+
+
+def _replace(
+    model: nn.Module, plan: Mapping[str, TT | TTM | None], start: Literal["scratch", "weights"], merge_jointly: bool
+) -> nn.Module:
+    """What :func:`tensorize` does with a plan for the layers that the model has."""
     names: dict[Dense, list[str]] = {}
     for name, module in model.named_modules(remove_duplicate=False):
         if is_linear(module) or isinstance(module, TABLES):
@@ -271,9 +208,6 @@ def tensorize(
             present.layers, present.siblings = tt_layers(model), siblings_in(model)
         elif sum(isinstance(new, TTLinear) for new in replacements.values()) > 1:
             JointMerging(model, tt_layers(model), siblings_in(model))
-    if recompute != "none":
-        fuse_feed_forwards(root)
-        keep_ranks(root, recompute)
     return root
 
 
@@ -295,8 +229,10 @@ def _carry_over(dense: Dense, built: TTLinear | TTMEmbedding) -> None:
     built.train(dense.training)
     for parameter in (built.packed_cores, built.diagonals):
         parameter.requires_grad_(dense.weight.requires_grad)
-    if isinstance(built, TTLinear) and built.bias is not None:
-        built.bias.requires_grad_(dense.bias.requires_grad)
+    if isinstance(built, TTLinear):
+        built.stands_for = type(dense)
+        if built.bias is not None:
+            built.bias.requires_grad_(dense.bias.requires_grad)
 
 
 def _follow(table: TTMEmbedding, module: Dense) -> nn.Module:
@@ -305,7 +241,7 @@ def _follow(table: TTMEmbedding, module: Dense) -> nn.Module:
         tied = TiedTTMLinear(table, module.bias)
         tied.training = module.training
         return tied
-    kind, options = _table_kind(module)
+    kind, options = table_kind(module)
     if kind is type(table) is TTMEmbedding:
         return table
     sizes, shape = (table.num_embeddings, table.embedding_dim), table.shape

@@ -30,13 +30,14 @@ from comera.objective import (
     full_size,
     tensorized_layers,
 )
+from comera.plan.specs import TT, TTM
 from comera.protocol import LATER, CellView, Change, RareEvent, Stage
 from comera.rank_control import THRESHOLD
 from comera.ratio.model import solve_model
 from comera.ratio.rank_search import OutOfReach, check_ratio
 from comera.reachability import drop_unreachable
 from comera.recomputing import Recompute
-from comera.tensorize import TT, TTM, tensorize
+from comera.tensorize import tensorize
 from comera.truncation import close_smallest, truncate
 
 #: Variants that keep ranks instead of activations, for the paper's objective, and what they recompute.
@@ -155,6 +156,31 @@ def parameter_groups(
     return [{"name": name, "params": parameters, "lr": rate} for name, parameters, rate in named if parameters]
 
 
+def late_stage_too_slow(lr_ranks: float, threshold: float, steps: int) -> str | None:
+    """Why rank entries that move at a rate do not close within the steps of a late stage, or None.
+
+    Adam moves a rank entry by at most about its rate per step, so from 1 to the threshold takes about 1/rate steps
+    (METHOD.md, Objectives).
+
+    Example:
+        >>> late_stage_too_slow(1e-3, 0.01, 2000) is None
+        True
+    """
+    if lr_ranks > threshold:
+        return (
+            f"lr_ranks is {lr_ranks:g}, so rank entries step over the threshold of {threshold:g} "
+            f"below which a rank is closed; it must be at most that for a late stage."
+        )
+    reach = lr_ranks * steps
+    if reach >= RANK_REACH:
+        return None
+    return (
+        f"lr_ranks is {lr_ranks:g} and the late stage has {steps} steps, so a rank entry moves "
+        f"by {reach:.3g} at most and cannot be relied on to reach zero; lr_ranks times steps must be at least "
+        f"{RANK_REACH:g}."
+    )
+
+
 class CoMERA:
     """The arm ``comera``: every linear weight and the embedding in tensor-train form, with rank control."""
 
@@ -233,27 +259,10 @@ class CoMERA:
         return self._objective(task_loss, model)
 
     def stage_unsupported(self, stage: Stage) -> str | None:
-        """Why a stage cannot reach its target, or None.
-
-        Adam moves a rank entry by at most about its rate per step, so from 1 to the threshold takes about 1/rate steps
-        (METHOD.md, Objectives).
-        """
+        """Why a stage cannot reach its target, or None."""
         if stage.target is None and stage.target_mib is None:
             return None
-        threshold = self.settings.threshold
-        if self.settings.lr_ranks > threshold:
-            return (
-                f"lr_ranks is {self.settings.lr_ranks:g}, so rank entries step over the threshold of {threshold:g} "
-                f"below which a rank is closed; it must be at most that for a late stage."
-            )
-        reach = self.settings.lr_ranks * stage.steps
-        if reach >= RANK_REACH:
-            return None
-        return (
-            f"lr_ranks is {self.settings.lr_ranks:g} and the late stage has {stage.steps} steps, so a rank entry moves "
-            f"by {reach:.3g} at most and cannot be relied on to reach zero; lr_ranks times steps must be at least "
-            f"{RANK_REACH:g}."
-        )
+        return late_stage_too_slow(self.settings.lr_ranks, self.settings.threshold, stage.steps)
 
     def begin_stage(self, stage: Stage, model: nn.Module, optimizer: torch.optim.Optimizer) -> Change:  # noqa: ARG002
         """Switch to the objective of a stage: the late one if it has a target.

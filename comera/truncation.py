@@ -161,11 +161,13 @@ def set_ranks(model: nn.Module, ranks: Mapping[str, Sequence[int]]) -> None:
     refuse_distributed_layers("set_ranks", tensorized_layers(model))
     modules = dict(model.named_modules())
     by_cores = {layers[0].packed_cores: layers for layers in layers_by_cores(model)}
+    shapes = {}
     for name, wanted in ranks.items():
         layer = modules.get(name)
         if not isinstance(layer, TensorTrainLayer):
             raise ValueError(f"{name!r} is no tensorized layer of the model.")
-        shape = layer.shape.with_ranks(wanted)
+        shapes[layer] = layer.shape.with_ranks(wanted)
+    for layer, shape in shapes.items():  # all of them fit
         replace_data(layer.packed_cores, layer.packed_cores.data.new_zeros(shape.parameter_count))
         replace_data(layer.diagonals, layer.diagonals.data.new_ones(sum(shape.ranks)))
         for each in by_cores[layer.packed_cores]:

@@ -1,4 +1,4 @@
-"""``python -m figures [draw] FIGURE``, ``claims`` or ``report``: figures, tables, verdicts and the page of all."""
+"""``python -m figures [draw] FIGURE``, ``claims``, ``report``, ``explore``: figures, tables, verdicts, pages of all."""
 
 import argparse
 import io
@@ -17,10 +17,12 @@ from figures.artifact import Artifact, ArtifactError, artifacts
 from figures.claims.claims import LedgerError
 from figures.claims.ledger import claims_of, judge
 from figures.claims.ledger_text import to_csv, to_markdown_page, to_text
+from figures.explorer.points import PredictionsError
 
 FORMATS = {"text": to_text, "markdown": to_markdown_page, "csv": to_csv}
 RENDERED = Path("figures") / "rendered"
 REPORT = "report.html"
+EXPLORER = "explorer.html"
 
 
 class InputError(Exception):
@@ -82,8 +84,14 @@ def _parser(program: str) -> Parser:
         report, "Write one HTML page from records: the verdict on every published claim, then each figure and\n"
         "table beside what was published, how it was measured and what failed. Nothing is measured here.",
     )  # fmt: skip
+    exploring = command(
+        explore, "Write one HTML file in which every record is a point: filters, axes, the Pareto front, and the\n"
+        "command behind each point. Nothing is measured here, and the page asks for nothing.",
+    )  # fmt: skip
+    model = "predictions for a model of your own, written by python -m bench predict model=PATH"
+    exploring.add_argument("--model", metavar="FILE", type=Path, help=model)
     where = "where to write (default: figures/rendered/ and the name of the records' folder)"
-    for one in (drawing, page):
+    for one in (drawing, page, exploring):
         one.add_argument("--out", metavar="FOLDER", type=Path, help=where)
     return parser
 
@@ -163,10 +171,21 @@ def report(arguments: argparse.Namespace) -> None:
     print(*_write({REPORT: page(records, everything, claims_of(everything.values()))}, arguments))
 
 
+def explore(arguments: argparse.Namespace) -> None:
+    """Read, write the page and print where it lies; wrong input stops it before anything is written."""
+    from figures.explorer.page import page
+    from figures.explorer.points import own_points
+
+    own = own_points(arguments.model) if arguments.model else None
+    root: Path = arguments.records
+    records = _read(_folder(arguments)) if own is None or (root.is_dir() and read_all(root)) else []
+    print(*_write({EXPLORER: page(records, own)}, arguments))
+
+
 def main(argv: Sequence[str] | None = None, program: str = "python -m figures", prefix: str = "") -> int:
     """The exit status: 0, or after one sentence, behind ``prefix``, 2 for wrong input and 1 for, say, a full disk."""
     words = list(sys.argv[1:] if argv is None else argv)
-    if words[:1] not in (["draw"], ["claims"], ["report"]):
+    if words[:1] not in (["draw"], ["claims"], ["report"], ["explore"]):
         words.insert(0, "draw")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -177,7 +196,7 @@ def main(argv: Sequence[str] | None = None, program: str = "python -m figures", 
             arguments.parser.error(f"unrecognized arguments: {' '.join(others)}")
         arguments.work(arguments)
         sys.stdout.flush()
-    except (ConfigError, InputError, RecordError, LedgerError, ArtifactError) as error:
+    except (ConfigError, InputError, PredictionsError, RecordError, LedgerError, ArtifactError) as error:
         print(f"{prefix}{error}", file=sys.stderr)
         return 2
     except BrokenPipeError:  # the reader, such as head, has seen enough; all files are written

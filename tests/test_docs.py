@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import BertConfig, BertForSequenceClassification, get_scheduler
 
 import comera
 from bench.core.record import read_all
@@ -70,9 +71,51 @@ def test_the_library_example_runs(tmp_path, monkeypatch) -> None:
     assert names["y"].shape == names["x"].shape
 
 
+@pytest.mark.filterwarnings("ignore:lr_ranks is")
+def test_the_trainer_example_trains_as_the_plain_loop_does(tmp_path, monkeypatch) -> None:
+    [code] = python_in("docs/loops.md")
+    assert len([line for line in code.splitlines() if line]) <= 12
+    monkeypatch.chdir(tmp_path)
+    sizes = {"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 128}
+    config = BertConfig(**sizes, vocab_size=200, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    tokens = torch.randint(1, 200, (40, 8), generator=torch.Generator().manual_seed(0))
+    names: dict[str, Any] = {"config": config, "steps": 12}
+    names["examples"] = [{"input_ids": row, "labels": row[0] % 2} for row in tokens]
+    seen: list[tuple[dict[str, Any], float]] = []
+
+    def note(module: torch.nn.Module, _: Any, kwargs: Any, output: Any) -> None:
+        if isinstance(module, BertForSequenceClassification):
+            seen.append((dict(kwargs), output.loss.item()))
+
+    torch.manual_seed(0)
+    handle = torch.nn.modules.module.register_module_forward_hook(note, with_kwargs=True)
+    try:
+        exec(code, names)
+    finally:
+        handle.remove()
+    assert len(seen) == 12
+
+    torch.manual_seed(0)
+    model = comera.tensorize(BertForSequenceClassification(config), "auto", ratio=3)
+    optimizer = torch.optim.AdamW(comera.parameter_groups(model), weight_decay=0.0)
+    comera.control_ranks(model, optimizer, names["plan"])
+    scheduler = get_scheduler("linear", optimizer, 0, 12)  # the Trainer's default, as is clipping at 1
+    for batch, loss in seen:
+        output = model(**batch)
+        assert output.loss.item() == loss
+        output.loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        scheduler.step()
+        optimizer.zero_grad()
+    loaded = comera.load_pretrained("run/final")
+    assert comera.ranks_of(loaded) == comera.ranks_of(model)
+    assert all(map(torch.equal, loaded.parameters(), model.parameters()))
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_every_linked_file_is_there(page) -> None:
-    targets = re.findall(r"\]\(([^)#]+)\)", text_of(page))
+    targets = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text_of(page))
     assert targets or page not in ("README.md", "docs/results.md")
     for target in targets:
         assert (ROOT / page).parent.joinpath(target).is_file(), target

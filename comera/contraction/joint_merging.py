@@ -221,6 +221,14 @@ class JointMerging:
         owners = (getattr(hook, "__self__", None) for hook in root._forward_pre_hooks.values())
         return next((owner for owner in owners if isinstance(owner, cls)), None)
 
+    @classmethod
+    def remove(cls, root: nn.Module) -> None:
+        """Remove the hooks on ``root``, whose layers then merge alone, but not its stand-in."""
+        for hooks in (root._forward_pre_hooks, root._forward_hooks):
+            for key in [key for key, hook in hooks.items() if isinstance(getattr(hook, "__self__", None), cls)]:
+                del hooks[key]
+                root._forward_hooks_always_called.pop(key, None)
+
     def _begin(self, root: nn.Module, *_: Any) -> None:
         if torch.compiler.is_compiling():
             return

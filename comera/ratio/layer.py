@@ -21,9 +21,9 @@ from functools import lru_cache
 from typing import Generic, TypeVar
 
 from comera.modes import balanced_modes, padded_modes
+from comera.plan.specs import TT, TTM
 from comera.ratio.rank_search import Chain, search_within
 from comera.tensor_train import TTMShape, TTShape
-from comera.tensorize import TT, TTM
 
 #: Orders in the sequence in which they are tried.
 LINEAR_ORDERS = (3, 2, 4, 1)

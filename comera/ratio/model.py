@@ -21,6 +21,7 @@ import torch
 from torch import nn
 
 from comera.compatibility.hugging_face import is_linear, linear_weight
+from comera.plan.specs import TABLES, TT, TTM, Dense
 from comera.ratio.layer import (
     LINEAR_ORDERS,
     TABLE_ORDERS,
@@ -32,7 +33,6 @@ from comera.ratio.layer import (
     table_solution,
 )
 from comera.ratio.rank_search import TOLERANCE, Chain, OutOfReach, check_ratio, search
-from comera.tensorize import TABLES, TT, TTM, Dense
 
 #: Layer ratios are searched on a grid with this step, so that they do not depend on the ratio asked for.
 _STEP = 1.0005

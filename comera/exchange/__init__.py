@@ -1,0 +1,1 @@
+"""Tensorized models on disk, and as dense models for what knows no tensor trains."""

@@ -1,0 +1,1 @@
+"""Rank control in training loops that others have written."""

@@ -1,0 +1,392 @@
+"""Rank control without a change of the loss: its gradients are added by hooks of the optimizer's step.
+
+What rank control adds to the task loss L depends on the parameters alone, so its gradient needs no part in the backward
+pass of the loop. The objectives of :mod:`comera.objective` stay the only place of the mathematics: one of them is
+called with a number in place of L, and differentiated by that number and by the parameters. By the chain rule
+
+    gradient of the objective = ∂objective/∂L · gradient of L + ∂objective/∂parameters
+
+where the first factor is 1 in the early stage and ρ or w1 + ρ in the late one, by whether size leads. The sums are
+those that autograd forms for the whole objective: in the early stage to the bit, unless the task loss reaches a chain
+by several ways, whose contributions autograd then adds in another order. In the late stage the factor is applied to
+sums of products instead of being part of each, which rounds otherwise.
+
+Around a step of the optimizer:
+
+* before it, gradients of the loop have been accumulated, unscaled (or are scaled, with ``optimizer.grad_scale`` saying
+  by what, as torch's fused optimizers have it) and clipped. Clipping therefore sees the gradient of the task alone.
+  Where a closure is given, as by Lightning, the gradients are there once it has run.
+* after it, steps are counted, ranks are cut out of the cores and of the optimizer's state when the plan says so.
+
+A step that a ``GradScaler`` leaves out is none. The state of the plan is in the optimizer's state dict, the ranks are
+in the model's, so that both resume in whatever way the loop saves and loads them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import warnings
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from comera.layers import TensorTrainLayer
+from comera.modes import check_whole
+from comera.objective import EarlyStage, LateStage, ModelSize, exact_size, full_size, tensorized_layers
+from comera.training import late_stage_too_slow
+from comera.truncation import close_smallest, ranks_of, refuse_distributed_layers, set_ranks, truncate
+
+#: Where the state of a plan is in an optimizer's state dict.
+STATE = "comera"
+
+#: Where the ranks of all tensorized layers are in a model's state dict, one after another.
+RANKS = "comera_ranks"
+
+
+@dataclass(frozen=True)
+class RankPlan:
+    """What happens to the ranks during training, counted in steps of the optimizer.
+
+    An early stage, at whose end closed ranks are cut; a late one, if ``size_target`` is given, that brings the cores to
+    their target; after both, training goes on as if there were no rank control.
+
+    Args:
+        early_steps: length of the early stage, 0 or more.
+        late_steps: length of the late stage; together with ``size_target``.
+        size_target: the size of the cores to reach, as a fraction of what is left when the late stage begins, above 0
+            and at most 1.
+        recovery: the share of the late stage that is left to train on at the target: when it begins, ranks that are
+            still above the target are closed by the magnitude of their entries.
+        truncate_every: cut closed ranks every so many steps as well; 0: at the ends of stages only.
+        gamma, beta, loss_weight, size_weight, rho: weights of the terms, as of :class:`comera.EarlyStage` and
+            :class:`comera.LateStage`.
+
+    Raises:
+        ValueError: a number outside what is allowed, one of ``late_steps`` and ``size_target`` without the other, or
+            a plan without a step.
+
+    Example:
+        >>> RankPlan(early_steps=1000, late_steps=4000, size_target=0.5).deadline
+        4000
+    """
+
+    early_steps: int
+    late_steps: int = 0
+    size_target: float | None = None
+    recovery: float = 0.25
+    truncate_every: int = 0
+    gamma: float = 0.01
+    beta: float = 1e-6
+    loss_weight: float = 10.0
+    size_weight: float = 10.0
+    rho: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in ("early_steps", "late_steps", "truncate_every"):
+            if check_whole(name, getattr(self, name)) < 0:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be 0 or more.")
+        if (self.size_target is None) != (self.late_steps == 0):
+            raise ValueError("late_steps and size_target go together: give both or neither.")
+        if not self.early_steps + self.late_steps:
+            raise ValueError("early_steps and late_steps are 0, so the plan has no step; give one of them a length.")
+        if not 0 <= self.recovery < 1:
+            raise ValueError(f"recovery is {self.recovery}; it must be 0 or more, and below 1.")
+        self.early()
+        self.late(1.0 if self.size_target is None else self.size_target)
+
+    @property
+    def steps(self) -> int:
+        """Of both stages."""
+        return self.early_steps + self.late_steps
+
+    @property
+    def deadline(self) -> int | None:
+        """The step after which the target is met, if there is one."""
+        return None if self.size_target is None else self.steps - math.floor(self.recovery * self.late_steps)
+
+    def early(self, full: int | None = None) -> EarlyStage:
+        """The objective of the early stage, with the core entries that count as 1."""
+        return EarlyStage(gamma=self.gamma, beta=self.beta, full=full)
+
+    def late(self, size_target: float, full: int | None = None) -> LateStage:
+        """The objective of the late stage, with S0 as a fraction of ``full``."""
+        weights = self.loss_weight, self.size_weight, self.rho, self.beta
+        return LateStage(size_target, "paper", None, *weights, full)
+
+
+class RankControl:
+    """Rank control of a model by the steps of its optimizer; made by :func:`control_ranks`.
+
+    Attributes:
+        plan: what is done.
+        step: steps of the optimizer so far.
+    """
+
+    def __init__(self, model: nn.Module, optimizer: Optimizer, plan: RankPlan) -> None:
+        self.plan, self.step = plan, 0
+        self._model, self._optimizer = model, optimizer
+        self._layers = tensorized_layers(model)
+        self._full = full_size(self._layers)
+        self._size_target: float | None = None
+        self._size_at_deadline: float | None = None
+        self._checked = False
+        self._objective: EarlyStage | LateStage | None = None
+        self._begin()
+        self._handles = [
+            optimizer.register_step_pre_hook(self._before_step),
+            optimizer.register_step_post_hook(self._after_step),
+            optimizer.register_state_dict_post_hook(self._save),
+            optimizer.register_load_state_dict_pre_hook(self._load),
+            model.register_state_dict_post_hook(_save_ranks),
+            model.register_load_state_dict_pre_hook(_load_ranks),
+        ]
+
+    @property
+    def stage(self) -> str:
+        """``"early"``, ``"late"`` or ``"over"``."""
+        if self.step >= self.plan.steps:
+            return "over"
+        return "early" if self.step < self.plan.early_steps else "late"
+
+    def sizes(self) -> dict[str, float]:
+        """S, and where there are ones S0 and the S at which ranks had to be closed, as fractions of the full size;
+        the number of open ranks, and all parameters of the model."""
+        ranks = sum(sum(layer.active_ranks()) for layer in self._layers)
+        parameters = sum(parameter.numel() for parameter in self._model.parameters())
+        sizes = {"size": exact_size(self._layers) / max(self._full, 1), "ranks": ranks, "parameters": parameters}
+        optional = {"size_target": self._size_target, "size_at_deadline": self._size_at_deadline}
+        return sizes | {name: value for name, value in optional.items() if value is not None}
+
+    def remove(self) -> None:
+        """Leave optimizer and model to themselves; what has been cut stays cut."""
+        for handle in self._handles:
+            handle.remove()
+
+    def _begin(self) -> None:
+        """Take up the objective of the present stage."""
+        if self.stage == "late" and self._size_target is None:
+            assert self.plan.size_target is not None
+            self._size_target = self.plan.size_target * exact_size(self._layers) / max(self._full, 1)
+        if self.stage == "early":
+            self._objective = self.plan.early(self._full)
+        elif self.stage == "late" and self._size_target:  # 0 where nothing is left
+            self._objective = self.plan.late(self._size_target, self._full)
+        else:
+            self._objective = None
+
+    def _before_step(self, _: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Add the gradients; behind a closure, whose task it is to form them, where there is one."""
+        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)  # args[0] is the optimizer
+        if closure is None:
+            self._add_gradients()
+            return None
+
+        def with_gradients() -> Any:
+            loss = closure()
+            self._add_gradients()
+            return loss
+
+        if "closure" in kwargs:
+            return args, {**kwargs, "closure": with_gradients}
+        return (args[0], with_gradients, *args[2:]), kwargs
+
+    def _add_gradients(self) -> None:
+        if not self._checked:  # a wrapper may have come after the optimizer
+            refuse_distributed_layers("control_ranks", self._layers)
+            self._checked = True
+        if self._objective is None:
+            return
+        parameters = _trained(self._layers)
+        with torch.enable_grad():
+            loss = torch.zeros((), device=parameters[0].device, dtype=parameters[0].dtype, requires_grad=True)
+            objective = self._objective(loss, self._model)
+            weight, *slopes = torch.autograd.grad(objective, [loss, *parameters], allow_unused=True)
+        if isinstance(self._objective, LateStage):
+            groups = self._optimizer.param_groups
+            gradients = [parameter.grad for group in groups for parameter in group["params"]]
+            torch._foreach_mul_([gradient for gradient in gradients if gradient is not None], weight)
+        scale = getattr(self._optimizer, "grad_scale", None)
+        for parameter, slope in zip(parameters, slopes, strict=True):
+            if slope is None:
+                continue
+            if scale is not None:
+                slope = slope * scale.to(slope.device)
+            parameter.grad = slope if parameter.grad is None else parameter.grad.add_(slope)
+
+    def _after_step(self, optimizer: Optimizer, *_: Any) -> None:
+        """Count the step, and cut ranks where the plan says so."""
+        found_inf = getattr(optimizer, "found_inf", None)
+        if found_inf is not None and float(found_inf):
+            return
+        plan = self.plan
+        was, self.step = self.stage, self.step + 1
+        if was == "over":
+            return
+        met = self.step == plan.deadline and self._meet_target()
+        due = bool(plan.truncate_every) and self.step % plan.truncate_every == 0
+        if met or due or was != self.stage:
+            truncate(self._model, optimizer)
+        if was != self.stage:
+            self._begin()
+
+    def _meet_target(self) -> bool:
+        """Close what is still open above the target; whether there was anything."""
+        if not self._size_target:
+            return False
+        size = float(ModelSize(self._model, self._full).exact())
+        if not close_smallest(self._model, self._size_target, self._full):
+            return False
+        self._size_at_deadline = size
+        return True
+
+    def _save(self, _: Optimizer, state_dict: dict[str, Any]) -> None:
+        state_dict[STATE] = {
+            "plan": asdict(self.plan),
+            "step": self.step,
+            "full": self._full,
+            "size_target": self._size_target,
+            "size_at_deadline": self._size_at_deadline,
+            "ranks": {name: list(ranks) for name, ranks in ranks_of(self._model).items()},
+        }
+
+    def _load(self, _: Optimizer, state_dict: dict[str, Any]) -> None:
+        state = state_dict.get(STATE)
+        if state is None:
+            raise ValueError(
+                "the optimizer's state dict has no state of rank control; it was saved without comera.control_ranks, "
+                "and can be loaded before it is called."
+            )
+        known = ("plan", "step", "full", "size_target", "size_at_deadline", "ranks")
+        if not isinstance(state, dict) or any(name not in state for name in known):
+            raise ValueError(f"the state of rank control in the optimizer's state dict is damaged; it has {known}.")
+        for name, ranks in ranks_of(self._model).items():
+            if list(ranks) != list(state["ranks"].get(name, ())):
+                raise ValueError(
+                    f"{name or 'the model'} has ranks {list(ranks)}, and the optimizer's state dict was saved with "
+                    f"{state['ranks'].get(name, 'none')}; load the state dict of the model first."
+                )
+        self.step, self._full = state["step"], state["full"]
+        self._size_target, self._size_at_deadline = state["size_target"], state["size_at_deadline"]
+        self._begin()
+
+
+def control_ranks(model: nn.Module, optimizer: Optimizer, plan: RankPlan) -> RankControl:
+    """Have an optimizer control the ranks of a tensorized model, whatever loop calls it and whatever its loss is.
+
+    From here on each step of the optimizer is one of the plan: as if the loss had been that of
+    :class:`comera.EarlyStage` and then of :class:`comera.LateStage` without a loss target, with
+    :func:`comera.close_smallest` at the deadline and :func:`comera.truncate` at the end of each stage.
+
+    Args:
+        model: a tensorized model.
+        optimizer: one that holds its cores and rank entries, such as of :func:`comera.parameter_groups`; or a wrapper
+            of accelerate around it.
+        plan: the stages.
+
+    Returns:
+        The control, which tells where it is; it need not be kept.
+
+    Raises:
+        ValueError: a model without a tensorized layer that is trained, one in half precision, a plan that is none, an
+            optimizer that does not hold all cores and rank entries or is under control already. From a step: parameters
+            that are sharded over processes or managed by DistributedDataParallel. From loading a state dict: one
+            without the plan's state, or of other ranks than the model has.
+
+    Warns:
+        UserWarning: if rank entries move too slowly, or too fast, to close in the late stage.
+
+    Example:
+        >>> from comera import TT, parameter_groups, tensorize
+        >>> model = tensorize(nn.Sequential(nn.Linear(16, 16)), {"0": TT(ranks=2, order=2)})
+        >>> optimizer = torch.optim.AdamW(parameter_groups(model), weight_decay=0.0)
+        >>> control = control_ranks(model, optimizer, RankPlan(early_steps=2))
+        >>> for _ in range(2):
+        ...     model(torch.ones(1, 16)).sum().backward()
+        ...     optimizer.step()
+        ...     optimizer.zero_grad()
+        >>> control.step, control.stage
+        (2, 'over')
+    """
+    if not isinstance(plan, RankPlan):
+        raise ValueError(f"plan is a {type(plan).__name__}; give a comera.RankPlan.")
+    while isinstance(inner := getattr(optimizer, "optimizer", None), Optimizer):  # accelerate's wrapper
+        optimizer = inner
+    layers = tensorized_layers(model)
+    if not layers:
+        raise ValueError("the model has no tensorized layer, so there is no rank to control; call comera.tensorize.")
+    if not any(layer.diagonals.requires_grad for layer in layers):
+        raise ValueError("all rank entries of the model are frozen, so there is no rank to control.")
+    plan.early().size(model)
+    held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    missing = sum(id(parameter) not in held for parameter in _trained(layers))
+    if missing:
+        raise ValueError(
+            f"the optimizer lacks {missing} of the {len(_trained(layers))} parameters with cores and rank entries; "
+            "make it after comera.tensorize, of comera.parameter_groups(model)."
+        )
+    present = (getattr(hook, "__self__", None) for hook in optimizer._optimizer_step_pre_hooks.values())
+    if any(isinstance(owner, RankControl) for owner in present):
+        raise ValueError("the optimizer is under rank control already; call remove() of that one first.")
+    _warn_of_rates(layers, optimizer, plan)
+    return RankControl(model, optimizer, plan)
+
+
+def _trained(layers: Iterable[TensorTrainLayer]) -> list[nn.Parameter]:
+    """The cores and the rank entries that are not frozen."""
+    parameters = itertools.chain.from_iterable((layer.diagonals, layer.packed_cores) for layer in layers)
+    return [parameter for parameter in parameters if parameter.requires_grad]
+
+
+def _warn_of_rates(layers: Iterable[TensorTrainLayer], optimizer: Optimizer, plan: RankPlan) -> None:
+    if plan.size_target is None:
+        return
+    entries = {id(layer.diagonals): layer.threshold for layer in layers}
+    for group in optimizer.param_groups:
+        thresholds = [entries[id(each)] for each in group["params"] if id(each) in entries]
+        if not thresholds:
+            continue
+        rate = float(group.get("initial_lr", group["lr"]))  # a scheduler may have begun
+        if reason := late_stage_too_slow(rate, min(thresholds), plan.late_steps):
+            warnings.warn(f"{reason} What is open at the deadline is closed then.", stacklevel=3)
+            return
+
+
+def _save_ranks(model: nn.Module, state_dict: dict[str, Any], prefix: str, _: Any) -> None:
+    ranks = [rank for ranks in ranks_of(model).values() for rank in ranks]
+    if ranks:  # else it has been made dense
+        state_dict[prefix + RANKS] = torch.tensor(ranks, dtype=torch.long)
+
+
+def _load_ranks(model: nn.Module, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
+    """Give the model the ranks that are saved with its parameters, before they are loaded.
+
+    Raises:
+        ValueError: ranks that do not fit the model, or the cores that come with them; nothing is changed then.
+    """
+    saved = state_dict.pop(prefix + RANKS, None)
+    if saved is None:
+        return
+    modules = dict(model.named_modules())
+    names, left = ranks_of(model), saved.tolist()
+    if len(left) != sum(map(len, names.values())):
+        raise ValueError(
+            f"the state dict has {len(left)} ranks, and the model has {sum(map(len, names.values()))} bonds; it was "
+            "saved from a model that was tensorized otherwise."
+        )
+    under: dict[nn.Parameter, list[str]] = {}  # a state dict may hold cores that are shared under one of their names
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        under.setdefault(parameter, []).append(prefix + name)
+    wanted: dict[str, list[int]] = {}
+    for name, ranks in names.items():
+        wanted[name], left = left[: len(ranks)], left[len(ranks) :]
+        layer = modules[name]
+        assert isinstance(layer, TensorTrainLayer)
+        size = layer.shape.with_ranks(wanted[name]).parameter_count
+        if size not in {state_dict[key].numel() for key in under[layer.packed_cores] if key in state_dict}:
+            raise ValueError(f"the state dict has no cores of {name or 'the model'} with the ranks that it names.")
+    set_ranks(model, wanted)

@@ -1,0 +1,1 @@
+"""Plans: which layers are tensorized, and how."""

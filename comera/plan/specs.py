@@ -1,0 +1,142 @@
+"""What a plan says about a layer, and what a layer has that no tensorized one would have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
+
+from comera.compatibility.hugging_face import CONV1D, class_name, linear_weight
+from comera.layers import TTLinear, TTMEmbedding, TTMEmbeddingBag
+from comera.lookup import Variant
+from comera.modes import balanced_modes, padded_modes
+
+#: Layers that look rows up.
+TABLES = (nn.Embedding, nn.EmbeddingBag)
+
+#: A layer that can be replaced: one of :data:`TABLES`, ``nn.Linear``, or ``Conv1D``, whose class need not be there to
+#: name.
+Dense = Any
+
+
+@dataclass(frozen=True)
+class TT:
+    """How to tensorize an ``nn.Linear``, or a ``Conv1D``, the linear layer of GPT-2 in the package transformers.
+
+    Args:
+        ranks: one integer, a cap clipped per bond, or one rank per inner bond.
+        order: modes per side, when the modes are not given; they are then the balanced ones.
+        in_modes, out_modes: the modes, both or neither.
+    """
+
+    ranks: int | Sequence[int] = 30
+    order: int = 3
+    in_modes: Sequence[int] | None = None
+    out_modes: Sequence[int] | None = None
+
+    def build(self, linear: Dense, decompose: bool) -> TTLinear:
+        """The TT layer that stands in for ``linear``."""
+        if (self.in_modes is None) != (self.out_modes is None):
+            raise ValueError("in_modes and out_modes go together: give both or neither.")
+        weight = linear_weight(linear)
+        out_features, in_features = weight.shape
+        # Largest input mode first and largest output mode last keep the inner bonds' limits high.
+        in_modes = self.in_modes or balanced_modes(in_features, self.order)
+        out_modes = self.out_modes or balanced_modes(out_features, self.order)[::-1]
+        if decompose:
+            return TTLinear.from_dense(weight, in_modes, out_modes, self.ranks, linear.bias)
+        return TTLinear(
+            in_features,
+            out_features,
+            in_modes,
+            out_modes,
+            self.ranks,
+            bias=linear.bias is not None,
+            device=weight.device,
+            dtype=weight.dtype,
+        )
+
+
+@dataclass(frozen=True)
+class TTM:
+    """How to tensorize an ``nn.Embedding`` or an ``nn.EmbeddingBag``.
+
+    Args:
+        ranks: one integer, a cap clipped per bond, or one rank per inner bond.
+        order: number of cores, when the modes are not given; they are then the balanced ones, rows padded.
+        row_modes, column_modes: the modes, both or neither.
+        lookup: see :mod:`comera.lookup`.
+    """
+
+    ranks: int | Sequence[int] = 32
+    order: int = 4
+    row_modes: Sequence[int] | None = None
+    column_modes: Sequence[int] | None = None
+    lookup: Variant = "optimized"
+
+    def build(self, embedding: Dense, decompose: bool) -> TTMEmbedding:
+        """The TTM layer that stands in for ``embedding``."""
+        if (self.row_modes is None) != (self.column_modes is None):
+            raise ValueError("row_modes and column_modes go together: give both or neither.")
+        row_modes = self.row_modes or padded_modes(embedding.num_embeddings, self.order)
+        column_modes = self.column_modes or balanced_modes(embedding.embedding_dim, self.order)[::-1]
+        kind, options = table_kind(embedding)
+        options["lookup"] = self.lookup
+        if decompose:
+            return kind.from_dense(embedding.weight, row_modes, column_modes, self.ranks, **options)
+        options |= {"device": embedding.weight.device, "dtype": embedding.weight.dtype}
+        sizes = (embedding.num_embeddings, embedding.embedding_dim)
+        return kind(*sizes, row_modes, column_modes, self.ranks, **options)
+
+
+def table_kind(embedding: Dense) -> tuple[type[TTMEmbedding], dict[str, Any]]:
+    """The class of the layer that stands in for a table, and what of its options the table has."""
+    options: dict[str, Any] = {"padding_idx": embedding.padding_idx}
+    if isinstance(embedding, nn.Embedding):
+        return TTMEmbedding, options
+    return TTMEmbeddingBag, options | {"mode": embedding.mode, "include_last_offset": embedding.include_last_offset}
+
+
+#: What can be replaced, beside Conv1D; a class derived from one of them may compute something else. The second is a
+#: linear layer but for a mark, in which ``nn.MultiheadAttention`` keeps its output projection.
+_REPLACEABLE = (nn.Linear, NonDynamicallyQuantizableLinear, *TABLES)
+
+_HOOKS = (
+    *("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks"),
+    *("_state_dict_pre_hooks", "_state_dict_hooks", "_load_state_dict_pre_hooks", "_load_state_dict_post_hooks"),
+)
+
+
+def unusual(module: Dense) -> str | None:
+    """What a layer does and the tensorized one in its place would not do, as the rest of "the layer …"; None without.
+
+    Example:
+        >>> unusual(nn.utils.spectral_norm(nn.Linear(2, 2)))
+        'has hooks, as weight_norm and pruning register them'
+    """
+    if type(module) not in _REPLACEABLE and class_name(type(module)) != CONV1D:
+        return f"is a {class_name(type(module))} with a forward of its own"
+    if "forward" in vars(module):
+        return "has a forward that was put in place of its class's"
+    if any(getattr(module, kind) for kind in _HOOKS):
+        return "has hooks, as weight_norm and pruning register them"
+    if any(parameter._backward_hooks or parameter._post_accumulate_grad_hooks for parameter in module.parameters()):
+        return "has parameters with hooks"
+    if not module.weight.is_floating_point():
+        return f"has a quantised weight, of {module.weight.dtype}"
+    return None
+
+
+def unsupported_option(module: Dense) -> str | None:
+    """An option of a table that no tensorized one offers, as the rest of "the table …"; None without."""
+    if not isinstance(module, TABLES):
+        return None
+    for option in ("max_norm", "scale_grad_by_freq", "sparse"):
+        if getattr(module, option):
+            return f"uses {option}={getattr(module, option)}, which TTMEmbedding does not offer"
+    if getattr(module, "mode", "sum") == "max":
+        return "uses mode='max', which TTMEmbeddingBag does not offer: it is no sum of rows"
+    return None

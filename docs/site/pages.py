@@ -1,0 +1,54 @@
+"""The pages of the site: the files of the repository under their own paths, so that their links hold as they are.
+
+A hook of MkDocs. No sentence is written for the site alone: the list of figures is made of their titles.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.nav import Link, Navigation
+
+ROOT = Path(__file__).resolve().parents[2]
+
+#: Files that pages consist of or link to, beside those of ``docs``.
+PATTERNS = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs/*.md", "figures/rendered/reference/*",
+            "results/README.md", "results/reference/robustness/*.jsonl", "results/reference/gate/*.jsonl")  # fmt: skip
+UNKNOWN = "docs/results.html#what-speaks-against-comera-and-what-has-not-been-tested"
+INDEX = "figures/rendered/reference/index.md"
+
+_ROLE = re.compile(r":(?:func|class|meth|attr|mod|data):(?=<code|`)")
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Replace the files that MkDocs found under ``docs``; what the theme brings stays."""
+    kept = [file for file in files if Path(file.abs_src_path or "/").is_relative_to(ROOT / "docs") is False]
+    found = {path.relative_to(ROOT) for pattern in PATTERNS for path in ROOT.glob(pattern) if path.is_file()}
+    own = [File.generated(config, str(path), abs_src_path=str(ROOT / path)) for path in sorted(found)]
+    drawn = sorted(path for path in found if path.match("figures/rendered/reference/*.md"))
+    return Files([*kept, *own, File.generated(config, INDEX, content=_index(drawn))])
+
+
+def _index(drawn: list[Path]) -> str:
+    """A list of all figures and tables with the first lines of their captions."""
+    lines = ["# Figures and tables", ""]
+    for path in drawn:
+        title, _, caption = (ROOT / path).read_text(encoding="utf-8").partition("\n")
+        device = caption.strip().partition("\n")[0]
+        lines.append(f"* [{title.removeprefix('# ')}]({path.name}): {device}")
+    return "\n".join(lines) + "\n"
+
+
+def on_nav(nav: Navigation, **_: object) -> Navigation:
+    """A place of its own for what is not known, which is a section of the results."""
+    names = [item.title for item in nav.items]
+    nav.items.insert(names.index("Does it pay?") + 1, Link("What is not known", UNKNOWN))
+    return nav
+
+
+def on_page_content(html: str, **_: object) -> str:
+    """Leave out the roles of Sphinx, by which docstrings name what they refer to."""
+    return _ROLE.sub("", html)

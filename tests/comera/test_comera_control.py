@@ -1,0 +1,346 @@
+"""Rank control by hooks of the optimizer's step: the same parameters as by the objectives, in loops of torch alone."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import comera
+from comera.loops.control import RANKS, STATE
+
+
+def toy(seed=0):
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(12, 24), nn.Tanh(), nn.Linear(24, 12), nn.Tanh(), nn.Linear(12, 3))
+    model = comera.tensorize(model, {"[02]": comera.TT(ranks=4, order=2)})
+    with torch.no_grad():
+        for layer in comera.tensorized_layers(model):
+            layer.diagonals.uniform_(0.2, 1.0)  # as after some training
+            layer.diagonals[0] = 0.02  # closes soon
+    return model
+
+
+def adam(model, **options):
+    groups = comera.parameter_groups(model, lr_cores=1e-3, lr_ranks=9e-3, lr_dense=1e-3)
+    return torch.optim.AdamW(groups, weight_decay=0.0, **options)
+
+
+def batch(step):
+    x = torch.randn(32, 12, generator=torch.Generator().manual_seed(step))
+    return x, x[:, 0].gt(0).long()
+
+
+def task_loss(model, step):
+    x, labels = batch(step)
+    return F.cross_entropy(model(x.to(model[4].weight.dtype)), labels)
+
+
+def by_objective(model, optimizer, plan, steps):
+    """The loop that has the objective in it, as docs/library.md shows it."""
+    full, losses = comera.full_size(comera.tensorized_layers(model)), []
+    objective = comera.EarlyStage(gamma=plan.gamma, beta=plan.beta, full=full)
+    for step in range(steps):
+        if step == plan.early_steps:
+            comera.truncate(model, optimizer)
+            target = plan.size_target * comera.exact_size(comera.tensorized_layers(model)) / full
+            weights = {"loss_weight": plan.loss_weight, "size_weight": plan.size_weight, "rho": plan.rho}
+            objective = comera.LateStage(target, beta=plan.beta, full=full, **weights)
+        optimizer.zero_grad()
+        loss = task_loss(model, step)
+        losses.append(loss.item())
+        (objective(loss, model) if step < plan.steps else loss).backward()
+        optimizer.step()
+        if step + 1 == plan.deadline and comera.close_smallest(model, target, full):
+            comera.truncate(model, optimizer)
+        if step + 1 == plan.steps:
+            comera.truncate(model, optimizer)
+    return losses
+
+
+def by_hooks(model, optimizer, steps, first=0):
+    losses = []
+    for step in range(first, first + steps):
+        optimizer.zero_grad()
+        loss = task_loss(model, step)
+        losses.append(loss.item())
+        loss.backward()
+        optimizer.step()
+    return losses
+
+
+pytestmark = pytest.mark.filterwarnings("ignore:lr_ranks is")
+PLAN = comera.RankPlan(
+    early_steps=20, late_steps=120, size_target=0.5, loss_weight=1.0, size_weight=1.0, gamma=0.3, beta=1e-4
+)
+
+
+@pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD])
+def test_the_early_stage_is_that_of_the_objective_to_the_bit(kind):
+    plan, found = comera.RankPlan(early_steps=30, gamma=0.3, beta=1e-3), []
+    for hooked in (False, True):
+        model = toy()
+        optimizer = kind(comera.parameter_groups(model, 1e-2, 1e-2, 1e-2), weight_decay=0.0)
+        if hooked:
+            comera.control_ranks(model, optimizer, plan)
+            losses = by_hooks(model, optimizer, 30)
+        else:
+            losses = by_objective(model, optimizer, plan, 30)
+        found.append((losses, [*model.parameters()]))
+    assert found[0][0] == found[1][0]
+    assert all(map(torch.equal, found[0][1], found[1][1]))
+
+
+@pytest.mark.parametrize("target", [0.3, 1.0])  # size leads, the loss leads
+def test_gradients_of_the_late_stage_are_those_of_the_objective(target):
+    """To 1e-6 of each parameter's largest gradient: a factor of the task's sums instead of their terms."""
+    model, seen = toy(), []
+    comera.LateStage(target)(task_loss(model, 0), model).backward()
+    wanted = [parameter.grad for parameter in model.parameters()]
+    model.zero_grad()
+    optimizer = torch.optim.SGD(comera.parameter_groups(model), lr=0.0)
+    control = comera.control_ranks(model, optimizer, comera.RankPlan(0, 1, target, recovery=0.0))
+    optimizer.register_step_pre_hook(lambda *_: seen.extend(parameter.grad for parameter in model.parameters()))
+    task_loss(model, 0).backward()
+    optimizer.step()
+    assert control.stage == "over"
+    for mine, theirs in zip(seen, wanted, strict=True):
+        assert (mine - theirs).abs().max() <= 1e-6 * theirs.abs().max()
+
+
+def test_both_stages_end_where_those_of_the_objective_end():
+    found = []
+    for hooked in (False, True):
+        model = toy().double()
+        optimizer = adam(model)
+        full = comera.full_size(comera.tensorized_layers(model))
+        if hooked:
+            control = comera.control_ranks(model, optimizer, PLAN)
+            by_hooks(model, optimizer, 150)
+            assert (control.step, control.stage) == (150, "over")
+            assert control.sizes()["size"] <= control.sizes()["size_target"] <= 0.5
+            assert comera.full_size(comera.tensorized_layers(model)) <= 0.5 * full
+        else:
+            found = by_objective(model, optimizer, PLAN, 150)
+            wanted = model, comera.ranks_of(model)
+    assert comera.ranks_of(model) == wanted[1]
+    for mine, theirs in zip(model.parameters(), wanted[0].parameters(), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-6, atol=1e-8)
+    assert len(found) == 150
+
+
+def accumulated(model, optimizer, step):
+    for part in range(2):
+        x, labels = batch(step)
+        half = slice(16 * part, 16 * part + 16)
+        (F.cross_entropy(model(x[half].double()), labels[half]) / 2).backward()
+    optimizer.step()
+
+
+def clipped(model, optimizer, step):
+    task_loss(model, step).backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1e9)  # of the gradient of the task alone, which is below
+    optimizer.step()
+
+
+def with_closure(model, optimizer, step):
+    def closure():
+        optimizer.zero_grad()
+        loss = task_loss(model, step)
+        loss.backward()
+        return loss
+
+    assert optimizer.step(closure).item() > 0
+
+
+def with_named_closure(model, optimizer, step):
+    optimizer.step(closure=lambda: task_loss(model, step).backward())
+
+
+@pytest.mark.parametrize("way", [accumulated, clipped, with_closure, with_named_closure])
+def test_ways_to_step_are_one(way):
+    models = [toy().double(), toy().double()]
+    for model, one_step in zip(models, (way, None), strict=True):
+        optimizer = adam(model)
+        control = comera.control_ranks(model, optimizer, comera.RankPlan(2, 8, 0.5))
+        for step in range(10):
+            optimizer.zero_grad()
+            if one_step is None:
+                task_loss(model, step).backward()
+                optimizer.step()
+            else:
+                one_step(model, optimizer, step)
+        assert control.step == 10
+    assert comera.ranks_of(models[0]) == comera.ranks_of(models[1])
+    for mine, theirs in zip(models[0].parameters(), models[1].parameters(), strict=True):
+        torch.testing.assert_close(mine, theirs)
+
+
+def test_clipping_sees_the_gradient_of_the_task_alone():
+    model, seen = toy(), []
+    optimizer = torch.optim.SGD(comera.parameter_groups(model), lr=1e-3)
+    comera.control_ranks(model, optimizer, comera.RankPlan(early_steps=1, gamma=5.0, beta=0.0))
+    optimizer.register_step_pre_hook(lambda *_: seen.append(model[0].diagonals.grad.clone()))
+    [slope] = torch.autograd.grad(comera.EarlyStage(gamma=5.0)(torch.zeros(()), model), model[0].diagonals)
+    task_loss(model, 0).backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1e-9)
+    optimizer.step()
+    torch.testing.assert_close(seen[0], slope)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_scaled_loss_is_the_same_and_a_skipped_step_is_none(fused):
+    """A power of two scales without rounding, so that all is the same to the bit; fused Adam unscales in its kernel."""
+    models = [toy(), toy()]
+    controls = []
+    for model, scaled in zip(models, (False, True), strict=True):
+        optimizer = adam(model, fused=fused)
+        control = comera.control_ranks(model, optimizer, comera.RankPlan(4, 6, 0.5))
+        scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=3, enabled=scaled)
+        for step in range(10):
+            optimizer.zero_grad()
+            if scaled and step == 5:  # one more, which overflows
+                scaler.scale(task_loss(model, step) * float("inf")).backward()
+                scaler.step(optimizer)
+                scaler.update()
+                optimizer.zero_grad()
+                assert control.step == 5
+            scaler.scale(task_loss(model, step)).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        controls.append(control)
+    assert [control.step for control in controls] == [10, 10]
+    assert comera.ranks_of(models[0]) == comera.ranks_of(models[1])
+    assert all(map(torch.equal, models[0].parameters(), models[1].parameters()))
+
+
+def test_a_scheduler_goes_on_and_ranks_are_cut_on_schedule():
+    model = toy()
+    optimizer = torch.optim.SGD(comera.parameter_groups(model, lr_ranks=0.0))
+    comera.control_ranks(model, optimizer, comera.RankPlan(early_steps=9, truncate_every=4))
+    scheduler, ranks = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.5, 10), []
+    with torch.no_grad():
+        model[0].diagonals[0] = 0.0
+    for step in range(10):
+        by_hooks(model, optimizer, 1, step)
+        scheduler.step()
+        ranks.append(model[0].shape.ranks[0])
+    assert ranks == [4] * 3 + [3] * 7
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.5e-4)
+
+
+@pytest.mark.parametrize("saved_at", [10, 25, 115, 145])
+def test_a_run_goes_on_from_its_state_dicts_to_the_bit(saved_at, tmp_path):
+    wanted = toy()
+    optimizer = adam(wanted)
+    comera.control_ranks(wanted, optimizer, PLAN)
+    by_hooks(wanted, optimizer, saved_at)
+    state = {"model": copy.deepcopy(wanted.state_dict()), "optimizer": copy.deepcopy(optimizer.state_dict())}
+    torch.save(state, tmp_path / "state.pt")
+    by_hooks(wanted, optimizer, 5, saved_at)
+
+    other = toy(seed=1)
+    optimizer = adam(other)
+    control = comera.control_ranks(other, optimizer, PLAN)
+    state = torch.load(tmp_path / "state.pt", weights_only=True)
+    if saved_at > PLAN.early_steps:
+        with pytest.raises(ValueError, match=r"and the optimizer's state dict was saved with .*; load the state dict"):
+            optimizer.load_state_dict(state["optimizer"])
+    assert RANKS in state["model"]
+    other.load_state_dict(state["model"])
+    optimizer.load_state_dict(state["optimizer"])
+    assert control.step == saved_at
+    by_hooks(other, optimizer, 5, saved_at)
+    assert comera.ranks_of(other) == comera.ranks_of(wanted)
+    assert all(map(torch.equal, wanted.parameters(), other.parameters()))
+
+
+def test_removed_control_leaves_no_trace():
+    model, plain = toy(), toy()
+    optimizer, plain_optimizer = adam(model), adam(plain)
+    control = comera.control_ranks(model, optimizer, PLAN)
+    with pytest.raises(ValueError, match=r"^the optimizer is under rank control already"):
+        comera.control_ranks(model, optimizer, PLAN)
+    control.remove()
+    assert STATE not in optimizer.state_dict()
+    assert RANKS not in model.state_dict()
+    assert by_hooks(model, optimizer, 3) == by_hooks(plain, plain_optimizer, 3)
+    assert control.step == 0
+
+
+def test_what_is_frozen_is_left_alone():
+    model = toy()
+    for parameter in model[0].parameters():
+        parameter.requires_grad_(False)
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-2)
+    comera.control_ranks(model, optimizer, comera.RankPlan(early_steps=3))
+    before = model[0].diagonals.detach().clone()
+    by_hooks(model, optimizer, 2)
+    assert torch.equal(model[0].diagonals, before)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"early_steps": 0}, r"^early_steps and late_steps are 0, so the plan has no step"),
+        ({"early_steps": -1}, r"^early_steps is -1; it must be 0 or more"),
+        ({"early_steps": 1, "late_steps": 5}, r"^late_steps and size_target go together"),
+        ({"early_steps": 1, "size_target": 0.5}, r"^late_steps and size_target go together"),
+        ({"early_steps": 1, "late_steps": 5, "size_target": 1.5}, r"^size_target is 1.5; it must lie above 0"),
+        ({"early_steps": 1, "gamma": -1.0}, r"^gamma is -1.0; it must be 0 or more, and finite"),
+        ({"early_steps": 1, "recovery": 1.0}, r"^recovery is 1.0; it must be 0 or more, and below 1"),
+    ],
+)
+def test_wrong_plans(options, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        comera.RankPlan(**options)
+
+
+def test_wrong_uses_change_nothing():
+    plan = comera.RankPlan(early_steps=3)
+    dense = nn.Sequential(nn.Linear(4, 4))
+    with pytest.raises(ValueError, match=r"^the model has no tensorized layer"):
+        comera.control_ranks(dense, torch.optim.SGD(dense.parameters()), plan)
+    model = toy()
+    optimizer = torch.optim.SGD(model[4].parameters())
+    with pytest.raises(ValueError, match=r"^the optimizer lacks 4 of the 4 parameters with cores and rank entries"):
+        comera.control_ranks(model, optimizer, plan)
+    with pytest.raises(ValueError, match=r"^plan is a dict; give a comera.RankPlan"):
+        comera.control_ranks(model, adam(model), {"early_steps": 3})
+    with pytest.raises(ValueError, match=r"^a tensorized layer is in torch.bfloat16"):
+        comera.control_ranks(toy().bfloat16(), adam(toy().bfloat16()), plan)
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    with pytest.raises(ValueError, match=r"^all rank entries of the model are frozen"):
+        comera.control_ranks(model, optimizer, plan)
+    assert not optimizer._optimizer_step_pre_hooks
+    assert not optimizer._optimizer_state_dict_post_hooks
+
+
+def test_foreign_state_dicts_change_nothing():
+    model = toy()
+    optimizer = adam(model)
+    plain = copy.deepcopy(optimizer.state_dict())
+    comera.control_ranks(model, optimizer, PLAN)
+    with pytest.raises(ValueError, match=r"^the optimizer's state dict has no state of rank control"):
+        optimizer.load_state_dict(plain)
+    with pytest.raises(ValueError, match=r"^the state of rank control in the optimizer's state dict is damaged"):
+        optimizer.load_state_dict({**plain, STATE: {"step": 3}})
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    for ranks, sentence in (
+        (torch.tensor([1, 2, 3]), r"^the state dict has 3 ranks, and the model has 6 bonds"),
+        (torch.tensor([3, 4, 3, 3, 4, 3]), r"^the state dict has no cores of 0 with the ranks that it names"),
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            model.load_state_dict({**before, RANKS: ranks})
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+
+
+def test_rates_at_which_nothing_closes_in_time_are_warned_of():
+    model = toy()
+    optimizer = torch.optim.AdamW(comera.parameter_groups(model), weight_decay=0.0)
+    with pytest.warns(UserWarning, match=r"lr_ranks is 0.001 and the late stage has 50 steps.*closed then"):
+        comera.control_ranks(model, optimizer, comera.RankPlan(10, 50, 0.5))

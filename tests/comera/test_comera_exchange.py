@@ -1,0 +1,273 @@
+"""Tensorized models on disk, made dense again, exported."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from drawn_chains import assert_all_close
+from onnx.reference import ReferenceEvaluator
+from torch import nn
+from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel
+from transformers.pytorch_utils import Conv1D
+
+import comera
+
+BERT = BertConfig(
+    hidden_size=48, num_hidden_layers=1, num_attention_heads=4, intermediate_size=96, vocab_size=100, num_labels=2
+)
+GPT2 = GPT2Config(n_embd=48, n_layer=1, n_head=4, vocab_size=100, n_positions=16, bos_token_id=0, eos_token_id=0)
+TOKENS = torch.randint(1, 100, (2, 6), generator=torch.Generator().manual_seed(0))
+
+
+def truncated(model):
+    """Some ranks closed and cut, others not; thresholds of its own."""
+    with torch.no_grad():
+        for layer in comera.tensorized_layers(model):
+            layer.diagonals.uniform_(0.5, 1.5)
+            layer.diagonals[0] = 0.0
+            layer.threshold = 0.02
+    comera.truncate(model)
+    return model.eval()
+
+
+def tied_models():
+    torch.manual_seed(0)
+    bert = comera.tensorize(
+        BertForMaskedLM(BERT), {"*.word_embeddings": comera.TTM(8, order=3), "*.encoder.*": comera.TT(8)}
+    )
+    plan = {"*.wte": comera.TTM(8, order=3), "*.h.*": comera.TT(ranks=8, order=2)}
+    return {"bert": truncated(bert), "gpt2": truncated(comera.tensorize(GPT2LMHeadModel(GPT2), plan))}
+
+
+@pytest.mark.parametrize("kind", ["bert", "gpt2"])
+def test_a_model_of_hugging_face_is_loaded_from_its_folder_alone(kind, tmp_path):
+    model = tied_models()[kind]
+    comera.save_pretrained(model, tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"model.safetensors", "comera.json", "config.json"}
+    loaded = comera.load_pretrained(tmp_path)
+    assert type(loaded) is type(model)
+    assert comera.ranks_of(loaded) == comera.ranks_of(model)
+    assert torch.equal(loaded(TOKENS).logits, model(TOKENS).logits)
+    assert {layer.threshold for layer in comera.tensorized_layers(loaded)} == {0.02}
+    assert {name for name, _ in loaded.named_parameters()} == {name for name, _ in model.named_parameters()}
+    assert loaded.get_output_embeddings().embedding is loaded.get_input_embeddings()
+    description = json.loads((tmp_path / "comera.json").read_text())
+    assert description["comera"] == comera.__version__
+    assert description["torch"] == torch.__version__
+
+
+def plain_model():
+    model = nn.ModuleDict(
+        {
+            "table": nn.Embedding(40, 12, padding_idx=0),
+            "bag": nn.EmbeddingBag(40, 12, mode="mean"),
+            "attention": nn.MultiheadAttention(12, 2),
+            "one": nn.Linear(12, 12),
+            "other": nn.Linear(12, 12, bias=False),
+            "norm": nn.BatchNorm1d(12),
+        }
+    )
+    model["other"].weight = model["one"].weight
+    return model
+
+
+def plain_tensorized(dtype=torch.float32):
+    torch.manual_seed(0)
+    plan = {"table": comera.TTM(4, order=2), "bag": comera.TTM(4, order=2, lookup="plain"), "*": comera.TT(4, order=2)}
+    return truncated(comera.tensorize(plain_model().to(dtype), plan))
+
+
+def outputs(model):
+    tokens = torch.arange(10).view(2, 5)
+    x = model["table"](tokens) + model["bag"](tokens)[:, None]
+    return [x, model["norm"](model["other"](model["one"](model["attention"](x, x, x)[0])).flatten(0, 1))]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_any_module_is_loaded_into_its_dense_twin(dtype, tmp_path):
+    model = plain_tensorized(dtype)
+    comera.save_pretrained(model, tmp_path)
+    loaded = comera.load_pretrained(tmp_path, plain_model().eval(), merge_jointly=False)
+    assert all(map(torch.equal, outputs(loaded), outputs(model)))
+    assert loaded["one"].packed_cores is loaded["other"].packed_cores
+    assert (loaded["bag"].lookup, loaded["table"].padding_idx) == ("plain", 0)
+
+
+def test_a_model_without_tensorized_layers_is_saved_as_well(tmp_path):
+    model = plain_model().eval()
+    comera.save_pretrained(model, tmp_path)
+    assert all(map(torch.equal, outputs(comera.load_pretrained(tmp_path, plain_model().eval())), outputs(model)))
+
+
+def test_a_model_under_rank_control_is_saved_as_without(tmp_path):
+    model = plain_tensorized()
+    optimizer = torch.optim.AdamW(comera.parameter_groups(model))
+    comera.control_ranks(model, optimizer, comera.RankPlan(early_steps=3))
+    comera.save_pretrained(model, tmp_path)
+    assert all(map(torch.equal, outputs(comera.load_pretrained(tmp_path, plain_model().eval())), outputs(model)))
+
+
+def cut_short(folder):
+    file = folder / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-20])
+
+
+def no_header(folder):
+    (folder / "model.safetensors").write_bytes(b"\xff" * 40)
+
+
+def described(**changes):
+    def change(folder):
+        content = json.loads((folder / "comera.json").read_text())
+        content["layers"]["attention.q_proj"] |= changes
+        (folder / "comera.json").write_text(json.dumps(content))
+
+    return change
+
+
+def without_an_entry(folder):
+    content = json.loads((folder / "comera.json").read_text())
+    del content["layers"]["attention.q_proj"]["threshold"]
+    (folder / "comera.json").write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize(
+    ("damage", "sentence"),
+    [
+        (lambda folder: (folder / "comera.json").unlink(), r"comera.json cannot be read \(No such file or directory\)"),
+        (lambda folder: (folder / "model.safetensors").unlink(), r"model.safetensors cannot be read \(No such file"),
+        (lambda folder: (folder / "comera.json").write_text("{"), r"comera.json is damaged: it is not JSON\."),
+        (lambda folder: (folder / "comera.json").write_text("[]"), r"comera.json has format None; this version"),
+        (lambda folder: (folder / "comera.json").write_text('{"format": 1}'), r"comera.json is damaged: it names no"),
+        (cut_short, r"model.safetensors is damaged \("),
+        (no_header, r"model.safetensors is damaged \("),
+        (
+            described(ranks=[1, 2, 1]),
+            r"model.safetensors does not fit the model: attention.q_proj\.\w+ is missing or of another",
+        ),
+        (described(ranks=[1, 2]), r"comera.json does not fit the model: "),
+        (described(in_modes=[5, 5]), r"comera.json does not fit the model: "),
+        (without_an_entry, r"comera.json does not fit the model: 'threshold'"),
+    ],
+)
+def test_a_damaged_folder_is_one_sentence_and_changes_nothing(damage, sentence, tmp_path):
+    comera.save_pretrained(plain_tensorized(), tmp_path)
+    damage(tmp_path)
+    model = plain_model()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    with pytest.raises(ValueError, match=sentence):
+        comera.load_pretrained(tmp_path, model)
+    after = model.state_dict()
+    assert before.keys() == after.keys()
+    assert all(torch.equal(tensor, before[name]) for name, tensor in after.items())
+
+
+def test_a_folder_that_names_no_architecture_needs_the_model(tmp_path):
+    comera.save_pretrained(plain_tensorized(), tmp_path)
+    with pytest.raises(ValueError, match=r"has no config.json that names an architecture of Hugging Face; give the"):
+        comera.load_pretrained(tmp_path)
+    (tmp_path / "config.json").write_text('{"architectures": ["NoSuchModel"]}')
+    with pytest.raises(ValueError, match=r"names NoSuchModel, which the package transformers does not have"):
+        comera.load_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"comera.json does not fit the model: plan pattern"):
+        comera.load_pretrained(tmp_path, nn.Sequential(nn.Linear(3, 3)))
+
+
+@pytest.mark.parametrize("kind", ["bert", "gpt2"])
+def test_a_dense_model_is_the_class_s_own(kind):
+    """Its state dict loads into a fresh model of the class, whose ties hold again."""
+    model = tied_models()[kind].double()
+    dense = comera.to_dense_model(model)
+    assert_all_close([dense(TOKENS).logits], [model(TOKENS).logits])
+    assert not comera.tensorized_layers(dense)
+    assert comera.tensorized_layers(model)
+    assert dense.get_output_embeddings().weight is dense.get_input_embeddings().weight
+    dense.tie_weights()
+    fresh = type(model)(model.config).double().eval()
+    assert {type(module) for module in dense.modules()} == {type(module) for module in fresh.modules()}
+    assert (kind == "gpt2") == any(isinstance(module, Conv1D) for module in dense.modules())
+    fresh.load_state_dict(dense.state_dict())
+    assert torch.equal(fresh(TOKENS).logits, dense(TOKENS).logits)
+
+
+def test_a_dense_model_of_hugging_face_is_saved_and_loaded_as_any(tmp_path):
+    dense = comera.to_dense_model(tied_models()["bert"])
+    dense.save_pretrained(tmp_path)
+    loaded, report = BertForMaskedLM.from_pretrained(tmp_path, output_loading_info=True)
+    assert not any(report.values()), report
+    assert torch.equal(loaded(TOKENS).logits, dense(TOKENS).logits)
+
+
+def test_a_dense_model_of_any_module():
+    model = plain_tensorized(torch.float64)
+    for parameter in model["bag"].parameters():
+        parameter.requires_grad_(False)
+    dense = comera.to_dense_model(model)
+    assert_all_close(outputs(dense), outputs(model))
+    assert dense["one"].weight is dense["other"].weight
+    assert (dense["table"].padding_idx, dense["bag"].mode) == (0, "mean")
+    assert not dense["bag"].weight.requires_grad
+    assert isinstance(comera.to_dense_model(comera.TTLinear(4, 4, (4,), (4,), 2)), nn.Linear)
+
+
+def test_what_stands_in_for_forwards_is_gone_from_a_dense_model():
+    layers = [nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64)]
+    model = comera.tensorize(nn.Sequential(*layers), {"*": comera.TT(4)}, recompute="block")
+    dense = comera.to_dense_model(model)
+    assert not any("forward" in vars(module) or module._forward_hooks for module in dense.modules())
+    x = torch.randn(3, 64)
+    torch.testing.assert_close(dense(x), model(x))
+
+
+class Classifier(nn.Module):
+    """A table, attention and a feed-forward, as in an encoder."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(100, 32)
+        self.block = nn.TransformerEncoderLayer(32, 2, 64, dropout=0.0, batch_first=True)
+        self.scores = nn.Linear(32, 3)
+
+    def forward(self, tokens):
+        return self.scores(self.block(self.table(tokens)).mean(1))
+
+
+@pytest.fixture
+def classifier():
+    torch.manual_seed(0)
+    plan = {"table": comera.TTM(8, order=3), "scores": None, "*": comera.TT(8, order=2)}
+    return truncated(comera.tensorize(Classifier(), plan))
+
+
+@pytest.mark.slow
+def test_torch_export_takes_a_tensorized_model(classifier):
+    program = torch.export.export(classifier, (TOKENS,))
+    torch.testing.assert_close(program.module()(TOKENS), classifier(TOKENS))
+    stored = io.BytesIO()
+    torch.export.save(program, stored)
+    stored.seek(0)
+    torch.testing.assert_close(torch.export.load(stored).module()(TOKENS), classifier(TOKENS))
+
+
+@pytest.mark.slow
+def test_onnx_takes_a_tensorized_model(classifier, tmp_path):
+    file = tmp_path / "model.onnx"
+    torch.onnx.export(classifier, (TOKENS,), file, dynamo=True, verbose=False)
+    onnx.checker.check_model(str(file))
+    [found] = ReferenceEvaluator(str(file)).run(None, {"tokens": TOKENS.numpy()})
+    np.testing.assert_allclose(found, classifier(TOKENS).detach().numpy(), rtol=1e-4, atol=1e-5)
+    stored = sum(np.prod(each.dims) for each in onnx.load(file).graph.initializer)
+    assert stored < sum(parameter.numel() for parameter in Classifier().parameters())
+
+
+@pytest.mark.slow
+def test_torch_compile_takes_it_in_one_graph(classifier):
+    torch.compiler.reset()
+    compiled = torch.compile(classifier, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(compiled(TOKENS), classifier(TOKENS))
+    torch.compiler.reset()
