@@ -78,23 +78,25 @@ def select(records: Sequence[Record]) -> list[Selection]:
 
 def caption(page: Selection, rows: Sequence[fig1.Row]) -> Caption:
     phase = "phase 2" if page.length == SECOND else "phase 1"
-    sizes = dict.fromkeys(f"{found.text} ({found.heading})" for found in _size_ratios(page))
-    smaller = [f"Stored sizes: {'; '.join(sizes)}."] if sizes else []
+    arms: dict[str, list[str]] = {}
+    for arm, value in _size_ratios(page).items():
+        arms.setdefault(f"{value:.3f}x", []).append(arm)
+    sizes = "; ".join(f"{size} smaller, {', '.join(some)}" for size, some in arms.items())
+    smaller = [f"Stored size: {sizes}."] if sizes else []
     return Caption(
-        title=f"Fig. 10: time per step and peak memory, {notes.model_words(page)}, {phase}, {page.place}",
-        facts=(notes.step_fact(page), notes.data_fact(page)),
+        title=f"Fig. 10: time per step and peak memory, CodeBERT-like model, {phase} ({page.place})",
+        facts=(notes.step_fact(page), notes.data_fact(page), f"Model: {notes.model_words(page)}."),
         of_picture=[bars.SCALES.format("CoMERA's")],
         notes=[*smaller, *notes.cell_notes(page, rows), *notes.last_notes(page)],
         remarks=notes.gathered((row.arm, {"batch": str(row.batch)}, row.remarks) for row in rows),
     )
 
 
-def _size_ratios(page: Selection) -> list[Finding]:
-    """Parameters of dense over those of each smaller arm, once each."""
+def _size_ratios(page: Selection) -> dict[str, float]:
+    """Parameters of dense over those of each smaller arm."""
     counts = {record.arm: record.parameters for record in page.shown if record.parameters}
     dense = counts.get(DENSE)
-    smaller = {arm: dense / count for arm, count in counts.items() if dense and count < dense}
-    return [Finding(f"parameters of dense / {arm}", f"{value:.3f}x") for arm, value in smaller.items()]
+    return {arm: dense / count for arm, count in counts.items() if dense and count < dense}
 
 
 def _not_full_size(page: Selection) -> str:

@@ -27,8 +27,8 @@ def test_a_page_per_phase():
     assert {row.arm for row in fig10.ARTIFACT.rows(first)} == {"comera", "low_rank", "dense"}
     drawn = fig10.ARTIFACT.render(campaign(), read_claims())
     assert [page.title.rpartition(", phase ")[2] for page in drawn] == [
-        "1, rows of 128 tokens",
-        "2, rows of 512 tokens",
+        "1 (rows of 128 tokens)",
+        "2 (rows of 512 tokens)",
     ]
     assert "Stored sizes: 4.230x (parameters of dense / comera); 4.300x" in " ".join(drawn[0].notes)
 
