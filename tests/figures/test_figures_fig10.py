@@ -30,7 +30,7 @@ def test_a_page_per_phase():
         "1 (rows of 128 tokens)",
         "2 (rows of 512 tokens)",
     ]
-    assert "Stored sizes: 4.230x (parameters of dense / comera); 4.300x" in " ".join(drawn[0].notes)
+    assert "Stored size: 4.230x smaller, comera; 4.300x smaller, low_rank." in " ".join(drawn[0].notes)
 
 
 @pytest.mark.parametrize(
