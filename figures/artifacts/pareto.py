@@ -222,12 +222,20 @@ def losses(study: Study, points: Sequence[Point]) -> list[str]:
 
 
 def _equal_sizes(rows: Sequence[Row]) -> str:
-    """At which ratios CoMERA is better than low_rank of equal size, at which worse, as words; empty without a pair."""
+    """At which ratios CoMERA is better than low_rank of equal size, at which worse, as words; empty without a pair.
+
+    A model that does not surely beat its probe decides nothing.
+    """
     found: dict[str, list[str]] = {}
     for row in rows:
         if apart := less_low_rank(row):
             how = "better" if apart.low is not None and apart.beats(0) else "worse" if apart.trails(0) else "undecided"
+            probe = row.study.metric.probe
+            if probe is not None and row.score and not row.score.beats(probe):
+                how = "no better than the probe"
             found.setdefault(how, []).append(f"{row.slot.ratio:g}x")
+    if len(found) == 1 and len(rows) > 3:
+        return f"{next(iter(found))} at every size"
     return "; ".join(f"{how} at {', '.join(ratios)}" for how, ratios in found.items())
 
 
@@ -236,7 +244,7 @@ def _title(study: Study) -> str:
     after = f" after {steps:,} steps" if len(study.stages) == 1 else ""
     other = ", small preset" if study.experiment.endswith("_small") else ", not the paper's model"
     if not study.is_papers and (sides := _equal_sizes(study.rows)):
-        return f"{metric}, tensor trains against low rank of equal size: {sides}"
+        return f"Tensor trains against low rank of equal size: {sides}"
     known = study.is_full_size or study.dense_parameters is None or not study.is_papers
     return f"{metric} against the model's size on {study.dataset!r}{after}{'' if known else other}"
 

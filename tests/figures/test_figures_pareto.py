@@ -257,7 +257,14 @@ def test_work_memory_and_times_measured_apart_have_panels_and_columns() -> None:
     assert table.loc["dense", "step, ms"] == "40.0"
     picture = text_of(figure, ".svg")
     assert all(f"<!-- {cost.axis} -->" in picture for cost in COSTS)
-    assert figure.title == "Loss, tensor trains against low rank of equal size: better at 4x"
+    assert figure.title == "Tensor trains against low rank of equal size: better at 4x"
+    poor = [
+        *one("dense", 0.5, None, 2.0, 40.0),
+        *one("comera", 0.95, 4.0, 0.5, 30.0),
+        *one("low_rank", 1.2, 4.0, 0.4, 20.0),
+    ]
+    [figure] = pages_of("pareto", poor)
+    assert figure.title.endswith("of equal size: no better than the probe at 4x")
     [without] = pages_of("pareto", [one for one in records if one.measure == "train"])
     assert "step, ms" not in without.table
 
