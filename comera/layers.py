@@ -17,11 +17,12 @@ from torch.nn import functional as F
 
 from comera.compatibility.dense_weight import DenseWeight
 from comera.compatibility.distributed import refuse_distributed, whole
-from comera.contraction.joint_merging import compiled_halves, jointly_merged
+from comera.contraction.joint_merging import compiled_halves, jointly_merged, jointly_merged_halves
 from comera.contraction.merging import merge_cores, two_half_linear
 from comera.contraction.planned import tt_linear
 from comera.contraction.plans import plan_contraction
 from comera.lookup import BAG_MODES, VARIANTS, BagMode, Variant, ttm_bags, ttm_rows
+from comera.lowprec.products import FP8, histories_of, thin_linear
 from comera.rank_control import THRESHOLD, active_ranks, cut_closed_ranks, effective_diagonals
 from comera.tensor_train import (
     TTMShape,
@@ -202,6 +203,9 @@ class TTLinear(TensorTrainLayer):
 
     shape: TTShape
 
+    #: How the two products are formed in FP8, or None; see :func:`comera.lowprec.use_fp8`.
+    fp8: FP8 | None = None
+
     def __init__(
         self,
         in_features: int,
@@ -259,6 +263,8 @@ class TTLinear(TensorTrainLayer):
             )
         if not self.shape.parameter_count and self.bias is not None:
             return self._bias_alone(input, self.bias)
+        if self.fp8 is not None:
+            return thin_linear(input, *self.halves(), self.bias, self.fp8, histories_of(self))
         if torch.compiler.is_compiling():  # one code for any number of tokens
             if halves := compiled_halves(self):
                 return two_half_linear(input, *halves, self.bias)
@@ -270,6 +276,13 @@ class TTLinear(TensorTrainLayer):
         tokens, machine = input.numel() // self.in_features, "cuda" if input.is_cuda else "cpu"
         plan = plan_contraction(self.shape, max(tokens, 1), machine, input.element_size())
         return tt_linear(input, self.packed_cores, self.diagonals, plan, self.bias, self.threshold)
+
+    def halves(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """The merged halves: those of the call of a root that the layer runs in, else its own."""
+        halves = compiled_halves(self) if torch.compiler.is_compiling() else jointly_merged_halves(self)
+        if halves is None:
+            [halves] = merge_cores([self.packed_cores], [self.diagonals], [self.shape], self.threshold)
+        return halves
 
     def _dense_shape(self) -> tuple[int, int]:
         return self.out_features, self.in_features

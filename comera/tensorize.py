@@ -18,8 +18,9 @@ from comera.declared_ties import redeclare_ties, tie_as_declared
 from comera.functional import fuse_feed_forwards
 from comera.layers import TiedTTMLinear, TTLinear, TTMEmbedding, TTMEmbeddingBag
 from comera.lookup import Variant
+from comera.lowprec.products import FP8, use_fp8
 from comera.modes import balanced_modes, padded_modes
-from comera.recomputing import Recompute, check_recompute, keep_ranks
+from comera.recomputing import Recompute, Store, check_recompute, keep_ranks
 from comera.tracing import siblings_in
 
 #: Layers that look rows up.
@@ -163,6 +164,8 @@ def tensorize(
     start: Literal["scratch", "weights"] = "scratch",
     merge_jointly: bool = True,
     recompute: Recompute = "none",
+    store: Store = "exact",
+    fp8: FP8 | None = None,
 ) -> nn.Module:
     """Replace linear layers and embeddings of ``model`` by tensorized ones, in place.
 
@@ -186,6 +189,10 @@ def tensorize(
             also has the model's blocks, the entries of an ``nn.ModuleList``, form norms and attention again, from the
             block's input. Both change memory and speed, and how feed-forwards round that run fused
             (:func:`comera.functional.fuse_feed_forwards`); nothing else. ``"none"`` keeps activations.
+        store: ``"fp8"``, with ``recompute``: what is kept at full width is kept in FP8
+            (:func:`comera.recomputing.keep_ranks`).
+        fp8: form the products of all tensorized linear layers in FP8 (:class:`comera.lowprec.FP8`), forward and
+            backward; feed-forwards do not run fused then.
 
     Returns:
         ``model``, or its replacement if ``model`` itself was a layer to replace.
@@ -203,7 +210,7 @@ def tensorize(
     """
     if start not in ("scratch", "weights"):
         raise ValueError(f"start is {start!r}; allowed: scratch, weights.")
-    check_recompute(recompute)
+    check_recompute(recompute, store)
     tie_as_declared(model)
     names: dict[Dense, list[str]] = {}
     for name, module in model.named_modules(remove_duplicate=False):
@@ -273,7 +280,9 @@ def tensorize(
             JointMerging(model, tt_layers(model), siblings_in(model))
     if recompute != "none":
         fuse_feed_forwards(root)
-        keep_ranks(root, recompute)
+        keep_ranks(root, recompute, store)
+    if fp8 is not None:
+        use_fp8(root, fp8)
     return root
 
 
