@@ -104,10 +104,15 @@ class TensorTrainLayer(nn.Module):
 
     def _scaled_cores(self) -> list[torch.Tensor]:
         """Cores with each inner diagonal multiplied into the core behind it."""
-        cores = self.cores()
+        cores = unpack_cores(self._packed, self.shape)
         bonds = effective_diagonals(self.diagonals, self.threshold).split(self.shape.ranks)
         scaled = [bond.view(-1, *[1] * (core.dim() - 1)) * core for bond, core in zip(bonds, cores[1:], strict=True)]
         return [cores[0], *scaled]
+
+    @property
+    def _packed(self) -> torch.Tensor:
+        """The cores in the type of the rank-control entries, which stay in float32 where cores are in bfloat16."""
+        return self.packed_cores.to(self.diagonals.dtype)
 
     def chain_sizes(self) -> dict[torch.Tensor, int]:
         """The parameters that truncation cuts, and the entries each has at the present ranks."""
@@ -275,7 +280,7 @@ class TTLinear(TensorTrainLayer):
             return two_half_linear(input, *halves, self.bias, product)
         tokens, machine = input.numel() // self.in_features, "cuda" if input.is_cuda else "cpu"
         plan = plan_contraction(self.shape, max(tokens, 1), machine, input.element_size())
-        return tt_linear(input, self.packed_cores, self.diagonals, plan, self.bias, self.threshold)
+        return tt_linear(input, self._packed, self.diagonals, plan, self.bias, self.threshold)
 
     def halves(self) -> tuple[torch.Tensor, torch.Tensor]:
         """The merged halves: those of the call of a root that the layer runs in, else its own."""
@@ -299,7 +304,7 @@ class TTLinear(TensorTrainLayer):
 
     def to_dense(self) -> torch.Tensor:
         """The weight as ``nn.Linear.weight`` has it: (M, N)."""
-        return tt_to_matrix(self._scaled_cores()).t()
+        return tt_to_matrix(self._scaled_cores()).t().to(self.packed_cores.dtype)
 
     def extra_repr(self) -> str:
         return (
@@ -391,9 +396,7 @@ class TTMEmbedding(TensorTrainLayer):
         return layer
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        return ttm_rows(
-            input, self.packed_cores, self.diagonals, self.shape, self.padding_idx, self.lookup, self.threshold
-        )
+        return ttm_rows(input, self._packed, self.diagonals, self.shape, self.padding_idx, self.lookup, self.threshold)
 
     def _dense_shape(self) -> tuple[int, int]:
         return self.num_embeddings, self.embedding_dim
@@ -404,7 +407,7 @@ class TTMEmbedding(TensorTrainLayer):
         if self.padding_idx is not None:
             keep = torch.arange(self.num_embeddings, device=table.device) != self.padding_idx
             table = table * keep.unsqueeze(1)
-        return table
+        return table.to(self.packed_cores.dtype)
 
     def extra_repr(self) -> str:
         padding = f", padding_idx={self.padding_idx}" if self.padding_idx is not None else ""
@@ -485,7 +488,7 @@ class TTMEmbeddingBag(TTMEmbedding):
         return ttm_bags(
             input,
             bounds,
-            self.packed_cores,
+            self._packed,
             self.diagonals,
             self.shape,
             self.mode,

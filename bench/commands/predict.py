@@ -30,7 +30,8 @@ from bench.protocol.methods import available, build, build_for
 from bench.runner.resolve import check_fields, checked_arms, resolve
 from bench.runner.sweep import MISTAKES, plain, register_resolvers, register_settings, unsupported
 from bench.runner.wording import reworded
-from bench.step.train_step import checkpoint_unsupported, precision_unsupported
+from bench.step.low_precision import fp8_unsupported, precision_unsupported
+from bench.step.train_step import checkpoint_unsupported
 from bench.workloads import available as workloads
 from bench.workloads import config_sections, open_cell_workload, open_model, workload_class
 
@@ -165,8 +166,11 @@ def _of_path(config: dict[str, Any], path: Path, kind: str) -> Question:
     if not reason:
         with torch.device("meta"):
             model = workload.build()
-        reason = checkpoint_unsupported(model, cuda_graph=False) if arm.checkpoint else None
-        reason = reason or method.model_unsupported(model, workload.targets())
+            reason = checkpoint_unsupported(model, cuda_graph=False) if arm.checkpoint else None
+            reason = reason or method.model_unsupported(model, workload.targets())
+            if not reason and view.precision.startswith("fp8"):
+                adapted = method.adapt(model, workload.targets())
+                reason = fp8_unsupported(view.precision, adapted, workload.targets())
     if reason:
         raise ConfigError(reason)
     title = f"{arm_name(*arm)} on {workload.words.model}"
@@ -209,6 +213,7 @@ def _memory_rows(question: Question, device: Device, prediction: Prediction) -> 
     return [
         (", ".join([question.title, f"batch {view.batch_size:,}", *length, view.precision]), ""),
         (f"on {device.name}", ""),
+        *([(prediction.arithmetic, "")] if prediction.arithmetic != view.precision else []),
         ("", ""),
         (f"peak memory, MiB (predicted on the operations of {view.device})", f"{sizes['peak']:,.1f}"),
         *((f"  {name}", f"{sizes[name]:,.1f}") for name in CATEGORIES),
@@ -221,7 +226,7 @@ def _memory_rows(question: Question, device: Device, prediction: Prediction) -> 
 def _time_rows(precision: str, device: Device, prediction: Prediction) -> list[tuple[str, str]]:
     """Bytes and the bound on the time, with what it is made of."""
     times = bound(prediction.work, prediction.traffic, device, precision)
-    peak, rate = device.peak_flops[precision] / 1e12, device.bandwidth / 1e12
+    peak, rate = (device.peak(precision) or 0.0) / 1e12, device.bandwidth / 1e12
     rows = [
         ("time of a step, ms: at least", f"{times.step_ms:,.3f}"),
         (f"  operations at {peak:,.3g} TFLOP/s ({device.rates})", f"{times.operations_ms:,.3f}"),
@@ -291,6 +296,8 @@ def main(words: Sequence[str]) -> None:
     console = Console(stderr=True)
     with console.status("measuring this machine ..." if name == "cpu" else "predicting ...") as status:
         device = device_named(name, question.view.precision)
+        if device.peak(question.view.precision) is None:
+            stop_with(f"precision is {question.view.precision!r}, in which {device.name} does not multiply; use bf16.")
         try:
             answer = answer_to(question, device, status.update if console.is_terminal else console.print)
         except Exception as error:

@@ -204,10 +204,10 @@ def kept_columns(cell: Cell, workload: Workload) -> dict[str, Any]:
     any_batch: Any = AnyBatch(workload)
     traced = (build_for(cell), cell.batch_size, cell.precision, cell.device, cell.seed, cell.checkpoint)
     with fake_training(any_batch, *traced) as (step, batch):
-        kept = kept_of(step, batch)
+        kept, arithmetic = kept_of(step, batch), step.arithmetic
     samples = {"kept": kept, **({"largest": largest_rows(cell, any_batch)} if cell.device == "cuda" else {})}
     total = kept["in_blocks_mib"] + sum(kept["outside_mib"].values())
-    return {"saved_for_backward_mib": total, "samples": samples}
+    return {"saved_for_backward_mib": total, "arithmetic": arithmetic, "samples": samples}
 
 
 def largest_rows(cell: Cell, workload: Any) -> list[dict[str, Any]]:
