@@ -21,8 +21,9 @@ from rich.console import Console
 from bench.core.cell import CHECKPOINTED, arm_name
 from bench.errors import CONF, ConfigError, stop_with
 from bench.estimate.any_batch import AnyBatch, smallest_batch
-from bench.estimate.devices import DEVICES, Device, device_named, largest_batch
+from bench.estimate.devices import DEVICES, GPUS, Device, device_named, largest_batch
 from bench.estimate.memory import CATEGORIES, TOLERANCE, predict_memory
+from bench.estimate.roofline import FORMS, SHOWN, layer_of, written
 from bench.estimate.work import Prediction, bound, predict
 from bench.processes.process import first_line
 from bench.protocol import Method, Workload
@@ -45,6 +46,8 @@ KEYS = (
 _OF_WORKLOADS = ("workload", "dataset", "data_folder", "fetch")
 
 _WIDTH = 110  # of a line of text
+
+_RANK = 30  # of the tensorized layer beside a dense one: the paper's
 
 
 @dataclass(frozen=True)
@@ -276,11 +279,41 @@ def _caveats(device: Device) -> list[str]:
     ]
 
 
+def _rooflines_of(words: Sequence[str]) -> str:
+    """Bytes and least times of single layers, dense and through a rank, per form and device.
+
+    Raises ConfigError: a wrong word or value.
+    """
+    given = dict(word.partition("=")[::2] for word in words)
+    if unknown := given.keys() - {"shapes", "rank", "device"}:
+        raise ConfigError(f"{sorted(unknown)[0]} is no setting of shapes; allowed: shapes, rank, device.")
+    rank, device = given.get("rank", str(_RANK)), given.get("device")
+    if not rank.isdigit():
+        raise ConfigError(f"rank is {rank!r}; allowed: whole numbers from 1 up.")
+    if device is not None and device not in GPUS:
+        raise ConfigError(f"device is {device!r}; allowed: {', '.join(sorted(GPUS))}.")
+    names = SHOWN if device is None else (device,)
+    try:
+        shapes = [layer_of(text, through) for text in given["shapes"].split(",") for through in (None, int(rank))]
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    forms = [f"  {name:<12}{form.words}" for name, form in FORMS.items()]
+    notes = [
+        "",
+        "Least times in ms, forward; op: bound by operations, mem: by memory traffic; -: no such products.",
+        *forms,
+    ]
+    return "\n".join([*(written(layer, names) + "\n" for layer in shapes), *notes[1:], ""])
+
+
 def main(words: Sequence[str]) -> None:
     """Predict as the words say and print the answer; progress goes to the other stream.
 
     Raises ConfigError: a wrong setting or plug-in.
     """
+    if any(word.startswith("shapes=") for word in words):
+        print(_rooflines_of(words), end="")
+        return
     if not words or {"-h", "--help"} & set(words):
         lists: dict[str, tuple[str, ...]] = {"methods": available(), "devices": DEVICES, "workloads": workloads()}
         lists["sections"] = tuple(f"{section}.*" for section in _sections()[1:])
