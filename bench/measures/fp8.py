@@ -97,7 +97,7 @@ def error_bound(precision: str, inner: int, rank: int | None) -> float:
         rank: of two thin products; None for a single one.
 
     >>> round(error_bound("fp8", 768, None), 3), round(error_bound("fp8", 768, 30), 3)
-    (0.129, 0.275)
+    (0.129, 0.274)
     """
     operands = 2 if rank is None else 4
     put_out = {"bf16": 1, "fp8_row": operands // 2}.get(precision, 0)
