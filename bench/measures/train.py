@@ -47,6 +47,7 @@ from bench.step.timing import Diverged, mean_ms, steady_allocator, take_turns
 from bench.step.train_step import TrainStep, batches_on, build_step
 from bench.workloads import open_cell_workload
 from comera import ranks_of, set_ranks, tensorized_layers
+from comera.lowprec import recorded_errors
 from comera.lowprec.scaling import kernel_on
 
 _CHECKPOINT_SECONDS = 60.0  # between checkpoints
@@ -341,8 +342,15 @@ class TrainingRun:
                 "curve": self.at.curve,
                 "ranks_before": {name: list(ranks) for name, ranks in self.ranks_before.items()},
                 "trained_by": self.at.codes,
+                **self._stored(),
             },
         }
+
+    def _stored(self) -> dict[str, Any]:
+        """The error of every tensor that forward of the first batch keeps in FP8, where the arm keeps any so."""
+        with recorded_errors() as rows:
+            self._first_loss(self.model)
+        return {"stored": rows} if rows else {}
 
     def _void(self) -> str:
         """Why the run says nothing about its method: it has learned nothing; blank where it has."""

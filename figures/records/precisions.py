@@ -1,4 +1,4 @@
-"""Training runs of arms in several precisions, per device and dataset: what each reached, less what it is compared with.
+"""Training runs of arms in several precisions, per device and dataset: what each reached, and how far apart they are.
 
 FP8's products are compared with the same arm in FP32, storage in FP8 with the same arm that stores nothing so, in the
 same precision: what differs is then the arithmetic alone, and seeds and validation examples are paired.
@@ -128,7 +128,7 @@ def select(records: Sequence[Record]) -> list[Precisions]:
                     left_out=left_out,
                     dataset=dataset,
                     lines=lines,
-                )  # fmt: skip
+                )
             )
     return pages
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from figures.artifact import Artifact
 from figures.artifacts import fig14
 from figures.artifacts.tables.dlrm import ACCURACY, AUC, MARGINS, NCE, SEEDS_NEEDED
-from figures.claims.claims import Claim, Finding, Judgement
+from figures.claims.claims import Claim, Finding, Judgement, Outcome
 from figures.claims.rule import Rule
 from figures.page.drawn import Caption
 from figures.page.table import REMARKS, Column, bounds
@@ -63,16 +63,15 @@ def judge(_: Claim, page: Precisions, lines: Sequence[Line]) -> Judgement:
         return Judgement("not tested here", "No pair of runs of comera in FP8 and in FP32 with one seed.")
     found = [Finding(f"accuracy of comera in FP8 less FP32, {less.seeds_text}", less.text(sign=True))]
     if page.dataset != "criteo":
-        return Judgement(
-            "not tested here", f"The claim is about Criteo's log; these runs are on {page.dataset}.", found
-        )
+        why = f"The claim is about Criteo's log; these runs are on {page.dataset}."
+        return Judgement("not tested here", why, found)
     if less.seeds < SEEDS_NEEDED:
         return Judgement("not tested here", f"Inconclusive: fewer than {SEEDS_NEEDED} seeds.", found)
     low, high = less.span
     margin = MARGINS["accuracy"]
     if low >= -margin:
         return Judgement("reproduced", f"The whole interval lies above -{margin:g} points.", found)
-    outcome = "not reproduced" if high < -margin else "partly"
+    outcome: Outcome = "not reproduced" if high < -margin else "partly"
     return Judgement(outcome, f"The interval does not lie above -{margin:g} points.", found)
 
 

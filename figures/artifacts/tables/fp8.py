@@ -149,8 +149,8 @@ def findings(rows: Sequence[Row]) -> list[str]:
             if ratios:
                 gains = sum(ratio >= _GAIN for ratio in ratios)
                 lines.append(
-                    f"{arm}: by the rooflines {words} can gain over BF16 in {gains} of {len(ratios)} pairs of layer and "
-                    f"GPU, {min(ratios):.2f}x to {max(ratios):.2f}x."
+                    f"{arm}: by the rooflines {words} can gain over BF16 in {gains} of {len(ratios)} pairs of layer "
+                    f"and GPU, {min(ratios):.2f}x to {max(ratios):.2f}x."
                 )
     return lines
 
@@ -162,10 +162,10 @@ def caption(page: Selected, rows: Sequence[Row]) -> Caption:
         notes=(
             "error, gradient error: relative, in the Euclidean norm, of the output and of all gradients, against the "
             "same layer in float64; largest: of an output, in parts of Σ|a||b|; bound: what roundings can add up to.",
-            "MiB: what the forward products read and write at least. h100 to rtx4090: least time in ms by rated peaks, o: "
-            "bound by operations, t: by traffic; a dash where tensor cores do not multiply so.",
-            "fp8: all but the products in FP32, the paper's FP8-mix; fp8, bf16: all but the products in BF16; fp8 stored: "
-            "input and output in FP8 too. The last two are bytes and bounds alone.",
+            "MiB: what the forward products read and write at least. h100 to rtx4090: least time in ms by rated peaks, "
+            "o: bound by operations, t: by traffic; a dash where tensor cores do not multiply so.",
+            "fp8: all but the products in FP32, the paper's FP8-mix; fp8, bf16: all but the products in BF16; fp8 "
+            "stored: input and output in FP8 too. The last two are bytes and bounds alone.",
             *closing_notes(page),
         ),
         remarks=[f"{row.layer}, {row.record.arm}, {row.form}: {one_line(row.measured['message'])}."
@@ -181,7 +181,8 @@ def judge(_: Claim, page: Selected, rows: Sequence[Row]) -> Judgement:  # noqa: 
     if len(timed) < 2:
         return Judgement("not tested here", "No times of FP8 and FP32 at both of the paper's shapes; a GPU has them.")
     found = [Finding(f"FP32 / FP8, {shape[1]:,} to {shape[2]:,}", ratio_text(gain)) for shape, gain in timed.items()]
-    (first, *_), last = [list(timed.values())[0]], list(timed.values())[-1]
+    first, *others = timed.values()
+    last = others[-1]
     if last.low is not None and first.high is not None and last.low > first.high:
         return Judgement("reproduced", "The gain of the larger shape is surely larger.", found)
     if last.high is not None and first.low is not None and last.high < first.low:
@@ -191,7 +192,7 @@ def judge(_: Claim, page: Selected, rows: Sequence[Row]) -> Judgement:  # noqa: 
 
 ARTIFACT: Artifact[Selected, Row] = Artifact(
     name="table_fp8", heading="FP8 and BF16 by shape",
-    summary="error, bytes and least times of a linear layer in every precision, dense and tensorized; a table per device",
+    summary="error, bytes and least times of a linear layer in every precision; a table per device",
     experiments=("table_fp8",), measure="fp8", made_by="make reproduce-table-fp8", order=145, select=pages_by_device,
     rows=rows_of, columns=columns, caption=caption, section="layer", keys=("layer", "arm", "form"), breaks=("h100",),
     rules=(Rule("fp8-larger-is-better", "time of FP32 / FP8-mix at (10,000; 1,024; 4,096) over that at 1,024",
