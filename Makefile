@@ -14,7 +14,7 @@ READY := $(VENV)/.ready
 TRAINED := reproduce-table-mnli reproduce-table-ranks reproduce-fig6 reproduce-truncation
 .PHONY: help setup test test-slow lint gate gate-accept reproduce-fig1 reproduce-fig1-all reproduce-prediction reproduce-activations \
   reproduce-fig5 reproduce-fig7 reproduce-fig8 reproduce-fig9 reproduce-fig10 reproduce-fig10-loss reproduce-fig11 \
-  reproduce-table-dlrm plan-grid reproduce-table-tensorization table-search $(TRAINED) reproduce-small \
+  reproduce-table-dlrm reproduce-fig14 reproduce-table-fp8 reproduce-table-dlrm-fp8 plan-grid reproduce-table-tensorization table-search $(TRAINED) reproduce-small \
   sweep-ratios sweep-ratios-accuracy sweep-ratios-sst2 sweep-ratios-small reproduce-code-stages speed claims report explore docs clean
 
 help: ## list the targets
@@ -108,6 +108,21 @@ reproduce-table-dlrm: ## accuracy, AUC, cross entropy and size of DLRM's arms (s
 reproduce-fig9 reproduce-table-dlrm: $(READY)
 	$(BIN)/python -m bench experiment=fig9 "results='$(RESULTS)'"
 	$(BIN)/python -m figures $(ARTIFACT) --records "$(RESULTS)"
+
+reproduce-table-fp8: $(READY) ## errors, bytes and least times of layers in FP32, TF32, BF16 and FP8 by shape; on a GPU times
+	$(BIN)/python -m bench experiment=table_fp8 "results='$(RESULTS)'"
+	$(BIN)/python -m figures table_fp8 --records "$(RESULTS)"
+
+reproduce-table-dlrm-fp8: $(READY) ## train DLRM's arms in FP32, BF16 and FP8 on a synthetic click log (hours on a CPU)
+	$(BIN)/python -m bench experiment=table_dlrm_fp8 "results='$(RESULTS)'"
+	$(BIN)/python -m figures table_dlrm_fp8 --records "$(RESULTS)"
+
+reproduce-fig14: $(READY) ## train and draw Fig. 14: FP32, BF16, FP8's products, FP8's storage, three seeds (many hours on a CPU)
+	$(BIN)/python -m bench experiment=fig14 "results='$(RESULTS)'"
+	$(BIN)/python -m bench experiment=fig14_storage "results='$(RESULTS)'"
+	$(BIN)/python -m bench experiment=fig14_sst2 "results='$(RESULTS)'"
+	$(BIN)/python -m bench experiment=fig14_sst2_storage "results='$(RESULTS)'"
+	$(BIN)/python -m figures fig14 --records "$(RESULTS)"
 
 plan-grid: $(READY) ## measure every contraction plan on a grid of shapes and draw how the planner chose (10 minutes on 2 cores)
 	$(BIN)/python -m bench experiment=contraction "results='$(RESULTS)'"

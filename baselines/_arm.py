@@ -268,14 +268,16 @@ class JoinedOptimizer(torch.optim.Optimizer):
 
 @contextmanager
 def quiet_import() -> Iterator[None]:
-    """Import packages that bring bitsandbytes along without its note about 4-bit kernels, which nothing here uses."""
-    chatter = logging.getLogger("bitsandbytes")
-    level = chatter.level
-    chatter.setLevel(logging.ERROR)
+    """Import packages that bring bitsandbytes or torchao along, without their notes about what nothing here uses."""
+    chatter = {logging.getLogger(name): 0 for name in ("bitsandbytes", "torchao", "torch.utils._pytree")}
+    for logger in chatter:
+        chatter[logger] = logger.level
+        logger.setLevel(logging.ERROR)
     try:
         yield
     finally:
-        chatter.setLevel(level)
+        for logger, level in chatter.items():
+            logger.setLevel(level)
 
 
 def stored_bytes(tensors: Iterable[torch.Tensor]) -> int:

@@ -6,7 +6,8 @@ for two cores (METHOD: N(0, 1) / √R · √s, the last without 1/√R), so that
 with s² = 1 / (N + M) for linear layers and 1 for the embedding. Biases start from the dense model's.
 
 The variants ``lean`` and ``lean_block`` keep ranks instead of activations by the same rule as CoMERA's
-(:mod:`comera.recomputing`), which serves thin products of any kind; only their feed-forward is not one function.
+(:mod:`comera.recomputing`), which serves thin products of any kind; only their feed-forward is not one function. Those
+whose names end in ``_fp8`` also keep what stays wide in FP8.
 
 The ranks are given, or follow from a wanted compression ratio of the whole model (:mod:`baselines._rank_shares`).
 """
@@ -33,10 +34,17 @@ from baselines._arm import (
     replace_module,
 )
 from baselines._rank_shares import OutOfReach, ranks_for_ratio
-from comera.recomputing import Recompute, keep_ranks
+from comera.lowprec.products import FP8, histories_of, thin_linear
+from comera.recomputing import Recompute, Store, keep_ranks
 
-#: Variants of the whole model that keep ranks instead of activations, and what they recompute.
-LEAN: dict[str, Recompute] = {"lean": "outputs", "lean_block": "block"}
+#: Variants of the whole model that keep ranks instead of activations: what they recompute, and how they keep what
+#: stays wide.
+LEAN: dict[str, tuple[Recompute, Store]] = {
+    "lean": ("outputs", "exact"),
+    "lean_block": ("block", "exact"),
+    "lean_fp8": ("outputs", "fp8"),
+    "lean_block_fp8": ("block", "fp8"),
+}
 
 VARIANTS = ("", "linear", *LEAN)
 
@@ -100,6 +108,9 @@ class TwoFactorLinear(nn.Module):
         34
     """
 
+    #: How the two products are formed in FP8, or None; see :func:`comera.lowprec.use_fp8`.
+    fp8: FP8 | None = None
+
     def __init__(
         self,
         in_features: int,
@@ -127,6 +138,8 @@ class TwoFactorLinear(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Map (..., N) to (..., M)."""
+        if self.fp8 is not None:
+            return thin_linear(x, self.first, self.second, self.bias, self.fp8, histories_of(self))
         rows = torch.mm(self.first, x.reshape(-1, x.shape[-1]).t()).t()
         y = torch.mm(rows, self.second) if self.bias is None else torch.addmm(self.bias, rows, self.second)
         return y.view(*x.shape[:-1], y.shape[1])
@@ -236,7 +249,7 @@ class LowRank(Arm):
             replace_module(model, name, TwoFactorLinear.like(linear, ranks[name]))
         for name, embedding in embeddings.items():
             replace_module(model, name, TwoFactorEmbedding.like(embedding, ranks[name]))
-        keep_ranks(model, LEAN.get(self.variant, "none"))
+        keep_ranks(model, *LEAN.get(self.variant, ("none",)))
         return model
 
     def _layers(self, model: nn.Module, targets: Mapping[str, str]) -> tuple[dict[str, nn.Linear], dict[str, Table]]:

@@ -26,8 +26,6 @@ from torch.nn.modules.module import _has_any_global_hook
 from comera import kernels
 from comera.compatibility.hugging_face import ACTIVATIONS as ACTIVATIONS_OF_HUGGING_FACE
 from comera.compatibility.hugging_face import class_name
-from comera.contraction.joint_merging import jointly_merged_halves
-from comera.contraction.merging import merge_cores
 from comera.layers import TTLinear
 from comera.recomputing import StandIn
 from comera.tracing import traced
@@ -161,6 +159,8 @@ def tt_feed_forward_add_norm(
 
 def _one_after_another(first: TTLinear, second: TTLinear) -> bool:
     """Whether the layers have to run as they are."""
+    if first.fp8 is not None or second.fp8 is not None:
+        return True
     without_ranks = not first.shape.parameter_count or not second.shape.parameter_count
     return without_ranks or torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
 
@@ -177,7 +177,7 @@ def _type_of_products(x: torch.Tensor) -> torch.dtype:
 @contextlib.contextmanager
 def _operands(kind: torch.dtype, x: torch.Tensor, first: TTLinear, second: TTLinear) -> Iterator[list[Any]]:
     """``x``, the halves and the biases in the type of their products, without autocast inside of the block."""
-    halves = [half for layer in (first, second) for half in _halves(layer)]
+    halves = [half for layer in (first, second) for half in layer.halves()]
     device = x.device.type
     with torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else contextlib.nullcontext():
         yield [None if tensor is None else tensor.to(kind) for tensor in (x, *halves, first.bias, second.bias)]
@@ -196,14 +196,6 @@ def _hidden(
     """z2 (Q, T) by the kernels, and what it is still to be multiplied with."""
     z1_PT = torch.mm(left1_PN, x.reshape(-1, x.shape[-1]).t())
     return kernels.hidden(activation, z1_PT, right1_PH, bias1_H, left2_QH), right2_QM, bias2_M
-
-
-def _halves(layer: TTLinear) -> tuple[torch.Tensor, torch.Tensor]:
-    """The merged halves of a layer: jointly merged ones where it runs inside a call of its root."""
-    if jointly_merged := jointly_merged_halves(layer):
-        return jointly_merged
-    [halves] = merge_cores([layer.packed_cores], [layer.diagonals], [layer.shape], layer.threshold)
-    return halves
 
 
 def _tile_size(tokens: int, bytes_per_token: int) -> int:

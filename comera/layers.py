@@ -17,11 +17,12 @@ from torch.nn import functional as F
 
 from comera.compatibility.dense_weight import DenseWeight
 from comera.compatibility.distributed import refuse_distributed, whole
-from comera.contraction.joint_merging import compiled_halves, jointly_merged
+from comera.contraction.joint_merging import compiled_halves, jointly_merged, jointly_merged_halves
 from comera.contraction.merging import merge_cores, two_half_linear
 from comera.contraction.planned import tt_linear
 from comera.contraction.plans import plan_contraction
 from comera.lookup import BAG_MODES, VARIANTS, BagMode, Variant, ttm_bags, ttm_rows
+from comera.lowprec.products import FP8, histories_of, thin_linear
 from comera.rank_control import THRESHOLD, active_ranks, cut_closed_ranks, effective_diagonals
 from comera.tensor_train import (
     TTMShape,
@@ -103,10 +104,15 @@ class TensorTrainLayer(nn.Module):
 
     def _scaled_cores(self) -> list[torch.Tensor]:
         """Cores with each inner diagonal multiplied into the core behind it."""
-        cores = self.cores()
+        cores = unpack_cores(self._packed, self.shape)
         bonds = effective_diagonals(self.diagonals, self.threshold).split(self.shape.ranks)
         scaled = [bond.view(-1, *[1] * (core.dim() - 1)) * core for bond, core in zip(bonds, cores[1:], strict=True)]
         return [cores[0], *scaled]
+
+    @property
+    def _packed(self) -> torch.Tensor:
+        """The cores in the type of the rank-control entries, which stay in float32 where cores are in bfloat16."""
+        return self.packed_cores.to(self.diagonals.dtype)
 
     def chain_sizes(self) -> dict[torch.Tensor, int]:
         """The parameters that truncation cuts, and the entries each has at the present ranks."""
@@ -203,6 +209,9 @@ class TTLinear(TensorTrainLayer):
     shape: TTShape
     stands_for: type[nn.Module] = nn.Linear  #: The class of the layer that it has replaced.
 
+    #: How the two products are formed in FP8, or None; see :func:`comera.lowprec.use_fp8`.
+    fp8: FP8 | None = None
+
     def __init__(
         self,
         in_features: int,
@@ -260,6 +269,8 @@ class TTLinear(TensorTrainLayer):
             )
         if not self.shape.parameter_count and self.bias is not None:
             return self._bias_alone(input, self.bias)
+        if self.fp8 is not None:
+            return thin_linear(input, *self.halves(), self.bias, self.fp8, histories_of(self))
         if torch.compiler.is_compiling():  # one code for any number of tokens
             if halves := compiled_halves(self):
                 return two_half_linear(input, *halves, self.bias)
@@ -270,7 +281,14 @@ class TTLinear(TensorTrainLayer):
             return two_half_linear(input, *halves, self.bias, product)
         tokens, machine = input.numel() // self.in_features, "cuda" if input.is_cuda else "cpu"
         plan = plan_contraction(self.shape, max(tokens, 1), machine, input.element_size())
-        return tt_linear(input, self.packed_cores, self.diagonals, plan, self.bias, self.threshold)
+        return tt_linear(input, self._packed, self.diagonals, plan, self.bias, self.threshold)
+
+    def halves(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """The merged halves: those of the call of a root that the layer runs in, else its own."""
+        halves = compiled_halves(self) if torch.compiler.is_compiling() else jointly_merged_halves(self)
+        if halves is None:
+            [halves] = merge_cores([self.packed_cores], [self.diagonals], [self.shape], self.threshold)
+        return halves
 
     def _dense_shape(self) -> tuple[int, int]:
         return self.out_features, self.in_features
@@ -287,7 +305,7 @@ class TTLinear(TensorTrainLayer):
 
     def to_dense(self) -> torch.Tensor:
         """The weight as ``nn.Linear.weight`` has it: (M, N)."""
-        return tt_to_matrix(self._scaled_cores()).t()
+        return tt_to_matrix(self._scaled_cores()).t().to(self.packed_cores.dtype)
 
     def extra_repr(self) -> str:
         return (
@@ -379,9 +397,7 @@ class TTMEmbedding(TensorTrainLayer):
         return layer
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        return ttm_rows(
-            input, self.packed_cores, self.diagonals, self.shape, self.padding_idx, self.lookup, self.threshold
-        )
+        return ttm_rows(input, self._packed, self.diagonals, self.shape, self.padding_idx, self.lookup, self.threshold)
 
     def _dense_shape(self) -> tuple[int, int]:
         return self.num_embeddings, self.embedding_dim
@@ -392,7 +408,7 @@ class TTMEmbedding(TensorTrainLayer):
         if self.padding_idx is not None:
             keep = torch.arange(self.num_embeddings, device=table.device) != self.padding_idx
             table = table * keep.unsqueeze(1)
-        return table
+        return table.to(self.packed_cores.dtype)
 
     def extra_repr(self) -> str:
         padding = f", padding_idx={self.padding_idx}" if self.padding_idx is not None else ""
@@ -473,7 +489,7 @@ class TTMEmbeddingBag(TTMEmbedding):
         return ttm_bags(
             input,
             bounds,
-            self.packed_cores,
+            self._packed,
             self.diagonals,
             self.shape,
             self.mode,

@@ -16,6 +16,10 @@ A recipe must end somewhere, or it would lead back to the beginning of the model
 grow, residual by residual, so that a sum of a sum is kept. Within a block of a model it need not be: there the block's
 input is what every recipe ends at, and norms, of the input too, and attention, with its random numbers, are formed
 again.
+
+What stays wide is what recipes end at: the inputs of narrower products, and attention's output. With ``store="fp8"``
+these are kept in FP8 with a factor per block (:class:`comera.lowprec.InBlocks`), and so is what is a cast of one of
+them. Forward does not change; gradients, and what is formed again from a stored tensor, carry its rounding.
 """
 
 from __future__ import annotations
@@ -23,7 +27,7 @@ from __future__ import annotations
 import inspect
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal, get_args
+from typing import Any, Generic, Literal, TypeVar, get_args
 
 import torch
 from torch import nn
@@ -31,9 +35,14 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from comera.dropout import applies, dropout, in_bits
+from comera.lowprec.products import product
+from comera.lowprec.storage import InBlocks
 
 #: What is formed again in backward (:func:`keep_ranks`).
 Recompute = Literal["none", "outputs", "block"]
+
+#: How wide tensors are kept from which it is formed: as they are, or in FP8.
+Store = Literal["exact", "fp8"]
 
 _SDPA = F.scaled_dot_product_attention
 
@@ -42,15 +51,24 @@ _SDPA = F.scaled_dot_product_attention
 #: smaller than its result: not the activations times the narrow matrix, whose result is the one to keep.
 _THIN = 8
 
+#: A product reads wide activations where its result has at most this part of their columns, its inverse: not as narrow
+#: as thin ones, since those of layers that share an input are formed together.
+_NARROW = 2
+
+#: Entries below which nothing is stored in FP8: at small batches weights, not activations, make the memory.
+_SMALLEST = 2**15
+
 #: Places of the left operand and of the matrix.
-_PRODUCTS = {F.linear: (0, 1), torch.addmm: (1, 2), torch.mm: (0, 1), torch.matmul: (0, 1)}
+_PRODUCTS = {F.linear: (0, 1), torch.addmm: (1, 2), torch.mm: (0, 1), torch.matmul: (0, 1), product: (0, 1)}
 _ELEMENTWISE = {F.gelu, F.relu, torch.relu, torch.Tensor.relu, F.silu, torch.tanh, torch.Tensor.tanh, F.tanh, torch.pow}
 _ELEMENTWISE |= {torch.Tensor.pow, torch.Tensor.__pow__, torch.Tensor.mul, torch.mul, torch.Tensor.__mul__}
 _ELEMENTWISE |= {torch.Tensor.__rmul__, torch.Tensor.div, torch.div, torch.Tensor.__truediv__}
 _SUMS = {torch.add, torch.Tensor.add, torch.Tensor.__add__, torch.Tensor.__radd__}
 _NORMS = {F.layer_norm, F.rms_norm}
 
-_NOTED = {*_PRODUCTS, *_ELEMENTWISE, *_SUMS, *_NORMS, torch.cat}
+_CASTS = {torch.Tensor.to, torch.Tensor.float, torch.Tensor.bfloat16, torch.Tensor.half, torch.Tensor.type_as}
+
+_NOTED = {*_PRODUCTS, *_CASTS, *_ELEMENTWISE, *_SUMS, *_NORMS, torch.cat}
 
 
 class _Operand:
@@ -68,11 +86,22 @@ class _Operand:
         return self._tensor
 
 
+class _Stored(_Operand):
+    """A tensor that is kept in FP8, as a view of what is."""
+
+    def __init__(self, kept: InBlocks, tensor: torch.Tensor) -> None:
+        self._kept, self._dtype = kept, tensor.dtype
+        self._place = (tensor.shape, tensor.stride(), tensor.storage_offset())
+
+    def value(self) -> torch.Tensor:
+        return self._kept.tensor(self._dtype).as_strided(*self._place)
+
+
 class _Recipe:
     """How a tensor is made anew from operands and other recipes; the tensor is kept while others wait for it."""
 
     def __init__(self, make: Callable[..., torch.Tensor], inputs: list[Any], result: torch.Tensor, adds: bool) -> None:
-        self._make, self._inputs, self.version, self.adds = make, inputs, result._version, adds
+        self._make, self._inputs, self.adds = make, inputs, adds
         device = result.device.type
         kind = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
         self._autocast = device, kind
@@ -172,6 +201,38 @@ class _AttentionFunction(torch.autograd.Function):
         return None, *ctx.attention.gradients(gradient, *ctx.saved_tensors), None
 
 
+_T = TypeVar("_T")
+
+
+class _ByStorage(Generic[_T]):
+    """What belongs to tensors, by their storage, as long as that lives and is not written to."""
+
+    def __init__(self) -> None:
+        self._found: dict[int, tuple[weakref.ref[torch.UntypedStorage], int, _T]] = {}
+
+    def put(self, tensor: torch.Tensor, value: _T) -> None:
+        storage = tensor.untyped_storage()
+        key, found = storage._cdata, self._found
+        found[key] = weakref.ref(storage, lambda _: found.pop(key, None)), tensor._version, value
+
+    def of(self, tensor: torch.Tensor) -> _T | None:
+        if not self._found:
+            return None
+        known = self._found.get(tensor.untyped_storage()._cdata)
+        return known[2] if known is not None and known[1] == tensor._version else None
+
+
+def _is_cast(result: Any, source: torch.Tensor) -> bool:
+    """Whether a tensor has the values of another in another type, in the same order in memory."""
+    return (
+        isinstance(result, torch.Tensor)
+        and result.dtype != source.dtype
+        and (result.shape, result.stride()) == (source.shape, source.stride())
+        and InBlocks.can_keep(result)
+        and InBlocks.can_keep(source)
+    )
+
+
 def _named(func: Callable[..., torch.Tensor], positional: int, names: Sequence[str]) -> Callable[..., torch.Tensor]:
     """``func`` with the arguments behind the positional ones given by name; it holds none of them."""
     return lambda *values: func(*values[:positional], **dict(zip(names, values[positional:], strict=True)))
@@ -182,18 +243,26 @@ class Notes(TorchFunctionMode):
 
     Args:
         of_block: the call is that of a block, whose input may be where every recipe ends.
+        store: how tensors are kept that recipes end at.
     """
 
-    def __init__(self, of_block: bool = False) -> None:
+    def __init__(self, of_block: bool = False, store: Store = "exact") -> None:
         super().__init__()
-        self._of_block = of_block
-        self._recipes: dict[int, tuple[weakref.ref[torch.UntypedStorage], _Recipe]] = {}
+        self._of_block, self._store = of_block, store
+        self._recipes = _ByStorage[_Recipe]()
+        self._wide = _ByStorage[str]()  # what a tensor is that is to be kept in FP8
+        self._in_blocks = _ByStorage[InBlocks]()
+        self._sources = _ByStorage[torch.Tensor]()  # what a tensor is a cast of
+        self._reads: torch.Tensor | None = None  # the wide operand of the product that runs
+        self._attends: tuple[torch.Tensor, ...] = ()  # query, key and value of the attention that runs
         self.outer = torch._C._autograd._top_saved_tensors_default_hooks(True)
 
     def pack(self, tensor: torch.Tensor) -> Any:
         recipe = self._recipe(tensor)
         if recipe is not None:
             return _View(recipe, tensor)
+        if (kept := self._in_fp8(tensor)) is not None:
+            return _Stored(kept, tensor)
         if self.outer is not None:
             return (self.outer[0](tensor),)
         return _Operand(tensor)
@@ -204,24 +273,51 @@ class Notes(TorchFunctionMode):
         return packed.value() if isinstance(packed, _Operand) else self.outer[1](packed[0])
 
     def _recipe(self, tensor: Any) -> _Recipe | None:
-        if not isinstance(tensor, torch.Tensor) or not self._recipes:
-            return None
-        found = self._recipes.get(tensor.untyped_storage()._cdata)
-        return found[1] if found is not None and found[1].version == tensor._version else None
+        return self._recipes.of(tensor) if isinstance(tensor, torch.Tensor) else None
 
     def _note(self, result: torch.Tensor, make: Callable[..., torch.Tensor], inputs: list[Any], adds: bool) -> None:
-        storage = result.untyped_storage()
-        key = storage._cdata
         kept = [self._input(value) for value in inputs]
-        recipe = _Recipe(make, kept, result, adds)
-        self._recipes[key] = weakref.ref(storage, lambda _: self._recipes.pop(key, None)), recipe
+        self._recipes.put(result, _Recipe(make, kept, result, adds))
 
     def _input(self, value: Any) -> Any:
         """A tensor as a view of its recipe, if it has one, else itself; anything else as it is."""
         if not isinstance(value, torch.Tensor):
             return value
         recipe = self._recipe(value)
-        return _Operand(value) if recipe is None else _Inner(recipe, value)
+        if recipe is None:
+            return _Operand(value) if (kept := self._in_fp8(value)) is None else _Stored(kept, value)
+        return _Inner(recipe, value)
+
+    def _in_fp8(self, tensor: torch.Tensor) -> InBlocks | None:
+        """What is kept of a tensor in FP8, itself or what it is a cast of; None where it is kept as it is."""
+        if self._store == "exact":
+            return None
+        if (kept := self._in_blocks.of(tensor)) is not None:
+            return kept
+        if self._reads is not None and _is_cast(tensor, self._reads):  # by autocast, which no function of torch shows
+            return self._in_fp8(self._reads)
+        is_new = all(tensor.untyped_storage()._cdata != one.untyped_storage()._cdata for one in self._attends)
+        attended = bool(self._attends) and is_new and tensor.shape == self._attends[0].shape
+        what = "attention's output" if attended else self._wide.of(tensor)
+        if what is None or not InBlocks.can_keep(tensor):
+            return None
+        if (source := self._sources.of(tensor)) is not None:
+            self._wide.put(source, what)
+            kept = self._in_fp8(source)
+        kept = kept or InBlocks(tensor, what)
+        self._in_blocks.put(tensor, kept)
+        return kept
+
+    def _note_wide(self, func: Any, args: tuple[Any, ...]) -> torch.Tensor | None:
+        """The activations that a product reads whose result is narrower; they are wide."""
+        left, right = (args[place] for place in _PRODUCTS[func])
+        inner = max(left.shape[-1], 1)
+        rows = left.numel() // inner, right.numel() // inner
+        wide = left if rows[0] >= rows[1] else right
+        if min(rows) * _NARROW > inner or wide.numel() < _SMALLEST or self._recipe(wide) is not None:
+            return None
+        self._wide.put(wide, "input of narrower products")
+        return wide
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -230,7 +326,12 @@ class Notes(TorchFunctionMode):
         own: Any = {F.dropout: self._dropout, dropout: self._own_dropout, _SDPA: self._attention}.get(func)
         if own is not None and torch.is_grad_enabled() and args and args[0].requires_grad and self._packs():
             return own(*args, **kwargs)
-        result = func(*args, **kwargs)
+        if self._store != "exact" and func in _PRODUCTS and len(args) > max(_PRODUCTS[func]) and self._packs():
+            self._reads = self._note_wide(func, args)
+        try:
+            result = func(*args, **kwargs)
+        finally:
+            self._reads = None
         if func in _NOTED and result.requires_grad and self._packs():
             self._look_at(func, args, kwargs, result)
         return result
@@ -255,6 +356,8 @@ class Notes(TorchFunctionMode):
             if recipes and same_shape and ends and not {"inplace", "out"} & {*kwargs}:
                 made, inputs = _named(func, len(args), [*kwargs]), [*args, *kwargs.values()]
                 self._note(result, made, inputs, adds or any(recipe.adds for recipe in recipes))
+        elif func in _CASTS:
+            self._look_at_cast(_named(func, len(args), [*kwargs]), [*args, *kwargs.values()], result)
         elif func is torch.cat:
             if not kwargs.keys() - {"dim"}:
                 self._look_at_joined(result, *args, **kwargs)
@@ -262,6 +365,15 @@ class Notes(TorchFunctionMode):
             recipe = self._recipe(args[0])
             adds = recipe is not None and recipe.adds
             self._note(result, _named(func, len(args), [*kwargs]), [*args, *kwargs.values()], adds)
+
+    def _look_at_cast(self, make: Callable[..., torch.Tensor], inputs: list[Any], result: torch.Tensor) -> None:
+        """A copy in another type, of what has a recipe or may be kept in FP8."""
+        if not _is_cast(result, inputs[0]):
+            return
+        if (recipe := self._recipe(inputs[0])) is not None:
+            self._note(result, make, inputs, recipe.adds)
+        elif self._store != "exact":
+            self._sources.put(result, inputs[0].detach())
 
     def _look_at_joined(self, result: torch.Tensor, tensors: Sequence[torch.Tensor], dim: int = 0) -> None:
         """Keys and values behind those of an empty cache: a copy of what has a recipe."""
@@ -298,7 +410,11 @@ class Notes(TorchFunctionMode):
         known = all(self._recipe(x) is not None for x in inputs[:3])
         captured = query.is_cuda and torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
         if not self._of_block or not known or captured or (attn_mask is not None and attn_mask.requires_grad):
-            return _SDPA(query, key, value, attn_mask, dropout_p, **options)
+            self._attends = (query, key, value) if self._store != "exact" else ()
+            try:
+                return _SDPA(query, key, value, attn_mask, dropout_p, **options)
+            finally:
+                self._attends = ()
         attention = _Attention(dropout_p, query.device, options)
         result = _AttentionFunction.apply(attention, *inputs)
         self._note(result, attention.again, inputs, adds=False)
@@ -344,19 +460,19 @@ class StandIn:
 class RecomputingForward(StandIn):
     """A forward whose calls keep ranks instead of activations."""
 
-    def __init__(self, module: nn.Module, of_block: bool = False) -> None:
+    def __init__(self, module: nn.Module, of_block: bool = False, store: Store = "exact") -> None:
         super().__init__(module)
-        self._of_block = of_block
+        self._of_block, self._store = of_block, store
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling() or not torch.is_grad_enabled() or torch._C._are_functorch_transforms_active():
             return self._run(*args, **kwargs)
-        notes = Notes(self._of_block)
+        notes = Notes(self._of_block, self._store)
         with notes, torch.autograd.graph.saved_tensors_hooks(notes.pack, notes.unpack):
             return self._run(*args, **kwargs)
 
 
-def keep_ranks(module: nn.Module, recompute: Recompute = "outputs") -> None:
+def keep_ranks(module: nn.Module, recompute: Recompute = "outputs", store: Store = "exact") -> None:
     """Have the calls of a module keep ranks instead of activations, whatever thin products they contain.
 
     Args:
@@ -364,26 +480,34 @@ def keep_ranks(module: nn.Module, recompute: Recompute = "outputs") -> None:
             blocks of the module, everything between the block's input and the rank-wide activations, attention and
             norms with it. Blocks are the entries of the outermost ``nn.ModuleList``, or the module itself if it has
             none. ``"none"`` changes nothing.
+        store: ``"fp8"``: what stays wide, the inputs of narrower products and attention's output, is kept in FP8 with a
+            factor per block of 128 entries (:class:`comera.lowprec.InBlocks`): a quarter of FP32's bytes, half of
+            BF16's. Forward and loss stay the same; gradients carry the rounding of what they are made from, up to 1/16
+            of an entry. Tensors of fewer than 32,768 entries are kept as they are, and all are under torch.compile.
 
     Raises:
-        ValueError: an unknown value.
+        ValueError: an unknown value, or a store without anything recomputed.
 
     Example:
         >>> model = nn.Sequential(nn.Linear(64, 4), nn.Linear(4, 64), nn.GELU(), nn.Linear(64, 1))
         >>> keep_ranks(model)
         >>> model(torch.ones(2, 64)).sum().backward()
     """
-    check_recompute(recompute)
+    check_recompute(recompute, store)
     blocks = set(blocks_of(module)) or {module} if recompute == "block" else set()
     for each in [] if recompute == "none" else {module, *blocks}:
         if not isinstance(each.__dict__.get("forward"), RecomputingForward):
-            each.forward = RecomputingForward(each, of_block=each in blocks)
+            each.forward = RecomputingForward(each, each in blocks, store)
 
 
-def check_recompute(recompute: str) -> None:
-    """Raise ValueError over an unknown value."""
+def check_recompute(recompute: str, store: str = "exact") -> None:
+    """Raise ValueError over an unknown value, or over two that do not go together."""
     if recompute not in get_args(Recompute):
         raise ValueError(f"recompute is {recompute!r}; allowed: {', '.join(get_args(Recompute))}.")
+    if store not in get_args(Store):
+        raise ValueError(f"store is {store!r}; allowed: {', '.join(get_args(Store))}.")
+    if store != "exact" and recompute == "none":
+        raise ValueError(f'store is {store!r}, which needs recompute="outputs" or "block"; it is "none".')
 
 
 def blocks_of(module: nn.Module) -> Iterator[nn.Module]:

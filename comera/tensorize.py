@@ -17,9 +17,10 @@ from comera.declared_ties import redeclare_ties, tie_as_declared
 from comera.functional import fuse_feed_forwards
 from comera.inspection.summary import summary
 from comera.layers import TiedTTMLinear, TTLinear, TTMEmbedding
+from comera.lowprec.products import FP8, use_fp8
 from comera.plan.specs import TABLES, TT, TTM, Dense, table_kind, unsupported_option, unusual
 from comera.ratio.automatic import choose, sentences, worth_splitting
-from comera.recomputing import Recompute, check_recompute, keep_ranks
+from comera.recomputing import Recompute, Store, check_recompute, keep_ranks
 from comera.tracing import siblings_in
 
 
@@ -56,6 +57,8 @@ def tensorize(
     merge_jointly: bool = True,
     recompute: Recompute = "none",
     ratio: float | None = None,
+    store: Store = "exact",
+    fp8: FP8 | None = None,
 ) -> nn.Module:
     """Replace linear layers and embeddings of ``model`` by tensorized ones, in place.
 
@@ -83,6 +86,10 @@ def tensorize(
             block's input. Both change memory and speed, and how feed-forwards round that run fused
             (:func:`comera.functional.fuse_feed_forwards`); nothing else. ``"none"`` keeps activations.
         ratio: with ``"auto"``, how many times smaller the whole model is to be.
+        store: ``"fp8"``, with ``recompute``: what is kept at full width is kept in FP8
+            (:func:`comera.recomputing.keep_ranks`).
+        fp8: form the products of all tensorized linear layers in FP8 (:class:`comera.lowprec.FP8`), forward and
+            backward; feed-forwards do not run fused then.
 
     Returns:
         ``model``, or its replacement if ``model`` itself was a layer to replace.
@@ -101,7 +108,7 @@ def tensorize(
     """
     if start not in ("scratch", "weights"):
         raise ValueError(f"start is {start!r}; allowed: scratch, weights.")
-    check_recompute(recompute)
+    check_recompute(recompute, store)
     if isinstance(plan, str) and plan != "auto":
         raise ValueError(f'plan is {plan!r}; give what is to become of layers by their names, or "auto".')
     automatic = isinstance(plan, str)
@@ -121,7 +128,9 @@ def tensorize(
         raise
     if recompute != "none":
         fuse_feed_forwards(root)
-        keep_ranks(root, recompute)
+        keep_ranks(root, recompute, store)
+    if fp8 is not None:
+        use_fp8(root, fp8)
     if automatic:
         print(summary(root), *sentences(left), sep="\n")
     return root

@@ -36,12 +36,18 @@ from comera.rank_control import THRESHOLD
 from comera.ratio.model import solve_model
 from comera.ratio.rank_search import OutOfReach, check_ratio
 from comera.reachability import drop_unreachable
-from comera.recomputing import Recompute
+from comera.recomputing import Recompute, Store
 from comera.tensorize import tensorize
 from comera.truncation import close_smallest, truncate
 
-#: Variants that keep ranks instead of activations, for the paper's objective, and what they recompute.
-LEAN: dict[str, Recompute] = {"lean": "outputs", "lean_block": "block"}
+#: Variants that keep ranks instead of activations, for the paper's objective: what they recompute, and how they keep
+#: what stays wide.
+LEAN: dict[str, tuple[Recompute, Store]] = {
+    "lean": ("outputs", "exact"),
+    "lean_block": ("block", "exact"),
+    "lean_fp8": ("outputs", "fp8"),
+    "lean_block_fp8": ("block", "fp8"),
+}
 
 #: The objectives, the paper's first, and the lean variants.
 VARIANTS = (*OBJECTIVE_VARIANTS, *LEAN)
@@ -188,10 +194,16 @@ class CoMERA:
     capture_reason = ""
     shrinks = True
 
-    def __init__(self, settings: Settings, variant: ObjectiveVariant, recompute: Recompute = "none") -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        variant: ObjectiveVariant,
+        recompute: Recompute = "none",
+        store: Store = "exact",
+    ) -> None:
         self.settings = settings
         self.variant = variant
-        self._recompute = recompute
+        self._recompute, self._store = recompute, store
         # beta=0.0: the optimizer adds the gradient of β‖G‖² (see :meth:`optimizer`).
         self._objective: EarlyStage | LateStage = EarlyStage(variant, settings.gamma, beta=0.0)
         self._beta = settings.beta if variant == "paper" else 0.0
@@ -219,7 +231,8 @@ class CoMERA:
     def adapt(self, model: nn.Module, targets: Mapping[str, str]) -> nn.Module:
         """Tensorize every target from scratch; the role ``embedding`` becomes a TTM, the others TT."""
         plan = self._plan(model, targets)
-        model = tensorize(model, plan, merge_jointly=self.settings.merge_jointly, recompute=self._recompute)
+        merge_jointly = self.settings.merge_jointly
+        model = tensorize(model, plan, merge_jointly=merge_jointly, recompute=self._recompute, store=self._store)
         for module in model.modules():
             if isinstance(module, TensorTrainLayer):
                 module.threshold = self.settings.threshold
@@ -405,4 +418,4 @@ def build(settings: Settings, variant: str) -> CoMERA:
     known: ObjectiveVariant | None = next((name for name in OBJECTIVE_VARIANTS if name == objective), None)
     if known is None:
         raise ValueError(f"variant is {variant!r}; allowed: {', '.join(VARIANTS)}.")
-    return CoMERA(settings, known, LEAN.get(variant, "none"))
+    return CoMERA(settings, known, *LEAN.get(variant, ()))

@@ -21,8 +21,9 @@ from rich.console import Console
 from bench.core.cell import CHECKPOINTED, arm_name
 from bench.errors import CONF, ConfigError, stop_with
 from bench.estimate.any_batch import AnyBatch, smallest_batch
-from bench.estimate.devices import DEVICES, Device, device_named, largest_batch
+from bench.estimate.devices import DEVICES, GPUS, Device, device_named, largest_batch
 from bench.estimate.memory import CATEGORIES, TOLERANCE, predict_memory
+from bench.estimate.roofline import FORMS, SHOWN, layer_of, written
 from bench.estimate.work import Prediction, bound, predict
 from bench.processes.process import first_line
 from bench.protocol import Method, Workload
@@ -30,7 +31,8 @@ from bench.protocol.methods import available, build, build_for
 from bench.runner.resolve import check_fields, checked_arms, resolve
 from bench.runner.sweep import MISTAKES, plain, register_resolvers, register_settings, unsupported
 from bench.runner.wording import reworded
-from bench.step.train_step import checkpoint_unsupported, precision_unsupported
+from bench.step.low_precision import fp8_unsupported, precision_unsupported
+from bench.step.train_step import checkpoint_unsupported
 from bench.workloads import available as workloads
 from bench.workloads import config_sections, open_cell_workload, open_model, workload_class
 
@@ -44,6 +46,8 @@ KEYS = (
 _OF_WORKLOADS = ("workload", "dataset", "data_folder", "fetch")
 
 _WIDTH = 110  # of a line of text
+
+_RANK = 30  # of the tensorized layer beside a dense one: the paper's
 
 
 @dataclass(frozen=True)
@@ -165,8 +169,11 @@ def _of_path(config: dict[str, Any], path: Path, kind: str) -> Question:
     if not reason:
         with torch.device("meta"):
             model = workload.build()
-        reason = checkpoint_unsupported(model, cuda_graph=False) if arm.checkpoint else None
-        reason = reason or method.model_unsupported(model, workload.targets())
+            reason = checkpoint_unsupported(model, cuda_graph=False) if arm.checkpoint else None
+            reason = reason or method.model_unsupported(model, workload.targets())
+            if not reason and view.precision.startswith("fp8"):
+                adapted = method.adapt(model, workload.targets())
+                reason = fp8_unsupported(view.precision, adapted, workload.targets())
     if reason:
         raise ConfigError(reason)
     title = f"{arm_name(*arm)} on {workload.words.model}"
@@ -209,6 +216,7 @@ def _memory_rows(question: Question, device: Device, prediction: Prediction) -> 
     return [
         (", ".join([question.title, f"batch {view.batch_size:,}", *length, view.precision]), ""),
         (f"on {device.name}", ""),
+        *([(prediction.arithmetic, "")] if prediction.arithmetic != view.precision else []),
         ("", ""),
         (f"peak memory, MiB (predicted on the operations of {view.device})", f"{sizes['peak']:,.1f}"),
         *((f"  {name}", f"{sizes[name]:,.1f}") for name in CATEGORIES),
@@ -221,7 +229,7 @@ def _memory_rows(question: Question, device: Device, prediction: Prediction) -> 
 def _time_rows(precision: str, device: Device, prediction: Prediction) -> list[tuple[str, str]]:
     """Bytes and the bound on the time, with what it is made of."""
     times = bound(prediction.work, prediction.traffic, device, precision)
-    peak, rate = device.peak_flops[precision] / 1e12, device.bandwidth / 1e12
+    peak, rate = (device.peak(precision) or 0.0) / 1e12, device.bandwidth / 1e12
     rows = [
         ("time of a step, ms: at least", f"{times.step_ms:,.3f}"),
         (f"  operations at {peak:,.3g} TFLOP/s ({device.rates})", f"{times.operations_ms:,.3f}"),
@@ -271,11 +279,41 @@ def _caveats(device: Device) -> list[str]:
     ]
 
 
+def _rooflines_of(words: Sequence[str]) -> str:
+    """Bytes and least times of single layers, dense and through a rank, per form and device.
+
+    Raises ConfigError: a wrong word or value.
+    """
+    given = dict(word.partition("=")[::2] for word in words)
+    if unknown := given.keys() - {"shapes", "rank", "device"}:
+        raise ConfigError(f"{sorted(unknown)[0]} is no setting of shapes; allowed: shapes, rank, device.")
+    rank, device = given.get("rank", str(_RANK)), given.get("device")
+    if not rank.isdigit():
+        raise ConfigError(f"rank is {rank!r}; allowed: whole numbers from 1 up.")
+    if device is not None and device not in GPUS:
+        raise ConfigError(f"device is {device!r}; allowed: {', '.join(sorted(GPUS))}.")
+    names = SHOWN if device is None else (device,)
+    try:
+        shapes = [layer_of(text, through) for text in given["shapes"].split(",") for through in (None, int(rank))]
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    forms = [f"  {name:<12}{form.words}" for name, form in FORMS.items()]
+    notes = [
+        "",
+        "Least times in ms, forward; op: bound by operations, mem: by memory traffic; -: no such products.",
+        *forms,
+    ]
+    return "\n".join([*(written(layer, names) + "\n" for layer in shapes), *notes[1:], ""])
+
+
 def main(words: Sequence[str]) -> None:
     """Predict as the words say and print the answer; progress goes to the other stream.
 
     Raises ConfigError: a wrong setting or plug-in.
     """
+    if any(word.startswith("shapes=") for word in words):
+        print(_rooflines_of(words), end="")
+        return
     if not words or {"-h", "--help"} & set(words):
         lists: dict[str, tuple[str, ...]] = {"methods": available(), "devices": DEVICES, "workloads": workloads()}
         lists["sections"] = tuple(f"{section}.*" for section in _sections()[1:])
@@ -291,6 +329,8 @@ def main(words: Sequence[str]) -> None:
     console = Console(stderr=True)
     with console.status("measuring this machine ..." if name == "cpu" else "predicting ...") as status:
         device = device_named(name, question.view.precision)
+        if device.peak(question.view.precision) is None:
+            stop_with(f"precision is {question.view.precision!r}, in which {device.name} does not multiply; use bf16.")
         try:
             answer = answer_to(question, device, status.update if console.is_terminal else console.print)
         except Exception as error:

@@ -24,7 +24,7 @@ MEASURING_CODE = (
 _OWN_PACKAGES = ("comera", "baselines", "bench")  # whose modules may move without a change of what is measured
 
 #: Libraries whose version can change a measurement.
-LIBRARIES = ("numpy", "peft", "galore-torch", "bitsandbytes", "tokenizers", "transformers", "triton")
+LIBRARIES = ("numpy", "peft", "galore-torch", "bitsandbytes", "torchao", "tokenizers", "transformers", "triton")
 
 
 @dataclass(frozen=True)

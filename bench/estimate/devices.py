@@ -1,8 +1,9 @@
 """Devices for which a step is predicted: their memory, and what bounds a step's time on them.
 
 Rated values of GPUs, at rated boost clock, dense, no sparsity, products accumulated in float32, are from NVIDIA's data
-sheets of H100 and H200 (SXM5) and A100 (80 GB, SXM), the white papers of the Hopper and Ampere architectures, and that
-of GA102, appendix A (GeForce RTX 3090).
+sheets of H100 and H200 (SXM5), A100 (80 GB, SXM) and L4, the white papers of the Hopper and Ampere architectures, that
+of GA102, appendix A (GeForce RTX 3090), and that of the Ada architecture, appendix A (GeForce RTX 4090). Where a device
+has no rate for a precision, its tensor cores do not multiply that format.
 
 What is sold as GB of GPU memory is GiB, less what error correction and firmware take. ``cpu`` is the machine at hand:
 its memory is what is free now, its rates are measured when asked for (:func:`this_machine`).
@@ -17,6 +18,7 @@ import torch
 
 from bench.estimate.memory import TOLERANCE
 from bench.step.allocator import free_memory_mib
+from bench.step.low_precision import RATES
 
 #: MiB that no tensor gets: of a GPU driver and firmware, the CUDA context with its kernels, cuBLAS workspaces; of this
 #: machine's free memory the interpreter and its libraries.
@@ -43,6 +45,14 @@ class Device:
     cache: int | None  # bytes of caches that keep data from one kernel to the next; None where that is not known
     rates: str = "rated"  # where the rates come from
 
+    def peak(self, precision: str) -> float | None:
+        """The rate of products in a precision, in operations per second; None where the device has none.
+
+        >>> GPUS["h100"].peak("fp8_row"), GPUS["rtx3090"].peak("fp8")
+        (1978900000000000.0, None)
+        """
+        return self.peak_flops.get(RATES[precision])
+
     @property
     def reserve_mib(self) -> float:
         """The part of the memory that is not for tensors."""
@@ -54,18 +64,22 @@ class Device:
         return max(self.memory_mib - self.reserve_mib, 0.0) / (1 + TOLERANCE[self.kind])
 
 
-def _gpu(name: str, memory_gib: float, fp32: float, tf32: float, bf16: float, terabytes: float, l2_mb: int) -> Device:
-    """A GPU from its data sheet: peaks in TFLOP/s, bandwidth in TB/s."""
-    peaks = {"fp32": fp32 * 1e12, "tf32": tf32 * 1e12, "bf16": bf16 * 1e12}
-    return Device(name, "cuda", memory_gib * 1024, peaks, terabytes * 1e12, l2_mb * 2**20)
+def _gpu(name: str, memory_gib: float, peaks: str, terabytes: float, l2_mb: int) -> Device:
+    """A GPU from its data sheet: peaks of FP32, TF32, BF16 and FP8, if it has that, in TFLOP/s, bandwidth in TB/s."""
+    rates = {
+        name: float(rate) * 1e12 for name, rate in zip(("fp32", "tf32", "bf16", "fp8"), peaks.split(), strict=False)
+    }
+    return Device(name, "cuda", memory_gib * 1024, rates, terabytes * 1e12, l2_mb * 2**20)
 
 
 #: By the name that the command line takes; ``cpu`` is not among them, see :func:`device_named`.
 GPUS: dict[str, Device] = {
-    "a100": _gpu("NVIDIA A100 SXM, 80 GB", 80, 19.5, 156.0, 312.0, 2.039, 40),
-    "h100": _gpu("NVIDIA H100 SXM, 80 GB", 80, 66.9, 494.7, 989.4, 3.35, 50),
-    "h200": _gpu("NVIDIA H200 SXM, 141 GB", 140, 66.9, 494.7, 989.4, 4.8, 50),
-    "rtx3090": _gpu("NVIDIA GeForce RTX 3090, 24 GB", 24, 35.6, 35.6, 71.2, 0.936, 6),
+    "a100": _gpu("NVIDIA A100 SXM, 80 GB", 80, "19.5 156 312", 2.039, 40),
+    "h100": _gpu("NVIDIA H100 SXM, 80 GB", 80, "66.9 494.7 989.4 1978.9", 3.35, 50),
+    "h200": _gpu("NVIDIA H200 SXM, 141 GB", 140, "66.9 494.7 989.4 1978.9", 4.8, 50),
+    "l4": _gpu("NVIDIA L4, 24 GB", 24, "30.3 60.5 121 242.5", 0.3, 48),
+    "rtx3090": _gpu("NVIDIA GeForce RTX 3090, 24 GB", 24, "35.6 35.6 71.2", 0.936, 6),
+    "rtx4090": _gpu("NVIDIA GeForce RTX 4090, 24 GB", 24, "82.6 82.6 165.2 330.3", 1.008, 72),
 }
 
 DEVICES = (*sorted(GPUS), "cpu")
@@ -87,7 +101,8 @@ def device_named(name: str, precision: str) -> Device:
 def this_machine(precision: str) -> Device:
     """This machine's processor: free memory from the system, rates as the best of a few short measurements."""
     threads = torch.get_num_threads()
-    factor = torch.ones(_SIDE, _SIDE, dtype=torch.bfloat16 if precision == "bf16" else torch.float32)
+    rate = RATES[precision]  # FP8 is emulated by products in float32
+    factor = torch.ones(_SIDE, _SIDE, dtype=torch.bfloat16 if rate == "bf16" else torch.float32)
     result = torch.empty_like(factor)
     source = torch.ones(_BUFFER // 4)
     target = torch.empty_like(source)
@@ -96,7 +111,7 @@ def this_machine(precision: str) -> Device:
         name=f"this machine's processor, {threads} thread{'s' * (threads != 1)}",
         kind="cpu",
         memory_mib=free_memory_mib("cpu"),
-        peak_flops={precision: 2 * _SIDE**3 / _best_seconds(lambda: torch.mm(factor, factor, out=result))},
+        peak_flops={rate: 2 * _SIDE**3 / _best_seconds(lambda: torch.mm(factor, factor, out=result))},
         bandwidth=max(copied, _BUFFER / _best_seconds(source.sum)),
         cache=cache_bytes(),
         rates="measured just now",

@@ -41,7 +41,9 @@ from torch.utils._pytree import tree_leaves
 from bench.estimate.cuda_operations import cuda_operations, use_cuda_defaults
 from bench.estimate.sparse_gradients import SparseShapes, handed_over, parts
 from bench.protocol import Batch, Method, Workload
-from bench.step.train_step import TrainStep, precision_unsupported, rare_work
+from bench.step.low_precision import adapted_model, precision_unsupported
+from bench.step.train_step import TrainStep, rare_work
+from comera.lowprec.scaling import Kernel
 
 Category = Literal["parameters", "gradients", "optimizer", "activations", "temporaries"]
 CATEGORIES: tuple[Category, ...] = get_args(Category)
@@ -117,7 +119,8 @@ def fake_training(
     traced_precision = "fp32" if precision == "tf32" else precision
     operations = cuda_operations() if device == "cuda" else contextlib.nullcontext()
     with FakeTensorMode(allow_non_fake_inputs=True) as fake, operations, contextlib.ExitStack() as shapes:
-        model = method.adapt(workload.build(), workload.targets())
+        kernel: Kernel = "native" if device == "cuda" else "emulated"
+        model = adapted_model(method, workload.build(), workload.targets(), precision, kernel)
         optimizer = method.optimizer(model)
         if device == "cuda":
             use_cuda_defaults(optimizer)

@@ -92,8 +92,9 @@ class Prediction:
     memory: PredictedMemory
     work: Work
     traffic: Traffic
+    arithmetic: str  # of the step
 
-    def columns(self) -> dict[str, float | int]:
+    def columns(self) -> dict[str, Any]:
         """The prediction under the names of the record's columns."""
         sizes = self.memory.mib()
         peak = sizes.pop("peak")
@@ -102,6 +103,7 @@ class Prediction:
             **{f"predicted_{category}_mib": size for category, size in sizes.items()},
             "saved_for_backward_mib": self.work.saved_for_backward / 2**20,
             "flops_per_step": self.work.flops_per_step,
+            "arithmetic": self.arithmetic,
             "parameters": self.memory.parameter_count,
             "stored_mib": self.memory.stored / 2**20,
         }
@@ -126,7 +128,7 @@ def predict(
         work = meter.work()
     given = sum(tensor.untyped_storage().nbytes() for tensor in batch.values())
     kept = max(work.saved_for_backward - given, 0)  # a batch that backward needs is not written
-    return Prediction(memory, work, traffic.traffic(kept))
+    return Prediction(memory, work, traffic.traffic(kept), step.arithmetic)
 
 
 class WorkMeter(contextlib.ExitStack):
@@ -250,8 +252,14 @@ class Bound:
 
 
 def bound(work: Work, traffic: Traffic, device: Device, precision: str) -> Bound:
-    """The least time of a step with that work and traffic on ``device``."""
-    operations = 1e3 * work.flops_per_step / device.peak_flops[precision]
+    """The least time of a step with that work and traffic on ``device``.
+
+    Raises ValueError: the device's tensor cores do not multiply in that precision.
+    """
+    peak = device.peak(precision)
+    if peak is None:
+        raise ValueError(f"precision is {precision!r}, in which {device.name} does not multiply; use bf16.")
+    operations = 1e3 * work.flops_per_step / peak
     if device.cache is None:
         return Bound(operations, None)
     return Bound(operations, 1e3 * traffic.compulsory(device.cache) / device.bandwidth)

@@ -20,6 +20,7 @@ from bench.core.plugins import Registry
 from bench.core.record import Record
 from bench.errors import ConfigError
 from bench.protocol import Outcome, Session, Workload
+from bench.step.low_precision import PRECISIONS
 
 
 def described(record: Record) -> str:
@@ -69,6 +70,7 @@ class Measure:
     expand: Callable[[Cell, Mapping[str, Any], Workload], list[Cell]] = _same  # the cells that one stands for
     about: str = ""  # what it measures, for the sentence on a workload or method that it is not about
     workloads: Callable[[type[Any]], bool] = lambda _: True  # whether it is about a class of workloads
+    precisions: tuple[str, ...] = PRECISIONS  # those that it has something to say about
     methods: tuple[str, ...] = ()  # those that it is about; all, where there is none
     parallel: bool = False  # cells run side by side, with one thread each, instead of one after another
     together: bool = False  # a campaign starts all cells of a job or none

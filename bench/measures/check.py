@@ -35,6 +35,7 @@ from bench.measures import Measure
 from bench.processes.process import first_line
 from bench.protocol import Batch, Workload
 from bench.protocol.methods import build_for
+from bench.step.low_precision import PLAIN
 from bench.step.train_step import TrainStep, batches_on, build_step, graph_unsupported, tf32_products
 from comera import TTLinear, TTMEmbedding
 from comera.capture import fixed_shapes
@@ -301,6 +302,7 @@ def _eight_bit(device: str) -> dict[str, float]:
 
 MEASURE = Measure(
     name="check",
+    precisions=PLAIN,
     words="results on the device against float64 on a CPU",
     serve=check_columns,
     parallel=True,

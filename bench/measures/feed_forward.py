@@ -29,6 +29,7 @@ from bench.measures.products import Call, call_times
 from bench.measures.shapes import is_linear_layer
 from bench.protocol import Workload
 from bench.protocol.methods import build_for
+from bench.step.low_precision import PLAIN
 from bench.step.train_step import batches_on, tf32_products
 from comera import TTLinear, kernels
 from comera.functional import tt_feed_forward, tt_feed_forward_add_norm
@@ -120,6 +121,7 @@ def _forms(first: TTLinear, second: TTLinear) -> tuple[dict[str, _Form], nn.Modu
 
 MEASURE = Measure(
     name="feed_forward",
+    precisions=PLAIN,
     words="time of a tensorized feed-forward: by its layers, in tiles, by the kernels, beside the dense one",
     serve=feed_forward_columns,
     unsupported=feed_forward_unsupported,

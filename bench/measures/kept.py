@@ -43,12 +43,14 @@ from bench.processes.process import answers
 from bench.protocol import Batch, Workload
 from bench.protocol.methods import build_for
 from bench.step.train_step import TrainStep
+from comera.lowprec import FORWARD
 from comera.recomputing import blocks_of
 
 #: Memories of devices for which the largest batch is looked for, in GiB.
 MEMORIES_GIB = (8, 24, 80, 141)
 
 RANK_WIDE, MASKS, OF_WEIGHTS, OTHER = "rank-wide products", "masks", "of weights alone", "other"
+IN_FP8 = "activations in FP8"
 _PRODUCTS, _ATTENTION = "outputs of linear layers", "attention"
 
 #: The other kinds with the operators that make them; the first that matches counts.
@@ -151,6 +153,7 @@ class Births(Operations):
             key = id(storage)
             if key not in self._there and key not in self._alive:
                 kind = kind_of(operator, tensor.numel(), tensor.is_floating_point(), sources, self._input_entries)
+                kind = IN_FP8 if tensor.dtype == FORWARD else kind
                 block = None if kind == OF_WEIGHTS else self._block
                 born = Born(operator, tuple(tensor.shape), kind, block, sources)
                 self._alive[key] = weakref.ref(storage, functools.partial(self._freed, key)), born
@@ -201,10 +204,10 @@ def kept_columns(cell: Cell, workload: Workload) -> dict[str, Any]:
     any_batch: Any = AnyBatch(workload)
     traced = (build_for(cell), cell.batch_size, cell.precision, cell.device, cell.seed, cell.checkpoint)
     with fake_training(any_batch, *traced) as (step, batch):
-        kept = kept_of(step, batch)
+        kept, arithmetic = kept_of(step, batch), step.arithmetic
     samples = {"kept": kept, **({"largest": largest_rows(cell, any_batch)} if cell.device == "cuda" else {})}
     total = kept["in_blocks_mib"] + sum(kept["outside_mib"].values())
-    return {"saved_for_backward_mib": total, "samples": samples}
+    return {"saved_for_backward_mib": total, "arithmetic": arithmetic, "samples": samples}
 
 
 def largest_rows(cell: Cell, workload: Any) -> list[dict[str, Any]]:

@@ -25,6 +25,7 @@ from bench.measures.shapes import is_linear_layer
 from bench.processes.process import answers
 from bench.protocol import Workload
 from bench.protocol.methods import build_for
+from bench.step.low_precision import PLAIN
 from comera import TTLinear
 from comera.functional import ACTIVATIONS
 from comera.kernels.configurations import ARCHITECTURES, candidates, padded_rank
@@ -103,6 +104,7 @@ def traffic_rows(N: int, H: int, rank: int, tokens: int, precision: str) -> list
 
 MEASURE = Measure(
     name="kernels",
+    precisions=PLAIN,
     words="registers, shared memory and spills of the fused feed-forward's kernels, compiled ahead of time",
     outcomes=lambda cells, session: (
         [outcome] for outcome in answers(kernels_columns, cells, session.data, session.parallel, _LIMIT_S)

@@ -21,6 +21,7 @@ from bench.measures import Measure
 from bench.measures.check import relative_error
 from bench.measures.shapes import is_linear_layer
 from bench.protocol import Workload
+from bench.step.low_precision import PLAIN
 from bench.step.timing import calls_per_block, mean_ms, take_turns
 from bench.step.train_step import batches_on, tf32_products
 
@@ -145,6 +146,7 @@ def _captured(call: Callable[[], object], count: int) -> Callable[[], float]:
 
 MEASURE = Measure(
     name="products",
+    precisions=PLAIN,
     words="time of a layer's plain product in each precision, FP8 among them",
     serve=products_columns,
     unsupported=products_unsupported,

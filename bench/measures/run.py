@@ -54,6 +54,7 @@ def _prepare(cell: Cell, data: Data) -> tuple[StepTimer, dict[str, Any]]:
     timer = StepTimer(step, batches_on(cell, workload, _BATCHES), events)
     columns: dict[str, Any] = {
         "parameters": sum(parameter.numel() for parameter in step.model.parameters()),
+        "arithmetic": step.arithmetic,
         "stored_mib": step.method.stored_size(step.model) / 2**20,
         "tensorized": tensorized_shapes(step.model),
         "rare_periods": {event.name: event.period_steps for event in events},

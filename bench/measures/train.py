@@ -42,10 +42,13 @@ from bench.protocol import (
 )
 from bench.protocol.methods import build, build_for
 from bench.runner import checkpoint
+from bench.step.low_precision import adapted_model
 from bench.step.timing import Diverged, mean_ms, steady_allocator, take_turns
 from bench.step.train_step import TrainStep, batches_on, build_step
 from bench.workloads import open_cell_workload
 from comera import ranks_of, set_ranks, tensorized_layers
+from comera.lowprec import recorded_errors
+from comera.lowprec.scaling import kernel_on
 
 _CHECKPOINT_SECONDS = 60.0  # between checkpoints
 _CHECKPOINT_SHARE = 30.0  # so many times what the last one took lie between them at least
@@ -114,7 +117,8 @@ class TrainingRun:
         self.method = build(cell.method, cell.variant, cell.method_settings)
         dense = workload.build()
         self.dense_mib = _mib(parameter.numel() for parameter in dense.parameters())
-        self.model = self.method.adapt(dense, workload.targets()).to(cell.device)
+        self.model = adapted_model(self.method, dense, workload.targets(), cell.precision, kernel_on(cell.device))
+        self.model = self.model.to(cell.device)
         self.ranks_before = ranks_of(self.model)
         restored = checkpoint.load(upkeep.folder, upkeep.identity) if upkeep.resume else None
         if restored is None and upkeep.parent_folder is not None:
@@ -331,14 +335,22 @@ class TrainingRun:
             "dense_mib": self.dense_mib,
             **{name: last[name] for name in ("train_loss", "validation_examples", "metrics")},
             **self.sizes(),
+            "arithmetic": self.step.arithmetic,
             **({"dense_tensorized_mib": _mib(layer.dense_count() for layer in layers)} if layers else {}),
             **({"message": message} if message else {}),
             "samples": {
                 "curve": self.at.curve,
                 "ranks_before": {name: list(ranks) for name, ranks in self.ranks_before.items()},
                 "trained_by": self.at.codes,
+                **self._stored(),
             },
         }
+
+    def _stored(self) -> dict[str, Any]:
+        """The error of every tensor that forward of the first batch keeps in FP8, where the arm keeps any so."""
+        with recorded_errors() as rows:
+            self._first_loss(self.model)
+        return {"stored": rows} if rows else {}
 
     def _void(self) -> str:
         """Why the run says nothing about its method: it has learned nothing; blank where it has."""
@@ -428,7 +440,8 @@ def predicted_columns(cell: Cell, workload: Workload, ranks: Mapping[str, Sequen
     """Memory and work of a step at these ranks, padded to the full sequence length."""
     asked = (cell.batch_size, cell.precision, cell.device, cell.seed, cell.checkpoint)
     prediction = predict(workload, AtRanks(cell, ranks), *asked)
-    return {name: value for name, value in prediction.columns().items() if name not in ("parameters", "stored_mib")}
+    known = ("parameters", "stored_mib", "arithmetic")
+    return {name: value for name, value in prediction.columns().items() if name not in known}
 
 
 def timed_columns(cell: Cell, workload: Workload, trained: TrainStep) -> dict[str, Any]:

@@ -21,8 +21,8 @@ from bench.measures import Measure, named
 from bench.processes.interleave import LAUNCHES
 from bench.protocol import Data
 from bench.protocol.methods import Arm, checked_settings, default_settings, parse_arm
+from bench.step.low_precision import Precision
 from bench.step.timing import ALLOCATORS, Allocator
-from bench.step.train_step import Precision
 from bench.workloads import open_workload, workload_class
 
 Device = Literal["auto", "cpu", "cuda"]

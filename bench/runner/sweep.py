@@ -41,12 +41,8 @@ from bench.runner.progress import SweepProgress
 from bench.runner.resolve import Job, resolve, resolve_device
 from bench.runner.results import Results
 from bench.runner.wording import reworded
-from bench.step.train_step import (
-    checkpoint_unsupported,
-    compile_unsupported,
-    graph_unsupported,
-    precision_unsupported,
-)
+from bench.step.low_precision import fp8_unsupported, precision_unsupported
+from bench.step.train_step import checkpoint_unsupported, compile_unsupported, graph_unsupported
 from bench.workloads import config_sections, open_cell_workload
 
 #: What a configuration, data, records or checkpoints can have wrong; the message is one sentence.
@@ -105,6 +101,7 @@ def unsupported(cell: Cell, data: Data) -> str | None:
         or (graph_unsupported(method, cell.device) if cell.cuda_graph else None)
         or (compile_unsupported(cell.device) if cell.compile else None)
         or precision_unsupported(cell.precision, cell.device)
+        or _precision_of_measure(cell)
         or method.unsupported(cell)
         or _model_unsupported(cell, data, method)
     )
@@ -116,7 +113,19 @@ def _model_unsupported(cell: Cell, data: Data, method: Method) -> str | None:
     with torch.device("meta"):
         model = workload.build()
     reason = checkpoint_unsupported(model, cell.cuda_graph) if cell.checkpoint else None
-    return reason or method.model_unsupported(model, workload.targets())
+    reason = reason or method.model_unsupported(model, workload.targets())
+    if reason or not cell.precision.startswith("fp8"):
+        return reason
+    with torch.device("meta"):
+        return fp8_unsupported(cell.precision, method.adapt(model, workload.targets()), workload.targets())
+
+
+def _precision_of_measure(cell: Cell) -> str | None:
+    """Why the measure of a cell says nothing about its precision, or None."""
+    precisions = named(cell.measure).precisions
+    if cell.precision in precisions:
+        return None
+    return f"precision={cell.precision} is not measured with measure={cell.measure}; use {', '.join(precisions)}."
 
 
 def run_job(

@@ -7,7 +7,7 @@ import itertools
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -16,31 +16,13 @@ from torch.utils.checkpoint import checkpoint as checkpoint_call
 from bench.core.cell import Cell
 from bench.protocol import Batch, Change, Method, Workload
 from bench.protocol.methods import build_for
+from bench.step.low_precision import adapted_model, arithmetic_of, precision_unsupported
 from comera.capture import CapturedStep, CUDAGraphs, make_capturable
+from comera.lowprec.scaling import kernel_on
 from comera.recomputing import StandIn, blocks_of
-
-#: In what arithmetic the forward and backward run; a property of the step, the same for every method.
-Precision = Literal["fp32", "tf32", "bf16", "fp8"]
-PRECISIONS: tuple[str, ...] = get_args(Precision)
 
 #: Where a step is; between two steps it is idle.
 Phase = Literal["idle", "forward", "backward", "update"]
-
-
-def precision_unsupported(precision: str, device: str | torch.device) -> str | None:
-    """Return why ``precision`` cannot be had on ``device``, or None. Raises ValueError: none of :data:`PRECISIONS`.
-
-    >>> precision_unsupported("tf32", "cpu")
-    'precision=tf32 needs a CUDA device, this one is cpu; use fp32 or bf16.'
-    """
-    kind = torch.device(device).type
-    if precision not in PRECISIONS:
-        raise ValueError(f"precision is {precision!r}; allowed: {', '.join(PRECISIONS)}.")
-    if precision == "fp8":
-        return "precision=fp8 is not implemented yet in this version; use fp32, tf32 or bf16."
-    if precision == "tf32" and kind != "cuda":
-        return f"precision=tf32 needs a CUDA device, this one is {kind}; use fp32 or bf16."
-    return None
 
 
 def graph_unsupported(method: Method, device: str | torch.device) -> str | None:
@@ -106,7 +88,9 @@ class TrainStep:
         method: the arm; its ``objective`` and ``after_step`` are called every step.
         loss: ``workload.loss``, from model and batch to the mean task loss.
         precision: one of :data:`PRECISIONS`. ``bf16`` is autocast over forward and task loss (parameters, gradients
-            and optimizer stay float32); ``tf32`` lets float32 products run in TF32 for the whole step.
+            and optimizer stay float32), as is ``bf16_weights``, whose model has parameters in bfloat16; ``tf32`` lets
+            float32 products run in TF32 for the whole step. Those that begin with ``fp8`` are the model's own: it has
+            come from :func:`bench.step.low_precision.adapted_model`.
         compile: whether the model runs through torch.compile; the first call then compiles it.
         static_shapes: whether all batches have one shape; if not, code is compiled for any.
         checkpoint: whether each block of the model, an entry of its outermost ``nn.ModuleList``, goes through
@@ -117,6 +101,7 @@ class TrainStep:
         steps_before_capture: calls that run as they are before the one that is captured; 0 without ``cuda_graph``.
         phase: where the step is now; memory and work are attributed by it.
         last_change: what the last ``after_step`` did to the model.
+        arithmetic: what of the model multiplies in which way.
 
     Raises ValueError: an unknown precision, or something that ``device``, the machine or the method does not offer.
     """
@@ -148,7 +133,7 @@ class TrainStep:
         self.method = method
         self.optimizer = optimizer
         self.loss = loss
-        self.precision = precision
+        self.precision, self.arithmetic = precision, arithmetic_of(model, precision)
         self.device = torch.device(device)
         self.number = 0
         self.phase: Phase = "idle"
@@ -191,7 +176,7 @@ class TrainStep:
 
     def autocast(self) -> AbstractContextManager[object]:
         """The arithmetic of forward and task loss, for whoever runs the model outside a step."""
-        if self.precision == "bf16":
+        if self.precision.startswith("bf16"):
             # Weights cast outside a capture must not serve inside it.
             return torch.autocast(self.device.type, torch.bfloat16, cache_enabled=self._captured is None)
         return contextlib.nullcontext()
@@ -251,7 +236,8 @@ def build_step(cell: Cell, workload: Workload, static_shapes: bool = True, doubl
     """
     torch.manual_seed(cell.seed)
     method = build_for(cell)
-    model = method.adapt(workload.build(), workload.targets()).to(cell.device)
+    model = adapted_model(method, workload.build(), workload.targets(), cell.precision, kernel_on(cell.device))
+    model = model.to(cell.device)
     model = model.double() if double else model
     toggles = (cell.precision, cell.device, cell.cuda_graph, cell.compile, static_shapes)
     return TrainStep(model, method, method.optimizer(model), workload.loss, *toggles, cell.checkpoint)

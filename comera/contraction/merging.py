@@ -253,7 +253,8 @@ def merge_cores(
 ) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Merge the cores of one or more layers into the two halves each; halves of one shape are merged in one batch.
 
-    Merging happens in the cores' own type, under autocast too; what multiplies with the halves casts them.
+    Merging happens in the type of the rank-control entries, under autocast too; what multiplies with the halves casts
+    them.
 
     Args:
         packed: per layer all cores in one vector, see :func:`comera.tensor_train.pack_cores`; all of one type, on one
@@ -272,6 +273,7 @@ def merge_cores(
         (torch.Size([2, 4]), torch.Size([2, 6]))
     """
     device = packed[0].device.type
+    packed = [cores.to(entries.dtype) for cores, entries in zip(packed, diagonals, strict=True)]
     with torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else contextlib.nullcontext():
         halves = _MergeCores.apply(tuple(shapes), threshold, *packed, *diagonals)
     return list(zip(halves[: len(packed)], halves[len(packed) :], strict=True))

@@ -43,7 +43,7 @@ def tt_linear(
     if plan.name == "halves" and not torch._C._are_functorch_transforms_active():
         [halves] = merge_cores([packed], [diagonals], [shape], threshold)
         return two_half_linear(x, *halves, bias)
-    with torch.autocast(x.device.type, enabled=False):  # cores are merged in their own type
+    with torch.autocast(x.device.type, enabled=False):  # cores are merged in the type of the diagonals
         cores = _scaled_cores(packed, diagonals, shape, threshold)
         matrices = [
             _matrix(_merged(cores, tree), shape, segment)
@@ -94,5 +94,5 @@ def _scaled_cores(
 ) -> list[torch.Tensor]:
     """Cores with the live entries of the bond behind each multiplied in."""
     bonds = effective_diagonals(diagonals, threshold).split(shape.ranks)
-    cores = unpack_cores(packed, shape)
+    cores = unpack_cores(packed.to(diagonals.dtype), shape)
     return [*(core * bond for core, bond in zip(cores, bonds, strict=False)), cores[-1]]

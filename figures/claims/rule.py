@@ -66,15 +66,8 @@ class Rule:
         return Verdict(claim, selection.device, published, self.fair(claim, selection, rows) if self.fair else None)
 
 
-def _not_yet(claim_id: str, subject: str, quantity: str, device: DeviceKind = "any") -> Rule:
-    return Rule(claim_id, quantity, device=device, untested=f"No experiment of this bench covers {subject} yet.")
-
-
 #: Claims that no artifact can decide yet.
 UNTESTED = (
     Rule("lte-convergence", "accuracy on MNLI of lte with its default settings > chance",
          untested="No experiment of this bench trains LTE to convergence."),
-    _not_yet("fp8-larger-is-better", "FP8", "step time of FP32 / FP8-mix, by shape", "cuda"),
-    _not_yet("fp8-dlrm", "FP8", "accuracy of FP8 / FP32 less that of FP32, batch 10,000", "cuda"),
-    _not_yet("fp8-accuracy", "FP8", "accuracy of mixed precision less that of FP32", "cuda"),
 )  # fmt: skip

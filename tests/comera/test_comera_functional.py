@@ -110,7 +110,7 @@ def test_inside_a_model_it_uses_the_jointly_merged_halves(monkeypatch):
     model = tensorize(Block(), {"*": TT(ranks=3, order=2)})
     made, original = [], joint_merging._merge_jointly
     monkeypatch.setattr(joint_merging, "_merge_jointly", lambda layers: made.append(1) or original(layers))
-    monkeypatch.setattr("comera.functional.merge_cores", None)
+    monkeypatch.setattr("comera.layers.merge_cores", None)
     x = torch.randn(5, 6)
     torch.testing.assert_close(model(x), model.second(F.gelu(model.first(x))))
     assert made == [1]

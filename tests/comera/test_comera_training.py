@@ -225,5 +225,7 @@ def test_the_variant_is_the_objectives_and_defaults_to_the_papers():
     assert build(Settings(), "").variant == "paper" == VARIANTS[0]
     assert build(Settings(), "released").variant == "released"
     assert build(Settings(), "lean").variant == "paper"
-    with pytest.raises(ValueError, match=r"^variant is 'late'; allowed: paper, released, lean, lean_block\.$"):
+    with pytest.raises(
+        ValueError, match=r"^variant is 'late'; allowed: paper, released, lean, lean_block, lean_fp8, lean_block_fp8\.$"
+    ):
         build(Settings(), "late")

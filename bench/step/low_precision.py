@@ -1,0 +1,199 @@
+"""The arithmetic of a step: which precisions there are, and models that multiply in FP8 or whose weights are BF16.
+
+``fp8`` is what the paper calls FP8-mix: the products of the linear targets in FP8, forward and backward, all else in
+FP32. Dense layers get theirs from torchao (``convert_to_float8_training``), tensorized and two-factor ones from
+:mod:`comera.lowprec`. A device without FP8 products computes them emulated: operands are rounded to FP8, and multiplied
+in FP32. What was done to a model is read off the model (:func:`arithmetic_of`) and recorded.
+"""
+
+import dataclasses
+import functools
+import warnings
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, Literal, get_args
+
+import torch
+from torch import nn
+
+from baselines._arm import quiet_import
+from bench.protocol import Method, Role
+from comera.layers import DIAGONALS
+from comera.lowprec import FP8, MULTIPLE, use_fp8
+from comera.lowprec.scaling import Kernel
+from comera.protocol import LINEAR_ROLES
+
+#: In what arithmetic the forward and backward run; a property of the step, the same for every method.
+Precision = Literal[
+    "fp32", "tf32", "bf16", "bf16_weights", "fp8", "fp8_row", "fp8_delayed", "fp8_filtered", "fp8_row_filtered"
+]
+PRECISIONS: tuple[str, ...] = get_args(Precision)
+
+#: Those in which a measure of single products or of errors beside float64 has something to say.
+PLAIN = ("fp32", "tf32", "bf16")
+
+#: By which rate of a device products are bounded: a key of :attr:`bench.estimate.devices.Device.peak_flops`.
+RATES = {name: "fp8" if name.startswith("fp8") else "bf16" if name == "bf16_weights" else name for name in PRECISIONS}
+
+#: How torchao calls the factors of operands.
+_RECIPES = {"tensor": "tensorwise", "row": "rowwise"}
+
+
+def precision_unsupported(precision: str, device: str | torch.device) -> str | None:
+    """Return why ``precision`` cannot be had on ``device``, or None. Raises ValueError: none of :data:`PRECISIONS`.
+
+    >>> precision_unsupported("tf32", "cpu")
+    'precision=tf32 needs a CUDA device, this one is cpu; use fp32 or bf16.'
+    """
+    kind = torch.device(device).type
+    if precision not in PRECISIONS:
+        raise ValueError(f"precision is {precision!r}; allowed: {', '.join(PRECISIONS)}.")
+    if precision == "tf32" and kind != "cuda":
+        return f"precision=tf32 needs a CUDA device, this one is {kind}; use fp32 or bf16."
+    return None
+
+
+def _linear_targets(model: nn.Module, targets: Mapping[str, Role]) -> dict[str, nn.Module]:
+    modules = dict(model.named_modules(remove_duplicate=False))
+    return {name: modules[name] for name, role in targets.items() if role in LINEAR_ROLES and name in modules}
+
+
+def fp8_unsupported(precision: str, model: nn.Module, targets: Mapping[str, Role]) -> str | None:
+    """Why an adapted model cannot multiply in FP8 in such a way, or None; shapes are enough.
+
+    >>> model = nn.Sequential(nn.Linear(16, 16))
+    >>> fp8_unsupported("fp8_delayed", model, {"0": "feed_forward"})
+    'precision=fp8_delayed is for tensorized and two-factor layers; 0 is dense, and torchao has current scales alone.'
+    """
+    if not precision.startswith("fp8"):
+        return None
+    layers = _linear_targets(model, targets)
+    if not layers:
+        return f"precision={precision} needs linear layers among the targets, this model has none; use fp32 or bf16."
+    for name, layer in layers.items():
+        dense = type(layer) is nn.Linear
+        if not dense and not hasattr(type(layer), "fp8"):
+            kind = f"{type(layer).__module__.partition('.')[0]}'s {type(layer).__name__}"
+            return f"precision={precision} has no FP8 products for {name}, which is {kind}; use fp32 or bf16."
+        if dense and "delayed" in precision:
+            return (
+                f"precision={precision} is for tensorized and two-factor layers; {name} is dense, and torchao has "
+                "current scales alone."
+            )
+        if not dense and "filtered" in precision:
+            return (
+                f"precision={precision} has torchao choose among dense layers by their size, {name} is none; use "
+                f"{precision.removesuffix('_filtered')}."
+            )
+    return None
+
+
+def adapted_model(
+    method: Method, dense: nn.Module, targets: Mapping[str, Role], precision: str, kernel: Kernel
+) -> nn.Module:
+    """A dense model as a method trains it, in the arithmetic of a step, before its optimizer is built.
+
+    Args:
+        targets: of the workload.
+        kernel: who multiplies in FP8, if anyone does: :func:`comera.lowprec.scaling.kernel_on` of the device.
+    """
+    model = method.adapt(dense, targets)
+    if precision == "bf16_weights":
+        to_bf16(model)
+    elif precision.startswith("fp8"):
+        to_fp8(model, targets, precision, kernel)
+    return model
+
+
+def to_bf16(model: nn.Module) -> None:
+    """Hold all parameters in bfloat16, and so their gradients and optimizer states, but for rank-control entries.
+
+    An entry moves by about its learning rate, which is less than bfloat16 resolves at 1.
+
+    >>> model = nn.Linear(2, 2)
+    >>> to_bf16(model)
+    >>> model.weight.dtype
+    torch.bfloat16
+    """
+    for name, parameter in model.named_parameters():
+        if name.rpartition(".")[2] != DIAGONALS and parameter.is_floating_point():
+            parameter.data = parameter.data.to(torch.bfloat16)
+
+
+def to_fp8(model: nn.Module, targets: Mapping[str, Role], precision: str, kernel: Kernel) -> None:
+    """Have the linear targets of an adapted model multiply in FP8, in place; their parameters stay the same objects.
+
+    A dense layer whose sizes are no multiples of 16 stays as it is, as do those that torchao's filter leaves out.
+
+    Args:
+        precision: one that begins with ``fp8``.
+        kernel: ``"native"`` or ``"emulated"``.
+
+    Raises:
+        ValueError: see :func:`fp8_unsupported`.
+    """
+    if reason := fp8_unsupported(precision, model, targets):
+        raise ValueError(reason)
+    fp8 = FP8(
+        scales="row" if "row" in precision else "tensor",
+        scaling="delayed" if "delayed" in precision else "current",
+        kernel=kernel,
+    )
+    layers = _linear_targets(model, targets)
+    dense = {name for name, layer in layers.items() if type(layer) is nn.Linear}
+    for name in layers.keys() - dense:
+        use_fp8(layers[name], fp8)
+    if dense:
+        _convert_dense(model, dense, fp8, filtered="filtered" in precision)
+
+
+def _convert_dense(model: nn.Module, names: set[str], fp8: FP8, filtered: bool) -> None:
+    """Swap dense layers for torchao's."""
+    torchao = _torchao()
+    recipe = _RECIPES[fp8.scales]
+    config = torchao.Float8LinearConfig.from_recipe_name(recipe)
+    # Tokens are what the gradient of a weight is summed over; torchao pads them to a multiple of 16.
+    config = dataclasses.replace(config, emulate=fp8.kernel == "emulated", pad_inner_dim=True)
+    fast = torchao.float8_linear_utils._auto_filter_for_recipe(recipe, []) if filtered else None
+
+    def chosen(module: nn.Module, name: str) -> bool:
+        fits = name in names and not any(size % MULTIPLE for size in module.get_parameter("weight").shape)
+        return fits and (fast is None or fast(module, name))
+
+    torchao.convert_to_float8_training(model, module_filter_fn=chosen, config=config)
+
+
+@functools.cache
+def _torchao() -> Any:
+    """The part of torchao that converts models, without its notes on what it lacks on this machine."""
+    with quiet_import(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import torchao.float8
+        import torchao.float8.float8_linear_utils
+    return torchao.float8
+
+
+def arithmetic_of(model: nn.Module, precision: str) -> str:
+    """What of a model multiplies in which way, read off its layers; for records.
+
+    >>> from comera import TT, tensorize
+    >>> model = tensorize(nn.Sequential(nn.Linear(64, 64)), {"0": TT(ranks=4)}, fp8=FP8(kernel="emulated"))
+    >>> arithmetic_of(model, "fp8"), arithmetic_of(nn.Linear(2, 2), "bf16")
+    ('fp8 emulated in 1 of 1 linear layers (comera.lowprec, tensor current)', 'bf16')
+    """
+    if not precision.startswith("fp8"):
+        return precision
+    ways: Counter[tuple[str, str]] = Counter()
+    for module in model.modules():
+        own = getattr(module, "fp8", None)
+        if type(module).__name__ == "Float8Linear":
+            config: Any = module.config
+            scales = "tensor" if config.cast_config_input.scaling_granularity.value == "tensorwise" else "row"
+            ways["emulated" if config.emulate else "native", f"torchao, {scales} current"] += 1
+        elif isinstance(own, FP8):
+            ways[own.kernel or "", f"comera.lowprec, {own.scales} {own.scaling}"] += 1
+        elif isinstance(module, nn.Linear) or hasattr(type(module), "fp8"):
+            ways["", ""] += 1
+    linear = ways.total()
+    parts = [f"fp8 {kind} in {ways[kind, by]} of {linear} linear layers ({by})" for kind, by in ways if by]
+    return "; ".join(parts) or f"fp32 in all {linear} linear layers"

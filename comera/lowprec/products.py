@@ -1,0 +1,252 @@
+"""Matrix products of layers in FP8, forward and backward: those of a tensor train's halves and of two-factor layers.
+
+Operands are scaled and rounded from what the layer has, FP32 or BF16, in every product: activations and weights to
+e4m3, gradients to e5m2. Each of the three products of a linear map sums over another dimension, so operands are rounded
+along that one, with rows and columns of zeros behind them up to multiples of 16: ranks, and tokens, which the gradient
+of a weight is summed over. What lies between the products, biases and rank entries among it, stays as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import torch
+from torch import nn
+from torch.overrides import handle_torch_function, has_torch_function
+
+from comera.lowprec.scaling import (
+    FORWARD,
+    GRADIENTS,
+    Kernel,
+    Quantized,
+    Scales,
+    kernel_on,
+    largest,
+    padded,
+    quantize,
+    refuse_kernel,
+    scaled_product,
+)
+
+#: Whether a factor is of the tensor at hand, or of the largest of those before it.
+Scaling = Literal["current", "delayed"]
+
+
+@dataclass(frozen=True)
+class FP8:
+    """How products are formed in FP8.
+
+    Args:
+        scales: ``"tensor"`` for one factor per operand, ``"row"`` for one per row of it.
+        scaling: ``"current"``: factors from the tensor at hand. ``"delayed"``: from the largest magnitude of the
+            ``history`` calls before (arXiv 2209.05433), with which a device need not read a tensor twice; what is
+            larger saturates. Only with one factor per tensor.
+        history: how many calls are remembered.
+        kernel: ``"native"``, ``"emulated"``, or None for what :func:`products_on` says of the device.
+
+    Raises:
+        ValueError: an unknown value, or delayed factors per row.
+
+    Example:
+        >>> FP8(scales="row").scaling
+        'current'
+    """
+
+    scales: Scales = "tensor"
+    scaling: Scaling = "current"
+    history: int = 16
+    kernel: Kernel | None = None
+
+    def __post_init__(self) -> None:
+        kinds: tuple[tuple[str, Any], ...] = (("scales", Scales), ("scaling", Scaling), ("kernel", Kernel))
+        for name, kind in kinds:
+            value, allowed = getattr(self, name), get_args(kind)
+            if value not in allowed and not (name == "kernel" and value is None):
+                raise ValueError(f"{name} is {value!r}; allowed: {', '.join(allowed)}.")
+        if self.scaling == "delayed" and self.scales == "row":
+            raise ValueError('scaling is "delayed", which has one factor per tensor; use scales="tensor".')
+        if self.history < 1:
+            raise ValueError(f"history is {self.history}; allowed: whole numbers from 1 up.")
+
+
+def products_on(device: torch.device | str, fp8: FP8) -> Kernel:
+    """Who multiplies in FP8 on a device: what is asked for, else the device itself if it can.
+
+    Raises:
+        ValueError: a kernel is asked for that the device does not have.
+
+    Example:
+        >>> products_on("cpu", FP8()), products_on("cpu", FP8(kernel="native"))
+        ('emulated', 'native')
+    """
+    kernel = fp8.kernel or kernel_on(device)
+    refuse_kernel(kernel, device)
+    return kernel
+
+
+class AmaxHistory(nn.Module):
+    """The largest magnitudes of the last calls of one product, for delayed scaling: (3, history), of its operands
+    ``a`` and ``b`` and of the gradient. A buffer, so that a checkpoint has it."""
+
+    amax: torch.Tensor
+
+    def __init__(self, history: int, device: torch.device | str | None = None) -> None:
+        super().__init__()
+        self.register_buffer("amax", torch.zeros(3, history, device=device))
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
+        """As in any module; a state dict without magnitudes, of a model that had none, begins anew."""
+        state_dict.setdefault(f"{prefix}amax", torch.zeros_like(self.amax))
+        super()._load_from_state_dict(state_dict, prefix, *others)
+
+    @torch.no_grad()
+    def factor(self, operand: int, x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """The factor for this call, of those before it; the present one where there is none. Then it is remembered.
+
+        NaN and infinity give a factor of NaN, and are not remembered.
+        """
+        row, now = self.amax[operand], largest(x)
+        before = row.amax()
+        used = torch.where(before > 0, before, now)
+        finite = torch.isfinite(now)
+        row.copy_(torch.where(finite, torch.cat([now[None], row[:-1]]), row))
+        factor = (used / torch.finfo(dtype).max).clamp(min=torch.finfo(torch.float32).tiny)
+        return torch.where(finite, factor, torch.nan)
+
+
+def product(a: torch.Tensor, b: torch.Tensor, fp8: FP8, history: AmaxHistory | None = None) -> torch.Tensor:
+    """``a · bᵀ`` in FP8, with gradients in FP8: (T, K), (M, K) to (T, M).
+
+    Args:
+        a, b: matrices of one type; any sizes.
+        fp8: how.
+        history: for ``scaling="delayed"``.
+
+    Returns:
+        In the type of autocast where that is on, else in that of ``a``.
+
+    Raises:
+        ValueError: delayed scaling without a history, or a kernel that the device does not have.
+
+    Example:
+        >>> a, b = torch.randn(5, 30), torch.randn(7, 30)
+        >>> error = product(a, b, FP8()) - a @ b.t()
+        >>> bool((error.abs() <= 0.15 * (a.abs() @ b.abs().t())).all())
+        True
+    """
+    if has_torch_function((a, b)):
+        options = {} if history is None else {"history": history}
+        return handle_torch_function(product, (a, b), a, b, fp8, **options)
+    if fp8.scaling == "delayed" and history is None:
+        raise ValueError('scaling="delayed" needs a history, as lowprec.use_fp8 gives to layers.')
+    device = a.device.type
+    kind = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else a.dtype
+    return _Product.apply(fp8, history, kind, a, b)
+
+
+class _Product(torch.autograd.Function):
+    """The three products of a linear map. Kept are ``a`` and ``b`` themselves, which other operations keep as well."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, fp8: FP8, history: AmaxHistory | None, kind: torch.dtype, a_TK: torch.Tensor, b_MK: torch.Tensor
+    ) -> torch.Tensor:
+        ctx.fp8, ctx.history = fp8, history
+        factors = [
+            None if history is None else history.factor(place, x, FORWARD) for place, x in enumerate((a_TK, b_MK))
+        ]
+        ctx.save_for_backward(a_TK, b_MK, *factors)
+        left, right = (_operand(x, FORWARD, fp8, factor) for x, factor in zip((a_TK, b_MK), factors, strict=True))
+        return _multiplied(left, right, fp8, kind)[: len(a_TK), : len(b_MK)]
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, gradient_TM: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        a_TK, b_MK, a_factor, b_factor = ctx.saved_tensors
+        fp8, history = ctx.fp8, ctx.history
+        factor = None if history is None else history.factor(2, gradient_TM, GRADIENTS)
+        da_TK = db_MK = None
+        if ctx.needs_input_grad[3]:
+            left, right = _operand(gradient_TM, GRADIENTS, fp8, factor), _operand(b_MK.t(), FORWARD, fp8, b_factor)
+            da_TK = _multiplied(left, right, fp8, a_TK.dtype)[: a_TK.shape[0], : a_TK.shape[1]]
+        if ctx.needs_input_grad[4]:
+            left, right = _operand(gradient_TM.t(), GRADIENTS, fp8, factor), _operand(a_TK.t(), FORWARD, fp8, a_factor)
+            db_MK = _multiplied(left, right, fp8, b_MK.dtype)[: b_MK.shape[0], : b_MK.shape[1]]
+        return None, None, None, da_TK, db_MK
+
+
+def _operand(x: torch.Tensor, dtype: torch.dtype, fp8: FP8, factor: torch.Tensor | None) -> Quantized:
+    """The padded operand, its rows one after another in memory, as kernels want it."""
+    values, scale = quantize(padded(x), dtype, fp8.scales, factor)
+    return Quantized(values.contiguous(), scale)
+
+
+def _multiplied(left: Quantized, right: Quantized, fp8: FP8, kind: torch.dtype) -> torch.Tensor:
+    put_out = torch.bfloat16 if kind == torch.bfloat16 else torch.float32
+    return scaled_product(left, right, put_out, products_on(left.values.device, fp8)).to(kind)
+
+
+def thin_linear(
+    x: torch.Tensor,
+    left_RN: torch.Tensor,
+    right_RM: torch.Tensor,
+    bias: torch.Tensor | None,
+    fp8: FP8,
+    histories: Sequence[AmaxHistory] = (),
+) -> torch.Tensor:
+    """``(x · leftᵀ) · right + bias``, (…, N) to (…, M), both products in FP8.
+
+    Args:
+        x: activations.
+        left_RN, right_RM: the merged halves of a tensor train, or the factors of a two-factor layer.
+        bias: (M,), added in the type of the products.
+        fp8: how.
+        histories: two, for ``scaling="delayed"``.
+
+    Example:
+        >>> x, left, right = torch.ones(2, 5, 48), torch.ones(3, 48), torch.ones(3, 24)
+        >>> thin_linear(x, left, right, None, FP8())[0, 0, :2].round()
+        tensor([144., 144.])
+    """
+    first, second = histories or (None, None)
+    z_TR = product(x.reshape(-1, x.shape[-1]), left_RN.to(x.dtype), fp8, **_given(first))
+    y_TM = product(z_TR, right_RM.t().to(z_TR.dtype), fp8, **_given(second))
+    y_TM = y_TM if bias is None else y_TM + bias.to(y_TM.dtype)
+    return y_TM.view(*x.shape[:-1], right_RM.shape[1])
+
+
+def _given(history: AmaxHistory | None) -> dict[str, AmaxHistory]:
+    return {} if history is None else {"history": history}
+
+
+def histories_of(layer: nn.Module) -> list[AmaxHistory]:
+    """The histories that :func:`use_fp8` gave a layer for delayed scaling; none otherwise."""
+    return [module for module in layer._modules.get("histories") or () if isinstance(module, AmaxHistory)]  # type: ignore[union-attr]
+
+
+def use_fp8(model: nn.Module, fp8: FP8 | None = None) -> list[str]:
+    """Have the layers of a model that can form their products in FP8 do so: tensorized linear ones, two-factor ones.
+
+    Args:
+        model: any module; its layers with an attribute ``fp8`` are meant.
+        fp8: how; None ends it.
+
+    Returns:
+        The names of these layers. Delayed scaling gives each of them two more buffers.
+
+    Example:
+        >>> from comera import TT, tensorize
+        >>> model = tensorize(nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 2)), {"0": TT(ranks=4)})
+        >>> use_fp8(model, FP8())
+        ['0']
+    """
+    found = {name: module for name, module in model.named_modules() if hasattr(type(module), "fp8")}
+    for module in found.values():
+        module.fp8 = fp8
+        module._modules.pop("histories", None)
+        if fp8 is not None and fp8.scaling == "delayed":
+            device = next(module.parameters()).device
+            module.histories = nn.ModuleList([AmaxHistory(fp8.history, device) for _ in range(2)])
+    return list(found)

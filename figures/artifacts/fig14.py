@@ -1,0 +1,140 @@
+"""Fig. 14: the leading metric by step in FP32, BF16, FP8's products and FP8's storage, and how far they end apart."""
+
+from collections.abc import Sequence
+
+from matplotlib.figure import Figure
+
+from figures.artifact import Artifact
+from figures.claims.claims import Claim, Finding, Judgement
+from figures.claims.rule import Rule
+from figures.page import training as shared
+from figures.page.drawn import Caption
+from figures.page.layout import panel_page
+from figures.page.notes import closing_notes, device_fact, listed
+from figures.page.style import stroke_handle, strokes
+from figures.page.table import REMARKS, Column, bounds
+from figures.records.precisions import Line, Precisions, select
+from figures.records.time_values import workload_words
+from figures.records.training import curve_of
+
+#: How far, in the metric's unit, a lower precision may end from what it is compared with: nats of FP8's products and of
+#: its storage, and points of accuracy.
+PRODUCTS_NATS, STORAGE_NATS, POINTS = 0.02, 0.01, 1.0
+SEEDS_NEEDED = 3
+
+
+def margin(page: Precisions, line: Line) -> float:
+    """What may lie between a line and what it is compared with."""
+    if page.metric.unit == "%":
+        return POINTS
+    return STORAGE_NATS if line.stores else PRODUCTS_NATS
+
+
+def rows_of(page: Precisions) -> tuple[Line, ...]:
+    return page.lines
+
+
+def columns(page: Precisions, _: Sequence[Line]) -> list[Column[Line]]:
+    metric = page.metric
+
+    def less(line: Line) -> str | None:
+        apart = page.less(line, metric)
+        return apart.text(sign=True) if apart else None
+
+    def against(line: Line) -> str | None:
+        return ", ".join(line.compared_with) if line.compared_with else None
+
+    def tidy(line: Line) -> dict[str, object]:
+        return {
+            "device": page.device, "dataset": page.dataset, "arm": line.arm, "precision": line.precision,
+            "arithmetic": line.arithmetic, "seeds": " ".join(map(str, line.finished)),
+            "stored_error": line.stored_error,
+            **bounds(metric.name, line.reached(metric)), **bounds("less", page.less(line, metric)),
+            "compared_with": against(line), "margin": margin(page, line) if line.compared_with else None,
+            "remarks": "; ".join(line.remarks),
+        }  # fmt: skip
+
+    return [
+        Column("arm", lambda line: line.arm, tidy, left=True),
+        Column("precision", lambda line: line.precision, left=True),
+        Column("seeds", lambda line: len(line.finished)),
+        Column(metric.heading, lambda line: line.reached(metric)),
+        Column(f"less, {metric.unit_apart}".removesuffix(", "), less),
+        Column("than", against, left=True),
+        Column("what ran", lambda line: line.arithmetic or None, left=True),
+        Column(REMARKS, lambda line: "; ".join(line.remarks), left=True),
+    ]
+
+
+def caption(page: Precisions, lines: Sequence[Line]) -> Caption:
+    steps = sorted({run.train_steps for line in lines for run in line.finished.values() if run.train_steps})
+    seeds = sorted({seed for line in lines for seed in line.runs})
+    examples = f"{workload_words(page.shown[0]).get('example', 'example')}s"
+    return Caption(
+        title=f"Fig. 14: training in lower precisions on {page.dataset!r}",
+        facts=(
+            device_fact(page, f"batch {listed(page, 'batch_size')}"),
+            f"Trained for {', '.join(f'{count:,}' for count in steps)} steps, seeds {', '.join(map(str, seeds))}.",
+        ),
+        notes=(
+            "fp8: products of the linear targets in FP8, all else in FP32; bf16: autocast; arms that end in _fp8: what "
+            "stays wide is kept for backward in FP8.",
+            f"less: paired by seed and by validation {examples}, with its 95 % interval. Emulated products have the "
+            "numbers of native ones up to the order of sums.",
+            *closing_notes(page),
+        ),
+        remarks=[f"{line.name}, {remark}." for line in lines for remark in line.remarks],
+    )
+
+
+def draw(page: Precisions, lines: Sequence[Line], caption: Caption) -> Figure:
+    shown = [line for line in lines if line.finished]
+    looks = strokes([line.name for line in shown])
+    handles = [stroke_handle(looks[line.name], line.name) for line in shown]
+    titles = [page.metric.text, "training loss"]
+    paper, [panels] = panel_page(caption.title, caption.facts, [titles], caption.notes, 3.0, handles, 4)
+    for axes, label in zip(panels, (page.metric.axis, "training loss, nats"), strict=True):
+        axes.set_xlabel("steps", fontsize=8)
+        axes.set_ylabel(label, fontsize=8)
+        if not shown:
+            shared.nothing_finished(axes)
+    for line in shown:
+        curves = [curve_of(run) for run in line.finished.values()]
+        losses = [[float(row["train_loss"]) for row in run.samples["curve"]] for run in line.finished.values()]
+        points = range(min(map(len, curves)))
+        steps = [curves[0][point].step for point in points]
+        for axes, values in (
+            (panels[0], [sum(curve[point].value for curve in curves) / len(curves) for point in points]),
+            (panels[1], [sum(loss[point] for loss in losses) / len(losses) for point in points]),
+        ):
+            axes.plot(steps, values, linewidth=1.2, markersize=3, **looks[line.name].look)
+    return paper.finish()
+
+
+def judge(_: Claim, page: Precisions, lines: Sequence[Line]) -> Judgement:
+    """Comparable is within the margin of FP32, with its whole interval."""
+    metric = page.metric
+    apart = {line: less for line in lines if line.precision.startswith("fp8") and (less := page.less(line, metric))}
+    found = [Finding(f"{line.name} less fp32, {less.seeds_text}", less.text(sign=True, unit=True))
+             for line, less in apart.items()]  # fmt: skip
+    if not apart:
+        return Judgement("not tested here", "No pair of runs in FP8 and in FP32 with one seed.")
+    if min(less.seeds for less in apart.values()) < SEEDS_NEEDED:
+        return Judgement("not tested here", f"Inconclusive: fewer than {SEEDS_NEEDED} seeds.", found)
+    worst = {line: -min(metric.gain(end, 0.0) for end in less.span) for line, less in apart.items()}
+    best = {line: -max(metric.gain(end, 0.0) for end in less.span) for line, less in apart.items()}
+    if all(worst[line] <= margin(page, line) for line in apart):
+        return Judgement("reproduced", "Each whole interval lies within the margin.", found)
+    if all(best[line] > margin(page, line) for line in apart):
+        return Judgement("not reproduced", "Each whole interval lies beyond the margin.", found)
+    return Judgement("partly", "Not every whole interval lies within the margin.", found)
+
+
+ARTIFACT: Artifact[Precisions, Line] = Artifact(
+    name="fig14", heading="Fig. 14: lower precisions",
+    summary="learning curves in FP32, BF16, FP8's products and FP8's storage; an image per device and dataset",
+    experiments=("fig14", "fig14_storage", "fig14_sst2", "fig14_sst2_storage"), measure="train",
+    made_by="make reproduce-fig14", order=140, select=select, rows=rows_of, columns=columns, caption=caption, draw=draw,
+    rules=(Rule("fp8-accuracy", "accuracy in FP8-mix less that in FP32, 3 seeds, of each arm", ">= -tolerance", "any",
+                POINTS, "points", judge),),
+)  # fmt: skip

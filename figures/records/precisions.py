@@ -1,0 +1,141 @@
+"""Training runs of arms in several precisions, per device and dataset: what each reached, and how far apart they are.
+
+FP8's products are compared with the same arm in FP32, storage in FP8 with the same arm that stores nothing so, in the
+same precision: what differs is then the arithmetic alone, and seeds and validation examples are paired.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bench.core.record import Record
+from figures.page.table import one_line
+from figures.records.metric import Metric, Reached, Score, difference, score
+from figures.records.select import Selected, by_arm, by_device, newest, oldest_first
+from figures.records.training import curve_of, metric_of, reached, stages_of
+
+#: From the most exact to the least.
+ORDER = (
+    *("fp32", "tf32", "bf16", "bf16_weights", "fp8", "fp8_row", "fp8_delayed", "fp8_filtered", "fp8_row_filtered"),
+)
+STORED = "_fp8"  # what the variants of arms end with that store activations in FP8
+FP32 = "fp32"
+
+
+@dataclass(frozen=True)
+class Line:
+    """An arm in a precision, over its seeds.
+
+    Args:
+        runs: by seed; failed ones are among them.
+    """
+
+    arm: str
+    precision: str
+    runs: dict[int, Record]
+
+    @property
+    def stores(self) -> bool:
+        return self.arm.endswith(STORED)
+
+    @property
+    def name(self) -> str:
+        return f"{self.arm}, {self.precision}"
+
+    @property
+    def finished(self) -> dict[int, Record]:
+        return {seed: run for seed, run in self.runs.items() if run.status == "ok"}
+
+    @property
+    def arithmetic(self) -> str:
+        """What ran, in words of the records."""
+        words = sorted({run.arithmetic for run in self.finished.values()} - {""})
+        if (stored := self.stored_error) is not None:
+            words.append(f"kept in FP8 with an error of {stored:.1%}")
+        return "; ".join(words)
+
+    @property
+    def stored_error(self) -> float | None:
+        """The largest relative error of a tensor that is kept in FP8; None where none is."""
+        rows = [row["error"] for run in self.finished.values() for row in run.samples.get("stored", ())]
+        return max(rows, default=None)
+
+    @property
+    def remarks(self) -> list[str]:
+        """What became of runs that did not end well, and what the others have to say."""
+        return [f"seed {seed}: {one_line(f'{run.status}: {run.message}' if run.status != 'ok' else run.message)}"
+                for seed, run in sorted(self.runs.items()) if run.message]  # fmt: skip
+
+    @property
+    def compared_with(self) -> tuple[str, str] | None:
+        """The arm and the precision that it is compared with; None for what is compared with nothing."""
+        if self.stores:
+            return self.arm.partition(":")[0], self.precision
+        return None if self.precision == FP32 else (self.arm, FP32)
+
+    def ends(self, metric: Metric) -> dict[int, Reached]:
+        """What its runs reached in a metric at their end, by seed."""
+        leading = {seed: metric_of(run).name for seed, run in self.finished.items()}
+        return {
+            seed: curve_of(run)[-1] if leading[seed] == metric.name else reached(run.samples["curve"][-1], metric.name)
+            for seed, run in self.finished.items()
+        }
+
+    def reached(self, metric: Metric) -> Score | None:
+        ends = self.ends(metric)
+        return score(metric, ends) if ends else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Precisions(Selected):
+    """One page: a device and a dataset."""
+
+    dataset: str = ""
+    lines: tuple[Line, ...] = ()
+
+    @property
+    def metric(self) -> Metric:
+        return metric_of(self.shown[0])
+
+    def less(self, line: Line, metric: Metric) -> Score | None:
+        """What a line reached less what it is compared with, paired; None where that is not there."""
+        other = next((one for one in self.lines if (one.arm, one.precision) == line.compared_with), None)
+        return None if other is None else difference(metric, line.ends(metric), other.ends(metric))
+
+
+def select(records: Sequence[Record]) -> list[Precisions]:
+    """A page per device, workload and dataset; of runs of several lengths, that of the longest."""
+    pages = []
+    for device, mine in by_device(records):
+        for workload, dataset in sorted({(one.workload, one.dataset) for one in mine}):
+            here = [one for one in mine if (one.workload, one.dataset) == (workload, dataset)]
+            steps = max(map(_steps, here))
+            runs = newest([one for one in here if _steps(one) == steps], lambda r: (r.arm, r.precision, r.seed))
+            found = sorted({(arm, precision) for arm, precision, _ in runs}, key=lambda k: (by_arm(k[0]), _place(k[1])))
+            lines = tuple(
+                Line(arm, precision, {seed: run for (a, p, seed), run in runs.items() if (a, p) == (arm, precision)})
+                for arm, precision in found
+            )
+            shorter = sum(_steps(one) < steps for one in here)
+            left_out = (f"{shorter} run(s) of fewer than {steps:,} steps are left out.",) if shorter else ()
+            pages.append(
+                Precisions(
+                    **device,
+                    shown=oldest_first(runs.values()),
+                    place=f"{workload}, {dataset}",
+                    suffix=(workload, dataset),
+                    left_out=left_out,
+                    dataset=dataset,
+                    lines=lines,
+                )
+            )
+    return pages
+
+
+def _place(precision: str) -> int:
+    return ORDER.index(precision) if precision in ORDER else len(ORDER)
+
+
+def _steps(record: Record) -> int:
+    return sum(int(stage["steps"]) for stage in stages_of(record))
