@@ -52,7 +52,8 @@ def test_commands_name_experiments_that_are_there(records) -> None:
         assert words[:3] == ["python", "-m", "bench"]
         settings = dict(word.split("=") for word in words[3:])
         assert settings["experiment"] in known
-        assert int(settings["batch_size"]) == record.batch_size
+        assert int(settings.get("batch_size", record.batch_size)) == record.batch_size
+        assert settings.get("methods", f"['{record.arm}']") == f"['{record.arm}']"
 
 
 def test_the_page_is_the_same_bytes_again(tmp_path, capsys) -> None:
