@@ -5,6 +5,7 @@ The step is the one that the bench would run: same model, method and settings, t
 """
 
 import functools
+import importlib
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -306,6 +307,14 @@ def _rooflines_of(words: Sequence[str]) -> str:
     return "\n".join([*(written(layer, names) + "\n" for layer in shapes), *notes[1:], ""])
 
 
+def _predict_all(given: Mapping[str, str], console: Console) -> None:
+    """Every arm and several batches of a model given by its path, on the explorer's page."""
+    predict_all = importlib.import_module("bench.commands.predict_all")  # which is made of this module
+    with console.status("predicting ...") as status:
+        content = predict_all.survey(given, status.update if console.is_terminal else console.print)
+    predict_all.show(content)
+
+
 def main(words: Sequence[str]) -> None:
     """Predict as the words say and print the answer; progress goes to the other stream.
 
@@ -320,13 +329,17 @@ def main(words: Sequence[str]) -> None:
         usage = (CONF / "help" / "predict.txt").read_text(encoding="utf-8")
         print(usage.format(**{name: ", ".join(known) for name, known in lists.items()}), end="")
         return
+    console = Console(stderr=True)
     try:
+        given = _by_key(words)
+        if "model" in given and "method" not in given:
+            _predict_all(given, console)
+            return
         question, name = question_of(words)
     except MISTAKES as error:
         stop_with(str(error))
     except (HydraException, OmegaConfBaseException) as error:
         stop_with(reworded(error))
-    console = Console(stderr=True)
     with console.status("measuring this machine ..." if name == "cpu" else "predicting ...") as status:
         device = device_named(name, question.view.precision)
         if device.peak(question.view.precision) is None:

@@ -30,15 +30,24 @@ FILTERS: dict[str, str] = {
 _LEFT_OUT = {"config_json", "workload_words", "library_versions", "schema_version"}
 
 
+#: Measures whose experiments have one workload, so that a batch and data can be given.
+_BY_BATCH = ("run", "predict", "train", "allocator_peak", "kept")
+
+
 class PredictionsError(ValueError):
     """A file of predictions that cannot be read; the message is one sentence."""
 
 
 def command_of(record: Record) -> str:
-    """What makes the record again: its experiment, at its batch, data and ratio; arms are timed side by side."""
-    dataset = json.loads(record.config_json).get("dataset", record.dataset)
-    words = [f"experiment={record.experiment}", f"batch_size={record.batch_size}", f"dataset={dataset}"]
-    words += [f"ratio={record.ratio:g}"] if record.ratio is not None else []
+    """What makes the record again: its experiment, at its batch, data and ratio, and of forms of a method that the
+    experiment may leave out, its arm. Arms of one job are timed side by side.
+    """
+    words = [f"experiment={record.experiment}"]
+    if record.measure in _BY_BATCH:
+        dataset = json.loads(record.config_json).get("dataset", record.dataset)
+        words += [f"batch_size={record.batch_size}", f"dataset={dataset}"]
+        words += [f"ratio={record.ratio:g}"] if record.ratio is not None else []
+        words += [f"methods=['{record.arm}']"] if record.arm != record.method else []
     return shlex.join(["python", "-m", "bench", *words])
 
 

@@ -65,7 +65,7 @@ function draw() {
     return {
       type: "scatter", mode: "markers", name: arm, x: own.map(point => point[x]), y: own.map(point => point[y]),
       customdata: own.map(point => data.points.indexOf(point)),
-      marker: { size: 11, symbol: SYMBOLS[place % SYMBOLS.length], color: COLOURS[place % COLOURS.length], line: { width: 1, color: "#fff" } },
+      marker: { size: 11, symbol: SYMBOLS[(place + Math.floor(place / COLOURS.length)) % SYMBOLS.length], color: COLOURS[place % COLOURS.length], line: { width: 1, color: "#fff" } },
       text: own.map(point => `${arm}, batch ${words(point.batch_size)}, ${point.device}`), hovertemplate: "%{text}<br>%{x}, %{y}<extra></extra>",
     };
   });

@@ -1,0 +1,70 @@
+"""``python -m bench predict model=PATH``: every arm and batch as its own prediction says, and the page of them."""
+
+from __future__ import annotations
+
+import json
+import shlex
+
+import pytest
+from small_cells import run_bench
+from test_predict_command import assert_one_sentence, number
+from test_predict_hugging_face import saved
+from tiny import one_thread  # noqa: F401
+
+import bench.commands.predict_all
+from bench.commands.predict_all import arms
+
+
+@pytest.fixture(autouse=True)
+def small_search(monkeypatch):
+    """A search that ends soon: what is tested here is not how it goes."""
+    monkeypatch.setattr("bench.estimate.any_batch.LIMIT", 64)
+
+
+def test_every_form_of_every_arm_is_asked_for():
+    assert {"comera", "comera:lean_block", "low_rank", "dense", "dense+checkpoint", "galore", "lora", "lte"} <= {
+        *arms()
+    }
+
+
+@pytest.mark.slow
+def test_arms_and_batches_are_those_of_single_predictions(tmp_path, tmp_path_factory, monkeypatch):
+    path = saved(tmp_path_factory.mktemp("model"), "bert")
+    monkeypatch.setattr(bench.commands.predict_all, "arms", lambda: ["comera", "dense", "galore"])
+    monkeypatch.setattr(bench.commands.predict_all, "BATCHES", (4,))
+    ended = run_bench(tmp_path, "predict", f"model={path}", "sequence_length=32")
+    assert ended.status == 0, ended.error
+    folder = tmp_path / "figures" / "rendered" / "local"
+    assert {file.name for file in folder.iterdir()} == {"explorer.html", "predictions.json"}
+    content = json.loads((folder / "predictions.json").read_text())
+    points = content["points"]
+    found = {(point["arm"], point["batch_size"], point["device"]) for point in points}
+    assert len(found) == len(points) == 2 * 4  # arms, GPUs
+    assert [note for note in content["notes"] if note.startswith("galore is left out: galore.rank is 128")]
+    assert {(one["arm"], one["words"]) for one in content["largest"]} == {
+        ("comera", "64 at least"), ("dense", "64 at least")
+    }  # fmt: skip
+    point = next(point for point in points if point["arm"] == "comera" and "H100" in point["device"])
+    alone = run_bench(tmp_path, *shlex.split(point["command"])[3:])
+    assert alone.status == 0, alone.error
+    peak = point["peak_memory_predicted_mib"]
+    assert number(alone.output, "peak memory, MiB") == pytest.approx(peak, abs=0.05)
+    assert number(alone.output, "time of a step, ms: at least") == pytest.approx(point["least_time_ms"], abs=0.0005)
+    page = (folder / "explorer.html").read_text(encoding="utf-8")
+    assert "Your model: " in page
+    assert "64 at least" in page
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["model=nowhere/config.json"], ["cannot be read"]),
+        (["batch_size=none"], ["batch_size"]),
+        (["device=tpu"], ["device is 'tpu'; allowed: "]),
+        (["workload=linear"], ["workload", "leave it out"]),
+    ],
+)
+def test_wrong_words_are_one_sentence(words, said, tmp_path, tmp_path_factory):
+    path = saved(tmp_path_factory.mktemp("model"), "bert")
+    given = [] if words[0].startswith("model=") else [f"model={path}"]
+    assert_one_sentence(run_bench(tmp_path, "predict", *given, *words), said, tmp_path)

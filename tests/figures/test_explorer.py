@@ -1,0 +1,192 @@
+"""The explorer: the points of the records, and the page in a real browser, on a phone too, and without a mouse."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_up_records import CPU, campaign
+from test_report_browser import PATIENCE_MS, PHONE, browser, overflow  # noqa: F401
+
+from bench.core.record import read_all, write
+from figures.__main__ import main
+from figures.explorer.points import AXES, command_of, content_of
+
+ROOT = Path(__file__).parents[2]
+REFERENCE = ROOT / "results" / "reference"
+
+
+@pytest.fixture(scope="module")
+def records() -> list[Any]:
+    return read_all(REFERENCE)
+
+
+def test_each_record_with_two_values_is_a_point(records) -> None:
+    content = content_of(records, None)
+    wanted = [
+        record for record in records
+        if record.status == "ok" and sum(getattr(record, name, None) is not None for name in AXES) > 1
+    ]  # fmt: skip
+    assert len(content["points"]) == len(wanted) > 900
+    for point, record in zip(content["points"], wanted, strict=True):
+        assert (point["cell_id"], point["arm"]) == (record.cell_id, record.arm)
+        assert point.get("step_time_median_ms") == record.step_time_median_ms
+        assert point.get("parameters") == record.parameters
+    assert {"step_time_median_ms", "peak_memory_predicted_mib", "parameters", "metric_accuracy"} <= content[
+        "axes"
+    ].keys()
+    assert content["axes"]["step_time_median_ms"]["less"]
+    assert not content["axes"]["metric_accuracy"]["less"]
+
+
+def test_commands_name_experiments_that_are_there(records) -> None:
+    known = {path.stem for path in (ROOT / "bench" / "conf" / "experiment").glob("*.yaml")}
+    for record in records:
+        words = shlex.split(command_of(record))
+        assert words[:3] == ["python", "-m", "bench"]
+        settings = dict(word.split("=") for word in words[3:])
+        assert settings["experiment"] in known
+        assert int(settings.get("batch_size", record.batch_size)) == record.batch_size
+        assert settings.get("methods", f"['{record.arm}']") == f"['{record.arm}']"
+
+
+def test_the_page_is_the_same_bytes_again(tmp_path, capsys) -> None:
+    write(campaign(CPU), tmp_path / "records")
+    pages = []
+    for name in ("one", "other"):
+        assert main(["explore", "--records", str(tmp_path / "records"), "--out", str(tmp_path / name)]) == 0
+        pages.append((tmp_path / name / "explorer.html").read_bytes())
+    assert pages[0] == pages[1]
+    assert "explorer.html" in capsys.readouterr().out
+    assert not re.search(rb"<(?:script|link|img)[^>]+(?:src|href)=.https?:", pages[0])
+
+
+@pytest.mark.parametrize("content", [None, "{", "[]", '{"points": [1], "model": "", "largest": [], "notes": []}'])
+def test_what_is_no_prediction_is_one_sentence(content, tmp_path, capsys) -> None:
+    file = tmp_path / "predictions.json"
+    if content is not None:
+        file.write_text(content)
+    assert main(["explore", "--records", str(REFERENCE), "--model", str(file), "--out", str(tmp_path / "out")]) == 2
+    assert re.fullmatch(r"--model is '.*', which .*\.\n", capsys.readouterr().err)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.fixture(scope="module")
+def explorer(tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("explorer")
+    assert main(["explore", "--records", str(REFERENCE), "--out", str(out)]) == 0
+    return out / "explorer.html"
+
+
+@pytest.fixture
+def page(browser: Any, explorer: Path) -> Iterator[Any]:  # noqa: F811
+    """The page opened from disk; what it asks for, and what the browser complains about, fails the test."""
+    asked: list[str] = []
+    complaints: list[str] = []
+    one = browser.new_page(viewport={"width": 1280, "height": 900})
+    try:
+        one.set_default_timeout(PATIENCE_MS)
+        one.on("request", lambda request: asked.append(request.url))
+        one.on("console", lambda message: complaints.append(message.text))
+        one.on("pageerror", lambda error: complaints.append(str(error)))
+        one.goto(explorer.as_uri())
+        yield one
+    finally:
+        one.close()
+    assert [url for url in asked if not url.startswith(("data:", "blob:"))] == [explorer.as_uri()]
+    assert complaints == []
+
+
+def choose(page: Any, **filters: str) -> None:
+    for key, value in filters.items():
+        page.locator(f"#filter-{key}").select_option(value)
+
+
+FIG1 = {"source": "fig1", "device": "AMD EPYC, 2 threads", "batch_size": "8"}
+
+
+@pytest.mark.slow
+def test_filters_leave_like_cells_and_the_front_is_theirs(page, records) -> None:
+    choose(page, **FIG1)
+    wanted = [
+        record for record in records
+        if (record.experiment, record.device, record.batch_size) == ("fig1", FIG1["device"], 8)
+        and record.step_time_median_ms is not None and record.peak_memory_predicted_mib is not None
+    ]  # fmt: skip
+    values = {record.arm: (record.step_time_median_ms, record.peak_memory_predicted_mib) for record in wanted}
+    assert len(values) == len(wanted) > 3
+    rows = page.locator("#table tbody tr")
+    assert rows.count() == len(wanted)
+    front = {
+        arm for arm, (time, memory) in values.items()
+        if not any(t <= time and m <= memory and (t, m) != (time, memory) for t, m in values.values())
+    }  # fmt: skip
+    drawn = {row.locator("td").nth(1).text_content(): row.locator("td").nth(7).text_content() for row in rows.all()}
+    assert {arm for arm, said in drawn.items() if said == "yes"} == front
+    assert all(arm in page.locator("#said").text_content() for arm in front)
+    page.get_by_role("button", name="show all").click()
+    page.wait_for_function("document.querySelectorAll('#table tbody tr').length === 200")
+    assert "no Pareto front over several values" in page.locator("#said").text_content()
+
+
+@pytest.mark.slow
+def test_a_click_on_a_point_shows_its_record_and_command(page) -> None:
+    choose(page, **FIG1, arm="comera")
+    assert page.locator("#details").is_hidden()
+    page.locator("#plot .points path").first.click(force=True)
+    assert page.locator("#details").is_visible()
+    assert page.locator("#details-heading").text_content().startswith("comera, batch 8, AMD EPYC")
+    command = page.locator("#command").text_content()
+    assert command.startswith("python -m bench experiment=fig1 batch_size=8 dataset=")
+    assert page.locator("#columns th", has_text="git_commit").count() == 1
+
+
+@pytest.mark.slow
+def test_all_can_be_reached_without_a_mouse_and_has_a_name(page) -> None:
+    choose(page, **FIG1)
+    names = page.evaluate(
+        """() => Array.from(document.querySelectorAll("select, button, input"), one =>
+          one.getAttribute("aria-label") || one.closest("label")?.textContent.trim() || one.textContent.trim())"""
+    )
+    assert all(names)
+    of_comera = "record of comera, batch 8, AMD EPYC, 2 threads"
+    boxes = [("combobox", "across"), ("combobox", "method"), ("checkbox", "Pareto front")]
+    for role, name in (*boxes, ("region", "Table of the points"), ("button", of_comera)):
+        assert page.get_by_role(role, name=name).count() == 1, name
+    assert re.search(r", \d+ points; the table below has them", page.locator("#plot").get_attribute("aria-label"))
+    page.locator("#x").focus()
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        label = page.evaluate("document.activeElement.getAttribute('aria-label') || ''")
+        if label.startswith("record of"):
+            break
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "details"
+    assert page.locator("#details-heading").text_content() in label
+
+
+@pytest.mark.slow
+def test_it_fits_a_phone(page) -> None:
+    page.set_viewport_size(PHONE)
+    choose(page, **FIG1)
+    page.get_by_role("button", name=re.compile("^record of")).first.click()
+    page.wait_for_function("document.querySelector('#plot .main-svg').clientWidth <= innerWidth")
+    assert overflow(page) <= 0
+    assert page.locator("#plot .points path").first.is_visible()
+
+
+@pytest.mark.slow
+def test_metrics_and_sizes_can_be_axes(page) -> None:
+    page.locator("#x").select_option("stored_mib")
+    page.locator("#y").select_option("metric_accuracy")
+    page.locator("#log").uncheck()
+    shown = json.loads(page.locator("#data").text_content())["points"]
+    both = [point for point in shown if "stored_mib" in point and "metric_accuracy" in point]
+    assert 5 < len(both) == int(page.locator("#said").text_content().split()[0])
+    assert all(math.isfinite(point["metric_accuracy"]) for point in both)
