@@ -19,7 +19,7 @@ STORED = "_fp8"  # what the variants of arms end with that store activations in 
 FP32 = "fp32"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Line:
     """An arm in a precision, over its seeds.
 
