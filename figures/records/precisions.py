@@ -12,18 +12,14 @@ from dataclasses import dataclass
 from bench.core.record import Record
 from figures.page.table import one_line
 from figures.records.metric import Metric, Reached, Score, difference, score
-from figures.records.select import Selected, by_arm, by_device, newest, oldest_first
+from figures.records.select import PRECISIONS, Selected, by_arm, by_device, newest, oldest_first
 from figures.records.training import curve_of, metric_of, reached, stages_of
 
-#: From the most exact to the least.
-ORDER = (
-    *("fp32", "tf32", "bf16", "bf16_weights", "fp8", "fp8_row", "fp8_delayed", "fp8_filtered", "fp8_row_filtered"),
-)
 STORED = "_fp8"  # what the variants of arms end with that store activations in FP8
 FP32 = "fp32"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Line:
     """An arm in a precision, over its seeds.
 
@@ -134,7 +130,7 @@ def select(records: Sequence[Record]) -> list[Precisions]:
 
 
 def _place(precision: str) -> int:
-    return ORDER.index(precision) if precision in ORDER else len(ORDER)
+    return PRECISIONS.index(precision) if precision in PRECISIONS else len(PRECISIONS)
 
 
 def _steps(record: Record) -> int:

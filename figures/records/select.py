@@ -152,7 +152,10 @@ def narrow_each(
     return kept, notes
 
 
-_PRECISIONS = ("fp32", "tf32", "bf16", "fp8")
+#: From the most exact to the least.
+PRECISIONS = (
+    *("fp32", "tf32", "bf16", "bf16_weights", "fp8", "fp8_row", "fp8_delayed", "fp8_filtered", "fp8_row_filtered"),
+)
 
 
 @dataclass(frozen=True)
@@ -206,7 +209,7 @@ class Toggles:
 
     @property
     def rank(self) -> tuple[int, str, bool, bool]:
-        place = _PRECISIONS.index(self.precision) if self.precision in _PRECISIONS else len(_PRECISIONS)
+        place = PRECISIONS.index(self.precision) if self.precision in PRECISIONS else len(PRECISIONS)
         return place, self.precision, self.compile, self.cuda_graph
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 
 import pytest
@@ -13,11 +14,14 @@ from torch.utils.checkpoint import checkpoint
 
 from bench.core.record import read_all
 from bench.errors import CONF
+from bench.estimate.any_batch import AnyBatch
 from bench.estimate.memory import fake_training
 from bench.estimate.work import predict
-from bench.measures.kept import MEMORIES_GIB, kept_columns, kept_of
+from bench.measures.kept import IN_FP8, MEMORIES_GIB, kept_columns, kept_of
 from bench.protocol import Data
+from bench.protocol.methods import build, default_settings
 from bench.workloads import open_cell_workload
+from bench.workloads.encoder import EncoderSettings
 from comera.recomputing import keep_ranks
 
 B, T, D, H = 8, 16, 32, 4  # batch, tokens, width and heads of the tiny encoder
@@ -200,3 +204,17 @@ def test_a_cpu_has_no_largest_batch():
     cell = a_cell(measure="kept")
     assert "largest" not in kept_columns(cell, open_cell_workload(cell, Data()))["samples"]
     assert MEMORIES_GIB == (8, 24, 80, 141)
+
+
+@pytest.mark.parametrize("method", ["comera", "low_rank"])
+def test_storage_in_fp8_keeps_at_most_60_mib_per_block_of_the_paper_s_encoder_at_batch_128(method):
+    sizes = dataclasses.asdict(EncoderSettings(layers=2))
+    workload = open_cell_workload(a_cell(dataset="synthetic", workload_settings=sizes), Data("synthetic"))
+    kept = {}
+    for variant in ("lean", "lean_fp8"):
+        built = build(method, variant, default_settings(method))
+        with fake_training(AnyBatch(workload), built, 128, "bf16", "cuda", 0) as (step, batch):
+            found = kept_of(step, batch)
+        kept[variant] = found["in_blocks_mib"] / found["blocks"]
+        assert any(row["kind"] == IN_FP8 for row in found["tensors"]) == (variant == "lean_fp8")
+    assert kept["lean_fp8"] <= 60 < kept["lean"] / 2

@@ -15,6 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from bench.estimate.cuda_operations import cuda_operations
 from bench.estimate.memory import CATEGORIES, predict_memory, reachable_tensors, trace_memory
 from bench.estimate.work import predict
+from bench.step.low_precision import PRECISIONS
 from bench.step.train_step import TrainStep
 
 B, N, M = 64, 8, 512  # batch, in-features, hidden features: wide enough that the peak lies in backward
@@ -300,8 +301,7 @@ def test_all_tensors_within_objects_are_found_once():
         ({"batch_size": 0}, "batch_size is 0; a whole number from 1 up is expected."),
         ({"batch_size": -3}, "batch_size is -3; a whole number from 1 up is expected."),
         ({"device": "tpu"}, "device is 'tpu'; memory is predicted for cpu and cuda."),
-        ({"precision": "int4"}, "precision is 'int4'; allowed: fp32, tf32, bf16, fp8."),
-        ({"precision": "fp8"}, "precision=fp8 is not implemented yet in this version; use fp32, tf32 or bf16."),
+        ({"precision": "int4"}, f"precision is 'int4'; allowed: {', '.join(PRECISIONS)}."),
         ({"precision": "tf32"}, "precision=tf32 needs a CUDA device, this one is cpu; use fp32 or bf16."),
     ],
 )

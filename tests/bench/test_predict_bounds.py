@@ -151,7 +151,7 @@ def test_devices_are_sound():
         assert 0 < device.room_mib < device.memory_mib
         assert device.peak_flops["fp32"] <= device.peak_flops["tf32"] <= device.peak_flops["bf16"]
     assert device_named("h100", "fp32").bandwidth == 3.35e12
-    with pytest.raises(ValueError, match="device is 'tpu'; allowed: a100, h100, h200, rtx3090, cpu"):
+    with pytest.raises(ValueError, match="device is 'tpu'; allowed: a100, h100, h200, l4, rtx3090, rtx4090, cpu"):
         device_named("tpu", "fp32")
 
 

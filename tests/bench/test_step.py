@@ -6,7 +6,8 @@ import pytest
 import torch
 from tiny import TinyMethod, TinyWorkload, one_thread  # noqa: F401
 
-from bench.step.train_step import PRECISIONS, TrainStep, precision_unsupported
+from bench.step.low_precision import PRECISIONS, precision_unsupported
+from bench.step.train_step import TrainStep
 
 
 def a_step(precision="fp32", device="cpu", method=None, workload=None, loss=None):
@@ -26,11 +27,11 @@ def a_batch(seed=0):
         ("fp32", "cpu", None),
         ("bf16", "cpu", None),
         ("tf32", "cpu", "needs a CUDA device, this one is cpu"),
-        ("fp8", "cpu", "not implemented yet in this version"),
+        ("fp8", "cpu", None),
         ("fp32", "cuda", None),
         ("bf16", "cuda", None),
         ("tf32", "cuda:0", None),
-        ("fp8", "cuda", "not implemented yet in this version"),
+        ("fp8_row", "cuda", None),
     ],
 )
 def test_each_precision_is_offered_or_refused_with_its_reason(precision, device, reason):
@@ -44,7 +45,7 @@ def test_an_unknown_precision_is_one_sentence_naming_value_and_allowed_ones(prec
         precision_unsupported(precision, "cpu")
 
 
-@pytest.mark.parametrize("precision", ["fp8", "tf32", "half"])
+@pytest.mark.parametrize("precision", ["tf32", "half"])
 def test_a_step_is_not_built_in_a_precision_that_it_cannot_run(precision):
     with pytest.raises(ValueError, match=f"^precision.*{precision}"):
         a_step(precision)

@@ -74,8 +74,8 @@ def trained_clicks(arm: str, seed: int, shift: float, dataset: str, **columns: A
     fields = of_dlrm(arm, dataset=dataset) | {"config_json": json.dumps(config), "parameters": 1000}
     size = {"stored_mib": 20.0 if arm == "comera" else 2100.0, "dense_mib": 2100.0, "train_steps": 1000}
     return record(
-        arm, 2048, measure="train", experiment="fig9", seed=seed, samples={"curve": curve}, stage="early",
-        metrics=curve[-1]["metrics"], cell_id=f"{arm}-{seed}".replace(":", "-"), **{**fields, **size, **columns},
+        arm, 2048, measure="train", seed=seed, samples={"curve": curve}, stage="early", metrics=curve[-1]["metrics"],
+        **{"experiment": "fig9", "cell_id": f"{arm}-{seed}".replace(":", "-"), **fields, **size, **columns},
     )  # fmt: skip
 
 

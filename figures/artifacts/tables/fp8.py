@@ -16,12 +16,11 @@ from figures.claims.rule import Rule
 from figures.page.drawn import Caption
 from figures.page.notes import closing_notes, device_fact
 from figures.page.table import REMARKS, Column, bounds, one_line, ratio_text, significant
-from figures.records.precisions import ORDER
-from figures.records.select import COMERA, DENSE, Selected, pages_by_device, workload_settings
+from figures.records.select import COMERA, DENSE, PRECISIONS, Selected, pages_by_device, workload_settings
 
 #: Forms of the rooflines that nothing was computed in: they say what storage would give.
 _BYTES_ALONE = ("fp8, bf16", "fp8 stored")
-FORMS = (*ORDER, *_BYTES_ALONE)
+FORMS = (*PRECISIONS, *_BYTES_ALONE)
 GPUS = ("h100", "h200", "l4", "rtx3090", "rtx4090")
 
 #: From which ratio of least times on a form counts as a gain.

@@ -1,0 +1,134 @@
+"""Precisions of a step: what runs, what is recorded of it, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from small_cells import a_cell
+from tiny import TinyMethod, TinyWorkload, one_thread  # noqa: F401
+from torch import nn
+
+from bench.estimate.devices import GPUS
+from bench.estimate.roofline import FORMS, Layer, layer_of, rooflines
+from bench.measures.fp8 import fp8_columns
+from bench.protocol import Data
+from bench.runner.sweep import unsupported
+from bench.step.low_precision import adapted_model, arithmetic_of, fp8_unsupported, to_bf16, to_fp8
+from bench.step.train_step import TrainStep
+from bench.workloads import open_cell_workload
+from comera import TT, tensorize
+
+TARGETS = {"0": "feed_forward", "2": "feed_forward"}
+
+
+def dense():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 32), nn.Linear(32, 3))
+
+
+def tensorized():
+    return tensorize(dense(), {"0": TT(ranks=12), "2": TT(ranks=12)})
+
+
+@pytest.mark.parametrize("built", [dense, tensorized])
+@pytest.mark.parametrize("precision", ["fp8", "fp8_row"])
+def test_linear_targets_multiply_in_fp8_with_the_parameters_that_they_had(built, precision):
+    model, plain = built(), built()
+    plain.load_state_dict(model.state_dict())
+    before = [id(parameter) for parameter in model.parameters()]
+    to_fp8(model, TARGETS, precision, "emulated")
+    assert [id(parameter) for parameter in model.parameters()] == before
+    x = torch.randn(20, 64)  # no multiple of 16
+    exact, found = plain(x), model(x)
+    assert 1e-4 < ((found - exact).norm() / exact.norm()).item() < 0.1
+    found.square().mean().backward()
+    assert all(parameter.grad is not None and parameter.grad.isfinite().all() for parameter in model.parameters())
+    by, scales = ("torchao" if built is dense else "comera.lowprec"), ("row" if "row" in precision else "tensor")
+    assert arithmetic_of(model, precision) == f"fp8 emulated in 2 of 3 linear layers ({by}, {scales} current)"
+
+
+def test_layers_that_a_filter_or_their_size_leaves_out_are_recorded():
+    model = dense()
+    to_fp8(model, TARGETS, "fp8_filtered", "emulated")
+    assert arithmetic_of(model, "fp8_filtered") == "fp32 in all 3 linear layers"
+    model = nn.Sequential(nn.Linear(64, 32), nn.Linear(32, 30))
+    to_fp8(model, {"0": "feed_forward", "1": "classifier"}, "fp8", "emulated")
+    assert arithmetic_of(model, "fp8").startswith("fp8 emulated in 1 of 2 linear layers")
+
+
+@pytest.mark.parametrize(
+    ("precision", "model", "sentence"),
+    [
+        ("fp8_delayed", dense, "0 is dense"),
+        ("fp8_filtered", tensorized, "torchao choose among dense layers"),
+        ("fp8", lambda: nn.Sequential(nn.Bilinear(2, 2, 2), nn.ReLU(), nn.ReLU()), "torch's Bilinear"),
+    ],
+)
+def test_what_has_no_fp8_products_is_refused_in_a_sentence(precision, model, sentence):
+    assert sentence in (fp8_unsupported(precision, model(), TARGETS) or "")
+    with pytest.raises(ValueError, match=sentence):
+        to_fp8(model(), TARGETS, precision, "emulated")
+
+
+def test_weights_and_states_in_bf16_but_for_rank_entries():
+    model = tensorized()
+    to_bf16(model)
+    kinds = {name: parameter.dtype for name, parameter in model.named_parameters()}
+    assert {kind for name, kind in kinds.items() if "diagonals" in name} == {torch.float32}
+    assert {kind for name, kind in kinds.items() if "diagonals" not in name} == {torch.bfloat16}
+    optimizer = torch.optim.AdamW(model.parameters())
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = model(torch.randn(8, 64)).float().square().mean()
+    loss.backward()
+    optimizer.step()
+    for parameter in model.parameters():
+        assert parameter.grad.dtype == optimizer.state[parameter]["exp_avg"].dtype == parameter.dtype
+
+
+@pytest.mark.parametrize("precision", ["fp8", "bf16_weights"])
+def test_a_step_learns_and_says_what_ran(precision):
+    workload, method = TinyWorkload(), TinyMethod(lr=3e-3)
+    model = adapted_model(method, workload.build(), workload.targets(), precision, "emulated")
+    step = TrainStep(model, method, method.optimizer(model), workload.loss, precision, "cpu")
+    batch = next(workload.batches("train", 8, 0, True))
+    losses = [step(batch).item() for _ in range(12)]
+    assert losses[-1] < losses[0]
+    assert step.arithmetic.startswith("fp8 emulated in" if precision == "fp8" else "bf16_weights")
+
+
+@pytest.mark.parametrize("measure", ["check", "feed_forward", "fp8"])
+def test_measures_without_a_word_on_fp8_say_so(measure):
+    cell = a_cell(precision="fp8", measure=measure, device="cpu")
+    said = unsupported(cell, Data("synthetic")) or ""
+    assert said.startswith(f"precision=fp8 is not measured with measure={measure}; use fp32")
+
+
+@pytest.mark.parametrize("method", ["dense", "comera", "low_rank"])
+def test_a_layer_is_measured_in_every_precision(method):
+    sizes = {"in_features": 64, "out_features": 96, "optimizer_step": True}
+    cell = a_cell(
+        workload="linear", dataset="normal", measure="fp8", batch_size=48, method=method, workload_settings=sizes
+    )
+    columns = fp8_columns(cell, open_cell_workload(cell, Data()))
+    rows = {row["name"]: row for row in columns["samples"]["precisions"]}
+    assert rows["tf32"]["message"] == "needs a CUDA device"
+    errors = [rows[name]["error"] for name in ("fp32", "bf16", "fp8")]
+    assert errors == sorted(errors)
+    for row in rows.values():
+        assert row["message"] or 0 < row["largest"] < row["bound"]
+    assert "emulated" in columns["arithmetic"]
+    assert [line["form"] for line in columns["samples"]["rooflines"]] == list(FORMS)
+
+
+def test_rooflines_count_bytes_and_operations():
+    layer = Layer(16, 32, 48)
+    assert layer.flops == 2 * 16 * 32 * 48
+    assert layer.bytes(FORMS["fp32"]) == 4 * (16 * 32 + 32 * 48 + 16 * 48)
+    thin = layer_of("16384x768x768", 30)
+    for gpu in ("h100", "h200", "l4", "rtx4090"):  # bound by bytes: FP8's products gain nothing, its storage does
+        plain, products, stored = (
+            thin.bound(FORMS[form], GPUS[gpu]).step_ms for form in ("bf16", "fp8, bf16", "fp8 stored")
+        )
+        assert plain == products
+        assert 1.8 < plain / stored < 2
+    assert rooflines(thin, ["rtx3090"])[3]["gpus"] == {"rtx3090": None}

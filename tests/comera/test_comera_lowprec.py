@@ -1,0 +1,287 @@
+"""FP8 products and storage: native beside emulated beside float64, scales, padding, and what is refused."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import comera
+from comera.lowprec import (
+    FORWARD,
+    FP8,
+    GRADIENTS,
+    AmaxHistory,
+    InBlocks,
+    Quantized,
+    product,
+    products_on,
+    quantize,
+    recorded_errors,
+    scaled_product,
+    use_fp8,
+)
+from comera.lowprec.scaling import kernel_on, padded
+from comera.recomputing import keep_ranks
+
+#: Tokens, what is summed over, columns: odd ones, ranks that are no multiples of 16, a single token.
+SHAPES = [(64, 768, 30), (50, 30, 96), (1, 17, 5), (128, 256, 512)]
+
+#: Half a unit in the last place of e4m3 and of e5m2.
+U, U_GRADIENT = 2.0**-4, 2.0**-3
+
+
+def operands(shape, seed=0):
+    torch.manual_seed(seed)
+    T, K, M = shape
+    return torch.randn(T, K), torch.randn(M, K)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("scales", ["tensor", "row"])
+@pytest.mark.parametrize("types", [(FORWARD, FORWARD), (GRADIENTS, FORWARD)])
+@pytest.mark.parametrize("out", [torch.float32, torch.bfloat16])
+def test_native_and_emulated_products_agree(shape, scales, types, out):
+    a, b = operands(shape)
+    left, right = (quantize(padded(x), kind, scales) for x, kind in zip((a, b), types, strict=True))
+    native, emulated = (scaled_product(left, right, out, kernel) for kernel in ("native", "emulated"))
+    sums = left.dequantized().abs() @ right.dequantized().abs().t()
+    put_out = out if scales == "tensor" else torch.bfloat16
+    apart = (native.double() - emulated.double()).abs()
+    ulp = torch.finfo(put_out).eps * native.double().abs()
+    assert (apart <= torch.maximum(ulp, 1e-5 * sums.double())).all()
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("fp8", [FP8(), FP8(scales="row"), FP8(kernel="native")], ids=str)
+def test_products_and_gradients_lie_within_the_bound_of_the_format(shape, fp8):
+    a, b = (x.requires_grad_() for x in operands(shape))
+    gradient = torch.randn(shape[0], shape[2])
+    y = product(a, b, fp8)
+    y.backward(gradient)
+    exact_a, exact_b, exact_g = (x.detach().double() for x in (a, b, gradient))
+    cases = [  # what is computed, its two operands, and what roundings can add up to
+        (y, exact_a, exact_b.t(), (1 + U) ** 2 - 1),
+        (a.grad, exact_g, exact_b, (1 + U) * (1 + U_GRADIENT) - 1),
+        (b.grad, exact_g.t(), exact_a, (1 + U) * (1 + U_GRADIENT) - 1),
+    ]
+    for found, left, right, bound in cases:
+        sums = left.abs() @ right.abs()
+        subnormal = (
+            2.0**-10 / 448 * (left.abs().max() * right.abs().sum(0) + right.abs().max() * left.abs().sum(1)[:, None])
+        )
+        rounded = 2.0**-8 * sums if fp8.scales == "row" else 1e-5 * sums
+        assert found.shape == sums.shape
+        assert ((found.detach().double() - left @ right).abs() <= bound * sums + 4 * subnormal + rounded).all()
+    assert float((y.detach().double() - exact_a @ exact_b.t()).norm()) > 0  # it has been rounded
+
+
+def test_rounding_is_exact_where_the_format_is():
+    a, b = torch.tensor([[1.0, 0.5, -448.0]]), torch.tensor([[2.0, 448.0, 1.0]])
+    assert product(a, b, FP8()).item() == 2 + 224 - 448
+
+
+@pytest.mark.parametrize("scales", ["tensor", "row"])
+@pytest.mark.parametrize("wrong", [float("inf"), float("-inf"), float("nan")])
+def test_what_is_not_finite_is_not_finite_afterwards(scales, wrong):
+    a, b = operands((16, 32, 16))
+    a[3, 5] = wrong
+    y = product(a, b, FP8(scales=scales))
+    assert y[3].isnan().all()
+    assert y[0].isfinite().all() == (scales == "row")
+
+
+def test_zeros_and_tiny_numbers_give_no_nan():
+    for scale in (0.0, 1e-45, 1e-38):
+        y = product(torch.full((4, 16), scale), torch.ones(3, 16), FP8())
+        assert y.isfinite().all()
+
+
+def test_what_exceeds_a_given_factor_saturates():
+    found = quantize(torch.tensor([[1.0, 1e6, -1e6]]), FORWARD, scale=1.0).dequantized()
+    assert found.tolist() == [[1.0, 448.0, -448.0]]
+
+
+def test_delayed_factors_are_of_the_calls_before_and_recover_from_overflow():
+    fp8, history, b = FP8(scaling="delayed", history=2), AmaxHistory(2), torch.eye(16)
+    ones, hundreds = torch.ones(1, 16), torch.full((1, 16), 100.0)
+    assert product(ones, b, fp8, history=history)[0, 0].item() == pytest.approx(1.0)
+    assert product(hundreds, b, fp8, history=history)[0, 0].item() == pytest.approx(1.0)  # it saturates
+    assert product(hundreds, b, fp8, history=history)[0, 0].item() == pytest.approx(100.0)
+    infinite = product(torch.full((1, 16), torch.inf), b, fp8, history=history)
+    assert infinite.isnan().all()
+    assert history.amax.isfinite().all()  # it is not remembered
+    assert product(hundreds, b, fp8, history=history)[0, 0].item() == pytest.approx(100.0)
+
+
+def test_a_nan_factor_makes_nan_and_a_number_that_is_none_is_refused():
+    one = quantize(torch.ones(16, 16))
+    broken = Quantized(one.values, torch.tensor(torch.nan))
+    assert scaled_product(one, broken).isnan().all()
+    assert scaled_product(one, broken, kernel="native").isnan().all()
+    with pytest.raises(ValueError, match=r"^scale is nan; an FP8 operand has a finite factor above 0\.$"):
+        quantize(torch.ones(2, 2), scale=float("nan"))
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (lambda: scaled_product(quantize(torch.ones(30, 32)), quantize(torch.ones(16, 32))), "multiples of 16"),
+        (lambda: scaled_product(quantize(torch.ones(16, 32)), quantize(torch.ones(16, 16))), "same number of columns"),
+        (
+            lambda: scaled_product(quantize(torch.ones(16, 16), GRADIENTS), quantize(torch.ones(16, 16), GRADIENTS)),
+            "no device multiplies",
+        ),
+        (
+            lambda: scaled_product(quantize(torch.ones(16, 16)), quantize(torch.ones(16, 16), scales="row")),
+            "both must have the same",
+        ),
+        (lambda: quantize(torch.ones(2, 2), torch.float16), "dtype is torch.float16; allowed"),
+        (lambda: FP8(scales="column"), "scales is 'column'; allowed: tensor, row"),
+        (lambda: FP8(scales="row", scaling="delayed"), "one factor per tensor"),
+        (lambda: FP8(history=0), "history is 0; allowed"),
+        (lambda: product(torch.ones(2, 2), torch.ones(2, 2), FP8(scaling="delayed")), "needs a history"),
+    ],
+)
+def test_wrong_values_are_one_sentence(call, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        call()
+
+
+def test_a_gpu_without_fp8_is_emulated_and_native_is_refused_there(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (8, 6))
+    assert kernel_on("cuda") == "emulated"
+    with pytest.raises(ValueError, match=r"compute capability 8\.9 or more; this one has 8\.6"):
+        products_on("cuda", FP8(kernel="native"))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (9, 0))
+    assert products_on("cuda", FP8()) == "native"
+
+
+def feed_forward():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(256, 512), nn.GELU(), nn.Linear(512, 256))
+
+
+def gradients_of(model, x):
+    loss = model(x).square().mean()
+    model.zero_grad()
+    loss.backward()
+    return float(loss.detach()), torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize("fp8", [FP8(), FP8(scales="row"), FP8(scaling="delayed")], ids=str)
+def test_tensorized_layers_multiply_in_fp8_by_an_argument(fp8, autocast):
+    x = torch.randn(3, 50, 256)
+    plain = comera.tensorize(feed_forward(), {"*": comera.TT(ranks=30)})
+    eight = comera.tensorize(feed_forward(), {"*": comera.TT(ranks=30)}, fp8=fp8, recompute="outputs")
+    eight.load_state_dict(plain.state_dict())
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        (loss, exact), (other, found) = gradients_of(plain, x), gradients_of(eight, x)
+    assert 1e-6 < abs(other - loss) / loss < 0.05
+    assert 1e-3 < float((found - exact).norm() / exact.norm()) < 0.15
+
+
+def test_fp8_can_be_taken_away_again():
+    model = comera.tensorize(feed_forward(), {"*": comera.TT(ranks=8)}, fp8=FP8(scaling="delayed"))
+    keys = set(model.state_dict())
+    assert use_fp8(model, None) == ["0", "2"]
+    assert keys - set(model.state_dict()) == {f"{layer}.histories.{n}.amax" for layer in (0, 2) for n in (0, 1)}
+
+
+def test_recomputed_products_have_the_bits_of_forward():
+    x = torch.randn(64, 256)
+    plain = comera.tensorize(feed_forward(), {"*": comera.TT(ranks=16)}, fp8=FP8())
+    lean = copy.deepcopy(plain)
+    keep_ranks(lean, "outputs")
+    (loss, exact), (other, found) = gradients_of(plain, x), gradients_of(lean, x)
+    assert loss == other
+    assert torch.equal(exact, found)
+
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.query, self.key, self.value, self.output = (nn.Linear(256, 256) for _ in range(4))
+        self.norm = nn.LayerNorm(256)
+
+    def forward(self, x):
+        heads = [layer(x).unflatten(-1, (4, 64)).transpose(1, 2) for layer in (self.query, self.key, self.value)]
+        mixed = nn.functional.scaled_dot_product_attention(*heads).transpose(1, 2).flatten(2)
+        return self.norm(x + self.output(mixed))
+
+
+class Encoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(256, 256)
+        self.blocks = nn.ModuleList([Attention(), Attention()])
+
+    def forward(self, x):
+        x = self.first(x)
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+def encoder(**options):
+    torch.manual_seed(0)
+    return comera.tensorize(Encoder(), {"blocks.*": comera.TT(ranks=16)}, **options)
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize("recompute", ["outputs", "block"])
+def test_storage_in_fp8_keeps_the_loss_and_nearly_the_gradients(recompute, autocast):
+    torch.manual_seed(1)
+    x, weights = torch.randn(2, 8, 64, 256)
+
+    def trained(model):
+        with recorded_errors() as rows, torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            loss = (model(x) * weights).sum()
+        loss.backward()
+        return loss.item(), torch.cat([parameter.grad.flatten() for parameter in model.parameters()]), rows
+
+    loss, exact, none = trained(encoder(recompute=recompute))
+    stored_loss, found, rows = trained(encoder(recompute=recompute, store="fp8"))
+    assert (stored_loss, none) == (loss, [])
+    assert 1e-4 < float((found - exact).norm() / exact.norm()) < 0.02
+    outputs = sum(row["what"] == "attention's output" for row in rows)
+    assert outputs == (2 if recompute == "outputs" else 0)  # a block forms it again
+    assert len(rows) - outputs >= 2
+    assert all(0.01 < row["error"] < 0.04 for row in rows)
+
+
+def test_storage_refuses_what_it_does_not_go_with():
+    for recompute, store, sentence in (
+        ("none", "fp8", 'store is \'fp8\', which needs recompute="outputs" or "block"; it is "none"'),
+        ("outputs", "int8", "store is 'int8'; allowed: exact, fp8"),
+    ):
+        with pytest.raises(ValueError, match=f"^{sentence}"):
+            encoder(recompute=recompute, store=store)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_blocks_lose_little_in_any_layout(dtype):
+    x = torch.randn(7, 5, 130).to(dtype).transpose(0, 2)
+    back = InBlocks(x).tensor(dtype).as_strided(x.shape, x.stride())
+    assert float((back.float() - x.float()).norm() / x.float().norm()) < 0.03
+    assert (back.float() - x.float()).abs().max() <= x.float().abs().max() * U + 1e-6
+    assert not InBlocks.can_keep(x[1:])
+
+
+def test_cores_in_bf16_are_merged_in_the_type_of_their_rank_entries():
+    model = encoder()
+    exact = model(torch.ones(2, 3, 256))
+    for name, parameter in model.named_parameters():
+        if "diagonals" not in name:
+            parameter.data = parameter.data.bfloat16()
+    with torch.autocast("cpu", torch.bfloat16):
+        found = model(torch.ones(2, 3, 256))
+    found.float().sum().backward()
+    layer = model.blocks[0].query
+    assert (layer.packed_cores.grad.dtype, layer.diagonals.grad.dtype) == (torch.bfloat16, torch.float32)
+    assert ((found.float() - exact).norm() / exact.norm()).item() < 0.05
+    assert layer.to_dense().dtype == torch.bfloat16
