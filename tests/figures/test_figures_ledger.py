@@ -51,7 +51,8 @@ def everything(device: str) -> list[Record]:
     return [
         *campaign(device), *lookup_campaign(device), *toggled_campaign(device), *sweep_campaign(device),
         *training_campaign(device=device), *grid(device), *click_runs(device=device), *made_up_code.campaign(device),
-        *made_up_code.runs(device=device),
+        *made_up_code.runs(device=device), *in_fp8(0.8, device=device), *clicks_in_fp8(0.0, device=device),
+        *layers_in_fp8(1.2, 2.0, device=device),
     ]  # fmt: skip
 
 
@@ -123,31 +124,33 @@ def test_a_rule_names_experiments_that_there_are_or_says_why_there_is_none(claim
         assert (ROOT / "bench" / "conf" / "experiment" / f"{experiment}.yaml").is_file()
 
 
-def in_fp8(share: float, seeds: int = 3) -> list[Record]:
+def in_fp8(share: float, seeds: int = 3, device: str = CPU) -> list[Record]:
     """CoMERA in FP32, and with FP8's products, of which so many answers are right."""
     return [
         trained("comera", curve=curve(seed, "comera", right), seed=seed, precision=precision, experiment="fig14_sst2",
-                cell_id=f"{precision}-{seed}")
+                cell_id=f"{precision}-{seed}", device=device)
         for seed in range(seeds) for precision, right in (("fp32", 0.8), ("fp8", share))
     ]  # fmt: skip
 
 
-def clicks_in_fp8(shift: float, dataset: str = "criteo") -> list[Record]:
+def clicks_in_fp8(shift: float, dataset: str = "criteo", device: str = CPU) -> list[Record]:
     return [
         trained_clicks("comera", seed, moved, dataset, experiment="table_dlrm_fp8", precision=precision,
-                       cell_id=f"{precision}-{seed}")
+                       cell_id=f"{precision}-{seed}", device=device)
         for seed in range(3) for precision, moved in (("fp32", 0.0), ("fp8", shift))
     ]  # fmt: skip
 
 
-def layers_in_fp8(first: float, second: float) -> list[Record]:
+def layers_in_fp8(first: float, second: float, device: str = CUDA) -> list[Record]:
     """The paper's two shapes, at which FP8 is so many times faster than FP32."""
     records = []
     for columns, gain in ((1024, first), (4096, second)):
-        sizes = {"workload_settings": {"in_features": 1024, "out_features": columns}, "device": "cuda"}
+        sizes = {"workload_settings": {"in_features": 1024, "out_features": columns},
+                 "device": "cuda" if device == CUDA else "cpu"}  # fmt: skip
         rows = [{"name": name, "ms": [ms + block / 100 for block in range(5)], "message": ""}
                 for name, ms in (("fp32", 10.0 * gain), ("fp8", 10.0))]  # fmt: skip
-        records.append(record("comera", 10_000, measure="fp8", device=CUDA, experiment="table_fp8", workload="linear",
+        records.append(record("comera", 10_000, measure="fp8", device=device, experiment="table_fp8", workload="linear",
+                              driver="made up" if device == CUDA else "",
                               config_json=json.dumps(sizes), samples={"precisions": rows},
                               cell_id=f"fp8-{columns}"))  # fmt: skip
     return records

@@ -12,6 +12,7 @@ from bench.core.intervals import Estimate, mean_interval, paired_ratio
 from bench.core.record import Record
 from figures.artifact import Artifact
 from figures.claims.claims import Claim, Finding, Judgement
+from figures.claims.ratio import ON_CPU
 from figures.claims.rule import Rule
 from figures.page.drawn import Caption
 from figures.page.notes import closing_notes, device_fact
@@ -172,7 +173,7 @@ def caption(page: Selected, rows: Sequence[Row]) -> Caption:
     )  # fmt: skip
 
 
-def judge(_: Claim, page: Selected, rows: Sequence[Row]) -> Judgement:  # noqa: ARG001 - rows are the page's
+def judge(_: Claim, page: Selected, rows: Sequence[Row]) -> Judgement:
     """The gain of FP8 over FP32 in time grows from the first of the paper's shapes to the second."""
     gains = {row.shape: row.gain("fp32") for row in rows
              if row.record.arm == COMERA and row.form == "fp8" and row.shape[0] == 10_000}  # fmt: skip
@@ -180,6 +181,8 @@ def judge(_: Claim, page: Selected, rows: Sequence[Row]) -> Judgement:  # noqa: 
     if len(timed) < 2:
         return Judgement("not tested here", "No times of FP8 and FP32 at both of the paper's shapes; a GPU has them.")
     found = [Finding(f"FP32 / FP8, {shape[1]:,} to {shape[2]:,}", ratio_text(gain)) for shape, gain in timed.items()]
+    if page.kind == "cpu":
+        return Judgement("not tested here", ON_CPU, found)
     first, *others = timed.values()
     last = others[-1]
     if last.low is not None and first.high is not None and last.low > first.high:
