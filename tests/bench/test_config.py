@@ -111,8 +111,8 @@ def test_a_job_s_ratio_may_be_whole(config):
         ("measure", "guess", "allowed: allocator_peak, check, "),
         ("measure", "witness", "allocator_peak"),
         ("device", "tpu", "auto, cpu, cuda"),
-        ("precision", "fp7", "fp32, tf32, bf16, fp8"),
-        ("precision", 32, "fp32, tf32, bf16, fp8"),
+        ("precision", "fp7", "fp32, tf32, bf16, bf16_weights, fp8"),
+        ("precision", 32, "fp32, tf32, bf16, bf16_weights, fp8"),
         ("reuse", "always", "exact, config, never"),
         ("batch_size", 0, "from 1 up"),
         ("batch_size", -1, "from 1 up"),
@@ -179,7 +179,11 @@ def test_a_wrong_value_is_one_sentence(config, field, value, allowed):
     ("toggles", "message"),
     [
         ({"batch_size": 3}, "toggles.batch_size is unknown; allowed: precision, cuda_graph, compile, checkpoint."),
-        ({"precision": "fp7"}, "toggles.precision is 'fp7'; allowed: fp32, tf32, bf16, fp8."),
+        (
+            {"precision": "fp7"},
+            "toggles.precision is 'fp7'; allowed: fp32, tf32, bf16, bf16_weights, fp8, fp8_row, fp8_delayed, "
+            "fp8_filtered, fp8_row_filtered.",
+        ),
         ({"compile": 1}, "toggles.compile is 1; allowed: true, false."),
     ],
 )

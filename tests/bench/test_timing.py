@@ -229,7 +229,7 @@ def test_an_arm_answers_blocks_and_rare_events(answers):
     cell = a_cell(method="galore", settings={"rank": 8, "update_gap": 3})
     [(word, ready), block, rare] = answers(cell, ("block", 5), ("rare", None))
     assert word == "ready"
-    assert set(ready) == {"parameters", "stored_mib", "tensorized", "rare_periods", "step_ms"}
+    assert set(ready) == {"parameters", "stored_mib", "tensorized", "arithmetic", "rare_periods", "step_ms"}
     assert ready["tensorized"] == []
     assert ready["rare_periods"] == {"svd": 3}
     assert block[0] == "block"
@@ -242,7 +242,15 @@ def test_compiling_is_told_apart_from_the_steps(answers, monkeypatch):
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
     with torch.compiler.config.patch(force_disable_caches=False):
         [(_, ready), (_, block)] = answers(a_cell(compile=True), ("block", 3))
-    assert set(ready) == {"parameters", "stored_mib", "tensorized", "rare_periods", "step_ms", "compile_time_s"}
+    assert set(ready) == {
+        "parameters",
+        "stored_mib",
+        "tensorized",
+        "arithmetic",
+        "rare_periods",
+        "step_ms",
+        "compile_time_s",
+    }
     assert ready["compile_time_s"] > ready["step_ms"] / 1e3
     assert len(block["ms"]) == 3
 

@@ -18,7 +18,7 @@ from figures.artifact import artifacts
 from figures.artifacts.tables.search import short
 from figures.page.drawn import Drawn
 
-RATES, LATE = artifacts()["table_search"].experiments
+RATES, LATE, *_ = artifacts()["table_search"].experiments
 RATE_WEIGHTS = {"size_weight": 10.0, "rho": 1.0}
 
 
