@@ -235,6 +235,7 @@ def test_either_experiment_is_enough_and_neither_is_one_sentence(
         assert main(["table_search", "--records", str(tmp_path / name), "--out", str(out)]) == status
         assert out.is_dir() == (status == 0)
     assert capsys.readouterr().err == (
-        f"{tmp_path / 'neither'}: no training record below accuracy_search/ or late_search/ or code_search/ or code_prices/; "
+        f"{tmp_path / 'neither'}: no training record below "
+        "accuracy_search/ or late_search/ or code_search/ or code_prices/; "
         "make some with: python -m bench experiment=accuracy_search.\n"
     )
