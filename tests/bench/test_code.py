@@ -496,7 +496,8 @@ def test_a_sweep_leaves_records_and_the_manifest_of_their_corpus(folder, tmp_pat
     ("experiment", "jobs", "arms", "stages"),
     [
         ("code_ratios", 5, ["comera", "low_rank", "dense"], [["early"]] * 3),
-        ("code_search", 3, ["comera", "low_rank", "dense"], [["early"]] * 3),
+        ("code_search", 4, ["comera", "low_rank", "dense"], [["early"]] * 3),
+        ("code_prices", 4, ["comera"], [["early"]]),
         ("code_phases", 1, ["comera", "comera", "dense"], [["early"], ["early", "late"], ["early", "late"]]),
     ],
 )
@@ -513,8 +514,8 @@ def test_the_experiments_of_the_small_preset(folder, tmp_path, monkeypatch, expe
         for cell in cells:
             assert cell.training["schedule"] == {"warmup": 0.1, "final": 0.05}
             assert (cell.workload_settings["width"], cell.sequence_length, cell.seed) == (128, 32, 0)
-            assert cell.method_settings.get("gamma", 0.0) == (
-                0.01 if experiment == "code_phases" and cell.method == "comera" else 0
-            )
+            prices = {"code_phases": {0.01}, "code_prices": {0.01, 0.1}}.get(experiment, {0.0})
+            assert cell.method_settings.get("gamma") in (prices if cell.method == "comera" else {None})
     rates = {cell.method_settings["lr"] for cells in found for cell in cells if cell.method == "dense"}
-    assert rates == ({5e-4, 1e-3, 2e-3} if experiment == "code_search" else {1e-3})
+    if "dense" in arms:
+        assert rates == ({1e-3, 2e-3, 4e-3, 8e-3} if experiment == "code_search" else {2e-3})
