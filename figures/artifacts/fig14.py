@@ -46,23 +46,38 @@ def columns(page: Precisions, _: Sequence[Line]) -> list[Column[Line]]:
 
     def tidy(line: Line) -> dict[str, object]:
         return {
-            "device": page.device, "dataset": page.dataset, "arm": line.arm, "precision": line.precision,
-            "arithmetic": line.arithmetic, "seeds": " ".join(map(str, line.finished)),
             "stored_error": line.stored_error,
             **bounds(metric.name, line.reached(metric)), **bounds("less", page.less(line, metric)),
             "compared_with": against(line), "margin": margin(page, line) if line.compared_with else None,
-            "remarks": "; ".join(line.remarks),
         }  # fmt: skip
+
+    return framed(
+        page,
+        Column(metric.heading, lambda line: line.reached(metric), tidy),
+        Column(f"less, {metric.unit_apart}".removesuffix(", "), less),
+        Column("than", against, left=True),
+    )
+
+
+def framed(page: Precisions, *columns: Column[Line]) -> list[Column[Line]]:
+    """Columns between those that every table of precisions has."""
+
+    def tidy(line: Line) -> dict[str, object]:
+        return {
+            "device": page.device, "dataset": page.dataset, "arm": line.arm, "precision": line.precision,
+            "arithmetic": line.arithmetic, "seeds": " ".join(map(str, line.finished)),
+        }  # fmt: skip
+
+    def remarks(line: Line) -> str:
+        return "; ".join(line.remarks)
 
     return [
         Column("arm", lambda line: line.arm, tidy, left=True),
         Column("precision", lambda line: line.precision, left=True),
         Column("seeds", lambda line: len(line.finished)),
-        Column(metric.heading, lambda line: line.reached(metric)),
-        Column(f"less, {metric.unit_apart}".removesuffix(", "), less),
-        Column("than", against, left=True),
+        *columns,
         Column("what ran", lambda line: line.arithmetic or None, left=True),
-        Column(REMARKS, lambda line: "; ".join(line.remarks), left=True),
+        Column(REMARKS, remarks, lambda line: {"remarks": remarks(line)}, left=True),
     ]
 
 

@@ -55,7 +55,10 @@ def assert_one_sentence(status, output, error, words, folder):
         ("walk experiment=fig1", ["the first word is 'walk'", "run, campaign, "]),
         ("experiment=fig1 device=tpu", ["device is 'tpu'", "auto, cpu, cuda"]),
         ("experiment=fig1 device=cuda", ["device is 'cuda'", "no CUDA device", "auto, cpu"]),
-        ("experiment=fig1 precision=fp7", ["precision is 'fp7'", "fp32, tf32, bf16, bf16_weights, fp8"]),
+        (
+            "experiment=fig1 precision=fp7",
+            ["precision is 'fp7'", "fp32, tf32, bf16, bf16_weights, fp8, fp8_row, fp8_delayed, fp8_filtered"],
+        ),
         ("experiment=fig1 batch_size=0", ["batch_size is 0", "from 1 up"]),
         ("experiment=fig1 batch_size=2,1000", ["batch_size is 1000", "1 to the 240 training rows"]),
         ("experiment=fig1_memory seed=18446744073709551616", ["seed is 18446744073709551616", "0 to 4,294,967,295"]),

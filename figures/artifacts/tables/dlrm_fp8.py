@@ -8,7 +8,7 @@ from figures.artifacts.tables.dlrm import ACCURACY, AUC, MARGINS, NCE, SEEDS_NEE
 from figures.claims.claims import Claim, Finding, Judgement, Outcome
 from figures.claims.rule import Rule
 from figures.page.drawn import Caption
-from figures.page.table import REMARKS, Column, bounds
+from figures.page.table import Column, bounds
 from figures.records.metric import Metric
 from figures.records.precisions import Line, Precisions, select
 from figures.records.select import COMERA
@@ -29,22 +29,7 @@ def columns(page: Precisions, _: Sequence[Line]) -> list[Column[Line]]:
             f"{metric.short} less FP32", text, lambda line: bounds(f"{metric.name}_less_fp32", page.less(line, metric))
         )
 
-    def tidy(line: Line) -> dict[str, object]:
-        return {
-            "device": page.device, "dataset": page.dataset, "arm": line.arm, "precision": line.precision,
-            "arithmetic": line.arithmetic, "seeds": " ".join(map(str, line.finished)),
-            "remarks": "; ".join(line.remarks),
-        }  # fmt: skip
-
-    return [
-        Column("arm", lambda line: line.arm, tidy, left=True),
-        Column("precision", lambda line: line.precision, left=True),
-        Column("seeds", lambda line: len(line.finished)),
-        *map(reached, (NCE, ACCURACY, AUC)),
-        *map(less, (NCE, ACCURACY)),
-        Column("what ran", lambda line: line.arithmetic or None, left=True),
-        Column(REMARKS, lambda line: "; ".join(line.remarks), left=True),
-    ]
+    return fig14.framed(page, *map(reached, (NCE, ACCURACY, AUC)), *map(less, (NCE, ACCURACY)))
 
 
 def caption(page: Precisions, lines: Sequence[Line]) -> Caption:
