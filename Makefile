@@ -13,7 +13,7 @@ READY := $(VENV)/.ready
 .DEFAULT_GOAL := help
 TRAINED := reproduce-table-mnli reproduce-table-ranks reproduce-fig6 reproduce-truncation
 .PHONY: help setup test test-slow lint gate gate-accept reproduce-fig1 reproduce-fig1-all reproduce-prediction reproduce-activations \
-  reproduce-fig5 reproduce-fig7 reproduce-fig8 reproduce-fig9 reproduce-fig10 reproduce-fig10-loss reproduce-fig11 \
+  reproduce-widths reproduce-fig5 reproduce-fig7 reproduce-fig8 reproduce-fig9 reproduce-fig10 reproduce-fig10-loss reproduce-fig11 \
   reproduce-table-dlrm reproduce-fig14 reproduce-table-fp8 reproduce-table-dlrm-fp8 plan-grid reproduce-table-tensorization table-search $(TRAINED) reproduce-small \
   sweep-ratios sweep-ratios-accuracy sweep-ratios-sst2 sweep-ratios-small reproduce-code-stages speed claims report explore docs clean
 
@@ -71,6 +71,11 @@ reproduce-activations: $(READY) ## what forward keeps, the largest batch that fi
 	$(BIN)/python -m bench experiment=activations_memory "results='$(RESULTS)'"
 	$(BIN)/python -m bench experiment=activations_time "results='$(RESULTS)'"
 	$(BIN)/python -m figures activations --records "$(RESULTS)"
+
+reproduce-widths: $(READY) ## measure and draw from which width on tensor trains pay (an hour on 2 cores)
+	$(BIN)/python -m bench experiment=widths "results='$(RESULTS)'"
+	$(BIN)/python -m bench experiment=widths_linear "results='$(RESULTS)'"
+	$(BIN)/python -m figures widths --records "$(RESULTS)"
 
 reproduce-fig5: $(READY) ## measure and draw Fig. 5: time and memory of the embedding look-up, by variant
 	$(BIN)/python -m bench experiment=fig5 "results='$(RESULTS)'"

@@ -72,7 +72,7 @@ class EightBitAdamW(torch.optim.Optimizer):
                 state[f"absmax{number}"] = scales.clone()
         state["step"] = step + 1
         moved = torch.zeros_like(gradient) if projector else parameter
-        signed, unsigned = (torch.tensor(code, device=gradient.device) for code in _codes())
+        signed, unsigned = self._codes_on(gradient.device)
         beta1, beta2 = group["betas"]
         torch.ops.bitsandbytes.optimizer_update_8bit_blockwise(
             "adam", gradient, moved, state["state1"], state["state2"], beta1, beta2, 0.0, 0.0, group["eps"],
@@ -80,6 +80,14 @@ class EightBitAdamW(torch.optim.Optimizer):
         )  # fmt: skip
         if projector:
             parameter.add_(projector.project_back(moved))
+
+    def _codes_on(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+        """The two codes on a device, made once: each step needs them for every parameter."""
+        codes = self.__dict__.setdefault("_codes", {})
+        if device not in codes:
+            signed, unsigned = _codes()
+            codes[device] = torch.tensor(signed, device=device), torch.tensor(unsigned, device=device)
+        return codes[device]
 
 
 @functools.cache

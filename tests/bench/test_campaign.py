@@ -336,8 +336,14 @@ def test_every_stage_is_an_experiment_and_is_explained():
         assert first in experiments()
         assert stage.why
     order = [stage.name for stage in STAGES]
-    assert order[:4] == ["correctness", "fig1", "prediction", "fig7"]
-    assert order.index("sst2") < order.index("sst2-fp32") < order.index("fig5") < order.index("ratios")
+    assert order[:4] == ["correctness", "prediction", "feed_forward", "fig1"]
+    assert (
+        order.index("fig1")
+        < order.index("fig5")
+        < order.index("ratios")
+        < order.index("sst2")
+        < order.index("sst2-fp32")
+    )
 
 
 @pytest.mark.slow

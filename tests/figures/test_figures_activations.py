@@ -12,8 +12,17 @@ from redrawn import redrawn_here
 from test_figures_layout import _check
 
 from bench.core.record import Record, write
-from figures.artifacts import activations
-from figures.artifacts.activations import EXPERIMENTS, KINDS, ORDER, Row, Selection, plain_arm, rows_of, select_pages
+from figures.artifacts.beyond import activations
+from figures.artifacts.beyond.activations import (
+    EXPERIMENTS,
+    KINDS,
+    ORDER,
+    Row,
+    Selection,
+    plain_arm,
+    rows_of,
+    select_pages,
+)
 from figures.page.style import house_style
 from figures.page.table import text_table
 

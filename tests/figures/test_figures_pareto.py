@@ -28,7 +28,7 @@ from made_up_training import (
 
 from bench.core.record import Record, write
 from figures.__main__ import main
-from figures.artifacts.pareto import COSTS, dominator, front_of, limits_of, losses, points_of
+from figures.artifacts.beyond.pareto import COSTS, dominator, front_of, limits_of, losses, points_of
 from figures.page.drawn import Drawn
 from figures.records.select import DENSE
 from figures.records.studies import studies

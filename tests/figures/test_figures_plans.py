@@ -14,8 +14,8 @@ from redrawn import drawn_once
 
 from bench.core.intervals import Estimate
 from bench.core.record import Record, write
-from figures.artifacts import plans
-from figures.artifacts.plans import Row, fixed_plans, ratios_of, rows_of, sentences, share_within
+from figures.artifacts.beyond import plans
+from figures.artifacts.beyond.plans import Row, fixed_plans, ratios_of, rows_of, sentences, share_within
 from figures.page.drawn import Drawn
 from figures.records.plans import ONCE, select_plans, slot_of
 

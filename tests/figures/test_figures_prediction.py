@@ -12,8 +12,8 @@ from made_up_records import ARMS, CPU, CUDA, campaign, record
 from redrawn import redrawn_here
 
 from bench.core.record import Record, write
-from figures.artifacts import prediction
-from figures.artifacts.prediction import Selection, rows_of
+from figures.artifacts.beyond import prediction
+from figures.artifacts.beyond.prediction import Selection, rows_of
 from figures.page.table import text_table
 
 render = prediction.ARTIFACT.render

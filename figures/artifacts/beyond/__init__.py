@@ -1,0 +1,1 @@
+"""Figures that the paper lacks: one module each, found as all artifacts are."""
