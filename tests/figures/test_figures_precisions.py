@@ -1,0 +1,119 @@
+"""Training in lower precisions: what is compared with what, when a loss counts as the same, and what ran."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from made_up_dlrm import trained_clicks
+from made_up_training import other_run
+
+from figures.artifacts import fig14
+from figures.artifacts.tables import dlrm_fp8
+from figures.claims.claims import read_claims
+
+
+def in_precision(arm, precision, last, seed=0, **columns):
+    """A run whose loss ends at ``last``."""
+    one = other_run(arm, (3.0, last), metric="loss", seed=seed)
+    words = {**one.workload_words, "metric": {**one.metric, "unit": "nats"}}
+    changes = {"experiment": "fig14", "workload": "code", "dataset": "python", "workload_words": words}
+    cell = f"{arm}-{precision}-{seed}"
+    return dataclasses.replace(one, precision=precision, cell_id=cell, **{**changes, **columns})
+
+
+def runs(fp8=2.005, seeds=(0, 1, 2)):
+    stored = {"samples": "stored", "error": 0.026}
+    found = []
+    for seed in seeds:
+        for arm in ("comera", "dense"):
+            found += [in_precision(arm, "fp32", 2.0, seed), in_precision(arm, "bf16", 2.001, seed)]
+            found.append(in_precision(arm, "fp8", fp8, seed, arithmetic="12 layers: FP8 products, emulated"))
+        keeping = in_precision("comera:lean_fp8", "bf16", 2.002, seed)
+        found.append(dataclasses.replace(keeping, samples={**keeping.samples, "stored": [stored]}))
+    return found
+
+
+def page_of(records, artifact=fig14.ARTIFACT):
+    [page] = artifact.render(records, read_claims())
+    return page
+
+
+def test_products_are_compared_with_fp32_and_storage_with_the_arm_that_stores_nothing_so():
+    [page] = fig14.select(runs())
+    against = {line.name: line.compared_with for line in page.lines}
+    assert against["comera, fp32"] is None
+    assert against["comera, fp8"] == ("comera", "fp32")
+    assert against["comera:lean_fp8, bf16"] == ("comera", "bf16")
+    apart = {line.name: page.less(line, page.metric) for line in page.lines if line.compared_with}
+    assert apart["comera, fp8"].value == pytest.approx(0.005, rel=1e-3)
+    assert apart["comera:lean_fp8, bf16"].value == pytest.approx(0.001, rel=1e-3)
+
+
+def test_the_page_says_what_ran():
+    table = page_of(runs()).table
+    ran = dict(zip(table["arm"] + ", " + table["precision"], table["what ran"], strict=True))
+    assert ran["comera, fp8"] == "12 layers: FP8 products, emulated"
+    assert "kept in FP8 with an error of 2.6%" in ran["comera:lean_fp8, bf16"]
+
+
+@pytest.mark.parametrize(
+    ("records", "outcome"),
+    [
+        (runs(), "reproduced"),
+        (runs(fp8=2.2), "not reproduced"),
+        (runs(seeds=(0, 1)), "not tested here"),
+        ([one for one in runs() if one.precision != "fp8"], "not tested here"),
+    ],
+)
+def test_equal_is_within_the_margin_over_three_seeds(records, outcome):
+    [page] = fig14.select(records)
+    assert fig14.judge(None, page, page.lines).outcome == outcome
+
+
+def test_the_picture_has_a_curve_per_line_and_the_same_bytes_twice():
+    page, again = page_of(runs()), page_of(runs())
+    [picture] = [name for name in page.files if name.endswith(".png")]
+    assert page.files[picture] == again.files[picture]
+    [selection] = fig14.select(runs())
+    figure = fig14.draw(selection, selection.lines, fig14.caption(selection, selection.lines))
+    assert [len(axes.lines) for axes in figure.axes] == [7, 7]
+
+
+def test_runs_of_fewer_steps_are_left_out_with_words():
+    short = other_run("dense", (3.0, 2.5), metric="loss")
+    config = short.config_json.replace('"steps": 100', '"steps": 60')
+    words = {**short.workload_words, "metric": {**short.metric, "unit": "nats"}}
+    short = dataclasses.replace(
+        short, experiment="fig14", workload="code", dataset="python", precision="fp32", cell_id="short",
+        config_json=config, workload_words=words,
+    )  # fmt: skip
+    [page] = fig14.select([*runs(), short])
+    assert all(run.cell_id != "short" for line in page.lines for run in line.runs.values())
+    assert page.left_out[0].startswith("1 run(s) of fewer than ")
+
+
+def clicks(dataset, worse=0.0):
+    precisions = {"fp32": 0.0, "fp8": worse}
+    return [
+        trained_clicks(
+            "comera", seed, shift, dataset, precision=precision, experiment="table_dlrm_fp8",
+            cell_id=f"{precision}-{seed}",
+        )
+        for precision, shift in precisions.items() for seed in (0, 1, 2)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("dataset", "worse", "outcome"),
+    [
+        ("criteo", 0.0, "reproduced"),
+        ("criteo", 1.0, "not reproduced"),
+        ("synthetic_low_rank", 0.0, "not tested here"),
+    ],
+)
+def test_dlrm_in_fp8_is_judged_on_criteo_alone(dataset, worse, outcome):
+    page = page_of(clicks(dataset, worse), dlrm_fp8.ARTIFACT)
+    [verdict] = page.verdicts
+    assert verdict.outcome == outcome
+    assert list(page.table["precision"]) == ["fp32", "fp8"]
