@@ -1,6 +1,7 @@
 """Fig. 14: the leading metric by step in FP32, BF16, FP8's products and FP8's storage, and how far they end apart."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from matplotlib.figure import Figure
 
@@ -11,7 +12,7 @@ from figures.page import training as shared
 from figures.page.drawn import Caption
 from figures.page.layout import panel_page
 from figures.page.notes import closing_notes, device_fact, listed
-from figures.page.style import stroke_handle, strokes
+from figures.page.style import Stroke, stroke_handle, strokes
 from figures.page.table import REMARKS, Column, bounds
 from figures.records.precisions import Line, Precisions, select
 from figures.records.time_values import workload_words
@@ -102,9 +103,16 @@ def caption(page: Precisions, lines: Sequence[Line]) -> Caption:
     )
 
 
+def _looks(lines: Sequence[Line]) -> dict[str, Stroke]:
+    """By line: colour and marker tell its arm, dashes its precision."""
+    arms = strokes(list(dict.fromkeys(line.arm for line in lines)))
+    precisions = strokes(list(dict.fromkeys(line.precision for line in lines)))
+    return {line.name: replace(arms[line.arm], dashes=precisions[line.precision].dashes) for line in lines}
+
+
 def draw(page: Precisions, lines: Sequence[Line], caption: Caption) -> Figure:
     shown = [line for line in lines if line.finished]
-    looks = strokes([line.name for line in shown])
+    looks = _looks(shown)
     handles = [stroke_handle(looks[line.name], line.name) for line in shown]
     titles = [page.metric.text, "training loss"]
     paper, [panels] = panel_page(caption.title, caption.facts, [titles], caption.notes, 3.0, handles, 4)

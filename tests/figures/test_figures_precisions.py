@@ -78,6 +78,12 @@ def test_the_picture_has_a_curve_per_line_and_the_same_bytes_twice():
     [selection] = fig14.select(runs())
     figure = fig14.draw(selection, selection.lines, fig14.caption(selection, selection.lines))
     assert [len(axes.lines) for axes in figure.axes] == [7, 7]
+    looks = {(line.get_color(), line.get_linestyle(), line.get_marker()) for line in figure.axes[0].lines}
+    assert len({(colour, marker) for colour, _, marker in looks}) == 3  # arms
+    by_arm = [
+        [line.get_dash_capstyle(), str(line._dash_pattern)] for line in figure.axes[0].lines if line.get_marker() == "o"
+    ]
+    assert len(by_arm) == len({tuple(dashes) for dashes in by_arm}) == 3  # precisions
 
 
 def test_runs_of_fewer_steps_are_left_out_with_words():
