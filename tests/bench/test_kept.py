@@ -206,6 +206,7 @@ def test_a_cpu_has_no_largest_batch():
     assert MEMORIES_GIB == (8, 24, 80, 141)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["comera", "low_rank"])
 def test_storage_in_fp8_keeps_at_most_60_mib_per_block_of_the_paper_s_encoder_at_batch_128(method):
     sizes = dataclasses.asdict(EncoderSettings(layers=2))

@@ -49,6 +49,7 @@ def predicted(workload, method="dense", batch_size=4, device="cpu", settings=Non
     return predict(workload, build(method, "", checked_settings(method, settings or {})), batch_size, "fp32", device, 0)
 
 
+@pytest.mark.slow
 def test_an_encoder_and_decoders_are_predicted_for_both_devices_again_and_again(kind, tmp_path):
     workload = HuggingFaceWorkload(saved(tmp_path, kind), 32)
     for device in ("cpu", "cuda", "cpu"):
@@ -59,6 +60,7 @@ def test_an_encoder_and_decoders_are_predicted_for_both_devices_again_and_again(
     assert type(torch.ones(1)) is torch.Tensor
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["bert", "gpt2"])
 def test_a_real_run_books_what_was_predicted(kind, tmp_path):
     workload = HuggingFaceWorkload(saved(tmp_path, kind), 32)

@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[2]
 pytest.importorskip("triton")
 
 
+@pytest.mark.slow
 def test_the_interpreter_gives_the_right_results():
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/comera/test_comera_kernels.py"]
     environment = os.environ | {"TRITON_INTERPRET": "1"}
@@ -73,6 +74,7 @@ def test_tf32_where_torch_may_multiply_so():
         torch.backends.cuda.matmul.fp32_precision = before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 @pytest.mark.parametrize("name", ["hidden_forward", "add_norm_backward_columns"])
 def test_a_kernel_compiles_for_a_gpu_that_is_not_there(arch, name):

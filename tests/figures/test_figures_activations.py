@@ -162,6 +162,7 @@ def test_another_model_or_batch_is_left_out_in_words() -> None:
     assert {one.workload for one in page.shown} == {"encoder"}
 
 
+@pytest.mark.slow
 def test_same_records_same_bytes_with_every_number(tmp_path: Path) -> None:
     write(campaign(), tmp_path / "records")
     written, printed = redrawn_here("activations", tmp_path / "records", tmp_path / "out")

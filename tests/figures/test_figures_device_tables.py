@@ -216,6 +216,7 @@ def test_a_device_without_fp8_says_so() -> None:
     assert "768 to 768, 128 rows: unsupported: this one is cpu." in drawn.below
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "records"),
     [("table_correctness", CORRECTNESS), ("table_profile", PROFILES), ("table_products", PRODUCTS)],

@@ -63,6 +63,7 @@ def everything() -> list[Planned]:
     return [planned_of(planned(order=order, ranks=ranks, tokens=tokens)) for order, ranks, tokens in shapes]
 
 
+@pytest.mark.slow
 def test_the_command_draws_the_same_bytes_from_the_same_records(tmp_path: Path) -> None:
     write(campaign_of_plans(CUDA) + OTHERS, tmp_path / "records")
     written, printed = drawn_once("fig11", tmp_path / "records", tmp_path / "out")

@@ -40,6 +40,7 @@ def drawn() -> dict[str, Drawn]:
     return {figure.device: figure for figure in render(records, CLAIMS)}
 
 
+@pytest.mark.slow
 def test_the_same_records_give_the_same_bytes(tmp_path: Path) -> None:
     write(sweep_campaign(CPU, ratios=(1.5, 4.0, 200.0)), tmp_path / "records")
     written, printed = redrawn_here("fig12", tmp_path / "records", tmp_path / "out")

@@ -37,6 +37,7 @@ def outcomes(records: list[Record]) -> dict[str, tuple[str, str]]:
     return {verdict.claim.id: (verdict.outcome, str(verdict)) for verdict in figure.verdicts}
 
 
+@pytest.mark.slow
 def test_the_same_records_give_the_same_bytes(tmp_path: Path) -> None:
     records = [one for one in lookup_campaign(CPU) if one.dataset == "zipf"]
     write(records, tmp_path / "records")

@@ -62,6 +62,7 @@ def verdict_on(records: list[Record]) -> Verdict:
     return verdict
 
 
+@pytest.mark.slow
 def test_the_same_records_give_the_same_bytes(tmp_path: Path) -> None:
     write(toggled_campaign(CPU) + toggled_campaign(CUDA), tmp_path / "records")
     written, printed = redrawn_here("fig7", tmp_path / "records", tmp_path / "out")

@@ -383,6 +383,7 @@ main()
 """
 
 
+@pytest.mark.slow
 def test_the_same_records_give_the_same_bytes_without_torch(tmp_path: Path) -> None:
     records = everything(CPU) + epochs(2.5)
     write(records, tmp_path)

@@ -47,6 +47,7 @@ def drawn() -> dict[str, Drawn]:
     return {figure.device: figure for figure in tables(grid() + grid(CUDA, seed=8) + OTHERS, {})}
 
 
+@pytest.mark.slow
 def test_the_command_draws_the_same_bytes_from_the_same_records(tmp_path: Path) -> None:
     some = [one for one in grid() if slot_of(one).order < 4 and slot_of(one).ranks < 256]
     assert {record.status for record in some} == {"ok", "unsupported"}

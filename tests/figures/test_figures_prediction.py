@@ -116,6 +116,7 @@ def test_without_measured_peaks_nothing_is_drawn() -> None:
     assert render(campaign(CPU), {}) == []
 
 
+@pytest.mark.slow
 def test_same_records_same_bytes(tmp_path: Path) -> None:
     write(checked() + checked(CUDA), tmp_path / "records")
     written, printed = redrawn_here("prediction", tmp_path / "records", tmp_path / "out")

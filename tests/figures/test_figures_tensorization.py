@@ -65,6 +65,7 @@ def test_counts_are_those_of_the_library_s_layers_and_the_published_ones(matrix:
         assert matrix.ratio(cores) == (matrix.size + matrix.bias) / built.parameter_count()
 
 
+@pytest.mark.slow
 def test_the_command_draws_the_same_bytes_from_the_same_records(tmp_path: Path) -> None:
     records = tensorization_campaign(CPU) + tensorization_campaign(CUDA, seed=9)
     write(records, tmp_path / "records")

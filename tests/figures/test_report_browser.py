@@ -27,6 +27,8 @@ FLAGS = (
 PATIENCE_MS = 120_000  # a busy machine is slow, not wrong
 PHONE = {"width": 390, "height": 844}
 
+pytestmark = pytest.mark.slow  # the whole report is drawn first
+
 #: Font size in CSS pixels of every piece of text that is shown, with the text.
 TEXT_SIZES = """() => {
   const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT), sizes = [];
