@@ -240,7 +240,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_leaves_the_archive(tmp_path, pairs, number):
     (tmp_path / "sleeping.py").write_text(SLEEPING)
     path = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "bench")])
