@@ -1,1 +1,1 @@
-"""Training on more than one device, and the links between them."""
+"""Cells of several ranks: how they are started, how gradients travel between them, and what that costs."""

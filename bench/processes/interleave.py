@@ -13,7 +13,9 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from bench.core.cell import Cell
 from bench.core.samples import marked
+from bench.processes.cluster import nodes
 from bench.processes.process import CellProcess
 from bench.protocol import CellFailure, Outcome, Session
 from bench.step.allocator import free_memory_mib
@@ -37,7 +39,7 @@ def time_cells(outcomes: Sequence[Outcome], serve: Callable[..., None], session:
     if not alive:
         return
     free_mib = free_memory_mib(alive[0].cell.device)
-    needs = [outcome.columns["peak_memory_predicted_mib"] for outcome in alive]
+    needs = [outcome.columns["peak_memory_predicted_mib"] * _ranks_here(outcome.cell) for outcome in alive]
     if sum(needs) <= _MEMORY_SHARE * free_mib:
         _time_together(alive, serve, session, paired=True)
         return
@@ -49,6 +51,11 @@ def time_cells(outcomes: Sequence[Outcome], serve: Callable[..., None], session:
             session.advance(outcome.cell, 1.0)
         else:
             _time_together([outcome], serve, session, paired=False)
+
+
+def _ranks_here(cell: Cell) -> int:
+    """Ranks that share the memory in question: those of a node on CPUs, while each has a GPU of its own."""
+    return 1 if cell.device == "cuda" else -(-cell.world_size // nodes())
 
 
 def _time_together(outcomes: Sequence[Outcome], serve: Callable[..., None], session: Session, paired: bool) -> None:
