@@ -15,7 +15,7 @@ A message of S bytes takes, at a goodput of B bytes per second and a latency of 
 * all-reduce: 2 (n-1)/n S/B + the lesser of 2 (n-1) a (a ring) and 2 ceil(log2 n) a (a double binary tree, Sanders,
   Speck and Traeff, Parallel Computing 35, 2009), since NCCL has both and takes the better one;
 * all-gather and reduce-scatter: (n-1)/n S/B + ceil(log2 n) a, as NCCL from 2.23 on;
-* all-to-all of what a rank holds for the others: (n-1)/n S/B + (n-1) a.
+* all-to-all of what a rank holds for the others: (n-1)/n S/B + a, as if all messages were on their way together.
 
 Exchanges, by the names that records have:
 
@@ -36,7 +36,8 @@ and their gradients in backward, between which nothing overlaps; only its other 
 tables are replicated: no all-to-all, and their cores are all-reduced with the rest.
 
 Not modelled: ranks that wait for the slowest, congestion, what copying and summing take of processors and memory, and
-several ranks behind one port. All but the last favour whoever sends most.
+the start of each collective. Latencies of NCCL's links are those of its quickest protocol, LL, which it takes for small
+messages; large ones hardly have any. Both favour whoever sends many small messages: PowerSGD, not CoMERA.
 
 This module imports no torch, so that figures can draw the model from records.
 """
@@ -103,8 +104,8 @@ class Link:
 #: Of an Ethernet frame on the cable (1,538 bytes with preamble and gap at an MTU of 1,500) what TCP delivers.
 _TCP = 1448 / 1538
 
-_TCP_LATENCY = "latency of a hop through the kernel's TCP: 30 us, assumed"
-_NCCL_NET = "latency: NCCL's constant of its tuner for a hop over a network, protocol Simple"
+_TCP_LATENCY = "latency assumed, of the kernel's TCP"
+_NCCL = "latency as NCCL's tuner has it for protocol LL"
 
 #: By the name that a command takes. A port of its own for every rank is assumed throughout.
 LINKS: Mapping[str, Link] = {
@@ -112,16 +113,16 @@ LINKS: Mapping[str, Link] = {
     "ethernet_10": Link("Ethernet, 10 Gbit/s", 10, 30, _TCP, source=f"IEEE 802.3ae; {_TCP_LATENCY}"),
     "ethernet_25": Link("Ethernet, 25 Gbit/s", 25, 30, _TCP, source=f"IEEE 802.3by; {_TCP_LATENCY}"),
     "ethernet_100": Link(
-        "Ethernet, 100 Gbit/s", 100, 14, 4096 / 4174, source=f"IEEE 802.3ba, RoCE v2 at an MTU of 4,096; {_NCCL_NET}"
+        "Ethernet, 100 Gbit/s", 100, 5, 4096 / 4174, source=f"IEEE 802.3ba, with RoCE v2; {_NCCL}"
     ),
     "infiniband": Link(
-        "InfiniBand NDR, 400 Gbit/s", 400, 14, 4096 / 4126,
-        source=f"NVIDIA's data sheet of ConnectX-7, MTU 4,096; {_NCCL_NET}",
+        "InfiniBand NDR, 400 Gbit/s", 400, 5, 4096 / 4126,
+        source=f"data sheet of NVIDIA ConnectX-7; {_NCCL}",
     ),
     "nvlink": Link(
-        "NVLink 4, 3,600 Gbit/s", 3600, 3.4, 0.8, 256,
-        "NVIDIA's data sheet of H100: 900 GB/s in both directions together, up to 256 GPUs behind NVLink switches; "
-        "latency: NCCL's constant for a hop over NVLink; share: assumed, as NCCL counts on 360 of 450 GB/s",
+        "NVLink 4, 3,600 Gbit/s", 3600, 0.6, 0.8, 256,
+        "data sheet of NVIDIA H100, 900 GB/s in both directions together; up to 256 GPUs by NVLink switches; of them "
+        f"80 % assumed, as NCCL counts on 360 of 450 GB/s; {_NCCL}",
     ),
 }  # fmt: skip
 
@@ -162,11 +163,11 @@ def all_to_all_s(size: float, ranks: int, link: Link) -> float:
     """Seconds of an all-to-all in which each rank has so many bytes, an equal part for every rank.
 
     >>> all_to_all_s(1e9, 4, Link("", 8, 100.0))
-    0.7503
+    0.7501
     """
     if ranks == 1 or not size:
         return 0.0
-    return (ranks - 1) / ranks * size / link.goodput + (ranks - 1) * link.latency_us * 1e-6
+    return (ranks - 1) / ranks * size / link.goodput + link.latency_us * 1e-6
 
 
 @dataclass(frozen=True)

@@ -73,11 +73,18 @@ class Paper:
 
     def training(self, batch: float) -> Training:
         """The step of a rank that has so many rows."""
-        columns = sum(one.sides[1] for one in self.tensors if one.kind == "table") if self.sharded else 0
-        return Training(
-            tensors=self.tensors, compute_ms=self.compute.ms(batch), exchange=self.exchange, machine=self.machine,
-            rows_mib=4 * columns * batch / _MIB,
-        )  # fmt: skip
+        if batch not in self._known:
+            columns = sum(one.sides[1] for one in self.tensors if one.kind == "table") if self.sharded else 0
+            self._known[batch] = Training(
+                tensors=self.tensors, compute_ms=self.compute.ms(batch), exchange=self.exchange, machine=self.machine,
+                rows_mib=4 * columns * batch / _MIB,
+            )  # fmt: skip
+        return self._known[batch]
+
+    @functools.cached_property
+    def _known(self) -> dict[float, Training]:
+        """Steps by batch: each sorts its parameters into buckets once."""
+        return {}
 
     def weak_ms(self, ranks: int, link: Link) -> float:
         """The step where every rank has the recorded batch."""

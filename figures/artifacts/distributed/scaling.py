@@ -87,7 +87,10 @@ SHOWN_LINKS = ("ethernet_10", "infiniband")
 SHOWN_ARMS = (COMERA, DENSE, "dense:row_wise", FEWEST)
 
 COUNTS = {"sent_buckets_mib": "by buckets", "sent_analytic_mib": "on paper", "sent_interface_mib": "by the interface"}
-_MARKERS = {"sent_buckets_mib": "o", "sent_analytic_mib": "|", "sent_interface_mib": "x"}
+_MARKERS = {"sent_buckets_mib": "o", "sent_analytic_mib": "s", "sent_interface_mib": "x"}
+
+#: Rates of less than this ratio have no room for their words beside each other.
+_NEAR = 3.0
 
 _MIB = 2**20
 
@@ -152,7 +155,7 @@ class Selection(Selected):
     def cases(self) -> list[Case]:
         """This machine where anything was measured on it, then the models on paper."""
         here = {arm: model.curve for arm, model in self.models.items()}
-        words = f"{WORKLOADS.get(self.own[0].workload, self.own[0].workload)}, {self.ranks} ranks, measured machine"
+        words = f"{WORKLOADS.get(self.own[0].workload, self.own[0].workload)}, {self.ranks} ranks, this machine"
         return [*([Case(words, here)] if here else []), *paper_cases(self.papers)]
 
     def count(self, arm: str, column: str) -> float | None:
@@ -382,7 +385,7 @@ def _against(page: Selection) -> list[str]:
             f"PowerSGD of rank 4 sends {times} times {words} bytes than CoMERA: {significant(fewest)} MiB per step and "
             f"rank, not {significant(ours)}. Its price is arithmetic and an error buffer as large as the gradient."
         )
-    for rival in (FEWEST, "low_rank", DENSE):
+    for rival in (FEWEST, "low_rank", DENSE, "dense:row_wise"):
         found = [text for case in page.cases if (text := case.sentence(rival))]
         if found:
             lines.append(f"CoMERA's step takes less than that of {rival}, by the model: {'; '.join(found)}.")
@@ -401,7 +404,7 @@ def _scepticism(page: Selection) -> list[str]:
 
 
 def caption(page: Selection, rows: Sequence[Row]) -> Caption:
-    links = "; ".join(f"{link.words}: {link.source}" for link in LINKS.values())
+    links = "; ".join(f"{link.words} ({link.latency_us:g} us a hop; {link.source})" for link in LINKS.values())
     one = next(iter(page.measured.values()), None)
     facts = [notes.step_fact(page)]
     if one:
@@ -421,7 +424,7 @@ def caption(page: Selection, rows: Sequence[Row]) -> Caption:
     )
     weak = (
         f"Weak scaling: every rank has its batch ({_batches(page)}). Strong: {STRONG} such batches are divided "
-        "among all ranks."
+        f"among all ranks. Gradients: {_gradients(page)}."
     )
     return Caption(
         title=_title(page),
@@ -435,6 +438,19 @@ def caption(page: Selection, rows: Sequence[Row]) -> Caption:
         ],
         remarks=[f"{row.arm}, {_link_words(row.mbit)}: {row.record.message}" for row in rows if row.time is None],
     )  # fmt: skip
+
+
+def _gradients(page: Selection) -> str:
+    """Of each model on paper, CoMERA's beside dense's, with the ratio of the whole model where it was asked for."""
+    words = []
+    for workload in dict.fromkeys(one.workload for one in page.papers):
+        found = {arm: record for (name, arm), record in page.on_paper.items() if name == workload}
+        dense = next((record for record in found.values() if record.method == DENSE), None)
+        if dense and (ours := found.get(COMERA)):
+            asked = f" (the whole model {ours.ratio:g} times smaller)" if ours.ratio else ""
+            sizes = f"{significant(ours.gradient_mib)} instead of {significant(dense.gradient_mib)} MiB"
+            words.append(f"{WORKLOADS.get(workload, workload)} {sizes}{asked}")
+    return ", ".join(words)
 
 
 def _batches(page: Selection) -> str:
@@ -456,8 +472,7 @@ def draw(page: Selection, rows: Sequence[Row], caption: Caption) -> Figure:
     [[sent, times]] = place.panels(0, 2.9, 2, widths=[1, 1.7])
     handles = [stroke_handle(style(arm)[0], arm) for arm in page.arms]
     counts = [
-        Line2D([], [], linestyle="", color=INK, marker=_MARKERS[column], label=f"sent, {words}")
-        for column, words in COUNTS.items()
+        Line2D([], [], color=INK, label=f"sent, {words}", **_count_look(column)) for column, words in COUNTS.items()
     ]
     entries = [*handles, *([interval_handle()] if rows else []), *counts]
     if rows:
@@ -473,6 +488,12 @@ def _heading(axes: Any, words: str) -> None:
     axes.set_title(words, loc="left", fontweight="bold", fontsize=8.5)
 
 
+def _count_look(column: str) -> dict[str, Any]:
+    """The mark of a way to count."""
+    fill = {"markerfacecolor": "white"} if column == "sent_analytic_mib" else {}
+    return {"linestyle": "", "marker": _MARKERS[column], "markersize": 4.2, **fill}
+
+
 def _draw_sent(axes: Any, page: Selection) -> None:
     """Panel a: a line per arm, three marks on it, the values beside them."""
     _heading(axes, "a  sent per step and rank, MiB")
@@ -481,9 +502,9 @@ def _draw_sent(axes: Any, page: Selection) -> None:
         nothing_drawn(axes, "nothing measured")
         return
     for row, arm in enumerate(page.arms):
-        for shift, column in zip((-0.2, 0.0, 0.2), COUNTS, strict=True):
+        for shift, column in zip((-0.27, 0.0, 0.27), COUNTS, strict=True):
             if value := found[arm, column]:
-                axes.plot([value], [row + shift], marker=_MARKERS[column], color=style(arm)[0].colour, markersize=5)
+                axes.plot([value], [row + shift], color=style(arm)[0].colour, **_count_look(column))
         if values := [value for column in COUNTS if (value := found[arm, column])]:
             note(axes, significant(values[0]), (max(values), row), (6, 0), va="center", fontsize=7)
     axes.set_xscale("log")
@@ -497,7 +518,7 @@ def _draw_sent(axes: Any, page: Selection) -> None:
 
 def _draw_times(axes: Any, page: Selection, rows: Sequence[Row]) -> None:
     """Panel b: measured steps and the model's curves over the rate of the link."""
-    _heading(axes, f"b  time per step of {page.ranks} ranks, ms: points measured, lines by the model")
+    _heading(axes, "b  time per step, ms: measured, and the model's lines")
     if not any(row.time for row in rows):
         nothing_drawn(axes, "nothing measured")
         return
@@ -531,17 +552,17 @@ def _draw_paper(place: Page, page: Selection) -> None:
     panels = place.panels(1, 1.7, max(len(workloads), 1), 2)
     shown = [one for one in page.papers if one.arm in SHOWN_ARMS]
     arms = sorted({one.arm for one in shown}, key=by_arm)
-    handles = []
+    handles = [Line2D([], [], label=_short(arm), **_paper_look(arm, SHOWN_LINKS[0])) for arm in arms]
     for name in SHOWN_LINKS:
-        for arm in arms:
-            handles.append(Line2D([], [], label=f"{_short(arm)}, {LINKS[name].words}", **_paper_look(arm, name)))
+        look = {**_paper_look("", name), "color": INK, "markerfacecolor": INK if name == SHOWN_LINKS[0] else "white"}
+        handles.append(Line2D([], [], label=LINKS[name].words, **look))
     if not shown:
         for axes in (one for line in panels for one in line):
             nothing_drawn(axes, NOT_RECORDED)
         return
     device = shown[0].device
     heading = f"c  on paper: time per step, ms, by the number of ranks, each an {device}"
-    legend(place.parts[1], handles, len(arms), heading, handlelength=3.2)
+    legend(place.parts[1], handles, 6, heading, handlelength=3.2)
     for column, workload in enumerate(workloads):
         for line, words in enumerate(("weak", "strong")):
             axes = panels[line][column]
@@ -582,7 +603,7 @@ def _paper_look(arm: str, link: str) -> dict[str, Any]:
 
 def _draw_winners(place: Page, page: Selection) -> None:
     """Panel d: a strip per case, in the fill of the arm that takes least."""
-    [[axes]] = place.panels(2, 0.32 * max(len(page.cases), 1) + 0.2)
+    [[axes]] = place.panels(2, 0.36 * max(len(page.cases), 1) + 0.2)
     heading = "d  the arm whose step takes least, by the model, over the rate of the link; numbers: where it changes"
     arms = sorted({arm for case in page.cases for arm, _, _ in case.winners}, key=by_arm)
     legend(place.parts[2], [fill_handle(style(arm)[1], _short(arm)) for arm in arms], 5, heading)
@@ -592,8 +613,12 @@ def _draw_winners(place: Page, page: Selection) -> None:
     for row, case in enumerate(page.cases):
         for arm, low, high in case.winners:
             axes.barh(row, high - low, left=low, height=0.5, linewidth=0.4, **style(arm)[1].look)
+        last = 0.0
         for _, low, _ in case.winners[1:]:
-            note(axes, rate_words(low), (low, row - 0.27), (0, 1), ha="center", va="bottom", fontsize=6.5)
+            near = low < _NEAR * last  # its words stand below the strip, those of the one before above
+            at, shift, align = (row + 0.27, -1, "top") if near else (row - 0.27, 1, "bottom")
+            note(axes, rate_words(low), (low, at), (0, shift), ha="center", va=align, fontsize=6.5)
+            last = 0.0 if near else low
     axes.set_xscale("log")
     axes.set_xlim(SLOWEST, QUICKEST)
     axes.set_ylim(len(page.cases) - 0.6, -0.75)
