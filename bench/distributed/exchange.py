@@ -29,6 +29,9 @@ from bench.distributed.traffic import gradient_bytes, power_sgd_numbers, sent_by
 from comera import tensorized_layers
 from comera.recomputing import blocks_of
 
+#: What PowerSGD keeps from step to step, by bucket. Its random numbers are drawn at the first compressed step alone.
+_KEPT = ("error_dict", "p_memory_dict", "q_memory_dict")
+
 #: Of DiLoCo, table 5.
 OUTER_RATE, OUTER_MOMENTUM = 0.7, 0.9
 
@@ -45,7 +48,9 @@ class Exchange:
     warm_up_steps = 1  # after which every step is like the later ones
     round = 1  # steps after which the pattern of exchanges repeats
     has_local_steps = True  # whether :meth:`local` is there
-    replicated = True  # whether every rank has the whole model, the same on all between two steps
+    sharded = False  # whether a forward pass takes all ranks
+    apart = False  # whether ranks have models of their own between two steps
+    settled = True  # whether all steps to come send the same
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
@@ -70,6 +75,9 @@ class Exchange:
 
     def rebuild(self) -> None:
         """Take up a model whose parameters have other shapes now."""
+
+    def settle(self) -> None:
+        """Called after a first forward and backward, whose gradients are not used."""
 
     def sent_bytes(self) -> float:
         """What a rank sends per step, on paper."""
@@ -99,9 +107,11 @@ class Buckets(Exchange):
                 "its optimizer steps inside backward, before gradients are averaged; use a variant that does not."
             )
         self.warm_up_steps = 4 if self._power_rank else 3  # buckets are laid out anew at the second
+        self._resumed: Mapping[str, Any] | None = None
         self._wrap()
 
     def _wrap(self) -> None:
+        self.settled = False
         size = {} if self._bucket_mib is None else {"bucket_cap_mb": self._bucket_mib}
         arguments: dict[str, Any] = {"gradient_as_bucket_view": True, "init_sync": False, **size}
         # Ranks are seeded alike, so that there is nothing to send for them to begin alike.
@@ -132,6 +142,25 @@ class Buckets(Exchange):
         size = gradient_bytes(trained)
         return sent_by_all_reduce(size / 2 if self.name == "ddp_bf16" else size, self.ranks)
 
+    def settle(self) -> None:
+        self.settled = True
+        if self._power is None:
+            return
+        self._power.iter = 0
+        if self._resumed is not None:
+            self._power.iter = self._resumed["iter"]
+            for name in _KEPT:
+                setattr(self._power, name, dict(self._resumed[name]))
+            self._resumed = None
+
+    def state_dict(self) -> dict[str, Any]:
+        if self._power is None:
+            return {}
+        return {"iter": self._power.iter, **{name: dict(getattr(self._power, name)) for name in _KEPT}}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._resumed = state or None
+
     def memory_bytes(self) -> int:
         return gradient_bytes(self.model.parameters()) + sum(tensor.nbytes for tensor in _held(self._power))
 
@@ -155,7 +184,7 @@ def _power_sgd_in_order(state: PowerSGDState, bucket: distributed.GradBucket) ->
 
 def _held(power: PowerSGDState | None) -> list[torch.Tensor]:
     """The tensors of PowerSGD: errors of each bucket, and both factors."""
-    kept = () if power is None else (power.error_dict, power.p_memory_dict, power.q_memory_dict)
+    kept = () if power is None else [getattr(power, name) for name in _KEPT]
     return [tensor for by_bucket in kept for tensor in by_bucket.values()]
 
 
@@ -163,7 +192,7 @@ class Shards(Exchange):
     """FSDP2: dense parameters, their gradients and optimizer state in shards; tensor trains whole on every rank."""
 
     has_local_steps = False
-    replicated = False
+    sharded = True
 
     def __init__(self, model: nn.Module, device: str) -> None:
         from torch.distributed.fsdp import fully_shard  # takes long to import
@@ -193,7 +222,7 @@ class Shards(Exchange):
 class LocalSteps(Exchange):
     """Every rank trains for itself; every so many steps all go on from one outer model."""
 
-    replicated = False
+    apart = True
 
     def __init__(self, model: nn.Module, steps: int) -> None:
         super().__init__(model)
@@ -234,6 +263,16 @@ class LocalSteps(Exchange):
     def rebuild(self) -> None:
         self._outer = [parameter.detach().clone() for parameter in _trained(self.model)]
         self._optimizer = torch.optim.SGD(self._outer, lr=OUTER_RATE, momentum=OUTER_MOMENTUM, nesterov=True)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"done": self._done, "outer": self._outer, "optimizer": self._optimizer.state_dict()}
+
+    @torch.no_grad()
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._done = state["done"]
+        for outer, saved in zip(self._outer, state["outer"], strict=True):
+            outer.copy_(saved)
+        self._optimizer.load_state_dict(dict(state["optimizer"]))
 
     def sent_bytes(self) -> float:
         return sent_by_all_reduce(gradient_bytes(_trained(self.model)), self.ranks) / self.round

@@ -44,6 +44,7 @@ WORK, ADDRESS, KEY, THREADS, INTERFACE = (
 )
 
 _PORT = 29500  # of torchrun's store, in a network namespace of this run's own
+_GRACE_S = 1.0  # for the end of a dead rank's connection to be seen after the complaint of another
 _POLITE_S = 10.0  # for ranks to end by themselves
 
 #: One answer from those of all ranks to the same request, by rank; the word is that of the answer.
@@ -76,6 +77,7 @@ class Ranks:
         self._connections: dict[int, Connection] = {}
         self._round = -1  # how often the ranks that are connected have been started anew
         self._links: Any = None
+        self._polite = False
 
     def __enter__(self) -> "Ranks":
         with self._stack:
@@ -94,7 +96,8 @@ class Ranks:
             self._ending = self._stack.pop_all()
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        self._polite = kind is None
         self._ending.close()
 
     def shape(self) -> None:
@@ -153,7 +156,7 @@ class Ranks:
             with contextlib.suppress(psutil.NoSuchProcess):
                 known += [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
         while any(process.poll() is None for process in self._torchruns):
-            if time.monotonic() - begun > _POLITE_S or not self._connections:
+            if time.monotonic() - begun > _POLITE_S or not self._connections or not self._polite:
                 break
             time.sleep(0.05)
         for each in known:
@@ -170,30 +173,32 @@ class Ranks:
                 connection.send((word, content))
 
     def receive(self, others: list[Connection]) -> Iterator[tuple[int, Any]]:
-        """What ranks answer, as it comes: rank and answer; of ``others``, number -1 for one that has something.
+        """What ranks answer, as it comes: rank and answer, and rank -1 where one of ``others`` has something.
 
-        A rank's answer that it has begun anew is not passed on. Raises CellFailure: torchrun has ended.
+        Raises CellFailure: torchrun has ended.
         """
         accept = self._listener._listener._socket  # type: ignore[attr-defined]
         ends = {os.pidfd_open(process.pid): process for process in self._torchruns}
         try:
             while True:
-                ready = wait([accept, *self._connections.values(), *ends, *others])
+                ready: list[Any] = wait([accept, *self._connections.values(), *ends, *others])
                 if accept in ready:
                     self._accept()
                     continue
-                by_connection = {connection: rank for rank, connection in self._connections.items()}
-                for one in ready:
-                    if one in by_connection:
-                        try:
-                            answer = one.recv()
-                        except (EOFError, ConnectionResetError):
-                            self._connections.pop(by_connection[one]).close()
-                            continue
-                        yield by_connection[one], answer
-                    elif one in others:
-                        yield -1, None
-                if any(one in ends for one in ready) and not self._connections:
+                said = False
+                for rank, connection in list(self._connections.items()):
+                    if connection not in ready:
+                        continue
+                    said = True
+                    try:
+                        answer = connection.recv()
+                    except (EOFError, ConnectionResetError):
+                        self._connections.pop(rank).close()
+                        continue
+                    yield rank, answer
+                if any(one in ready for one in others):
+                    yield -1, None
+                if not said and any(one in ends for one in ready):
                     raise self._ended()
         finally:
             for handle in ends:
@@ -213,9 +218,25 @@ class Ranks:
             self._connections[rank] = connection
 
     @property
-    def complete(self) -> bool:
-        """Whether all ranks are connected."""
-        return len(self._connections) == self.cell.world_size
+    def round(self) -> int:
+        """How often the ranks have been started anew."""
+        return self._round
+
+    def has_lost_one(self) -> bool:
+        """Whether a rank has died without a word, so that what another complains of is the want of it."""
+        end = time.monotonic() + _GRACE_S
+        while len(self._connections) == self.cell.world_size:
+            left = end - time.monotonic()
+            if left < 0:
+                return False
+            ready = wait(list(self._connections.values()), left)
+            for rank, connection in list(self._connections.items()):
+                if connection in ready:
+                    try:
+                        connection.recv()  # another complaint
+                    except (EOFError, ConnectionResetError):
+                        self._connections.pop(rank).close()
+        return True
 
     def _ended(self) -> CellFailure:
         """Why torchrun has ended, in one sentence."""
@@ -271,6 +292,7 @@ def relay(
     """
     with Ranks(cell, packed(serve, cell, *arguments), restarts) as ranks:
         answers: dict[str, dict[int, Any]] = {}
+        begun = ranks.round
         for rank, answer in ranks.receive([connection]):
             if rank < 0:
                 word, content = connection.recv()
@@ -279,7 +301,12 @@ def relay(
                 ranks.send(word, content)
                 continue
             word, content = answer
+            if ranks.round != begun:
+                begun = ranks.round
+                answers.clear()
             if word in ("failed", "mistake"):
+                if word == "failed" and ranks.has_lost_one():
+                    continue  # torchrun starts all anew, or ends
                 connection.send(answer)
                 return
             if word == "progress":
@@ -293,7 +320,6 @@ def relay(
             by_rank = [content for _, content in sorted(answers.pop(word).items())]
             connection.send((word, combine(word, by_rank)))
             if word == "done":
-                connection.poll(None)  # until it is said that this has arrived
                 return
 
 

@@ -54,6 +54,9 @@ class ExchangedStep(TrainStep):
         self.exchange.after_step()
 
     def _finish(self) -> None:
+        cuts_after = getattr(self.method, "cuts_after", None)  # of methods that cut at all
+        if self.exchange.apart and cuts_after is not None and cuts_after(self.number):
+            self.exchange.meet()
         with wrapped_anew():
             super()._finish()
 
@@ -63,6 +66,22 @@ class ExchangedStep(TrainStep):
         if change == "shapes":
             check_same_ranks(ranks_of(self.model))
             self.exchange.rebuild()
+
+    def settle(self, batch: Batch) -> None:
+        """Run forward and backward once where the exchange is new, and forget the gradients.
+
+        DDP lays its buckets out in the order in which gradients of the first step arrive. A run that goes on from a
+        checkpoint has other first steps, and is to send the same buckets in all of them.
+        """
+        if self.exchange.settled:
+            return
+        states = torch.get_rng_state(), torch.cuda.get_rng_state() if self.device.type == "cuda" else None
+        self.forward_backward(batch)
+        self.optimizer.zero_grad(set_to_none=True)
+        self.exchange.settle()
+        torch.set_rng_state(states[0])
+        if states[1] is not None:
+            torch.cuda.set_rng_state(states[1])
 
     @contextlib.contextmanager
     def changing(self) -> Iterator[None]:

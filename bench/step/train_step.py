@@ -167,6 +167,13 @@ class TrainStep:
         self._optimizer_step()
         self._finish()
 
+    def changing(self) -> AbstractContextManager[object]:
+        """Within it the model may be cut from outside a step; afterwards :meth:`invalidate` is due."""
+        return contextlib.nullcontext()
+
+    def settle(self, batch: Batch) -> None:
+        """Before a step: whatever must have happened once so that this step is like all later ones; usually nothing."""
+
     def invalidate(self, change: Change = "shapes") -> None:
         """Forget the captured graph and, after a change of shapes, compiled code: for changes made outside a step."""
         if self._captured:

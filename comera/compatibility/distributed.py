@@ -13,7 +13,8 @@ import contextlib
 import gc
 import hashlib
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import torch
 from torch import distributed
@@ -114,6 +115,18 @@ def _sharding_wrappers() -> tuple[type, ...]:
     return () if fsdp is None else (fsdp.FSDPModule, fsdp.FullyShardedDataParallel)
 
 
+def _held_by(wrapper: Any) -> Iterable[torch.Tensor]:
+    """The parameters whose sizes a wrapper has fixed: of ``fully_shard`` without those that it was told to ignore."""
+    state = getattr(wrapper, "_get_fsdp_state", None)
+    groups = getattr(state(), "_fsdp_param_groups", None) if state is not None else None
+    if groups is None:
+        return wrapper.parameters()
+    held = [each for group in groups for each in group.fsdp_params]
+    # Sharded, and whole for a while; PyTorch keeps both, under these names, at least from 2.11 to 2.13.
+    names = ("sharded_param", "_unsharded_param")
+    return [getattr(each, name) for each in held for name in names if hasattr(each, name)]
+
+
 def _managed(parameters: Mapping[torch.Tensor, int], wrappers: tuple[type, ...]) -> bool:
     """Whether a living wrapper of one of these classes holds one of the parameters.
 
@@ -124,7 +137,7 @@ def _managed(parameters: Mapping[torch.Tensor, int], wrappers: tuple[type, ...])
         return False
     for _ in range(2):
         living = [each for each in gc.get_objects() if issubclass(type(each), wrappers)]
-        if not any(parameter in parameters for wrapper in living for parameter in wrapper.parameters()):
+        if not any(parameter in parameters for wrapper in living for parameter in _held_by(wrapper)):
             return False
         del living
         gc.collect()  # a deleted wrapper may have been part of a cycle
