@@ -60,6 +60,19 @@ def test_the_quickest_link_is_the_anchor_and_does_not_count(page) -> None:
     assert "anchor" not in set(page.table[page.table["link"] != "10 Gbit/s"]["model less step"])
 
 
+def test_one_rate_cannot_say_whether_the_model_holds() -> None:
+    page = page_of([*(measured(arm, 100.0) for arm in STEPS), *on_paper()])
+    assert note(page, "cannot be said: there is one rate of the link.")
+
+
+def test_each_step_is_held_against_the_compute_measured_with_it() -> None:
+    """A machine that is twice as slow while one rate is measured is no error of the model."""
+    slow = Record(**{**vars(measured("comera", 1000.0)), "compute_time_ms": 600.0})
+    slower = Record(**{**vars(slow), "samples": measured("comera", 1000.0, 659 / 359).samples})
+    page = page_of([measured("comera", 100.0), slower, measured("comera", 10_000.0), *on_paper()])
+    assert note(page, "The model is within 15% of the measured steps: 2 of 2 are")
+
+
 def test_without_parameters_on_paper_nothing_of_powersgd_is_modelled() -> None:
     page = page_of([measured(arm, mbit) for mbit in RATES for arm in STEPS])
     modelled = page.table[page.table["model, ms"] != "-"]["arm"]

@@ -177,9 +177,11 @@ class Model:
     ranks: int
     anchor: float | None
 
-    def ms(self, mbit: float | None, plain: bool = False) -> float:
-        """The step over a link of so many Mbit/s."""
-        return (self.plain if plain else self.fitted).step_ms(self.ranks, _link(mbit))
+    def ms(self, mbit: float | None, compute_ms: float | None = None, plain: bool = False) -> float:
+        """The step over a link of so many Mbit/s; beside ``compute_ms``, where that was measured with it."""
+        step = self.plain if plain else self.fitted
+        step = step if compute_ms is None else replace(step, compute_ms=compute_ms)
+        return step.step_ms(self.ranks, _link(mbit))
 
     def curve(self, gbit: float) -> float:
         """The step over a link of so many Gbit/s."""
@@ -211,8 +213,8 @@ def model_of(page: Selection, arm: str) -> Model | None:
     if not times:
         return None
     anchor = max(times, key=_rate)
-    extra = max(times[anchor] - plain.step_ms(one.world_size, _link(anchor)), 0.0)
-    return Model(plain, replace(plain, extra_ms=extra), one.world_size, anchor)
+    there = Model(plain, plain, one.world_size, anchor).ms(anchor, records[anchor].compute_time_ms)
+    return Model(plain, replace(plain, extra_ms=max(times[anchor] - there, 0.0)), one.world_size, anchor)
 
 
 def _tensors(page: Selection, base: str, record: Record) -> tuple[Tensor, ...] | None:
@@ -239,11 +241,15 @@ class Row:
 
     @property
     def model_ms(self) -> float | None:
-        return self.model.ms(self.mbit) if self.model else None
+        return self._by_model() if self.model else None
+
+    def _by_model(self, plain: bool = False) -> float:
+        assert self.model is not None
+        return self.model.ms(self.mbit, self.record.compute_time_ms, plain)
 
     def error(self, plain: bool = False) -> float | None:
         """How much more the model says than was measured, as a share."""
-        return self.model.ms(self.mbit, plain) / self.time.value - 1 if self.model and self.time else None
+        return self._by_model(plain) / self.time.value - 1 if self.model and self.time else None
 
     @property
     def is_anchor(self) -> bool:
@@ -358,19 +364,23 @@ def tidy_rows(page: Selection, rows: Sequence[Row]) -> list[dict[str, object]]:
 
 def _fit(rows: Sequence[Row]) -> str:
     """How far the model lies from what was measured, in a sentence."""
-    tested = [row for row in rows if row.error() is not None and not row.is_anchor]
+    known = [row for row in rows if row.error() is not None]
+    tested = [row for row in known if not row.is_anchor]
     if not tested:
-        return ""
+        few = "there is one rate of the link" if known else "no arm has what it takes"
+        return (
+            f"Whether the model is within {TOLERANCE:.0%} of the measured steps cannot be said: {few}." if rows else ""
+        )
     far = [row for row in tested if abs(row.error() or 0.0) > TOLERANCE]
     worst = max(tested, key=lambda row: abs(row.error() or 0.0))
-    plain = [row for row in tested if abs(row.error(plain=True) or 0.0) <= TOLERANCE]
+    plain = [row for row in known if abs(row.error(plain=True) or 0.0) <= TOLERANCE]
     verdict = "is within" if not far else "is not within"
     return (
         f"The model {verdict} {TOLERANCE:.0%} of the measured steps: {len(tested) - len(far)} of {len(tested)} are; "
         f"the farthest is {worst.arm} at {_link_words(worst.mbit)}, {worst.error():+.0%}. Of each arm the point at the "
         "quickest link is not counted: what it takes more than the model says is what the exchange takes of the "
         "processors (copies, sums, compression), and is added at every rate. From bytes, rates and the step without "
-        f"exchange alone, {len(plain)} of {len(tested)} are."
+        f"exchange alone, {len(plain)} of all {len(known)} are."
     )
 
 
