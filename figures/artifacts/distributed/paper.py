@@ -32,8 +32,8 @@ GPU = "h100"
 RANKS = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 COMPARED = 64
 
-#: What a strong scaling divides among the ranks, in multiples of the recorded batch: 1,024 rows of the encoder, 256 of
-#: the code model, and MLPerf's 65,536 lines of the recommender.
+#: What a strong scaling divides among the ranks, in multiples of the recorded batch; at least a row for each of them.
+#: It makes 1,024 rows for the encoder and the code model, and MLPerf's 65,536 lines for the recommender.
 STRONG = 32
 
 #: Rates in Gbit/s over which links are compared: from a home's to NVLink's.
@@ -90,9 +90,14 @@ class Paper:
         """The step where every rank has the recorded batch."""
         return self.training(self.batch).step_ms(ranks, link)
 
+    @property
+    def total(self) -> int:
+        """Rows of all ranks together in strong scaling."""
+        return max(STRONG * self.batch, RANKS[-1])
+
     def strong_ms(self, ranks: int, link: Link) -> float:
-        """The step where all ranks together have :data:`STRONG` times the recorded batch."""
-        return self.training(STRONG * self.batch / ranks).step_ms(ranks, link)
+        """The step where all ranks together have so many rows as :attr:`total` says."""
+        return self.training(self.total / ranks).step_ms(ranks, link)
 
 
 def paper_arms(records: Mapping[tuple[str, str], Record]) -> Iterator[Paper]:

@@ -27,7 +27,6 @@ from figures.artifacts.distributed.paper import (
     QUICKEST,
     RANKS,
     SLOWEST,
-    STRONG,
     WORKLOADS,
     Case,
     Paper,
@@ -80,8 +79,12 @@ FEWEST = "dense+powersgd_4"
 #: The model is held to be right within this share of what was measured.
 TOLERANCE = 0.15
 
-#: Links of the panels on paper: the network that most have, and the one that large machines have.
-SHOWN_LINKS = ("ethernet_10", "infiniband")
+#: Links of the panels on paper, with dashes and the filling of markers: what most have, and what large machines have.
+SHOWN_LINKS: dict[str, tuple[Any, str]] = {
+    "ethernet_10": ("-", "full"),
+    "infiniband": ((0, (3, 1.5)), "none"),
+    "nvlink": ((0, (1, 1.2)), "left"),
+}
 
 #: Arms of the panels on paper.
 SHOWN_ARMS = (COMERA, DENSE, "dense:row_wise", FEWEST)
@@ -408,7 +411,7 @@ def _scepticism(page: Selection) -> list[str]:
     device = next((one.device for one in page.papers), "")
     least = (
         f"On paper a rank is an {device} with a link of its own, and its compute is the least time of its step (BF16 "
-        "products, roofline), so that links weigh more here than they would beside slower steps."
+        "products, roofline, without what starting kernels takes), so that links weigh more here than beside real steps."
     )
     return [*([least] if page.papers else []), *([dlrm] if named else [])]
 
@@ -433,7 +436,7 @@ def caption(page: Selection, rows: Sequence[Row]) -> Caption:
         "before has arrived; the step ends with the last. It lies between max(compute, communication) and their sum."
     )
     weak = (
-        f"Weak scaling: every rank has its batch ({_batches(page)}). Strong: {STRONG} such batches are divided "
+        f"Weak scaling: every rank has its batch ({_batches(page)}). Strong: {_totals(page)} are divided "
         f"among all ranks. Gradients: {_gradients(page)}."
     )
     return Caption(
@@ -464,8 +467,15 @@ def _gradients(page: Selection) -> str:
 
 
 def _batches(page: Selection) -> str:
-    found = {one.workload: one.batch for one in page.papers}
-    return ", ".join(f"{WORKLOADS.get(name, name)} {batch:,}" for name, batch in found.items())
+    return _of_each({one.workload: one.batch for one in page.papers})
+
+
+def _totals(page: Selection) -> str:
+    return _of_each({one.workload: one.total for one in page.papers})
+
+
+def _of_each(rows: Mapping[str, int]) -> str:
+    return ", ".join(f"{WORKLOADS.get(name, name)} {count:,}" for name, count in rows.items())
 
 
 def _title(page: Selection) -> str:
@@ -559,28 +569,27 @@ def _draw_times(axes: Any, page: Selection, rows: Sequence[Row]) -> None:
 def _draw_paper(place: Page, page: Selection) -> None:
     """Panel c: a column per workload, weak scaling above strong."""
     workloads = list(dict.fromkeys(one.workload for one in page.papers))
-    panels = place.panels(1, 1.7, max(len(workloads), 1), 2)
+    panels = place.panels(1, 2.0, max(len(workloads), 1), 2)
     shown = [one for one in page.papers if one.arm in SHOWN_ARMS]
     arms = sorted({one.arm for one in shown}, key=by_arm)
-    handles = [Line2D([], [], label=_short(arm), **_paper_look(arm, SHOWN_LINKS[0])) for arm in arms]
-    for name in SHOWN_LINKS:
-        look = {**_paper_look("", name), "color": INK, "markerfacecolor": INK if name == SHOWN_LINKS[0] else "white"}
-        handles.append(Line2D([], [], label=LINKS[name].words, **look))
+    handles = [Line2D([], [], label=_short(arm), **_paper_look(arm, "ethernet_10")) for arm in arms]
+    handles += [Line2D([], [], label=LINKS[name].words, **_paper_look("", name)) for name in SHOWN_LINKS]
     if not shown:
         for axes in (one for line in panels for one in line):
             nothing_drawn(axes, NOT_RECORDED)
         return
     device = shown[0].device
     heading = f"c  on paper: time per step, ms, by the number of ranks, each an {device}"
-    legend(place.parts[1], handles, 6, heading, handlelength=3.2)
+    legend(place.parts[1], handles, 4, heading, handlelength=3.2)
     for column, workload in enumerate(workloads):
         for line, words in enumerate(("weak", "strong")):
             axes = panels[line][column]
             for one in shown:
                 if one.workload == workload:
                     for name in SHOWN_LINKS:
-                        times = [_scaled(one, words, ranks, LINKS[name]) for ranks in RANKS]
-                        axes.plot(RANKS, times, **_paper_look(one.arm, name))
+                        joined = [ranks for ranks in RANKS if ranks <= LINKS[name].most_ranks]
+                        times = [_scaled(one, words, ranks, LINKS[name]) for ranks in joined]
+                        axes.plot(joined, times, **_paper_look(one.arm, name))
             axes.set_xscale("log", base=2)
             axes.set_yscale("log")
             axes.set_xticks(RANKS[::3], [f"{ranks:,}" for ranks in RANKS[::3]])
@@ -601,13 +610,12 @@ def _scaled(one: Paper, words: str, ranks: int, link: Link) -> float:
 
 
 def _paper_look(arm: str, link: str) -> dict[str, Any]:
-    """The arm decides colour and marker, the link dashes and filling."""
-    stroke, slow = style(arm)[0], link == SHOWN_LINKS[0]
-    marker = "D" if arm == "dense:row_wise" else stroke.marker
-    fill = stroke.colour if slow else "white"
+    """The arm decides colour and marker, the link dashes and filling; without an arm, of the link alone."""
+    stroke, (dashes, filling) = style(arm)[0], SHOWN_LINKS[link]
+    colour, marker = (stroke.colour, stroke.marker) if arm else (INK, "o")
     return {
-        "color": stroke.colour, "marker": marker, "markerfacecolor": fill, "markersize": 3.2, "linewidth": 0.9,
-        "linestyle": "-" if slow else (0, (3, 1.5)),
+        "color": colour, "marker": "D" if arm == "dense:row_wise" else marker, "fillstyle": filling, "markersize": 3.4,
+        "markerfacecoloralt": "white", "linewidth": 0.9, "markeredgewidth": 0.7, "linestyle": dashes,
     }  # fmt: skip
 
 
