@@ -411,7 +411,7 @@ def _scepticism(page: Selection) -> list[str]:
     device = next((one.device for one in page.papers), "")
     least = (
         f"On paper a rank is an {device} with a link of its own, and its compute is the least time of its step (BF16 "
-        "products, roofline, without what starting kernels takes), so that links weigh more here than beside real steps."
+        "products, roofline, nothing for starting kernels), so that links weigh more here than beside real steps."
     )
     return [*([least] if page.papers else []), *([dlrm] if named else [])]
 
