@@ -73,6 +73,9 @@ class Exchange:
     def meet(self) -> None:
         """Make the models of all ranks the same, before one is cut or evaluated."""
 
+    def rest(self) -> None:
+        """Called on all ranks when one has done something between steps that others have not."""
+
     def rebuild(self) -> None:
         """Take up a model whose parameters have other shapes now."""
 
@@ -207,6 +210,9 @@ class Shards(Exchange):
             fully_shard(block, mesh=mesh, ignored_params=self._whole)
         self._sharded_bytes = gradient_bytes(each for each in model.parameters() if each not in self._whole)
         fully_shard(model, mesh=mesh, ignored_params=self._whole)
+
+    def rest(self) -> None:
+        self.model.reshard()  # type: ignore[operator]  # reading its state does so as well
 
     def after_backward(self) -> None:
         gradients = [parameter.grad for parameter in _trained(self.model) if parameter in self._whole]

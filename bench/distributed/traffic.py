@@ -21,6 +21,8 @@ _COLLECTIVES = {
     "all_reduce": (2, 0),
     "all_gather_into_tensor": (1, 0),
     "reduce_scatter_tensor": (1, 1),
+    "all_gather_single": (1, 0),  # what PyTorch 2.13 calls these two
+    "reduce_scatter_single": (1, 1),
 }
 
 
@@ -45,7 +47,7 @@ class SentBytes:
         self.sent = 0.0
 
     def __enter__(self) -> "SentBytes":
-        self._originals = {name: getattr(distributed, name) for name in _COLLECTIVES}
+        self._originals = {name: getattr(distributed, name) for name in _COLLECTIVES if hasattr(distributed, name)}
         for name, original in self._originals.items():
             setattr(distributed, name, self._counting(original, *_COLLECTIVES[name]))
         return self

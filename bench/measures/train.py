@@ -279,6 +279,7 @@ class TrainingRun:
                 if self._exchange.sharded:
                     with self.step.autocast():
                         self.staged.evaluate(self.model)
+                self._exchange.rest()
                 self.at.loss_sum, self.at.loss_steps = 0.0, 0
                 return
         with self.step.autocast():
@@ -303,6 +304,8 @@ class TrainingRun:
             "active_ranks": {name: list(layer.active_ranks()) for name, layer in self._tensorized().items()},
             "seconds": at.seconds,
         }
+        if self._exchange is not None:
+            self._exchange.rest()
         at.curve.append(row)
         at.loss_sum, at.loss_steps = 0.0, 0
         size = f", S {row['size_fraction']:.3f}" if "size_fraction" in row else ""
