@@ -73,6 +73,22 @@ def test_each_step_is_held_against_the_compute_measured_with_it() -> None:
     assert note(page, "The model is within 15% of the measured steps: 2 of 2 are")
 
 
+def test_buckets_and_local_steps_are_arms_of_their_own() -> None:
+    changes = ({"bucket_mib": 1.0}, {"bucket_mib": 25.0}, {"exchange": "local_steps", "local_steps": 4}, {})
+    some = [
+        Record(**{**vars(measured("comera", mbit)), **one, "cell_id": f"{mbit}-{place}", "pairing": str(place)})
+        for mbit in (100.0, 1000.0)
+        for place, one in enumerate(changes)
+    ]
+    page = page_of([*some, *on_paper()])
+    expected = {"comera", "comera, buckets of 1 MiB", "comera, buckets of 25 MiB", "comera+local_steps, every 4"}
+    assert {str(arm).removesuffix(" ‡") for arm in page.table["arm"]} == expected
+    assert note(page, "‡ ratio unpaired")
+    steps = page.table[page.table["link"] == "100 Mbit/s"].set_index("arm")["model, ms"].astype(float)
+    assert steps["comera+local_steps, every 4 ‡"] < steps["comera"]
+    assert page.files[next(name for name in page.files if name.endswith("png"))]
+
+
 def test_without_parameters_on_paper_nothing_of_powersgd_is_modelled() -> None:
     page = page_of([measured(arm, mbit) for mbit in RATES for arm in STEPS])
     modelled = page.table[page.table["model, ms"] != "-"]["arm"]

@@ -53,9 +53,19 @@ from figures.page.style import (
     number_axis,
     stroke_handle,
 )
-from figures.page.table import NOT_RECORDED, REMARKS, Column, bounds, ratio_text, significant, with_interval
+from figures.page.table import (
+    NOT_RECORDED,
+    REMARKS,
+    UNPAIRED,
+    Column,
+    bounds,
+    ratio_text,
+    significant,
+    unpaired,
+    with_interval,
+)
 from figures.records.select import COMERA, DENSE, Selected, by_device, narrow, newest, oldest_first, timing_setting
-from figures.records.time_values import time_of, time_ratio
+from figures.records.time_values import mark_words, time_of, time_ratio
 
 EXPERIMENT, ON_PAPER = "scaling", "scaling_model"
 
@@ -104,7 +114,15 @@ def by_arm(arm: str) -> tuple[int, str]:
 
 
 def style(arm: str) -> tuple[Stroke, Fill]:
-    return STYLE.get(arm, _OTHER)
+    """How an arm is drawn; with another exchange or bucket as it is without."""
+    plain = arm.partition(",")[0]
+    return STYLE.get(plain) or STYLE.get(plain.partition("+")[0], _OTHER)
+
+
+def label(record: Record) -> str:
+    """The arm, with the size of its buckets and the steps between averages where they were set."""
+    bucket = "" if record.bucket_mib is None else f", buckets of {record.bucket_mib:g} MiB"
+    return record.arm + bucket + ("" if record.local_steps is None else f", every {record.local_steps}")
 
 
 def base_arm(record: Record) -> str:
@@ -278,12 +296,12 @@ def select(records: Sequence[Record]) -> list[Selection]:
 
 
 def _setting(record: Record) -> dict[str, Any]:
-    of_ranks = {"ranks": record.world_size, "batch": record.batch_size, "bucket": record.bucket_mib}
+    of_ranks = {"ranks": record.world_size, "batch": record.batch_size}
     return {**timing_setting(record), **of_ranks, "precision": record.precision, "threads": record.threads}
 
 
 def _cell(record: Record) -> tuple[str, float | None]:
-    return record.arm, record.link_mbit
+    return label(record), record.link_mbit
 
 
 def rows_of(page: Selection) -> list[Row]:
@@ -294,7 +312,7 @@ def rows_of(page: Selection) -> list[Row]:
             if record := page.measured.get((arm, mbit)):
                 time = time_of(record, "step")
                 ratio = time_ratio(record, page.measured.get((COMERA, mbit))) if arm != COMERA else None
-                model, marks = page.models.get(arm), page.older(record)
+                model, marks = page.models.get(arm), page.older(record) + UNPAIRED * unpaired(ratio)
                 total = time.total if time else None
                 rows.append(Row(arm=arm, mbit=mbit, record=record, time=total, ratio=ratio, model=model, marks=marks))
     return rows
@@ -447,7 +465,8 @@ def caption(page: Selection, rows: Sequence[Row]) -> Caption:
             "Of more than 200 set-ups of data-parallel training, gradient compression sped up 6 (Agarwal et al., MLSys "
             "2022). That layers which are factorised from the start are compressed communication is Pufferfish's "
             "finding (Wang et al., MLSys 2021).",
-            f"Links: {links}." if page.papers else "", *notes.closing_notes(page),
+            f"Links: {links}." if page.papers else "",
+            *notes.mark_notes((row.marks for row in rows), mark_words("step")), *notes.last_notes(page),
         ],
         remarks=[f"{row.arm}, {_link_words(row.mbit)}: {row.record.message}" for row in rows if row.time is None],
     )  # fmt: skip
