@@ -189,24 +189,35 @@ class Selection(Selected):
 class Model:
     """An arm's step by the rate of the link.
 
-    ``plain`` is of the step without exchange, bytes and rates alone; ``fitted`` has beside them what the exchange takes
-    of the processors, which is what the point at ``anchor``, the quickest link, takes more than ``plain`` says.
+    Args:
+        plain: of the step without exchange, bytes and rates alone.
+        ranks: how many.
+        shares: by rate, what the measured step takes more than ``plain`` says, as a share of the step without exchange:
+            what the exchange takes of the processors. Only of rates at which compute outweighs communication, since it
+            is hidden at others.
     """
 
     plain: Training
-    fitted: Training
     ranks: int
-    anchor: float | None
+    shares: Mapping[float | None, float]
 
-    def ms(self, mbit: float | None, compute_ms: float | None = None, plain: bool = False) -> float:
+    def ms(self, mbit: float | None, compute_ms: float | None = None, share: float = 0.0) -> float:
         """The step over a link of so many Mbit/s; beside ``compute_ms``, where that was measured with it."""
-        step = self.plain if plain else self.fitted
-        step = step if compute_ms is None else replace(step, compute_ms=compute_ms)
-        return step.step_ms(self.ranks, _link(mbit))
+        compute = self.plain.compute_ms if compute_ms is None else compute_ms
+        return replace(self.plain, compute_ms=compute, extra_ms=share * compute).step_ms(self.ranks, _link(mbit))
+
+    def share(self, *without: float | None) -> float:
+        """The median over all rates but some; 0 where there is none."""
+        found = [share for mbit, share in self.shares.items() if mbit not in without]
+        return statistics.median(found) if found else 0.0
 
     def curve(self, gbit: float) -> float:
         """The step over a link of so many Gbit/s."""
-        return self.ms(1e3 * gbit)
+        return self._by_all.step_ms(self.ranks, _link(1e3 * gbit))
+
+    @functools.cached_property
+    def _by_all(self) -> Training:
+        return replace(self.plain, extra_ms=self.share() * self.plain.compute_ms)
 
 
 def _link(mbit: float | None) -> Link:
@@ -233,9 +244,13 @@ def model_of(page: Selection, arm: str) -> Model | None:
     times = {mbit: time.total.value for mbit, record in records.items() if (time := time_of(record, "step"))}
     if not times:
         return None
-    anchor = max(times, key=_rate)
-    there = Model(plain, plain, one.world_size, anchor).ms(anchor, records[anchor].compute_time_ms)
-    return Model(plain, replace(plain, extra_ms=max(times[anchor] - there, 0.0)), one.world_size, anchor)
+    model = Model(plain, one.world_size, {})
+    shares: dict[float | None, float] = {}
+    for mbit, taken in times.items():
+        compute = records[mbit].compute_time_ms or step
+        if plain.communication_ms(one.world_size, _link(mbit)) < compute:
+            shares[mbit] = max(taken - model.ms(mbit, compute), 0.0) / compute
+    return replace(model, shares=shares)
 
 
 def _tensors(page: Selection, base: str, record: Record) -> tuple[Tensor, ...] | None:
@@ -260,21 +275,21 @@ class Row:
     model: Model | None
     marks: str
 
+    def _by_model(self, plain: bool = False) -> float | None:
+        if self.model is None:
+            return None
+        share = 0.0 if plain else self.model.share(self.mbit)
+        return self.model.ms(self.mbit, self.record.compute_time_ms, share)
+
     @property
     def model_ms(self) -> float | None:
-        return self._by_model() if self.model else None
-
-    def _by_model(self, plain: bool = False) -> float:
-        assert self.model is not None
-        return self.model.ms(self.mbit, self.record.compute_time_ms, plain)
+        """By the model, without anything of this step but what was computed beside it."""
+        return self._by_model()
 
     def error(self, plain: bool = False) -> float | None:
-        """How much more the model says than was measured, as a share."""
-        return self._by_model(plain) / self.time.value - 1 if self.model and self.time else None
-
-    @property
-    def is_anchor(self) -> bool:
-        return self.model is not None and self.model.anchor == self.mbit
+        """How much more the model says than was measured, as a share; ``plain`` without the exchange's own work."""
+        expected = self._by_model(plain)
+        return expected / self.time.value - 1 if expected is not None and self.time else None
 
 
 def select(records: Sequence[Record]) -> list[Selection]:
@@ -333,7 +348,7 @@ def columns(page: Selection, rows: Sequence[Row]) -> list[Column]:  # noqa: ARG0
 
     def error(row: Row) -> str | None:
         value = row.error()
-        return None if value is None else "anchor" if row.is_anchor else f"{value:+.0%}"
+        return None if value is None else f"{value:+.0%}"
 
     return [
         Column("link", lambda row: _link_words(row.mbit)),
@@ -385,23 +400,18 @@ def tidy_rows(page: Selection, rows: Sequence[Row]) -> list[dict[str, object]]:
 
 def _fit(rows: Sequence[Row]) -> str:
     """How far the model lies from what was measured, in a sentence."""
-    known = [row for row in rows if row.error() is not None]
-    tested = [row for row in known if not row.is_anchor]
+    tested = [row for row in rows if row.error() is not None]
     if not tested:
-        few = "there is one rate of the link" if known else "no arm has what it takes"
-        return (
-            f"Whether the model is within {TOLERANCE:.0%} of the measured steps cannot be said: {few}." if rows else ""
-        )
+        return f"Whether the model is within {TOLERANCE:.0%} of the measured steps cannot be said." if rows else ""
     far = [row for row in tested if abs(row.error() or 0.0) > TOLERANCE]
     worst = max(tested, key=lambda row: abs(row.error() or 0.0))
-    plain = [row for row in known if abs(row.error(plain=True) or 0.0) <= TOLERANCE]
+    plain = [row for row in tested if abs(row.error(plain=True) or 0.0) <= TOLERANCE]
     verdict = "is within" if not far else "is not within"
     return (
         f"The model {verdict} {TOLERANCE:.0%} of the measured steps: {len(tested) - len(far)} of {len(tested)} are; "
-        f"the farthest is {worst.arm} at {_link_words(worst.mbit)}, {worst.error():+.0%}. Of each arm the point at the "
-        "quickest link is not counted: what it takes more than the model says is what the exchange takes of the "
-        "processors (copies, sums, compression), and is added at every rate. From bytes, rates and the step without "
-        f"exchange alone, {len(plain)} of all {len(known)} are."
+        f"the farthest is {worst.arm} at {_link_words(worst.mbit)}, {worst.error():+.0%}. What the exchange takes "
+        "of the processors (copies, sums, compression) is from the other rates of the same arm at which compute outweighs "
+        f"communication; from bytes, rates and the step without exchange alone, {len(plain)} of {len(tested)} are."
     )
 
 
