@@ -410,7 +410,7 @@ def _fit(rows: Sequence[Row]) -> str:
     return (
         f"The model {verdict} {TOLERANCE:.0%} of the measured steps: {len(tested) - len(far)} of {len(tested)} are; "
         f"the farthest is {worst.arm} at {_link_words(worst.mbit)}, {worst.error():+.0%}. What the exchange takes "
-        "of the processors (copies, sums, compression) is from the other rates of the same arm at which compute outweighs "
+        "of the processors (copies, sums, compression) is from the arm's other rates at which compute outweighs "
         f"communication; from bytes, rates and the step without exchange alone, {len(plain)} of {len(tested)} are."
     )
 
