@@ -105,10 +105,6 @@ class Buckets(Exchange):
         super().__init__(model)
         self.name, self._bucket_mib = exchange, bucket_mib
         self._power_rank = int(exchange.removeprefix("powersgd_")) if exchange.startswith("powersgd_") else 0
-        if any(parameter._post_accumulate_grad_hooks for parameter in _trained(model)):
-            raise NotExchanged(
-                "its optimizer steps inside backward, before gradients are averaged; use a variant that does not."
-            )
         self.warm_up_steps = 4 if self._power_rank else 3  # buckets are laid out anew at the second
         self._resumed: Mapping[str, Any] | None = None
         self._wrap()
@@ -285,6 +281,15 @@ class LocalSteps(Exchange):
 
     def memory_bytes(self) -> int:
         return 2 * sum(outer.nbytes for outer in self._outer)  # with momentum
+
+
+def check_optimizer(exchange: Exchange) -> None:
+    """Raises NotExchanged where the optimizer of a model uses gradients before they have travelled."""
+    hooked = any(parameter._post_accumulate_grad_hooks for parameter in _trained(exchange.model))
+    if hooked and not exchange.apart:
+        raise NotExchanged(
+            "Its optimizer steps inside backward, before gradients are averaged; use a variant that does not."
+        )
 
 
 def _trained(model: nn.Module) -> Iterable[nn.Parameter]:

@@ -9,7 +9,7 @@ import torch
 from torch import distributed, nn
 
 from bench.core.cell import Cell
-from bench.distributed.exchange import Exchange, exchange_for
+from bench.distributed.exchange import Exchange, check_optimizer, exchange_for
 from bench.distributed.traffic import SentBytes, gradient_bytes, interface_payload
 from bench.protocol import Batch, Change, Workload
 from bench.protocol.methods import build_for
@@ -31,11 +31,12 @@ class ExchangedStep(TrainStep):
 
     With ``mean_loss`` the objective has, and a step returns, the mean of the task loss over all ranks, for one small
     all-reduce; gradients are those of the rank's own either way. Changes of shapes are let through and taken up, on all
-    ranks alike. Arguments are those of :class:`TrainStep`.
+    ranks alike. Arguments are those of :class:`TrainStep`. Raises NotExchanged: its optimizer steps inside backward.
     """
 
     def __init__(self, *arguments: Any, exchange: Exchange, mean_loss: bool = False, **more: Any) -> None:
         super().__init__(*arguments, **more)
+        check_optimizer(exchange)
         self.exchange, self.mean_loss = exchange, mean_loss
 
     def _through(self) -> nn.Module:

@@ -10,3 +10,8 @@ def nodes() -> int:
     1
     """
     return int(os.environ.get("SLURM_JOB_NUM_NODES") or os.environ.get("SLURM_NNODES") or 1)
+
+
+def is_follower() -> bool:
+    """Whether another process of this job, on its first node, runs the job and starts ranks on all nodes."""
+    return nodes() > 1 and int(os.environ.get("SLURM_PROCID") or 0) > 0

@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 import torch
 from interrupted import Killed, as_bytes
+from omegaconf import OmegaConf
 from small_cells import MODEL, a_training_cell
 from torch import distributed
 from two_processes import in_two_processes
 
 from bench.distributed import exchange as exchanges
 from bench.distributed.state import unsharded
+from bench.errors import CONF
 from bench.measures.train import TrainingRun, Upkeep
 from bench.protocol import Data
 from bench.workloads import open_workload, workload_class
@@ -168,7 +170,7 @@ def refused(rank: int) -> str:  # noqa: ARG001
     weight = torch.nn.Linear(4, 4)
     weight.weight.register_post_accumulate_grad_hook(print)
     try:
-        exchanges.Buckets(weight, "ddp", None)
+        exchanges.check_optimizer(exchanges.Buckets(weight, "ddp", None))
     except exchanges.NotExchanged as error:
         return str(error)
     return ""
@@ -197,3 +199,34 @@ def spread(rank: int, cell, folder: str, pairs: str) -> tuple[float, list[float]
 def test_a_loss_that_is_no_number_on_one_rank_ends_all(pairs, tmp_path):
     cell = of_ranks(a_training_cell("dense", static=True), 2)
     assert in_two_processes(spread, cell, str(tmp_path), str(pairs)) == [4, 4]
+
+
+def on_code(rank: int, cell, folder: str) -> list[float]:
+    """Losses of a run on source files that are installed."""
+    settings = workload_class("code").Settings(**cell.workload_settings)
+    workload = open_workload("code", settings, Data(), check=False)
+    upkeep = Upkeep(Path(f"{folder}/{rank}"), "mine", "c")
+    run = TrainingRun(cell, workload, upkeep, lambda progress: None)  # noqa: ARG005
+    run._curve_point = lambda stage: None  # type: ignore[method-assign]  # noqa: ARG005
+    run.save = lambda: None  # type: ignore[method-assign]
+    return losses_of(run)
+
+
+@pytest.mark.parametrize("method", ["comera", "dense"])
+def test_shards_have_the_losses_of_replicas_on_source_code(method, tmp_path):
+    """The small preset, with the rates that its search chose, over 200 steps."""
+    preset = OmegaConf.to_container(OmegaConf.load(CONF / "presets" / "code_small.yaml"))
+    rates = OmegaConf.to_container(OmegaConf.load(CONF / "code_rates" / "chosen.yaml"))
+    assert isinstance(preset, dict)
+    assert isinstance(rates, dict)
+    settings = dataclasses.asdict(workload_class("code").Settings(**{**preset, "packages": tuple(preset["packages"])}))
+    cell = a_training_cell(
+        method, early=200, late=0, static=True, workload="code", workload_settings=settings, settings=rates[method],
+        batch_size=32,
+    )  # fmt: skip
+    replicas = in_two_processes(on_code, of_ranks(cell, 2, "ddp"), str(tmp_path / "ddp"))
+    shards = in_two_processes(on_code, of_ranks(cell, 2, "fsdp2"), str(tmp_path / "fsdp2"))
+    assert [len(losses) for losses in (*replicas, *shards)] == [200] * 4
+    for losses in shards:
+        assert losses == pytest.approx(replicas[0], abs=1e-4)
+    assert replicas[0][-1] < replicas[0][0] - 0.5
