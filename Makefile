@@ -13,8 +13,9 @@ READY := $(VENV)/.ready
 .DEFAULT_GOAL := help
 TRAINED := reproduce-table-mnli reproduce-table-ranks reproduce-fig6 reproduce-truncation
 .PHONY: help setup test test-slow lint gate gate-accept reproduce-fig1 reproduce-fig1-all reproduce-prediction reproduce-activations \
-  reproduce-widths reproduce-fig5 reproduce-fig7 reproduce-fig8 reproduce-fig9 reproduce-fig10 reproduce-fig10-loss reproduce-fig11 \
-  reproduce-table-dlrm reproduce-fig14 reproduce-table-fp8 reproduce-table-dlrm-fp8 plan-grid reproduce-table-tensorization table-search $(TRAINED) reproduce-small \
+  reproduce-widths reproduce-fig5 reproduce-fig7 reproduce-fig8 reproduce-fig9 reproduce-fig10 reproduce-fig10-loss \
+  reproduce-fig11 reproduce-fig14 reproduce-scaling reproduce-table-dlrm reproduce-table-fp8 reproduce-table-dlrm-fp8 \
+  reproduce-table-tensorization plan-grid table-search $(TRAINED) reproduce-small \
   sweep-ratios sweep-ratios-accuracy sweep-ratios-sst2 sweep-ratios-small reproduce-code-stages speed claims report explore docs clean
 
 help: ## list the targets
@@ -128,6 +129,11 @@ reproduce-fig14: $(READY) ## train and draw Fig. 14: FP32, BF16, FP8's products,
 	$(BIN)/python -m bench experiment=fig14_sst2 "results='$(RESULTS)'"
 	$(BIN)/python -m bench experiment=fig14_sst2_storage "results='$(RESULTS)'"
 	$(BIN)/python -m figures fig14 --records "$(RESULTS)"
+
+reproduce-scaling: $(READY) ## measure and draw steps on two ranks against the rate of their link (Linux and root for its rates)
+	$(BIN)/python -m bench experiment=scaling_model "results='$(RESULTS)'"
+	$(BIN)/python -m bench experiment=scaling "results='$(RESULTS)'"
+	$(BIN)/python -m figures scaling --records "$(RESULTS)"
 
 plan-grid: $(READY) ## measure every contraction plan on a grid of shapes and draw how the planner chose (10 minutes on 2 cores)
 	$(BIN)/python -m bench experiment=contraction "results='$(RESULTS)'"

@@ -339,6 +339,11 @@ class CoMERA:
             return "shapes"
         return "nothing"
 
+    def cuts_after(self, step: int) -> bool:
+        """Whether :meth:`after_step` of that step may cut ranks, so that replicas which differ must meet before it."""
+        every = self.settings.truncate_every
+        return self._steps_to_target == 1 or bool(every and (step + 1) % every == 0)
+
     def _meet_target(self, model: nn.Module) -> bool:
         """Close what the late stage has left open above its target; whether there was anything."""
         assert isinstance(self._objective, LateStage)

@@ -19,11 +19,13 @@ from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
+from bench.commands.predict_ranks import MODELLED, Ranks, split
 from bench.core.cell import CHECKPOINTED, arm_name
 from bench.errors import CONF, ConfigError, stop_with
 from bench.estimate.any_batch import AnyBatch, smallest_batch
+from bench.estimate.communication import LINKS
 from bench.estimate.devices import DEVICES, GPUS, Device, device_named, largest_batch
-from bench.estimate.memory import CATEGORIES, TOLERANCE, predict_memory
+from bench.estimate.memory import CATEGORIES, TOLERANCE, fake_training, predict_memory
 from bench.estimate.roofline import FORMS, SHOWN, layer_of, written
 from bench.estimate.work import Prediction, bound, predict
 from bench.processes.process import first_line
@@ -182,8 +184,10 @@ def _of_path(config: dict[str, Any], path: Path, kind: str) -> Question:
     return Question(title, workload, fresh, view, config["seed"], notes, path, arm.checkpoint)
 
 
-def answer_to(question: Question, device: Device, report: Callable[[str], None]) -> str:
+def answer_to(question: Question, device: Device, report: Callable[[str], None], ranks: Ranks | None = None) -> str:
     """Predict the step itself, then as many others as it takes to find the largest batch; the answer as text.
+
+    With ``ranks`` each of them has such a step.
 
     ``report`` receives progress messages. Raises ConfigError: a batch larger than data whose rows cannot be repeated.
     """
@@ -202,6 +206,9 @@ def answer_to(question: Question, device: Device, report: Callable[[str], None])
 
     multiple = smallest_batch(question.method(), view)
     rows = [*_memory_rows(question, device, prediction), *_time_rows(view.precision, device, prediction)]
+    if ranks:
+        with fake_training(*arguments(view.batch_size)) as (step, _):
+            rows += ranks.rows(prediction, device, view.precision, step.model)
     width = max(len(label) for label, value in rows if value)
     number = max(len(value) for _, value in rows)
     lines = [f"{label:<{width}}  {value:>{number}}" if value else label for label, value in rows]
@@ -325,13 +332,19 @@ def main(words: Sequence[str]) -> None:
         return
     if not words or {"-h", "--help"} & set(words):
         lists: dict[str, tuple[str, ...]] = {"methods": available(), "devices": DEVICES, "workloads": workloads()}
+        lists |= {"links": tuple(LINKS), "exchanges": MODELLED}
         lists["sections"] = tuple(f"{section}.*" for section in _sections()[1:])
         usage = (CONF / "help" / "predict.txt").read_text(encoding="utf-8")
         print(usage.format(**{name: ", ".join(known) for name, known in lists.items()}), end="")
         return
     console = Console(stderr=True)
     try:
+        words, ranks = split(words)
         given = _by_key(words)
+        if ranks and "method" not in given:
+            raise ConfigError(
+                f"method has no value, which {ranks.count:,} ranks need; allowed: {', '.join(available())}."
+            )
         if "model" in given and "method" not in given:
             _predict_all(given, console)
             return
@@ -345,7 +358,7 @@ def main(words: Sequence[str]) -> None:
         if device.peak(question.view.precision) is None:
             stop_with(f"precision is {question.view.precision!r}, in which {device.name} does not multiply; use bf16.")
         try:
-            answer = answer_to(question, device, status.update if console.is_terminal else console.print)
+            answer = answer_to(question, device, status.update if console.is_terminal else console.print, ranks)
         except Exception as error:
             if question.path is None or isinstance(error, ConfigError):
                 raise

@@ -11,17 +11,31 @@ from bench.core.upgrade import OLD_MEASURES, current_measure
 #: First line of what identities are hashes of. With another, every record measured so far is one of an unknown cell.
 _IDENTITY = "1"
 
-#: What an arm's name ends with where blocks are checkpointed: ``dense+checkpoint``.
+#: What follows an arm's name where blocks are checkpointed: ``dense+checkpoint``.
 CHECKPOINTED = "+checkpoint"
 
+#: The ways in which gradients travel between ranks (:mod:`bench.distributed.exchange`), the usual one first. Others
+#: follow an arm's name: ``dense+powersgd_4``.
+EXCHANGES = ("ddp", "ddp_bf16", "powersgd_4", "powersgd_32", "fsdp2", "local_steps")
+BUCKETED = EXCHANGES[:4]  #: Those by which gradients travel in DDP's buckets.
+LOCAL_STEPS = 16  #: Steps between two averages of ``local_steps`` unless a configuration says how many.
 
-def arm_name(method: str, variant: str, checkpoint: bool) -> str:
+
+def arm_name(method: str, variant: str, checkpoint: bool, exchange: str = "") -> str:
     """An arm as configurations and figures call it.
 
-    >>> arm_name("low_rank", "linear", False), arm_name("dense", "", True)
-    ('low_rank:linear', 'dense+checkpoint')
+    >>> arm_name("low_rank", "linear", False), arm_name("dense", "", True), arm_name("dense", "", False, "powersgd_4")
+    ('low_rank:linear', 'dense+checkpoint', 'dense+powersgd_4')
     """
-    return (f"{method}:{variant}" if variant else method) + (CHECKPOINTED if checkpoint else "")
+    travels = f"+{exchange}" if exchange not in ("", EXCHANGES[0]) else ""
+    return (f"{method}:{variant}" if variant else method) + (CHECKPOINTED if checkpoint else "") + travels
+
+
+#: Fields that were added later: a cell that has them at these values is the same measurement as before.
+_LATER = {"training": {}, "checkpoint": False, "world_size": 1, "exchange": "", "bucket_mib": None} | {
+    "local_steps": None,
+    "link_mbit": None,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,11 +61,21 @@ class Cell:
     timing_settings: dict[str, Any]
     #: For measure "train": the stages (as :class:`bench.protocol.Stage`), steps per epoch, whether shapes are static.
     training: dict[str, Any] = field(default_factory=dict)
+    world_size: int = 1  # ranks, each with a batch of ``batch_size``
+    exchange: str = ""  # one of :data:`EXCHANGES` where there are several ranks
+    bucket_mib: float | None = None  # size of DDP's buckets; None is its own
+    local_steps: int | None = None  # steps between two averages, of the exchange of that name
+    link_mbit: float | None = None  # rate that the link between the ranks is limited to; None is as it is
 
     @property
     def arm(self) -> str:
-        """The method, with its variant where that is not the default, and whether it is checkpointed."""
-        return arm_name(self.method, self.variant, self.checkpoint)
+        """The method, with its variant and exchange where these are not the default, and whether it is checkpointed."""
+        return arm_name(self.method, self.variant, self.checkpoint, self.exchange)
+
+    @property
+    def backend(self) -> str:
+        """What carries the exchange between ranks; empty for a single one."""
+        return "" if self.world_size == 1 else "nccl" if self.device == "cuda" else "gloo"
 
     @property
     def sequence_length(self) -> int:
@@ -61,8 +85,8 @@ class Cell:
     def to_json(self) -> str:
         """The cell as canonical JSON: sorted keys, no spaces; without what was added later and is not asked for."""
         fields = {**dataclasses.asdict(self), "sequence_length": self.sequence_length}
-        for name in ("training", "checkpoint"):
-            if not fields[name]:
+        for name, default in _LATER.items():
+            if fields[name] == default:
                 del fields[name]
         return json.dumps(fields, sort_keys=True, separators=(",", ":"), allow_nan=False)
 

@@ -22,7 +22,7 @@ from typing import Any, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from bench.core.cell import arm_name
+from bench.core.cell import EXCHANGES, arm_name
 from bench.core.files import write_whole
 from bench.core.upgrade import SCHEMA_VERSION, upgraded
 
@@ -80,6 +80,14 @@ class Record:
     compile: bool = _column("whether the model was compiled")
     checkpoint: bool = _column("whether each block of the model went through torch.utils.checkpoint", default=False)
     seed: int = _column("of initialisation, dropout and order of the data", least=0)
+    world_size: int = _column("ranks, each with a batch of batch_size and the model", default=1, least=1)
+    exchange: str = _column(f"how gradients travel between ranks: {', '.join(EXCHANGES)}; empty for one", default="")
+    backend: str = _column("what carries them: gloo, nccl; empty for one rank", default="")
+    bucket_mib: float | None = _column("size of DDP's buckets, where it is not its own (25, the first 1)", "MiB", None)
+    local_steps: int | None = _column("steps between two averages, for exchange local_steps", default=None, least=1)
+    link_mbit: float | None = _column(
+        "rate that the link between the ranks was limited to; none where it was not", "Mbit/s", None, least=0
+    )
     status: str = _column(", ".join(STATUSES))
     message: str = _column("why the status is what it is, or what else there is to say", default="")
 
@@ -94,6 +102,26 @@ class Record:
     rare_time_ms: float | None = _column("cost of work that is due once every rare_period_steps", "ms", None)
     rare_period_steps: int | None = _column("steps from one such event to the next", default=None, least=1)
     epoch_time_s: float | None = _column("mean step times steps per epoch, rare cost amortised", "s", None)
+    compute_time_ms: float | None = _column(
+        "the step without exchange, median; in the same processes, taking turns with the exchanged one", "ms", None
+    )
+    gradient_mib: float | None = _column("gradients of one rank's model, of a step", "MiB", None)
+    sent_buckets_mib: float | None = _column(
+        "sent per step and rank: tensors that a step gave to collectives, counted, times 2(n-1)/n for an all-reduce "
+        "over n ranks and (n-1)/n for a gather or scatter",
+        "MiB",
+        None,
+    )
+    sent_analytic_mib: float | None = _column("the same from shapes and the rule of the exchange", "MiB", None)
+    sent_interface_mib: float | None = _column(
+        "the same by the counters of the rank's network interface, less 66 bytes of headers per packet; none where "
+        "others use the interface too",
+        "MiB",
+        None,
+    )
+    exchange_memory_mib: float | None = _column(
+        "what the exchange keeps between steps: buckets, error buffers, outer weights", "MiB", None
+    )
     calibration_drift: float | None = _column(
         "slowest over quickest block's calibration product, less 1; a block's is the slower of those before and after "
         "its steps, in older records the one before",
@@ -158,7 +186,8 @@ class Record:
     config_json: str = _column("the resolved cell")
 
     #: Timing: "blocks", rows of {"launch": int (0 if absent), "block": int, "ms": [..], "calibration_ms": float,
-    #: "disturbed": bool}; rare too; "tensorized", modes and ranks of each distinct shape and how many layers have it.
+    #: "disturbed": bool}, of ranks also "compute_ms" and "interface_mib" (per step); rare too; "tensorized", modes and
+    #: ranks of each distinct shape and how many layers have it.
     #: Training: "curve", a row per epoch and stage end (step, epoch, stage, the columns above, every layer's ranks by
     #: name, "metrics", and "per_example", see :mod:`bench.core.samples`); "step_ms", interleaved blocks of steps at
     #: "trained" and at "full" ranks; "trained_by", "code_id" and "git_commit" of each code that did a step.
@@ -181,8 +210,8 @@ class Record:
 
     @property
     def arm(self) -> str:
-        """The method, with its variant where that is not the default, and whether it is checkpointed."""
-        return arm_name(self.method, self.variant, self.checkpoint)
+        """The method, with its variant and exchange where these are not the default, and whether it is checkpointed."""
+        return arm_name(self.method, self.variant, self.checkpoint, self.exchange)
 
     @property
     def metric(self) -> Mapping[str, Any]:

@@ -55,7 +55,15 @@ aten = torch.ops.aten
 
 #: Operations that read only some rows of their first argument, or overwrite it.
 _UNREAD_FIRST = {
-    *(aten.embedding, aten.index_select, aten.gather, aten.index, aten.take),
+    *(
+        aten.embedding,
+        aten._embedding_bag,
+        aten._embedding_bag_forward_only,
+        aten.index_select,
+        aten.gather,
+        aten.index,
+        aten.take,
+    ),
     *(aten.copy_, aten.zero_, aten.fill_, aten.normal_, aten.uniform_),
 }
 

@@ -78,6 +78,7 @@ class Measure:
     on_device: bool = True  # it needs the cell's device
     timed: bool = True  # the timing settings are part of its cells
     resumes: bool = False  # a cell that was stopped goes on where it was
+    on_ranks: bool = False  # cells may have several ranks
     cost: Callable[[Cell], float] = _cost  # of a cell, in no particular unit, for progress
     seconds: float = 30.0  # of a cell where nothing like it has run yet; of one that resumes, what a start is worth
     text: Callable[[Record], str] = described  # a record's numbers in words, for progress

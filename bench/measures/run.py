@@ -1,21 +1,25 @@
 """Measure ``run``: the time of a step, all arms of a job taking turns, beside predicted and allocated memory."""
 
+import functools
 import warnings
 from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
+from torch import distributed
 
 from bench.core.cell import Cell
+from bench.distributed.launch import interface, relay, serves_ranks
+from bench.distributed.step import ExchangedStep, RankTimer, build_exchanged
 from bench.measures import Measure
 from bench.measures.predict import predicted
 from bench.measures.shapes import tensorized_shapes
 from bench.processes.interleave import time_cells
-from bench.protocol import Data, Outcome, Session
+from bench.protocol import Data, Outcome, RareEvent, Session, Workload
 from bench.step.allocator import begin_peak, take_workspaces
 from bench.step.timing import StepTimer, steady_allocator
-from bench.step.train_step import batches_on, build_step
+from bench.step.train_step import TrainStep, batches_on, build_step
 from bench.workloads import open_cell_workload
 
 _BATCHES = 8  # different batches an arm cycles through while it is timed
@@ -34,6 +38,9 @@ def time_cell(connection: Connection, cell: Cell, data: Data) -> None:
     Answers ``("ready", columns)`` once, then ``("block", samples)`` to ``("block", steps)`` and ``("rare", times)`` to
     ``("rare", None)``.
     """
+    if serves_ranks(cell):
+        relay(connection, cell, time_cell, data, combine=functools.partial(_of_all_ranks, cell))
+        return
     if cell.timing_settings.get("allocator") != "system":
         steady_allocator()
     timer, columns = _prepare(cell, data)
@@ -49,9 +56,9 @@ def _prepare(cell: Cell, data: Data) -> tuple[StepTimer, dict[str, Any]]:
     """The arm on its device after warm-up, and what is known of it by then."""
     workspaces = take_workspaces(cell.device)
     workload = open_cell_workload(cell, data)
-    step = build_step(cell, workload)
+    step = build_step(cell, workload) if cell.world_size == 1 else build_exchanged(cell, workload)
     events = [event for event in step.method.rare_events() if event.period_steps > 1]  # on every step, it is part of it
-    timer = StepTimer(step, batches_on(cell, workload, _BATCHES), events)
+    timer = _timer(cell, workload, step, events)
     columns: dict[str, Any] = {
         "parameters": sum(parameter.numel() for parameter in step.model.parameters()),
         "arithmetic": step.arithmetic,
@@ -61,7 +68,38 @@ def _prepare(cell: Cell, data: Data) -> tuple[StepTimer, dict[str, Any]]:
     }
     if cell.device == "cuda":
         columns["workspaces_mib"] = workspaces / 2**20
-    return timer, columns | _warm_up(cell, timer)
+    columns |= _warm_up(cell, timer)
+    return timer, columns | (timer.traffic() if isinstance(timer, RankTimer) else {})
+
+
+def _timer(cell: Cell, workload: Workload, step: TrainStep, events: list[RareEvent]) -> StepTimer:
+    if not isinstance(step, ExchangedStep):
+        return StepTimer(step, batches_on(cell, workload, _BATCHES), events)
+    [common] = batches_on(cell, workload, 1)
+    batches = batches_on(cell, workload, _BATCHES, distributed.get_rank())
+    return RankTimer(step, batches, events, common=common, interface=interface())
+
+
+def _of_all_ranks(cell: Cell, word: str, answers: list[Any]) -> Any:
+    """One answer for all ranks, which end each step together: the first one's, with the largest times and peaks."""
+    answer = dict(answers[0])
+    if word == "ready":
+        largest = ("step_ms", "peak_memory_allocated_mib", "peak_memory_reserved_mib", "exchange_memory_mib")
+        answer |= {name: max(each[name] for each in answers) for name in largest if name in answer}
+        if cell.link_mbit is not None:  # warmed up before it was limited
+            sent_ms = answer["sent_analytic_mib"] * 2**20 * 8 / (cell.link_mbit * 1e3)
+            answer["step_ms"] = max(answer["step_ms"], sent_ms)
+    elif word == "block":
+        slowest = {"ms", "compute_ms"} & set(answer)
+        answer |= {
+            name: [max(times) for times in zip(*(each[name] for each in answers), strict=True)] for name in slowest
+        }
+        answer["calibration_ms"] = max(each["calibration_ms"] for each in answers)
+        if "interface_mib" in answer:
+            answer["interface_mib"] = sum(each["interface_mib"] for each in answers) / len(answers)
+    else:
+        answer = {name: max(each[name] for each in answers) for name in answer}
+    return answer
 
 
 def _warm_up(cell: Cell, timer: StepTimer) -> dict[str, Any]:
@@ -95,5 +133,6 @@ MEASURE = Measure(
     outcomes=_outcomes,
     together=True,
     paired=True,
+    on_ranks=True,
     seconds=25.0,
 )

@@ -6,6 +6,7 @@ never stopped.
 """
 
 import functools
+import itertools
 import math
 import numbers
 import time
@@ -23,6 +24,10 @@ from bench.core.cell import Cell
 from bench.core.checked import build_dataclass
 from bench.core.samples import in_unit, packed
 from bench.core.upgrade import upgraded_point
+from bench.distributed.exchange import Exchange, exchange_for
+from bench.distributed.launch import relay, serves_ranks
+from bench.distributed.state import decided, gathered, is_first, rank, shard_as_parameters, unsharded, wait_for_all
+from bench.distributed.step import ExchangedStep, rank_seed
 from bench.errors import ConfigError
 from bench.estimate.work import predict
 from bench.measures import Measure
@@ -54,6 +59,7 @@ _CHECKPOINT_SECONDS = 60.0  # between checkpoints
 _CHECKPOINT_SHARE = 30.0  # so many times what the last one took lie between them at least
 _REPORT_SECONDS = 1.0  # seconds between reports of progress
 _LOSS_CHECK_STEPS = 50  # on a device whose loss costs a synchronisation, it is looked at every so many steps
+_RESTARTS = 3  # of a run's ranks, after one has died
 _SHORT = 8  # digits of a code's id in a message
 _BLOCKS, _STEPS = 9, 2  # interleaved blocks, after one that warms up, and steps of each model in every one
 
@@ -123,27 +129,43 @@ class TrainingRun:
         restored = checkpoint.load(upkeep.folder, upkeep.identity) if upkeep.resume else None
         if restored is None and upkeep.parent_folder is not None:
             restored = checkpoint.load(upkeep.parent_folder, upkeep.parent_identity)
+        own = restored["of_ranks"][rank()] if restored and "of_ranks" in restored else {}  # what ranks differ in
         if restored:
             set_ranks(self.model, restored["ranks"])
-            self.model.load_state_dict(restored["model"])
-        toggles = (cell.precision, cell.device, cell.cuda_graph, cell.compile, bool(cell.training["static"]))
-        self.step = TrainStep(
-            self.model, self.method, self.method.optimizer(self.model), workload.loss, *toggles, cell.checkpoint
-        )
+            self.model.load_state_dict(own.get("model", restored["model"]))
+        self.step = self._build_step()
         self.method.use_task_loss(self._first_loss)
         if self._schedule:
             for group in self.step.optimizer.param_groups:
                 group["initial_lr"] = group["lr"]
         if restored:
-            self._take_up(restored)
-        else:
-            torch.manual_seed(cell.seed)  # dropout's draws do not depend on how many numbers a method's cores took
+            self._take_up({**restored, **own})
+        else:  # dropout's draws do not depend on how many numbers a method's cores took
+            torch.manual_seed(rank_seed(cell.seed, rank()))
         self._checkpoint_due = time.monotonic() + _CHECKPOINT_SECONDS
         self._reported = time.monotonic()
         self._batches: Iterator[Batch] | None = None
 
+    def _build_step(self) -> TrainStep:
+        cell, loss = self.cell, self.workload.loss
+        if cell.world_size > 1:
+            exchange = exchange_for(cell, self.model)  # before the optimizer, which is to have shards
+            return ExchangedStep(
+                self.model, self.method, self.method.optimizer(self.model), loss, cell.precision, cell.device,
+                checkpoint=cell.checkpoint, exchange=exchange, mean_loss=True,
+            )  # fmt: skip
+        toggles = (cell.precision, cell.device, cell.cuda_graph, cell.compile, bool(cell.training["static"]))
+        return TrainStep(self.model, self.method, self.method.optimizer(self.model), loss, *toggles, cell.checkpoint)
+
+    @property
+    def _exchange(self) -> Exchange | None:
+        return self.step.exchange if isinstance(self.step, ExchangedStep) else None
+
     def _take_up(self, restored: Mapping[str, Any]) -> None:
         self.step.optimizer.load_state_dict(restored["optimizer"])
+        if self._exchange is not None:
+            shard_as_parameters(self.step.optimizer)
+            self._exchange.load_state_dict(restored["exchange"])
         self.method.load_state_dict(restored["method"])
         self.at = _Position(**restored["position"])
         self.at.codes = [{"code_id": c, "git_commit": ""} if isinstance(c, str) else c for c in self.at.codes]
@@ -167,14 +189,18 @@ class TrainingRun:
                 self.step.invalidate("shapes")
             if self.at.stage_steps == 0:
                 # A captured step would go on with the objective of the stage before.
-                self.step.invalidate(self.method.begin_stage(stage, self.model, self.step.optimizer))
+                with self.step.changing():
+                    change = self.method.begin_stage(stage, self.model, self.step.optimizer)
+                self.step.invalidate(change)
             while self.at.stage_steps < stage.steps:
                 self._train_step(stage)
                 if self.at.step % self.curve_steps == 0 and self.at.stage_steps < stage.steps:
                     self._curve_point(stage)
                 self._maybe_checkpoint(stage)
             self._loss_is_finite(stage)
-            self.step.invalidate(self.method.end_stage(self.model, self.step.optimizer))
+            with self.step.changing():
+                change = self.method.end_stage(self.model, self.step.optimizer)
+            self.step.invalidate(change)
             self.at.ended_by = self.upkeep.code_id
             self._curve_point(stage)
             self.at.stage, self.at.stage_steps = self.at.stage + 1, 0
@@ -198,7 +224,9 @@ class TrainingRun:
         epoch, start = divmod(self.at.step, self.steps_per_epoch)
         if self._batches is None or start == 0:
             static = bool(self.cell.training["static"])
-            self._batches = self.staged.batches("train", self.cell.batch_size, self._order_seed(epoch), static, start)
+            ranks, seed = self.cell.world_size, self._order_seed(epoch)
+            drawn = self.staged.batches("train", self.cell.batch_size, seed, static, start * ranks + rank())
+            self._batches = itertools.islice(drawn, 0, None, ranks)
         batch = next(self._batches)
         if self.cell.cuda_graph:  # the captured step copies it into its own buffers
             return batch
@@ -221,7 +249,9 @@ class TrainingRun:
             share = scheduled_share(self.at.stage_steps, stage.steps, **self._schedule)
             for group in self.step.optimizer.param_groups:
                 group["lr"] = share * group["initial_lr"]
-        loss = self.step(self._next_batch())
+        batch = self._next_batch()
+        self.step.settle(batch)
+        loss = self.step(batch)
         at = self.at
         if all(code["code_id"] != self.upkeep.code_id for code in at.codes):
             at.codes.append({"code_id": self.upkeep.code_id, "git_commit": self.upkeep.git_commit})
@@ -243,6 +273,15 @@ class TrainingRun:
                 raise Diverged(f"the {name} is not finite at step {self.at.step} ({where})")
 
     def _curve_point(self, stage: Stage) -> None:
+        if self._exchange is not None:
+            self._exchange.meet()
+            if not is_first():  # it evaluates for all, unless a forward pass takes all
+                if self._exchange.sharded:
+                    with self.step.autocast():
+                        self.staged.evaluate(self.model)
+                self._exchange.rest()
+                self.at.loss_sum, self.at.loss_steps = 0.0, 0
+                return
         with self.step.autocast():
             evaluation = self.staged.evaluate(self.model)
         metric = checked_metric(evaluation, self.workload)
@@ -265,6 +304,8 @@ class TrainingRun:
             "active_ranks": {name: list(layer.active_ranks()) for name, layer in self._tensorized().items()},
             "seconds": at.seconds,
         }
+        if self._exchange is not None:
+            self._exchange.rest()
         at.curve.append(row)
         at.loss_sum, at.loss_steps = 0.0, 0
         size = f", S {row['size_fraction']:.3f}" if "size_fraction" in row else ""
@@ -290,10 +331,11 @@ class TrainingRun:
     def _maybe_checkpoint(self, stage: Stage) -> None:
         every = self.upkeep.checkpoint_steps
         due = self.at.step % every == 0 if every else time.monotonic() >= self._checkpoint_due
+        due, stop = decided(due, time.monotonic() >= self._stop_at and self.at.step < self.total_steps)
         if due:
             self._loss_is_finite(stage)
             self.save()
-        if time.monotonic() >= self._stop_at and self.at.step < self.total_steps:
+        if stop:
             self._loss_is_finite(stage)
             self.save()
             raise OutOfTime(f"stopped after {self.at.step} of {self.total_steps} steps, goes on from a checkpoint")
@@ -313,7 +355,14 @@ class TrainingRun:
             "position": vars(self.at),
             "random": random,
         }
-        checkpoint.save(self.upkeep.folder, self.upkeep.identity, content)
+        if self._exchange is not None:
+            content = unsharded(content)
+            names = ("random", "model", "optimizer") if self._exchange.apart else ("random",)
+            own = {name: content[name] for name in names} | {"exchange": self._exchange.state_dict()}
+            content["of_ranks"] = gathered(own)
+        if is_first():
+            checkpoint.save(self.upkeep.folder, self.upkeep.identity, content)
+        wait_for_all()
         took = time.monotonic() - begun
         self._checkpoint_due = begun + took + max(_CHECKPOINT_SECONDS, _CHECKPOINT_SHARE * took)
 
@@ -348,6 +397,8 @@ class TrainingRun:
 
     def _stored(self) -> dict[str, Any]:
         """The error of every tensor that forward of the first batch keeps in FP8, where the arm keeps any so."""
+        if self._exchange is not None and self._exchange.sharded:
+            return {}  # this rank alone cannot run the model
         with recorded_errors() as rows:
             self._first_loss(self.model)
         return {"stored": rows} if rows else {}
@@ -468,8 +519,10 @@ def train(cell: Cell, workload: Workload, upkeep: Upkeep, report: Report) -> dic
     """
     run = TrainingRun(cell, workload, upkeep, report)
     run.run()
+    if not is_first():
+        return {}
     columns = run.columns() | predicted_columns(cell, workload, ranks_of(run.model))
-    timed = timed_columns(cell, workload, run.step) if run.is_cut else {}
+    timed = timed_columns(cell, workload, run.step) if run.is_cut and cell.world_size == 1 else {}
     if timed:
         columns["samples"]["step_ms"] = timed.pop("step_ms")
     return {**columns, **timed}
@@ -487,7 +540,8 @@ def training_cells(cell: Cell, values: Mapping[str, Any], workload: Workload) ->
     if workload.metric is None:
         raise ConfigError(f"measure is 'train', but {workload.name} has no metric to evaluate; allowed: run, predict.")
     plan = build_dataclass(workload.training_plan, _of_plan(values, workload.training_plan), "training")
-    steps_per_epoch = rows // cell.batch_size if plan.static else workload.batches_per_epoch(cell.batch_size)
+    batches = rows // cell.batch_size if plan.static else workload.batches_per_epoch(cell.batch_size)
+    steps_per_epoch = max(batches // cell.world_size, 1)  # what ranks cannot share is left out
     runs = plan.runs(steps_per_epoch, build(cell.method, cell.variant, cell.method_settings).shrinks)
     _check_stages([stage for run in runs for stage in run], cell, workload)
     common = {"steps_per_epoch": steps_per_epoch, "static": plan.static, "time_limit_s": plan.time_limit_s}
@@ -532,9 +586,17 @@ def _check_stages(stages: list[Stage], cell: Cell, workload: Workload) -> None:
 
 def train_cell(connection: Connection, cell: Cell, data: Data, upkeep: Upkeep) -> None:
     """Train a cell; answers ``("progress", {step, steps, text})`` now and then, at last ``("done", columns)``."""
+    if serves_ranks(cell):
+        relay(connection, cell, train_cell, data, upkeep, combine=lambda _, answers: answers[0], restarts=_RESTARTS)
+        return
     steady_allocator()
     workload = open_cell_workload(cell, data)
-    columns = train(cell, workload, upkeep, lambda progress: connection.send(("progress", progress)))
+
+    def report(progress: dict[str, Any]) -> None:
+        if is_first():
+            connection.send(("progress", progress))
+
+    columns = train(cell, workload, upkeep, report)
     connection.send(("done", {"columns": columns}))
 
 
@@ -580,6 +642,7 @@ MEASURE = Measure(
     expand=lambda cell, config, workload: training_cells(cell, config["training"], workload),
     timed=False,
     resumes=True,
+    on_ranks=True,
     cost=_cost,
     seconds=90.0,
 )

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from bench.core.samples import marked
+from bench.processes.cluster import nodes
 from bench.processes.process import CellProcess
 from bench.protocol import CellFailure, Outcome, Session
 from bench.step.allocator import free_memory_mib
@@ -22,6 +23,7 @@ from bench.step.timing import calls_per_block
 #: Launches of a cell whose settings do not say how many.
 LAUNCHES = 3
 
+_RANK_MIB = 500.0  # of the program of a rank, and of the torchrun that it may have for itself
 _MEMORY_SHARE = 0.85  # part of the device's free memory that arms living together may be predicted to use
 
 
@@ -37,7 +39,7 @@ def time_cells(outcomes: Sequence[Outcome], serve: Callable[..., None], session:
     if not alive:
         return
     free_mib = free_memory_mib(alive[0].cell.device)
-    needs = [outcome.columns["peak_memory_predicted_mib"] for outcome in alive]
+    needs = [_need_mib(outcome) for outcome in alive]
     if sum(needs) <= _MEMORY_SHARE * free_mib:
         _time_together(alive, serve, session, paired=True)
         return
@@ -49,6 +51,17 @@ def time_cells(outcomes: Sequence[Outcome], serve: Callable[..., None], session:
             session.advance(outcome.cell, 1.0)
         else:
             _time_together([outcome], serve, session, paired=False)
+
+
+def _need_mib(outcome: Outcome) -> float:
+    """Memory that an arm takes here; of ranks on CPUs those of a node share it, while each has a GPU of its own."""
+    cell, columns = outcome.cell, outcome.columns
+    need = float(columns["peak_memory_predicted_mib"])
+    if cell.world_size == 1:
+        return need
+    kept = 2 if cell.exchange.startswith("powersgd") or cell.exchange == "local_steps" else 1  # times the gradients
+    need += kept * columns.get("predicted_gradients_mib", 0.0)
+    return need if cell.device == "cuda" else (need + _RANK_MIB) * -(-cell.world_size // nodes())
 
 
 def _time_together(outcomes: Sequence[Outcome], serve: Callable[..., None], session: Session, paired: bool) -> None:

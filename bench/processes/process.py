@@ -34,6 +34,9 @@ _PLUGINS = (bench.workloads, bench.measures)
 
 _SIGKILL = 9
 
+#: Seconds for a process to end by itself, and for one that must end its ranks and undo their links.
+_POLITE_S, _POLITE_RANKS_S = 0.5, 30.0
+
 #: What makes a record's columns from a cell and its workload.
 Columns = Callable[[Cell, Workload], dict[str, Any]]
 
@@ -70,7 +73,7 @@ def failures_reported(connection: Connection) -> Iterator[None]:
         connection.send(("failed", (status_of(error), first_line(error))))
 
 
-def _packed(serve: Callable[..., None], *arguments: Any) -> bytes:
+def packed(serve: Callable[..., None], *arguments: Any) -> bytes:
     """What is to run in a cell's process, with the plug-ins that were registered by hand in this one."""
     plugins = [package.registered() for package in _PLUGINS]
     for name, value in (*(item for some in plugins for item in some.items()), (serve.__name__, (serve, arguments))):
@@ -83,16 +86,20 @@ def _packed(serve: Callable[..., None], *arguments: Any) -> bytes:
 
 
 def _enter(connection: Connection, content: bytes) -> None:
-    """Run what :func:`_packed` has made, ``serve(connection, *arguments)``."""
     with failures_reported(connection):
-        plugins, work = pickle.loads(content)
-        try:
-            for package, registered in zip(_PLUGINS, pickle.loads(plugins), strict=True):
-                package.adopt(registered)
-            serve, arguments = pickle.loads(work)
-        except Exception as error:
-            raise ConfigError(f"a plug-in cannot be imported by the process of its cell ({error}).") from None
-        serve(connection, *arguments)
+        run_packed(connection, content)
+
+
+def run_packed(connection: Connection, content: bytes) -> None:
+    """Run what :func:`packed` has made, ``serve(connection, *arguments)``. Raises ConfigError, and what it raises."""
+    plugins, work = pickle.loads(content)
+    try:
+        for package, registered in zip(_PLUGINS, pickle.loads(plugins), strict=True):
+            package.adopt(registered)
+        serve, arguments = pickle.loads(work)
+    except Exception as error:
+        raise ConfigError(f"a plug-in cannot be imported by the process of its cell ({error}).") from None
+    serve(connection, *arguments)
 
 
 def remove_abandoned_temporaries() -> None:
@@ -140,7 +147,7 @@ class CellProcess:
     """
 
     def __init__(self, serve: Callable[..., None], cell: Cell, data: Data, time_limit_s: float, *more: Any) -> None:
-        content = _packed(serve, cell, data, *more)
+        content = packed(serve, cell, data, *more)
         self.cell = cell
         self.time_limit_s = time_limit_s
         self._left_s = time_limit_s
@@ -195,7 +202,7 @@ class CellProcess:
         """End the process, politely first."""
         with contextlib.suppress(OSError):
             self._connection.send(("finish", None))
-        self._process.join(0.5)
+        self._process.join(_POLITE_S if self.cell.world_size == 1 else _POLITE_RANKS_S)
         if self._process.is_alive():
             self._process.kill()
             self._process.join()

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 import baselines
-from bench.core.cell import CHECKPOINTED, Cell
+from bench.core.cell import CHECKPOINTED, EXCHANGES, Cell
 from bench.core.checked import build_dataclass
 from bench.errors import ConfigError
 from bench.protocol import Change, Method
@@ -40,22 +40,33 @@ def variants(name: str) -> tuple[str, ...]:
 
 
 class Arm(NamedTuple):
-    """A method, its variant (the default one is empty), and whether the blocks of its model are checkpointed."""
+    """A method, its variant (the default one is empty), whether the blocks of its model are checkpointed, and how its
+    gradients travel between ranks, where it says so."""
 
     method: str
     variant: str
     checkpoint: bool = False
+    exchange: str = ""
 
 
 def parse_arm(arm: str) -> Arm:
-    """Read ``method`` or ``method:variant``, either with ``+checkpoint``; others raise ConfigError."""
-    name, colon, variant = arm.removesuffix(CHECKPOINTED).partition(":")
+    """Read ``method[:variant][+checkpoint][+EXCHANGE]``; others raise ConfigError.
+
+    >>> parse_arm("dense+checkpoint+powersgd_4")
+    Arm(method='dense', variant='', checkpoint=True, exchange='powersgd_4')
+    """
+    given, plus, exchange = arm.rpartition("+")
+    given, exchange = (given, exchange) if plus and exchange in EXCHANGES else (arm, "")
+    if "+" in (base := given.removesuffix(CHECKPOINTED)):
+        allowed = ", ".join((CHECKPOINTED[1:], *EXCHANGES))
+        raise ConfigError(f"method is {arm!r}; after a + and in this order allowed: {allowed}.")
+    name, colon, variant = base.partition(":")
     variants = _module(name).VARIANTS
     if colon and variant not in variants:
         named = ", ".join(filter(None, variants))
         offers = f"allowed: {named}" if named else "it has none"
         raise ConfigError(f"method is {arm!r}; {name} has no variant {variant!r}, {offers}.")
-    return Arm(name, "" if variant == variants[0] else variant, arm.endswith(CHECKPOINTED))
+    return Arm(name, "" if variant == variants[0] else variant, given.endswith(CHECKPOINTED), exchange)
 
 
 def default_settings(name: str) -> dict[str, Any]:

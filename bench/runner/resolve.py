@@ -13,11 +13,12 @@ import torch
 from pydantic import Field
 
 import bench.workloads
-from bench.core.cell import Cell
+from bench.core.cell import BUCKETED, EXCHANGES, LOCAL_STEPS, Cell, arm_name
 from bench.core.checked import Allowed, Flag, FromOne, FromZero, Seconds, Section, Seed, build_dataclass, checked_fields
 from bench.core.samples import DISTURBED
 from bench.errors import ConfigError
-from bench.measures import Measure, named
+from bench.measures import Measure, available, named
+from bench.processes.cluster import nodes
 from bench.processes.interleave import LAUNCHES
 from bench.protocol import Data
 from bench.protocol.methods import Arm, checked_settings, default_settings, parse_arm
@@ -30,6 +31,8 @@ Device = Literal["auto", "cpu", "cuda"]
 _Folder = Annotated[str, Field(min_length=1), Allowed("the name of a folder")]
 _Name = Annotated[str, Field(pattern=r"^[\w-]+$"), Allowed("the name of a folder: letters, digits, - and _")]
 _Ratio = Annotated[Annotated[float, Field(ge=1)] | None, Allowed("numbers from 1 (as large as dense) up, or null")]
+_Positive = Annotated[Annotated[float, Field(gt=0)] | None, Allowed("finite numbers above 0, or null")]
+_Count = Annotated[Annotated[int, Field(ge=1)] | None, Allowed("whole numbers from 1 up, or null")]
 _Toggles = Annotated[list[dict[str, Any]], Field(min_length=1), Allowed("a list of sets, as in [{},{compile: true}]")]
 _Methods = Annotated[list[Any], Field(min_length=1), Allowed("a list of at least one method, as in [comera,dense]")]
 
@@ -61,6 +64,11 @@ class JobSettings(Toggles):
     toggles: _Toggles
     seed: Seed
     ratio: _Ratio
+    world_size: FromOne
+    exchange: str
+    bucket_mib: _Positive
+    local_steps: _Count
+    link_mbit: _Positive
     timing: Section
     training: Section
     settings: Section
@@ -130,9 +138,8 @@ def resolve(config: Mapping[str, Any], elsewhere: bool = False, any_batch: bool 
     _check_about(measure, config["workload"], [arm.method for arm, _ in arms])
     settings = bench.workloads.checked_settings(kind.name, config[kind.section], data)
     workload = open_workload(kind.name, settings, data, check=True)
-    rows = workload.training_examples
-    if rows is not None and config["batch_size"] > rows and not any_batch:
-        raise ConfigError(f"batch_size is {config['batch_size']}; allowed: 1 to the {rows} training rows.")
+    _check_batch(config["batch_size"], config["world_size"], workload.training_examples, any_batch)
+    ways = _exchanges(config, measure, [arm for arm, _ in arms], device, elsewhere)
     own = {name: config[name] for name in TOGGLES}
     toggle_sets = [{**own, **checked_fields(Toggles, changed, "toggles")} for changed in config["toggles"]]
     cells = [
@@ -151,9 +158,11 @@ def resolve(config: Mapping[str, Any], elsewhere: bool = False, any_batch: bool 
             method_settings=method_settings,
             workload_settings=asdict(settings),
             timing_settings=timing.identity() if measure.timed else {},
+            world_size=config["world_size"],
+            **way,
         )
         for toggles in toggle_sets
-        for arm, method_settings in arms
+        for (arm, method_settings), way in zip(arms, ways, strict=True)
     ]
     cells = [one for cell in cells for one in measure.expand(cell, config, workload)]
     return Job(tuple({cell.to_json(): cell for cell in cells}.values()), data, workload.data_hash)
@@ -174,6 +183,58 @@ def check_fields(config: Mapping[str, Any]) -> None:
             raise ConfigError(f"{section} is {given!r}; allowed: single settings, as in {section}.NAME=VALUE.")
     named(config["measure"])
     workload_class(config["workload"])
+
+
+def _check_batch(batch_size: int, world_size: int, rows: int | None, any_batch: bool) -> None:
+    """Raises ConfigError where there are fewer training rows than a step takes."""
+    if rows is None or batch_size * world_size <= rows or any_batch:
+        return
+    if world_size == 1:
+        raise ConfigError(f"batch_size is {batch_size}; allowed: 1 to the {rows} training rows.")
+    allowed = f"1 to {rows // world_size}" if world_size <= rows else "none, there are fewer rows than ranks"
+    raise ConfigError(
+        f"batch_size is {batch_size} on each of world_size={world_size} ranks, but {rows} training rows cannot be "
+        f"divided so; allowed: {allowed}."
+    )
+
+
+def _exchanges(
+    config: Mapping[str, Any], measure: Measure, arms: list[Arm], device: str, elsewhere: bool
+) -> list[dict[str, Any]]:
+    """How gradients travel, per arm, as fields of its cell; all at their defaults on one rank.
+
+    Raises ConfigError: a setting that is unknown, means nothing on one rank or to any arm, or a measure of one rank.
+    """
+    ranks, common = config["world_size"], config["exchange"]
+    if common not in ("", *EXCHANGES):
+        raise ConfigError(f"exchange is {common!r}; allowed: {', '.join(EXCHANGES)}.")
+    if ranks == 1:
+        own = {arm_name(*arm): arm.exchange for arm in arms if arm.exchange}
+        given = {name: config[name] for name in ("exchange", "bucket_mib", "local_steps", "link_mbit")}
+        for name, value in (*given.items(), *((f"exchange of {name}", value) for name, value in own.items())):
+            if value not in ("", None):
+                raise ConfigError(f"{name} is {value!r}, which one rank has no use for; allowed: world_size from 2 up.")
+        return [{} for _ in arms]
+    if not measure.on_ranks:
+        names = ", ".join(name for name in available() if named(name).on_ranks)
+        raise ConfigError(f"world_size is {ranks}, but measure={measure.name} is of one rank; allowed: {names}.")
+    if device == "cuda" and not elsewhere and ranks > torch.cuda.device_count() * nodes():
+        raise ConfigError(
+            f"world_size is {ranks}, but here are {torch.cuda.device_count() * nodes()} CUDA device(s), one per rank."
+        )
+    chosen = [arm.exchange or common or EXCHANGES[0] for arm in arms]
+    for name, using in (("local_steps", ("local_steps",)), ("bucket_mib", BUCKETED)):
+        if config[name] is not None and not set(using) & set(chosen):
+            raise ConfigError(f"{name} is {config[name]}, which only exchange={', '.join(using)} has a use for.")
+    return [
+        {
+            "exchange": exchange,
+            "bucket_mib": config["bucket_mib"] if exchange in BUCKETED else None,
+            "local_steps": (config["local_steps"] or LOCAL_STEPS) if exchange == "local_steps" else None,
+            "link_mbit": config["link_mbit"],
+        }
+        for exchange in chosen
+    ]
 
 
 def _check_about(measure: Measure, workload: str, methods: list[str]) -> None:

@@ -161,6 +161,7 @@ def _is_of_this_code(record: Record) -> bool:
 _OF_CELL = (
     *("experiment", "workload", "dataset", "method", "variant", "ratio", "measure", "batch_size", "sequence_length"),
     *("precision", "cuda_graph", "compile", "checkpoint", "seed"),
+    *("world_size", "exchange", "backend", "bucket_mib", "local_steps", "link_mbit"),
 )
 
 
@@ -204,7 +205,11 @@ def _time_columns(samples: Mapping[str, Any]) -> dict[str, Any]:
     if not times:
         return {}
     calibrations = [block["calibration_ms"] for block in samples["blocks"]]
+    alone = [ms for block in _usable(samples) for ms in block.get("compute_ms", ())]
+    sent = [block["interface_mib"] for block in samples["blocks"] if block.get("interface_mib") is not None]
     return {
+        **({"compute_time_ms": statistics.median(alone)} if alone else {}),
+        **({"sent_interface_mib": statistics.fmean(sent)} if sent else {}),
         "step_time_median_ms": statistics.median(times),
         "step_time_p20_ms": times[round(0.2 * (len(times) - 1))],
         "step_time_p80_ms": times[round(0.8 * (len(times) - 1))],
@@ -239,4 +244,4 @@ def _epoch_time_s(record: Record, samples: Mapping[str, Any]) -> float | None:
     per_step = statistics.fmean(times)
     if record.rare_time_ms is not None and record.rare_period_steps:
         per_step += record.rare_time_ms / record.rare_period_steps
-    return per_step / 1e3 * examples / record.batch_size
+    return per_step / 1e3 * examples / (record.batch_size * record.world_size)

@@ -31,7 +31,8 @@ from bench.core.plugins import import_plugins
 from bench.core.record import RecordError
 from bench.data.corpus import DataError
 from bench.errors import ConfigError, stop_with, unwritten
-from bench.measures import named
+from bench.measures import named, unsupported_toggles
+from bench.processes.cluster import is_follower
 from bench.processes.process import outcomes_of, remove_abandoned_temporaries
 from bench.protocol import Data, Method, Outcome, Session
 from bench.protocol.methods import available, build, default_settings
@@ -58,7 +59,7 @@ _launched: Launch | None = None
 
 
 def register_resolvers() -> None:
-    """Make ``${on_device:device,cpu value,cuda value}`` and ``${gpus:device,measure}`` known to configuration files."""
+    """Make ``${on_device:device,cpu value,cuda value}`` and ``${gpus:device,measure,ranks}`` known to configurations."""
     OmegaConf.register_new_resolver("on_device", _on_device, replace=True)
     OmegaConf.register_new_resolver("gpus", _gpus, replace=True)
 
@@ -68,8 +69,8 @@ def _on_device(device: str, cpu: Any, cuda: Any) -> Any:
     return cuda if resolve_device(device, needed=False) == "cuda" else cpu
 
 
-def _gpus(device: str, measure: str) -> int | None:
-    return 1 if device != "cpu" and named(measure).on_device else None
+def _gpus(device: str, measure: str, ranks: int = 1) -> int | None:
+    return ranks if device != "cpu" and named(measure).on_device else None
 
 
 def register_settings() -> None:
@@ -98,6 +99,7 @@ def unsupported(cell: Cell, data: Data) -> str | None:
     method = build(cell.method, cell.variant, cell.method_settings)
     return (
         named(cell.measure).unsupported(cell)
+        or (unsupported_toggles(cell, "is not had with several ranks") if cell.world_size > 1 else None)
         or (graph_unsupported(method, cell.device) if cell.cuda_graph else None)
         or (compile_unsupported(cell.device) if cell.compile else None)
         or precision_unsupported(cell.precision, cell.device)
@@ -251,6 +253,8 @@ def job(config: DictConfig) -> None:
         except OSError as error:
             _progress.close()
             stop_with(unwritten(error), status=1)
+        return
+    if is_follower():
         return
     with failure_noted():
         import_plugins()

@@ -74,6 +74,11 @@ class StepTimer:
             ``{"ms": [...], "calibration_ms": float}``, the slower of the two calibrations.
         """
         before = self._calibrate()
+        times = self.times(steps)
+        return {"ms": times, "calibration_ms": max(before, self._calibrate())}
+
+    def times(self, steps: int) -> list[float]:
+        """Milliseconds of each of ``steps`` steps on which no rare event is due."""
         marks: list[tuple[Any, Any]] = []
         while len(marks) < steps:
             if any(self.step.number % event.period_steps == event.offset_steps for event in self.rare_events):
@@ -84,8 +89,7 @@ class StepTimer:
             marks.append((start, mark(self.on_cuda)))
         self._check(loss)
         synchronize(self.on_cuda)
-        times = [ms_between(*pair) for pair in marks]
-        return {"ms": times, "calibration_ms": max(before, self._calibrate())}
+        return [ms_between(*pair) for pair in marks]
 
     def rare(self) -> dict[str, float]:
         """Time every rare event once, in milliseconds by name, on gradients of a fresh backward pass."""

@@ -167,6 +167,13 @@ class TrainStep:
         self._optimizer_step()
         self._finish()
 
+    def changing(self) -> AbstractContextManager[object]:
+        """Within it the model may be cut from outside a step; afterwards :meth:`invalidate` is due."""
+        return contextlib.nullcontext()
+
+    def settle(self, batch: Batch) -> None:
+        """Before a step: whatever must have happened once so that this step is like all later ones; usually nothing."""
+
     def invalidate(self, change: Change = "shapes") -> None:
         """Forget the captured graph and, after a change of shapes, compiled code: for changes made outside a step."""
         if self._captured:
@@ -186,12 +193,20 @@ class TrainStep:
         self.phase = "forward"
         with self._products():
             with self.autocast():
-                task_loss = self.loss(self.model if self._compiled is None else self._compiled, batch)
+                task_loss = self._shared(self.loss(self._through(), batch))
             objective = self.method.objective(task_loss, self.model)
             self.phase = "backward"
             objective.backward()
         self.phase = "idle"
         return task_loss.detach()
+
+    def _through(self) -> nn.Module:
+        """What forward goes through: the model, compiled or wrapped."""
+        return self.model if self._compiled is None else self._compiled
+
+    def _shared(self, task_loss: torch.Tensor) -> torch.Tensor:
+        """The task loss as the objective is to have it."""
+        return task_loss
 
     def _optimizer_step(self) -> None:
         self.phase = "update"
@@ -243,9 +258,13 @@ def build_step(cell: Cell, workload: Workload, static_shapes: bool = True, doubl
     return TrainStep(model, method, method.optimizer(model), workload.loss, *toggles, cell.checkpoint)
 
 
-def batches_on(cell: Cell, workload: Workload, count: int) -> list[Batch]:
-    """The first training batches of a cell, of one shape each, on its device; fewer where the data has no more."""
-    batches = itertools.islice(workload.batches("train", cell.batch_size, cell.seed, static=True), count)
+def batches_on(cell: Cell, workload: Workload, count: int, rank: int = 0) -> list[Batch]:
+    """The first training batches of a cell, of one shape each, on its device; fewer where the data has no more.
+
+    Of several ranks each takes every so many-th.
+    """
+    drawn = workload.batches("train", cell.batch_size, cell.seed, static=True)
+    batches = itertools.islice(drawn, rank, count * cell.world_size, cell.world_size)
     return [{name: tensor.to(cell.device) for name, tensor in batch.items()} for batch in batches]
 
 

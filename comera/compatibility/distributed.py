@@ -9,9 +9,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import hashlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import torch
 from torch import distributed
@@ -28,6 +31,63 @@ def whole(tensor: torch.Tensor) -> torch.Tensor:
     return tensor if gather is None else gather()
 
 
+#: Whether whoever runs now will wrap a model anew after its parameters have other shapes.
+_wrapped_anew = False
+
+
+@contextlib.contextmanager
+def wrapped_anew() -> Iterator[None]:
+    """Within it, parameters under DistributedDataParallel may be put in others' places.
+
+    The caller promises to delete the wrapper, and to wrap the module inside again, before the next forward pass. All
+    processes must do the same; :func:`check_same_ranks` makes sure of it.
+
+    Example:
+        >>> with wrapped_anew():
+        ...     refuse_distributed("truncate", {})
+    """
+    global _wrapped_anew
+    before, _wrapped_anew = _wrapped_anew, True
+    try:
+        yield
+    finally:
+        _wrapped_anew = before
+
+
+class RanksDiffer(RuntimeError):
+    """Processes of one training run have cut their tensor trains differently; the message is one sentence."""
+
+
+def check_same_ranks(ranks: Mapping[str, object], group: distributed.ProcessGroup | None = None) -> None:
+    """Make sure that all processes of a group have the same ranks, by their hash; each of them must call it.
+
+    Args:
+        ranks: of every tensorized layer by name, as :func:`comera.ranks_of` returns them, with whatever else must be
+            the same.
+        group: the processes; None for all.
+
+    Raises:
+        RanksDiffer: on all processes, naming those that differ from the first.
+
+    Example:
+        >>> check_same_ranks({"0": (1, 2, 1)})  # a process alone has nobody to differ from
+    """
+    if not distributed.is_available() or not distributed.is_initialized():
+        return
+    text = repr(sorted(ranks.items()))
+    number = int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big")  # fits into an int64
+    backend = distributed.get_backend(group)
+    own = torch.tensor([number], device="cuda" if backend == "nccl" else "cpu")
+    found = [torch.empty_like(own) for _ in range(distributed.get_world_size(group))]
+    distributed.all_gather(found, own, group=group)
+    differing = [str(rank) for rank, other in enumerate(found) if other.item() != found[0].item()]
+    if differing:
+        raise RanksDiffer(
+            f"the tensor trains of process {', '.join(differing)} have other ranks than those of process 0, so that "
+            "their gradients no longer fit together."
+        )
+
+
 def refuse_distributed(action: str, sizes: Mapping[torch.Tensor, int], resizes: bool = True) -> None:
     """Raise ValueError if parameters are not this process's to change.
 
@@ -42,7 +102,7 @@ def refuse_distributed(action: str, sizes: Mapping[torch.Tensor, int], resizes: 
             f"{action} needs parameters whole, but they are sharded over processes; gather the state dict, call "
             f"{action} on an unsharded model that has loaded it, and shard that model anew."
         )
-    if resizes and _managed(sizes, (DistributedDataParallel,)):
+    if resizes and not _wrapped_anew and _managed(sizes, (DistributedDataParallel,)):
         raise ValueError(
             f"{action} puts parameters of other shapes in place, and DistributedDataParallel would no longer average "
             f"their gradients; delete the wrapper, call {action} on the module inside, and wrap it again."
@@ -55,6 +115,18 @@ def _sharding_wrappers() -> tuple[type, ...]:
     return () if fsdp is None else (fsdp.FSDPModule, fsdp.FullyShardedDataParallel)
 
 
+def _held_by(wrapper: Any) -> Iterable[torch.Tensor]:
+    """The parameters whose sizes a wrapper has fixed: of ``fully_shard`` without those that it was told to ignore."""
+    state = getattr(wrapper, "_get_fsdp_state", None)
+    groups = getattr(state(), "_fsdp_param_groups", None) if state is not None else None
+    if groups is None:
+        return wrapper.parameters()
+    held = [each for group in groups for each in group.fsdp_params]
+    # Sharded, and whole for a while; PyTorch keeps both, under these names, at least from 2.11 to 2.13.
+    names = ("sharded_param", "_unsharded_param")
+    return [getattr(each, name) for each in held for name in names if hasattr(each, name)]
+
+
 def _managed(parameters: Mapping[torch.Tensor, int], wrappers: tuple[type, ...]) -> bool:
     """Whether a living wrapper of one of these classes holds one of the parameters.
 
@@ -65,7 +137,7 @@ def _managed(parameters: Mapping[torch.Tensor, int], wrappers: tuple[type, ...])
         return False
     for _ in range(2):
         living = [each for each in gc.get_objects() if issubclass(type(each), wrappers)]
-        if not any(parameter in parameters for wrapper in living for parameter in wrapper.parameters()):
+        if not any(parameter in parameters for wrapper in living for parameter in _held_by(wrapper)):
             return False
         del living
         gc.collect()  # a deleted wrapper may have been part of a cycle

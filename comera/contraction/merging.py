@@ -275,7 +275,10 @@ def merge_cores(
     device = packed[0].device.type
     packed = [cores.to(entries.dtype) for cores, entries in zip(packed, diagonals, strict=True)]
     with torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else contextlib.nullcontext():
-        halves = _MergeCores.apply(tuple(shapes), threshold, *packed, *diagonals)
+        if torch.compiler.is_compiling() and not torch.is_grad_enabled():  # PyTorch 2.11 mixes the arguments up there
+            halves = _merge_batches(tuple(shapes), threshold, (*packed, *diagonals))[0]
+        else:
+            halves = _MergeCores.apply(tuple(shapes), threshold, *packed, *diagonals)
     return list(zip(halves[: len(packed)], halves[len(packed) :], strict=True))
 
 

@@ -301,7 +301,10 @@ class HalvesLookup(torch.autograd.Function):
         ctx.counts = rows_per_right_tuple(right) if ordered else None
         table_UD = products(left.slices().squeeze(1), right, ctx.counts).flatten(1)
         if padding_idx is not None:
-            table_UD.masked_fill_((rows_U == padding_idx).unsqueeze(1), 0)
+            no_row_U1 = (rows_U == padding_idx).unsqueeze(1)
+            # What PyTorch 2.11 compiles has no gradient behind a result that was written to in place.
+            in_place = not torch.compiler.is_compiling()
+            table_UD = table_UD.masked_fill_(no_row_U1, 0) if in_place else table_UD.masked_fill(no_row_U1, 0)
         ctx.save_for_backward(rows_U, inverse_T, packed, effective, *left.products, *right.products)
         ctx.shape, ctx.padding_idx, ctx.left_products = shape, padding_idx, len(left.products)
         return table_UD if inverse_T is None else table_UD.index_select(0, inverse_T)

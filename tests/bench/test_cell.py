@@ -31,7 +31,16 @@ CHANGES = {
     "workload_settings": {"layers": 2},
     "timing_settings": {"blocks": 9},
     "training": {"steps_per_epoch": 7},
+    "world_size": 2,
+    "exchange": "ddp",
+    "bucket_mib": 1.0,
+    "local_steps": 8,
+    "link_mbit": 100.0,
 }
+
+#: Fields that came later, at the values with which a cell is the one that it was without them.
+LATER = {"training": {}, "checkpoint": False, "world_size": 1, "exchange": "", "bucket_mib": None}
+LATER |= {"local_steps": None, "link_mbit": None}
 
 
 def test_the_table_of_changes_covers_every_field():
@@ -75,9 +84,7 @@ def test_a_cell_survives_json():
 def test_identities_stay_what_they_are():
     """With another hash, every record measured so far is one of an unknown cell."""
     settings = {"method_settings": {"b": 1, "a": [True, None, 0.5]}, "workload_settings": {"sequence_length": 33}}
-    cell = Cell(
-        **{**dict.fromkeys(CHANGES, "x"), "timing_settings": {}, "training": {}, "checkpoint": False, **settings}
-    )
+    cell = Cell(**{**dict.fromkeys(CHANGES, "x"), "timing_settings": {}, **LATER, **settings})
     assert cell.sequence_length == 33
     others = (
         "batch_size compile cuda_graph dataset device experiment measure method precision ratio seed variant workload"
@@ -95,3 +102,8 @@ def test_numbers_that_are_none_have_no_identity():
 def test_arms_are_named_with_their_variant():
     assert a_cell().arm == "dense"
     assert a_cell(method="comera", variant="released").arm == "comera:released"
+
+
+def test_arms_are_named_with_their_exchange_unless_it_is_the_usual_one():
+    assert a_cell(world_size=2, exchange="ddp").arm == "dense"
+    assert a_cell(world_size=2, exchange="powersgd_4", checkpoint=True).arm == "dense+checkpoint+powersgd_4"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import sys
 
 import pytest
@@ -59,8 +60,8 @@ def test_methods_are_the_files_of_baselines_and_comera():
 def test_a_new_file_is_a_new_method():
     assert "dropped_in" in available()
     assert "_shared" not in available()
-    assert parse_arm("dropped_in") == parse_arm("dropped_in:plain") == ("dropped_in", "", False)
-    assert parse_arm("dropped_in:fancy") == ("dropped_in", "fancy", False)
+    assert parse_arm("dropped_in") == parse_arm("dropped_in:plain") == ("dropped_in", "", False, "")
+    assert parse_arm("dropped_in:fancy") == ("dropped_in", "fancy", False, "")
     assert checked_settings("dropped_in", {"pace": 2}) == {"pace": 2.0}
     settings, variant = build("dropped_in", "", {"pace": 2.0})
     assert (settings.pace, variant) == (2.0, "plain")
@@ -82,19 +83,21 @@ def test_every_method_is_complete(name):
     assert all(callable(getattr(method, hook)) for hook in hooks.split())
     assert method.capture in ("whole_step", "forward_backward", "none")
     assert (method.capture == "whole_step") == (method.capture_reason == "")
-    assert parse_arm(name) == (name, "", False)
+    assert parse_arm(name) == (name, "", False, "")
 
 
 @pytest.mark.parametrize(
     ("arm", "parsed"),
     [
-        ("comera", ("comera", "", False)),
-        ("comera:paper", ("comera", "", False)),
-        ("comera:released", ("comera", "released", False)),
-        ("low_rank:linear", ("low_rank", "linear", False)),
-        ("dense", ("dense", "", False)),
-        ("dense+checkpoint", ("dense", "", True)),
-        ("low_rank:linear+checkpoint", ("low_rank", "linear", True)),
+        ("comera", ("comera", "", False, "")),
+        ("comera:paper", ("comera", "", False, "")),
+        ("comera:released", ("comera", "released", False, "")),
+        ("low_rank:linear", ("low_rank", "linear", False, "")),
+        ("dense", ("dense", "", False, "")),
+        ("dense+checkpoint", ("dense", "", True, "")),
+        ("low_rank:linear+checkpoint", ("low_rank", "linear", True, "")),
+        ("dense+powersgd_4", ("dense", "", False, "powersgd_4")),
+        ("galore:8bit+checkpoint+ddp_bf16", ("galore", "8bit", True, "ddp_bf16")),
     ],
 )
 def test_the_default_variant_has_no_name(arm, parsed):
@@ -113,12 +116,19 @@ def test_the_default_variant_has_no_name(arm, parsed):
         ":linear",
         "os",
         "+checkpoint",
-        "dense+check",
-        "dense+checkpoint+checkpoint",
+        "+ddp",
     ],
 )
 def test_nothing_else_is_a_method(arm):
     with pytest.raises(ConfigError, match=f"allowed: {', '.join(available())}"):
+        parse_arm(arm)
+
+
+@pytest.mark.parametrize(
+    "arm", ["dense+check", "dense+checkpoint+checkpoint", "dense+powersgd_5", "dense+ddp+checkpoint", "dense+ddp+ddp"]
+)
+def test_what_follows_a_plus_is_checked(arm):
+    with pytest.raises(ConfigError, match=f"method is {re.escape(repr(arm))}.* allowed: checkpoint, ddp, ddp_bf16"):
         parse_arm(arm)
 
 

@@ -171,3 +171,39 @@ def test_the_help_of_the_bench_names_every_command(tmp_path):
     text = run_bench(tmp_path, "--help").output
     for command, does in bench.__main__.COMMANDS.items():
         assert re.search(rf"^    {command} +{re.escape(does)}$", text, flags=re.MULTILINE)
+
+
+def test_a_step_on_several_ranks_is_at_least_the_larger_of_its_parts(tmp_path, pairs):
+    asked = ("method=dense", "batch_size=4", "device=h100", "world_size=4", "link=0.1")
+    text = predicted(tmp_path, pairs, *asked)
+    gradients = 4 * number(text, "parameters") / 2**20
+    assert number(text, "sent per step by each of 4 ranks, MiB") == pytest.approx(1.5 * gradients, abs=0.006)
+    alone, communication = number(text, "time of a step, ms: at least"), number(text, "  communication over Ethernet,")
+    assert communication == pytest.approx(1e3 * 1.5 * gradients * 2**20 / (0.1e9 / 8 * 1448 / 1538), rel=0.1)
+    assert (
+        max(alone, communication)
+        <= number(text, "time of a step on 4 ranks, ms: at least")
+        <= alone + communication + 0.001
+    )
+    half = predicted(tmp_path, pairs, *asked, "exchange=ddp_bf16")
+    assert number(half, "sent per step by each of 4 ranks, MiB") == pytest.approx(0.75 * gradients, abs=0.006)
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["world_size=1", "link=nvlink"], "world_size is 1; allowed"),
+        (["world_size=two", "link=nvlink"], "world_size is two; allowed"),
+        (["link=nvlink"], "world_size is not given"),
+        (["world_size=4"], "link is not given; allowed: ethernet_1,"),
+        (["world_size=4", "link=-1"], "link is -1; allowed"),
+        (["world_size=512", "link=nvlink"], "nvlink joins at most 256 ranks"),
+        (["world_size=4", "link=nvlink", "exchange=pigeon"], "exchange is 'pigeon'; allowed: ddp,"),
+        (["world_size=4", "link=nvlink", "link=1"], "give it once"),
+    ],
+)
+def test_wrong_ranks_are_one_sentence(tmp_path, words, reason):
+    ended = run_bench(tmp_path, "predict", "method=dense", *words)
+    assert ended.status == 2
+    assert ended.error.startswith("error: ")
+    assert reason in ended.error

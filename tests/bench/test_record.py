@@ -262,7 +262,7 @@ def test_every_column_has_a_type_that_json_can_hold():
         ('"{}"', '"[]"', "column 'config_json' holds '[]'; allowed: a JSON object."),
         ('"{}"', '"{"', "column 'config_json' holds '{'; allowed: a JSON object."),
         ('"{}"', '"{\\"a\\": 1e999}"', "allowed: a JSON object."),
-        ('"naïve ∑"', '"na\\ud800ve"', "line 23: not a readable JSON record (\\ud800 is no character)."),
+        ('"naïve ∑"', '"na\\ud800ve"', "line 29: not a readable JSON record (\\ud800 is no character)."),
         ('"naïve ∑": ', '"\\udfffa": ', "\\udfff is no character"),
     ],
 )

@@ -1,0 +1,317 @@
+"""How gradients travel between ranks: PyTorch's own engines, in one form.
+
+==============  ========================================================================================================
+``ddp``         DistributedDataParallel, gradients as they are
+``ddp_bf16``    with ``bf16_compress_hook``: half the bytes
+``powersgd_4``  with ``powerSGD_hook`` at rank 4, from the third step on, with error feedback and warm start; also 32
+``fsdp2``       ``fully_shard`` of every block and of the whole; cores of tensor trains and their rank entries stay
+                whole and are all-reduced, since the first dimension of a core is 1 or a rank
+``local_steps`` every rank for itself; after so many steps the mean of what they have moved is a gradient for an outer
+                SGD with Nesterov momentum (DiLoCo, arXiv 2311.08105, section 2)
+==============  ========================================================================================================
+"""
+
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch import distributed, nn
+from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook, bf16_compress_hook
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
+from torch.distributed.device_mesh import init_device_mesh
+from torch.nn.parallel import DistributedDataParallel
+
+from bench.core.cell import BUCKETED, LOCAL_STEPS, Cell
+from bench.distributed.traffic import gradient_bytes, power_sgd_numbers, sent_by_all_reduce
+from comera import tensorized_layers
+from comera.recomputing import blocks_of
+
+#: What PowerSGD keeps from step to step, by bucket. Its random numbers are drawn at the first compressed step alone.
+_KEPT = ("error_dict", "p_memory_dict", "q_memory_dict")
+
+#: Of DiLoCo, table 5.
+OUTER_RATE, OUTER_MOMENTUM = 0.7, 0.9
+
+
+class NotExchanged(RuntimeError):
+    """A model whose gradients cannot travel so; the message is one sentence."""
+
+    status = "unsupported"  # of the cell's record
+
+
+class Exchange:
+    """One way, for one model; the base class is that of ranks that never meet."""
+
+    warm_up_steps = 1  # after which every step is like the later ones
+    round = 1  # steps after which the pattern of exchanges repeats
+    has_local_steps = True  # whether :meth:`local` is there
+    sharded = False  # whether a forward pass takes all ranks
+    apart = False  # whether ranks have models of their own between two steps
+    settled = True  # whether all steps to come send the same
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self.ranks = distributed.get_world_size()
+
+    def module(self) -> nn.Module:
+        """What forward goes through."""
+        return self.model
+
+    def local(self) -> AbstractContextManager[object]:
+        """Within it, steps are without exchange."""
+        return contextlib.nullcontext()
+
+    def after_backward(self) -> None:
+        """Called between backward and the optimizer's step."""
+
+    def after_step(self) -> None:
+        """Called after the optimizer's step."""
+
+    def meet(self) -> None:
+        """Make the models of all ranks the same, before one is cut or evaluated."""
+
+    def rest(self) -> None:
+        """Called on all ranks when one has done something between steps that others have not."""
+
+    def rebuild(self) -> None:
+        """Take up a model whose parameters have other shapes now."""
+
+    def settle(self) -> None:
+        """Called after a first forward and backward, whose gradients are not used."""
+
+    def sent_bytes(self) -> float:
+        """What a rank sends per step, on paper."""
+        return 0.0
+
+    def memory_bytes(self) -> int:
+        """What is kept between steps."""
+        return 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint must hold of this rank's exchange: tensors and JSON values."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take up :meth:`state_dict`."""
+
+
+class Buckets(Exchange):
+    """DistributedDataParallel with a communication hook. Gradients are views of its buckets."""
+
+    def __init__(self, model: nn.Module, exchange: str, bucket_mib: float | None) -> None:
+        super().__init__(model)
+        self.name, self._bucket_mib = exchange, bucket_mib
+        self._power_rank = int(exchange.removeprefix("powersgd_")) if exchange.startswith("powersgd_") else 0
+        self.warm_up_steps = 4 if self._power_rank else 3  # buckets are laid out anew at the second
+        self._resumed: Mapping[str, Any] | None = None
+        self._wrap()
+
+    def _wrap(self) -> None:
+        self.settled = False
+        size = {} if self._bucket_mib is None else {"bucket_cap_mb": self._bucket_mib}
+        arguments: dict[str, Any] = {"gradient_as_bucket_view": True, "init_sync": False, **size}
+        # Ranks are seeded alike, so that there is nothing to send for them to begin alike.
+        self._wrapper = DistributedDataParallel(self.model, **arguments)
+        self._power: PowerSGDState | None = None
+        if self._power_rank:
+            self._power = PowerSGDState(None, self._power_rank, start_powerSGD_iter=2)
+            waits = distributed.get_backend() == "gloo"
+            self._wrapper.register_comm_hook(self._power, _power_sgd_in_order if waits else powerSGD_hook)
+        else:
+            self._wrapper.register_comm_hook(None, _in_bf16 if self.name == "ddp_bf16" else allreduce_hook)
+
+    def module(self) -> nn.Module:
+        return self._wrapper
+
+    def local(self) -> AbstractContextManager[object]:
+        return self._wrapper.no_sync()
+
+    def rebuild(self) -> None:
+        del self._wrapper
+        self._wrap()
+
+    def sent_bytes(self) -> float:
+        trained = list(_trained(self.model))
+        if self._power_rank:
+            numbers = power_sgd_numbers([tuple(parameter.shape) for parameter in trained], self._power_rank)
+            return sent_by_all_reduce(4 * numbers, self.ranks)
+        size = gradient_bytes(trained)
+        return sent_by_all_reduce(size / 2 if self.name == "ddp_bf16" else size, self.ranks)
+
+    def settle(self) -> None:
+        self.settled = True
+        if self._power is None:
+            return
+        self._power.iter = 0
+        if self._resumed is not None:
+            self._power.iter = self._resumed["iter"]
+            for name in _KEPT:
+                setattr(self._power, name, dict(self._resumed[name]))
+            self._resumed = None
+
+    def state_dict(self) -> dict[str, Any]:
+        if self._power is None:
+            return {}
+        return {"iter": self._power.iter, **{name: dict(getattr(self._power, name)) for name in _KEPT}}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._resumed = state or None
+
+    def memory_bytes(self) -> int:
+        return gradient_bytes(self.model.parameters()) + sum(tensor.nbytes for tensor in _held(self._power))
+
+
+def _in_bf16(group: Any, bucket: distributed.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """``bf16_compress_hook`` by a name of ours: under its own DDP lets it pass with NCCL alone, though gloo can add."""
+    return bf16_compress_hook(group, bucket)
+
+
+def _power_sgd_in_order(state: PowerSGDState, bucket: distributed.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """``powerSGD_hook``, one bucket after another.
+
+    The hook starts its second and third all-reduce when the one before is done. With gloo that is on several threads,
+    so that those of two buckets would start in another order on one rank than on the other, and be taken for one
+    another; NCCL has one queue for all.
+    """
+    future = powerSGD_hook(state, bucket)
+    future.wait()
+    return future
+
+
+def _held(power: PowerSGDState | None) -> list[torch.Tensor]:
+    """The tensors of PowerSGD: errors of each bucket, and both factors."""
+    kept = () if power is None else [getattr(power, name) for name in _KEPT]
+    return [tensor for by_bucket in kept for tensor in by_bucket.values()]
+
+
+class Shards(Exchange):
+    """FSDP2: dense parameters, their gradients and optimizer state in shards; tensor trains whole on every rank."""
+
+    has_local_steps = False
+    sharded = True
+
+    def __init__(self, model: nn.Module, device: str) -> None:
+        from torch.distributed.fsdp import fully_shard  # takes long to import
+
+        super().__init__(model)
+        layers = tensorized_layers(model)
+        self._whole = {parameter for layer in layers for parameter in (layer.packed_cores, layer.diagonals)}
+        mesh = init_device_mesh(device, (self.ranks,))
+        self._block_bytes = 0
+        for block in blocks_of(model):
+            self._block_bytes += gradient_bytes(each for each in block.parameters() if each not in self._whole)
+            fully_shard(block, mesh=mesh, ignored_params=self._whole)
+        self._sharded_bytes = gradient_bytes(each for each in model.parameters() if each not in self._whole)
+        fully_shard(model, mesh=mesh, ignored_params=self._whole)
+
+    def rest(self) -> None:
+        self.model.reshard()  # type: ignore[operator]  # reading its state does so as well
+
+    def after_backward(self) -> None:
+        gradients = [parameter.grad for parameter in _trained(self.model) if parameter in self._whole]
+        average([gradient for gradient in gradients if gradient is not None], self.ranks)
+
+    def sent_bytes(self) -> float:
+        """Parameters are gathered for forward, those of blocks for backward again; gradients are scattered."""
+        share = (self.ranks - 1) / self.ranks
+        whole = gradient_bytes(self._whole)
+        return share * (2 * self._sharded_bytes + self._block_bytes) + sent_by_all_reduce(whole, self.ranks)
+
+
+class LocalSteps(Exchange):
+    """Every rank trains for itself; every so many steps all go on from one outer model."""
+
+    apart = True
+
+    def __init__(self, model: nn.Module, steps: int) -> None:
+        super().__init__(model)
+        self.warm_up_steps = self.round = steps
+        self._done = 0
+        self._is_local = False
+        self.rebuild()
+
+    @contextlib.contextmanager
+    def local(self) -> Iterator[None]:
+        self._is_local = True
+        try:
+            yield
+        finally:
+            self._is_local = False
+
+    def after_step(self) -> None:
+        if self._is_local:
+            return
+        self._done += 1
+        if self._done == self.round:
+            self.meet()
+
+    @torch.no_grad()
+    def meet(self) -> None:
+        if not self._done:
+            return
+        self._done = 0
+        trained = list(_trained(self.model))
+        for outer, parameter in zip(self._outer, trained, strict=True):
+            outer.grad = outer - parameter
+        average([outer.grad for outer in self._outer if outer.grad is not None], self.ranks)
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+        for outer, parameter in zip(self._outer, trained, strict=True):
+            parameter.copy_(outer)
+
+    def rebuild(self) -> None:
+        self._outer = [parameter.detach().clone() for parameter in _trained(self.model)]
+        self._optimizer = torch.optim.SGD(self._outer, lr=OUTER_RATE, momentum=OUTER_MOMENTUM, nesterov=True)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"done": self._done, "outer": self._outer, "optimizer": self._optimizer.state_dict()}
+
+    @torch.no_grad()
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._done = state["done"]
+        for outer, saved in zip(self._outer, state["outer"], strict=True):
+            outer.copy_(saved)
+        self._optimizer.load_state_dict(dict(state["optimizer"]))
+
+    def sent_bytes(self) -> float:
+        return sent_by_all_reduce(gradient_bytes(_trained(self.model)), self.ranks) / self.round
+
+    def memory_bytes(self) -> int:
+        return 2 * sum(outer.nbytes for outer in self._outer)  # with momentum
+
+
+def check_optimizer(exchange: Exchange) -> None:
+    """Raises NotExchanged where the optimizer of a model uses gradients before they have travelled."""
+    hooked = any(parameter._post_accumulate_grad_hooks for parameter in _trained(exchange.model))
+    if hooked and not exchange.apart:
+        raise NotExchanged(
+            "Its optimizer steps inside backward, before gradients are averaged; use a variant that does not."
+        )
+
+
+def _trained(model: nn.Module) -> Iterable[nn.Parameter]:
+    return (parameter for parameter in model.parameters() if parameter.requires_grad)
+
+
+def average(tensors: list[torch.Tensor], ranks: int) -> None:
+    """Put the mean over all ranks in the place of each tensor, by one all-reduce per type of number."""
+    for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
+        alike = [tensor for tensor in tensors if tensor.dtype == dtype]
+        flat = _flatten_dense_tensors(alike)
+        flat.div_(ranks)
+        distributed.all_reduce(flat)
+        for tensor, mean in zip(alike, _unflatten_dense_tensors(flat, alike), strict=True):
+            tensor.copy_(mean)
+
+
+def exchange_for(cell: Cell, model: nn.Module) -> Exchange:
+    """The exchange of a cell for its model, before there is an optimizer. Raises NotExchanged."""
+    if cell.exchange == "fsdp2":
+        return Shards(model, cell.device)
+    if cell.exchange == "local_steps":
+        return LocalSteps(model, cell.local_steps or LOCAL_STEPS)
+    assert cell.exchange in BUCKETED
+    return Buckets(model, cell.exchange, cell.bucket_mib)

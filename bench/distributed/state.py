@@ -1,0 +1,66 @@
+"""What ranks must agree on, and what of their state a checkpoint holds."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import distributed
+
+from comera.compatibility.distributed import whole
+
+
+def is_first() -> bool:
+    """Whether this process is the first rank, or there is one only."""
+    return not distributed.is_initialized() or distributed.get_rank() == 0
+
+
+def rank() -> int:
+    """The number of this rank; 0 where there is one only."""
+    return distributed.get_rank() if distributed.is_initialized() else 0
+
+
+def decided(*flags: bool) -> list[bool]:
+    """The first rank's flags, on all ranks: what depends on a clock is decided once."""
+    if not distributed.is_initialized():
+        return list(flags)
+    numbers = torch.tensor([int(flag) for flag in flags])
+    distributed.broadcast(numbers, 0)
+    return [bool(number) for number in numbers.tolist()]
+
+
+def wait_for_all() -> None:
+    """Go on when all ranks have come here."""
+    if distributed.is_initialized():
+        distributed.barrier()
+
+
+def gathered(value: Any) -> list[Any]:
+    """The values of all ranks, by rank, on the first; on others nothing."""
+    values = [None] * distributed.get_world_size() if is_first() else None
+    distributed.gather_object(value, values)
+    return values or []
+
+
+def unsharded(value: Any) -> Any:
+    """Nested dictionaries and lists with every sharded tensor gathered; all ranks must call it."""
+    if isinstance(value, torch.Tensor):
+        return whole(value)
+    if isinstance(value, Mapping):
+        return {key: unsharded(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [unsharded(item) for item in value]
+    return value
+
+
+def shard_as_parameters(optimizer: torch.optim.Optimizer) -> None:
+    """Cut whatever an optimizer keeps in the shape of a sharded parameter as that is cut."""
+    if not any(hasattr(parameter, "placements") for parameter in optimizer.state):
+        return
+    from torch.distributed.tensor import DTensor, distribute_tensor  # takes long to import
+
+    for parameter, state in optimizer.state.items():
+        if not isinstance(parameter, DTensor):
+            continue
+        for name, value in state.items():
+            if isinstance(value, torch.Tensor) and value.shape == parameter.shape:
+                state[name] = distribute_tensor(value, parameter.device_mesh, parameter.placements)

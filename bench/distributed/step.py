@@ -1,0 +1,186 @@
+"""The train step of a cell with several ranks, and its timing."""
+
+import contextlib
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import distributed, nn
+
+from bench.core.cell import Cell
+from bench.distributed.exchange import Exchange, check_optimizer, exchange_for
+from bench.distributed.traffic import SentBytes, gradient_bytes, interface_payload
+from bench.protocol import Batch, Change, Workload
+from bench.protocol.methods import build_for
+from bench.step.low_precision import adapted_model
+from bench.step.timing import StepTimer
+from bench.step.train_step import TrainStep
+from comera import ranks_of
+from comera.compatibility.distributed import check_same_ranks, wrapped_anew
+from comera.lowprec.scaling import kernel_on
+
+_MIB = 2**20
+
+#: Between the seeds of two ranks' dropout; seeds of a configuration are smaller.
+_RANK_SEEDS = 2**32
+
+
+class ExchangedStep(TrainStep):
+    """A train step whose gradients travel by an :class:`~bench.distributed.exchange.Exchange`.
+
+    With ``mean_loss`` the objective has, and a step returns, the mean of the task loss over all ranks, for one small
+    all-reduce; gradients are those of the rank's own either way. Changes of shapes are let through and taken up, on all
+    ranks alike. Arguments are those of :class:`TrainStep`. Raises NotExchanged: its optimizer steps inside backward.
+    """
+
+    def __init__(self, *arguments: Any, exchange: Exchange, mean_loss: bool = False, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        check_optimizer(exchange)
+        self.exchange, self.mean_loss = exchange, mean_loss
+
+    def _through(self) -> nn.Module:
+        return self.exchange.module()
+
+    def _shared(self, task_loss: torch.Tensor) -> torch.Tensor:
+        if not self.mean_loss:
+            return task_loss
+        mean = task_loss.detach().clone()
+        distributed.all_reduce(mean)
+        return task_loss + (mean / self.exchange.ranks - task_loss.detach())
+
+    def _optimizer_step(self) -> None:
+        self.exchange.after_backward()
+        super()._optimizer_step()
+        self.exchange.after_step()
+
+    def _finish(self) -> None:
+        cuts_after = getattr(self.method, "cuts_after", None)  # of methods that cut at all
+        if self.exchange.apart and cuts_after is not None and cuts_after(self.number):
+            self.exchange.meet()
+        with wrapped_anew():
+            super()._finish()
+
+    def invalidate(self, change: Change = "shapes") -> None:
+        """Take up a change of shapes, the same on all ranks, beside what :class:`TrainStep` forgets."""
+        super().invalidate(change)
+        if change == "shapes":
+            check_same_ranks(ranks_of(self.model))
+            self.exchange.rebuild()
+
+    def settle(self, batch: Batch) -> None:
+        """Run forward and backward once where the exchange is new, and forget the gradients.
+
+        DDP lays its buckets out in the order in which gradients of the first step arrive. A run that goes on from a
+        checkpoint has other first steps, and is to send the same buckets in all of them.
+        """
+        if self.exchange.settled:
+            return
+        states = torch.get_rng_state(), torch.cuda.get_rng_state() if self.device.type == "cuda" else None
+        self.forward_backward(batch)
+        self.optimizer.zero_grad(set_to_none=True)
+        self.exchange.settle()
+        torch.set_rng_state(states[0])
+        if states[1] is not None:
+            torch.cuda.set_rng_state(states[1])
+
+    @contextlib.contextmanager
+    def changing(self) -> Iterator[None]:
+        """Within it, the models of all ranks are the same and may be cut; afterwards :meth:`invalidate` is due."""
+        self.exchange.meet()
+        with wrapped_anew():
+            yield
+
+
+def build_exchanged(cell: Cell, workload: Workload) -> ExchangedStep:
+    """The step of a cell's arm on this rank, before the first one.
+
+    The cell's seed decides the initial weights, the same on all ranks; dropout's draws differ from rank to rank.
+    """
+    torch.manual_seed(cell.seed)
+    method = build_for(cell)
+    model = adapted_model(method, workload.build(), workload.targets(), cell.precision, kernel_on(cell.device))
+    model = model.to(cell.device)
+    exchange = exchange_for(cell, model)
+    step = ExchangedStep(
+        model, method, method.optimizer(model), workload.loss, cell.precision, cell.device,
+        checkpoint=cell.checkpoint, exchange=exchange,
+    )  # fmt: skip
+    torch.manual_seed(rank_seed(cell.seed, distributed.get_rank()))
+    return step
+
+
+def rank_seed(seed: int, rank: int) -> int:
+    """Seed of a rank's dropout; that of the first is the cell's own."""
+    return seed + rank * _RANK_SEEDS
+
+
+class RankTimer(StepTimer):
+    """Times one rank's steps, in blocks of steps with the exchange that take turns with steps without it.
+
+    Those without run the first rank's first batch with the same dropout on all ranks, so that models which were the
+    same stay so without an exchange. ``interface`` is what this rank sends through, where nothing else does.
+    """
+
+    step: ExchangedStep
+
+    def __init__(self, *arguments: Any, common: Batch, interface: str) -> None:
+        super().__init__(*arguments)
+        self._common, self._interface = common, interface
+        self._order = random.Random(0)  # the same on all ranks
+
+    def block(self, steps: int) -> dict[str, Any]:
+        """As of one rank, with ``compute_ms`` and ``interface_mib``; several steps are one time where only all of a
+        round are alike."""
+        before = self._calibrate()
+        exchange = self.step.exchange
+        rounds = max(1, round(steps / exchange.round))
+        turns = [self._exchanged] + [self._local] * exchange.has_local_steps
+        self._order.shuffle(turns)
+        found: dict[str, Any] = {}
+        for turn in turns:
+            distributed.barrier()
+            found |= turn(rounds * exchange.round)
+        return {**found, "calibration_ms": max(before, self._calibrate())}
+
+    def _exchanged(self, steps: int) -> dict[str, Any]:
+        size = self.step.exchange.round
+        first, sent = self.step.number, interface_payload(self._interface)
+        times = self.times(steps)
+        distributed.barrier()  # what was sent has arrived
+        rounds = [sum(times[start : start + size]) / size for start in range(0, steps, size)]
+        now = interface_payload(self._interface)
+        if sent is None or now is None:
+            return {"ms": rounds}
+        return {"ms": rounds, "interface_mib": (now - sent) / _MIB / (self.step.number - first)}
+
+    def _local(self, steps: int) -> dict[str, Any]:
+        batches, state = self.batches, torch.get_rng_state()
+        cuda_state = torch.cuda.get_rng_state() if self.on_cuda else None
+        torch.manual_seed(self.step.number)
+        self.batches = [self._common]
+        try:
+            with self.step.exchange.local():
+                return {"compute_ms": self.times(steps)}
+        finally:
+            self.batches = batches
+            torch.set_rng_state(state)
+            if cuda_state is not None:
+                torch.cuda.set_rng_state(cuda_state)
+
+    def warm_up(self, steps: int) -> float:
+        """As of one rank, with at least as many steps as the exchange needs to be like later ones."""
+        return super().warm_up(max(steps, self.step.exchange.warm_up_steps) if steps else 0)
+
+    def traffic(self) -> dict[str, Any]:
+        """What the exchange sends and keeps, as columns, from one round of steps."""
+        exchange = self.step.exchange
+        counted = SentBytes(exchange.ranks)
+        with counted:
+            super().warm_up(exchange.round)
+        return {
+            "gradient_mib": gradient_bytes(self.step.model.parameters()) / _MIB,
+            "sent_buckets_mib": counted.sent / exchange.round / _MIB,
+            "sent_analytic_mib": exchange.sent_bytes() / _MIB,
+            "exchange_memory_mib": exchange.memory_bytes() / _MIB,
+        }

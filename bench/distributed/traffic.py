@@ -1,0 +1,114 @@
+"""Bytes that travel between ranks: as collectives are called, on paper, and by the counters of an interface.
+
+All three count what one rank sends. Over ``n`` ranks an all-reduce of ``s`` bytes sends ``2 (n - 1) / n · s`` (ring or
+any other algorithm that is optimal in bandwidth), a gather or scatter ``(n - 1) / n · s`` of its whole.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import distributed
+
+#: Of an Ethernet frame with IPv4 and TCP with time stamps, as gloo sends it.
+HEADERS = 14 + 20 + 32
+
+#: Collectives of ``torch.distributed``: passes over the wire in units of (n - 1) / n, and which argument is the whole.
+_COLLECTIVES = {
+    "all_reduce": (2, 0),
+    "all_gather_into_tensor": (1, 0),
+    "reduce_scatter_tensor": (1, 1),
+    "all_gather_single": (1, 0),  # what PyTorch 2.13 calls these two
+    "reduce_scatter_single": (1, 1),
+}
+
+
+def sent_by_all_reduce(size: float, ranks: int) -> float:
+    """What a rank sends for an all-reduce of ``size``, in the same unit.
+
+    >>> sent_by_all_reduce(255.4, ranks=2), sent_by_all_reduce(8, ranks=4)
+    (255.4, 12.0)
+    """
+    return 2 * (ranks - 1) / ranks * size
+
+
+class SentBytes:
+    """A context in which ``sent`` adds up what this rank sends by collectives, from the tensors that they are given.
+
+    It stands in the place of the functions, since some are called from threads of the process group, where no mode of
+    PyTorch's dispatcher is in force.
+    """
+
+    def __init__(self, ranks: int) -> None:
+        self._share = (ranks - 1) / ranks
+        self.sent = 0.0
+
+    def __enter__(self) -> "SentBytes":
+        self._originals = {name: getattr(distributed, name) for name in _COLLECTIVES if hasattr(distributed, name)}
+        for name, original in self._originals.items():
+            setattr(distributed, name, self._counting(original, *_COLLECTIVES[name]))
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for name, original in self._originals.items():
+            setattr(distributed, name, original)
+
+    def _counting(self, original: Callable[..., Any], passes: int, place: int) -> Callable[..., Any]:
+        name = list(inspect.signature(original).parameters)[place]
+
+        @functools.wraps(original)
+        def counting(*args: Any, **kwargs: Any) -> Any:
+            tensor = args[place] if len(args) > place else kwargs[name]
+            self.sent += passes * self._share * tensor.nbytes
+            return original(*args, **kwargs)
+
+        return counting
+
+
+def gradient_bytes(parameters: Iterable[torch.Tensor]) -> int:
+    """Bytes of the gradients of those parameters that are trained."""
+    return sum(parameter.numel() * parameter.element_size() for parameter in parameters if parameter.requires_grad)
+
+
+def power_sgd_numbers(shapes: Iterable[tuple[int, ...]], rank: int) -> int:
+    """Numbers that PowerSGD sends in place of gradients of these shapes.
+
+    A gradient is seen as a matrix of its first dimension by all others. It goes as two factors where these have less
+    than half of its numbers, and whole otherwise (the rule of ``powerSGD_hook``, PyTorch 2.13).
+
+    >>> power_sgd_numbers([(768, 3072), (768,), (768, 3)], rank=4)
+    18432
+    """
+    numbers = 0
+    for shape in shapes:
+        rows, count = (shape or (1,))[0], torch.Size(shape).numel()
+        columns = count // max(rows, 1)
+        factors = (rows + columns) * min(rank, rows, columns)
+        numbers += factors if len(shape) > 1 and (rows + columns) * rank * 2 < count else count
+    return numbers
+
+
+def interface_payload(interface: str, table: str | None = None) -> int | None:
+    """Bytes that an interface of this process's network namespace has sent so far, headers left out.
+
+    None where there is no such interface, or it is the loopback, over which all ranks send. ``table`` is the content
+    of ``/proc/net/dev``, which unlike ``/sys/class/net`` always is that of the process's own namespace.
+
+    >>> interface_payload("veth0", table="veth0: 0 0 0 0 0 0 0 0 1000 2 0 0 0 0 0 0")
+    868
+    """
+    if interface in ("", "lo"):
+        return None
+    try:
+        lines = (Path("/proc/net/dev").read_text(encoding="ascii") if table is None else table).splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        name, _, counters = line.partition(":")
+        if name.strip() == interface:
+            sent, packets = (int(number) for number in counters.split()[8:10])
+            return sent - HEADERS * packets
+    return None

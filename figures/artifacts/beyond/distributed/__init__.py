@@ -1,0 +1,1 @@
+"""Figures on training over several ranks."""

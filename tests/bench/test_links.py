@@ -1,0 +1,186 @@
+"""Links between namespaces: they keep their rate, count what crosses them, and leave nothing behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from bench.distributed.links import PAYLOAD_SHARE, Links, sweep, why_not
+from bench.errors import ConfigError
+
+ROOT = Path(__file__).resolve().parents[2]
+REASON = why_not()
+needs_links = pytest.mark.skipif(REASON is not None, reason=REASON or "")
+
+RECEIVE = """
+import socket, sys, time
+server = socket.create_server((sys.argv[1], 5000))
+print("ready", flush=True)
+stream, count, start = server.accept()[0], 0, None
+while piece := stream.recv(65536):
+    start, count = start or time.perf_counter(), count + len(piece)
+print(count, time.perf_counter() - start)
+"""
+SEND = """
+import socket, sys
+with socket.create_connection((sys.argv[1], 5000)) as stream:
+    stream.sendall(bytes(int(sys.argv[2])))
+"""
+
+
+def seconds(links: Links, size: int, sender: int = 1, receiver: int = 0) -> float:
+    """How long so many bytes take from one rank to another."""
+    address = links.address(receiver)
+    command = [*links.command(receiver), sys.executable, "-c", RECEIVE, address]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        assert server.stdout.readline() == "ready\n"
+        subprocess.run([*links.command(sender), sys.executable, "-c", SEND, address, str(size)], check=True, timeout=60)
+        count, taken = server.stdout.read().split()
+    assert int(count) == size
+    return float(taken)
+
+
+def namespaces(pid: int) -> list[str]:
+    """Names of the namespaces that a process made."""
+    listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout
+    return [line.split()[0] for line in listed.splitlines() if line.startswith(f"comera-{pid}-")]
+
+
+@needs_links
+def test_a_link_keeps_its_rate_and_counts_its_bytes() -> None:
+    size = 5_000_000
+    with Links(2, 100) as links:
+        before = links.sent_bytes(1)
+        slow = seconds(links, size)
+        sent = links.sent_bytes(1) - before
+        links.set_rate(400)
+        assert 3.3 <= slow / seconds(links, size) <= 4.7
+        links.set_rate(None)
+        assert seconds(links, size) < slow / 5
+    assert size <= sent <= 1.02 * size
+    # no lower bound: a busy machine is slower; an upper one, since no machine may be faster than its link
+    assert size * 8 / slow / 100e6 <= 1.02 * PAYLOAD_SHARE
+
+
+@needs_links
+def test_more_ranks_share_a_bridge_and_not_their_links() -> None:
+    size = 2_000_000
+    with Links(3, 50) as links:
+        alone = seconds(links, size, 1, 0)
+        assert size * 8 / alone / 50e6 <= 1.05 * PAYLOAD_SHARE
+        assert links.sent_bytes(2) < 10_000
+        assert seconds(links, size, 0, 2) < 1.3 * alone
+        assert len(namespaces(os.getpid())) == 4
+    assert namespaces(os.getpid()) == []
+
+
+@needs_links
+def test_both_directions_have_the_whole_rate() -> None:
+    with Links(2, 50) as links:
+        alone = seconds(links, 1_000_000)
+        code = "import sys; sys.stdin.read()"
+        with subprocess.Popen([*links.command(0), sys.executable, "-c", code], stdin=subprocess.PIPE) as other:
+            there = seconds(links, 1_000_000, 0, 1)
+            other.communicate()
+    assert 1 / 1.3 < there / alone < 1.3
+
+
+@needs_links
+def test_nothing_is_left_behind_an_exception() -> None:
+    def fail() -> None:
+        with Links(2, 100):
+            assert len(namespaces(os.getpid())) == 2
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert namespaces(os.getpid()) == []
+
+
+def holder() -> subprocess.Popen[str]:
+    """A process that has entered its links and waits."""
+    code = """
+        import time
+        from bench.distributed.links import Links
+        with Links(2, 100):
+            print("ready", flush=True)
+            time.sleep(60)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=ROOT)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+@needs_links
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_nothing_is_left_behind_a_signal(number) -> None:
+    with holder() as process:
+        assert len(namespaces(process.pid)) == 2
+        process.send_signal(number)
+        assert process.wait(30) != 0
+    assert namespaces(process.pid) == []
+
+
+@needs_links
+def test_what_a_killed_process_left_is_swept_by_the_next() -> None:
+    with holder() as living, holder() as process:
+        process.kill()
+        process.wait(30)
+        assert len(namespaces(process.pid)) == 2
+        with Links(2, 100):
+            assert namespaces(process.pid) == []
+        assert len(namespaces(living.pid)) == 2
+        living.terminate()
+    assert namespaces(living.pid) == []
+    assert not [name for name in sweep() if f"-{living.pid}-" in name]
+
+
+@needs_links
+def test_handlers_are_as_before_and_a_handler_of_the_program_stays() -> None:
+    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)]
+    with Links(2, None):
+        assert signal.getsignal(signal.SIGINT) == before[1]
+    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)] == before
+    former = signal.signal(signal.SIGTERM, own := lambda *_: None)
+    try:
+        with Links(2, None):
+            assert signal.getsignal(signal.SIGTERM) is own
+    finally:
+        signal.signal(signal.SIGTERM, former)
+
+
+@needs_links
+def test_links_that_the_kernel_refuses_are_one_sentence_and_leave_nothing(monkeypatch) -> None:
+    monkeypatch.setattr("bench.distributed.links._filter", lambda _: ("no_such_filter",))
+    with pytest.raises(ConfigError, match=r"no_such_filter answers .*\.$"), Links(2, 100):
+        pass
+    assert namespaces(os.getpid()) == []
+
+
+@pytest.mark.parametrize(("ranks", "mbit"), [(1, 100), (65, 100), (2.0, 100), (True, 100), (2, 0), (2, -1), (2, "1")])
+def test_wrong_numbers_are_refused(ranks, mbit) -> None:
+    with pytest.raises(ConfigError, match=r"allowed|join 2 to 64"):
+        Links(ranks, mbit)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (("sys.platform", "darwin"), "need Linux"),
+        (("os.geteuid", lambda: 1000), "need root"),
+        (("shutil.which", lambda _: None), "need ip and tc"),
+    ],
+)
+def test_where_links_cannot_be_a_sentence_says_why(change, words, monkeypatch) -> None:
+    monkeypatch.setattr(*change)
+    with pytest.raises(ConfigError, match=words), Links(2, 100):
+        pass
