@@ -59,7 +59,7 @@ _launched: Launch | None = None
 
 
 def register_resolvers() -> None:
-    """Make ``${on_device:device,cpu value,cuda value}`` and ``${gpus:device,measure,ranks}`` known to configurations."""
+    """Make ``${on_device:device,cpu value,cuda value}`` and ``${gpus:device,measure,ranks}`` known to configuration."""
     OmegaConf.register_new_resolver("on_device", _on_device, replace=True)
     OmegaConf.register_new_resolver("gpus", _gpus, replace=True)
 
