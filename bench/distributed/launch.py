@@ -306,6 +306,7 @@ def relay(
                 answers.clear()
             if word in ("failed", "mistake"):
                 if word == "failed" and ranks.has_lost_one():
+                    ranks.send("leave", None)
                     continue  # torchrun starts all anew, or ends
                 connection.send(answer)
                 return

@@ -23,19 +23,21 @@ def main() -> None:
     address = (host, int(port)) if colon else os.environ[ADDRESS]
     connection = Client(address, authkey=bytes.fromhex(os.environ[KEY]))
     connection.send(("hello", (int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"]))))
+    work = work_of_rank(connection)
+    on_cuda = torch.cuda.is_available()
+    if on_cuda:
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    # Where another dies meanwhile this fails, the process ends, and torchrun starts all anew.
+    distributed.init_process_group("cpu:gloo,cuda:nccl" if on_cuda else "gloo", timeout=_PATIENCE)
     ended_well = False
     with failures_reported(connection):
-        work = work_of_rank(connection)
-        on_cuda = torch.cuda.is_available()
-        if on_cuda:
-            torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-        distributed.init_process_group("cpu:gloo,cuda:nccl" if on_cuda else "gloo", timeout=_PATIENCE)
         run_packed(connection, work)
         ended_well = True
     if not ended_well:  # torchrun would start all ranks anew if this one ended before it is killed
         with contextlib.suppress(EOFError, OSError):
-            while connection.recv()[0] != "finish":
-                pass
+            while (word := connection.recv()[0]) != "finish":
+                if word == "leave":  # it is the want of another rank that has ended this one
+                    os._exit(1)
     os._exit(0)  # without waiting for ranks that have been killed
 
 

@@ -77,7 +77,7 @@ def disturbed(place: Place, scenario: Scenario, moments: random.Random, kills: i
     before = namespaces()
     process = place.start(scenario)
     done, seen, ports = 0, {}, set()
-    due = time.monotonic() + moments.uniform(0.1, 0.9) * seconds
+    due = time.monotonic() + moments.uniform(0.1, 0.5) * seconds
     while process.poll() is None:
         ranks = ranks_below(process)
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -88,7 +88,7 @@ def disturbed(place: Place, scenario: Scenario, moments: random.Random, kills: i
             with contextlib.suppress(psutil.NoSuchProcess):
                 moments.choice(ranks).kill()
                 done += 1
-            due = time.monotonic() + moments.uniform(0.1, 0.9) * seconds
+            due = time.monotonic() + moments.uniform(0.1, 0.5) * seconds
         time.sleep(0.1)
     problems = [] if process.returncode == 0 else [f"ended with {process.returncode}: {process.stderr.read()[-500:]}"]
     process.stderr.close()

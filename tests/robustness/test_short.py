@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 
 import pytest
+import ranks_killed
 from interruptions import full_disks, kills
 from wrong_inputs import put
 
@@ -21,6 +22,11 @@ def test_kills():
     [row] = kills(8, seed=1, names=["merge"])
     assert row["problems"] == []
     assert row["interruptions"] == 6
+
+
+def test_kills_of_a_rank():
+    [row] = ranks_killed.kills(1, seed=1)
+    assert (row["problems"], row["kills"]) == ([], 1)
 
 
 def test_full_disks(tmp_path):

@@ -1,0 +1,86 @@
+"""How cells of several ranks end: well, or all of them with one sentence; nothing of them is left."""
+
+from __future__ import annotations
+
+import psutil
+import pytest
+from small_cells import run_bench, small
+
+from bench.core.record import read_all
+from bench.distributed.launch import failure_of, slurm_command
+from bench.errors import ConfigError
+
+ONE_LATE = ["training.early_steps=6", "training.late_steps=6", "training.static=true", "batch_size=20", "world_size=2"]
+
+
+def ranks_left() -> list[psutil.Process]:
+    """Ranks that this process has started, through others."""
+    children = psutil.Process().children(recursive=True)
+    return [one for one in children if "bench.distributed.rank" in one.cmdline()]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("cell_processes")
+def test_steps_of_two_ranks_are_timed_in_turns(pairs, tmp_path):
+    asked = ["experiment=steps", *small(pairs, tmp_path / "results"), "methods=[comera,dense+powersgd_4]"]
+    ended = run_bench(tmp_path, *asked, "world_size=2")
+    assert ended.status == 0, ended.error
+    comera, power = sorted(read_all(tmp_path / "results"), key=lambda record: record.arm)
+    assert (comera.arm, comera.exchange, power.arm) == ("comera", "ddp", "dense+powersgd_4")
+    assert comera.pairing == power.pairing != ""
+    for record in (comera, power):
+        assert (record.status, record.world_size, record.backend) == ("ok", 2, "gloo")
+        assert record.sent_buckets_mib == pytest.approx(record.sent_analytic_mib, rel=1e-9)
+        assert record.sent_interface_mib is None  # ranks share the loopback
+        assert record.compute_time_ms > 0
+        assert all(len(block["ms"]) == len(block["compute_ms"]) for block in record.samples["blocks"])
+    assert comera.sent_analytic_mib == comera.gradient_mib
+    assert power.sent_analytic_mib < power.gradient_mib
+    assert power.exchange_memory_mib > 2 * power.gradient_mib
+    assert not ranks_left()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("cell_processes")
+def test_a_run_that_diverges_ends_all_its_ranks_with_one_sentence(pairs, tmp_path):
+    asked = ["experiment=training", *small(pairs, tmp_path / "results"), *ONE_LATE, "methods=[dense]"]
+    ended = run_bench(tmp_path, *asked, "settings.dense.lr=1e30", "training.targets=[]")
+    [record] = read_all(tmp_path / "results")
+    assert record.status == "diverged", (record.message, ended.error)
+    assert "not finite at step" in record.message
+    assert "\n" not in record.message
+    assert not ranks_left()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("cell_processes")
+def test_an_optimizer_that_steps_inside_backward_is_recorded_as_unsupported(pairs, tmp_path):
+    asked = ["experiment=steps", *small(pairs, tmp_path / "results"), "methods=[galore:per_layer]", "world_size=2"]
+    run_bench(tmp_path, *asked)
+    [record] = read_all(tmp_path / "results")
+    assert record.status == "unsupported"
+    assert "steps inside backward" in record.message
+
+
+@pytest.mark.parametrize(
+    ("text", "status"),
+    [
+        ("traceback : Signal 9 (SIGKILL) received by PID 4", "oom"),
+        ("  exitcode  : -9 (pid: 4)", "oom"),
+        ("ModuleNotFoundError: No module named 'x'\n  exitcode  : 1", "error"),
+        ("", "error"),
+    ],
+)
+def test_the_end_of_torchrun_is_one_sentence(text, status):
+    failure = failure_of(text)
+    assert failure.status == status
+    assert "\n" not in failure.message
+
+
+def test_torchrun_is_started_on_every_node_with_an_equal_part():
+    command = slurm_command(["python", "-m", "torch.distributed.run"], ["-m", "bench.distributed.rank"], 8, 2)
+    assert command[:4] == ["srun", "--overlap", "--nodes=2", "--ntasks=2"]
+    assert "--nnodes=2 --nproc-per-node=4" in command[-1]
+    assert '--node-rank="$SLURM_NODEID"' in command[-1]
+    with pytest.raises(ConfigError, match="world_size is 3; allowed on 2 nodes: a multiple of 2"):
+        slurm_command([], [], 3, 2)
