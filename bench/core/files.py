@@ -37,7 +37,16 @@ def locked(place: Path, wait: bool = True) -> Iterator[int]:
 
 @contextlib.contextmanager
 def partial_folder(parent: Path, name: str = "") -> Iterator[Path]:
-    """A fresh folder in ``parent``, locked while this process lives and gone afterwards, for what is to be renamed."""
+    """A fresh folder in ``parent``, locked while this process lives and gone afterwards, for what is to be renamed.
+
+    A fork of this process, which drops what it has inherited, leaves the folder alone.
+    """
+    owner = os.getpid()
+
+    def remove() -> None:
+        if os.getpid() == owner:
+            shutil.rmtree(folder, ignore_errors=True)
+
     with contextlib.ExitStack() as stack:
         while True:
             folder = Path(tempfile.mkdtemp(dir=parent, prefix=f".{name}", suffix=_SUFFIX))
@@ -45,7 +54,7 @@ def partial_folder(parent: Path, name: str = "") -> Iterator[Path]:
                 handle = stack.enter_context(locked(folder / _LOCK))
                 if os.path.samestat(os.fstat(handle), os.stat(folder / _LOCK)):
                     break
-        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        stack.callback(remove)
         yield folder
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import subprocess
@@ -91,3 +92,19 @@ def test_a_place_that_cannot_be_a_folder_is_refused(tmp_path, place):
 def test_a_place_that_can_is_accepted_and_not_made(tmp_path):
     check_folder("results", tmp_path / "new" / "below")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_fork_leaves_the_folder_to_the_process_that_made_it(tmp_path):
+    with partial_folder(tmp_path) as folder:
+        stack = contextlib.ExitStack()
+        other = stack.enter_context(partial_folder(tmp_path))
+        if (child := os.fork()) == 0:
+            try:
+                stack.close()
+            finally:
+                os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        assert other.is_dir()
+        stack.close()
+        assert not other.exists()
+        assert folder.is_dir()

@@ -41,7 +41,7 @@ def workload(pairs):
 
 def losses_of(arm, workload, steps):
     torch.manual_seed(0)
-    name, variant, _ = parse_arm(arm)
+    name, variant, *_ = parse_arm(arm)
     method = build(name, variant, checked_settings(name, ARMS[arm]))
     model = method.adapt(workload.build(), workload.targets())
     step = TrainStep(model, method, method.optimizer(model), workload.loss, "fp32", "cpu")
