@@ -138,7 +138,8 @@ def _artifact(name: str, experiment: str | None) -> Artifact[Any, Any]:
 def draw(arguments: argparse.Namespace) -> None:
     """Read, draw, then write and print; whatever is wrong with the input stops it before anything is written."""
     artifact, root = _artifact(arguments.figure, arguments.experiment), _folder(arguments)
-    records = artifact.of([record for name in artifact.experiments for record in read_all(root, name)])
+    names = (*artifact.experiments, *artifact.lenders)
+    records = artifact.of([record for name in names for record in read_all(root, name)])
     folders = " or ".join(f"{name}/" for name in artifact.experiments)
     if not records:
         kind = {"train": "training record", "run": "timed record"}.get(artifact.measure or "", "record")

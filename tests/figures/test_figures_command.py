@@ -41,6 +41,16 @@ def test_same_training_records_same_bytes_and_no_torch(tmp_path: Path) -> None:
     assert set(written) == {f"{stem}.{ending}" for stem in stems for ending in ("md", "csv")}
 
 
+def test_a_command_reads_the_records_that_others_lend(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Shares of the work that arms have in common come from profiles, which are another experiment's."""
+    samples = {"kinds": [{"kind": "attention", "ms": 30.0}], "busy_ms": 100.0, "step_ms": [100.0]}
+    about = {"device": CPU, "measure": "profile", "experiment": "profile", "samples": samples}
+    profiles = [record(arm, 8, cell_id=f"profile-{arm}", **about) for arm in ("comera", "dense")]
+    write(campaign(CPU) + profiles, tmp_path / "records")
+    assert main(["fig1", "--records", str(tmp_path / "records"), "--out", str(tmp_path / "out")]) == 0
+    assert "attention 30%" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(("name", "endings"), [("fig6", 4), ("table_ranks", 2), ("truncation", 4)])
 def test_training_records_in_any_order_give_the_same_bytes(name: str, endings: int) -> None:
     records = training_campaign() + training_campaign("nli_pool", seeds=(0, 1), device=CUDA)

@@ -449,7 +449,8 @@ def caption(page: Selection, rows: Sequence[Row]) -> Caption:
     one = next(iter(page.measured.values()), None)
     facts = [notes.step_fact(page)]
     if one:
-        threads = f"{one.threads} thread{'s' * (one.threads != 1)} each"
+        share = max(1, one.threads // page.ranks)  # of the processors, which the ranks have between them
+        threads = f"{share} thread{'s' * (share != 1)} each"
         blocks = notes.blocks_timed(page.measured.values())
         facts.append(
             f"{page.ranks} ranks, {threads}, batch {one.batch_size} per rank, {one.backend}, each in a network "
