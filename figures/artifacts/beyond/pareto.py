@@ -350,6 +350,7 @@ def _panel(
 ARTIFACT = Artifact(
     name="pareto", heading="Accuracy against size, work, memory and time",
     summary="accuracy against size, work, memory and time, with Pareto fronts; an image per device and dataset",
-    experiments=("ratios_accuracy", "code_ratios"), measure="train", lenders=(PROBES, TIMES), order=120, select=studies,
+    experiments=("ratios_accuracy", "code_ratios", "code_ratios_long"), measure="train",
+    lenders=(PROBES, TIMES), order=120, select=studies,
     rows=lambda study: study.rows, columns=columns, caption=caption, draw=draw,
 )  # fmt: skip
