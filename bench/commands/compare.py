@@ -31,6 +31,7 @@ from bench.errors import stop_with
 _SHARED = (
     *("experiment", "device", "measure", "method", "variant", "ratio", "batch_size", "precision", "predicted_for"),
     *("cuda_graph", "compile", "checkpoint", "seed", "stage", "target_ratio"),
+    *("world_size", "exchange", "bucket_mib", "local_steps", "link_mbit"),
 )
 
 #: Sizes of the table for people, by heading.

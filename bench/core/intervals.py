@@ -35,6 +35,11 @@ class Estimate:
     paired: bool | None = None  # None where nothing is compared
     launches: int = 1  # the fewest that these blocks are of
 
+    @property
+    def span(self) -> tuple[float, float]:
+        """The interval, or the value twice where there is none."""
+        return (self.value, self.value) if self.low is None or self.high is None else (self.low, self.high)
+
     @classmethod
     def exact(cls, value: float) -> Self:
         """A computed value that does not vary, such as a predicted size."""

@@ -214,6 +214,11 @@ class Record:
         return arm_name(self.method, self.variant, self.checkpoint, self.exchange)
 
     @property
+    def global_batch(self) -> int:
+        """Examples that all ranks together take in a step."""
+        return self.batch_size * self.world_size
+
+    @property
     def metric(self) -> Mapping[str, Any]:
         """What there is to say about the metric that leads; empty where none does."""
         return self.workload_words.get("metric") or {}

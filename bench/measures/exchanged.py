@@ -22,16 +22,13 @@ from bench.estimate.devices import GPUS
 from bench.estimate.memory import fake_training
 from bench.estimate.work import bound, predict
 from bench.measures import Measure
-from bench.measures.predict import plain_steps_only
-from bench.processes.process import answers
+from bench.measures.predict import TRACED, traced
 from bench.protocol import Workload
 from bench.protocol.methods import build_for
 from comera.layers import TensorTrainLayer
 
 #: Devices whose least times are recorded.
 DEVICES = ("a100", "h100", "l4")
-
-_LIMIT_S = 1800.0
 
 #: The part of a batch that the other point is at.
 _PART = 8
@@ -88,15 +85,8 @@ def exchanged_columns(cell: Cell, workload: Workload) -> dict[str, Any]:
 MEASURE = Measure(
     name="exchanged",
     words="what ranks that train together would exchange and compute, without running a step",
-    outcomes=lambda cells, session: (
-        [outcome] for outcome in answers(exchanged_columns, cells, session.data, session.parallel, _LIMIT_S)
-    ),
-    unsupported=plain_steps_only,
-    parallel=True,
-    together=True,
-    on_device=False,
-    timed=False,
-    cost=lambda _: 1.0,
+    outcomes=lambda cells, session: traced(exchanged_columns, cells, session),
     seconds=20.0,
     text=lambda record: f"{record.gradient_mib or 0.0:,.2f} MiB of gradients",
+    **TRACED,
 )

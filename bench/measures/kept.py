@@ -38,8 +38,7 @@ from bench.estimate.any_batch import AnyBatch, smallest_batch
 from bench.estimate.devices import GPUS, largest_batch
 from bench.estimate.memory import Operations, fake_training, predict_memory, reachable_tensors, tensors_in
 from bench.measures import Measure
-from bench.measures.predict import plain_steps_only
-from bench.processes.process import answers
+from bench.measures.predict import TRACED, traced
 from bench.protocol import Batch, Workload
 from bench.protocol.methods import build_for
 from bench.step.train_step import TrainStep
@@ -64,7 +63,6 @@ _OPERATORS = {
     _PRODUCTS: re.compile(r"^(addmm|mm|bmm|baddbmm|matmul|linear|addmv|mv|new_empty)$"),
 }
 
-_LIMIT_S = 1800.0
 _MIB = 2**20
 
 #: What went into a tensor: "batch", "model" or both.
@@ -231,15 +229,8 @@ def largest_rows(cell: Cell, workload: Any) -> list[dict[str, Any]]:
 MEASURE = Measure(
     name="kept",
     words="what forward keeps for backward, by tensor, and the largest batch that fits, without running a step",
-    outcomes=lambda cells, session: (
-        [outcome] for outcome in answers(kept_columns, cells, session.data, session.parallel, _LIMIT_S)
-    ),
-    unsupported=plain_steps_only,
-    parallel=True,
-    together=True,
-    on_device=False,
-    timed=False,
-    cost=lambda _: 1.0,
+    outcomes=lambda cells, session: traced(kept_columns, cells, session),
     seconds=60.0,
     text=lambda record: f"{record.saved_for_backward_mib or 0.0:,.0f} MiB kept for backward",
+    **TRACED,
 )

@@ -1,13 +1,13 @@
 """Measure ``predict``: memory and work of a step, computed on fake tensors, for a device that need not be there."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from bench.core.cell import Cell
 from bench.estimate.work import predict
 from bench.measures import Measure, unsupported_toggles
 from bench.processes.process import answers
-from bench.protocol import Data, Outcome, Workload
+from bench.protocol import Data, Outcome, Session, Workload
 from bench.protocol.methods import build_for
 
 _LIMIT_S = 1800.0
@@ -24,20 +24,28 @@ def predicted(cells: Sequence[Cell], data: Data, parallel: int) -> Iterator[Outc
     return answers(predicted_columns, cells, data, parallel, _LIMIT_S)
 
 
+def traced(
+    columns: Callable[[Cell, Workload], dict[str, Any]], cells: Sequence[Cell], session: Session
+) -> Iterator[list[Outcome]]:
+    """Outcomes of cells, each as a list, from a function that makes the columns of a record."""
+    return ([outcome] for outcome in answers(columns, cells, session.data, session.parallel, _LIMIT_S))
+
+
 def plain_steps_only(cell: Cell) -> str | None:
     """Why the steps of a cell are not modelled, or None."""
     return unsupported_toggles(cell, "is not modelled in predictions, which are of plain steps")
 
 
+#: What is alike in measures that trace steps on fake tensors.
+TRACED: Mapping[str, Any] = {
+    "unsupported": plain_steps_only, "parallel": True, "together": True, "on_device": False, "timed": False,
+    "cost": lambda _: 1.0,
+}  # fmt: skip
+
 MEASURE = Measure(
     name="predict",
     words="memory and work of a step, without running it",
-    outcomes=lambda cells, session: ([one] for one in predicted(cells, session.data, session.parallel)),
-    unsupported=plain_steps_only,
-    parallel=True,
-    together=True,
-    on_device=False,
-    timed=False,
-    cost=lambda _: 1.0,
+    outcomes=lambda cells, session: traced(predicted_columns, cells, session),
     seconds=10.0,
+    **TRACED,
 )

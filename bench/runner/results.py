@@ -244,4 +244,4 @@ def _epoch_time_s(record: Record, samples: Mapping[str, Any]) -> float | None:
     per_step = statistics.fmean(times)
     if record.rare_time_ms is not None and record.rare_period_steps:
         per_step += record.rare_time_ms / record.rare_period_steps
-    return per_step / 1e3 * examples / (record.batch_size * record.world_size)
+    return per_step / 1e3 * examples / record.global_batch

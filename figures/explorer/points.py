@@ -48,6 +48,8 @@ def command_of(record: Record) -> str:
         words += [f"batch_size={record.batch_size}", f"dataset={dataset}"]
         words += [f"ratio={record.ratio:g}"] if record.ratio is not None else []
         words += [f"methods=['{record.arm}']"] if record.arm != record.method else []
+        words += [f"world_size={record.world_size}"] if record.world_size > 1 else []
+        words += [f"link_mbit={record.link_mbit:g}"] if record.link_mbit is not None else []
     return shlex.join(["python", "-m", "bench", *words])
 
 

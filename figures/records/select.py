@@ -65,7 +65,13 @@ def timing_setting(record: Record) -> dict[str, Any]:
     """What is equal, beyond the model, for two times that may stand on one page."""
     allocator = settings_of(record, "timing_settings").get("allocator")
     data = {"data": record.dataset, "contents of the data": record.data_hash}
-    return {**model_setting(record), **data, "allocator": allocator}
+    return {**model_setting(record), **data, **ranks_setting(record), "allocator": allocator}
+
+
+def ranks_setting(record: Record) -> dict[str, Any]:
+    """What is equal for two steps or runs of as many ranks; the rate of a link is for a figure to vary."""
+    alike = {"ranks": record.world_size, "bucket, MiB": record.bucket_mib, "local steps": record.local_steps}
+    return alike if record.world_size > 1 else {"ranks": 1}
 
 
 def oldest_first(records: Iterable[Record]) -> list[Record]:

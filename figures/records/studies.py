@@ -142,7 +142,7 @@ def _setting(record: Record) -> Setting:
         "data": record.data_hash, "precision": record.precision, "batch": record.batch_size,
         "CUDA Graph": record.cuda_graph, "compile": record.compile, "metric": metric_of(record).name,
         f"{first['name']} steps": first["steps"], "steps per epoch": training.get("steps_per_epoch"),
-        "equal shapes": training.get("static"), **select.model_setting(record),
+        "equal shapes": training.get("static"), **select.ranks_setting(record), **select.model_setting(record),
     }  # fmt: skip
 
 

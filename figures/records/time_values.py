@@ -64,7 +64,7 @@ def time_of(record: Record, per: Per = "epoch") -> Time | None:
         return None
     steps, scale = 1.0, 1.0
     if per == "epoch":
-        steps, scale = workload_words(record)["examples_per_epoch"] / record.batch_size, 1000.0
+        steps, scale = workload_words(record)["examples_per_epoch"] / record.global_batch, 1000.0
     rare = rare_ms_per_step(record) * steps / scale
     means = step_means_ms(record)
     if not means:
@@ -82,7 +82,7 @@ def time_ratio(numerator: Record | None, denominator: Record | None) -> Estimate
     above, below = step_means_ms(numerator), step_means_ms(denominator)
     if not above or not below:
         return None
-    scale = denominator.batch_size / numerator.batch_size  # steps per epoch differ where batches do
+    scale = denominator.global_batch / numerator.global_batch  # steps per epoch differ where batches do
     together = numerator.pairing != "" and numerator.pairing == denominator.pairing
     if together and set(above) & set(below):
         return paired_ratio({n: ms * scale for n, ms in above.items()}, below)

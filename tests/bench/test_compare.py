@@ -198,6 +198,18 @@ def test_cells_that_read_alike_are_told_apart(tmp_path):
     assert "heads" not in text
 
 
+def test_rates_of_a_link_are_told_apart_in_the_csv(tmp_path):
+    """Else two rows of one arm could not be told apart by anything but a hash."""
+    one, other = (
+        timed(name, [1.0, 2.0], world_size=2, exchange="ddp", link_mbit=mbit)
+        for name, mbit in (("x", 100), ("y", 1000))
+    )
+    a = folder_of(tmp_path / "a", one, other)
+    found = rows_of(run_bench(tmp_path, "compare", str(a), str(a), "--format", "csv").output)
+    assert {float(row["link_mbit"]) for row in found.values()} == {100.0, 1000.0}
+    assert {row["world_size"] for row in found.values()} == {"2"}
+
+
 def test_of_a_cell_in_two_places_the_newer_record_counts():
     old, new = (timed("x", [1.0, 1.0], recorded_at=f"2026-01-0{day}T00:00:00+00:00", batch_size=day) for day in (1, 2))
     found = compare(Source("A", (new, old)), Source("B", (old,)))

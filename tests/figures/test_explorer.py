@@ -7,6 +7,7 @@ import math
 import re
 import shlex
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,13 @@ def test_commands_name_experiments_that_are_there(records) -> None:
         assert settings["experiment"] in known
         assert int(settings.get("batch_size", record.batch_size)) == record.batch_size
         assert settings.get("methods", f"['{record.arm}']") == f"['{record.arm}']"
+
+
+def test_a_command_for_ranks_names_them_and_their_link() -> None:
+    [alone, *_] = campaign(CPU)
+    together = replace(alone, measure="run", world_size=2, exchange="ddp", link_mbit=100.0)
+    assert "world_size=" not in command_of(alone)
+    assert command_of(together).endswith("world_size=2 link_mbit=100")
 
 
 def test_the_page_is_the_same_bytes_again(tmp_path, capsys) -> None:

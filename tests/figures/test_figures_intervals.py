@@ -15,6 +15,7 @@ from made_up_records import blocks, record, timed
 from bench.core.intervals import mean_interval, paired_ratio, unpaired_ratio
 from bench.core.record import RecordError
 from bench.core.samples import block_means_ms, disturbed_blocks
+from figures.records.select import timing_setting
 from figures.records.time_values import (
     PAPER_EXAMPLES,
     rare_ms_per_step,
@@ -177,6 +178,15 @@ def test_epoch_time_is_mean_step_times_steps_plus_the_rare_share() -> None:
     assert epoch.rare == pytest.approx(0.020 * steps)
     assert epoch.total.value == pytest.approx((0.110 + 0.020) * steps)
     assert 0.120 * steps <= epoch.total.low < epoch.total.value < epoch.total.high <= 0.140 * steps
+
+
+def test_two_ranks_need_half_the_steps_for_an_epoch() -> None:
+    alone, together = timed("dense", [100.0] * 3, batch=8), timed("dense", [100.0] * 3, batch=8, world_size=2)
+    assert together.global_batch == 16
+    assert time_of(together).total.value == pytest.approx(time_of(alone).total.value / 2)
+    assert time_of(together, "step") == time_of(alone, "step")
+    assert time_ratio(alone, together).value == pytest.approx(2)
+    assert timing_setting(alone) != timing_setting(together)
 
 
 def test_ratio_of_epoch_times_holds_the_rare_share() -> None:

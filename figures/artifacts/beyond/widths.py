@@ -178,17 +178,12 @@ def _gains(rows: Sequence[Row], workload: str) -> dict[str, dict[int, Estimate]]
     return dict(sorted(found.items(), key=lambda item: by_arm(item[0])))
 
 
-def _span(gain: Estimate) -> tuple[float, float]:
-    """Its interval, or its value where it has none."""
-    return (gain.value if gain.low is None else gain.low, gain.value if gain.high is None else gain.high)
-
-
 def _slower(rows: Sequence[Row], page: Widths) -> list[str]:
     """A sentence per part and arm on the widths at which dense training does not surely take longer."""
     sentences = []
     for workload in page.parts:
         for arm, gains in _gains(rows, workload).items():
-            widths = [f"{width:,}" for width, gain in sorted(gains.items()) if _span(gain)[0] <= 1]
+            widths = [f"{width:,}" for width, gain in sorted(gains.items()) if gain.span[0] <= 1]
             if widths:
                 words = f"{PARTS[workload][0]}, {arm}: no surely shorter step at width {', '.join(widths)}."
                 sentences.append(first_upper(words))
@@ -235,7 +230,7 @@ def draw(page: Widths, rows: Sequence[Row], caption: Caption) -> Figure:
             widths = sorted(found)
             axes.plot(widths, [found[width].value for width in widths], markersize=4, **looks[arm].look)
             for width in widths:
-                axes.plot([width, width], _span(found[width]), **WHISKER)
+                axes.plot([width, width], found[width].span, **WHISKER)
         axes.axhline(1.0, color=INK, linewidth=0.8)
         number_axis(axes.xaxis, FixedLocator(page.widths(workload)))
         low, high = axes.get_ylim()

@@ -311,8 +311,8 @@ def select(records: Sequence[Record]) -> list[Selection]:
 
 
 def _setting(record: Record) -> dict[str, Any]:
-    of_ranks = {"ranks": record.world_size, "batch": record.batch_size}
-    return {**timing_setting(record), **of_ranks, "precision": record.precision, "threads": record.threads}
+    own = {"batch": record.batch_size, "precision": record.precision, "threads": record.threads}
+    return {**timing_setting(record), **own, "bucket, MiB": None, "local steps": None}  # which the arm's label names
 
 
 def _cell(record: Record) -> tuple[str, float | None]:
