@@ -14,8 +14,8 @@ READY := $(VENV)/.ready
 TRAINED := reproduce-table-mnli reproduce-table-ranks reproduce-fig6 reproduce-truncation
 .PHONY: help setup test test-slow lint gate gate-accept reproduce-fig1 reproduce-fig1-all reproduce-prediction reproduce-activations \
   reproduce-widths reproduce-fig5 reproduce-fig7 reproduce-fig8 reproduce-fig9 reproduce-fig10 reproduce-fig10-loss \
-  reproduce-fig11 reproduce-fig14 reproduce-scaling reproduce-table-dlrm reproduce-table-fp8 reproduce-table-dlrm-fp8 \
-  reproduce-table-tensorization plan-grid table-search $(TRAINED) reproduce-small \
+  reproduce-fig11 reproduce-fig14 reproduce-scaling reproduce-exchange-settings reproduce-table-dlrm reproduce-table-fp8 \
+  reproduce-table-dlrm-fp8 reproduce-table-tensorization plan-grid table-search $(TRAINED) reproduce-small \
   sweep-ratios sweep-ratios-accuracy sweep-ratios-sst2 sweep-ratios-small reproduce-code-stages speed claims report explore docs clean
 
 help: ## list the targets
@@ -134,6 +134,11 @@ reproduce-scaling: $(READY) ## measure and draw steps on two ranks against the r
 	$(BIN)/python -m bench experiment=scaling_model "results='$(RESULTS)'"
 	$(BIN)/python -m bench experiment=scaling "results='$(RESULTS)'"
 	$(BIN)/python -m figures scaling --records "$(RESULTS)"
+
+reproduce-exchange-settings: $(READY) ## measure and draw what bucket sizes and local steps change on two ranks (Linux and root)
+	$(BIN)/python -m bench experiment=scaling_buckets "results='$(RESULTS)'"
+	$(BIN)/python -m bench experiment=scaling_local "results='$(RESULTS)'"
+	$(BIN)/python -m figures exchange_settings --records "$(RESULTS)"
 
 plan-grid: $(READY) ## measure every contraction plan on a grid of shapes and draw how the planner chose (10 minutes on 2 cores)
 	$(BIN)/python -m bench experiment=contraction "results='$(RESULTS)'"

@@ -86,3 +86,25 @@ def measured(arm: str, mbit: float | None, factor: float = 1.0, device: str = CP
 def scaling_campaign(device: str = CPU) -> list[Record]:
     """Every arm at every rate, and three models on paper."""
     return [*(measured(arm, mbit, device=device) for mbit in RATES for arm in STEPS), *on_paper()]
+
+
+def of_settings(mbit: float = 100.0) -> list[Record]:
+    """CoMERA and dense over bucket sizes and local steps; the gain is less where averages are rare."""
+    found = []
+    for arm in ("comera", "dense"):
+        plain = measured(arm, mbit)
+        for size in (1.0, 25.0):
+            found.append(varied(plain, "scaling_buckets", 1.0 + 0.1 * (size == 1.0), bucket_mib=size))
+        for steps in (1, 16):
+            less = 1.0 if steps == 1 else {"comera": 0.5, "dense": 0.25}[arm]
+            found.append(varied(plain, "scaling_local", less, exchange="local_steps", local_steps=steps))
+    return found
+
+
+def varied(plain: Record, experiment: str, factor: float, **columns: Any) -> Record:
+    """The record with other columns, and ``factor`` times its times."""
+    blocks = [{**block, "ms": [factor * ms for ms in block["ms"]]} for block in plain.samples["blocks"]]
+    name = "-".join(map(str, (plain.cell_id, *columns.values())))
+    pairing = "-".join(map(str, (plain.pairing, *columns.values())))
+    more = {"experiment": experiment, "samples": {"blocks": blocks}, "cell_id": name, "pairing": pairing, **columns}
+    return Record(**{**vars(plain), **more})

@@ -7,11 +7,7 @@ which rate.
 
 from __future__ import annotations
 
-import functools
-import math
-import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -19,33 +15,18 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator
 
 from bench.core.intervals import Estimate
-from bench.core.record import Record
-from bench.distributed.links import PAYLOAD_SHARE
-from bench.estimate.communication import LINKS, Link, Tensor, Training, powersgd_rank, shaped, tensors_of
+from bench.estimate.communication import LINKS, Link
 from figures.artifact import Artifact
-from figures.artifacts.beyond.distributed.paper import (
-    QUICKEST,
-    RANKS,
-    SLOWEST,
-    WORKLOADS,
-    Case,
-    Paper,
-    paper_arms,
-    paper_cases,
-    rate_words,
-)
+from figures.artifacts.beyond.distributed.arms import by_arm, style
+from figures.artifacts.beyond.distributed.measured import COUNTS, Row, Selection, link_words, rows_of, select
+from figures.artifacts.beyond.distributed.paper import QUICKEST, RANKS, SLOWEST, WORKLOADS, Paper, rate_words
 from figures.page import notes
 from figures.page.drawn import Caption
 from figures.page.layout import Page, legend
 from figures.page.style import (
-    DENSE_STROKE,
-    EARLY_STROKE,
     FAINT,
     INK,
-    STROKES,
     WHISKER,
-    Fill,
-    Stroke,
     fill_handle,
     interval_handle,
     note,
@@ -53,35 +34,11 @@ from figures.page.style import (
     number_axis,
     stroke_handle,
 )
-from figures.page.table import (
-    NOT_RECORDED,
-    REMARKS,
-    UNPAIRED,
-    Column,
-    bounds,
-    ratio_text,
-    significant,
-    unpaired,
-    with_interval,
-)
-from figures.records.select import COMERA, DENSE, Selected, by_device, narrow, newest, oldest_first, timing_setting
-from figures.records.time_values import mark_words, time_of, time_ratio
+from figures.page.table import NOT_RECORDED, REMARKS, Column, bounds, ratio_text, significant, with_interval
+from figures.records.select import COMERA, DENSE
+from figures.records.time_values import mark_words
 
 EXPERIMENT, ON_PAPER = "scaling", "scaling_model"
-
-#: Arms in drawing order, and how they are drawn; others follow with what is left.
-STYLE: dict[str, tuple[Stroke, Fill]] = {
-    COMERA: (EARLY_STROKE, Fill("#1d2f4f", edge="#ffffff")),
-    "low_rank": (STROKES[0], Fill("#8fc1d4", "\\\\\\", edge="#4f8396")),
-    "lora": (STROKES[1], Fill("#7d4468", "////", edge="#ffffff")),
-    "galore": (STROKES[2], Fill("#0f4d3a", "xx", edge="#ffffff")),
-    DENSE: (DENSE_STROKE, Fill("#cf6f33", edge="#ffffff")),
-    "dense+ddp_bf16": (STROKES[3], Fill("#dddddd", "...", edge=INK)),
-    "dense+powersgd_4": (STROKES[4], Fill("#f3e9bd", "xxx", edge="#8a7d45")),
-    "dense+powersgd_32": (Stroke("#8a7d45", (0, (2, 1)), "<"), Fill("#ffffff", "---", edge=INK)),
-    "dense:row_wise": (DENSE_STROKE, Fill("#cf6f33", edge="#ffffff")),
-}
-_OTHER = (Stroke("#444444", (0, (4, 1, 1, 1)), "h", filled=False), Fill("#bbbbbb", "oo"))
 
 #: The rival that sends less than CoMERA.
 FEWEST = "dense+powersgd_4"
@@ -99,242 +56,10 @@ SHOWN_LINKS: dict[str, tuple[Any, str]] = {
 #: Arms of the panels on paper.
 SHOWN_ARMS = (COMERA, DENSE, "dense:row_wise", FEWEST)
 
-COUNTS = {"sent_buckets_mib": "by buckets", "sent_analytic_mib": "on paper", "sent_interface_mib": "by the interface"}
 _MARKERS = {"sent_buckets_mib": "o", "sent_analytic_mib": "s", "sent_interface_mib": "x"}
 
 #: Rates of less than this ratio have no room for their words beside each other.
 _NEAR = 3.0
-
-_MIB = 2**20
-
-
-def by_arm(arm: str) -> tuple[int, str]:
-    """The place of an arm in drawing order."""
-    return (list(STYLE).index(arm) if arm in STYLE else len(STYLE)), arm
-
-
-def style(arm: str) -> tuple[Stroke, Fill]:
-    """How an arm is drawn; with another exchange or bucket as it is without."""
-    plain = arm.partition(",")[0]
-    return STYLE.get(plain) or STYLE.get(plain.partition("+")[0], _OTHER)
-
-
-def label(record: Record) -> str:
-    """The arm, with the size of its buckets and the steps between averages where they were set."""
-    bucket = "" if record.bucket_mib is None else f", buckets of {record.bucket_mib:g} MiB"
-    return record.arm + bucket + ("" if record.local_steps is None else f", every {record.local_steps}")
-
-
-def base_arm(record: Record) -> str:
-    """The arm without its exchange."""
-    return record.arm.removesuffix(f"+{record.exchange}") if record.exchange else record.arm
-
-
-def _rate(mbit: float | None) -> float:
-    """For sorting: a link without a limit is the quickest."""
-    return math.inf if mbit is None else mbit
-
-
-@dataclass(frozen=True, kw_only=True)
-class Selection(Selected):
-    """Measured steps by arm and rate of the link in Mbit/s, and records on paper by workload and arm."""
-
-    measured: Mapping[tuple[str, float | None], Record]
-    on_paper: Mapping[tuple[str, str], Record]
-
-    @property
-    def own(self) -> Sequence[Record]:
-        return oldest_first(self.measured.values()) or self.shown
-
-    @property
-    def arms(self) -> list[str]:
-        return sorted({arm for arm, _ in self.measured}, key=by_arm)
-
-    @property
-    def rates(self) -> list[float | None]:
-        return sorted({mbit for _, mbit in self.measured}, key=_rate)
-
-    @functools.cached_property
-    def ranks(self) -> int:
-        return max((record.world_size for record in self.measured.values()), default=2)
-
-    def of_arm(self, arm: str) -> dict[float | None, Record]:
-        """Measured records of an arm by rate, from slow to fast."""
-        return {mbit: self.measured[arm, mbit] for mbit in self.rates if (arm, mbit) in self.measured}
-
-    @functools.cached_property
-    def papers(self) -> list[Paper]:
-        return list(paper_arms(self.on_paper))
-
-    @functools.cached_property
-    def models(self) -> dict[str, Model]:
-        """The model of each measured arm that there is one of."""
-        found = ((arm, model_of(self, arm)) for arm in self.arms)
-        return {arm: model for arm, model in found if model is not None}
-
-    @functools.cached_property
-    def cases(self) -> list[Case]:
-        """This machine where anything was measured on it, then the models on paper."""
-        here = {arm: model.curve for arm, model in self.models.items()}
-        words = f"{WORKLOADS.get(self.own[0].workload, self.own[0].workload)}, {self.ranks} ranks, this machine"
-        return [*([Case(words, here)] if here else []), *paper_cases(self.papers)]
-
-    def count(self, arm: str, column: str) -> float | None:
-        """MiB sent per step and rank by one of :data:`COUNTS`: the median over the rates of the link."""
-        found = [value for record in self.of_arm(arm).values() if (value := getattr(record, column)) is not None]
-        return statistics.median(found) if found else None
-
-
-@dataclass(frozen=True)
-class Model:
-    """An arm's step by the rate of the link.
-
-    Args:
-        plain: of the step without exchange, bytes and rates alone.
-        ranks: how many.
-        shares: by rate, what the measured step takes more than ``plain`` says, as a share of the step without exchange:
-            what the exchange takes of the processors. Only of rates at which compute outweighs communication, since it
-            is hidden at others.
-    """
-
-    plain: Training
-    ranks: int
-    shares: Mapping[float | None, float]
-
-    def ms(self, mbit: float | None, compute_ms: float | None = None, share: float = 0.0) -> float:
-        """The step over a link of so many Mbit/s; beside ``compute_ms``, where that was measured with it."""
-        compute = self.plain.compute_ms if compute_ms is None else compute_ms
-        return replace(self.plain, compute_ms=compute, extra_ms=share * compute).step_ms(self.ranks, _link(mbit))
-
-    def share(self, *without: float | None) -> float:
-        """The median over all rates but some; 0 where there is none."""
-        found = [share for mbit, share in self.shares.items() if mbit not in without]
-        return statistics.median(found) if found else 0.0
-
-    def curve(self, gbit: float) -> float:
-        """The step over a link of so many Gbit/s."""
-        return self._by_all.step_ms(self.ranks, _link(1e3 * gbit))
-
-    @functools.cached_property
-    def _by_all(self) -> Training:
-        return replace(self.plain, extra_ms=self.share() * self.plain.compute_ms)
-
-
-def _link(mbit: float | None) -> Link:
-    return shaped(mbit, PAYLOAD_SHARE)
-
-
-def model_of(page: Selection, arm: str) -> Model | None:
-    """The model of a measured arm; None without its step without exchange, or without what it exchanges."""
-    records = page.of_arm(arm)
-    one = next(iter(records.values()))
-    base = base_arm(one)
-    alike = [record for (other, _), record in page.measured.items() if base_arm(page.measured[other, _]) == base]
-    steps = [record.compute_time_ms for record in records.values()] if one.compute_time_ms is not None else []
-    steps = steps or [record.compute_time_ms for record in alike]
-    known = [step for step in steps if step is not None]
-    tensors = _tensors(page, base, one)
-    if not known or tensors is None or (powersgd_rank(one.exchange) and len(tensors) == 1):
-        return None
-    bucket = None if one.bucket_mib is None else int(one.bucket_mib * _MIB)
-    step = statistics.median(known)
-    plain = Training(
-        tensors=tensors, compute_ms=step, exchange=one.exchange, local_steps=one.local_steps or 1, bucket=bucket
-    )
-    times = {mbit: time.total.value for mbit, record in records.items() if (time := time_of(record, "step"))}
-    if not times:
-        return None
-    model = Model(plain, one.world_size, {})
-    shares: dict[float | None, float] = {}
-    for mbit, taken in times.items():
-        compute = records[mbit].compute_time_ms or step
-        if plain.communication_ms(one.world_size, _link(mbit)) < compute:
-            shares[mbit] = max(taken - model.ms(mbit, compute), 0.0) / compute
-    return replace(model, shares=shares)
-
-
-def _tensors(page: Selection, base: str, record: Record) -> tuple[Tensor, ...] | None:
-    """The parameters of an arm from the record on paper of the same size, else one of that size; None for neither."""
-    if record.gradient_mib is None:
-        return None
-    paper = page.on_paper.get((record.workload, base))
-    if paper and paper.gradient_mib and abs(paper.gradient_mib / record.gradient_mib - 1) < 0.01:
-        return tensors_of(paper.samples["tensors"])
-    return (Tensor((round(record.gradient_mib * _MIB / 4), 1)),)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Row:
-    """A measured step."""
-
-    arm: str
-    mbit: float | None
-    record: Record
-    time: Estimate | None
-    ratio: Estimate | None  # to CoMERA's over the same link
-    model: Model | None
-    marks: str
-
-    def _by_model(self, plain: bool = False) -> float | None:
-        if self.model is None:
-            return None
-        share = 0.0 if plain else self.model.share(self.mbit)
-        return self.model.ms(self.mbit, self.record.compute_time_ms, share)
-
-    @property
-    def model_ms(self) -> float | None:
-        """By the model, without anything of this step but what was computed beside it."""
-        return self._by_model()
-
-    def error(self, plain: bool = False) -> float | None:
-        """How much more the model says than was measured, as a share; ``plain`` without the exchange's own work."""
-        expected = self._by_model(plain)
-        return expected / self.time.value - 1 if expected is not None and self.time else None
-
-
-def select(records: Sequence[Record]) -> list[Selection]:
-    """A page per device that measured; without any one page of what is on paper alone."""
-    papers = [record for record in records if record.measure == "exchanged"]
-    on_paper = newest(papers, lambda record: (record.workload, record.arm))
-    measured = [record for record in records if record.measure == "run" and record.world_size > 1]
-    pages = []
-    for device, mine in by_device(measured):
-        chosen, left_out = narrow(mine, _setting, _cell, "measurements")
-        cells = newest(chosen, _cell)
-        shown = oldest_first([*cells.values(), *on_paper.values()])
-        own: dict[str, Any] = {"measured": cells, "on_paper": on_paper, "shown": shown, "left_out": tuple(left_out)}
-        pages.append(Selection(**device, **own))
-    if not pages and on_paper:
-        shown = oldest_first(on_paper.values())
-        pages = [Selection(device=shown[-1].device, measured={}, on_paper=on_paper, shown=shown)]
-    return pages
-
-
-def _setting(record: Record) -> dict[str, Any]:
-    own = {"batch": record.batch_size, "precision": record.precision, "threads": record.threads}
-    return {**timing_setting(record), **own, "bucket, MiB": None, "local steps": None}  # which the arm's label names
-
-
-def _cell(record: Record) -> tuple[str, float | None]:
-    return label(record), record.link_mbit
-
-
-def rows_of(page: Selection) -> list[Row]:
-    """Every measured step, by rate and arm."""
-    rows = []
-    for mbit in page.rates:
-        for arm in page.arms:
-            if record := page.measured.get((arm, mbit)):
-                time = time_of(record, "step")
-                ratio = time_ratio(record, page.measured.get((COMERA, mbit))) if arm != COMERA else None
-                model, marks = page.models.get(arm), page.older(record) + UNPAIRED * unpaired(ratio)
-                total = time.total if time else None
-                rows.append(Row(arm=arm, mbit=mbit, record=record, time=total, ratio=ratio, model=model, marks=marks))
-    return rows
-
-
-def _link_words(mbit: float | None) -> str:
-    return "not limited" if mbit is None else rate_words(mbit / 1e3)
 
 
 def columns(page: Selection, rows: Sequence[Row]) -> list[Column]:  # noqa: ARG001
@@ -351,7 +76,7 @@ def columns(page: Selection, rows: Sequence[Row]) -> list[Column]:  # noqa: ARG0
         return None if value is None else f"{value:+.0%}"
 
     return [
-        Column("link", lambda row: _link_words(row.mbit)),
+        Column("link", lambda row: link_words(row.mbit)),
         Column("arm", lambda row: f"{row.arm} {row.marks}".rstrip(), left=True),
         Column("step, ms", time),
         Column("/ comera", lambda row: ratio_text(row.ratio, row.arm == COMERA)),
@@ -375,7 +100,7 @@ def tidy_rows(page: Selection, rows: Sequence[Row]) -> list[dict[str, object]]:
         lines.append({**where, "quantity": quantity, "unit": unit, **bounds("value", interval)})
 
     for row in rows:
-        place = ("measured", row.arm, page.ranks, _link_words(row.mbit))
+        place = ("measured", row.arm, page.ranks, link_words(row.mbit))
         add(*place, "step", "ms", row.time)
         add(*place, "step over comera's", "x", row.ratio)
         add(*place, "step without exchange", "ms", row.record.compute_time_ms)
@@ -409,7 +134,7 @@ def _fit(rows: Sequence[Row]) -> str:
     verdict = "is within" if not far else "is not within"
     return (
         f"The model {verdict} {TOLERANCE:.0%} of the measured steps: {len(tested) - len(far)} of {len(tested)} are; "
-        f"the farthest is {worst.arm} at {_link_words(worst.mbit)}, {worst.error():+.0%}. What the exchange takes "
+        f"the farthest is {worst.arm} at {link_words(worst.mbit)}, {worst.error():+.0%}. What the exchange takes "
         "of the processors (copies, sums, compression) is from the arm's other rates at which compute outweighs "
         f"communication; from bytes, rates and the step without exchange alone, {len(plain)} of {len(tested)} are."
     )
@@ -479,7 +204,7 @@ def caption(page: Selection, rows: Sequence[Row]) -> Caption:
             f"Links: {links}." if page.papers else "",
             *notes.mark_notes((row.marks for row in rows), mark_words("step")), *notes.last_notes(page),
         ],
-        remarks=[f"{row.arm}, {_link_words(row.mbit)}: {row.record.message}" for row in rows if row.time is None],
+        remarks=[f"{row.arm}, {link_words(row.mbit)}: {row.record.message}" for row in rows if row.time is None],
     )  # fmt: skip
 
 

@@ -1,0 +1,234 @@
+"""Measured steps of several ranks, and the model beside them: compute that was measured, communication on paper."""
+
+from __future__ import annotations
+
+import functools
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from bench.core.intervals import Estimate
+from bench.core.record import Record
+from bench.distributed.links import PAYLOAD_SHARE
+from bench.estimate.communication import Link, Tensor, Training, powersgd_rank, shaped, tensors_of
+from figures.artifacts.beyond.distributed.arms import base_arm, by_arm, label
+from figures.artifacts.beyond.distributed.paper import WORKLOADS, Case, Paper, paper_arms, paper_cases, rate_words
+from figures.page.table import UNPAIRED, unpaired
+from figures.records.select import COMERA, Selected, by_device, narrow, newest, oldest_first, timing_setting
+from figures.records.time_values import time_of, time_ratio
+
+#: What is sent per step and rank, counted three ways, with how.
+COUNTS = {"sent_buckets_mib": "by buckets", "sent_analytic_mib": "on paper", "sent_interface_mib": "by the interface"}
+
+_MIB = 2**20
+
+
+def order_of_rate(mbit: float | None) -> float:
+    """For sorting: a link without a limit is the quickest."""
+    return math.inf if mbit is None else mbit
+
+
+def link_words(mbit: float | None) -> str:
+    """The rate of a link, as figures call it."""
+    return "not limited" if mbit is None else rate_words(mbit / 1e3)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selection(Selected):
+    """Measured steps by arm and rate of the link in Mbit/s, and records on paper by workload and arm."""
+
+    measured: Mapping[tuple[str, float | None], Record]
+    on_paper: Mapping[tuple[str, str], Record]
+
+    @property
+    def own(self) -> Sequence[Record]:
+        return oldest_first(self.measured.values()) or self.shown
+
+    @property
+    def arms(self) -> list[str]:
+        return sorted({arm for arm, _ in self.measured}, key=by_arm)
+
+    @property
+    def rates(self) -> list[float | None]:
+        return sorted({mbit for _, mbit in self.measured}, key=order_of_rate)
+
+    @functools.cached_property
+    def ranks(self) -> int:
+        return max((record.world_size for record in self.measured.values()), default=2)
+
+    def of_arm(self, arm: str) -> dict[float | None, Record]:
+        """Measured records of an arm by rate, from slow to fast."""
+        return {mbit: self.measured[arm, mbit] for mbit in self.rates if (arm, mbit) in self.measured}
+
+    @functools.cached_property
+    def papers(self) -> list[Paper]:
+        return list(paper_arms(self.on_paper))
+
+    @functools.cached_property
+    def models(self) -> dict[str, Model]:
+        """The model of each measured arm that there is one of."""
+        found = ((arm, model_of(self, arm)) for arm in self.arms)
+        return {arm: model for arm, model in found if model is not None}
+
+    @functools.cached_property
+    def cases(self) -> list[Case]:
+        """This machine where anything was measured on it, then the models on paper."""
+        here = {arm: model.curve for arm, model in self.models.items()}
+        words = f"{WORKLOADS.get(self.own[0].workload, self.own[0].workload)}, {self.ranks} ranks, this machine"
+        return [*([Case(words, here)] if here else []), *paper_cases(self.papers)]
+
+    def count(self, arm: str, column: str) -> float | None:
+        """MiB sent per step and rank by one of :data:`COUNTS`: the median over the rates of the link."""
+        found = [value for record in self.of_arm(arm).values() if (value := getattr(record, column)) is not None]
+        return statistics.median(found) if found else None
+
+
+@dataclass(frozen=True)
+class Model:
+    """An arm's step by the rate of the link.
+
+    Args:
+        plain: of the step without exchange, bytes and rates alone.
+        ranks: how many.
+        shares: by rate, what the measured step takes more than ``plain`` says, as a share of the step without exchange:
+            what the exchange takes of the processors. Only of rates at which compute outweighs communication, since it
+            is hidden at others.
+    """
+
+    plain: Training
+    ranks: int
+    shares: Mapping[float | None, float]
+
+    def ms(self, mbit: float | None, compute_ms: float | None = None, share: float = 0.0) -> float:
+        """The step over a link of so many Mbit/s; beside ``compute_ms``, where that was measured with it."""
+        compute = self.plain.compute_ms if compute_ms is None else compute_ms
+        return replace(self.plain, compute_ms=compute, extra_ms=share * compute).step_ms(self.ranks, _link(mbit))
+
+    def share(self, *without: float | None) -> float:
+        """The median over all rates but some; 0 where there is none."""
+        found = [share for mbit, share in self.shares.items() if mbit not in without]
+        return statistics.median(found) if found else 0.0
+
+    def curve(self, gbit: float) -> float:
+        """The step over a link of so many Gbit/s."""
+        return self._by_all.step_ms(self.ranks, _link(1e3 * gbit))
+
+    @functools.cached_property
+    def _by_all(self) -> Training:
+        return replace(self.plain, extra_ms=self.share() * self.plain.compute_ms)
+
+
+def _link(mbit: float | None) -> Link:
+    return shaped(mbit, PAYLOAD_SHARE)
+
+
+def model_of(page: Selection, arm: str) -> Model | None:
+    """The model of a measured arm; None without its step without exchange, or without what it exchanges."""
+    records = page.of_arm(arm)
+    one = next(iter(records.values()))
+    base = base_arm(one)
+    alike = [record for (other, _), record in page.measured.items() if base_arm(page.measured[other, _]) == base]
+    steps = [record.compute_time_ms for record in records.values()] if one.compute_time_ms is not None else []
+    steps = steps or [record.compute_time_ms for record in alike]
+    known = [step for step in steps if step is not None]
+    tensors = _tensors(page, base, one)
+    if not known or tensors is None or (powersgd_rank(one.exchange) and len(tensors) == 1):
+        return None
+    bucket = None if one.bucket_mib is None else int(one.bucket_mib * _MIB)
+    step = statistics.median(known)
+    plain = Training(
+        tensors=tensors, compute_ms=step, exchange=one.exchange, local_steps=one.local_steps or 1, bucket=bucket
+    )
+    times = {mbit: time.total.value for mbit, record in records.items() if (time := time_of(record, "step"))}
+    if not times:
+        return None
+    model = Model(plain, one.world_size, {})
+    shares: dict[float | None, float] = {}
+    for mbit, taken in times.items():
+        compute = records[mbit].compute_time_ms or step
+        if plain.communication_ms(one.world_size, _link(mbit)) < compute:
+            shares[mbit] = max(taken - model.ms(mbit, compute), 0.0) / compute
+    return replace(model, shares=shares)
+
+
+def _tensors(page: Selection, base: str, record: Record) -> tuple[Tensor, ...] | None:
+    """The parameters of an arm from the record on paper of the same size, else one of that size; None for neither."""
+    if record.gradient_mib is None:
+        return None
+    paper = page.on_paper.get((record.workload, base))
+    if paper and paper.gradient_mib and abs(paper.gradient_mib / record.gradient_mib - 1) < 0.01:
+        return tensors_of(paper.samples["tensors"])
+    return (Tensor((round(record.gradient_mib * _MIB / 4), 1)),)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A measured step."""
+
+    arm: str
+    mbit: float | None
+    record: Record
+    time: Estimate | None
+    ratio: Estimate | None  # to CoMERA's over the same link
+    model: Model | None
+    marks: str
+
+    def _by_model(self, plain: bool = False) -> float | None:
+        if self.model is None:
+            return None
+        share = 0.0 if plain else self.model.share(self.mbit)
+        return self.model.ms(self.mbit, self.record.compute_time_ms, share)
+
+    @property
+    def model_ms(self) -> float | None:
+        """By the model, without anything of this step but what was computed beside it."""
+        return self._by_model()
+
+    def error(self, plain: bool = False) -> float | None:
+        """How much more the model says than was measured, as a share; ``plain`` without the exchange's own work."""
+        expected = self._by_model(plain)
+        return expected / self.time.value - 1 if expected is not None and self.time else None
+
+
+def select(records: Sequence[Record]) -> list[Selection]:
+    """A page per device that measured; without any one page of what is on paper alone."""
+    papers = [record for record in records if record.measure == "exchanged"]
+    on_paper = newest(papers, lambda record: (record.workload, record.arm))
+    measured = [record for record in records if record.measure == "run" and record.world_size > 1]
+    pages = []
+    for device, mine in by_device(measured):
+        chosen, left_out = narrow(mine, setting, _cell, "measurements")
+        cells = newest(chosen, _cell)
+        shown = oldest_first([*cells.values(), *on_paper.values()])
+        own: dict[str, Any] = {"measured": cells, "on_paper": on_paper, "shown": shown, "left_out": tuple(left_out)}
+        pages.append(Selection(**device, **own))
+    if not pages and on_paper:
+        shown = oldest_first(on_paper.values())
+        pages = [Selection(device=shown[-1].device, measured={}, on_paper=on_paper, shown=shown)]
+    return pages
+
+
+def setting(record: Record) -> dict[str, Any]:
+    """What is equal for all steps of a page; buckets and local steps may differ, arms are named by them."""
+    own = {"batch": record.batch_size, "precision": record.precision, "threads": record.threads}
+    return {**timing_setting(record), **own, "bucket, MiB": None, "local steps": None}
+
+
+def _cell(record: Record) -> tuple[str, float | None]:
+    return label(record), record.link_mbit
+
+
+def rows_of(page: Selection) -> list[Row]:
+    """Every measured step, by rate and arm."""
+    rows = []
+    for mbit in page.rates:
+        for arm in page.arms:
+            if record := page.measured.get((arm, mbit)):
+                time = time_of(record, "step")
+                ratio = time_ratio(record, page.measured.get((COMERA, mbit))) if arm != COMERA else None
+                model, marks = page.models.get(arm), page.older(record) + UNPAIRED * unpaired(ratio)
+                total = time.total if time else None
+                rows.append(Row(arm=arm, mbit=mbit, record=record, time=total, ratio=ratio, model=model, marks=marks))
+    return rows
