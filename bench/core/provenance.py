@@ -10,6 +10,7 @@ import platform
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -46,7 +47,7 @@ def code_id(root: Path = ROOT) -> str:
     """Hash of what the measuring code does: of the syntax of all top-level statements, in an order of its own.
 
     Comments, docstrings, layout, the names of files, and from where the project's own names are imported do not count,
-    so moved and reworded code keeps its id; any other edit changes it.
+    so moved and reworded code keeps its id; any other edit changes it. The version of Python does not count either.
     """
     files = [file for folder in MEASURING_CODE for file in (root / folder).rglob("*.py")]
     statements = [statement for file in files for statement in _statements(file.read_bytes())]
@@ -56,7 +57,24 @@ def code_id(root: Path = ROOT) -> str:
 @functools.lru_cache(maxsize=256)  # copies of the tree differ in a file or two
 def _statements(source: bytes) -> list[str]:
     """What the top-level statements of a file do, each as text."""
-    return [ast.dump(statement) for statement in _Bare().visit(ast.parse(source)).body]
+    return [_text(statement) for statement in _Bare().visit(ast.parse(source)).body]
+
+
+def _text(node: Any) -> str:
+    """A node of syntax as text, the same under every version of Python: ``ast.dump`` has the version's own fields.
+
+    >>> _text(ast.parse("x = f(y=1)").body[0])
+    "Assign(targets=[Name(id='x', ctx=Store())], value=Call(func=Name(id='f', ctx=Load()), \
+keywords=[keyword(arg='y', value=Constant(value=1))]))"
+    """
+    if isinstance(node, list):
+        return f"[{', '.join(map(_text, node))}]"
+    if not isinstance(node, ast.AST):
+        return repr(node)
+    if isinstance(node, ast.Constant):  # None is a value too
+        return f"Constant(value={node.value!r})"
+    fields = [(name, value) for name, value in ast.iter_fields(node) if value is not None and value != []]
+    return f"{type(node).__name__}({', '.join(f'{name}={_text(value)}' for name, value in fields)})"
 
 
 class _Bare(ast.NodeTransformer):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import os
 import shutil
@@ -12,7 +13,7 @@ import torch
 from small_cells import ROOT, a_record
 
 import bench.core.provenance
-from bench.core.provenance import MEASURING_CODE, code_id, provenance
+from bench.core.provenance import MEASURING_CODE, _text, code_id, provenance
 
 fresh_code_id, fresh_provenance = code_id.__wrapped__, provenance.__wrapped__
 
@@ -89,6 +90,17 @@ def test_a_constant_a_default_and_a_decorator_are_edits(tree, original):
         file.write_text(file.read_text().replace(before, after, 1))
         ids.add(fresh_code_id(tree))
     assert len(ids) == 4
+
+
+def test_an_empty_field_of_another_version_of_python_leaves_the_text(monkeypatch):
+    """Python 3.12 gave functions and classes ``type_params``; records of it and of 3.11 are of the same code."""
+    [function] = ast.parse("def f(x=None): return [x, '', b'', ...]").body
+    text = _text(function)
+    monkeypatch.setattr(ast.FunctionDef, "_fields", (*ast.FunctionDef._fields, "of_a_later_python"))
+    function.of_a_later_python = []
+    assert _text(function) == text
+    assert "defaults=[Constant(value=None)]" in text
+    assert "Constant(value=''), Constant(value=b''), Constant(value=Ellipsis)" in text
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,30 @@ from __future__ import annotations
 
 import psutil
 import pytest
+import torch
 from small_cells import run_bench, small
+from torch import distributed
 
+import bench.workloads
 from bench.core.record import read_all
 from bench.distributed.launch import failure_of, slurm_command
 from bench.errors import ConfigError
+from bench.workloads.encoder import EncoderWorkload
 
 ONE_LATE = ["training.early_steps=6", "training.late_steps=6", "training.static=true", "batch_size=20", "world_size=2"]
+
+
+class WantingEncoder(EncoderWorkload):
+    """Its loss wants more memory than there is, on the second rank alone, after some steps."""
+
+    name = "wanting"
+    steps = 0
+
+    def loss(self, model, batch) -> torch.Tensor:
+        self.steps += 1
+        if self.steps > 4 and distributed.is_initialized() and distributed.get_rank() == 1:
+            torch.empty(2**50)
+        return super().loss(model, batch)
 
 
 def ranks_left() -> list[psutil.Process]:
@@ -48,6 +65,29 @@ def test_a_run_that_diverges_ends_all_its_ranks_with_one_sentence(pairs, tmp_pat
     [record] = read_all(tmp_path / "results")
     assert record.status == "diverged", (record.message, ended.error)
     assert "not finite at step" in record.message
+    assert "\n" not in record.message
+    assert not ranks_left()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("cell_processes")
+@pytest.mark.parametrize("experiment", ["training", "steps"])
+def test_a_rank_without_memory_ends_all_with_one_sentence(pairs, tmp_path, monkeypatch, experiment):
+    monkeypatch.setattr(bench.workloads._REGISTRY, "_registered", {})
+    bench.workloads.register(WantingEncoder)
+    words = [word for word in small(pairs, tmp_path / "results") if word.partition("=")[0] != "workload"]
+    asked = [
+        f"experiment={experiment}",
+        *words,
+        *ONE_LATE,
+        "methods=[dense]",
+        "workload=wanting",
+        "timing.time_limit_s=300",
+    ]
+    ended = run_bench(tmp_path, *asked, "training.targets=[]")
+    [record] = read_all(tmp_path / "results")
+    assert record.status == "oom", (record.message, ended.error)
+    assert "allocate" in record.message
     assert "\n" not in record.message
     assert not ranks_left()
 
