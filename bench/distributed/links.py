@@ -11,6 +11,8 @@ What it is not:
 * No delay is added. That takes ``netem``, which this project's machines have no kernel module for, so a packet needs
   some tens of microseconds, as between neighbours in a rack. Latency is in the model
   (:mod:`bench.estimate.communication`) and not in measurements.
+* TCP is Reno's, which every Linux has and which fills the filter's queue. BBR, where it is a machine's default, measures
+  the rate anew after pauses between steps, and at times sends longer than the link needs.
 * No loopback device is shaped. ``lo`` has an MTU of 64 KiB, and both of its directions would share one bucket. It is up
   in each namespace, since a rank may talk to itself, and what crosses it counts nowhere.
 * Ranks share the machine's processors. Copying into and out of the kernel takes their time, which bounds what can be
@@ -73,6 +75,7 @@ _QUEUE = 16 * 2**20
 _PREFIX = "comera"
 _NAME = re.compile(rf"{_PREFIX}-(\d+)-[0-9a-f]{{8}}-(?:\d+|bridge)")
 _INTERFACE = "link0"
+_CONGESTION_CONTROL, _CONGESTION_FILE = "reno", "/proc/sys/net/ipv4/tcp_congestion_control"
 _TIMEOUT_S = 30.0
 _SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP")
 
@@ -203,6 +206,7 @@ class Links:
         for namespace in [*everyone, *([self._bridge] if self.ranks > 2 else [])]:
             _run("ip", "netns", "add", namespace)
             _run("ip", "-n", namespace, "link", "set", "lo", "up")
+            _run("ip", "netns", "exec", namespace, "sh", "-c", f"echo {_CONGESTION_CONTROL} > {_CONGESTION_FILE}")
         if self.ranks == 2:
             _pair(everyone[0], _INTERFACE, everyone[1], _INTERFACE)
         else:

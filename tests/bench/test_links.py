@@ -70,6 +70,17 @@ def test_a_link_keeps_its_rate_and_counts_its_bytes() -> None:
 
 
 @needs_links
+def test_every_rank_has_renos_tcp_and_the_machine_its_own() -> None:
+    """BBR, where it is the machine's default, is slow to find the rate again after each pause."""
+    file = Path("/proc/sys/net/ipv4/tcp_congestion_control")
+    before = file.read_text()
+    with Links(2, 100) as links:
+        found = {subprocess.check_output([*links.command(rank), "cat", file], text=True).strip() for rank in (0, 1)}
+    assert found == {"reno"}
+    assert file.read_text() == before
+
+
+@needs_links
 def test_more_ranks_share_a_bridge_and_not_their_links() -> None:
     size = 2_000_000
     with Links(3, 50) as links:
