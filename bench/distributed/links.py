@@ -11,8 +11,8 @@ What it is not:
 * No delay is added. That takes ``netem``, which this project's machines have no kernel module for, so a packet needs
   some tens of microseconds, as between neighbours in a rack. Latency is in the model
   (:mod:`bench.estimate.communication`) and not in measurements.
-* TCP is Reno's, which every Linux has and which fills the filter's queue. BBR, where it is a machine's default, measures
-  the rate anew after pauses between steps, and at times sends longer than the link needs.
+* TCP is Reno's, which every Linux has and which fills the filter's queue. BBR, where it is a machine's default, probes
+  for the rate anew after pauses between steps, and at times sends longer than the link needs.
 * No loopback device is shaped. ``lo`` has an MTU of 64 KiB, and both of its directions would share one bucket. It is up
   in each namespace, since a rank may talk to itself, and what crosses it counts nowhere.
 * Ranks share the machine's processors. Copying into and out of the kernel takes their time, which bounds what can be

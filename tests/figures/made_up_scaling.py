@@ -88,13 +88,15 @@ def scaling_campaign(device: str = CPU) -> list[Record]:
     return [*(measured(arm, mbit, device=device) for mbit in RATES for arm in STEPS), *on_paper()]
 
 
-def of_settings(mbit: float = 100.0) -> list[Record]:
-    """CoMERA and dense over bucket sizes and local steps; the gain is less where averages are rare."""
+def of_settings(mbit: float = 100.0, small: float = 1.1) -> list[Record]:
+    """CoMERA and dense over bucket sizes, ``small`` times the step with small ones, and local steps; the gain is less
+    where averages are rare.
+    """
     found = []
     for arm in ("comera", "dense"):
         plain = measured(arm, mbit)
         for size in (1.0, 25.0):
-            found.append(varied(plain, "scaling_buckets", 1.0 + 0.1 * (size == 1.0), bucket_mib=size))
+            found.append(varied(plain, "scaling_buckets", small if size == 1.0 else 1.0, bucket_mib=size))
         for steps in (1, 16):
             less = 1.0 if steps == 1 else {"comera": 0.5, "dense": 0.25}[arm]
             found.append(varied(plain, "scaling_local", less, exchange="local_steps", local_steps=steps))

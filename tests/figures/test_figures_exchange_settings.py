@@ -43,3 +43,10 @@ def test_one_setting_alone_is_a_page() -> None:
     page = page_of([record for record in of_settings() if record.local_steps])
     assert len(page.table) == 4
     assert not any("Buckets" in note for note in page.notes)
+    assert page.title == "Step time of several ranks by the steps between two averages"
+
+
+def test_sizes_that_cannot_be_told_apart_are_not() -> None:
+    page = page_of([record for record in of_settings(small=1.001) if record.bucket_mib])
+    assert any("quickest with" in note and note.endswith("which is within the intervals.") for note in page.notes)
+    assert not any("round" in note for note in page.notes)

@@ -130,33 +130,37 @@ def _gain_by_local_steps(rows: Sequence[Row]) -> list[str]:
 
 
 def _spread_by_bucket(rows: Sequence[Row]) -> list[str]:
-    """The quickest and the slowest size of buckets, a sentence per rate and arm."""
+    """The quickest and the slowest size of buckets, and whether these differ at all, a sentence per rate and arm."""
     sentences = []
-    for mbit, arm in dict.fromkeys((row.mbit, row.arm) for row in rows if row.varied == "bucket_mib" and row.time):
-        some = [row for row in rows if (row.varied, row.mbit, row.arm) == ("bucket_mib", mbit, arm) and row.time]
-        times = {row.value: row.time.total.value for row in some if row.time}
-        low, high = min(times, key=times.__getitem__), max(times, key=times.__getitem__)
+    for mbit, arm in dict.fromkeys((row.mbit, row.arm) for row in rows if row.varied == "bucket_mib"):
+        some = [row for row in rows if (row.varied, row.mbit, row.arm) == ("bucket_mib", mbit, arm)]
+        times = {row.value: row.time.total for row in some if row.time}
         if len(times) > 1:
-            more = times[high] / times[low] - 1
-            sentences.append(
-                f"Buckets of {arm} at {link_words(mbit)}: quickest with {low:g} MiB; with {high:g} MiB {more:.0%} more."
-            )
+            low, high = (pick(times, key=lambda size: times[size].value) for pick in (min, max))
+            more = f"with {high:g} MiB {times[high].value / times[low].value - 1:.0%} more"
+            surely = ", which is within the intervals" if times[low].span[1] >= times[high].span[0] else ""
+            sentences.append(f"Buckets of {arm} at {link_words(mbit)}: quickest with {low:g} MiB; {more}{surely}.")
     return sentences
 
 
 def caption(page: Settings, rows: Sequence[Row]) -> Caption:
     one = page.shown[-1]
+    varied = dict.fromkeys(row.varied for row in rows)
+    of_local_steps = [
+        "A step with local steps is the mean of a round, the average included.",
+        *_gain_by_local_steps(rows),
+        "Local steps (as DiLoCo) change what is trained as well; here only time and bytes are measured.",
+    ]
     return Caption(
-        title="Step time of several ranks by the size of buckets, and by the steps between two averages",
+        title=f"Step time of several ranks by the {', and by the '.join(VARIED[name][0] for name in varied)}",
         facts=(
             notes.step_fact(page),
             f"{one.world_size} ranks, batch {one.batch_size} per rank, {one.backend}, a link of a limited rate. "
             f"{notes.listed(page, 'dataset')!r} data, {notes.blocks_timed(page.shown)}.",
         ),
-        of_picture=["Both axes are logarithmic. A step with local steps is the mean of a round, the average included."],
+        of_picture=["Both axes are logarithmic."],
         notes=[
-            *_gain_by_local_steps(rows),
-            "Local steps (as DiLoCo) change what is trained as well; here only time and bytes are measured.",
+            *(of_local_steps if "local_steps" in varied else []),
             *_spread_by_bucket(rows),
             *notes.closing_notes(page),
         ],
