@@ -118,8 +118,10 @@ def test_nothing_is_left_behind_an_exception() -> None:
 def holder() -> subprocess.Popen[str]:
     """A process that has entered its links and waits."""
     code = """
-        import time
+        import signal, time
         from bench.distributed.links import Links
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # tests that run under nohup ignore it
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # as those of a shell's background ignore this
         with Links(2, 100):
             print("ready", flush=True)
             time.sleep(60)
