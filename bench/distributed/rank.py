@@ -2,6 +2,7 @@
 
 import contextlib
 import datetime
+import itertools
 import os
 from multiprocessing.connection import Client
 
@@ -13,6 +14,18 @@ from bench.processes.process import failures_reported, run_packed
 
 #: A rank may wait this long for another, which evaluates or waits for its turn.
 _PATIENCE = datetime.timedelta(days=7)
+
+
+def meet(backend: str, attempt: int) -> None:
+    """Join the process group of all ranks. Where another dies meanwhile this fails; torchrun then starts all anew.
+
+    What ranks tell each other is kept by ``attempt``, the number of times that torchrun has started them anew: it keeps
+    one store for all attempts (TORCHELASTIC_USE_AGENT_STORE), in which a rank would else find the address that another
+    had before, and both could wait for ever for the other to connect.
+    """
+    [(store, rank, ranks)] = itertools.islice(distributed.rendezvous("env://", timeout=_PATIENCE), 1)
+    store = distributed.PrefixStore(f"attempt-{attempt}", store)
+    distributed.init_process_group(backend, store=store, rank=rank, world_size=ranks, timeout=_PATIENCE)
 
 
 def main() -> None:
@@ -27,8 +40,7 @@ def main() -> None:
     on_cuda = torch.cuda.is_available()
     if on_cuda:
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    # Where another dies meanwhile this fails, the process ends, and torchrun starts all anew.
-    distributed.init_process_group("cpu:gloo,cuda:nccl" if on_cuda else "gloo", timeout=_PATIENCE)
+    meet("cpu:gloo,cuda:nccl" if on_cuda else "gloo", int(os.environ["TORCHELASTIC_RESTART_COUNT"]))
     ended_well = False
     with failures_reported(connection):
         run_packed(connection, work)

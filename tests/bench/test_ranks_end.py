@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
+
 import psutil
 import pytest
 import torch
-from small_cells import run_bench, small
+from small_cells import environment, run_bench, small
 from torch import distributed
 
 import bench.workloads
@@ -100,6 +104,54 @@ def test_an_optimizer_that_steps_inside_backward_is_recorded_as_unsupported(pair
     [record] = read_all(tmp_path / "results")
     assert record.status == "unsupported"
     assert "steps inside backward" in record.message
+
+
+MEETS = """
+import os
+import torch
+from torch import distributed
+from bench.distributed.rank import meet
+
+meet("gloo", int(os.environ["TORCHELASTIC_RESTART_COUNT"]))
+ranks = torch.ones(1)
+distributed.all_reduce(ranks)
+print(int(ranks), flush=True)
+os._exit(0)
+"""
+
+
+def started(rank: int, attempt: int, port: int) -> subprocess.Popen[str]:
+    """A rank as torchrun starts it, of which nothing is asked but to meet the other."""
+    place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "MASTER_ADDR": "localhost", "MASTER_PORT": port}
+    elastic = {"TORCHELASTIC_USE_AGENT_STORE": True, "TORCHELASTIC_RESTART_COUNT": attempt}
+    own = environment(GLOO_SOCKET_IFNAME="lo", **{name: str(value) for name, value in (place | elastic).items()})
+    return subprocess.Popen([sys.executable, "-c", MEETS], env=own, stdout=subprocess.PIPE, text=True)
+
+
+@pytest.mark.slow
+def test_ranks_that_are_started_anew_do_not_look_for_those_before_them():
+    store = distributed.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+
+    def waiting(rank: int, attempt: int) -> subprocess.Popen[str]:
+        """A rank that has told the other where it is to be found."""
+        known, end = store.num_keys(), time.monotonic() + 60
+        process = started(rank, attempt, store.port)
+        while store.num_keys() == known and time.monotonic() < end:
+            time.sleep(0.1)
+        time.sleep(0.5)
+        return process
+
+    for rank in (0, 1):
+        lost = waiting(rank, attempt=rank)
+        lost.kill()
+        lost.communicate()
+    first = waiting(0, attempt=2)
+    both = [first, started(1, 2, store.port)]
+    try:
+        assert [process.communicate(timeout=60)[0].strip() for process in both] == ["2", "2"]
+    finally:
+        for process in both:
+            process.kill()
 
 
 @pytest.mark.parametrize(
