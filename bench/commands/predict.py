@@ -317,8 +317,11 @@ def _rooflines_of(words: Sequence[str]) -> str:
 def _predict_all(given: Mapping[str, str], console: Console) -> None:
     """Every arm and several batches of a model given by its path, on the explorer's page."""
     predict_all = importlib.import_module("bench.commands.predict_all")  # which is made of this module
-    with console.status("predicting ...") as status:
-        content = predict_all.survey(given, status.update if console.is_terminal else console.print)
+    try:
+        with console.status("predicting ...") as status:
+            content = predict_all.survey(given, status.update if console.is_terminal else console.print)
+    except KeyboardInterrupt:
+        stop_with("interrupted before the last arm, so that no page was written.", status=130)
     predict_all.show(content)
 
 

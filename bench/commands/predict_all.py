@@ -4,13 +4,13 @@ Each is what ``python -m bench predict method=ARM model=PATH batch_size=N`` says
 read by the explorer (``python -m bench explore --model FILE``), which is run by its name.
 """
 
-import functools
 import json
+import os
 import runpy
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +18,23 @@ from omegaconf import OmegaConf
 
 from bench.commands.predict import Question, question_of
 from bench.core.files import write_whole
+from bench.distributed.launch import die_with_parent
 from bench.errors import CONF, ConfigError
 from bench.estimate.any_batch import AnyBatch, smallest_batch
 from bench.estimate.devices import GPUS, Device, device_named, largest_batch
 from bench.estimate.memory import predict_memory
 from bench.estimate.work import Prediction, bound, predict
-from bench.processes.process import first_line
+from bench.processes.process import each, first_line
+from bench.protocol import CellFailure
+from bench.step.allocator import free_memory_mib
 
 BATCHES = (1, 8, 32, 128)
 
 #: The experiment that has every form of every arm.
 _ARMS_OF = CONF / "experiment" / "fig1_all.yaml"
+
+#: What a process takes that predicts, in MiB.
+_PROCESS_MIB = 2048
 
 #: The folder of the page and of what it is made from.
 FOLDER = Path("figures") / "rendered" / "local"
@@ -41,59 +47,88 @@ def arms() -> list[str]:
     return names
 
 
+@dataclass(frozen=True)
+class _Survey:
+    """What is asked of every arm: settings as the command has them, batches, devices by their names."""
+
+    others: tuple[str, ...]
+    batches: tuple[int, ...]
+    devices: Mapping[str, Device]
+    limit: int  # of the search for the largest batch
+
+
+@dataclass(frozen=True)
+class _Arm:
+    """What became of one arm; nothing but notes where it was left out."""
+
+    name: str
+    points: list[dict[str, Any]]
+    largest: list[dict[str, Any]]
+    notes: list[str]
+
+
 def survey(given: Mapping[str, str], report: Callable[[str], None]) -> dict[str, Any]:
     """All arms and batches of the model that ``given`` names, on one device or on all GPUs, ready for JSON.
 
+    Arms are predicted side by side, one process of one thread for each processor; ``report`` is told how far it is.
     Raises ConfigError: a wrong setting, or a model that no arm can train.
     """
-    others = [f"{key}={value}" for key, value in given.items() if key not in ("device", "batch_size")]
-    devices = [given["device"]] if "device" in given else sorted(GPUS)
+    others = tuple(f"{key}={value}" for key, value in given.items() if key not in ("device", "batch_size"))
+    names = [given["device"]] if "device" in given else sorted(GPUS)
     sizes = [given["batch_size"]] if "batch_size" in given else [str(size) for size in BATCHES]
-    points: list[dict[str, Any]] = []
-    largest: list[dict[str, Any]] = []
-    notes: dict[str, None] = {}
-    question_of([*others, "method=dense", f"batch_size={sizes[-1]}", f"device={devices[0]}"])  # is it a model at all?
-    hardware: list[Device] = []
-    model = ""
-    for arm in arms():
-        words = [*others, f"method={arm}", f"batch_size={sizes[-1]}", f"device={devices[0]}"]
-        try:
-            question, _ = question_of(words)
-            model = question.workload.words.model
-            hardware = hardware or [device_named(name, question.view.precision) for name in devices]
-            own = list(
-                _points(arm, map(int, sizes), question, dict(zip(devices, hardware, strict=True)), others, report)
-            )
-            report(f"{arm}, largest batches ...")
-            largest += _largest(arm, question, hardware)
-        except Exception as error:  # a method refuses a model in words of its own, or cannot trace it
-            reason = str(error) if isinstance(error, ValueError) else first_line(error)
-            notes[f"{arm} is left out: {reason}"] = None
-            continue
-        points += own
-        notes |= dict.fromkeys(question.notes)
+    asked = [*others, "method=dense", f"batch_size={sizes[-1]}", f"device={names[0]}"]
+    question, _ = question_of(asked)  # is it a model at all?
+    devices = {name: device_named(name, question.view.precision) for name in names}
+    made = _made(_Survey(others, tuple(map(int, sizes)), devices, AnyBatch(question.workload).limit), report)
+    notes = list(dict.fromkeys(note for arm in made for note in arm.notes))
+    points = [point for arm in made for point in arm.points]
     if not points:
-        raise ConfigError(f"model is {given['model']!r}, which no arm can train: {next(iter(notes))}")
-    return {"model": model, "points": points, "largest": largest, "notes": list(notes)}
+        raise ConfigError(f"model is {given['model']!r}, which no arm can train: {notes[0]}")
+    largest = [row for arm in made for row in arm.largest]
+    return {"model": question.workload.words.model, "points": points, "largest": largest, "notes": notes}
 
 
-def _points(
-    arm: str,
-    batches: Iterable[int],
-    question: Question,
-    devices: Mapping[str, Device],
-    others: Sequence[str],
-    report: Callable[[str], None],
-) -> Iterator[dict[str, Any]]:
-    """The predictions of an arm at the batches that it takes."""
-    for batch in batches:
-        if question.method().unsupported(replace(question.view, batch_size=batch)):
-            continue
-        report(f"{arm}, batch {batch} ...")
-        prediction = predict(*_arguments(question, batch))
-        words = ["python", "-m", "bench", "predict", *others, f"method={arm}", f"batch_size={batch}"]
-        for name, device in devices.items():
-            yield _point(arm, batch, question, device, prediction, shlex.join([*words, f"device={name}"]))
+def _made(asked: _Survey, report: Callable[[str], None]) -> list[_Arm]:
+    """What becomes of each arm, in the order of :func:`arms`."""
+    names = arms()
+    room = int(free_memory_mib("cpu") // _PROCESS_MIB)
+    processes = max(1, min(os.cpu_count() or 1, len(names), room))
+    report(f"{len(names)} arms, {processes} at a time ...")
+    made: dict[str, _Arm] = {}
+    for name, found in each(_arm, {name: (name, asked) for name in names}, processes):
+        left_out = _Arm(name, [], [], [f"{name} is left out: {found}."]) if isinstance(found, CellFailure) else None
+        made[name] = left_out or found
+        report(f"{len(made)} of {len(names)} arms: {name}{'' if made[name].points else ', left out'}")
+    return [made[name] for name in names]
+
+
+def _arm(name: str, asked: _Survey) -> _Arm:
+    """The predictions of an arm at the batches that it takes, and its largest batch on each device.
+
+    Runs in a process of its own, which ends with the one that asks.
+    """
+    die_with_parent()
+    first = next(iter(asked.devices))
+    try:
+        question, _ = question_of(
+            [*asked.others, f"method={name}", f"batch_size={asked.batches[-1]}", f"device={first}"]
+        )
+        points: list[dict[str, Any]] = []
+        peaks: dict[int, float] = {}
+        for batch in asked.batches:
+            if question.method().unsupported(replace(question.view, batch_size=batch)):
+                continue
+            prediction = predict(*_arguments(question, batch))
+            peaks[batch] = prediction.memory.mib()["peak"]
+            words = ["python", "-m", "bench", "predict", *asked.others, f"method={name}", f"batch_size={batch}"]
+            for key, device in asked.devices.items():
+                command = shlex.join([*words, f"device={key}"])
+                points.append(_point(name, batch, question, device, prediction, command))
+        largest = [_largest(name, question, device, peaks, asked.limit) for device in asked.devices.values()]
+    except Exception as error:  # a method refuses a model in words of its own, or cannot trace it
+        reason = str(error) if isinstance(error, ValueError) else first_line(error)
+        return _Arm(name, [], [], [f"{name} is left out: {reason}"])
+    return _Arm(name, points, largest, list(question.notes))
 
 
 def _arguments(question: Question, batch: int) -> Any:
@@ -118,22 +153,17 @@ def _point(arm: str, batch: int, question: Question, device: Device, made: Predi
     }  # fmt: skip
 
 
-def _largest(arm: str, question: Question, hardware: Sequence[Device]) -> list[dict[str, Any]]:
-    """The largest batch of an arm on each device; a batch is predicted once for all of them."""
-
-    @functools.cache
-    def peak_mib(batch: int) -> float:
-        return predict_memory(*_arguments(question, batch)).mib()["peak"]
-
-    multiple, limit = smallest_batch(question.method(), question.view), AnyBatch(question.workload).limit
-    rows = []
-    for device in hardware:
-        found = largest_batch(peak_mib, device.room_mib, multiple, limit)
-        words = "none fits" if not found.batch_size else f"{found.batch_size:,}"
-        words += " at least" if found.batch_size and found.next_mib is None else ""
-        rows.append({"arm": arm, "device": device.name, "batch_size": found.batch_size, "peak_mib": found.peak_mib,
-                     "words": words})  # fmt: skip
-    return rows
+def _largest(arm: str, question: Question, device: Device, peaks: dict[int, float], limit: int) -> dict[str, Any]:
+    """The largest batch of an arm on a device; ``peaks`` has those that are known already, and gets those found."""
+    multiple = smallest_batch(question.method(), question.view)
+    found = largest_batch(
+        lambda batch: predict_memory(*_arguments(question, batch)).mib()["peak"],
+        device.room_mib, multiple, limit, peaks,
+    )  # fmt: skip
+    words = "none fits" if not found.batch_size else f"{found.batch_size:,}"
+    words += " at least" if found.batch_size and found.next_mib is None else ""
+    return {"arm": arm, "device": device.name, "batch_size": found.batch_size, "peak_mib": found.peak_mib,
+            "words": words}  # fmt: skip
 
 
 def show(content: Mapping[str, Any]) -> None:

@@ -9,8 +9,9 @@ What is sold as GB of GPU memory is GiB, less what error correction and firmware
 its memory is what is free now, its rates are measured when asked for (:func:`this_machine`).
 """
 
+import itertools
 import timeit
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -153,34 +154,47 @@ class Largest:
     next_mib: float | None
 
 
-def largest_batch(peak_mib: Callable[[int], float], room_mib: float, multiple: int = 1, most: int = LIMIT) -> Largest:
+def largest_batch(
+    peak_mib: Callable[[int], float],
+    room_mib: float,
+    multiple: int = 1,
+    most: int = LIMIT,
+    known: MutableMapping[int, float] | None = None,
+) -> Largest:
     """Find the batch, a ``multiple``, that fits while the next does not, in as few calls of ``peak_mib`` as can be.
+
+    ``known`` has peaks by batch that need not be asked for; those that were asked for are added.
 
     >>> largest_batch(lambda batch: 100 + 3.5 * batch, room_mib=1000)
     Largest(batch_size=257, peak_mib=999.5, next_mib=1003.0)
     """
-    peaks: dict[int, float] = {0: 0.0}
+    known = {} if known is None else known
 
-    def fits(count: int) -> bool:
-        peaks[count] = peak_mib(count * multiple)
-        return peaks[count] <= room_mib
+    def peak(count: int) -> float:
+        batch = count * multiple
+        if batch not in known:
+            known[batch] = peak_mib(batch)
+        return known[batch]
 
-    if not fits(1):
-        return Largest(0, 0.0, peaks[1])
+    if peak(1) > room_mib:
+        return Largest(0, 0.0, peak(1))
     limit = max(most // multiple, 1)
-    below, low, high = 0, 1, limit + 1  # high does not fit, or is beyond the limit
+    asked = sorted(batch // multiple for batch in known if batch % multiple == 0 and 0 < batch <= limit * multiple)
+    fitting = [0, *itertools.takewhile(lambda count: peak(count) <= room_mib, asked)]
+    below, low = fitting[-2:]
+    high = next(iter(asked[len(fitting) - 1 :]), limit + 1)  # does not fit, or is beyond the limit
     turn = 0
     while low < limit and high - low > 1:
         if high <= limit:  # between one that fits and one that does not
-            share = (room_mib - peaks[low]) / (peaks[high] - peaks[low])
+            share = (room_mib - peak(low)) / (peak(high) - peak(low))
             guess = (low + high) // 2 if turn % 3 == 2 else low + int(share * (high - low))
             guess, turn = min(max(guess, low + 1), high - 1), turn + 1
         else:
-            slope = (peaks[low] - peaks[below]) / (low - below) if below else 0.0
-            guess = low + int((room_mib - peaks[low]) / slope) if slope > 0 else low * _REACH
+            slope = (peak(low) - peak(below)) / (low - below) if below else 0.0
+            guess = low + int((room_mib - peak(low)) / slope) if slope > 0 else low * _REACH
             guess = min(max(guess, low + 1), low * _REACH, limit)
-        if fits(guess):
+        if peak(guess) <= room_mib:
             below, low = low, guess
         else:
             high = guess
-    return Largest(low * multiple, peaks[low], peaks.get(high))
+    return Largest(low * multiple, peak(low), peak(high) if high <= limit else None)

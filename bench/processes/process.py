@@ -11,10 +11,10 @@ import os
 import pickle
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing import util
-from multiprocessing.connection import Connection
-from multiprocessing.context import ForkServerContext
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +139,15 @@ def _nothing() -> None:
     pass
 
 
+def _started(content: bytes) -> tuple[Connection, ForkServerProcess]:
+    """A process that runs what :func:`packed` has made, and the line to it."""
+    ours, theirs = _context().Pipe()
+    process = _context().Process(target=_enter, args=(theirs, content), daemon=True)
+    process.start()
+    theirs.close()
+    return ours, process
+
+
 class CellProcess:
     """A cell's own process, which runs ``serve(connection, cell, data, *more)``, and the line to it.
 
@@ -152,10 +161,7 @@ class CellProcess:
         self.time_limit_s = time_limit_s
         self._left_s = time_limit_s
         self._asked_at = time.monotonic()
-        self._connection, theirs = _context().Pipe()
-        self._process = _context().Process(target=_enter, args=(theirs, content), daemon=True)
-        self._process.start()
-        theirs.close()
+        self._connection, self._process = _started(content)
 
     def answered(self, timeout_s: float = 0.0) -> bool:
         """Whether :meth:`answer` need not wait: for an answer, the process's end, or the end of its time."""
@@ -244,6 +250,41 @@ def answers(
     finally:
         for process in running.values():
             process.stop()
+
+
+def each(function: Callable[..., Any], jobs: Mapping[str, tuple[Any, ...]], parallel: int) -> Iterator[tuple[str, Any]]:
+    """What a function makes of the arguments of each job, by its name, as they are ready.
+
+    Every job has a process of its own with one thread, ``parallel`` of them at a time. What failed is a CellFailure in
+    place of a result. Raises ConfigError: a mistake that showed there, or a function that cannot be handed over.
+    """
+    waiting = list(jobs)
+    running: dict[str, tuple[Connection, ForkServerProcess]] = {}
+    try:
+        while waiting or running:
+            while waiting and len(running) < parallel:
+                name = waiting.pop(0)
+                running[name] = _started(packed(_one_answer, function, *jobs[name]))
+            ready = wait([connection for connection, _ in running.values()])
+            for name in [name for name, (connection, _) in running.items() if connection in ready]:
+                connection, process = running.pop(name)
+                try:
+                    word, content = connection.recv()
+                except (EOFError, ConnectionResetError):
+                    word, content = "failed", ("error", "its process ended, most likely for want of memory")
+                connection.close()
+                process.join()
+                if word == "mistake":
+                    raise ConfigError(content)
+                yield name, CellFailure(*content) if word == "failed" else content
+    finally:
+        for _, process in running.values():
+            process.kill()
+
+
+def _one_answer(connection: Connection, function: Callable[..., Any], *arguments: Any) -> None:
+    torch.set_num_threads(1)
+    connection.send(("done", function(*arguments)))
 
 
 def outcomes_of(measure: bench.measures.Measure, cells: Sequence[Cell], session: Session) -> Iterator[list[Outcome]]:

@@ -135,6 +135,21 @@ def test_few_predictions_find_it_where_memory_grows_in_a_line():
     assert len(set(asked)) == len(asked)
 
 
+def test_known_peaks_are_not_asked_for_again():
+    asked = []
+
+    def peak(batch):
+        asked.append(batch)
+        return 300.0 + 44.9 * batch
+
+    known = {size: peak(size) for size in (1, 8, 32, 128)}
+    found = [largest_batch(peak, room, known=known).batch_size for room in (22_000.0, 5_000.0, 76_556.0, 300.0)]
+    assert found == [
+        largest_batch(lambda batch: 300.0 + 44.9 * batch, room).batch_size for room in (22e3, 5e3, 76_556.0, 300.0)
+    ]
+    assert len(asked) == len(set(asked)) == len(known) <= 4 + 3 * 3
+
+
 def test_more_room_never_means_a_smaller_batch():
     def peak(batch):
         return 80 + 3.3 * batch + 0.5 * (batch % 7)
