@@ -26,6 +26,7 @@ Exchanges, by the names that records have:
   compressed, of P and of Q, of which the last waits for the one before. Its arithmetic is priced, at a device's rated
   values: three products of 2 m n R operations and an orthogonalisation of 2 m R^2, and ten passes over a
   gradient-sized buffer, for the sum with the error of the last step, the products' reading, and the error's renewal.
+  On CPUs, under gloo, backward stands still while its messages travel (``overlaps=False``).
 * ``fsdp2``: parameters are gathered for forward and again for backward, gradients reduced and scattered; tensor-train
   cores, whose first dimension is 1, stay replicated and are all-reduced. All of it is prefetched:
   max(compute, communication).
@@ -254,6 +255,7 @@ class Training:
         rows_mib: of a recommender's sharded tables: bytes of rows that a rank looks up per step, in MiB. Its tables are
             then no part of the all-reduce. 0 where tables are replicated.
         bucket: bytes of a bucket; None for those of DDP.
+        overlaps: whether buckets travel while backward computes.
     """
 
     tensors: tuple[Tensor, ...]
@@ -264,6 +266,7 @@ class Training:
     local_steps: int = 1
     rows_mib: float = 0.0
     bucket: int | None = None
+    overlaps: bool = True
 
     @functools.cached_property
     def exchanged(self) -> tuple[Tensor, ...]:
@@ -304,9 +307,9 @@ class Training:
         if ranks == 1:
             return self.compute_ms
         times = list(self._exchanges_s(ranks, link))
-        if self.exchange == "local_steps":
-            return 1e3 * (busy + sum(times))
         rows = self._rows_s(ranks, link)
+        if self.exchange == "local_steps" or not self.overlaps:
+            return 1e3 * (busy + sum(times) + rows)
         if self.exchange == "fsdp2":
             return 1e3 * (max(busy, sum(times)) + rows)
         done = 0.0

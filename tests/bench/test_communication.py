@@ -62,6 +62,8 @@ def test_buckets_overlap_with_backward_by_hand():
     assert three.step_ms(2, LINK) == pytest.approx(50 + 3 * 30.02)
     fast = LINK.at(80.0)  # 3.02 ms each: the last alone is seen
     assert three.step_ms(2, fast) == pytest.approx(90 + 3.02)
+    waiting = training(tensors=(square, square, square), compute_ms=90.0, overlaps=False)
+    assert waiting.step_ms(2, fast) == pytest.approx(90 + 3 * 3.02)
 
 
 def test_a_table_s_gradient_comes_last_and_takes_no_time_of_its_own():

@@ -70,7 +70,10 @@ def measured(arm: str, mbit: float | None, factor: float = 1.0, device: str = CP
     base, _, exchange = arm.partition("+")
     exchange, (step, extra) = exchange or "ddp", STEPS[arm]
     rows = tensors("encoder", base)
-    plain = Training(tensors=tensors_of(rows), compute_ms=step, exchange=exchange, extra_ms=extra)
+    plain = Training(
+        tensors=tensors_of(rows), compute_ms=step, exchange=exchange, extra_ms=extra,
+        overlaps=not exchange.startswith("powersgd"),
+    )  # fmt: skip
     expected = plain.step_ms(2, shaped(mbit, PAYLOAD_SHARE)) * factor
     noise = random.Random(f"{arm}-{mbit}-{seed}")
     means = [expected * (1 + noise.uniform(-0.04, 0.04)) for _ in range(5)]

@@ -187,7 +187,8 @@ def caption(page: Selection, rows: Sequence[Row]) -> Caption:
     fit = _fit(rows)
     model = (
         "Model: forward is a third of a step; a bucket of gradients travels when backward has filled it and the one "
-        "before has arrived; the step ends with the last. It lies between max(compute, communication) and their sum."
+        "before has arrived; the step ends with the last. It lies between max(compute, communication) and their sum, "
+        "for PowerSGD on CPUs at the sum: there backward waits for its messages."
     )
     weak = (
         f"Weak scaling: every rank has its batch ({_batches(page)}). Strong: {_totals(page)} are divided "
