@@ -11,7 +11,6 @@ cell's process does.
 
 import contextlib
 import os
-import pickle
 import re
 import secrets
 import shlex
@@ -328,8 +327,3 @@ def work_of_rank(connection: Connection) -> bytes:
     """In a rank: what it is to run."""
     place = os.environ[WORK]
     return Path(place).read_bytes() if place else connection.recv_bytes()
-
-
-def unpacked_work(content: bytes) -> Any:
-    """In a rank: the function and arguments of :func:`packed`."""
-    return pickle.loads(content)
