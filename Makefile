@@ -37,7 +37,7 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile
 test: $(READY) ## run the test suite but for its slow tests (within 6 minutes on 2 cores)
 	$(PYTEST) -m "not slow" --no-loadscope-reorder
 
-test-slow: $(READY) ## run the slow tests: long trainings, sweeps that are killed, many processes
+test-slow: $(READY) ## run the slow tests: trainings, compilations, redraws, sweeps that are killed, many processes
 	$(PYTEST) -m slow tests
 
 lint: $(READY) ## check format, style, types and the floors' imports

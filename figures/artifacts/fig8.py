@@ -21,7 +21,7 @@ from figures.page.footnotes import Footnotes
 from figures.page.table import NOT_RECORDED, Column, significant
 from figures.records import cells
 from figures.records.select import by_device, method_settings, workload_settings
-from figures.records.time_values import time_columns, time_ratio
+from figures.records.time_values import Per, time_columns, time_ratio
 
 OPTIMIZED, PLAIN, ADAM, SPARSE, ROW_WISE = "optimized", "plain", "dense", "sparse", "row-wise"
 RIVALS = {"dense": ADAM, "dense:sparse": SPARSE, "dense:row_wise": ROW_WISE}
@@ -52,6 +52,10 @@ class Place(NamedTuple):
 @dataclass(frozen=True, kw_only=True)
 class Selection(cells.TimesAndMemory):
     about: Place
+
+    @property
+    def per(self) -> Per:
+        return "step"
 
     @property
     def batches(self) -> list[int]:

@@ -146,6 +146,7 @@ def time_columns(
     All rows decide the unit for people. ``headings`` and the ``text`` of a cell take the place of the usual ones; the
     CSV has the part in ``rare`` events.
     """
+    assert {row.time.time.per for row in rows if row.time.time} <= {per}, f"these times are not per {per}"
     unit, scale = time_unit(rows)
     name, rare_name = {"epoch": ("epoch_time_s", "epoch_rare_s"), "step": ("step_time_ms", "step_rare_ms")}[per]
 

@@ -60,6 +60,7 @@ def test_every_arm_is_run_and_agrees_with_its_prediction(tmp_path, pairs):
     assert read_all(tmp_path / "results") == records
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("cell_processes")
 def test_what_needs_more_memory_than_is_free_is_not_run(tmp_path, pairs, monkeypatch):
     monkeypatch.setattr(bench.measures.allocator_peak, "free_memory_mib", lambda device: 1e-6)  # noqa: ARG005

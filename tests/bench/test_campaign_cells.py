@@ -35,6 +35,7 @@ def trained(cell, upkeep, pairs):
     return answer["columns"]
 
 
+@pytest.mark.slow
 def test_a_run_that_is_told_to_stop_goes_on_as_if_it_had_not(tmp_path, pairs):
     cell = a_training_cell("comera", early=8, late=0)
     whole = trained(cell, Upkeep(tmp_path / "whole", "made up", "code"), pairs)
@@ -47,6 +48,7 @@ def test_a_run_that_is_told_to_stop_goes_on_as_if_it_had_not(tmp_path, pairs):
     assert {name: again[name] for name in names} == {name: whole[name] for name in names}
 
 
+@pytest.mark.slow
 def test_a_campaign_trains_on_where_the_last_one_stopped(tmp_path, pairs, monkeypatch):
     """The archive alone travels: records, diary and checkpoints."""
     words = [word for word in TRAINED if not word.startswith("dataset=")]
@@ -106,6 +108,7 @@ print(list(asked), torch.cuda.is_available())
 """
 
 
+@pytest.mark.slow
 def test_what_cells_processes_are_forked_from_leaves_the_device_alone(tmp_path):
     """Else none of them could use it."""
     done = subprocess.run(

@@ -46,6 +46,7 @@ def test_evaluation_keeps_nothing_and_calls_the_blocks_as_they_are():
         assert torch.equal(step.model(batch["tokens"], None), plain.model(batch["tokens"], None))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_its_memory_is_predicted_for_each_device(device):
     workload = TinyWorkload(length=64, width=64, blocks=6)

@@ -29,6 +29,7 @@ def front_end_alone(monkeypatch):
     torch.compiler.reset()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["dense", "comera", "lora", "low_rank", "galore", "lte"])
 def test_a_compiled_step_trains_as_an_eager_one(name):
     if reason := compile_unsupported("cpu"):
@@ -39,6 +40,7 @@ def test_a_compiled_step_trains_as_an_eager_one(name):
         torch.testing.assert_close(compiled(batch), eager(batch), rtol=1e-5, atol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["dense", "comera"])
 def test_a_compiled_step_with_checkpoints_trains_as_an_eager_one(name):
     if reason := compile_unsupported("cpu"):

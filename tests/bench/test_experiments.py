@@ -30,6 +30,7 @@ def swept(monkeypatch, tmp_path, pairs):
 PLAIN, COMPILED, GRAPH, GRAPH_COMPILED = (False, False), (False, True), (True, False), (True, True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("cuda", "arguments", "toggles", "batches", "precision"),
     [

@@ -229,6 +229,7 @@ def real_gate(plant):
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_the_real_command_names_a_planted_regression():
     done = real_gate("one_more_parameter")
     assert done.returncode == 1, done.stdout + done.stderr
@@ -238,6 +239,7 @@ def test_the_real_command_names_a_planted_regression():
     assert f"regression: {sentence} (and 3 more)" in done.stdout.splitlines()
 
 
+@pytest.mark.slow
 def test_the_real_command_says_in_one_sentence_that_there_is_no_baseline():
     done = real_gate("no_baseline")
     assert done.returncode == 2, done.stdout + done.stderr

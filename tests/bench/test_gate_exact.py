@@ -162,6 +162,7 @@ def test_order_and_earlier_traces_change_nothing(unchanged):
     assert measure(LAYER) == unchanged[LAYER.name]
 
 
+@pytest.mark.slow
 def test_another_process_counts_the_same(unchanged):
     code = (
         "import json, sys; from bench.gate.exact import all_benchmarks, measure;"

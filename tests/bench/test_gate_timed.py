@@ -83,6 +83,7 @@ def test_noise_raises_no_alarm(within, between):
     assert "regression" not in kinds
 
 
+@pytest.mark.slow
 def test_slowdowns_are_caught_despite_differences_between_launches():
     """The project's aims: of 60 at 10 % 48 are caught, at 15 % 59."""
     for factor, aim in ((1.10, 48), (1.15, 59)):
@@ -208,6 +209,7 @@ def test_a_slower_contraction_is_caught_by_name(slow, older):
     assert decision.kind == "regression", f"{decision}; {measured.parts(1)}"
 
 
+@pytest.mark.slow
 def test_what_a_base_cannot_run_is_new(slow, older):
     measured = measure([slow, older], ["ttm_lookup/embedding"], launches=1)["ttm_lookup/embedding"]
     assert measured.missing[1].startswith("ModuleNotFoundError: No module named 'bench.workloads.lookup'")
@@ -261,6 +263,7 @@ def test_without_a_base_nothing_is_judged(slow):
     assert "not judged, there is no base (the tree is no git repository); ratio " in done.stdout
 
 
+@pytest.mark.slow
 def test_a_crashed_worker_gives_status_2(tmp_path):
     tree = a_copy(tmp_path)
     put_behind(

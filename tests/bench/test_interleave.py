@@ -310,6 +310,7 @@ def server(cell_processes):  # noqa: ARG001
     process.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("server")
 def test_broken_processes_become_outcomes_beside_one_that_works():
     broken = [f"building {what}" for what in TROUBLE if what != "hangs"] + [f"running {what}" for what in TROUBLE]

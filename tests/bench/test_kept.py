@@ -76,6 +76,7 @@ def test_an_encoder_s_block_against_a_hand_count():
     assert shapes == [(B, T, 4 * D)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 @pytest.mark.parametrize("arm", ARMS, ids=lambda arm: arm[0])
 def test_what_is_alive_is_what_passes_the_hooks_of_autograd(arm, device):
@@ -165,6 +166,7 @@ def test_the_same_cell_gives_the_same_bytes_twice():
     assert kept(device="cuda") == kept(device="cuda")
 
 
+@pytest.mark.slow
 def test_the_largest_batch_fits_and_the_next_one_does_not(monkeypatch):
     monkeypatch.setattr("bench.measures.kept.MEMORIES_GIB", (1.6, 1.7))
     cell = a_cell(measure="kept", device="cuda", batch_size=16, method="lte", settings={"heads": 4, "rank": 4})

@@ -53,6 +53,7 @@ def test_no_method_is_left_out():
     assert {parse_arm(arm).method for arm in ARMS} == set(available())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arm", ARMS)
 def test_every_arm_lowers_the_loss(arm, workload):
     losses = losses_of(arm, workload, STEPS)

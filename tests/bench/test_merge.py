@@ -290,6 +290,7 @@ def test_all_that_cannot_be_read_is_named(tmp_path):
     assert not (tmp_path / "into").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compression", ["gz", "bz2", "xz"])
 def test_an_archive_that_is_damaged_anywhere_is_one_sentence(tmp_path, compression):
     with tarfile.open(tmp_path / "whole", f"w:{compression}") as archive:

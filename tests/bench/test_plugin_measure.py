@@ -64,6 +64,7 @@ def registered_here(monkeypatch):
 ASKED = ("experiment=fig1", "measure=weights", "methods=[dense,low_rank]")
 
 
+@pytest.mark.slow
 def test_a_sweep_measures_records_and_resumes(tmp_path, pairs):
     arguments = (*ASKED, *small(pairs, tmp_path / "results"), "batch_size=2,4")
     ended = run_bench(tmp_path, *arguments)

@@ -197,6 +197,7 @@ def swept(folder, *arguments, experiment="clicks"):
 class TestCommands:
     """In this order, since the later ones look at what the earlier have recorded."""
 
+    @pytest.mark.slow
     def test_run(self, folder):
         records = swept(folder, ARMS)
         assert set(records) == {"dense", "lora", "comera"}
@@ -212,6 +213,7 @@ class TestCommands:
             times = [ms for block in record.samples["blocks"] for ms in block["ms"]]
             assert record.epoch_time_s == pytest.approx(np.mean(times) / 1e3 * 10**6 / 20)
 
+    @pytest.mark.slow
     def test_train(self, folder):
         records = swept(
             folder, "measure=train", "methods=[dense,{comera: {ranks: 4, order: 2, lr_ranks: 0.01}}]",
@@ -250,6 +252,7 @@ class TestCommands:
             assert line["metric_auc"] == record.metrics["auc"] if record.metrics else np.isnan(line["metric_auc"])
             assert line["workload"] == "clicks"
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("method", ["dense", "comera"])
     def test_predict(self, tmp_path, method):
         small = ["settings.comera.ranks=4", "settings.comera.order=2"] if method == "comera" else []

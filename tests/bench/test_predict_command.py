@@ -36,6 +36,7 @@ def number(text, label):
     return float(found.replace(",", ""))
 
 
+@pytest.mark.slow
 def test_it_says_what_a_record_of_the_same_cell_would(tmp_path, pairs):
     from bench.estimate.work import predict
     from bench.protocol import Data
@@ -60,6 +61,7 @@ def test_it_says_what_a_record_of_the_same_cell_would(tmp_path, pairs):
     assert "Largest batch that fits: 64 at least" in text
 
 
+@pytest.mark.slow
 def test_this_machine_is_the_default_and_says_how_it_was_measured(tmp_path, pairs):
     text = predicted(tmp_path, pairs, "method=dense")
     assert "this machine's processor" in text
@@ -67,6 +69,7 @@ def test_this_machine_is_the_default_and_says_how_it_was_measured(tmp_path, pair
     assert "(predicted on the operations of cpu)" in text
 
 
+@pytest.mark.slow
 def test_multiples_of_ltes_heads_are_respected(tmp_path, pairs, monkeypatch):
     monkeypatch.setattr(bench.commands.predict.Device, "room_mib", property(lambda _: 4.0), raising=False)
     text = predicted(tmp_path, pairs, "method=lte", "settings.lte.heads=4", "settings.lte.rank=4", "batch_size=8")

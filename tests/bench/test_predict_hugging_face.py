@@ -103,6 +103,7 @@ def test_conv1d_is_built_as_a_linear_layer_of_the_same_function(tmp_path):
     assert {name for name, _ in built.named_parameters()} == {name for name, _ in given.named_parameters()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "settings"), [("comera", {}), ("low_rank", {}), ("galore", {"rank": 4}), ("lora", {}), ("lte", {})]
 )
@@ -113,6 +114,7 @@ def test_every_method_acts_on_what_was_conv1d(method, settings, tmp_path, monkey
     assert predicted(workload, method, 16, settings=settings).memory != predicted(workload, "dense", 16).memory
 
 
+@pytest.mark.slow
 def test_what_stays_dense_is_named(tmp_path):
     workload = HuggingFaceWorkload(saved(tmp_path, "gpt2"), 32)
     named = f"1 Embedding ({64 * 48:,} weights), 1 Linear ({2 * 48} weights)"
@@ -123,6 +125,7 @@ def test_what_stays_dense_is_named(tmp_path):
     assert "(gpt2, sequence classification)" in ended.output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 @pytest.mark.parametrize(("layers", "batch", "length"), [(1, 16, 32), (2, 16, 32), (1, 32, 16)])
 def test_bert_is_our_own_encoder_but_for_its_masks_and_segments(tmp_path, device, layers, batch, length):

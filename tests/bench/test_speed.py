@@ -23,6 +23,7 @@ def faults_of_a_large_temporary(count: int) -> dict[str, dict[int, float]]:
     return {"faults": {i: once() for i in range(count)}, "process": dict.fromkeys(range(count), os.getpid())}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the allocator is set on Linux")
 def test_each_launch_is_a_process_with_the_allocator_named():
     steady = in_launches(faults_of_a_large_temporary, "steady", 2, 3)

@@ -167,6 +167,7 @@ def test_only_what_is_new_is_measured(swept, pairs, asked):
     assert sorted(asked) == [("comera", 8), ("dense", 2), ("dense", 8)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("column", ["code_id", "torch_version", "library_versions"])
 def test_older_code_counts_as_done_only_if_that_is_wanted(swept, pairs, asked, column):
     edit(swept, {column: "earlier"})
@@ -176,6 +177,7 @@ def test_older_code_counts_as_done_only_if_that_is_wanted(swept, pairs, asked, c
     assert sorted(asked) == [("comera", 2), ("galore", 2)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("status", "again"),
     [("ok", 0), ("oom", 0), ("timeout", 0), ("diverged", 0), ("unsupported", 0), ("error", 1)],
@@ -211,6 +213,7 @@ def test_a_cell_without_memory_is_asked_for_again_once_it_is_free(swept, pairs, 
     assert len(asked) == again
 
 
+@pytest.mark.slow
 def test_never_means_never(swept, pairs):
     before, records = files_in(swept), records_in(swept)
     assert sweep(swept, pairs, "methods=[galore]", "batch_size=2,4", "reuse=never").status == 0
@@ -244,6 +247,7 @@ def test_an_unreadable_record_beside_the_cells_stops_the_sweep_before_it_starts(
     assert files_in(swept) == before
 
 
+@pytest.mark.slow
 def test_unsupported_cells_are_recorded_with_the_reason_and_start_no_process(tmp_path, pairs, asked, monkeypatch):
     monkeypatch.setattr(
         bench.runner.sweep, "compile_unsupported", lambda device: f"compile=true has no compiler for {device}"

@@ -91,6 +91,7 @@ def test_the_arms_are_the_published_layer_and_one_of_about_its_size(jobs):
         assert counts[2] == pytest.approx(layer.parameter_count(), rel=0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("cell_processes")
 def test_records_hold_modes_and_ranks_and_the_arms_are_timed_together(tmp_path):
     timing = [f"timing.{name}={value}" for name, value in TIMING.items()]

@@ -111,6 +111,7 @@ class TestResume:
         assert ranks["comera, cut every 4 steps"][1] != ranks["comera, cut every 4 steps"][2]
         assert [row["step"] for row in undisturbed["dense"]["columns"]["samples"]["curve"]] == [6, 8, 12, 15]
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("moment", MOMENTS)
     @pytest.mark.parametrize("arm", list(ARMS)[:3])
     def test_killed_anywhere_it_ends_as_if_left_alone(self, workload, undisturbed, tmp_path, monkeypatch, arm, moment):

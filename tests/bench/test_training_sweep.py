@@ -17,7 +17,7 @@ from bench.core.samples import last_per_example
 from bench.runner.checkpoint import load
 from bench.runner.results import Results
 
-pytestmark = pytest.mark.usefixtures("cell_processes")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("cell_processes")]
 
 #: What every point of a learning curve says, and what it says of tensorized models besides.
 CURVE = {"epoch", "step", "stage", "train_loss", "metrics", "validation_examples", "per_example"}

@@ -165,6 +165,7 @@ def trained(call, model, steps=4):
     return losses
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recompute", ["none", "outputs", "block"])
 def test_compiled_training_is_that_without(net, recompute):
     keep_ranks(net, recompute)
@@ -261,6 +262,7 @@ def test_a_graph_break_and_a_call_that_ends_by_an_error(net, error, recompute):
     assert not joint_merging._traced.by_layer
 
 
+@pytest.mark.slow
 def test_calls_in_two_threads_have_their_own_halves(net):
     x, call = torch.randn(5, 8), torch.compile(net, backend="aot_eager")
     net.between = Broken()

@@ -26,6 +26,7 @@ def small_bert():
     return comera.tensorize(BertForSequenceClassification(config), plan)
 
 
+@pytest.mark.slow
 def test_two_stages_shrink_a_classifier_that_still_learns():
     model = small_bert()
     assert len(comera.tensorized_layers(model)) == 1 + 2 * 6

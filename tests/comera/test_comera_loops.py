@@ -113,6 +113,7 @@ def test_the_trainer_trains_as_the_plain_loop_does(plain, tmp_path, capsys):
     assert_same(model, control, plain)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop", [3, 6, 10])  # in the early stage, after a truncation, after the target was met
 def test_the_trainer_resumes_from_its_checkpoint(stop, plain, tmp_path):
     first, _ = trainer_of(small_bert(), tmp_path, save_strategy="steps", save_steps=stop)
@@ -222,6 +223,7 @@ def test_lightning_trains_and_resumes(plain, tmp_path):
     assert_same(resumed.model, resumed.control, plain)
 
 
+@pytest.mark.slow
 def test_ranks_are_not_cut_under_a_living_wrapper(tmp_path):
     torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/meeting", rank=0, world_size=1)
     try:

@@ -179,6 +179,7 @@ def test_same_records_same_bytes_with_every_number(tmp_path: Path) -> None:
     assert "from left to right: batch 1, 64" in printed
 
 
+@pytest.mark.slow
 def test_nothing_overlaps_with_every_arm_and_times(monkeypatch: pytest.MonkeyPatch) -> None:
     arms = ORDER[:8] + ORDER[20:]
     every = [(kind, 20.0) for kind in KINDS]
@@ -190,6 +191,7 @@ def test_nothing_overlaps_with_every_arm_and_times(monkeypatch: pytest.MonkeyPat
         _check(figure, axes=1 + 2 + 2, texts=6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("measure", ["kept", "predict", "run"])
 def test_any_part_of_the_records_makes_a_page(measure: str) -> None:
     some = [one for one in campaign() if one.measure == measure]

@@ -178,6 +178,7 @@ def test_one_list_of_columns_gives_both_tables() -> None:
     assert list(text_table(columns, []).columns) == ["people", "both"]
 
 
+@pytest.mark.slow
 def test_the_ledger_draws_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> bytes:
         raise AssertionError("drawn")
@@ -227,6 +228,7 @@ def test_an_epoch_is_what_the_record_says() -> None:
     assert shown.startswith("1.38 [")  # 11 ms at 125 steps
 
 
+@pytest.mark.slow
 def test_every_page_of_another_experiment_is_of_that_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write([*campaign(CPU), *CLICKS], tmp_path / "records")
     folders = ["--records", str(tmp_path / "records"), "--out", str(tmp_path / "out")]

@@ -33,6 +33,7 @@ def test_same_records_same_bytes_and_no_torch(folder: Path, tmp_path: Path) -> N
     assert set(written) == {f"{stem}.{ending}" for stem in stems for ending in ("png", "svg", "md", "csv")}
 
 
+@pytest.mark.slow
 def test_same_training_records_same_bytes_and_no_torch(tmp_path: Path) -> None:
     root = tmp_path / "records"
     write(training_campaign() + training_campaign("nli_pool", seeds=(0, 1), device=CUDA), root)
@@ -51,6 +52,7 @@ def test_a_command_reads_the_records_that_others_lend(tmp_path: Path, capsys: py
     assert "attention 30%" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "endings"), [("fig6", 4), ("table_ranks", 2), ("truncation", 4)])
 def test_training_records_in_any_order_give_the_same_bytes(name: str, endings: int) -> None:
     records = training_campaign() + training_campaign("nli_pool", seeds=(0, 1), device=CUDA)

@@ -90,6 +90,7 @@ def test_every_arm_has_a_row_at_every_batch_size(drawn: dict[str, Drawn]) -> Non
         assert list(zip(table["batch"], table["arm"], strict=True)) == [(b, a) for b in batches.split() for a in ARMS]
 
 
+@pytest.mark.slow
 def test_devices_are_never_mixed(drawn: dict[str, Drawn]) -> None:
     alone = {figure.device: figure for figure in render(campaign(CUDA, seed=8), read_claims())}
     assert list(alone) == [CUDA]
@@ -197,6 +198,7 @@ def test_the_newest_of_settings_with_as_many_cells_is_shown() -> None:
     assert page_of([new, old]).shown == [new]
 
 
+@pytest.mark.slow
 def test_precisions_and_toggles_have_pages_of_their_own() -> None:
     plain = campaign(CUDA)
     others = {

@@ -181,6 +181,7 @@ def test_measured_peaks_appear_for_a_gpu_only(drawn: dict[str, Drawn]) -> None:
     assert "peak MiB, cpu" not in drawn[CUDA].table.columns
 
 
+@pytest.mark.slow
 def test_precisions_toggles_and_devices_have_figures_of_their_own() -> None:
     plain, few = sweep_campaign(CPU), {"ratios": (2.0, 20.0), "precision": "bf16"}
     records = plain + sweep_campaign(CPU, **few) + sweep_campaign(CPU, **few, compile=True)

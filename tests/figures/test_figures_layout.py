@@ -58,6 +58,7 @@ def test_panels_have_their_height_and_nothing_overlaps(rows: list[list[str]], fo
         assert [one.bbox.height / DPI for one in axes] == pytest.approx([2.0] * len(axes), abs=0.03)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("panels", [1, 4, 6])
 @pytest.mark.parametrize("label", ["3.00", "12,345  123.45x †‡§"])
 def test_bars_have_room_for_labels_and_nothing_overlaps(panels: int, label: str) -> None:

@@ -71,6 +71,7 @@ def test_equal_is_within_the_margin_over_three_seeds(records, outcome):
     assert fig14.judge(None, page, page.lines).outcome == outcome
 
 
+@pytest.mark.slow
 def test_the_picture_has_a_curve_per_line_and_the_same_bytes_twice():
     page, again = page_of(runs()), page_of(runs())
     [picture] = [name for name in page.files if name.endswith(".png")]

@@ -45,6 +45,7 @@ def page() -> str:
     return page_of(campaign(CPU) + campaign(CUDA) + training_campaign())
 
 
+@pytest.mark.slow
 def test_same_records_same_bytes_and_no_torch(tmp_path: Path) -> None:
     root = tmp_path / "records"
     write(campaign(CPU) + lookup_campaign(), root)

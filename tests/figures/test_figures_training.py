@@ -93,6 +93,7 @@ def test_any_single_run_can_be_shown(name: str, records: list[Record]) -> None:
     assert not {verdict.outcome for verdict in drawn.verdicts} & {"not reproduced"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EVERY)
 def test_device_data_and_precision_are_named_and_never_mixed(name: str) -> None:
     ours, other = training_campaign(), training_campaign("nli_pool", device=CUDA)
