@@ -200,6 +200,7 @@ def test_a_cell_of_which_a_check_fails_is_an_error_and_is_tried_again(monkeypatc
     assert not results.is_done(cell, "d")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("cell_processes")
 def test_a_sweep_records_checks(tmp_path, pairs):
     """LTE's heads do not divide the batch of two."""

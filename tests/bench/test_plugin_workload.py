@@ -232,6 +232,7 @@ class TestCommands:
         records = swept(folder, "measure=check", "methods=[dense]")
         assert all(row["passed"] is not False for row in records["dense"].samples["checks"])
 
+    @pytest.mark.slow
     def test_compare(self, folder):
         ended = run_bench(folder, "compare", "records", "records", "--format", "csv")
         assert ended.status == 0, ended.error
@@ -242,6 +243,7 @@ class TestCommands:
         assert trained["metric_difference_low"].isna().all()
         assert "validation AUC" in run_bench(folder, "compare", "records", "records").output
 
+    @pytest.mark.slow
     def test_the_table(self, folder):
         records = {record.cell_id: record for record in read_all(folder / "records", "clicks")}
         table = pd.read_csv(table_path(folder / "records", "clicks"), float_precision="round_trip")

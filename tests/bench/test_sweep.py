@@ -339,6 +339,7 @@ def test_a_cell_that_fails_is_recorded_with_its_message(tmp_path, pairs, monkeyp
     assert f"1/1 cells  fig1 batch 1000 on cpu  dense  error: {record.message}" in ended.error
 
 
+@pytest.mark.slow
 def test_predictions_need_no_device_and_generated_data_is_called_so(tmp_path, pairs):
     arguments = ("device=cpu,cuda", "methods=[dense]", "batch_size=4", "data_folder=null", "dataset=synthetic")
     ended = run_bench(tmp_path, "experiment=fig1_memory", *small(pairs, tmp_path / "results"), *arguments)

@@ -42,6 +42,7 @@ def test_same_training_records_same_bytes_and_no_torch(tmp_path: Path) -> None:
     assert set(written) == {f"{stem}.{ending}" for stem in stems for ending in ("md", "csv")}
 
 
+@pytest.mark.slow
 def test_a_command_reads_the_records_that_others_lend(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Shares of the work that arms have in common come from profiles, which are another experiment's."""
     samples = {"kinds": [{"kind": "attention", "ms": 30.0}], "busy_ms": 100.0, "step_ms": [100.0]}
