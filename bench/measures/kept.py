@@ -211,16 +211,16 @@ def kept_columns(cell: Cell, workload: Workload) -> dict[str, Any]:
 def largest_rows(cell: Cell, workload: Any) -> list[dict[str, Any]]:
     """For each device memory the largest batch whose predicted peak fits, of those that the method takes."""
 
-    @functools.cache
     def peak_mib(size: int) -> float:
         asked = (size, cell.precision, cell.device, cell.seed, cell.checkpoint)
         return predict_memory(workload, build_for(cell), *asked).mib()["peak"]
 
     multiple = smallest_batch(build_for(cell), cell)
+    peaks: dict[int, float] = {}  # a batch is predicted once for all memories
     rows = []
     for memory in MEMORIES_GIB:
         room = replace(GPUS["h100"], memory_mib=1024.0 * memory).room_mib
-        found = largest_batch(peak_mib, room, multiple, workload.limit)
+        found = largest_batch(peak_mib, room, multiple, workload.limit, peaks)
         sizes = {"batch_size": found.batch_size, "peak_mib": found.peak_mib, "next_mib": found.next_mib}
         rows.append({"memory_gib": memory, "room_mib": room, **sizes})
     return rows

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 
 import pytest
@@ -13,7 +14,10 @@ from tiny import one_thread  # noqa: F401
 
 import bench.commands.predict_all
 from bench.commands.predict_all import arms
+from bench.errors import ConfigError
 from bench.estimate.devices import GPUS
+from bench.processes.process import each
+from bench.protocol import CellFailure
 
 
 @pytest.fixture(autouse=True)
@@ -26,6 +30,40 @@ def test_every_form_of_every_arm_is_asked_for():
     assert {"comera", "comera:lean_block", "low_rank", "dense", "dense+checkpoint", "galore", "lora", "lte"} <= {
         *arms()
     }
+
+
+def answered(word: str) -> str:
+    """What a process makes of a word."""
+    if word == "dies":
+        os._exit(1)
+    if word == "fails":
+        raise RuntimeError("no such word")
+    if word == "mistaken":
+        raise ConfigError("the word is wrong.")
+    return word.upper()
+
+
+@pytest.mark.usefixtures("cell_processes")
+def test_a_process_that_ends_or_fails_takes_no_other_with_it():
+    words = ("dies", "one", "fails", "two")
+    found = dict(each(answered, {word: (word,) for word in words}, parallel=2))
+    assert (found["one"], found["two"]) == ("ONE", "TWO")
+    assert isinstance(found["dies"], CellFailure)
+    assert "want of memory" in str(found["dies"])
+    assert str(found["fails"]) == "RuntimeError: no such word"
+    with pytest.raises(ConfigError, match="the word is wrong"):
+        list(each(answered, {"mistaken": ("mistaken",), "one": ("one",)}, parallel=2))
+
+
+def test_ctrl_c_is_one_sentence(tmp_path, tmp_path_factory, monkeypatch):
+    def interrupted(*_: object):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(bench.commands.predict_all, "survey", interrupted)
+    ended = run_bench(tmp_path, "predict", f"model={saved(tmp_path_factory.mktemp('model'), 'bert')}")
+    assert ended.status == 130
+    assert ended.error.splitlines()[-1].startswith("error: interrupted before the last arm")
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.slow
