@@ -122,7 +122,7 @@ def masked(x: torch.Tensor, bits: torch.Tensor, scale: float) -> torch.Tensor:
         mask = torch.ops.comera.unpacked_bits(bits, x.numel()).view(x.shape)
         return x * mask.to(x.dtype) * scale
     factors = F.embedding(bits.int(), _factors(scale, x.dtype)).view(-1)
-    return x * factors[: x.numel()].view(x.shape)
+    return factors[: x.numel()].view(x.shape).mul_(x)
 
 
 class BitDropout(torch.autograd.Function):
