@@ -6,17 +6,18 @@ wrong in it, ``("mistake", message)`` for a user's mistake, such as in a plug-in
 
 import contextlib
 import functools
+import math
 import multiprocessing
 import os
 import pickle
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from multiprocessing import util
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import ForkServerContext, ForkServerProcess
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -36,6 +37,8 @@ _SIGKILL = 9
 
 #: Seconds for a process to end by itself, and for one that must end its ranks and undo their links.
 _POLITE_S, _POLITE_RANKS_S = 0.5, 30.0
+
+_Work = TypeVar("_Work")
 
 #: What makes a record's columns from a cell and its workload.
 Columns = Callable[[Cell, Workload], dict[str, Any]]
@@ -139,41 +142,37 @@ def _nothing() -> None:
     pass
 
 
-def _started(content: bytes) -> tuple[Connection, ForkServerProcess]:
-    """A process that runs what :func:`packed` has made, and the line to it."""
-    ours, theirs = _context().Pipe()
-    process = _context().Process(target=_enter, args=(theirs, content), daemon=True)
-    process.start()
-    theirs.close()
-    return ours, process
+class WorkProcess:
+    """A process that runs what :func:`packed` has made, and the line to it.
 
-
-class CellProcess:
-    """A cell's own process, which runs ``serve(connection, cell, data, *more)``, and the line to it.
-
-    ``serve`` can be imported. After ``time_limit_s`` seconds for all answers together the cell is given up as
-    ``timeout``. Raises ConfigError: a plug-in that cannot be handed to another process.
+    After ``time_limit_s`` seconds for all answers together the work is given up as ``timeout``; None is for no limit.
     """
 
-    def __init__(self, serve: Callable[..., None], cell: Cell, data: Data, time_limit_s: float, *more: Any) -> None:
-        content = packed(serve, cell, data, *more)
-        self.cell = cell
+    def __init__(self, content: bytes, time_limit_s: float | None = None) -> None:
         self.time_limit_s = time_limit_s
-        self._left_s = time_limit_s
+        self._left_s = math.inf if time_limit_s is None else time_limit_s
+        self._polite_s = _POLITE_S
         self._asked_at = time.monotonic()
-        self._connection, self._process = _started(content)
+        self._connection, theirs = _context().Pipe()
+        self._process = _context().Process(target=_enter, args=(theirs, content), daemon=True)
+        self._process.start()
+        theirs.close()
+
+    def _waits_s(self) -> float | None:
+        """Seconds until the time is up; None for ever."""
+        return None if self._left_s == math.inf else max(self._asked_at + self._left_s - time.monotonic(), 0.0)
 
     def answered(self, timeout_s: float = 0.0) -> bool:
         """Whether :meth:`answer` need not wait: for an answer, the process's end, or the end of its time."""
-        return self._connection.poll(timeout_s) or time.monotonic() - self._asked_at >= self._left_s
+        return self._connection.poll(timeout_s) or self._waits_s() == 0
 
     def answer(self) -> Any:
         """Wait for the next answer and return its content.
 
-        Raises CellFailure: the cell failed, the process ended, or the time limit passed. ConfigError: a mistake that
+        Raises CellFailure: the work failed, the process ended, or the time limit passed. ConfigError: a mistake that
         showed there alone, such as a workload's metric that is no number.
         """
-        in_time = self._connection.poll(max(self._asked_at + self._left_s - time.monotonic(), 0.0))
+        in_time = self._connection.poll(self._waits_s())
         now = time.monotonic()
         self._left_s -= now - self._asked_at
         self._asked_at = now  # the wait for a further answer to the same request begins here
@@ -208,11 +207,46 @@ class CellProcess:
         """End the process, politely first."""
         with contextlib.suppress(OSError):
             self._connection.send(("finish", None))
-        self._process.join(_POLITE_S if self.cell.world_size == 1 else _POLITE_RANKS_S)
+        self._process.join(self._polite_s)
         if self._process.is_alive():
             self._process.kill()
             self._process.join()
         self._connection.close()
+
+    @staticmethod
+    def wait_for_any(processes: Collection["WorkProcess"]) -> None:
+        """Wait until one of them has answered or ended, or its time is up."""
+        limits = [limit for process in processes if (limit := process._waits_s()) is not None]
+        wait([process._connection for process in processes], min(limits, default=None))
+
+
+class CellProcess(WorkProcess):
+    """A cell's own process, which runs ``serve(connection, cell, data, *more)``.
+
+    ``serve`` can be imported. Raises ConfigError: a plug-in that cannot be handed to another process.
+    """
+
+    def __init__(self, serve: Callable[..., None], cell: Cell, data: Data, time_limit_s: float, *more: Any) -> None:
+        super().__init__(packed(serve, cell, data, *more), time_limit_s)
+        self._polite_s = _POLITE_S if cell.world_size == 1 else _POLITE_RANKS_S
+
+
+def _side_by_side(
+    start: Callable[[_Work], WorkProcess], work: Iterable[_Work], parallel: int
+) -> Iterator[tuple[_Work, WorkProcess]]:
+    """Pieces of work with their processes, ``parallel`` of them at a time, as they have answered."""
+    waiting, running = list(work), list[tuple[_Work, WorkProcess]]()
+    try:
+        while waiting or running:
+            while waiting and len(running) < parallel:
+                running.append((waiting[0], start(waiting.pop(0))))
+            WorkProcess.wait_for_any([process for _, process in running])
+            for one in [one for one in running if one[1].answered()]:
+                running.remove(one)
+                yield one
+    finally:
+        for _, process in running:
+            process.stop()
 
 
 def _answer(connection: Connection, cell: Cell, data: Data, columns: Columns, one_thread: bool) -> None:
@@ -235,21 +269,13 @@ def answers(
     Of ``parallel`` processes at a time each has one thread; None is for one after another, of as many as PyTorch takes.
     ``time_limit_s`` is that of a cell's timing settings unless it is given.
     """
-    waiting = list(cells)
-    running: dict[int, CellProcess] = {}
-    try:
-        while waiting or running:
-            while waiting and len(running) < (parallel or 1):
-                cell = waiting.pop(0)
-                limit = time_limit_s or cell.timing_settings.get("time_limit_s", TIME_LIMIT_S)
-                running[id(cell)] = CellProcess(_answer, cell, data, limit, columns, parallel is not None)
-            for key, process in list(running.items()):
-                if process.answered(0.02):
-                    yield _answered(process)
-                    del running[key]
-    finally:
-        for process in running.values():
-            process.stop()
+
+    def start(cell: Cell) -> WorkProcess:
+        limit = time_limit_s or cell.timing_settings.get("time_limit_s", TIME_LIMIT_S)
+        return CellProcess(_answer, cell, data, limit, columns, parallel is not None)
+
+    for cell, process in _side_by_side(start, cells, parallel or 1):
+        yield _answered(cell, process)
 
 
 def each(function: Callable[..., Any], jobs: Mapping[str, tuple[Any, ...]], parallel: int) -> Iterator[tuple[str, Any]]:
@@ -258,28 +284,17 @@ def each(function: Callable[..., Any], jobs: Mapping[str, tuple[Any, ...]], para
     Every job has a process of its own with one thread, ``parallel`` of them at a time. What failed is a CellFailure in
     place of a result. Raises ConfigError: a mistake that showed there, or a function that cannot be handed over.
     """
-    waiting = list(jobs)
-    running: dict[str, tuple[Connection, ForkServerProcess]] = {}
-    try:
-        while waiting or running:
-            while waiting and len(running) < parallel:
-                name = waiting.pop(0)
-                running[name] = _started(packed(_one_answer, function, *jobs[name]))
-            ready = wait([connection for connection, _ in running.values()])
-            for name in [name for name, (connection, _) in running.items() if connection in ready]:
-                connection, process = running.pop(name)
-                try:
-                    word, content = connection.recv()
-                except (EOFError, ConnectionResetError):
-                    word, content = "failed", ("error", "its process ended, most likely for want of memory")
-                connection.close()
-                process.join()
-                if word == "mistake":
-                    raise ConfigError(content)
-                yield name, CellFailure(*content) if word == "failed" else content
-    finally:
-        for _, process in running.values():
-            process.kill()
+
+    def start(name: str) -> WorkProcess:
+        return WorkProcess(packed(_one_answer, function, *jobs[name]))
+
+    for name, process in _side_by_side(start, jobs, parallel):
+        try:
+            found = process.answer()
+            process.stop()
+        except CellFailure as failure:
+            found = failure
+        yield name, found
 
 
 def _one_answer(connection: Connection, function: Callable[..., Any], *arguments: Any) -> None:
@@ -296,9 +311,9 @@ def outcomes_of(measure: bench.measures.Measure, cells: Sequence[Cell], session:
     return ([outcome] for outcome in answers(measure.serve, cells, session.data, parallel))
 
 
-def _answered(process: CellProcess) -> Outcome:
+def _answered(cell: Cell, process: WorkProcess) -> Outcome:
     """The outcome of a cell whose process has answered."""
-    outcome = Outcome(process.cell)
+    outcome = Outcome(cell)
     try:
         found = process.answer()
         process.stop()

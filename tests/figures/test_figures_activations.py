@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from made_up_records import CPU, CUDA, blocks, record, sizes
+from made_up_records import CALM, CPU, CUDA, blocks, record, sizes
 from redrawn import redrawn_here
 from test_figures_layout import _check
 
@@ -104,6 +106,42 @@ def test_what_is_formed_again_is_what_the_plain_arm_keeps() -> None:
     assert sum(row("dense+checkpoint").again.values()) == 93.0
     without = [one for one in campaign() if one.arm != "comera"]
     assert row("comera:lean", without).again == {}
+
+
+def test_times_are_compared_with_those_of_the_plain_arm() -> None:
+    slower = [
+        replace(one, samples=blocks([30.0, 33.0])) if (one.arm, one.batch_size) == ("comera:lean", 1) else one
+        for one in campaign()
+    ]
+    found = row("comera:lean", slower).slower
+    assert (found[1].value, found[64].value) == (pytest.approx(1.5), pytest.approx(1.0))
+    assert row("comera", slower).slower == {}
+
+
+def test_the_usual_allocator_has_columns_of_its_own() -> None:
+    def usual(arm: str, ms: float) -> Record:
+        own = {key: named(arm)[key] for key in ("method", "variant")}
+        at = {"experiment": TIME, "cell_id": f"usual-{arm}", **sizes(arm, 64, "cpu"), **own}
+        config = json.dumps({"device": "cpu", "timing_settings": {**CALM, "allocator": "system"}})
+        return record(arm, 64, samples=blocks([ms, 1.1 * ms]), pairing="usual", config_json=config, **at)
+
+    some = [*campaign(), usual("comera", 1000.0), usual("comera:lean", 1050.0)]
+    found = row("comera:lean", some)
+    assert (found.slower[64].value, found.slower_usual[64].value) == (pytest.approx(1.0), pytest.approx(1.05))
+    page = page_of(some)
+    table = text_table(activations.columns(page, rows_of(page)), rows_of(page)).set_index("arm")
+    assert table.loc["comera:lean", "at 64, usual allocator"].startswith("1.05x")
+
+
+def test_records_of_fig1_count_for_arms_that_this_figure_has() -> None:
+    def lent(arm: str) -> Record:
+        own = {key: named(arm)[key] for key in ("method", "variant")}
+        at = {"experiment": "fig1", "cell_id": f"fig1-{arm}", **sizes(arm, 16, "cpu"), **own}
+        return record(arm, 16, samples=blocks([500.0, 550.0]), **at)
+
+    points = {point.cell for point in page_of([*campaign(), lent("dense"), lent("lora")]).points}
+    assert {arm for arm, batch in points if batch == 16} == {"dense"}
+    assert not select_pages([lent("dense")])
 
 
 def test_largest_batches_are_compared_with_dense_s() -> None:

@@ -32,13 +32,16 @@ from figures.page.style import (
     number_axis,
     stroke_handle,
 )
-from figures.page.table import NOT_RECORDED, REMARKS, Column, bounds, significant
+from figures.page.table import NOT_RECORDED, REMARKS, Column, bounds, ratio_text, significant
 from figures.records import cells, select
 from figures.records.cells import quotient
 from figures.records.select import COMERA, DENSE, LOW_RANK, Toggles, by_device, method_settings, model_setting
 from figures.records.time_values import time_unit
 
 EXPERIMENTS = ("activations", "activations_memory", "activations_time")
+
+#: Experiments that time and predict some of the same cells.
+LENDERS = ("fig1", "fig1_memory")
 
 #: Endings of arms that form again in backward what the plain arm keeps, with the dashes of their lines.
 MODES = {":lean": (0, (5, 1.5)), ":lean_block": (0, (1.2, 1.2)), "+checkpoint": (0, (5, 1.5, 1, 1.5))}
@@ -87,6 +90,8 @@ def by_arm(arm: str) -> tuple[int, str]:
 @dataclass(frozen=True, kw_only=True)
 class Selection(cells.TimesAndMemory):
     kept: Mapping[str, Record] = field(default_factory=dict)  # by arm
+    #: The same steps where freed memory goes back to the system, as is usual outside of this bench.
+    usual: cells.TimesAndMemory | None = None
 
     @property
     def own(self) -> Sequence[Record]:
@@ -106,6 +111,16 @@ class Selection(cells.TimesAndMemory):
         ]
 
 
+def slower(times: cells.TimesAndMemory | None, arm: str) -> dict[int, Estimate]:
+    """The time of an arm over that of the plain one it is a form of, by batch size."""
+    plain = plain_arm(arm)
+    if times is None or arm == plain:
+        return {}
+    batches = sorted(batch for one, batch in times.timed if one == arm)
+    found = {batch: times.row((arm, batch), (plain, batch), asked=())["time"] for batch in batches}
+    return {batch: cell.ratio for batch, cell in found.items() if cell.ratio is not None}
+
+
 def _kinds(record: Record | None) -> dict[str, float]:
     """MiB of the block that a record describes by kind, in drawing order; empty where it describes none."""
     sizes = dict.fromkeys(KINDS, 0.0)
@@ -122,6 +137,8 @@ class Row(Missing):
     record: Record | None
     plain: Record | None
     dense: Record | None
+    slower: Mapping[int, Estimate]
+    slower_usual: Mapping[int, Estimate]  # with the usual allocator
 
     @property
     def kinds(self) -> dict[str, float]:
@@ -164,6 +181,14 @@ def _setting(record: Record) -> select.Setting:
     return {**model_setting(record), "batch": record.batch_size, "predicted for": record.predicted_for}
 
 
+def _times(
+    records: Sequence[Record], device: Mapping[str, Any], toggles: Toggles, into: type[cells.Page]
+) -> cells.Page:
+    """Times and predictions of a page by arm and batch."""
+    chosen = cells.Select(lambda one: (one.arm, one.batch_size))
+    return chosen(records, into, **device, place=toggles.precision, suffix=toggles.names)
+
+
 def _page(records: Sequence[Record], device: Mapping[str, Any], toggles: Toggles) -> Selection:
     kept = [one for one in records if one.measure == "kept" and one.precision == toggles.precision]
     kept, of_kept = select.narrow(kept, _setting, lambda one: one.arm, "record(s) of kept tensors")
@@ -171,8 +196,7 @@ def _page(records: Sequence[Record], device: Mapping[str, Any], toggles: Toggles
     alike = [one for one in among if not kept or model_setting(one) == model_setting(kept[0])]
     if len(alike) < len(among):
         of_kept.append(f"{len(among) - len(alike)} record(s) of another model are left out.")
-    words = {"place": toggles.precision, "suffix": toggles.names}
-    page = cells.Select(lambda one: (one.arm, one.batch_size))(alike, Selection, **device, **words)
+    page = _times(alike, device, toggles, Selection)
     own = {one.arm: method_settings(one) for one in page.shown}
     per_arm = (lambda one: one.arm), method_settings, (lambda one: one.arm)
     kept, of_arms = select.narrow_each(kept, *per_arm, "record(s) of kept tensors of {}", own)
@@ -183,11 +207,17 @@ def _page(records: Sequence[Record], device: Mapping[str, Any], toggles: Toggles
 
 
 def select_pages(records: Sequence[Record]) -> list[Selection]:
-    """A selection per device and precision, of plain steps."""
+    """A selection per device and precision, of plain steps; lent records count for the arms of this figure's own."""
     pages = []
-    for device, mine in by_device(records):
-        precisions = sorted({Toggles(one.precision) for one in mine}, key=lambda one: one.rank)
-        pages += [_page(mine, device, toggles) for toggles in precisions]
+    for device, given in by_device(records):
+        arms = {one.arm for one in given if one.experiment not in LENDERS}
+        mine = [one for one in given if one.arm in arms]
+        usual = [one for one in mine if select.timing_setting(one)["allocator"] == "system"]
+        rest = [one for one in mine if one not in usual]
+        precisions = sorted({Toggles(one.precision) for one in rest}, key=lambda one: one.rank)
+        for toggles in precisions:
+            page = _page(rest, device, toggles)
+            pages.append(replace(page, usual=_times(toggles.among(usual), device, toggles, cells.TimesAndMemory)))
     return [page for page in pages if page.shown]
 
 
@@ -197,7 +227,10 @@ def rows_of(page: Selection) -> list[Row]:
     for arm in page.arms:
         record, plain, dense = (page.kept.get(one) for one in (arm, plain_arm(arm), DENSE))
         status, message = (record.status, record.message) if record else (NOT_RECORDED, "")
-        rows.append(Row(status, message, page.older(record), arm=arm, record=record, plain=plain, dense=dense))
+        ratios = {"slower": slower(page, arm), "slower_usual": slower(page.usual, arm)}
+        rows.append(
+            Row(status, message, page.older(record), arm=arm, record=record, plain=plain, dense=dense, **ratios)
+        )
     return rows
 
 
@@ -220,6 +253,12 @@ def columns(page: Selection, rows: Sequence[Row]) -> list[Column]:
     def peak(row: Row) -> str:
         return significant(page.peak("cuda", (row.arm, _batch(page))), 4)
 
+    def over_plain(batch: int) -> Column:
+        return Column(f"time over plain at {batch}", lambda row: ratio_text(row.slower.get(batch)))
+
+    def over_plain_usual(batch: int) -> Column:
+        return Column(f"at {batch}, usual allocator", lambda row: ratio_text(row.slower_usual.get(batch)))
+
     return [
         Column("arm", lambda row: f"{row.arm} {row.marks}".rstrip(), left=True),
         Column("kept per block, MiB", lambda row: significant(row.total) if row.kinds else row.in_words),
@@ -227,6 +266,8 @@ def columns(page: Selection, rows: Sequence[Row]) -> list[Column]:
         Column("kept outside, MiB", lambda row: significant(sum(row.outside.values())) if row.kinds else None),
         Column(f"peak at {_batch(page)}, MiB", peak),
         *map(fits, sorted({gib for row in rows for gib in row.largest})),
+        *map(over_plain, sorted({batch for row in rows for batch in row.slower})),
+        *map(over_plain_usual, sorted({batch for row in rows for batch in row.slower_usual})),
         Column(REMARKS, lambda row: row.in_full if row.failed else "", left=True),
         Column(tidy=lambda line: {"device": page.device, **line}, whole=True),
     ]
@@ -255,6 +296,9 @@ def tidy_rows(page: Selection, rows: Sequence[Row]) -> list[dict[str, object]]:
         for gib, one in row.largest.items():
             batch, over = one["batch_size"], one["over_dense"]
             add((row.arm, None), "largest batch", f"{gib:g} GiB", "examples", row.status, batch, over)
+        for quantity, ratios in (("", row.slower), (", usual allocator", row.slower_usual)):
+            for batch, slowdown in ratios.items():
+                add((row.arm, batch), f"time over plain{quantity}", plain_arm(row.arm), "1", row.status, slowdown, None)
     for point in page.points:
         for target, cell in point.memory.items():
             if cell.status:
@@ -298,6 +342,11 @@ def caption(page: Selection, rows: Sequence[Row]) -> Caption:
     sizes = sorted({batch for (_, batch), one in page.timed.items() if one.status == "ok"})
     if sizes:
         lines.append(f"Points of time, from left to right: batch {', '.join(map(str, sizes))}, where they were timed.")
+    if any(row.slower or row.slower_usual for row in rows):
+        lines.append(
+            "Time over plain: that of a step over that of the arm without :lean, :lean_block or +checkpoint. Usual "
+            "allocator: freed memory goes back to the system, as in most programs; this bench keeps it elsewhere."
+        )
     return Caption(
         title=f"What forward keeps for backward, and the largest batch that fits, {notes.model_words(page)}",
         facts=(notes.step_fact(page), _found(page, rows), notes.data_fact(page)),
@@ -405,6 +454,6 @@ ARTIFACT = Artifact(
     name="activations", heading="What is kept for backward, and the largest batch",
     summary="memory kept for backward by kind of tensor, largest batch that fits, peak memory and time by batch size; "
     "an image per device and precision",
-    experiments=EXPERIMENTS, made_by="make reproduce-activations", order=85, select=select_pages, rows=rows_of,
-    columns=columns, tidy_rows=tidy_rows, caption=caption, draw=draw,
+    experiments=EXPERIMENTS, lenders=LENDERS, made_by="make reproduce-activations", order=85, select=select_pages,
+    rows=rows_of, columns=columns, tidy_rows=tidy_rows, caption=caption, draw=draw,
 )  # fmt: skip
