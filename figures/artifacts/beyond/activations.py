@@ -351,7 +351,7 @@ def caption(page: Selection, rows: Sequence[Row]) -> Caption:
         title=f"What forward keeps for backward, and the largest batch that fits, {notes.model_words(page)}",
         facts=(notes.step_fact(page), _found(page, rows), notes.data_fact(page)),
         of_picture=[bars.SCALES.format("dense's")],
-        notes=[*lines, *notes.cell_notes(page, page.points), *notes.closing_notes(page)],
+        notes=list(dict.fromkeys([*lines, *notes.cell_notes(page, page.points), *notes.closing_notes(page)])),
         remarks=[f"{row.arm}: {row.in_full}" for row in rows if row.failed],
     )
 
