@@ -38,7 +38,7 @@ KINDS: Mapping[str, re.Pattern[str]] = {
         "attention": r"flash|fmha|attention",
         "gemm": (
             r"gemm|gemv|nvjet|cutlass|xmma|splitk|wgmma|cublas"
-            r"|(^|:)(_?addmm|mm|bmm|baddbmm|dot|mv|linear|matmul)\b"
+            r"|(^|:)(_?addmm|mm|bmm|baddbmm|dot|mv|linear|matmul)_?\b"
         ),
         "copy": r"memcpy|memset|copy|_to\b|clone|contiguous|catarray|\bcat\b|stack|fill|zero_|zeros|ones",
         "look-up": r"index|embedding|gather|scatter|sort|unique|radix|scan|nonzero|arange",
@@ -57,7 +57,7 @@ _WARM_UP, _STEPS, _RUNS, _COSTLIEST = 6, 5, 3, 20
 def kind_of(name: str) -> str:
     """The kind of work that a kernel or operator does, by its name.
 
-    >>> [kind_of(name) for name in ("aten::addmm", "sm90_xmma_gemm_f32f32", "aten::gelu_backward", "aten::view")]
+    >>> [kind_of(name) for name in ("aten::addmm_", "sm90_xmma_gemm_f32f32", "aten::gelu_backward", "aten::view")]
     ['gemm', 'gemm', 'elementwise', 'other']
     """
     return next((kind for kind, pattern in KINDS.items() if pattern.search(name)), OTHER)

@@ -179,19 +179,16 @@ def test_an_error_that_is_no_number_fails():
 
 def test_a_cell_of_which_a_check_fails_is_an_error_and_is_tried_again(monkeypatch, tmp_path):
     class Answering:
-        def __init__(self, serve, cell, *_):  # noqa: ARG002 - as bench.processes.process.CellProcess
-            self.cell = cell
-
-        def answered(self, timeout_s):  # noqa: ARG002
-            return True
-
         def answer(self):
             return {"samples": {"checks": []}, "failure": "1 of 2 checks failed"}
 
         def stop(self):
             pass
 
-    monkeypatch.setattr(bench.processes.process, "CellProcess", Answering)
+    def answering(_, cells, parallel):  # noqa: ARG001 - as bench.processes.process._side_by_side
+        return ((cell, Answering()) for cell in cells)
+
+    monkeypatch.setattr(bench.processes.process, "_side_by_side", answering)
     [outcome] = bench.processes.process.answers(check_columns, [cell := a_check()], DATA, 2)
     assert (outcome.status, outcome.message) == ("error", "1 of 2 checks failed")
     results = Results(tmp_path, "config")
