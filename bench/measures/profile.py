@@ -57,8 +57,10 @@ _WARM_UP, _STEPS, _RUNS, _COSTLIEST = 6, 5, 3, 20
 def kind_of(name: str) -> str:
     """The kind of work that a kernel or operator does, by its name.
 
-    >>> [kind_of(name) for name in ("aten::addmm_", "sm90_xmma_gemm_f32f32", "aten::gelu_backward", "aten::view")]
-    ['gemm', 'gemm', 'elementwise', 'other']
+    >>> [kind_of(name) for name in ("aten::addmm", "aten::addmm_", "sm90_xmma_gemm_f32f32")]
+    ['gemm', 'gemm', 'gemm']
+    >>> [kind_of(name) for name in ("aten::add_", "aten::gelu_backward", "aten::view")]
+    ['elementwise', 'elementwise', 'other']
     """
     return next((kind for kind, pattern in KINDS.items() if pattern.search(name)), OTHER)
 

@@ -162,9 +162,9 @@ class WorkProcess:
         """Seconds until the time is up; None for ever."""
         return None if self._left_s == math.inf else max(self._asked_at + self._left_s - time.monotonic(), 0.0)
 
-    def answered(self, timeout_s: float = 0.0) -> bool:
+    def answered(self) -> bool:
         """Whether :meth:`answer` need not wait: for an answer, the process's end, or the end of its time."""
-        return self._connection.poll(timeout_s) or self._waits_s() == 0
+        return self._connection.poll() or self._waits_s() == 0
 
     def answer(self) -> Any:
         """Wait for the next answer and return its content.

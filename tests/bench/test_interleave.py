@@ -299,7 +299,12 @@ TROUBLE = {
     "is_killed": ("oom", "the process was killed (signal 9), most likely for want of memory"),
     "exits": ("error", "the process ended unexpectedly (exit code 3)"),
 }
-LIMIT_S = 2.5
+LIMIT_S, PATIENCE_S = 2.5, 60.0
+
+
+def limit_of(what: str) -> dict[str, float]:
+    """Short for what hangs; what ends by itself has time, however loaded the machine is."""
+    return {"time_limit_s": LIMIT_S if what == "hangs" else PATIENCE_S}
 
 
 @pytest.fixture(scope="module")
@@ -314,9 +319,11 @@ def server(cell_processes):  # noqa: ARG001
 @pytest.mark.usefixtures("server")
 def test_broken_processes_become_outcomes_beside_one_that_works():
     broken = [f"building {what}" for what in TROUBLE if what != "hangs"] + [f"running {what}" for what in TROUBLE]
-    timing = {**TIMING, "time_limit_s": LIMIT_S}
     outcomes = [
-        Outcome(a_cell(experiment=name, timing_settings=timing), columns={"peak_memory_predicted_mib": 1.0})
+        Outcome(
+            a_cell(experiment=name, timing_settings={**TIMING, **limit_of(name.partition(" ")[2])}),
+            columns={"peak_memory_predicted_mib": 1.0},
+        )
         for name in ("works", *broken)
     ]
     before = set(psutil.Process().children(recursive=True))
@@ -331,16 +338,19 @@ def test_broken_processes_become_outcomes_beside_one_that_works():
 
 @pytest.mark.usefixtures("server")
 def test_broken_predictions_become_outcomes():
-    made = [a_cell(measure="predict", experiment=f"predicting {what}") for what in (*TROUBLE, "nothing")]
+    made = [
+        a_cell(measure="predict", experiment=f"predicting {what}", timing_settings=limit_of(what))
+        for what in (*TROUBLE, "nothing")
+    ]
     cells = [dataclasses.replace(cell, workload="linear", workload_settings={}) for cell in made]
     start = time.monotonic()
-    outcomes = answers(odd_workers.odd_prediction, cells, Data(), 2, LIMIT_S)
+    outcomes = answers(odd_workers.odd_prediction, cells, Data(), 2)
     found = {outcome.cell.experiment.partition(" ")[2]: outcome for outcome in outcomes}
     assert {what: (outcome.status, outcome.message) for what, outcome in found.items()} == {
         **TROUBLE,
         "nothing": ("ok", ""),
     }
-    assert time.monotonic() - start < 60
+    assert time.monotonic() - start < 5 * PATIENCE_S  # nothing waits for what hangs for 600 s
 
 
 @pytest.mark.usefixtures("server")
@@ -357,9 +367,10 @@ def test_a_diverging_arm_becomes_an_outcome(pairs):
 
 @pytest.mark.usefixtures("server")
 def test_waiting_for_its_turn_costs_an_arm_nothing_of_its_limit():
-    process = CellProcess(odd_workers.odd_time_cell, a_cell(), Data(), LIMIT_S)
+    limit_s = 6.0
+    process = CellProcess(odd_workers.odd_time_cell, a_cell(), Data(), limit_s)
     process.answer()
-    time.sleep(LIMIT_S)
+    time.sleep(limit_s)
     assert process.ask("block", 1)["ms"] == [1.0]
     process.stop()
     process.stop()  # a second time does no harm

@@ -212,8 +212,9 @@ def select_pages(records: Sequence[Record]) -> list[Selection]:
     for device, given in by_device(records):
         arms = {one.arm for one in given if one.experiment not in LENDERS}
         mine = [one for one in given if one.arm in arms]
-        usual = [one for one in mine if select.timing_setting(one)["allocator"] == "system"]
-        rest = [one for one in mine if one not in usual]
+        usual, rest = list[Record](), list[Record]()
+        for one in mine:
+            (usual if select.timing_setting(one)["allocator"] == "system" else rest).append(one)
         precisions = sorted({Toggles(one.precision) for one in rest}, key=lambda one: one.rank)
         for toggles in precisions:
             page = _page(rest, device, toggles)
