@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from bench.data.corpus import DataError
@@ -170,9 +171,15 @@ def test_the_real_lines_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert 0.9 < workload.metric.probe < 1.1
 
 
-def test_reading_is_not_slow(tmp_path: Path) -> None:
-    """Three million lines a minute on two cores are 25 thousand a second of one; here of its processor time."""
+def test_reading_takes_little_longer_than_pandas_takes_to_parse(tmp_path: Path) -> None:
+    """Of processor time; pandas only parses, and neither checks lines nor ranks categories."""
     folder = log_in(tmp_path / "log", lines(2000) * 10)
-    begun = time.process_time()
-    prepare(folder, tmp_path / "arrays")
-    assert 20_000 / (time.process_time() - begun) > 15_000
+    ours, pandas = [], []
+    for turn in range(3):
+        begun = time.process_time()
+        prepare(folder, tmp_path / f"arrays{turn}")
+        between = time.process_time()
+        pd.read_csv(folder / "train.txt", sep="\t", header=None)
+        ours.append(between - begun)
+        pandas.append(time.process_time() - between)
+    assert min(ours) < 4 * min(pandas), (ours, pandas)
