@@ -34,6 +34,7 @@ from baselines._arm import (
     replace_module,
 )
 from baselines._rank_shares import OutOfReach, ranks_for_ratio
+from comera.layers import scale_of
 from comera.lowprec.products import FP8, histories_of, thin_linear
 from comera.recomputing import Recompute, Store, keep_ranks
 
@@ -197,6 +198,8 @@ class TwoFactorEmbedding(nn.Module):
     def like(cls, embedding: Table, rank: int) -> TwoFactorEmbedding:
         """Fresh factors in the place of ``embedding``; the rank is clipped at min(V, D).
 
+        Their product has the mean square of the embedding's entries, as CoMERA's tables have.
+
         Raises:
             ValueError: when the embedding limits its norms, which factors cannot.
         """
@@ -206,7 +209,11 @@ class TwoFactorEmbedding(nn.Module):
         weight = embedding.weight
         bag = embedding if isinstance(embedding, nn.EmbeddingBag) else None
         place: dict[str, Any] = {"dtype": weight.dtype, "device": weight.device}
-        return cls(*sizes, min(rank, *sizes), embedding.padding_idx, bag, **place)
+        table = cls(*sizes, min(rank, *sizes), embedding.padding_idx, bag, **place)
+        with torch.no_grad():
+            for factor in table.parameters():
+                factor.mul_(scale_of(weight) ** 0.5)
+        return table
 
     def forward(self, indices: torch.Tensor, *bags: Any, **options: Any) -> torch.Tensor:
         """Look up (...) indices, giving (..., D); a bag takes the other arguments of ``nn.EmbeddingBag`` as well."""

@@ -40,6 +40,18 @@ from comera.tensor_train import (
 DIAGONALS = "diagonals_bias"
 
 
+def scale_of(weight: torch.Tensor) -> torch.Tensor:
+    """The root of the mean square of a weight's entries, a scalar; 1 where they are all zero or not all finite.
+
+    Example:
+        >>> scale_of(torch.tensor([[3.0, -4.0], [0.0, 5.0]])), scale_of(torch.zeros(2, 2))
+        (tensor(3.5355), tensor(1.))
+    """
+    kind = torch.promote_types(weight.dtype, torch.float32)
+    scale = torch.linalg.vector_norm(weight.detach(), dtype=kind) / math.sqrt(weight.numel())
+    return torch.where((scale > 0) & scale.isfinite(), scale, 1.0)
+
+
 class TensorTrainLayer(nn.Module):
     """What TT and TTM layers share: packed cores, rank control, counting, truncation."""
 
@@ -370,6 +382,21 @@ class TTMEmbedding(TensorTrainLayer):
     def reset_parameters(self) -> None:
         """Draw the cores so that table entries have unit variance, as ``nn.Embedding`` does; diagonals of ones."""
         self._init_chain(1.0)
+
+    @torch.no_grad()
+    def scale_like(self, weight: torch.Tensor) -> None:
+        """Scale freshly drawn cores so that table entries have the mean square of a dense table's.
+
+        A model is made for the scale of its tables: DLRM draws that of V rows from ±1/√V and multiplies rows with each
+        other, BERT adds word and position.
+
+        Example:
+            >>> table = TTMEmbedding(10_000, 64, (10, 10, 10, 10), (2, 2, 4, 4), ranks=32)
+            >>> table.scale_like(torch.full((10_000, 64), 0.02))
+            >>> 0.01 < table.to_dense().std() < 0.04
+            tensor(True)
+        """
+        self.packed_cores.mul_(scale_of(weight) ** (1 / len(self.cores())))
 
     @classmethod
     def from_dense(

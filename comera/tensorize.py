@@ -75,7 +75,8 @@ def tensorize(
             ``nn.Embedding`` and ``nn.EmbeddingBag``, None to leave a layer as it is. The first pattern that fits a
             layer decides. ``"auto"`` chooses layers, modes and ranks for ``ratio`` (:mod:`comera.ratio.automatic`)
             and prints what it did, with a sentence for each layer that it left dense.
-        start: ``"scratch"`` draws new cores; ``"weights"`` decomposes the present weights by TT-SVD.
+        start: ``"scratch"`` draws new cores, those of a table so that its entries have the mean square of the present
+            ones; ``"weights"`` decomposes the present weights by TT-SVD.
         merge_jointly: merge the cores of equally shaped layers in one batch per forward of ``model``, and form the
             first products of layers that read one input, as query, key and value do, by one product, wherever that
             gives what they would compute alone (:mod:`comera.contraction.joint_merging`); it changes speed, and how

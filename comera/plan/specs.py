@@ -89,7 +89,9 @@ class TTM:
             return kind.from_dense(embedding.weight, row_modes, column_modes, self.ranks, **options)
         options |= {"device": embedding.weight.device, "dtype": embedding.weight.dtype}
         sizes = (embedding.num_embeddings, embedding.embedding_dim)
-        return kind(*sizes, row_modes, column_modes, self.ranks, **options)
+        table = kind(*sizes, row_modes, column_modes, self.ranks, **options)
+        table.scale_like(embedding.weight)
+        return table
 
 
 def table_kind(embedding: Dense) -> tuple[type[TTMEmbedding], dict[str, Any]]:

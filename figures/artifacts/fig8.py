@@ -66,10 +66,20 @@ class Selection(cells.TimesAndMemory):
         found = {name for name, _ in self.timed} | {name for _, (name, _) in self.predicted}
         return [name for name in VARIANTS if name in found]
 
+    @property
+    def by_cell(self) -> dict[Cell, Record]:
+        """A record of every cell, the timed one where there is one."""
+        return {**{cell: one for (_, cell), one in self.predicted.items()}, **self.timed}
+
     def stored(self, variant: str) -> float | None:
         """MiB of the stored model."""
-        records = {**{cell: one for (_, cell), one in self.predicted.items()}, **self.timed}
-        return next((one.stored_mib for (name, _), one in records.items() if name == variant and one.stored_mib), None)
+        found = self.by_cell.items()
+        return next((one.stored_mib for (name, _), one in found if name == variant and one.stored_mib), None)
+
+    def work(self, variant: str, batch: int) -> int | None:
+        """FLOPs of a step's products, forward and backward."""
+        record = self.by_cell.get((variant, batch))
+        return record.flops_per_step if record else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +87,7 @@ class Row(cells.CellRow):
     batch: int
     variant: str
     stored: float | None
+    work: int | None
 
 
 def _cell(record: Record) -> Cell | None:
@@ -109,7 +120,13 @@ def select(records: Sequence[Record]) -> list[Selection]:
 def rows_of(page: Selection) -> list[Row]:
     """Every variant and rival at every batch size, by batch size."""
     return [
-        Row(batch=batch, variant=name, stored=page.stored(name), **page.row((name, batch), (OPTIMIZED, batch)))
+        Row(
+            batch=batch,
+            variant=name,
+            stored=page.stored(name),
+            work=page.work(name, batch),
+            **page.row((name, batch), (OPTIMIZED, batch)),
+        )
         for batch in page.batches
         for name in page.variants
     ]
@@ -128,6 +145,7 @@ def columns(page: Selection, rows: Sequence[Row]) -> list[Column[Row]]:
         Column("arm", lambda row: row.variant, left=True),
         *time_columns(rows, "step", OPTIMIZED, ("step, ms", f"/ {OPTIMIZED}"), rare=False),
         *(column for target in cells.TARGETS for column in cells.memory_columns(target, OPTIMIZED, target in shown)),
+        Column("GFLOP", lambda row: significant(row.work and row.work / 1e9), lambda row: {"flops_per_step": row.work}),
         Column("model MiB", lambda row: significant(row.stored, 4), lambda row: {"stored_mib": row.stored}),
         *cells.last_columns(page),
     ]
@@ -170,7 +188,7 @@ def caption(page: Selection, rows: Sequence[Row]) -> Caption:
             notes.step_fact(page),
             f"Lines of {notes.listed(page, 'dataset')!r}. {f'Timed in {blocks}.' if blocks else 'Nothing timed.'}",
             "optimized, plain: CoMERA with its optimized look-up, and with a gather and a product per core and index; "
-            "dense: dense gradients, Adam; sparse: SparseAdam; row-wise: row-wise Adagrad.",
+            "dense: dense gradients, Adam; sparse: SparseAdam; row-wise: row-wise Adagrad. GFLOP: a step's products.",
         ),
         of_picture=(bars.SCALES.format("the optimized one's"),),
         notes=(

@@ -55,6 +55,10 @@ def test_entries_start_with_the_variance_of_comeras(n, m):
     assert matrix.var().item() == pytest.approx(1 / (n + m), rel=0.1)
     table = TwoFactorEmbedding(5000, 768, rank=32)
     assert (table.first.weight @ table.second).var().item() == pytest.approx(1.0, rel=0.1)
+    dense = nn.Embedding(5000, 768)
+    nn.init.normal_(dense.weight, std=0.02)
+    table = TwoFactorEmbedding.like(dense, rank=32)
+    assert (table.first.weight @ table.second).std().item() == pytest.approx(0.02, rel=0.1)
 
 
 def test_variants_differ_by_the_embedding_alone():

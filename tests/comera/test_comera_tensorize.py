@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 
 import pytest
 import torch
@@ -301,6 +302,27 @@ def test_new_weights_have_the_variance_the_layer_names(in_modes, out_modes):
 def test_new_tables_have_unit_variance():
     tables = [TTMEmbedding(90, 64, (9, 5, 2), (4, 4, 4), 12) for _ in range(100)]
     assert torch.stack([table.to_dense() for table in tables]).square().mean().item() == pytest.approx(1.0, rel=0.15)
+
+
+@pytest.mark.parametrize("kind", [nn.Embedding, nn.EmbeddingBag])
+@pytest.mark.parametrize("std", [0.02, 3.0])
+def test_tables_of_a_model_keep_its_scale(kind, std):
+    dense = kind(90, 64)
+    nn.init.normal_(dense.weight, std=std)
+    tables = [
+        tensorize(copy.deepcopy(dense), {"": TTM(12, row_modes=(9, 5, 2), column_modes=(4, 4, 4))}) for _ in range(100)
+    ]
+    found = torch.stack([table.to_dense() for table in tables]).square().mean().sqrt().item()
+    assert found == pytest.approx(std, rel=0.1)
+
+
+@pytest.mark.parametrize("entry", [0.0, math.nan, math.inf])
+def test_weights_without_a_scale_count_as_of_unit_variance(entry):
+    """Memory that nobody has filled yet, and zeros, of which cores could not be trained."""
+    dense = nn.Embedding(90, 64)
+    nn.init.constant_(dense.weight, entry)
+    table = tensorize(dense, {"": TTM(12)}).to_dense()
+    assert 0.2 < table.square().mean().item() < 5
 
 
 def test_layers_say_what_they_are():
