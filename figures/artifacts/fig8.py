@@ -145,7 +145,11 @@ def columns(page: Selection, rows: Sequence[Row]) -> list[Column[Row]]:
         Column("arm", lambda row: row.variant, left=True),
         *time_columns(rows, "step", OPTIMIZED, ("step, ms", f"/ {OPTIMIZED}"), rare=False),
         *(column for target in cells.TARGETS for column in cells.memory_columns(target, OPTIMIZED, target in shown)),
-        Column("GFLOP", lambda row: significant(row.work and row.work / 1e9), lambda row: {"flops_per_step": row.work}),
+        Column(
+            "products, GFLOP",
+            lambda row: significant(row.work and row.work / 1e9),
+            lambda row: {"flops_per_step": row.work},
+        ),
         Column("model MiB", lambda row: significant(row.stored, 4), lambda row: {"stored_mib": row.stored}),
         *cells.last_columns(page),
     ]
@@ -188,7 +192,7 @@ def caption(page: Selection, rows: Sequence[Row]) -> Caption:
             notes.step_fact(page),
             f"Lines of {notes.listed(page, 'dataset')!r}. {f'Timed in {blocks}.' if blocks else 'Nothing timed.'}",
             "optimized, plain: CoMERA with its optimized look-up, and with a gather and a product per core and index; "
-            "dense: dense gradients, Adam; sparse: SparseAdam; row-wise: row-wise Adagrad. GFLOP: a step's products.",
+            "dense: dense gradients, Adam; sparse: SparseAdam; row-wise: row-wise Adagrad.",
         ),
         of_picture=(bars.SCALES.format("the optimized one's"),),
         notes=(
