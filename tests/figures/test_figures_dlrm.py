@@ -90,5 +90,9 @@ def test_only_the_real_log_decides(worse: float, outcomes: dict[str, str]) -> No
 def test_the_curve_is_by_step() -> None:
     page = page_of("fig9", click_runs())
     assert list(page.table["step"]) == ["500", "1,000"]
-    assert page.title == "Normalised cross entropy per step on 'synthetic_low_rank', dense against CoMERA"
+    assert page.title == "Normalised cross entropy of DLRM per step on the synthetic log 'synthetic_low_rank'"
+    assert (
+        page_of("fig9", click_runs("criteo")).title == "Fig. 9: normalised cross entropy of DLRM per step on 'criteo'"
+    )
+    assert any("teacher that drew the clicks reaches 0.7900" in note for note in page.notes)
     assert "[" in str(page.table["comera"].iloc[0]) or any("[" in str(value) for value in page.table.iloc[0])

@@ -102,8 +102,13 @@ def is_synthetic(study: Study) -> bool:
     return study.dataset.startswith("synthetic")
 
 
-def _teacher(study: Study) -> list[str]:
-    """The ceiling of a synthetic log, and the probe."""
+def log_words(study: Study) -> str:
+    """The click log of a page, for its title."""
+    return f"the synthetic log {study.dataset!r}" if is_synthetic(study) else repr(study.dataset)
+
+
+def log_notes(study: Study) -> list[str]:
+    """The ceiling of a synthetic log, the probe, and what a synthetic log is good for."""
     ends = [_last(run)["metrics"] for run in study.finished_runs]
     lines = []
     if ends and isinstance(ends[0], dict) and "teacher_auc" in ends[0]:
@@ -111,19 +116,17 @@ def _teacher(study: Study) -> list[str]:
         lines.append(f"Synthetic log: the teacher that drew the clicks reaches {nce:.4f} and an AUC of {auc:.4f}.")
     if study.metric.probe is not None:
         lines.append(f"Probe ({study.metric.probe_text}): {study.metric.probe:.4f}; base rate: 1.")
-    return lines
+    return [*lines, *(["Records of a synthetic log decide no claim of the paper."] if is_synthetic(study) else [])]
 
 
 def caption(study: Study, rows: Sequence[Row]) -> Caption:
-    log = f"the synthetic log {study.dataset!r}" if is_synthetic(study) else repr(study.dataset)
     return Caption(
-        title=f"DLRM on {log}: what is reached, and sizes",
+        title=f"DLRM on {log_words(study)}: what is reached, and sizes",
         facts=shared.facts(study),
         notes=(
             "Intervals: bootstrap over groups of consecutive validation lines and over seeds; differences are paired.",
             "normalised cross entropy: log loss over that of the base rate; lower is better.",
-            *_teacher(study),
-            *(["Records of a synthetic log decide no claim of the paper."] if is_synthetic(study) else []),
+            *log_notes(study),
             *closing_notes(study),
         ),
         remarks=shared.absences(rows),
