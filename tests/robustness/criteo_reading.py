@@ -223,6 +223,8 @@ def read_killed(place: Path, lines: int, kills: int, seed: int) -> dict[str, Any
 def main() -> None:
     """Read, kill, and write the report."""
     given = arguments_of(__doc__, count=45_000_000)
+    if given.count < BLOCK:
+        sys.exit(f"--count is {given.count}; allowed: whole numbers of lines from {BLOCK} up, in blocks of as many.")
     begun = time.monotonic()
     rows = []
     with tempfile.TemporaryDirectory() as name:
