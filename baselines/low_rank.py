@@ -34,9 +34,9 @@ from baselines._arm import (
     replace_module,
 )
 from baselines._rank_shares import OutOfReach, ranks_for_ratio
-from comera.layers import scale_of
 from comera.lowprec.products import FP8, histories_of, thin_linear
 from comera.recomputing import Recompute, Store, keep_ranks
+from comera.starting_scale import scale_of
 
 #: Variants of the whole model that keep ranks instead of activations: what they recompute, and how they keep what
 #: stays wide.

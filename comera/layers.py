@@ -24,6 +24,7 @@ from comera.contraction.plans import plan_contraction
 from comera.lookup import BAG_MODES, VARIANTS, BagMode, Variant, ttm_bags, ttm_rows
 from comera.lowprec.products import FP8, histories_of, thin_linear
 from comera.rank_control import THRESHOLD, active_ranks, cut_closed_ranks, effective_diagonals
+from comera.starting_scale import scale_of
 from comera.tensor_train import (
     TTMShape,
     TTShape,
@@ -38,18 +39,6 @@ from comera.tensor_train import (
 #: The registered name of ``diagonals``. Weight decay would close ranks whatever they do for the loss, and the rules
 #: that choose what to decay go by names and by dimensions: all of them pass over a vector with ``bias`` in its name.
 DIAGONALS = "diagonals_bias"
-
-
-def scale_of(weight: torch.Tensor) -> torch.Tensor:
-    """The root of the mean square of a weight's entries, a scalar; 1 where they are all zero or not all finite.
-
-    Example:
-        >>> scale_of(torch.tensor([[3.0, -4.0], [0.0, 5.0]])), scale_of(torch.zeros(2, 2))
-        (tensor(3.5355), tensor(1.))
-    """
-    kind = torch.promote_types(weight.dtype, torch.float32)
-    scale = torch.linalg.vector_norm(weight.detach(), dtype=kind) / math.sqrt(weight.numel())
-    return torch.where((scale > 0) & scale.isfinite(), scale, 1.0)
 
 
 class TensorTrainLayer(nn.Module):
