@@ -14,7 +14,7 @@ READY := $(VENV)/.ready
 TRAINED := reproduce-table-mnli reproduce-table-ranks reproduce-fig6 reproduce-truncation
 .PHONY: help setup test test-slow lint gate gate-accept reproduce-fig1 reproduce-fig1-all reproduce-prediction reproduce-activations \
   reproduce-widths reproduce-fig5 reproduce-fig7 reproduce-fig8 reproduce-fig9 reproduce-fig10 reproduce-fig10-loss \
-  reproduce-fig11 reproduce-fig14 reproduce-scaling reproduce-exchange-settings reproduce-table-dlrm reproduce-table-fp8 \
+  reproduce-fig11 reproduce-fig14 reproduce-fig14-sst2 reproduce-scaling reproduce-exchange-settings reproduce-table-dlrm reproduce-table-fp8 \
   reproduce-table-dlrm-fp8 reproduce-table-tensorization plan-grid table-search $(TRAINED) reproduce-small \
   sweep-ratios sweep-ratios-accuracy sweep-ratios-sst2 sweep-ratios-small reproduce-code-stages speed claims report explore docs clean
 
@@ -123,9 +123,15 @@ reproduce-table-dlrm-fp8: $(READY) ## train DLRM's arms in FP32, BF16 and FP8 on
 	$(BIN)/python -m bench experiment=table_dlrm_fp8 "results='$(RESULTS)'"
 	$(BIN)/python -m figures table_dlrm_fp8 --records "$(RESULTS)"
 
-reproduce-fig14: $(READY) ## train and draw Fig. 14: FP32, BF16, FP8's products, FP8's storage, three seeds (many hours on a CPU)
+reproduce-fig14: $(READY) ## train and draw Fig. 14: FP32, BF16, FP8's products, FP8's storage, three seeds (hours on a CPU)
+	$(BIN)/python -m bench experiment=probe dataset=sst2 "results='$(RESULTS)'"
 	$(BIN)/python -m bench experiment=fig14 "results='$(RESULTS)'"
 	$(BIN)/python -m bench experiment=fig14_storage "results='$(RESULTS)'"
+	$(BIN)/python -m bench experiment=fig14_sst2_small "results='$(RESULTS)'"
+	$(BIN)/python -m bench experiment=fig14_sst2_small_storage "results='$(RESULTS)'"
+	$(BIN)/python -m figures fig14 --records "$(RESULTS)"
+
+reproduce-fig14-sst2: $(READY) ## the same on SST-2 with the paper's encoder, for a GPU
 	$(BIN)/python -m bench experiment=fig14_sst2 "results='$(RESULTS)'"
 	$(BIN)/python -m bench experiment=fig14_sst2_storage "results='$(RESULTS)'"
 	$(BIN)/python -m figures fig14 --records "$(RESULTS)"

@@ -35,8 +35,8 @@ from baselines._arm import (
 )
 from baselines._rank_shares import OutOfReach, ranks_for_ratio
 from comera.lowprec.products import FP8, histories_of, thin_linear
+from comera.protocol import scale_of
 from comera.recomputing import Recompute, Store, keep_ranks
-from comera.starting_scale import scale_of
 
 #: Variants of the whole model that keep ranks instead of activations: what they recompute, and how they keep what
 #: stays wide.

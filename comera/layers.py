@@ -23,8 +23,8 @@ from comera.contraction.planned import tt_linear
 from comera.contraction.plans import plan_contraction
 from comera.lookup import BAG_MODES, VARIANTS, BagMode, Variant, ttm_bags, ttm_rows
 from comera.lowprec.products import FP8, histories_of, thin_linear
+from comera.protocol import scale_of
 from comera.rank_control import THRESHOLD, active_ranks, cut_closed_ranks, effective_diagonals
-from comera.starting_scale import scale_of
 from comera.tensor_train import (
     TTMShape,
     TTShape,

@@ -1,4 +1,4 @@
-"""Types at the boundary between a training method and what trains or measures it.
+"""Types at the boundary between a training method and what trains or measures it, and the scale at which tables start.
 
 CoMERA, its rivals and the bench import them from here. This module imports torch alone, so that a rival depends on
 nothing else of this package.
@@ -6,6 +6,7 @@ nothing else of this package.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -79,3 +80,17 @@ class RareEvent:
     period_steps: int
     offset_steps: int
     run: Callable[[nn.Module, torch.optim.Optimizer], None]
+
+
+def scale_of(weight: torch.Tensor) -> torch.Tensor:
+    """The root of the mean square of a weight's entries, a scalar; 1 where they are all zero or not all finite.
+
+    The factors that take the place of a table start at its scale, whichever method they are of.
+
+    Example:
+        >>> scale_of(torch.tensor([[3.0, -4.0], [0.0, 5.0]])), scale_of(torch.zeros(2, 2))
+        (tensor(3.5355), tensor(1.))
+    """
+    kind = torch.promote_types(weight.dtype, torch.float32)
+    scale = torch.linalg.vector_norm(weight.detach(), dtype=kind) / math.sqrt(weight.numel())
+    return torch.where((scale > 0) & scale.isfinite(), scale, 1.0)

@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 from figures.artifact import Artifact
 from figures.claims.claims import Claim, Finding, Judgement
 from figures.claims.rule import Rule
+from figures.claims.training import other_model
 from figures.page import training as shared
 from figures.page.drawn import Caption
 from figures.page.layout import panel_page
@@ -15,6 +16,7 @@ from figures.page.notes import closing_notes, device_fact, listed
 from figures.page.style import Stroke, stroke_handle, strokes
 from figures.page.table import REMARKS, Column, bounds
 from figures.records.precisions import Line, Precisions, select
+from figures.records.studies import PROBES
 from figures.records.time_values import workload_words
 from figures.records.training import curve_of
 
@@ -29,6 +31,11 @@ def margin(page: Precisions, line: Line) -> float:
     if page.metric.unit == "%":
         return POINTS
     return STORAGE_NATS if line.stores else PRODUCTS_NATS
+
+
+def _smaller(page: Precisions) -> str:
+    """Words on a model of the encoder's workload that is not the paper's."""
+    return ", a smaller encoder" if page.is_papers and page.dense_parameters and not page.is_full_size else ""
 
 
 def rows_of(page: Precisions) -> tuple[Line, ...]:
@@ -87,7 +94,7 @@ def caption(page: Precisions, lines: Sequence[Line]) -> Caption:
     seeds = sorted({seed for line in lines for seed in line.runs})
     examples = f"{workload_words(page.shown[0]).get('example', 'example')}s"
     return Caption(
-        title=f"Fig. 14: training in lower precisions on {page.dataset!r}",
+        title=f"Fig. 14: training in lower precisions on {page.dataset!r}{_smaller(page)}",
         facts=(
             device_fact(page, f"batch {listed(page, 'batch_size')}"),
             f"Trained for {', '.join(f'{count:,}' for count in steps)} steps, seeds {', '.join(map(str, seeds))}.",
@@ -97,10 +104,28 @@ def caption(page: Precisions, lines: Sequence[Line]) -> Caption:
             "stays wide is kept for backward in FP8.",
             f"less: paired by seed and by validation {examples}, with its 95 % interval. Emulated products have the "
             "numbers of native ones up to the order of sums.",
+            *probe_notes(page, lines),
             *closing_notes(page),
         ),
         remarks=[f"{line.name}, {remark}." for line in lines for remark in line.remarks],
     )
+
+
+def below_probe(page: Precisions, lines: Sequence[Line]) -> list[Line]:
+    """The lines that do not surely beat the probe of the data; none where there is no probe."""
+    metric = page.metric
+    scores = {line: line.reached(metric) for line in lines}
+    return [line for line, one in scores.items() if metric.probe is not None and one and not one.beats(metric.probe)]
+
+
+def probe_notes(page: Precisions, lines: Sequence[Line]) -> list[str]:
+    """What the probe reaches, and who does not surely beat it."""
+    metric = page.metric
+    if metric.probe is None:
+        return []
+    below = ", ".join(line.name for line in below_probe(page, lines))
+    reached = f"the {metric.probe_text} reaches {metric.written(metric.probe)}"
+    return [f"Probe: {reached}. {f'Not surely better, so that it decides nothing: {below}.' if below else ''}".rstrip()]
 
 
 def _looks(lines: Sequence[Line]) -> dict[str, Stroke]:
@@ -121,6 +146,11 @@ def draw(page: Precisions, lines: Sequence[Line], caption: Caption) -> Figure:
         axes.set_ylabel(label, fontsize=8)
         if not shown:
             shared.nothing_finished(axes)
+    if page.metric.probe is not None:
+        panels[0].axhline(page.metric.probe, color="0.4", linestyle=":", linewidth=0.8)
+        panels[0].annotate(
+            "probe", (0.01, page.metric.probe), xycoords=("axes fraction", "data"), va="bottom", fontsize=6.5
+        )
     for line in shown:
         curves = [curve_of(run) for run in line.finished.values()]
         losses = [[float(row["train_loss"]) for row in run.samples["curve"]] for run in line.finished.values()]
@@ -142,6 +172,11 @@ def judge(_: Claim, page: Precisions, lines: Sequence[Line]) -> Judgement:
              for line, less in apart.items()]  # fmt: skip
     if not apart:
         return Judgement("not tested here", "No pair of runs in FP8 and in FP32 with one seed.")
+    if page.is_papers and (other := other_model(page)):
+        return Judgement("not tested here", other, found)
+    if below := below_probe(page, list(apart)):
+        names = ", ".join(line.name for line in below)
+        return Judgement("not tested here", f"Not surely better than the {metric.probe_text}: {names}.", found)
     if min(less.seeds for less in apart.values()) < SEEDS_NEEDED:
         return Judgement("not tested here", f"Inconclusive: fewer than {SEEDS_NEEDED} seeds.", found)
     worst = {line: -min(metric.gain(end, 0.0) for end in less.span) for line, less in apart.items()}
@@ -156,7 +191,8 @@ def judge(_: Claim, page: Precisions, lines: Sequence[Line]) -> Judgement:
 ARTIFACT: Artifact[Precisions, Line] = Artifact(
     name="fig14", heading="Fig. 14: lower precisions",
     summary="learning curves in FP32, BF16, FP8's products and FP8's storage; an image per device and dataset",
-    experiments=("fig14", "fig14_storage", "fig14_sst2", "fig14_sst2_storage"), measure="train",
+    experiments=("fig14", "fig14_storage", "fig14_sst2", "fig14_sst2_storage", "fig14_sst2_small",
+                 "fig14_sst2_small_storage"), measure="train", lenders=(PROBES,),
     made_by="make reproduce-fig14", order=140, select=select, rows=rows_of, columns=columns, caption=caption, draw=draw,
     rules=(Rule("fp8-accuracy", "accuracy in FP8-mix less that in FP32, 3 seeds, of each arm", ">= -tolerance", "any",
                 POINTS, "points", judge),),

@@ -21,7 +21,7 @@ from figures.claims.rule import AT_MOST, REACHES, Rule
 from figures.records.cells import quotient
 from figures.records.metric import Score
 from figures.records.select import COMERA
-from figures.records.studies import DENSE_RUN, EARLY, PAPER_TARGETS, Row, Spread, Study, late
+from figures.records.studies import DENSE_RUN, EARLY, PAPER_TARGETS, Row, Runs, Spread, Study, late
 from figures.records.training import BLOCK, Slot, layers_without_ranks
 
 #: How many points below dense, or below what was published, still count as comparable, and the seeds that takes.
@@ -59,7 +59,7 @@ def _absent(row: Row) -> str:
     return f"{row.name} is {row.status}" + (f" ({'; '.join(row.remarks).rstrip('.')})" if row.remarks else "")
 
 
-def _other_model(study: Study) -> str:
+def other_model(study: Runs) -> str:
     """Why the model of these runs decides nothing; empty where it is the paper's, or where no run shows its size."""
     count = study.dense_parameters
     if count is None or study.is_full_size:
@@ -115,10 +115,10 @@ def _size_rule(slot: Slot, part: str) -> Rule:
         row, published = study.row(slot), claim.low or 0.0
         spread = row.spread(column)
         if spread is None:
-            return Judgement("not tested here", _other_model(study) or f"{_absent(row)}.")
+            return Judgement("not tested here", other_model(study) or f"{_absent(row)}.")
         seeds = "one seed" if len(row.finished) == 1 else f"{len(row.finished)} seeds"
         found = Finding(f"{heading}, {study.dataset}, {seeds}", spread.text(" MiB" if part == "size" else "x"))
-        if other := _other_model(study):
+        if other := other_model(study):
             return Judgement("not tested here", other, (found,))
         if slot == DENSE_RUN:
             within = f"ithin {SAME_SIZE:.0%} of the published size"
@@ -165,7 +165,7 @@ def _accuracy_rule(slot: Slot) -> Rule:
         row, published = study.row(slot), claim.low or 0.0
         ours, per_epoch = row.score, study.steps_per_epoch
         if ours is None:
-            return Judgement("not tested here", _other_model(study) or f"{_absent(row)}.")
+            return Judgement("not tested here", other_model(study) or f"{_absent(row)}.")
         epochs = f"{row.steps / per_epoch:.2g} epochs" if per_epoch and row.steps else f"{row.steps} steps"
         reached = ours.text(unit=True)
         found = Finding(f"{study.metric.text} on {study.dataset}, {ours.seeds_text}, {epochs}", reached)
@@ -173,7 +173,7 @@ def _accuracy_rule(slot: Slot) -> Rule:
         needed = f"Inconclusive: {ours.seeds_text}, {SEEDS_NEEDED} are needed"
         few = f"{needed}; published less ours is {published - ours.value:+.1f} points."
         about_mnli, enough = study.dataset == CLAIMED_DATASET, ours.seeds >= SEEDS_NEEDED
-        reasons = (_other_model(study), "" if about_mnli else other, "" if enough else few)
+        reasons = (other_model(study), "" if about_mnli else other, "" if enough else few)
         bound = published - MARGIN
         return undecided(reasons, (found,)) or _against(ours, bound, f"above {bound:g} %", found)
 
@@ -207,7 +207,7 @@ def _judge_same_accuracy(_: Claim, study: Study, __: Any) -> Judgement:
     other = f"The claim is about MNLI; {words}{f', inconclusive with {seeds}' if few else ''}."
     inconclusive = f"Inconclusive: {seeds}, {SEEDS_NEEDED} are needed to tell {MARGIN:g} points; {words}."
     elsewhere = other if study.dataset != CLAIMED_DATASET else ""
-    reasons = (_other_model(study), void and f"{void} Found: {words}.", elsewhere, inconclusive if few else "")
+    reasons = (other_model(study), void and f"{void} Found: {words}.", elsewhere, inconclusive if few else "")
     return undecided(reasons, (found,)) or _against(apart, -MARGIN, f"above -{MARGIN:g} points", found)
 
 
@@ -230,7 +230,7 @@ def _judge_ranks_removed(_: Claim, study: Study, __: Any) -> Judgement:
     why = f"After a late stage, layers of block {BLOCK} have lost all ranks in {some} of {len(removed)} seed(s)."
     unfinished = f"{why} Not finished: {absent}." if absent and not some else ""
     outcome: Outcome = "reproduced" if some == len(removed) else "partly" if some else "not reproduced"
-    untested = undecided((_other_model(study), *map(_learned_nothing, rows), unfinished), found)
+    untested = undecided((other_model(study), *map(_learned_nothing, rows), unfinished), found)
     return untested or Judgement(outcome, why, found)
 
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from bench.core.record import Record
 from figures.page.table import one_line
 from figures.records.metric import Metric, Reached, Score, difference, score
-from figures.records.select import PRECISIONS, Selected, by_arm, by_device, newest, oldest_first
+from figures.records.select import PRECISIONS, by_arm, by_device, newest, oldest_first, workload_settings
+from figures.records.studies import Runs, newest_probes
 from figures.records.training import curve_of, metric_of, reached, stages_of
 
 STORED = "_fp8"  # what the variants of arms end with that store activations in FP8
@@ -84,15 +85,10 @@ class Line:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Precisions(Selected):
-    """One page: a device and a dataset."""
+class Precisions(Runs):
+    """One page: a device, a dataset and a model."""
 
-    dataset: str = ""
-    lines: tuple[Line, ...] = ()
-
-    @property
-    def metric(self) -> Metric:
-        return metric_of(self.shown[0])
+    lines: tuple[Line, ...]
 
     def less(self, line: Line, metric: Metric) -> Score | None:
         """What a line reached less what it is compared with, paired; None where that is not there."""
@@ -101,11 +97,15 @@ class Precisions(Selected):
 
 
 def select(records: Sequence[Record]) -> list[Precisions]:
-    """A page per device, workload and dataset; of runs of several lengths, that of the longest."""
+    """A page per device, dataset and model; of runs of several lengths, that of the longest."""
+    probes = newest_probes(records)
     pages = []
-    for device, mine in by_device(records):
-        for workload, dataset in sorted({(one.workload, one.dataset) for one in mine}):
-            here = [one for one in mine if (one.workload, one.dataset) == (workload, dataset)]
+    for device, of_device in by_device([record for record in records if record.measure == "train"]):
+        by_page: dict[tuple[str, ...], list[Record]] = {}
+        for record in of_device:
+            by_page.setdefault(_page(record), []).append(record)
+        for words, here in sorted(by_page.items()):
+            workload, dataset, *_ = words
             steps = max(map(_steps, here))
             runs = newest([one for one in here if _steps(one) == steps], lambda r: (r.arm, r.precision, r.seed))
             found = sorted({(arm, precision) for arm, precision, _ in runs}, key=lambda k: (by_arm(k[0]), _place(k[1])))
@@ -119,14 +119,23 @@ def select(records: Sequence[Record]) -> list[Precisions]:
                 Precisions(
                     **device,
                     shown=oldest_first(runs.values()),
-                    place=f"{workload}, {dataset}",
-                    suffix=(workload, dataset),
+                    place=", ".join(words),
+                    suffix=words,
                     left_out=left_out,
+                    experiment=here[0].experiment,
                     dataset=dataset,
+                    probe=probes.get((dataset, workload)),
                     lines=lines,
                 )
             )
     return pages
+
+
+def _page(record: Record) -> tuple[str, ...]:
+    """What is equal for two runs on one page, in the words that its files are named by."""
+    model = workload_settings(record)
+    size = [f"{model['layers']}x{model['width']}"] if {"layers", "width"} <= set(model) else []
+    return record.workload, record.dataset, *size
 
 
 def _place(precision: str) -> int:

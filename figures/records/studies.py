@@ -204,15 +204,20 @@ def _search(records: list[Record], about: dict[str, Any]) -> Runs:
     return Runs(**about, shown=shown, left_out=(*notes, *select.repeats(kept, cell, "training record(s)")))
 
 
+def newest_probes(records: Iterable[Record]) -> dict[tuple[str, str], Record]:
+    """The newest finished probe by dataset and workload."""
+    found = [one for one in select.oldest_first(records) if one.measure == "probe" and one.status == "ok"]
+    return {(one.dataset, one.workload): one for one in found}
+
+
 def _by_dataset(records: Iterable[Record]) -> list[tuple[list[Record], dict[str, Any]]]:
     """The training records of each experiment, device, dataset and workload, sorted, and what is said of them."""
     groups: dict[tuple[str, str, str, str], list[Record]] = {}
-    probes: dict[tuple[str, str], Record] = {}
+    records = list(records)
+    probes = newest_probes(records)
     timed: dict[tuple[str, str, str], list[Record]] = {}
     for one in select.oldest_first(records):
-        if one.measure == "probe" and one.status == "ok":
-            probes[one.dataset, one.workload] = one
-        elif one.measure == "run" and one.status == "ok":
+        if one.measure == "run" and one.status == "ok":
             timed.setdefault((one.device, one.dataset, one.workload), []).append(one)
         elif one.measure == "train":
             groups.setdefault((one.experiment, one.device, one.dataset, one.workload), []).append(one)

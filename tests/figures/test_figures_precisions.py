@@ -3,33 +3,35 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import pytest
 from made_up_dlrm import trained_clicks
-from made_up_training import other_run
+from made_up_training import SMALL, SMALL_MIB, curve, other_run, trained
 
 from figures.artifacts import fig14
 from figures.artifacts.tables import dlrm_fp8
 from figures.claims.claims import read_claims
 
 
-def in_precision(arm, precision, last, seed=0, **columns):
+def in_precision(arm, precision, last, seed=0, probe=2.6, **columns):
     """A run whose loss ends at ``last``."""
     one = other_run(arm, (3.0, last), metric="loss", seed=seed)
-    words = {**one.workload_words, "metric": {**one.metric, "unit": "nats"}}
+    words = {**one.workload_words, "metric": {**one.metric, "unit": "nats", "probe": probe}}
     changes = {"experiment": "fig14", "workload": "code", "dataset": "python", "workload_words": words}
     cell = f"{arm}-{precision}-{seed}"
     return dataclasses.replace(one, precision=precision, cell_id=cell, **{**changes, **columns})
 
 
-def runs(fp8=2.005, seeds=(0, 1, 2)):
+def runs(fp8=2.005, seeds=(0, 1, 2), **columns):
     stored = {"samples": "stored", "error": 0.026}
+    in_one = functools.partial(in_precision, **columns)
     found = []
     for seed in seeds:
         for arm in ("comera", "dense"):
-            found += [in_precision(arm, "fp32", 2.0, seed), in_precision(arm, "bf16", 2.001, seed)]
-            found.append(in_precision(arm, "fp8", fp8, seed, arithmetic="12 layers: FP8 products, emulated"))
-        keeping = in_precision("comera:lean_fp8", "bf16", 2.002, seed)
+            found += [in_one(arm, "fp32", 2.0, seed), in_one(arm, "bf16", 2.001, seed)]
+            found.append(in_one(arm, "fp8", fp8, seed, arithmetic="12 layers: FP8 products, emulated"))
+        keeping = in_one("comera:lean_fp8", "bf16", 2.002, seed)
         found.append(dataclasses.replace(keeping, samples={**keeping.samples, "stored": [stored]}))
     return found
 
@@ -63,12 +65,42 @@ def test_the_page_says_what_ran():
         (runs(), "reproduced"),
         (runs(fp8=2.2), "not reproduced"),
         (runs(seeds=(0, 1)), "not tested here"),
+        (runs(probe=2.0), "not tested here"),  # whose interval holds the loss
         ([one for one in runs() if one.precision != "fp8"], "not tested here"),
     ],
 )
 def test_equal_is_within_the_margin_over_three_seeds(records, outcome):
     [page] = fig14.select(records)
     assert fig14.judge(None, page, page.lines).outcome == outcome
+
+
+def test_what_does_not_surely_beat_the_probe_is_named():
+    def probe_note(probe):
+        [page] = fig14.select(runs(probe=probe))
+        return next(note for note in fig14.caption(page, page.lines).notes if note.startswith("Probe: "))
+
+    assert probe_note(2.6) == "Probe: the unigrams reaches 2.600 nats."
+    assert "Not surely better, so that it decides nothing: comera, fp32, comera, bf16" in probe_note(2.0)
+
+
+def test_a_smaller_encoder_has_a_page_of_its_own_and_decides_nothing():
+    def in_fp8(experiment, **columns):
+        return [
+            trained("comera", curve=curve(seed, "comera", 0.9), seed=seed, precision=precision, experiment=experiment,
+                    cell_id=f"{experiment}-{precision}-{seed}", **columns)
+            for seed in range(3) for precision in ("fp32", "fp8")
+        ]  # fmt: skip
+
+    full, small = fig14.select([*in_fp8("fig14_sst2"), *in_fp8("fig14_sst2_small", model=SMALL, dense_mib=SMALL_MIB)])
+    if full.suffix != ("encoder", "sst2", "6x768"):
+        full, small = small, full
+    assert small.suffix == ("encoder", "sst2", "2x128")
+    assert fig14.judge(None, full, full.lines).outcome == "reproduced"
+    judged = fig14.judge(None, small, small.lines)
+    assert judged.outcome == "not tested here"
+    assert judged.why.startswith("The dense model of these runs has 735,491 parameters")
+    titles = [fig14.caption(page, page.lines).title for page in (full, small)]
+    assert [title.endswith(", a smaller encoder") for title in titles] == [False, True]
 
 
 @pytest.mark.slow
@@ -78,8 +110,8 @@ def test_the_picture_has_a_curve_per_line_and_the_same_bytes_twice():
     assert page.files[picture] == again.files[picture]
     [selection] = fig14.select(runs())
     figure = fig14.draw(selection, selection.lines, fig14.caption(selection, selection.lines))
-    assert [len(axes.lines) for axes in figure.axes] == [7, 7]
-    looks = {(line.get_color(), line.get_linestyle(), line.get_marker()) for line in figure.axes[0].lines}
+    assert [len(axes.lines) for axes in figure.axes] == [8, 7]  # and the probe
+    looks = {(line.get_color(), line.get_linestyle(), line.get_marker()) for line in figure.axes[0].lines[1:]}
     assert len({(colour, marker) for colour, _, marker in looks}) == 3  # arms
     by_arm = [
         [line.get_dash_capstyle(), str(line._dash_pattern)] for line in figure.axes[0].lines if line.get_marker() == "o"
