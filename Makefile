@@ -15,7 +15,7 @@ TRAINED := reproduce-table-mnli reproduce-table-ranks reproduce-fig6 reproduce-t
 .PHONY: help setup test test-slow lint gate gate-accept reproduce-fig1 reproduce-fig1-all reproduce-prediction reproduce-activations \
   reproduce-widths reproduce-fig5 reproduce-fig7 reproduce-fig8 reproduce-fig9 reproduce-fig10 reproduce-fig10-loss \
   reproduce-fig11 reproduce-fig14 reproduce-fig14-sst2 reproduce-scaling reproduce-exchange-settings reproduce-table-dlrm reproduce-table-fp8 \
-  reproduce-table-dlrm-fp8 reproduce-table-tensorization plan-grid table-search $(TRAINED) reproduce-small \
+  reproduce-table-dlrm-fp8 reproduce-table-lte reproduce-table-tensorization plan-grid table-search $(TRAINED) reproduce-small \
   sweep-ratios sweep-ratios-accuracy sweep-ratios-sst2 sweep-ratios-small reproduce-code-stages speed claims report explore docs clean
 
 help: ## list the targets
@@ -118,6 +118,11 @@ reproduce-fig9 reproduce-table-dlrm: $(READY)
 reproduce-table-fp8: $(READY) ## errors, bytes and least times of layers in FP32, TF32, BF16 and FP8 by shape; on a GPU times
 	$(BIN)/python -m bench experiment=table_fp8 "results='$(RESULTS)'"
 	$(BIN)/python -m figures table_fp8 --records "$(RESULTS)"
+
+reproduce-table-lte: $(READY) ## train LTE from scratch on SST-2 and the NLI pool at several settings, a small encoder, beside dense training
+	$(BIN)/python -m bench experiment=probe dataset=sst2,nli_pool "results='$(RESULTS)'"
+	$(BIN)/python -m bench experiment=lte_small "results='$(RESULTS)'"
+	$(BIN)/python -m figures table_lte --records "$(RESULTS)"
 
 reproduce-table-dlrm-fp8: $(READY) ## train DLRM's arms in FP32, BF16 and FP8 on a synthetic click log (hours on a CPU)
 	$(BIN)/python -m bench experiment=table_dlrm_fp8 "results='$(RESULTS)'"

@@ -47,6 +47,7 @@ from bench.protocol import (
 )
 from bench.protocol.methods import build, build_for
 from bench.runner import checkpoint
+from bench.step.bf16_products import multiplies_bf16
 from bench.step.low_precision import adapted_model
 from bench.step.timing import Diverged, mean_ms, steady_allocator, take_turns
 from bench.step.train_step import TrainStep, batches_on, build_step
@@ -155,7 +156,10 @@ class TrainingRun:
                 checkpoint=cell.checkpoint, exchange=exchange, mean_loss=True,
             )  # fmt: skip
         toggles = (cell.precision, cell.device, cell.cuda_graph, cell.compile, bool(cell.training["static"]))
-        return TrainStep(self.model, self.method, self.method.optimizer(self.model), loss, *toggles, cell.checkpoint)
+        return TrainStep(
+            self.model, self.method, self.method.optimizer(self.model), loss, *toggles, cell.checkpoint,
+            widen_bf16=not multiplies_bf16(cell.device),
+        )  # fmt: skip
 
     @property
     def _exchange(self) -> Exchange | None:

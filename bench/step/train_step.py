@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint as checkpoint_call
 from bench.core.cell import Cell
 from bench.protocol import Batch, Change, Method, Workload
 from bench.protocol.methods import build_for
+from bench.step.bf16_products import WidenedProducts
 from bench.step.low_precision import adapted_model, arithmetic_of, precision_unsupported
 from comera.capture import CapturedStep, CUDAGraphs, make_capturable
 from comera.lowprec.scaling import kernel_on
@@ -95,6 +96,8 @@ class TrainStep:
         static_shapes: whether all batches have one shape; if not, code is compiled for any.
         checkpoint: whether each block of the model, an entry of its outermost ``nn.ModuleList``, goes through
             ``torch.utils.checkpoint``, which keeps the block's input and runs it again in backward.
+        widen_bf16: whether products of BF16 operands go through :class:`bench.step.bf16_products.WidenedProducts`;
+            not with ``compile``.
 
     Attributes:
         number: steps done so far, which is the number of the next step.
@@ -118,6 +121,7 @@ class TrainStep:
         compile: bool = False,
         static_shapes: bool = True,
         checkpoint: bool = False,
+        widen_bf16: bool = False,
     ) -> None:
         reason = precision_unsupported(precision, device)
         reason = reason or (graph_unsupported(method, device) if cuda_graph else None)
@@ -134,6 +138,9 @@ class TrainStep:
         self.optimizer = optimizer
         self.loss = loss
         self.precision, self.arithmetic = precision, arithmetic_of(model, precision)
+        self._widens = widen_bf16 and precision.startswith("bf16") and not compile
+        if self._widens:
+            self.arithmetic = f"{precision}, products computed in FP32 and rounded"
         self.device = torch.device(device)
         self.number = 0
         self.phase: Phase = "idle"
@@ -181,12 +188,15 @@ class TrainStep:
         if self._compiled is not None and change == "shapes":
             torch.compiler.reset()  # after several shapes, recompilation would give up without a word
 
-    def autocast(self) -> AbstractContextManager[object]:
+    @contextlib.contextmanager
+    def autocast(self) -> Iterator[None]:
         """The arithmetic of forward and task loss, for whoever runs the model outside a step."""
-        if self.precision.startswith("bf16"):
-            # Weights cast outside a capture must not serve inside it.
-            return torch.autocast(self.device.type, torch.bfloat16, cache_enabled=self._captured is None)
-        return contextlib.nullcontext()
+        if not self.precision.startswith("bf16"):
+            yield
+            return
+        # Weights cast outside a capture must not serve inside it.
+        with self._products(), torch.autocast(self.device.type, torch.bfloat16, cache_enabled=self._captured is None):
+            yield
 
     def _gradients(self, batch: Batch) -> torch.Tensor:
         self.optimizer.zero_grad(set_to_none=True)
@@ -232,6 +242,8 @@ class TrainStep:
         self.phase = "idle"
 
     def _products(self) -> AbstractContextManager[object]:
+        if self._widens:
+            return WidenedProducts()
         return tf32_products() if self.precision == "tf32" else contextlib.nullcontext()
 
 

@@ -16,7 +16,6 @@ from matplotlib.figure import Figure
 from bench.core.record import Record
 from figures.artifact import Artifact
 from figures.claims import ratio
-from figures.claims.rule import Rule
 from figures.page import bars, notes
 from figures.page.drawn import Caption
 from figures.page.footnotes import Footnotes
@@ -321,7 +320,6 @@ RULES = (
         "lte-memory", _ON_MEMORY.format("lte"), [_memory(_published, "lte")], _LARGE, slack=0.0, device="any",
         **_fair("peak memory", [_memory], "lte"),
     ),
-    Rule("lte-convergence", "accuracy of lte", untested="Fig. 1 times steps and trains nothing to convergence."),
 )  # fmt: skip
 
 ARTIFACT = Artifact(

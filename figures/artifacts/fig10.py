@@ -142,9 +142,9 @@ def _of_phase(claim: Claim, value: float | None) -> Claim:
 
 RULES = (
     Rule("codebert-ratio", "parameters of dense / comera, full model", "within the tolerance", "any",
-         _SIZE_TOLERANCE, "x", _judge_size, workload=WORKLOAD),
+         _SIZE_TOLERANCE, "x", judge=_judge_size, workload=WORKLOAD),
     Rule("codebert-speedup", "step time of dense / comera, full model, each phase", REACHES, "cuda", _TIME_SLACK, "x",
-         lambda claim, page, _: _judge_time(claim, page, [DENSE], [COMERA]), fair=_judge_fairly,
+         judge=lambda claim, page, _: _judge_time(claim, page, [DENSE], [COMERA]), fair=_judge_fairly,
          fair_quantity="step time of the form of dense or low_rank that takes least / that of comera, each phase",
          workload=WORKLOAD),
 )  # fmt: skip

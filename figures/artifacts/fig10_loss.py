@@ -102,5 +102,5 @@ ARTIFACT = Artifact(
     experiments=("code_phases",), measure="train", made_by="make reproduce-fig10-loss", order=46, select=studies,
     rows=fig6.rows_of, columns=fig6.columns, tidy_rows=fig6.tidy_rows, caption=caption, draw=draw,
     rules=(Rule("codebert-curve", "held-out loss of comera less that of dense at the end of phase 2, full model",
-                "<= tolerance", "any", TOLERANCE, "nats", _judge, workload=WORKLOAD),),
+                "<= tolerance", "any", TOLERANCE, "nats", judge=_judge, workload=WORKLOAD),),
 )  # fmt: skip

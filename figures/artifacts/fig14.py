@@ -195,5 +195,5 @@ ARTIFACT: Artifact[Precisions, Line] = Artifact(
                  "fig14_sst2_small_storage"), measure="train", lenders=(PROBES,),
     made_by="make reproduce-fig14", order=140, select=select, rows=rows_of, columns=columns, caption=caption, draw=draw,
     rules=(Rule("fp8-accuracy", "accuracy in FP8-mix less that in FP32, 3 seeds, of each arm", ">= -tolerance", "any",
-                POINTS, "points", judge),),
+                POINTS, "points", judge=judge),),
 )  # fmt: skip

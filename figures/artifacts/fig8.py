@@ -265,7 +265,7 @@ def _fair(quantity: str, what: Any) -> dict[str, Any]:
 
 
 RULES = (
-    Rule("dlrm-size", "stored size of dense / comera", REACHES, "any", 0.5, "x", _judge_size),
+    Rule("dlrm-size", "stored size of dense / comera", REACHES, "any", 0.5, "x", judge=_judge_size),
     ratio.ratio_rule(
         "dlrm-memory", "peak memory of dense (Adam) / comera, allocated or predicted for CUDA",
         [_evidence(ratio.memory_points, ADAM)], BATCHES[:1], device="any", **_FULL,

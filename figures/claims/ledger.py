@@ -21,7 +21,7 @@ from figures.claims.claims import (
     Verdict,
     read_claims,
 )
-from figures.claims.rule import UNTESTED, Rule
+from figures.claims.rule import Rule
 
 #: A place among several pages of a device, and a verdict of that page.
 Judged = tuple[str, Verdict]
@@ -33,7 +33,7 @@ class Entry:
 
     claim: Claim
     rule: Rule
-    experiments: tuple[str, ...]  # whose records the rule is judged on; none where no experiment is about the claim
+    experiments: tuple[str, ...]  # whose records the rule is judged on
     verdicts: tuple[Verdict, ...]  # one per device with records of these, by the device's name
 
     @property
@@ -50,10 +50,6 @@ class Entry:
         return self.rule.fair is not None
 
     @property
-    def is_implemented(self) -> bool:
-        return self.rule.judge is not None
-
-    @property
     def is_executed(self) -> bool:
         """Whether some record bears on the claim, on whatever device and data."""
         return any(verdict.ours for verdict in self.verdicts)
@@ -66,8 +62,6 @@ class Entry:
 
     @property
     def why(self) -> str:
-        if self.rule.untested:
-            return self.rule.untested
         if not self.verdicts:
             experiments = self.experiments
             return f"No record of {' or '.join(experiments)}; make some: python -m bench experiment={experiments[0]}."
@@ -158,20 +152,17 @@ def claims_of(all_artifacts: Iterable[Artifact[Any, Any]]) -> dict[str, Claim]:
     return claims
 
 
-def rules_of(all_artifacts: Iterable[Artifact[Any, Any]]) -> dict[str, tuple[Rule, Artifact[Any, Any] | None]]:
-    """By claim, what decides it, and the artifact that it is judged on; none for a claim that nothing decides yet.
+def rules_of(all_artifacts: Iterable[Artifact[Any, Any]]) -> dict[str, tuple[Rule, Artifact[Any, Any]]]:
+    """By claim, what decides it, and the artifact that it is judged on.
 
     Raises LedgerError where two rules decide one claim.
     """
-    rules: dict[str, tuple[Rule, Artifact[Any, Any] | None]] = {rule.claim_id: (rule, None) for rule in UNTESTED}
+    rules: dict[str, tuple[Rule, Artifact[Any, Any]]] = {}
     for artifact in all_artifacts:
         for rule in artifact.rules:
-            first, owner = rules.get(rule.claim_id, (rule, None))
-            if rule.untested or (first is rule and owner is not None):
-                continue
-            if owner is not None:
+            first, owner = rules.setdefault(rule.claim_id, (rule, artifact))
+            if first is not rule:
                 raise LedgerError(f"the claim {rule.claim_id!r} has rules of {owner.name} and of {artifact.name}.")
-            rules[rule.claim_id] = (rule, artifact)
     return rules
 
 
@@ -196,7 +187,7 @@ def judge(records: Sequence[Record], claims: Mapping[str, Claim] | None = None) 
             found[verdict.claim.id].setdefault(verdict.device, []).append((place, verdict))
     verdicts = {name: tuple(_on_device(devices[one]) for one in sorted(devices)) for name, devices in found.items()}
     owned = ((name, claim, *rules[name]) for name, claim in claims.items())
-    return [Entry(one, rule, owner.experiments if owner else (), verdicts[name]) for name, one, rule, owner in owned]
+    return [Entry(one, rule, owner.experiments, verdicts[name]) for name, one, rule, owner in owned]
 
 
 def summary(entries: Sequence[Entry]) -> str:
@@ -224,7 +215,7 @@ class RollUp(NamedTuple):
 
     artifact: str
     claims: int
-    implemented: int  # some experiment decides it
+    implemented: int  # some experiment decides it: all, since a rule is that of a figure or table
     executed: int  # some record bears on it, on whatever device and data
     decided: int  # records of the device, model and data that it names
     agrees: int  # as published
@@ -238,7 +229,7 @@ def rolled_up(entries: Sequence[Entry]) -> list[RollUp]:
         groups.setdefault(entry.claim.artifact, []).append(entry)
     return [
         RollUp(
-            name, len(group), sum(one.is_implemented for one in group), sum(one.is_executed for one in group),
+            name, len(group), len(group), sum(one.is_executed for one in group),
             sum(one.outcome != "not tested here" for one in group), sum(one.outcome in AGREEING for one in group),
             sum(one.fair_outcome in AGREEING for one in group),
         )

@@ -256,7 +256,7 @@ def ratio_rule(
     sizes = at.format(", ".join(f"{batch:,}" for batch in batches))
     holds = f"{REACHES} (from half of it, where that is > 1: partly)" if slack else ABOVE_ONE
     return Rule(
-        claim_id, f"{quantity}, {sizes}", holds, device, slack, "x" if slack else "", judging(evidence, conditions),
-        fair=judging(fair, (*conditions, *fair_conditions)) if fair else None,
+        claim_id, f"{quantity}, {sizes}", holds, device, slack, "x" if slack else "",
+        judge=judging(evidence, conditions), fair=judging(fair, (*conditions, *fair_conditions)) if fair else None,
         fair_quantity=f"{fair_quantity}, {sizes}" if fair else "",
     )  # fmt: skip

@@ -1,7 +1,7 @@
 """By what a claim is decided: the one kind of rule, whose words in the ledger follow from its fields."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from figures.claims.claims import Claim, Judgement, Verdict
@@ -25,15 +25,15 @@ class Rule:
         holds: what the quantity has to be, as :data:`REACHES`; empty where ``quantity`` says it.
         device: the kind of device that times or trains; ``any`` too where a prediction may decide.
         tolerance, unit: by how much ours may miss what was published, or what it is compared with, and still hold.
-        judge: the judgement on one page of records, from the claim, the page's selection and its rows; None where
-            the records cannot decide it.
-        untested: why not, where ``judge`` is None.
+        judge: the judgement on one page of records, from the claim, the page's selection and its rows.
         fair, fair_quantity: the same against the strongest form of each side that a user would pick, and the expression
             that is judged there; None where no rival takes part in the claim.
         workload: whose records decide it, where that is called otherwise than the claim has it.
 
     Example:
-        >>> rule = Rule("lte-time", "epoch time, lte / comera", REACHES, "cuda", 0.5, "x", untested="made up")
+        >>> def judge(claim, page, rows):
+        ...     return Judgement("not tested here", "made up")
+        >>> rule = Rule("lte-time", "epoch time, lte / comera", REACHES, "cuda", 0.5, "x", judge=judge)
         >>> rule.expression, rule.tolerance_text
         ('epoch time, lte / comera >= published - tolerance', '0.5x')
     """
@@ -44,8 +44,7 @@ class Rule:
     device: DeviceKind = "any"
     tolerance: float = 0.0
     unit: str = ""
-    judge: Judge | None = None
-    untested: str = ""
+    judge: Judge = field(kw_only=True)
     fair: Judge | None = None
     fair_quantity: str = ""
     workload: str = ""
@@ -62,12 +61,5 @@ class Rule:
 
     def verdict(self, claim: Claim, selection: Any, rows: Any) -> Verdict:
         """What one page of records makes of the claim."""
-        published = self.judge(claim, selection, rows) if self.judge else Judgement("not tested here", self.untested)
+        published = self.judge(claim, selection, rows)
         return Verdict(claim, selection.device, published, self.fair(claim, selection, rows) if self.fair else None)
-
-
-#: Claims that no artifact can decide yet.
-UNTESTED = (
-    Rule("lte-convergence", "accuracy on MNLI of lte with its default settings > chance",
-         untested="No experiment of this bench trains LTE to convergence."),
-)  # fmt: skip

@@ -66,5 +66,5 @@ ARTIFACT = Artifact(
     caption=caption,
     draw=draw,
     claims=(CLAIM,),
-    rules=(Rule(CLAIM.id, "stored size of dense / comera", REACHES, "any", TOLERANCE, "x", judged),),
+    rules=(Rule(CLAIM.id, "stored size of dense / comera", REACHES, "any", TOLERANCE, "x", judge=judged),),
 )

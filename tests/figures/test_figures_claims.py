@@ -91,7 +91,6 @@ CASES = [
     ("galore-all-batches", times(dict.fromkeys(LARGE, 2.0), "galore")
         + peaks(dict.fromkeys(LARGE, 0.9), "galore", CUDA), "partly", "3 of 12"),
     ("galore-all-batches", peaks(dict.fromkeys(LARGE, 1.2), "galore", CPU), "not tested here", "about a GPU"),
-    ("lte-convergence", peaks({1: 1.0}, "lte"), "not tested here", "trains nothing to convergence"),
 ]  # fmt: skip
 
 

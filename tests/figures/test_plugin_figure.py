@@ -151,7 +151,8 @@ UNMATCHED = {
         {"claims": (dataclasses.replace(CLAIM, id="lte-time"),)}, "brings a claim 'lte-time', of which there is one"
     ),
     "a claim that another decides": (
-        {"rules": (*ARTIFACT.rules, Rule("lte-time", "x"))}, "'lte-time' has rules of fig1 and of made_up_sizes"
+        {"rules": (*ARTIFACT.rules, Rule("lte-time", "x", judge=ARTIFACT.rules[0].judge))},
+        "'lte-time' has rules of fig1 and of made_up_sizes",
     ),
 }  # fmt: skip
 

@@ -66,5 +66,5 @@ ARTIFACT: Artifact[Precisions, Line] = Artifact(
     experiments=("table_dlrm_fp8",), measure="train", made_by="make reproduce-table-dlrm-fp8", order=155, select=select,
     rows=fig14.rows_of, columns=columns, caption=caption,
     rules=(Rule("fp8-dlrm", "accuracy of comera in FP8 less that in FP32", ">= -tolerance", "any", MARGINS["accuracy"],
-                "points", judge),),
+                "points", judge=judge),),
 )  # fmt: skip

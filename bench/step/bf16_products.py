@@ -1,0 +1,55 @@
+"""Products of BF16 operands on a CPU that has no instructions for them: the same numbers, in a fortieth of the time.
+
+PyTorch multiplies BF16 matrices on such a CPU one number at a time. What it computes is the sum of exact products in
+FP32, rounded to BF16 once; the same comes from operands that are widened to FP32, multiplied there by the fast kernel
+and rounded, up to the order of the sum. Trainings use it, since they ask for numbers. Whatever times a step does not.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+_ATEN = torch.ops.aten
+
+#: By product what computes it into a fresh result; of those in place the first operand is the result.
+_FRESH: dict[Any, Any] = {packet: packet.default for packet in (_ATEN.mm, _ATEN.bmm, _ATEN.addmm, _ATEN.baddbmm)}
+_IN_PLACE: dict[Any, Any] = {_ATEN.addmm_: _ATEN.addmm.default, _ATEN.baddbmm_: _ATEN.baddbmm.default}
+
+
+def multiplies_bf16(device: str | torch.device) -> bool:
+    """Whether a device multiplies BF16 matrices by instructions made for them, or by kernels as fast as FP32's."""
+    on_cpu = torch.device(device).type == "cpu"
+    return not on_cpu or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+class WidenedProducts(TorchDispatchMode):
+    """Within it products with a BF16 operand are computed in FP32 and rounded.
+
+    Example:
+        >>> rows, columns = torch.randn(4, 8).bfloat16(), torch.randn(8, 3).bfloat16()
+        >>> with WidenedProducts():
+        ...     product = rows @ columns
+        >>> torch.equal(product, (rows.float() @ columns.float()).bfloat16())
+        True
+    """
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs, packet = dict(kwargs or {}), func.overloadpacket
+        in_fp32 = _FRESH.get(packet) or _IN_PLACE.get(packet)
+        if in_fp32 is None or not any(map(_is_bf16, args)):
+            return func(*args, **kwargs)
+        into = args[0] if packet in _IN_PLACE else kwargs.pop("out", None)
+        product = _widened(in_fp32, args, kwargs)
+        return product.bfloat16() if into is None else into.copy_(product)
+
+
+def _is_bf16(value: object) -> bool:
+    return isinstance(value, torch.Tensor) and value.dtype == torch.bfloat16
+
+
+def _widened(product: Callable[..., torch.Tensor], args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.Tensor:
+    return product(*(one.float() if _is_bf16(one) else one for one in args), **kwargs)

@@ -1,0 +1,46 @@
+"""LTE trained from scratch: what it reaches at its defaults and at other rates, beside dense training."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from figures.artifact import Artifact
+from figures.artifacts.tables.search import Try, columns, rows_of
+from figures.artifacts.tables.search import caption as caption_of_search
+from figures.claims.claims import Claim, Finding, Judgement
+from figures.claims.rule import Rule
+from figures.claims.training import other_model
+from figures.page.drawn import Caption
+from figures.records.studies import PROBES, Runs, searches
+
+LTE = "lte"
+
+
+def caption(search: Runs, tries: Sequence[Try]) -> Caption:
+    return replace(caption_of_search(search, tries), title=f"LTE from scratch on {search.dataset!r}")
+
+
+def judge(_: Claim, search: Runs, tries: Sequence[Try]) -> Judgement:
+    """LTE converges where it surely beats guessing; a probe is what it then has to beat to be of use."""
+    metric = search.metric
+    scores = [(one.settings_text, one.score) for one in tries if one.run.arm == LTE and one.score]
+    found = [Finding(f"lte, {settings}, {search.dataset}", score.text(unit=True)) for settings, score in scores]
+    if not scores or metric.guess is None:
+        return Judgement("not tested here", "No run of LTE has finished.")
+    if other := other_model(search):
+        return Judgement("not tested here", other, found)
+    if not search.dataset.startswith("mnli"):
+        return Judgement("not tested here", f"The claim is about MNLI; these runs are on {search.dataset}.", found)
+    learnt = [score.beats(metric.guess) for _, score in scores]
+    if any(learnt):
+        return Judgement("partly" if not all(learnt) else "not reproduced", "LTE surely beats guessing.", found)
+    return Judgement("reproduced", "LTE does not surely beat guessing.", found)
+
+
+ARTIFACT = Artifact(
+    name="table_lte", heading="LTE from scratch",
+    summary="what LTE reaches from scratch, by its settings, beside dense training; a table per device and dataset",
+    experiments=("lte_small", "lte"), measure="train", made_by="make reproduce-table-lte", order=156,
+    lenders=(PROBES,), select=searches, rows=rows_of, columns=columns, caption=caption, section="arm",
+    rules=(Rule("lte-convergence", "accuracy on MNLI of lte, of every setting that was tried, > guessing", "", "any",
+                judge=judge),),
+)  # fmt: skip
