@@ -167,12 +167,16 @@ class _Product(torch.autograd.Function):
         a_TK, b_MK, a_factor, b_factor = ctx.saved_tensors
         fp8, history = ctx.fp8, ctx.history
         factor = None if history is None else history.factor(2, gradient_TM, GRADIENTS)
-        da_TK = db_MK = None
+        da_TK = db_MK = left = None
         if ctx.needs_input_grad[3]:
             left, right = _operand(gradient_TM, GRADIENTS, fp8, factor), _operand(b_MK.t(), FORWARD, fp8, b_factor)
             da_TK = _multiplied(left, right, fp8, a_TK.dtype)[: a_TK.shape[0], : a_TK.shape[1]]
         if ctx.needs_input_grad[4]:
-            left, right = _operand(gradient_TM.t(), GRADIENTS, fp8, factor), _operand(a_TK.t(), FORWARD, fp8, a_factor)
+            if left is not None and fp8.scales == "tensor":  # turned round it has the same numbers
+                left = Quantized(left.values.t().contiguous(), left.scale)
+            else:
+                left = _operand(gradient_TM.t(), GRADIENTS, fp8, factor)
+            right = _operand(a_TK.t(), FORWARD, fp8, a_factor)
             db_MK = _multiplied(left, right, fp8, b_MK.dtype)[: b_MK.shape[0], : b_MK.shape[1]]
         return None, None, None, da_TK, db_MK
 

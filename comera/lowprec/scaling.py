@@ -89,7 +89,7 @@ def quantize(
         # A smaller factor would be no normal number, and that of zeros would divide by zero; NaN stays.
         scale = (largest(x, scales) / limit).clamp(min=torch.finfo(torch.float32).tiny)
     factor = torch.as_tensor(scale, dtype=torch.float32, device=x.device)
-    values = (x.float() / factor).clamp(-limit, limit)
+    values = (x.float() / factor).clamp_(-limit, limit)
     return Quantized(values.to(dtype), factor)
 
 
@@ -168,4 +168,4 @@ def scaled_product(
     with torch.autocast(left.device.type, enabled=False):
         sums_TM = torch.mm(left.float(), right.float().t())
     factors_T1, factors_1M = left_scale, right_scale if right_scale.dim() == 0 else right_scale.t()
-    return (sums_TM * factors_T1 * factors_1M).to(put_out).to(dtype)
+    return sums_TM.mul_(factors_T1).mul_(factors_1M).to(put_out).to(dtype)
