@@ -123,7 +123,7 @@ def probe_notes(page: Precisions, lines: Sequence[Line]) -> list[str]:
     metric = page.metric
     if metric.probe is None:
         return []
-    below = ", ".join(line.name for line in below_probe(page, lines))
+    below = "; ".join(line.name for line in below_probe(page, lines))
     reached = f"the {metric.probe_text} reaches {metric.written(metric.probe)}"
     return [f"Probe: {reached}. {f'Not surely better, so that it decides nothing: {below}.' if below else ''}".rstrip()]
 
@@ -175,7 +175,7 @@ def judge(_: Claim, page: Precisions, lines: Sequence[Line]) -> Judgement:
     if page.is_papers and (other := other_model(page)):
         return Judgement("not tested here", other, found)
     if below := below_probe(page, list(apart)):
-        names = ", ".join(line.name for line in below)
+        names = "; ".join(line.name for line in below)
         return Judgement("not tested here", f"Not surely better than the {metric.probe_text}: {names}.", found)
     if min(less.seeds for less in apart.values()) < SEEDS_NEEDED:
         return Judgement("not tested here", f"Inconclusive: fewer than {SEEDS_NEEDED} seeds.", found)

@@ -80,7 +80,7 @@ def test_what_does_not_surely_beat_the_probe_is_named():
         return next(note for note in fig14.caption(page, page.lines).notes if note.startswith("Probe: "))
 
     assert probe_note(2.6) == "Probe: the unigrams reaches 2.600 nats."
-    assert "Not surely better, so that it decides nothing: comera, fp32, comera, bf16" in probe_note(2.0)
+    assert "Not surely better, so that it decides nothing: comera, fp32; comera, bf16" in probe_note(2.0)
 
 
 def test_a_smaller_encoder_has_a_page_of_its_own_and_decides_nothing():
