@@ -8,6 +8,7 @@ slowdowns are multiplied by a factor, and the rule is applied again. What no mul
 
 import contextlib
 import datetime
+import hashlib
 import json
 import math
 import os
@@ -35,16 +36,16 @@ CONFIDENCE = 0.95
 #: By what a tree's time is multiplied for ``--power``; 1 shows the false alarms.
 SCALES = (1.0, 1.05, 1.10, 1.15)
 
-#: What repetitions of one file have in common.
-_SETTINGS = ("commit", "launches", "planted", "busy", "of")
+#: What repetitions of one file have in common. The commit may differ: each is compared with itself alone.
+_SETTINGS = ("gate", "launches", "planted", "busy", "of")
 
 #: Keeps a core and the memory busy: products of matrices beyond the caches.
 _BUSY = "import torch; torch.set_num_threads(1); x = torch.randn(1536, 1536)\nwhile True: x = (x @ x).div_(x.norm())"
 
 _DESCRIPTION = """Repeat the timed part of the gate on this commit against itself, checked out twice, and write a line
-of JSON per repetition. Lines that are there already count, so a run that was stopped goes on. Then, or with --summary
-alone, the number of alarms and the upper bound of their rate are printed; with --power also what the rule would have
-said of the same blocks, had the tree been slower."""
+of JSON per repetition. Lines that are there already count, so a run that was stopped goes on, also on a later commit
+whose gate is the same. Then, or with --summary alone, the number of alarms and the upper bound of their rate are
+printed; with --power also what the rule would have said of the same blocks, had the tree been slower."""
 
 Record = Mapping[str, Any]
 
@@ -71,6 +72,14 @@ def upper_bound(alarms: int, repetitions: int) -> float:
         ways = (math.comb(repetitions, k) * rate**k * (1 - rate) ** (repetitions - k) for k in range(alarms + 1))
         low, high = (rate, high) if math.fsum(ways) > 1 - CONFIDENCE else (low, rate)
     return high
+
+
+def gate_code() -> str:
+    """A hash of the code that measures and decides; repetitions of another one do not count together with these."""
+    digest = hashlib.sha256()
+    for module in ("timed.py", "timed_worker.py"):
+        digest.update(Path(__file__).with_name(module).read_bytes())
+    return digest.hexdigest()[:16]
 
 
 def read(path: Path) -> list[Record]:
@@ -210,12 +219,12 @@ def repeat(path: Path, repetitions: int, settings: dict[str, Any]) -> None:
     """Bring the repetitions in ``path`` up to so many.
 
     ``settings`` are ``launches``, ``planted``, ``busy`` and ``of``, the benchmarks. Raises GateError: no commit, a
-    worker that ended, or a file of another commit or other settings.
+    worker that ended, or a file of another gate's code or other settings.
     """
     commit = commit_of(ROOT, "HEAD")
     if commit is None:
         raise GateError("There is no commit to compare with itself: the tree is no git repository.")
-    settings = {"commit": commit, **settings}
+    settings = {"gate": gate_code(), **settings}
     done = read(path)
     for record in done:
         if other := [name for name in _SETTINGS if record.get(name) != settings[name]]:
@@ -236,6 +245,7 @@ def repeat(path: Path, repetitions: int, settings: dict[str, Any]) -> None:
                 "schema_version": SCHEMA,
                 "repetition": number,
                 "recorded_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+                "commit": commit,
                 **settings,
                 "device": device_name(on_cpu=True),
                 "threads": THREADS,

@@ -322,11 +322,14 @@ def test_repetitions_go_on_where_they_were_stopped(no_measurement, tmp_path, cap
     repeat.main(["--repetitions", "2", "--into", str(path)])
     with path.open("a") as file:
         file.write('{"schema_ver')  # killed while it wrote
+    git = ["git", "-c", "user.name=n", "-c", "user.email=e@example.org"]
+    subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "later"], cwd=repeat.ROOT, check=True)
     repeat.main(["--repetitions", "4", "--into", str(path)])
     assert no_measurement == [0, 1, 2, 3]
     records = [json.loads(line) for line in path.read_text().splitlines()]
     assert [record["repetition"] for record in records] == [0, 1, 2, 3]
     assert {record["threads"] for record in records} == {1}
+    assert [record["commit"] == records[0]["commit"] for record in records] == [True, True, False, False]
     captured = capsys.readouterr()
     assert "4/4 repetitions, 0 alarms" in captured.err
     assert captured.out.endswith("0 alarms in 4 repetitions: at most 52.7 % false alarms (95 % bound); "
@@ -334,12 +337,16 @@ def test_repetitions_go_on_where_they_were_stopped(no_measurement, tmp_path, cap
 
 
 @pytest.mark.usefixtures("a_repository", "no_measurement")
-def test_repetitions_of_different_kinds_are_not_mixed(tmp_path, capsys):
+def test_repetitions_of_different_kinds_are_not_mixed(tmp_path, monkeypatch, capsys):
     path = tmp_path / "up.jsonl"
     repeat.main(["--repetitions", "1", "--into", str(path)])
     with pytest.raises(SystemExit, match="2"):
         repeat.main(["--repetitions", "2", "--launches", "5", "--into", str(path)])
     assert "holds repetitions with {'launches': 3}, these would have {'launches': 5}" in capsys.readouterr().err
+    monkeypatch.setattr(repeat, "gate_code", lambda: "changed")
+    with pytest.raises(SystemExit, match="2"):
+        repeat.main(["--repetitions", "2", "--into", str(path)])
+    assert "these would have {'gate': 'changed'}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
