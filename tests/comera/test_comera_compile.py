@@ -14,6 +14,7 @@ from torch._dynamo.backends.common import aot_autograd
 from comera import TT, TTLinear, TTMEmbedding, layers, tensorize, truncate
 from comera.contraction import joint_merging
 from comera.lookup import VARIANTS
+from comera.lowprec import FP8, use_fp8
 from comera.recomputing import keep_ranks
 
 pytestmark = pytest.mark.filterwarnings("ignore:Dynamo detected a call to a `functools.lru_cache`")
@@ -292,3 +293,18 @@ def test_a_root_within_a_root_takes_the_halves_of_the_outer_one(merges):
     x = torch.randn(5, 8)
     torch.testing.assert_close(compiled(outer)(x), outer(x))
     assert set(merges) == {4}
+
+
+@pytest.mark.parametrize("fp8", [FP8(), FP8(scales="row"), FP8(scaling="delayed")], ids=str)
+def test_products_in_fp8_are_compiled_without_a_break(fp8):
+    torch.manual_seed(0)
+    layer = TTLinear(64, 96, (8, 8), (8, 12), 6)
+    other = copy.deepcopy(layer)
+    x = torch.randn(48, 64)
+    for one in (layer, other):
+        use_fp8(one, fp8)
+    run = compiled(other)
+    for _ in range(2):  # delayed scaling has a history from the first call on
+        plain, through = results(layer, layer, x), results(run, other, x)
+        for a, b in zip(plain, through, strict=True):
+            torch.testing.assert_close(a, b)
