@@ -79,9 +79,12 @@ def framed(page: Precisions, *columns: Column[Line]) -> list[Column[Line]]:
     def remarks(line: Line) -> str:
         return "; ".join(line.remarks)
 
+    def older(line: Line) -> str:
+        return max(map(page.older, line.finished.values()), default="")
+
     return [
         Column("arm", lambda line: line.arm, tidy, left=True),
-        Column("precision", lambda line: line.precision, left=True),
+        Column("precision", lambda line: f"{line.precision} {older(line)}".rstrip(), left=True),
         Column("seeds", lambda line: len(line.finished)),
         *columns,
         Column("what ran", lambda line: line.arithmetic or None, left=True),
@@ -92,6 +95,8 @@ def framed(page: Precisions, *columns: Column[Line]) -> list[Column[Line]]:
 def caption(page: Precisions, lines: Sequence[Line]) -> Caption:
     steps = sorted({run.train_steps for line in lines for run in line.finished.values() if run.train_steps})
     seeds = sorted({seed for line in lines for seed in line.runs})
+    fewer = [f"{line.name}: {', '.join(map(str, sorted(line.finished)))}" for line in lines
+             if line.finished and sorted(line.finished) != seeds]  # fmt: skip
     examples = f"{workload_words(page.shown[0]).get('example', 'example')}s"
     return Caption(
         title=f"Fig. 14: training in lower precisions on {page.dataset!r}{_smaller(page)}",
@@ -100,6 +105,7 @@ def caption(page: Precisions, lines: Sequence[Line]) -> Caption:
             f"Trained for {', '.join(f'{count:,}' for count in steps)} steps, seeds {', '.join(map(str, seeds))}.",
         ),
         notes=(
+            *([f"Seeds of lines that lack some: {'; '.join(fewer)}."] if fewer else []),
             "fp8: products of the linear targets in FP8, all else in FP32; bf16: autocast; arms that end in _fp8: what "
             "stays wide is kept for backward in FP8.",
             f"less: paired by seed and by validation {examples}, with its 95 % interval. Emulated products have the "
