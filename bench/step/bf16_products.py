@@ -1,11 +1,11 @@
-"""Products of BF16 operands on a CPU that has no instructions for them: the same numbers, in a fortieth of the time.
+"""Products of BF16 operands on a CPU that has no instructions for them: the same numbers, by FP32's fast kernels.
 
-PyTorch multiplies BF16 matrices on such a CPU one number at a time. What it computes is the sum of exact products in
-FP32, rounded to BF16 once; the same comes from operands that are widened to FP32, multiplied there by the fast kernel
-and rounded, up to the order of the sum. Trainings use it, since they ask for numbers. Whatever times a step does not.
+PyTorch's own kernels for BF16 are slow there. What they compute is the sum of exact products in FP32, rounded to BF16
+once; the same comes from operands that are widened to FP32, multiplied and rounded, up to the order of the sum.
+Trainings use it, since they ask for numbers. Whatever times a step does not.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -19,9 +19,10 @@ _IN_PLACE: dict[Any, Any] = {_ATEN.addmm_: _ATEN.addmm.default, _ATEN.baddbmm_: 
 
 
 def multiplies_bf16(device: str | torch.device) -> bool:
-    """Whether a device multiplies BF16 matrices by instructions made for them, or by kernels as fast as FP32's."""
-    on_cpu = torch.device(device).type == "cpu"
-    return not on_cpu or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    """Whether a device is one that PyTorch has fast BF16 products for: any but a CPU that its library lacks them on."""
+    if torch.device(device).type != "cpu":
+        return True
+    return torch.backends.mkldnn.is_available() and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 class WidenedProducts(TorchDispatchMode):
@@ -43,13 +44,9 @@ class WidenedProducts(TorchDispatchMode):
         if in_fp32 is None or not any(map(_is_bf16, args)):
             return func(*args, **kwargs)
         into = args[0] if packet in _IN_PLACE else kwargs.pop("out", None)
-        product = _widened(in_fp32, args, kwargs)
+        product = in_fp32(*(one.float() if _is_bf16(one) else one for one in args), **kwargs)
         return product.bfloat16() if into is None else into.copy_(product)
 
 
 def _is_bf16(value: object) -> bool:
     return isinstance(value, torch.Tensor) and value.dtype == torch.bfloat16
-
-
-def _widened(product: Callable[..., torch.Tensor], args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.Tensor:
-    return product(*(one.float() if _is_bf16(one) else one for one in args), **kwargs)

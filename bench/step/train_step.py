@@ -191,18 +191,20 @@ class TrainStep:
     @contextlib.contextmanager
     def autocast(self) -> Iterator[None]:
         """The arithmetic of forward and task loss, for whoever runs the model outside a step."""
-        if not self.precision.startswith("bf16"):
+        with WidenedProducts() if self._widens else contextlib.nullcontext(), self._casting():
             yield
-            return
-        # Weights cast outside a capture must not serve inside it.
-        with self._products(), torch.autocast(self.device.type, torch.bfloat16, cache_enabled=self._captured is None):
-            yield
+
+    def _casting(self) -> AbstractContextManager[object]:
+        if self.precision.startswith("bf16"):
+            # Weights cast outside a capture must not serve inside it.
+            return torch.autocast(self.device.type, torch.bfloat16, cache_enabled=self._captured is None)
+        return contextlib.nullcontext()
 
     def _gradients(self, batch: Batch) -> torch.Tensor:
         self.optimizer.zero_grad(set_to_none=True)
         self.phase = "forward"
         with self._products():
-            with self.autocast():
+            with self._casting():
                 task_loss = self._shared(self.loss(self._through(), batch))
             objective = self.method.objective(task_loss, self.model)
             self.phase = "backward"
