@@ -38,7 +38,24 @@ class Quantized(NamedTuple):
 
     def dequantized(self) -> torch.Tensor:
         """The values that the product has, in float32."""
-        return self.values.float() * self.scale
+        return widened(self.values) * self.scale
+
+
+def widened(values: torch.Tensor) -> torch.Tensor:
+    """FP8 in float32, the same numbers as ``values.float()``.
+
+    PyTorch's own cast of e4m3 on a CPU goes entry by entry and takes four times as long. Shifted into place, the bits of
+    e4m3 are those of a float32 whose exponent is too small by the difference of the formats' biases, 127 - 7; that holds
+    for subnormal numbers too. The one pattern of NaN would be 480.
+
+    >>> widened(torch.tensor([0.3, -448.0, 0.002, float("nan")]).to(FORWARD))
+    tensor([ 3.1250e-01, -4.4800e+02,  1.9531e-03,         nan])
+    """
+    if values.dtype != FORWARD or values.device.type != "cpu" or torch.compiler.is_compiling():
+        return values.float()
+    bits = values.view(torch.int8).to(torch.int32).bitwise_left_shift_(20)  # the sign fills what lies above
+    wide = bits.bitwise_and_(~0x78000000).view(torch.float32).mul_(2.0**120)
+    return wide.masked_fill_(wide.abs() > torch.finfo(FORWARD).max, math.nan)
 
 
 def largest(x: torch.Tensor, scales: Scales = "tensor") -> torch.Tensor:
@@ -166,6 +183,6 @@ def scaled_product(
         factors = left_scale, right_scale if right_scale.dim() == 0 else right_scale.t()
         return torch._scaled_mm(left, right.t(), *factors, out_dtype=put_out, use_fast_accum=False).to(dtype)
     with torch.autocast(left.device.type, enabled=False):
-        sums_TM = torch.mm(left.float(), right.float().t())
+        sums_TM = torch.mm(widened(left), widened(right).t())
     factors_T1, factors_1M = left_scale, right_scale if right_scale.dim() == 0 else right_scale.t()
     return sums_TM.mul_(factors_T1).mul_(factors_1M).to(put_out).to(dtype)

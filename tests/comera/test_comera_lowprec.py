@@ -23,7 +23,7 @@ from comera.lowprec import (
     scaled_product,
     use_fp8,
 )
-from comera.lowprec.scaling import kernel_on, padded
+from comera.lowprec.scaling import kernel_on, padded, widened
 from comera.recomputing import keep_ranks
 
 #: Tokens, what is summed over, columns: odd ones, ranks that are no multiples of 16, a single token.
@@ -76,6 +76,15 @@ def test_products_and_gradients_lie_within_the_bound_of_the_format(shape, fp8):
         assert found.shape == sums.shape
         assert ((found.detach().double() - left @ right).abs() <= bound * sums + 4 * subnormal + rounded).all()
     assert float((y.detach().double() - exact_a @ exact_b.t()).norm()) > 0  # it has been rounded
+
+
+@pytest.mark.parametrize("kind", [FORWARD, GRADIENTS])
+def test_every_number_of_a_format_is_widened_as_by_torch(kind):
+    values = torch.arange(256, dtype=torch.uint8).view(kind)
+    assert torch.equal(widened(values).isnan(), values.float().isnan())
+    assert torch.equal(widened(values).nan_to_num(7.0), values.float().nan_to_num(7.0))
+    turned = values.view(16, 16).t()
+    assert torch.equal(widened(turned).nan_to_num(7.0), turned.float().nan_to_num(7.0))
 
 
 def test_rounding_is_exact_where_the_format_is():
