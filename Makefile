@@ -131,6 +131,7 @@ reproduce-table-dlrm-fp8: $(READY) ## train DLRM's arms in FP32, BF16 and FP8 on
 reproduce-fig14: $(READY) ## train and draw Fig. 14: FP32, BF16, FP8's products, FP8's storage, three seeds (hours on a CPU)
 	$(BIN)/python -m bench experiment=probe dataset=sst2 "results='$(RESULTS)'"
 	$(BIN)/python -m bench experiment=fig14 "results='$(RESULTS)'"
+	$(BIN)/python -m bench experiment=fig14_control "results='$(RESULTS)'"
 	$(BIN)/python -m bench experiment=fig14_storage "results='$(RESULTS)'"
 	$(BIN)/python -m bench experiment=fig14_sst2_small "results='$(RESULTS)'"
 	$(BIN)/python -m bench experiment=fig14_sst2_small_storage "results='$(RESULTS)'"

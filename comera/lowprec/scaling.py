@@ -44,9 +44,9 @@ class Quantized(NamedTuple):
 def widened(values: torch.Tensor) -> torch.Tensor:
     """FP8 in float32, the same numbers as ``values.float()``.
 
-    PyTorch's own cast of e4m3 on a CPU goes entry by entry and takes four times as long. Shifted into place, the bits of
-    e4m3 are those of a float32 whose exponent is too small by the difference of the formats' biases, 127 - 7; that holds
-    for subnormal numbers too. The one pattern of NaN would be 480.
+    PyTorch's own cast of e4m3 on a CPU goes entry by entry and takes four times as long. Shifted into place, the bits
+    of e4m3 are those of a float32 whose exponent is too small by the difference of the formats' biases, 127 - 7; that
+    holds for subnormal numbers too. The one pattern of NaN would be 480.
 
     >>> widened(torch.tensor([0.3, -448.0, 0.002, float("nan")]).to(FORWARD))
     tensor([ 3.1250e-01, -4.4800e+02,  1.9531e-03,         nan])

@@ -15,6 +15,7 @@ from figures.page.layout import panel_page
 from figures.page.notes import closing_notes, device_fact, listed
 from figures.page.style import Stroke, stroke_handle, strokes
 from figures.page.table import REMARKS, Column, bounds
+from figures.records.metric import Score
 from figures.records.precisions import Line, Precisions, select
 from figures.records.studies import PROBES
 from figures.records.time_values import workload_words
@@ -56,7 +57,8 @@ def columns(page: Precisions, _: Sequence[Line]) -> list[Column[Line]]:
         return {
             "stored_error": line.stored_error,
             **bounds(metric.name, line.reached(metric)), **bounds("less", page.less(line, metric)),
-            "compared_with": against(line), "margin": margin(page, line) if line.compared_with else None,
+            "compared_with": against(line),
+            "margin": margin(page, line) if line.compared_with and not line.is_control else None,
         }  # fmt: skip
 
     return framed(
@@ -110,11 +112,32 @@ def caption(page: Precisions, lines: Sequence[Line]) -> Caption:
             "stays wide is kept for backward in FP8.",
             f"less: paired by seed and by validation {examples}, with its 95 % interval. Emulated products have the "
             "numbers of native ones up to the order of sums.",
+            *_control_notes(page),
             *probe_notes(page, lines),
             *closing_notes(page),
         ),
         remarks=[f"{line.name}, {remark}." for line in lines for remark in line.remarks],
     )
+
+
+def noise(page: Precisions) -> Score | None:
+    """By how much runs of the same seeds that differ in rounding alone end apart; the widest of several."""
+    found = [less for line in page.lines if line.is_control and (less := page.less(line, page.metric))]
+    return max(found, key=_farthest, default=None)
+
+
+def _farthest(less: Score) -> float:
+    return max(map(abs, less.span))
+
+
+def _control_notes(page: Precisions) -> list[str]:
+    """What the control is, and what it tells."""
+    names = " and ".join(line.name for line in page.lines if line.is_control)
+    if (less := noise(page)) is None:
+        return []
+    apart = f"{less.text(sign=True, unit=True)} apart ({less.seeds_text})"
+    what = f"{names}: a control, the same computation in another order of additions"
+    return [f"{what}. Rounding alone sets runs {apart}; what lower precisions change shows beyond that."]
 
 
 def below_probe(page: Precisions, lines: Sequence[Line]) -> list[Line]:
@@ -185,6 +208,10 @@ def judge(_: Claim, page: Precisions, lines: Sequence[Line]) -> Judgement:
         return Judgement("not tested here", f"Not surely better than the {metric.probe_text}: {names}.", found)
     if min(less.seeds for less in apart.values()) < SEEDS_NEEDED:
         return Judgement("not tested here", f"Inconclusive: fewer than {SEEDS_NEEDED} seeds.", found)
+    wide = max((margin(page, line) for line in apart), default=0.0)
+    if (control := noise(page)) is not None and _farthest(control) > wide:
+        why = f"Inconclusive: runs that differ in rounding alone end {control.text(sign=True, unit=True)} apart."
+        return Judgement("not tested here", why, found)
     worst = {line: -min(metric.gain(end, 0.0) for end in less.span) for line, less in apart.items()}
     best = {line: -max(metric.gain(end, 0.0) for end in less.span) for line, less in apart.items()}
     if all(worst[line] <= margin(page, line) for line in apart):
@@ -197,7 +224,7 @@ def judge(_: Claim, page: Precisions, lines: Sequence[Line]) -> Judgement:
 ARTIFACT: Artifact[Precisions, Line] = Artifact(
     name="fig14", heading="Fig. 14: lower precisions",
     summary="learning curves in FP32, BF16, FP8's products and FP8's storage; an image per device and dataset",
-    experiments=("fig14", "fig14_storage", "fig14_sst2", "fig14_sst2_storage", "fig14_sst2_small",
+    experiments=("fig14", "fig14_control", "fig14_storage", "fig14_sst2", "fig14_sst2_storage", "fig14_sst2_small",
                  "fig14_sst2_small_storage"), measure="train", lenders=(PROBES,),
     made_by="make reproduce-fig14", order=140, select=select, rows=rows_of, columns=columns, caption=caption, draw=draw,
     rules=(Rule("fp8-accuracy", "accuracy in FP8-mix less that in FP32, 3 seeds, of each arm", ">= -tolerance", "any",

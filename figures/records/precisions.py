@@ -1,7 +1,9 @@
 """Training runs of arms in several precisions, per device and dataset: what each reached, and how far apart they are.
 
 FP8's products are compared with the same arm in FP32, storage in FP8 with the same arm that stores nothing so, in the
-same precision: what differs is then the arithmetic alone, and seeds and validation examples are paired.
+same precision: what differs is then the arithmetic alone, and seeds and validation examples are paired. Another form of
+an arm in FP32 is a control: its losses are the arm's but for rounding, so that what lower precisions change is to be
+seen above what it differs by.
 """
 
 from __future__ import annotations
@@ -67,9 +69,14 @@ class Line:
     @property
     def compared_with(self) -> tuple[str, str] | None:
         """The arm and the precision that it is compared with; None for what is compared with nothing."""
-        if self.stores:
+        if self.stores or self.is_control:
             return self.arm.partition(":")[0], self.precision
         return None if self.precision == FP32 else (self.arm, FP32)
+
+    @property
+    def is_control(self) -> bool:
+        """Whether it differs from what it is compared with by rounding in FP32 alone."""
+        return ":" in self.arm and not self.stores and self.precision == FP32
 
     def ends(self, metric: Metric) -> dict[int, Reached]:
         """What its runs reached in a metric at their end, by seed."""

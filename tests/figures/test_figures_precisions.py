@@ -74,6 +74,25 @@ def test_equal_is_within_the_margin_over_three_seeds(records, outcome):
     assert fig14.judge(None, page, page.lines).outcome == outcome
 
 
+def with_control(apart):
+    return [*runs(), *(in_precision("comera:lean", "fp32", 2.0 + apart, seed) for seed in (0, 1, 2))]
+
+
+@pytest.mark.parametrize(
+    ("apart", "outcome"), [(0.001, "reproduced"), (0.1, "not tested here"), (-0.1, "not tested here")]
+)
+def test_what_rounding_alone_does_bounds_what_can_be_told(apart, outcome):
+    [page] = fig14.select(with_control(apart))
+    [control] = [line for line in page.lines if line.is_control]
+    assert (control.name, control.compared_with) == ("comera:lean, fp32", ("comera", "fp32"))
+    judged = fig14.judge(None, page, page.lines)
+    assert judged.outcome == outcome
+    assert ("rounding alone" in judged.why) == (outcome == "not tested here")
+    [said] = [note for note in fig14.caption(page, page.lines).notes if "a control" in note]
+    assert f"{apart:+.3f}" in said
+    assert not any("a control" in note for note in fig14.caption(fig14.select(runs())[0], ()).notes)
+
+
 def test_what_does_not_surely_beat_the_probe_is_named():
     def probe_note(probe):
         [page] = fig14.select(runs(probe=probe))
