@@ -128,11 +128,17 @@ def sweep(folder, pairs, grid):
 
 
 def records_by_file(folder, but):
-    """Columns of all records but some, by the file that each is in."""
+    """Columns of all records but some, and learning curves without their clock, by the file that each record is in."""
     columns = [name for name in COLUMNS if name not in but]
     files = record_files(folder / "results")
     records = read_all(folder / "results")
     return {
-        str(path.relative_to(folder)): {name: getattr(record, name) for name in columns}
+        str(path.relative_to(folder)): {name: getattr(record, name) for name in columns} | {"curve": curve_of(record)}
         for path, record in zip(files, records, strict=True)
     }
+
+
+def curve_of(record):
+    """The learning curve of a training run, without the seconds that it took; empty for other records."""
+    curve = record.samples.get("curve", ()) if record.measure == "train" else ()
+    return [{name: value for name, value in point.items() if name != "seconds"} for point in curve]

@@ -1,10 +1,10 @@
 """Real sweeps, trainings and merges that are killed, or run out of disk, at random moments: nothing may be lost by it.
 
 ``python tests/robustness/interruptions.py kills`` sends 100 SIGKILLs, ``… full_disks`` lets the disk be full 20 times
-(on a small ``tmpfs``, so it needs the right to mount one). After each of them every record that was there before must
-be there, whole and once; after the next undisturbed start, what the commands leave must be what they leave elsewhere,
-and no partial file or folder may be left, in the system's temporary folder neither. How that went is written, one JSON
-object a line, to ``results/reference/robustness/``.
+(on a small ``tmpfs``, so it needs the right to mount one); ``--only code`` is for one of the commands alone. After each
+of them every record that was there before must be there, whole and once; after the next undisturbed start, what the
+commands leave must be what they leave elsewhere, and no partial file or folder may be left, in the system's temporary
+folder neither. How that went is written, one JSON object a line, to ``results/reference/robustness/``.
 """
 
 from __future__ import annotations
@@ -38,7 +38,13 @@ from bench.core.record import Record, path_of, read, write  # noqa: E402
 MERGED = 300
 
 #: What is interrupted.
-ALL = ("merge", "sweep", "training")
+ALL = ("merge", "sweep", "training", "code")
+
+#: Arguments of a training of the small model on source code, with both phases; it takes about a minute.
+CODE = [
+    *("experiment=code_phases", "methods=[comera]", "device=cpu", "results=results", "training.early_steps=1200"),
+    *("training.late_steps=300", "settings.comera.lr_ranks=0.01"),
+]
 
 #: Bytes of which a file on a ``tmpfs`` takes a whole number.
 PAGE = 4096
@@ -69,9 +75,10 @@ def scenarios() -> list[Scenario]:
     }
     made = {name: [words[0], *small(Path("pairs"), Path("results")), *words[1:]] for name, words in grid.items()}
     return [
-        Scenario("merge", ["merge", "first", "second", "--into", "results"], share=0.7),
+        Scenario("merge", ["merge", "first", "second", "--into", "results"], share=0.6),
         Scenario("sweep", made["sweep"], share=0.2),
         Scenario("training", made["training"], but=TIMES, share=0.1),
+        Scenario("code", CODE, but=TIMES, share=0.1),
     ]
 
 
@@ -251,18 +258,19 @@ def _is_lost(place: Place, name: str, content: bytes) -> bool:
 def main() -> None:
     """Interrupt and write the report."""
     which = sys.argv.pop(1) if sys.argv[1:2] in (["kills"], ["full_disks"]) else sys.exit(__doc__)
-    given = arguments_of(__doc__, count={"kills": 100, "full_disks": 20}[which])
+    given = arguments_of(__doc__, count={"kills": 100, "full_disks": 20}[which], parts=ALL)
+    names = [given.only] if given.only else ALL
     begun = time.monotonic()
     interrupt = {"kills": kills, "full_disks": full_disks}[which]
-    with ThreadPoolExecutor(len(ALL)) as pool:  # they wait for processes
-        found = pool.map(lambda name: list(interrupt(given.count, given.seed, [name])), ALL)
+    with ThreadPoolExecutor(len(names)) as pool:  # they wait for processes
+        found = pool.map(lambda name: list(interrupt(given.count, given.seed, [name])), names)
         rows = [row for one in found for row in one]
     head = {
         "interruptions": sum(row["interruptions"] for row in rows),
         "failures": sum(len(row["problems"]) for row in rows),
         "seconds": round(time.monotonic() - begun),
     }
-    write_report(which, given, [head, *rows])
+    write_report("_".join(filter(None, (which, given.only))), given, [head, *rows])
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import argparse
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +18,16 @@ from bench.core.provenance import provenance
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def arguments_of(description: str | None, count: int) -> argparse.Namespace:
-    """``--count``, ``--seed`` and ``--into``."""
+def arguments_of(description: str | None, count: int, parts: Sequence[str] = ()) -> argparse.Namespace:
+    """``--count``, ``--seed`` and ``--into``; with ``parts`` also ``--only``, None unless it is given."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=count, help=f"how many (default: {count})")
     parser.add_argument("--seed", type=int, default=0, help="of what is drawn (default: 0)")
     parser.add_argument(
         "--into", type=Path, default=ROOT / "results" / "reference" / "robustness", help="folder of the report"
     )
+    if parts:
+        parser.add_argument("--only", choices=parts, help="one part, with its share of the count (default: all)")
     return parser.parse_args()
 
 
