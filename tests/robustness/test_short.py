@@ -23,7 +23,7 @@ def test_wrong_inputs():
 
 
 def test_kills():
-    [row] = kills(8, seed=1, names=["merge"])
+    [row] = kills(10, seed=1, names=["merge"])
     assert row["problems"] == []
     assert row["interruptions"] == 6
 
