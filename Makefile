@@ -132,6 +132,7 @@ reproduce-fig14: $(READY) ## train and draw Fig. 14: FP32, BF16, FP8's products,
 	$(BIN)/python -m bench experiment=probe dataset=sst2 "results='$(RESULTS)'"
 	$(BIN)/python -m bench experiment=fig14 "results='$(RESULTS)'"
 	$(BIN)/python -m bench experiment=fig14_control "results='$(RESULTS)'"
+	$(BIN)/python -m bench experiment=fig14_split "results='$(RESULTS)'"
 	$(BIN)/python -m bench experiment=fig14_storage "results='$(RESULTS)'"
 	$(BIN)/python -m bench experiment=fig14_sst2_small "results='$(RESULTS)'"
 	$(BIN)/python -m bench experiment=fig14_sst2_small_storage "results='$(RESULTS)'"

@@ -2,8 +2,9 @@
 
 ``fp8`` is what the paper calls FP8-mix: the products of the linear targets in FP8, forward and backward, all else in
 FP32. Dense layers get theirs from torchao (``convert_to_float8_training``), tensorized and two-factor ones from
-:mod:`comera.lowprec`. A device without FP8 products computes them emulated: operands are rounded to FP8, and multiplied
-in FP32. What was done to a model is read off the model (:func:`arithmetic_of`) and recorded.
+:mod:`comera.lowprec`; ``fp8_split`` gives these two terms for operands as thin as the rank. A device without FP8
+products computes them emulated: operands are rounded to FP8, and multiplied in FP32. What was done to a model is read
+off the model (:func:`arithmetic_of`) and recorded.
 """
 
 import dataclasses
@@ -25,8 +26,9 @@ from comera.protocol import LINEAR_ROLES
 
 #: In what arithmetic the forward and backward run; a property of the step, the same for every method.
 Precision = Literal[
-    "fp32", "tf32", "bf16", "bf16_weights", "fp8", "fp8_row", "fp8_delayed", "fp8_filtered", "fp8_row_filtered"
-]
+    "fp32", "tf32", "bf16", "bf16_weights",
+    "fp8", "fp8_row", "fp8_delayed", "fp8_split", "fp8_filtered", "fp8_row_filtered",
+]  # fmt: skip
 PRECISIONS: tuple[str, ...] = get_args(Precision)
 
 #: Those in which a measure of single products or of errors beside float64 has something to say.
@@ -34,6 +36,9 @@ PLAIN = ("fp32", "tf32", "bf16")
 
 #: By which rate of a device products are bounded: a key of :attr:`bench.estimate.devices.Device.peak_flops`.
 RATES = {name: "fp8" if name.startswith("fp8") else "bf16" if name == "bf16_weights" else name for name in PRECISIONS}
+
+#: By a part of their names, the precisions that dense layers cannot have, and why.
+_OURS_ALONE = {"delayed": "torchao has current scales alone", "split": "has no operand as thin as a rank"}
 
 #: How torchao calls the factors of operands.
 _RECIPES = {"tensor": "tensorwise", "row": "rowwise"}
@@ -75,11 +80,8 @@ def fp8_unsupported(precision: str, model: nn.Module, targets: Mapping[str, Role
         if not dense and not hasattr(type(layer), "fp8"):
             kind = f"{type(layer).__module__.partition('.')[0]}'s {type(layer).__name__}"
             return f"precision={precision} has no FP8 products for {name}, which is {kind}; use fp32 or bf16."
-        if dense and "delayed" in precision:
-            return (
-                f"precision={precision} is for tensorized and two-factor layers; {name} is dense, and torchao has "
-                "current scales alone."
-            )
+        if dense and (missing := next((why for part, why in _OURS_ALONE.items() if part in precision), None)):
+            return f"precision={precision} is for tensorized and two-factor layers; {name} is dense, and {missing}."
         if not dense and "filtered" in precision:
             return (
                 f"precision={precision} has torchao choose among dense layers by their size, {name} is none; use "
@@ -137,6 +139,7 @@ def to_fp8(model: nn.Module, targets: Mapping[str, Role], precision: str, kernel
     fp8 = FP8(
         scales="row" if "row" in precision else "tensor",
         scaling="delayed" if "delayed" in precision else "current",
+        terms=2 if "split" in precision else 1,
         kernel=kernel,
     )
     layers = _linear_targets(model, targets)
@@ -191,7 +194,8 @@ def arithmetic_of(model: nn.Module, precision: str) -> str:
             scales = "tensor" if config.cast_config_input.scaling_granularity.value == "tensorwise" else "row"
             ways["emulated" if config.emulate else "native", f"torchao, {scales} current"] += 1
         elif isinstance(own, FP8):
-            ways[own.kernel or "", f"comera.lowprec, {own.scales} {own.scaling}"] += 1
+            terms = ", thin operands in two terms" if own.terms == 2 else ""
+            ways[own.kernel or "", f"comera.lowprec, {own.scales} {own.scaling}{terms}"] += 1
         elif isinstance(module, nn.Linear) or hasattr(type(module), "fp8"):
             ways["", ""] += 1
     linear = ways.total()

@@ -4,6 +4,11 @@ Operands are scaled and rounded from what the layer has, FP32 or BF16, in every 
 e4m3, gradients to e5m2. Each of the three products of a linear map sums over another dimension, so operands are rounded
 along that one, with rows and columns of zeros behind them up to multiples of 16: ranks, and tokens, which the gradient
 of a weight is summed over. What lies between the products, biases and rank entries among it, stays as it is.
+
+A map through a rank rounds twice as many operands as a dense one. Those that are as thin as the rank are a small share
+of the bytes, which bound such products, so they can be had as sums of two FP8 terms (:attr:`FP8.terms`), the second of
+which holds what rounding the first has left: then only activations and gradients of the full width lose what FP8 loses.
+Terms go through one product: beside each other along a summed rank, or as further rows, whose results are added.
 """
 
 from __future__ import annotations
@@ -44,6 +49,8 @@ class FP8:
             ``history`` calls before (arXiv 2209.05433), with which a device need not read a tensor twice; what is
             larger saturates. Only with one factor per tensor.
         history: how many calls are remembered.
+        terms: of operands that are as thin as the rank: the merged halves, what lies between the two products, and its
+            gradient; 1 or 2.
         kernel: ``"native"``, ``"emulated"``, or None for what :func:`products_on` says of the device.
 
     Raises:
@@ -58,6 +65,7 @@ class FP8:
     scaling: Scaling = "current"
     history: int = 16
     kernel: Kernel | None = None
+    terms: int = 1
 
     def __post_init__(self) -> None:
         kinds: tuple[tuple[str, Any], ...] = (("scales", Scales), ("scaling", Scaling), ("kernel", Kernel))
@@ -69,6 +77,8 @@ class FP8:
             raise ValueError('scaling is "delayed", which has one factor per tensor; use scales="tensor".')
         if self.history < 1:
             raise ValueError(f"history is {self.history}; allowed: whole numbers from 1 up.")
+        if self.terms not in (1, 2):
+            raise ValueError(f"terms is {self.terms}; allowed: 1, 2.")
 
 
 def products_on(device: torch.device | str, fp8: FP8) -> Kernel:
@@ -116,13 +126,23 @@ class AmaxHistory(nn.Module):
         return torch.where(finite, factor, torch.nan)
 
 
-def product(a: torch.Tensor, b: torch.Tensor, fp8: FP8, history: AmaxHistory | None = None) -> torch.Tensor:
+#: Which operands of a product are as thin as the rank: ``a``, ``b``, and the gradient of the result.
+Thin = tuple[bool, bool, bool]
+_NONE_THIN: Thin = (False, False, False)
+_INTO_RANK: Thin = (False, True, True)
+_OUT_OF_RANK: Thin = (True, True, False)
+
+
+def product(
+    a: torch.Tensor, b: torch.Tensor, fp8: FP8, history: AmaxHistory | None = None, thin: Thin = _NONE_THIN
+) -> torch.Tensor:
     """``a · bᵀ`` in FP8, with gradients in FP8: (T, K), (M, K) to (T, M).
 
     Args:
         a, b: matrices of one type; any sizes.
         fp8: how.
         history: for ``scaling="delayed"``.
+        thin: which of ``a``, ``b`` and the gradient of the result have ``fp8.terms`` terms; the others have one.
 
     Returns:
         In the type of autocast where that is on, else in that of ``a``.
@@ -137,13 +157,14 @@ def product(a: torch.Tensor, b: torch.Tensor, fp8: FP8, history: AmaxHistory | N
         True
     """
     if has_torch_function((a, b)):
-        options = {} if history is None else {"history": history}
-        return handle_torch_function(product, (a, b), a, b, fp8, **options)
+        options: dict[str, Any] = {} if history is None else {"history": history}
+        return handle_torch_function(product, (a, b), a, b, fp8, thin=thin, **options)
     if fp8.scaling == "delayed" and history is None:
         raise ValueError('scaling="delayed" needs a history, as lowprec.use_fp8 gives to layers.')
     device = a.device.type
     kind = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else a.dtype
-    return _Product.apply(fp8, history, kind, a, b)
+    terms = tuple(fp8.terms if one else 1 for one in thin)
+    return _Product.apply(fp8, history, kind, terms, a, b)
 
 
 class _Product(torch.autograd.Function):
@@ -151,14 +172,21 @@ class _Product(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, fp8: FP8, history: AmaxHistory | None, kind: torch.dtype, a_TK: torch.Tensor, b_MK: torch.Tensor
+        ctx: Any,
+        fp8: FP8,
+        history: AmaxHistory | None,
+        kind: torch.dtype,
+        terms: tuple[int, int, int],
+        a_TK: torch.Tensor,
+        b_MK: torch.Tensor,
     ) -> torch.Tensor:
-        ctx.fp8, ctx.history = fp8, history
+        ctx.fp8, ctx.history, ctx.terms = fp8, history, terms
         factors = [
             None if history is None else history.factor(place, x, FORWARD) for place, x in enumerate((a_TK, b_MK))
         ]
         ctx.save_for_backward(a_TK, b_MK, *factors)
-        left, right = (_operand(x, FORWARD, fp8, factor) for x, factor in zip((a_TK, b_MK), factors, strict=True))
+        left = _operand(a_TK, FORWARD, fp8, factors[0], terms[0])
+        right = _operand(b_MK, FORWARD, fp8, factors[1], terms[1])
         return _multiplied(left, right, fp8, kind)[: len(a_TK), : len(b_MK)]
 
     @staticmethod
@@ -166,30 +194,57 @@ class _Product(torch.autograd.Function):
     def backward(ctx: Any, gradient_TM: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         a_TK, b_MK, a_factor, b_factor = ctx.saved_tensors
         fp8, history = ctx.fp8, ctx.history
+        a_terms, b_terms, terms = ctx.terms
         factor = None if history is None else history.factor(2, gradient_TM, GRADIENTS)
         da_TK = db_MK = left = None
-        if ctx.needs_input_grad[3]:
-            left, right = _operand(gradient_TM, GRADIENTS, fp8, factor), _operand(b_MK.t(), FORWARD, fp8, b_factor)
-            da_TK = _multiplied(left, right, fp8, a_TK.dtype)[: a_TK.shape[0], : a_TK.shape[1]]
         if ctx.needs_input_grad[4]:
+            left = _operand(gradient_TM, GRADIENTS, fp8, factor, terms)
+            right = _operand(b_MK.t(), FORWARD, fp8, b_factor, b_terms)
+            da_TK = _multiplied(left, right, fp8, a_TK.dtype)[: a_TK.shape[0], : a_TK.shape[1]]
+        if ctx.needs_input_grad[5]:
             if left is not None and fp8.scales == "tensor":  # turned round it has the same numbers
-                left = Quantized(left.values.t().contiguous(), left.scale)
+                left = [Quantized(term.values.t().contiguous(), term.scale) for term in left]
             else:
-                left = _operand(gradient_TM.t(), GRADIENTS, fp8, factor)
-            right = _operand(a_TK.t(), FORWARD, fp8, a_factor)
+                left = _operand(gradient_TM.t(), GRADIENTS, fp8, factor, terms)
+            right = _operand(a_TK.t(), FORWARD, fp8, a_factor, a_terms)
             db_MK = _multiplied(left, right, fp8, b_MK.dtype)[: b_MK.shape[0], : b_MK.shape[1]]
-        return None, None, None, da_TK, db_MK
+        return None, None, None, None, da_TK, db_MK
 
 
-def _operand(x: torch.Tensor, dtype: torch.dtype, fp8: FP8, factor: torch.Tensor | None) -> Quantized:
-    """The padded operand, its rows one after another in memory, as kernels want it."""
-    values, scale = quantize(padded(x), dtype, fp8.scales, factor)
-    return Quantized(values.contiguous(), scale)
+def _operand(x: torch.Tensor, dtype: torch.dtype, fp8: FP8, factor: torch.Tensor | None, terms: int) -> list[Quantized]:
+    """The padded operand in one term or two of the same factor, its rows one after another, as kernels want them."""
+    x = padded(x)
+    first = quantize(x, dtype, fp8.scales, factor)
+    found = [first] if terms == 1 else [first, quantize(x - first.dequantized(), dtype, fp8.scales, first.scale)]
+    return [Quantized(term.values.contiguous(), term.scale) for term in found]
 
 
-def _multiplied(left: Quantized, right: Quantized, fp8: FP8, kind: torch.dtype) -> torch.Tensor:
+def _multiplied(left: Sequence[Quantized], right: Sequence[Quantized], fp8: FP8, kind: torch.dtype) -> torch.Tensor:
+    """The sum of the products of all terms, but for that of the two second ones, in one call of the kernel."""
     put_out = torch.bfloat16 if kind == torch.bfloat16 else torch.float32
-    return scaled_product(left, right, put_out, products_on(left.values.device, fp8)).to(kind)
+    kernel = products_on(left[0].values.device, fp8)
+    if len(left) == len(right) == 2:  # the rank is summed over
+        left = [_beside([left[0], left[1], left[0]], 1)]
+        right = [_beside([right[0], right[0], right[1]], 1)]
+    rows = len(left), len(right)
+    found = scaled_product(_beside(left, 0), _beside(right, 0), put_out, kernel)
+    for dim, count in enumerate(rows):
+        if count == 2:
+            first, second = found.chunk(2, dim)
+            found = first + second
+    return found.to(kind)
+
+
+def _beside(terms: Sequence[Quantized], dim: int) -> Quantized:
+    """Terms of one operand as one: more rows (``dim`` 0), or more of what is summed over (1)."""
+    if len(terms) == 1:
+        return terms[0]
+    scale = terms[0].scale
+    if dim == 0 and scale.dim():
+        scale = torch.cat([term.scale for term in terms])
+    # Concatenation knows no FP8; its bytes are those of whole numbers.
+    values = torch.cat([term.values.view(torch.uint8) for term in terms], dim).view(terms[0].values.dtype)
+    return Quantized(values, scale)
 
 
 def thin_linear(
@@ -215,14 +270,10 @@ def thin_linear(
         tensor([144., 144.])
     """
     first, second = histories or (None, None)
-    z_TR = product(x.reshape(-1, x.shape[-1]), left_RN.to(x.dtype), fp8, **_given(first))
-    y_TM = product(z_TR, right_RM.t().to(z_TR.dtype), fp8, **_given(second))
+    z_TR = product(x.reshape(-1, x.shape[-1]), left_RN.to(x.dtype), fp8, first, _INTO_RANK)
+    y_TM = product(z_TR, right_RM.t().to(z_TR.dtype), fp8, second, _OUT_OF_RANK)
     y_TM = y_TM if bias is None else y_TM + bias.to(y_TM.dtype)
     return y_TM.view(*x.shape[:-1], right_RM.shape[1])
-
-
-def _given(history: AmaxHistory | None) -> dict[str, AmaxHistory]:
-    return {} if history is None else {"history": history}
 
 
 def histories_of(layer: nn.Module) -> list[AmaxHistory]:

@@ -108,8 +108,8 @@ def caption(page: Precisions, lines: Sequence[Line]) -> Caption:
         ),
         notes=(
             *([f"Seeds of lines that lack some: {'; '.join(fewer)}."] if fewer else []),
-            "fp8: products of the linear targets in FP8, all else in FP32; bf16: autocast; arms that end in _fp8: what "
-            "stays wide is kept for backward in FP8.",
+            "fp8: products of the linear targets in FP8, all else in FP32; fp8_split: the same, and operands as thin as "
+            "the rank in two terms; bf16: autocast; arms that end in _fp8: what stays wide is kept for backward in FP8.",
             f"less: paired by seed and by validation {examples}, with its 95 % interval. Emulated products have the "
             "numbers of native ones up to the order of sums.",
             *_control_notes(page),
@@ -224,8 +224,8 @@ def judge(_: Claim, page: Precisions, lines: Sequence[Line]) -> Judgement:
 ARTIFACT: Artifact[Precisions, Line] = Artifact(
     name="fig14", heading="Fig. 14: lower precisions",
     summary="learning curves in FP32, BF16, FP8's products and FP8's storage; an image per device and dataset",
-    experiments=("fig14", "fig14_control", "fig14_storage", "fig14_sst2", "fig14_sst2_storage", "fig14_sst2_small",
-                 "fig14_sst2_small_storage"), measure="train", lenders=(PROBES,),
+    experiments=("fig14", "fig14_control", "fig14_split", "fig14_storage", "fig14_sst2", "fig14_sst2_storage",
+                 "fig14_sst2_small", "fig14_sst2_small_storage"), measure="train", lenders=(PROBES,),
     made_by="make reproduce-fig14", order=140, select=select, rows=rows_of, columns=columns, caption=caption, draw=draw,
     rules=(Rule("fp8-accuracy", "accuracy in FP8-mix less that in FP32, 3 seeds, of each arm", ">= -tolerance", "any",
                 POINTS, "points", judge=judge),),

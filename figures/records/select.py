@@ -160,7 +160,8 @@ def narrow_each(
 
 #: From the most exact to the least.
 PRECISIONS = (
-    *("fp32", "tf32", "bf16", "bf16_weights", "fp8", "fp8_row", "fp8_delayed", "fp8_filtered", "fp8_row_filtered"),
+    *("fp32", "tf32", "bf16", "bf16_weights"),
+    *("fp8_split", "fp8", "fp8_row", "fp8_delayed", "fp8_filtered", "fp8_row_filtered"),
 )
 
 

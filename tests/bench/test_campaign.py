@@ -167,7 +167,7 @@ def test_a_failing_stage_does_not_stop_the_others(campaign, pairs, tmp_path):
     assert [len(one.failures) for one in done.outcomes] == [1, 1, 1, 0]
     assert "RuntimeError: made up: it broke" in done.outcomes[0].failures[0]
     assert "batchsize is no setting" in done.outcomes[1].failures[0]
-    allowed = "fp32, tf32, bf16, bf16_weights, fp8, fp8_row, fp8_delayed, fp8_filtered, fp8_row_filtered"
+    allowed = "fp32, tf32, bf16, bf16_weights, fp8, fp8_row, fp8_delayed, fp8_split, fp8_filtered, fp8_row_filtered"
     assert done.outcomes[2].failures == [f"precision is 'fp7'; allowed: {allowed}."]
     assert (done.outcomes[0].left, done.outcomes[3].ran) == (1, 2)
     stages = report_in(tmp_path / "output")["stages"]

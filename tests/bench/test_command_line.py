@@ -57,7 +57,10 @@ def assert_one_sentence(status, output, error, words, folder):
         ("experiment=fig1 device=cuda", ["device is 'cuda'", "no CUDA device", "auto, cpu"]),
         (
             "experiment=fig1 precision=fp7",
-            ["precision is 'fp7'", "fp32, tf32, bf16, bf16_weights, fp8, fp8_row, fp8_delayed, fp8_filtered"],
+            [
+                "precision is 'fp7'",
+                "fp32, tf32, bf16, bf16_weights, fp8, fp8_row, fp8_delayed, fp8_split, fp8_filtered",
+            ],
         ),
         ("experiment=fig1 batch_size=0", ["batch_size is 0", "from 1 up"]),
         ("experiment=fig1 batch_size=2,1000", ["batch_size is 1000", "1 to the 240 training rows"]),

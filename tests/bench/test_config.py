@@ -114,9 +114,13 @@ def test_a_job_s_ratio_may_be_whole(config):
         (
             "precision",
             "fp7",
-            "fp32, tf32, bf16, bf16_weights, fp8, fp8_row, fp8_delayed, fp8_filtered, fp8_row_filtered",
+            "fp32, tf32, bf16, bf16_weights, fp8, fp8_row, fp8_delayed, fp8_split, fp8_filtered, fp8_row_filtered",
         ),
-        ("precision", 32, "fp32, tf32, bf16, bf16_weights, fp8, fp8_row, fp8_delayed, fp8_filtered, fp8_row_filtered"),
+        (
+            "precision",
+            32,
+            "fp32, tf32, bf16, bf16_weights, fp8, fp8_row, fp8_delayed, fp8_split, fp8_filtered, fp8_row_filtered",
+        ),
         ("reuse", "always", "exact, config, never"),
         ("batch_size", 0, "from 1 up"),
         ("batch_size", -1, "from 1 up"),
@@ -186,7 +190,7 @@ def test_a_wrong_value_is_one_sentence(config, field, value, allowed):
         (
             {"precision": "fp7"},
             "toggles.precision is 'fp7'; allowed: fp32, tf32, bf16, bf16_weights, fp8, fp8_row, fp8_delayed, "
-            "fp8_filtered, fp8_row_filtered.",
+            "fp8_split, fp8_filtered, fp8_row_filtered.",
         ),
         ({"compile": 1}, "toggles.compile is 1; allowed: true, false."),
     ],

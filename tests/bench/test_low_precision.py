@@ -47,6 +47,13 @@ def test_linear_targets_multiply_in_fp8_with_the_parameters_that_they_had(built,
     assert arithmetic_of(model, precision) == f"fp8 emulated in 2 of 3 linear layers ({by}, {scales} current)"
 
 
+def test_thin_operands_in_two_terms_are_recorded():
+    model = tensorized()
+    to_fp8(model, TARGETS, "fp8_split", "emulated")
+    by = "comera.lowprec, tensor current, thin operands in two terms"
+    assert arithmetic_of(model, "fp8_split") == f"fp8 emulated in 2 of 3 linear layers ({by})"
+
+
 def test_layers_that_a_filter_or_their_size_leaves_out_are_recorded():
     model = dense()
     to_fp8(model, TARGETS, "fp8_filtered", "emulated")
@@ -60,6 +67,7 @@ def test_layers_that_a_filter_or_their_size_leaves_out_are_recorded():
     ("precision", "model", "sentence"),
     [
         ("fp8_delayed", dense, "0 is dense"),
+        ("fp8_split", dense, "0 is dense, and has no operand as thin as a rank"),
         ("fp8_filtered", tensorized, "torchao choose among dense layers"),
         ("fp8", lambda: nn.Sequential(nn.Bilinear(2, 2, 2), nn.ReLU(), nn.ReLU()), "torch's Bilinear"),
     ],

@@ -295,7 +295,7 @@ def test_a_root_within_a_root_takes_the_halves_of_the_outer_one(merges):
     assert set(merges) == {4}
 
 
-@pytest.mark.parametrize("fp8", [FP8(), FP8(scales="row"), FP8(scaling="delayed")], ids=str)
+@pytest.mark.parametrize("fp8", [FP8(), FP8(scales="row"), FP8(scaling="delayed"), FP8(terms=2)], ids=str)
 def test_products_in_fp8_are_compiled_without_a_break(fp8):
     torch.manual_seed(0)
     layer = TTLinear(64, 96, (8, 8), (8, 12), 6)

@@ -21,6 +21,7 @@ from comera.lowprec import (
     quantize,
     recorded_errors,
     scaled_product,
+    thin_linear,
     use_fp8,
 )
 from comera.lowprec.scaling import kernel_on, padded, widened
@@ -76,6 +77,33 @@ def test_products_and_gradients_lie_within_the_bound_of_the_format(shape, fp8):
         assert found.shape == sums.shape
         assert ((found.detach().double() - left @ right).abs() <= bound * sums + 4 * subnormal + rounded).all()
     assert float((y.detach().double() - exact_a @ exact_b.t()).norm()) > 0  # it has been rounded
+
+
+@pytest.mark.parametrize("scales", ["tensor", "row"])
+@pytest.mark.parametrize("kernel", ["emulated", "native"])
+def test_two_terms_of_thin_operands_leave_what_rounding_the_wide_ones_costs(scales, kernel):
+    """The products with X and dY rounded and all else exact are the oracle, as near as two terms come to exact ones."""
+    torch.manual_seed(0)
+    x, left, right = (torch.randn(size, requires_grad=True) for size in ((50, 128), (13, 128), (13, 96)))
+    dy = torch.randn(50, 96)
+
+    def both_ways(forward):
+        y = forward()
+        return y.detach(), *torch.autograd.grad(y, (x, left, right), dy)
+
+    def error(found, exact):
+        return [float((one - other).norm() / other.norm()) for one, other in zip(found, exact, strict=True)]
+
+    exact = both_ways(lambda: x @ left.t() @ right)
+    one, two = (
+        both_ways(lambda t=t: thin_linear(x, left, right, None, FP8(scales, kernel=kernel, terms=t))) for t in (1, 2)
+    )
+    x_rounded, dy_rounded = quantize(x.detach()).dequantized(), quantize(dy, GRADIENTS).dequantized()
+    z, dz = x_rounded @ left.detach().t(), dy_rounded @ right.detach().t()
+    wide_rounded = z @ right.detach(), dz @ left.detach(), dz.t() @ x_rounded, z.t() @ dy_rounded
+    assert all(halved < 0.85 * whole for halved, whole in zip(error(two, exact), error(one, exact), strict=True))
+    if scales == "tensor":  # with factors per row kernels put out BF16
+        assert max(error(two, wide_rounded)) < 0.01 < min(error(one, wide_rounded))
 
 
 @pytest.mark.parametrize("kind", [FORWARD, GRADIENTS])
@@ -150,6 +178,7 @@ def test_a_nan_factor_makes_nan_and_a_number_that_is_none_is_refused():
         (lambda: quantize(torch.ones(2, 2), torch.float16), "dtype is torch.float16; allowed"),
         (lambda: FP8(scales="column"), "scales is 'column'; allowed: tensor, row"),
         (lambda: FP8(scales="row", scaling="delayed"), "one factor per tensor"),
+        (lambda: FP8(terms=3), "terms is 3; allowed: 1, 2."),
         (lambda: FP8(history=0), "history is 0; allowed"),
         (lambda: product(torch.ones(2, 2), torch.ones(2, 2), FP8(scaling="delayed")), "needs a history"),
     ],
@@ -182,7 +211,7 @@ def gradients_of(model, x):
 
 
 @pytest.mark.parametrize("autocast", [False, True])
-@pytest.mark.parametrize("fp8", [FP8(), FP8(scales="row"), FP8(scaling="delayed")], ids=str)
+@pytest.mark.parametrize("fp8", [FP8(), FP8(scales="row"), FP8(scaling="delayed"), FP8(terms=2)], ids=str)
 def test_tensorized_layers_multiply_in_fp8_by_an_argument(fp8, autocast):
     x = torch.randn(3, 50, 256)
     plain = comera.tensorize(feed_forward(), {"*": comera.TT(ranks=30)})
