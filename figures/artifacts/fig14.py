@@ -108,8 +108,8 @@ def caption(page: Precisions, lines: Sequence[Line]) -> Caption:
         ),
         notes=(
             *([f"Seeds of lines that lack some: {'; '.join(fewer)}."] if fewer else []),
-            "fp8: products of the linear targets in FP8, all else in FP32; in fp8_split in two terms where operands "
-            "are as thin as the rank; bf16: autocast; arms that end in _fp8: what stays wide is kept for backward in FP8.",
+            "fp8: products of the linear targets in FP8, all else in FP32; fp8_split: so, operands as thin as the rank "
+            "in two terms; bf16: autocast; arms that end in _fp8: what stays wide is kept for backward in FP8.",
             f"less: paired by seed and by validation {examples}, with its 95 % interval. Emulated products have the "
             "numbers of native ones up to the order of sums.",
             *_control_notes(page),
