@@ -266,15 +266,19 @@ def caption(study: Study, rows: Sequence[Row]) -> Caption:
 
 
 def _draw_arm(axes: Any, points: Sequence[Point], stroke: Stroke, shift: float) -> None:
-    """The points of an arm, ``shift`` points of space to the right, so that equal sizes stand side by side."""
+    """The points of an arm, ``shift`` points of space to the right, so that equal sizes stand side by side.
+
+    What is shifted to the right has its names below, the rest above, so that those of two arms do not meet.
+    """
     place = axes.transData + ScaledTranslation(shift / 72, 0, axes.figure.dpi_scale_trans)
     style: dict[str, Any] = {"transform": place, "linewidth": 0.9, "solid_capstyle": "projecting", "zorder": 3}
-    name: dict[str, Any] = {"xycoords": place, "va": "bottom", "fontsize": 6.5}
-    name["ha"] = "right" if shift < 0 else "left" if shift > 0 else "center"
+    below = shift > 0
+    name: dict[str, Any] = {"xycoords": place, "va": "top" if below else "bottom", "fontsize": 6.5}
+    name["ha"] = "left" if shift < 0 else "right" if below else "center"
     for point in points:
         shared.whisker(axes, point.size, point.score.span, **style)
         words = point.row.name.removeprefix(point.arm).lstrip(", ") or point.arm
-        note(axes, words, (point.size, point.score.span[1]), (0, 3), **name)
+        note(axes, words, (point.size, point.score.span[not below]), (0, -3 if below else 3), **name)
     sizes, values = [point.size for point in points], [point.score.value for point in points]
     axes.plot(sizes, values, **stroke.look, linewidth=1.2, markersize=5, transform=place, zorder=4)
 
