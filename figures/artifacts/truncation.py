@@ -15,7 +15,6 @@ from figures.page.notes import closing_notes, listed
 from figures.page.style import DENSE_STROKE, EARLY_STROKE, FAINT, INK, MEMORY_FILLS, fill_handle, interval_handle, note
 from figures.page.table import Column, bounds, significant, with_interval
 from figures.records.cells import CATEGORIES
-from figures.records.select import COMERA
 from figures.records.studies import Row, Study
 
 _PEAK = "peak_memory_predicted_mib"
@@ -73,7 +72,7 @@ def caption(study: Study, rows: Sequence[Row]) -> Caption:
         alone = f"One seed: intervals of {metric.short} are over validation {shared.examples_words(study)} alone."
         seeds = alone if study.values_are != "none" else ""
     return Caption(
-        title=f"Step time, peak memory and {metric.short} against the truncated size: CoMERA on {study.dataset!r}",
+        title=f"Truncated CoMERA on {study.dataset!r}: step time, peak memory, {metric.short}",
         facts=shared.facts(study),
         notes=(
             f"Step time: one step at batch {listed(study, 'batch_size')}{padded}; median over interleaved blocks of "
@@ -107,7 +106,7 @@ def _name_points(axes: Any, tops: Tops) -> None:
         placed.append((x, height))
         style = {"xycoords": "axes fraction", "ha": "center", "va": "bottom", "fontsize": 6.5}
         box = {"boxstyle": "square,pad=0.1", "facecolor": "white", "linewidth": 0}
-        note(axes, row.name.removeprefix(f"{COMERA}, "), (x, height), (0, 4), bbox=box, **style)
+        note(axes, row.name.rpartition(", ")[2], (x, height), (0, 4), bbox=box, **style)
 
 
 def _draw_times(axes: Any, rows: Sequence[Row]) -> Tops:
