@@ -12,9 +12,9 @@ from figures.records.studies import EXPERIMENT, PROBES, Row, Runs, studies
 from figures.records.time_values import workload_words
 from figures.records.training import curve_of
 
-#: What artifacts of the paper's training runs are made of.
+#: What artifacts of the paper's training runs are made of, and of the same stages on source code.
 OF_STUDIES: dict[str, Any] = {
-    "experiments": (EXPERIMENT,), "measure": "train", "lenders": (PROBES,), "select": studies,
+    "experiments": (EXPERIMENT, "code_stages"), "measure": "train", "lenders": (PROBES,), "select": studies,
 }  # fmt: skip
 
 #: How tables of training begin a line.
