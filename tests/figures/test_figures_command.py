@@ -133,7 +133,11 @@ def blocked(root: Path) -> None:
         (["fig1"], newer, "this program reads up to"),
         (["fig1"], misshapen, "samples.blocks is a str"),
         (["fig1"], blocked, "no folder that can be written"),
-        (["fig6"], lambda root: write(campaign(CPU), root), "no training record below accuracy/; make some with"),
+        (
+            ["fig6"],
+            lambda root: write(campaign(CPU), root),
+            "no training record below accuracy/ or code_stages/; make some with",
+        ),
         (["fig6"], lambda root: write([record(experiment="accuracy")], root), "no training record below accuracy/"),
         (
             ["fig6", "--experiment", "accuracy_small"],

@@ -306,7 +306,7 @@ def test_small_presets_decide_nothing() -> None:
     records = [dataclasses.replace(one, experiment="accuracy_small") for one in late(90.0)]
     entry = entry_of(records, "mnli-late02-ratio")
     assert entry.verdicts == ()
-    assert entry.why == "No record of accuracy; make some: python -m bench experiment=accuracy."
+    assert entry.why == "No record of accuracy or code_stages; make some: python -m bench experiment=accuracy."
 
 
 def test_without_records_every_claim_is_there_with_its_reason() -> None:
