@@ -38,11 +38,11 @@ class Quantized(NamedTuple):
 
     def dequantized(self) -> torch.Tensor:
         """The values that the product has, in float32."""
-        return widened(self.values) * self.scale
+        return self.values.float() * self.scale
 
 
 def widened(values: torch.Tensor) -> torch.Tensor:
-    """FP8 in float32, the same numbers as ``values.float()``.
+    """FP8 in float32 for emulated products, the same numbers as ``values.float()``.
 
     PyTorch's own cast of e4m3 on a CPU goes entry by entry and takes four times as long. Shifted into place, the bits
     of e4m3 are those of a float32 whose exponent is too small by the difference of the formats' biases, 127 - 7; that
