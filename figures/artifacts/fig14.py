@@ -208,7 +208,7 @@ def judge(_: Claim, page: Precisions, lines: Sequence[Line]) -> Judgement:
         return Judgement("not tested here", f"Not surely better than the {metric.probe_text}: {names}.", found)
     if min(less.seeds for less in apart.values()) < SEEDS_NEEDED:
         return Judgement("not tested here", f"Inconclusive: fewer than {SEEDS_NEEDED} seeds.", found)
-    wide = max((margin(page, line) for line in apart), default=0.0)
+    wide = max(margin(page, line) for line in apart)
     if (control := noise(page)) is not None and _farthest(control) > wide:
         why = f"Inconclusive: runs that differ in rounding alone end {control.text(sign=True, unit=True)} apart."
         return Judgement("not tested here", why, found)

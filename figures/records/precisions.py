@@ -1,9 +1,9 @@
 """Training runs of arms in several precisions, per device and dataset: what each reached, and how far apart they are.
 
 FP8's products are compared with the same arm in FP32, storage in FP8 with the same arm that stores nothing so, in the
-same precision: what differs is then the arithmetic alone, and seeds and validation examples are paired. Another form of
-an arm in FP32 is a control: its losses are the arm's but for rounding, so that what lower precisions change is to be
-seen above what it differs by.
+same precision: what differs is then the arithmetic alone, and seeds and validation examples are paired. An arm that
+keeps ranks is a control in FP32: its losses are the plain arm's but for rounding, so that what lower precisions change
+is to be seen above what it differs by.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from figures.records.studies import Runs, newest_probes
 from figures.records.training import curve_of, metric_of, reached, stages_of
 
 STORED = "_fp8"  # what the variants of arms end with that store activations in FP8
+REFORMED = ("lean", "lean_block")  # variants whose losses are those of their arm but for rounding
 FP32 = "fp32"
 
 
@@ -76,7 +77,7 @@ class Line:
     @property
     def is_control(self) -> bool:
         """Whether it differs from what it is compared with by rounding in FP32 alone."""
-        return ":" in self.arm and not self.stores and self.precision == FP32
+        return self.arm.partition(":")[2] in REFORMED and self.precision == FP32
 
     def ends(self, metric: Metric) -> dict[int, Reached]:
         """What its runs reached in a metric at their end, by seed."""

@@ -91,6 +91,8 @@ def test_what_rounding_alone_does_bounds_what_can_be_told(apart, outcome):
     [said] = [note for note in fig14.caption(page, page.lines).notes if "a control" in note]
     assert f"{apart:+.3f}" in said
     assert not any("a control" in note for note in fig14.caption(fig14.select(runs())[0], ()).notes)
+    [other] = fig14.select([*runs(), in_precision("dense:sparse", "fp32", 2.5)])  # another optimizer, no control
+    assert not any(line.is_control for line in other.lines)
 
 
 def test_what_does_not_surely_beat_the_probe_is_named():
