@@ -97,10 +97,11 @@ class LTELinear(nn.Module):
     Shapes:
         input (B, ..., N), output (B, ..., M); ``weight`` (M, N), ``bias`` (M,), ``adapter_a`` (H, R, N) with
         orthogonal rows of length √(N/R), ``adapter_b`` (H, M, R) zero; ``merged_a``, ``merged_b`` are their values at
-        the last merge. In training the examples h·B/H … (h+1)·B/H − 1 go to head h.
+        the last merge. In training each head takes ⌈B/H⌉ examples, in order; where B is no multiple of H, as in the
+        last batch of an epoch, the last heads have fewer or none.
 
     Raises:
-        ValueError: in training, when B is no multiple of H.
+        ValueError: in training, an input without a batch dimension.
 
     Example:
         >>> layer = LTELinear(nn.Linear(6, 4), rank=2, heads=3)
@@ -131,9 +132,10 @@ class LTELinear(nn.Module):
         """Map (B, ..., N) to (B, ..., M): sharded over the heads in training, by the averaged weight otherwise."""
         if not self.training:
             return functional.linear(x, self.averaged_weight(), self.bias)
-        if x.dim() < 2 or x.shape[0] % self.heads:
-            given = f"an input of shape {tuple(x.shape)}"
-            raise ValueError(f"LTE got {given}; its first dimension, the batch, must be a multiple of {self.heads}.")
+        if x.dim() < 2:
+            raise ValueError(f"LTE got an input of shape {tuple(x.shape)}; its first dimension must be the batch.")
+        if missing := -x.shape[0] % self.heads:  # rows of zeros fill the heads up: they add nothing to any gradient
+            return self.forward(functional.pad(x, [0, 0] * (x.dim() - 1) + [0, missing]))[: x.shape[0]]
         y = functional.linear(x, self.weight, self.bias)
         shape = y.shape
         x_HTN = x.reshape(self.heads, -1, x.shape[-1])

@@ -229,11 +229,31 @@ def test_a_batch_that_cannot_be_sharded_is_unsupported(size, runs):
         assert reason == f"LTE shards the batch over 16 heads, and batch size {size} is no multiple of that."
 
 
-@pytest.mark.parametrize("shape", [(3, 5), (5,), (6, 2, 5)])
-def test_a_training_batch_of_wrong_size_is_named(shape):
+def test_an_input_without_a_batch_is_named():
     layer = LTELinear(nn.Linear(5, 5), rank=2, heads=4)
-    with pytest.raises(ValueError, match=r"^LTE got an input of shape \(.*\); .* must be a multiple of 4\.$"):
-        layer(torch.zeros(shape))
+    with pytest.raises(
+        ValueError, match=r"^LTE got an input of shape \(5,\); its first dimension must be the batch\.$"
+    ):
+        layer(torch.zeros(5))
+
+
+@pytest.mark.parametrize(("batch", "shares"), [(9, (3, 3, 3)), (7, (3, 3, 1)), (4, (2, 2, 0)), (1, (1, 0, 0))])
+def test_the_last_heads_have_fewer_of_a_smaller_batch(batch, shares):
+    """As in the last batch of an epoch: the values and all gradients are those of each head on its share."""
+    torch.manual_seed(0)
+    layer = trained_layer(5, 4, rank=2, heads=3)
+    x = torch.randn(batch, 2, 5, **DOUBLE)
+    y = layer(x)
+    parts = zip(x.split(shares), changes(layer), strict=True)
+    expected = torch.cat([nn.functional.linear(part, layer.weight + change, layer.bias) for part, change in parts])
+    torch.testing.assert_close(y, expected)
+    trained = [parameter for parameter in layer.parameters() if parameter.requires_grad]
+    for ours, theirs in zip(
+        torch.autograd.grad(y.square().sum(), trained),
+        torch.autograd.grad(expected.square().sum(), trained),
+        strict=True,
+    ):
+        torch.testing.assert_close(ours, theirs)
 
 
 def test_defaults_are_the_stated_ones():

@@ -290,7 +290,6 @@ def test_what_falls_due_on_every_step_is_part_of_the_step(answers):
     ("changes", "status", "reason"),
     [
         ({"settings": {"lr": 1e30}}, "diverged", "Diverged: the loss is nan after step 1"),
-        ({"method": "lte", "batch_size": 3}, "error", "ValueError: LTE got an input of shape"),
         ({"batch_size": 1000}, "error", "ValueError: batch_size is 1000; allowed: 1 to the 240 training rows"),
     ],
 )
