@@ -5,6 +5,9 @@ becomes a table (V, R) followed by a linear map (R, D). Both train from scratch.
 for two cores (METHOD: N(0, 1) / √R · √s, the last without 1/√R), so that the entries of the product have variance s²,
 with s² = 1 / (N + M) for linear layers and 1 for the embedding. Biases start from the dense model's.
 
+With the setting ``init=orthogonal``, which CoMERA has as well, the factors of a linear layer start as orthogonal rows
+of one length, with the norm that the product has on average otherwise.
+
 The variants ``lean`` and ``lean_block`` keep ranks instead of activations by the same rule as CoMERA's
 (:mod:`comera.recomputing`), which serves thin products of any kind; only their feed-forward is not one function. Those
 whose names end in ``_fp8`` also keep what stays wide in FP8.
@@ -14,8 +17,9 @@ The ranks are given, or follow from a wanted compression ratio of the whole mode
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -35,8 +39,9 @@ from baselines._arm import (
 )
 from baselines._rank_shares import OutOfReach, ranks_for_ratio
 from comera.lowprec.products import FP8, histories_of, thin_linear
-from comera.protocol import scale_of
+from comera.protocol import LATER, scale_of
 from comera.recomputing import Recompute, Store, keep_ranks
+from comera.tensor_train import check_init, draw_orthogonal
 
 #: Variants of the whole model that keep ranks instead of activations: what they recompute, and how they keep what
 #: stays wide.
@@ -61,9 +66,11 @@ class Settings:
             and ``rank`` and ``embedding_rank`` do not apply. None: they do.
         lr_factors: rate of the factors, that of CoMERA's cores.
         lr: rate of all other parameters.
+        init: how the factors of linear layers are drawn, ``normal`` or ``orthogonal``.
 
     Raises:
-        ValueError: when a rank is not a whole number from 1 up, a ratio below 1, or a rate not finite and above 0.
+        ValueError: when a rank is not a whole number from 1 up, a ratio below 1, a rate not finite and above 0, or
+            another ``init``.
     """
 
     rank: int = 30
@@ -71,6 +78,7 @@ class Settings:
     ratio: float | None = None
     lr_factors: float = 1e-4
     lr: float = 5e-5
+    init: str = field(default="normal", metadata=LATER)
 
     def __post_init__(self) -> None:
         check_count("low_rank.rank", self.rank)
@@ -81,6 +89,7 @@ class Settings:
                 raise ValueError(f"low_rank.ratio is {self.ratio!r}; allowed are finite numbers from 1 (dense) up.")
         check_positive("low_rank.lr_factors", self.lr_factors)
         check_positive("low_rank.lr", self.lr)
+        check_init(self.init)
 
 
 class TwoFactorLinear(nn.Module):
@@ -136,6 +145,11 @@ class TwoFactorLinear(nn.Module):
         layer = cls(*sizes, min(rank, *sizes), bias is not None, dtype=weight.dtype, device=weight.device)
         layer.bias = bias
         return layer
+
+    def draw_orthogonal(self) -> None:
+        """Draw the factors anew, with orthogonal rows of one length; their product has the norm √(N·M/(N + M))."""
+        n, m = self.first.shape[1], self.second.shape[1]
+        draw_orthogonal([self.first.t()[None], self.second[..., None]], math.sqrt(n * m / (n + m)))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Map (..., N) to (..., M)."""
@@ -253,7 +267,10 @@ class LowRank(Arm):
         linears, embeddings = self._layers(model, targets)
         ranks = self._ranks(model, linears, embeddings)
         for name, linear in linears.items():
-            replace_module(model, name, TwoFactorLinear.like(linear, ranks[name]))
+            layer = TwoFactorLinear.like(linear, ranks[name])
+            if self.settings.init == "orthogonal":
+                layer.draw_orthogonal()
+            replace_module(model, name, layer)
         for name, embedding in embeddings.items():
             replace_module(model, name, TwoFactorEmbedding.like(embedding, ranks[name]))
         keep_ranks(model, *LEAN.get(self.variant, ("none",)))

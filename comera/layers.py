@@ -26,8 +26,11 @@ from comera.lowprec.products import FP8, histories_of, thin_linear
 from comera.protocol import scale_of
 from comera.rank_control import THRESHOLD, active_ranks, cut_closed_ranks, effective_diagonals
 from comera.tensor_train import (
+    Init,
     TTMShape,
     TTShape,
+    check_init,
+    draw_orthogonal,
     pack_cores,
     tt_from_matrix,
     tt_to_matrix,
@@ -191,13 +194,14 @@ class TTLinear(TensorTrainLayer):
         ranks: one rank per inner bond, or one integer, a cap that is clipped to each bond's limit.
         bias: whether to add a bias of length M.
         device, dtype: of the parameters.
+        init: how :meth:`reset_parameters` draws the cores, ``"normal"`` or ``"orthogonal"``.
 
     Shape:
         (…, N) to (…, M), any leading dimensions.
 
     Raises:
         ValueError: modes that miss the dimension (the sentence offers some that fit), unequal numbers of modes, a rank
-            beyond its bond.
+            beyond its bond, another ``init``.
 
     Example:
         >>> layer = TTLinear(768, 768, (12, 8, 8), (8, 8, 12), ranks=30)
@@ -223,16 +227,29 @@ class TTLinear(TensorTrainLayer):
         bias: bool = True,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
+        init: Init = "normal",
     ) -> None:
         super().__init__()
+        self.init = check_init(init)
         self.in_features, self.out_features = in_features, out_features
         self._register_chain(TTShape(in_features, out_features, in_modes, out_modes, ranks), device, dtype)
         self.bias = nn.Parameter(torch.empty(out_features, device=device, dtype=dtype)) if bias else None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the cores so that weight entries have variance 1/(N + M); zero bias; diagonals of ones."""
-        self._init_chain(math.sqrt(1 / (self.in_features + self.out_features)))
+        """Draw the cores so that weight entries have variance 1/(N + M); zero bias; diagonals of ones.
+
+        With ``init="orthogonal"`` (not in the paper) the merged halves, (N, R) and (R, M), have orthogonal columns and
+        rows of one length, so that all singular values of the weight start equal; its Frobenius norm is what it is on
+        average with ``"normal"``.
+        """
+        scale = math.sqrt(1 / (self.in_features + self.out_features))
+        if self.init == "orthogonal":
+            with torch.no_grad():
+                draw_orthogonal(self.cores(), scale * math.sqrt(self.in_features * self.out_features))
+                self.diagonals.fill_(1.0)
+        else:
+            self._init_chain(scale)
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 

@@ -19,11 +19,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Literal, Self, get_args
 
 import torch
+from torch import nn
 
 from comera.modes import check_modes, check_ranks, check_whole
+
+#: How the cores of a TT matrix are drawn.
+Init = Literal["normal", "orthogonal"]
 
 
 @dataclass(frozen=True)
@@ -337,3 +341,41 @@ def tt_round(cores: Sequence[torch.Tensor], ranks: int | Sequence[int]) -> Decom
         work[i] = core.reshape(left, mode, rank)
         work[i + 1] = torch.tensordot(carry, work[i + 1], dims=1)
     return Decomposition(work, math.sqrt(discarded))
+
+
+def check_init(init: str) -> Init:
+    """``init``, if there is such a way to draw cores; else ValueError with a sentence."""
+    if found := next((known for known in get_args(Init) if known == init), None):
+        return found
+    raise ValueError(f"init is {init!r}; allowed: {', '.join(get_args(Init))}.")
+
+
+@torch.no_grad()
+def draw_orthogonal(cores: Sequence[torch.Tensor], norm: float) -> None:
+    """Fill TT cores, (R[i-1], mode, R[i]) each, so that both halves of the chain are orthogonal.
+
+    Input cores, the first half, get orthonormal columns as (R[i-1]·mode, R[i]), output cores orthonormal rows as
+    (R[i-1], mode·R[i]), where these matrices have enough rows or columns; products of such are such again. Then all are
+    scaled alike, to ``norm``, the Frobenius norm of the whole.
+
+    Example:
+        >>> cores = [torch.empty(1, 4, 3), torch.empty(3, 5, 1)]
+        >>> draw_orthogonal(cores, norm=6.0)
+        >>> gram = cores[0][0].T @ cores[0][0]
+        >>> torch.allclose(gram, gram[0, 0] * torch.eye(3), atol=1e-5)
+        True
+        >>> round((cores[0][0] @ cores[1][..., 0]).norm().item(), 4)
+        6.0
+    """
+    if not all(core.numel() for core in cores):
+        return
+    kind = torch.promote_types(cores[0].dtype, torch.float32)
+    squared = cores[0].new_ones(1, 1, dtype=kind)  # products of the chain so far, by pairs of ranks at its end
+    for number, core in enumerate(cores):
+        before, _, after = core.shape
+        rows = before if number >= len(cores) // 2 else core.numel() // after
+        drawn = nn.init.orthogonal_(core.new_empty(rows, core.numel() // rows, dtype=kind)).view(core.shape)
+        core.copy_(drawn)
+        squared = torch.einsum("ab,amc,bmd->cd", squared, drawn, drawn)
+    for core in cores:
+        core.mul_((norm / squared[0, 0].sqrt()) ** (1 / len(cores)))

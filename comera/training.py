@@ -37,6 +37,7 @@ from comera.ratio.model import solve_model
 from comera.ratio.rank_search import OutOfReach, check_ratio
 from comera.reachability import drop_unreachable
 from comera.recomputing import Recompute, Store
+from comera.tensor_train import check_init
 from comera.tensorize import tensorize
 from comera.truncation import close_smallest, truncate
 
@@ -92,6 +93,8 @@ class Settings:
         drop_unreachable: close layers whose output no longer reaches the loss (:func:`comera.drop_unreachable`) before
             the late stage's target is met, so that the size is spent on others, and at the end of each stage. Off,
             since the recorded trainings are without it.
+        init: how the cores of linear layers are drawn, ``normal`` (the paper's) or ``orthogonal``
+            (:meth:`comera.layers.TTLinear.reset_parameters`).
     """
 
     ranks: int = 30
@@ -114,6 +117,7 @@ class Settings:
     truncate_every: int = 0
     merge_jointly: bool = True
     drop_unreachable: bool = field(default=False, metadata=LATER)
+    init: str = field(default="normal", metadata=LATER)
 
     def __post_init__(self) -> None:
         lowest_allowed = (("ranks", 1), ("table_ranks", 1), ("order", 1), ("table_order", 2), ("truncate_every", 0))
@@ -133,6 +137,7 @@ class Settings:
             raise ValueError(f"recovery is {self.recovery}; it must be 0 or more, and below 1.")
         if self.lookup not in LOOKUPS:
             raise ValueError(f"lookup is {self.lookup!r}; allowed: {', '.join(LOOKUPS)}.")
+        check_init(self.init)
 
 
 def parameter_groups(
@@ -242,9 +247,13 @@ class CoMERA:
     def _plan(self, model: nn.Module, targets: Mapping[str, str]) -> dict[str, TT | TTM]:
         settings = self.settings
         lookup = next(known for known in get_args(Variant) if known == settings.lookup)
+        init = check_init(settings.init)
         if settings.ratio is not None:
             solved = solve_model(model, targets, settings.ratio, settings.order, settings.table_order).plan
-            return {name: replace(to, lookup=lookup) if isinstance(to, TTM) else to for name, to in solved.items()}
+            return {
+                name: replace(to, lookup=lookup) if isinstance(to, TTM) else replace(to, init=init)
+                for name, to in solved.items()
+            }
         plan: dict[str, TT | TTM] = {}
         for name, role in targets.items():
             if role == "embedding":
@@ -253,7 +262,7 @@ class CoMERA:
                 rows, columns = PUBLISHED_TABLE_MODES.get(size, (None, None))
                 plan[name] = TTM(settings.table_ranks, settings.table_order, rows, columns, lookup)
             else:
-                plan[name] = TT(settings.ranks, settings.order)
+                plan[name] = TT(settings.ranks, settings.order, init=init)
         return plan
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:

@@ -13,6 +13,7 @@ from comera.compatibility.hugging_face import CONV1D, class_name, linear_weight
 from comera.layers import TTLinear, TTMEmbedding, TTMEmbeddingBag
 from comera.lookup import Variant
 from comera.modes import balanced_modes, padded_modes
+from comera.tensor_train import Init
 
 #: Layers that look rows up.
 TABLES = (nn.Embedding, nn.EmbeddingBag)
@@ -30,12 +31,14 @@ class TT:
         ranks: one integer, a cap clipped per bond, or one rank per inner bond.
         order: modes per side, when the modes are not given; they are then the balanced ones.
         in_modes, out_modes: the modes, both or neither.
+        init: how cores are drawn from scratch, ``"normal"`` or ``"orthogonal"`` (:meth:`TTLinear.reset_parameters`).
     """
 
     ranks: int | Sequence[int] = 30
     order: int = 3
     in_modes: Sequence[int] | None = None
     out_modes: Sequence[int] | None = None
+    init: Init = "normal"
 
     def build(self, linear: Dense, decompose: bool) -> TTLinear:
         """The TT layer that stands in for ``linear``."""
@@ -57,6 +60,7 @@ class TT:
             bias=linear.bias is not None,
             device=weight.device,
             dtype=weight.dtype,
+            init=self.init,
         )
 
 

@@ -16,6 +16,7 @@ from comera.tensor_train import (
     TTMShape,
     TTShape,
     contract_chain,
+    draw_orthogonal,
     pack_cores,
     tt_from_matrix,
     tt_round,
@@ -209,3 +210,23 @@ def test_equal_shapes_are_equal_and_hash_alike(shape):
     assume(max(shape.ranks) > 0)
     lower = [rank - (i == shape.ranks.index(max(shape.ranks))) for i, rank in enumerate(shape.ranks)]
     assert TTShape(shape.in_features, shape.out_features, shape.in_modes, shape.out_modes, lower) != shape
+
+
+@given(tt_shapes(), SEEDS)
+def test_an_orthogonal_start_has_orthogonal_halves_and_the_norm_asked_for(shape, seed):
+    """Where the bonds allow it: a core that is wider than it is high has orthonormal rows instead."""
+    assume(shape.parameter_count and all(shape.ranks))
+    torch.manual_seed(seed)
+    cores = [torch.empty(*sizes, dtype=torch.float64) for sizes in shape.core_shapes]
+    draw_orthogonal(cores, norm=3.0)
+    assert contract_chain(cores).norm().item() == pytest.approx(3.0)
+    for half in (cores[: shape.half], [core.permute(2, 1, 0) for core in reversed(cores[shape.half :])]):
+        if all(before * mode >= after for before, mode, after in (core.shape for core in half)):
+            merged = contract_chain([*half, torch.eye(half[-1].shape[2], dtype=torch.float64)[..., None]])
+            columns = merged.reshape(-1, half[-1].shape[2])
+            gram = columns.T @ columns
+            assert_all_close([gram], [gram[0, 0] * torch.eye(len(gram), dtype=torch.float64)])
+
+
+def test_a_chain_without_ranks_is_left_as_it_is():
+    draw_orthogonal([torch.empty(1, 4, 0), torch.empty(0, 4, 1)], norm=1.0)

@@ -444,3 +444,15 @@ def test_an_output_projection_of_attention_is_replaced():
 def test_ranks_and_modes_are_whole_numbers(spec, sentence):
     with pytest.raises(ValueError, match=sentence):
         tensorize(nn.Sequential(nn.Linear(6, 6)), {"0": spec})
+
+
+def test_the_start_of_linear_layers_is_one_of_two():
+    torch.manual_seed(0)
+    model = tensorize(
+        nn.Sequential(nn.Linear(24, 36), nn.Linear(36, 24)), {"0": TT(5, 2, init="orthogonal"), "1": TT(5)}
+    )
+    spread = [torch.linalg.svdvals(layer.to_dense().detach())[:5] for layer in model]
+    assert spread[0].max() / spread[0].min() < 1.001
+    assert spread[1].max() / spread[1].min() > 2
+    with pytest.raises(ValueError, match=r"^init is 'ones'; allowed: normal, orthogonal\.$"):
+        tensorize(nn.Sequential(nn.Linear(6, 6)), {"0": TT(2, 1, init="ones")})

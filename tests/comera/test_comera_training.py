@@ -39,6 +39,14 @@ def toy(variant="", **settings):
     return method, method.adapt(Toy(), TARGETS)
 
 
+@pytest.mark.parametrize("ratio", [None, 1.2])
+def test_all_linear_layers_start_as_the_setting_says(ratio):
+    _, model = toy(init="orthogonal", ratio=ratio)
+    for layer in (model.hidden, model.again):
+        values = torch.linalg.svdvals(layer.to_dense().detach())[: layer.shape.ranks[layer.shape.half - 1]]
+        torch.testing.assert_close(values, values.mean().expand_as(values))
+
+
 def test_the_encoder_has_the_papers_sizes():
     settings = EncoderSettings()
     with torch.device("meta"):  # 67 million dense parameters that no one needs to draw
@@ -214,6 +222,7 @@ def test_the_stored_size_counts_shared_tensors_once():
         ("threshold", float("nan"), "threshold is nan; it must be 0 or more, and below 1"),
         ("ranks", 2.5, "ranks is 2.5; it must be a whole number"),
         ("lookup", "fast", "lookup is 'fast'; allowed: optimized, plain, unique, order"),
+        ("init", "ones", "init is 'ones'; allowed: normal, orthogonal"),
     ],
 )
 def test_settings_refuse_what_cannot_be(field, value, sentence):
