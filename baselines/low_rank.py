@@ -5,8 +5,8 @@ becomes a table (V, R) followed by a linear map (R, D). Both train from scratch.
 for two cores (METHOD: N(0, 1) / √R · √s, the last without 1/√R), so that the entries of the product have variance s²,
 with s² = 1 / (N + M) for linear layers and 1 for the embedding. Biases start from the dense model's.
 
-With the setting ``init=orthogonal``, which CoMERA has as well, the factors of a linear layer start as orthogonal rows
-of one length, with the norm that the product has on average otherwise.
+In the variant ``orthogonal``, which CoMERA has as well, the factors of a linear layer start as orthogonal rows of one
+length, with the norm that the product has on average otherwise.
 
 The variants ``lean`` and ``lean_block`` keep ranks instead of activations by the same rule as CoMERA's
 (:mod:`comera.recomputing`), which serves thin products of any kind; only their feed-forward is not one function. Those
@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -39,9 +39,9 @@ from baselines._arm import (
 )
 from baselines._rank_shares import OutOfReach, ranks_for_ratio
 from comera.lowprec.products import FP8, histories_of, thin_linear
-from comera.protocol import LATER, scale_of
+from comera.protocol import scale_of
 from comera.recomputing import Recompute, Store, keep_ranks
-from comera.tensor_train import check_init, draw_orthogonal
+from comera.tensor_train import draw_orthogonal
 
 #: Variants of the whole model that keep ranks instead of activations: what they recompute, and how they keep what
 #: stays wide.
@@ -52,7 +52,9 @@ LEAN: dict[str, tuple[Recompute, Store]] = {
     "lean_block_fp8": ("block", "fp8"),
 }
 
-VARIANTS = ("", "linear", *LEAN)
+ORTHOGONAL = "orthogonal"
+
+VARIANTS = ("", "linear", *LEAN, ORTHOGONAL)
 
 
 @dataclass(frozen=True)
@@ -66,11 +68,9 @@ class Settings:
             and ``rank`` and ``embedding_rank`` do not apply. None: they do.
         lr_factors: rate of the factors, that of CoMERA's cores.
         lr: rate of all other parameters.
-        init: how the factors of linear layers are drawn, ``normal`` or ``orthogonal``.
 
     Raises:
-        ValueError: when a rank is not a whole number from 1 up, a ratio below 1, a rate not finite and above 0, or
-            another ``init``.
+        ValueError: when a rank is not a whole number from 1 up, a ratio below 1, or a rate not finite and above 0.
     """
 
     rank: int = 30
@@ -78,7 +78,6 @@ class Settings:
     ratio: float | None = None
     lr_factors: float = 1e-4
     lr: float = 5e-5
-    init: str = field(default="normal", metadata=LATER)
 
     def __post_init__(self) -> None:
         check_count("low_rank.rank", self.rank)
@@ -89,7 +88,6 @@ class Settings:
                 raise ValueError(f"low_rank.ratio is {self.ratio!r}; allowed are finite numbers from 1 (dense) up.")
         check_positive("low_rank.lr_factors", self.lr_factors)
         check_positive("low_rank.lr", self.lr)
-        check_init(self.init)
 
 
 class TwoFactorLinear(nn.Module):
@@ -268,7 +266,7 @@ class LowRank(Arm):
         ranks = self._ranks(model, linears, embeddings)
         for name, linear in linears.items():
             layer = TwoFactorLinear.like(linear, ranks[name])
-            if self.settings.init == "orthogonal":
+            if self.variant == ORTHOGONAL:
                 layer.draw_orthogonal()
             replace_module(model, name, layer)
         for name, embedding in embeddings.items():
@@ -307,8 +305,8 @@ def build(settings: Settings, variant: str = "") -> LowRank:
 
     Args:
         settings: hyperparameters.
-        variant: ``""`` for the whole model, the word embedding included, ``"linear"`` for linear targets only, or one
-            of :data:`LEAN`.
+        variant: ``""`` for the whole model, the word embedding included, ``"linear"`` for linear targets only, one of
+            :data:`LEAN`, or ``"orthogonal"``.
 
     Raises:
         ValueError: for an unknown variant.

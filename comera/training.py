@@ -37,7 +37,7 @@ from comera.ratio.model import solve_model
 from comera.ratio.rank_search import OutOfReach, check_ratio
 from comera.reachability import drop_unreachable
 from comera.recomputing import Recompute, Store
-from comera.tensor_train import check_init
+from comera.tensor_train import Init
 from comera.tensorize import tensorize
 from comera.truncation import close_smallest, truncate
 
@@ -50,8 +50,12 @@ LEAN: dict[str, tuple[Recompute, Store]] = {
     "lean_block_fp8": ("block", "fp8"),
 }
 
-#: The objectives, the paper's first, and the lean variants.
-VARIANTS = (*OBJECTIVE_VARIANTS, *LEAN)
+#: How the names of the variants begin whose linear layers start orthogonal
+#: (:meth:`comera.layers.TTLinear.reset_parameters`), alone or before one of :data:`LEAN`.
+ORTHOGONAL = "orthogonal"
+
+#: The objectives, the paper's first, the lean variants, and both of these with an orthogonal start.
+VARIANTS = (*OBJECTIVE_VARIANTS, *LEAN, ORTHOGONAL, *(f"{ORTHOGONAL}_{name}" for name in LEAN))
 
 #: Modes of the paper's word embedding, which no rule of balance gives (METHOD.md, Settings).
 PUBLISHED_TABLE_MODES: dict[tuple[int, int], tuple[tuple[int, ...], tuple[int, ...]]] = {
@@ -93,8 +97,6 @@ class Settings:
         drop_unreachable: close layers whose output no longer reaches the loss (:func:`comera.drop_unreachable`) before
             the late stage's target is met, so that the size is spent on others, and at the end of each stage. Off,
             since the recorded trainings are without it.
-        init: how the cores of linear layers are drawn, ``normal`` (the paper's) or ``orthogonal``
-            (:meth:`comera.layers.TTLinear.reset_parameters`).
     """
 
     ranks: int = 30
@@ -117,7 +119,6 @@ class Settings:
     truncate_every: int = 0
     merge_jointly: bool = True
     drop_unreachable: bool = field(default=False, metadata=LATER)
-    init: str = field(default="normal", metadata=LATER)
 
     def __post_init__(self) -> None:
         lowest_allowed = (("ranks", 1), ("table_ranks", 1), ("order", 1), ("table_order", 2), ("truncate_every", 0))
@@ -137,7 +138,6 @@ class Settings:
             raise ValueError(f"recovery is {self.recovery}; it must be 0 or more, and below 1.")
         if self.lookup not in LOOKUPS:
             raise ValueError(f"lookup is {self.lookup!r}; allowed: {', '.join(LOOKUPS)}.")
-        check_init(self.init)
 
 
 def parameter_groups(
@@ -205,10 +205,11 @@ class CoMERA:
         variant: ObjectiveVariant,
         recompute: Recompute = "none",
         store: Store = "exact",
+        init: Init = "normal",
     ) -> None:
         self.settings = settings
         self.variant = variant
-        self._recompute, self._store = recompute, store
+        self._recompute, self._store, self._init = recompute, store, init
         # beta=0.0: the optimizer adds the gradient of β‖G‖² (see :meth:`optimizer`).
         self._objective: EarlyStage | LateStage = EarlyStage(variant, settings.gamma, beta=0.0)
         self._beta = settings.beta if variant == "paper" else 0.0
@@ -247,7 +248,7 @@ class CoMERA:
     def _plan(self, model: nn.Module, targets: Mapping[str, str]) -> dict[str, TT | TTM]:
         settings = self.settings
         lookup = next(known for known in get_args(Variant) if known == settings.lookup)
-        init = check_init(settings.init)
+        init = self._init
         if settings.ratio is not None:
             solved = solve_model(model, targets, settings.ratio, settings.order, settings.table_order).plan
             return {
@@ -423,13 +424,14 @@ def _size_target(target_mib: float, model: nn.Module, layers: list[TensorTrainLa
 
 
 def build(settings: Settings, variant: str) -> CoMERA:
-    """CoMERA with these settings; ``variant`` names the objective, empty for the paper's, or is one of :data:`LEAN`.
+    """CoMERA with these settings; ``variant`` is one of :data:`VARIANTS`, empty for the paper's objective and start.
 
     Raises:
         ValueError: an unknown variant.
     """
-    objective = OBJECTIVE_VARIANTS[0] if variant in LEAN or not variant else variant
-    known: ObjectiveVariant | None = next((name for name in OBJECTIVE_VARIANTS if name == objective), None)
-    if known is None:
+    if variant and variant not in VARIANTS:
         raise ValueError(f"variant is {variant!r}; allowed: {', '.join(VARIANTS)}.")
-    return CoMERA(settings, known, *LEAN.get(variant, ()))
+    form = variant.removeprefix(ORTHOGONAL).removeprefix("_")
+    init: Init = "orthogonal" if variant.startswith(ORTHOGONAL) else "normal"
+    objective: ObjectiveVariant = next((name for name in OBJECTIVE_VARIANTS if name == form), OBJECTIVE_VARIANTS[0])
+    return CoMERA(settings, objective, *LEAN.get(form, ("none", "exact")), init)

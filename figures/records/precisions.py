@@ -20,6 +20,7 @@ from figures.records.training import curve_of, metric_of, reached, stages_of
 
 STORED = "_fp8"  # what the variants of arms end with that store activations in FP8
 REFORMED = ("lean", "lean_block")  # variants whose losses are those of their arm but for rounding
+ORTHOGONAL = "orthogonal"  # how variants begin whose linear layers start orthogonal
 FP32 = "fp32"
 
 
@@ -71,13 +72,27 @@ class Line:
     def compared_with(self) -> tuple[str, str] | None:
         """The arm and the precision that it is compared with; None for what is compared with nothing."""
         if self.stores or self.is_control:
-            return self.arm.partition(":")[0], self.precision
+            method, start, _ = self._parts
+            return ":".join(filter(None, (method, start))), self.precision
         return None if self.precision == FP32 else (self.arm, FP32)
 
     @property
     def is_control(self) -> bool:
         """Whether it differs from what it is compared with by rounding in FP32 alone."""
-        return self.arm.partition(":")[2] in REFORMED and self.precision == FP32
+        return self._parts[2] in REFORMED and self.precision == FP32
+
+    @property
+    def as_published(self) -> bool:
+        """Whether it starts as the paper has it."""
+        return not self._parts[1]
+
+    @property
+    def _parts(self) -> tuple[str, str, str]:
+        """The arm's method, the start of its linear layers where that is not the usual one, and what else its variant
+        says."""
+        method, _, variant = self.arm.partition(":")
+        form = variant.removeprefix(ORTHOGONAL)
+        return method, variant[: len(variant) - len(form)], form.removeprefix("_")
 
     def ends(self, metric: Metric) -> dict[int, Reached]:
         """What its runs reached in a metric at their end, by seed."""

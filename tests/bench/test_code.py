@@ -495,7 +495,12 @@ def test_a_sweep_leaves_records_and_the_manifest_of_their_corpus(folder, tmp_pat
 @pytest.mark.parametrize(
     ("experiment", "jobs", "arms", "stages"),
     [
-        ("code_ratios", 5, ["comera", "low_rank", "dense"], [["early"]] * 3),
+        (
+            "code_ratios",
+            5,
+            ["comera", "low_rank", "comera:orthogonal", "low_rank:orthogonal", "dense"],
+            [["early"]] * 5,
+        ),
         ("code_search", 4, ["comera", "low_rank", "dense"], [["early"]] * 3),
         ("code_prices", 4, ["comera"], [["early"]]),
         ("code_phases", 1, ["comera", "comera", "dense"], [["early"], ["early", "late"], ["early", "late"]]),

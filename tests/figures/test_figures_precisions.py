@@ -52,6 +52,24 @@ def test_products_are_compared_with_fp32_and_storage_with_the_arm_that_stores_no
     assert apart["comera:lean_fp8, bf16"].value == pytest.approx(0.001, rel=1e-3)
 
 
+def test_an_orthogonal_start_is_compared_with_itself_and_decides_nothing_about_the_paper_s():
+    """It is far off here, and the verdict on the paper's start stands."""
+    ends = {("", "fp32"): 1.8, ("", "bf16"): 1.8, ("", "fp8"): 2.4, ("_lean", "fp32"): 1.8, ("_lean_fp8", "bf16"): 1.8}
+    further = [
+        in_precision(f"comera:orthogonal{form}", precision, end, seed)
+        for (form, precision), end in ends.items()
+        for seed in (0, 1, 2)
+    ]
+    [page] = fig14.select([*runs(), *further])
+    against = {line.name: line.compared_with for line in page.lines}
+    assert against["comera:orthogonal, fp8"] == ("comera:orthogonal", "fp32")
+    assert against["comera:orthogonal_lean, fp32"] == ("comera:orthogonal", "fp32")
+    assert against["comera:orthogonal_lean_fp8, bf16"] == ("comera:orthogonal", "bf16")
+    judgement = fig14.judge(None, page, page.lines)
+    assert judgement.outcome == "reproduced"
+    assert any(one.heading.startswith("comera:orthogonal, fp8 less fp32") for one in judgement.ours)
+
+
 def test_the_page_says_what_ran():
     table = page_of(runs()).table
     ran = dict(zip(table["arm"] + ", " + table["precision"], table["what ran"], strict=True))
