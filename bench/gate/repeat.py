@@ -1,14 +1,16 @@
 """Repeat the timed part of the gate on one commit against itself: every alarm it raises is a false one.
 
-A repetition records the slowdown of every round by launch, those of the further launches included, whether they were
-needed or not. So ``--power`` can tell what the rule would have said of the same blocks, had the tree been slower: all
-slowdowns are multiplied by a factor, and the rule is applied again. What no multiplication imitates is tried with
-``--planted``, which makes the tree under test wait busily.
+A repetition does what the gate does, and records the slowdown of every round by launch, those of further launches
+included where the rule asked for them. So ``--power`` can tell what the rule would have said of the same blocks, had
+the tree been slower: all slowdowns are multiplied by a factor, and the rule is applied again. Where it then asks for
+further launches that were not needed, those of the next repetition take their place: a measurement of the same trees,
+minutes later. What no multiplication imitates is tried with ``--planted``, which makes the tree under test wait busily.
 """
 
 import contextlib
 import datetime
 import hashlib
+import itertools
 import json
 import math
 import os
@@ -26,7 +28,18 @@ import torch
 from bench.core.provenance import device_name
 from bench.errors import Parser, stop_with
 from bench.gate import GateError
-from bench.gate.timed import LAUNCHES, ROOT, Decision, Slowdowns, commit_of, decide, estimate, measure, worktree
+from bench.gate.timed import (
+    LAUNCHES,
+    ROOT,
+    Decision,
+    Measured,
+    Slowdowns,
+    commit_of,
+    decide,
+    estimate,
+    measure,
+    worktree,
+)
 from bench.gate.timed_worker import BENCHMARKS, THREADS
 
 #: Of schema 1 are repetitions of one launch with 30 rounds, from before the gate had several.
@@ -41,6 +54,9 @@ _SETTINGS = ("gate", "launches", "planted", "busy", "of")
 
 #: Keeps a core and the memory busy: products of matrices beyond the caches.
 _BUSY = "import torch; torch.set_num_threads(1); x = torch.randn(1536, 1536)\nwhile True: x = (x @ x).div_(x.norm())"
+
+#: What keeps the other core busy, in a record's words.
+_LOADS = {False: "products of matrices", True: "what else ran on the machine"}
 
 _DESCRIPTION = """Repeat the timed part of the gate on this commit against itself, checked out twice, and write a line
 of JSON per repetition. Lines that are there already count, so a run that was stopped goes on, also on a later commit
@@ -126,13 +142,16 @@ Blocks = tuple[Slowdowns, Slowdowns]
 def blocks_of(records: Sequence[Record], benchmark: str) -> list[Blocks]:
     """Slowdowns of the first and of the further launches of a benchmark, by repetition.
 
-    A repetition of schema 1 is one launch. As many such as a measurement has launches, spread over the file, are taken
+    The further launches of a repetition that needed none are the next one's, and for the last one the first one's. Of
+    schema 1, a repetition is one launch. As many such as a measurement has launches, spread over the file, are taken
     for one repetition, which starts with each; so they share launches, and their bounds are narrower than they look.
     """
-    found = []
+    found: list[Blocks] = []
     for i, record in enumerate(records):
         if record["schema_version"] == SCHEMA:
-            launches = record["benchmarks"][benchmark]["slowdowns"]
+            launches, count = record["benchmarks"][benchmark]["slowdowns"], record["launches"]
+            after = records[(i + 1) % len(records)]["benchmarks"][benchmark]["slowdowns"]
+            launches = [*launches[:count], *(launches[count:] or after[:count])]
         else:
             spread = [records[(i + j * len(records) // (2 * LAUNCHES)) % len(records)] for j in range(2 * LAUNCHES)]
             parts = [one["benchmarks"][benchmark] for one in spread]
@@ -186,23 +205,33 @@ def power(records: Sequence[Record]) -> str:
 def _repetition(tree: Path, base: Path, number: int, settings: Record) -> dict[str, Any]:
     """One timed part: verdicts by benchmark, with what was measured."""
     parts: dict[str, Any] = {}
-    launches = settings["launches"]
-    measured = measure([tree, base], settings["of"], number, settings["planted"], 2 * launches)
-    for name, own in measured.items():
-        if own.missing:
-            raise GateError(f"{name} cannot run in {base} ({own.missing[1]}).")
-        slowdowns = own.slowdowns(1)
-        decision = _decided((slowdowns[:launches], slowdowns[launches:]), BENCHMARKS[name].tolerance)
+    planted, launches = settings["planted"], settings["launches"]
+    for name, first in measure([tree, base], settings["of"], number, planted, launches).items():
+        if first.missing:
+            raise GateError(f"{name} cannot run in {base} ({first.missing[1]}).")
+        all_of = [first]
+
+        def again(name: str = name, all_of: list[Measured] = all_of) -> Slowdowns:
+            all_of.append(measure([tree, base], [name], number + _FURTHER, planted, launches)[name])
+            return all_of[-1].slowdowns(1)
+
+        decision = decide(first.slowdowns(1), BENCHMARKS[name].tolerance, again)
+        slowdowns = itertools.chain.from_iterable(one.slowdowns(1) for one in all_of)
+        turns = [itertools.chain.from_iterable(one.turns[of] for one in all_of) for of in range(2)]
         parts[name] = {
             "kind": decision.kind,
             "slowdowns": [[round(one, 5) for one in launch] for launch in slowdowns],
-            "seconds": [[[_rounded(turn.medians()) for turn in launch] for launch in of] for of in own.turns],
+            "seconds": [[[_rounded(turn.medians()) for turn in launch] for launch in of] for of in turns],
         }
     return {"alarm": any(part["kind"] == "regression" for part in parts.values()), "benchmarks": parts}
 
 
 def _rounded(seconds: Sequence[float]) -> list[float]:
     return [float(f"{one:.5g}") for one in seconds]
+
+
+#: Between the seed of a repetition's launches and that of further ones.
+_FURTHER = 1_000_000
 
 
 @contextlib.contextmanager
@@ -215,10 +244,11 @@ def _busy() -> Iterator[None]:
             process.kill()
 
 
-def repeat(path: Path, repetitions: int, settings: dict[str, Any]) -> None:
+def repeat(path: Path, repetitions: int, settings: dict[str, Any], elsewhere: bool = False) -> None:
     """Bring the repetitions in ``path`` up to so many.
 
-    ``settings`` are ``launches``, ``planted``, ``busy`` and ``of``, the benchmarks. Raises GateError: no commit, a
+    ``settings`` are ``launches``, ``planted``, ``busy`` and ``of``, the benchmarks; ``elsewhere`` says that the caller
+    sees to it that another core is busy. Raises GateError: no commit, a
     worker that ended, or a file of another gate's code or other settings.
     """
     commit = commit_of(ROOT, "HEAD")
@@ -235,7 +265,7 @@ def repeat(path: Path, repetitions: int, settings: dict[str, Any]) -> None:
     with (
         worktree(ROOT, commit) as tree,
         worktree(ROOT, commit) as base,
-        _busy() if settings["busy"] else contextlib.nullcontext(),
+        _busy() if settings["busy"] and not elsewhere else contextlib.nullcontext(),
     ):
         start, alarms = time.monotonic(), sum(record["alarm"] for record in done)
         for number in range(len(done), repetitions):
@@ -247,6 +277,7 @@ def repeat(path: Path, repetitions: int, settings: dict[str, Any]) -> None:
                 "recorded_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
                 "commit": commit,
                 **settings,
+                **({"load": _LOADS[elsewhere]} if settings["busy"] else {}),
                 "device": device_name(on_cpu=True),
                 "threads": THREADS,
                 "torch_version": torch.__version__,
@@ -267,10 +298,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = Parser(prog="python -m bench.gate.repeat", description=_DESCRIPTION)
     parser.add_argument("--repetitions", type=int, default=60, help="how many there shall be (default: 60)")
     parser.add_argument(
-        "--launches", type=int, default=LAUNCHES, help=f"of a measurement, as many again follow (default: {LAUNCHES})"
+        "--launches",
+        type=int,
+        default=LAUNCHES,
+        help=f"of a measurement, before those that confirm (default: {LAUNCHES})",
     )
     parser.add_argument("--planted", type=float, default=0.0, help="share by which the tree under test is made slower")
-    parser.add_argument("--busy", action="store_true", help="keep another core busy meanwhile")
+    parser.add_argument(
+        "--busy", nargs="?", const="here", choices=("here", "elsewhere"),
+        help="keep another core busy meanwhile; elsewhere: one that something else keeps busy, such as a training",
+    )  # fmt: skip
     parser.add_argument(
         "--of", nargs="+", metavar="NAME", default=list(BENCHMARKS), help="benchmarks to measure (default: all)"
     )
@@ -294,8 +331,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     path: Path = arguments.into
     try:
         if not (arguments.summary or arguments.power):
-            settings = {name: getattr(arguments, name) for name in ("launches", "planted", "busy", "of")}
-            repeat(path, arguments.repetitions, settings)
+            settings = {name: getattr(arguments, name) for name in ("launches", "planted", "of")}
+            settings["busy"] = arguments.busy is not None
+            repeat(path, arguments.repetitions, settings, arguments.busy == "elsewhere")
         print(f"{path}: {summary(read(path))}")
         if arguments.power:
             print(power(read(path)))

@@ -337,6 +337,16 @@ def test_repetitions_go_on_where_they_were_stopped(no_measurement, tmp_path, cap
 
 
 @pytest.mark.usefixtures("a_repository", "no_measurement")
+def test_a_record_says_what_kept_the_other_core_busy(tmp_path):
+    path = tmp_path / "up.jsonl"
+    repeat.main(["--repetitions", "1", "--busy", "--into", str(path)])
+    repeat.main(["--repetitions", "2", "--busy", "elsewhere", "--into", str(path)])
+    records = [json.loads(line) for line in path.read_text().splitlines()]
+    loads = ["products of matrices", "what else ran on the machine"]
+    assert [(record["busy"], record["load"]) for record in records] == [(True, load) for load in loads]
+
+
+@pytest.mark.usefixtures("a_repository", "no_measurement")
 def test_repetitions_of_different_kinds_are_not_mixed(tmp_path, monkeypatch, capsys):
     path = tmp_path / "up.jsonl"
     repeat.main(["--repetitions", "1", "--into", str(path)])
@@ -374,6 +384,7 @@ def test_wrong_input_gets_a_sentence(arguments, sentence, tmp_path, capsys):
 def recorded(slowdowns):
     return {
         "schema_version": repeat.SCHEMA,
+        "launches": LAUNCHES,
         "alarm": False,
         "benchmarks": {"tt_linear/dense": {"kind": "unchanged", "slowdowns": slowdowns}},
     }
@@ -386,6 +397,30 @@ def test_power_counts_alarms_of_scaled_blocks():
     assert found["1.00", "tt_linear/dense"] == found["1.00", "any"] == 0
     assert found["1.15", "tt_linear/dense"] == 6
     assert found["1.05", "tt_linear/dense"] <= found["1.10", "tt_linear/dense"] <= 6
+
+
+def test_further_launches_that_were_not_needed_are_those_of_the_next_repetition():
+    one, other, confirmed = ([[value] * 4] * LAUNCHES for value in (1.0, 1.1, 1.2))
+    records = [recorded(one), recorded([*other, *confirmed]), recorded(confirmed)]
+    assert repeat.blocks_of(records, "tt_linear/dense") == [(one, other), (other, confirmed), (confirmed, one)]
+
+
+@pytest.mark.parametrize(("slowdown", "measured", "alarm"), [(1.0, 1, False), (1.2, 2, True)])
+def test_a_repetition_confirms_a_slowdown_by_further_launches(monkeypatch, slowdown, measured, alarm):
+    seeds = []
+
+    def made_up(_trees, names, seed, _planted, launches):
+        seeds.append(seed)
+        turns = [[[Turn([[own]])] * 4 for _ in range(launches)] for own in (slowdown, 1.0)]
+        return {name: Measured(turns) for name in names}
+
+    monkeypatch.setattr(repeat, "measure", made_up)
+    settings = {"planted": 0.0, "launches": LAUNCHES, "of": ["full_step/dense"]}
+    found = repeat._repetition("tree", "base", 4, settings)
+    part = found["benchmarks"]["full_step/dense"]
+    assert found["alarm"] is alarm
+    assert len(part["slowdowns"]) == len(part["seconds"][0]) == LAUNCHES * measured
+    assert len(set(seeds)) == measured
 
 
 def test_power_reads_repetitions_of_one_launch():

@@ -446,13 +446,18 @@ def test_ranks_and_modes_are_whole_numbers(spec, sentence):
         tensorize(nn.Sequential(nn.Linear(6, 6)), {"0": spec})
 
 
-def test_the_start_of_linear_layers_is_one_of_two():
+def effective_rank(layer):
+    """(Σσ²)²/Σσ⁴ of the singular values: r where r of them are equal and the others zero."""
+    squares = torch.linalg.svdvals(layer.to_dense().detach()).square()
+    return (squares.sum().square() / squares.square().sum()).item()
+
+
+def test_an_orthogonal_start_uses_all_ranks_of_which_normal_cores_leave_half_unused():
     torch.manual_seed(0)
-    model = tensorize(
-        nn.Sequential(nn.Linear(24, 36), nn.Linear(36, 24)), {"0": TT(5, 2, init="orthogonal"), "1": TT(5)}
-    )
-    spread = [torch.linalg.svdvals(layer.to_dense().detach())[:5] for layer in model]
-    assert spread[0].max() / spread[0].min() < 1.001
-    assert spread[1].max() / spread[1].min() > 2
+    modes = {"in_modes": (8, 4, 4), "out_modes": (4, 4, 8)}
+    plan = {"0": TT((8, 27, 28, 27, 8), init="orthogonal", **modes), "1": TT((8, 27, 28, 27, 8), **modes)}
+    orthogonal, normal = tensorize(nn.Sequential(nn.Linear(128, 128), nn.Linear(128, 128)), plan)
+    assert effective_rank(orthogonal) == pytest.approx(28, rel=1e-3)
+    assert effective_rank(normal) < 14
     with pytest.raises(ValueError, match=r"^init is 'ones'; allowed: normal, orthogonal\.$"):
         tensorize(nn.Sequential(nn.Linear(6, 6)), {"0": TT(2, 1, init="ones")})
