@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 from pathlib import Path
@@ -162,6 +163,24 @@ def test_comera_is_compared_with_low_rank_at_the_same_ratio_and_with_dense() -> 
     assert table.loc["low_rank 4x", "less low_rank, points"] == "-"
     assert table.loc["comera 4x", "less dense, points"].startswith("-40.0 [")
     assert "Not surely better than guessing one of 3 classes: comera 8x, comera 4x" in " ".join(figure.notes)
+
+
+def test_another_form_of_both_arms_is_compared_with_itself_and_leaves_the_title_alone() -> None:
+    right = {"dense": 9, "comera": 5, "low_rank": 7, "comera:orthogonal": 8, "low_rank:orthogonal": 6}
+    records = []
+    for arm, count in right.items():
+        method, _, variant = arm.partition(":")
+        one = run(method, None if arm == "dense" else 4, count)
+        records.append(dataclasses.replace(one, variant=variant, cell_id=f"made up {arm}"))
+    [figure] = render(records)
+    table = figure.table.set_index("run")
+    assert table.loc["comera 4x", "less low_rank, points"].startswith("-20.0 [")
+    assert table.loc["comera:orthogonal 4x", "less low_rank, points"].startswith("+20.0 [")
+    notes = " ".join(figure.notes)
+    assert "comera:orthogonal less low_rank:orthogonal, points: +20.0 [" in notes
+    assert "is dominated by comera" not in notes
+    picture = text_of(figure, ".svg")
+    assert picture.count("<!-- 4x -->") == 2  # the names of the plain forms' points
 
 
 def test_seeds_are_pooled() -> None:

@@ -41,6 +41,9 @@ from figures.records.studies import PROBES, Row, Study, studies
 #: Models count as equally large within the tolerance of the solvers that gave them their ratio.
 _SAME_SIZE = 1.02
 
+#: By how much farther than an arm a form of it is drawn from its place.
+_FARTHER = 2.5
+
 _FRONT: dict[str, Any] = {"color": FAINT, "linewidth": 3.5, "alpha": 0.35, "solid_capstyle": "butt"}
 _LIMIT_DASHES = (0, (1, 1.5))
 
@@ -120,10 +123,17 @@ def front_of(points: Sequence[Point]) -> list[Point]:
     return [point for point in points if dominator(point, points) is None]
 
 
+def _method(arm: str) -> str:
+    return arm.partition(":")[0]
+
+
 def less_low_rank(row: Row) -> Score | None:
-    """What CoMERA reached less what low_rank did at the same ratio."""
-    rivals = [one for one in row.study.rows if one.slot.arm == LOW_RANK and one.slot.ratio == row.slot.ratio]
-    return row.less(rivals[0]) if rivals and row.slot.arm == COMERA and row.slot.ratio is not None else None
+    """What CoMERA reached less what low_rank did at the same ratio, both in the same form."""
+    if _method(row.slot.arm) != COMERA or row.slot.ratio is None:
+        return None
+    rival = LOW_RANK + row.slot.arm.removeprefix(COMERA)
+    rivals = [one for one in row.study.rows if one.slot.arm == rival and one.slot.ratio == row.slot.ratio]
+    return row.less(rivals[0]) if rivals else None
 
 
 def limits_of(study: Study) -> dict[str, tuple[RatioLimit, list[float]]]:
@@ -204,8 +214,8 @@ def _below_probe(study: Study, points: Sequence[Point]) -> list[str]:
 
 def losses(study: Study, points: Sequence[Point]) -> list[str]:
     """Where tensorizing loses: runs of CoMERA that another arm's beats, and those that are worse than dense."""
-    ours = [point for point in points if point.arm == COMERA]
-    others = [point for point in points if point.arm != COMERA]
+    ours = [point for point in points if _method(point.arm) == COMERA]
+    others = [point for point in points if _method(point.arm) != COMERA]
     better, worse = ("more accurate", "less accurate") if study.metric.name == "accuracy" else ("better", "worse")
     beaten = [(point, other) for point in ours if (other := dominator(point, others))]
     lines = []
@@ -234,16 +244,28 @@ def _equal_sizes(rows: Sequence[Row]) -> str:
             if probe is not None and row.score and not row.score.beats(probe):
                 how = "no better than the probe"
             found.setdefault(how, []).append(f"{row.slot.ratio:g}x")
-    if len(found) == 1 and len(rows) > 3:
+    if len(found) == 1 and len(rows) > 1:
         return f"{next(iter(found))} at every size"
     return "; ".join(f"{how} at {', '.join(ratios)}" for how, ratios in found.items())
+
+
+def _other_forms(rows: Sequence[Row]) -> list[str]:
+    """Where CoMERA stands in other forms than the title's, against low_rank in the same form; a sentence each."""
+    forms = dict.fromkeys(row.slot.arm for row in rows if row.slot.arm != COMERA and less_low_rank(row))
+    sentences = []
+    for arm in forms:
+        apart = {row.slot.ratio: less_low_rank(row) for row in rows if row.slot.arm == arm}
+        words = ", ".join(f"{less.text(sign=True)} at {ratio:g}x" for ratio, less in apart.items() if less and ratio)
+        unit = rows[0].study.metric.unit_apart
+        sentences.append(f"{arm} less {LOW_RANK}{arm.removeprefix(COMERA)}, {unit}: {words}.".replace(", :", ":"))
+    return sentences
 
 
 def _title(study: Study) -> str:
     metric, steps = first_upper(study.metric.short), study.stages[0][1]
     after = f" after {steps:,} steps" if len(study.stages) == 1 else ""
     other = ", small preset" if study.experiment.endswith("_small") else ", not the paper's model"
-    if not study.is_papers and (sides := _equal_sizes(study.rows)):
+    if not study.is_papers and (sides := _equal_sizes([row for row in study.rows if row.slot.arm == COMERA])):
         return f"Tensor trains against low rank of equal size: {sides}"
     known = study.is_full_size or study.dense_parameters is None or not study.is_papers
     return f"{metric} against the model's size on {study.dataset!r}{after}{'' if known else other}"
@@ -258,17 +280,18 @@ def caption(study: Study, rows: Sequence[Row]) -> Caption:
     ]
     if study.dataset == "synthetic" and study.is_papers:
         notes.append("The text is generated: these accuracies tell nothing about real data.")
-    notes += [*_guessing(study, points), *_below_probe(study, points)]
+    notes += [*_other_forms(rows), *_guessing(study, points), *_below_probe(study, points)]
     if points:
         notes.append(f"Pareto front, by value: {', '.join(point.words for point in front_of(points))}.")
     notes += [*losses(study, points), *closing_notes(study)]
     return Caption(title=_title(study), facts=shared.facts(study), notes=notes, remarks=shared.absences(rows))
 
 
-def _draw_arm(axes: Any, points: Sequence[Point], stroke: Stroke, shift: float) -> None:
+def _draw_arm(axes: Any, points: Sequence[Point], stroke: Stroke, shift: float, named: bool) -> None:
     """The points of an arm, ``shift`` points of space to the right, so that equal sizes stand side by side.
 
-    What is shifted to the right has its names below, the rest above, so that those of two arms do not meet.
+    What is shifted to the right has its names below, the rest above, so that those of two arms do not meet; only
+    ``named`` points have any.
     """
     place = axes.transData + ScaledTranslation(shift / 72, 0, axes.figure.dpi_scale_trans)
     style: dict[str, Any] = {"transform": place, "linewidth": 0.9, "solid_capstyle": "projecting", "zorder": 3}
@@ -278,7 +301,8 @@ def _draw_arm(axes: Any, points: Sequence[Point], stroke: Stroke, shift: float) 
     for point in points:
         shared.whisker(axes, point.size, point.score.span, **style)
         words = point.row.name.removeprefix(point.arm).lstrip(", ") or point.arm
-        note(axes, words, (point.size, point.score.span[not below]), (0, -3 if below else 3), **name)
+        if named:
+            note(axes, words, (point.size, point.score.span[not below]), (0, -3 if below else 3), **name)
     sizes, values = [point.size for point in points], [point.score.value for point in points]
     axes.plot(sizes, values, **stroke.look, linewidth=1.2, markersize=5, transform=place, zorder=4)
 
@@ -343,7 +367,9 @@ def _panel(
     for arm, stroke in style.items():
         some = [point for point in points if point.arm == arm]
         if some:
-            _draw_arm(axes, some, stroke, {COMERA: -3.0, DENSE: 0.0}.get(arm, 3.0))
+            shift = {COMERA: -3.0, DENSE: 0.0}.get(_method(arm), 3.0)
+            form = ":" in arm and any(point.arm == _method(arm) for point in points)
+            _draw_arm(axes, some, stroke, _FARTHER * shift if form else shift, named=not form)
     for number, (size, arm, words) in enumerate(limits):
         axes.axvline(size, color=style[arm].colour, linewidth=1, linestyle=_LIMIT_DASHES, zorder=1)
         side, dx = ("right", -2) if number % 2 == 0 else ("left", 2)
