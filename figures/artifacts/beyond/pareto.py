@@ -249,15 +249,21 @@ def _equal_sizes(rows: Sequence[Row]) -> str:
     return "; ".join(f"{how} at {', '.join(ratios)}" for how, ratios in found.items())
 
 
-def _other_forms(rows: Sequence[Row]) -> list[str]:
-    """Where CoMERA stands in other forms than the title's, against low_rank in the same form; a sentence each."""
-    forms = dict.fromkeys(row.slot.arm for row in rows if row.slot.arm != COMERA and less_low_rank(row))
-    sentences = []
-    for arm in forms:
-        apart = {row.slot.ratio: less_low_rank(row) for row in rows if row.slot.arm == arm}
-        words = ", ".join(f"{less.text(sign=True)} at {ratio:g}x" for ratio, less in apart.items() if less and ratio)
-        unit = rows[0].study.metric.unit_apart
-        sentences.append(f"{arm} less {LOW_RANK}{arm.removeprefix(COMERA)}, {unit}: {words}.".replace(", :", ":"))
+def _other_forms(study: Study) -> list[str]:
+    """What forms of arms change beside the plain ones, and where CoMERA then stands against low_rank in its form."""
+    rows = {(row.slot.arm, row.slot.ratio): row for row in study.rows}
+    apart: dict[str, list[str]] = {}
+    for (arm, ratio), row in rows.items():
+        plain = rows.get((_method(arm), ratio))
+        if arm == _method(arm) or plain is None or ratio is None:
+            continue
+        rival = f"{LOW_RANK}{arm.removeprefix(COMERA)}"
+        for other, less in ((plain.slot.arm, row.less(plain)), (rival, less_low_rank(row))):
+            if less is not None:
+                apart.setdefault(f"{arm} less {other}", []).append(f"{less.text(sign=True)} at {ratio:g}x")
+    sentences = [f"{names}, {study.metric.unit_apart}: {', '.join(found)}." for names, found in apart.items()]
+    if sentences:
+        sentences.append("Ratios are written at CoMERA's points alone; those of the other arms are the same.")
     return sentences
 
 
@@ -280,7 +286,7 @@ def caption(study: Study, rows: Sequence[Row]) -> Caption:
     ]
     if study.dataset == "synthetic" and study.is_papers:
         notes.append("The text is generated: these accuracies tell nothing about real data.")
-    notes += [*_other_forms(rows), *_guessing(study, points), *_below_probe(study, points)]
+    notes += [*_other_forms(study), *_guessing(study, points), *_below_probe(study, points)]
     if points:
         notes.append(f"Pareto front, by value: {', '.join(point.words for point in front_of(points))}.")
     notes += [*losses(study, points), *closing_notes(study)]
@@ -364,12 +370,14 @@ def _panel(
     corners = [(point.size, point.score.value) for point in front_of(points)]
     corners.append((axes.get_xlim()[1], corners[-1][1]))
     axes.step(*zip(*corners, strict=True), where="post", zorder=2, **_FRONT)
+    drawn = {point.arm for point in points}
+    forms = {arm for arm in drawn if arm != _method(arm) in drawn}
     for arm, stroke in style.items():
         some = [point for point in points if point.arm == arm]
         if some:
             shift = {COMERA: -3.0, DENSE: 0.0}.get(_method(arm), 3.0)
-            form = ":" in arm and any(point.arm == _method(arm) for point in points)
-            _draw_arm(axes, some, stroke, _FARTHER * shift if form else shift, named=not form)
+            named = not forms or arm in (COMERA, DENSE)  # the ratios of the others are the same, in the same order
+            _draw_arm(axes, some, stroke, _FARTHER * shift if arm in forms else shift, named)
     for number, (size, arm, words) in enumerate(limits):
         axes.axvline(size, color=style[arm].colour, linewidth=1, linestyle=_LIMIT_DASHES, zorder=1)
         side, dx = ("right", -2) if number % 2 == 0 else ("left", 2)
