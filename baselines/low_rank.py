@@ -17,7 +17,6 @@ The ranks are given, or follow from a wanted compression ratio of the whole mode
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -41,7 +40,6 @@ from baselines._rank_shares import OutOfReach, ranks_for_ratio
 from comera.lowprec.products import FP8, histories_of, thin_linear
 from comera.protocol import scale_of
 from comera.recomputing import Recompute, Store, keep_ranks
-from comera.tensor_train import draw_orthogonal
 
 #: Variants of the whole model that keep ranks instead of activations: what they recompute, and how they keep what
 #: stays wide.
@@ -144,10 +142,13 @@ class TwoFactorLinear(nn.Module):
         layer.bias = bias
         return layer
 
+    @torch.no_grad()
     def draw_orthogonal(self) -> None:
         """Draw the factors anew, with orthogonal rows of one length; their product has the norm √(N·M/(N + M))."""
-        n, m = self.first.shape[1], self.second.shape[1]
-        draw_orthogonal([self.first.t()[None], self.second[..., None]], math.sqrt(n * m / (n + m)))
+        (rank, n), m = self.first.shape, self.second.shape[1]
+        length = (n * m / (n + m) / rank) ** 0.25
+        self.first.copy_(length * nn.init.orthogonal_(torch.empty(n, rank, device=self.first.device)).t())
+        self.second.copy_(length * nn.init.orthogonal_(torch.empty(rank, m, device=self.second.device)))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Map (..., N) to (..., M)."""
