@@ -55,6 +55,9 @@ _SETTINGS = ("gate", "launches", "planted", "busy", "of")
 #: Keeps a core and the memory busy: products of matrices beyond the caches.
 _BUSY = "import torch; torch.set_num_threads(1); x = torch.randn(1536, 1536)\nwhile True: x = (x @ x).div_(x.norm())"
 
+#: Between the seed of a repetition's launches and that of further ones.
+_FURTHER = 1_000_000
+
 #: What keeps the other core busy, in a record's words.
 _LOADS = {False: "products of matrices", True: "what else ran on the machine"}
 
@@ -230,10 +233,6 @@ def _rounded(seconds: Sequence[float]) -> list[float]:
     return [float(f"{one:.5g}") for one in seconds]
 
 
-#: Between the seed of a repetition's launches and that of further ones.
-_FURTHER = 1_000_000
-
-
 @contextlib.contextmanager
 def _busy() -> Iterator[None]:
     """A process that keeps a core busy."""
@@ -248,8 +247,8 @@ def repeat(path: Path, repetitions: int, settings: dict[str, Any], elsewhere: bo
     """Bring the repetitions in ``path`` up to so many.
 
     ``settings`` are ``launches``, ``planted``, ``busy`` and ``of``, the benchmarks; ``elsewhere`` says that the caller
-    sees to it that another core is busy. Raises GateError: no commit, a
-    worker that ended, or a file of another gate's code or other settings.
+    sees to it that another core is busy. Raises GateError: no commit, a worker that ended, or a file of another gate's
+    code or other settings.
     """
     commit = commit_of(ROOT, "HEAD")
     if commit is None:

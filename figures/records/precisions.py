@@ -91,8 +91,8 @@ class Line:
         """The arm's method, the start of its linear layers where that is not the usual one, and what else its variant
         says."""
         method, _, variant = self.arm.partition(":")
-        form = variant.removeprefix(ORTHOGONAL)
-        return method, variant[: len(variant) - len(form)], form.removeprefix("_")
+        start = ORTHOGONAL if variant.startswith(ORTHOGONAL) else ""
+        return method, start, variant.removeprefix(start).removeprefix("_")
 
     def ends(self, metric: Metric) -> dict[int, Reached]:
         """What its runs reached in a metric at their end, by seed."""

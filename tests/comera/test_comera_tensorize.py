@@ -455,9 +455,11 @@ def effective_rank(layer):
 def test_an_orthogonal_start_uses_all_ranks_of_which_normal_cores_leave_half_unused():
     torch.manual_seed(0)
     modes = {"in_modes": (8, 4, 4), "out_modes": (4, 4, 8)}
-    plan = {"0": TT((8, 27, 28, 27, 8), init="orthogonal", **modes), "1": TT((8, 27, 28, 27, 8), **modes)}
-    orthogonal, normal = tensorize(nn.Sequential(nn.Linear(128, 128), nn.Linear(128, 128)), plan)
+    ranks = (8, 27, 28, 27, 8)
+    plan = {"0": TT(ranks, init="orthogonal", **modes), "1": TT(ranks, **modes), "2": TT(28, order=1)}
+    orthogonal, normal, two_factors = tensorize(nn.Sequential(*(nn.Linear(128, 128) for _ in range(3))), plan)
     assert effective_rank(orthogonal) == pytest.approx(28, rel=1e-3)
     assert effective_rank(normal) < 14
+    assert 17 < effective_rank(two_factors) < 21
     with pytest.raises(ValueError, match=r"^init is 'ones'; allowed: normal, orthogonal\.$"):
         tensorize(nn.Sequential(nn.Linear(6, 6)), {"0": TT(2, 1, init="ones")})

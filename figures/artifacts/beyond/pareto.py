@@ -6,7 +6,7 @@ in turns, since trainings run beside each other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -339,6 +339,7 @@ def draw(study: Study, rows: Sequence[Row], caption: Caption) -> Figure:
     arms = dict.fromkeys([COMERA, *(row.slot.arm for row in rows if row.slot.arm != DENSE)])
     style = strokes(list(arms)) | {DENSE: DENSE_STROKE}  # as in Fig. 12
     drawn = {point.arm for point in points}
+    forms = {arm for arm in drawn if arm != _method(arm) in drawn}  # that stand beside the plain arm
     handles = [
         stroke_handle(style[arm], arm, markersize=4.5, linestyle="" if arm == DENSE else style[arm].dashes)
         for arm in style if arm in drawn
@@ -356,22 +357,24 @@ def draw(study: Study, rows: Sequence[Row], caption: Caption) -> Figure:
         axes.set_xlabel(cost.axis, fontsize=8)
         axes.set_ylabel(study.metric.axis, fontsize=8)
         if points:
-            _panel(axes, points_of(rows, cost), style, limits if cost is SIZE else [])
+            _panel(axes, points_of(rows, cost), style, forms, limits if cost is SIZE else [])
         else:
             shared.nothing_finished(axes)
     return paper.finish()
 
 
 def _panel(
-    axes: Any, points: Sequence[Point], style: Mapping[str, Stroke], limits: Sequence[tuple[float, str, str]]
+    axes: Any,
+    points: Sequence[Point],
+    style: Mapping[str, Stroke],
+    forms: Collection[str],
+    limits: Sequence[tuple[float, str, str]],
 ) -> None:
     """The points and their front, and the smallest sizes within reach."""
     _scale(axes, [*(point.size for point in points), *(size for size, _, _ in limits)], points)
     corners = [(point.size, point.score.value) for point in front_of(points)]
     corners.append((axes.get_xlim()[1], corners[-1][1]))
     axes.step(*zip(*corners, strict=True), where="post", zorder=2, **_FRONT)
-    drawn = {point.arm for point in points}
-    forms = {arm for arm in drawn if arm != _method(arm) in drawn}
     for arm, stroke in style.items():
         some = [point for point in points if point.arm == arm]
         if some:
