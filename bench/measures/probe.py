@@ -1,7 +1,8 @@
 """What simple models reach on a workload's data: the probes that a trained model must beat to have learned anything.
 
 The record's ``metrics`` are those of the best probe; ``samples["probes"]`` has all of them by name, each with its
-metrics and whether it answers each validation example rightly, where it answers.
+metrics and whether it answers each validation example rightly, where it answers, and ``samples["best"]`` the best one's
+name. Where the workload has other data in a late stage, ``samples["late"]`` has the same of those.
 """
 
 from typing import Any
@@ -10,11 +11,19 @@ from bench.core.cell import Cell
 from bench.core.samples import packed
 from bench.errors import ConfigError
 from bench.measures import Measure, unsupported_toggles
-from bench.protocol import Workload
+from bench.protocol import Stage, Workload
 
 
 def probe(cell: Cell, workload: Workload) -> dict[str, Any]:  # noqa: ARG001 - the same for every arm
     """The probes of a workload as columns of a record; raises ConfigError where it has none."""
+    columns = _probed(workload)
+    late = workload.in_stage(Stage("late", 1))
+    if late is not workload:
+        columns["samples"]["late"] = _probed(late)["samples"]
+    return columns
+
+
+def _probed(workload: Workload) -> dict[str, Any]:
     found, metric = workload.probes(), workload.metric
     if not found or metric is None:
         raise ConfigError(f"workload={workload.name} has no probe on {workload.dataset}.")

@@ -228,7 +228,7 @@ ARTIFACT: Artifact[Precisions, Line] = Artifact(
     name="fig14", heading="Fig. 14: lower precisions",
     summary="learning curves in FP32, BF16, FP8's products and FP8's storage; an image per device and dataset",
     experiments=("fig14", "fig14_control", "fig14_split", "fig14_storage", "fig14_sst2", "fig14_sst2_storage",
-                 "fig14_sst2_small", "fig14_sst2_small_storage"), measure="train", lenders=(PROBES,),
+                 "fig14_sst2_small", "fig14_sst2_small_storage"), measure="train", lenders=PROBES,
     made_by="make reproduce-fig14", order=140, select=select, rows=rows_of, columns=columns, caption=caption, draw=draw,
     rules=(Rule("fp8-accuracy", "accuracy in FP8-mix less that in FP32, 3 seeds, of each arm", ">= -tolerance", "any",
                 POINTS, "points", judge=judge),),

@@ -50,6 +50,11 @@ class Entry:
         return self.rule.fair is not None
 
     @property
+    def is_changed(self) -> bool:
+        """Whether the outcome with the fair baseline is another one than as published."""
+        return self.fair_outcome != self.outcome
+
+    @property
     def is_executed(self) -> bool:
         """Whether some record bears on the claim, on whatever device and data."""
         return any(verdict.ours for verdict in self.verdicts)
@@ -204,10 +209,24 @@ def summary(entries: Sequence[Entry]) -> str:
     return f"{len(entries)} claims as published: {counts(published)}. With the fair baseline: {counts(fair)}."
 
 
-def changed(entries: Sequence[Entry]) -> list[Entry]:
-    """The claims that the fair baseline decides, and otherwise."""
-    decided = [entry for entry in entries if entry.fair_outcome != "not tested here"]
-    return [entry for entry in decided if entry.fair_outcome != entry.outcome]
+def compared(entries: Sequence[Entry]) -> list[Entry]:
+    """The claims in which a rival takes part and that records decide; first those that it gives another outcome."""
+    both = [entry for entry in entries if entry.has_rival and entry.fair_outcome != "not tested here"]
+    return sorted(both, key=lambda entry: not entry.is_changed)
+
+
+def fairness(entries: Sequence[Entry]) -> str:
+    """What the fair baseline changes, counted.
+
+    >>> fairness([])
+    'A rival takes part in 0 claims; records decide 0 of them with the fair baseline, which changes 0 outcomes.'
+    """
+    rivals, decided = sum(entry.has_rival for entry in entries), compared(entries)
+    changed = sum(entry.is_changed for entry in decided)
+    return (
+        f"A rival takes part in {rivals} claims; records decide {len(decided)} of them with the fair baseline, which "
+        f"changes {changed} outcome{'s' * (changed != 1)}."
+    )
 
 
 class RollUp(NamedTuple):
@@ -215,11 +234,12 @@ class RollUp(NamedTuple):
 
     artifact: str
     claims: int
-    implemented: int  # some experiment decides it: all, since a rule is that of a figure or table
+    implemented: int  # some experiment makes the records that decide it
     executed: int  # some record bears on it, on whatever device and data
     decided: int  # records of the device, model and data that it names
-    agrees: int  # as published
-    agrees_fairly: int  # with the fair baseline
+    reproduced: int  # as published, by what was measured
+    given: int  # it agrees as published too, but by construction or by prediction
+    agrees_fairly: int  # with the fair baseline, in any of these ways
 
 
 def rolled_up(entries: Sequence[Entry]) -> list[RollUp]:
@@ -227,11 +247,13 @@ def rolled_up(entries: Sequence[Entry]) -> list[RollUp]:
     groups: dict[str, list[Entry]] = {}
     for entry in entries:
         groups.setdefault(entry.claim.artifact, []).append(entry)
-    return [
-        RollUp(
-            name, len(group), len(group), sum(one.is_executed for one in group),
-            sum(one.outcome != "not tested here" for one in group), sum(one.outcome in AGREEING for one in group),
-            sum(one.fair_outcome in AGREEING for one in group),
-        )
-        for name, group in [*groups.items(), ("all", list(entries))]
-    ]  # fmt: skip
+    return [_rolled_up(name, group) for name, group in [*groups.items(), ("all", list(entries))]]
+
+
+def _rolled_up(name: str, group: Sequence[Entry]) -> RollUp:
+    reproduced = sum(one.outcome == "reproduced" for one in group)
+    return RollUp(
+        name, len(group), sum(bool(one.experiments) for one in group), sum(one.is_executed for one in group),
+        sum(one.outcome != "not tested here" for one in group), reproduced,
+        sum(one.outcome in AGREEING for one in group) - reproduced, sum(one.fair_outcome in AGREEING for one in group),
+    )  # fmt: skip

@@ -10,17 +10,17 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from figures.claims.ledger import Entry, Line, changed, lines_of, rolled_up, summary
+from figures.claims.ledger import Entry, Line, compared, fairness, lines_of, rolled_up, summary
 from figures.page.drawn import csv
 from figures.page.table import Column, left_aligned, text_table, tidy_table, to_markdown
 
 #: Columns of the terminal that the text takes.
 WIDTH = 120
 
-#: The heading of the claims whose outcome is another one with the fair baseline.
-CHANGED = "What the fair baseline changes"
+#: The heading of the claims that records decide with the fair baseline.
+COMPARED = "What the fair baseline changes"
 
-_HOW_FAR = "How far each figure and table has come"
+HOW_FAR = "How far each figure and table has come"
 
 _NOTES = (
     "?: a transcription from memory, unconfirmed.",
@@ -28,7 +28,8 @@ _NOTES = (
     "pick (checkpointed, sparse, compiled, per layer, low rank of equal size); where no rival takes part, the same.",
     "By construction: initial ranks or an enforced target give it, whatever is learned. Predicted: not measured.",
     "Implemented: some experiment decides it. Executed: some record bears on it. Decided: by records of the device, "
-    "model and data that it names. Agrees: reproduced, by construction or predicted.",
+    "model and data that it names. Reproduced: it agrees by what was measured. Given: it agrees by construction or by "
+    "prediction. Agrees: either.",
     "In brackets: 95 % interval. All of it decides, at every batch size; what cannot decide is shown all the same.",
 )
 
@@ -66,16 +67,20 @@ def _add(table: Table, entry: Entry) -> None:
     table.add_row()
 
 
-def _changed_row(entry: Entry) -> tuple[str, str, str, str, str]:
+def _compared_row(entry: Entry) -> tuple[str, str, str, str]:
     claim = entry.claim
     subject = ", ".join(filter(None, (claim.quantity, claim.setting)))
-    return f"{claim.id}, {_published(entry)}", subject, entry.outcome, entry.fair_outcome, entry.fair_why
+    about = f"{claim.id}, {_published(entry)}: {subject}"
+    mark = "changed" if entry.is_changed else "same"
+    return about, f"{entry.outcome}. {entry.why}", mark, f"{entry.fair_outcome}. {entry.fair_why}"
 
 
-_CHANGED = (("claim, published", 26), ("about", 26), ("as published", 14), ("fair baseline", 14), ("why", 30))
+_COMPARED = (("claim, published", 27), ("as published", 38), ("outcome", 8), ("with the fair baseline", 38))
 
 #: How the columns of :class:`figures.claims.ledger.RollUp` are called.
-ROLLED_UP = ("artifact", "claims", "implemented", "executed", "decided", "agrees", "agrees, fair baseline")
+ROLLED_UP = (
+    "artifact", "claims", "implemented", "executed", "decided", "reproduced", "given", "agrees, fair baseline"
+)  # fmt: skip
 
 
 def to_text(entries: Sequence[Entry]) -> str:
@@ -85,15 +90,16 @@ def to_text(entries: Sequence[Entry]) -> str:
     console.print(Text(summary(entries)))
     for note in _NOTES:
         console.print(Text(note))
-    if found := changed(entries):
-        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, width=WIDTH, title=Text(CHANGED), title_justify="left")
-        for name, width in _CHANGED:
+    console.print(Text(f"\n{COMPARED}\n{fairness(entries)}"))
+    if found := compared(entries):
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, width=WIDTH)
+        for name, width in _COMPARED:
             table.add_column(name, width=width)
         for entry in found:
-            table.add_row(*map(Text, _changed_row(entry)))
+            table.add_row(*map(Text, _compared_row(entry)))
             table.add_row()
         console.print(table)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=Text(_HOW_FAR), title_justify="left")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=Text(HOW_FAR), title_justify="left")
     for name in ROLLED_UP:
         table.add_column(name, justify="left" if name == "artifact" else "right")
     for one in rolled_up(entries):
@@ -146,12 +152,12 @@ _COLUMNS: tuple[Column[Line], ...] = (
 
 def to_markdown_page(entries: Sequence[Entry]) -> str:
     """A page with a table per artifact."""
-    parts = ["# Claims", summary(entries)]
-    if found := changed(entries):
-        rows = pd.DataFrame([_changed_row(entry) for entry in found], columns=[name for name, _ in _CHANGED])
-        parts += [f"## {CHANGED}", to_markdown(rows, frozenset(rows.columns)).rstrip()]
+    parts = ["# Claims", summary(entries), f"## {COMPARED}", fairness(entries)]
+    if found := compared(entries):
+        rows = pd.DataFrame(map(_compared_row, found), columns=[name for name, _ in _COMPARED])
+        parts += [to_markdown(rows, frozenset(rows.columns)).rstrip()]
     rows = pd.DataFrame([[str(one) for one in line] for line in rolled_up(entries)], columns=ROLLED_UP)
-    parts += [f"## {_HOW_FAR}", to_markdown(rows, frozenset(ROLLED_UP[:1])).rstrip()]
+    parts += [f"## {HOW_FAR}", to_markdown(rows, frozenset(ROLLED_UP[:1])).rstrip()]
     parts += ["\n".join(f"* {note}" for note in _NOTES)]
     for artifact, group in _grouped(entries):
         lines = [line for entry in group for line in lines_of(entry)]

@@ -229,14 +229,20 @@ def ratio_rule(
     Args:
         slack: subtracted from the published low end; 0 for a statement.
         conditions: each says why a page decides nothing; empty where it may.
-        beside: what is printed where a page decides nothing; the evidence at all batch sizes unless given.
+        beside: what is printed, as published, where a page decides nothing; the evidence at all batch sizes unless
+            given.
         at: how the batch sizes are said.
-        fair, fair_quantity: the evidence with the fair baseline, and what it is in words; ``fair_conditions`` are
-            further conditions of it.
+        fair, fair_quantity: the evidence with the fair baseline, and what it is in words; ``fair_conditions`` say why a
+            page has no such baseline, which goes before all other reasons.
     """
 
-    def judging(parts: Sequence[Evidence], required: Sequence[Callable[[Any], str]]) -> Judge:
+    def judging(
+        parts: Sequence[Evidence], required: Sequence[Callable[[Any], str]], beside: Evidence | None = None,
+        first: Sequence[Callable[[Any], str]] = (),
+    ) -> Judge:  # fmt: skip
         def judge(claim: Claim, page: TimesAndMemory, _: Any) -> Judgement:
+            if lacking := undecided(condition(page) for condition in first):
+                return lacking
             found = [point for part in parts for point in part(page)]
             points = [point for point in found if point.batch_size in batches]
             shown = [point for point in found if point.quantity == "time" or point in points]
@@ -257,6 +263,7 @@ def ratio_rule(
     holds = f"{REACHES} (from half of it, where that is > 1: partly)" if slack else ABOVE_ONE
     return Rule(
         claim_id, f"{quantity}, {sizes}", holds, device, slack, "x" if slack else "",
-        judge=judging(evidence, conditions), fair=judging(fair, (*conditions, *fair_conditions)) if fair else None,
+        judge=judging(evidence, conditions, beside),
+        fair=judging(fair, conditions, first=fair_conditions) if fair else None,
         fair_quantity=f"{fair_quantity}, {sizes}" if fair else "",
     )  # fmt: skip

@@ -14,7 +14,7 @@ from figures.records.training import curve_of
 
 #: What artifacts of the paper's training runs are made of, and of the same stages on source code.
 OF_STUDIES: dict[str, Any] = {
-    "experiments": (EXPERIMENT, "code_stages"), "measure": "train", "lenders": (PROBES,), "select": studies,
+    "experiments": (EXPERIMENT, "code_stages"), "measure": "train", "lenders": PROBES, "select": studies,
 }  # fmt: skip
 
 #: How tables of training begin a line.

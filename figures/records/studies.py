@@ -25,8 +25,8 @@ from figures.records.training import CurvePoint, Slot, curve_of, metric_of, rank
 #: The experiment that the figures of training show unless asked for another.
 EXPERIMENT = "accuracy"
 
-#: The experiment of the probes that models must beat.
-PROBES = "probe"
+#: The experiments of the probes that models must beat.
+PROBES = ("probe", "probe_code", "probe_dlrm")
 
 #: Its stages, and the targets of its late ones, which it is expected to have.
 PAPER_STAGES = ("early", "late")

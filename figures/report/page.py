@@ -12,8 +12,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from bench.core.record import Record
 from figures.artifact import Artifact, Claims
-from figures.claims.ledger import Entry, changed, judge, lines_of, rolled_up
-from figures.claims.ledger_text import CHANGED, ROLLED_UP
+from figures.claims.ledger import Entry, compared, fairness, judge, lines_of, rolled_up
+from figures.claims.ledger_text import COMPARED, HOW_FAR, ROLLED_UP
 from figures.page.drawn import Drawn
 from figures.report.facts import facts_of, failures_of
 
@@ -103,7 +103,8 @@ def page(records: Sequence[Record], artifacts: Mapping[str, Artifact[Any, Any]],
                 "with the fair baseline": [entry.fair_outcome for entry in entries],
             }.items()
         },
-        "changed": changed(entries), "changed_heading": CHANGED, "rolled_up": rolled_up(entries), "rolled": ROLLED_UP,
+        "compared": compared(entries), "compared_heading": COMPARED, "fairness": fairness(entries),
+        "rolled_up": rolled_up(entries), "rolled": ROLLED_UP, "rolled_heading": HOW_FAR,
         "lines": {name: [line for line in lines if line.outcome == name] for name in OUTCOMES},
     }  # fmt: skip
     return environment.get_template("report.html").render(shown).encode()

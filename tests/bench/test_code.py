@@ -22,6 +22,7 @@ import bench.runner.sweep
 from bench.core.record import read_all
 from bench.core.samples import last_per_example
 from bench.data.corpus import DataError
+from bench.measures.probe import probe
 from bench.measures.train import TrainingRun, Upkeep, checked_metric, scheduled_share
 from bench.protocol import Data, Stage
 from bench.protocol.methods import build, checked_settings
@@ -344,6 +345,19 @@ class TestProbes:
         metric = workload.metric
         assert (metric.name, metric.unit, metric.higher_is_better) == ("loss", "nats", False)
         assert metric.probe < metric.guess < math.log(300)
+
+    def test_their_record_has_both_models_on_rows_of_either_length(self, folder):
+        settings = dataclasses.replace(SMALL, late_length=64)
+        workload = open_workload("code", settings, Data(data_folder=str(folder)), True)
+        found = probe(None, workload)
+        late = workload.in_stage(Stage("late", 1))
+        for one, of in ((found["samples"], workload), (found["samples"]["late"], late)):
+            reached = {name: model["metrics"]["loss"] for name, model in one["probes"].items()}
+            assert reached == {"unigram model": of.metric.guess, "bigram model": of.metric.probe}
+            assert one["best"] == "bigram model"
+        assert found["metrics"] == {"loss": workload.metric.probe}
+        assert found["validation_examples"] == sum(len(file) >= 16 for file in workload.streams.held_out)
+        assert "late" not in probe(None, open_workload("code", SMALL, Data(data_folder=str(folder)), True))["samples"]
 
 
 class TestEvaluation:

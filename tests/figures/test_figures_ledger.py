@@ -31,7 +31,7 @@ from figures.artifact import artifacts
 from figures.claims import ledger
 from figures.claims.claims import LEDGER, LedgerError, read_claims
 from figures.claims.ledger import Entry, judge, rules_of, summary
-from figures.claims.ledger_text import CHANGED, WIDTH, to_csv, to_markdown_page, to_text
+from figures.claims.ledger_text import COMPARED, WIDTH, to_csv, to_markdown_page, to_text
 from figures.records.select import Toggles
 
 ROOT = Path(__file__).parents[2]
@@ -322,7 +322,7 @@ def test_the_text_is_readable_and_names_every_claim_once() -> None:
     text, page = to_text(entries), to_markdown_page(entries)
     assert " ".join(text.splitlines()[:2]).startswith(summary(entries))
     assert max(map(len, text.splitlines())) <= WIDTH
-    twice = {entry.claim.id for entry in ledger.changed(entries)}  # they lead the page too
+    twice = {entry.claim.id for entry in ledger.compared(entries)}  # they lead the page too
     for printed in (text, page):
         words = re.findall(r"[\w-]+", printed)
         assert {name: words.count(name) for name in IDS} == {name: 1 + (name in twice) for name in IDS}
@@ -350,17 +350,35 @@ def test_what_the_fair_baseline_changes_is_listed_with_its_reason() -> None:
         for arm, size in peaks.items()
     ]
     entries = judge(predicted)
-    [entry] = ledger.changed(entries)
+    [entry] = ledger.compared(entries)
     assert (entry.claim.id, entry.outcome, entry.fair_outcome) == ("galore-memory-b1", "predicted", "not reproduced")
+    assert entry.is_changed
+    assert "records decide 1 of them with the fair baseline, which changes 1 outcome." in ledger.fairness(entries)
     for page in (to_text(entries), to_markdown_page(entries)):
-        assert page.index(CHANGED) < page.index("lte-memory")
+        assert page.index(COMPARED) < page.index("lte-memory")
         assert "galore:per_layer / comera" in page
+
+
+def test_low_rank_of_equal_size_is_a_rival_in_every_claim_on_memory() -> None:
+    peaks = {"comera": 1e5, "galore": 9.2e5, "low_rank": 1.5e5}
+    predicted = [
+        record(arm, 1, measure="predict", predicted_for="cuda", peak_memory_predicted_mib=size)
+        for arm, size in peaks.items()
+    ]
+    entry = next(one for one in judge(predicted) if one.claim.id == "galore-memory-b1")
+    assert (entry.outcome, entry.fair_outcome) == ("predicted", "not reproduced")
+    assert "low_rank / comera" in entry.verdicts[0].fair.ours_text
+
+
+def test_without_a_rival_a_cpu_page_says_so_before_all_else() -> None:
+    entry = entry_of(epochs(2.5, CPU), "galore-time-b1")
+    assert entry.verdicts[0].fair.why.startswith("Neither low_rank nor a stronger form of galore is recorded")
 
 
 def test_claims_roll_up_by_figure() -> None:
     lines = {line.artifact: line for line in ledger.rolled_up(judge(epochs(2.5) + graphs(3.0, CPU)))}
-    assert lines["fig1"] == ledger.RollUp("fig1", 5, 5, 1, 1, 1, 0)
-    assert lines["fig7"] == ledger.RollUp("fig7", 1, 1, 1, 0, 0, 0)
+    assert lines["fig1"] == ledger.RollUp("fig1", 5, 5, 1, 1, 1, 0, 0)
+    assert lines["fig7"] == ledger.RollUp("fig7", 1, 1, 1, 0, 0, 0, 0)
     assert sum(line.claims for name, line in lines.items() if name != "all") == lines["all"].claims == len(IDS)
 
 

@@ -3,7 +3,7 @@
 import functools
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -104,6 +104,11 @@ class CodeWorkload(BaseWorkload):
         found = self._probes()
         text = "bigram model"
         return Metric("loss", "held-out loss", "nats", False, found["unigram"], found["bigram"], text)
+
+    def probes(self) -> Mapping[str, Evaluation]:
+        """The unigram and the bigram model, on held-out rows of this length."""
+        files = int(self._windows[1][-1]) + 1
+        return {f"{name} model": Evaluation({"loss": loss}, examples=files) for name, loss in self._probes().items()}
 
     def _probes(self) -> dict[str, float]:
         path = self.streams.folder / f"probes-{self.sequence_length}-{self.settings.windows}-{len(self.train)}.json"

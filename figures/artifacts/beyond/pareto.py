@@ -392,6 +392,6 @@ ARTIFACT = Artifact(
     name="pareto", heading="Accuracy against size, work, memory and time",
     summary="accuracy against size, work, memory and time, with Pareto fronts; an image per device and dataset",
     experiments=("ratios_accuracy", "code_ratios", "code_ratios_long"), measure="train",
-    lenders=(PROBES, TIMES), order=120, select=studies,
+    lenders=(*PROBES, TIMES), order=120, select=studies,
     rows=lambda study: study.rows, columns=columns, caption=caption, draw=draw,
 )  # fmt: skip
