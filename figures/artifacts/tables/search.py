@@ -208,6 +208,7 @@ ARTIFACT = Artifact(
     name="table_search", heading="Settings tried",
     summary="settings tried for each method with the loss, accuracy and size they reached; "
     "a table per device, dataset and experiment",
-    experiments=("accuracy_search", "late_search", "code_search", "code_prices", "dlrm_search"), measure="train",
+    experiments=("accuracy_search", "late_search", "code_search", "code_prices", "code_stages_search", "dlrm_search"),
+    measure="train",
     lenders=PROBES, order=150, select=searches, rows=rows_of, columns=columns, caption=caption, section="arm",
 )  # fmt: skip
