@@ -177,6 +177,11 @@ class Record:
     dense_mib: float | None = _column("the whole dense model", "MiB", None)
 
     device: str = _column('what the machine calls itself, as in "AMD EPYC, 2 threads"')
+    machine: str | None = _column(
+        "hash that tells machines of one name apart: of the system's id (in a container of its boot, so that after a "
+        "restart it is another), the processor, the size of memory and the GPUs; none in older records",
+        default=None,
+    )
     driver: str = _column("of a GPU, with its CUDA version", default="")
     threads: int = _column("of PyTorch on the CPU", least=1)
     torch_version: str = _column("version of PyTorch")
