@@ -194,8 +194,9 @@ class Record:
     #: "disturbed": bool}, of ranks also "compute_ms" and "interface_mib" (per step); rare too; "tensorized", modes and
     #: ranks of each distinct shape and how many layers have it.
     #: Training: "curve", a row per epoch and stage end (step, epoch, stage, the columns above, every layer's ranks by
-    #: name, "metrics", and "per_example", see :mod:`bench.core.samples`); "step_ms", interleaved blocks of steps at
-    #: "trained" and at "full" ranks; "trained_by", "code_id" and "git_commit" of each code that did a step.
+    #: name, "metrics", and "per_example", see :mod:`bench.core.samples`); "ranks_before", those of tensorized layers at
+    #: the start, and "factor_ranks", of pairs of plain factors, both by the layer's name; "step_ms", interleaved blocks
+    #: of steps at "trained" and at "full" ranks; "trained_by", "code_id" and "git_commit" of each code that did a step.
     #: "lacks": "compiler" or "memory", where the machine had none, or too little that was free, to start the cell.
     #: "plans" and "dense_ms", "checks", "products", and profiles: see the modules of :mod:`bench.measures`.
     samples: dict[str, Any] = field(default_factory=dict)
