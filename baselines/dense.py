@@ -40,7 +40,7 @@ class Settings:
 
     Args:
         lr: constant rate of AdamW; the rate that the paper's code gives dense parameters.
-        lr_tables: rate of tables with sparse gradients, whose optimizers want other ones. None: as ``lr``.
+        lr_tables: rate of tables with sparse gradients, whose optimizers need other ones. None: as ``lr``.
 
     Raises:
         ValueError: when a rate is not a finite number above 0.

@@ -95,7 +95,7 @@ def _run(settings: list[str]) -> None:
 
     os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions come here instead of being printed
     if any(one.startswith("experiment=") for one in settings) and not any(one[0] == "-" for one in settings):
-        settings = [*settings, "--multirun"]  # as in every experiment; Hydra forgets it over a mistake in its own part
+        settings = [*settings, "--multirun"]  # as in every experiment; Hydra loses it over a mistake in its own part
     sys.argv[1:] = settings
     try:
         sweep.register_resolvers()

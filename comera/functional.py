@@ -105,7 +105,7 @@ def tt_feed_forward(
             size = tokens_per_tile or _tile_size(x.numel() // x.shape[-1], first.out_features * kind.itemsize)
             *left, right2_QM, bias1_H, bias2_M = tensors
             z2_QT = _HiddenRanks.apply(activation, size, *left, bias1_H)
-        # Outside the function, so that what recomputes outputs sees how this one is made.
+        # Outside the function, so that recomputation of outputs has the operation that makes this one.
         return _affine(z2_QT.t(), right2_QM, bias2_M).view(*x.shape[:-1], second.out_features)
 
 

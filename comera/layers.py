@@ -1,6 +1,6 @@
 """Layers that read like torch.nn: ``TTLinear``, ``TTMEmbedding``, ``TTMEmbeddingBag``.
 
-A layer keeps all its cores in one parameter and all its rank-control entries in another. An optimizer then sees two
+A layer keeps all its cores in one parameter and all its rank-control entries in another. An optimizer then has two
 tensors instead of eleven, which matters: a tensorized model is small, and its step is made of overhead. ``cores()``
 gives the cores as views in their usual shapes.
 """

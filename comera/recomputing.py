@@ -10,7 +10,7 @@ added. Here is done so for the calls of one module, without a change of its code
 * in backward the recipe is followed, once for all who wait for it. The operations, their shapes and their inputs are
   those of the forward pass, so the bits are too.
 
-The rule looks at shapes, not at classes, so a factorised layer of any kind gains. Masks of dropout are kept as bits.
+The rule goes by shapes, not by classes, so a factorised layer of any kind gains. Masks of dropout are kept as bits.
 
 A recipe must end somewhere, or it would lead back to the beginning of the model. Sums of two tensors are where chains
 grow, residual by residual, so that a sum of a sum is kept. Within a block of a model it need not be: there the block's

@@ -86,7 +86,7 @@ def _parser(program: str) -> Parser:
     )  # fmt: skip
     exploring = command(
         explore, "Write one HTML file in which every record is a point: filters, axes, the Pareto front, and the\n"
-        "command behind each point. Nothing is measured here, and the page asks for nothing.",
+        "command behind each point. Nothing is measured here, and the page loads nothing.",
     )  # fmt: skip
     model = "predictions for a model of your own, written by python -m bench predict model=PATH"
     exploring.add_argument("--model", metavar="FILE", type=Path, help=model)

@@ -70,7 +70,7 @@ class _Arm:
 def survey(given: Mapping[str, str], report: Callable[[str], None]) -> dict[str, Any]:
     """All arms and batches of the model that ``given`` names, on one device or on all GPUs, ready for JSON.
 
-    Arms are predicted side by side, one process of one thread for each processor; ``report`` is told how far it is.
+    Arms are predicted side by side, one process of one thread for each processor; ``report`` takes how far it is.
     Raises ConfigError: a wrong setting, or a model that no arm can train.
     """
     others = tuple(f"{key}={value}" for key, value in given.items() if key not in ("device", "batch_size"))
@@ -125,7 +125,7 @@ def _arm(name: str, asked: _Survey) -> _Arm:
                 command = shlex.join([*words, f"device={key}"])
                 points.append(_point(name, batch, question, device, prediction, command))
         largest = [_largest(name, question, device, peaks, asked.limit) for device in asked.devices.values()]
-    except Exception as error:  # a method refuses a model in words of its own, or cannot trace it
+    except Exception as error:  # of a method's own over the model, or of its trace
         reason = str(error) if isinstance(error, ValueError) else first_line(error)
         return _Arm(name, [], [], [f"{name} is left out: {reason}"])
     return _Arm(name, points, largest, list(question.notes))

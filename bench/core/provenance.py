@@ -1,7 +1,6 @@
 """Where a number comes from: machine, driver, versions, and the code that ran."""
 
 import ast
-import contextlib
 import functools
 import hashlib
 import importlib.metadata
@@ -12,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,6 +27,18 @@ _OWN_PACKAGES = ("comera", "baselines", "bench")  # whose modules may move witho
 #: Libraries whose version can change a measurement.
 LIBRARIES = ("numpy", "peft", "galore-torch", "bitsandbytes", "torchao", "tokenizers", "transformers", "triton")
 
+#: Which system this is, and which start of it; the first is the image's in a container, which has one of these files.
+_MACHINE_ID, _BOOT_ID = Path("/etc/machine-id"), Path("/proc/sys/kernel/random/boot_id")
+_CONTAINER = (Path("/.dockerenv"), Path("/run/.containerenv"))
+
+_CPU_INFO = Path("/proc/cpuinfo")
+
+#: Its lines on the kind of a processor, on x86 and ARM; an update of microcode changes none.
+_PROCESSOR = (
+    *("vendor_id", "cpu family", "model", "model name", "stepping"),
+    *("CPU implementer", "CPU variant", "CPU part", "CPU revision"),
+)
+
 
 @dataclass(frozen=True)
 class Provenance:
@@ -34,6 +46,7 @@ class Provenance:
 
     code_id: str
     device: str
+    machine: str | None
     driver: str
     threads: int
     torch_version: str
@@ -97,20 +110,59 @@ class _Bare(ast.NodeTransformer):
 
 def device_name(on_cpu: bool = False) -> str:
     """What this machine's training device is called: the GPU where there is one, or the processor with its threads."""
-    if torch.cuda.is_available() and not on_cpu:
+    if _is_on_gpu(on_cpu):
         return torch.cuda.get_device_name()
-    name = platform.processor() or platform.machine()
-    with contextlib.suppress(OSError, StopIteration):
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        name = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    name = _processor().get("model name") or platform.processor() or platform.machine()
     threads = torch.get_num_threads()
     return f"{name}, {threads} thread" + "s" * (threads != 1)
 
 
-def _driver(on_cpu: bool) -> str:
-    if on_cpu or not torch.cuda.is_available():
+def machine_hash(on_cpu: bool = False) -> str | None:
+    """A short hash that tells machines of one name apart, made of no name; None where the system has no id.
+
+    It is of the system's id, the processor, the GiB of memory (copies of an installation share the id) and the GPUs.
+    Without ``/etc/machine-id``, and in a container, where that is the image's, the id is of the boot: a machine that
+    was started again is another one then.
+    """
+    in_container = any(path.exists() for path in _CONTAINER)
+    system = ("" if in_container else _content(_MACHINE_ID)) or _content(_BOOT_ID)
+    if not system:
+        return None
+    processor = [f"{name}: {value}" for name, value in _processor().items()]
+    gpus = _of_gpus("uuid") if _is_on_gpu(on_cpu) else None
+    facts = ["bench", system, *processor, f"{psutil.virtual_memory().total / 2**30:.0f} GiB", gpus or ""]
+    return hashlib.sha256("\n".join(facts).encode()).hexdigest()[:12]
+
+
+def _content(path: Path) -> str:
+    """What a file of one line holds; empty where there is none."""
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except OSError:
         return ""
-    output = _output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
+
+
+def _processor() -> dict[str, str]:
+    """What Linux says of the kind of its first processor, by name; empty elsewhere."""
+    first, _, _ = _content(_CPU_INFO).partition("\n\n")
+    found = (line.partition(":") for line in first.splitlines())
+    values = {name.strip(): value.strip() for name, _, value in found}
+    return {name: values[name] for name in _PROCESSOR if name in values}
+
+
+def _is_on_gpu(on_cpu: bool) -> bool:
+    return torch.cuda.is_available() and not on_cpu
+
+
+def _of_gpus(column: str) -> str | None:
+    """A column of ``nvidia-smi``, a line per GPU."""
+    return _output("nvidia-smi", f"--query-gpu={column}", "--format=csv,noheader")
+
+
+def _driver(on_cpu: bool) -> str:
+    if not _is_on_gpu(on_cpu):
+        return ""
+    output = _of_gpus("driver_version")
     return f"{output.splitlines()[0] if output else 'unknown'}, CUDA {torch.version.cuda}"
 
 
@@ -136,6 +188,7 @@ def provenance(on_cpu: bool = False) -> Provenance:
     return Provenance(
         code_id=code_id(),
         device=device_name(on_cpu),
+        machine=machine_hash(on_cpu),
         driver=_driver(on_cpu),
         threads=torch.get_num_threads(),
         torch_version=torch.__version__,

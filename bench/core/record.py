@@ -177,6 +177,11 @@ class Record:
     dense_mib: float | None = _column("the whole dense model", "MiB", None)
 
     device: str = _column('what the machine calls itself, as in "AMD EPYC, 2 threads"')
+    machine: str | None = _column(
+        "hash that tells machines of one name apart: of the system's id (in a container of its boot, so that after a "
+        "restart it is another), the processor, the size of memory and the GPUs; none in older records",
+        default=None,
+    )
     driver: str = _column("of a GPU, with its CUDA version", default="")
     threads: int = _column("of PyTorch on the CPU", least=1)
     torch_version: str = _column("version of PyTorch")
@@ -189,8 +194,9 @@ class Record:
     #: "disturbed": bool}, of ranks also "compute_ms" and "interface_mib" (per step); rare too; "tensorized", modes and
     #: ranks of each distinct shape and how many layers have it.
     #: Training: "curve", a row per epoch and stage end (step, epoch, stage, the columns above, every layer's ranks by
-    #: name, "metrics", and "per_example", see :mod:`bench.core.samples`); "step_ms", interleaved blocks of steps at
-    #: "trained" and at "full" ranks; "trained_by", "code_id" and "git_commit" of each code that did a step.
+    #: name, "metrics", and "per_example", see :mod:`bench.core.samples`); "ranks_before", those of tensorized layers at
+    #: the start, and "factor_ranks", of pairs of plain factors, both by the layer's name; "step_ms", interleaved blocks
+    #: of steps at "trained" and at "full" ranks; "trained_by", "code_id" and "git_commit" of each code that did a step.
     #: "lacks": "compiler" or "memory", where the machine had none, or too little that was free, to start the cell.
     #: "plans" and "dense_ms", "checks", "products", and profiles: see the modules of :mod:`bench.measures`.
     samples: dict[str, Any] = field(default_factory=dict)

@@ -29,7 +29,7 @@ PADDING_ID = 0  # the first must have this id: the encoder's embedding keeps tha
 PADDING, UNKNOWN, START, SEPARATOR, MASK = SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 BERT_VOCABULARY_SIZE = 30_522  # size of BERT's uncased vocabulary, the paper's
 
-#: Training looks at the first so many pairs; more would change little and take long on full MNLI.
+#: Training is on the first so many pairs; more would change little and take long on full MNLI.
 _TRAINING_PAIRS = 50_000
 
 

@@ -222,7 +222,7 @@ class Ranks:
         return self._round
 
     def has_lost_one(self) -> bool:
-        """Whether a rank has died without a word, so that what another complains of is the want of it."""
+        """Whether a rank has ended without a message, so that the error of another is the lack of it."""
         end = time.monotonic() + _GRACE_S
         while len(self._connections) == self.cell.world_size:
             left = end - time.monotonic()

@@ -19,7 +19,7 @@ _PATIENCE = datetime.timedelta(days=7)
 def meet(backend: str, attempt: int) -> None:
     """Join the process group of all ranks. Where another dies meanwhile this fails; torchrun then starts all anew.
 
-    What ranks tell each other is kept by ``attempt``, the number of times that torchrun has started them anew: it keeps
+    What ranks send each other is kept by ``attempt``, the number of times that torchrun has started them anew: it keeps
     one store for all attempts (TORCHELASTIC_USE_AGENT_STORE), in which a rank would else find the address that another
     had before, and both could wait for ever for the other to connect.
     """

@@ -62,7 +62,7 @@ class ExchangedStep(TrainStep):
             super()._finish()
 
     def invalidate(self, change: Change = "shapes") -> None:
-        """Take up a change of shapes, the same on all ranks, beside what :class:`TrainStep` forgets."""
+        """Take up a change of shapes, the same on all ranks, beside what :class:`TrainStep` discards."""
         super().invalidate(change)
         if change == "shapes":
             check_same_ranks(ranks_of(self.model))

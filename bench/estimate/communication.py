@@ -184,7 +184,7 @@ class Tensor:
 
     @property
     def sides(self) -> tuple[int, int]:
-        """Rows and columns as PowerSGD sees a tensor of two dimensions or more: all but the first are columns."""
+        """Rows and columns as PowerSGD takes a tensor of two dimensions or more: all but the first are columns."""
         return self.shape[0], self.numbers // max(self.shape[0], 1)
 
     @property

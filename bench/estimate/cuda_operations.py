@@ -40,7 +40,7 @@ from comera.dropout import as_on_cuda
 
 aten = torch.ops.aten
 
-#: Bytes to which the memory-efficient kernel wants rows aligned, elements to which it wants a bias aligned, and the
+#: Bytes to which the memory-efficient kernel needs rows aligned, elements to which it needs a bias aligned, and the
 #: widest head that flash attention takes.
 _ROW_ALIGNMENT_BYTES, _BIAS_ALIGNMENT, _FLASH_MAX_HEAD = 16, 8, 256
 

@@ -1,11 +1,11 @@
 """Sparse gradients of embedding tables in traces of a step, on real tensors and on fake ones.
 
 A sparse tensor has no storage of its own: its bytes are those of its indices and its values (:func:`parts`). Two things
-would make a trace differ from a step that nobody watches, and are put right here:
+would make a trace differ from a step without a trace, and are put right here:
 
 * autograd hands a sparse gradient over to ``.grad`` as it is, but copies it while a dispatch mode is active, because
   the mode holds a reference (:func:`handed_over`);
-* how many rows a gradient has after its coalescing is in the data, which fake tensors lack. A batch of the bench knows
+* how many rows a gradient has after its coalescing is in the data, which fake tensors lack. A batch of the bench has
   it (``unique_count``), and :class:`SparseShapes` gives results of that shape.
 """
 

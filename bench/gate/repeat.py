@@ -177,7 +177,7 @@ def _decided(blocks: Blocks, tolerance: float) -> Decision:
 
 
 def _caught(blocks: Blocks, factor: float, tolerance: float) -> tuple[bool, bool]:
-    """Whether the gate's rule alarms, and whether one would that wants the intervals above the tolerance."""
+    """Whether the gate's rule alarms, and whether one would that requires the intervals to lie above the tolerance."""
     first, further = (_scaled(part, factor) for part in blocks)
     rule = _decided((first, further), tolerance).kind == "regression"
     lows = [estimate(part).low for part in (first, further)] if rule else [None]
@@ -247,7 +247,7 @@ def repeat(path: Path, repetitions: int, settings: dict[str, Any], elsewhere: bo
     """Bring the repetitions in ``path`` up to so many.
 
     ``settings`` are ``launches``, ``planted``, ``busy`` and ``of``, the benchmarks; ``elsewhere`` says that the caller
-    sees to it that another core is busy. Raises GateError: no commit, a worker that ended, or a file of another gate's
+    keeps another core busy. Raises GateError: no commit, a worker that ended, or a file of another gate's
     code or other settings.
     """
     commit = commit_of(ROOT, "HEAD")

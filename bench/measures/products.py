@@ -26,7 +26,7 @@ from bench.step.timing import calls_per_block, mean_ms, take_turns
 from bench.step.train_step import batches_on, tf32_products
 
 FP8_CAPABILITY = (8, 9)  # the first compute capability whose tensor cores multiply FP8
-FP8_MULTIPLE = 16  # FP8 products want widths that are multiples of this
+FP8_MULTIPLE = 16  # FP8 products need widths that are multiples of this
 _FP8 = torch.float8_e4m3fn
 _WARM_UP = 3
 _COMPARED_ROWS = 256  # rows whose results are compared with float64

@@ -103,7 +103,7 @@ def _of_all_ranks(cell: Cell, word: str, answers: list[Any]) -> Any:
 
 
 def _warm_up(cell: Cell, timer: StepTimer) -> dict[str, Any]:
-    """Run the first steps; what they tell of the step's time, of compile time and of memory.
+    """Run the first steps; what they show of the step's time, of compile time and of memory.
 
     Steps that compile, and those before a capture, are unlike the later ones. CUDA Graph replays bypass the caching
     allocator, so peaks are counted from the step that is captured on.

@@ -75,7 +75,7 @@ class OutOfTime(RuntimeError):
 
 @dataclass(frozen=True)
 class Upkeep:
-    """What a run needs to know beside its cell; nothing here changes its result."""
+    """What a run needs beside its cell; nothing here changes its result."""
 
     folder: Path  # of its checkpoint
     identity: str  # whose checkpoint that is

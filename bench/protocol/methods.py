@@ -1,6 +1,6 @@
 """Finding methods by name: every module of ``baselines`` is one, and ``comera`` is ``comera.training``.
 
-A new rival is one new file in ``baselines/``; nothing here needs to know it.
+A new rival is one new file in ``baselines/``; nothing here names it.
 """
 
 import dataclasses
@@ -109,7 +109,7 @@ class NoUpdate(torch.optim.Optimizer):
 class ForwardBackward:
     """A method that adapts the model as another does, and then neither adds to the task loss nor updates anything.
 
-    It has the form of :class:`bench.protocol.Method`, so that timing, capture and memory need not know it.
+    It has the form of :class:`bench.protocol.Method`, so that timing, capture and memory treat both alike.
     """
 
     def __init__(self, method: Method) -> None:

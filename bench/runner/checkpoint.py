@@ -31,7 +31,7 @@ class CheckpointError(ValueError):
 def _split(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> Any:
     """The value with its tensors moved to ``tensors`` and their paths in their place."""
     if isinstance(value, torch.Tensor):
-        tensors[path] = value.detach().cpu().contiguous().clone()  # safetensors wants each storage alone
+        tensors[path] = value.detach().cpu().contiguous().clone()  # safetensors takes no shared storage
         return {"tensor": path}
     if isinstance(value, dict):
         return {"dict": [[key, _split(item, f"{path}/{key}", tensors)] for key, item in value.items()]}

@@ -2,7 +2,7 @@
 
 PyTorch's own kernels for BF16 are slow there. What they compute is the sum of exact products in FP32, rounded to BF16
 once; the same comes from operands that are widened to FP32, multiplied and rounded, up to the order of the sum.
-Trainings use it, since they ask for numbers. Whatever times a step does not.
+Trainings use it, since their numbers alone count. Whatever times a step does not.
 """
 
 from collections.abc import Mapping, Sequence

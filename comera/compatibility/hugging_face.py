@@ -1,4 +1,4 @@
-"""Classes of the package transformers that comera knows: by their names, so that it need not be installed.
+"""Classes of the package transformers that comera handles: by their names, so that it need not be installed.
 
 ``Conv1D`` is the linear layer of GPT-2, ``y = x · weight + bias`` with a weight of shape (N, M), the transpose of what
 ``nn.Linear`` keeps. Activations are modules of their own there.

@@ -1,1 +1,1 @@
-"""Tensorized models on disk, and as dense models for what knows no tensor trains."""
+"""Tensorized models on disk, and as dense models for programs without tensor trains."""

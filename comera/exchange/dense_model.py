@@ -1,4 +1,4 @@
-"""A dense model of the same function, for what knows no tensor trains."""
+"""A dense model of the same function, for programs without tensor trains."""
 
 from __future__ import annotations
 

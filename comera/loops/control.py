@@ -14,7 +14,7 @@ sums of products instead of being part of each, which rounds otherwise.
 Around a step of the optimizer:
 
 * before it, gradients of the loop have been accumulated, unscaled (or are scaled, with ``optimizer.grad_scale`` saying
-  by what, as torch's fused optimizers have it) and clipped. Clipping therefore sees the gradient of the task alone.
+  by what, as torch's fused optimizers have it) and clipped. Clipping is therefore of the task's gradient alone.
   Where a closure is given, as by Lightning, the gradients are there once it has run.
 * after it, steps are counted, ranks are cut out of the cores and of the optimizer's state when the plan says so.
 

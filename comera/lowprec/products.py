@@ -48,7 +48,7 @@ class FP8:
         scaling: ``"current"``: factors from the tensor at hand. ``"delayed"``: from the largest magnitude of the
             ``history`` calls before (arXiv 2209.05433), with which a device need not read a tensor twice; what is
             larger saturates. Only with one factor per tensor.
-        history: how many calls are remembered.
+        history: of how many calls the largest magnitudes are kept.
         terms: of operands that are as thin as the rank: the merged halves, what lies between the two products, and its
             gradient; 1 or 2.
         kernel: ``"native"``, ``"emulated"``, or None for what :func:`products_on` says of the device.
@@ -113,9 +113,9 @@ class AmaxHistory(nn.Module):
 
     @torch.no_grad()
     def factor(self, operand: int, x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """The factor for this call, of those before it; the present one where there is none. Then it is remembered.
+        """The factor for this call, of those before it; the present one where there is none. Then it is kept.
 
-        NaN and infinity give a factor of NaN, and are not remembered.
+        NaN and infinity give a factor of NaN, and are not kept.
         """
         row, now = self.amax[operand], largest(x)
         before = row.amax()
@@ -212,7 +212,7 @@ class _Product(torch.autograd.Function):
 
 
 def _operand(x: torch.Tensor, dtype: torch.dtype, fp8: FP8, factor: torch.Tensor | None, terms: int) -> list[Quantized]:
-    """The padded operand in one term or two of the same factor, its rows one after another, as kernels want them."""
+    """The padded operand in one term or two of the same factor, its rows one after another, as kernels require."""
     x = padded(x)
     first = quantize(x, dtype, fp8.scales, factor)
     found = [first] if terms == 1 else [first, quantize(x - first.dequantized(), dtype, fp8.scales, first.scale)]
@@ -242,7 +242,7 @@ def _beside(terms: Sequence[Quantized], dim: int) -> Quantized:
     scale = terms[0].scale
     if dim == 0 and scale.dim():
         scale = torch.cat([term.scale for term in terms])
-    # Concatenation knows no FP8; its bytes are those of whole numbers.
+    # Concatenation has no FP8; its bytes are those of whole numbers.
     values = torch.cat([term.values.view(torch.uint8) for term in terms], dim).view(terms[0].values.dtype)
     return Quantized(values, scale)
 

@@ -4,7 +4,7 @@ Each ratio is held against ``need``: the published low end less ``slack``, half 
 ("9x" needs 8.5), and 1 for a statement ("faster and smaller"). Its whole interval counts. The ratio
 
 * *holds* when the interval reaches ``need``; for a statement, when it lies above 1;
-* *leans* when the interval lies above 1 and reaches half of ``need``; a statement knows no leaning;
+* *leans* when the interval lies above 1 and reaches half of ``need``; a statement cannot lean;
 * is *refuted* when the interval lies below ``need``; for a statement, when it does not go beyond 1;
 * is *open* otherwise.
 

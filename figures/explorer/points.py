@@ -97,7 +97,7 @@ def own_points(path: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
 
 
 def content_of(records: Sequence[Record], own: tuple[list[dict[str, Any]], Mapping[str, Any]] | None) -> dict[str, Any]:
-    """All that the page knows, ready for JSON."""
+    """All content of the page, ready for JSON."""
     points = [point_of(record) for record in records if record.status == "ok"]
     points = [point for point in points if sum(axis in point for axis in AXES) > 1]
     points += own[0] if own else []

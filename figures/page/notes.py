@@ -31,11 +31,21 @@ def first_upper(text: str) -> str:
 
 
 def device_fact(selection: Selected, *settings: str) -> str:
-    """Device, library, ``settings`` in words (empty ones apart), and when the records were made."""
+    """Device, library, ``settings`` in words (empty ones apart), when records were made and on how many machines."""
     driver, days = listed(selection, "driver"), [record.recorded_at[:10] for record in selection.shown]
     parts = [f"torch {listed(selection, 'torch_version')}", f"driver {driver}" if driver else "", *settings]
-    recorded = " to ".join(dict.fromkeys((days[0], days[-1])))
-    return f"Device: {selection.device}. {', '.join(filter(None, parts))}. Recorded {recorded}."
+    recorded = ["Recorded " + " to ".join(dict.fromkeys((days[0], days[-1]))), machines_seen(selection.shown)]
+    return f"Device: {selection.device}. {', '.join(filter(None, parts))}. {', '.join(filter(None, recorded))}."
+
+
+def machines_seen(records: Iterable[Record]) -> str:
+    """On how many machines something ran, and for how many records that is not known; empty where nothing ran."""
+    ran = [record.machine for record in records if record.measure != "predict" and record.status == "ok"]
+    count, unknown = len({*ran} - {None}), ran.count(None)
+    if not count:
+        return "machine not recorded" if unknown else ""
+    seen = f"seen on {count} machine{'s' * (count != 1)}"
+    return f"{seen}, machine not recorded for {unknown:,} of {len(ran):,} records" if unknown else seen
 
 
 def step_fact(selection: Selected) -> str:

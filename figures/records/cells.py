@@ -83,7 +83,7 @@ def last_columns(page: TimesAndMemory, *more: Column[Any]) -> list[Column[Any]]:
 class CellRow:
     """One cell of a page, from which bars and tables are made; a page's own rows have more about it."""
 
-    cell: Any  # of the page, by which it knows the record
+    cell: Any  # of the page, which identifies its record
     time: TimeCell
     memory: Mapping[str, MemoryCell]  # by target
     measured: Measured

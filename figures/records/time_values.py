@@ -29,7 +29,7 @@ def workload_words(record: Record) -> Mapping[str, Any]:
 
 @dataclass(frozen=True)
 class Time:
-    """A time per epoch in s, or per step in ms; ``rare`` is its part in rare events. The interval is the steps'."""
+    """A time per epoch in s, or per step in ms; ``rare`` is its part in rare events, which the interval covers too."""
 
     total: Estimate
     rare: float

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from bench.core.record import Record
 from bench.core.samples import block_means_ms
+from figures.page.notes import machines_seen
 from figures.page.table import OLDER
 from figures.records import plans
 from figures.records.select import oldest_first, settings_of
@@ -128,11 +129,12 @@ def facts_of(records: Sequence[Record]) -> list[Fact]:
         term, words = _HOW.get(name, (name.capitalize().replace("_", " "), _how))
         made.append(Fact(term, words([record for record in records if record.measure == name])))
     driver = _listed(records, "driver")
+    machine = _listed(records, "device"), f"driver {driver}" if driver else "", machines_seen(records)
     libraries = _distinct(one.strip() for record in records for one in record.library_versions.split(","))
     moments = sorted(record.recorded_at[:16].replace("T", " ") for record in records)
     return [
         *made,
-        Fact("Machine", _listed(records, "device") + (f"; driver {driver}" if driver else "")),
+        Fact("Machine", "; ".join(filter(None, machine))),
         Fact("Versions", ", ".join([f"torch {_listed(records, 'torch_version')}", *libraries])),
         Fact("Recorded", f"{' to '.join(dict.fromkeys((moments[0], moments[-1])))} UTC, {len(records):,} records"),
         Fact("Code", _code(records)),

@@ -1,19 +1,21 @@
-"""Where a number comes from: the hash of the code that measured, and a commit that is never blank."""
+"""Where a number comes from: hashes of the code that measured and of the machine, and a commit that is never blank."""
 
 from __future__ import annotations
 
 import ast
 import dataclasses
 import os
+import re
 import shutil
 import subprocess
+import types
 
 import pytest
 import torch
 from small_cells import ROOT, a_record
 
 import bench.core.provenance
-from bench.core.provenance import MEASURING_CODE, _text, code_id, provenance
+from bench.core.provenance import MEASURING_CODE, _text, code_id, device_name, machine_hash, provenance
 
 fresh_code_id, fresh_provenance = code_id.__wrapped__, provenance.__wrapped__
 
@@ -171,6 +173,7 @@ def test_provenance_fills_its_columns():
     assert "peft " in record.library_versions
     assert "galore-torch " in record.library_versions
     assert "\n" not in record.device
+    assert record.machine == machine_hash()
 
 
 def test_what_runs_on_the_processor_of_a_machine_with_a_gpu_is_not_recorded_as_the_gpus(monkeypatch):
@@ -180,3 +183,86 @@ def test_what_runs_on_the_processor_of_a_machine_with_a_gpu_is_not_recorded_as_t
     on_cpu = fresh_provenance(on_cpu=True)
     assert "Made-up GPU" not in on_cpu.device
     assert on_cpu.driver == ""
+
+
+INFO = """processor\t: 0
+vendor_id\t: AuthenticAMD
+cpu family\t: 26
+model\t\t: 2
+model name\t: Made-up CPU
+stepping\t: 1
+microcode\t: 0x1
+cpu MHz\t\t: 2596.1
+
+processor\t: 1
+model name\t: Made-up CPU
+"""
+
+
+@pytest.fixture
+def system(tmp_path, monkeypatch):
+    """A made-up system outside of any container: what it says of itself, by name, each in a file to be changed."""
+    contents = {"_MACHINE_ID": "a" * 32, "_BOOT_ID": "b" * 36, "_CPU_INFO": INFO}
+    files = {name: tmp_path / name for name in contents}
+    for name, file in files.items():
+        file.write_text(f"{contents[name]}\n")
+        monkeypatch.setattr(bench.core.provenance, name, file)
+    files["container"] = tmp_path / "container"
+    monkeypatch.setattr(bench.core.provenance, "_CONTAINER", (files["container"],))
+    return files
+
+
+def test_a_machine_keeps_its_hash_when_it_is_started_or_brought_up_to_date(system):
+    before = machine_hash(on_cpu=True)
+    assert re.fullmatch("[0-9a-f]{12}", before)
+    system["_BOOT_ID"].write_text("another\n")
+    system["_CPU_INFO"].write_text(INFO.replace("0x1", "0x2").replace("2596.1", "2596.2"))
+    assert machine_hash(on_cpu=True) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "content"), [("_MACHINE_ID", "c" * 32), ("_CPU_INFO", INFO.replace("family\t: 26", "family\t: 25"))]
+)
+def test_machines_of_one_name_have_hashes_of_their_own(system, name, content):
+    before = machine_hash(on_cpu=True), device_name(on_cpu=True)
+    system[name].write_text(content)
+    assert machine_hash(on_cpu=True) != before[0]
+    assert device_name(on_cpu=True) == before[1]
+
+
+@pytest.mark.usefixtures("system")
+def test_copies_of_an_installation_are_told_apart_by_their_memory(monkeypatch):
+    def with_gib(gib):
+        memory = types.SimpleNamespace(total=int(gib * 2**30))
+        monkeypatch.setattr(bench.core.provenance.psutil, "virtual_memory", lambda: memory)
+        return machine_hash(on_cpu=True)
+
+    assert with_gib(24) == with_gib(23.8) != with_gib(32)
+
+
+@pytest.mark.parametrize("missing", ["container", "no id", "no content"])
+def test_without_an_id_of_its_own_a_system_is_known_by_its_boot(system, missing):
+    outside = machine_hash(on_cpu=True)
+    if missing == "container":
+        system["container"].touch()
+    elif missing == "no id":
+        system["_MACHINE_ID"].unlink()
+    else:
+        system["_MACHINE_ID"].write_text("\n")
+    first = machine_hash(on_cpu=True)
+    system["_BOOT_ID"].write_text("another\n")
+    assert len({outside, first, machine_hash(on_cpu=True)}) == 3
+    system["_BOOT_ID"].unlink()
+    assert machine_hash(on_cpu=True) is None
+
+
+@pytest.mark.usefixtures("system")
+def test_gpus_are_part_of_a_machine_where_they_are_used(monkeypatch):
+    monkeypatch.setattr(bench.core.provenance.torch.cuda, "is_available", lambda: True)
+    gpus = []
+    monkeypatch.setattr(bench.core.provenance, "_output", lambda *_: "\n".join(gpus))
+    hashes = set()
+    for gpu in ("GPU-1", "GPU-2"):
+        gpus.append(gpu)
+        hashes |= {machine_hash(), machine_hash(on_cpu=True)}
+    assert len(hashes) == 3

@@ -41,6 +41,7 @@ PROMISED = """
 FULL = {
     "ratio": 12.5,
     "message": "naïve ∑",
+    "machine": "0123456789ab",
     "step_time_median_ms": 1.25,
     "steps_measured": 6,
     "flops_per_step": 2**60,
@@ -155,6 +156,7 @@ def edited(**changes):
         (edited(step_time_median_ms=math.nan), "NaN"),
         (edited(epoch_time_s=math.inf), "Infinity"),
         (edited(message=None), "'message' holds None"),
+        (edited(machine=7), "'machine' holds 7"),
         (edited(samples=[]), "'samples' holds []"),
         (edited(status="fine"), "status is 'fine'"),
         (edited(measure="Guess it"), "measure is 'Guess it'"),
@@ -178,9 +180,11 @@ def test_an_edited_record_is_refused_in_one_sentence(tmp_path, text, reason):
 
 def test_whole_numbers_stand_for_real_ones_and_defaults_for_later_columns(tmp_path):
     path = tmp_path / "edited.json"
-    path.write_text(edited(step_time_median_ms=2, pairing=..., samples=..., metrics=..., workload_words=...))
+    missing = dict.fromkeys(("pairing", "samples", "metrics", "workload_words", "machine"), ...)
+    path.write_text(edited(step_time_median_ms=2, **missing))
     record = read(path)
     assert (record.step_time_median_ms, record.pairing, record.samples) == (2, "", {})
+    assert record.machine is None
     assert (record.metrics, record.workload_words, record.leading) == ({}, {}, None)
 
 

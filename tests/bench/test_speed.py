@@ -1,4 +1,4 @@
-"""``python -m bench speed``: launches in fresh processes, with either allocator."""
+"""``python -m bench speed``: launches in fresh processes, with either allocator, and ratios beside their aims."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import sys
 import pytest
 import torch
 
+from bench.commands import speed
 from bench.commands.speed import in_launches
 
 
@@ -32,3 +33,32 @@ def test_each_launch_is_a_process_with_the_allocator_named():
     system = in_launches(faults_of_a_large_temporary, "system", 1, 3)
     assert steady["faults"][0, 2] == steady["faults"][1, 2] == 0  # the heap has its size by then
     assert system["faults"][0, 2] > 10_000
+
+
+def test_every_ratio_is_printed_beside_its_aim(monkeypatch, capsys):
+    layer = {"tt": 1.1, "two_factors": 1.0, "dense": 5.0}
+    step = {"comera": 1.0, "low_rank": 1.0, "dense": 4.0}
+    monkeypatch.setattr(
+        speed, "in_launches",
+        lambda times, *_: {
+            name: {(launch, 0): ms for launch in range(3)}
+            for name, ms in (layer if times is speed.layer_times else step).items()
+        },
+    )  # fmt: skip
+    imports = {"torch": {0: 1.0, 1: 1.0, 2: 1.0}, "comera": {0: 1.0, 1: 1.0, 2: 1.0}}
+    monkeypatch.setattr(speed, "import_times", lambda _: imports)
+    monkeypatch.setenv("COLUMNS", "200")
+    speed.run(3)
+    cells = [[cell.strip() for cell in line.strip("│").split("│")] for line in capsys.readouterr().out.splitlines()]
+    aims = {row[0]: row[-1] for row in cells if len(row) == 4}
+    assert aims == {
+        "TTLinear / two-factor map": "at most 1.15 (system)",
+        "nn.Linear / TTLinear": "at least 4",
+        "step comera / low_rank, batch 1": "at most 1.15",
+        "step dense / comera, batch 1": "at least 3.5",
+        "step comera / low_rank, batch 8": "at most 1.05",
+        "step dense / comera, batch 8": "at least 3.0",
+        "step comera / low_rank, batch 16": "at most 1.05",
+        "step dense / comera, batch 16": "",
+        "import comera on top of torch, s": "under 0.2",
+    }

@@ -69,6 +69,28 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_registered", {})
 
 
+@pytest.mark.parametrize(
+    ("machines", "words"),
+    [
+        (["one", "one"], ", seen on 1 machine."),
+        (["one", "other", "one"], ", seen on 2 machines."),
+        ([None, None], ", machine not recorded."),
+        ([None, "one", "one"], ", seen on 1 machine, machine not recorded for 1 of 3 records."),
+    ],
+)
+def test_a_page_says_on_how_many_machines_it_was_seen(machines: list[str | None], words: str) -> None:
+    """Predictions and cells that did not run count for none."""
+    records = [clicked(batch=1 + number, machine=machine) for number, machine in enumerate(machines)]
+    idle = [record(measure="predict", machine="third"), record("lora", status="unsupported", machine="fourth")]
+    [page] = pages_by_device([*records, *idle])
+    assert device_fact(page).endswith(f"Recorded 2001-02-03{words}")
+
+
+def test_a_page_of_predictions_names_no_machine() -> None:
+    [page] = pages_by_device([record(measure="predict", machine="one")])
+    assert device_fact(page).endswith("Recorded 2001-02-03.")
+
+
 @pytest.mark.usefixtures("registry")
 def test_a_plug_in_stands_in_commands_ledger_and_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     register(plug_in())

@@ -150,7 +150,7 @@ def test_how_it_was_measured_is_told_from_the_records() -> None:
         "batch 1,000, fp32, length 128, CUDA Graph off, compile off, data 'synthetic'; 2 to 3 undisturbed block(s), "
         "the arms taking turns within each. A block: about 0.5 s, at most 20 calls, after 3 to warm up."
     )
-    assert facts["Machine"] == f"{CPU}; driver made up 1.0"
+    assert facts["Machine"] == f"{CPU}; driver made up 1.0; machine not recorded"
     assert facts["Versions"] == "torch 0.0.made-up, one 1.0, two 2.0"
     assert facts["Recorded"] == "2001-02-03 04:05 to 2001-02-04 04:05 UTC, 2 records"
     assert facts["Code"] == (

@@ -1,4 +1,4 @@
-"""Which tokens a model is to fill in, and what it sees in their place (BERT's rule).
+"""Which tokens a model is to fill in, and what stands in their place (BERT's rule).
 
 Of every row the same number of tokens is chosen, so that all batches have one shape: 15 % of its length. Of these, 80 %
 are replaced by ``[MASK]``, 10 % by a random token, and 10 % stay. Everything is drawn from the numbers given, so the

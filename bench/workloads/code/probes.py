@@ -1,8 +1,8 @@
 """What simple models reach on the held-out files: a unigram and a bigram model, in nats per chosen token.
 
-The bigram model looks at the token on either side where that is visible: p(t | l, r) ∝ p(t | l) p(t | r) / p(t), each
+The bigram model takes the token on either side where that is visible: p(t | l, r) ∝ p(t | l) p(t | r) / p(t), each
 factor interpolated with the unigram model, p(t | l) = (count(l, t) + κ p(t)) / (count(l) + κ), and left out where
-the neighbour is masked or missing. Both know the masking rule: a chosen token that is visible is either the right one,
+the neighbour is masked or missing. Both use the masking rule: a chosen token that is visible is either the right one,
 or a random one in its place, with equal prior, so p(t | x, …) ∝ p(t | …) (1[t = x] + 1/V). κ is the best of a few *on
 the held-out files themselves*, which is in the probe's favour.
 """

@@ -155,7 +155,7 @@ def _save(target: Path, state: Mapping[str, Any]) -> None:
 
 
 def _parse_all(source: Path, target: Path, state: dict[str, Any], report: Report) -> None:
-    """The first pass. A file may hold more than the state tells, from a chunk that was not finished: it is cut off."""
+    """The first pass. A file may hold more than the state covers, from a chunk that was not finished: it is cut off."""
     total, begun, at_first = state["source"]["bytes"], time.monotonic(), state["read"]
     if state["offset"] >= total:
         return

@@ -186,7 +186,7 @@ def _distribution(page: Selection, rows: Sequence[Row]) -> str:
 
 def caption(page: Selection, rows: Sequence[Row]) -> Caption:
     source, rounding = {
-        "cpu": ("PyTorch's profiler, which hears of every allocation of the CPU", "."),
+        "cpu": ("PyTorch's profiler, which records every allocation on the CPU", "."),
         "cuda": ("the CUDA allocator's own statistic", ", nor is the allocator's rounding."),
     }[page.kind]
     sizes = sorted({check.record.workspaces_mib for check in page.checks if check.record.workspaces_mib})
