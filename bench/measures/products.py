@@ -92,7 +92,7 @@ def _calls(x: torch.Tensor, weight: torch.Tensor) -> tuple[dict[str, Call], dict
     if x.is_cuda:
         calls["tf32"] = (tf32_products, lambda: x @ weight.t())
     if any(size % FP8_MULTIPLE for size in weight.shape):
-        reason = f"FP8 products want multiples of {FP8_MULTIPLE}, the layer is {weight.shape[1]} to {weight.shape[0]}"
+        reason = f"FP8 products need multiples of {FP8_MULTIPLE}, the layer is {weight.shape[1]} to {weight.shape[0]}"
         return calls, messages | {"fp8": reason, "fp8, cast": reason}
     weight8, weight_scale = scaled(weight)
     x8, x_scale = scaled(x)

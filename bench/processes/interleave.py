@@ -43,6 +43,8 @@ def time_cells(outcomes: Sequence[Outcome], serve: Callable[..., None], session:
     if sum(needs) <= _MEMORY_SHARE * free_mib:
         _time_together(alive, serve, session, paired=True)
         return
+    if len(alive) > 1:
+        session.note(alive[0].cell, _apart(len(alive), sum(needs), free_mib))
     for outcome, need in zip(alive, needs, strict=True):
         if outcome.cell.device == "cpu" and need > free_mib:
             reason = f"needs {need:,.0f} MiB by prediction, {free_mib:,.0f} MiB are free"
@@ -51,6 +53,14 @@ def time_cells(outcomes: Sequence[Outcome], serve: Callable[..., None], session:
             session.advance(outcome.cell, 1.0)
         else:
             _time_together([outcome], serve, session, paired=False)
+
+
+def _apart(arms: int, need_mib: float, free_mib: float) -> str:
+    """A sentence on arms that are timed one after another, for whoever would rather stop."""
+    return (
+        f"{arms} arms need {need_mib:,.0f} MiB together by prediction, of {free_mib:,.0f} MiB free {_MEMORY_SHARE:.0%} "
+        "may be used: they are timed one after another, and their ratios are unpaired"
+    )
 
 
 def _need_mib(outcome: Outcome) -> float:

@@ -129,7 +129,7 @@ def refuse_kernel(kernel: str, device: torch.device | str) -> None:
     if kernel == "native" and device.type == "cuda" and kernel_on(device) != "native":
         here = ".".join(map(str, torch.cuda.get_device_capability(device))) if torch.cuda.is_available() else "none"
         raise ValueError(
-            f"FP8 products want a CUDA device of compute capability {'.'.join(map(str, _CAPABILITY))} or more; this "
+            f"FP8 products need a CUDA device of compute capability {'.'.join(map(str, _CAPABILITY))} or more; this "
             f'one has {here}. Use kernel="emulated".'
         )
 
@@ -170,7 +170,7 @@ def scaled_product(
     if left.shape[1] != right.shape[1]:
         raise ValueError(f"operands are {shapes}; both must have the same number of columns, which are summed over.")
     if any(size % MULTIPLE for size in (*left.shape, *right.shape)):
-        raise ValueError(f"operands are {shapes}; FP8 products want multiples of {MULTIPLE}, see lowprec.padded.")
+        raise ValueError(f"operands are {shapes}; FP8 products need multiples of {MULTIPLE}, see lowprec.padded.")
     if left_scale.dim() != right_scale.dim():
         raise ValueError("one operand has a factor for the tensor, the other one per row; both must have the same.")
     if left.dtype == right.dtype == GRADIENTS:

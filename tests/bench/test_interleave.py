@@ -84,14 +84,14 @@ def outcomes_of(names=ARMS, mib=1.0, **timing):
     return [Outcome(cell, columns={"peak_memory_predicted_mib": mib}) for cell in cells]
 
 
-def session(advance=lambda cell, share: None, needs_rare=lambda cell: True, data=Data()):  # noqa: ARG005, B008
-    return Session(data, 2, advance, note=pytest.fail, upkeep=pytest.fail, needs_rare=needs_rare)
+def session(advance=lambda cell, share: None, needs_rare=lambda cell: True, data=Data(), note=pytest.fail):  # noqa: ARG005, B008
+    return Session(data, 2, advance, note=note, upkeep=pytest.fail, needs_rare=needs_rare)
 
 
-def timed(outcomes, needs_rare=lambda cell: True):  # noqa: ARG005
+def timed(outcomes, needs_rare=lambda cell: True, note=pytest.fail):  # noqa: ARG005
     """Time the outcomes; return them by arm, and the shares of progress by arm."""
     shares = defaultdict(list)
-    time_cells(outcomes, time_cell, session(lambda cell, share: shares[cell.arm].append(share), needs_rare))
+    time_cells(outcomes, time_cell, session(lambda cell, share: shares[cell.arm].append(share), needs_rare, note=note))
     return {outcome.cell.arm: outcome for outcome in outcomes}, shares
 
 
@@ -253,7 +253,12 @@ def test_an_arm_alone_has_no_pairing():
 
 def test_arms_that_do_not_fit_together_run_alone_and_unpaired(arms, monkeypatch):
     monkeypatch.setattr(bench.processes.interleave, "free_memory_mib", lambda device: 100.0)  # noqa: ARG005
-    found, shares = timed(outcomes_of(mib=30.0))
+    notes = []
+    found, shares = timed(outcomes_of(mib=30.0), note=lambda cell, text: notes.append((len(arms.log), cell.arm, text)))
+    assert notes == [  # once, before any arm has started
+        (0, ARMS[0], "4 arms need 120 MiB together by prediction, of 100 MiB free 85% may be used: "
+                     "they are timed one after another, and their ratios are unpaired")
+    ]  # fmt: skip
     assert [arm for arm, word in arms.log if word == "ready"] == list(ARMS)
     assert [arm for arm, _ in itertools.groupby(arm for arm, _ in arms.log)] == list(ARMS)
     for outcome in found.values():
@@ -267,7 +272,7 @@ def test_an_arm_that_cannot_fit_is_not_started(arms, monkeypatch):
     monkeypatch.setattr(bench.processes.interleave, "free_memory_mib", lambda device: 100.0)  # noqa: ARG005
     outcomes = outcomes_of()
     outcomes[1].columns["peak_memory_predicted_mib"] = 1000.0
-    found, shares = timed(outcomes)
+    found, shares = timed(outcomes, note=lambda *_: None)
     assert found["dense"].status == "oom"
     assert found["dense"].message == "needs 1,000 MiB by prediction, 100 MiB are free"
     assert found["dense"].columns["samples"] == {"lacks": "memory"}

@@ -40,7 +40,7 @@ def test_products_are_right_in_their_precision_and_timed():
 
 def test_widths_that_fp8_does_not_take_are_named():
     _, rows = rows_of(a_product(in_features=30))
-    assert rows["fp8"]["message"] == "FP8 products want multiples of 16, the layer is 30 to 48"
+    assert rows["fp8"]["message"] == "FP8 products need multiples of 16, the layer is 30 to 48"
     assert (rows["fp8"]["ms"], len(rows["bf16"]["ms"])) == ([], TIMING["blocks"])
 
 
