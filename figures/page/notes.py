@@ -91,8 +91,19 @@ def cell_notes(page: TimesAndMemory, rows: Sequence[Any], *more: str, arms: str 
     return [
         *mark_notes((*(row.marks for row in rows), *more), mark_words(page.per, arms)),
         *more,
+        *galore_note(timed),
         *([f"{disturbed} disturbed block(s) in all are left out of times, intervals and ratios."] if disturbed else []),
         *([length] if timed and papers and lengths != [128] else []),
+    ]
+
+
+def galore_note(timed: Iterable[Record]) -> list[str]:
+    """That GaLore's optimizer is not fused, where any of its forms was timed."""
+    if not any(record.method == "galore" and record.status == "ok" for record in timed):
+        return []
+    return [
+        "GaLore's optimizer is an unfused Python loop over the parameters that it projects; the other arms have fused "
+        "AdamW. A fused one would be faster."
     ]
 
 
