@@ -24,6 +24,7 @@ from made_up_training import (
 )
 
 from bench.core.record import Record, RecordError
+from bench.core.samples import packed
 from figures.artifacts.fig6 import lines_of
 from figures.records.select import COMERA
 from figures.records.studies import DENSE_RUN, EARLY, PAPER_STAGES, Row, Spread, studies
@@ -404,12 +405,38 @@ def test_a_loss_is_compared_with_its_interval_and_called_better_where_it_is_lowe
     assert table.loc["comera", "dense then, nats"].startswith("2.000 [")
     assert table.loc["comera", "less dense, nats"].startswith("-0.500 [-0.50")
     page = text_of(drawn, ".md")
-    assert (
-        "loss: mean over validation clicks, with its 95 % interval (bootstrap, over examples alone); lower is" in page
-    )
+    assert "loss: mean over validation clicks, with its 95 % interval (bootstrap, over clicks alone); lower is" in page
     assert "the difference to it in nats, by paired bootstrap over the same validation clicks." in page
     [curve] = pages_of("fig6", runs)
     assert "<!-- validation loss, nats (lower is better) -->" in text_of(curve, ".svg")
+
+
+def of_code(runs: list[Record], **words: str) -> list[Record]:
+    """The runs as those of source code, with these words beside their own."""
+    changes = [{"workload": "code", "workload_words": {**run.workload_words, **words}} for run in runs]
+    return [dataclasses.replace(run, **change) for run, change in zip(runs, changes, strict=True)]
+
+
+@pytest.mark.parametrize(("words", "what"), [({}, "held-out files"), ({"validated": "module"}, "modules")])
+def test_validation_values_are_called_what_they_are_of(words: dict[str, str], what: str) -> None:
+    """Records of source code have a value per held-out file, though older ones do not say so."""
+    runs = of_code([other_run("dense", [2.0], "loss"), other_run("comera", [1.5], "loss")], **words)
+    [table], [curve] = pages_of("table_mnli", runs), pages_of("fig6", runs)
+    page = text_of(table, ".md")
+    assert f"validated on 500 {what}: 100 warm-up steps" in page
+    assert f"loss: mean over {what}, with its 95 % interval (bootstrap, over {what} alone); lower is better." in page
+    assert f"by paired bootstrap over the same {what}." in page
+    assert f"Band: 95 % interval over {what} (one seed)." in text_of(curve, ".md")
+    assert "validation clicks" not in page
+
+
+def test_stages_that_are_validated_on_other_numbers_say_so() -> None:
+    runs = of_code([other_run("dense", [2.0, 1.5], "loss"), other_run("comera", [2.0, 1.7], "loss", target=0.5)])
+    for run in runs:
+        last = run.samples["curve"][-1]
+        last["per_example"] = packed([last["metrics"]["loss"] + 0.001 * (number - 199.5) for number in range(400)])
+    [drawn] = pages_of("table_mnli", runs)
+    assert "validated on 500 (warm-up) and 400 (main) held-out files: 100 warm-up" in text_of(drawn, ".md")
 
 
 def test_workloads_that_share_the_name_of_their_data_stand_apart() -> None:
