@@ -117,8 +117,12 @@ def test_a_run_that_is_missing_beside_others_is_said() -> None:
     [figure] = render(records)
     assert figure.table.set_index("run").loc["low_rank 4x", "accuracy, %"] == "not recorded"
     assert "not recorded: low_rank 4x" in " ".join(figure.to_text().split())
-    [figure] = render([one for one in records if one.arm != "dense"])
-    assert figure.table.set_index("run").loc["dense", "accuracy, %"] == "not recorded"
+
+
+def test_an_arm_without_any_record_is_left_out() -> None:
+    [figure] = render([one for one in ratio_campaign() if one.arm != "dense"])
+    assert "dense" not in set(figure.table["run"])
+    assert "not recorded" not in text_of(figure, ".md")
 
 
 def test_the_front_holds_what_none_beats() -> None:

@@ -439,6 +439,38 @@ def test_stages_that_are_validated_on_other_numbers_say_so() -> None:
     assert "validated on 500 (warm-up) and 400 (main) held-out files: 100 warm-up" in text_of(drawn, ".md")
 
 
+def swept(arm: str, values: list[float], target: float | None = None, seed: int = 0) -> Record:
+    """A run at one ratio, as on source code."""
+    name = f"{arm}-{len(values)}-{target}-{seed}"
+    return other_run(arm, values, "loss", target=target, seed=seed, ratio=2.0, cell_id=name)
+
+
+STAGED = [
+    other_run("dense", [2.0, 1.5], "loss"), other_run("dense", [2.0, 1.5], "loss", seed=1), swept("comera", [2.0]),
+    swept("comera", [2.0, 1.7], 0.5), swept("comera", [2.0, 1.7], 0.5, seed=1),
+]  # fmt: skip
+
+
+def test_what_no_arm_was_to_run_has_no_row() -> None:
+    """Dense goes through both stages in one run: a first stage alone is expected of what goes on from it."""
+    [drawn] = pages_of("table_mnli", STAGED)
+    assert list(drawn.table["run"]) == ["dense", "comera 2x, warm-up", "comera 2x, main 0.5"]
+    [drawn] = pages_of("table_mnli", [run for run in STAGED if run.arm != "dense"])
+    assert list(drawn.table["run"]) == ["comera 2x, warm-up", "comera 2x, main 0.5"]
+    [drawn] = pages_of("table_mnli", [run for run in STAGED if run.arm == "dense"])
+    assert list(drawn.table["run"]) == ["dense"]
+
+
+def test_missing_seeds_and_stages_of_an_arm_that_has_records_stay() -> None:
+    [drawn] = pages_of("table_mnli", STAGED)
+    assert drawn.table.set_index("run").loc["comera 2x, warm-up", "remarks"] == "seed 1: not recorded"
+    [drawn] = pages_of("fig6", [run for run in STAGED if len(run.samples["curve"]) > 1])
+    assert set(drawn.table["comera 2x, warm-up"]) == {"not recorded"}
+    shallow = [other_run("dense", [2.0], "loss"), *STAGED[2:4]]
+    [drawn] = pages_of("table_mnli", shallow)
+    assert drawn.table.set_index("run").loc["dense", "loss, nats"] == "not recorded"
+
+
 def test_workloads_that_share_the_name_of_their_data_stand_apart() -> None:
     others = [dataclasses.replace(run, workload="views") for run in AUC]
     pages = pages_of("table_mnli", [*AUC, *others])
