@@ -137,7 +137,7 @@ def caption(study: Study, _: Any) -> Caption:
     return Caption(
         title=f"Fig. 6: {title}" if study.is_papers and study.experiment == EXPERIMENT else first_upper(title),
         facts=shared.facts(study),
-        notes=(band, *shared.absences(study.rows), *closing_notes(study)),
+        notes=(band, *shared.dense_note(study), *shared.absences(study.rows), *closing_notes(study)),
     )
 
 

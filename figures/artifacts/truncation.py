@@ -79,6 +79,7 @@ def caption(study: Study, rows: Sequence[Row]) -> Caption:
             "the ratio per block, trained model to one with the same layers at full ranks.",
             "Peak memory is that of such a step, computed, not measured. Sizes count every FP32 number that is stored.",
             *filter(None, [seeds]),
+            *shared.dense_note(study),
             *shared.absences(rows),
             *closing_notes(study),
         ),

@@ -1,5 +1,6 @@
 """What figures and tables of training have alike: the facts on top, notes below, columns, and marks on axes."""
 
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -7,10 +8,11 @@ from typing import Any
 from figures.page.notes import device_fact, listed, switches
 from figures.page.style import WHISKER, nothing_drawn
 from figures.page.table import NOT_RECORDED, REMARKS, Column, bounds
-from figures.records.metric import Metric, Score
+from figures.records.metric import Metric, Score, score
+from figures.records.select import DENSE, method_settings
 from figures.records.studies import EXPERIMENT, PROBES, Row, Runs, studies
 from figures.records.time_values import workload_words
-from figures.records.training import curve_of
+from figures.records.training import CurvePoint, curve_of, stages_of
 
 #: What artifacts of the paper's training runs are made of, and of the same stages on source code.
 OF_STUDIES: dict[str, Any] = {
@@ -56,6 +58,26 @@ def one_seed_note(page: Runs) -> list[str]:
     """What the intervals of a single seed lack."""
     single = len(page.seeds) == 1 and page.values_are != "none"
     return ["One seed: the intervals do not hold what another seed would change."] if single else []
+
+
+def dense_note(page: Runs) -> list[str]:
+    """That dense training does not surely beat the probe, where no form or setting of it does.
+
+    Where a later stage has other rows, the probe is of the first stage's alone.
+    """
+    metric, first, by_stage = page.metric, page.stages[0][0], page.model.get("late_length")
+    ends: dict[tuple[str, str, int], dict[int, CurvePoint]] = {}
+    for run in (run for run in page.finished_runs if run.method == DENSE):
+        settings = json.dumps(method_settings(run), sort_keys=True)
+        curve = [point for point in curve_of(run) if not by_stage or point.stage == first]
+        ends.setdefault((run.arm, settings, len(stages_of(run))), {})[run.seed] = curve[-1]
+    if metric.probe is None or not ends or any(score(metric, seeds).beats(metric.probe) for seeds in ends.values()):
+        return []
+    where = f"in the {first} stage" if by_stage else "here"
+    return [
+        f"Dense does not surely beat the {metric.probe_text} ({metric.written(metric.probe)}) {where}, so differences "
+        "between methods show nothing about what compression costs."
+    ]
 
 
 def _validated(page: Runs) -> str:

@@ -471,6 +471,30 @@ def test_missing_seeds_and_stages_of_an_arm_that_has_records_stay() -> None:
     assert drawn.table.set_index("run").loc["dense", "loss, nats"] == "not recorded"
 
 
+DENSE_FAILS = "Dense does not surely beat the unigrams (0.9000 nats) here, so differences between methods show nothing"
+
+
+@pytest.mark.parametrize("name", ["fig6", "table_mnli", "truncation", "table_search"])
+@pytest.mark.parametrize(("reached", "said"), [(1.0, 1), (0.9, 1), (0.7, 0), (None, 0)])
+def test_a_page_says_where_dense_does_not_beat_the_probe(name: str, reached: float | None, said: int) -> None:
+    runs = [other_run("comera", [1.1], "loss")]
+    if reached is not None:
+        runs.append(other_run("dense", [reached], "loss", method_settings={"lr": 1.0}))
+    [drawn] = pages_of(name, runs)
+    assert sum(note.startswith(DENSE_FAILS) for note in drawn.notes) == said
+
+
+def test_of_settings_that_were_tried_one_has_to_beat_the_probe() -> None:
+    def tried(*reached: float) -> int:
+        runs = [
+            other_run("dense", [loss], "loss", method_settings={"lr": loss}, cell_id=f"lr-{loss}") for loss in reached
+        ]
+        [drawn] = pages_of("table_search", runs)
+        return sum(note.startswith(DENSE_FAILS) for note in drawn.notes)
+
+    assert [tried(1.0, 1.2), tried(1.0, 0.7)] == [1, 0]
+
+
 def test_workloads_that_share_the_name_of_their_data_stand_apart() -> None:
     others = [dataclasses.replace(run, workload="views") for run in AUC]
     pages = pages_of("table_mnli", [*AUC, *others])

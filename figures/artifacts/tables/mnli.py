@@ -83,6 +83,7 @@ def _notes(study: Study) -> list[str]:
         "layers: the tensorized layers, and in dense the weights they stand in for. ratio: dense size over this size.",
         shared.size_words(study),
         *shared.one_seed_note(study),
+        *shared.dense_note(study),
     ]
     if several:
         lines.append("Sizes are means over seeds; the least and the greatest stand in the CSV.")
