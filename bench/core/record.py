@@ -163,8 +163,9 @@ class Record:
     workload_words: dict[str, Any] = field(
         default_factory=dict,
         metadata=_about(
-            "what figures call the workload: model, epoch (a sentence), example, examples_per_epoch, and metric, the "
-            "one that leads, with name, text, unit, higher_is_better, guess, probe and probe_text; not in tables"
+            "what figures call the workload: model, epoch (a sentence), example, validated (what a value of the metric "
+            "is of, where that is no example), examples_per_epoch, and metric, the one that leads, with name, text, "
+            "unit, higher_is_better, guess, probe and probe_text; not in tables"
         ),
     )
     size_fraction: float | None = _column(

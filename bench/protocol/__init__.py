@@ -109,6 +109,7 @@ class Words:
     model: str  # the dense model, as in "six-encoder transformer"
     epoch: str = ""  # a sentence on what an epoch is; empty for a workload without one
     example: str = "example"  # what a batch is counted in, as in "example" or "token"
+    validated: str = ""  # what a value of the validation metric is of, where that is no example, as in "held-out file"
 
 
 @dataclass(frozen=True)

@@ -110,6 +110,9 @@ def open_model(path: Path, sequence_length: int) -> tuple[Workload, tuple[str, .
 
 
 def recorded_words(workload: Workload) -> dict[str, Any]:
-    """What records hold of what figures call a workload."""
+    """What records hold of what figures call a workload; ``validated`` only where it is no example."""
     metric = None if workload.metric is None else asdict(workload.metric)
-    return {**asdict(workload.words), "examples_per_epoch": workload.examples_per_epoch, "metric": metric}
+    words = asdict(workload.words)
+    if not words["validated"]:
+        del words["validated"]
+    return {**words, "examples_per_epoch": workload.examples_per_epoch, "metric": metric}

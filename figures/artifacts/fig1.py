@@ -128,10 +128,18 @@ def select(records: Sequence[Record]) -> list[Selection]:
 _SAME_WORK, _NAMED_WORK = 0.25, 0.1
 
 
+def _is_plain(record: Record) -> bool:
+    """Whether an arm has neither a variant nor toggles, whatever its precision."""
+    return record.arm == record.method and Toggles.of(record) == Toggles(record.precision)
+
+
 def _shared_work(page: Selection) -> list[str]:
-    """A sentence per profiled batch size on the work that all profiled arms share, where it is a large part."""
+    """A sentence per profiled batch size on the work that all plain arms share, where it is a large part.
+
+    Variants and toggles are left out: an arm that recomputes does some of that work twice.
+    """
     sentences = []
-    finished = [one for one in page.profiles if one.status == "ok"]
+    finished = [one for one in page.profiles if one.status == "ok" and _is_plain(one)]
     for batch in sorted({one.batch_size for one in finished}):
         profiles = newest([one for one in finished if one.batch_size == batch], attrgetter("arm"))
         if COMERA not in profiles or len(profiles) < 2:
@@ -147,9 +155,10 @@ def _shared_work(page: Selection) -> list[str]:
         if shared:
             ranked = sorted(shared.items(), key=lambda one: -one[1])
             parts = " and ".join(f"{kind} {ms / busy:.0%}" for kind, ms in ranked)
+            arms = ", ".join(f"{arm} {page.older(profiles[arm])}".rstrip() for arm in sorted(profiles, key=by_arm))
             sentences.append(
-                f"The same work in {', '.join(sorted(profiles, key=by_arm))}, as shares of CoMERA's step at batch "
-                f"{batch} under the profiler: {parts}. It takes as long in each and makes their ratios smaller."
+                f"The same work in {arms}, as shares of CoMERA's step at batch {batch} under the profiler: {parts}. "
+                "It takes as long in each and makes their ratios smaller."
             )
     return sentences
 
@@ -189,9 +198,8 @@ def caption(page: Selection, rows: Sequence[Row]) -> Caption:
         of_picture=[bars.SCALES.format("CoMERA's")],
         notes=[
             *notes.disagreements(page, rows, lambda row: f"{row.arm}, batch {row.batch}"),
-            *notes.cell_notes(page, rows),
+            *notes.cell_notes(page, rows, *_shared_work(page)),
             *plain,
-            *_shared_work(page),
             *notes.last_notes(page),
         ],
         remarks=notes.gathered((row.arm, {"batch": str(row.batch)}, row.remarks) for row in rows),

@@ -39,7 +39,12 @@ def _shrunk(study: Study) -> list[Row]:
 
 def caption(study: Study, _: Any) -> Caption:
     probe = study.metric.probe
-    notes = [shared.metric_words(study), *shared.one_seed_note(study)]
+    notes = [
+        shared.metric_words(study),
+        *shared.one_seed_note(study),
+        *shared.dense_note(study),
+        "Minutes are those of the trainings as they ran, possibly beside others: they measure no speed.",
+    ]
     if probe is not None:
         notes.append(f"Dotted: the {study.metric.probe_text}, {study.metric.written(probe)}, in phase 1.")
     if study.model.get("late_length"):

@@ -18,7 +18,6 @@ from figures.page.table import REMARKS, Column, bounds
 from figures.records.metric import Score
 from figures.records.precisions import Line, Precisions, select
 from figures.records.studies import PROBES
-from figures.records.time_values import workload_words
 from figures.records.training import curve_of
 
 #: How far, in the metric's unit, a lower precision may end from what it is compared with: nats of FP8's products and of
@@ -99,7 +98,6 @@ def caption(page: Precisions, lines: Sequence[Line]) -> Caption:
     seeds = sorted({seed for line in lines for seed in line.runs})
     fewer = [f"{line.name}: {', '.join(map(str, sorted(line.finished)))}" for line in lines
              if line.finished and sorted(line.finished) != seeds]  # fmt: skip
-    examples = f"{workload_words(page.shown[0]).get('example', 'example')}s"
     return Caption(
         title=f"Fig. 14: training in lower precisions on {page.dataset!r}{_smaller(page)}",
         facts=(
@@ -111,8 +109,8 @@ def caption(page: Precisions, lines: Sequence[Line]) -> Caption:
             "fp8: products of the linear targets in FP8, all else in FP32; fp8_split: so, operands as thin as the rank "
             "in two terms; bf16: autocast; arms that end in _fp8: what stays wide is kept for backward in FP8; "
             ":orthogonal: the cores start with orthogonal halves, not as in the paper.",
-            f"less: paired by seed and by validation {examples}, with its 95 % interval. Emulated products have the "
-            "numbers of native ones up to the order of sums.",
+            f"less: paired by seed and by {shared.validation_words(page)}, with its 95 % interval. Emulated products "
+            "have the numbers of native ones up to the order of sums.",
             *_control_notes(page),
             *probe_notes(page, lines),
             *closing_notes(page),

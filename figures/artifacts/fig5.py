@@ -29,6 +29,7 @@ TABLES = {
     "dense:sparse": f"{UNCOMPRESSED}, sparse",
     "dense:row_wise": f"{UNCOMPRESSED}, row-wise Adagrad",
 }
+SPARSE = tuple(TABLES.values())[1:]
 VARIANTS = (REFERENCE, "order", "unique", PLAIN, *TABLES.values())
 BATCHES = (10_000, 20_000, 40_000)
 
@@ -62,6 +63,12 @@ class Selection(cells.TimesAndMemory):
     def batches(self) -> list[int]:
         found = [*self.timed, *(cell for _, cell in self.predicted)]
         return sorted({*BATCHES, *(batch for _, batch, _ in found)})
+
+    @property
+    def variants(self) -> list[str]:
+        """Those that there is any record of."""
+        found = {variant for _, _, variant in (*self.timed, *(cell for _, cell in self.predicted))}
+        return [variant for variant in VARIANTS if variant in found]
 
     @property
     def target(self) -> str:
@@ -120,12 +127,12 @@ def select(records: Sequence[Record]) -> list[Selection]:
 
 
 def rows_of(page: Selection) -> list[Row]:
-    """Every variant at every batch size, first without the optimizer's step, then with it."""
+    """Every variant of the page at every batch size, first without the optimizer's step, then with it."""
     return [
         Row(step=step, batch=batch, variant=name, **page.row((step, batch, name), (step, batch, REFERENCE)))
         for step in STEPS
         for batch in page.batches
-        for name in VARIANTS
+        for name in page.variants
     ]
 
 
@@ -179,6 +186,12 @@ def _against_tables(page: Selection) -> list[str]:
     return fastest + plain
 
 
+_SPARSE_WORDS = (
+    "sparse, row-wise Adagrad: nn.Embedding with sparse gradients (alike without the optimizer's step), under "
+    "SparseAdam, or with one number of state per row."
+)
+
+
 def caption(page: Selection, rows: Sequence[Row]) -> Caption:
     place, (table, *other) = page.about, page.about.words
     words = {"uniform": "evenly drawn indices", "zipf": "Zipf-distributed indices"}
@@ -195,8 +208,7 @@ def caption(page: Selection, rows: Sequence[Row]) -> Caption:
             f"{timing} The gradient of the rows is given. With the optimizer's step (AdamW), CoMERA's size term is in.",
             "plain: a gather and a product per core and index; unique: the same for unique indices alone; order: one "
             "product of two halves per index; optimized: that for unique indices alone; uncompressed: nn.Embedding.",
-            "sparse, row-wise Adagrad: nn.Embedding with sparse gradients (alike without the optimizer's step), under "
-            "SparseAdam, or with one number of state per row.",
+            *([] if set(SPARSE).isdisjoint(page.variants) else [_SPARSE_WORDS]),
         ),
         of_picture=(bars.SCALES.format("the optimized one"),),
         notes=(
@@ -224,7 +236,8 @@ def draw(page: Selection, rows: Sequence[Row], caption: Caption) -> Figure:
     for step, words in STEPS.items():
         found.append(bars.memory_band(target, panels(step, memory_bar), rows, measured, f": {words}"))
     foot = (*footnotes.lines(), *caption.of_picture, *caption.notes)
-    return bars.draw_bars(caption.title, caption.facts, VARIANTS, found, foot)
+    references = int(REFERENCE in page.variants)
+    return bars.draw_bars(caption.title, caption.facts, page.variants, found, foot, references)
 
 
 def _pairs(page: Selection, *above: str) -> Pairs:
@@ -236,8 +249,7 @@ def _pairs(page: Selection, *above: str) -> Pairs:
 
 def _no_sparse_table(page: Selection) -> str:
     """Why a page has no fair baseline; empty where it has one."""
-    found = {variant for _, _, variant in (*page.timed, *(cell for _, cell in page.predicted))}
-    if found & set(list(TABLES.values())[1:]):
+    if not set(SPARSE).isdisjoint(page.variants):
         return ""
     return "No uncompressed table with sparse gradients is recorded."
 

@@ -123,10 +123,9 @@ def columns(study: Study, table: Sequence[Cells]) -> list[Column[Cells]]:
 def _band_words(study: Study) -> str:
     if len(study.seeds) > 1:
         return f"lowest to highest of {len(study.seeds)} seeds"
-    examples = shared.examples_words(study)
     if study.values_are == "none":
-        return f"none, since {study.metric.short} is no mean over {examples} and there is one seed"
-    return f"95 % interval over validation {examples} (one seed)"
+        return f"none, since {study.metric.short} is no mean over {shared.examples_words(study)} and there is one seed"
+    return f"95 % interval over {shared.validation_words(study)} (one seed)"
 
 
 def caption(study: Study, _: Any) -> Caption:
@@ -138,7 +137,7 @@ def caption(study: Study, _: Any) -> Caption:
     return Caption(
         title=f"Fig. 6: {title}" if study.is_papers and study.experiment == EXPERIMENT else first_upper(title),
         facts=shared.facts(study),
-        notes=(band, *shared.absences(study.rows), *closing_notes(study)),
+        notes=(band, *shared.dense_note(study), *shared.absences(study.rows), *closing_notes(study)),
     )
 
 

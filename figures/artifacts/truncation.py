@@ -69,7 +69,7 @@ def caption(study: Study, rows: Sequence[Row]) -> Caption:
     padded = "" if lengths == "1" else f" padded to {lengths} tokens"
     seeds = "Sizes and memory are means over seeds; blocks of all seeds stand behind the step time."
     if len(study.seeds) == 1:
-        alone = f"One seed: intervals of {metric.short} are over validation {shared.examples_words(study)} alone."
+        alone = f"One seed: intervals of {metric.short} are over {shared.validation_words(study)} alone."
         seeds = alone if study.values_are != "none" else ""
     return Caption(
         title=f"Truncated CoMERA on {study.dataset!r}: step time, peak memory, {metric.short}",
@@ -79,6 +79,7 @@ def caption(study: Study, rows: Sequence[Row]) -> Caption:
             "the ratio per block, trained model to one with the same layers at full ranks.",
             "Peak memory is that of such a step, computed, not measured. Sizes count every FP32 number that is stored.",
             *filter(None, [seeds]),
+            *shared.dense_note(study),
             *shared.absences(rows),
             *closing_notes(study),
         ),

@@ -16,7 +16,7 @@ WIDTH, _PAD = 9.0, 0.07  # inches; the latter around everything that is placed
 #: The width, in inches, of a panel that has its line for itself and nothing beside its axes.
 INNER = WIDTH - 2 * _PAD
 
-_WRAP = 152  # characters to a line
+_WRAP, _TITLE_WRAP = 152, 98  # characters to a line
 _DIGITS = 5
 
 
@@ -36,7 +36,7 @@ class Page:
         engine = ConstrainedLayoutEngine(w_pad=_PAD, h_pad=_PAD, wspace=0, hspace=0)
         self.figure = Figure(figsize=(WIDTH, WIDTH), dpi=DPI, layout=engine)
         style: dict[str, Any] = {"x": _PAD / WIDTH, "ha": "left", "linespacing": 1.35}
-        self.figure.suptitle(title, fontsize=11, fontweight="bold", **style)
+        self.figure.suptitle(textwrap.fill(title, _TITLE_WRAP), fontsize=11, fontweight="bold", **style)
         self.figure.supxlabel(wrapped(footnotes), fontsize=7, color=INK, **style)
         below_title: Any = self.figure.subfigures()
         below_title.suptitle(wrapped(facts), fontsize=7.5, **style)

@@ -90,16 +90,30 @@ def mark_notes(marks: Iterable[str], words: Mapping[str, str]) -> list[str]:
 
 
 def cell_notes(page: TimesAndMemory, rows: Sequence[Any], *more: str, arms: str = "arms") -> list[str]:
-    """What many pages of times and memory say of their rows, which compare ``arms``; ``more`` follows the marks."""
+    """What many pages of times and memory say of their rows, which compare ``arms``; ``more`` follows the marks.
+
+    Marks in ``more`` are explained as well.
+    """
     disturbed, timed = sum(row.time.disturbed for row in rows), page.timed.values()
     lengths = sorted({record.sequence_length for record in timed})
     papers = all(workload_words(record)["examples_per_epoch"] == PAPER_EXAMPLES for record in timed)
     length = f"Timed at length {', '.join(map(str, lengths))}, not at the 128 of the paper's epoch."
     return [
-        *mark_notes((row.marks for row in rows), mark_words(page.per, arms)),
+        *mark_notes((*(row.marks for row in rows), *more), mark_words(page.per, arms)),
         *more,
+        *galore_note(timed),
         *([f"{disturbed} disturbed block(s) in all are left out of times, intervals and ratios."] if disturbed else []),
         *([length] if timed and papers and lengths != [128] else []),
+    ]
+
+
+def galore_note(timed: Iterable[Record]) -> list[str]:
+    """That GaLore's optimizer is not fused, where any of its forms was timed."""
+    if not any(record.method == "galore" and record.status == "ok" for record in timed):
+        return []
+    return [
+        "GaLore's optimizer is an unfused Python loop over the parameters that it projects; the other arms have fused "
+        "AdamW. A fused one would be faster."
     ]
 
 

@@ -1,5 +1,6 @@
 """What figures and tables of training have alike: the facts on top, notes below, columns, and marks on axes."""
 
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -7,10 +8,11 @@ from typing import Any
 from figures.page.notes import device_fact, listed, switches
 from figures.page.style import WHISKER, nothing_drawn
 from figures.page.table import NOT_RECORDED, REMARKS, Column, bounds
-from figures.records.metric import Metric, Score
+from figures.records.metric import Metric, Score, score
+from figures.records.select import DENSE, method_settings
 from figures.records.studies import EXPERIMENT, PROBES, Row, Runs, studies
 from figures.records.time_values import workload_words
-from figures.records.training import curve_of
+from figures.records.training import CurvePoint, curve_of, stages_of
 
 #: What artifacts of the paper's training runs are made of, and of the same stages on source code.
 OF_STUDIES: dict[str, Any] = {
@@ -28,20 +30,26 @@ def size_words(page: Runs, aimed: bool = True) -> str:
 
 
 def examples_words(page: Runs) -> str:
-    """What the metric is over."""
-    return f"{workload_words(page.shown[0]).get('example', 'example')}s"
+    """What the metric has a value of each of, such as ``held-out files`` or ``examples``."""
+    words = workload_words(page.shown[0])
+    return f"{words['validated'] or words['example']}s"
+
+
+def validation_words(page: Runs) -> str:
+    """The same with the split, where the words do not tell it: ``held-out files``, but ``validation examples``."""
+    return ("" if workload_words(page.shown[0])["validated"] else "validation ") + examples_words(page)
 
 
 def metric_words(page: Runs, wilson: str = "Wilson's interval", pooled: bool = True) -> str:
     """What the metric is, with the kind of its interval; ``pooled`` where a value is over all seeds."""
-    examples = examples_words(page)
-    interval = f"{wilson if page.values_are == 'answers' else 'bootstrap'}, over examples alone"
+    examples, all_of_them = examples_words(page), validation_words(page)
+    interval = f"{wilson if page.values_are == 'answers' else 'bootstrap'}, over {examples} alone"
     if pooled and len(page.seeds) > 1:
-        interval = "hierarchical bootstrap over seeds and examples"
+        interval = f"hierarchical bootstrap over seeds and {examples}"
     what = {
-        "answers": f"share of validation {examples} answered rightly, with its 95 % interval ({interval})",
-        "numbers": f"mean over validation {examples}, with its 95 % interval ({interval})",
-        "none": f"of all validation {examples} at once; it is no mean over them, so there is no interval",
+        "answers": f"share of {all_of_them} answered rightly, with its 95 % interval ({interval})",
+        "numbers": f"mean over {all_of_them}, with its 95 % interval ({interval})",
+        "none": f"of all {all_of_them} at once; it is no mean over them, so there is no interval",
     }[page.values_are]
     return f"{page.metric.short}: {what}{'' if page.metric.higher_is_better else '; lower is better'}."
 
@@ -52,13 +60,41 @@ def one_seed_note(page: Runs) -> list[str]:
     return ["One seed: the intervals do not hold what another seed would change."] if single else []
 
 
+def dense_note(page: Runs) -> list[str]:
+    """That dense training does not surely beat the probe, where no form or setting of it does.
+
+    Where a later stage has other rows, the probe is of the first stage's alone.
+    """
+    metric, first, by_stage = page.metric, page.stages[0][0], page.model.get("late_length")
+    ends: dict[tuple[str, str, int], dict[int, CurvePoint]] = {}
+    for run in (run for run in page.finished_runs if run.method == DENSE):
+        settings = json.dumps(method_settings(run), sort_keys=True)
+        curve = [point for point in curve_of(run) if not by_stage or point.stage == first]
+        ends.setdefault((run.arm, settings, len(stages_of(run))), {})[run.seed] = curve[-1]
+    if metric.probe is None or not ends or any(score(metric, seeds).beats(metric.probe) for seeds in ends.values()):
+        return []
+    where = f"in the {first} stage" if by_stage else "here"
+    return [
+        f"Dense does not surely beat the {metric.probe_text} ({metric.written(metric.probe)}) {where}, so differences "
+        "between methods show nothing about what compression costs."
+    ]
+
+
+def _validated(page: Runs) -> str:
+    """On how many examples the runs were validated, by stage where stages differ; empty where that is not known."""
+    counts: dict[str, int] = {}
+    for point in (point for run in page.finished_runs for point in curve_of(run)):
+        counts[point.stage] = max(counts.get(point.stage, 0), point.examples or 0)
+    alike = len(set(counts.values())) == 1
+    known = [f"{count:,}{'' if alike else f' ({stage})'}" for stage, count in counts.items() if count]
+    return f", validated on {' and '.join(known[:1] if alike else known)} {examples_words(page)}" if known else ""
+
+
 def facts(page: Runs) -> tuple[str, ...]:
     """Device, setting and budget of the runs shown, and how large the model is."""
     lengths = listed(page, "sequence_length")
     setting = [listed(page, "precision"), f"batch {listed(page, 'batch_size')}"]
     setting += [f"length up to {lengths}"] if lengths != "1" else []
-    counts = {curve_of(run)[-1].examples or 0 for run in page.finished_runs}
-    validated = f", validated on {max(counts):,} {examples_words(page)}" if any(counts) else ""
 
     def epochs(steps: int) -> str:
         per_epoch = page.steps_per_epoch
@@ -75,7 +111,7 @@ def facts(page: Runs) -> tuple[str, ...]:
         model.append(f"{page.model['classes']} classes")
     return (
         device_fact(page, *setting, switches(page)),
-        f"Trained on {page.dataset!r}{validated}: {budget}, {seeds}.",
+        f"Trained on {page.dataset!r}{_validated(page)}: {budget}, {seeds}.",
         *([f"Dense model: {', '.join(model)}."] if model else []),
     )
 

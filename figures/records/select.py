@@ -258,8 +258,10 @@ class Selected:
         return frozenset(r.cell_id for r in self.shown if r.code_id != self.shown[-1].code_id)
 
     def older(self, record: Record | None) -> str:
-        """The mark of a record that other code made than the newest one; empty for all others."""
-        return OLDER if record is not None and record.code_id != self.shown[-1].code_id else ""
+        """The mark of a record that other code made before the newest one shown; empty for all others."""
+        if record is None or record.recorded_at > self.shown[-1].recorded_at:
+            return ""
+        return OLDER if record.code_id != self.shown[-1].code_id else ""
 
 
 def pages_by_device(records: Sequence[Record]) -> list[Selected]:

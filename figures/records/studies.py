@@ -167,20 +167,18 @@ def _comparable(records: list[Record]) -> tuple[list[Record], list[str]]:
 
 
 def _expected(experiment: str, is_papers: bool, found: Collection[Slot]) -> set[Slot]:
-    """The slots that an experiment should have: in a sweep of ratios every one of them for every arm that has any, else
-    dense and CoMERA; and what a stage with a target goes on from.
+    """The slots that an experiment should have: the paper's all of its own; any other, of the arms that it has records
+    of, what a stage with a target goes on from, every ratio of a sweep, and dense through all stages.
     """
     if experiment == EXPERIMENT and is_papers:
         return {DENSE_RUN, EARLY, *map(late, PAPER_TARGETS)}
     ratios = {slot.ratio for slot in found if slot.ratio is not None}
     before = {replace(slot, stages=slot.stages[:-1], target=None, target_mib=None) for slot in found if slot.has_target}
     swept = {slot for slot in {*found, *before} if slot.ratio is not None and not slot.has_target}
-    stages = max((slot.stages for slot in swept or found), key=len)
-    if swept:
-        before |= {replace(slot, ratio=ratio) for slot in swept for ratio in ratios}
-    elif COMERA not in {slot.arm for slot in found}:
-        before.add(Slot(COMERA, stages[:1]))
-    return {Slot(DENSE, stages), *before}
+    expected = before | {replace(slot, ratio=ratio) for slot in swept for ratio in ratios}
+    if any(slot.arm == DENSE for slot in found):
+        expected.add(Slot(DENSE, max((slot.stages for slot in found), key=len)))
+    return expected
 
 
 def _study(records: list[Record], about: dict[str, Any]) -> Study:

@@ -22,9 +22,17 @@ PAPER_EXAMPLES = 392_702
 Per = Literal["epoch", "step"]
 
 
+#: What a value of the validation metric is of, by workload, where that is no example: of records whose words lack it.
+_VALIDATED = {"code": "held-out file"}
+
+
 def workload_words(record: Record) -> Mapping[str, Any]:
-    """What figures call the record's model (``model``), and what an epoch is (``epoch``, ``examples_per_epoch``)."""
-    return {"model": record.workload, "epoch": "", "examples_per_epoch": None, **record.workload_words}
+    """What figures call the record's model (``model``), what its batches are counted in (``example``), what a value of
+    the validation metric is of where that is no example (``validated``), and what an epoch is (``epoch``,
+    ``examples_per_epoch``).
+    """
+    default = {"model": record.workload, "epoch": "", "example": "example", "examples_per_epoch": None}
+    return {**default, "validated": _VALIDATED.get(record.workload, ""), **record.workload_words}
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from bench.measures.train import TrainingRun, Upkeep, checked_metric, scheduled_
 from bench.protocol import Data, Stage
 from bench.protocol.methods import build, checked_settings
 from bench.runner import checkpoint
-from bench.workloads import open_workload, workload_class
+from bench.workloads import open_workload, recorded_words, workload_class
 from bench.workloads.code import corpus
 from bench.workloads.code import tokens as code_tokens
 from bench.workloads.code.corpus import Document, Sources, code_search_net, installed, is_held_out
@@ -368,6 +368,7 @@ class TestEvaluation:
         assert checked_metric(found, workload).name == "loss"
         assert model.training
         assert len(found.per_example) == 6 * 6
+        assert recorded_words(workload)["validated"] == "held-out file"
         assert found.metrics["loss"] == pytest.approx(math.log(300), abs=0.5)
         assert found.metrics["loss"] == pytest.approx(np.mean(found.per_example))
         assert workload.evaluate(model) == found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from made_up_dlrm import click_runs, grid
+from made_up_dlrm import click_runs, grid, trained_clicks
 from made_up_records import CUDA
 
 from bench.core.record import Record
@@ -85,6 +85,16 @@ def test_only_the_real_log_decides(worse: float, outcomes: dict[str, str]) -> No
             assert verdict(real, claim).outcome == outcomes[claim]
             assert verdict(synthetic, claim).outcome == "not tested here"
             assert "these runs are on synthetic_low_rank" in verdict(synthetic, claim).why
+
+
+@pytest.mark.parametrize("name", ["table_dlrm", "fig9"])
+@pytest.mark.parametrize(("dense", "sparse", "said"), [(0.3, 0.3, 1), (0.3, 0.0, 0), (0.0, 0.3, 0)])
+def test_where_no_form_of_dense_beats_the_probe_the_page_says_so(
+    name: str, dense: float, sparse: float, said: int
+) -> None:
+    shifts = {"comera": 0.4, "dense": dense, "dense:sparse": sparse}
+    page = page_of(name, [trained_clicks(arm, 0, shift, "criteo") for arm, shift in shifts.items()])
+    assert sum(note.startswith("Dense does not surely beat the logistic regression") for note in page.notes) == said
 
 
 def test_the_curve_is_by_step() -> None:

@@ -304,16 +304,45 @@ def test_markdown_cells_cannot_break_the_table() -> None:
     assert lines == ["| arm | remarks |", "|:--|--:|", "| a\\|b | two lines &lt;i> |"]
 
 
-def test_work_that_all_arms_share_is_named_with_its_share() -> None:
-    def profile(arm: str, attention: float, products: float) -> Record:
-        kinds = [{"kind": "attention", "ms": attention}, {"kind": "gemm", "ms": products}, {"kind": "copy", "ms": 1.0}]
-        busy = attention + products + 1.0
-        samples = {"kinds": kinds, "busy_ms": busy, "step_ms": [busy]}
-        return record(arm, 8, device=CPU, measure="profile", experiment="profile", samples=samples)
+def profile(arm: str, attention: float, products: float, **columns: object) -> Record:
+    """A profile of an arm at batch 8 with so many ms of attention and of products."""
+    kinds = [{"kind": "attention", "ms": attention}, {"kind": "gemm", "ms": products}, {"kind": "copy", "ms": 1.0}]
+    busy = attention + products + 1.0
+    samples = {"kinds": kinds, "busy_ms": busy, "step_ms": [busy]}
+    own = {"device": CPU, "measure": "profile", "experiment": "profile", "samples": samples}
+    return record(arm, 8, **(own | columns))
 
-    times = campaign(CPU)
+
+def shared_work(profiles: list[Record]) -> tuple[list[str], list[str]]:
+    """The sentences on shared work of a page of times and these profiles, and its other notes."""
+    [page] = fig1.ARTIFACT.render([*campaign(CPU), *profiles], read_claims())
+    told = [note for note in page.notes if "same work" in note]
+    return told, [note for note in page.notes if note not in told]
+
+
+def test_work_that_all_arms_share_is_named_with_its_share() -> None:
     shared = [profile("comera", 30.0, 69.0), profile("dense", 33.0, 600.0)]
     for profiles, told in ((shared, True), (shared[:1], False), ([shared[0], profile("dense", 60.0, 600.0)], False)):
-        [page] = fig1.ARTIFACT.render([*times, *profiles], read_claims())
-        notes = [note for note in page.notes if "same work" in note]
-        assert [("attention 30%" in note, "gemm" in note) for note in notes] == [(True, False)] * told
+        sentences, _ = shared_work(profiles)
+        assert [("attention 30%" in note, "gemm" in note) for note in sentences] == [(True, False)] * told
+
+
+@pytest.mark.parametrize(
+    ("arm", "toggles"),
+    [("comera:lean", {}), ("dense", {"checkpoint": True}), ("lora", {"compile": True}), ("lora", {"cuda_graph": True})],
+)
+def test_an_arm_with_a_variant_or_toggles_hides_no_shared_work(arm: str, toggles: dict[str, bool]) -> None:
+    shared = [profile("comera", 30.0, 69.0), profile("dense", 33.0, 600.0)]
+    other = profile(arm, 90.0, 69.0, recorded_at="2009-01-01T00:00:00+00:00", **toggles)
+    [sentence], _ = shared_work([*shared, other])
+    assert sentence.startswith("The same work in comera, dense, as shares")
+
+
+def test_profiles_of_older_code_than_the_newest_time_are_marked_where_they_are_named() -> None:
+    old = {"code_id": "code-0", "recorded_at": "2000-01-01T00:00:00+00:00"}
+    [sentence], others = shared_work([profile("comera", 30.0, 69.0), profile("dense", 33.0, 600.0, **old)])
+    assert sentence.startswith("The same work in comera, dense †, as shares")
+    assert [note for note in others if note.startswith("† from a record made by older code")]
+    newer = {"code_id": "code-b", "recorded_at": "2009-01-01T00:00:00+00:00"}
+    [sentence], others = shared_work([profile("comera", 30.0, 69.0, **newer), profile("dense", 33.0, 600.0)])
+    assert "†" not in sentence

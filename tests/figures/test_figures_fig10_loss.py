@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 
 import pytest
 from made_up_code import runs
@@ -22,12 +23,26 @@ def test_the_page_has_both_phases_by_step_and_by_time():
     [page] = fig10_loss.ARTIFACT.render(runs(), read_claims())
     assert "Dotted: the bigram model, 1.800 nats, in phase 1." in page.notes
     assert any("less dense after as many steps: +0.02" in line for line in page.notes)
+    assert any(line.startswith("Minutes are those of the trainings as they ran") for line in page.notes)
     [study] = fig10_loss.studies(runs())
     figure = fig10_loss.draw(study, (), fig10_loss.caption(study, ()))
     steps, minutes = figure.axes
     dense, comera = ([[*line.get_xdata()] for line in axes.lines[:2]] for axes in (steps, minutes))
     assert dense == [[100, 200], [100, 200]]
     assert comera == [[200, 400], [100, 200]]
+
+
+@pytest.mark.parametrize(("length", "said"), [(None, 0), (512, 1)])
+def test_the_probe_is_of_the_first_phase_where_the_second_has_other_rows(length, said):
+    """Dense reaches 2.0 nats in the first and 1.5 in the second; the probe 1.8."""
+    found = []
+    for one in runs():
+        config = json.loads(one.config_json)
+        config["workload_settings"]["late_length"] = length
+        found.append(dataclasses.replace(one, config_json=json.dumps(config)))
+    [page] = fig10_loss.ARTIFACT.render(found, read_claims())
+    start = "Dense does not surely beat the bigram model (1.800 nats) in the warm-up stage"
+    assert [line.startswith(start) for line in page.notes if "surely beat" in line] == [True] * said
 
 
 @pytest.mark.parametrize(("last", "outcome"), [(1.5, "reproduced"), (1.4, "reproduced"), (1.7, "not reproduced")])

@@ -78,6 +78,20 @@ def test_missing_cells_are_shown() -> None:
     assert {verdict.outcome for verdict in figure.verdicts} == {"not tested here"}
 
 
+def test_a_variant_without_any_record_has_no_row() -> None:
+    """One that lacks a batch size, or its time, keeps its rows."""
+    plan = looked_up("unique", measure="predict", predicted_for="cuda", peak_memory_predicted_mib=1.0)
+    failed = looked_up("uncompressed", 20_000, status="oom", message="made up")
+    [figure] = render([timed_lookup("plain", [10.0, 11.0]), plan, failed], read_claims())
+    assert list(figure.table["variant"][:3]) == ["unique", "plain", "uncompressed"]
+    assert len(figure.table) == 6 * 3
+    assert not any("row-wise" in fact for fact in figure.facts)
+    assert figure.files[next(name for name in figure.files if name.endswith(".svg"))]  # which has no reference
+    [figure] = render([timed_lookup("uncompressed, sparse", [1.0, 2.0])], read_claims())
+    assert set(figure.table["variant"]) == {"uncompressed, sparse"}
+    assert any("row-wise" in fact for fact in figure.facts)
+
+
 def test_ratios_are_paired_and_to_the_optimized_variant() -> None:
     means = {"optimized": [10.0, 20.0, 30.0], "plain": [45.0, 90.0, 135.0], "uncompressed": [5.0, 10.0, 15.0]}
     records = [timed_lookup(variant, values) for variant, values in means.items()]

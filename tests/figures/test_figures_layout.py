@@ -43,12 +43,17 @@ def _area(one: Bbox, other: Bbox) -> float:
     return both.width * both.height if both else 0.0
 
 
+@pytest.mark.parametrize(
+    "title", ["A title", "A title that is longer than the page is wide, as one with a result. " * 3]
+)
 @pytest.mark.parametrize("footnotes", [(), LINES])
 @pytest.mark.parametrize("rows", [[[""]], [["a", "b", "c"], ["d"]]])
-def test_panels_have_their_height_and_nothing_overlaps(rows: list[list[str]], footnotes: tuple[str, ...]) -> None:
+def test_panels_have_their_height_and_nothing_overlaps(
+    rows: list[list[str]], footnotes: tuple[str, ...], title: str
+) -> None:
     with house_style():
         handles = [Patch(label=f"entry {number}") for number in range(7)]
-        page, found = panel_page("A title", LINES, rows, footnotes, 2.0, handles, 4)
+        page, found = panel_page(title, LINES, rows, footnotes, 2.0, handles, 4)
         axes = [one for line in found for one in line]
         for one in axes:
             one.set(xlabel="x", ylabel="a long label of an axis", ylim=(0, 1_000_000))

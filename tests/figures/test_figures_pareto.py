@@ -117,8 +117,12 @@ def test_a_run_that_is_missing_beside_others_is_said() -> None:
     [figure] = render(records)
     assert figure.table.set_index("run").loc["low_rank 4x", "accuracy, %"] == "not recorded"
     assert "not recorded: low_rank 4x" in " ".join(figure.to_text().split())
-    [figure] = render([one for one in records if one.arm != "dense"])
-    assert figure.table.set_index("run").loc["dense", "accuracy, %"] == "not recorded"
+
+
+def test_an_arm_without_any_record_is_left_out() -> None:
+    [figure] = render([one for one in ratio_campaign() if one.arm != "dense"])
+    assert "dense" not in set(figure.table["run"])
+    assert "not recorded" not in text_of(figure, ".md")
 
 
 def test_the_front_holds_what_none_beats() -> None:
@@ -276,16 +280,50 @@ def test_work_memory_and_times_measured_apart_have_panels_and_columns() -> None:
     assert table.loc["dense", "step, ms"] == "40.0"
     picture = text_of(figure, ".svg")
     assert all(f"<!-- {cost.axis} -->" in picture for cost in COSTS)
-    assert figure.title == "Tensor trains against low rank of equal size: better at 4x"
-    poor = [
-        *one("dense", 0.5, None, 2.0, 40.0),
-        *one("comera", 0.95, 4.0, 0.5, 30.0),
-        *one("low_rank", 1.2, 4.0, 0.4, 20.0),
-    ]
-    [figure] = pages_of("pareto", poor)
-    assert figure.title.endswith("of equal size: no better than the probe at 4x")
     [without] = pages_of("pareto", [one for one in records if one.measure == "train"])
     assert "step, ms" not in without.table
+
+
+#: Made-up losses of comera and of low_rank by ratio; the probe's is 0.9.
+LOSSES = {1.538: (0.8, 0.7), 2.103: (0.85, 0.8), 2.577: (0.85, 0.85), 2.904: (1.0, 1.1), 3.1: (1.1, 1.2)}
+
+
+def of_losses(losses: dict[float, tuple[float, float]], seed: int = 0) -> list[Record]:
+    """Runs of a workload that is not the paper's, which end with these losses."""
+    return [
+        other_run(
+            arm, [loss], "loss", size=20 / ratio, seed=seed, ratio=ratio, experiment="code_ratios",
+            cell_id=f"{arm}-{ratio}-{seed}", method_settings={"ratio": ratio},
+        )
+        for ratio, pair in losses.items()
+        for arm, loss in zip(("comera", "low_rank"), pair, strict=True)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("losses", "title"),
+    [
+        ({4.0: (0.6, 0.8)}, "better at 4x"),
+        ({4.0: (0.95, 1.2)}, "better at 4x; none surely beats the probe"),
+        ({4.0: (0.8, 0.7), 10.4: (0.9, 0.9)}, "worse at 4x, undecided at 10.4x; neither surely beats the probe at "
+                                              "10.4x"),
+        (LOSSES, "worse at 1.5x and 2.1x, undecided at 2.6x, better at 2.9x and 3.1x; neither surely beats the probe "
+                 "at 2.9x and 3.1x"),
+    ],
+)  # fmt: skip
+def test_the_title_says_which_way_it_falls(losses: dict[float, tuple[float, float]], title: str) -> None:
+    [figure] = pages_of("pareto", of_losses(losses))
+    assert figure.title == f"Tensor trains against low rank of equal size: {title}"
+    [note] = [note for note in figure.notes if note.startswith("Title: by comera less low_rank, plain arms alone;")]
+    assert "one seed" not in note  # which the page says of all its runs
+
+
+def test_ratios_with_one_seed_are_counted_by_their_interval_and_named() -> None:
+    again = {ratio: pair for ratio, pair in LOSSES.items() if ratio in (2.103, 2.577, 2.904)}
+    [figure] = pages_of("pareto", [*of_losses(LOSSES), *of_losses(again, seed=1)])
+    assert ": worse at 1.5x and 2.1x, undecided" in figure.title
+    [note] = [note for note in figure.notes if note.startswith("Title: ")]
+    assert "At 1.5x and 3.1x it has one seed to go by: there the interval is over clicks alone" in note
 
 
 def test_a_metric_without_values_per_example_has_points_without_intervals() -> None:

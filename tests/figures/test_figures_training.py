@@ -24,6 +24,7 @@ from made_up_training import (
 )
 
 from bench.core.record import Record, RecordError
+from bench.core.samples import packed
 from figures.artifacts.fig6 import lines_of
 from figures.records.select import COMERA
 from figures.records.studies import DENSE_RUN, EARLY, PAPER_STAGES, Row, Spread, studies
@@ -404,12 +405,94 @@ def test_a_loss_is_compared_with_its_interval_and_called_better_where_it_is_lowe
     assert table.loc["comera", "dense then, nats"].startswith("2.000 [")
     assert table.loc["comera", "less dense, nats"].startswith("-0.500 [-0.50")
     page = text_of(drawn, ".md")
-    assert (
-        "loss: mean over validation clicks, with its 95 % interval (bootstrap, over examples alone); lower is" in page
-    )
+    assert "loss: mean over validation clicks, with its 95 % interval (bootstrap, over clicks alone); lower is" in page
     assert "the difference to it in nats, by paired bootstrap over the same validation clicks." in page
     [curve] = pages_of("fig6", runs)
     assert "<!-- validation loss, nats (lower is better) -->" in text_of(curve, ".svg")
+
+
+def of_code(runs: list[Record], **words: str) -> list[Record]:
+    """The runs as those of source code, with these words beside their own."""
+    changes = [{"workload": "code", "workload_words": {**run.workload_words, **words}} for run in runs]
+    return [dataclasses.replace(run, **change) for run, change in zip(runs, changes, strict=True)]
+
+
+@pytest.mark.parametrize(("words", "what"), [({}, "held-out files"), ({"validated": "module"}, "modules")])
+def test_validation_values_are_called_what_they_are_of(words: dict[str, str], what: str) -> None:
+    """Records of source code have a value per held-out file, though older ones do not say so."""
+    runs = of_code([other_run("dense", [2.0], "loss"), other_run("comera", [1.5], "loss")], **words)
+    [table], [curve] = pages_of("table_mnli", runs), pages_of("fig6", runs)
+    page = text_of(table, ".md")
+    assert f"validated on 500 {what}: 100 warm-up steps" in page
+    assert f"loss: mean over {what}, with its 95 % interval (bootstrap, over {what} alone); lower is better." in page
+    assert f"by paired bootstrap over the same {what}." in page
+    assert f"Band: 95 % interval over {what} (one seed)." in text_of(curve, ".md")
+    assert "validation clicks" not in page
+
+
+def test_stages_that_are_validated_on_other_numbers_say_so() -> None:
+    runs = of_code([other_run("dense", [2.0, 1.5], "loss"), other_run("comera", [2.0, 1.7], "loss", target=0.5)])
+    for run in runs:
+        last = run.samples["curve"][-1]
+        last["per_example"] = packed([last["metrics"]["loss"] + 0.001 * (number - 199.5) for number in range(400)])
+    [drawn] = pages_of("table_mnli", runs)
+    assert "validated on 500 (warm-up) and 400 (main) held-out files: 100 warm-up" in text_of(drawn, ".md")
+
+
+def swept(arm: str, values: list[float], target: float | None = None, seed: int = 0) -> Record:
+    """A run at one ratio, as on source code."""
+    name = f"{arm}-{len(values)}-{target}-{seed}"
+    return other_run(arm, values, "loss", target=target, seed=seed, ratio=2.0, cell_id=name)
+
+
+STAGED = [
+    other_run("dense", [2.0, 1.5], "loss"), other_run("dense", [2.0, 1.5], "loss", seed=1), swept("comera", [2.0]),
+    swept("comera", [2.0, 1.7], 0.5), swept("comera", [2.0, 1.7], 0.5, seed=1),
+]  # fmt: skip
+
+
+def test_what_no_arm_was_to_run_has_no_row() -> None:
+    """Dense goes through both stages in one run: a first stage alone is expected of what goes on from it."""
+    [drawn] = pages_of("table_mnli", STAGED)
+    assert list(drawn.table["run"]) == ["dense", "comera 2x, warm-up", "comera 2x, main 0.5"]
+    [drawn] = pages_of("table_mnli", [run for run in STAGED if run.arm != "dense"])
+    assert list(drawn.table["run"]) == ["comera 2x, warm-up", "comera 2x, main 0.5"]
+    [drawn] = pages_of("table_mnli", [run for run in STAGED if run.arm == "dense"])
+    assert list(drawn.table["run"]) == ["dense"]
+
+
+def test_missing_seeds_and_stages_of_an_arm_that_has_records_stay() -> None:
+    [drawn] = pages_of("table_mnli", STAGED)
+    assert drawn.table.set_index("run").loc["comera 2x, warm-up", "remarks"] == "seed 1: not recorded"
+    [drawn] = pages_of("fig6", [run for run in STAGED if len(run.samples["curve"]) > 1])
+    assert set(drawn.table["comera 2x, warm-up"]) == {"not recorded"}
+    shallow = [other_run("dense", [2.0], "loss"), *STAGED[2:4]]
+    [drawn] = pages_of("table_mnli", shallow)
+    assert drawn.table.set_index("run").loc["dense", "loss, nats"] == "not recorded"
+
+
+DENSE_FAILS = "Dense does not surely beat the unigrams (0.9000 nats) here, so differences between methods show nothing"
+
+
+@pytest.mark.parametrize("name", ["fig6", "table_mnli", "truncation", "table_search"])
+@pytest.mark.parametrize(("reached", "said"), [(1.0, 1), (0.9, 1), (0.7, 0), (None, 0)])
+def test_a_page_says_where_dense_does_not_beat_the_probe(name: str, reached: float | None, said: int) -> None:
+    runs = [other_run("comera", [1.1], "loss")]
+    if reached is not None:
+        runs.append(other_run("dense", [reached], "loss", method_settings={"lr": 1.0}))
+    [drawn] = pages_of(name, runs)
+    assert sum(note.startswith(DENSE_FAILS) for note in drawn.notes) == said
+
+
+def test_of_settings_that_were_tried_one_has_to_beat_the_probe() -> None:
+    def tried(*reached: float) -> int:
+        runs = [
+            other_run("dense", [loss], "loss", method_settings={"lr": loss}, cell_id=f"lr-{loss}") for loss in reached
+        ]
+        [drawn] = pages_of("table_search", runs)
+        return sum(note.startswith(DENSE_FAILS) for note in drawn.notes)
+
+    assert [tried(1.0, 1.2), tried(1.0, 0.7)] == [1, 0]
 
 
 def test_workloads_that_share_the_name_of_their_data_stand_apart() -> None:

@@ -77,7 +77,7 @@ class CodeWorkload(BaseWorkload):
         layers = settings.layers
         number = NUMBERS[layers] if layers < len(NUMBERS) else layers
         epoch = f"An epoch is one pass over {self.training_examples:,} rows of {self.sequence_length} tokens."
-        self.words = Words(f"{number}-encoder masked language model, CodeBERT-like", epoch, "row")
+        self.words = Words(f"{number}-encoder masked language model, CodeBERT-like", epoch, "row", "held-out file")
 
     @classmethod
     def open(cls, settings: CodeSettings, data: Data, check: bool) -> Self:  # noqa: ARG003 - all is read to be hashed

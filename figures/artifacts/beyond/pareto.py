@@ -33,7 +33,7 @@ from figures.page.style import (
     strokes,
 )
 from figures.page.table import Column, bounds, significant
-from figures.records.crossover import listed
+from figures.records.crossover import joined, listed
 from figures.records.metric import Score
 from figures.records.select import COMERA, DENSE, LOW_RANK
 from figures.records.studies import PROBES, Row, Study, studies
@@ -127,13 +127,19 @@ def _method(arm: str) -> str:
     return arm.partition(":")[0]
 
 
+def rival_of(row: Row) -> Row | None:
+    """Low rank at the ratio of a row of CoMERA, in the same form."""
+    arm, ratio = row.slot.arm, row.slot.ratio
+    if _method(arm) != COMERA or ratio is None:
+        return None
+    other = LOW_RANK + arm.removeprefix(COMERA)
+    return next((one for one in row.study.rows if (one.slot.arm, one.slot.ratio) == (other, ratio)), None)
+
+
 def less_low_rank(row: Row) -> Score | None:
     """What CoMERA reached less what low_rank did at the same ratio, both in the same form."""
-    if _method(row.slot.arm) != COMERA or row.slot.ratio is None:
-        return None
-    rival = LOW_RANK + row.slot.arm.removeprefix(COMERA)
-    rivals = [one for one in row.study.rows if one.slot.arm == rival and one.slot.ratio == row.slot.ratio]
-    return row.less(rivals[0]) if rivals else None
+    rival = rival_of(row)
+    return row.less(rival) if rival else None
 
 
 def limits_of(study: Study) -> dict[str, tuple[RatioLimit, list[float]]]:
@@ -231,22 +237,55 @@ def losses(study: Study, points: Sequence[Point]) -> list[str]:
     return lines
 
 
-def _equal_sizes(rows: Sequence[Row]) -> str:
-    """At which ratios CoMERA is better than low_rank of equal size, at which worse, as words; empty without a pair.
+def _equal_sizes(study: Study) -> dict[Row, Score]:
+    """CoMERA less low_rank of equal size, plain arms alone, by row of CoMERA."""
+    found = {row: less_low_rank(row) for row in study.rows if row.slot.arm == COMERA}
+    return {row: apart for row, apart in found.items() if apart is not None}
 
-    A model that does not surely beat its probe decides nothing.
-    """
-    found: dict[str, list[str]] = {}
-    for row in rows:
-        if apart := less_low_rank(row):
-            how = "better" if apart.low is not None and apart.beats(0) else "worse" if apart.trails(0) else "undecided"
-            probe = row.study.metric.probe
-            if probe is not None and row.score and not row.score.beats(probe):
-                how = "no better than the probe"
-            found.setdefault(how, []).append(f"{row.slot.ratio:g}x")
-    if len(found) == 1 and len(rows) > 1:
-        return f"{next(iter(found))} at every size"
-    return "; ".join(f"{how} at {', '.join(ratios)}" for how, ratios in found.items())
+
+def _ratios(rows: Sequence[Row]) -> str:
+    """Their ratios, with a digit behind the point at most."""
+    return joined([f"{row.slot.ratio:.1f}".removesuffix(".0") + "x" for row in rows])
+
+
+def _standing(apart: Score) -> str:
+    """On which side of 0 the whole interval of a difference lies."""
+    if apart.low is None:
+        return "undecided"
+    return "better" if apart.beats(0) else "worse" if apart.trails(0) else "undecided"
+
+
+def _below_with_rival(row: Row) -> bool:
+    """Whether neither CoMERA nor low_rank of equal size surely beats the probe."""
+    probe, scores = row.study.metric.probe, [one.score for one in (row, rival_of(row)) if one]
+    return probe is not None and not any(score and score.beats(probe) for score in scores)
+
+
+def _which_way(pairs: Mapping[Row, Score]) -> str:
+    """At which ratios CoMERA is better than low_rank of equal size, at which worse, and what the probe makes of it."""
+    found: dict[str, list[Row]] = {}
+    for row, apart in pairs.items():
+        found.setdefault(_standing(apart), []).append(row)
+    words = ", ".join(f"{how} at {_ratios(rows)}" for how, rows in found.items())
+    below = [row for row in pairs if _below_with_rival(row)]
+    if len(below) == len(pairs):
+        return f"{words}; none surely beats the probe"
+    return f"{words}; neither surely beats the probe at {_ratios(below)}" if below else words
+
+
+def _title_notes(study: Study) -> list[str]:
+    """What the title is formed from, where it names a winner."""
+    pairs = {} if study.is_papers else _equal_sizes(study)
+    if not pairs:
+        return []
+    lines = ["Title: by comera less low_rank, plain arms alone; undecided where the interval holds 0."]
+    single = [row for row, apart in pairs.items() if apart.seeds == 1]
+    if single and len(study.seeds) > 1:
+        lines.append(
+            f"At {_ratios(single)} it has one seed to go by: there the interval is over "
+            f"{shared.examples_words(study)} alone and does not hold what another seed would change."
+        )
+    return [" ".join(lines)]
 
 
 def _other_forms(study: Study) -> list[str]:
@@ -271,8 +310,8 @@ def _title(study: Study) -> str:
     metric, steps = first_upper(study.metric.short), study.stages[0][1]
     after = f" after {steps:,} steps" if len(study.stages) == 1 else ""
     other = ", small preset" if study.experiment.endswith("_small") else ", not the paper's model"
-    if not study.is_papers and (sides := _equal_sizes([row for row in study.rows if row.slot.arm == COMERA])):
-        return f"Tensor trains against low rank of equal size: {sides}"
+    if not study.is_papers and (pairs := _equal_sizes(study)):
+        return f"Tensor trains against low rank of equal size: {_which_way(pairs)}"
     known = study.is_full_size or study.dense_parameters is None or not study.is_papers
     return f"{metric} against the model's size on {study.dataset!r}{after}{'' if known else other}"
 
@@ -283,6 +322,7 @@ def caption(study: Study, rows: Sequence[Row]) -> Caption:
         shared.metric_words(study, "Wilson's"),
         "Sizes within 2 % count as equal; points of equal size stand side by side, not one upon the other.",
         *shared.one_seed_note(study),
+        *_title_notes(study),
     ]
     if study.dataset == "synthetic" and study.is_papers:
         notes.append("The text is generated: these accuracies tell nothing about real data.")

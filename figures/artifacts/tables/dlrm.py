@@ -127,6 +127,7 @@ def caption(study: Study, rows: Sequence[Row]) -> Caption:
             "Intervals: bootstrap over groups of consecutive validation lines and over seeds; differences are paired.",
             "normalised cross entropy: log loss over that of the base rate; lower is better.",
             *log_notes(study),
+            *shared.dense_note(study),
             *closing_notes(study),
         ),
         remarks=shared.absences(rows),

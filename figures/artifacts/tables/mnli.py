@@ -74,7 +74,7 @@ def _notes(study: Study) -> list[str]:
     several, unit = len(study.seeds) > 1, study.metric.unit_apart
     less = f"less dense: the difference to it{f' in {unit}' if unit else ''}"
     if study.values_are != "none":
-        less += f", by paired bootstrap over the same validation {shared.examples_words(study)}"
+        less += f", by paired bootstrap over the same {shared.validation_words(study)}"
         less += " and over seeds" if several else ""
     comparable = f"; comparable within {MARGIN:g} points" if study.is_papers else ""
     lines = [
@@ -83,6 +83,7 @@ def _notes(study: Study) -> list[str]:
         "layers: the tensorized layers, and in dense the weights they stand in for. ratio: dense size over this size.",
         shared.size_words(study),
         *shared.one_seed_note(study),
+        *shared.dense_note(study),
     ]
     if several:
         lines.append("Sizes are means over seeds; the least and the greatest stand in the CSV.")

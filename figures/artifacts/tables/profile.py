@@ -7,7 +7,7 @@ from typing import Any
 from bench.core.record import Record
 from figures.artifact import Artifact
 from figures.page.drawn import Caption
-from figures.page.notes import closing_notes, device_fact
+from figures.page.notes import closing_notes, device_fact, galore_note
 from figures.page.table import Column, one_line, significant
 from figures.records.select import Selected, by_arm, config_of, newest, oldest_first, pages_by_device, workload_settings
 
@@ -195,7 +195,7 @@ def caption(page: Selection, _: Sequence[Row]) -> Caption:
     return Caption(
         title="Where the time of a step goes, by kind of work",
         facts=(device_fact(page), *(f"{label}, {_limits(record, page.on_cuda)}" for label, record in profiles)),
-        notes=(*notes, *closing_notes(page)),
+        notes=(*notes, *galore_note(page.shown), *closing_notes(page)),
     )
 
 

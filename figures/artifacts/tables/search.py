@@ -198,6 +198,7 @@ def caption(search: Runs, tries: Sequence[Try]) -> Caption:
             "training loss: mean over the steps since the last point of the learning curve.",
             shared.metric_words(search, pooled=False),
             shared.size_words(search, aimed),
+            *shared.dense_note(search),
             *closing_notes(search),
         ),
         remarks=failures,

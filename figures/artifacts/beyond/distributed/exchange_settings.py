@@ -162,6 +162,7 @@ def caption(page: Settings, rows: Sequence[Row]) -> Caption:
         notes=[
             *(of_local_steps if "local_steps" in varied else []),
             *_spread_by_bucket(rows),
+            *notes.galore_note(page.shown),
             *notes.closing_notes(page),
         ],
         remarks=notes.gathered((row.arm, {VARIED[row.varied][1]: f"{row.value:g}"}, row.remarks) for row in rows),

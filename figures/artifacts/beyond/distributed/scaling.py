@@ -203,6 +203,7 @@ def caption(page: Selection, rows: Sequence[Row]) -> Caption:
             "2022). That layers which are factorised from the start are compressed communication is Pufferfish's "
             "finding (Wang et al., MLSys 2021).",
             f"Links: {links}." if page.papers else "",
+            *notes.galore_note(page.measured.values()),
             *notes.mark_notes((row.marks for row in rows), mark_words("step")), *notes.last_notes(page),
         ],
         remarks=[f"{row.arm}, {link_words(row.mbit)}: {row.record.message}" for row in rows if row.time is None],
