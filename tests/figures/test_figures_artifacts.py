@@ -33,7 +33,7 @@ from figures.records.select import Selected, pages_by_device
 from figures.report.page import page as report_page
 
 CLAIM = Claim("clicks-per-watt", "clicks_table", "clicks", "made up", "value", 2.0, 2.0, "x", "public", "clicks")
-OWN_CLAIM_LESS = len(read_claims())
+OWN_CLAIM_LESS = len(claims_of(artifacts().values()))
 
 
 def clicked(arm: str = "comera", batch: int = 8, means: tuple[float, ...] = (2.0, 4.0), **columns: object) -> Record:

@@ -30,13 +30,13 @@ from figures.__main__ import main as figures_main
 from figures.artifact import artifacts
 from figures.claims import ledger
 from figures.claims.claims import LEDGER, LedgerError, read_claims
-from figures.claims.ledger import Entry, judge, rules_of, summary
+from figures.claims.ledger import Entry, claims_of, judge, rules_of, summary
 from figures.claims.ledger_text import COMPARED, WIDTH, to_csv, to_markdown_page, to_text
 from figures.records.select import Toggles
 
 ROOT = Path(__file__).parents[2]
-IDS = [line.split(",")[0] for line in LEDGER.read_text(encoding="utf-8").splitlines()[1:]]
-CLAIMS = read_claims()
+IDS = list(claims_of(artifacts().values()))
+CLAIMS = claims_of(artifacts().values())
 GRAPH = Toggles(cuda_graph=True)
 DECIDED = rules_of(artifacts().values())
 RULES = {claim: rule for claim, (rule, _) in DECIDED.items()}

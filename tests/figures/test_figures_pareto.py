@@ -122,7 +122,8 @@ def test_a_run_that_is_missing_beside_others_is_said() -> None:
 def test_an_arm_without_any_record_is_left_out() -> None:
     [figure] = render([one for one in ratio_campaign() if one.arm != "dense"])
     assert "dense" not in set(figure.table["run"])
-    assert "not recorded" not in text_of(figure, ".md")
+    assert "| not recorded" not in text_of(figure, ".md")
+    assert "\n* not recorded" not in text_of(figure, ".md")
 
 
 def test_the_front_holds_what_none_beats() -> None:

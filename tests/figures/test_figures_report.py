@@ -19,19 +19,19 @@ from redrawn import ROOT, redrawn
 from bench.core.record import Record, path_of, write
 from figures.__main__ import main
 from figures.artifact import artifacts
-from figures.claims.claims import read_claims
-from figures.claims.ledger import judge
+from figures.claims.ledger import claims_of, judge
 from figures.report import page as report_page
 from figures.report.facts import facts_of, failures_of
 
 ARTIFACTS = artifacts()
+CLAIMS = claims_of(ARTIFACTS.values())
 render = ARTIFACTS["fig1"].render
 
 HOSTILE = "<script>alert('x')</script> & \"quoted\""
 
 
 def page_of(records: list[Record]) -> str:
-    return report_page.page(records, ARTIFACTS, read_claims()).decode()
+    return report_page.page(records, ARTIFACTS, CLAIMS).decode()
 
 
 def section(page: str, name: str) -> str:
@@ -57,7 +57,7 @@ def test_same_records_same_bytes_and_no_torch(tmp_path: Path) -> None:
 def test_verdicts_come_first_with_every_claim_once_per_device(page: str) -> None:
     assert page.index('class="verdicts"') < page.index("<article")
     table = section(page, "verdicts")
-    claims = read_claims()
+    claims = CLAIMS
     assert sorted(re.findall(r'<tr id="claim-([^"]+)"', table)) == sorted(claims)
     everything = table[table.index("Every claim") :]
     rows = re.findall(r"<tr[ >].*?</tr>", everything, flags=re.DOTALL)
@@ -93,7 +93,7 @@ def test_nothing_is_fetched_from_elsewhere(page: str) -> None:
 
 
 def test_pictures_and_csv_are_those_of_the_figures(page: str) -> None:
-    drawn = render(campaign(CPU) + campaign(CUDA), read_claims())
+    drawn = render(campaign(CPU) + campaign(CUDA), CLAIMS)
     here = section(page, "fig1")
     pictures = re.findall(r'<img src="data:image/svg\+xml;base64,([^"]+)" alt="([^"]+)"', here)
     downloads = re.findall(r'<a href="data:text/csv;base64,([^"]+)" download="([^"]+)"', here)
@@ -106,7 +106,7 @@ def test_pictures_and_csv_are_those_of_the_figures(page: str) -> None:
 
 
 def test_full_tables_hold_every_cell() -> None:
-    [drawn] = render(campaign(CPU), read_claims())
+    [drawn] = render(campaign(CPU), CLAIMS)
     [table] = re.findall(r'<table class="data">(.*?)</table>', section(page_of(campaign(CPU)), "fig1"), re.DOTALL)
     cells = [html.unescape(cell) for cell in re.findall(r"<td[^>]*>(.*?)</td>", table)]
     assert cells == [str(cell) for cell in drawn.table.to_numpy().flat]
@@ -252,7 +252,7 @@ def test_bench_hands_the_word_over(tmp_path: Path) -> None:
 
 
 def test_an_artifact_with_borrowed_records_touches_no_claim_about_them() -> None:
-    [entry] = [one for one in judge([], read_claims()) if one.claim.id == "time-epoch-speedup"]
+    [entry] = [one for one in judge([], CLAIMS) if one.claim.id == "time-epoch-speedup"]
     touching = [
         name for name, artifact in ARTIFACTS.items() if report_page._bears_on(name, artifact, entry, list(ARTIFACTS))
     ]

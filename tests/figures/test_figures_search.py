@@ -236,6 +236,6 @@ def test_either_experiment_is_enough_and_neither_is_one_sentence(
         assert out.is_dir() == (status == 0)
     assert capsys.readouterr().err == (
         f"{tmp_path / 'neither'}: no training record below "
-        "accuracy_search/ or late_search/ or code_search/ or code_prices/ or dlrm_search/; "
+        "accuracy_search/ or late_search/ or code_search/ or code_prices/ or code_stages_search/ or dlrm_search/; "
         "make some with: python -m bench experiment=accuracy_search.\n"
     )
