@@ -18,7 +18,7 @@ from figures.page.layout import panel_page
 from figures.page.notes import closing_notes
 from figures.page.style import stroke_handle
 from figures.records.select import COMERA
-from figures.records.studies import Row, Study, studies
+from figures.records.studies import PROBES, Row, Study, studies
 
 #: How far above dense's, in nats, CoMERA's loss may surely lie at the end and still count as comparable.
 TOLERANCE = 0.05
@@ -46,7 +46,8 @@ def caption(study: Study, _: Any) -> Caption:
         "Minutes are those of the trainings as they ran, possibly beside others: they measure no speed.",
     ]
     if probe is not None:
-        notes.append(f"Dotted: the {study.metric.probe_text}, {study.metric.written(probe)}, in phase 1.")
+        late = f"; {study.metric.written(study.late_probe)} in phase 2" if study.late_probe is not None else ""
+        notes.append(f"Dotted: the {study.metric.probe_text}, {study.metric.written(probe)}, in phase 1{late}.")
     if study.model.get("late_length"):
         notes.append("Phase 2 is trained and evaluated on longer rows, so both curves may jump where it begins.")
     for row in _shrunk(study):
@@ -104,8 +105,8 @@ def _judge(claim: Claim, study: Study, _: Sequence[Any]) -> Judgement:  # noqa: 
 ARTIFACT = Artifact(
     name="fig10_loss", heading="Fig. 10: held-out loss through both phases",
     summary="held-out loss by step and by time, dense against CoMERA in two phases; an image per device and dataset",
-    experiments=("code_phases",), measure="train", made_by="make reproduce-fig10-loss", order=46, select=studies,
-    rows=fig6.rows_of, columns=fig6.columns, tidy_rows=fig6.tidy_rows, caption=caption, draw=draw,
+    experiments=("code_phases",), lenders=PROBES, measure="train", made_by="make reproduce-fig10-loss", order=46,
+    select=studies, rows=fig6.rows_of, columns=fig6.columns, tidy_rows=fig6.tidy_rows, caption=caption, draw=draw,
     rules=(Rule("codebert-curve", "held-out loss of comera less that of dense at the end of phase 2, full model",
                 "<= tolerance", "any", TOLERANCE, "nats", judge=_judge, workload=WORKLOAD),),
 )  # fmt: skip

@@ -71,6 +71,12 @@ class Runs(select.Selected):
         return replace(metric, probe=probe.metrics[metric.name], probe_text=str(probe.samples["best"]))
 
     @property
+    def late_probe(self) -> float | None:
+        """What the best probe reaches on the data of a late stage, where these are others."""
+        late = self.probe.samples.get("late") if self.probe else None
+        return float(late["probes"][late["best"]]["metrics"][self.metric.name]) if late else None
+
+    @property
     def model(self) -> Mapping[str, Any]:
         return select.workload_settings(self.shown[0])
 

@@ -32,6 +32,16 @@ def test_the_page_has_both_phases_by_step_and_by_time():
     assert comera == [[200, 400], [100, 200]]
 
 
+def test_a_probe_on_the_rows_of_phase_2_is_named_beside_that_of_phase_1():
+    late = {"best": "bigram model", "probes": {"bigram model": {"metrics": {"loss": 1.9}}}}
+    samples = {"best": "bigram model", "probes": {}, "late": late}
+    probe = dataclasses.replace(
+        runs()[0], experiment="probe_code", measure="probe", samples=samples, metrics={"loss": 1.8}
+    )
+    [page] = fig10_loss.ARTIFACT.render([*runs(), probe], read_claims())
+    assert "Dotted: the bigram model, 1.800 nats, in phase 1; 1.900 nats in phase 2." in page.notes
+
+
 @pytest.mark.parametrize(("length", "said"), [(None, 0), (512, 1)])
 def test_the_probe_is_of_the_first_phase_where_the_second_has_other_rows(length, said):
     """Dense reaches 2.0 nats in the first and 1.5 in the second; the probe 1.8."""
