@@ -150,6 +150,17 @@ _COLUMNS: tuple[Column[Line], ...] = (
 )
 
 
+def in_short(entries: Sequence[Entry]) -> str:
+    """How far each figure and table has come, in one sentence.
+
+    >>> in_short([])
+    'Claims implemented / executed / agreeing as published: all 0 / 0 / 0.'
+    """
+    counts = [f"{one.artifact} {one.implemented} / {one.executed} / {one.reproduced + one.given}"
+              for one in rolled_up(entries)]  # fmt: skip
+    return f"Claims implemented / executed / agreeing as published: {', '.join(counts)}."
+
+
 def to_markdown_page(entries: Sequence[Entry]) -> str:
     """A page with a table per artifact."""
     parts = ["# Claims", summary(entries), f"## {COMPARED}", fairness(entries)]
@@ -157,7 +168,7 @@ def to_markdown_page(entries: Sequence[Entry]) -> str:
         rows = pd.DataFrame(map(_compared_row, found), columns=[name for name, _ in _COMPARED])
         parts += [to_markdown(rows, frozenset(rows.columns)).rstrip()]
     rows = pd.DataFrame([[str(one) for one in line] for line in rolled_up(entries)], columns=ROLLED_UP)
-    parts += [f"## {HOW_FAR}", to_markdown(rows, frozenset(ROLLED_UP[:1])).rstrip()]
+    parts += [f"## {HOW_FAR}", in_short(entries), to_markdown(rows, frozenset(ROLLED_UP[:1])).rstrip()]
     parts += ["\n".join(f"* {note}" for note in _NOTES)]
     for artifact, group in _grouped(entries):
         lines = [line for entry in group for line in lines_of(entry)]
