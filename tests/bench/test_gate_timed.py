@@ -440,3 +440,19 @@ def test_power_of_the_committed_blocks_meets_the_aims():
     for name in records[0]["benchmarks"]:
         found = [repeat._caught(blocks, 1.10, TOLERANCE)[0] for blocks in repeat.blocks_of(records, name)]
         assert sum(found) >= 48
+
+
+@pytest.mark.slow
+def test_the_committed_repetitions_beside_a_busy_core_have_no_alarm_and_catch_a_slowdown_of_all():
+    records = repeat.read(ROOT / "results" / "reference" / "gate" / "busy.jsonl")
+    assert len(records) == 30
+    assert not any(record["alarm"] or record["planted"] for record in records)
+    for factor, share in ((1.10, 48 / 60), (1.15, 59 / 60)):
+        caught = [
+            any(
+                repeat._caught(repeat.blocks_of(records, name)[number], factor, BENCHMARKS[name].tolerance)[0]
+                for name in BENCHMARKS
+            )
+            for number in range(len(records))
+        ]
+        assert sum(caught) >= share * len(records)
