@@ -127,16 +127,16 @@ def test_filters_leave_like_cells_and_the_front_is_theirs(page, records) -> None
         if (record.experiment, record.device, record.batch_size) == ("fig1", FIG1["device"], 8)
         and record.step_time_median_ms is not None and record.peak_memory_predicted_mib is not None
     ]  # fmt: skip
-    values = {record.arm: (record.step_time_median_ms, record.peak_memory_predicted_mib) for record in wanted}
-    assert len(values) == len(wanted) > 3
+    values = [(record.arm, record.step_time_median_ms, record.peak_memory_predicted_mib) for record in wanted]
+    assert len(set(values)) == len(wanted) > 3
     rows = page.locator("#table tbody tr")
     assert rows.count() == len(wanted)
-    front = {
-        arm for arm, (time, memory) in values.items()
-        if not any(t <= time and m <= memory and (t, m) != (time, memory) for t, m in values.values())
-    }  # fmt: skip
-    drawn = {row.locator("td").nth(1).text_content(): row.locator("td").nth(7).text_content() for row in rows.all()}
-    assert {arm for arm, said in drawn.items() if said == "yes"} == front
+    front = [
+        arm for arm, time, memory in values
+        if not any(t <= time and m <= memory and (t, m) != (time, memory) for _, t, m in values)
+    ]  # fmt: skip
+    drawn = [(row.locator("td").nth(1).text_content(), row.locator("td").nth(7).text_content()) for row in rows.all()]
+    assert sorted(arm for arm, said in drawn if said == "yes") == sorted(front)
     assert all(arm in page.locator("#said").text_content() for arm in front)
     page.get_by_role("button", name="show all").click()
     page.wait_for_function("document.querySelectorAll('#table tbody tr').length === 200")
@@ -165,8 +165,9 @@ def test_all_can_be_reached_without_a_mouse_and_has_a_name(page) -> None:
     assert all(names)
     of_comera = "record of comera, batch 8, AMD EPYC, 2 threads"
     boxes = [("combobox", "across"), ("combobox", "method"), ("checkbox", "Pareto front")]
-    for role, name in (*boxes, ("region", "Table of the points"), ("button", of_comera)):
+    for role, name in (*boxes, ("region", "Table of the points")):
         assert page.get_by_role(role, name=name).count() == 1, name
+    assert page.get_by_role("button", name=of_comera).count() >= 1  # a button for each of the cell's records
     assert re.search(r", \d+ points; the table below has them", page.locator("#plot").get_attribute("aria-label"))
     page.locator("#x").focus()
     for _ in range(40):
