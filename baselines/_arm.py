@@ -95,6 +95,10 @@ class Arm(abc.ABC):
         """Sizes that the arm steers; rivals steer none."""
         return {}
 
+    def factor_ranks(self, model: nn.Module) -> dict[str, int]:  # noqa: ARG002
+        """Ranks of factors that no training changes, by the layer's name; most arms have none."""
+        return {}
+
     def rare_events(self) -> list[RareEvent]:
         """Work too rare to be seen in a median step."""
         return []

@@ -287,6 +287,11 @@ class LowRank(Arm):
             return ranks_for_ratio(model, {**linears, **embeddings}, self.settings.ratio)
         return {**dict.fromkeys(linears, self.settings.rank), **dict.fromkeys(embeddings, self.settings.embedding_rank)}
 
+    def factor_ranks(self, model: nn.Module) -> dict[str, int]:
+        """The rank of each pair of factors, by the layer's name."""
+        kinds = TwoFactorLinear | TwoFactorEmbedding
+        return {name: module.second.shape[0] for name, module in model.named_modules() if isinstance(module, kinds)}
+
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         """Fused AdamW over factors and, at their own rate, all other parameters."""
         factors: list[nn.Parameter] = []

@@ -374,6 +374,10 @@ class CoMERA:
             sizes["size_at_deadline"] = self._size_at_deadline
         return sizes
 
+    def factor_ranks(self, model: nn.Module) -> dict[str, int]:  # noqa: ARG002
+        """None: training changes the ranks of tensor trains."""
+        return {}
+
     def rare_events(self) -> list[RareEvent]:
         return []
 

@@ -126,7 +126,7 @@ class TrainingRun:
         self.dense_mib = _mib(parameter.numel() for parameter in dense.parameters())
         self.model = adapted_model(self.method, dense, workload.targets(), cell.precision, kernel_on(cell.device))
         self.model = self.model.to(cell.device)
-        self.ranks_before = ranks_of(self.model)
+        self.ranks_before, self._factor_ranks = ranks_of(self.model), self.method.factor_ranks(self.model)
         restored = checkpoint.load(upkeep.folder, upkeep.identity) if upkeep.resume else None
         if restored is None and upkeep.parent_folder is not None:
             restored = checkpoint.load(upkeep.parent_folder, upkeep.parent_identity)
@@ -394,6 +394,7 @@ class TrainingRun:
             "samples": {
                 "curve": self.at.curve,
                 "ranks_before": {name: list(ranks) for name, ranks in self.ranks_before.items()},
+                **({"factor_ranks": self._factor_ranks} if self._factor_ranks else {}),
                 "trained_by": self.at.codes,
                 **self._stored(),
             },

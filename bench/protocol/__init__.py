@@ -64,6 +64,9 @@ class Method(Protocol):
     def sizes(self, model: nn.Module) -> dict[str, float]:
         """Sizes that the method steers, as columns of its records; empty if there are none."""
 
+    def factor_ranks(self, model: nn.Module) -> dict[str, int]:
+        """The ranks of factors that no training changes, by the layer's name; empty if there are none."""
+
     def rare_events(self) -> Sequence[RareEvent]: ...
     def state_dict(self) -> dict[str, Any]:
         """What the method itself must remember beyond model and optimizer: tensors and JSON values only."""

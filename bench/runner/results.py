@@ -7,9 +7,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from baselines.low_rank import TwoFactorEmbedding, TwoFactorLinear
 from bench.core.cell import Cell
 from bench.core.files import check_folder, remove_abandoned, write_whole
 from bench.core.provenance import Provenance, provenance
@@ -17,8 +14,7 @@ from bench.core.record import Record, device_folder, read, write
 from bench.core.table import write_table
 from bench.measures import named
 from bench.measures.train import Upkeep
-from bench.protocol import Data, Outcome, Workload
-from bench.protocol.methods import build_for
+from bench.protocol import Data, Outcome
 from bench.runner.checkpoint import load, settle
 from bench.step.allocator import free_memory_mib
 from bench.step.train_step import compile_unsupported
@@ -171,13 +167,11 @@ _OF_CELL = (
 
 def _to_record(outcome: Outcome, data_hash: str, data: Data, results: Results) -> Record:
     """The flat record of an outcome."""
-    cell, workload = outcome.cell, open_cell_workload(outcome.cell, data)
+    cell = outcome.cell
     known = dict(outcome.columns)
     periods = known.pop("rare_periods", {})
     known.pop("step_ms", None)
     samples = known.get("samples", {})
-    if named(cell.measure).resumes and outcome.status == "ok" and (ranks := factor_ranks(cell, workload)):
-        known["samples"] = {**samples, "factor_ranks": ranks}
     columns = {**known, **_time_columns(samples), **dataclasses.asdict(_where(cell))}
     if periods and outcome.status == "ok":
         columns |= _rare_columns(samples, periods, results.rare_times(cell))
@@ -191,22 +185,12 @@ def _to_record(outcome: Outcome, data_hash: str, data: Data, results: Results) -
         data_hash=data_hash,
         status=outcome.status,
         message=outcome.message,
-        workload_words=recorded_words(workload),
+        workload_words=recorded_words(open_cell_workload(cell, data)),
         config_json=cell.to_json(),
     )
     if record.status == "ok" and named(cell.measure).paired:
         record.epoch_time_s = _epoch_time_s(record, samples)
     return record
-
-
-def factor_ranks(cell: Cell, workload: Workload) -> dict[str, int]:
-    """The rank of each pair of plain factors by the layer's name, which no training changes; of ``low_rank`` alone."""
-    if cell.method != "low_rank":
-        return {}
-    with torch.device("meta"):
-        model = build_for(cell).adapt(workload.build(), workload.targets())
-    kinds = TwoFactorLinear | TwoFactorEmbedding
-    return {name: module.second.shape[0] for name, module in model.named_modules() if isinstance(module, kinds)}
 
 
 def _usable(samples: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -156,8 +156,8 @@ def in_short(entries: Sequence[Entry]) -> str:
     >>> in_short([])
     'Claims implemented / executed / agreeing as published: all 0 / 0 / 0.'
     """
-    counts = [f"{one.artifact} {one.implemented} / {one.executed} / {one.reproduced + one.given}"
-              for one in rolled_up(entries)]  # fmt: skip
+    lines = rolled_up(entries)
+    counts = [f"{one.artifact} {one.implemented} / {one.executed} / {one.reproduced + one.given}" for one in lines]
     return f"Claims implemented / executed / agreeing as published: {', '.join(counts)}."
 
 

@@ -36,6 +36,7 @@ TIMING |= {"disturbed": 1e6, "time_limit_s": 60.0, "launches": 1}
 FAST = {
     "dense": {"lr": 1e-3},
     "comera": {"lr_cores": 1e-3, "lr_ranks": 0.3, "lr_dense": 1e-3, "ranks": 8, "table_ranks": 8},
+    "low_rank": {"lr": 1e-3, "lr_factors": 1e-3},
 }
 
 

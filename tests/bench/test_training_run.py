@@ -384,3 +384,28 @@ def test_progress_is_reported(workload, tmp_path):
     ]
     assert all("validation accuracy" in text and "MiB" in text for text in spoken)
     assert reports[-1]["step"] == sum(stage.steps for stage in stages_of(cell))
+
+
+GIVEN = {"rank": 7, "embedding_rank": 40}  # the table is 32 wide
+
+
+@pytest.mark.parametrize(
+    ("variant", "settings"),
+    [("", GIVEN), ("linear", GIVEN), ("", {"ratio": 4.0}), ("orthogonal", {"ratio": 4.0}), ("lean", {"ratio": 4.0})],
+)
+def test_a_training_of_plain_factors_says_their_ranks(workload, tmp_path, variant, settings):
+    run = a_run(a_training_cell("low_rank", 2, 0, variant=variant, settings=settings), workload, tmp_path / "run")
+    run.run()
+    factors = {name: factor for name, factor in run.model.state_dict().items() if name.endswith(".second")}
+    ranks = {name.removesuffix(".second"): len(factor) for name, factor in factors.items()}
+    assert run.columns()["samples"]["factor_ranks"] == ranks
+    assert len(ranks) == len(workload.targets()) - (variant == "linear")
+    if settings is GIVEN:
+        assert set(ranks.values()) == ({7} if variant == "linear" else {7, 32})
+
+
+@pytest.mark.parametrize("method", ["comera", "dense"])
+def test_a_training_without_such_factors_says_nothing_of_them(workload, tmp_path, method):
+    run = a_run(a_training_cell(method, 2, 0), workload, tmp_path / "run")
+    run.run()
+    assert "factor_ranks" not in run.columns()["samples"]

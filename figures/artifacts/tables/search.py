@@ -210,6 +210,6 @@ ARTIFACT = Artifact(
     summary="settings tried for each method with the loss, accuracy and size they reached; "
     "a table per device, dataset and experiment",
     experiments=("accuracy_search", "late_search", "code_search", "code_prices", "code_stages_search", "dlrm_search"),
-    measure="train",
-    lenders=PROBES, order=150, select=searches, rows=rows_of, columns=columns, caption=caption, section="arm",
+    measure="train", lenders=PROBES, order=150, select=searches, rows=rows_of, columns=columns, caption=caption,
+    section="arm",
 )  # fmt: skip

@@ -95,6 +95,16 @@ function cell(tag, text, number) {
   return one;
 }
 
+function titleOf(point) {
+  return `${point.arm}, batch ${words(point.batch_size)}, ${point.device}`;
+}
+
+/* What tells a point from others of its title; empty where there is none other. */
+function twins(point) {
+  const alike = shown.filter(other => titleOf(other) === titleOf(point));
+  return alike.length > 1 ? `, ${alike.indexOf(point) + 1} of ${alike.length}` : "";
+}
+
 function fillTable(x, y, front) {
   const table = at("table"), titles = ["", "method", "batch", "workload", "device", data.axes[x].label, data.axes[y].label, "front"];
   const more = shown.length > ROWS ? `The first ${ROWS} of ${shown.length} points; filters leave fewer` : `${shown.length} points`;
@@ -111,7 +121,7 @@ function fillTable(x, y, front) {
   table.tBodies[0].replaceChildren(...order.map(point => {
     const row = document.createElement("tr"), button = cell("button", "record");
     button.type = "button";
-    button.setAttribute("aria-label", `record of ${point.arm}, batch ${words(point.batch_size)}, ${point.device}`);
+    button.setAttribute("aria-label", `record of ${titleOf(point)}${twins(point)}`);
     button.addEventListener("click", () => tell(point, true));
     const first = document.createElement("td");
     first.append(button);
@@ -124,7 +134,7 @@ function fillTable(x, y, front) {
 
 function tell(point, focus) {
   at("details").hidden = false;
-  at("details-heading").textContent = `${point.arm}, batch ${words(point.batch_size)}, ${point.device}`;
+  at("details-heading").textContent = titleOf(point);
   at("command").textContent = point.command;
   at("columns").replaceChildren(...Object.entries(point).filter(([name]) => name !== "command").map(([name, value]) => {
     const row = document.createElement("tr"), title = cell("th", name);
