@@ -33,7 +33,7 @@ CARRIED_BYTES = 48 * 2**20  # of all checkpoints that are carried
 class Checkpoint:
     """A checkpoint on the disk."""
 
-    folder: Path  # of the run, as :class:`bench.measures.train.Upkeep` names it
+    folder: Path  # of the run, as :class:`bench.training.run.Upkeep` names it
     files: tuple[Path, ...]  # its content, wherever it lies after a kill
     bytes: int
 

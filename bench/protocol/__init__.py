@@ -136,7 +136,7 @@ class TrainingPlan(Protocol):
 
     :class:`EarlyLate` is the one that a workload has unless it names another. A plan may also have ``curve_steps``, the
     steps between points of the learning curve (an epoch without it), and ``schedule``, with which the learning rates of
-    all arms rise and fall in every stage (:func:`bench.measures.train.scheduled_share`); both are parts of a cell.
+    all arms rise and fall in every stage (:func:`bench.training.run.scheduled_share`); both are parts of a cell.
     """
 
     @property
@@ -290,5 +290,5 @@ class Session:
     parallel: int  # processes at a time, where cells run side by side
     advance: Callable[[Cell, float], None]  # to be called with a cell and the share of its work just done, 1 in all
     note: Callable[[Cell, str], None]  # to be called with a cell and a line on how far it has come
-    upkeep: Callable[[Cell], Any]  # where a cell keeps its checkpoint (:class:`bench.measures.train.Upkeep`)
+    upkeep: Callable[[Cell], Any]  # where a cell keeps its checkpoint (:class:`bench.training.run.Upkeep`)
     needs_rare: Callable[[Cell], bool]  # whether a cell's rare events are to be timed, because no record has them yet

@@ -13,11 +13,11 @@ from bench.core.provenance import Provenance, provenance
 from bench.core.record import Record, device_folder, read, write
 from bench.core.table import write_table
 from bench.measures import named
-from bench.measures.train import Upkeep
 from bench.protocol import Data, Outcome
 from bench.runner.checkpoint import load, settle
 from bench.step.allocator import free_memory_mib
 from bench.step.train_step import compile_unsupported
+from bench.training.run import Upkeep
 from bench.workloads import open_cell_workload, recorded_words
 
 _RETRIED = ("error",)  # failures that are always worth trying again

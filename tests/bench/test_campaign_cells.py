@@ -14,10 +14,11 @@ import bench.campaign.stages
 from bench.campaign.archive import CHECKPOINTS, RECORDS, checkpoints_in
 from bench.core.record import read_all
 from bench.measures import named
-from bench.measures.train import Upkeep, train_cell
+from bench.measures.train import train_cell
 from bench.processes.process import CellFailure, CellProcess, Outcome
 from bench.protocol import Data
 from bench.runner.results import Results
+from bench.training.run import Upkeep
 
 pytestmark = pytest.mark.usefixtures("cell_processes")
 

@@ -23,10 +23,10 @@ from bench.core.record import read_all
 from bench.core.samples import last_per_example
 from bench.data.corpus import DataError
 from bench.measures.probe import probe
-from bench.measures.train import TrainingRun, Upkeep, checked_metric, scheduled_share
 from bench.protocol import Data, Stage
 from bench.protocol.methods import build, checked_settings
 from bench.runner import checkpoint
+from bench.training.run import TrainingRun, Upkeep, checked_metric, scheduled_share
 from bench.workloads import open_workload, recorded_words, workload_class
 from bench.workloads.code import corpus
 from bench.workloads.code import tokens as code_tokens

@@ -12,9 +12,9 @@ from small_cells import MODEL, a_training_cell
 from tiny import one_thread  # noqa: F401
 from tiny_steps import ARMS, a_step, batches
 
-from bench.measures.train import TrainingRun, Upkeep
 from bench.protocol import Data
 from bench.step.train_step import compile_unsupported
+from bench.training.run import TrainingRun, Upkeep
 from bench.workloads import open_workload
 from bench.workloads.encoder import EncoderSettings
 from comera import ranks_of

@@ -10,8 +10,9 @@ import pytest
 from small_cells import a_training_cell
 
 from bench.core.samples import unpacked
-from bench.measures.train import TrainingRun, Upkeep, training_cells
 from bench.protocol import Data, EarlyLate
+from bench.training.plan import training_cells
+from bench.training.run import TrainingRun, Upkeep
 from bench.workloads.dlrm import DLRMSettings, DLRMWorkload
 
 

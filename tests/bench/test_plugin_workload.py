@@ -25,8 +25,8 @@ from bench.core.samples import last_per_example
 from bench.core.table import table_path
 from bench.errors import ConfigError
 from bench.gate.exact import all_benchmarks, measure
-from bench.measures.train import checked_metric
 from bench.protocol import Data, Evaluation, Gated, Metric, Stage, Words
+from bench.training.run import checked_metric
 from bench.workloads.base import BaseWorkload
 
 

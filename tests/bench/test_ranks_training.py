@@ -18,8 +18,8 @@ from two_processes import in_two_processes
 from bench.distributed import exchange as exchanges
 from bench.distributed.state import unsharded
 from bench.errors import CONF
-from bench.measures.train import TrainingRun, Upkeep
 from bench.protocol import Data
+from bench.training.run import TrainingRun, Upkeep
 from bench.workloads import open_workload, workload_class
 from comera import ranks_of, tensorized_layers
 from comera.compatibility.distributed import RanksDiffer, check_same_ranks

@@ -13,10 +13,10 @@ from interrupted import Killed, as_bytes, files_in, kill_at
 from small_cells import MODEL, a_training_cell
 from tiny import one_thread  # noqa: F401
 
-from bench.measures.train import TrainingRun, Upkeep, stages_of
 from bench.protocol import Data
 from bench.runner import checkpoint
 from bench.step.timing import Diverged
+from bench.training.run import TrainingRun, Upkeep, stages_of
 from bench.workloads import open_workload
 from bench.workloads.encoder import EncoderSettings
 from comera import ranks_of

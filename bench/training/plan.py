@@ -1,0 +1,69 @@
+"""The training runs of an arm: the stages of its workload's plan, as cells."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, fields, replace
+from typing import Any
+
+import torch
+
+from bench.core.cell import Cell
+from bench.core.checked import build_dataclass
+from bench.errors import ConfigError
+from bench.protocol import EarlyLate, Stage, Workload
+from bench.protocol.methods import build
+
+
+def training_cells(cell: Cell, values: Mapping[str, Any], workload: Workload) -> list[Cell]:
+    """The training runs of one arm.
+
+    ``cell`` is without stages, ``values`` the section ``training`` of a configuration. Raises ConfigError: a workload
+    without an epoch or a metric, a wrong value, or a stage that the method cannot train.
+    """
+    rows = workload.training_examples
+    if rows is None:
+        raise ConfigError(f"measure is 'train', but {workload.name} has no epoch; allowed: run, predict.")
+    if workload.metric is None:
+        raise ConfigError(f"measure is 'train', but {workload.name} has no metric to evaluate; allowed: run, predict.")
+    plan = build_dataclass(workload.training_plan, _of_plan(values, workload.training_plan), "training")
+    batches = rows // cell.batch_size if plan.static else workload.batches_per_epoch(cell.batch_size)
+    steps_per_epoch = max(batches // cell.world_size, 1)  # what ranks cannot share is left out
+    runs = plan.runs(steps_per_epoch, build(cell.method, cell.variant, cell.method_settings).shrinks)
+    _check_stages([stage for run in runs for stage in run], cell, workload)
+    common = {"steps_per_epoch": steps_per_epoch, "static": plan.static, "time_limit_s": plan.time_limit_s}
+    # Only where a plan has them, so that older cell ids stay valid.
+    common |= {name: value for name in ("schedule", "curve_steps") if (value := getattr(plan, name, None))}
+    return [replace(cell, training={"stages": [asdict(stage) for stage in run], **common}) for run in runs]
+
+
+def _of_plan(values: Mapping[str, Any], plan: type[Any]) -> dict[str, Any]:
+    """The values that are meant for a plan: a configuration holds the settings of all plans.
+
+    Settings of the usual plan, which this one lacks, are left out at their default; any other plan's where they are
+    null, which also stands for the default of the plan's own.
+    """
+    usual, own = asdict(EarlyLate()), {field.name for field in fields(plan)}
+
+    def is_meant(name: str, value: Any) -> bool:
+        if name not in usual:
+            return value is not None
+        return name in own or (tuple(value) if isinstance(value, list) else value) != usual[name]
+
+    return {name: value for name, value in values.items() if is_meant(name, value)}
+
+
+def _check_stages(stages: list[Stage], cell: Cell, workload: Workload) -> None:
+    """Raises ConfigError over a stage that the method cannot train, or a size that the model cannot have."""
+    method = build(cell.method, cell.variant, cell.method_settings)
+    model = None
+    for stage in stages if method.shrinks else ():
+        if reason := method.stage_unsupported(stage):
+            raise ConfigError(reason)
+        if stage.target_mib is None:
+            continue
+        if model is None:
+            with torch.device("meta"):
+                model = method.adapt(workload.build(), workload.targets())
+        try:
+            method.begin_stage(stage, model, torch.optim.SGD(model.parameters()))
+        except ValueError as error:
+            raise ConfigError(f"training.{error}".replace("target_mib", "targets_mib", 1)) from None
