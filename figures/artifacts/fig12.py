@@ -143,7 +143,9 @@ def _dense_time(timings: Mapping[float, TimeCell], page: Selection, batch: int) 
         return next(iter(timings.values()), TimeCell(NOT_RECORDED if batch in page.time_batches else ""))
     total = Estimate(median(time.total.value for time in good.values()), None, None, len(good))
     marks = "".join(dict.fromkeys(mark for ratio in good for mark in timings[ratio].marks))
-    return TimeCell("ok", "", marks, Time(total, 0.0, page.per), None, sum(timings[one].disturbed for one in good))
+    return TimeCell(
+        "ok", "", marks, Time(total, Estimate.exact(0.0), page.per), None, sum(timings[one].disturbed for one in good)
+    )
 
 
 def _asked(page: Selection, batch: int) -> list[str]:

@@ -209,7 +209,7 @@ def draw(page: Selection, rows: Sequence[Row], caption: Caption) -> Figure:
 
     others = "dense" if {arm for arm, _ in page.variants} == {COMERA, DENSE} else "other arms"
     legend = {"steps, CoMERA": "training steps, CoMERA", "steps": f"training steps, {others}"}
-    if any(row.time.time and row.time.time.rare for row in rows):
+    if any(row.time.time and row.time.time.rare.value for row in rows):
         legend["rare"] = "rare events, amortised"
     times = bars.panels(rows, page.batches, lambda row: bars.time_bar(row, scale, footnotes))
     found = [

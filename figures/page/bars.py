@@ -84,7 +84,7 @@ def time_bar(row: Any, scale: float, footnotes: Footnotes) -> Bar:
     time = row.time.time
     if time is None:
         return Bar(instead=footnotes.instead(row.time))
-    total, rare = time.total, time.rare * scale
+    total, rare = time.total, time.rare.value * scale
     fill = "steps, CoMERA" if row.is_reference else "steps"
     parts = [(fill, total.value * scale - rare), *([("rare", rare)] if rare else [])]
     interval = None if total.low is None or total.high is None else (total.low * scale, total.high * scale)

@@ -5,10 +5,10 @@ from typing import Any
 
 from bench.core.record import Record
 from bench.core.samples import block_means_ms
-from figures.page.table import OLDER, OLDER_WORDS
+from figures.page.table import OLDER, OLDER_WORDS, with_interval
 from figures.records.cells import TimesAndMemory
-from figures.records.select import Selected
-from figures.records.time_values import PAPER_EXAMPLES, mark_words, workload_words
+from figures.records.select import Selected, by_arm
+from figures.records.time_values import PAPER_EXAMPLES, mark_words, time_of, workload_words
 
 
 def listed(selection: Selected, column: str) -> str:
@@ -101,6 +101,7 @@ def cell_notes(page: TimesAndMemory, rows: Sequence[Any], *more: str, arms: str 
     return [
         *mark_notes((*(row.marks for row in rows), *more), mark_words(page.per, arms)),
         *more,
+        *rare_note(timed),
         *galore_note(timed),
         *([f"{disturbed} disturbed block(s) in all are left out of times, intervals and ratios."] if disturbed else []),
         *([length] if timed and papers and lengths != [128] else []),
@@ -115,6 +116,16 @@ def galore_note(timed: Iterable[Record]) -> list[str]:
         "GaLore's optimizer is an unfused Python loop over the parameters that it projects; the other arms have fused "
         "AdamW. A fused one would be faster."
     ]
+
+
+def rare_note(timed: Iterable[Record]) -> list[str]:
+    """What rare events cost the arms that have any, with intervals over launches; most batch sizes share a cost."""
+    costs = [(one.arm, time.rare) for one in timed if (time := time_of(one, "step")) and time.rare.value]
+    if not costs:
+        return []
+    costs.sort(key=lambda cost: by_arm(cost[0]))
+    parts = dict.fromkeys(f"{arm} {with_interval(rare)}" for arm, rare in costs)
+    return [f"Rare events, amortised, in ms per step: {', '.join(parts)}."]
 
 
 def disagreements(page: TimesAndMemory, rows: Sequence[Any], name: Callable[[Any], str]) -> list[str]:

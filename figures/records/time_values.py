@@ -5,8 +5,8 @@ of an epoch, times the steps that the record's workload has in one.
 """
 
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from bench.core.intervals import Estimate, mean_interval, paired_ratio, unpaired_ratio
@@ -37,10 +37,13 @@ def workload_words(record: Record) -> Mapping[str, Any]:
 
 @dataclass(frozen=True)
 class Time:
-    """A time per epoch in s, or per step in ms; ``rare`` is its part in rare events, which the interval covers too."""
+    """A time per epoch in s, or per step in ms; ``rare`` is its part in rare events, which its interval covers too.
+
+    The part has an interval of its own where rare events were timed in several launches; it is 0 where there are none.
+    """
 
     total: Estimate
-    rare: float
+    rare: Estimate
     per: Per = "epoch"
 
 
@@ -55,6 +58,16 @@ def rare_ms_per_step(record: Record, launch: int | None = None) -> float:
     if launch is None or not times or any(launch >= len(of_launch) for of_launch in times):
         return per_step
     return per_step * sum(of_launch[launch] for of_launch in times) / sum(map(statistics.median, times))
+
+
+def rare_estimate_ms(record: Record, launches: Collection[int] = ()) -> Estimate:
+    """The amortised cost of rare events per step in ms, its interval over these launches if they timed them."""
+    whole = rare_ms_per_step(record)
+    if whole == 0:
+        return Estimate.exact(0.0)
+    if len(launches) < 2 or not record.samples.get("rare"):
+        return Estimate(whole, None, None, 0)
+    return mean_interval({(launch, 0): rare_ms_per_step(record, launch) for launch in launches})
 
 
 def step_means_ms(record: Record) -> dict[Block, float]:
@@ -73,14 +86,17 @@ def time_of(record: Record, per: Per = "epoch") -> Time | None:
     steps, scale = 1.0, 1.0
     if per == "epoch":
         steps, scale = workload_words(record)["examples_per_epoch"] / record.global_batch, 1000.0
-    rare = rare_ms_per_step(record) * steps / scale
     means = step_means_ms(record)
+    rare = _times(rare_estimate_ms(record, {launch for launch, _ in means}), steps / scale)
     if not means:
         own = record.epoch_time_s if per == "epoch" else record.step_time_median_ms
         return None if own is None else Time(Estimate(own, None, None, 0), rare, per)
-    step = mean_interval(means)
-    low, high = (None if ms is None else ms * steps / scale for ms in (step.low, step.high))
-    return Time(Estimate(step.value * steps / scale, low, high, step.blocks), rare, per)
+    return Time(_times(mean_interval(means), steps / scale), rare, per)
+
+
+def _times(estimate: Estimate, factor: float) -> Estimate:
+    low, high = (None if bound is None else bound * factor for bound in (estimate.low, estimate.high))
+    return replace(estimate, value=estimate.value * factor, low=low, high=high)
 
 
 def time_ratio(numerator: Record | None, denominator: Record | None) -> Estimate | None:
@@ -161,7 +177,7 @@ def time_columns(
     def tidy(row: Any) -> dict[str, object]:
         cell: TimeCell = row.time
         status = {"time_status": cell.status or "not in the grid", "time_message": cell.message}
-        part = {rare_name: cell.time.rare if cell.time else None} if rare else {}
+        part = bounds(rare_name, cell.time and cell.time.rare) if rare else {}
         return {**status, **bounds(name, cell.time and cell.time.total), **part}
 
     def tidy_ratio(row: Any) -> dict[str, object]:

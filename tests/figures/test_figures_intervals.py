@@ -15,6 +15,7 @@ from made_up_records import blocks, record, timed
 from bench.core.intervals import mean_interval, paired_ratio, unpaired_ratio
 from bench.core.record import RecordError
 from bench.core.samples import block_means_ms, disturbed_blocks
+from figures.page.notes import rare_note
 from figures.records.select import timing_setting
 from figures.records.time_values import (
     PAPER_EXAMPLES,
@@ -175,7 +176,7 @@ def test_epoch_time_is_mean_step_times_steps_plus_the_rare_share() -> None:
     steps = PAPER_EXAMPLES / 8
     epoch = time_of(one)
     assert rare_ms_per_step(one) == 20
-    assert epoch.rare == pytest.approx(0.020 * steps)
+    assert epoch.rare.value == pytest.approx(0.020 * steps)
     assert epoch.total.value == pytest.approx((0.110 + 0.020) * steps)
     assert 0.120 * steps <= epoch.total.low < epoch.total.value < epoch.total.high <= 0.140 * steps
 
@@ -204,7 +205,15 @@ def test_rare_events_timed_in_every_launch_vary_with_it() -> None:
     step = time_of(one, "step").total
     assert 115 <= step.low < step.value < step.high <= 130
     assert step.value == pytest.approx(100 + 65 / 3)
+    rare = time_of(one, "step").rare
+    assert rare.value == pytest.approx(65 / 3)
+    assert 15 <= rare.low < rare.value < rare.high <= 30
+    assert (rare.launches, time_of(one).total.launches) == (3, 3)
+    [note] = rare_note([one, timed("dense", [100.0] * 3, batch=8)])
+    assert note.startswith("Rare events, amortised, in ms per step: galore 21.7 [")
+    assert rare_note([timed("dense", [100.0] * 3, batch=8)]) == []
     once = timed("galore", [100.0] * 3, batch=8, rare_time_ms=4000.0, rare_period_steps=200)
+    assert (time_of(once, "step").rare.value, time_of(once, "step").rare.low) == (20, None)
     assert time_of(once, "step").total.low == time_of(once, "step").total.high == 120
 
 
