@@ -105,8 +105,9 @@ def _of_all_ranks(cell: Cell, word: str, answers: list[Any]) -> Any:
 def _warm_up(cell: Cell, timer: StepTimer) -> dict[str, Any]:
     """Run the first steps; what they show of the step's time, of compile time and of memory.
 
-    Steps that compile, and those before a capture, are unlike the later ones. CUDA Graph replays bypass the caching
-    allocator, so peaks are counted from the step that is captured on.
+    Steps that compile, and those before a capture, are unlike the later ones. On a CPU every batch has its turn, as far
+    as they fit into the seconds of a block. CUDA Graph replays bypass the caching allocator, so peaks are counted from
+    the step that is captured on.
     """
     if cell.compile:
         torch.compiler.config.force_disable_caches = True  # else an earlier cell would have compiled for this one
@@ -117,6 +118,10 @@ def _warm_up(cell: Cell, timer: StepTimer) -> dict[str, Any]:
     if cell.device == "cuda":
         begin_peak()
     step_ms = timer.warm_up(max(cell.timing_settings["warmup_steps"] - unlike, 2 if unlike else 1))
+    if cell.device == "cpu" and cell.world_size == 1:
+        # Sizes may depend on the batch, and the heap grows, at the cost of page faults, until it has seen the largest.
+        fitting = int(1e3 * cell.timing_settings["block_seconds"] / step_ms)
+        step_ms = timer.warm_up(min(fitting, len(timer.batches))) if fitting else step_ms
     columns: dict[str, Any] = {"step_ms": step_ms}
     if cell.compile:
         columns["compile_time_s"] = (first_ms - step_ms) / 1e3

@@ -135,6 +135,23 @@ def test_allocated_peaks_leave_out_the_batches_of_other_steps(monkeypatch):
 
 
 @pytest.mark.parametrize(
+    ("device", "block_seconds", "steps"), [("cpu", 60.0, 5), ("cpu", 0.25, 4), ("cpu", 0.01, 2), ("cuda", 60.0, 2)]
+)
+def test_on_a_cpu_every_batch_warms_up_as_far_as_a_block_has_time(device, block_seconds, steps, monkeypatch):
+    """Two steps come first, of 100 ms each; there are three batches."""
+    timer, done = mock.Mock(batches=[{}] * 3), []
+    timer.step.steps_before_capture = 0
+    timer.warm_up = lambda count: done.append(count) or 100.0
+    monkeypatch.setattr(bench.measures.run, "begin_peak", lambda: None)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda: 0)
+    settings = {"warmup_steps": 2, "block_seconds": block_seconds}
+    cell = mock.Mock(compile=False, device=device, world_size=1, timing_settings=settings)
+    assert bench.measures.run._warm_up(cell, timer)["step_ms"] == 100.0
+    assert sum(done) == steps
+
+
+@pytest.mark.parametrize(
     ("before", "after", "slower"), [([9, 3, 4, 5, 6], [9, 9, 2, 9, 9], 3), ([9, 9, 2, 9, 9], [7, 6, 5, 8, 9], 5)]
 )
 def test_a_block_tells_the_slower_calibration_of_those_around_it(clock, monkeypatch, before, after, slower):
@@ -270,7 +287,7 @@ def test_the_graph_is_taken_and_replayed_before_the_first_block(warmup_steps, be
     counted = []
     timer = SimpleNamespace(step=SimpleNamespace(steps_before_capture=before_capture))
     timer.warm_up = lambda steps: counted.append(steps) or 1e3 * len(counted)
-    cell = a_cell(compile=compiled, timing_settings={"warmup_steps": warmup_steps})
+    cell = a_cell(compile=compiled, timing_settings={"warmup_steps": warmup_steps, "block_seconds": 0.1})
     with torch.compiler.config.patch(force_disable_caches=False):
         columns = bench.measures.run._warm_up(cell, timer)
     assert counted == calls
