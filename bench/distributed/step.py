@@ -132,7 +132,7 @@ class RankTimer(StepTimer):
     def block(self, steps: int) -> dict[str, Any]:
         """As of one rank, with ``compute_ms`` and ``interface_mib``; several steps are one time where only all of a
         round are alike."""
-        before = self._calibrate()
+        before = self.calibrate()
         exchange = self.step.exchange
         rounds = max(1, round(steps / exchange.round))
         turns = [self._exchanged] + [self._local] * exchange.has_local_steps
@@ -141,7 +141,7 @@ class RankTimer(StepTimer):
         for turn in turns:
             distributed.barrier()
             found |= turn(rounds * exchange.round)
-        return {**found, "calibration_ms": max(before, self._calibrate())}
+        return {**found, "calibration_ms": max(before, self.calibrate())}
 
     def _exchanged(self, steps: int) -> dict[str, Any]:
         size = self.step.exchange.round

@@ -73,9 +73,9 @@ class StepTimer:
         Returns:
             ``{"ms": [...], "calibration_ms": float}``, the slower of the two calibrations.
         """
-        before = self._calibrate()
+        before = self.calibrate()
         times = self.times(steps)
-        return {"ms": times, "calibration_ms": max(before, self._calibrate())}
+        return {"ms": times, "calibration_ms": max(before, self.calibrate())}
 
     def times(self, steps: int) -> list[float]:
         """Milliseconds of each of ``steps`` steps on which no rare event is due."""
@@ -105,12 +105,12 @@ class StepTimer:
 
     @functools.cached_property
     def _factor(self) -> torch.Tensor:
-        """What the calibration multiplies by itself; made by the first block, so that it is in no peak of a step."""
+        """What calibration multiplies by itself; made by the first one, so that on CUDA it is in no peak of a step."""
         width = CUDA_CALIBRATION_WIDTH if self.on_cuda else CALIBRATION_WIDTH
         return torch.randn(width, width, device=self.step.device)
 
-    def _calibrate(self) -> float:
-        """The quickest of a few products, in milliseconds."""
+    def calibrate(self) -> float:
+        """The quickest of a few square products, in milliseconds."""
         factor = self._factor
         return min(mean_ms(lambda: torch.mm(factor, factor), 1, self.on_cuda) for _ in range(_CALIBRATION_REPEATS))
 

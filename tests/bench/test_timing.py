@@ -135,9 +135,9 @@ def test_allocated_peaks_leave_out_the_batches_of_other_steps(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("device", "block_seconds", "steps"), [("cpu", 60.0, 5), ("cpu", 0.25, 4), ("cpu", 0.01, 2), ("cuda", 60.0, 2)]
+    ("device", "block_seconds", "steps"), [("cpu", 60.0, 11), ("cpu", 0.1, 4), ("cpu", 0.01, 3), ("cuda", 60.0, 2)]
 )
-def test_on_a_cpu_every_batch_warms_up_as_far_as_a_block_has_time(device, block_seconds, steps, monkeypatch):
+def test_on_a_cpu_every_batch_warms_up_thrice_within_the_time_of_two_blocks(device, block_seconds, steps, monkeypatch):
     """Two steps come first, of 100 ms each; there are three batches."""
     timer, done = mock.Mock(batches=[{}] * 3), []
     timer.step.steps_before_capture = 0
@@ -149,6 +149,7 @@ def test_on_a_cpu_every_batch_warms_up_as_far_as_a_block_has_time(device, block_
     cell = mock.Mock(compile=False, device=device, world_size=1, timing_settings=settings)
     assert bench.measures.run._warm_up(cell, timer)["step_ms"] == 100.0
     assert sum(done) == steps
+    assert timer.calibrate.called == (device == "cpu")
 
 
 @pytest.mark.parametrize(
@@ -285,9 +286,10 @@ def test_compiling_is_told_apart_from_the_steps(answers, monkeypatch):
 def test_the_graph_is_taken_and_replayed_before_the_first_block(warmup_steps, before_capture, compiled, calls):
     """Steps unlike the later ones come first; what remains is at least a capture and a replay."""
     counted = []
-    timer = SimpleNamespace(step=SimpleNamespace(steps_before_capture=before_capture))
+    timer = SimpleNamespace(step=SimpleNamespace(steps_before_capture=before_capture), calibrate=lambda: 1.0)
     timer.warm_up = lambda steps: counted.append(steps) or 1e3 * len(counted)
     cell = a_cell(compile=compiled, timing_settings={"warmup_steps": warmup_steps, "block_seconds": 0.1})
+    timer.batches = []
     with torch.compiler.config.patch(force_disable_caches=False):
         columns = bench.measures.run._warm_up(cell, timer)
     assert counted == calls
