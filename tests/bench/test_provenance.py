@@ -82,7 +82,7 @@ def test_comments_docstrings_layout_moves_and_own_imports_leave_the_id(tree, ori
 
 def test_a_constant_a_default_and_a_decorator_are_edits(tree, original):
     ids = {fresh_code_id(original)}
-    file = tree / "bench" / "measures" / "train.py"
+    file = tree / "bench" / "training" / "run.py"
     for before, after in (
         ("_CHECKPOINT_SECONDS = 60.0", "_CHECKPOINT_SECONDS = 61.0"),
         ("resume: bool = True", "resume: bool = False"),
