@@ -60,7 +60,7 @@ def rare_ms_per_step(record: Record, launch: int | None = None) -> float:
     return per_step * sum(of_launch[launch] for of_launch in times) / sum(map(statistics.median, times))
 
 
-def rare_estimate_ms(record: Record, launches: Collection[int] = ()) -> Estimate:
+def rare_estimate_ms(record: Record, launches: Collection[int]) -> Estimate:
     """The amortised cost of rare events per step in ms, its interval over these launches if they timed them."""
     whole = rare_ms_per_step(record)
     if whole == 0:

@@ -286,10 +286,10 @@ def test_compiling_is_told_apart_from_the_steps(answers, monkeypatch):
 def test_the_graph_is_taken_and_replayed_before_the_first_block(warmup_steps, before_capture, compiled, calls):
     """Steps unlike the later ones come first; what remains is at least a capture and a replay."""
     counted = []
-    timer = SimpleNamespace(step=SimpleNamespace(steps_before_capture=before_capture), calibrate=lambda: 1.0)
+    step = SimpleNamespace(steps_before_capture=before_capture)
+    timer = SimpleNamespace(step=step, batches=[], calibrate=lambda: 1.0)
     timer.warm_up = lambda steps: counted.append(steps) or 1e3 * len(counted)
     cell = a_cell(compile=compiled, timing_settings={"warmup_steps": warmup_steps, "block_seconds": 0.1})
-    timer.batches = []
     with torch.compiler.config.patch(force_disable_caches=False):
         columns = bench.measures.run._warm_up(cell, timer)
     assert counted == calls
