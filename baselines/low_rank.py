@@ -12,13 +12,15 @@ The variants ``lean`` and ``lean_block`` keep ranks instead of activations by th
 (:mod:`comera.recomputing`), which serves thin products of any kind; only their feed-forward is not one function. Those
 whose names end in ``_fp8`` also keep what stays wide in FP8.
 
-The ranks are given, or follow from a wanted compression ratio of the whole model (:mod:`baselines._rank_shares`).
+The ranks are given, or follow from a wanted compression ratio of the whole model (:mod:`baselines._rank_shares`): a
+rival of CoMERA's size. Or they are the middle ranks that CoMERA has at such a ratio: a rival of its ranks, which is larger,
+since a tensor train shares parameters that two factors do not.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -38,7 +40,9 @@ from baselines._arm import (
 )
 from baselines._rank_shares import OutOfReach, ranks_for_ratio
 from comera.lowprec.products import FP8, histories_of, thin_linear
-from comera.protocol import scale_of
+from comera.protocol import LATER, scale_of
+from comera.ratio.model import solve_model
+from comera.ratio.rank_search import OutOfReach as TensorTrainsOutOfReach
 from comera.recomputing import Recompute, Store, keep_ranks
 
 #: Variants of the whole model that keep ranks instead of activations: what they recompute, and how they keep what
@@ -64,11 +68,14 @@ class Settings:
         embedding_rank: rank of the embedding, clipped at min(V, D) (CoMERA's: 32).
         ratio: how many times smaller the whole model is to be; the ranks of all factored layers then follow from it,
             and ``rank`` and ``embedding_rank`` do not apply. None: they do.
+        ranks_of_ratio: take the middle ranks that CoMERA has where the whole model is that many times smaller, which
+            is what its layers multiply; ``rank`` and ``embedding_rank`` do not apply. None: they do.
         lr_factors: rate of the factors, that of CoMERA's cores.
         lr: rate of all other parameters.
 
     Raises:
-        ValueError: when a rank is not a whole number from 1 up, a ratio below 1, or a rate not finite and above 0.
+        ValueError: when a rank is not a whole number from 1 up, a ratio below 1, both ratios are given, or a rate is
+            not finite and above 0.
     """
 
     rank: int = 30
@@ -76,14 +83,22 @@ class Settings:
     ratio: float | None = None
     lr_factors: float = 1e-4
     lr: float = 5e-5
+    ranks_of_ratio: float | None = field(default=None, metadata=LATER)
 
     def __post_init__(self) -> None:
         check_count("low_rank.rank", self.rank)
         check_count("low_rank.embedding_rank", self.embedding_rank)
-        if self.ratio is not None:
-            check_positive("low_rank.ratio", self.ratio)
-            if self.ratio < 1:
-                raise ValueError(f"low_rank.ratio is {self.ratio!r}; allowed are finite numbers from 1 (dense) up.")
+        for name in ("ratio", "ranks_of_ratio"):
+            ratio = getattr(self, name)
+            if ratio is None:
+                continue
+            check_positive(f"low_rank.{name}", ratio)
+            if ratio < 1:
+                raise ValueError(f"low_rank.{name} is {ratio!r}; allowed are finite numbers from 1 (dense) up.")
+        if self.ratio is not None and self.ranks_of_ratio is not None:
+            raise ValueError(
+                f"low_rank.ratio is {self.ratio!r} and low_rank.ranks_of_ratio {self.ranks_of_ratio!r}; give one."
+            )
         check_positive("low_rank.lr_factors", self.lr_factors)
         check_positive("low_rank.lr", self.lr)
 
@@ -249,7 +264,7 @@ class LowRank(Arm):
         self.variant = variant
 
     def model_unsupported(self, model: nn.Module, targets: Mapping[str, str]) -> str | None:
-        """Why the whole-model ratio of the settings cannot be met, with the largest that can; None if it can.
+        """Explain why the ratio of the settings cannot be met, with the largest that can; None if it can.
 
         Args:
             model: the dense model; shapes are enough, so it may be on the ``meta`` device.
@@ -257,7 +272,7 @@ class LowRank(Arm):
         """
         try:
             self._ranks(model, *self._layers(model, targets))
-        except OutOfReach as reason:
+        except (OutOfReach, TensorTrainsOutOfReach) as reason:
             return str(reason)
         return None
 
@@ -285,6 +300,9 @@ class LowRank(Arm):
     ) -> dict[str, int]:
         if self.settings.ratio is not None:
             return ranks_for_ratio(model, {**linears, **embeddings}, self.settings.ratio)
+        if self.settings.ranks_of_ratio is not None:
+            solved = solve_model(model, [*linears, *embeddings], self.settings.ranks_of_ratio).layers
+            return {name: solved[name].middle_rank for name in (*linears, *embeddings)}
         return {**dict.fromkeys(linears, self.settings.rank), **dict.fromkeys(embeddings, self.settings.embedding_rank)}
 
     def factor_ranks(self, model: nn.Module) -> dict[str, int]:

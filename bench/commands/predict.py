@@ -20,7 +20,7 @@ from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
 from bench.commands.predict_ranks import MODELLED, Ranks, split
-from bench.core.cell import CHECKPOINTED, arm_name
+from bench.core.cell import CHECKPOINTED, arm_name, match_of
 from bench.errors import CONF, ConfigError, stop_with
 from bench.estimate.any_batch import AnyBatch, smallest_batch
 from bench.estimate.communication import LINKS
@@ -132,7 +132,7 @@ def _by_key(words: Sequence[str]) -> dict[str, str]:
 def _refuse_unused(given: Mapping[str, str]) -> None:
     """Raise ConfigError over a setting of another workload or method than the one that is asked for."""
     workload = given.get("workload", "encoder")
-    method = given.get("method", "").removesuffix(CHECKPOINTED).partition(":")[0]
+    method = given.get("method", "").removesuffix(CHECKPOINTED).partition(":")[0].partition("@")[0]
     if workload not in workloads() or method not in available():
         return  # which is what will be said
     own = workload_class(workload).section
@@ -164,10 +164,10 @@ def _of_workload(config: dict[str, Any]) -> Question:
 def _of_path(config: dict[str, Any], path: Path, kind: str) -> Question:
     """A step on a user's own model."""
     check_fields(config)
-    [(arm, settings)] = checked_arms(config)
     view = View(config["batch_size"], config["sequence_length"], config["precision"], kind)
-    method = build(arm.method, arm.variant, settings)
     workload, notes = open_model(path, view.sequence_length)
+    [(arm, settings)] = checked_arms(config, workload)
+    method = build(arm.method, arm.variant, settings)
     reason = precision_unsupported(view.precision, kind) or method.unsupported(view)
     if not reason:
         with torch.device("meta"):
@@ -179,7 +179,8 @@ def _of_path(config: dict[str, Any], path: Path, kind: str) -> Question:
                 reason = fp8_unsupported(view.precision, adapted, workload.targets())
     if reason:
         raise ConfigError(reason)
-    title = f"{arm_name(*arm)} on {workload.words.model}"
+    name = arm_name(arm.method, arm.variant, arm.checkpoint, arm.exchange, match_of(arm.method, settings))
+    title = f"{name} on {workload.words.model}"
     fresh = functools.partial(build, arm.method, arm.variant, settings)
     return Question(title, workload, fresh, view, config["seed"], notes, path, arm.checkpoint)
 

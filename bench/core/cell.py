@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -21,14 +22,42 @@ BUCKETED = EXCHANGES[:4]  #: Those by which gradients travel in DDP's buckets.
 LOCAL_STEPS = 16  #: Steps between two averages of ``local_steps`` unless a configuration says how many.
 
 
-def arm_name(method: str, variant: str, checkpoint: bool, exchange: str = "") -> str:
-    """An arm as configurations and figures call it.
+#: What a factored rival may share with CoMERA, as its arm says after the method's name: ``low_rank@size``.
+MATCHES = ("size", "rank")
 
-    >>> arm_name("low_rank", "linear", False), arm_name("dense", "", True), arm_name("dense", "", False, "powersgd_4")
-    ('low_rank:linear', 'dense+checkpoint', 'dense+powersgd_4')
+#: CoMERA's caps on the ranks of linear layers and of tables, which two-factor layers of equal rank have as well.
+COMERA_RANKS = (30, 32)
+
+
+def match_of(method: str, settings: Mapping[str, Any]) -> str:
+    """Return what a two-factor arm shares with CoMERA by its settings, one of :data:`MATCHES`, or nothing.
+
+    Whether two records really are of one size is told by their parameters alone (``figures``), never by this name.
+
+    >>> match_of("low_rank", {"rank": 30, "embedding_rank": 32}), match_of("low_rank", {"rank": 30, "ratio": 44.9})
+    ('rank', 'size')
+    >>> match_of("low_rank", {"rank": 16, "embedding_rank": 32}), match_of("comera", {"ratio": 8.0})
+    ('', '')
+    """
+    if method != "low_rank":
+        return ""
+    if settings.get("ratio") is not None:
+        return "size"
+    ranks = settings.get("rank"), settings.get("embedding_rank")
+    return "rank" if settings.get("ranks_of_ratio") is not None or ranks == COMERA_RANKS else ""
+
+
+def arm_name(method: str, variant: str, checkpoint: bool, exchange: str = "", match: str = "") -> str:
+    """Return an arm as configurations and figures name it.
+
+    >>> arm_name("low_rank", "linear", False, match="rank"), arm_name("dense", "", True)
+    ('low_rank@rank:linear', 'dense+checkpoint')
+    >>> arm_name("dense", "", False, "powersgd_4")
+    'dense+powersgd_4'
     """
     travels = f"+{exchange}" if exchange not in ("", EXCHANGES[0]) else ""
-    return (f"{method}:{variant}" if variant else method) + (CHECKPOINTED if checkpoint else "") + travels
+    matched = f"{method}@{match}" if match else method
+    return (f"{matched}:{variant}" if variant else matched) + (CHECKPOINTED if checkpoint else "") + travels
 
 
 #: Fields that were added later: a cell that has them at these values is the same measurement as before.
@@ -69,8 +98,9 @@ class Cell:
 
     @property
     def arm(self) -> str:
-        """The method, with its variant and exchange where these are not the default, and whether it is checkpointed."""
-        return arm_name(self.method, self.variant, self.checkpoint, self.exchange)
+        """The method with what it shares with CoMERA, its variant, checkpointing and exchange where not the default."""
+        match = match_of(self.method, self.method_settings)
+        return arm_name(self.method, self.variant, self.checkpoint, self.exchange, match)
 
     @property
     def backend(self) -> str:

@@ -11,6 +11,7 @@ schemas are brought up to date when they are read (:mod:`bench.core.upgrade`); t
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
 import os
@@ -22,7 +23,7 @@ from typing import Any, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from bench.core.cell import EXCHANGES, arm_name
+from bench.core.cell import EXCHANGES, arm_name, match_of
 from bench.core.files import write_whole
 from bench.core.upgrade import SCHEMA_VERSION, upgraded
 
@@ -101,7 +102,9 @@ class Record:
     )
     rare_time_ms: float | None = _column("cost of work that is due once every rare_period_steps", "ms", None)
     rare_period_steps: int | None = _column("steps from one such event to the next", default=None, least=1)
-    epoch_time_s: float | None = _column("mean step times steps per epoch, rare cost amortised", "s", None)
+    epoch_time_s: float | None = _column(
+        "steps per epoch times the mean step: over launches, of undisturbed blocks, rare cost amortised", "s", None
+    )
     compute_time_ms: float | None = _column(
         "the step without exchange, median; in the same processes, taking turns with the exchanged one", "ms", None
     )
@@ -217,8 +220,9 @@ class Record:
 
     @property
     def arm(self) -> str:
-        """The method, with its variant and exchange where these are not the default, and whether it is checkpointed."""
-        return arm_name(self.method, self.variant, self.checkpoint, self.exchange)
+        """The method with what it shares with CoMERA, its variant, checkpointing and exchange where not the default."""
+        match = match_of(self.method, _method_settings(self.config_json))
+        return arm_name(self.method, self.variant, self.checkpoint, self.exchange, match)
 
     @property
     def global_batch(self) -> int:
@@ -240,6 +244,16 @@ class Record:
         content = dataclasses.asdict(self)
         samples, extra = content.pop("samples"), content.pop("extra")
         return json.dumps({**content, **extra, "samples": samples}, indent=1, allow_nan=False) + "\n"
+
+
+@functools.lru_cache(maxsize=4096)
+def _method_settings(config_json: str) -> Mapping[str, Any]:
+    """The settings of the method in a record's cell; empty where it has none."""
+    try:
+        settings = json.loads(config_json).get("method_settings")
+    except (ValueError, AttributeError, RecursionError):
+        return {}
+    return settings if isinstance(settings, dict) else {}
 
 
 #: The columns, in order; ``samples`` and ``extra`` are none.

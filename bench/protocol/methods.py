@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 import baselines
-from bench.core.cell import CHECKPOINTED, EXCHANGES, Cell
+from bench.core.cell import CHECKPOINTED, EXCHANGES, MATCHES, Cell
 from bench.core.checked import build_dataclass
 from bench.errors import ConfigError
 from bench.protocol import Change, Method
@@ -40,33 +40,52 @@ def variants(name: str) -> tuple[str, ...]:
 
 
 class Arm(NamedTuple):
-    """A method, its variant (the default one is empty), whether the blocks of its model are checkpointed, and how its
-    gradients travel between ranks, where it says so."""
+    """An entry of ``methods``, read.
+
+    Args:
+        method: name of the method.
+        variant: its variant; the default one is empty.
+        checkpoint: whether the blocks of its model are checkpointed.
+        exchange: how its gradients travel between ranks, where the entry names it.
+        match: ``size`` or ``rank`` of CoMERA that it is to have, where the entry names it.
+    """
 
     method: str
     variant: str
     checkpoint: bool = False
     exchange: str = ""
+    match: str = ""
 
 
 def parse_arm(arm: str) -> Arm:
-    """Read ``method[:variant][+checkpoint][+EXCHANGE]``; others raise ConfigError.
+    """Read ``method[@size|@rank][:variant][+checkpoint][+EXCHANGE]``; others raise ConfigError.
 
     >>> parse_arm("dense+checkpoint+powersgd_4")
-    Arm(method='dense', variant='', checkpoint=True, exchange='powersgd_4')
+    Arm(method='dense', variant='', checkpoint=True, exchange='powersgd_4', match='')
+    >>> parse_arm("low_rank@size:lean")
+    Arm(method='low_rank', variant='lean', checkpoint=False, exchange='', match='size')
     """
     given, plus, exchange = arm.rpartition("+")
     given, exchange = (given, exchange) if plus and exchange in EXCHANGES else (arm, "")
     if "+" in (base := given.removesuffix(CHECKPOINTED)):
         allowed = ", ".join((CHECKPOINTED[1:], *EXCHANGES))
         raise ConfigError(f"method is {arm!r}; after a + and in this order allowed: {allowed}.")
-    name, colon, variant = base.partition(":")
+    named, colon, variant = base.partition(":")
+    name, at, match = named.partition("@")
     variants = _module(name).VARIANTS
+    if at and ("ranks_of_ratio" not in default_settings(name) or match not in MATCHES):
+        matching = [f"{method}@{each}" for method in _matching() for each in MATCHES]
+        raise ConfigError(f"method is {arm!r}; allowed with an @: {', '.join(matching)}.")
     if colon and variant not in variants:
-        named = ", ".join(filter(None, variants))
-        offers = f"allowed: {named}" if named else "it has none"
+        others = ", ".join(filter(None, variants))
+        offers = f"allowed: {others}" if others else "it has none"
         raise ConfigError(f"method is {arm!r}; {name} has no variant {variant!r}, {offers}.")
-    return Arm(name, "" if variant == variants[0] else variant, given.endswith(CHECKPOINTED), exchange)
+    return Arm(name, "" if variant == variants[0] else variant, given.endswith(CHECKPOINTED), exchange, match)
+
+
+def _matching() -> list[str]:
+    """Names of the methods that can be made as large as CoMERA, or of its ranks."""
+    return [name for name in available() if "ranks_of_ratio" in default_settings(name)]
 
 
 def default_settings(name: str) -> dict[str, Any]:

@@ -20,8 +20,8 @@ from bench.errors import ConfigError
 from bench.measures import Measure, available, named
 from bench.processes.cluster import nodes
 from bench.processes.interleave import LAUNCHES
-from bench.protocol import Data
-from bench.protocol.methods import Arm, checked_settings, default_settings, parse_arm
+from bench.protocol import Data, Workload
+from bench.protocol.methods import Arm, build, checked_settings, default_settings, parse_arm
 from bench.step.low_precision import Precision
 from bench.step.timing import ALLOCATORS, Allocator
 from bench.workloads import open_workload, workload_class
@@ -72,7 +72,7 @@ class JobSettings(Toggles):
     timing: Section
     training: Section
     settings: Section
-    reuse: Literal["exact", "config", "never"]
+    reuse: Literal["exact", "config", "extend", "never"]
     resume: Flag
     results: _Folder
     parallel: FromZero
@@ -91,11 +91,12 @@ class TimingSettings:
     :func:`bench.step.timing.steady_allocator`; ``system`` is the C library's own way, as for most users of PyTorch.
     """
 
-    launches: FromOne = LAUNCHES  # of fresh processes; 3 or more tell what an interval within one leaves out
+    launches: FromOne = LAUNCHES  # of fresh processes; 3 or more tell what a range within one leaves out
     blocks: FromOne = 5  # of a launch: rounds in which every arm runs once, in random order
     extra_blocks: FromZero = 2  # of a launch: disturbed rounds that may be repeated
     block_seconds: Seconds = 1.0  # about how long an arm runs per block; sets the steps per block
     max_steps: FromOne = 20  # of a block
+    min_steps: FromOne = 1  # of a block, however long they take
     warmup_steps: FromOne = 2  # before the first block
     disturbed: Annotated[float, Field(gt=1), Allowed("finite factors above 1")] = DISTURBED
     time_limit_s: Seconds = 600.0  # after which a cell is given up and recorded as ``timeout``
@@ -103,7 +104,7 @@ class TimingSettings:
 
     def identity(self) -> dict[str, Any]:
         """The settings as cells hold them: without later ones at their defaults, so that older cell ids stay valid."""
-        later = {"allocator": ALLOCATORS[0], "launches": LAUNCHES}
+        later = {"allocator": ALLOCATORS[0], "launches": LAUNCHES, "min_steps": 1}
         return {name: value for name, value in asdict(self).items() if value != later.get(name)}
 
 
@@ -133,11 +134,11 @@ def resolve(config: Mapping[str, Any], elsewhere: bool = False, any_batch: bool 
     device = resolve_device(config["device"], measure.on_device, elsewhere)
     data = Data(config["dataset"], config["data_folder"], config["fetch"])
     timing = build_dataclass(TimingSettings, config["timing"], "timing")
-    arms = checked_arms(config)
-    ratio = None if config["ratio"] is None else float(config["ratio"])
-    _check_about(measure, config["workload"], [arm.method for arm, _ in arms])
+    _check_about(measure, config["workload"], [arm.method for arm, _ in parsed_methods(config)])
     settings = bench.workloads.checked_settings(kind.name, config[kind.section], data)
     workload = open_workload(kind.name, settings, data, check=True)
+    arms = checked_arms(config, workload)
+    ratio = None if config["ratio"] is None else float(config["ratio"])
     _check_batch(config["batch_size"], config["world_size"], workload.training_examples, any_batch)
     ways = _exchanges(config, measure, [arm for arm, _ in arms], device, elsewhere)
     own = {name: config[name] for name in TOGGLES}
@@ -154,7 +155,7 @@ def resolve(config: Mapping[str, Any], elsewhere: bool = False, any_batch: bool 
             batch_size=config["batch_size"],
             **{**toggles, "checkpoint": toggles["checkpoint"] or arm.checkpoint},
             seed=config["seed"],
-            ratio=method_settings.get("ratio") or (ratio if measure.paired else None),
+            ratio=ratio_of(method_settings) or (ratio if measure.paired else None),
             method_settings=method_settings,
             workload_settings=asdict(settings),
             timing_settings=timing.identity() if measure.timed else {},
@@ -248,35 +249,82 @@ def _check_about(measure: Measure, workload: str, methods: list[str]) -> None:
             raise ConfigError(f"methods has {method!r}; {about}: {', '.join(measure.methods)}.")
 
 
-def checked_arms(config: Mapping[str, Any]) -> list[tuple[Arm, dict[str, Any]]]:
-    """Every entry of ``methods``, with the settings of its method.
+def parsed_methods(config: Mapping[str, Any]) -> list[tuple[Arm, Mapping[str, Any]]]:
+    """Every entry of ``methods``: a name, or a name with settings of its own.
 
-    Raises ConfigError: an unknown method, variant or setting, of a method that is not asked for too.
+    Raises ConfigError: an unknown method or variant, or settings that are none.
     """
-    for method, values in config["settings"].items():
-        checked_settings(method, values)
-    ratio = None if config["ratio"] is None else float(config["ratio"])
-    return [_arm(entry, config["settings"], ratio) for entry in config["methods"]]
+    return [_parsed(entry) for entry in config["methods"]]
 
 
-def _arm(entry: Any, shared: Mapping[str, Any], ratio: float | None) -> tuple[Arm, dict[str, Any]]:
-    """An entry of ``methods``, a name, or a name with settings of its own, and all its settings.
-
-    A ratio goes to the methods that take one and are not given their own.
-    """
+def _parsed(entry: Any) -> tuple[Arm, Mapping[str, Any]]:
     own: Any = {}
     if isinstance(entry, Mapping):
         if len(entry) != 1:
             raise ConfigError(f"methods has {dict(entry)!r}; allowed: one name each, as in {{comera: {{ranks: 16}}}}.")
         [(entry, own)] = entry.items()
     arm = parse_arm(str(entry))
-    method = arm.method
     if not isinstance(own, Mapping):
-        raise ConfigError(f"methods.{method} is {own!r}; allowed: single settings, as in {{comera: {{ranks: 16}}}}.")
-    values = {**shared.get(method, {}), **own}
-    if values.get("ratio") is None and "ratio" in default_settings(method):
-        values["ratio"] = ratio
-    return arm, checked_settings(method, values)
+        raise ConfigError(
+            f"methods.{arm.method} is {own!r}; allowed: single settings, as in {{comera: {{ranks: 16}}}}."
+        )
+    return arm, own
+
+
+def checked_arms(config: Mapping[str, Any], workload: Workload) -> list[tuple[Arm, dict[str, Any]]]:
+    """Return every entry of ``methods`` with all settings of its method.
+
+    A ratio goes to the methods that take one and are not given their own. ``low_rank@size`` is as large as CoMERA on
+    this workload, ``low_rank@rank`` has its middle ranks.
+
+    Raises ConfigError: an unknown method, variant or setting, of a method that is not asked for too.
+    """
+    for method, values in config["settings"].items():
+        checked_settings(method, values)
+    arms = parsed_methods(config)
+    ratio = None if config["ratio"] is None else float(config["ratio"])
+    comera = {**config["settings"].get("comera", {}), **next((own for arm, own in arms if arm.method == "comera"), {})}
+    return [(arm, _settings(arm, own, config["settings"], ratio, comera, workload)) for arm, own in arms]
+
+
+def _settings(
+    arm: Arm,
+    own: Mapping[str, Any],
+    shared: Mapping[str, Any],
+    ratio: float | None,
+    comera: Mapping[str, Any],
+    workload: Workload,
+) -> dict[str, Any]:
+    """All settings of an arm; ``comera`` has those that this job gives CoMERA, which another arm may have to match."""
+    values = {**shared.get(arm.method, {}), **own}
+    if "ratio" not in default_settings(arm.method):
+        return checked_settings(arm.method, values)
+    given = values.get("ratio")
+    if not arm.match:
+        return checked_settings(arm.method, {**values, "ratio": ratio if given is None else given})
+    if given is not None:
+        raise ConfigError(
+            f"{arm.method}@{arm.match} has ratio={given!r} of its own; it takes CoMERA's: leave it out, or write "
+            f"{arm.method} without @{arm.match}."
+        )
+    comera = {**comera, "ratio": comera.get("ratio") or ratio}
+    if arm.match == "rank":
+        return checked_settings(arm.method, {**values, "ranks_of_ratio": comera["ratio"]})
+    return checked_settings(arm.method, {**values, "ratio": comera["ratio"] or comera_ratio(workload, comera)})
+
+
+def comera_ratio(workload: Workload, settings: Mapping[str, Any]) -> float:
+    """How many times fewer parameters CoMERA trains on a workload than dense training, to six digits."""
+    with torch.device("meta"):
+        model, targets = workload.build(), workload.targets()
+        dense = sum(parameter.numel() for parameter in model.parameters())
+        adapted = build("comera", "", checked_settings("comera", settings)).adapt(model, targets)
+    return float(f"{dense / sum(parameter.numel() for parameter in adapted.parameters()):.6g}")
+
+
+def ratio_of(method_settings: Mapping[str, Any]) -> float | None:
+    """The whole-model ratio that a method is asked for, itself or by the ranks that it takes over."""
+    return method_settings.get("ratio") or method_settings.get("ranks_of_ratio")
 
 
 def resolve_device(device: str, needed: bool = True, elsewhere: bool = False) -> str:

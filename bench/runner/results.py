@@ -9,6 +9,7 @@ from typing import Any
 
 from bench.core.cell import Cell
 from bench.core.files import check_folder, remove_abandoned, write_whole
+from bench.core.launches import extended
 from bench.core.provenance import Provenance, provenance
 from bench.core.record import Record, device_folder, read, write
 from bench.core.table import write_table
@@ -77,7 +78,17 @@ class Results:
         retried = (*_RETRIED, "timeout") if named(cell.measure).resumes else _RETRIED  # it can go on where it was
         if record.status in retried or _has_what_it_lacked(record, cell):
             return False
+        if self.reuse == "extend" and path not in self.written and _has_launches(record):
+            return False
         return self.reuse == "config" or _is_of_this_code(record)
+
+    def to_extend(self, cell: Cell, data_hash: str) -> Record | None:
+        path = self._path(cell, data_hash)
+        if self.reuse != "extend" or not path.exists():
+            return None
+        record = read(path)
+        fits = _has_launches(record) and _is_of_this_code(record) and record.threads == _where(cell).threads
+        return record if fits else None
 
     def upkeep(self, cell: Cell, data_hash: str, resume: bool) -> Upkeep:
         """Where a training run keeps its checkpoint, and where the run lies whose stages are its first."""
@@ -151,6 +162,10 @@ def _has_what_it_lacked(record: Record, cell: Cell) -> bool:
     return lacked == "memory" and need is not None and need <= free_memory_mib(cell.device)
 
 
+def _has_launches(record: Record) -> bool:
+    return record.status == "ok" and bool(record.samples.get("blocks"))
+
+
 def _is_of_this_code(record: Record) -> bool:
     here = provenance()
     names = ("code_id", "torch_version", "library_versions")
@@ -172,6 +187,9 @@ def _to_record(outcome: Outcome, data_hash: str, data: Data, results: Results) -
     periods = known.pop("rare_periods", {})
     known.pop("step_ms", None)
     samples = known.get("samples", {})
+    earlier = results.to_extend(cell, data_hash)
+    if earlier is not None and outcome.status == "ok" and samples.get("blocks"):
+        samples = known["samples"] = extended(earlier, samples)
     columns = {**known, **_time_columns(samples), **dataclasses.asdict(_where(cell))}
     if periods and outcome.status == "ok":
         columns |= _rare_columns(samples, periods, results.rare_times(cell))

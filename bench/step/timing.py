@@ -136,12 +136,15 @@ def take_turns(turns: Mapping[str, Callable[[], T]], blocks: int) -> dict[str, l
 
 
 def calls_per_block(ms: float, timing: Mapping[str, Any]) -> int:
-    """How many calls of ``ms`` milliseconds fill a block, as :class:`bench.runner.resolve.TimingSettings` has it.
+    """Return how many calls of ``ms`` milliseconds fill a block (:class:`bench.runner.resolve.TimingSettings`).
 
     >>> calls_per_block(10.0, {"block_seconds": 0.05, "max_steps": 20})
     5
+    >>> calls_per_block(2000.0, {"block_seconds": 0.05, "max_steps": 20, "min_steps": 3})
+    3
     """
-    return max(1, min(timing["max_steps"], round(1e3 * timing["block_seconds"] / max(ms, 1e-3))))
+    filling = round(1e3 * timing["block_seconds"] / max(ms, 1e-3))
+    return max(timing.get("min_steps", 1), min(timing["max_steps"], filling))
 
 
 def mark(on_cuda: bool) -> Any:

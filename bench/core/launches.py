@@ -1,0 +1,53 @@
+"""Launches of one cell that were measured in several calls, kept in one record.
+
+``reuse=extend`` measures a finished cell again and adds the launches to its record, so that they may lie hours apart or
+be of several machines of one kind. Launches are numbered on; arms that were extended by the same calls stay paired.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from bench.core.record import Record
+
+#: Pairing of the launches of earlier calls, by launch as text; those of the latest are paired as the record says.
+_PAIRINGS = "pairings"
+
+#: One row per earlier call: when its record was written, on which machine, and how many launches it added.
+_CALLS = "earlier_calls"
+
+
+def pairing_by_launch(record: Record) -> dict[int, str]:
+    """Return by launch the name that arms share which were timed together in it; empty where it ran alone."""
+    earlier = record.samples.get(_PAIRINGS, {})
+    launches = {block.get("launch", 0) for block in record.samples.get("blocks", [])}
+    return {launch: earlier.get(str(launch), record.pairing) for launch in sorted(launches)}
+
+
+def paired_launches(one: Record, other: Record) -> set[int]:
+    """Return the launches in which both records' arms took turns."""
+    ours, theirs = pairing_by_launch(one), pairing_by_launch(other)
+    return {launch for launch, name in ours.items() if name and theirs.get(launch) == name}
+
+
+def extended(record: Record, samples: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the samples of a record with those of further launches added, numbered on."""
+    earlier = record.samples
+    first = 1 + max(block.get("launch", 0) for block in earlier["blocks"])
+    later = [{**block, "launch": first + block.get("launch", 0)} for block in samples.get("blocks", [])]
+    rare = {name: [*times, *samples.get("rare", {}).get(name, [])] for name, times in earlier.get("rare", {}).items()}
+    pairings = {str(launch): name for launch, name in pairing_by_launch(record).items()}
+    calls = [*earlier.get(_CALLS, []), call_of(record)]
+    known = {"blocks": [*earlier["blocks"], *later], _PAIRINGS: pairings, _CALLS: calls}
+    return {**samples, **({"rare": rare} if rare else {}), **known}
+
+
+def call_of(record: Record) -> dict[str, Any]:
+    """Return when and on which machine the launches of the latest call were measured, and how many they are."""
+    before = sum(call["launches"] for call in record.samples.get(_CALLS, []))
+    launches = len({block.get("launch", 0) for block in record.samples["blocks"]}) - before
+    return {"recorded_at": record.recorded_at, "machine": record.machine, "launches": launches}
+
+
+def calls_of(record: Record) -> list[dict[str, Any]]:
+    """Return :func:`call_of` for every call whose launches the record holds, the earliest first."""
+    return [*record.samples.get(_CALLS, []), call_of(record)] if record.samples.get("blocks") else []
