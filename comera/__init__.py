@@ -9,6 +9,7 @@
 
 from comera.capture import CapturedStep, CaptureError, make_capturable
 from comera.compatibility.version import __version__
+from comera.exchange import hook
 from comera.exchange.dense_model import to_dense_model
 from comera.exchange.pretrained import load_pretrained, save_pretrained
 from comera.inspection.step_memory import StepMemory, step_memory
@@ -25,6 +26,8 @@ from comera.reachability import drop_unreachable
 from comera.tensorize import tensorize
 from comera.training import parameter_groups
 from comera.truncation import close_smallest, ranks_of, set_ranks, truncate
+
+hook.register()
 
 __all__ = [
     "TT",

@@ -8,6 +8,7 @@ gives the cores as views in their usual shapes.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
 from typing import Any, Self
 
@@ -17,6 +18,7 @@ from torch.nn import functional as F
 
 from comera.compatibility.dense_weight import DenseWeight
 from comera.compatibility.distributed import refuse_distributed, whole
+from comera.compatibility.optimizer_states import check_states, warn_of_uncut_states
 from comera.contraction.joint_merging import compiled_halves, jointly_merged, jointly_merged_halves
 from comera.contraction.merging import merge_cores, two_half_linear
 from comera.contraction.planned import tt_linear
@@ -59,6 +61,20 @@ class TensorTrainLayer(nn.Module):
         self.register_parameter(DIAGONALS, nn.Parameter(torch.ones(sum(shape.ranks), device=device, dtype=dtype)))
 
     @property
+    def threshold(self) -> float:
+        """The magnitude up to which a rank-control entry counts as zero."""
+        threshold: float = self.__dict__["threshold"]
+        if torch.compiler.is_compiling():  # with dynamic=True a number is an input of the graph, and breaks functions
+            from torch.fx.experimental.symbolic_shapes import guard_scalar  # of autograd; here it is a constant
+
+            return float(guard_scalar(threshold))
+        return threshold
+
+    @threshold.setter
+    def threshold(self, value: float) -> None:
+        self.__dict__["threshold"] = value
+
+    @property
     def diagonals(self) -> nn.Parameter:
         """The rank-control entries of all inner bonds, bond after bond."""
         return getattr(self, DIAGONALS)
@@ -76,11 +92,17 @@ class TensorTrainLayer(nn.Module):
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, metadata: dict[str, Any], strict: bool, *lists: Any
     ) -> None:
-        """As in any module, but for the former name of the diagonals and a sentence about ranks that do not fit."""
+        """As in any module, but for the diagonals' former name and sentences about what is not loaded."""
         if f"{prefix}diagonals" in state_dict:
             state_dict[prefix + DIAGONALS] = state_dict.pop(f"{prefix}diagonals")
         given, errors = state_dict.get(f"{prefix}packed_cores"), lists[-1]
         ranks = tuple(metadata.get("ranks", self.shape.ranks))
+        if given is None and f"{prefix}weight" in state_dict:
+            warnings.warn(
+                f"{prefix[:-1] or type(self).__name__} has cores, and the state dict has a dense weight for it, which "
+                'is not loaded; load it into the dense model, before comera.tensorize(model, plan, start="weights").',
+                stacklevel=2,
+            )
         if isinstance(given, torch.Tensor) and (given.shape != self.packed_cores.shape or ranks != self.shape.ranks):
             errors.append(
                 f"{prefix[:-1] or type(self).__name__} has ranks {self.shape.ranks}, and the state dict has cores of "
@@ -144,10 +166,11 @@ class TensorTrainLayer(nn.Module):
 
     @property
     def weight(self) -> torch.Tensor:
-        """The dense weight, formed anew by each operation on it: right, not fast, and writing to it changes nothing.
+        """The dense weight, formed anew by each operation on it: right, not fast, and not to be written to.
 
         For code that reads a layer's weight instead of calling the layer, as ``nn.MultiheadAttention`` does with its
-        output projection, and models with a tied output layer. Its shape, type and device cost nothing.
+        output projection, and models with a tied output layer. Its shape, type and device cost nothing. What would
+        write to it, as ``nn.init.zeros_(layer.weight)``, raises RuntimeError.
         """
         # Compilation leaves out what is not used, and torch.func allows no tensor that only looks as if it had entries.
         if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
@@ -171,10 +194,16 @@ class TensorTrainLayer(nn.Module):
             The new inner ranks.
 
         Raises:
-            ValueError: parameters that are sharded over processes, or managed by DistributedDataParallel.
+            ValueError: parameters that are sharded over processes, or managed by DistributedDataParallel, or whose
+                state the optimizer lacks or keeps in a form that cannot be cut.
         """
         refuse_distributed("truncate", self.chain_sizes())
-        return self.cut(optimizer)
+        cut = [] if self.active_ranks() == self.shape.ranks else [self.packed_cores, self.diagonals]
+        if optimizer is not None:
+            check_states("truncate", optimizer, cut)
+        ranks = self.cut(optimizer)
+        warn_of_uncut_states("truncate", cut, optimizer)
+        return ranks
 
     def cut(self, optimizer: torch.optim.Optimizer | None) -> tuple[int, ...]:
         """What :meth:`truncate` does once it is known that the parameters may change their sizes."""

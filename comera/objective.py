@@ -17,12 +17,16 @@ tensorized size, the one before any rank was cut, so that they live on the scale
 from __future__ import annotations
 
 import math
+import warnings
+from dataclasses import dataclass
 from typing import Any, Literal
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
 
 from comera.compatibility.distributed import whole
+from comera.compatibility.optimizer_states import held_by, living_optimizers
 from comera.layers import TensorTrainLayer
 from comera.rank_control import chain_size
 
@@ -33,6 +37,9 @@ OBJECTIVE_VARIANTS: tuple[ObjectiveVariant, ...] = ("paper", "released")
 RELEASED_SIZE_WEIGHT = 0.01
 RELEASED_LOSS_WEIGHT = 0.1
 RELEASED_LOSS_TARGET = 0.8
+
+#: How far, in multiples of the way from 1 to 0, the rank entries must be able to move in the late stage.
+RANK_REACH = 2.0
 
 
 def tensorized_layers(model: nn.Module) -> list[TensorTrainLayer]:
@@ -197,6 +204,52 @@ class ModelSize:
         self._indexed = present
 
 
+@dataclass(frozen=True)
+class _Begun:
+    """A late stage as it began: its target, what counts as 1, the rank entries, and which of them were open."""
+
+    size_target: float
+    full: int
+    entries: torch.Tensor
+    alive: torch.Tensor
+
+
+#: The last late stage of each model, by the model's first tensorized layer.
+_begun: WeakKeyDictionary[TensorTrainLayer, _Begun] = WeakKeyDictionary()
+
+
+def late_stage_without_effect(model: nn.Module) -> str | None:
+    """Explain that a :class:`LateStage` has closed no rank of a model; None if it has, or has met its target.
+
+    Example:
+        >>> from comera import TTLinear
+        >>> layer = TTLinear(4, 4, (4,), (4,), ranks=4)
+        >>> _ = LateStage(0.5)(torch.tensor(1.0), layer)
+        >>> late_stage_without_effect(layer)[:45]
+        'LateStage(size_target=0.5) has closed no rank'
+        >>> _ = layer.diagonals.data[:2].zero_()
+        >>> late_stage_without_effect(layer) is None
+        True
+    """
+    layers = tensorized_layers(model)
+    begun = _begun.get(layers[0]) if layers else None
+    if begun is None:
+        return None
+    size = ModelSize(model, begun.full)
+    entries = size.entries().detach()
+    if entries.shape != begun.entries.shape or bool((begun.alive & ~size.alive()).any()):
+        return None
+    exact, moved = float(size.exact()), float((entries - begun.entries).abs().max())
+    if exact <= begun.size_target:
+        return None
+    return (
+        f"LateStage(size_target={begun.size_target:g}) has closed no rank so far: S is {exact:.3g}, and rank entries "
+        f"have moved by at most {moved:.3g} since it began. lr_ranks times its steps must be at least "
+        f"{RANK_REACH:g}; give it more steps, or call comera.close_smallest(model, {begun.size_target:g}) "
+        "before comera.truncate."
+    )
+
+
 def check_weight(name: str, value: float) -> None:
     """Raise ValueError unless a weight or a rate is a finite number, 0 or more."""
     if not 0 <= value < math.inf:  # false for NaN
@@ -214,15 +267,26 @@ class _Stage:
         self.variant = variant
         self._full = full
         self._size: ModelSize | None = None
+        self._versions: list[int] | None = None  # of what is trained, at the first call
+        self._moves = False  # whether some of it has changed since, or there is nothing more to be found out
 
     def size(self, model: nn.Module) -> ModelSize:
         """The size of ``model``'s tensorized layers, which are looked for once.
 
         Raises:
             ValueError: a layer in half precision, whose spacing below 1 swallows the steps of its diagonals.
+
+        Warns:
+            UserWarning: a model without a tensorized layer.
         """
         if self._size is None:
             self._size = ModelSize(model, self._full)
+            if not self._size.layers:
+                warnings.warn(
+                    f"the model has no tensorized layer, so {type(self).__name__} returns the loss of the task alone; "
+                    "call comera.tensorize.",
+                    stacklevel=3,
+                )
         halves = {layer.diagonals.dtype for layer in self._size.layers} & {torch.bfloat16, torch.float16}
         if halves:
             raise ValueError(
@@ -230,6 +294,27 @@ class _Stage:
                 "keep the model in torch.float32 and train under torch.autocast."
             )
         return self._size
+
+    def _watch_optimizer(self, layers: list[TensorTrainLayer]) -> None:
+        """Warn at the second call if nothing has moved since the first, and no living optimizer holds the layers."""
+        if self._moves or torch.compiler.is_compiling():
+            return
+        trained = [each for layer in layers for each in (layer.packed_cores, layer.diagonals) if each.requires_grad]
+        versions = [parameter._version for parameter in trained]
+        if self._versions is None:
+            self._versions = versions
+            return
+        self._moves = True
+        if versions != self._versions or not trained:
+            return
+        optimizers = living_optimizers()
+        if optimizers and all(set(trained).isdisjoint(held_by(each)) for each in optimizers):
+            warnings.warn(
+                f"{type(self).__name__} is called again and no optimizer holds the cores and rank entries of the "
+                "model, so that they stay as they are; build it after comera.tensorize, of "
+                "comera.parameter_groups(model).",
+                stacklevel=3,
+            )
 
     @staticmethod
     def _mean_rank_entry(size: ModelSize) -> torch.Tensor:
@@ -250,6 +335,10 @@ class EarlyStage(_Stage):
     Raises:
         ValueError: an unknown variant, or a weight that is negative or not finite.
 
+    Warns:
+        UserWarning: when called, for a model without a tensorized layer, or if no optimizer holds its cores by the
+            second call.
+
     Example:
         >>> from comera import TT, tensorize
         >>> model = tensorize(nn.Sequential(nn.Linear(16, 16)), {"0": TT(ranks=2, order=2)})
@@ -268,6 +357,7 @@ class EarlyStage(_Stage):
         size = self.size(model)
         if not size.layers:
             return task_loss
+        self._watch_optimizer(size.layers)
         if self.variant == "released":
             return task_loss + RELEASED_SIZE_WEIGHT * self._mean_rank_entry(size)
         objective = task_loss
@@ -296,6 +386,10 @@ class LateStage(_Stage):
 
     Raises:
         ValueError: an unknown variant, a target outside (0, 1], or a number that is negative or not finite.
+
+    Warns:
+        UserWarning: when called, as :class:`EarlyStage` does. Whether it has steps enough is known when ranks are cut:
+            :func:`comera.truncate` warns if it has closed none.
 
     Example:
         >>> from comera import TT, tensorize
@@ -326,9 +420,13 @@ class LateStage(_Stage):
 
     def __call__(self, task_loss: torch.Tensor, model: nn.Module) -> torch.Tensor:
         """The scalar to differentiate, from the task loss L. Nothing here waits for the device."""
+        begins = self._size is None
         size = self.size(model)
         if not size.layers:
             return task_loss
+        self._watch_optimizer(size.layers)
+        if begins and not torch.compiler.is_compiling():
+            _begun[size.layers[0]] = _Begun(self.size_target, size.full, size.entries().detach().clone(), size.alive())
         loss, exact = task_loss.detach(), size.exact()
         if self.variant == "released":
             p = self._mean_rank_entry(size)

@@ -21,6 +21,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from comera.compatibility.optimizer_states import cut_state
 from comera.tensor_train import TTMShape, TTShape, pack_cores, unpack_cores
 
 #: Entries of a diagonal up to this magnitude count as zero (METHOD.md, Formats: the released code's threshold).
@@ -101,11 +102,8 @@ def replace_data(parameter: nn.Parameter, data: torch.Tensor) -> None:
 
 def _shrink(parameter: nn.Parameter, places: torch.Tensor, optimizer: torch.optim.Optimizer | None) -> None:
     """Keep the entries at ``places`` of a parameter, which stays the same object, and of the optimizer's state."""
-    size = parameter.shape
     if optimizer is not None:
-        for name, value in optimizer.state.get(parameter, {}).items():
-            if isinstance(value, torch.Tensor) and value.shape == size:
-                optimizer.state[parameter][name] = value[places]
+        cut_state(optimizer, parameter, places)
     replace_data(parameter, parameter.data[places])
 
 
@@ -123,7 +121,8 @@ def cut_closed_ranks(
         packed_cores, diagonals: of the chain; they stay the same objects with fewer entries, and lose their gradients.
         shape: modes and ranks before the cut.
         threshold: entries up to this magnitude count as zero.
-        optimizer: whose state of the two parameters is cut like them.
+        optimizer: whose state of the two parameters is cut like them; of a kind that
+            :func:`comera.compatibility.optimizer_states.check_states` allows.
 
     Returns:
         The inner ranks that are left; all 0 where a bond is closed as a whole, since nothing passes such a chain.

@@ -212,7 +212,7 @@ def tt_to_matrix(cores: Sequence[torch.Tensor]) -> torch.Tensor:
         tensor(2.)
     """
     half = len(cores) // 2
-    rows = math.prod(core.shape[1] for core in cores[:half])
+    rows = math.prod([core.shape[1] for core in cores[:half]])
     return contract_chain(cores).permute(_slowest_first(half)).reshape(rows, -1)
 
 
@@ -227,7 +227,7 @@ def ttm_to_matrix(cores: Sequence[torch.Tensor]) -> torch.Tensor:
     full = contract_chain([core.flatten(1, 2) for core in cores])
     full = full.reshape([size for core in cores for size in core.shape[1:3]])
     rows_then_columns = [*range(0, 2 * order, 2), *range(1, 2 * order, 2)]
-    rows = math.prod(core.shape[1] for core in cores)
+    rows = math.prod([core.shape[1] for core in cores])
     return full.permute(rows_then_columns).reshape(rows, -1)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
@@ -102,6 +103,9 @@ def tensorize(
             not fit, a ratio out of reach, or weights that are sharded over processes or managed by
             DistributedDataParallel. The model is then as it was.
 
+    Warns:
+        UserWarning: ``fp8`` for a model without a tensorized linear layer.
+
     Example:
         >>> model = nn.Sequential(nn.Embedding(1000, 64), nn.Linear(64, 96), nn.Linear(96, 2))
         >>> tensorize(model, {"0": TTM(ranks=8), "1": TT(ranks=8, order=2)})[1].shape.parameter_count
@@ -130,8 +134,10 @@ def tensorize(
     if recompute != "none":
         fuse_feed_forwards(root)
         keep_ranks(root, recompute, store)
-    if fp8 is not None:
-        use_fp8(root, fp8)
+    if fp8 is not None and not use_fp8(root, fp8):
+        warnings.warn(
+            "fp8 has no effect, since no linear layer of the model is tensorized; give one a comera.TT.", stacklevel=2
+        )
     if automatic:
         print(summary(root), *sentences(left), sep="\n")
     return root
@@ -171,10 +177,12 @@ def _replace(
             if spec is None:
                 continue
             if is_linear(module) != isinstance(spec, TT):
+                other = TT if is_linear(module) else TTM
                 raise ValueError(
-                    f"plan pattern {pattern!r} gives {type(spec).__name__}, but {names[module][0]} is a "
+                    f"plan pattern {pattern!r} gives {type(spec).__name__}, but {names[module][0]} is of class "
                     f"{type(module).__name__}; TT is for nn.Linear and Conv1D, TTM for nn.Embedding and "
-                    "nn.EmbeddingBag."
+                    f"nn.EmbeddingBag. Put {names[module][0]!r}: None before the pattern to leave it dense, or "
+                    f"{names[module][0]!r}: comera.{other.__name__}() to tensorize it."
                 )
             _refuse_unusual(names[module][0], module, f"plan pattern {pattern!r} fits")
 

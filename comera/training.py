@@ -22,6 +22,7 @@ from comera.lookup import Variant
 from comera.modes import check_whole
 from comera.objective import (
     OBJECTIVE_VARIANTS,
+    RANK_REACH,
     EarlyStage,
     LateStage,
     ObjectiveVariant,
@@ -39,7 +40,7 @@ from comera.reachability import drop_unreachable
 from comera.recomputing import Recompute, Store
 from comera.tensor_train import Init
 from comera.tensorize import tensorize
-from comera.truncation import close_smallest, truncate
+from comera.truncation import close_smallest, cut_closed
 
 #: Variants that keep ranks instead of activations, for the paper's objective: what they recompute, and how they keep
 #: what stays wide.
@@ -61,9 +62,6 @@ VARIANTS = (*OBJECTIVE_VARIANTS, *LEAN, ORTHOGONAL, *(f"{ORTHOGONAL}_{name}" for
 PUBLISHED_TABLE_MODES: dict[tuple[int, int], tuple[tuple[int, ...], tuple[int, ...]]] = {
     (30522, 768): ((16, 20, 10, 10), (4, 4, 8, 6)),
 }
-
-#: How far, in multiples of the way from 1 to 0, the rank entries must be able to move in the late stage.
-RANK_REACH = 2.0
 
 
 @dataclass(frozen=True)
@@ -336,16 +334,16 @@ class CoMERA:
     def end_stage(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> Change:
         """Cut closed ranks out of the cores and of the optimizer's state."""
         self._drop_unreachable(model)
-        return "shapes" if truncate(model, optimizer) else "nothing"
+        return "shapes" if cut_closed(model, optimizer) else "nothing"
 
     def after_step(self, model: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> Change:
         """Cut closed ranks when the schedule asks for it, and when the target must be met."""
         if self._steps_to_target is not None:
             self._steps_to_target -= 1
             if self._steps_to_target == 0 and self._meet_target(model):
-                return "shapes" if truncate(model, optimizer) else "values"
+                return "shapes" if cut_closed(model, optimizer) else "values"
         every = self.settings.truncate_every
-        if every and (step + 1) % every == 0 and truncate(model, optimizer):
+        if every and (step + 1) % every == 0 and cut_closed(model, optimizer):
             return "shapes"
         return "nothing"
 

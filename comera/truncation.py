@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import bisect
 import math
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import nn
 
 from comera.compatibility.distributed import refuse_distributed
+from comera.compatibility.optimizer_states import check_states, warn_of_uncut_states
 from comera.layers import TensorTrainLayer
-from comera.objective import ModelSize, tensorized_layers
+from comera.objective import ModelSize, late_stage_without_effect, tensorized_layers
 from comera.rank_control import replace_data
 
 
@@ -46,15 +48,21 @@ def truncate(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -
 
     Args:
         model: any module.
-        optimizer: whose state is to shrink along; every state tensor of a parameter's shape is cut like it, so the
-            moments of surviving entries are kept exactly.
+        optimizer: whose state is to shrink along, so that the moments of surviving entries are kept: exactly where
+            they have the parameter's shape, to the precision of 8 bits where they are stored in blocks
+            (:mod:`comera.compatibility.optimizer_states`).
 
     Returns:
         Whether any shape changed. A captured graph must then be taken again.
 
     Raises:
-        ValueError: parameters that are sharded over processes; that DistributedDataParallel manages, which is to be
-            deleted before and built anew behind; or whose state ZeroRedundancyOptimizer holds.
+        ValueError: parameters that are sharded over processes, or that DistributedDataParallel manages, which is to be
+            deleted before and built anew behind; an optimizer that holds none of the parameters to be cut, or keeps a
+            state of theirs that cannot be cut, such as a factored or a flattened one. Nothing is changed then.
+
+    Warns:
+        UserWarning: if another optimizer holds parameters that were cut, or if a :class:`comera.LateStage` has closed
+            no rank of the model.
 
     Example:
         >>> from comera import TTLinear
@@ -63,12 +71,21 @@ def truncate(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -
         >>> truncate(layer), layer.shape.ranks, layer.packed_cores.numel()
         (True, (1, 2, 2), 36)
     """
+    if reason := late_stage_without_effect(model):
+        warnings.warn(reason, stacklevel=3)  # behind the decorator
+    cut = _to_be_cut(model)
+    changed = cut_closed(model, optimizer)
+    if changed:
+        warn_of_uncut_states("truncate", cut, optimizer)
+    return changed
+
+
+@torch.no_grad()
+def cut_closed(model: nn.Module, optimizer: torch.optim.Optimizer | None) -> bool:
+    """Do what :func:`truncate` does, without its warnings."""
     refuse_distributed_layers("truncate", tensorized_layers(model))
-    if type(optimizer).__name__ == "ZeroRedundancyOptimizer":
-        raise ValueError(
-            "truncate cannot cut the state that ZeroRedundancyOptimizer keeps in parts; call truncate without an "
-            "optimizer and build a new one."
-        )
+    if optimizer is not None:
+        check_states("truncate", optimizer, _to_be_cut(model))
     changed = False
     for layers in layers_by_cores(model):
         before = layers[0].shape.ranks
@@ -78,6 +95,12 @@ def truncate(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -
             for each in layers:
                 each.shape = each.shape.with_ranks(ranks)
     return changed
+
+
+def _to_be_cut(model: nn.Module) -> list[nn.Parameter]:
+    """The cores and the rank entries of all layers with a closed rank."""
+    closed = [layer for layer in tensorized_layers(model) if layer.active_ranks() != layer.shape.ranks]
+    return [parameter for layer in closed for parameter in (layer.packed_cores, layer.diagonals)]
 
 
 @torch.no_grad()

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 CONV1D = "transformers.pytorch_utils.Conv1D"
+PRETRAINED_MODEL = "transformers.modeling_utils.PreTrainedModel"
 
 #: What activation modules compute, up to rounding, as :data:`comera.functional.ACTIVATIONS` names it.
 ACTIVATIONS = {
@@ -28,6 +29,16 @@ def class_name(kind: type) -> str:
         'torch.nn.modules.linear.Linear'
     """
     return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def is_pretrained_model(module: nn.Module) -> bool:
+    """Whether a module is a model of transformers, with a ``save_pretrained`` and ``from_pretrained`` of its own.
+
+    Example:
+        >>> is_pretrained_model(nn.Linear(2, 2))
+        False
+    """
+    return any(class_name(kind) == PRETRAINED_MODEL for kind in type(module).__mro__)
 
 
 def is_conv1d(module: nn.Module) -> bool:

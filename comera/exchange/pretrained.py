@@ -1,46 +1,40 @@
-"""Tensorized models on disk: ``model.safetensors``, ``comera.json`` and, of Hugging Face's models, ``config.json``.
+"""Tensorized models on disk.
 
-These are the files of the Hub's layout, so that such a folder can be uploaded as it is. ``comera.json`` says which
-layers are tensorized, in what modes and ranks, and with which versions the folder was written. No file is a pickle.
+A model of Hugging Face is written by its own ``save_pretrained``: ``config.json``, which describes the tensorized
+layers (:mod:`comera.exchange.transformers_models`), weights in one file or in shards, and what else the class writes.
+Of any other module these are ``model.safetensors`` and ``comera.json``, the description. No file is a pickle.
 """
 
 from __future__ import annotations
 
 import copy
-import glob
 import importlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from comera.compatibility.version import __version__
-from comera.layers import TensorTrainLayer, TiedTTMLinear, TTMEmbedding
+from comera.compatibility.hugging_face import is_pretrained_model
+from comera.exchange.description import METHOD, Layers, describe, layers_of, rebuild
 from comera.loops.control import RANKS
-from comera.plan.specs import TT, TTM
-from comera.tensor_train import TTShape
-from comera.tensorize import tensorize
-from comera.truncation import set_ranks
 
 WEIGHTS, DESCRIPTION, CONFIG = "model.safetensors", "comera.json", "config.json"
-
-#: The number of this form of :data:`DESCRIPTION`.
-FORMAT = 1
 
 
 def save_pretrained(model: nn.Module, folder: str | Path) -> None:
     """Write a model, tensorized or not, with its ranks, to a folder.
 
     Args:
-        model: any module. One that has a ``config`` as those of Hugging Face is saved with it, and can be loaded by the
-            folder alone.
+        model: any module. One of Hugging Face is saved by its own ``save_pretrained`` and can be loaded by the folder
+            alone. Of another one with a ``config`` as those have, the configuration is saved with it.
         folder: made if it is not there; files of the same names are written over.
 
     Raises:
         ModuleNotFoundError: without the package safetensors.
+        ValueError: a tensorized model of Hugging Face, with a transformers older than 5.23.
 
     Example:
         >>> import tempfile
@@ -52,64 +46,51 @@ def save_pretrained(model: nn.Module, folder: str | Path) -> None:
         >>> torch.equal(loaded[0].packed_cores, model[0].packed_cores)
         True
     """
+    config: Any = getattr(model, "config", None)
+    if is_pretrained_model(model):
+        importlib.import_module("comera.exchange.transformers_models").save(model, Path(folder))
+        return
     from safetensors.torch import save_file
 
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    description = {
-        "format": FORMAT,
-        "comera": __version__,
-        "torch": str(torch.__version__),
-        "model": f"{type(model).__module__}.{type(model).__qualname__}",
-        "layers": {name: _described(layer) for name, layer in _tensorized(model)},
-    }
-    config: Any = getattr(model, "config", None)
     if hasattr(config, "save_pretrained"):
         config.architectures = [type(model).__name__]
         config.save_pretrained(folder)
     save_file(_tensors(model), folder / WEIGHTS, {"format": "pt"})
+    description = {"model": f"{type(model).__module__}.{type(model).__qualname__}", **describe(model)}
     (folder / DESCRIPTION).write_text(json.dumps(description, indent=1) + "\n", encoding="utf-8")
 
 
 def load_pretrained(folder: str | Path, model: nn.Module | None = None, **options: Any) -> nn.Module:
-    """The model that :func:`save_pretrained` wrote to a folder, with the ranks that it had.
+    """Load the model that :func:`save_pretrained`, or the one of Hugging Face, wrote to a folder, with its ranks.
+
+    Parameters and persistent buffers have the types in which they were saved. Other buffers are as the class makes
+    them.
 
     Args:
         folder: with the files.
-        model: a dense model of the same class and sizes, which is tensorized and loaded. None: it is built from the
-            folder's ``config.json`` by the package transformers, and returned in the mode for evaluation.
+        model: a dense model of the same class and sizes, which is tensorized and loaded. None: it is built by the
+            package transformers from the folder's ``config.json``, and returned in the mode for evaluation.
         options: for :func:`comera.tensorize`, such as ``recompute``.
 
     Raises:
         ValueError: a folder without the files, a damaged file, a model that needs to be given, or one that the saved
             ranks and sizes do not fit; a given model is then as it was.
-        ModuleNotFoundError: without the packages safetensors or, where no model is given, transformers.
+        ModuleNotFoundError: without the packages safetensors or, for a model of Hugging Face, transformers.
     """
     folder = Path(folder)
-    layers = _description(folder)
-    tensors = _read(folder)
     if model is None:
-        return _filled(_built(folder).eval(), layers, tensors, folder, options)
-    _filled(_without_storage(model), layers, tensors, folder, options)  # a rehearsal
-    return _filled(model, layers, tensors, folder, options)
-
-
-def _tensorized(model: nn.Module) -> Iterator[tuple[str, TensorTrainLayer]]:
-    """The tensorized layers under all names that a dense model has for them."""
-    tied = {name for name, module in model.named_modules(remove_duplicate=False) if isinstance(module, TiedTTMLinear)}
-    for name, module in model.named_modules(remove_duplicate=False):
-        if isinstance(module, TensorTrainLayer) and name.rpartition(".")[0] not in tied:
-            yield name, module
-
-
-def _described(layer: TensorTrainLayer) -> dict[str, Any]:
-    shape = layer.shape
-    if isinstance(shape, TTShape):
-        modes = {"in_modes": shape.in_modes, "out_modes": shape.out_modes}
+        return _loaded_by_transformers(_class_of(folder), folder, options)
+    if is_pretrained_model(model) and (folder / CONFIG).is_file():
+        description = _description_of_transformers(folder)
+        tensors = _loaded_by_transformers(type(model), folder, {}).state_dict()
+        source = folder / CONFIG
     else:
-        modes = {"row_modes": shape.row_modes, "column_modes": shape.column_modes}
-    lookup = {"lookup": layer.lookup} if isinstance(layer, TTMEmbedding) else {}
-    return {**modes, "ranks": shape.ranks, "threshold": layer.threshold, **lookup}
+        description, tensors, source = _json(folder / DESCRIPTION), _read(folder), folder / DESCRIPTION
+    layers = layers_of(description, str(source))
+    _filled(_without_storage(model), layers, tensors, source, options)  # a rehearsal
+    return _filled(model, layers, tensors, source, options)
 
 
 def _tensors(model: nn.Module) -> dict[str, torch.Tensor]:
@@ -122,22 +103,13 @@ def _tensors(model: nn.Module) -> dict[str, torch.Tensor]:
     return {name: tensor.detach().clone().contiguous() for name, tensor in kept.items()}
 
 
-def _description(folder: Path) -> dict[str, dict[str, Any]]:
-    """The layers of the folder's description."""
-    file = folder / DESCRIPTION
+def _json(file: Path) -> Any:
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        return json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise ValueError(f"{file} cannot be read ({error.strerror}); name a folder of save_pretrained.") from None
     except ValueError:
         raise ValueError(f"{file} is damaged: it is not JSON.") from None
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        given = content.get("format") if isinstance(content, dict) else None
-        raise ValueError(f"{file} has format {given!r}; this version of comera reads {FORMAT}.")
-    layers = content.get("layers")
-    if not isinstance(layers, dict) or not all(isinstance(layer, dict) for layer in layers.values()):
-        raise ValueError(f"{file} is damaged: it names no layers.")
-    return layers
 
 
 def _read(folder: Path) -> dict[str, torch.Tensor]:
@@ -152,8 +124,8 @@ def _read(folder: Path) -> dict[str, torch.Tensor]:
         raise ValueError(f"{folder / WEIGHTS} is damaged ({error}).") from None
 
 
-def _built(folder: Path) -> nn.Module:
-    """The dense model of the folder's configuration."""
+def _class_of(folder: Path) -> Any:
+    """The class of the folder's configuration, in the package transformers."""
     try:
         [name] = json.loads((folder / CONFIG).read_text(encoding="utf-8"))["architectures"]
     except (OSError, ValueError, KeyError, TypeError):
@@ -161,12 +133,36 @@ def _built(folder: Path) -> nn.Module:
             f"{folder} has no {CONFIG} that names an architecture of Hugging Face; give the dense model, as in "
             "comera.load_pretrained(folder, model)."
         ) from None
-    transformers = importlib.import_module("transformers")
-    kind = getattr(transformers, name, None)
+    kind = getattr(importlib.import_module("transformers"), name, None)
     if kind is None:
         raise ValueError(f"{folder / CONFIG} names {name}, which the package transformers does not have.")
-    model: nn.Module = kind(transformers.AutoConfig.from_pretrained(folder, local_files_only=True))
-    return model
+    return kind
+
+
+def _description_of_transformers(folder: Path) -> Any:
+    """The description in the configuration; versions up to 0.2.0 wrote it to a file of its own."""
+    description = _json(folder / CONFIG).get("quantization_config")
+    if isinstance(description, Mapping) and description.get("quant_method") == METHOD:
+        return description
+    return _json(folder / DESCRIPTION) if (folder / DESCRIPTION).is_file() else describe(nn.Module())
+
+
+def _loaded_by_transformers(kind: Any, folder: Path, options: Mapping[str, Any]) -> nn.Module:
+    """A model of a class of transformers from a folder, all of whose weights are there and are used."""
+    from safetensors import SafetensorError
+
+    description = _description_of_transformers(folder)
+    layers = layers_of(description, str(folder / CONFIG))
+    try:
+        config = kind.config_class.from_pretrained(folder, local_files_only=True)
+        if layers:
+            config.quantization_config = {**description, "quant_method": METHOD, "options": options}
+        model, report = kind.from_pretrained(folder, config=config, local_files_only=True, output_loading_info=True)
+    except (OSError, RuntimeError, SafetensorError, ValueError) as error:
+        raise ValueError(f"{folder} cannot be loaded: {error}") from error
+    if wrong := [name for names in report.values() for name in sorted(map(str, names))]:
+        raise ValueError(f"{folder} does not fit {kind.__name__}: {wrong[0]} is missing or has no place in it.")
+    return model if layers else rebuild(model, {}, options, str(folder / CONFIG))
 
 
 def _without_storage(model: nn.Module) -> nn.Module:
@@ -176,40 +172,21 @@ def _without_storage(model: nn.Module) -> nn.Module:
 
 
 def _filled(
-    model: nn.Module,
-    layers: Mapping[str, Mapping[str, Any]],
-    tensors: Mapping[str, torch.Tensor],
-    folder: Path,
-    options: Mapping[str, Any],
+    model: nn.Module, layers: Layers, tensors: Mapping[str, torch.Tensor], source: Path, options: Mapping[str, Any]
 ) -> nn.Module:
     """Tensorize a dense model as the description says, and load the tensors."""
-    try:
-        if layers:
-            model = tensorize(model, {glob.escape(name): _spec(layer) for name, layer in layers.items()}, **options)
-        described = {layer: layers[name] for name, layer in _tensorized(model)}
-        named = {name: module for name, module in model.named_modules() if module in described}
-        set_ranks(model, {name: described[module]["ranks"] for name, module in named.items()})
-        for layer, description in described.items():
-            layer.threshold = float(description["threshold"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{folder / DESCRIPTION} does not fit the model: {error}") from None
+    model = rebuild(model, layers, options, str(source))
     own = model.state_dict(keep_vars=True)
     wrong = [name for name, tensor in tensors.items() if name not in own or own[name].shape != tensor.shape]
     found = {id(own[name]) for name in tensors.keys() & own.keys()}
     wrong += [name for name, tensor in own.items() if id(tensor) not in found and name != RANKS]
     if wrong:
-        raise ValueError(f"{folder / WEIGHTS} does not fit the model: {wrong[0]} is missing or of another size.")
-    kinds = {tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()}
-    if len(kinds) == 1:
-        model.to(kinds.pop())
+        raise ValueError(f"{source.parent} does not fit the model: {wrong[0]} is missing or of another size.")
     if any(tensor.is_meta for tensor in own.values()):
         return model
+    with torch.no_grad():
+        for name, tensor in tensors.items():
+            if own[name].dtype != tensor.dtype:
+                own[name].grad, own[name].data = None, own[name].data.to(tensor.dtype)
     model.load_state_dict(tensors, strict=False)
     return model
-
-
-def _spec(layer: Mapping[str, Any]) -> TT | TTM:
-    """The modes; ranks come behind, since those of a truncated layer may be ones that no cap gives."""
-    if "in_modes" in layer:
-        return TT(1, in_modes=layer["in_modes"], out_modes=layer["out_modes"])
-    return TTM(1, row_modes=layer["row_modes"], column_modes=layer["column_modes"], lookup=layer["lookup"])

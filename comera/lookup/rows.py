@@ -150,7 +150,7 @@ class Half:
         if not self.few:
             return self.products[0].transpose(0, 1).index_select(0, self.tuples_U)
         product = self.products[-1] if self.products else self._row_slice(0)
-        columns = math.prod(core.shape[2] for core in self.cores)
+        columns = math.prod([core.shape[2] for core in self.cores])
         return product.view(len(product), self.cores[0].shape[0], columns, self.cores[-1].shape[3])
 
     def merged_gradients(self, grad: torch.Tensor) -> list[torch.Tensor]:

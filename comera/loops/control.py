@@ -18,8 +18,10 @@ Around a step of the optimizer:
   Where a closure is given, as by Lightning, the gradients are there once it has run.
 * after it, steps are counted, ranks are cut out of the cores and of the optimizer's state when the plan says so.
 
-A step that a ``GradScaler`` leaves out is none. The state of the plan is in the optimizer's state dict, the ranks are
-in the model's, so that both resume in whatever way the loop saves and loads them.
+A step that a ``GradScaler`` leaves out is none, nor is one by which a tool fills an optimizer's state before it saves
+or loads it (:mod:`comera.loops.dummy_step`). The state of the plan is in the optimizer's state dict, the ranks are in
+the model's, so that both resume in whatever way the loop saves and loads them. It is there twice: beside the state, and
+in the first parameter group, which is all that ``torch.distributed.checkpoint`` and bitsandbytes save and load.
 """
 
 from __future__ import annotations
@@ -35,11 +37,13 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from comera.compatibility.optimizer_states import check_states, unwrapped
 from comera.layers import TensorTrainLayer
+from comera.loops.dummy_step import FilledStates, is_dummy_step
 from comera.modes import check_whole
 from comera.objective import EarlyStage, LateStage, ModelSize, exact_size, full_size, tensorized_layers
 from comera.training import late_stage_too_slow
-from comera.truncation import close_smallest, ranks_of, refuse_distributed_layers, set_ranks, truncate
+from comera.truncation import close_smallest, cut_closed, ranks_of, refuse_distributed_layers, set_ranks
 
 #: Where the state of a plan is in an optimizer's state dict.
 STATE = "comera"
@@ -134,9 +138,12 @@ class RankControl:
         self._full = full_size(self._layers)
         self._size_target: float | None = None
         self._size_at_deadline: float | None = None
-        self._checked = False
+        self._checked = self._states_checked = False
+        self._is_dummy, self._filled = False, FilledStates()
         self._objective: EarlyStage | LateStage | None = None
         self._begin()
+        for group in optimizer.param_groups:
+            group.pop(STATE, None)  # of another run's control
         self._handles = [
             optimizer.register_step_pre_hook(self._before_step),
             optimizer.register_step_post_hook(self._after_step),
@@ -179,8 +186,9 @@ class RankControl:
         else:
             self._objective = None
 
-    def _before_step(self, _: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Add the gradients; behind a closure, whose task it is to form them, where there is one."""
+        self._take_up(optimizer)
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)  # args[0] is the optimizer
         if closure is None:
             self._add_gradients()
@@ -199,6 +207,11 @@ class RankControl:
         if not self._checked:  # a wrapper may have come after the optimizer
             refuse_distributed_layers("control_ranks", self._layers)
             self._checked = True
+        self._is_dummy = is_dummy_step(self._optimizer)
+        if self._is_dummy:
+            self._filled.before(self._optimizer)
+            return
+        self._filled.empty(self._optimizer)
         if self._objective is None:
             return
         parameters = _trained(self._layers)
@@ -220,6 +233,12 @@ class RankControl:
 
     def _after_step(self, optimizer: Optimizer, *_: Any) -> None:
         """Count the step, and cut ranks where the plan says so."""
+        if self._is_dummy:
+            self._filled.after(optimizer)
+            return
+        if not self._states_checked:  # before the first step there are none
+            _check_states(optimizer, self._layers)
+            self._states_checked = True
         found_inf = getattr(optimizer, "found_inf", None)
         if found_inf is not None and float(found_inf):
             return
@@ -230,7 +249,7 @@ class RankControl:
         met = self.step == plan.deadline and self._meet_target()
         due = bool(plan.truncate_every) and self.step % plan.truncate_every == 0
         if met or due or was != self.stage:
-            truncate(self._model, optimizer)
+            cut_closed(self._model, optimizer)
         if was != self.stage:
             self._begin()
 
@@ -244,7 +263,8 @@ class RankControl:
         self._size_at_deadline = size
         return True
 
-    def _save(self, _: Optimizer, state_dict: dict[str, Any]) -> None:
+    def _save(self, optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
+        self._take_up(optimizer)
         state_dict[STATE] = {
             "plan": asdict(self.plan),
             "step": self.step,
@@ -253,14 +273,27 @@ class RankControl:
             "size_at_deadline": self._size_at_deadline,
             "ranks": {name: list(ranks) for name, ranks in ranks_of(self._model).items()},
         }
+        state_dict["param_groups"][0][STATE] = state_dict[STATE]  # the groups are copies
 
-    def _load(self, _: Optimizer, state_dict: dict[str, Any]) -> None:
-        state = state_dict.get(STATE)
+    def _load(self, _: Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
+        groups = [dict(group) for group in state_dict["param_groups"]]
+        in_group = [group.pop(STATE, None) for group in groups]
+        state = state_dict.get(STATE, next(filter(None, in_group), None))
         if state is None:
             raise ValueError(
                 "the optimizer's state dict has no state of rank control; it was saved without comera.control_ranks, "
                 "and can be loaded before it is called."
             )
+        self._load_state(state)
+        return {**state_dict, "param_groups": groups}
+
+    def _take_up(self, optimizer: Optimizer) -> None:
+        """Load the plan's state from a group, where an optimizer that calls no hooks has loaded it."""
+        for group in optimizer.param_groups:
+            if STATE in group:
+                self._load_state(group.pop(STATE))
+
+    def _load_state(self, state: Any) -> None:
         known = ("plan", "step", "full", "size_target", "size_at_deadline", "ranks")
         if not isinstance(state, dict) or any(name not in state for name in known):
             raise ValueError(f"the state of rank control in the optimizer's state dict is damaged; it has {known}.")
@@ -314,8 +347,7 @@ def control_ranks(model: nn.Module, optimizer: Optimizer, plan: RankPlan) -> Ran
     """
     if not isinstance(plan, RankPlan):
         raise ValueError(f"plan is a {type(plan).__name__}; give a comera.RankPlan.")
-    while isinstance(inner := getattr(optimizer, "optimizer", None), Optimizer):  # accelerate's wrapper
-        optimizer = inner
+    optimizer = unwrapped(optimizer)
     layers = tensorized_layers(model)
     if not layers:
         raise ValueError("the model has no tensorized layer, so there is no rank to control; call comera.tensorize.")
@@ -332,6 +364,7 @@ def control_ranks(model: nn.Module, optimizer: Optimizer, plan: RankPlan) -> Ran
     present = (getattr(hook, "__self__", None) for hook in optimizer._optimizer_step_pre_hooks.values())
     if any(isinstance(owner, RankControl) for owner in present):
         raise ValueError("the optimizer is under rank control already; call remove() of that one first.")
+    _check_states(optimizer, layers)
     _warn_of_rates(layers, optimizer, plan)
     return RankControl(model, optimizer, plan)
 
@@ -340,6 +373,12 @@ def _trained(layers: Iterable[TensorTrainLayer]) -> list[nn.Parameter]:
     """The cores and the rank entries that are not frozen."""
     parameters = itertools.chain.from_iterable((layer.diagonals, layer.packed_cores) for layer in layers)
     return [parameter for parameter in parameters if parameter.requires_grad]
+
+
+def _check_states(optimizer: Optimizer, layers: Iterable[TensorTrainLayer]) -> None:
+    """Raise ValueError if the optimizer's state could not be cut along with the ranks."""
+    instead = "use one whose states have the shapes of its parameters, such as torch.optim.AdamW"
+    check_states("control_ranks", optimizer, _trained(layers), instead)
 
 
 def _warn_of_rates(layers: Iterable[TensorTrainLayer], optimizer: Optimizer, plan: RankPlan) -> None:

@@ -31,7 +31,8 @@ class TT:
         ranks: one integer, a cap clipped per bond, or one rank per inner bond.
         order: modes per side, when the modes are not given; they are then the balanced ones.
         in_modes, out_modes: the modes, both or neither.
-        init: how cores are drawn from scratch, ``"normal"`` or ``"orthogonal"`` (:meth:`TTLinear.reset_parameters`).
+        init: how cores are drawn from scratch, ``"normal"`` or ``"orthogonal"`` (:meth:`TTLinear.reset_parameters`);
+            trained weights that are decomposed leave nothing to draw.
     """
 
     ranks: int | Sequence[int] = 30
@@ -50,6 +51,8 @@ class TT:
         in_modes = self.in_modes or balanced_modes(in_features, self.order)
         out_modes = self.out_modes or balanced_modes(out_features, self.order)[::-1]
         if decompose:
+            if self.init != "normal":
+                raise ValueError(f"TT(init={self.init!r}) draws cores, and start='weights' does not; leave init out.")
             return TTLinear.from_dense(weight, in_modes, out_modes, self.ranks, linear.bias)
         return TTLinear(
             in_features,

@@ -87,5 +87,63 @@ def test_the_entries_leave_torch_as_they_are():
     assert weight.tolist() == dense.tolist()
     assert repr(weight) == repr(dense)
     assert weight.data_ptr() != weight.data_ptr()  # formed anew each time
-    with pytest.raises(RuntimeError, match="requires_grad flags of leaf variables"):
-        weight.requires_grad = False
+
+
+WRITES = {
+    "nn.init.zeros_": torch.nn.init.zeros_,
+    "nn.init.normal_": torch.nn.init.normal_,
+    "nn.init.kaiming_uniform_": torch.nn.init.kaiming_uniform_,
+    "nn.init.xavier_normal_": torch.nn.init.xavier_normal_,
+    "nn.init.trunc_normal_": torch.nn.init.trunc_normal_,
+    "nn.init.orthogonal_": torch.nn.init.orthogonal_,
+    "a method": lambda weight: weight.mul_(2.0),
+    "an item": lambda weight: weight.__setitem__(0, 0.0),
+    "an augmented assignment": lambda weight: weight.__iadd__(1.0),
+    "data": lambda weight: weight.data.copy_(torch.zeros(weight.shape)),
+    "an item of data": lambda weight: weight.data.__setitem__(0, 0.0),
+    "data of data": lambda weight: weight.data.data.zero_(),
+    "other data": lambda weight: setattr(weight, "data", torch.zeros(weight.shape)),
+    "a gradient": lambda weight: setattr(weight, "grad", torch.zeros(weight.shape)),
+    "out": lambda weight: torch.add(weight.data, 1.0, out=weight.data),
+    "inplace": lambda weight: F.relu(weight.data, inplace=True),
+    "foreach": lambda weight: torch._foreach_mul_([weight.data], 2.0),
+    "no gradient": lambda weight: weight.requires_grad_(False),
+    "no gradient by assignment": lambda weight: setattr(weight, "requires_grad", False),
+    "a hook": lambda weight: weight.register_hook(print),
+    "a hook behind the gradient": lambda weight: weight.register_post_accumulate_grad_hook(print),
+    "a kept gradient": lambda weight: weight.retain_grad(),
+}
+
+
+@pytest.mark.parametrize("layer", [LINEAR, TABLE, TiedTTMLinear(TABLE)], ids=lambda layer: type(layer).__name__)
+@pytest.mark.parametrize("without_gradients", [False, True])
+@pytest.mark.parametrize("write", WRITES)
+def test_what_would_have_no_effect_is_refused(layer, without_gradients, write):
+    before = {name: value.clone() for name, value in layer.state_dict().items()}
+    with torch.set_grad_enabled(not without_gradients), pytest.raises(RuntimeError) as caught:
+        WRITES[write](layer.weight)
+    assert "packed_cores" in str(caught.value)
+    assert all(torch.equal(layer.state_dict()[name], value) for name, value in before.items())
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda weight: weight.detach().mul_(2.0),
+        lambda weight: weight.clone().mul_(2.0),
+        lambda weight: weight.data.clone().zero_(),
+        lambda weight: torch.zeros(weight.shape, dtype=weight.dtype).copy_(weight),
+        lambda weight: torch.zeros(weight.shape, dtype=weight.dtype).add_(weight.data),
+        lambda weight: torch.nn.Parameter(weight.detach()),
+        lambda weight: weight.data + 1,
+        lambda weight: weight.requires_grad_(True),
+        lambda weight: setattr(weight, "requires_grad", True),
+        lambda weight: setattr(weight, "grad", None),
+        lambda weight: F.relu(weight, inplace=False),
+    ],
+)
+@pytest.mark.parametrize("layer", [LINEAR, TABLE])
+def test_reading_it_and_what_changes_nothing_are_allowed(layer, read):
+    with torch.no_grad():
+        read(layer.weight)
+        assert torch.equal(layer.weight.data + 0, layer.to_dense())

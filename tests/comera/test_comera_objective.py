@@ -6,13 +6,13 @@ import math
 
 import pytest
 import torch
-from drawn_chains import SEEDS, assert_all_close
+from drawn_chains import SEEDS, assert_all_close, dense_tt, dense_ttm, gradients
 from drawn_models import SHAPES, model_of, surrogate_by_hand
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from comera import TT, TTM, EarlyStage, LateStage, TTLinear, full_size, tensorize, tensorized_layers
+from comera import TT, TTM, EarlyStage, LateStage, TTLinear, exact_size, full_size, tensorize, tensorized_layers
 from comera.objective import ModelSize
 from comera.rank_control import THRESHOLD
 
@@ -116,6 +116,25 @@ def test_the_objective_follows_truncation(variant):
     assert found[1] == found[2]
     objective(zero, model).backward()
     assert all(layer.diagonals.grad.shape == layer.diagonals.shape for layer in layers)
+
+
+@given(SHAPES, SEEDS, st.data())
+def test_the_size_counts_the_core_entries_that_the_weights_depend_on(shapes, seed, data):
+    """An entry at a closed rank moves no weight, and none of a chain does whose bond is closed as a whole."""
+    model = model_of(shapes, seed)
+    for layer in model:
+        bonds = layer.diagonals.detach().split(layer.shape.ranks)
+        for closed in data.draw(st.sets(st.sampled_from(range(len(bonds))), max_size=1)):
+            bonds[closed].zero_()
+    wanted = 0
+    for layer in model:
+        packed, dense = layer.packed_cores, dense_tt if isinstance(layer, TTLinear) else dense_ttm
+        weight = dense(packed, layer.diagonals, layer.shape)
+        [moved] = gradients(weight, torch.randn_like(weight), [packed])
+        wanted += int(moved.count_nonzero())
+    layers = tensorized_layers(model)
+    assert exact_size(layers) == wanted
+    assert ModelSize(model).exact().item() == pytest.approx(wanted / max(full_size(layers), 1))
 
 
 @pytest.mark.parametrize("shared", [True, False])

@@ -208,9 +208,9 @@ def test_a_root_that_is_itself_a_layer_is_returned_replaced(pattern):
         (
             {"0": TT()},
             "scratch",
-            "gives TT, but 0 is a Embedding; TT is for nn.Linear and Conv1D, TTM for nn.Embedding",
+            "gives TT, but 0 is of class Embedding.*'0': None.*'0': comera.TTM",
         ),
-        ({"1.*": TTM()}, "scratch", "gives TTM, but 1.query is a Linear; TT is for nn.Linear and Conv1D, TTM for"),
+        ({"1.*": TTM()}, "scratch", "gives TTM, but 1.query is of class Linear.*'1.query': None.*comera.TT\\(\\)"),
         ({"2.0": TT()}, "dense", r"^start is 'dense'; allowed: scratch, weights\.$"),
         ({"2.0": TT(in_modes=(4, 3))}, "scratch", "in_modes and out_modes go together: give both or neither"),
         ({"0": TTM(column_modes=(4, 3))}, "scratch", "row_modes and column_modes go together: give both or neither"),

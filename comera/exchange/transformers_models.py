@@ -1,0 +1,241 @@
+"""Tensorized models in the package transformers: its own saving, loading and resizing handle them.
+
+Saving. ``model.save_pretrained(folder)`` writes what it always writes. In its ``config.json`` the description of the
+tensorized layers (:mod:`comera.exchange.description`) is the ``quantization_config``, with the ranks of that moment.
+
+Loading. :class:`ComeraQuantizer` is registered for that configuration. Any ``from_pretrained`` asks it to replace
+layers before the weights come. The loaded model then has neither quantizer nor ``quantization_config``: it trains,
+casts and saves as one that has just been tensorized.
+
+Without comera, transformers warns of an unknown ``quant_method`` and goes on with a dense model whose weights are
+drawn. It does stop at an unknown fusion. So ``config.json`` also has a ``fusion_config`` of comera's name, which
+:class:`ComeraQuantizer` takes out.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch import nn
+from transformers.modeling_utils import PreTrainedModel
+from transformers.quantizers import HfQuantizer, register_quantization_config, register_quantizer
+from transformers.quantizers.auto import AUTO_QUANTIZER_MAPPING
+from transformers.utils.quantization_config import QuantizationConfigMixin
+
+from comera.compatibility.attention import PROJECTIONS
+from comera.exchange.description import METHOD, Layers, describe, layers_of, rebuild
+from comera.exchange.resizing import resize_rows
+from comera.layers import TensorTrainLayer
+from comera.loops.control import RANKS
+
+#: The methods of a quantizer that :class:`ComeraQuantizer` needs to be asked for; transformers 5.23 has them.
+NEEDED = ("get_new_dtype", "update_attn_implementation")
+
+
+def register() -> None:
+    """Register the quantizer with transformers, and have its models save and resize tensorized layers; once.
+
+    A transformers without the methods that are needed is left as it is.
+    """
+    if METHOD in AUTO_QUANTIZER_MAPPING or not all(hasattr(HfQuantizer, name) for name in NEEDED):
+        return
+    register_quantization_config(METHOD)(ComeraConfig)
+    register_quantizer(METHOD)(ComeraQuantizer)
+    PreTrainedModel.save_pretrained = _describing(PreTrainedModel.save_pretrained)
+    PreTrainedModel.resize_token_embeddings = _resizing_rows(PreTrainedModel.resize_token_embeddings)
+
+
+def save(model: PreTrainedModel, folder: Path) -> None:
+    """Save a model as transformers does.
+
+    Raises:
+        ValueError: a tensorized model, and a transformers with which it could not be loaded again.
+    """
+    if METHOD not in AUTO_QUANTIZER_MAPPING and describe(model)["layers"]:
+        raise ValueError(
+            f"transformers {transformers.__version__} is not supported for saving tensorized models; install 5.23 or "
+            "newer."
+        )
+    model.save_pretrained(folder)
+
+
+class ComeraConfig(QuantizationConfigMixin):
+    """The ``quantization_config`` of a tensorized model.
+
+    Args:
+        quant_method: :data:`METHOD`.
+        dtype: the type of the model when it was saved, which a loading without another one keeps.
+        untied: weights that the class ties to others, and the saved model does not.
+        options: for :func:`comera.tensorize`; they are not saved.
+        description: of the tensorized layers.
+
+    Raises:
+        ValueError: a description that this version does not read.
+    """
+
+    def __init__(
+        self,
+        quant_method: str = METHOD,
+        dtype: str | None = None,
+        untied: Sequence[str] = (),
+        options: Mapping[str, Any] | None = None,
+        **description: Any,
+    ) -> None:
+        self.quant_method = quant_method
+        self.dtype, self.untied = dtype, untied
+        self.layers = layers_of(description, "quantization_config")
+        self.options = dict(options or {})
+
+
+class ComeraQuantizer(HfQuantizer):
+    """Replaces the layers of a model that transformers has just built, still without weights, by tensorized ones."""
+
+    requires_calibration = True  # comera.tensorize makes them, not a loading
+
+    def update_attn_implementation(self, config: Any) -> Any:
+        """Take comera out of the fusions; of all methods, this one is given the configuration before they are read."""
+        _set_fusion(config, {})
+        return config
+
+    def update_dtype(self, dtype: torch.dtype) -> torch.dtype:
+        saved = self.quantization_config.dtype
+        self._keeps_types = saved is None or dtype == getattr(torch, saved)
+        return dtype
+
+    def get_new_dtype(self, converter: Any, param: Any, dtype: torch.dtype | None) -> torch.dtype | None:
+        """Keep the type of each tensor in the file, unless a type for the model was asked for."""
+        return None if self._keeps_types else super().get_new_dtype(converter, param, dtype)
+
+    def _process_model_before_weight_loading(self, model: Any, **_: Any) -> None:
+        for weight in self.quantization_config.untied:
+            model.all_tied_weights_keys.pop(weight, None)
+        layers = _layers_in(model, self.quantization_config.layers)
+        rebuild(model, layers, self.quantization_config.options, "quantization_config")
+        known = model._keys_to_ignore_on_load_unexpected or ()
+        model._keys_to_ignore_on_load_unexpected = {*known, rf"(^|\.){RANKS}$"}
+
+    def postprocess_model(self, model: Any, **_: Any) -> None:
+        """Leave the model as one that was tensorized, not quantized.
+
+        Raises:
+            ValueError: a tensorized layer without its weights, which nothing would have drawn either.
+        """
+        self.remove_quantization_config(model)
+        for name, layer in model.named_modules():
+            if isinstance(layer, TensorTrainLayer):
+                for key, tensor in layer.named_parameters(recurse=False):
+                    if not tensor.is_meta and not getattr(tensor, "_is_hf_initialized", False):
+                        raise ValueError(f"the weights of the folder lack {name}.{key}, or have another size of it.")
+
+    def is_serializable(self) -> bool:
+        return True
+
+    @property
+    def is_trainable(self) -> bool:
+        return True
+
+
+def _layers_in(model: Any, layers: Layers) -> Layers:
+    """The described layers that a model has, by the names that it has for them.
+
+    A model with a head has its base model's layers below ``base_model_prefix``; the base model itself has them without
+    that. As with weights, either may be loaded from a folder of the other.
+    """
+    modules, base = dict(model.named_modules(remove_duplicate=False)), model.base_model_prefix
+    own = {}
+    for name, layer in layers.items():
+        for candidate in (name, f"{base}.{name}", name.removeprefix(f"{base}.")):
+            parent, _, child = candidate.rpartition(".")
+            inside = isinstance(modules.get(parent), nn.MultiheadAttention) and child in PROJECTIONS
+            if candidate in modules or inside:
+                own[candidate] = layer
+                break
+    if layers and not own:
+        raise ValueError(f"{type(model).__name__} has none of the tensorized layers, such as {next(iter(layers))}.")
+    return own
+
+
+def _untied(model: Any) -> list[str]:
+    """Weights that are declared as tied and are not, since one of the two layers was tensorized without the other.
+
+    Where both are tensorized together, the declaration names cores (:mod:`comera.declared_ties`).
+    """
+    layers = {name for name, module in model.named_modules() if isinstance(module, TensorTrainLayer)}
+    weights = {f"{name}.weight" for name in layers}
+    return [target for target, source in model.all_tied_weights_keys.items() if weights & {target, source}]
+
+
+def _set_fusion(config: Any, fusion: dict[str, Any]) -> None:
+    """Give a configuration this fusion of comera's name, or none, beside the fusions of others."""
+    fusions = getattr(config, "fusion_config", None) or {}
+    fusions = {name: options for name, options in fusions.items() if name != METHOD} | fusion
+    if fusions:
+        config.fusion_config = fusions
+    else:
+        vars(config).pop("fusion_config", None)
+
+
+@contextmanager
+def _describing_config(model: Any) -> Iterator[None]:
+    """Have the configuration describe the tensorized layers that the model has now, while it is saved.
+
+    Raises:
+        ValueError: tensorized layers in a model that is quantized as well; a folder has room for one description.
+    """
+    fields, config = ("quantization_config", "fusion_config"), model.config
+    before = {name: vars(config)[name] for name in fields if name in vars(config)}
+    given = before.get("quantization_config")
+    method = given.get("quant_method") if isinstance(given, Mapping) else getattr(given, "quant_method", None)
+    description = describe(model)
+    if description["layers"] and method not in (None, METHOD):
+        raise ValueError(f"a model with tensorized layers that is quantized by {method} as well cannot be saved.")
+    try:
+        if method == METHOD:
+            del config.quantization_config
+        if description["layers"]:
+            dtype = str(model.dtype).removeprefix("torch.")
+            untied = {"untied": weights} if (weights := _untied(model)) else {}
+            config.quantization_config = {"quant_method": METHOD, "dtype": dtype, **untied, **description}
+        _set_fusion(config, {METHOD: True} if description["layers"] else {})
+        yield
+    finally:
+        for name in fields:
+            vars(config).pop(name, None)
+        vars(config).update(before)
+
+
+def _describing(save: Callable[..., None]) -> Callable[..., None]:
+    """``PreTrainedModel.save_pretrained``, with a configuration that describes tensorized layers."""
+
+    @functools.wraps(save)
+    def save_pretrained(self: Any, *args: Any, **options: Any) -> None:
+        with _describing_config(self):
+            save(self, *args, **options)
+
+    return save_pretrained
+
+
+def _resizing_rows(resize: Callable[..., Any]) -> Callable[..., Any]:
+    """``PreTrainedModel.resize_token_embeddings``, for tables and output layers of which some are tensorized."""
+
+    @functools.wraps(resize)
+    def resize_token_embeddings(
+        self: Any, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, *args: Any, **options: Any
+    ) -> Any:
+        if any(isinstance(module, TensorTrainLayer) for module in self.modules()):
+            table, head = self.get_input_embeddings(), self.get_output_embeddings()
+            rows = new_num_tokens
+            if isinstance(pad_to_multiple_of, int):
+                rows = table.weight.shape[0] if rows is None else rows
+                rows = -(-rows // pad_to_multiple_of) * pad_to_multiple_of
+            if rows is not None:
+                resize_rows(self, table, head, rows)
+        return resize(self, new_num_tokens, pad_to_multiple_of, *args, **options)
+
+    return resize_token_embeddings

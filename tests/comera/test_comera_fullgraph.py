@@ -1,0 +1,360 @@
+"""Every layer, format and tie under torch.compile(fullgraph=True), with static and dynamic sizes, beside eager."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+import transformers
+from torch import nn
+from torch.nn import functional as F
+from transformers.pytorch_utils import Conv1D
+
+from comera import TT, TTM, TTLinear, TTMEmbedding, TTMEmbeddingBag, tensorize, truncate
+from comera.dropout import Dropout
+from comera.functional import tt_feed_forward, tt_feed_forward_add_norm
+from comera.lookup import VARIANTS
+from comera.lowprec import FP8
+
+pytestmark = pytest.mark.filterwarnings("ignore:Dynamo detected a call to a `functools.lru_cache`")
+
+
+@pytest.fixture(autouse=True)
+def fresh_compiler():
+    torch.compiler.reset()
+    yield
+    torch.compiler.reset()
+
+
+def outcome(call, model, inputs):
+    """The output, and the gradient of every parameter."""
+    model.zero_grad()
+    output = call(*inputs)
+    output.float().square().sum().backward()
+    return [output.detach(), *(parameter.grad for parameter in model.parameters())]
+
+
+def check_whole(model, *calls, dynamic, backend):
+    """Compile a model as one graph and compare it with an uncompiled twin, for the inputs of several calls.
+
+    ``dynamic=None``: sizes are static in the first call, and dynamic from the second one on. ``dynamic=True``: all
+    sizes, and numbers that modules hold, may change from the beginning.
+    """
+    twin = copy.deepcopy(model)  # of its own, since delayed scaling has a history
+    call = torch.compile(model, backend=backend, fullgraph=True, dynamic=dynamic)
+    for inputs in calls:
+        found, wanted = outcome(call, model, inputs), outcome(twin, twin, inputs)
+        torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-3)
+    if backend != "eager":
+        with torch.no_grad():
+            torch.testing.assert_close(call(*calls[0]), twin(*calls[0]), rtol=1e-3, atol=1e-3)
+
+
+#: Sizes and backend: the compiler's front end alone, where graphs break, and with its autograd.
+in_every_way = pytest.mark.parametrize(
+    ("dynamic", "backend"), [(True, "eager"), pytest.param(None, "aot_eager", marks=pytest.mark.slow)]
+)
+
+
+def tokens(vocabulary, *sizes):
+    return [(torch.randint(vocabulary, size),) for size in sizes]
+
+
+MODES = {1: ((6,), (8,)), 2: ((2, 3), (4, 2)), 3: ((1, 2, 3), (2, 2, 2))}
+
+
+@in_every_way
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("order", MODES)
+def test_linear_layers(order, bias, dynamic, backend):
+    layer = TTLinear(6, 8, *MODES[order], 3, bias)
+    check_whole(layer, *[(torch.randn(*size, 6),) for size in ((5,), (7,), (2, 3))], dynamic=dynamic, backend=backend)
+
+
+#: Rows, columns and modes of tables, whose halves have one core or two.
+TABLES = {3: (500, 64, (10, 10, 5), (4, 4, 4)), 4: (500, 64, (5, 5, 5, 4), (2, 2, 4, 4))}
+
+#: Two calls with few indices beside the rows of a half, and with many.
+CALLS = {"few": ((3,), (2, 2)), "many": ((600,), (2, 301))}
+
+
+@in_every_way
+@pytest.mark.parametrize("calls", CALLS)
+@pytest.mark.parametrize("cores", TABLES)
+@pytest.mark.parametrize("lookup", VARIANTS)
+def test_tables(lookup, cores, calls, dynamic, backend):
+    table = TTMEmbedding(*TABLES[cores], 3, padding_idx=0, lookup=lookup)
+    check_whole(table, *tokens(table.num_embeddings, *CALLS[calls]), dynamic=dynamic, backend=backend)
+
+
+def bag_inputs(kind, items, vocabulary):
+    """The arguments of a bag's forward, for one number of items that three divides."""
+    if kind == "offsets":
+        return torch.randint(vocabulary, (items,)), torch.tensor([0, 2, 2])
+    rows = torch.randint(vocabulary, (items // 3, 3))
+    return (rows, None, torch.rand(rows.shape)) if kind == "weights" else (rows,)
+
+
+@in_every_way
+@pytest.mark.parametrize("items", [(6, 9), (600, 603)])
+@pytest.mark.parametrize(
+    ("lookup", "kind", "mode"),
+    [
+        ("optimized", "rows", "sum"),
+        ("optimized", "offsets", "mean"),
+        ("optimized", "weights", "sum"),
+        *(pytest.param(lookup, "offsets", "sum", marks=pytest.mark.slow) for lookup in ("plain", "unique", "order")),
+    ],
+)
+def test_bags(lookup, kind, mode, items, dynamic, backend):
+    bag = TTMEmbeddingBag(*TABLES[3], 3, mode=mode, padding_idx=0, lookup=lookup)
+    check_whole(
+        bag, *(bag_inputs(kind, count, bag.num_embeddings) for count in items), dynamic=dynamic, backend=backend
+    )
+
+
+class Tied(nn.Module):
+    """A table, a layer between, and an output layer with a weight of its own or that of the table."""
+
+    def __init__(self, tied=True, bias=True):
+        super().__init__()
+        self.words, self.between, self.output = nn.Embedding(50, 16), nn.Linear(16, 16), nn.Linear(16, 50, bias=bias)
+        if tied:
+            self.output.weight = self.words.weight
+
+    def forward(self, indices):
+        return self.output(torch.tanh(self.between(self.words(indices))))
+
+
+class ThreeTied(nn.Module):
+    """A table, a bag and an output layer of one weight."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.bag, self.output = nn.Embedding(50, 16), nn.EmbeddingBag(50, 16, mode="sum"), nn.Linear(16, 50)
+        self.bag.weight = self.output.weight = self.words.weight
+
+    def forward(self, indices):
+        return self.output(self.words(indices).sum(1) + self.bag(indices))
+
+
+class Twice(nn.Module):
+    """Layers that share cores, one of which runs twice."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(16, 16), nn.Linear(16, 16)
+        self.second.weight = self.first.weight
+
+    def forward(self, x):
+        return self.second(torch.tanh(self.first(torch.tanh(self.first(x)))))
+
+
+class Attention(nn.Module):
+    """Attention of torch, a feed-forward and a norm."""
+
+    def __init__(self):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(16, 2, batch_first=True)
+        self.forwards = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 16))
+        self.norm = nn.LayerNorm(16)
+
+    def forward(self, x):
+        y = self.attention(x, x, x, need_weights=False)[0]
+        return self.norm(y + self.forwards(y))
+
+
+class Fused(nn.Module):
+    """Both feed-forwards of :mod:`comera.functional`, over the same layers."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = TTLinear(16, 32, (4, 4), (4, 8), 3), TTLinear(32, 16, (4, 8), (4, 4), 3)
+        self.norm = nn.LayerNorm(16)
+
+    def forward(self, x):
+        y = tt_feed_forward(x, self.first, self.second)
+        return tt_feed_forward_add_norm(y, self.first, self.second, self.norm)
+
+
+class Read(nn.Module):
+    """The weights of layers, multiplied with by other code."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear, self.table = TTLinear(16, 8, (4, 4), (4, 2), 3), TTMEmbedding(12, 8, (4, 3), (2, 4), 3)
+
+    def forward(self, x):
+        return F.linear(F.linear(x, self.linear.weight, self.linear.bias), self.table.weight)
+
+
+def words_and_between(**options):
+    return tensorize(Tied(), {"words": TTM(3, order=3), "between": TT(3, order=2)}, **options)
+
+
+def frozen(model):
+    model.words.requires_grad_(False)
+    return model
+
+
+def closed(entries, cut):
+    """A tied model some of whose rank entries are below the threshold, cut out of the cores or not."""
+    model = words_and_between()
+    with torch.no_grad():
+        for layer in (model.words, model.between):
+            layer.diagonals[entries] = 0.001
+    if cut:
+        truncate(model)
+    return model
+
+
+ALL = {"words": TTM(3, order=3), "*": TT(3, order=2)}
+
+
+def activations():
+    return [(torch.randn(size),) for size in ((2, 5, 16), (3, 6, 16))]
+
+
+def indices():
+    return tokens(50, (3, 4), (5, 4))
+
+
+#: How models are made, and inputs of two calls.
+MODELS = {
+    "tied": (words_and_between, indices),
+    "tied, no bias": (lambda: tensorize(Tied(bias=False), {"words": TTM(3, order=3)}), indices),
+    "tied, merged alone": (lambda: words_and_between(merge_jointly=False), indices),
+    "tied, outputs formed again": (lambda: words_and_between(recompute="outputs"), indices),
+    "tied, FP8": (lambda: words_and_between(fp8=FP8()), indices),
+    "tied, delayed FP8": (lambda: words_and_between(fp8=FP8(scaling="delayed")), indices),
+    "tied table, bag and output": (
+        lambda: tensorize(ThreeTied(), {"words": TTM(3, order=3), "bag": TTM(3, order=3)}),
+        indices,
+    ),
+    "untied": (lambda: tensorize(Tied(tied=False), ALL), indices),
+    "frozen table": (lambda: frozen(words_and_between()), indices),
+    "a closed rank": (lambda: closed(slice(0, 1), cut=False), indices),
+    "a rank cut": (lambda: closed(slice(0, 1), cut=True), indices),
+    "all ranks closed": (lambda: closed(slice(None), cut=False), indices),
+    "all ranks cut": (lambda: closed(slice(None), cut=True), indices),
+    "shared cores, run twice": (lambda: tensorize(Twice(), {"*": TT(3, order=2)}), activations),
+    "Conv1D": (
+        lambda: tensorize(nn.Sequential(Conv1D(32, 16), nn.GELU(), Conv1D(16, 32)), {"*": TT(3)}, recompute="outputs"),
+        activations,
+    ),
+    "attention": (lambda: tensorize(Attention(), {"*": TT(3, order=2)}), activations),
+    "attention's output alone": (lambda: tensorize(Attention(), {"*.out_proj": TT(3, order=2)}), activations),
+    "attention as a block": (lambda: tensorize(Attention(), {"*": TT(3, order=2)}, recompute="block"), activations),
+    "layer of torch": (
+        lambda: tensorize(nn.TransformerEncoderLayer(16, 2, 32, 0.0, batch_first=True), {"*": TT(3, order=2)}),
+        activations,
+    ),
+    "fused feed-forward": (Fused, activations),
+    "weights that are read": (Read, activations),
+}
+
+
+@in_every_way
+@pytest.mark.parametrize("name", MODELS)
+def test_models(name, dynamic, backend):
+    make, inputs = MODELS[name]
+    check_whole(make(), *inputs(), dynamic=dynamic, backend=backend)
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_another_threshold_compiles_again(dynamic):
+    model = words_and_between()
+    with torch.no_grad():
+        for layer in (model.words, model.between):
+            layer.diagonals[0] = 0.5
+    call = torch.compile(model, backend="eager", fullgraph=True, dynamic=dynamic)
+    first, _ = indices()
+    for threshold in (0.01, 0.6, 0.01):
+        model.words.threshold = model.between.threshold = threshold
+        found, wanted = (outcome(each, model, first) for each in (call, model))
+        torch.testing.assert_close(found, wanted)
+        assert (model.words.diagonals.grad[0] == 0) == (threshold > 0.5)
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_dropout_that_runs_twice(dynamic):
+    dropped = Dropout(0.25)
+    model = nn.Sequential(TTLinear(16, 16, (4, 4), (4, 4), 3), dropped, dropped)
+    call = torch.compile(model, backend="eager", fullgraph=True, dynamic=dynamic)
+    for rows in (400, 500):
+        y = call(torch.randn(rows, 16))
+        y.sum().backward()
+        assert (y == 0).float().mean() == pytest.approx(1 - 0.75**2, abs=0.05)
+
+
+def small_bert(**options):
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    config = transformers.BertConfig(**sizes, vocab_size=60, max_position_embeddings=16)
+    plan = {"*.word_embeddings": TTM(4), "bert.encoder.*": TT(4, order=2)}
+    return tensorize(transformers.BertForMaskedLM(config).eval(), plan, **options)
+
+
+def small_gpt2(**options):
+    config = transformers.GPT2Config(
+        vocab_size=60, n_positions=16, n_embd=16, n_layer=1, n_head=2, use_cache=False, bos_token_id=0, eos_token_id=0
+    )
+    plan = {"*.wte": TTM(4), "*.h.*": TT(4, order=2)}
+    return tensorize(transformers.GPT2LMHeadModel(config).eval(), plan, **options)
+
+
+def small_llama(tied, **options):
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    config = transformers.LlamaConfig(vocab_size=60, **sizes, tie_word_embeddings=tied, use_cache=False)
+    plan = {"*.embed_tokens": TTM(4), "*_proj": TT(4, order=2)} | ({} if tied else {"lm_head": TT(4, order=2)})
+    return tensorize(transformers.LlamaForCausalLM(config).eval(), plan, **options)
+
+
+class Logits(nn.Module):
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, indices):
+        return self.model(input_ids=indices).logits
+
+
+LANGUAGE_MODELS = {
+    "BERT": small_bert,
+    "GPT-2": small_gpt2,
+    "Llama, tied": lambda **options: small_llama(True, **options),
+    "Llama, untied": lambda **options: small_llama(False, **options),
+}
+
+
+def words():
+    return tokens(60, (2, 8), (3, 9))
+
+
+def test_a_masked_language_model():
+    check_whole(Logits(small_bert()), *words(), dynamic=True, backend="eager")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("options", "dynamic"),
+    [({}, None), ({"merge_jointly": False}, True), ({"recompute": "block"}, True)],
+    ids=str,
+)
+@pytest.mark.parametrize("name", LANGUAGE_MODELS)
+def test_language_models(name, options, dynamic):
+    check_whole(Logits(LANGUAGE_MODELS[name](**options)), *words(), dynamic=dynamic, backend="aot_eager")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("name", ["tied", "attention"])
+def test_models_by_inductor(name, dynamic):
+    make, inputs = MODELS[name]
+    check_whole(make(), *inputs(), dynamic=dynamic, backend="inductor")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["BERT", "Llama, tied"])
+def test_language_models_by_inductor(name):
+    check_whole(Logits(LANGUAGE_MODELS[name]()), *words(), dynamic=True, backend="inductor")

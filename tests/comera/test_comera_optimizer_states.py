@@ -1,0 +1,388 @@
+"""Every optimizer's state is cut along with the ranks, or refused by its name before anything is changed."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import comera
+from comera.compatibility.optimizer_states import check_states, cut_state
+from comera.loops.control import RankPlan
+
+CLOSED = (0, 1, 5, 33, 34)  # places in the rank entries of a layer, no bond as a whole
+
+
+def model_of(modules=2, size=128):
+    model = nn.Sequential(*(nn.Linear(size, size) for _ in range(modules)))
+    return comera.tensorize(model, {"*": comera.TT(ranks=32, order=2)})
+
+
+def train(model, optimizer, steps=3):
+    for step in range(steps):
+        x = torch.randn(4, 128, generator=torch.Generator().manual_seed(step))
+
+        def closure(x=x):
+            optimizer.zero_grad()
+            loss = model(x).square().mean()
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
+
+
+def close(model, places=CLOSED):
+    with torch.no_grad():
+        for layer in comera.tensorized_layers(model):
+            layer.diagonals[list(places)] = 0.0
+
+
+def assert_same(found, wanted):
+    if isinstance(wanted, torch.Tensor):
+        assert torch.equal(found, wanted)
+    elif isinstance(wanted, dict):
+        assert list(found) == list(wanted)
+        for key in wanted:
+            assert_same(found[key], wanted[key])
+    elif isinstance(wanted, list | tuple):
+        assert len(found) == len(wanted)
+        for each, other in zip(found, wanted, strict=True):
+            assert_same(each, other)
+    else:
+        assert found == wanted
+
+
+class Plain(torch.optim.Optimizer):
+    """Gradient descent, to which the optimizers below add states."""
+
+    def __init__(self, parameters, lr):
+        super().__init__(parameters, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure):
+        with torch.enable_grad():
+            closure()
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    parameter.sub_(parameter.grad, alpha=group["lr"])
+            self.fill(group)
+
+    def entries(self, group):
+        return sum(parameter.numel() for parameter in group["params"])
+
+
+def with_state(made):
+    """An optimizer that keeps something for each parameter, made by a function of it."""
+
+    def fill(self, group):
+        for parameter in group["params"]:
+            self.state[parameter].setdefault("more", made(parameter))
+
+    return type("Soap", (Plain,), {"fill": fill})
+
+
+class Fused(Plain):
+    """One flat buffer for all parameters, under a key of its own."""
+
+    def fill(self, group):
+        self.state["flat"] = {"buffer": torch.zeros(self.entries(group))}
+
+
+class InGroups(Plain):
+    """A flat buffer in each group."""
+
+    def fill(self, group):
+        group["buffer"] = torch.zeros(self.entries(group))
+
+
+class AtTheFirst(Plain):
+    """A flat buffer of all parameters in the state of the first, which is no core."""
+
+    def fill(self, group):
+        self.state[group["params"][0]]["buffer"] = torch.zeros(2, self.entries(group))
+
+
+def flat(*sizes):
+    """A function that gives tensors of these sizes, whatever the parameter."""
+    return lambda _: [torch.zeros(size) for size in sizes]
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (torch.optim.Adam, {"amsgrad": True}),
+        (torch.optim.AdamW, {"fused": True}),
+        (torch.optim.NAdam, {}),
+        (torch.optim.RAdam, {}),
+        (torch.optim.Adamax, {}),
+        (torch.optim.Adadelta, {}),
+        (torch.optim.Adagrad, {}),
+        (torch.optim.Adafactor, {}),
+        (torch.optim.ASGD, {}),
+        (torch.optim.RMSprop, {"centered": True, "momentum": 0.9}),
+        (torch.optim.Rprop, {}),
+        (torch.optim.SGD, {"momentum": 0.9}),
+        (with_state(lambda parameter: [{"of its shape": torch.zeros_like(parameter)}, None, 3, torch.ones(1)]), {}),
+    ],
+)
+def test_states_of_a_parameters_shape_go_on_as_with_masked_ranks(kind, options):
+    """What was cut would not have moved: its diagonals are zero, and so are the gradients that pass them."""
+    masked = model_of()
+    close(masked)
+    cut, optimizers = copy.deepcopy(masked), []
+    for model in (masked, cut):
+        optimizers.append(kind([layer.packed_cores for layer in model], lr=1e-4, **options))
+        train(model, optimizers[-1])
+    assert comera.truncate(cut, optimizers[1])
+    x = torch.randn(4, 128)
+    for model, optimizer in zip((masked, cut), optimizers, strict=True):
+        train(model, optimizer)
+    assert torch.allclose(cut(x), masked(x), rtol=1e-3, atol=1e-4)  # Adafactor's rates come from means over entries
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        torch.optim.LBFGS,
+        Fused,
+        InGroups,
+        AtTheFirst,
+        with_state(lambda parameter: torch.zeros(math.ceil(parameter.numel() / 256))),  # a scale per block
+        with_state(lambda parameter: torch.zeros(2, parameter.numel())),  # maybe a history
+        with_state(lambda parameter: parameter.detach().to_sparse()),
+        with_state(lambda parameter: parameter.detach().as_subclass(type("Packed", (torch.Tensor,), {}))),
+        with_state(flat((8, 8))),  # a factor of a preconditioner
+        with_state(flat((16,), (20,))),  # rows and columns
+        with_state(lambda _: object()),  # a projector
+    ],
+    ids=lambda kind: kind.__name__,
+)
+@pytest.mark.parametrize("way", ["model", "layer", "control"])
+def test_other_states_are_refused_by_name_before_anything_changes(kind, way):
+    model = model_of()
+    optimizer = kind([nn.Parameter(torch.ones(2)), *model.parameters()], lr=1e-4)
+    train(model, optimizer)
+    close(model)
+    before = [copy.deepcopy(model.state_dict()), comera.ranks_of(model)]
+    states = {key: dict(state) for key, state in optimizer.state.items()}
+    call = {
+        "model": lambda: comera.truncate(model, optimizer),
+        "layer": lambda: model[0].truncate(optimizer),
+        "control": lambda: comera.control_ranks(model, optimizer, RankPlan(early_steps=9)),
+    }[way]
+    with pytest.raises(ValueError, match=kind.__name__) as caught:
+        call()
+    if kind.__name__ == "Soap":
+        assert "more" in str(caught.value)
+    assert_same([model.state_dict(), comera.ranks_of(model)], before)
+    for key, state in states.items():
+        assert all(optimizer.state[key][name] is value for name, value in state.items())
+
+
+@pytest.mark.parametrize("name", ["LBFGS", "ZeroRedundancyOptimizer", "CPUOffloadOptimizer"])
+def test_classes_that_keep_more_than_a_state_are_refused_before_their_first_step(name):
+    model = model_of(1)
+    close(model)
+    kind = torch.optim.LBFGS if name == "LBFGS" else type(name, (torch.optim.SGD,), {})
+    for derived in (kind, type("Derived", (kind,), {})):
+        optimizer = derived(model[0].parameters(), lr=1e-4)
+        for call in (
+            lambda optimizer=optimizer: comera.truncate(model, optimizer),
+            lambda optimizer=optimizer: comera.control_ranks(model, optimizer, RankPlan(early_steps=9)),
+        ):
+            with pytest.raises(ValueError, match=derived.__name__):
+                call()
+
+
+def test_control_refuses_at_the_first_step_what_it_could_not_cut_later():
+    model = model_of()
+    optimizer = with_state(flat((7,)))(model.parameters(), lr=1e-4)
+    comera.control_ranks(model, optimizer, RankPlan(early_steps=9))
+    with pytest.raises(ValueError, match="more"):
+        train(model, optimizer, steps=1)
+
+
+def test_truncation_without_a_closed_rank_examines_nothing():
+    model = model_of()
+    optimizer = with_state(flat((7,)))(model.parameters(), lr=1e-4)
+    train(model, optimizer)
+    assert not comera.truncate(model, optimizer)
+
+
+BLOCKWISE = {
+    "AdamW8bit": {},
+    "Adam8bit": {},
+    "Lion8bit": {},
+    "Adagrad8bit": {},
+    "RMSprop8bit": {},
+    "SGD8bit": {"momentum": 0.9},
+    "LAMB8bit": {},
+    "AdEMAMix8bit": {},
+    "AdEMAMix": {},  # in 32 bits, two moments stacked
+    "AdamW": {},
+}
+
+
+def decoded(state, number):
+    """A state of bitsandbytes as numbers, by its own function where it is in 8 bits."""
+    functional = pytest.importorskip("bitsandbytes.functional")
+    values = state[f"state{number}"]
+    if values.dtype != torch.uint8 or not values.numel():
+        return values.float()
+    stacked = (
+        values.reshape(-1, values.shape[-1]),
+        state[f"absmax{number}"].reshape(-1, state[f"absmax{number}"].shape[-1]),
+    )
+    code = state[f"qmap{number}"]
+    rows = [
+        functional.dequantize_blockwise(codes, absmax=scales, code=code, blocksize=256)
+        for codes, scales in zip(*stacked, strict=True)
+    ]
+    return torch.stack(rows).reshape(values.shape)
+
+
+@pytest.mark.parametrize("closed", [CLOSED, (0,), range(1, 16), range(16)], ids=["some", "one", "many", "a bond"])
+@pytest.mark.parametrize("name", BLOCKWISE)
+def test_bitsandbytes_states_are_cut_with_the_scales_of_their_blocks(name, closed):
+    optimizers = pytest.importorskip("bitsandbytes.optim")
+    model = model_of(1)
+    [layer] = model
+    optimizer = getattr(optimizers, name)(model.parameters(), lr=1e-4, **BLOCKWISE[name])
+    train(model, optimizer)
+    close(model, closed)
+    state, kept = optimizer.state[layer.packed_cores], torch.arange(layer.packed_cores.numel())
+    former = {number: decoded(state, number) for number in "12" if f"state{number}" in state}
+    steps, alone = state["step"], copy.deepcopy(layer)
+    alone.packed_cores.data = kept.float()  # small enough to be exact
+    alone.truncate()
+    places = alone.packed_cores.detach().long()
+    assert comera.truncate(model, optimizer)
+    for number, then in former.items():
+        now, wanted = decoded(state, number), then[..., places]
+        assert now.shape == wanted.shape
+        assert state["step"] == steps
+        if not wanted.numel():
+            continue
+        if state[f"state{number}"].dtype != torch.uint8:
+            assert torch.equal(now, wanted)
+            continue
+        blocks = wanted.split(256, dim=-1)
+        assert state[f"absmax{number}"].shape[-1] == len(blocks)
+        for one, other in zip(now.split(256, dim=-1), blocks, strict=True):
+            # Codes lie at most 1/55 of the block's largest entry apart, and a nearest one is taken.
+            assert (one - other).abs().max() <= other.abs().max() / 55
+    train(model, optimizer)
+    assert all(parameter.isfinite().all() for parameter in model.parameters())
+
+
+def test_blocks_that_are_not_touched_keep_their_codes():
+    """Entries before the first cut lie in the same blocks, with the same largest entry."""
+    optimizers = pytest.importorskip("bitsandbytes.optim")
+    weight = nn.Parameter(torch.zeros(8192))
+    optimizer = optimizers.AdamW8bit([weight], lr=1e-3)
+    for _ in range(3):
+        weight.grad = torch.randn(8192)
+        optimizer.step()
+    state = copy.deepcopy(optimizer.state[weight])
+    cut_state(optimizer, weight, torch.cat([torch.arange(4096), torch.arange(5000, 8192)]))
+    for number in "12":
+        before, after = state[f"state{number}"][:4096], optimizer.state[weight][f"state{number}"][:4096]
+        scales = state[f"absmax{number}"][:16], optimizer.state[weight][f"absmax{number}"][:16]
+        assert torch.equal(before, after)
+        assert torch.equal(*scales)
+
+
+def test_a_parameter_as_long_as_the_table_of_codes_keeps_the_table():
+    optimizers = pytest.importorskip("bitsandbytes.optim")
+    weight = nn.Parameter(torch.zeros(256))
+    optimizer = optimizers.AdamW8bit([weight], lr=1e-3, min_8bit_size=1)
+    weight.grad = torch.randn(256)
+    optimizer.step()
+    cut_state(optimizer, weight, torch.arange(100))
+    shapes = {name: tuple(value.shape) for name, value in optimizer.state[weight].items() if name != "step"}
+    once = {"state": (100,), "qmap": (256,), "absmax": (1,)}
+    assert shapes == {f"{name}{number}": shape for number in "12" for name, shape in once.items()}
+
+
+def test_scales_in_blocks_of_no_known_length_are_refused():
+    optimizers = pytest.importorskip("bitsandbytes.optim")
+    weight = nn.Parameter(torch.zeros(8192))
+    optimizer = optimizers.AdamW8bit([weight], lr=1e-3)
+    weight.grad = torch.randn(8192)
+    optimizer.step()
+    optimizer.state[weight]["absmax2"] = torch.zeros(77)
+    with pytest.raises(ValueError, match="AdamW8bit") as caught:
+        check_states("truncate", optimizer, [weight])
+    assert "absmax2" in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["Adam8bit", "AdamW8bit", "Adam4bit", "AdamWFp8"])
+@pytest.mark.parametrize("entries", [8192 - 2048, 8192 - 100, 1000])
+def test_torchaos_tensors_become_what_torchao_keeps_for_a_parameter_of_the_new_size(kind, entries):
+    torchao = pytest.importorskip("torchao.optim")
+    with torch.compiler.set_stance("force_eager"):
+        weights, optimizers = [], []
+        for size in (8192, entries):
+            weights.append(nn.Parameter(torch.ones(size)))
+            optimizers.append(getattr(torchao, kind)([weights[-1]], lr=1e-3))
+            weights[-1].grad = torch.randn(size)
+            optimizers[-1].step()
+        state, fresh = (o.state[weight] for o, weight in zip(optimizers, weights, strict=True))
+        former = {name: state[name].dequantize() for name in ("exp_avg", "exp_avg_sq")}
+        places = torch.randperm(8192)[:entries].sort().values
+        check_states("truncate", optimizers[0], [weights[0]])
+        cut_state(optimizers[0], weights[0], places)
+        for name, then in former.items():
+            now = state[name]
+            assert type(now) is type(fresh[name])
+            assert now.shape == fresh[name].shape
+            plain = now.dequantize() if hasattr(now, "dequantize") and type(now) is not torch.Tensor else now
+            steps = {"Adam4bit": 1 / 4}.get(kind, 1 / 15)
+            assert (plain - then[places]).abs().max() <= then.abs().max() * steps
+        weights[0].data, weights[0].grad = weights[0].data[places], torch.randn(entries)
+        optimizers[0].step()
+        assert weights[0].isfinite().all()
+
+
+def test_an_optimizer_of_other_parameters_is_refused():
+    """One that was built before tensorize holds weights that are no longer there."""
+    model = nn.Sequential(nn.Linear(128, 128))
+    optimizer = torch.optim.AdamW(model.parameters())
+    comera.tensorize(model, {"*": comera.TT(ranks=32, order=2)})
+    close(model)
+    for call in (lambda: comera.truncate(model, optimizer), lambda: model[0].truncate(optimizer)):
+        with pytest.raises(ValueError, match="AdamW"):
+            call()
+    assert 0.0 in model[0].diagonals
+
+
+def test_optimizers_whose_states_are_not_cut_are_warned_of():
+    model = model_of(3)
+    optimizers = [torch.optim.RMSprop(model[0].parameters()), torch.optim.AdamW(model[1].parameters())]
+    close(model, (0,))
+    with pytest.warns(UserWarning, match="RMSprop") as caught:
+        assert comera.truncate(model, optimizers[1])
+    assert not any("AdamW" in str(each.message) for each in caught)
+    close(model, (0,))
+    with pytest.warns(UserWarning, match="AdamW, RMSprop"):
+        assert comera.truncate(model)
+    close(model, (0,))
+    with pytest.warns(UserWarning, match="RMSprop"):
+        model[0].truncate()
+
+
+@pytest.mark.filterwarnings("error")
+def test_an_optimizer_in_use_or_gone_is_not_warned_of():
+    model = model_of()
+    optimizer = torch.optim.AdamW(model.parameters())
+    train(model, optimizer)
+    close(model, (0,))
+    assert comera.truncate(model, optimizer)
+    optimizer.itself = optimizer  # only the collector of cycles ends it
+    del optimizer
+    close(model, (0,))
+    assert comera.truncate(model)
