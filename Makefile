@@ -6,7 +6,10 @@ PIP_INDEX ?=
 PYTHON ?= python3
 RESULTS ?= results/local
 
-VENV := .venv
+# Another version of PyTorch than that of constraints.txt, in an environment of its own: make test TORCH=2.14.1
+TORCH ?=
+
+VENV := .venv$(TORCH:%=-torch-%)
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
@@ -23,12 +26,13 @@ help: ## list the targets
 
 setup: $(READY) ## create .venv and install everything
 
-# torch comes first and by the exact version of constraints.txt, so that nothing brings another build along.
+# torch comes first and by an exact version, so that nothing brings another build along; that of TORCH chooses its triton.
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "error: $(PYTHON) is older than Python 3.11; name a newer one, as in make setup PYTHON=python3.12." >&2; exit 2; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_INDEX) $$(grep '^torch==' constraints.txt)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_INDEX) -c constraints.txt -e '.[bench,slurm,test,lint,docs]'
+	sed $(if $(TORCH),-e '/^triton==/d' -e 's/^torch==.*/torch==$(TORCH)/') -e '/^#/d' constraints.txt > $(VENV)/constraints.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_INDEX) $$(grep '^torch==' $(VENV)/constraints.txt)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_INDEX) -c $(VENV)/constraints.txt -e '.[bench,slurm,test,lint,docs]'
 	@touch $@
 
 # Two processes; the tests of one file stay in one of them, since they share what is expensive to make.
@@ -113,6 +117,7 @@ reproduce-table-dlrm: ARTIFACT := table_dlrm
 reproduce-table-dlrm: ## accuracy, AUC, cross entropy and size of DLRM's arms (same training)
 reproduce-fig9 reproduce-table-dlrm: $(READY)
 	$(BIN)/python -m bench experiment=fig9 "results='$(RESULTS)'"
+	$(BIN)/python -m bench experiment=fig9_independent "results='$(RESULTS)'"
 	$(BIN)/python -m figures $(ARTIFACT) --records "$(RESULTS)"
 
 reproduce-table-fp8: $(READY) ## errors, bytes and least times of layers in FP32, TF32, BF16 and FP8 by shape; on a GPU times
@@ -224,5 +229,5 @@ explore: $(READY) ## write the page in which every record is a point, with filte
 docs: $(READY) ## build the documentation, in which a broken link is an error: build/site/index.html
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-clean: ## remove .venv and caches; records and figures stay
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
+clean: ## remove every .venv and caches; records and figures stay
+	rm -rf .venv .venv-torch-* .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
