@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import abc
 import itertools
-import logging
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -268,20 +266,6 @@ class JoinedOptimizer(torch.optim.Optimizer):
         """
         super().load_state_dict(state_dict)
         self._share()
-
-
-@contextmanager
-def quiet_import() -> Iterator[None]:
-    """Import packages that bring bitsandbytes or torchao along, without their notes about what nothing here uses."""
-    chatter = {logging.getLogger(name): 0 for name in ("bitsandbytes", "torchao", "torch.utils._pytree")}
-    for logger in chatter:
-        chatter[logger] = logger.level
-        logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        for logger, level in chatter.items():
-            logger.setLevel(level)
 
 
 def stored_bytes(tensors: Iterable[torch.Tensor]) -> int:

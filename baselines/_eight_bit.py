@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-from baselines._arm import quiet_import
+from baselines._quiet import quiet_import
 
 #: Entries that share a scale.
 _BLOCK = 256

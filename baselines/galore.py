@@ -32,9 +32,9 @@ from baselines._arm import (
     fused_adamw,
     linear_targets,
     parameters_apart,
-    quiet_import,
 )
 from baselines._eight_bit import BYTES, LEAST, EightBitAdamW
+from baselines._quiet import quiet_import
 from comera.protocol import CaptureScope, RareEvent
 
 VARIANTS = ("", "per_layer", "8bit", "8bit_per_layer")

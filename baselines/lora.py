@@ -23,9 +23,9 @@ from baselines._arm import (
     fused_adamw,
     linear_targets,
     parameters_apart,
-    quiet_import,
     stored_bytes,
 )
+from baselines._quiet import quiet_import
 
 VARIANTS = ("",)
 

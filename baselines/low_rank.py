@@ -12,8 +12,8 @@ The variants ``lean`` and ``lean_block`` keep ranks instead of activations by th
 (:mod:`comera.recomputing`), which serves thin products of any kind; only their feed-forward is not one function. Those
 whose names end in ``_fp8`` also keep what stays wide in FP8.
 
-The ranks are given, or follow from a wanted compression ratio of the whole model (:mod:`baselines._rank_shares`): a
-rival of CoMERA's size. Or they are the middle ranks that CoMERA has at such a ratio: a rival of its ranks, which is larger,
+The ranks are given, or follow from a wanted compression ratio of the whole model (:mod:`baselines._rank_shares`), which
+gives a rival of CoMERA's size. Or they are the middle ranks that CoMERA has at such a ratio: that rival is larger,
 since a tensor train shares parameters that two factors do not.
 """
 

@@ -10,8 +10,11 @@ import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
+from baselines._quiet import silence
 from bench.core.plugins import import_plugins
+from bench.core.processors import check_threads
 from bench.errors import CONF, ConfigError, Parser, experiments, stop_with, unwritten
+from bench.interrupts import interruptible
 
 COMMANDS = {
     "run": "measure the cells of an experiment; the word may be left out",
@@ -83,9 +86,9 @@ def _parser(asked: str) -> Parser:
 
 def _run(settings: list[str]) -> None:
     """The Hydra application. Its errors and OmegaConf's end the program with one sentence."""
-    from bench.runner.wording import check_arguments, reworded
+    from bench.runner.wording import checked_arguments, reworded
 
-    check_arguments(settings)
+    settings = checked_arguments(settings)
     import hydra
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
@@ -117,29 +120,37 @@ def _run(settings: list[str]) -> None:
 def main() -> None:
     """Dispatch on the command; without one it is ``run``."""
     arguments = sys.argv[1:] if sys.argv[1:] not in ([], ["campaign"]) else [*sys.argv[1:], "--help"]
-    if "=" in arguments[0] or (arguments[0][0] == "-" and arguments[0] not in ("-h", "--help")):
+    if "=" in arguments[0] or (arguments[0][:1] == "-" and arguments[0] not in ("-h", "--help")):
         arguments = ["run", *arguments]
+    if arguments[0][:1] != "-" and arguments[0] not in COMMANDS:
+        stop_with(f"the first word is {arguments[0]!r}; allowed: {', '.join(COMMANDS)}.")
+    with interruptible():
+        try:
+            check_threads()
+            silence()
+            _command(arguments)
+        except ConfigError as error:
+            stop_with(str(error))
+        except BrokenPipeError:  # the reader, such as head, has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise SystemExit(1) from None
+        except OSError as error:
+            stop_with(unwritten(error), status=1)
+
+
+def _command(arguments: list[str]) -> None:
+    """Run the command that the first word names."""
     command, asks_help = arguments[0], bool({"-h", "--help"} & set(arguments))
-    if command[0] != "-" and command not in COMMANDS:
-        stop_with(f"the first word is {command!r}; allowed: {', '.join(COMMANDS)}.")
-    try:
-        import_plugins()
-        if command in _READERS:
-            sys.argv[1:] = arguments[1:]
-            runpy.run_module(_READERS[command], run_name="__main__", alter_sys=True)
-        elif command == "predict":
-            importlib.import_module("bench.commands.predict").main(arguments[1:])
-        elif command == "run" and not asks_help:
-            _run(arguments[1:])
-        else:
-            _dispatch(_parser(command if asks_help else ""), arguments)
-    except ConfigError as error:
-        stop_with(str(error))
-    except BrokenPipeError:  # the reader, such as head, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise SystemExit(1) from None
-    except OSError as error:
-        stop_with(unwritten(error), status=1)
+    import_plugins()
+    if command in _READERS:
+        sys.argv[1:] = arguments[1:]
+        runpy.run_module(_READERS[command], run_name="__main__", alter_sys=True)
+    elif command == "predict":
+        importlib.import_module("bench.commands.predict").main(arguments[1:])
+    elif command == "run" and not asks_help:
+        _run(arguments[1:])
+    else:
+        _dispatch(_parser(command if asks_help else ""), arguments)
 
 
 def _dispatch(parser: Parser, arguments: list[str]) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 from bench.commands.merge import MergeError, merge
 from bench.commands.sources import SourceError, opened_archive
 from bench.core.files import write_whole
+from bench.core.reading import read_regular
 from bench.core.record import paths_below
 from bench.errors import ConfigError
 from bench.runner.checkpoint import FORMER, find
@@ -57,7 +58,7 @@ def write_records(root: Path, output: Path, diary: Mapping[str, Any]) -> int:
     paths = paths_below(root)
     if paths:
         manifests = [path for path in sorted(root.glob("*/*.csv")) if path.parent.name[0] != "."]
-        members = {path.relative_to(root).as_posix(): path.read_bytes() for path in [*paths, *manifests]}
+        members = {path.relative_to(root).as_posix(): read_regular(path) for path in [*paths, *manifests]}
         members[DIARY] = json.dumps(diary, indent=1).encode()
         write_whole({output / RECORDS: _packed(members)})
     return len(paths)
@@ -113,7 +114,7 @@ def _take_in_checkpoints(folder: Path, root: Path) -> None:
     if not parts:
         return
     try:
-        whole = io.BytesIO(b"".join(part.read_bytes() for part in parts))
+        whole = io.BytesIO(b"".join(read_regular(part) for part in parts))
         with opened_archive(folder / CHECKPOINTS, whole) as members:
             for member in members:
                 inside = Path(member.name)

@@ -1,13 +1,13 @@
 """The time of a campaign: what is left of its budget, and how long a unit will take."""
 
 import math
-import os
 import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from bench.campaign.stages import Unit
+from bench.core.processors import usable_processors
 from bench.errors import ConfigError
 from bench.measures import available, named
 
@@ -93,4 +93,4 @@ class Clock:
 def _turns(measure: str, cells: int) -> int:
     """How many times as long as one cell these take, some of which run side by side."""
     parallel = measure in available() and named(measure).parallel  # a diary may name one that is not here
-    return math.ceil(cells / (os.cpu_count() or 1)) if parallel else cells
+    return math.ceil(cells / usable_processors()) if parallel else cells

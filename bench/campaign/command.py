@@ -1,5 +1,6 @@
 """``python -m bench campaign``: its arguments, its list of stages, and what it prints at the end."""
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,10 +12,13 @@ from bench.campaign.run import Campaign, described
 from bench.campaign.stages import Stage, configuration, jobs_of, units_of
 from bench.commands.merge import MergeError
 from bench.core.checked import build_dataclass
-from bench.core.files import check_folder, remove_abandoned
+from bench.core.files import check_own_folder, remove_abandoned
 from bench.core.provenance import provenance
+from bench.core.reading import user_path
 from bench.core.record import read_all
 from bench.errors import ConfigError, stop_with
+from bench.interrupts import handled_elsewhere
+from bench.processes.process import kill_all
 from bench.runner.resolve import Device, resolve_device
 from bench.runner.sweep import MISTAKES
 
@@ -33,13 +37,18 @@ class Arguments:
     @property
     def root(self) -> Path:
         """The folder of records and checkpoints."""
-        return Path(self.results or (f"{self.output}/records" if self.output else "results/local"))
+        return user_path("results", self.results or (f"{self.output}/records" if self.output else "results/local"))
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the archive."""
+        return user_path("output", self.output)
 
     @property
     def sources(self) -> list[Path]:
         """What earlier calls have left: folders and archives of records."""
-        named = [Path(name) for name in self.records.split(",") if name]
-        return [*named, Path(self.output)] if self.output and (Path(self.output) / RECORDS).is_file() else named
+        named = [user_path("records", name) for name in self.records.split(",") if name]
+        return [*named, self.folder] if self.output and (self.folder / RECORDS).is_file() else named
 
     def stages(self) -> list[Stage]:
         """Those asked for, in the campaign's own order; raises ConfigError."""
@@ -51,7 +60,12 @@ class Arguments:
 
 def _parsed(settings: Sequence[str]) -> Arguments:
     """The settings ``key=value``, each of the right kind; raises ConfigError."""
-    given = {key: value for key, equals, value in (one.partition("=") for one in settings) if equals}
+    given: dict[str, str] = {}
+    for key, equals, value in (one.partition("=") for one in settings):
+        if equals and key in given:
+            raise ConfigError(f"{key} is {given[key]!r} and {value!r}; give it once.")
+        if equals:
+            given[key] = value
     keys = list(Arguments.__dataclass_fields__)
     if wrong := [one for one in settings if one.partition("=")[0] not in given or one.partition("=")[0] not in keys]:
         raise ConfigError(f"{wrong[0]!r} is no setting of a campaign; allowed: --list, {'=…, '.join(keys)}=….")
@@ -60,7 +74,7 @@ def _parsed(settings: Sequence[str]) -> Arguments:
 
 def _made(field: str, folder: Path) -> None:
     """Make a folder that can be written, without what kills have left in it, or raise ConfigError."""
-    check_folder(field, folder)
+    check_own_folder(field, folder)
     folder.mkdir(parents=True, exist_ok=True)
     remove_abandoned(folder)
 
@@ -127,7 +141,7 @@ def run(settings: Sequence[str], list_only: bool) -> None:
         if not arguments.output and not list_only:
             raise ConfigError("output has no value; name the folder for the archive, as in output=campaign.")
         if arguments.output:
-            _made("output", Path(arguments.output))
+            _made("output", arguments.folder)
         if not list_only or arguments.records:
             _made("results", arguments.root)
         runs = _taken_in(arguments.sources, arguments.root)
@@ -140,8 +154,14 @@ def run(settings: Sequence[str], list_only: bool) -> None:
     except MISTAKES as error:
         stop_with(str(error))
     clock = Clock(budget_s, provenance(on_cpu=device == "cpu").device, runs)
-    campaign = Campaign(stages, device, arguments.root, Path(arguments.output), clock)
-    campaign.run()
+    campaign = Campaign(stages, device, arguments.root, arguments.folder, clock)
+    with handled_elsewhere():
+        campaign.run()
+    if campaign.signal:
+        kill_all()
     _sum_up(campaign)
+    if campaign.signal:
+        print(f"interrupted: {campaign.recorded}; the same command goes on", file=sys.stderr)
+        raise SystemExit(128 + campaign.signal)
     if any(one.failures for one in campaign.outcomes):
         raise SystemExit(1)

@@ -22,7 +22,7 @@ from bench.core.files import write_whole
 from bench.core.provenance import provenance
 from bench.core.record import Record, read_all
 from bench.estimate.memory import TOLERANCE
-from bench.processes.process import first_line, start_server
+from bench.processes.process import WorkProcess, first_line, start_server
 from bench.runner.progress import SweepProgress
 from bench.runner.resolve import Job
 from bench.runner.results import Results
@@ -38,6 +38,10 @@ _LIMIT = TOLERANCE["cuda"]  # a prediction this much off, as a share of what was
 
 class Stopped(BaseException):
     """A signal, or the end of the budget; no part of a stage is to catch it as its own failure."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__("the end of the budget" if number == signal.SIGALRM else signal.Signals(number).name)
+        self.number = number
 
 
 @dataclass
@@ -70,6 +74,7 @@ class Campaign:
         self.outcomes = [Outcome(stage) for stage in stages]
         self.results = Results(results, reuse="config")
         self.stopped = ""
+        self.signal = 0  # that has stopped it, unless that was the end of the budget
         self.left_behind: list[Checkpoint] = []
         self._begun_at = _now()
         self._records = 0
@@ -89,6 +94,7 @@ class Campaign:
                     self.write()
         except Stopped as reason:
             self.stopped = str(reason)
+            self.signal = 0 if reason.number == signal.SIGALRM else reason.number
             _report(f"stopped by {reason}")
         self.write()
         for number, handler in handlers.items():
@@ -159,6 +165,12 @@ class Campaign:
         self.left_behind = write_checkpoints(self.root, self.output, useless_checkpoints(self._trained, self.results))
         write_whole({self.output / "campaign.json": f"{json.dumps(self.report(), indent=1)}\n".encode()})
 
+    @property
+    def recorded(self) -> str:
+        """How many cells of the stages that were looked at are recorded, in words."""
+        cells = sum(len(unit.cells) for one in self.outcomes for unit in one.units or ())
+        return f"{cells - sum(one.left for one in self.outcomes)} of {cells} cells recorded"
+
     def memory(self) -> list[dict[str, Any]]:
         """Predicted against allocated memory of what has run so far (:func:`memory_rows`)."""
         records = [record for experiment in EXPERIMENTS for record in read_all(self.root, experiment)]
@@ -227,7 +239,9 @@ def _stopping(seconds: float) -> Iterator[None]:
     """Raise :class:`Stopped` at SIGTERM, SIGINT, and after so many seconds; these signals are ignored afterwards."""
 
     def stop(number: int, _: FrameType | None) -> None:
-        raise Stopped("the end of the budget" if number == signal.SIGALRM else signal.Signals(number).name)
+        if number != signal.SIGALRM:
+            WorkProcess.hurry()
+        raise Stopped(number)
 
     for number in _SIGNALS:
         signal.signal(number, stop)

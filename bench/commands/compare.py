@@ -2,7 +2,8 @@
 
 Two records are of one cell where experiment, device, resolved configuration, data and schema are the same. A ratio is
 always B over A. A and B were measured at different times, so a ratio of times carries what the machine did in between;
-blocks are resampled on either side. The ratio of the calibration products, timed in the same blocks, stands beside it.
+its bounds hold every quotient of a launch of B and one of A; from six launches on they resample either side. The ratio
+of the calibration products, timed in the same blocks, stands beside it.
 """
 
 import csv
@@ -22,9 +23,10 @@ from rich.table import Table
 from rich.text import Text
 
 from bench.commands.sources import Source, SourceError, read_source
-from bench.core.intervals import CONFIDENCE, Estimate, mean_over_examples, unpaired_ratio
+from bench.core.intervals import CONFIDENCE, MIN_LAUNCHES, Estimate, mean_over_examples, unpaired_ratio
 from bench.core.record import Record, RecordError
-from bench.core.samples import block_means_ms, calibrations_ms, last_per_example
+from bench.core.samples import calibrations_ms, last_per_example
+from bench.core.times import step_means_ms, step_time_ms
 from bench.errors import stop_with
 
 #: Columns by which the cell of a row is found.
@@ -46,7 +48,9 @@ _NAMED = 12  # cells that only one side has, per experiment
 _WIDTH = 500  # of the widest table: a terminal or a pipe gets whole lines
 
 _NOTES = (
-    f"Ratios are B over A, with {CONFIDENCE:.0%} intervals over undisturbed blocks, each side resampled on its own.",
+    f"Ratios are B over A. In brackets: of fewer than {MIN_LAUNCHES} launches the range over launches, of one launch "
+    f"over its undisturbed blocks; else a {CONFIDENCE:.0%} interval, each side resampled on its own. "
+    f"Of a metric: a {CONFIDENCE:.0%} interval over validation examples.",
     "A and B are different runs: a ratio of times carries the drift of the machine between them. The ratio of the "
     "calibration product, timed in the same blocks, shows how much that may be.",
 )
@@ -76,8 +80,8 @@ class Pair:
 
     @property
     def times_ms(self) -> Both:
-        """The median step time of each."""
-        one, other = (_median([*_times_ms(record).values()]) for record in (self.a, self.b))
+        """The step time of each: that of :mod:`bench.core.times`, or the median of the chosen plan."""
+        one, other = map(_time_ms, (self.a, self.b))
         return one, other
 
     @property
@@ -104,18 +108,25 @@ class Pair:
 
     @property
     def difference(self) -> Estimate | None:
-        """The leading metric of B less that of A, with an interval where both have it for every validation example."""
+        """The leading metric of B less that of A, with an interval over validation examples where both have them."""
         one, other = self.metrics
         if one is None or other is None:
             return None
         before, after = last_per_example(self.a), last_per_example(self.b)
         if before is None or after is None:
             return Estimate(other - one, None, None, 0)
-        return Estimate(*mean_over_examples((after - before)[None, :]), blocks=after.size, paired=True)
+        return Estimate(*mean_over_examples((after - before)[None, :]), blocks=after.size, paired=True, kind="interval")
 
 
 def _median(times: Sequence[float]) -> float | None:
     return statistics.median(times) if times else None
+
+
+def _time_ms(record: Record) -> float | None:
+    if record.measure == "plan":
+        return _median([*_times_ms(record).values()])
+    time = step_time_ms(record) if record.status == "ok" else None
+    return time.value if time else None
 
 
 def _times_ms(record: Record) -> Mapping[Any, float]:
@@ -123,7 +134,7 @@ def _times_ms(record: Record) -> Mapping[Any, float]:
     if record.status != "ok":
         return {}
     if record.measure != "plan":
-        return block_means_ms(record)
+        return step_means_ms(record)
     try:
         [chosen] = [plan for plan in record.samples["plans"] if plan["name"] == record.contraction]
         return {number: float(ms) for number, ms in enumerate(chosen["ms"])}
@@ -239,11 +250,12 @@ def _values(pair: Pair) -> dict[str, object]:
         return {f"{name}_a": values[0], f"{name}_b": values[1]}
 
     def bounds(name: str, found: Estimate | None) -> dict[str, object]:
-        ends = (found.value, found.low, found.high) if found else (None, None, None)
-        return dict(zip((name, f"{name}_low", f"{name}_high"), ends, strict=True))
+        ends = (found.value, found.low, found.high, found.kind) if found else (None, None, None, None)
+        return dict(zip((name, f"{name}_low", f"{name}_high", f"{name}_bounds"), ends, strict=True))
 
     row: dict[str, object] = {"status_a": pair.a.status, "status_b": pair.b.status}
     row |= both("step_time_ms", pair.times_ms) | bounds("step_time_ratio", pair.time)
+    row["launches"] = pair.time and pair.time.launches
     row["calibration_ratio"] = pair.calibration
     for name in SIZES:
         row |= both(name, pair.sizes(name)) | {f"{name}_ratio": pair.ratio(name)}
@@ -285,7 +297,7 @@ def _cells(pair: Pair, distinction: str) -> dict[str, str]:
     a, b, (one, other) = pair.a, pair.b, pair.times_ms
     row = {"cell": f"{described(a)}{f' ({distinction})' if distinction else ''}"}
     row["status"] = "-" if a.status == b.status == "ok" else " -> ".join(dict.fromkeys((a.status, b.status)))
-    row |= {"ms, A": _number(one), "ms, B": _number(other), "time B/A": _interval(pair.time, ".3f")}
+    row |= {"ms, A": _number(one), "ms, B": _number(other), "time B/A": _bounded(pair.time, ".3f")}
     row["calibration B/A"] = "-" if pair.calibration is None else f"{pair.calibration:.3f}"
     for heading, column in _PRINTED.items():
         size, ratio = pair.sizes(column)[0], pair.ratio(column)
@@ -295,7 +307,7 @@ def _cells(pair: Pair, distinction: str) -> dict[str, str]:
     row |= {"metric": "-", "metric B-A": "-"}
     if (found := pair.difference) is not None:
         digits, unit = ("+.1f", " points") if a.metric["unit"] == "%" else ("+.4g", f" {a.metric['unit']}".rstrip())
-        row |= {"metric": a.metric["text"], "metric B-A": f"{_interval(found, digits)}{unit}"}
+        row |= {"metric": a.metric["text"], "metric B-A": f"{_bounded(found, digits)}{unit}"}
     return row
 
 
@@ -303,8 +315,8 @@ def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
 
 
-def _interval(found: Estimate | None, digits: str) -> str:
-    """A value with its interval, where there are any."""
+def _bounded(found: Estimate | None, digits: str) -> str:
+    """Return a value with its range or interval, or a dash where there is no value."""
     if found is None:
         return "-"
     ends = "" if found.low is None or found.high is None else f" [{found.low:{digits}}, {found.high:{digits}}]"

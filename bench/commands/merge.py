@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bench.commands.sources import SourceError, archive_contents, folder_contents, manifests
-from bench.core.files import check_folder, remove_abandoned, write_whole
+from bench.core.files import check_own_folder, remove_abandoned, write_whole
+from bench.core.reading import user_path
 from bench.core.record import Record, RecordError, parse, path_of, write
 from bench.core.table import write_table
 from bench.errors import stop_with
@@ -151,9 +152,10 @@ def run(sources: Sequence[Path], into: Path) -> None:
 
     Raises ConfigError, OSError: ``into`` cannot be written.
     """
-    check_folder("--into", into)
+    into = user_path("--into", into)
+    check_own_folder("--into", into)
     try:
-        summary = merge(sources, into)
+        summary = merge([user_path("SOURCE", source) for source in sources], into)
     except MergeError as error:
         *others, last = error.sentences
         for sentence in others:

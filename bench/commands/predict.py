@@ -21,6 +21,7 @@ from rich.console import Console
 
 from bench.commands.predict_ranks import MODELLED, Ranks, split
 from bench.core.cell import CHECKPOINTED, arm_name, match_of
+from bench.core.reading import user_path
 from bench.errors import CONF, ConfigError, stop_with
 from bench.estimate.any_batch import AnyBatch, smallest_batch
 from bench.estimate.communication import LINKS
@@ -28,12 +29,14 @@ from bench.estimate.devices import DEVICES, GPUS, Device, device_named, largest_
 from bench.estimate.memory import CATEGORIES, TOLERANCE, fake_training, predict_memory
 from bench.estimate.roofline import FORMS, SHOWN, layer_of, written
 from bench.estimate.work import Prediction, bound, predict
+from bench.interrupts import on_interrupt
 from bench.processes.process import first_line
 from bench.protocol import Method, Workload
 from bench.protocol.methods import available, build, build_for
+from bench.runner.limits import DRAWN_MIB, check_arms, check_batch_memory, ranks_unsupported
 from bench.runner.resolve import check_fields, checked_arms, resolve
 from bench.runner.sweep import MISTAKES, plain, register_resolvers, register_settings, unsupported
-from bench.runner.wording import reworded
+from bench.runner.wording import for_hydra, reworded
 from bench.step.low_precision import fp8_unsupported, precision_unsupported
 from bench.step.train_step import checkpoint_unsupported
 from bench.workloads import available as workloads
@@ -49,6 +52,8 @@ KEYS = (
 _OF_WORKLOADS = ("workload", "dataset", "data_folder", "fetch")
 
 _WIDTH = 110  # of a line of text
+
+_DIGITS = 9  # of a rank at most
 
 _RANK = 30  # of the tensorized layer beside a dense one: the paper's
 
@@ -95,14 +100,16 @@ def question_of(words: Sequence[str]) -> tuple[Question, str]:
     if device not in DEVICES:
         raise ConfigError(f"device is {device!r}; allowed: {', '.join(DEVICES)}.")
     kind = "cpu" if device == "cpu" else "cuda"
-    others = [word for word in words if word.partition("=")[0] not in ("method", "device", "model")]
+    others = [for_hydra(word) for word in words if word.partition("=")[0] not in ("method", "device", "model")]
     register_resolvers()
     register_settings()
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(CONF), version_base="1.3"):
         own = ["~experiment", "name=predict", "measure=predict", f"methods=['{given['method']}']", f"device={kind}"]
         config = plain(compose("config", [*own, *others]))
-    return _of_path(config, Path(given["model"]), kind) if "model" in given else _of_workload(config), device
+    return _of_path(config, user_path("model", given["model"]), kind) if "model" in given else _of_workload(
+        config
+    ), device
 
 
 def _by_key(words: Sequence[str]) -> dict[str, str]:
@@ -166,7 +173,9 @@ def _of_path(config: dict[str, Any], path: Path, kind: str) -> Question:
     check_fields(config)
     view = View(config["batch_size"], config["sequence_length"], config["precision"], kind)
     workload, notes = open_model(path, view.sequence_length)
-    [(arm, settings)] = checked_arms(config, workload)
+    check_batch_memory(view.batch_size, workload, DRAWN_MIB)
+    [(arm, settings)] = arms = checked_arms(config, workload)
+    check_arms(arms, config["ratio"], [])
     method = build(arm.method, arm.variant, settings)
     reason = precision_unsupported(view.precision, kind) or method.unsupported(view)
     if not reason:
@@ -174,6 +183,7 @@ def _of_path(config: dict[str, Any], path: Path, kind: str) -> Question:
             model = workload.build()
             reason = checkpoint_unsupported(model, cuda_graph=False) if arm.checkpoint else None
             reason = reason or method.model_unsupported(model, workload.targets())
+            reason = reason or ranks_unsupported(method, arm.method, settings, model, workload.targets())
             if not reason and view.precision.startswith("fp8"):
                 adapted = method.adapt(model, workload.targets())
                 reason = fp8_unsupported(view.precision, adapted, workload.targets())
@@ -297,8 +307,8 @@ def _rooflines_of(words: Sequence[str]) -> str:
     if unknown := given.keys() - {"shapes", "rank", "device"}:
         raise ConfigError(f"{sorted(unknown)[0]} is no setting of shapes; allowed: shapes, rank, device.")
     rank, device = given.get("rank", str(_RANK)), given.get("device")
-    if not rank.isdigit():
-        raise ConfigError(f"rank is {rank!r}; allowed: whole numbers from 1 up.")
+    if not rank.isdecimal() or len(rank) > _DIGITS:
+        raise ConfigError(f"rank is {rank[:_WIDTH]!r}; allowed: whole numbers from 1 to the shorter side of a layer.")
     if device is not None and device not in GPUS:
         raise ConfigError(f"device is {device!r}; allowed: {', '.join(sorted(GPUS))}.")
     names = SHOWN if device is None else (device,)
@@ -306,6 +316,10 @@ def _rooflines_of(words: Sequence[str]) -> str:
         shapes = [layer_of(text, through) for text in given["shapes"].split(",") for through in (None, int(rank))]
     except ValueError as error:
         raise ConfigError(str(error)) from None
+    for layer in shapes if "rank" in given else ():
+        most = min(layer.in_features, layer.out_features)
+        if int(rank) > most:
+            raise ConfigError(f"rank is {rank}; allowed for a layer of {layer.in_features}: 1 to {most}.")
     forms = [f"  {name:<12}{form.words}" for name, form in FORMS.items()]
     notes = [
         "",
@@ -318,11 +332,8 @@ def _rooflines_of(words: Sequence[str]) -> str:
 def _predict_all(given: Mapping[str, str], console: Console) -> None:
     """Every arm and several batches of a model given by its path, on the explorer's page."""
     predict_all = importlib.import_module("bench.commands.predict_all")  # which is made of this module
-    try:
-        with console.status("predicting ...") as status:
-            content = predict_all.survey(given, status.update if console.is_terminal else console.print)
-    except KeyboardInterrupt:
-        stop_with("interrupted before the last arm, so that no page was written.", status=130)
+    with console.status("predicting ...") as status:
+        content = predict_all.survey(given, status.update if console.is_terminal else console.print)
     predict_all.show(content)
 
 
@@ -342,6 +353,7 @@ def main(words: Sequence[str]) -> None:
         print(usage.format(**{name: ", ".join(known) for name, known in lists.items()}), end="")
         return
     console = Console(stderr=True)
+    on_interrupt(lambda: "nothing was written; the same command starts again")
     try:
         words, ranks = split(words)
         given = _by_key(words)
@@ -363,9 +375,10 @@ def main(words: Sequence[str]) -> None:
             stop_with(f"precision is {question.view.precision!r}, in which {device.name} does not multiply; use bf16.")
         try:
             answer = answer_to(question, device, status.update if console.is_terminal else console.print, ranks)
-        except Exception as error:
-            if question.path is None or isinstance(error, ConfigError):
-                raise
+        except ConfigError:
+            raise
+        except Exception as error:  # of a method, of a size that no tensor has, or of a user's model
             problem = f"training step cannot be traced without data ({first_line(error)})"
-            stop_with(f"model is '{question.path}', whose {problem}.")
+            what = f"model is '{question.path}', whose" if question.path else f"{question.title}: its"
+            stop_with(f"{what} {problem}.", status=2 if question.path or isinstance(error, ValueError) else 1)
     print(answer, end="")

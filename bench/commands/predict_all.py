@@ -5,7 +5,6 @@ read by the explorer (``python -m bench explore --model FILE``), which is run by
 """
 
 import json
-import os
 import runpy
 import shlex
 import sys
@@ -18,6 +17,7 @@ from omegaconf import OmegaConf
 
 from bench.commands.predict import Question, question_of
 from bench.core.files import write_whole
+from bench.core.processors import usable_processors
 from bench.distributed.launch import die_with_parent
 from bench.errors import CONF, ConfigError
 from bench.estimate.any_batch import AnyBatch, smallest_batch
@@ -70,8 +70,8 @@ class _Arm:
 def survey(given: Mapping[str, str], report: Callable[[str], None]) -> dict[str, Any]:
     """All arms and batches of the model that ``given`` names, on one device or on all GPUs, ready for JSON.
 
-    Arms are predicted side by side, one process of one thread for each processor; ``report`` takes how far it is.
-    Raises ConfigError: a wrong setting, or a model that no arm can train.
+    Arms are predicted side by side, one process of one thread for each usable processor; ``report`` takes how far it
+    is. Raises ConfigError: a wrong setting, or a model that no arm can train.
     """
     others = tuple(f"{key}={value}" for key, value in given.items() if key not in ("device", "batch_size"))
     names = [given["device"]] if "device" in given else sorted(GPUS)
@@ -92,7 +92,7 @@ def _made(asked: _Survey, report: Callable[[str], None]) -> list[_Arm]:
     """What becomes of each arm, in the order of :func:`arms`."""
     names = arms()
     room = int(free_memory_mib("cpu") // _PROCESS_MIB)
-    processes = max(1, min(os.cpu_count() or 1, len(names), room))
+    processes = max(1, min(usable_processors(), len(names), room))
     report(f"{len(names)} arms, {processes} at a time ...")
     made: dict[str, _Arm] = {}
     for name, found in each(_arm, {name: (name, asked) for name in names}, processes):

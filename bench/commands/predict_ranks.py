@@ -7,11 +7,10 @@ from torch import nn
 
 from bench.core.cell import EXCHANGES
 from bench.errors import ConfigError
-from bench.estimate import communication
 from bench.estimate.communication import LINKS, Link, Machine, Training
 from bench.estimate.devices import Device
+from bench.estimate.parameters import parameters_of
 from bench.estimate.work import Prediction, bound
-from bench.measures.exchanged import tensors_of
 
 #: Settings that this module answers, and exchanges of which it has a model for a single step.
 KEYS = ("world_size", "link", "exchange")
@@ -32,8 +31,7 @@ class Ranks:
         """What each rank sends and how long its step with ``model`` takes at least, as labels and values."""
         compute = bound(prediction.work, prediction.traffic, device, precision).step_ms
         machine = Machine(device.peak(precision) or 0.0, device.bandwidth)
-        tensors = communication.tensors_of(tensors_of(model))
-        step = Training(tensors=tensors, compute_ms=compute, exchange=self.exchange, machine=machine)
+        step = Training(tensors=parameters_of(model), compute_ms=compute, exchange=self.exchange, machine=machine)
         count = self.count
         return [
             (f"sent per step by each of {count:,} ranks, MiB ({self.exchange})", f"{step.sent_mib(count):,.2f}"),

@@ -12,9 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, cast
 
+from bench.core.reading import RECORD_BYTES, open_regular, read_regular, user_path
 from bench.core.record import Record, parse, paths_below, read_all
 
-MEMBER_BYTES, ARCHIVE_BYTES = 2**26, 2**31  # of a record's file at most, and about those of all that an archive holds
+MEMBER_BYTES, ARCHIVE_BYTES = (
+    RECORD_BYTES,
+    2**31,
+)  # of a record's file at most, and about those of all that an archive holds
 REFERENCE = "results/reference"  # what a commit holds of records
 
 #: How compressed files begin, and what reads them.
@@ -43,7 +47,7 @@ def read_source(name: str) -> Source:
     Raises SourceError: neither a folder nor a commit, or one without records. RecordError: a record that cannot be
     read.
     """
-    path, where = Path(name), "below it"
+    path, where = user_path("SOURCE", name), "below it"
     if path.is_dir():
         called, records = f"folder {name}", read_all(path)
     elif path.exists():
@@ -64,7 +68,7 @@ def read_source(name: str) -> Source:
 
 def folder_contents(folder: Path) -> Iterator[tuple[str, bytes]]:
     """The record files of a folder, each with its name; hidden ones are none."""
-    return ((str(path), path.read_bytes()) for path in paths_below(folder))
+    return ((str(path), read_regular(path)) for path in paths_below(folder))
 
 
 class _Limited:
@@ -97,7 +101,7 @@ def opened_archive(archive: str | Path, file: IO[bytes] | None = None) -> Iterat
     zlib.error: it cannot be read.
     """
     with contextlib.ExitStack() as stack:
-        packed = file or stack.enter_context(Path(archive).open("rb"))
+        packed = file or stack.enter_context(open_regular(archive))
         start = packed.read(6)
         packed.seek(0)
         unpack = next((unpack for magic, unpack in _COMPRESSIONS.items() if start.startswith(magic)), None)
@@ -135,7 +139,7 @@ def manifests(source: Path, datasets: Collection[str]) -> dict[str, bytes]:
     names = {f"{dataset}.csv": dataset for dataset in datasets}
     if source.is_dir():
         found = (path for name in names for path in sorted(source.glob(f"*/{name}")))
-        return {names[path.name]: path.read_bytes() for path in found if path.parent.name[0] != "."}
+        return {names[path.name]: read_regular(path) for path in found if path.parent.name[0] != "."}
     with opened_archive(source) as members:
         files = {PurePosixPath(member.name): member for member in members if member.isfile()}
         read = {names[path.name]: members.extractfile(file) for path, file in files.items() if path.name in names}

@@ -1,9 +1,9 @@
 """Speed ratios of the tensorized layer and step, interleaved, in several launches: ``python -m bench speed``.
 
-Prints each ratio with its interval beside the bound that the project sets itself. A benchmark, not a test: machines
-differ and are noisy, so nothing here passes or fails; a wide interval means that something else was running. Each ratio
-is measured with either allocator: ``steady`` keeps freed memory, as in every cell of the bench; ``system`` is the C
-library's own way, as for most users of PyTorch, where a large temporary may cost its page faults in every call.
+Prints each ratio with its range over launches beside the bound that the project sets itself. A benchmark, not a test:
+machines differ and are noisy, so nothing here passes or fails; a wide range means that something else was running. Each
+ratio is measured with either allocator: ``steady`` keeps freed memory, as in every cell of the bench; ``system`` is the
+C library's own way, as for most users of PyTorch, where a large temporary may cost its page faults in every call.
 """
 
 import functools
@@ -20,8 +20,10 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.core.intervals import paired_ratio
+from bench.distributed.launch import die_with_parent
 from bench.errors import ConfigError
 from bench.gate.timed_worker import layers
+from bench.interrupts import shielded
 from bench.processes.interleave import LAUNCHES
 from bench.protocol import Data
 from bench.protocol.methods import build, default_settings
@@ -31,6 +33,7 @@ from bench.workloads import open_workload
 from bench.workloads.encoder import EncoderSettings
 
 _STEPS = 8  # different batches
+_MOST_ROUNDS = 10_000
 
 
 def _rounds(actions: Mapping[str, Callable[[], object]], rounds: int, repeats: int) -> dict[str, dict[int, float]]:
@@ -70,7 +73,9 @@ def in_launches(
     results: dict[str, dict[tuple[int, int], float]] = {}
     for launch in range(launches):
         with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-            found = pool.submit(_launch, times, allocator, torch.get_num_threads(), *arguments).result()
+            with shielded():
+                work = pool.submit(_launch, times, allocator, torch.get_num_threads(), *arguments)
+            found = work.result()
         for name, rounds in found.items():
             results.setdefault(name, {}).update({(launch, number): ms for number, ms in rounds.items()})
     return results
@@ -79,6 +84,7 @@ def in_launches(
 def _launch(
     times: Callable[..., dict[str, dict[int, float]]], allocator: str, threads: int, *arguments: int
 ) -> dict[str, dict[int, float]]:
+    die_with_parent()
     torch.set_num_threads(threads)
     if allocator == "steady":
         steady_allocator()
@@ -92,11 +98,11 @@ def layer_times(rounds: int) -> dict[str, dict[int, float]]:
 
 def run(rounds: int) -> None:
     """Measure and print, with about so many interleaved rounds per ratio. Raises ConfigError: fewer than 2."""
-    if rounds < 2:
-        raise ConfigError(f"--rounds is {rounds}; allowed: whole numbers from 2 up.")
+    if not 2 <= rounds <= _MOST_ROUNDS:
+        raise ConfigError(f"--rounds is {rounds}; allowed: whole numbers from 2 to {_MOST_ROUNDS:,}.")
     console = Console(stderr=True)
     each = max(2, math.ceil(rounds / LAUNCHES))
-    title = f"CPU, {torch.get_num_threads()} threads, fp32, {LAUNCHES} launches; value [95 % interval]"
+    title = f"CPU, {torch.get_num_threads()} threads, fp32, {LAUNCHES} launches; value [range over launches]"
     table = Table("ratio", *(f"{allocator} allocator" for allocator in ALLOCATORS), "aim", title=title)
 
     def add(times: list[dict[str, dict[tuple[int, int], float]]], name: str, above: str, below: str, aim: str) -> None:

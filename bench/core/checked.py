@@ -27,9 +27,19 @@ class Allowed:
 
 FromZero = Annotated[int, Field(ge=0), Allowed("whole numbers from 0 up")]
 FromOne = Annotated[int, Field(ge=1), Allowed("whole numbers from 1 up")]
+#: Counts that take time or memory each: more of them is a slip of the finger, and would never end.
+Launches = Annotated[int, Field(ge=1, le=1000), Allowed("whole numbers from 1 to 1,000")]
+Blocks = Annotated[int, Field(ge=1, le=10_000), Allowed("whole numbers from 1 to 10,000")]
+ExtraBlocks = Annotated[int, Field(ge=0, le=10_000), Allowed("whole numbers from 0 to 10,000")]
+BlockSteps = Annotated[int, Field(ge=1, le=1_000_000), Allowed("whole numbers from 1 to 1,000,000")]
+Layers = Annotated[int, Field(ge=1, le=10_000), Allowed("whole numbers from 1 to 10,000")]
+#: Sizes of a model: sides of a layer, rows of a table, tokens of a sequence.
+Width = Annotated[int, Field(ge=1, le=2**18), Allowed(f"whole numbers from 1 to {2**18:,}")]
+Rows = Annotated[int, Field(ge=1, le=2**27), Allowed(f"whole numbers from 1 to {2**27:,}")]
+Length = Annotated[int, Field(ge=1, le=2**20), Allowed(f"whole numbers from 1 to {2**20:,}")]
 #: Seeds of epochs are made of it, and have to fit into 64 bits.
 Seed = Annotated[int, Field(ge=0, lt=2**32), Allowed(f"whole numbers from 0 to {2**32 - 1:,}")]
-Seconds = Annotated[float, Field(gt=0), Allowed("finite seconds above 0")]
+Seconds = Annotated[float, Field(gt=0, le=31_536_000), Allowed("seconds above 0, up to a year (31,536,000)")]
 Flag = Annotated[bool, Allowed("true, false")]
 Section = Annotated[dict[str, Any], Allowed("single settings, as in FIELD.NAME=VALUE")]
 

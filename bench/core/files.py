@@ -12,9 +12,10 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from bench.errors import ConfigError
+from bench.errors import CONF, ConfigError
 
 _SUFFIX, _LOCK = ".partial", ".lock"
+_OWN = "results/local"
 
 
 @contextlib.contextmanager
@@ -109,3 +110,16 @@ def check_folder(field: str, given: Path, inside: str = "") -> None:
         reason = error.strerror if isinstance(error, OSError) else error
         place = f"{there} is no folder that can be written ({reason})"
         raise ConfigError(f"{field} is '{given}', but {place}; name another folder.") from None
+
+
+def check_own_folder(field: str, given: Path, inside: str = "") -> None:
+    """Make sure that a folder can be written, as :func:`check_folder`, and is none that holds much else.
+
+    What kills have left is looked for, and removed, everywhere below such a folder. Raises ConfigError: it holds the
+    home folder, this program or other programs' temporary files.
+    """
+    folder = given.resolve()
+    for holds in (Path.home(), Path(tempfile.gettempdir()), CONF.parent.parent):
+        if holds.resolve().is_relative_to(folder):
+            raise ConfigError(f"{field} is '{given}', which holds {holds}; name a folder of its own, as in {_OWN}.")
+    check_folder(field, given, inside)

@@ -11,6 +11,7 @@ schemas are brought up to date when they are read (:mod:`bench.core.upgrade`); t
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import functools
 import json
 import math
@@ -21,10 +22,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from bench.core.cell import EXCHANGES, arm_name, match_of
 from bench.core.files import write_whole
+from bench.core.reading import loads, read_regular
 from bench.core.upgrade import SCHEMA_VERSION, upgraded
 
 #: What the bench itself measures, in the order of reports; records of a plug-in's measure have another name here.
@@ -195,8 +197,9 @@ class Record:
     config_json: str = _column("the resolved cell")
 
     #: Timing: "blocks", rows of {"launch": int (0 if absent), "block": int, "ms": [..], "calibration_ms": float,
-    #: "disturbed": bool}, of ranks also "compute_ms" and "interface_mib" (per step); rare too; "tensorized", modes and
-    #: ranks of each distinct shape and how many layers have it.
+    #: "calibration_cpu_ms": float (processor time, on a CPU), "best_calibration_ms": float (of this machine, as its
+    #: records in the same folder have it), "disturbed": bool}, of ranks also "compute_ms" and "interface_mib" (per
+    #: step); rare too; "tensorized", modes and ranks of each distinct shape and how many layers have it.
     #: Training: "curve", a row per epoch and stage end (step, epoch, stage, the columns above, every layer's ranks by
     #: name, "metrics", and "per_example", see :mod:`bench.core.samples`); "ranks_before", those of tensorized layers at
     #: the start, and "factor_ranks", of pairs of plain factors, both by the layer's name; "step_ms", interleaved blocks
@@ -266,31 +269,31 @@ _TYPES = {name: TypeAdapter(hint, config=ConfigDict(strict=True)) for name, hint
 #: Characters of a value that a sentence shows.
 _SHOWN = 80
 
-#: Half of a character that takes two in UTF-16, alone.
-_SURROGATE = re.compile("[\ud800-\udfff]")
+#: How far a record's clock may be ahead of this machine's.
+_AHEAD = datetime.timedelta(days=1)
 
 
-def _no_number(constant: str) -> None:
-    raise ValueError(f"{constant} is no value of a column")
+class _MetricWords(BaseModel):
+    """What ``workload_words`` holds of the metric that leads."""
+
+    name: str
+    text: str
+    unit: str
+    higher_is_better: bool
+    guess: float | None = None
+    probe: float | None = None
+    probe_text: str = ""
 
 
-def _finite(digits: str) -> float:
-    if not math.isfinite(value := float(digits)):
-        raise ValueError(f"{digits} is no value of a column, it is too large")
-    return value
+class _WorkloadWords(BaseModel):
+    """What ``workload_words`` holds; further names are allowed."""
 
-
-def _whole(digits: str) -> int:
-    _finite(digits)
-    return int(digits)
-
-
-def _loaded(text: str) -> Any:
-    """The content of JSON with finite numbers and Unicode text; ValueError or RecursionError otherwise."""
-    content = json.loads(text, parse_constant=_no_number, parse_float=_finite, parse_int=_whole)
-    if "\\u" in text and (half := _SURROGATE.search(json.dumps(content, ensure_ascii=False))):
-        raise ValueError(f"\\u{ord(half[0]):x} is no character")
-    return content
+    model: str = ""
+    epoch: str = ""
+    example: str = ""
+    validated: str = ""
+    examples_per_epoch: int | None = None
+    metric: _MetricWords | None = None
 
 
 def _allowed(name: str, value: Any) -> str:
@@ -300,10 +303,29 @@ def _allowed(name: str, value: Any) -> str:
         return f"at least {least:g}"
     if name == "config_json":
         try:
-            return "" if isinstance(_loaded(value), dict) else "a JSON object"
+            return "" if isinstance(loads(value), dict) else "a JSON object"
         except (ValueError, RecursionError):
             return "a JSON object"
+    if name == "recorded_at":
+        return _time_allowed(value)
+    if name == "workload_words":
+        try:
+            _WorkloadWords.model_validate(value, strict=True)
+        except ValidationError as error:
+            first = error.errors()[0]
+            return f"{'.'.join(map(str, first['loc']))} as the bench writes it ({first['msg'].lower()})"
     return ""
+
+
+def _time_allowed(text: str) -> str:
+    """Return what ``recorded_at`` must be, where ``text`` is something else; empty where it is right."""
+    try:
+        time = datetime.datetime.fromisoformat(text)
+    except ValueError:
+        return "a time in ISO 8601"
+    now = datetime.datetime.now(datetime.UTC)
+    time = time if time.tzinfo else time.replace(tzinfo=datetime.UTC)
+    return "" if time <= now + _AHEAD else f"no time after now, {now:%Y-%m-%d} by this machine's clock"
 
 
 def device_folder(device: str) -> str:
@@ -341,12 +363,16 @@ def write(records: Iterable[Record], root: Path) -> list[Path]:
 def read(path: Path) -> Record:
     """Read one record file.
 
-    Raises RecordError: not JSON, a newer schema, a missing column, or a value of the wrong type.
+    Raises RecordError: no regular file, not JSON, a newer schema, a missing column, a value of the wrong type, or
+    another cell's name.
     """
     try:
-        return parse(path.read_bytes(), str(path))
+        record = parse(read_regular(path), str(path))
     except OSError as error:
-        raise RecordError(f"{path}: not a readable JSON record ({error}).") from None
+        raise RecordError(f"{path}: not a readable JSON record ({error.strerror or error}).") from None
+    if record.cell_id != path.stem:
+        raise RecordError(f"{path}: cell_id is {_shown(record.cell_id)}; rename the file to {record.cell_id}.json.")
+    return record
 
 
 def _shown(value: Any) -> str:
@@ -363,9 +389,9 @@ def _line_of(content: bytes, text: str) -> int:
 def parse(content: bytes, path: str) -> Record:
     """The record that a file holds; ``path`` is named in errors, which are those of :func:`read`."""
     try:
-        raw = _loaded(content.decode("utf-8"))
+        raw = loads(content.decode("utf-8"))
     except (ValueError, RecursionError) as error:
-        named = re.match(r"\S+ is no", str(error))  # the line is that of what is named
+        named = re.match(r"\S+ is (no|given)", str(error))  # the line is that of what is named
         line = f", line {_line_of(content, named[0].split()[0])}" if named else ""
         raise RecordError(f"{path}{line}: not a readable JSON record ({error}).") from None
     if not isinstance(raw, dict):
@@ -402,5 +428,15 @@ def parse(content: bytes, path: str) -> Record:
 
 
 def read_all(root: Path, experiment: str | None = None) -> list[Record]:
-    """Read every record below ``root``, sorted by path, so that the same files give the same list."""
-    return [read(path) for path in paths_below(root, experiment)]
+    """Read every record below ``root``, sorted by path, so that the same files give the same list.
+
+    Raises RecordError: as :func:`read`, or a record that lies elsewhere than its content says.
+    """
+    records = []
+    for path in paths_below(root, experiment):
+        record = read(path)
+        place = path_of(record, Path())
+        if path.parts[-3:] != place.parts:
+            raise RecordError(f"{path}: its columns are those of {place}; move it there, or measure its cell again.")
+        records.append(record)
+    return records

@@ -2,18 +2,23 @@
 
 A block is disturbed whose calibration product or mean step took more than a factor times the median over the arm's
 blocks of its launch. The rule is applied when blocks are read as well, since some records are older than it.
+
+Slowness that lasts a whole launch changes that median too. It shows in the calibration product alone, against the best
+that the machine is known to reach (:func:`busy`).
 """
 
 import functools
+import itertools
 import json
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.core.launches import calls_of, pairing_by_launch
 from bench.core.record import Record, RecordError
 
 Array = NDArray[np.float64]
@@ -23,6 +28,14 @@ Block = tuple[int, int]
 
 #: The factor beyond which a block counts as disturbed, where a record's cell does not say.
 DISTURBED = 1.25
+
+#: The factor over a machine's best calibration beyond which other work shared its processors. Medians over the blocks
+#: of the reference records reach 1.41, in nine of ten 1.23; a competitor of equal priority for one processor gives 2.
+BUSY = 1.5
+
+#: What the times of calibration products can be compared within: the machine's hash, or the name of what was timed
+#: together where the record has no hash; the device with its threads, the version of PyTorch, and the number of ranks.
+Machine = tuple[str, str, str, int]
 
 #: One value per validation example, in order: whether the answer was right, or a number.
 Values = NDArray[np.bool_] | Array
@@ -39,9 +52,14 @@ def _blocks(record: Record) -> list[dict[str, Any]]:
     return blocks
 
 
-def marked(blocks: Sequence[Mapping[str, Any]], factor: float) -> list[dict[str, Any]]:
-    """An arm's blocks with a flag ``disturbed``, by the rule of this module."""
+def marked(blocks: Sequence[Mapping[str, Any]], factor: float, best_ms: float | None = None) -> list[dict[str, Any]]:
+    """Return an arm's blocks with a flag ``disturbed``, by the rule of this module.
+
+    Given the ``best_ms`` that a calibration product took beside this arm, a block beyond :data:`BUSY` times that is
+    disturbed too, or beyond ``factor`` times that where the factor is larger.
+    """
     found: dict[int, dict[str, Any]] = {}
+    too_slow = math.inf if best_ms is None else max(factor, BUSY) * best_ms
     for launch in {block.get("launch", 0) for block in blocks}:
         mine = [place for place, block in enumerate(blocks) if block.get("launch", 0) == launch and block["ms"]]
         steps = [statistics.fmean(blocks[place]["ms"]) for place in mine]
@@ -49,7 +67,8 @@ def marked(blocks: Sequence[Mapping[str, Any]], factor: float) -> list[dict[str,
         slow = [factor * statistics.median(times) if times else 0.0 for times in (steps, products)]
         for place, step, product in zip(mine, steps, products, strict=True):
             was = blocks[place].get("disturbed", False)
-            found[place] = {**blocks[place], "disturbed": was or step > slow[0] or product > slow[1]}
+            disturbed = was or step > slow[0] or product > min(slow[1], too_slow)
+            found[place] = {**blocks[place], "disturbed": disturbed}
     return [found.get(place, {"disturbed": False, **block}) for place, block in enumerate(blocks)]
 
 
@@ -70,10 +89,13 @@ def _undisturbed(record: Record) -> list[dict[str, Any]]:
     return [block for block in _marked(record) if block["ms"] and not block["disturbed"]]
 
 
-def block_means_ms(record: Record) -> dict[Block, float]:
-    """Mean step time in ms of each undisturbed block (a repeated block keeps its number)."""
+def block_means_ms(record: Record, disturbed: bool = False) -> dict[Block, float]:
+    """Return the mean step time in ms of each undisturbed block, or of every block where ``disturbed`` ones count too.
+
+    A repeated block keeps its number.
+    """
     times: dict[Block, list[float]] = {}
-    for block in _undisturbed(record):
+    for block in [block for block in _marked(record) if block["ms"]] if disturbed else _undisturbed(record):
         times.setdefault((block.get("launch", 0), block["block"]), []).extend(block["ms"])
     return {name: sum(ms) / len(ms) for name, ms in sorted(times.items())}
 
@@ -86,6 +108,65 @@ def disturbed_blocks(record: Record) -> int:
 def calibrations_ms(record: Record) -> list[float]:
     """Times of the calibration product in ms, one of every undisturbed block that has it."""
     return [float(block["calibration_ms"]) for block in _undisturbed(record) if block.get("calibration_ms")]
+
+
+#: Times of a block that bound what the product takes on a quiet machine: by the wall clock, by the processor time of
+#: its thread, which passes only while it runs, and the best of this machine in the record's folder of results.
+_BOUNDS = ("calibration_ms", "calibration_cpu_ms", "best_calibration_ms")
+
+
+def _machines(record: Record) -> dict[int, Machine]:
+    """Return by launch what its calibration products can be compared within."""
+    names = [call["machine"] for call in calls_of(record) for _ in range(call["launches"])]
+    together = pairing_by_launch(record)
+    known = dict(zip(together, names, strict=False))
+    alike = record.device, record.torch_version, record.world_size
+    return {launch: (known.get(launch) or name or record.cell_id, *alike) for launch, name in together.items()}
+
+
+def best_calibrations_ms(records: Iterable[Record]) -> dict[Machine, float]:
+    """Return the least time in ms that a calibration product is known to take on each machine of these records."""
+    best: dict[Machine, float] = {}
+    for record in records:
+        blocks = _blocks(record)
+        machines = _machines(record) if blocks else {}
+        for block in blocks:
+            machine = machines[block.get("launch", 0)]
+            for known in (float(block[name]) for name in _BOUNDS if block.get(name)):
+                best[machine] = min(known, best.get(machine, known))
+    return best
+
+
+def with_best(record: Record, best_ms: Mapping[Machine, float]) -> list[dict[str, Any]]:
+    """Return the record's blocks with their machine's best calibration, where known, as ``best_calibration_ms``."""
+    machines = {launch: best_ms.get(machine) for launch, machine in _machines(record).items()}
+    known = ((block, machines[block.get("launch", 0)]) for block in _blocks(record))
+    return [block if best is None else {**block, "best_calibration_ms": best} for block, best in known]
+
+
+def slowdown(record: Record, best_ms: Mapping[Machine, float]) -> float | None:
+    """Return how many times the machine's best the calibration product took; None where it was not timed.
+
+    The factor is the median over the blocks that the record's times are of. Where one launch with two of them or more
+    has a larger median, it is that: slowness of a launch is in the mean over launches.
+    """
+    factors: dict[int, list[float]] = {}
+    blocks = _undisturbed(record) or _blocks(record)
+    machines = _machines(record) if blocks else {}
+    for block in blocks:
+        launch = block.get("launch", 0)
+        if block.get("calibration_ms") and (best := best_ms.get(machines[launch])):
+            factors.setdefault(launch, []).append(block["calibration_ms"] / best)
+    if not factors:
+        return None
+    groups = [[*itertools.chain(*factors.values())], *(found for found in factors.values() if len(found) > 1)]
+    return max(map(statistics.median, groups))
+
+
+def busy(record: Record, best_ms: Mapping[Machine, float]) -> bool:
+    """Whether other work shared the processors while the record's times were taken: :func:`slowdown` > ``BUSY``."""
+    factor = slowdown(record, best_ms)
+    return factor is not None and factor > BUSY
 
 
 def packed(values: Sequence[bool] | Sequence[float]) -> dict[str, Any] | list[float]:

@@ -22,6 +22,7 @@ from typing import Any
 from torch.utils import data
 
 from bench.core.files import write_whole
+from bench.core.reading import open_regular
 from bench.data.corpus import LABELS, Corpus, DataError, Pair
 from bench.data.synthetic import synthetic_corpus
 
@@ -62,7 +63,7 @@ class JsonLines(data.Dataset[Pair]):
         digest = hashlib.sha256()
         position = 0
         try:
-            with path.open("rb") as file:
+            with open_regular(path) as file:
                 for number, line in enumerate(file, 1):
                     start, position = position, position + len(line)
                     digest.update(line)
@@ -205,7 +206,8 @@ def sst2_corpus(folder: Path) -> Corpus:
 
 def _read_table(path: Path) -> tuple[tuple[Pair, ...], str]:
     try:
-        content = path.read_bytes()
+        with open_regular(path) as file:
+            content = file.read()
     except OSError as error:
         raise DataError(f"{path} cannot be read ({error.strerror or error})") from None
     try:

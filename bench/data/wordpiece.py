@@ -22,6 +22,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 
+from bench.core.reading import read_regular
 from bench.data.corpus import Corpus, DataError
 from bench.data.nli import DATA_VARIABLE
 
@@ -78,7 +79,7 @@ def find_vocabulary(
 def read_vocabulary(path: Path) -> tuple[str, ...]:
     """Read a vocabulary file, one token a line; an unusable one raises :class:`DataError`."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_regular(path).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path} cannot be read ({error})") from None
     vocabulary = tuple(line.rstrip("\r") for line in text.rstrip("\n").split("\n"))
@@ -107,6 +108,8 @@ def train_vocabulary(corpus: Corpus, size: int = BERT_VOCABULARY_SIZE) -> tuple[
     first = [*SPECIAL_TOKENS, *alphabet, *(f"##{character}" for character in alphabet)]
     if len(first) > size:
         raise DataError(f"vocabulary is {size}; the characters of {corpus.name} alone need at least {len(first)}")
+    # A merge makes a token of two; the library takes memory for all that it may make, and ends the process without it.
+    size = min(size, len(first) + sum(map(len, texts)))
     trainer = trainers.WordPieceTrainer(vocab_size=size, min_frequency=2, show_progress=False, special_tokens=first)
     tokenizer.train_from_iterator(texts, trainer)
     ids: dict[str, int] = tokenizer.get_vocab()

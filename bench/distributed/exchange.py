@@ -25,7 +25,9 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
 from bench.core.cell import BUCKETED, LOCAL_STEPS, Cell
-from bench.distributed.traffic import gradient_bytes, power_sgd_numbers, sent_by_all_reduce
+from bench.distributed.traffic import gradient_bytes
+from bench.estimate.communication import powersgd_rank, sent_bytes
+from bench.estimate.parameters import parameters_of
 from comera import tensorized_layers
 from comera.recomputing import blocks_of
 
@@ -52,8 +54,8 @@ class Exchange:
     apart = False  # whether ranks have models of their own between two steps
     settled = True  # whether all steps to come send the same
 
-    def __init__(self, model: nn.Module) -> None:
-        self.model = model
+    def __init__(self, model: nn.Module, name: str) -> None:
+        self.model, self.name = model, name
         self.ranks = distributed.get_world_size()
 
     def module(self) -> nn.Module:
@@ -83,8 +85,8 @@ class Exchange:
         """Called after a first forward and backward, whose gradients are not used."""
 
     def sent_bytes(self) -> float:
-        """What a rank sends per step, on paper."""
-        return 0.0
+        """Return the bytes that each rank sends per step, on paper."""
+        return sent_bytes(parameters_of(self.model), self.name, self.ranks, self.round)
 
     def memory_bytes(self) -> int:
         """What is kept between steps."""
@@ -102,9 +104,9 @@ class Buckets(Exchange):
     """DistributedDataParallel with a communication hook. Gradients are views of its buckets."""
 
     def __init__(self, model: nn.Module, exchange: str, bucket_mib: float | None) -> None:
-        super().__init__(model)
-        self.name, self._bucket_mib = exchange, bucket_mib
-        self._power_rank = int(exchange.removeprefix("powersgd_")) if exchange.startswith("powersgd_") else 0
+        super().__init__(model, exchange)
+        self._bucket_mib = bucket_mib
+        self._power_rank = powersgd_rank(exchange)
         self.warm_up_steps = 4 if self._power_rank else 3  # buckets are laid out anew at the second
         self._resumed: Mapping[str, Any] | None = None
         self._wrap()
@@ -132,14 +134,6 @@ class Buckets(Exchange):
     def rebuild(self) -> None:
         del self._wrapper
         self._wrap()
-
-    def sent_bytes(self) -> float:
-        trained = list(_trained(self.model))
-        if self._power_rank:
-            numbers = power_sgd_numbers([tuple(parameter.shape) for parameter in trained], self._power_rank)
-            return sent_by_all_reduce(4 * numbers, self.ranks)
-        size = gradient_bytes(trained)
-        return sent_by_all_reduce(size / 2 if self.name == "ddp_bf16" else size, self.ranks)
 
     def settle(self) -> None:
         self.settled = True
@@ -196,15 +190,12 @@ class Shards(Exchange):
     def __init__(self, model: nn.Module, device: str) -> None:
         from torch.distributed.fsdp import fully_shard  # takes long to import
 
-        super().__init__(model)
+        super().__init__(model, "fsdp2")
         layers = tensorized_layers(model)
         self._whole = {parameter for layer in layers for parameter in (layer.packed_cores, layer.diagonals)}
         mesh = init_device_mesh(device, (self.ranks,))
-        self._block_bytes = 0
         for block in blocks_of(model):
-            self._block_bytes += gradient_bytes(each for each in block.parameters() if each not in self._whole)
             fully_shard(block, mesh=mesh, ignored_params=self._whole)
-        self._sharded_bytes = gradient_bytes(each for each in model.parameters() if each not in self._whole)
         fully_shard(model, mesh=mesh, ignored_params=self._whole)
 
     def rest(self) -> None:
@@ -214,12 +205,6 @@ class Shards(Exchange):
         gradients = [parameter.grad for parameter in _trained(self.model) if parameter in self._whole]
         average([gradient for gradient in gradients if gradient is not None], self.ranks)
 
-    def sent_bytes(self) -> float:
-        """Parameters are gathered for forward, those of blocks for backward again; gradients are scattered."""
-        share = (self.ranks - 1) / self.ranks
-        whole = gradient_bytes(self._whole)
-        return share * (2 * self._sharded_bytes + self._block_bytes) + sent_by_all_reduce(whole, self.ranks)
-
 
 class LocalSteps(Exchange):
     """Every rank trains for itself; every so many steps all go on from one outer model."""
@@ -227,7 +212,7 @@ class LocalSteps(Exchange):
     apart = True
 
     def __init__(self, model: nn.Module, steps: int) -> None:
-        super().__init__(model)
+        super().__init__(model, "local_steps")
         self.warm_up_steps = self.round = steps
         self._done = 0
         self._is_local = False
@@ -275,9 +260,6 @@ class LocalSteps(Exchange):
         for outer, saved in zip(self._outer, state["outer"], strict=True):
             outer.copy_(saved)
         self._optimizer.load_state_dict(dict(state["optimizer"]))
-
-    def sent_bytes(self) -> float:
-        return sent_by_all_reduce(gradient_bytes(_trained(self.model)), self.ranks) / self.round
 
     def memory_bytes(self) -> int:
         return 2 * sum(outer.nbytes for outer in self._outer)  # with momentum

@@ -14,7 +14,7 @@ from bench.distributed.traffic import SentBytes, gradient_bytes, interface_paylo
 from bench.protocol import Batch, Change, Workload
 from bench.protocol.methods import build_for
 from bench.step.low_precision import adapted_model
-from bench.step.timing import StepTimer
+from bench.step.timing import StepTimer, around
 from bench.step.train_step import TrainStep
 from comera import ranks_of
 from comera.compatibility.distributed import check_same_ranks, wrapped_anew
@@ -141,7 +141,7 @@ class RankTimer(StepTimer):
         for turn in turns:
             distributed.barrier()
             found |= turn(rounds * exchange.round)
-        return {**found, "calibration_ms": max(before, self.calibrate())}
+        return {**found, **around(before, self.calibrate())}
 
     def _exchanged(self, steps: int) -> dict[str, Any]:
         size = self.step.exchange.round

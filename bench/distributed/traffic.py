@@ -1,7 +1,8 @@
-"""Bytes that travel between ranks: as collectives are called, on paper, and by the counters of an interface.
+"""Bytes that travel between ranks: as collectives are called, and by the counters of an interface.
 
-All three count what one rank sends. Over ``n`` ranks an all-reduce of ``s`` bytes sends ``2 (n - 1) / n · s`` (ring or
-any other algorithm that is optimal in bandwidth), a gather or scatter ``(n - 1) / n · s`` of its whole.
+Both count what one rank sends, as :func:`bench.estimate.communication.sent_bytes` does on paper. Over ``n`` ranks an
+all-reduce of ``s`` bytes sends ``2 (n - 1) / n · s`` (ring or any other algorithm that is optimal in bandwidth), a
+gather or scatter ``(n - 1) / n · s`` of its whole.
 """
 
 import functools
@@ -24,15 +25,6 @@ _COLLECTIVES = {
     "all_gather_single": (1, 0),  # what PyTorch 2.13 calls these two
     "reduce_scatter_single": (1, 1),
 }
-
-
-def sent_by_all_reduce(size: float, ranks: int) -> float:
-    """What a rank sends for an all-reduce of ``size``, in the same unit.
-
-    >>> sent_by_all_reduce(255.4, ranks=2), sent_by_all_reduce(8, ranks=4)
-    (255.4, 12.0)
-    """
-    return 2 * (ranks - 1) / ranks * size
 
 
 class SentBytes:
@@ -71,24 +63,6 @@ class SentBytes:
 def gradient_bytes(parameters: Iterable[torch.Tensor]) -> int:
     """Bytes of the gradients of those parameters that are trained."""
     return sum(parameter.numel() * parameter.element_size() for parameter in parameters if parameter.requires_grad)
-
-
-def power_sgd_numbers(shapes: Iterable[tuple[int, ...]], rank: int) -> int:
-    """Numbers that PowerSGD sends in place of gradients of these shapes.
-
-    A gradient is seen as a matrix of its first dimension by all others. It goes as two factors where these have less
-    than half of its numbers, and whole otherwise (the rule of ``powerSGD_hook``, PyTorch 2.13).
-
-    >>> power_sgd_numbers([(768, 3072), (768,), (768, 3)], rank=4)
-    18432
-    """
-    numbers = 0
-    for shape in shapes:
-        rows, count = (shape or (1,))[0], torch.Size(shape).numel()
-        columns = count // max(rows, 1)
-        factors = (rows + columns) * min(rank, rows, columns)
-        numbers += factors if len(shape) > 1 and (rows + columns) * rank * 2 < count else count
-    return numbers
 
 
 def interface_payload(interface: str, table: str | None = None) -> int | None:

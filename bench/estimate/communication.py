@@ -27,9 +27,11 @@ Exchanges, by the names that records have:
   values: three products of 2 m n R operations and an orthogonalisation of 2 m R^2, and ten passes over a
   gradient-sized buffer, for the sum with the error of the last step, the products' reading, and the error's renewal.
   On CPUs, under gloo, backward stands still while its messages travel (``overlaps=False``).
-* ``fsdp2``: parameters are gathered for forward and again for backward, gradients reduced and scattered; tensor-train
-  cores, whose first dimension is 1, stay replicated and are all-reduced. All of it is prefetched:
-  max(compute, communication).
+* ``fsdp2`` (torch's ``fully_shard`` of every block and of the whole model): all parameters are gathered for forward,
+  those of blocks again for backward, and gradients are reduced and scattered. Parameters outside blocks belong to the
+  root, which stays gathered between forward and backward (``reshard_after_forward=None``). Frozen parameters are
+  gathered as well. A first dimension that the ranks do not divide is padded. Tensor-train cores, whose first dimension
+  is 1, stay replicated and are all-reduced. All of it is prefetched: max(compute, communication).
 * ``local_steps`` (as DiLoCo): the parameters are averaged once in K steps, beside nothing.
 
 A recommender's dense tables do not fit on every rank and are sharded by table: rows are exchanged all-to-all in forward
@@ -49,7 +51,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, Self
 
 #: What a parameter is to the exchange: "matrix" and "vector" take part in products, a "table" is looked into, a "core"
@@ -66,6 +68,9 @@ FIRST_BUCKET, BUCKET = 2**20, 25 * 2**20
 _POWERSGD_PASSES, _BF16_PASSES = 10.0, 3.0
 
 _FP32, _BF16, _MIB = 4, 2, 2**20
+
+#: A collective: its name, and the bytes of the whole that it reduces, gathers or scatters.
+Collective = tuple[Literal["all_reduce", "gather"], float]
 
 
 @dataclass(frozen=True)
@@ -146,7 +151,7 @@ def all_reduce_s(size: float, ranks: int, link: Link) -> float:
     if ranks == 1 or not size:
         return 0.0
     hops = min(2 * (ranks - 1), 2 * math.ceil(math.log2(ranks)))
-    return 2 * (ranks - 1) / ranks * size / link.goodput + hops * link.latency_us * 1e-6
+    return _sent(("all_reduce", size), ranks) / link.goodput + hops * link.latency_us * 1e-6
 
 
 def gather_s(size: float, ranks: int, link: Link) -> float:
@@ -157,7 +162,7 @@ def gather_s(size: float, ranks: int, link: Link) -> float:
     """
     if ranks == 1 or not size:
         return 0.0
-    return (ranks - 1) / ranks * size / link.goodput + math.ceil(math.log2(ranks)) * link.latency_us * 1e-6
+    return _sent(("gather", size), ranks) / link.goodput + math.ceil(math.log2(ranks)) * link.latency_us * 1e-6
 
 
 def all_to_all_s(size: float, ranks: int, link: Link) -> float:
@@ -173,24 +178,40 @@ def all_to_all_s(size: float, ranks: int, link: Link) -> float:
 
 @dataclass(frozen=True)
 class Tensor:
-    """A trained parameter: its shape and what it is."""
+    """A parameter, as an exchange sees it.
+
+    Args:
+        shape: its dimensions.
+        kind: its part in the model.
+        in_block: whether it belongs to a block of the model, which FSDP2 shards by itself.
+        trained: whether it has a gradient.
+        width: bytes of a number of it and of its gradient.
+    """
 
     shape: tuple[int, ...]
     kind: Kind = "matrix"
+    in_block: bool = False
+    trained: bool = True
+    width: int = _FP32
 
     @property
     def numbers(self) -> int:
         return math.prod(self.shape)
 
     @property
+    def bytes(self) -> int:
+        return self.width * self.numbers
+
+    @property
     def sides(self) -> tuple[int, int]:
         """Rows and columns as PowerSGD takes a tensor of two dimensions or more: all but the first are columns."""
-        return self.shape[0], self.numbers // max(self.shape[0], 1)
+        rows = self.shape[0] if self.shape else 1
+        return rows, self.numbers // max(rows, 1)
 
     @property
     def work(self) -> int:
         """Its part in backward, in no particular unit."""
-        return 0 if self.kind == "table" else self.numbers
+        return 0 if self.kind == "table" or not self.trained else self.numbers
 
     def compressed(self, rank: int) -> bool:
         """Whether PowerSGD of that rank compresses it, by torch's rule.
@@ -201,10 +222,28 @@ class Tensor:
         rows, columns = self.sides
         return len(self.shape) > 1 and (rows + columns) * rank * 2 < rows * columns
 
+    def padded(self, ranks: int) -> int:
+        """Return its bytes with as many rows added as make equal shards, which FSDP2 gathers and scatters.
+
+        >>> Tensor((3, 5)).padded(2), Tensor((4, 5)).padded(2)
+        (80, 80)
+        """
+        rows, columns = self.sides
+        return self.width * math.ceil(rows / ranks) * ranks * columns
+
+
+def rows_of(tensors: Sequence[Tensor]) -> list[dict[str, Any]]:
+    """Return what a record's samples hold of parameters; :func:`tensors_of` reads it.
+
+    >>> rows_of([Tensor((9, 4), "table")])
+    [{'shape': [9, 4], 'kind': 'table', 'in_block': False, 'trained': True, 'width': 4}]
+    """
+    return [{**asdict(one), "shape": list(one.shape)} for one in tensors]
+
 
 def tensors_of(rows: Sequence[Mapping[str, Any]]) -> tuple[Tensor, ...]:
-    """From what a record has: rows with ``shape`` and ``kind``."""
-    return tuple(Tensor(tuple(row["shape"]), row["kind"]) for row in rows)
+    """Return the parameters in a record's samples; those of older code hold ``shape`` and ``kind`` of trained ones."""
+    return tuple(Tensor(**{**row, "shape": tuple(row["shape"])}) for row in rows)
 
 
 def powersgd_rank(exchange: str) -> int | None:
@@ -218,19 +257,63 @@ def powersgd_rank(exchange: str) -> int | None:
 
 
 def powersgd_parts(tensors: Sequence[Tensor], rank: int) -> tuple[int, int, int]:
-    """Numbers of what travels uncompressed, of the factors P, and of the factors Q.
+    """Return the bytes of gradients that travel uncompressed, of the factors P, and of the factors Q.
 
     >>> powersgd_parts([Tensor((100, 200)), Tensor((7,), "vector")], 4)
-    (7, 400, 800)
+    (28, 1600, 3200)
     """
     plain = p = q = 0
     for tensor in tensors:
         if tensor.compressed(rank):
             rows, columns = tensor.sides
-            p, q = p + rank * rows, q + rank * columns
+            p, q = p + tensor.width * rank * rows, q + tensor.width * rank * columns
         else:
-            plain += tensor.numbers
+            plain += tensor.bytes
     return plain, p, q
+
+
+def collectives(tensors: Sequence[Tensor], exchange: str, ranks: int) -> list[Collective]:
+    """Return the collectives of one exchange of these parameters' gradients, one after another.
+
+    >>> collectives([Tensor((6, 2)), Tensor((4, 2), in_block=True)], "fsdp2", ranks=2)
+    [('gather', 80), ('gather', 32), ('gather', 80), ('all_reduce', 0)]
+    """
+    trained = [one for one in tensors if one.trained]
+    if exchange == "fsdp2":
+        shards = [one for one in tensors if one.kind != "core"]
+        return [
+            ("gather", sum(one.padded(ranks) for one in shards)),  # parameters, for forward
+            ("gather", sum(one.padded(ranks) for one in shards if one.in_block)),  # and for backward
+            ("gather", sum(one.padded(ranks) for one in shards if one.trained)),  # gradients, which are scattered
+            ("all_reduce", sum(one.bytes for one in trained if one.kind == "core")),
+        ]
+    if rank := powersgd_rank(exchange):
+        return [("all_reduce", size) for size in powersgd_parts(trained, rank)]
+    widest = _BF16 if exchange == "ddp_bf16" else math.inf
+    return [("all_reduce", sum(min(one.width, widest) * one.numbers for one in trained))]
+
+
+def sent_bytes(tensors: Sequence[Tensor], exchange: str, ranks: int, local_steps: int = 1) -> float:
+    """Return the bytes that each rank sends per step, by the rule of the exchange.
+
+    The estimate and the column ``sent_analytic_mib`` of measured steps both use this function.
+
+    Args:
+        tensors: the parameters of the model, frozen ones included.
+        exchange: a name as in records.
+        ranks: how many.
+        local_steps: steps from one exchange to the next; 1 but for ``local_steps``.
+
+    >>> sent_bytes([Tensor((1024, 1024))], "ddp", ranks=4)
+    6291456.0
+    """
+    return sum(_sent(one, ranks) for one in collectives(tensors, exchange, ranks)) / local_steps
+
+
+def _sent(collective: Collective, ranks: int) -> float:
+    """Return the bytes that each rank sends for a collective, by any algorithm that is optimal in bandwidth."""
+    name, size = collective
+    return {"all_reduce": 2, "gather": 1}[name] * (ranks - 1) / ranks * size
 
 
 @dataclass(frozen=True)
@@ -246,7 +329,7 @@ class Training:
     """An arm's step on each of n ranks.
 
     Args:
-        tensors: its trained parameters in the order of forward.
+        tensors: its parameters in the order of forward.
         compute_ms: a rank's step without exchange.
         exchange: a name as in records.
         machine: what prices the exchange's arithmetic; the default has it for nothing.
@@ -269,14 +352,19 @@ class Training:
     overlaps: bool = True
 
     @functools.cached_property
+    def replicated(self) -> tuple[Tensor, ...]:
+        """The parameters that every rank needs."""
+        return tuple(one for one in self.tensors if not (self.rows_mib and one.kind == "table"))
+
+    @functools.cached_property
     def exchanged(self) -> tuple[Tensor, ...]:
         """The parameters whose gradients every rank needs."""
-        return tuple(one for one in self.tensors if not (self.rows_mib and one.kind == "table"))
+        return tuple(one for one in self.replicated if one.trained)
 
     @property
     def gradient_mib(self) -> float:
-        """Of the parameters whose gradients every rank needs, in FP32."""
-        return _FP32 * sum(one.numbers for one in self.exchanged) / _MIB
+        """Of the parameters whose gradients every rank needs."""
+        return sum(one.bytes for one in self.exchanged) / _MIB
 
     @property
     def busy_ms(self) -> float:
@@ -289,13 +377,8 @@ class Training:
         >>> Training(tensors=(Tensor((1024, 1024)),), compute_ms=1.0).sent_mib(4)
         6.0
         """
-        share = (ranks - 1) / ranks
-        rows = 2 * share * self.rows_mib
-        if self.exchange == "fsdp2":
-            sharded, whole = self._sharded
-            return share * (3 * sharded + 2 * whole) / _MIB + rows
-        sizes = sum(itertools.chain.from_iterable(self._messages))
-        return 2 * share * sizes / _MIB / self._period + rows
+        rows = 2 * (ranks - 1) / ranks * self.rows_mib
+        return sent_bytes(self.replicated, self.exchange, ranks, self._period) / _MIB + rows
 
     def communication_ms(self, ranks: int, link: Link) -> float:
         """All messages of a step, one after another."""
@@ -333,25 +416,15 @@ class Training:
                 limit, size = self.bucket or BUCKET, 0
                 found.append([])
             found[-1].append(tensor)
-            size += _FP32 * tensor.numbers
+            size += tensor.bytes
         return [bucket for bucket in found if bucket]
-
-    @functools.cached_property
-    def _messages(self) -> list[list[float]]:
-        """Bytes of each bucket's all-reduces, one after another."""
-        if rank := powersgd_rank(self.exchange):
-            return [[float(_FP32 * part) for part in powersgd_parts(bucket, rank)] for bucket in self._buckets]
-        width = _BF16 if self.exchange == "ddp_bf16" else _FP32
-        return [[float(width * sum(one.numbers for one in bucket))] for bucket in self._buckets]
 
     def _exchanges_s(self, ranks: int, link: Link) -> Iterator[float]:
         """Seconds of what travels as one, in order: of each bucket, or of all of a step's gathers and scatters."""
-        if self.exchange == "fsdp2":
-            sharded, whole = self._sharded
-            yield 3 * gather_s(sharded, ranks, link) + all_reduce_s(whole, ranks, link)
-            return
-        for messages in self._messages:
-            yield sum(all_reduce_s(size, ranks, link) for size in messages) / self._period
+        seconds = {"all_reduce": all_reduce_s, "gather": gather_s}
+        for tensors in [self.replicated] if self.exchange == "fsdp2" else self._buckets:
+            travels = collectives(tensors, self.exchange, ranks)
+            yield sum(seconds[name](size, ranks, link) for name, size in travels) / self._period
 
     def _rows_s(self, ranks: int, link: Link) -> float:
         return 2 * all_to_all_s(self.rows_mib * _MIB, ranks, link)
@@ -365,22 +438,17 @@ class Training:
         return [*shares[:-1], 1.0] if shares else []
 
     @functools.cached_property
-    def _sharded(self) -> tuple[float, float]:
-        """Bytes of what FSDP2 shards, and of what stays whole on every rank."""
-        whole = _FP32 * sum(one.numbers for one in self.exchanged if one.kind == "core")
-        return _FP32 * sum(one.numbers for one in self.exchanged) - whole, whole
-
-    @functools.cached_property
     def _arithmetic_s(self) -> float:
         """Seconds of what the exchange computes, at the machine's rated values."""
         if self.exchange == "ddp_bf16":
-            return _BF16_PASSES * _FP32 * sum(one.numbers for one in self.exchanged) / self.machine.bytes
+            cast = sum(one.bytes for one in self.exchanged if one.width > _BF16)
+            return _BF16_PASSES * cast / self.machine.bytes
         rank = powersgd_rank(self.exchange)
         if not rank:
             return 0.0
         some = [one for one in self.exchanged if one.compressed(rank)]
         operations = sum(6 * one.numbers * rank + 2 * one.sides[0] * rank**2 for one in some)
-        passes = _POWERSGD_PASSES * _FP32 * sum(one.numbers for one in some)
+        passes = _POWERSGD_PASSES * sum(one.bytes for one in some)
         return operations / self.machine.operations + passes / self.machine.bytes
 
 

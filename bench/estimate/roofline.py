@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from bench.estimate.devices import GPUS, Device
 from bench.estimate.work import Bound
 
+_DIGITS, _SHOWN = 9, 60  # of a number in a shape at most, and characters of a wrong shape that a sentence has
+
 #: The devices that a table of rooflines is of, by name.
 SHOWN = ("h100", "h200", "l4", "rtx3090", "rtx4090")
 
@@ -141,6 +143,9 @@ def layer_of(text: str, rank: int | None = None) -> Layer:
     Layer(tokens=10000, in_features=1024, out_features=4096, rank=None)
     """
     parts = text.split("x")
-    if len(parts) != 3 or not all(part.isdigit() for part in parts):
-        raise ValueError(f"shape is {text!r}; give TOKENSxINxOUT in whole numbers from 1 up, as in 10000x1024x1024.")
+    if len(parts) != 3 or not all(part.isdecimal() and len(part) <= _DIGITS for part in parts):
+        raise ValueError(
+            f"shape is {text[:_SHOWN]!r}; give TOKENSxINxOUT in whole numbers from 1 to {10**_DIGITS - 1:,}, as in "
+            "10000x1024x1024."
+        )
     return Layer(int(parts[0]), int(parts[1]), int(parts[2]), rank)

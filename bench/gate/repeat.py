@@ -177,7 +177,7 @@ def _decided(blocks: Blocks, tolerance: float) -> Decision:
 
 
 def _caught(blocks: Blocks, factor: float, tolerance: float) -> tuple[bool, bool]:
-    """Whether the gate's rule alarms, and whether one would that requires the intervals to lie above the tolerance."""
+    """Whether the gate's rule alarms, and whether one would that requires the ranges to lie above the tolerance."""
     first, further = (_scaled(part, factor) for part in blocks)
     rule = _decided((first, further), tolerance).kind == "regression"
     lows = [estimate(part).low for part in (first, further)] if rule else [None]
@@ -191,7 +191,7 @@ def power(records: Sequence[Record]) -> str:
     """
     if not records:
         return "no repetition is recorded"
-    lines = ["alarms where the tree's times are multiplied by a factor; in brackets, were the intervals to lie above"]
+    lines = ["alarms where the tree's times are multiplied by a factor; in brackets, were the ranges to lie above"]
     names = list(records[0]["benchmarks"])
     of = {name: blocks_of(records, name) for name in names}
     for factor in SCALES:

@@ -6,9 +6,9 @@ small to be seen from commit to commit (``bench/gate/pinned.txt`` names it). Not
 Each tree has a worker process of its own (:mod:`bench.gate.timed_worker`). In a round all measure the same benchmark,
 one after the other, in random order; what disturbs the machine for a while then hits all. What holds for a process,
 such as where its memory lies, is the same in all of its rounds, so a measurement is of several launches, that is, of
-fresh processes; the median over launches of the median over rounds is judged, and its interval resamples launches first
-and rounds within. A slowdown as large as the tolerance is a regression where further launches, on their own, find one
-as large again, and the interval of all launches lies above no slowdown.
+fresh processes; the median over launches of the median over rounds is judged. A slowdown as large as the tolerance is a
+regression where further launches, on their own, find one as large again, and the 95 % interval of all six launches,
+which draws launches first and rounds within, lies above no slowdown. Three launches alone have a range.
 """
 
 import contextlib
@@ -58,7 +58,7 @@ Slowdowns = Sequence[Sequence[float]]
 
 
 def estimate(slowdowns: Slowdowns) -> Estimate:
-    """The median over launches of the median over rounds; the interval resamples launches, then rounds.
+    """Return the median over launches of the median over rounds, with its range or, of six launches, its interval.
 
     >>> found = estimate([[1.0, 1.1, 1.2], [1.3, 1.3, 1.3], [1.2, 1.2, 1.2]])
     >>> found.value, found.launches
@@ -69,8 +69,8 @@ def estimate(slowdowns: Slowdowns) -> Estimate:
 
 
 def _written(found: Estimate) -> str:
-    interval = f" [{found.low:.3f}, {found.high:.3f}]" if found.low is not None else ""
-    return f"{found.value:.3f}x{interval}"
+    bounds = f" [{found.low:.3f}, {found.high:.3f}]" if found.low is not None else ""
+    return f"{found.value:.3f}x{bounds}"
 
 
 @dataclass(frozen=True)

@@ -96,6 +96,8 @@ def _of_all_ranks(cell: Cell, word: str, answers: list[Any]) -> Any:
             name: [max(times) for times in zip(*(each[name] for each in answers), strict=True)] for name in slowest
         }
         answer["calibration_ms"] = max(each["calibration_ms"] for each in answers)
+        if "calibration_cpu_ms" in answer:
+            answer["calibration_cpu_ms"] = min(each["calibration_cpu_ms"] for each in answers)
         if "interface_mib" in answer:
             answer["interface_mib"] = sum(each["interface_mib"] for each in answers) / len(answers)
     else:

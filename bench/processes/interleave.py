@@ -5,13 +5,18 @@ machine for a while then hits every arm of a block, and ratios are formed within
 memory together they run one after another, and their records carry no pairing.
 
 A launch starts all processes anew. What holds for one of them, such as where its tensors lie in memory, is the same in
-all of its blocks and another in the next; without several launches an interval would leave that out.
+all of its blocks and another in the next; blocks of a single launch would leave that out.
 """
 
+import functools
 import hashlib
+import itertools
 import random
-from collections.abc import Callable, Sequence
+import timeit
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
+
+import torch
 
 from bench.core.samples import marked
 from bench.processes.cluster import nodes
@@ -24,6 +29,9 @@ from bench.step.timing import calls_per_block
 LAUNCHES = 3
 
 _RANK_MIB = 500.0  # of the program of a rank, and of the torchrun that it may have for itself
+#: Operations per second that any processor does, the side of a product that shows what this one does, and how much
+#: quicker it may be than that product.
+_SLOWEST, _SIDE, _QUICKER = 1e9, 768, 3.0
 _MEMORY_SHARE = 0.85  # part of the device's free memory that arms living together may be predicted to use
 
 
@@ -32,6 +40,9 @@ def time_cells(outcomes: Sequence[Outcome], serve: Callable[..., None], session:
 
     ``serve`` runs in an arm's process and answers as :func:`bench.measures.run.time_cell`.
     """
+    for outcome in outcomes:
+        if outcome.status == "ok" and (reason := _out_of_time(outcome)):
+            outcome.fail(CellFailure("timeout", reason))
     alive = [outcome for outcome in outcomes if outcome.status == "ok"]
     for outcome in outcomes:
         if outcome.status != "ok":
@@ -41,7 +52,7 @@ def time_cells(outcomes: Sequence[Outcome], serve: Callable[..., None], session:
     free_mib = free_memory_mib(alive[0].cell.device)
     needs = [_need_mib(outcome) for outcome in alive]
     if sum(needs) <= _MEMORY_SHARE * free_mib:
-        _time_together(alive, serve, session, paired=True)
+        _time_together(alive, alive, serve, session, paired=True)
         return
     if len(alive) > 1:
         session.note(alive[0].cell, _apart(len(alive), sum(needs), free_mib))
@@ -52,7 +63,7 @@ def time_cells(outcomes: Sequence[Outcome], serve: Callable[..., None], session:
             outcome.columns["samples"] = {"lacks": "memory"}
             session.advance(outcome.cell, 1.0)
         else:
-            _time_together([outcome], serve, session, paired=False)
+            _time_together([outcome], alive, serve, session, paired=False)
 
 
 def _apart(arms: int, need_mib: float, free_mib: float) -> str:
@@ -61,6 +72,27 @@ def _apart(arms: int, need_mib: float, free_mib: float) -> str:
         f"{arms} arms need {need_mib:,.0f} MiB together by prediction, of {free_mib:,.0f} MiB free {_MEMORY_SHARE:.0%} "
         "may be used: they are timed one after another, and their ratios are unpaired"
     )
+
+
+def _out_of_time(outcome: Outcome) -> str:
+    """Why an arm's first steps cannot end within its time limit, by prediction; empty where they may, and on CUDA."""
+    cell, flops = outcome.cell, outcome.columns.get("flops_per_step") or 0
+    timing = cell.timing_settings
+    steps, limit_s = timing["warmup_steps"] + 1, timing["time_limit_s"]
+    if cell.device != "cpu" or cell.precision != "fp32" or steps * flops < _SLOWEST * limit_s:
+        return ""
+    least_s = steps * flops / (_QUICKER * _products_per_s())
+    if least_s <= limit_s:
+        return ""
+    return f"{steps} steps take at least {least_s:,.0f} s by prediction, more than time_limit_s={limit_s:g}"
+
+
+@functools.cache
+def _products_per_s() -> float:
+    """Floating-point operations per second of square products on this machine's processor."""
+    factor = torch.ones(_SIDE, _SIDE)
+    seconds = min(timeit.repeat(lambda: torch.mm(factor, factor), number=1, repeat=3))
+    return 2 * _SIDE**3 / seconds
 
 
 def _need_mib(outcome: Outcome) -> float:
@@ -74,8 +106,10 @@ def _need_mib(outcome: Outcome) -> float:
     return need if cell.device == "cuda" else (need + _RANK_MIB) * -(-cell.world_size // nodes())
 
 
-def _time_together(outcomes: Sequence[Outcome], serve: Callable[..., None], session: Session, paired: bool) -> None:
-    """Time arms that are alive together, in blocks of random order."""
+def _time_together(
+    outcomes: Sequence[Outcome], job: Sequence[Outcome], serve: Callable[..., None], session: Session, paired: bool
+) -> None:
+    """Time arms that are alive together, in blocks of random order; they may be some of those of the ``job``."""
     shares = {id(outcome): 0.0 for outcome in outcomes}
     timing = outcomes[0].cell.timing_settings
     launches = timing.get("launches", LAUNCHES)
@@ -89,10 +123,11 @@ def _time_together(outcomes: Sequence[Outcome], serve: Callable[..., None], sess
         outcome.columns["samples"] = {"blocks": []}
     order = random.Random(0)
     for launch in range(launches):
-        _launch([one for one in outcomes if one.status == "ok"], serve, session, launch, order, progress)
+        _launch([one for one in outcomes if one.status == "ok"], job, serve, session, launch, order, progress)
+    best_ms = _best_calibration_ms(_blocks(job))
     for outcome in outcomes:
         samples = outcome.columns["samples"]
-        samples["blocks"] = marked(samples["blocks"], timing["disturbed"])
+        samples["blocks"] = marked(samples["blocks"], timing["disturbed"], best_ms)
         progress(outcome, 1.0 * launches)
     timed = [outcome for outcome in outcomes if outcome.columns["samples"]["blocks"]]
     if paired and len(timed) > 1:
@@ -103,6 +138,7 @@ def _time_together(outcomes: Sequence[Outcome], serve: Callable[..., None], sess
 
 def _launch(
     outcomes: Sequence[Outcome],
+    job: Sequence[Outcome],
     serve: Callable[..., None],
     session: Session,
     launch: int,
@@ -125,7 +161,9 @@ def _launch(
         number = 0
         while outcomes and number < timing["blocks"] + timing["extra_blocks"]:
             running = [(outcome, process) for outcome, process in arms if outcome.status == "ok"]
-            undisturbed = min((_undisturbed(blocks[id(o)], timing["disturbed"]) for o, _ in running), default=0)
+            best_ms = _best_calibration_ms([*_blocks(job), *itertools.chain(*blocks.values())])
+            flags = (marked(blocks[id(outcome)], timing["disturbed"], best_ms) for outcome, _ in running)
+            undisturbed = min((sum(not block["disturbed"] for block in arm) for arm in flags), default=0)
             if not running or undisturbed >= timing["blocks"]:
                 break
             order.shuffle(running)
@@ -157,8 +195,17 @@ def _ask(outcome: Outcome, process: CellProcess, word: str = "", content: Any = 
         return None
 
 
-def _undisturbed(blocks: list[dict[str, Any]], factor: float) -> int:
-    return sum(not block["disturbed"] for block in marked(blocks, factor))
+def _blocks(outcomes: Iterable[Outcome]) -> list[dict[str, Any]]:
+    """The blocks of all launches that have ended."""
+    return [block for outcome in outcomes for block in outcome.columns.get("samples", {}).get("blocks", [])]
+
+
+def _best_calibration_ms(blocks: Iterable[Mapping[str, Any]]) -> float | None:
+    """The quickest calibration product of some blocks.
+
+    It is by the wall clock: on a machine that was never quiet no block would be left beside the processor's time.
+    """
+    return min((block["calibration_ms"] for block in blocks), default=None)
 
 
 def _pairing_name(outcomes: Sequence[Outcome]) -> str:

@@ -10,11 +10,10 @@ from collections.abc import Iterator
 
 import torch
 
-import baselines.galore
-import baselines.lora
 import bench.measures
 import bench.processes.process
 import bench.workloads
+from baselines._quiet import silence
 from bench.errors import ConfigError
 
 
@@ -31,7 +30,8 @@ def no_device() -> Iterator[None]:
         raise RuntimeError("an import has set up the CUDA device; processes forked from here cannot use it.")
 
 
-with no_device(), baselines.galore.quiet_import():
+silence()
+with no_device():
     for library in ("galore_torch", "peft"):
         with contextlib.suppress(ImportError):  # the arm that needs it is recorded with the reason
             importlib.import_module(library)

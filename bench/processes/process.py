@@ -12,13 +12,15 @@ import os
 import pickle
 import tempfile
 import time
+import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from multiprocessing import util
+from multiprocessing import forkserver, util
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
+import psutil
 import torch
 
 import bench.measures
@@ -27,6 +29,7 @@ from bench.core.cell import Cell
 from bench.core.files import partial_folder, remove_abandoned
 from bench.core.record import COLUMNS
 from bench.errors import ConfigError
+from bench.interrupts import on_interrupt, shielded
 from bench.protocol import CellFailure, Data, Outcome, Session, Workload
 from bench.step.timing import steady_allocator
 
@@ -35,8 +38,9 @@ _PLUGINS = (bench.workloads, bench.measures)
 
 _SIGKILL = 9
 
-#: Seconds for a process to end by itself, and for one that must end its ranks and undo their links.
-_POLITE_S, _POLITE_RANKS_S = 0.5, 30.0
+#: Seconds for a process to end by itself, for one that must end its ranks and undo their links, and for all of these
+#: together after an interrupt.
+_POLITE_S, _POLITE_RANKS_S, _POLITE_INTERRUPTED_S = 0.5, 30.0, 1.5
 
 _Work = TypeVar("_Work")
 
@@ -128,7 +132,20 @@ def _context() -> ForkServerContext:
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler would report its own start and end
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["bench.processes.preload"])
+    with shielded():
+        forkserver.ensure_running()
+    on_interrupt(hurry=WorkProcess.hurry, kill=kill_all)
     return context
+
+
+def kill_all() -> None:
+    """Kill the server and all processes that come from it, whatever they are doing."""
+    with contextlib.suppress(psutil.Error, ValueError, TypeError):  # there is none any more
+        server = psutil.Process(forkserver._forkserver._forkserver_pid)  # type: ignore[attr-defined]
+        server.suspend()  # it starts no other
+        for process in (*server.children(recursive=True), server):
+            with contextlib.suppress(psutil.Error):
+                process.kill()
 
 
 def start_server() -> None:
@@ -148,7 +165,11 @@ class WorkProcess:
     After ``time_limit_s`` seconds for all answers together the work is given up as ``timeout``; None is for no limit.
     """
 
+    _living: ClassVar[weakref.WeakSet["WorkProcess"]] = weakref.WeakSet()
+    _end_by = math.inf  # all are ended by this moment of the monotonic clock
+
     def __init__(self, content: bytes, time_limit_s: float | None = None) -> None:
+        WorkProcess._end_by = math.inf
         self.time_limit_s = time_limit_s
         self._left_s = math.inf if time_limit_s is None else time_limit_s
         self._polite_s = _POLITE_S
@@ -156,6 +177,7 @@ class WorkProcess:
         self._connection, theirs = _context().Pipe()
         self._process = _context().Process(target=_enter, args=(theirs, content), daemon=True)
         self._process.start()
+        self._living.add(self)
         theirs.close()
 
     def _waits_s(self) -> float | None:
@@ -207,11 +229,23 @@ class WorkProcess:
         """End the process, politely first."""
         with contextlib.suppress(OSError):
             self._connection.send(("finish", None))
-        self._process.join(self._polite_s)
+        self._process.join(min(self._polite_s, max(WorkProcess._end_by - time.monotonic(), 0.0)))
         if self._process.is_alive():
             self._process.kill()
             self._process.join()
         self._connection.close()
+        self._living.discard(self)
+
+    @classmethod
+    def hurry(cls) -> None:
+        """End all processes at once, politely only those that have ranks to end; for an interrupt."""
+        WorkProcess._end_by = min(WorkProcess._end_by, time.monotonic() + _POLITE_INTERRUPTED_S)
+        for process in list(cls._living):
+            with contextlib.suppress(OSError, AttributeError, ValueError):  # it may just be starting or ending
+                if process._polite_s > _POLITE_S and time.monotonic() < WorkProcess._end_by:
+                    process._connection.send(("finish", None))
+                else:
+                    process._process.kill()
 
     @staticmethod
     def wait_for_any(processes: Collection["WorkProcess"]) -> None:

@@ -150,8 +150,10 @@ class TrainingPlan(Protocol):
         """
 
 
-Positive = Annotated[float, Field(gt=0), Allowed("finite numbers above 0")]
-Steps = Annotated[Annotated[int, Field(ge=1)] | None, Allowed("whole numbers from 1 up, or null")]
+Positive = Annotated[float, Field(gt=0, le=1e6), Allowed("numbers above 0, up to 1,000,000")]
+Steps = Annotated[
+    Annotated[int, Field(ge=1, le=10**9)] | None, Allowed("whole numbers from 1 to 1,000,000,000, or null")
+]
 _SHARES = "a list of shares above 0 and at most 1, such as [0.8,0.5]"
 Share = Annotated[float, Field(gt=0, le=1)]
 

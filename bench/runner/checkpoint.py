@@ -18,6 +18,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from bench.core.files import locked, partial_folder
+from bench.core.reading import SOURCE_BYTES, open_regular, read_regular
 
 FORMAT = 2  # raise when the meaning of the content changes
 _TENSORS, _STATE = "tensors.safetensors", "state.json"
@@ -111,7 +112,7 @@ def _remove(folder: Path) -> None:
 
 
 def _hash(path: Path) -> str:
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -137,7 +138,7 @@ def load(folder: Path, identity: str) -> dict[str, Any] | None:
         return None
     damaged = CheckpointError(f"checkpoint {place}: {_STATE} is damaged; remove the checkpoint to start anew.")
     try:
-        state = json.loads((place / _STATE).read_text(encoding="utf-8"))
+        state = json.loads(read_regular(place / _STATE, SOURCE_BYTES))
         form, owner, digest = state["format"], state["identity"], state["tensors_sha256"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         raise damaged from None

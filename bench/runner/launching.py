@@ -21,14 +21,15 @@ from hydra.plugins.config_source import ConfigLoadError
 from omegaconf import DictConfig, OmegaConf
 
 from bench.errors import CONF, stop_with
+from bench.interrupts import status_of
 from bench.processes.process import first_line
 from bench.runner.resolve import Job
 
 #: Hydra's own launcher, which runs the jobs in the launching process, and the one that runs them beside it.
 _BASIC, _LOCAL = "basic", "submitit_local"
 
-#: In a job's folder: its cells that are left to an earlier job, and what it failed of.
-_SHARED, _FAILURE = "shared.json", "failed.txt"
+#: In a job's folder: its cells that are left to an earlier job, what it failed of, and that its machine was busy.
+_SHARED, _FAILURE, _BUSY = "shared.json", "failed.txt", "busy.txt"
 
 
 class JobFailed(RuntimeError):
@@ -99,8 +100,11 @@ class Launch:
             parts.append(f"{len(sentences)} job(s) failed, one of them with: {sentences[0].strip().removesuffix('.')}")
         if parts:
             rest = "all other records are kept, and the same command runs what is missing"
-            stop_with(f"{'; '.join([*parts, rest, logs])}.", status=1)
+            status = status_of(error) if error is not None else 1
+            stop_with(f"{'; '.join([*parts, rest, logs])}.", status)
         _report(f"all jobs have ended; {logs}")
+        if busy := [path.read_text(encoding="utf-8").strip() for path in sorted(self.folder.glob(f"*/{_BUSY}"))]:
+            _report(f"{len(busy)} job(s) ran on a busy machine, one of them with: {busy[0]}")
 
 
 def _report(text: str) -> None:
@@ -116,6 +120,12 @@ def without_shared(job: Job) -> Job:
     path = _own_folder() / _SHARED
     shared = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
     return replace(job, cells=tuple(cell for cell in job.cells if cell.cell_id(job.data_hash) not in shared))
+
+
+def note_busy(sentence: str) -> None:
+    """In a job's own process: print that its machine was busy, and leave it for the launching one."""
+    _report(sentence)
+    (_own_folder() / _BUSY).write_text(f"{sentence}\n", encoding="utf-8")
 
 
 @contextlib.contextmanager

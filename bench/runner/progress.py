@@ -7,6 +7,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from bench.core.cell import Cell
+from bench.core.record import Record
+from bench.core.samples import BUSY, best_calibrations_ms, slowdown
 from bench.measures import named
 
 
@@ -19,6 +21,7 @@ class SweepProgress:
         self._left = dict(self._weights)
         self._finished: set[str] = set()
         self.errors: list[str] = []  # of the cells that ended in one, a sentence each
+        self._slowdowns: list[float] = []  # of the timed cells, by the calibration product
         self._start = time.monotonic()
         self._console = Console(stderr=True)
         self._bar = Progress(
@@ -49,6 +52,27 @@ class SweepProgress:
         count = f"{len(self.errors)} of {len(self._weights)} cell(s) ended in an error"
         first = self.errors[0].removesuffix(".")
         return f"{count}, the first: {first}; all are recorded, and the same command tries these again."
+
+    def timed(self, record: Record) -> None:
+        """Note how busy the machine was while a record was timed, if it was."""
+        factor = slowdown(record, best_calibrations_ms([record]))
+        if factor is not None:
+            self._slowdowns.append(factor)
+
+    def busy(self) -> str:
+        """A sentence on the cells that were timed on a busy machine; empty where none was."""
+        found = [factor for factor in self._slowdowns if factor > BUSY]
+        if not found:
+            return ""
+        return (
+            f"machine was busy: in {len(found)} of {len(self._slowdowns)} timed cell(s) a fixed product took up to "
+            f"{max(found):.1f} times its best, so these times may be too long; on a quiet machine, the same command "
+            "with reuse=never times them again."
+        )
+
+    def interrupted(self) -> str:
+        """Return what is recorded, for the sentence on an interrupt."""
+        return f"{len(self._finished)} of {len(self._weights)} cells recorded; the same command goes on"
 
     def finish(self, cell: Cell, outcome: str, is_error: bool = False) -> None:
         """Note that a cell is recorded and print what came of it; once, where several jobs have the same cell."""

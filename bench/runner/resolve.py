@@ -5,6 +5,7 @@ device, batch size, precision and set of toggles, one per method, checked down t
 """
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal
@@ -14,7 +15,22 @@ from pydantic import Field
 
 import bench.workloads
 from bench.core.cell import BUCKETED, EXCHANGES, LOCAL_STEPS, Cell, arm_name
-from bench.core.checked import Allowed, Flag, FromOne, FromZero, Seconds, Section, Seed, build_dataclass, checked_fields
+from bench.core.checked import (
+    Allowed,
+    Blocks,
+    BlockSteps,
+    ExtraBlocks,
+    Flag,
+    FromOne,
+    FromZero,
+    Launches,
+    Length,
+    Seconds,
+    Section,
+    Seed,
+    build_dataclass,
+    checked_fields,
+)
 from bench.core.samples import DISTURBED
 from bench.errors import ConfigError
 from bench.measures import Measure, available, named
@@ -22,6 +38,7 @@ from bench.processes.cluster import nodes
 from bench.processes.interleave import LAUNCHES
 from bench.protocol import Data, Workload
 from bench.protocol.methods import Arm, build, checked_settings, default_settings, parse_arm
+from bench.runner.limits import DRAWN_MIB, check_arms, check_batch_memory
 from bench.step.low_precision import Precision
 from bench.step.timing import ALLOCATORS, Allocator
 from bench.workloads import open_workload, workload_class
@@ -60,11 +77,11 @@ class JobSettings(Toggles):
     measure: str
     device: Device
     batch_size: FromOne
-    sequence_length: FromOne
+    sequence_length: Length
     toggles: _Toggles
     seed: Seed
     ratio: _Ratio
-    world_size: FromOne
+    world_size: Annotated[int, Field(ge=1, le=4096), Allowed("whole numbers from 1 to 4,096")]
     exchange: str
     bucket_mib: _Positive
     local_steps: _Count
@@ -87,17 +104,20 @@ class TimingSettings:
     """How steps are timed.
 
     A block counts as disturbed when its calibration product, or its mean step, takes more than ``disturbed`` times the
-    median over the arm's blocks of its launch. The allocator ``steady`` keeps freed memory, see
-    :func:`bench.step.timing.steady_allocator`; ``system`` is the C library's own way, as for most users of PyTorch.
+    median over the arm's blocks of its launch. It does too when the product takes more than ``BUSY`` times the quickest
+    one of the job, or ``disturbed`` times if that is larger (:mod:`bench.core.samples`).
+
+    The allocator ``steady`` keeps freed memory, see :func:`bench.step.timing.steady_allocator`; ``system`` is the C
+    library's own way, as for most users of PyTorch.
     """
 
-    launches: FromOne = LAUNCHES  # of fresh processes; 3 or more tell what a range within one leaves out
-    blocks: FromOne = 5  # of a launch: rounds in which every arm runs once, in random order
-    extra_blocks: FromZero = 2  # of a launch: disturbed rounds that may be repeated
+    launches: Launches = LAUNCHES  # of fresh processes; 3 or more tell what a range within one leaves out
+    blocks: Blocks = 5  # of a launch: rounds in which every arm runs once, in random order
+    extra_blocks: ExtraBlocks = 2  # of a launch: disturbed rounds that may be repeated
     block_seconds: Seconds = 1.0  # about how long an arm runs per block; sets the steps per block
-    max_steps: FromOne = 20  # of a block
-    min_steps: FromOne = 1  # of a block, however long they take
-    warmup_steps: FromOne = 2  # before the first block
+    max_steps: BlockSteps = 20  # of a block
+    min_steps: BlockSteps = 1  # of a block, however long they take
+    warmup_steps: BlockSteps = 2  # before the first block
     disturbed: Annotated[float, Field(gt=1), Allowed("finite factors above 1")] = DISTURBED
     time_limit_s: Seconds = 600.0  # after which a cell is given up and recorded as ``timeout``
     allocator: Allocator = "steady"
@@ -143,6 +163,8 @@ def resolve(config: Mapping[str, Any], elsewhere: bool = False, any_batch: bool 
     ways = _exchanges(config, measure, [arm for arm, _ in arms], device, elsewhere)
     own = {name: config[name] for name in TOGGLES}
     toggle_sets = [{**own, **checked_fields(Toggles, changed, "toggles")} for changed in config["toggles"]]
+    check_arms(arms, ratio, config["toggles"])
+    check_batch_memory(config["batch_size"], workload, DRAWN_MIB if any_batch else math.inf)
     cells = [
         Cell(
             experiment=config["name"],

@@ -1,9 +1,14 @@
 """The folder of results: which cells are done, where checkpoints lie, and how an outcome becomes a record."""
 
+import contextlib
 import dataclasses
 import datetime
+import errno
+import fcntl
+import functools
+import os
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +16,11 @@ from bench.core.cell import Cell
 from bench.core.files import check_folder, remove_abandoned, write_whole
 from bench.core.launches import extended
 from bench.core.provenance import Provenance, provenance
-from bench.core.record import Record, device_folder, read, write
+from bench.core.record import Record, RecordError, device_folder, parse, read, write
+from bench.core.samples import best_calibrations_ms, with_best
 from bench.core.table import write_table
+from bench.core.times import epoch_time_s
+from bench.errors import ConfigError
 from bench.measures import named
 from bench.protocol import Data, Outcome
 from bench.runner.checkpoint import load, settle
@@ -27,7 +35,8 @@ _RETRIED = ("error",)  # failures that are always worth trying again
 class Results:
     """The records of one results folder, as far as this machine's device is concerned.
 
-    ``reuse`` says which records count as done: ``exact``, ``config`` (older code too) or ``never``. ``written`` are
+    ``reuse`` says which records count as done: ``exact``, ``config`` (older code too) or ``never``; with ``extend`` a
+    timed cell is measured again and its launches join those of its record, if that is of this code. ``written`` are
     those of the sweep that is running; every record written here joins them.
     """
 
@@ -83,12 +92,32 @@ class Results:
         return self.reuse == "config" or _is_of_this_code(record)
 
     def to_extend(self, cell: Cell, data_hash: str) -> Record | None:
+        """The record whose launches those of this cell are to join; None where they stand alone."""
         path = self._path(cell, data_hash)
         if self.reuse != "extend" or not path.exists():
             return None
         record = read(path)
         fits = _has_launches(record) and _is_of_this_code(record) and record.threads == _where(cell).threads
         return record if fits else None
+
+    def claim(self, cells: Sequence[Cell], data_hash: str) -> None:
+        """Keep other processes from measuring these cells as long as this one lives.
+
+        A claim is a locked byte of a hidden file, one for each cell, so that none is left behind by a kill. Where the
+        file system has no locks there are no claims. Raises ConfigError: another process has claimed one of them.
+        """
+        for cell in cells:
+            handle = _claims_of(self.root.absolute() / ".claims" / device_folder(_where(cell).device))
+            place = int(cell.cell_id(data_hash), 16) >> 2  # below 2 ** 62, the most that a file's offset may be
+            try:
+                fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place)
+            except OSError as error:
+                if error.errno not in (errno.EACCES, errno.EAGAIN):
+                    return
+                raise ConfigError(
+                    f"results is '{self.root}', where another process is measuring {cell.arm} of {cell.experiment}, "
+                    f"batch {cell.batch_size}; wait until it has ended, or name another folder."
+                ) from None
 
     def upkeep(self, cell: Cell, data_hash: str, resume: bool) -> Upkeep:
         """Where a training run keeps its checkpoint, and where the run lies whose stages are its first."""
@@ -138,6 +167,7 @@ class Results:
     def record(self, outcomes: Sequence[Outcome], data_hash: str, data: Data) -> list[Record]:
         """Write the outcomes, each whole or not at all, then the experiment's table; return what was written."""
         records = [_to_record(outcome, data_hash, data, self) for outcome in outcomes]
+        self._add_best_calibrations([record for record in records if record.samples.get("blocks")])
         self.written.update(write(records, self.root))
         for cell in {outcome.cell.to_json(): outcome.cell for outcome in outcomes}.values():
             files = getattr(open_cell_workload(cell, data), "files", {})
@@ -146,6 +176,29 @@ class Results:
         for experiment in {record.experiment for record in records}:
             self.tabulate(experiment)
         return records
+
+    def _add_best_calibrations(self, records: Sequence[Record]) -> None:
+        """Add to each block how fast its machine is known to be by all records of this folder, these included."""
+        devices = {device_folder(record.device) for record in records}
+        paths = [path for device in devices for path in self.root.glob(f"*/{device}/*.json") if path.is_file()]
+        best = best_calibrations_ms([*_timed_among(paths), *records])
+        for record in records:
+            record.samples["blocks"] = with_best(record, best)
+
+
+def _timed_among(paths: Iterable[Path]) -> Iterator[Record]:
+    """The timed records among these files; a damaged one of another experiment does not end a sweep."""
+    for path in paths:
+        with contextlib.suppress(OSError, RecordError):
+            if b'"calibration_ms"' in (content := path.read_bytes()):
+                yield parse(content, str(path))
+
+
+@functools.cache  # closing a file would give up all claims of this process in it
+def _claims_of(path: Path) -> int:
+    """Open the file of claims for the rest of this process."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 
 def _where(cell: Cell) -> Provenance:
@@ -163,6 +216,7 @@ def _has_what_it_lacked(record: Record, cell: Cell) -> bool:
 
 
 def _has_launches(record: Record) -> bool:
+    """Whether a record is of a cell timed in blocks, to which more can be added."""
     return record.status == "ok" and bool(record.samples.get("blocks"))
 
 
@@ -207,7 +261,7 @@ def _to_record(outcome: Outcome, data_hash: str, data: Data, results: Results) -
         config_json=cell.to_json(),
     )
     if record.status == "ok" and named(cell.measure).paired:
-        record.epoch_time_s = _epoch_time_s(record, samples)
+        record.epoch_time_s = epoch_time_s(record)
     return record
 
 
@@ -251,15 +305,3 @@ def _rare_columns(samples: Mapping[str, Any], periods: Mapping[str, int], earlie
     shortest = min(periods.values())
     cost = sum(statistics.median(times) * shortest / periods[name] for name, times in samples["rare"].items())
     return {"rare_time_ms": cost, "rare_period_steps": shortest}
-
-
-def _epoch_time_s(record: Record, samples: Mapping[str, Any]) -> float | None:
-    """Mean step × steps per epoch, rare cost amortised; of the workload's epoch, whatever data was at hand."""
-    examples = record.workload_words["examples_per_epoch"]
-    if examples is None:
-        return None
-    times = [ms for block in _usable(samples) for ms in block["ms"]]
-    per_step = statistics.fmean(times)
-    if record.rare_time_ms is not None and record.rare_period_steps:
-        per_step += record.rare_time_ms / record.rare_period_steps
-    return per_step / 1e3 * examples / record.global_batch

@@ -7,7 +7,6 @@ The way of a job: configuration, cells (:mod:`bench.runner.resolve`), those alre
 makes of the others (:mod:`bench.measures`), records (:mod:`bench.runner.results`).
 """
 
-import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -26,18 +25,22 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from bench.core.cell import Cell
-from bench.core.files import check_folder
+from bench.core.files import check_own_folder
 from bench.core.plugins import import_plugins
+from bench.core.processors import usable_processors
+from bench.core.reading import user_path
 from bench.core.record import RecordError
 from bench.data.corpus import DataError
 from bench.errors import ConfigError, stop_with, unwritten
+from bench.interrupts import on_interrupt
 from bench.measures import named, unsupported_toggles
 from bench.processes.cluster import is_follower
 from bench.processes.process import outcomes_of, remove_abandoned_temporaries
 from bench.protocol import Data, Method, Outcome, Session
 from bench.protocol.methods import available, build, default_settings
 from bench.runner.checkpoint import CheckpointError
-from bench.runner.launching import JobFailed, Launch, failure_noted, without_shared
+from bench.runner.launching import JobFailed, Launch, failure_noted, note_busy, without_shared
+from bench.runner.limits import check_sweep, ranks_unsupported
 from bench.runner.progress import SweepProgress
 from bench.runner.resolve import Job, resolve, resolve_device
 from bench.runner.results import Results
@@ -116,6 +119,7 @@ def _model_unsupported(cell: Cell, data: Data, method: Method) -> str | None:
         model = workload.build()
     reason = checkpoint_unsupported(model, cell.cuda_graph) if cell.checkpoint else None
     reason = reason or method.model_unsupported(model, workload.targets())
+    reason = reason or ranks_unsupported(method, cell.method, cell.method_settings, model, workload.targets())
     if reason or not cell.precision.startswith("fp8"):
         return reason
     with torch.device("meta"):
@@ -140,8 +144,9 @@ def run_job(
 ) -> None:
     """Measure the cells of a job that are not done yet and record them.
 
-    ``parallel`` is the number of processes at a time, where cells run side by side; 0 is for one per processor. With
-    ``resume`` training runs go on from their checkpoints; after ``stop_after_s`` seconds they leave one and stop.
+    ``parallel`` is the number of processes at a time, where cells run side by side; 0 is for one per usable
+    processor. With ``resume`` training runs go on from their checkpoints; after ``stop_after_s`` seconds they leave
+    one and stop.
     """
     possible = []
     for cell in job.cells:
@@ -153,9 +158,10 @@ def run_job(
             _record([Outcome(cell, "unsupported", reason, columns)], job, results, progress)
         else:
             possible.append(cell)
+    results.claim(possible, job.data_hash)
     session = Session(
         data=job.data,
-        parallel=parallel or os.cpu_count() or 1,
+        parallel=parallel or usable_processors(),
         advance=progress.advance,
         note=progress.note,
         upkeep=lambda cell: replace(results.upkeep(cell, job.data_hash, resume), stop_after_s=stop_after_s),
@@ -168,6 +174,7 @@ def run_job(
 def _record(outcomes: Sequence[Outcome], job: Job, results: Results, progress: SweepProgress) -> None:
     for outcome, record in zip(outcomes, results.record(outcomes, job.data_hash, job.data), strict=True):
         text = job.measure.text(record) if record.status == "ok" else record.message
+        progress.timed(record)
         progress.finish(outcome.cell, f"{record.status}: {text}", is_error=record.status == "error")
 
 
@@ -189,11 +196,15 @@ class SweepCallback(Callback):
         try:
             configs = expanded()
             jobs = [_checked(config, elsewhere=launch is not None and launch.elsewhere) for config in configs]
-            _tables.update(Path(config.results) / f"{config.name}.csv" for config in configs)
+            roots = [_root(config) for config in configs]
+            _tables.update(root / f"{config.name}.csv" for root, config in zip(roots, configs, strict=True))
             if launch is not None and not launch.here:
-                launch.announce(jobs, [Path(config.results) for config in configs])
+                launch.announce(jobs, roots)
                 _launched = launch
                 return
+            for job, root, config in zip(jobs, roots, configs, strict=True):
+                results = Results(root, config.reuse)
+                results.claim([cell for cell in job.cells if not results.is_done(cell, job.data_hash)], job.data_hash)
         except MISTAKES as error:
             stop_with(str(error))
         except (HydraException, OmegaConfBaseException) as error:
@@ -204,6 +215,7 @@ class SweepCallback(Callback):
             traceback.print_exc()
             raise SystemExit(1) from None
         _progress = SweepProgress([cell for job in jobs for cell in job.cells])
+        on_interrupt(_progress.interrupted)
 
     def on_run_end(self, config: DictConfig, **_: Any) -> None:  # noqa: ARG002 - Hydra passes it
         if _progress is not None:
@@ -211,6 +223,8 @@ class SweepCallback(Callback):
         for table in sorted(_tables):
             if table.exists():
                 print(f"table: {table}", file=sys.stderr)
+        if _progress is not None and (busy := _progress.busy()):
+            print(busy, file=sys.stderr)
         if _progress is not None and (failed := _progress.failed()):
             stop_with(failed, status=1)
         if _launched is not None:
@@ -226,20 +240,26 @@ def expand(config: DictConfig) -> list[DictConfig]:
     given = OmegaConf.to_container(config.hydra.overrides, resolve=False)  # an interpolation is each job's own
     assert isinstance(given, dict)
     overrides = OverridesParser.create().parse_overrides([*axes, *given["task"]])
+    check_sweep(overrides)
     [batch] = type(sweeper).split_arguments(overrides, max_batch_size=None)  # type: ignore[attr-defined]
     return [hydra.compose("config", [*job, *given["hydra"]], return_hydra_config=False) for job in batch]
 
 
 def _checked(config: DictConfig, elsewhere: bool = False) -> Job:
     """A job whose cells are right, and whose records and checkpoints can be read and written."""
-    check_folder("results", Path(str(config.results)))
+    check_own_folder("results", _root(config))
     job = resolve(plain(config), elsewhere)
-    results = Results(Path(config.results), config.reuse)
+    results = Results(_root(config), config.reuse)
     results.tidy()
     results.check(job.cells[0])
     for cell in job.cells if config.resume else ():
         results.check_checkpoint(cell, job.data_hash)
     return job
+
+
+def _root(config: DictConfig) -> Path:
+    """The folder of a job's records."""
+    return user_path("results", str(config.results))
 
 
 def job(config: DictConfig) -> None:
@@ -261,18 +281,23 @@ def job(config: DictConfig) -> None:
         register_resolvers()
         own = without_shared(_checked(config))
         progress = SweepProgress(own.cells)
+        on_interrupt(progress.interrupted)
         _run(config, own, progress)
+        if busy := progress.busy():
+            note_busy(busy)
         if failed := progress.failed():
             raise JobFailed(failed)
 
 
 def _run(config: DictConfig, job: Job, progress: SweepProgress) -> None:
-    results = Results(Path(config.results), config.reuse, _written)
+    results = Results(_root(config), config.reuse, _written)
     results.tabulate(job.cells[0].experiment)
     run_job(job, results, config.parallel, progress, config.resume)
 
 
 def interrupted(error: BaseException) -> None:
-    """End the program over what kept it from waiting for its jobs, if it has submitted any."""
+    """Take the progress bar down; end the program over what kept it from waiting for jobs that it has submitted."""
+    if _progress is not None:
+        _progress.close()
     if _launched is not None:
         _launched.finish(error)

@@ -7,28 +7,53 @@ from pathlib import Path
 from hydra._internal.utils import get_args_parser
 from hydra.errors import OverrideParseException
 
-from bench.core.files import check_folder
-from bench.errors import experiments, stop_with
+from bench.core.files import check_own_folder
+from bench.core.reading import user_path
+from bench.errors import ConfigError, experiments, stop_with
+
+_QUOTES = "'\""
+
+#: Settings that are paths: a ``~`` in front is the home folder, and Hydra would not read it.
+_PATHS = ("results", "data_folder")
 
 
-def check_arguments(arguments: Sequence[str]) -> None:
-    """Stop over arguments that Hydra would answer with its own usage or a traceback.
+def checked_arguments(arguments: Sequence[str]) -> list[str]:
+    """Return arguments for Hydra; stop over those that it would answer with its own usage, a traceback or silence.
 
-    Raises ConfigError: results are to go where no folder can be.
+    Raises ConfigError: results are to go where no folder can be, or a setting is given twice.
     """
     _, unknown = get_args_parser().parse_known_args(arguments)
     if unknown:
         stop_with(f"{unknown[0]} is no option; settings are given as key=value, such as batch_size=4.")
+    given: dict[str, str] = {}
+    checked = []
     for argument in arguments:
         key, equals, value = argument.partition("=")
         if key == "experiment" and value not in experiments():
             stop_with(f"experiment is {value!r}; allowed: {', '.join(experiments())}.")
         if key == "settings":
             stop_with(f"settings is {value!r}; allowed: single ones, such as settings.comera.ranks=16.")
-        if key == "results" and value and not set("$,[]{}") & set(value):
-            check_folder("results", Path(value.strip("'\"")))  # now, since reading the data may take long
         if equals and not key:
             stop_with(f"{argument!r} names no setting; settings are given as key=value, such as batch_size=4.")
+        name = key.lstrip("+~")
+        if equals and name in given:
+            raise ConfigError(f"{name} is {given[name]!r} and {value!r}; give it once.")
+        if equals:
+            given[name] = value
+        argument = for_hydra(argument)
+        value = argument.partition("=")[2]
+        if key == "results" and value and not set("$,[]{}") & set(value):
+            check_own_folder("results", Path(value.strip(_QUOTES)))  # now, since reading the data may take long
+        checked.append(argument)
+    return checked
+
+
+def for_hydra(argument: str) -> str:
+    """Return ``key=value`` with the home folder in the place of a ``~`` in front of a path."""
+    key, equals, value = argument.partition("=")
+    if key in _PATHS and value.strip(_QUOTES).startswith("~"):
+        return f"{key}{equals}'{user_path(key, value.strip(_QUOTES))}'"
+    return argument
 
 
 def reworded(error: Exception) -> str:

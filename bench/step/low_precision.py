@@ -17,7 +17,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import nn
 
-from baselines._arm import quiet_import
+from baselines._quiet import quiet_import
 from bench.protocol import Method, Role
 from comera.layers import DIAGONALS
 from comera.lowprec import FP8, MULTIPLE, use_fp8

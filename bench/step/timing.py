@@ -7,7 +7,7 @@ import random
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 import torch
 
@@ -49,6 +49,24 @@ def steady_allocator() -> None:
     mallopt(top_pad, 2**26)
 
 
+class Calibration(NamedTuple):
+    """The quickest of a few calibration products in milliseconds; ``cpu_ms`` is processor time, None on CUDA."""
+
+    ms: float
+    cpu_ms: float | None
+
+
+def around(before: Calibration, after: Calibration) -> dict[str, float]:
+    """Return what a block holds of the calibrations before and after its steps.
+
+    ``calibration_ms`` is the slower one. ``calibration_cpu_ms`` is the least processor time of the calling thread: time
+    in which another job has the processor does not count, so it tells on a busy CPU what the product takes on a quiet
+    one.
+    """
+    cpu = [one.cpu_ms for one in (before, after) if one.cpu_ms]
+    return {"calibration_ms": max(before.ms, after.ms), **({"calibration_cpu_ms": min(cpu)} if cpu else {})}
+
+
 class StepTimer:
     """Times one arm's steps, run on ``batches`` in turn; both lie on the device already.
 
@@ -71,11 +89,11 @@ class StepTimer:
         """Time ``steps`` steps, and the calibration product before and after them.
 
         Returns:
-            ``{"ms": [...], "calibration_ms": float}``, the slower of the two calibrations.
+            ``{"ms": [...], "calibration_ms": float, "calibration_cpu_ms": float}``, see :func:`around`.
         """
         before = self.calibrate()
         times = self.times(steps)
-        return {"ms": times, "calibration_ms": max(before, self.calibrate())}
+        return {"ms": times, **around(before, self.calibrate())}
 
     def times(self, steps: int) -> list[float]:
         """Milliseconds of each of ``steps`` steps on which no rare event is due."""
@@ -109,10 +127,14 @@ class StepTimer:
         width = CUDA_CALIBRATION_WIDTH if self.on_cuda else CALIBRATION_WIDTH
         return torch.randn(width, width, device=self.step.device)
 
-    def calibrate(self) -> float:
-        """The quickest of a few square products, in milliseconds."""
-        factor = self._factor
-        return min(mean_ms(lambda: torch.mm(factor, factor), 1, self.on_cuda) for _ in range(_CALIBRATION_REPEATS))
+    def calibrate(self) -> Calibration:
+        """Time the quickest of a few square products."""
+        factor, wall, processor = self._factor, [], []
+        for _ in range(_CALIBRATION_REPEATS):
+            start = time.thread_time()
+            wall.append(mean_ms(lambda: torch.mm(factor, factor), 1, self.on_cuda))
+            processor.append(1e3 * (time.thread_time() - start))
+        return Calibration(min(wall), None if self.on_cuda else min(processor))
 
     def _check(self, loss: torch.Tensor) -> None:
         value = loss.item()

@@ -20,7 +20,7 @@ from pydantic import Field
 from torch import nn
 from torch.nn import functional as F
 
-from bench.core.checked import Allowed, FromOne
+from bench.core.checked import Allowed, Layers, Length, Rows, Width
 from bench.core.upgrade import encoder_words
 from bench.data.bag_of_words import answers
 from bench.data.corpus import Corpus, Pair
@@ -47,16 +47,16 @@ class EncoderSettings:
     Raises ValueError: heads that do not divide the width, or sequences that are longer than there are positions.
     """
 
-    layers: FromOne = 6
-    width: FromOne = 768
-    heads: FromOne = 12
-    feed_forward: FromOne = 3072
-    vocabulary: FromOne = 30522
-    positions: FromOne = 512
-    classes: Annotated[int, Field(ge=2), Allowed("whole numbers from 2 up")] = 3
+    layers: Layers = 6
+    width: Width = 768
+    heads: Width = 12
+    feed_forward: Width = 3072
+    vocabulary: Rows = 30522
+    positions: Length = 512
+    classes: Annotated[int, Field(ge=2, le=2**18), Allowed(f"whole numbers from 2 to {2**18:,}")] = 3
     dropout: Annotated[float, Field(ge=0, lt=1), Allowed("numbers from 0 to below 1")] = 0.1
     # The shortest sequence that can hold two sentences has a token of each between [CLS] and two [SEP].
-    sequence_length: Annotated[int, Field(ge=5), Allowed("whole numbers from 5 up")] = 128
+    sequence_length: Annotated[int, Field(ge=5, le=2**20), Allowed(f"whole numbers from 5 to {2**20:,}")] = 128
 
     def __post_init__(self) -> None:
         if self.width % self.heads:

@@ -11,7 +11,6 @@ counts as padding, so that masks are made as for most batches: without any, some
 """
 
 import importlib.util
-import json
 import os
 import re
 from collections import Counter
@@ -23,12 +22,20 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from bench.core.reading import loads, read_regular
 from bench.errors import ConfigError
 from bench.protocol import Batch, Role, Words
 from bench.workloads.base import BaseWorkload
 
-#: Names of a configuration's sizes, none of which is negative; transformers would take a model without layers.
+#: Names of a configuration's sizes, none of which is negative.
 _SIZES = r"^(num|n)_|_(size|dim|layers|heads)$|^max_position_embeddings$"
+
+#: Sizes of which there is at least one, by the names that transformers has for all models, and the most that there are.
+_LEAST_ONE = {
+    "num_hidden_layers": 10_000, "hidden_size": 2**18, "num_attention_heads": 2**18, "vocab_size": 2**27,
+    "num_labels": 2**18, "intermediate_size": 2**20,
+}  # fmt: skip
+_TASK = "ForSequenceClassification"
 
 
 class HuggingFaceWorkload(BaseWorkload):
@@ -62,9 +69,28 @@ class HuggingFaceWorkload(BaseWorkload):
     def notes(self) -> tuple[str, ...]:
         """What a prediction leaves out, in sentences."""
         return (
+            *self._other_task(),
             f"Stays dense: {stays_dense(self)}; methods act on nn.Linear, as which Conv1D is built, and on the "
             "embedding of the input tokens.",
             "Weights are float32; tokens are drawn evenly from the whole vocabulary, so that few of a batch are alike.",
+        )
+
+    def _other_task(self) -> Iterator[str]:
+        """A sentence where the configuration is of a model with another head, which is not predicted."""
+        named = [name for name in getattr(self.config, "architectures", None) or () if not name.endswith(_TASK)]
+        if not named:
+            return
+        head = ""
+        if re.search("LM|Causal|Generation", named[0]):
+            tokens, width = self.sequence_length, self.config.hidden_size
+            flops = 6 * tokens * width * self.config.vocab_size  # forward, and twice that in backward
+            head = (
+                f": a step of {named[0]} also has its output layer, {1e-12 * flops:,.3g} TFLOP per example of "
+                f"{tokens:,} tokens, and scores of {self.config.vocab_size:,} tokens at every place"
+            )
+        yield (
+            f"architectures is {named[0]}, but what is predicted is the same body with a head for "
+            f"{self.config.num_labels} classes{head}."
         )
 
     def build(self) -> nn.Module:
@@ -141,11 +167,11 @@ def _read(path: Path) -> Any:
     wanted = "allowed: a Hugging Face config.json or a folder with one"
     file = path / "config.json" if path.is_dir() else path
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = loads(read_regular(file).decode("utf-8"))
     except OSError as error:
         raise _wrong(path, f"which cannot be read ({error.strerror}); {wanted}") from None
-    except (ValueError, RecursionError):
-        raise _wrong(path, f"which is not JSON; {wanted}") from None
+    except (ValueError, RecursionError) as error:
+        raise _wrong(path, f"which is not JSON ({error}); {wanted}") from None
     kind = content.get("model_type") if isinstance(content, dict) else None
     if not isinstance(kind, str):
         raise _wrong(path, f"which names no model_type; {wanted}")
@@ -156,9 +182,15 @@ def _read(path: Path) -> Any:
         if re.search(_SIZES, name) and isinstance(value, int) and value < 0:
             raise _wrong(path, f"whose {name} is {value}; allowed: whole numbers from 0 up")
     try:
-        return AutoConfig.from_pretrained(file, local_files_only=True, trust_remote_code=False)
+        config = AutoConfig.from_pretrained(file, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # as above
         raise _refused(path, error) from None
+    for name, most in _LEAST_ONE.items():
+        value = getattr(config, name, None)
+        if isinstance(value, int) and not 1 <= value <= most:
+            own = getattr(config, "attribute_map", {}).get(name, name)
+            raise _wrong(path, f"whose {own} is {value}; allowed: whole numbers from 1 to {most:,}")
+    return config
 
 
 def _wrong(path: Path, reason: str) -> ConfigError:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from bench.core.checked import FromOne
+from bench.core.checked import Width
 from bench.protocol import Batch, Gated, Role, Words
 from bench.workloads.base import DrawnWorkload
 
@@ -19,8 +19,8 @@ from bench.workloads.base import DrawnWorkload
 class LinearSettings:
     """The layer and what a step does with it. The defaults are a projection of the paper's attention."""
 
-    in_features: FromOne = 768  # N, as in nn.Linear
-    out_features: FromOne = 768  # M
+    in_features: Width = 768  # N, as in nn.Linear
+    out_features: Width = 768  # M
     optimizer_step: bool = True  # whether a step is more than forward and backward of the task loss
 
 

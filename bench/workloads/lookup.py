@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from bench.core.checked import FromOne
+from bench.core.checked import Rows, Width
 from bench.protocol import Batch, Gated, Role, Words
 from bench.workloads.base import DrawnWorkload
 from comera.lookup import VARIANTS
@@ -33,8 +33,8 @@ _SCATTER = 0.618034
 class LookupSettings:
     """The table and what a step does with it. The defaults are the paper's word embedding."""
 
-    rows: FromOne = 30522  # V, as in nn.Embedding
-    columns: FromOne = 768  # D
+    rows: Rows = 30522  # V, as in nn.Embedding
+    columns: Width = 768  # D
     optimizer_step: bool = True  # whether a step is more than forward and backward of the task loss
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 import torch
-from small_cells import environment, run_bench, small
+from small_cells import environment, last_of_each, run_bench, small
 
 from bench.core.record import COLUMNS, paths_below, read_all
 
@@ -62,17 +62,17 @@ def files_in(folder: Path) -> dict[str, bytes]:
 
 def arguments(folder, pairs, grid):
     """Command line arguments of a small sweep with its records in ``folder``; the first of the grid's names it."""
-    return [*grid[:1], *small(pairs, folder / "results"), *grid[1:]]
+    return last_of_each([*grid[:1], *small(pairs, folder / "results"), *grid[1:]])
 
 
 class Sweep:
     """``python -m bench`` in a process group of its own, for killing."""
 
-    def __init__(self, folder, pairs, grid):
+    def __init__(self, folder, pairs, grid, **streams):
         self.results = folder / "results"
         command = [sys.executable, "-m", "bench", *arguments(folder, pairs, grid)]
         self.process = psutil.Popen(
-            command, cwd=folder, env=environment(), start_new_session=True, stderr=subprocess.DEVNULL
+            command, cwd=folder, env=environment(), start_new_session=True, **{"stderr": subprocess.DEVNULL, **streams}
         )
         self.recorded_before = self.recorded()
 

@@ -8,6 +8,7 @@ import io
 import json
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -146,6 +147,14 @@ def small(pairs: Path, results: Path) -> list[str]:
     return [*model, *timing, *where, "sequence_length=32", "settings.galore.rank=8"]
 
 
+def last_of_each(arguments: Sequence[str]) -> list[str]:
+    """Arguments without those whose setting a later one gives again, which the command refuses."""
+    last = {argument.partition("=")[0]: number for number, argument in enumerate(arguments) if "=" in argument}
+    return [
+        argument for number, argument in enumerate(arguments) if last.get(argument.partition("=")[0], number) == number
+    ]
+
+
 #: Arguments, beside :func:`small`, of a sweep with three training runs: an early one, a late one, and a dense one.
 TRAINED = (
     *("experiment=accuracy_small", "dataset=auto", "batch_size=40", "training.early_steps=20"),
@@ -162,12 +171,16 @@ class Ended:
     error: str
 
 
-def run_bench(folder: Path, *arguments: str) -> Ended:
-    """``python -m bench`` with these arguments in ``folder``, without starting a process for it."""
+def run_bench(folder: Path, *arguments: str, as_given: bool = False) -> Ended:
+    """``python -m bench`` with these arguments in ``folder``, without starting a process for it.
+
+    The last of each setting counts, so that a test can change those of :func:`small`, unless they go ``as_given``.
+    """
+    words = list(arguments) if as_given else last_of_each(arguments)
     GlobalHydra.instance().clear()
     output, error, status = io.StringIO(), io.StringIO(), 0
     with (
-        mock.patch.object(sys, "argv", ["bench", *arguments]),
+        mock.patch.object(sys, "argv", ["bench", *words]),
         mock.patch.dict(os.environ),
         contextlib.chdir(folder),
         contextlib.redirect_stdout(output),

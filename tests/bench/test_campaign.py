@@ -76,7 +76,7 @@ def test_a_unit_starts_only_if_it_fits(campaign, pairs):
     assert len(measuring.started) == 1
     assert [one.left for one in done.outcomes] == [0, 2, 2]
     [(label, seconds)] = done.outcomes[1].skipped.items()
-    assert label == "batch 4, cpu, dense; low_rank"
+    assert label == "batch 4, cpu, dense; low_rank@rank"
     assert seconds == 120
     measuring = FakeMeasuring(takes=100.0)
     campaign(stages, measuring, budget_s=10.0, folder="too little")
@@ -106,7 +106,7 @@ def test_an_estimate_is_of_what_is_most_alike(pairs):
 
 
 def test_what_runs_side_by_side_is_estimated_so(monkeypatch, pairs):
-    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    monkeypatch.setattr("bench.campaign.clock.usable_processors", lambda: 4)
     stage = small_stage("check", pairs, "experiment=correctness", "+checked=steps")
     with configuration():
         [unit] = units_of(stage, jobs_of(stage, "cpu"))
@@ -326,7 +326,7 @@ def test_the_list_says_what_is_missing(campaign, pairs, tmp_path, monkeypatch):
     first, second, *units, last = ended.output.splitlines()
     assert first == "first: 0 of 2 cells missing: made up: first"
     assert second == "second: 2 of 2 cells missing: made up: second"
-    assert units == ["  2  batch 4, cpu, dense; low_rank"]
+    assert units == ["  2  batch 4, cpu, dense; low_rank@rank"]
     assert last == "2 cells missing in all"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 
 import pytest
@@ -21,6 +22,8 @@ from bench.estimate.communication import (
     all_to_all_s,
     gather_s,
     powersgd_parts,
+    rows_of,
+    sent_bytes,
     tensors_of,
     winners,
     wins_below,
@@ -29,7 +32,10 @@ from bench.estimate.communication import (
 MIB = 2**20
 LINK = Link("a megabyte per millisecond", 8.0, 10.0)  # 1e9 bytes per second, 10 us a hop
 EXCHANGES = ("ddp", "ddp_bf16", "powersgd_4", "fsdp2", "local_steps")
-MODEL = (Tensor((1000, 256), "table"), Tensor((512, 512)), Tensor((512,), "vector"), Tensor((1, 16, 30), "core"))
+MODEL = (
+    Tensor((1000, 256), "table"), Tensor((512, 512), in_block=True), Tensor((512,), "vector", in_block=True),
+    Tensor((1, 16, 30), "core", in_block=True),
+)  # fmt: skip
 
 
 def training(exchange: str = "ddp", **changes) -> Training:
@@ -84,12 +90,59 @@ def test_sent_bytes_by_hand():
     assert training("ddp_bf16").sent_mib(2) == pytest.approx(2 * numbers / MIB)
     assert training().sent_mib(4) == pytest.approx(1.5 * 4 * numbers / MIB)
     plain, p, q = 512 + 480, 4 * (1000 + 512), 4 * (256 + 512)
-    assert powersgd_parts(MODEL, 4) == (plain, p, q)
+    assert powersgd_parts(MODEL, 4) == (4 * plain, 4 * p, 4 * q)
     assert training("powersgd_4").sent_mib(2) == pytest.approx(4 * (plain + p + q) / MIB)
-    assert training("fsdp2").sent_mib(2) == pytest.approx((3 / 2 * 4 * (numbers - 480) + 4 * 480) / MIB)
+    in_blocks = 512 * 512 + 512  # gathered twice; the table, outside of them, once
+    assert training("fsdp2").sent_mib(2) == pytest.approx((4 * 256_000 + 3 / 2 * 4 * in_blocks + 4 * 480) / MIB)
     assert training("local_steps").sent_mib(2) == pytest.approx(numbers / MIB)
     shared = training(rows_mib=10.0)  # the table is sharded
     assert shared.sent_mib(2) == pytest.approx(4 * (numbers - 256_000) / MIB + 10)
+
+
+#: A parameter, and the bytes that each of four ranks sends for it under FSDP2: three quarters of what is gathered for
+#: forward, gathered for backward, and scattered.
+OF_FSDP2 = {
+    "outside of blocks": (Tensor((8, 10)), 0.75 * (320 + 320)),
+    "in a block": (Tensor((8, 10), in_block=True), 0.75 * (320 + 320 + 320)),
+    "frozen outside of blocks": (Tensor((8, 10), trained=False), 0.75 * 320),
+    "frozen in a block": (Tensor((8, 10), in_block=True, trained=False), 0.75 * (320 + 320)),
+    "rows that four ranks do not divide": (Tensor((5, 10)), 0.75 * (320 + 320)),
+    "a bias shorter than the ranks are many": (Tensor((3,), "vector"), 0.75 * (16 + 16)),
+    "a single number": (Tensor((), "vector"), 0.75 * (16 + 16)),
+    "BF16 weights": (Tensor((8, 10), in_block=True, width=2), 0.75 * (160 + 160 + 160)),
+    "a tensor train": (Tensor((80,), "core", in_block=True), 0.75 * (320 + 320)),
+    "a frozen tensor train": (Tensor((80,), "core", in_block=True, trained=False), 0.0),
+}
+
+
+@pytest.mark.parametrize("case", OF_FSDP2)
+def test_what_fsdp2_sends_by_place_and_kind(case):
+    tensor, expected = OF_FSDP2[case]
+    assert sent_bytes([tensor], "fsdp2", 4) == pytest.approx(expected)
+    assert sent_bytes([tensor, *MODEL], "fsdp2", 4) == pytest.approx(expected + sent_bytes(MODEL, "fsdp2", 4))
+
+
+@pytest.mark.parametrize("exchange", EXCHANGES)
+def test_time_and_bytes_are_of_the_same_collectives(exchange):
+    """Without latency the messages take as long as the link takes for what each rank sends."""
+    link, one = Link("", 8.0, 0.0), training(exchange, tensors=(*MODEL, Tensor((7, 30), in_block=True, trained=False)))
+    for ranks in (2, 3, 64):
+        assert one.communication_ms(ranks, link) == pytest.approx(1e3 * one.sent_mib(ranks) * MIB / 1e9)
+
+
+@pytest.mark.parametrize("exchange", [each for each in EXCHANGES if each != "fsdp2"])
+def test_frozen_parameters_travel_under_fsdp2_alone(exchange):
+    frozen = Tensor((300, 300), trained=False)
+    assert sent_bytes([frozen, *MODEL], exchange, 4) == sent_bytes(MODEL, exchange, 4)
+    assert training(exchange, tensors=(frozen, *MODEL)).step_ms(4, LINK) == training(exchange).step_ms(4, LINK)
+
+
+def test_gradients_of_bf16_weights_travel_in_two_bytes():
+    narrow = [Tensor((100, 200), width=2), Tensor((7,), "vector", width=2)]
+    assert powersgd_parts(narrow, 4) == (14, 800, 1600)
+    assert {sent_bytes(narrow, exchange, 2) for exchange in ("ddp", "ddp_bf16")} == {2 * 20_007.0}
+    machine = Machine(operations=1e12, bytes=1e11)
+    assert training("ddp_bf16", tensors=tuple(narrow), machine=machine).busy_ms == 10.0  # nothing to cast
 
 
 def test_powersgd_waits_for_p_and_its_arithmetic_is_priced():
@@ -165,4 +218,6 @@ def test_links_say_where_their_numbers_are_from():
 
 
 def test_rows_of_a_record_are_tensors():
-    assert tensors_of([{"shape": [3, 4], "kind": "table"}]) == (Tensor((3, 4), "table"),)
+    assert tensors_of([{"shape": [3, 4], "kind": "table"}]) == (Tensor((3, 4), "table"),)  # of older code
+    some = (*MODEL, Tensor((), "vector", trained=False, width=2))
+    assert tensors_of(json.loads(json.dumps(rows_of(some)))) == some

@@ -33,8 +33,8 @@ def timed(cell, means, calibration=1.0, disturbed=(), **columns):
     return a_record(cell_id=cell, samples=blocks(means, calibration, disturbed), **(usual | columns))
 
 
-ACCURACY = {"name": "accuracy", "text": "validation accuracy", "unit": "%"}
-LOSS = {"name": "loss", "text": "validation loss", "unit": ""}
+ACCURACY = {"name": "accuracy", "text": "validation accuracy", "unit": "%", "higher_is_better": True}
+LOSS = {"name": "loss", "text": "validation loss", "unit": "", "higher_is_better": False}
 
 
 def trained(cell, values, metric=ACCURACY, **columns):
@@ -81,6 +81,7 @@ def test_a_ratio_is_of_b_over_a_with_both_sides_resampled(two, tmp_path):
     assert float(row["step_time_ratio"]) == expected.value == 1.5
     assert float(row["step_time_ratio_low"]) == expected.low
     assert float(row["step_time_ratio_high"]) == expected.high
+    assert (row["step_time_ratio_bounds"], row["launches"]) == ("range", "1")
     assert (float(row["step_time_ms_a"]), float(row["step_time_ms_b"])) == (11.0, 16.5)
     assert float(row["calibration_ratio"]) == 2.0
     assert float(row["peak_memory_predicted_mib_ratio"]) == pytest.approx(1.1)
@@ -147,7 +148,7 @@ def test_real_numbers_are_compared_by_example_too(examples):
 
 
 def test_a_metric_that_is_no_mean_over_examples_has_a_difference_without_interval(tmp_path):
-    auc = {"name": "auc", "text": "validation AUC", "unit": ""}
+    auc = {"name": "auc", "text": "validation AUC", "unit": "", "higher_is_better": True}
     a = folder_of(tmp_path / "a", trained("x", 0.75, auc))
     b = folder_of(tmp_path / "b", trained("x", 0.8125, auc))
     found = Pair(trained("x", 0.75, auc), trained("x", 0.8125, auc)).difference

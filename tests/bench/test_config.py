@@ -45,9 +45,25 @@ def test_a_job_is_one_cell_per_arm(config, pairs):
     assert len(job.data_hash) == 64
 
 
-def test_an_arm_named_twice_is_one_cell(config):
-    job = resolve(changed(config, "methods", ["dense", "comera:paper", "comera", "dense"]))
-    assert [cell.arm for cell in job.cells] == ["dense", "comera"]
+@pytest.mark.parametrize(
+    ("field", "value", "twice"),
+    [
+        ("methods", ["dense", "comera", "dense"], "dense"),
+        ("methods", ["comera:paper", "comera"], "comera"),
+        ("methods", [{"comera": {"ranks": 8}}, {"comera": {"ranks": 8}}], "comera"),
+        ("toggles", [{}, {"compile": True}, {"compile": True}], "compile"),
+    ],
+)
+def test_what_is_given_twice_is_refused(config, field, value, twice):
+    with pytest.raises(ConfigError) as error:
+        resolve(changed(config, field, value))
+    assert str(error.value).startswith(f"{field} has ")
+    assert twice in str(error.value)
+
+
+def test_an_arm_may_come_twice_with_other_settings(config):
+    job = resolve(changed(config, "methods", [{"comera": {"ranks": 8}}, "comera"]))
+    assert [cell.arm for cell in job.cells] == ["comera", "comera"]
 
 
 def test_a_whole_number_and_the_same_real_one_are_one_cell(config):
@@ -72,11 +88,11 @@ def test_a_ratio_goes_to_the_methods_that_take_one_and_are_not_given_their_own(c
     ratios = [(cell.arm, cell.method_settings.get("ratio"), cell.ratio) for cell in resolve(config).cells]
     assert ratios == [
         ("comera", 2.5, 2.5),
-        ("low_rank:linear", 2.5, 2.5),
+        ("low_rank@size:linear", 2.5, 2.5),
         ("dense", None, 2.5),
         ("lora", None, 2.5),
         ("comera", 3.0, 3.0),
-        ("low_rank", 2.5, 2.5),
+        ("low_rank@size", 2.5, 2.5),
     ]
     shared = resolve(changed(config, "settings.comera.ratio", 4.0)).cells
     assert [cell.ratio for cell in shared if cell.method == "comera"] == [4.0, 3.0]
@@ -121,14 +137,14 @@ def test_a_job_s_ratio_may_be_whole(config):
             32,
             "fp32, tf32, bf16, bf16_weights, fp8, fp8_row, fp8_delayed, fp8_split, fp8_filtered, fp8_row_filtered",
         ),
-        ("reuse", "always", "exact, config, never"),
+        ("reuse", "always", "exact, config, extend, never"),
         ("batch_size", 0, "from 1 up"),
         ("batch_size", -1, "from 1 up"),
         ("batch_size", "abc", "from 1 up"),
         ("batch_size", 2.0, "from 1 up"),
         ("batch_size", True, "from 1 up"),
         ("batch_size", None, "from 1 up"),
-        ("sequence_length", 0, "from 1 up"),
+        ("sequence_length", 0, "from 1 to"),
         ("model.sequence_length", 4, "from 5"),
         ("model.sequence_length", 65, "positions (64)"),
         ("seed", -1, "from 0 to 4,294,967,295"),
@@ -156,11 +172,11 @@ def test_a_job_s_ratio_may_be_whole(config):
         ("model.dropout", 1.0, "from 0 to below 1"),
         ("model.dropout", math.nan, "numbers from 0 to below 1"),
         ("model.classes", 2, "at least 3"),
-        ("timing.blocks", 0, "from 1 up"),
+        ("timing.blocks", 0, "from 1 to"),
         ("timing.blocks", 2.5, "whole numbers"),
-        ("timing.extra_blocks", -1, "from 0 up"),
+        ("timing.extra_blocks", -1, "from 0 to"),
         ("timing.block_seconds", 0.0, "above 0"),
-        ("timing.time_limit_s", math.inf, "finite"),
+        ("timing.time_limit_s", math.inf, "above 0"),
         ("timing.disturbed", 1.0, "above 1"),
         ("timing.allocator", "fast", "steady, system"),
         ("settings.galore.rank", 0, "from 1 up"),

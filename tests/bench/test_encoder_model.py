@@ -181,12 +181,12 @@ class TestModel:
     @pytest.mark.parametrize(
         ("changes", "sentence"),
         [
-            ({"layers": 0}, "model.layers is 0; allowed: whole numbers from 1 up."),
-            ({"width": 76.8}, "model.width is 76.8; allowed: whole numbers from 1 up."),
-            ({"vocabulary": True}, "model.vocabulary is True; allowed: whole numbers from 1 up."),
+            ({"layers": 0}, "model.layers is 0; allowed: whole numbers from 1 to 10,000."),
+            ({"width": 76.8}, "model.width is 76.8; allowed: whole numbers from 1 to 262,144."),
+            ({"vocabulary": True}, "model.vocabulary is True; allowed: whole numbers from 1 to 134,217,728."),
             ({"heads": 5}, "model: heads is 5; allowed: divisors of the width 24 (1, 2, 3, 4, 6, 8, 12, 24)"),
-            ({"classes": 1}, "model.classes is 1; allowed: whole numbers from 2 up."),
-            ({"sequence_length": 4}, "model.sequence_length is 4; allowed: whole numbers from 5 up."),
+            ({"classes": 1}, "model.classes is 1; allowed: whole numbers from 2 to 262,144."),
+            ({"sequence_length": 4}, "model.sequence_length is 4; allowed: whole numbers from 5 to 1,048,576."),
             ({"sequence_length": 65}, "model: sequence_length is 65; allowed: 5 to positions (64)"),
             ({"dropout": 1.0}, "model.dropout is 1.0; allowed: numbers from 0 to below 1."),
             ({"dropout": float("nan")}, "model.dropout is nan; allowed: numbers from 0 to below 1."),

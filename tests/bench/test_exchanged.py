@@ -10,7 +10,7 @@ from bench.core.record import read_all
 from bench.data.synthetic import synthetic_corpus
 from bench.data.wordpiece import PairTokenizer, train_vocabulary
 from bench.estimate.communication import Training, tensors_of
-from bench.measures import exchanged
+from bench.estimate.parameters import parameters_of
 from bench.protocol.methods import build, default_settings
 from bench.workloads.encoder import EncoderSettings, EncoderWorkload
 
@@ -24,7 +24,7 @@ def full_size() -> dict[str, tuple]:
         workload = EncoderWorkload(EncoderSettings(classes=3), corpus, PairTokenizer(train_vocabulary(corpus, 100)))
         with torch.device("meta"):
             arm = build(method, "", default_settings(method))
-            found[method] = tensors_of(exchanged.tensors_of(arm.adapt(workload.build(), workload.targets())))
+            found[method] = parameters_of(arm.adapt(workload.build(), workload.targets()))
     return found
 
 
@@ -41,6 +41,16 @@ def test_bytes_of_the_full_model(full_size) -> None:
     found = {rank: sent(dense, f"powersgd_{rank}") for rank in (1, 2, 4, 8, 12, 16, 32)}
     expected = {1: 0.69, 2: 1.14, 4: 2.04, 8: 3.82, 12: 5.61, 16: 7.40, 32: 14.5}
     assert found == pytest.approx(expected, abs=0.06)
+
+
+def test_fsdp2_gathers_blocks_twice_and_all_else_once(full_size) -> None:
+    """By the element counts of BERT: six blocks of 7,087,872 numbers, and tables, pooler and head outside of them."""
+    dense = full_size["dense"]
+    in_blocks = sum(one.bytes for one in dense if one.in_block)
+    every = sum(one.bytes for one in dense)
+    assert in_blocks == 4 * 6 * 7_087_872 < every
+    sent = Training(tensors=dense, compute_ms=1.0, exchange="fsdp2").sent_mib(2) * 2**20
+    assert sent == pytest.approx((2 * every + in_blocks) / 2, rel=1e-4)  # the head's three rows are padded
 
 
 def test_kinds(full_size) -> None:

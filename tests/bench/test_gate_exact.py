@@ -71,7 +71,7 @@ def test_names_are_distinct():
 def test_variants_have_the_names_that_arms_have():
     for method in available():
         for variant in variants(method):
-            assert parse_arm(f"{method}:{variant}" if variant else method) == (method, variant, False, "")
+            assert parse_arm(f"{method}:{variant}" if variant else method) == (method, variant, False, "", "")
 
 
 def test_the_numbers_are_those_of_a_prediction():

@@ -180,6 +180,42 @@ def test_a_disturbance_that_no_calibration_met_is_seen_in_the_steps(arms):
     assert [block["disturbed"] for block in blocks_of(found["dense"])] == [False] * 3  # an arm's own pace
 
 
+def test_a_launch_that_is_slow_throughout_is_disturbed_and_repeated(arms):
+    """Against the best of the job: its own median is as slow."""
+    quiet, slow = [1.0] * 3, [2.0] * 5
+    arms.calibration["dense"] = itertools.chain(quiet, slow, quiet)  # which the launches use up one after another
+    found, _ = timed(outcomes_of(launches=3))
+    flags = [(block["launch"], block["disturbed"]) for block in blocks_of(found["dense"])]
+    assert flags == [(0, False)] * 3 + [(1, True)] * 5 + [(2, False)] * 3
+    assert not any(block["disturbed"] for arm in set(ARMS) - {"dense"} for block in blocks_of(found[arm]))
+
+
+def test_a_slow_launch_before_the_first_quiet_one_is_marked_at_the_end(arms):
+    arms.calibration["dense"] = itertools.chain([2.0] * 3, [1.0] * 3)
+    found, _ = timed(outcomes_of(["dense"], launches=2))
+    assert [block["disturbed"] for block in blocks_of(found["dense"])] == [True] * 3 + [False] * 3
+
+
+def test_a_slow_arm_is_seen_beside_a_quick_one(arms):
+    arms.calibration["dense"] = itertools.repeat(2.0)
+    found, _ = timed(outcomes_of(["comera", "dense"]))
+    assert [block["disturbed"] for block in blocks_of(found["dense"])] == [True] * 5
+    assert [block["disturbed"] for block in blocks_of(found["comera"])] == [False] * 5
+
+
+@pytest.mark.parametrize(("factor", "is_disturbed"), [(1.25, True), (3.0, False)])
+def test_the_best_of_the_job_allows_what_the_setting_allows(arms, factor, is_disturbed):
+    arms.calibration["dense"] = itertools.repeat(2.0)
+    found, _ = timed(outcomes_of(["comera", "dense"], disturbed=factor))
+    assert {block["disturbed"] for block in blocks_of(found["dense"])} == {is_disturbed}
+
+
+def test_on_a_machine_that_is_never_quiet_blocks_are_kept(arms):
+    arms.calibration = defaultdict(lambda: itertools.repeat(9.0))
+    found, _ = timed(outcomes_of(launches=2))
+    assert not any(block["disturbed"] for outcome in found.values() for block in blocks_of(outcome))
+
+
 def test_a_machine_that_stays_disturbed_ends_the_repetitions(arms):
     arms.calibration["dense"] = [1.0, 9.0, 1.0, 9.0, 1.0, 9.0, 1.0]
     found, shares = timed(outcomes_of(blocks=4, extra_blocks=1))
@@ -279,6 +315,18 @@ def test_an_arm_that_cannot_fit_is_not_started(arms, monkeypatch):
     assert ("dense", "ready") not in arms.log
     assert found["comera"].status == "ok"
     assert sum(shares["dense"]) == 1.0
+
+
+@pytest.mark.parametrize(("flops", "limit_s", "is_started"), [(10**18, 60.0, False), (10**6, 60.0, True)])
+def test_an_arm_whose_first_steps_cannot_end_in_time_is_not_started(arms, flops, limit_s, is_started):
+    outcomes = outcomes_of(("dense", "comera"), time_limit_s=limit_s)
+    outcomes[0].columns["flops_per_step"] = flops
+    found, shares = timed(outcomes)
+    assert found["comera"].status == "ok"
+    assert found["dense"].status == ("ok" if is_started else "timeout")
+    assert (("dense", "ready") in arms.log) is is_started
+    assert is_started or f"{limit_s:g}" in found["dense"].message
+    assert sum(shares["dense"]) == pytest.approx(1.0)
 
 
 def test_arms_whose_prediction_failed_are_not_started(arms):

@@ -36,7 +36,7 @@ def logs_of(folder):
 def test_jobs_record_into_one_folder_and_a_cell_they_share_is_measured_once(tmp_path, pairs):
     ended = run_sweep(tmp_path, pairs, (*TIMED, LOCAL))
     assert ended.output == ""
-    first, second, table, last = ended.error.splitlines()
+    first, second, table, last, *_ = ended.error.splitlines()  # a busy machine has a line of its own
     assert table == f"table: {tmp_path / 'results' / 'fig1.csv'}"
     assert first == "2 job(s), 3 cell(s) go to submitit_local; they go on even if this process ends"
     assert second.endswith(f"/logs; records: {tmp_path / 'results'}")
@@ -170,12 +170,25 @@ def test_the_end_of_a_launch_is_one_sentence(tmp_path, capsys, error, failed, wo
         (tmp_path / str(number) / "failed.txt").write_text(f"{sentence}\n")
     with pytest.raises(SystemExit) as end:
         Launch("submitit_slurm", tmp_path).finish(error)
-    assert end.value.code == 1
+    assert end.value.code == (130 if isinstance(error, KeyboardInterrupt) else 1)
     said = capsys.readouterr().err
     assert said.startswith("error: ")
     assert said.count("\n") == 1
     assert all(word in said for word in words)
     assert said.endswith(f"the same command runs what is missing; logs: {tmp_path / 'logs'}.\n")
+
+
+def test_a_launch_ends_with_the_jobs_whose_machine_was_busy(tmp_path, capsys):
+    launch = Launch("submitit_slurm", tmp_path)
+    launch.finish()
+    assert len(capsys.readouterr().err.splitlines()) == 1
+    for number in (0, 1):
+        (tmp_path / str(number)).mkdir()
+        (tmp_path / str(number) / "busy.txt").write_text(f"busy as job {number}\n")
+    launch.finish()
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("2 job(s)")
+    assert last.endswith("busy as job 0")
 
 
 def test_a_check_that_breaks_ends_the_sweep(tmp_path, pairs, monkeypatch, capsys):

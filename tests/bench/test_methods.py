@@ -60,8 +60,8 @@ def test_methods_are_the_files_of_baselines_and_comera():
 def test_a_new_file_is_a_new_method():
     assert "dropped_in" in available()
     assert "_shared" not in available()
-    assert parse_arm("dropped_in") == parse_arm("dropped_in:plain") == ("dropped_in", "", False, "")
-    assert parse_arm("dropped_in:fancy") == ("dropped_in", "fancy", False, "")
+    assert parse_arm("dropped_in") == parse_arm("dropped_in:plain") == ("dropped_in", "", False, "", "")
+    assert parse_arm("dropped_in:fancy") == ("dropped_in", "fancy", False, "", "")
     assert checked_settings("dropped_in", {"pace": 2}) == {"pace": 2.0}
     settings, variant = build("dropped_in", "", {"pace": 2.0})
     assert (settings.pace, variant) == (2.0, "plain")
@@ -83,7 +83,7 @@ def test_every_method_is_complete(name):
     assert all(callable(getattr(method, hook)) for hook in hooks.split())
     assert method.capture in ("whole_step", "forward_backward", "none")
     assert (method.capture == "whole_step") == (method.capture_reason == "")
-    assert parse_arm(name) == (name, "", False, "")
+    assert parse_arm(name) == (name, "", False, "", "")
 
 
 @pytest.mark.parametrize(
@@ -101,8 +101,8 @@ def test_every_method_is_complete(name):
     ],
 )
 def test_the_default_variant_has_no_name(arm, parsed):
-    assert parse_arm(arm) == parsed
-    assert parse_arm(arm_name(*parsed)) == parsed
+    assert parse_arm(arm) == (*parsed, "")
+    assert parse_arm(arm_name(*parsed)) == (*parsed, "")
 
 
 @pytest.mark.parametrize(

@@ -71,11 +71,11 @@ def test_a_sweep_measures_records_and_resumes(tmp_path, pairs):
     assert ended.status == 0, ended.error
     records = {(record.arm, record.batch_size): record for record in read_all(tmp_path / "results")}
     assert {key: record.status for key, record in records.items()} == {
-        **dict.fromkeys((("dense", 2), ("low_rank", 2)), "ok"),
-        **dict.fromkeys((("dense", 4), ("low_rank", 4)), "unsupported"),
+        **dict.fromkeys((("dense", 2), ("low_rank@rank", 2)), "ok"),
+        **dict.fromkeys((("dense", 4), ("low_rank@rank", 4)), "unsupported"),
     }
     assert records["dense", 4].message == "batches above 2 are not weighed."
-    dense, factored = records["dense", 2], records["low_rank", 2]
+    dense, factored = records["dense", 2], records["low_rank@rank", 2]
     assert dense.measure == "weights"
     assert 0 < dense.parameters != factored.parameters > 0
     assert dense.samples == {"largest": "embeddings.word.weight", "threads": TIMING["blocks"]}
@@ -89,7 +89,7 @@ def test_a_campaign_runs_it(tmp_path, pairs, monkeypatch):
     monkeypatch.setattr(bench.campaign.stages, "STAGES", (stage,))
     ended = run_bench(tmp_path, "campaign", "output=out", "device=cpu", "budget=5m")
     assert ended.status == 0, ended.error
-    assert "weighed: batch 2, cpu, dense; low_rank, about " in ended.error  # one unit: its cells run side by side
+    assert "weighed: batch 2, cpu, dense; low_rank@rank, about " in ended.error  # one unit: its cells run side by side
     assert ended.output.splitlines() == ["weighed: 2 ran, 0 done before, 0 left", "everything is done"]
     report = json.loads((tmp_path / "out" / "campaign.json").read_text())
     assert set(ASKED) <= set(report["stages"][0]["arguments"])

@@ -92,7 +92,7 @@ def test_a_batch_larger_than_the_data_is_predicted(tmp_path, pairs):
 
 
 def test_variants_and_micro_workloads(tmp_path, pairs):
-    assert "low_rank:linear on the workload encoder" in predicted(tmp_path, pairs, "method=low_rank:linear")
+    assert "low_rank@rank:linear on the workload encoder" in predicted(tmp_path, pairs, "method=low_rank:linear")
     ended = run_bench(tmp_path, "predict", "method=comera", "workload=linear", "linear.in_features=64",
                       "linear.out_features=96", "device=rtx3090")  # fmt: skip
     assert ended.status == 0, ended.error
@@ -157,7 +157,7 @@ def test_usage_has_an_example_and_names_what_there_is(tmp_path, words):
     ],
 )
 def test_a_mistake_is_one_sentence(tmp_path, words, said):
-    ended = run_bench(tmp_path, "predict", *words.split())
+    ended = run_bench(tmp_path, "predict", *words.split(), as_given=True)
     assert_one_sentence(ended, said, tmp_path)
 
 
@@ -206,7 +206,7 @@ def test_a_step_on_several_ranks_is_at_least_the_larger_of_its_parts(tmp_path, p
     ],
 )
 def test_wrong_ranks_are_one_sentence(tmp_path, words, reason):
-    ended = run_bench(tmp_path, "predict", "method=dense", *words)
+    ended = run_bench(tmp_path, "predict", "method=dense", *words, as_given=True)
     assert ended.status == 2
     assert ended.error.startswith("error: ")
     assert reason in ended.error

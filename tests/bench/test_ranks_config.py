@@ -45,8 +45,8 @@ def test_settings_go_to_the_exchanges_that_have_them(config):
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"world_size": 0}, "world_size is 0; allowed: whole numbers from 1 up."),
-        ({"world_size": 2.5}, "world_size is 2.5; allowed: whole numbers from 1 up."),
+        ({"world_size": 0}, "world_size is 0; allowed: whole numbers from 1 to 4,096."),
+        ({"world_size": 2.5}, "world_size is 2.5; allowed: whole numbers from 1 to 4,096."),
         ({"world_size": 2, "exchange": "dpp"}, "exchange is 'dpp'; allowed: ddp, ddp_bf16, powersgd_4, powersgd_32"),
         ({"exchange": "dpp"}, "exchange is 'dpp'; allowed: ddp,"),
         ({"exchange": 3}, "exchange is 3"),

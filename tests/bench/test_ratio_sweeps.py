@@ -45,7 +45,9 @@ def test_times_are_asked_for_at_every_ratio_beside_dense(device, pairs):
     axes, job = composed(pairs, "experiment=ratios", "ratio=100", "batch_size=8")
     assert axes == {"ratio": TIMED, "batch_size": {"cpu": "8", "cuda": "1,32,64,128"}[device]}
     found = {cell.arm: (cell.ratio, cell.method_settings.get("ratio")) for cell in job.cells}
-    assert found == {"comera": (100, 100), "low_rank": (100, 100), "dense": (100, None)}
+    assert found == {
+        "comera": (100, 100), "low_rank@size": (100, 100), "low_rank@rank": (100, None), "dense": (100, None)
+    }  # fmt: skip
     for cell in job.cells:
         assert (cell.measure, cell.device, cell.workload_settings["layers"]) == ("run", device, 6)
 
@@ -55,7 +57,7 @@ def test_memory_is_predicted_for_cuda_anywhere(device, pairs):  # noqa: ARG001 -
     assert axes == {"ratio": TIMED, "batch_size": "32,128"}
     found = {cell.arm: (cell.measure, cell.device, cell.ratio) for cell in job.cells}
     assert found == {arm: ("predict", "cuda", ratio) for arm, ratio in
-                     (("comera", 2), ("low_rank", 2), ("dense", None))}  # fmt: skip
+                     (("comera", 2), ("low_rank@size", 2), ("low_rank@rank", 2), ("dense", None))}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -68,7 +70,7 @@ def test_memory_is_predicted_for_cuda_anywhere(device, pairs):  # noqa: ARG001 -
 def test_accuracy_is_asked_for_after_equal_training(device, pairs, name, ratios, seeds, layers):
     axes, job = composed(pairs, f"experiment={name}", "ratio=2", "seed=0")
     assert axes == {"ratio": ratios, "seed": seeds[device]}
-    assert {cell.arm: cell.ratio for cell in job.cells} == {"comera": 2, "low_rank": 2, "dense": None}
+    assert {cell.arm: cell.ratio for cell in job.cells} == {"comera": 2, "low_rank@size": 2, "dense": None}
     assert len({str(cell.training["stages"]) for cell in job.cells}) == 1
     for cell in job.cells:
         assert [stage["name"] for stage in cell.training["stages"]] == ["early"]
@@ -82,7 +84,9 @@ def test_axes_and_settings_can_be_replaced(tmp_path, pairs, monkeypatch):
     ended = run_bench(tmp_path, *arguments)
     assert (ended.status, ended.output) == (0, ""), ended.error
     found = [(cell.arm, cell.ratio, cell.precision) for cell in cells]
-    assert found == [(arm, ratio, "bf16") for ratio in (2, 20) for arm in ("comera", "low_rank", "dense")]
+    assert found == [
+        (arm, ratio, "bf16") for ratio in (2, 20) for arm in ("comera", "low_rank@size", "low_rank@rank", "dense")
+    ]
 
 
 def test_a_ratio_that_is_none_is_one_sentence(tmp_path, pairs):
@@ -101,7 +105,10 @@ def test_a_ratio_out_of_reach_is_recorded_with_the_largest_within(tmp_path, pair
     ended = run_bench(tmp_path, "experiment=ratios", *small(pairs, tmp_path / "results"), *arguments)
     assert ended.status == 0
     records = read_all(tmp_path / "results", "ratios")
-    assert {record.arm: record.status for record in records} == {"comera": "unsupported", "low_rank": "unsupported"}
+    assert {record.arm: record.status for record in records} == {
+        "comera": "unsupported",
+        "low_rank@size": "unsupported",
+    }
     for record in records:
         reach = limit_of(record.message)
         assert reach is not None, record.message

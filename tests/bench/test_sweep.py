@@ -275,7 +275,7 @@ def test_a_ratio_out_of_reach_is_recorded_as_unsupported_with_the_largest_within
     assert ended.status == 0
     assert asked == [("dense", 2)]
     records = read_all(tmp_path / "results")
-    assert sorted(record.arm for record in records) == ["comera", "dense", "low_rank", "low_rank:linear"]
+    assert sorted(record.arm for record in records) == ["comera", "dense", "low_rank@size", "low_rank@size:linear"]
     for record in records:
         if record.method == "dense":
             continue

@@ -21,7 +21,7 @@ import bench.step.timing
 from bench.measures.run import time_cell
 from bench.processes.process import failures_reported, first_line, status_of
 from bench.protocol import Data
-from bench.step.timing import Diverged, StepTimer
+from bench.step.timing import Calibration, Diverged, StepTimer, around
 
 USUAL_MS, RARE_MS = 1, 100
 
@@ -31,8 +31,13 @@ class Clock:
 
     ms = 0.0
 
+    waited_ms = 0.0  # of it, while another job had the processor
+
     def perf_counter(self):
         return self.ms / 1e3
+
+    def thread_time(self):
+        return (self.ms - self.waited_ms) / 1e3
 
 
 @pytest.fixture
@@ -169,8 +174,21 @@ def test_a_block_tells_the_slower_calibration_of_those_around_it(clock, monkeypa
     block = timer.block(2)
     assert block["calibration_ms"] == pytest.approx(slower)  # each is the quickest of five
     assert block["ms"] == pytest.approx([USUAL_MS] * 2)
-    assert set(block) == {"ms", "calibration_ms"}
+    assert block["calibration_cpu_ms"] == pytest.approx(2 if 2 in (*before, *after) else min(*before, *after))
+    assert set(block) == {"ms", "calibration_ms", "calibration_cpu_ms"}
     assert calibrated_at == [0] * 5 + [2] * 5
+
+
+def test_the_processor_s_time_of_a_calibration_leaves_out_what_other_jobs_took(clock, monkeypatch):
+    def product(*_):
+        clock.ms += 3 + 4
+        clock.waited_ms += 4
+
+    monkeypatch.setattr(bench.step.timing.torch, "mm", product)
+    block = a_timer(clock).block(2)
+    assert (block["calibration_ms"], block["calibration_cpu_ms"]) == pytest.approx((7, 3))
+    on_cuda = around(Calibration(7.0, None), Calibration(6.0, None))
+    assert on_cuda == {"calibration_ms": 7.0}
 
 
 def test_warm_up_tells_how_long_its_last_step_took(clock):

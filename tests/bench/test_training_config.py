@@ -69,12 +69,12 @@ def test_steps_go_before_epochs_and_padded_epochs_drop_what_is_left(training):
         ({"targets_mib": [math.inf]}, "training.targets_mib has inf; allowed: finite numbers."),
         ({"targets_mib": [0.1, 1e-3]}, "training.targets_mib is 0.001; what stays dense weighs 0.02 MiB, the small"),
         *(
-            ({name: wrong}, f"training.{name} is {wrong!r}; allowed: whole numbers from 1 up, or null.")
+            ({name: wrong}, f"training.{name} is {wrong!r}; allowed: whole numbers from 1 to 1,000,000,000, or null.")
             for name, wrong in (("early_steps", 0), ("late_steps", -3), ("early_steps", 2.5), ("late_steps", True))
         ),
-        ({"early_epochs": 0.0}, "training.early_epochs is 0.0; allowed: finite numbers above 0."),
-        ({"late_epochs": math.inf}, "training.late_epochs is inf; allowed: finite numbers above 0."),
-        ({"time_limit_s": 0}, "training.time_limit_s is 0; allowed: finite seconds above 0."),
+        ({"early_epochs": 0.0}, "training.early_epochs is 0.0; allowed: numbers above 0, up to 1,000,000."),
+        ({"late_epochs": math.inf}, "training.late_epochs is inf; allowed: numbers above 0, up to 1,000,000."),
+        ({"time_limit_s": 0}, "training.time_limit_s is 0; allowed: seconds above 0, up to a year"),
         ({"static": 1}, "training.static is 1; allowed: a value of type bool."),
         ({"early_epoch": 3}, "training.early_epoch is unknown; allowed: early_epochs, late_epochs, early_steps"),
         (

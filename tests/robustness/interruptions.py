@@ -30,7 +30,7 @@ sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve
 
 from interrupted import TIMES, is_running, record_files, records_by_file  # noqa: E402
 from report import arguments_of, write_report  # noqa: E402
-from small_cells import TRAINED, a_record, environment, small, write_pairs  # noqa: E402
+from small_cells import TRAINED, a_record, environment, last_of_each, small, write_pairs  # noqa: E402
 
 from bench.core.record import Record, path_of, read, write  # noqa: E402
 
@@ -73,7 +73,10 @@ def scenarios() -> list[Scenario]:
         "sweep": ["experiment=fig1_memory", "methods=[dense,low_rank]", "batch_size=1,2,4,8", "parallel=1"],
         "training": [*TRAINED, "methods=[comera,dense]"],
     }
-    made = {name: [words[0], *small(Path("pairs"), Path("results")), *words[1:]] for name, words in grid.items()}
+    made = {
+        name: last_of_each([words[0], *small(Path("pairs"), Path("results")), *words[1:]])
+        for name, words in grid.items()
+    }
     return [
         Scenario("merge", ["merge", "first", "second", "--into", "results"], share=0.6),
         Scenario("sweep", made["sweep"], share=0.2),

@@ -25,7 +25,7 @@ sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve
 from interrupted import TIMES, files_in, is_running, records_by_file  # noqa: E402
 from interruptions import Place, Scenario, whole  # noqa: E402
 from report import arguments_of, write_report  # noqa: E402
-from small_cells import small  # noqa: E402
+from small_cells import last_of_each, small  # noqa: E402
 
 #: What is trained: CoMERA with a late stage, and PowerSGD, whose error buffers are part of a checkpoint.
 ARMS = "methods=[comera,dense+powersgd_4]"
@@ -41,6 +41,7 @@ def scenario() -> Scenario:
         *("settings.comera.lr_ranks=0.02", "settings.comera.threshold=0.02"),
     ]
     words = ["experiment=training", *small(Path("pairs"), Path("results")), "batch_size=20", "world_size=2", ARMS]
+    words = last_of_each(words)
     return Scenario("ranks", [*words, *stages], but=TIMES)
 
 

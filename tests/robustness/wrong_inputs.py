@@ -29,7 +29,7 @@ sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve
 
 from interrupted import files_in  # noqa: E402
 from report import arguments_of, write_report  # noqa: E402
-from small_cells import Ended, a_record, environment, run_bench, small, write_pairs  # noqa: E402
+from small_cells import Ended, a_record, environment, last_of_each, run_bench, small, write_pairs  # noqa: E402
 
 import bench.runner.sweep  # noqa: E402
 import bench.workloads  # noqa: E402
@@ -110,7 +110,7 @@ def settings(draw: st.DrawFn) -> Case:
         right.append("dataset=auto")
     if wrong.startswith("experiment="):
         first, wrong = wrong, "seed=0"
-    return Case("settings", [first, *right, wrong], {"file": b"", **PAIRS})
+    return Case("settings", last_of_each([first, *right, wrong]), {"file": b"", **PAIRS})
 
 
 # Records --------------------------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import NamedTuple
 
+from bench.core.reading import open_regular
 from bench.data.corpus import DataError
 
 STANDARD_LIBRARY = "python"  # by which settings name it, beside the names of installed distributions
@@ -177,14 +178,14 @@ def code_search_net(folder: Path) -> Sources:
         raise DataError(f"data_folder is {folder}, which {wrong}; it must hold those of CodeSearchNet.")
     manifest = []
     for path in paths:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()[:_DIGITS]
         manifest.append(Listed("codesearchnet", "", path.relative_to(folder).as_posix(), digest))
 
     def documents() -> Iterator[Document]:
         for path in paths:
             try:
-                with gzip.open(path, "rt", encoding="utf-8") as lines:
+                with open_regular(path) as packed, gzip.open(packed, "rt", encoding="utf-8") as lines:
                     for number, line in enumerate(lines, 1):
                         yield _function(line, f"{path}, line {number}")
             except (OSError, EOFError, UnicodeDecodeError) as error:

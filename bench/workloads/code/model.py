@@ -16,13 +16,13 @@ from pydantic import Field
 from torch import nn
 from torch.nn import functional as F
 
-from bench.core.checked import Allowed, FromOne
+from bench.core.checked import Allowed, FromOne, Layers, Length, Rows, Width
 from bench.workloads.code.corpus import STANDARD_LIBRARY
 from bench.workloads.encoder import Block, Embeddings, EncoderSettings, initialise
 
 _LAYER_NORM_EPS = 1e-9
 _STD, _WIDTH = 0.02, 1024  # of initial weights, at this width: BERT's; elsewhere products keep the size they have there
-_Length = Annotated[int, Field(ge=5), Allowed("whole numbers from 5 up")]
+_Length = Annotated[int, Field(ge=5, le=2**20), Allowed(f"whole numbers from 5 to {2**20:,}")]
 
 
 @dataclass(frozen=True)
@@ -40,12 +40,12 @@ class CodeSettings:
     Raises ValueError: heads that do not divide the width, rows longer than there are positions, or no packages.
     """
 
-    layers: FromOne = 24
-    width: FromOne = 1024
-    heads: FromOne = 16
-    feed_forward: FromOne = 4096
-    vocabulary: FromOne = 52_000
-    positions: FromOne = 512
+    layers: Layers = 24
+    width: Width = 1024
+    heads: Width = 16
+    feed_forward: Width = 4096
+    vocabulary: Rows = 52_000
+    positions: Length = 512
     dropout: Annotated[float, Field(ge=0, lt=1), Allowed("numbers from 0 to below 1")] = 0.1
     sequence_length: _Length = 128
     late_length: _Length | None = None

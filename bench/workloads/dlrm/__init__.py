@@ -88,7 +88,7 @@ class DLRMWorkload(BaseWorkload):
     def _folder(name: str, given: str | None) -> Path:
         """Where the log of a dataset is; raises DataError where no folder is named."""
         if given:
-            return Path(given)
+            return Path(given).expanduser()
         if name == "criteo":
             raise DataError(f"dataset is 'criteo', which needs data_folder=FOLDER with its {SOURCE}.")
         if not os.environ.get(DATA_VARIABLE):

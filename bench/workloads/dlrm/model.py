@@ -13,7 +13,7 @@ import torch
 from pydantic import Field
 from torch import nn
 
-from bench.core.checked import Allowed, FromOne, FromZero
+from bench.core.checked import Allowed, FromZero, Rows, Width
 
 COUNTS, TABLES = 13, 26  # of a line in Criteo's format
 
@@ -44,8 +44,13 @@ PRESETS: dict[str, tuple[int, tuple[int, ...], tuple[int, ...], int | None]] = {
     "small": (8, (160, 160), (160, 160, 1), 20_000),
 }
 
-_Widths = Annotated[tuple[FromOne, ...] | None, Allowed("a list of whole numbers from 1 up, or null (the preset's)")]
-_OrPreset = Annotated[Annotated[int, Field(ge=1)] | None, Allowed("whole numbers from 1 up, or null (the preset's)")]
+_Widths = Annotated[
+    tuple[Width, ...] | None, Allowed("a list of whole numbers from 1 to 262,144, or null (the preset's)")
+]
+_OrPreset = Annotated[
+    Annotated[int, Field(ge=1, le=2**27)] | None,
+    Allowed(f"whole numbers from 1 to {2**27:,}, or null (the preset's)"),
+]
 
 
 @dataclass(frozen=True)
@@ -66,10 +71,10 @@ class DLRMSettings:
     bottom: _Widths = None  # of the hidden layers on the counts
     top: _Widths = None  # of the layers on the interactions; the last is 1
     compressed_tables: FromZero = 10  # the largest tables, on which methods act
-    compressed_width: FromOne = 128  # methods act on linear layers whose two sides are wider
+    compressed_width: Width = 128  # methods act on linear layers whose two sides are wider
     numbering: Literal["frequency", "hash"] = "frequency"  # of categories: the most frequent first, or hashed
-    training_lines: FromOne = 4_000_000  # of a synthetic log
-    validation_lines: FromOne = 500_000  # held out; of a real log at most these are used
+    training_lines: Rows = 4_000_000  # of a synthetic log
+    validation_lines: Rows = 500_000  # held out; of a real log at most these are used
 
     def __post_init__(self) -> None:
         if self.top is not None and (not self.top or self.top[-1] != 1):

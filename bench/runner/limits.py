@@ -1,0 +1,111 @@
+"""Limits that values have: by this machine's memory, by the model's shapes, and by what a method has a use for.
+
+They are checked before any work starts.
+"""
+
+import functools
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from hydra.core.override_parser.types import Override
+from torch import nn
+
+from bench.errors import ConfigError
+from bench.protocol import Method, Role, Workload
+from bench.protocol.methods import Arm, default_settings
+from bench.step.allocator import free_memory_mib
+from comera import TTLinear, ranks_of
+
+_FEW = 2  # examples from which the size of a batch is told
+_BATCH_SHARE = 0.5  # of the free memory, which a batch may take
+DRAWN_MIB = 1024.0  #: The largest batch that is drawn for a prediction, which keeps nothing of it but its shapes.
+
+#: Settings of methods that limit ranks: of linear layers, and of tables.
+_RANKS, _TABLE_RANKS = ("rank", "ranks"), ("embedding_rank", "table_ranks")
+
+
+def check_batch_memory(batch_size: int, workload: Workload, most_mib: float = float("inf")) -> None:
+    """Make sure that a batch fits into this machine's free memory, and into ``most_mib``.
+
+    Raises ConfigError: it names the largest batch that does.
+    """
+    rows = workload.training_examples
+    if batch_size <= _FEW or (rows is not None and rows < _FEW):
+        return
+    each_mib = _example_mib(workload)  # type: ignore[arg-type]
+    room_mib = min(_BATCH_SHARE * free_memory_mib("cpu"), most_mib)
+    if batch_size * each_mib > room_mib:
+        raise ConfigError(
+            f"batch_size is {batch_size}; allowed: 1 to {int(room_mib / each_mib):,}, whose batch takes the "
+            f"{room_mib:,.0f} MiB that there are for one."
+        )
+
+
+@functools.lru_cache(maxsize=64)  # jobs of a sweep share their workload
+def _example_mib(workload: Workload) -> float:
+    few = next(iter(workload.batches("train", _FEW, 0, True)))
+    return sum(tensor.nbytes for tensor in few.values()) / _FEW / 2**20
+
+
+def check_sweep(overrides: Sequence[Override]) -> None:
+    """Make sure that each axis of a sweep has values, and each of them once; raises ConfigError."""
+    for override in overrides:
+        if not override.is_sweep_override():
+            continue
+        key, values = override.get_key_element(), list(override.sweep_string_iterator())
+        if not values:
+            given = override.input_line.partition("=")[2] if override.input_line else ""
+            raise ConfigError(f"{key} is {given!r}, which holds no value; give at least one.")
+        for value, count in Counter(values).items():
+            if count > 1:
+                raise ConfigError(f"{key} has the value {value} {count} times; give each value once.")
+
+
+def check_arms(arms: Sequence[tuple[Arm, Mapping[str, Any]]], ratio: float | None, sets: Sequence[Any]) -> None:
+    """Make sure that no arm and no set of toggles is given twice, and that a ratio has a use; raises ConfigError."""
+    for number, (arm, settings) in enumerate(arms):
+        if (arm, settings) in [(other, own) for other, own in arms[:number]]:
+            raise ConfigError(f"methods has {_written(arm)!r} twice with the same settings; give each arm once.")
+    for number, toggles in enumerate(sets):
+        if toggles in sets[:number]:
+            raise ConfigError(f"toggles has {toggles!r} twice; give each set once.")
+    if ratio is not None and not any("ratio" in default_settings(arm.method) for arm, _ in arms):
+        names = ", ".join(dict.fromkeys(arm.method for arm, _ in arms))
+        raise ConfigError(f"ratio is {ratio:g}, which {names} has no use for; leave it out, or add a method that has.")
+
+
+def _written(arm: Arm) -> str:
+    return f"{arm.method}:{arm.variant}" if arm.variant else arm.method
+
+
+def ranks_unsupported(
+    method: Method, name: str, settings: Mapping[str, Any], model: nn.Module, targets: Mapping[str, Role]
+) -> str | None:
+    """Return why a rank among the settings is above all that the model's layers have; None where it is not.
+
+    ``model`` is the dense one on the device ``meta``. Defaults, and ranks that a ratio sets aside, are no mistake.
+    """
+    usual = default_settings(name)
+    given = {field: value for field, value in settings.items() if field in (*_RANKS, *_TABLE_RANKS)}
+    given = {field: value for field, value in given.items() if value != usual[field]}
+    follow = settings.get("ratio") or settings.get("ranks_of_ratio")
+    if not given or follow or not targets:
+        return None
+    if name == "comera":
+        with torch.device("meta"):
+            model = method.adapt(model, targets)
+        of = {layer: max(ranks) for layer, ranks in ranks_of(model).items()}
+        modules = dict(model.named_modules())
+        linear = [rank for layer, rank in of.items() if isinstance(modules[layer], TTLinear)]
+        tables = [rank for layer, rank in of.items() if not isinstance(modules[layer], TTLinear)]
+    else:
+        sides = {layer: min(model.get_parameter(f"{layer}.weight").shape) for layer in targets}
+        linear = [side for layer, side in sides.items() if targets[layer] != "embedding"]
+        tables = [side for layer, side in sides.items() if targets[layer] == "embedding"]
+    for field, value in given.items():
+        most = max(linear if field in _RANKS else tables, default=value)
+        if value > most:
+            return f"settings.{name}.{field} is {value}; allowed: 1 to {most}, the largest rank of this model's layers."
+    return None

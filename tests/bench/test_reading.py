@@ -1,0 +1,102 @@
+"""Files that a user names: what is no regular file of a sane size is refused at once, by all that read one."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+import pytest
+from small_cells import a_record, run_bench
+
+import figures.__main__
+from bench.core.reading import loads, open_regular, read_regular, user_path
+from bench.core.record import path_of
+from bench.errors import ConfigError
+
+
+def fifo(path):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    os.mkfifo(path)
+    return path
+
+
+def device(path):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.symlink_to("/dev/zero")
+    return path
+
+
+ODD = pytest.mark.parametrize("odd", [fifo, device], ids=["fifo", "device"])
+
+
+@ODD
+def test_what_is_no_regular_file_is_not_opened(tmp_path, odd):
+    path = odd(tmp_path / "odd")
+    with pytest.raises(OSError, match="odd"):
+        open_regular(path)
+    with pytest.raises(IsADirectoryError):
+        open_regular(tmp_path)
+
+
+def test_a_socket_is_not_opened(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind("odd")
+        with pytest.raises(OSError, match="odd"):
+            open_regular("odd")
+
+
+def test_a_file_beyond_the_limit_is_not_read(tmp_path):
+    path = tmp_path / "large"
+    path.write_bytes(b"12345")
+    assert read_regular(path, 5) == b"12345"
+    with pytest.raises(OSError, match="5 bytes"):
+        read_regular(path, 4)
+
+
+@pytest.mark.parametrize(
+    "text", ['{"a": 1, "a": 1}', '[{"b": {"a": 1, "a": 2}}]', "NaN", "[1e999]", f"1{'0' * 400}", '"\\ud800"', "{"]
+)
+def test_json_that_says_two_things_or_none_is_refused(text):
+    with pytest.raises(ValueError, match=r"\S"):
+        loads(text)
+
+
+@pytest.mark.parametrize("given", ["~nobody-of-this-name/x", "a\0b"])
+def test_what_no_path_can_be_is_refused_by_name(given):
+    with pytest.raises(ConfigError, match="results"):
+        user_path("results", given)
+
+
+COMMANDS = {
+    "predict": (["predict", "method=dense", "model=odd.json", "device=h100"], "odd.json"),
+    "predict all": (["predict", "model=odd.json"], "odd.json"),
+    "merge": (["merge", "odd.json", "--into", "results"], "odd.json"),
+    "merge of a folder": (["merge", "records", "--into", "results"], "records"),
+    "compare": (["compare", "records", "records"], "records"),
+    "campaign": (["campaign", "output=out", "records=odd.json", "device=cpu"], "odd.json"),
+}
+
+
+@ODD
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_refuses_it_in_one_sentence(tmp_path, odd, name):
+    arguments, named = COMMANDS[name]
+    odd(tmp_path / "odd.json")
+    odd(path_of(a_record(), tmp_path / "records"))
+    ended = run_bench(tmp_path, *arguments)
+    assert (ended.status, ended.output) == (2, "")
+    assert named in ended.error
+    assert "Traceback" not in ended.error
+
+
+@ODD
+@pytest.mark.parametrize("arguments", [["claims"], ["report"], ["explore"], ["explore", "--model", "odd.json"]])
+def test_figures_refuse_it_in_one_sentence(tmp_path, monkeypatch, capsys, odd, arguments):
+    monkeypatch.chdir(tmp_path)
+    odd(tmp_path / "odd.json")
+    odd(path_of(a_record(), tmp_path / "records"))
+    assert figures.__main__.main([*arguments, "--records", "records"]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "odd.json" in said or "records" in said
