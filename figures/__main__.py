@@ -10,7 +10,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from bench.interrupts import end_early, interruptible
+
+if __name__ == "__main__":
+    end_early()  # the imports below take a second
+
 from bench.core.files import check_folder, remove_abandoned, write_whole
+from bench.core.reading import user_path
 from bench.core.record import Record, RecordError, read_all
 from bench.errors import ConfigError, unwritten
 from figures.artifact import Artifact, ArtifactError, artifacts
@@ -98,7 +104,7 @@ def _parser(program: str) -> Parser:
 
 def _folder(arguments: argparse.Namespace) -> Path:
     """What ``--records`` names; raises InputError where that is no folder."""
-    root: Path = arguments.records
+    root = user_path("--records", arguments.records)
     if not root.is_dir():
         raise InputError(f"--records is {str(root)!r}; a folder with records is expected.")
     return root
@@ -118,7 +124,7 @@ def _read(root: Path) -> list[Record]:
 
 def _write(files: dict[str, bytes], arguments: argparse.Namespace) -> list[Path]:
     """Write each file whole or not at all, in the place of one that is there; where ``--out`` says."""
-    folder: Path = arguments.out or RENDERED / arguments.records.resolve().name
+    folder = user_path("--out", arguments.out or RENDERED / user_path("--records", arguments.records).resolve().name)
     check_folder("--out", folder)
     remove_abandoned(folder, below=False)
     write_whole({folder / name: content for name, content in files.items()})
@@ -177,8 +183,8 @@ def explore(arguments: argparse.Namespace) -> None:
     from figures.explorer.page import page
     from figures.explorer.points import own_points
 
-    own = own_points(arguments.model) if arguments.model else None
-    root: Path = arguments.records
+    own = own_points(user_path("--model", arguments.model)) if arguments.model else None
+    root = user_path("--records", arguments.records)
     records = _read(_folder(arguments)) if own is None or (root.is_dir() and read_all(root)) else []
     print(*_write({EXPLORER: page(records, own)}, arguments))
 
@@ -191,6 +197,12 @@ def main(argv: Sequence[str] | None = None, program: str = "python -m figures", 
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
+    with interruptible():
+        return _run(words, program, prefix)
+
+
+def _run(words: Sequence[str], program: str, prefix: str) -> int:
+    """Run the command of the first word; the exit status, as :func:`main`."""
     try:
         arguments, others = _parser(program).parse_known_args(words)
         if others:

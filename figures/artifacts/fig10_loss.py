@@ -40,7 +40,7 @@ def _shrunk(study: Study) -> list[Row]:
 def caption(study: Study, _: Any) -> Caption:
     probe = study.metric.probe
     notes = [
-        shared.metric_words(study),
+        shared.metric_words(study, study.rows),
         *shared.one_seed_note(study),
         *shared.dense_note(study),
         "Minutes are those of the trainings as they ran, possibly beside others: they measure no speed.",

@@ -5,8 +5,8 @@ Otherwise dense is the model of ratio 1.
 
 The claim is that the speed-up, dense's time per epoch over CoMERA's, grows with compression and vanishes as the ratio
 tends to 1. At a batch size it *grows* when at the largest ratio it surely exceeds that at the smallest, and at no ratio
-surely falls short of that at a smaller one, where surely means that the intervals do not meet. It *vanishes* when at
-the smallest ratio, which must be 2 or less, its interval does not lie above 1.1 as a whole: the claim is about a limit,
+surely falls short of that at a smaller one, where surely means that the bounds do not meet. It *vanishes* when at
+the smallest ratio, which must be 2 or less, its lower bound does not lie above 1.1: the claim is about a limit,
 so 10 % may be left on the way to it, which is said, as is slower than dense. Both at every batch size: reproduced. It
 grows at none: not reproduced. Anything between: partly. Times of a CPU decide nothing and are printed beside.
 """
@@ -30,11 +30,11 @@ from figures.page.drawn import Caption
 from figures.page.footnotes import Footnotes, Missing, RatioLimit, limit_of
 from figures.page.layout import panel_page
 from figures.page.ratio_panels import Curve, Panel, draw_panel, legend
-from figures.page.table import NOT_RECORDED, Column, bounds, ratio_text, significant, unpaired, with_interval
+from figures.page.table import NOT_RECORDED, Column, bounds, ratio_text, significant, unpaired, with_bounds
 from figures.records import cells
 from figures.records.cells import TARGETS, quotient
 from figures.records.crossover import Quotients, sides, standing
-from figures.records.select import COMERA, DENSE, LOW_RANK, Toggles, by_device, method_settings
+from figures.records.select import COMERA, DENSE, RANK_RIVAL, SIZE_RIVAL, Toggles, by_arm, by_device, method_settings
 from figures.records.time_values import Time, TimeCell, time_cell, time_columns, time_ratio, time_unit
 
 EXPERIMENTS = ("ratios", "ratios_memory")
@@ -58,7 +58,7 @@ class Selection(cells.TimesAndMemory):
     def arms(self) -> list[str]:
         """Those that have a ratio, in drawing order."""
         found = {arm for arm, _, _ in self.cells} - {DENSE}
-        return sorted(found, key=lambda arm: (arm != COMERA, arm != LOW_RANK, arm))
+        return sorted(found, key=by_arm)
 
     @property
     def time_batches(self) -> list[int]:
@@ -105,14 +105,15 @@ def _cell(record: Record) -> Cell | None:
     if record.arm == DENSE:
         ratio = 1.0 if record.measure == "predict" else record.ratio
     else:
-        ratio = record.ratio if "ratio" in method_settings(record) else None
+        settings = method_settings(record)
+        ratio = record.ratio if "ratio" in settings or "ranks_of_ratio" in settings else None
     return None if ratio is None else (record.arm, record.batch_size, ratio)
 
 
 _SELECT = cells.Select(
     _cell,
     memory_cell=lambda record: (DENSE, record.batch_size, 1.0) if record.arm == DENSE else _cell(record),
-    same_per_arm=lambda record: {**method_settings(record), "ratio": None},
+    same_per_arm=lambda record: {**method_settings(record), "ratio": None, "ranks_of_ratio": None},
 )
 
 
@@ -166,7 +167,7 @@ def _dense_row(page: Selection, batch: int) -> Row:
 
 def _row(page: Selection, arm: str, batch: int, ratio: float, dense: Row) -> Row:
     cell = (arm, batch, ratio)
-    run, rival = page.timed.get(cell), page.timed.get((LOW_RANK, batch, ratio)) if arm == COMERA else None
+    run, rival = page.timed.get(cell), page.timed.get((SIZE_RIVAL, batch, ratio)) if arm == COMERA else None
     known, is_timed = _known(page, cell, [run] if run else []), batch in page.time_batches
     of_dense: dict[str, Any] = {"reference": (DENSE, batch, ratio), "memory_reference": (DENSE, batch, 1.0)}
     return Row(
@@ -254,7 +255,7 @@ def _time_quantity(page: Selection, rows: Sequence[Row]) -> Quantity:
             return row.time.ratio
         middle = row.time.time.total.value
         jobs = [cell.time.total.value / middle for cell in row.timings.values() if cell.time is not None]
-        return Estimate(1.0, min(jobs), max(jobs), len(jobs))
+        return Estimate(1.0, min(jobs), max(jobs), len(jobs), kind="range")
 
     def words(dense: Row) -> str:
         return f"{significant(dense.time.time.total.value * scale)} {unit}" if dense.time.time else ""
@@ -311,9 +312,13 @@ def _over(rows: Sequence[Row], quantity: Quantity, arm: str, other: str, batch: 
     return {row.ratio: one for row, rival in pairs if rival and (one := quantity.over(row, rival)) is not None}
 
 
+#: What CoMERA is compared with beside dense, and what both share.
+_RIVALS = {SIZE_RIVAL: " of the same size", RANK_RIVAL: " of the same middle ranks"}
+
+
 def _compared(rows: Sequence[Row], quantity: Quantity, arm: str, other: str) -> list[str]:
     """A sentence on how the curve of an arm stands to another one, if both are there; batch sizes alike together."""
-    how, size = (standing, "") if other == DENSE else (sides, " of the same size")
+    how, size = (standing, "") if other == DENSE else (sides, _RIVALS[other])
     batches: dict[str, list[str]] = {}
     for batch in quantity.batches:
         if curve := _over(rows, quantity, arm, other, batch):
@@ -340,7 +345,7 @@ def caption(page: Selection, rows: Sequence[Row]) -> Caption:
             *([together] if page.timed else []),
             "All axes are logarithmic; crossovers are interpolated on them between the two nearest ratios.",
             *(line for one in quantities for arm in page.arms for line in _compared(rows, one, arm, DENSE)),
-            *(line for one in quantities for line in _compared(rows, one, COMERA, LOW_RANK)),
+            *(line for rival in _RIVALS for one in quantities for line in _compared(rows, one, COMERA, rival)),
             *notes.cell_notes(page, rows),
             *notes.last_notes(page),
         ],
@@ -415,21 +420,26 @@ MARGIN = 0.1
 
 
 def _speed_ups(page: Selection, batch: int, rivals: Sequence[str]) -> Quotients:
-    """By ratio, the time of the rival that takes least over CoMERA's."""
+    """By ratio, the time of the rival that takes least over CoMERA's; beside dense only of CoMERA's size."""
     found = {}
     for ratio in page.ratios(batch):
         ours = page.timed.get((COMERA, batch, ratio))
-        over = [one for arm in rivals if (one := time_ratio(page.timed.get((arm, batch, ratio)), ours)) is not None]
+        fitting = [arm for arm in rivals if arm == DENSE or _same_size(page, arm, batch, ratio)]
+        over = [one for arm in fitting if (one := time_ratio(page.timed.get((arm, batch, ratio)), ours)) is not None]
         if over:
             found[ratio] = min(over, key=lambda one: one.value)
     return found
+
+
+def _same_size(page: Selection, arm: str, batch: int, ratio: float) -> bool:
+    return page.same_size((arm, batch, ratio), (COMERA, batch, ratio))
 
 
 def _finding(page: Selection, batch: int, curve: Quotients, rivals: Sequence[str]) -> Finding:
     graph = "on" if page.toggles.cuda_graph else "off"
     where = "on a CPU" if page.kind == "cpu" else f"on CUDA, CUDA Graph {graph}"
     numbers = (
-        f"{with_interval(one, unit='x')} at ratio {ratio:g}{', unpaired' * unpaired(one)}"
+        f"{with_bounds(one, unit='x')} at ratio {ratio:g}{', unpaired' * unpaired(one)}"
         for ratio, one in sorted(curve.items())
     )
     return Finding(f"{' or '.join(rivals)} / comera, time, batch {batch}, {where}", ", ".join(numbers))
@@ -474,7 +484,7 @@ def _judge(page: Selection, rivals: Sequence[str]) -> Judgement:
     curves = {batch: curve for batch in page.time_batches if (curve := _speed_ups(page, batch, rivals))}
     found = [_finding(page, batch, curve, rivals) for batch, curve in curves.items()]
     usable = {batch: _grows_and_vanishes(curve) for batch, curve in curves.items() if _usable(curve)}
-    too_few = f"It takes {_FEWEST} ratios with intervals at one batch size, the smallest at most {_NEAR:g}."
+    too_few = f"It takes {_FEWEST} ratios with bounds at one batch size, the smallest at most {_NEAR:g}."
     reasons = (
         ON_CPU if page.kind == "cpu" and page.timed else "",
         "" if curves else "No pair of finished cells to compare.",
@@ -495,9 +505,12 @@ def _judge(page: Selection, rivals: Sequence[str]) -> Judgement:
 
 
 def _judge_fairly(page: Selection) -> Judgement:
-    if LOW_RANK not in page.arms:
+    sized = {
+        arm for arm, batch, ratio in page.timed if arm not in (COMERA, DENSE) and _same_size(page, arm, batch, ratio)
+    }
+    if not sized:
         return Judgement("not tested here", "low_rank of equal size is not recorded.")
-    return _judge(page, (DENSE, LOW_RANK))
+    return _judge(page, (DENSE, *sorted(sized)))
 
 
 ARTIFACT = Artifact(

@@ -98,6 +98,7 @@ def caption(page: Precisions, lines: Sequence[Line]) -> Caption:
     seeds = sorted({seed for line in lines for seed in line.runs})
     fewer = [f"{line.name}: {', '.join(map(str, sorted(line.finished)))}" for line in lines
              if line.finished and sorted(line.finished) != seeds]  # fmt: skip
+    in_brackets = shared.brackets_words((len(line.finished) for line in lines), shared.examples_words(page))
     return Caption(
         title=f"Fig. 14: training in lower precisions on {page.dataset!r}{_smaller(page)}",
         facts=(
@@ -109,8 +110,8 @@ def caption(page: Precisions, lines: Sequence[Line]) -> Caption:
             "fp8: products of the linear targets in FP8, all else in FP32; fp8_split: so, operands as thin as the rank "
             "in two terms; bf16: autocast; arms that end in _fp8: what stays wide is kept for backward in FP8; "
             ":orthogonal: the cores start with orthogonal halves, not as in the paper.",
-            f"less: paired by seed and by {shared.validation_words(page)}, with its 95 % interval. Emulated products "
-            "have the numbers of native ones up to the order of sums.",
+            f"less: paired by seed and by {shared.validation_words(page)}; {in_brackets}. Emulated products have the "
+            "numbers of native ones up to the order of sums.",
             *_control_notes(page),
             *probe_notes(page, lines),
             *closing_notes(page),
@@ -194,7 +195,7 @@ def draw(page: Precisions, lines: Sequence[Line], caption: Caption) -> Figure:
 
 
 def judge(_: Claim, page: Precisions, lines: Sequence[Line]) -> Judgement:
-    """Comparable is within the margin of FP32, with its whole interval, of the arms that start as the paper has it."""
+    """Comparable is within the margin of FP32, with both bounds, of the arms that start as the paper has it."""
     metric = page.metric
     apart = {line: less for line in lines if line.precision.startswith("fp8") and (less := page.less(line, metric))}
     found = [Finding(f"{line.name} less fp32, {less.seeds_text}", less.text(sign=True, unit=True))
@@ -216,10 +217,10 @@ def judge(_: Claim, page: Precisions, lines: Sequence[Line]) -> Judgement:
     worst = {line: -min(metric.gain(end, 0.0) for end in less.span) for line, less in apart.items()}
     best = {line: -max(metric.gain(end, 0.0) for end in less.span) for line, less in apart.items()}
     if all(worst[line] <= margin(page, line) for line in apart):
-        return Judgement("reproduced", "Each whole interval lies within the margin.", found)
+        return Judgement("reproduced", "All bounds lie within the margin.", found)
     if all(best[line] > margin(page, line) for line in apart):
-        return Judgement("not reproduced", "Each whole interval lies beyond the margin.", found)
-    return Judgement("partly", "Not every whole interval lies within the margin.", found)
+        return Judgement("not reproduced", "All bounds lie beyond the margin.", found)
+    return Judgement("partly", "Not all bounds lie within the margin.", found)
 
 
 ARTIFACT: Artifact[Precisions, Line] = Artifact(

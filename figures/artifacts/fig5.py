@@ -16,7 +16,7 @@ from figures.claims.ratio import Pairs, memory_points, not_fp32, ratio_rule, tim
 from figures.page import bars, notes
 from figures.page.drawn import Caption
 from figures.page.footnotes import Footnotes
-from figures.page.table import NOT_RECORDED, Column, unpaired, with_interval
+from figures.page.table import NOT_RECORDED, Column, unpaired, with_bounds
 from figures.records import cells
 from figures.records.select import by_device, method_settings, timing_setting, workload_settings
 from figures.records.time_values import time_columns, time_ratio
@@ -161,7 +161,7 @@ def _over_tables(page: Selection, step: bool, batch: int) -> dict[str, tuple[flo
     pairs = {table: ((step, batch, REFERENCE), (step, batch, table)) for table in TABLES.values()}
     ratios = {table: time_ratio(*map(page.timed.get, pair)) for table, pair in pairs.items()}
     return {
-        table: (one.value, f"{with_interval(one, unit='x')} at {batch:,} indices{', unpaired' * unpaired(one)}")
+        table: (one.value, f"{with_bounds(one, unit='x')} at {batch:,} indices{', unpaired' * unpaired(one)}")
         for table, one in ratios.items()
         if one
     }

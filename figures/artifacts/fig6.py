@@ -61,7 +61,8 @@ def _points(row: Row) -> dict[int, Point]:
         by_seed = {seed: curve[step] for seed, curve in curves.items()}
         band, values = score(row.study.metric, by_seed), [point.value for point in by_seed.values()]
         if len(values) > 1:
-            band = Score(band.metric, sum(values) / len(values), min(values), max(values), None, len(values))
+            mean = sum(values) / len(values)
+            band = Score(band.metric, mean, min(values), max(values), None, len(values), "range")
         points[step] = Point(band, by_seed)
     return points
 
@@ -109,7 +110,8 @@ def tidy_rows(study: Study, _: Any) -> list[Cells]:
                 table.append({
                     "run": line.row.name, "status": "ok", "seed": seed, "epoch": one.epoch, "step": one.step,
                     "stage": one.stage, name: one.value, f"{name}_low": alone.low, f"{name}_high": alone.high,
-                    "band_low": point.band.low, "band_high": point.band.high,
+                    f"{name}_bounds": alone.kind, "band_low": point.band.low, "band_high": point.band.high,
+                    "band_bounds": point.band.kind,
                 })  # fmt: skip
     return [*table, *({"run": row.name, "status": row.status} for row in study.rows if not row.finished)]
 
@@ -131,7 +133,10 @@ def _band_words(study: Study) -> str:
 def caption(study: Study, _: Any) -> Caption:
     per = "step" if _by_step(study) else "epoch"
     title = f"{study.metric.text} per {per} on {study.dataset!r}, dense against CoMERA"
-    band, later = f"Band: {_band_words(study)}.", next((slot for slot in study.slots if slot.has_target), None)
+    band, later = (
+        f"Band and brackets: {_band_words(study)}.",
+        next((slot for slot in study.slots if slot.has_target), None),
+    )
     if later:
         band += f" The {later.stage} stages continue the same {later.stages[0]} stage, one per target; dense trains on."
     return Caption(

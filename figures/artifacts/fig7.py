@@ -155,7 +155,6 @@ def _notes(page: Selection, rows: Sequence[Row]) -> list[str]:
         of_memory.append("Predictions are of steps without CUDA Graph and compile.")
     return [
         *([" ".join(of_memory)] if of_memory else []),
-        *notes.disagreements(page, rows, lambda row: f"{row.name}, batch {row.batch}"),
         *notes.cell_notes(page, rows),
         *notes.last_notes(page),
     ]

@@ -12,8 +12,8 @@ from figures.page import training as shared
 from figures.page.drawn import Caption
 from figures.page.layout import panel_page
 from figures.page.notes import closing_notes, listed
-from figures.page.style import DENSE_STROKE, EARLY_STROKE, FAINT, INK, MEMORY_FILLS, fill_handle, interval_handle, note
-from figures.page.table import Column, bounds, significant, with_interval
+from figures.page.style import DENSE_STROKE, EARLY_STROKE, FAINT, INK, MEMORY_FILLS, bounds_handles, fill_handle, note
+from figures.page.table import Column, bounds, brackets_note, significant, with_bounds
 from figures.records.cells import CATEGORIES
 from figures.records.studies import Row, Study
 
@@ -32,7 +32,7 @@ def columns(study: Study, _: Any) -> list[Column[Row]]:
         return {**about, "status": row.status, "seeds": shared.seeds_of(row)}
 
     def ratio(row: Row) -> str | None:
-        return with_interval(row.times.ratio) if row.times else "1 (nothing cut)" if row.nothing_cut else None
+        return with_bounds(row.times.ratio) if row.times else "1 (nothing cut)" if row.nothing_cut else None
 
     def tidy_ratio(row: Row) -> dict[str, object]:
         found = row.times.ratio if row.times else None
@@ -54,7 +54,7 @@ def columns(study: Study, _: Any) -> list[Column[Row]]:
     return [
         Column(shared.RUN, lambda row: row.label, head, left=True),
         shared.spread_column("total, MiB", "stored_mib", lambda row: row.spread("stored_mib") or row.status, False),
-        shared.spread_column("layers, MiB", "tensorized_mib", interval=False),
+        shared.spread_column("layers, MiB", "tensorized_mib", spread=False),
         Column("step time, trained / full", ratio, tidy_ratio),
         step("trained"),
         step("full"),
@@ -69,14 +69,18 @@ def caption(study: Study, rows: Sequence[Row]) -> Caption:
     padded = "" if lengths == "1" else f" padded to {lengths} tokens"
     seeds = "Sizes and memory are means over seeds; blocks of all seeds stand behind the step time."
     if len(study.seeds) == 1:
-        alone = f"One seed: intervals of {metric.short} are over {shared.validation_words(study)} alone."
+        alone = f"One seed: 95 % intervals of {metric.short} are over {shared.validation_words(study)} alone."
         seeds = alone if study.values_are != "none" else ""
+    elif study.values_are != "none":
+        counts = (len(row.finished) for row in rows)
+        seeds += f" {metric.short}: {shared.brackets_words(counts, shared.examples_words(study))}."
     return Caption(
         title=f"Truncated CoMERA on {study.dataset!r}: step time, peak memory, {metric.short}",
         facts=shared.facts(study),
         notes=(
             f"Step time: one step at batch {listed(study, 'batch_size')}{padded}; median over interleaved blocks of "
             "the ratio per block, trained model to one with the same layers at full ranks.",
+            *brackets_note(row.times and row.times.ratio for row in rows),
             "Peak memory is that of such a step, computed, not measured. Sizes count every FP32 number that is stored.",
             *filter(None, [seeds]),
             *shared.dense_note(study),
@@ -158,12 +162,13 @@ def _draw_score(axes: Any, rows: Sequence[Row], dense: Row | None) -> Tops:
 
 
 def _legend(rows: Sequence[Row]) -> list[Any]:
+    estimates = [estimate for row in rows for estimate in (row.times and row.times.ratio, row.score)]
     found = {name for row in rows for name in row.peak_parts}
     names = {"optimizer": "optimizer state"}
     return [
         Line2D([], [], linestyle="", label="CoMERA, by stage", **_POINT),
-        interval_handle(),
-        Line2D([], [], label="dense (band: its interval)", **_DENSE),
+        *bounds_handles(estimates),
+        Line2D([], [], label="dense (band: its bounds)", **_DENSE),
         Line2D([], [], label="full ranks (hollow: nothing cut)", **_FULL),
         Line2D([], [], label="what stays dense: the smallest size", **_SMALLEST),
         *(fill_handle(fill, names.get(name, name)) for name, fill in MEMORY_FILLS.items() if name in found),

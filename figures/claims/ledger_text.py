@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from bench.core.intervals import CONFIDENCE, MIN_LAUNCHES
 from figures.claims.ledger import Entry, Line, compared, fairness, lines_of, rolled_up, summary
 from figures.page.drawn import csv
 from figures.page.table import Column, left_aligned, text_table, tidy_table, to_markdown
@@ -30,7 +31,10 @@ _NOTES = (
     "Implemented: some experiment decides it. Executed: some record bears on it. Decided: by records of the device, "
     "model and data that it names. Reproduced: it agrees by what was measured. Given: it agrees by construction or by "
     "prediction. Agrees: either.",
-    "In brackets: 95 % interval. All of it decides, at every batch size; what cannot decide is shown all the same.",
+    f"In brackets, of times: of fewer than {MIN_LAUNCHES} launches the range over launches, of one launch over its "
+    f"blocks, else a {CONFIDENCE:.0%} interval. Of metrics: of one seed, or of {MIN_LAUNCHES} and more, a "
+    f"{CONFIDENCE:.0%} interval, else a bootstrap over seeds and examples. Both bounds decide, at every batch size; "
+    "what cannot decide is shown all the same.",
 )
 
 

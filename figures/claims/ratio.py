@@ -1,11 +1,12 @@
 """Claims about ratios of time or of peak memory, of which there is one per batch size, and how their verdict falls.
 
 Each ratio is held against ``need``: the published low end less ``slack``, half a unit of the last published digit
-("9x" needs 8.5), and 1 for a statement ("faster and smaller"). Its whole interval counts. The ratio
+("9x" needs 8.5), and 1 for a statement ("faster and smaller"). Both of its bounds count: the range over launches where
+there are fewer than six, else the 95 % interval. The ratio
 
-* *holds* when the interval reaches ``need``; for a statement, when it lies above 1;
-* *leans* when the interval lies above 1 and reaches half of ``need``; a statement cannot lean;
-* is *refuted* when the interval lies below ``need``; for a statement, when it does not go beyond 1;
+* *holds* when the lower bound reaches ``need``; for a statement, when it lies above 1;
+* *leans* when the lower bound lies above 1 and reaches half of ``need``; a statement cannot lean;
+* is *refuted* when the upper bound lies below ``need``; for a statement, when it does not go beyond 1;
 * is *open* otherwise.
 
 All hold and none is missing: reproduced, or predicted where no device measured any of them. All found are refuted: not
@@ -26,7 +27,7 @@ from typing import Any, Literal
 from bench.core.intervals import Estimate
 from figures.claims.claims import FULL_SIZE_PARAMETERS, Claim, Judgement, Outcome, undecided
 from figures.claims.rule import ABOVE_ONE, REACHES, DeviceKind, Judge, Rule
-from figures.page.table import unpaired, with_interval
+from figures.page.table import unpaired, with_bounds
 from figures.records.cells import TimesAndMemory
 from figures.records.time_values import time_of, time_ratio
 
@@ -62,11 +63,11 @@ class Point:
         return f"{self.quantity}, {self.source}"
 
     def __str__(self) -> str:
-        return f"{with_interval(self.ratio, unit='x')} at batch {self.batch_size}{', unpaired' * unpaired(self.ratio)}"
+        return f"{with_bounds(self.ratio, unit='x')} at batch {self.batch_size}{', unpaired' * unpaired(self.ratio)}"
 
 
 def grade(low: float, high: float, need: float | None) -> Grade:
-    """What an interval says about a claim that needs a ratio of ``need``; None for a statement.
+    """What a ratio's bounds say about a claim that needs a ratio of ``need``; None for a statement.
 
     >>> grade(1.9, 2.1, need=1.5), grade(1.1, 1.2, need=1.5), grade(1.1, 1.2, need=8.5), grade(0.9, 9.0, need=8.5)
     ('holds', 'leans', 'refuted', 'open')
@@ -114,7 +115,7 @@ def decide(claim: Claim, points: Sequence[Point], expected: int, slack: float) -
     outcome = _outcome(grades, expected, far)
     if outcome == "reproduced" and all(point.is_predicted for point, _, _ in judged):
         outcome = "predicted"
-    return Judgement(outcome, f"The interval leaves it open: {why}" if outcome == "not tested here" else why, points)
+    return Judgement(outcome, f"The bounds leave it open: {why}" if outcome == "not tested here" else why, points)
 
 
 def _outcome(grades: Sequence[Grade], expected: int, far: bool) -> Outcome:

@@ -21,7 +21,7 @@ class Rule:
 
     Args:
         claim_id: the claim.
-        quantity: the expression over records that is judged; where they give an interval, all of it.
+        quantity: the expression over records that is judged; where it has bounds, both count.
         holds: what the quantity has to be, as :data:`REACHES`; empty where ``quantity`` says it.
         device: the kind of device that times or trains; ``any`` too where a prediction may decide.
         tolerance, unit: by how much ours may miss what was published, or what it is compared with, and still hold.

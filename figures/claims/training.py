@@ -9,8 +9,8 @@ more than that (more compression than published holds too, and is said). With se
 compression that reaches at least half of what was published counts as partly reproduced.
 
 Accuracy is claimed for MNLI, so other data leave it untested; what they show is said all the same. On MNLI it takes
-three seeds and a margin of two points: reproduced when the whole interval lies above the margin, not reproduced when
-the whole interval lies below it, partly when it lies on both sides. A comparison is void where dense itself does not
+three seeds and a margin of two points: reproduced when both bounds lie above the margin, not reproduced when both lie
+below it, partly when they lie on both sides. A comparison is void where dense itself does not
 beat the probe of these data.
 """
 
@@ -155,8 +155,8 @@ def _size_rule(slot: Slot, part: str) -> Rule:
 def _against(score: Score, bound: float, words: str, found: Finding) -> Judgement:
     low, high = score.span
     outcome: Outcome = "reproduced" if low >= bound else "not reproduced" if high < bound else "partly"
-    part = {"reproduced": "The whole", "not reproduced": "No part of the", "partly": "Only a part of the"}[outcome]
-    return Judgement(outcome, f"{part} interval lies {words}.", (found,))
+    which = {"reproduced": "Both bounds lie", "not reproduced": "Neither bound lies", "partly": "Only one bound lies"}
+    return Judgement(outcome, f"{which[outcome]} {words}.", (found,))
 
 
 def _accuracy_rule(slot: Slot) -> Rule:

@@ -6,11 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bench.core.reading import loads, read_regular
 from bench.core.record import COLUMNS, Record
+from figures.records.time_values import time_of
 
 #: What can be on an axis: its column, label, and whether less is better. Metrics come beside these, by name.
 AXES: dict[str, tuple[str, bool]] = {
-    "step_time_median_ms": ("time of a step, ms", True),
+    "step_time_ms": ("time of a step, ms", True),
     "least_time_ms": ("least time of a step, ms (a bound)", True),
     "peak_memory_predicted_mib": ("peak memory, predicted, MiB", True),
     "peak_memory_allocated_mib": ("peak memory, allocated, MiB", True),
@@ -26,8 +28,8 @@ FILTERS: dict[str, str] = {
     "batch_size": "batch", "arm": "method",
 }  # fmt: skip
 
-#: Columns of the record that are long, or that nobody reads.
-_LEFT_OUT = {"config_json", "workload_words", "library_versions", "schema_version"}
+#: Columns of the record that are long, that nobody reads, or that another time of a step would stand beside.
+_LEFT_OUT = {"config_json", "workload_words", "library_versions", "schema_version", "step_time_median_ms"}
 
 
 #: Measures whose experiments have one workload, so that a batch and data can be given.
@@ -54,10 +56,15 @@ def command_of(record: Record) -> str:
 
 
 def point_of(record: Record) -> dict[str, Any]:
-    """A record by its columns, without those that are empty; ``source`` is its experiment."""
+    """A record by its columns, without those that are empty; ``source`` is its experiment.
+
+    ``step_time_ms`` is the time that figures show.
+    """
     columns = {name: getattr(record, name) for name in COLUMNS if name not in _LEFT_OUT}
     point = {name: value for name, value in columns.items() if value not in (None, "", {}, False)}
     metrics = {f"metric_{name}": value for name, value in point.pop("metrics", {}).items()}
+    if time := time_of(record, "step"):
+        point["step_time_ms"] = time.total.value
     device = record.device
     if record.measure == "predict":
         device = f"{record.predicted_for}, predicted"
@@ -83,7 +90,7 @@ def own_points(path: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     Raises PredictionsError: a file that is none.
     """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = loads(read_regular(path).decode("utf-8"))
         points, rest = content["points"], {name: content[name] for name in ("model", "largest", "notes")}
         if not all(isinstance(point, dict) and "arm" in point and "device" in point for point in points):
             raise TypeError

@@ -11,11 +11,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from bench.core.intervals import CONFIDENCE
 from figures.page.footnotes import Footnotes
 from figures.page.layout import Page, legend
 from figures.page.style import FAINT, INK, MEMORY_FILLS, TIME_FILLS, Fill, fill_handle, note, number_axis
-from figures.page.table import significant
+from figures.page.table import bounds_words, significant
 from figures.records.cells import CATEGORIES, Measured, MemoryCell
 
 _ROW = 0.185  # inches of a row
@@ -39,7 +38,8 @@ class Bar:
     """One bar: its parts from left to right, or, where there is nothing to draw, the word that says why."""
 
     parts: tuple[tuple[str, float], ...] = ()  # (fill name, length)
-    interval: tuple[float, float] | None = None
+    bounds: tuple[float, float] | None = None
+    bounds_are: str = ""  # such as "range over launches"
     marks: tuple[tuple[str, float], ...] = ()  # (marker name, position)
     label: str = ""
     instead: str = ""  # such as "unsupported (1)"
@@ -47,7 +47,7 @@ class Bar:
     @property
     def reach(self) -> float:
         marks = (position for _, position in self.marks)
-        return max([sum(length for _, length in self.parts), *(self.interval or ()), *marks])
+        return max([sum(length for _, length in self.parts), *(self.bounds or ()), *marks])
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Band:
     heading: str
     panels: tuple[Panel, ...]
     fills: dict[str, Fill]
-    legend: tuple[tuple[str, str], ...]  # (fill or marker name, words); "interval" is the whisker
+    legend: tuple[tuple[str, str], ...]  # (fill or marker name, words); "bounds" is the whisker
 
 
 def panels(
@@ -87,16 +87,18 @@ def time_bar(row: Any, scale: float, footnotes: Footnotes) -> Bar:
     total, rare = time.total, time.rare.value * scale
     fill = "steps, CoMERA" if row.is_reference else "steps"
     parts = [(fill, total.value * scale - rare), *([("rare", rare)] if rare else [])]
-    interval = None if total.low is None or total.high is None else (total.low * scale, total.high * scale)
+    bounds = None if total.low is None or total.high is None else (total.low * scale, total.high * scale)
     ratio = row.time.ratio.value if row.time.ratio else None
-    return Bar(tuple(parts), interval, label=value_label(total.value * scale, ratio, row.time.marks))
+    label = value_label(total.value * scale, ratio, row.time.marks)
+    return Bar(tuple(parts), bounds, total.bounds_are, label=label)
 
 
 def time_band(heading: str, kind: str, bars: tuple[Panel, ...], words: Mapping[str, str]) -> Band:
     """A band of times; ``heading`` says where, ``{}``, on a ``kind`` of device; ``words`` are the legend's, by fill."""
-    interval = ("interval", f"{CONFIDENCE:.0%} interval over launches and blocks")
+    whiskers = bounds_words(bar for panel in bars for bar in panel.bars)
     where = {"cuda": "on the GPU", "cpu": "on the CPU"}[kind]
-    return Band(heading.format(where), bars, TIME_FILLS, (*words.items(), interval))
+    legend = (*words.items(), *([("bounds", whiskers)] if whiskers else []))
+    return Band(heading.format(where), bars, TIME_FILLS, legend)
 
 
 def memory_bar(cell: MemoryCell, measured: Measured, footnotes: Footnotes) -> Bar:
@@ -130,7 +132,7 @@ def _bands_by_line(bands: Sequence[Band]) -> list[Band]:
 
 
 def _legend_handle(name: str, words: str, fills: dict[str, Fill]) -> Any:
-    if name == "interval":
+    if name == "bounds":
         return Line2D([], [], **_WHISKER, label=words)
     if name in MARKERS:
         return Line2D([], [], linestyle="", **MARKERS[name], label=words)
@@ -146,8 +148,8 @@ def _draw_bar(axes: Any, row: int, bar: Bar, fills: dict[str, Fill]) -> None:
         axes.barh(row, length, left=left, height=0.74, linewidth=0.4, **fills[name].look)
         left += length
     axes.barh(row, left, height=0.74, facecolor="none", edgecolor=INK, linewidth=0.5)
-    if bar.interval:
-        axes.plot(bar.interval, [row, row], **_WHISKER, solid_capstyle="butt")
+    if bar.bounds:
+        axes.plot(bar.bounds, [row, row], **_WHISKER, solid_capstyle="butt")
     for name, position in bar.marks:
         axes.plot([position], [row], **MARKERS[name], zorder=4)
     note(axes, bar.label, (bar.reach, row), (4 + 4 * bool(bar.marks), 0), va="center", fontsize=7)

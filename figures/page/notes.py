@@ -1,11 +1,11 @@
 """The facts on top of every figure and table, and the notes that many have below."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from bench.core.record import Record
-from bench.core.samples import block_means_ms
-from figures.page.table import OLDER, OLDER_WORDS, with_interval
+from bench.core.samples import BUSY, best_calibrations_ms, block_means_ms, slowdown
+from figures.page.table import OLDER, OLDER_WORDS, brackets_note, with_bounds
 from figures.records.cells import TimesAndMemory
 from figures.records.select import Selected, by_arm
 from figures.records.time_values import PAPER_EXAMPLES, mark_words, time_of, workload_words
@@ -98,12 +98,14 @@ def cell_notes(page: TimesAndMemory, rows: Sequence[Any], *more: str, arms: str 
     lengths = sorted({record.sequence_length for record in timed})
     papers = all(workload_words(record)["examples_per_epoch"] == PAPER_EXAMPLES for record in timed)
     length = f"Timed at length {', '.join(map(str, lengths))}, not at the 128 of the paper's epoch."
+    shown = [estimate for row in rows for estimate in (row.time.time and row.time.time.total, row.time.ratio)]
     return [
+        *brackets_note(shown),
         *mark_notes((*(row.marks for row in rows), *more), mark_words(page.per, arms)),
         *more,
         *rare_note(timed),
         *galore_note(timed),
-        *([f"{disturbed} disturbed block(s) in all are left out of times, intervals and ratios."] if disturbed else []),
+        *([f"{disturbed} disturbed block(s) in all are left out of times and ratios."] if disturbed else []),
         *([length] if timed and papers and lengths != [128] else []),
     ]
 
@@ -119,36 +121,56 @@ def galore_note(timed: Iterable[Record]) -> list[str]:
 
 
 def rare_note(timed: Iterable[Record]) -> list[str]:
-    """What rare events cost the arms that have any, with intervals over launches; most batch sizes share a cost."""
+    """What rare events cost the arms that have any, with bounds over launches; most batch sizes share a cost."""
     costs = [(one.arm, time.rare) for one in timed if (time := time_of(one, "step")) and time.rare.value]
     if not costs:
         return []
     costs.sort(key=lambda cost: by_arm(cost[0]))
-    parts = dict.fromkeys(f"{arm} {with_interval(rare)}" for arm, rare in costs)
+    parts = dict.fromkeys(f"{arm} {with_bounds(rare)}" for arm, rare in costs)
     return [f"Rare events, amortised, in ms per step: {', '.join(parts)}."]
 
 
-def disagreements(page: TimesAndMemory, rows: Sequence[Any], name: Callable[[Any], str]) -> list[str]:
-    """A sentence on the records, called ``name``, whose own epoch times are not what their blocks give."""
-    apart: dict[str, float] = {}
-    for row in rows:
-        record, time = page.timed.get(row.cell), row.time.time
-        own = record.epoch_time_s if record else None
-        if time is not None and time.per == "epoch" and own is not None and abs(own / time.total.value - 1) > 0.01:
-            apart[name(row)] = abs(own / time.total.value - 1)
-    if not apart:
+def busy_note(records: Iterable[Record]) -> list[str]:
+    """Say of which records' times the machine was busy, against the best calibration that all of these records know."""
+    timed = [record for record in records if record.status == "ok"]
+    best = best_calibrations_ms(timed)
+    found = [(record, factor) for record in timed if (factor := slowdown(record, best)) is not None]
+    slow = sorted((by_arm(one.arm), one.arm, one.batch_size, factor) for one, factor in found if factor > BUSY)
+    if not slow:
         return []
-    which = "; ".join(apart)
+    batches: dict[str, dict[str, None]] = {}
+    for _, arm, batch, _ in slow:
+        batches.setdefault(arm, {})[f"{batch:,}"] = None
+    cells = "; ".join(f"{arm}, batch {' and '.join(sizes)}" for arm, sizes in batches.items())
     return [
-        f"Times are those of undisturbed blocks; the epoch times in {len(apart)} record(s) differ from them by up to "
-        f"{max(apart.values()):.0%}: {which}."
+        f"The machine was busy while {len(slow)} of {len(found)} timed records were made: a fixed product took up to "
+        f"{max(factor for *_, factor in slow):.1f} times its best there. Their times may be too long: {cells}."
     ]
 
 
+#: What an arm shares with CoMERA that names it behind an @.
+_MATCHED = {
+    "size": "@size: solved for as many parameters as CoMERA",
+    "rank": "@rank: with CoMERA's middle ranks, and more parameters",
+}
+
+
+def matched_note(records: Sequence[Record]) -> list[str]:
+    """A sentence on the two-factor arms that are named by what they share with CoMERA; none where there are none."""
+    arms = [record.arm for record in records]
+    found = [words for match, words in _MATCHED.items() if any(f"@{match}" in arm for arm in arms)]
+    return [f"{'; '.join(found)}."] if found else []
+
+
 def last_notes(selection: Selected) -> list[str]:
-    """Uncommitted changes, and the records that are left out."""
+    """What rivals share with CoMERA, a busy machine, uncommitted changes, and the records that are left out."""
     dirty = any(record.git_dirty for record in selection.shown)
-    return [*(["Some records come from a tree with uncommitted changes."] if dirty else []), *selection.left_out]
+    return [
+        *matched_note(selection.shown),
+        *busy_note(selection.shown),
+        *(["Some records come from a tree with uncommitted changes."] if dirty else []),
+        *selection.left_out,
+    ]
 
 
 def closing_notes(selection: Selected) -> list[str]:

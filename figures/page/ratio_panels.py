@@ -55,8 +55,7 @@ def legend(panels: Sequence[Panel], arms: Sequence[str]) -> list[Any]:
     curves = [curve for panel in panels for curve in panel.curves]
     if any(panel.dense is not None and panel.dense.low != panel.dense.high for panel in panels):
         handles.append(Patch(facecolor=DENSE_STROKE.colour, alpha=0.18, label="dense, lowest to highest of its jobs"))
-    if any(one.low != one.high for curve in curves for one in curve.values.values()):
-        handles.append(style.interval_handle())
+    handles += style.bounds_handles(one for curve in curves for one in curve.values.values())
     if any(crossings(curve.over_dense) for curve in curves):
         handles.append(Line2D([], [], **_CROSSING, label="crossover with dense: ratio beside it"))
     if any(curve.missing for curve in curves):

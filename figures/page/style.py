@@ -1,7 +1,7 @@
 """How every figure looks, and how it is written so that the same input gives the same bytes."""
 
 import io
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import cycle
@@ -15,7 +15,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, Locator, NullLocator
 
-from bench.core.intervals import CONFIDENCE
+from figures.page.table import bounds_words
 
 T = TypeVar("T", bound=Hashable)
 
@@ -104,13 +104,14 @@ def stroke_handle(stroke: Stroke, words: str, **style: Any) -> Line2D:
     return Line2D([], [], label=words, **{"markersize": 4, **stroke.look, **style})
 
 
-#: How a vertical interval is drawn.
+#: How a vertical range or interval is drawn.
 WHISKER: dict[str, Any] = {"color": INK, "linewidth": 1, "marker": "_", "markersize": 5}
 
 
-def interval_handle() -> Line2D:
-    """The entry of a legend for a vertical interval."""
-    return Line2D([], [], **WHISKER, label=f"{CONFIDENCE:.0%} interval")
+def bounds_handles(estimates: Iterable[Any]) -> list[Line2D]:
+    """Return the entry of a legend for the whiskers of these estimates, which says what they are; none without any."""
+    words = bounds_words(estimates)
+    return [Line2D([], [], **WHISKER, label=words)] if words else []
 
 
 def note(axes: Any, words: str, at: tuple[float, float], shift: tuple[float, float], **style: Any) -> None:

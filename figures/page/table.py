@@ -1,7 +1,8 @@
 """Tables: one list of columns gives the table that people read and the one that programs read; numbers as text."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import ROUND_HALF_UP, Decimal
 from typing import Any, Generic, TypeVar
 
 import pandas as pd
@@ -9,7 +10,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from bench.core.intervals import Estimate
+from bench.core.intervals import CONFIDENCE, MIN_LAUNCHES, Estimate
 
 #: Stands where a cell is not part of the grid; a missing cell of the grid says so in words.
 NOT_ASKED = "-"
@@ -27,7 +28,14 @@ UNPAIRED, DISTURBED = "‡", "§"
 #: The column of a table that holds sentences; the terminal shows them below the table.
 REMARKS = "remarks"
 
-_ENDS = {"": "value", "_low": "low", "_high": "high"}
+_ENDS = {"": "value", "_low": "low", "_high": "high", "_bounds": "kind"}
+
+#: What a page says of its brackets, by what :attr:`bench.core.intervals.Estimate.bounds_are` calls them.
+_BRACKETS = {
+    "range over blocks": "of one launch the range over its blocks",
+    "range over launches": f"of 2 to {MIN_LAUNCHES - 1} launches the range over launches",
+    "interval": f"of {MIN_LAUNCHES} launches or more a {CONFIDENCE:.0%} interval, which draws launches, then blocks",
+}
 
 Row = TypeVar("Row")
 
@@ -99,20 +107,36 @@ def left_aligned(columns: Sequence[Column[Any]]) -> frozenset[str]:
     return frozenset(column.name for column in columns if column.left)
 
 
+def rounded(value: float, decimals: int) -> str:
+    """Return a number with so many decimals, thousands separated, rounded once: half goes away from zero.
+
+    What is rounded are the digits that the number is written with (``repr``), so that 2.675 gives 2.68.
+
+    >>> rounded(2.675, 2), rounded(0.125, 2), rounded(-1234.5, 0)
+    ('2.68', '0.13', '-1,235')
+    """
+    return f"{Decimal(repr(float(value))).quantize(Decimal(1).scaleb(-decimals), ROUND_HALF_UP):,f}"
+
+
 def significant(value: float | None, digits: int = 3) -> str:
-    """A number with so many significant digits, thousands separated; a dash where there is none.
+    """Return a number with so many significant digits, thousands separated; a dash where there is none.
 
     >>> significant(1234.4), significant(0.9996), significant(0.000123), significant(None)
     ('1,234', '1.00', '0.000123', '-')
     """
     if not value:
         return NOT_ASKED if value is None else "0"
-    decimals = max(0, digits - 1 - int(f"{value:.{digits - 1}e}".partition("e")[2]))
-    return f"{value:,.{decimals}f}"
+    decimals = digits - 1 - Decimal(repr(float(value))).adjusted()
+    if decimals > 0 and abs(Decimal(rounded(value, decimals).replace(",", ""))) >= Decimal(10) ** (digits - decimals):
+        decimals -= 1  # rounding has added a digit, as in 9.996
+    return rounded(value, max(0, decimals))
 
 
-def with_interval(estimate: Estimate | None, scale: float = 1.0, unit: str = "") -> str:
-    """``value [low, high]``, without brackets where nothing varies or too few blocks were measured; or a dash."""
+def with_bounds(estimate: Estimate | None, scale: float = 1.0, unit: str = "") -> str:
+    """Return ``value [low, high]``, without brackets where nothing varies or too few blocks were measured; or a dash.
+
+    The brackets hold a range or an interval: :func:`brackets_note` says which.
+    """
     if estimate is None:
         return NOT_ASKED
     text = f"{significant(estimate.value * scale)}{unit}"
@@ -125,12 +149,29 @@ def ratio_text(ratio: Estimate | float | None, is_reference: object = False) -> 
     """A ratio such as ``2.00x [1.90, 2.10]``; 1 for what others are compared with, a dash where there is none."""
     if is_reference:
         return "1"
-    return f"{significant(ratio)}x" if isinstance(ratio, int | float) else with_interval(ratio, unit="x")
+    return f"{significant(ratio)}x" if isinstance(ratio, int | float) else with_bounds(ratio, unit="x")
 
 
-def bounds(prefix: str, interval: Any) -> dict[str, float | None]:
-    """The ``value``, ``low`` and ``high`` of an interval as three columns of the CSV, empty where there is none."""
-    return {f"{prefix}{end}": getattr(interval, name, None) for end, name in _ENDS.items()}
+def bounds(prefix: str, estimate: Any) -> dict[str, Any]:
+    """Return ``value``, ``low``, ``high`` and ``kind`` of an estimate as four columns of the CSV, empty without one."""
+    return {f"{prefix}{end}": getattr(estimate, name, None) for end, name in _ENDS.items()}
+
+
+def bounds_words(estimates: Iterable[Any]) -> str:
+    """Name what the bounds of estimates are, for a legend; empty where none has any.
+
+    >>> bounds_words([Estimate(2.0, 1.0, 3.0, 3, launches=3, kind="range"), None])
+    'range over launches'
+    """
+    return " or ".join(sorted({one.bounds_are for one in estimates if one is not None} - {""}, reverse=True))
+
+
+def brackets_note(estimates: Iterable[Estimate | None]) -> list[str]:
+    """Return a sentence on what stands in brackets, by the number of launches; none where nothing does."""
+    varying = [one for one in estimates if one is not None and one.low != one.high]
+    found = {one.bounds_are if one.kind == "range" else one.kind for one in varying}
+    words = [text for name, text in _BRACKETS.items() if name in found]
+    return [f"[low, high]: {'; '.join(words)}."] if words else []
 
 
 def unpaired(ratio: Estimate | None) -> bool:

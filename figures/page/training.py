@@ -2,9 +2,10 @@
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from bench.core.intervals import CONFIDENCE, MIN_LAUNCHES
 from figures.page.notes import device_fact, listed, switches
 from figures.page.style import WHISKER, nothing_drawn
 from figures.page.table import NOT_RECORDED, REMARKS, Column, bounds
@@ -18,6 +19,8 @@ from figures.records.training import CurvePoint, curve_of, stages_of
 OF_STUDIES: dict[str, Any] = {
     "experiments": (EXPERIMENT, "code_stages"), "measure": "train", "lenders": PROBES, "select": studies,
 }  # fmt: skip
+
+_CONFIDENT = f"{100 * CONFIDENCE:.0f} %"
 
 #: How tables of training begin a line.
 RUN = "run"
@@ -40,16 +43,35 @@ def validation_words(page: Runs) -> str:
     return ("" if workload_words(page.shown[0])["validated"] else "validation ") + examples_words(page)
 
 
-def metric_words(page: Runs, wilson: str = "Wilson's interval", pooled: bool = True) -> str:
-    """What the metric is, with the kind of its interval; ``pooled`` where a value is over all seeds."""
+def brackets_words(seeds: Iterable[int], over: str, single: str = "bootstrap") -> str:
+    """Say what the brackets of a metric hold, by the numbers of seeds on a page; ``over`` are the examples.
+
+    ``single`` is the kind of the interval of one seed.
+
+    >>> brackets_words([1], "examples", "Wilson's")
+    "in brackets: of one seed a 95 % interval (Wilson's, over examples alone)"
+    """
+    counts = {*seeds} - {0}
+    words = [f"of one seed a {_CONFIDENT} interval ({single}, over {over} alone)"] if 1 in counts else []
+    if any(1 < count < MIN_LAUNCHES for count in counts):
+        words.append(
+            f"of 2 to {MIN_LAUNCHES - 1} seeds a bootstrap over seeds and {over}, which is no {_CONFIDENT} interval"
+        )
+    if max(counts, default=0) >= MIN_LAUNCHES:
+        words.append(f"of {MIN_LAUNCHES} seeds or more a {_CONFIDENT} interval (bootstrap over seeds and {over})")
+    return f"in brackets: {'; '.join(words) or 'nothing'}"
+
+
+def metric_words(page: Runs, rows: Sequence[Row] = (), wilson: str = "Wilson's") -> str:
+    """What the metric is, and what its brackets hold; of ``rows`` a value is over all seeds, else of one run."""
     examples, all_of_them = examples_words(page), validation_words(page)
-    interval = f"{wilson if page.values_are == 'answers' else 'bootstrap'}, over {examples} alone"
-    if pooled and len(page.seeds) > 1:
-        interval = f"hierarchical bootstrap over seeds and {examples}"
+    seeds = [len(row.finished) for row in rows] or [1]
+    single = wilson if page.values_are == "answers" else "bootstrap"
+    in_brackets = brackets_words(seeds, examples, single)
     what = {
-        "answers": f"share of {all_of_them} answered rightly, with its 95 % interval ({interval})",
-        "numbers": f"mean over {all_of_them}, with its 95 % interval ({interval})",
-        "none": f"of all {all_of_them} at once; it is no mean over them, so there is no interval",
+        "answers": f"share of {all_of_them} answered rightly; {in_brackets}",
+        "numbers": f"mean over {all_of_them}; {in_brackets}",
+        "none": f"of all {all_of_them} at once; it is no mean over them, so there are no bounds",
     }[page.values_are]
     return f"{page.metric.short}: {what}{'' if page.metric.higher_is_better else '; lower is better'}."
 
@@ -164,13 +186,13 @@ def less_column(metric: Metric, other: str, less: Callable[[Row], Score | None])
 
 
 def spread_column(
-    name: str, column: str, text: Callable[[Row], object] | None = None, interval: bool = True
+    name: str, column: str, text: Callable[[Row], object] | None = None, spread: bool = True
 ) -> Column[Row]:
     """A size or a ratio over seeds; in the CSV with the least and the greatest unless told otherwise."""
 
     def tidy(row: Row) -> Mapping[str, object]:
         cells = bounds(column, row.spread(column))
-        return cells if interval else {column: cells[column]}
+        return cells if spread else {column: cells[column]}
 
     return Column(name, text or (lambda row: row.spread(column)), tidy)
 
@@ -186,5 +208,5 @@ def nothing_finished(axes: Any) -> None:
 
 
 def whisker(axes: Any, x: float, span: tuple[float, float], **style: Any) -> None:
-    """A vertical interval."""
+    """A vertical range or interval."""
     axes.plot([x, x], span, **{**WHISKER, "solid_capstyle": "butt", **style})

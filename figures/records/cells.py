@@ -12,6 +12,7 @@ from figures.page.footnotes import Missing
 from figures.page.table import NOT_RECORDED, OLDER, REMARKS, Column, ratio_text, significant
 from figures.records import select
 from figures.records.select import Setting, narrow, newest, repeats
+from figures.records.sizes import equal_size
 from figures.records.time_values import Per, TimeCell, time_cell, workload_words
 
 #: The devices that memory is predicted for.
@@ -133,6 +134,15 @@ class TimesAndMemory(select.Selected):
         """The predicted peak of a cell in MiB, or None."""
         record = self.predicted.get((target, cell))
         return record.peak_memory_predicted_mib if record else None
+
+    def parameters(self, cell: Hashable) -> int | None:
+        """The parameters of a cell, from its times or predictions; None where neither has them."""
+        records = (self.timed.get(cell), *(self.predicted.get((target, cell)) for target in TARGETS))
+        return next((record.parameters for record in records if record and record.parameters), None)
+
+    def same_size(self, cell: Hashable, reference: Hashable) -> bool:
+        """Whether two cells hold equally many parameters within 2 %, by their records."""
+        return equal_size(self.parameters(cell), self.parameters(reference))
 
     def row(
         self, cell: Hashable, reference: Hashable, is_timed: bool = True, targets: Sequence[str] = TARGETS,

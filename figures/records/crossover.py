@@ -26,7 +26,7 @@ def crossings(curve: Quotients) -> list[float]:
 
 
 def undecided(curve: Quotients) -> list[float]:
-    """Ratios at which the interval leaves open on which side of 1 the quotient lies, or at which there is none."""
+    """Ratios at which the bounds leave open on which side of 1 the quotient lies, or at which there is none."""
     return [
         ratio for ratio, one in sorted(curve.items()) if one.low is None or one.high is None or one.low <= 1 <= one.high
     ]

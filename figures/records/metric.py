@@ -1,9 +1,10 @@
-"""The metric that leads a workload, what models reach in it, and how far two of them are apart, with intervals.
+"""The metric that leads a workload, what models reach in it, and how far two of them are apart, with bounds.
 
 One seed: what varies is the choice of validation examples alone. A share of right answers gets Wilson's interval, a
 mean of numbers and every difference a (paired) bootstrap over the examples. Several seeds: both are resampled, the
-seeds and, the same for all of them, the examples. With two or three seeds the spread over seeds is still
-underestimated, as with any bootstrap. A metric that is no mean over examples has no interval.
+seeds and, the same for all of them, the examples. Fewer than six seeds are too few for a 95 % interval, since the
+bootstrap underestimates their spread: such bounds are called a bootstrap over seeds and examples and no interval. A
+metric that is no mean over examples has no bounds.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.core.intervals import CONFIDENCE, mean_over_examples
-from figures.page.table import significant
+from bench.core.intervals import CONFIDENCE, MIN_LAUNCHES, mean_over_examples
+from figures.page.table import rounded, significant
 
 Values = NDArray[np.float64]
 
@@ -70,7 +71,7 @@ class Metric:
 
     def number(self, value: float, sign: bool = False) -> str:
         """A value without its unit; with ``sign`` a difference."""
-        text = f"{value:.1f}" if self.unit == "%" else significant(value, 3 if sign else 4)
+        text = rounded(value, 1) if self.unit == "%" else significant(value, 3 if sign else 4)
         return f"+{text}" if sign and not text.startswith("-") else text
 
     def written(self, value: float) -> str:
@@ -98,9 +99,13 @@ class Reached:
     examples: int | None = None
 
 
+#: What a score's bounds are: none, a 95 % interval, a bootstrap over too few seeds for one, or the range of the seeds.
+ScoreKind = Literal["", "interval", "bootstrap", "range"]
+
+
 @dataclass(frozen=True)
 class Score:
-    """What models reached in a metric, as the mean over seeds, or a difference of two such means, with its interval."""
+    """What models reached in a metric, as the mean over seeds, or a difference of two such means, with its bounds."""
 
     metric: Metric
     value: float
@@ -108,13 +113,20 @@ class Score:
     high: float | None
     examples: int | None
     seeds: int
+    kind: ScoreKind = ""
+
+    @property
+    def bounds_are(self) -> str:
+        """Name what the bounds are; empty where there are none."""
+        names = {"interval": f"{CONFIDENCE:.0%} interval", "bootstrap": "bootstrap over seeds"}
+        return {**names, "range": "lowest to highest of the seeds"}.get(self.kind, "")
 
     def text(self, sign: bool = False, unit: bool = False) -> str:
-        """The value with its interval, such as ``79.4 [76.5, 81.9]``; with ``sign`` as a difference."""
-        value, *bounds = (self.metric.number(one, sign) for one in (self.value, self.low, self.high) if one is not None)
-        interval = f" [{', '.join(bounds)}]" if bounds else ""
+        """The value with its bounds, such as ``79.4 [76.5, 81.9]``; with ``sign`` as a difference."""
+        value, *ends = (self.metric.number(one, sign) for one in (self.value, self.low, self.high) if one is not None)
+        bounds = f" [{', '.join(ends)}]" if ends else ""
         name = (self.metric.unit_apart if sign else self.metric.unit) if unit else ""
-        return f"{value}{interval} {name}".rstrip()
+        return f"{value}{bounds} {name}".rstrip()
 
     __str__ = text
 
@@ -124,15 +136,15 @@ class Score:
 
     @property
     def span(self) -> tuple[float, float]:
-        """The interval, or the value twice where there is none."""
+        """The bounds, or the value twice where there are none."""
         return (self.value, self.value) if self.low is None or self.high is None else (self.low, self.high)
 
     def beats(self, bound: float) -> bool:
-        """Whether all of the interval is better than a bound."""
+        """Whether both bounds are better than ``bound``."""
         return all(self.metric.gain(end, bound) > 0 for end in self.span)
 
     def trails(self, bound: float) -> bool:
-        """Whether all of the interval is worse than a bound; never without an interval."""
+        """Whether both bounds are worse than ``bound``; never without bounds."""
         return self.low is not None and all(self.metric.gain(end, bound) < 0 for end in self.span)
 
 
@@ -147,7 +159,8 @@ def wilson(metric: Metric, right: int, examples: int) -> Score:
     centre = share + z * z / (2 * examples)
     spread = z * math.sqrt(share * (1 - share) / examples + (z / (2 * examples)) ** 2)
     scale = metric.right / (1 + z * z / examples)
-    return Score(metric, metric.right * share, scale * (centre - spread), scale * (centre + spread), examples, 1)
+    low, high = scale * (centre - spread), scale * (centre + spread)
+    return Score(metric, metric.right * share, low, high, examples, 1, "interval")
 
 
 def _stacked(models: Sequence[Reached]) -> Values | None:
@@ -160,6 +173,13 @@ def _stacked(models: Sequence[Reached]) -> Values | None:
     return np.stack(values)
 
 
+def _bootstrapped(metric: Metric, values: Values, first: Reached) -> Score:
+    """The mean of ``values`` (seed, example) with bootstrap bounds; ``first`` has the number of examples."""
+    seeds, examples = values.shape
+    kind: ScoreKind = "bootstrap" if 1 < seeds < MIN_LAUNCHES else "interval"
+    return Score(metric, *mean_over_examples(values), first.examples or examples, seeds, kind)
+
+
 def score(metric: Metric, models: Mapping[int, Reached]) -> Score:
     """The mean over seeds of what the model of each reached; raises ValueError where examples differ in number."""
     if not models:
@@ -170,7 +190,7 @@ def score(metric: Metric, models: Mapping[int, Reached]) -> Score:
         return Score(metric, sum(one.value for one in seeds) / len(seeds), None, None, seeds[0].examples, len(seeds))
     if len(seeds) == 1 and metric.are_answers(values):
         return wilson(metric, round(float(values.sum()) / metric.right), values.size)
-    return Score(metric, *mean_over_examples(values), seeds[0].examples or values.shape[1], len(seeds))
+    return _bootstrapped(metric, values, seeds[0])
 
 
 def difference(metric: Metric, ours: Mapping[int, Reached], theirs: Mapping[int, Reached]) -> Score | None:
@@ -190,5 +210,4 @@ def difference(metric: Metric, ours: Mapping[int, Reached], theirs: Mapping[int,
     if values is None:
         mean = sum(one.value - other.value for one, other in pairs) / len(pairs)
         return Score(metric, mean, None, None, pairs[0][0].examples, len(pairs))
-    apart = mean_over_examples(values[::2] - values[1::2])
-    return Score(metric, *apart, pairs[0][0].examples or values.shape[1], len(pairs))
+    return _bootstrapped(metric, values[::2] - values[1::2], pairs[0][0])

@@ -19,11 +19,15 @@ import pandas as pd
 from bench.core.record import Record
 from figures.page.table import OLDER
 
-#: The arm that claims are about, what it is compared with at the same size, and what everything is compared with.
+#: The arm that claims are about, the method of two plain factors, and what everything is compared with.
 COMERA, LOW_RANK, DENSE = "comera", "low_rank", "dense"
 
+#: Two-factor arms: solved for CoMERA's parameters; with CoMERA's middle ranks, and so with more parameters. What is of
+#: equal size is told by :mod:`figures.records.sizes`.
+SIZE_RIVAL, RANK_RIVAL = f"{LOW_RANK}@size", f"{LOW_RANK}@rank"
+
 #: Arms in drawing order; others follow them.
-ARMS = (COMERA, LOW_RANK, "low_rank:linear", "lora", "lte", "galore", DENSE)
+ARMS = (COMERA, SIZE_RIVAL, RANK_RIVAL, f"{RANK_RIVAL}:linear", "lora", "lte", "galore", DENSE)
 
 #: What must be equal for records to stand together, by the names that a note calls it.
 Setting = Mapping[str, Any]

@@ -9,7 +9,7 @@ import json
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from bench.core.intervals import Estimate, paired_ratio
 from bench.core.record import Record, RecordError
@@ -254,6 +254,7 @@ class Spread:
     value: float
     low: float
     high: float
+    kind: ClassVar = "range"
 
     @classmethod
     def of(cls, values: Collection[float | None]) -> Spread | None:
@@ -419,16 +420,20 @@ class Row:
         return spread.value if spread else None
 
     @cached_property
-    def step(self) -> Estimate | None:
-        """Time of a step in ms, where it was timed apart; of dense, which is timed beside every ratio, the median."""
+    def timed(self) -> list[Record]:
+        """The records, made apart, that time a step of this arm on the study's model and batch."""
         shown = self.study.shown[0]
-        alike = [
+        return [
             one for one in self.study.timed
             if (one.arm, one.batch_size, one.precision) == (self.slot.arm, shown.batch_size, shown.precision)
             and (self.slot.ratio is None or one.ratio == self.slot.ratio)
             and select.model_setting(one) == select.model_setting(shown)
         ]  # fmt: skip
-        times = [time.total for one in alike if (time := time_of(one, "step"))]
+
+    @cached_property
+    def step(self) -> Estimate | None:
+        """Time of a step in ms, where it was timed apart; of dense, which is timed beside every ratio, the median."""
+        times = [time.total for one in self.timed if (time := time_of(one, "step"))]
         return sorted(times, key=lambda time: time.value)[len(times) // 2] if times else None
 
     @property

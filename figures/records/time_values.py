@@ -1,17 +1,17 @@
 """Times as figures show them: of an epoch or, where a workload has none, of a step; and ratios of times.
 
-There is one definition of each. A time is the mean over undisturbed blocks, with the amortised cost of rare events;
-of an epoch, times the steps that the record's workload has in one.
+The time of a step and of an epoch is that of :mod:`bench.core.times`, which records hold as well.
 """
 
-import statistics
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from bench.core.intervals import Estimate, mean_interval, paired_ratio, unpaired_ratio
+from bench.core.intervals import Estimate, paired_ratio, unpaired_ratio
+from bench.core.launches import paired_launches
 from bench.core.record import Record
-from bench.core.samples import Block, block_means_ms, disturbed_blocks
+from bench.core.samples import disturbed_blocks
+from bench.core.times import rare_estimate_ms, step_means_ms, step_time_ms, steps_per_epoch
 from figures.page import table
 from figures.page.footnotes import Missing
 from figures.page.table import Column, bounds, unpaired
@@ -37,9 +37,9 @@ def workload_words(record: Record) -> Mapping[str, Any]:
 
 @dataclass(frozen=True)
 class Time:
-    """A time per epoch in s, or per step in ms; ``rare`` is its part in rare events, which its interval covers too.
+    """A time per epoch in s, or per step in ms; ``rare`` is its part in rare events, which its bounds cover too.
 
-    The part has an interval of its own where rare events were timed in several launches; it is 0 where there are none.
+    The part has bounds of its own where rare events were timed in several launches; it is 0 where there are none.
     """
 
     total: Estimate
@@ -47,51 +47,24 @@ class Time:
     per: Per = "epoch"
 
 
-def rare_ms_per_step(record: Record, launch: int | None = None) -> float:
-    """The amortised cost of rare events (GaLore's SVD, LTE's merge) in ms per step; 0 where the arm has none.
-
-    Of one launch, where they were timed in it, else as the record has it.
-    """
-    if record.rare_time_ms is None or not record.rare_period_steps:
-        return 0.0
-    per_step, times = record.rare_time_ms / record.rare_period_steps, list((record.samples.get("rare") or {}).values())
-    if launch is None or not times or any(launch >= len(of_launch) for of_launch in times):
-        return per_step
-    return per_step * sum(of_launch[launch] for of_launch in times) / sum(map(statistics.median, times))
-
-
-def rare_estimate_ms(record: Record, launches: Collection[int]) -> Estimate:
-    """The amortised cost of rare events per step in ms, its interval over these launches if they timed them."""
-    whole = rare_ms_per_step(record)
-    if whole == 0:
-        return Estimate.exact(0.0)
-    if len(launches) < 2 or not record.samples.get("rare"):
-        return Estimate(whole, None, None, 0)
-    return mean_interval({(launch, 0): rare_ms_per_step(record, launch) for launch in launches})
-
-
-def step_means_ms(record: Record) -> dict[Block, float]:
-    """Mean step time in ms of each undisturbed block, rare events of its launch included."""
-    return {block: ms + rare_ms_per_step(record, block[0]) for block, ms in block_means_ms(record).items()}
-
-
 def time_of(record: Record, per: Per = "epoch") -> Time | None:
-    """Mean step plus Σ rare cost / period, per step or times the steps of an epoch; None where the cell has no time.
+    """Return the mean step, or epoch, of :mod:`bench.core.times` with its bounds; None where the cell has no time.
 
-    The interval resamples launches, rare events with them, and blocks. Without an undisturbed block the record's
-    own epoch time, or its median step, stands, without interval.
+    Of a record without blocks, the column stands: its epoch time or its median step, without bounds.
     """
     if record.status != "ok":
         return None
-    steps, scale = 1.0, 1.0
+    factor = 1.0
     if per == "epoch":
-        steps, scale = workload_words(record)["examples_per_epoch"] / record.global_batch, 1000.0
-    means = step_means_ms(record)
-    rare = _times(rare_estimate_ms(record, {launch for launch, _ in means}), steps / scale)
-    if not means:
+        steps = steps_per_epoch(record)
+        assert steps is not None, f"record {record.cell_id}: its workload has no epoch"
+        factor = steps / 1e3
+    rare = _times(rare_estimate_ms(record, {launch for launch, _ in step_means_ms(record)}), factor)
+    step = step_time_ms(record)
+    if step is None:
         own = record.epoch_time_s if per == "epoch" else record.step_time_median_ms
         return None if own is None else Time(Estimate(own, None, None, 0), rare, per)
-    return Time(_times(mean_interval(means), steps / scale), rare, per)
+    return Time(_times(step, factor), rare, per)
 
 
 def _times(estimate: Estimate, factor: float) -> Estimate:
@@ -107,9 +80,10 @@ def time_ratio(numerator: Record | None, denominator: Record | None) -> Estimate
     if not above or not below:
         return None
     scale = denominator.global_batch / numerator.global_batch  # steps per epoch differ where batches do
-    together = numerator.pairing != "" and numerator.pairing == denominator.pairing
-    if together and set(above) & set(below):
-        return paired_ratio({n: ms * scale for n, ms in above.items()}, below)
+    together = paired_launches(numerator, denominator)
+    common = {block for block in above.keys() & below.keys() if block[0] in together}
+    if common:
+        return paired_ratio({n: above[n] * scale for n in common}, {n: below[n] for n in common})
     return unpaired_ratio({n: ms * scale for n, ms in above.items()}, below)
 
 
@@ -122,8 +96,8 @@ class TimeCell(Missing):
     disturbed: int = 0
 
     def text(self, scale: float = 1.0) -> str:
-        """The time with its interval, or what stands in its place."""
-        return table.with_interval(self.time.total, scale) if self.time else self.in_words
+        """The time with its bounds, or what stands in its place."""
+        return table.with_bounds(self.time.total, scale) if self.time else self.in_words
 
 
 def time_cell(record: Record | None, reference: Record | None, older: str, per: Per = "epoch") -> TimeCell:
@@ -153,11 +127,11 @@ def time_unit(rows: Iterable[Any]) -> tuple[str, float]:
 
 def mark_words(per: Per = "epoch", arms: str = "arms") -> dict[str, str]:
     """What the marks of times mean; ``arms`` is what is compared."""
-    own = "the record's own epoch time" if per == "epoch" else "the median of all steps"
+    own = f"the mean {per} over all of them, or the record's own"
     return {
         table.OLDER: table.OLDER_WORDS,
         table.UNPAIRED: f"ratio unpaired: the two {arms} were not timed block by block together",
-        table.DISTURBED: f"every block was disturbed: {own}, without interval",
+        table.DISTURBED: f"no undisturbed block: {own}, without bounds",
     }
 
 

@@ -11,7 +11,7 @@ from figures.artifacts import fig10
 from figures.artifacts.fig10 import FULL_SIZE
 
 WORDS = {"model": "24-encoder masked language model", "epoch": "", "example": "row", "examples_per_epoch": 100}
-SMALL = {"comera": fig10.FULL_SIZE / 4.23, "low_rank": fig10.FULL_SIZE / 4.3, "dense": fig10.FULL_SIZE}
+SMALL = {"comera": fig10.FULL_SIZE / 4.23, "low_rank@size": fig10.FULL_SIZE / 4.3, "dense": fig10.FULL_SIZE}
 
 
 def campaign(device=CUDA, ratios=(2.0, 2.4), small=SMALL):

@@ -16,7 +16,7 @@ RATES = (10.0, 100.0, 1000.0, 10_000.0)
 #: By arm: its step without exchange in ms, and what the exchange takes of the processor.
 STEPS = {
     "comera": (300.0, 10.0),
-    "low_rank": (290.0, 15.0),
+    "low_rank@size": (290.0, 15.0),
     "lora": (900.0, 60.0),
     "galore": (1700.0, 160.0),
     "dense": (1600.0, 150.0),
@@ -34,7 +34,7 @@ def tensors(workload: str, arm: str) -> list[dict[str, Any]]:
     table = {"shape": [rows, width if workload != "dlrm" else 16], "kind": "table"}
     if arm == "comera":
         return [{"shape": [layers * width * 40], "kind": "core"}, {"shape": [width], "kind": "vector"}]
-    if arm == "low_rank":
+    if arm.startswith("low_rank"):
         return [{"shape": [width, 30], "kind": "matrix"}] * (2 * layers) + [{"shape": [rows, 32], "kind": "table"}]
     if arm == "lora":
         return [table, *[{"shape": [width, 32], "kind": "matrix"}] * (2 * layers)]
@@ -59,9 +59,9 @@ def exchanged(workload: str, arm: str, step_ms: float) -> Record:
 
 def on_paper() -> list[Record]:
     """Three models."""
-    encoder = {"comera": 0.2, "low_rank": 0.25, "lora": 0.9, "galore": 1.1, "dense": 1.1}
+    encoder = {"comera": 0.2, "low_rank@size": 0.25, "lora": 0.9, "galore": 1.1, "dense": 1.1}
     found = [exchanged("encoder", arm, step) for arm, step in encoder.items()]
-    found += [exchanged("code", arm, step) for arm, step in {"comera": 3.0, "low_rank": 3.2, "dense": 8.0}.items()]
+    found += [exchanged("code", arm, step) for arm, step in {"comera": 3.0, "low_rank@size": 3.2, "dense": 8.0}.items()]
     return [*found, *(exchanged("dlrm", arm, step) for arm, step in {"comera": 0.1, "dense:row_wise": 0.3}.items())]
 
 

@@ -110,6 +110,8 @@ def trained(
         "cell_id": f"{arm}-{stage}-{target}-{target_mib}-{seed}", "config_json": json.dumps(config),
         "workload_words": words(columns.get("dataset", "sst2"), model.get("classes", 3)),
     }  # fmt: skip
+    if columns.get("ratio"):
+        values["parameters"] = round(1e6 / columns["ratio"])
     if curve is not None:
         last = curve[-1]
         before = ranks(1.0, model.get("layers", 0)) if arm.startswith("comera") else {}

@@ -158,9 +158,9 @@ def test_largest_batches_are_compared_with_dense_s() -> None:
 
 def test_arms_stand_in_order_whatever_they_are() -> None:
     assert [plain_arm(arm) for arm in ORDER[:4]] == ["comera"] * 4
-    given = ("dense+checkpoint", "tomorrow", "comera:lean_block", "low_rank:lean", "galore", "comera", "dense")
+    given = ("dense+checkpoint", "tomorrow", "comera:lean_block", "low_rank@rank:lean", "galore", "comera", "dense")
     assert sorted(given, key=activations.by_arm) == [
-        *("comera", "comera:lean_block", "low_rank:lean", "galore", "dense", "dense+checkpoint", "tomorrow")
+        *("comera", "comera:lean_block", "low_rank@rank:lean", "galore", "dense", "dense+checkpoint", "tomorrow")
     ]
     assert page_of(campaign()).arms == list(KEPT)
     strokes = {arm: activations._stroke(arm, ["tomorrow"]) for arm in (*ORDER[:8], *given)}

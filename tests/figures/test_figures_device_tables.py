@@ -196,7 +196,7 @@ def test_products_by_hand() -> None:
         "128", "4.00", "-", "-", "2.00x", "0.500x",
     ]  # fmt: skip
     assert drawn.facts[1] == (
-        "With the cast of its activations, FP8 is faster than BF16 in 1 of 2 cells (the whole interval above 1): "
+        "With the cast of its activations, FP8 is faster than BF16 in 1 of 2 cells (both bounds above 1): "
         "768 to 768 at 4,096 rows."
     )
     assert "768 to 32, 128 rows: tf32: made-up reason." in drawn.below

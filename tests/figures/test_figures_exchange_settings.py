@@ -48,5 +48,5 @@ def test_one_setting_alone_is_a_page() -> None:
 
 def test_sizes_that_cannot_be_told_apart_are_not() -> None:
     page = page_of([record for record in of_settings(small=1.001) if record.bucket_mib])
-    assert any("quickest with" in note and note.endswith("which is within the intervals.") for note in page.notes)
+    assert any("quickest with" in note and note.endswith("bounds overlap.") for note in page.notes)
     assert not any("round" in note for note in page.notes)

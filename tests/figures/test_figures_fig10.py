@@ -24,13 +24,13 @@ def test_a_page_per_phase():
         (128, [8], "step"),
         (512, [2], "step"),
     ]
-    assert {row.arm for row in fig10.ARTIFACT.rows(first)} == {"comera", "low_rank", "dense"}
+    assert {row.arm for row in fig10.ARTIFACT.rows(first)} == {"comera", "low_rank@size", "dense"}
     drawn = fig10.ARTIFACT.render(campaign(), read_claims())
     assert [page.title.rpartition(", phase ")[2] for page in drawn] == [
         "1 (rows of 128 tokens)",
         "2 (rows of 512 tokens)",
     ]
-    assert "Stored size: 4.230x smaller, comera; 4.300x smaller, low_rank." in " ".join(drawn[0].notes)
+    assert "Stored size: 4.230x smaller, comera; 4.300x smaller, low_rank@size." in " ".join(drawn[0].notes)
 
 
 @pytest.mark.parametrize(

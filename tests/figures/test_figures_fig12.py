@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from made_up_records import CPU, CUDA
-from made_up_sweeps import LIMITS, RATIOS, out_of_reach, sizes, sweep_campaign, swept, timed_beside
+from made_up_sweeps import RATIOS, out_of_reach, sizes, sweep_campaign, swept, timed_beside
 from redrawn import redrawn_here
 
 from bench.core.intervals import Estimate
@@ -54,7 +54,10 @@ def test_every_arm_has_a_row_at_every_ratio_below_one_of_dense(drawn: dict[str, 
         expected = [
             (str(batch), *cell)
             for batch in batches
-            for cell in [("1", "dense"), *((f"{ratio:g}", arm) for ratio in ratios for arm in LIMITS)]
+            for cell in [
+                ("1", "dense"),
+                *((f"{ratio:g}", arm) for ratio in ratios for arm in ("comera", "low_rank@size")),
+            ]
         ]
         assert list(zip(table["batch"], table["ratio"], table["arm"], strict=True)) == expected
 
@@ -63,11 +66,11 @@ def test_ratios_out_of_reach_are_shown_with_the_largest_within(drawn: dict[str, 
     table = drawn[CPU].table.set_index(["batch", "ratio", "arm"])
     for batch, column in (("8", "epoch, hours"), ("8", "peak MiB, cpu"), ("32", "peak MiB, cuda")):
         assert table.loc[(batch, "200", "comera"), column] == "at most 145x"
-        assert table.loc[(batch, "140", "low_rank"), column] == "at most 116x"
+        assert table.loc[(batch, "140", "low_rank@size"), column] == "at most 116x"
         assert "at most" not in table.loc[(batch, "140", "comera"), column]
     assert out_of_reach("comera", 200.0) in text_of(drawn[CPU], ".md")
     said = " ".join(drawn[CPU].to_text().split())
-    assert "low_rank, ratio 140, 200, batch 8, 32, 128: out of reach, at most 116x" in said
+    assert "low_rank@size, ratio 140, 200, batch 8, 32, 128: out of reach, at most 116x" in said
     tidy = tidy_of(drawn[CPU]).set_index(["batch_size", "ratio", "arm"])
     assert (tidy.loc[(8, 200.0, "comera"), ["time_status", "reach"]] == ["unsupported", "at most 145x"]).all().all()
     assert "out of reach" not in text_of(drawn[CUDA], ".md")
@@ -155,9 +158,10 @@ def test_what_an_interval_leaves_open_is_not_decided() -> None:
 
 def test_comera_is_held_against_low_rank_of_the_same_size(drawn: dict[str, Drawn]) -> None:
     notes = " ".join(drawn[CPU].notes)
-    assert "Time per epoch, comera against low_rank of the same size: more at 1.5, 2, 4, 8, 16" in notes
+    assert "Time per epoch, comera against low_rank@size of the same size: more at 1.5, 2, 4, 8, 16" in notes
     assert (
-        "FLOPs per step, comera against low_rank of the same size: more at every ratio measured (up to 1.65x)" in notes
+        "FLOPs per step, comera against low_rank@size of the same size: more at every ratio measured (up to 1.65x)"
+        in notes
     )
     tidy = tidy_of(drawn[CPU]).set_index(["batch_size", "arm", "ratio"])
     assert tidy.loc[(8, "comera", 1.5), "time_over_low_rank"].item() == pytest.approx(1.56 / 0.9133, rel=0.05)
@@ -221,12 +225,12 @@ def test_failed_and_missing_cells_are_shown_with_their_reasons() -> None:
         if status is not None:
             nothing = {"samples": {}, "peak_memory_predicted_mib": None, "predicted_for": ""}
             one = dataclasses.replace(one, status=status, message=f"made up: {status}.", **nothing)
-        if (one.arm, one.ratio, one.measure) != ("low_rank", 8.0, "run"):
+        if (one.arm, one.ratio, one.measure) != ("low_rank@size", 8.0, "run"):
             records.append(one)
     [figure] = render(records, CLAIMS)
     table = figure.table.set_index(["batch", "ratio", "arm"])
     assert table.loc[("8", "1.5", "comera"), "epoch, hours"] == "oom"
-    assert table.loc[("8", "8", "low_rank"), "epoch, hours"] == "not recorded"
+    assert table.loc[("8", "8", "low_rank@size"), "epoch, hours"] == "not recorded"
     assert table.loc[("8", "4", "comera"), "time / dense"] == "-"
     for text in (text_of(figure, ".md"), " ".join(figure.to_text().split())):
         assert "oom: made up: oom." in text

@@ -20,7 +20,7 @@ import pandas as pd
 import pytest
 from made_up_dlrm import click_runs, grid, trained_clicks
 from made_up_lookups import lookup_campaign, timed_lookup
-from made_up_records import CPU, CUDA, campaign, record, timed
+from made_up_records import CPU, CUDA, PARAMETERS, campaign, record, timed
 from made_up_sweeps import sweep_campaign, timed_beside
 from made_up_toggles import toggled, toggled_campaign
 from made_up_training import FULL_SIZE_MIB, curve, point, ranks, trained, training_campaign
@@ -360,19 +360,45 @@ def test_what_the_fair_baseline_changes_is_listed_with_its_reason() -> None:
 
 
 def test_low_rank_of_equal_size_is_a_rival_in_every_claim_on_memory() -> None:
-    peaks = {"comera": 1e5, "galore": 9.2e5, "low_rank": 1.5e5}
+    peaks = {"comera": 1e5, "galore": 9.2e5, "low_rank@size": 1.5e5}
+    entry = fairly_judged(peaks, PARAMETERS)
+    assert (entry.outcome, entry.fair_outcome) == ("predicted", "not reproduced")
+    assert "low_rank@size / comera" in entry.verdicts[0].fair.ours_text
+
+
+@pytest.mark.parametrize("count", [3_994_947, 1_460_000, None])
+def test_a_rival_of_another_size_does_not_pass_as_equal_whatever_its_name(count: int | None) -> None:
+    peaks = {"comera": 1e5, "galore": 9.2e5, "low_rank@size": 0.9e5}
+    entry = fairly_judged(peaks, {**PARAMETERS, "low_rank@size": count})
+    assert entry.fair_outcome == "not tested here"
+
+
+def test_a_rival_is_of_equal_size_by_its_parameters_alone() -> None:
+    entry = fairly_judged(
+        {"comera": 1e5, "galore": 9.2e5, "low_rank@rank": 1.5e5}, dict.fromkeys(PARAMETERS, 1_500_000)
+    )
+    assert entry.fair_outcome == "not reproduced"
+
+
+def fairly_judged(peaks: dict[str, float], parameters: dict[str, int | None]) -> Entry:
+    """GaLore's claim on memory by predictions of so many MiB for arms of so many parameters."""
     predicted = [
-        record(arm, 1, measure="predict", predicted_for="cuda", peak_memory_predicted_mib=size)
+        record(
+            arm,
+            1,
+            measure="predict",
+            predicted_for="cuda",
+            peak_memory_predicted_mib=size,
+            parameters=parameters.get(arm),
+        )
         for arm, size in peaks.items()
     ]
-    entry = next(one for one in judge(predicted) if one.claim.id == "galore-memory-b1")
-    assert (entry.outcome, entry.fair_outcome) == ("predicted", "not reproduced")
-    assert "low_rank / comera" in entry.verdicts[0].fair.ours_text
+    return next(one for one in judge(predicted) if one.claim.id == "galore-memory-b1")
 
 
 def test_without_a_rival_a_cpu_page_says_so_before_all_else() -> None:
     entry = entry_of(epochs(2.5, CPU), "galore-time-b1")
-    assert entry.verdicts[0].fair.why.startswith("Neither low_rank nor a stronger form of galore is recorded")
+    assert "nor a stronger form of galore is recorded" in entry.verdicts[0].fair.why
 
 
 def test_claims_roll_up_by_figure() -> None:

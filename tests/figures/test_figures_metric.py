@@ -12,6 +12,7 @@ from made_up_training import METRICS, point, trained
 
 from bench.core.record import RecordError
 from bench.core.samples import packed, unpacked
+from figures.page.training import brackets_words
 from figures.records import metric
 from figures.records.metric import Metric, Reached, Score
 from figures.records.training import curve_of, metric_of
@@ -206,6 +207,21 @@ def test_shares_without_percent_are_answers_too() -> None:
     found = metric.score(hits, {0: Reached(value=0.5, per_example=np.array([1.0, 0.0] * 5))})
     assert (found.value, found.low, found.high) == pytest.approx((0.5, 0.23659, 0.76341), abs=2e-5)
     assert str(found) == "0.5000 [0.2366, 0.7634]"
+
+
+@pytest.mark.parametrize(
+    ("seeds", "kind"), [(1, "interval"), (2, "bootstrap"), (3, "bootstrap"), (5, "bootstrap"), (6, "interval")]
+)
+def test_few_seeds_give_no_interval(seeds: int, kind: str) -> None:
+    draws = np.random.default_rng(seeds).normal(1, 1, (2, seeds, 20))
+    ours, theirs = (
+        {seed: Reached(value=float(values.mean()), per_example=values) for seed, values in enumerate(drawn)}
+        for drawn in draws
+    )
+    for found in (metric.score(LOSS, ours), metric.difference(LOSS, ours, theirs)):
+        assert (found.seeds, found.kind) == (seeds, kind)
+        assert ("interval" in found.bounds_are) == (kind == "interval")
+    assert ("no 95 % interval" in brackets_words([seeds], "examples")) == (kind == "bootstrap")
 
 
 def test_without_values_per_example_there_is_no_interval() -> None:

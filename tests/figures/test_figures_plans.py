@@ -152,9 +152,9 @@ def test_the_sentences_count_shapes_and_name_the_worst() -> None:
         "10 shapes measured: the chosen plan is within 1.10 of the best measured candidate in 90.0% of the shapes "
         "(9 of 10) and within 1.50 in 100.0% of the shapes (10 of 10)."
     )
-    assert "median 1.00, 90th percentile 1.07" in said[1]
+    assert "median 1.00, 90th percentile 1.08" in said[1]
     assert "The worst choice: 1.30 at 768 → 768, 6 cores, ranks up to 30, 10 tokens, 'cores' in place of" in said[1]
-    assert said[2].startswith("Of the 1 shapes beyond 1.10, 0 have an interval that reaches down to it.")
+    assert said[2].startswith("Of the 1 shapes beyond 1.10, 0 have a range that reaches down to it.")
 
 
 def test_one_plan_for_every_shape_is_held_against_the_planner() -> None:

@@ -8,7 +8,7 @@ import math
 import pandas as pd
 import pytest
 from made_up_records import CUDA
-from made_up_scaling import RATES, STEPS, measured, on_paper, scaling_campaign
+from made_up_scaling import RATES, STEPS, measured, on_paper, scaling_campaign, varied
 
 from bench.core.record import Record
 from figures.artifact import artifacts
@@ -94,6 +94,24 @@ def test_without_parameters_on_paper_nothing_of_powersgd_is_modelled() -> None:
     assert not note(page, "On paper a rank is")
 
 
+def with_blocks(record: Record) -> Record:
+    """A record on paper that tells of each parameter whether it is in a block; here matrices are."""
+    rows = [{**row, "in_block": row["kind"] == "matrix"} for row in record.samples["tensors"]]
+    return Record(**{**vars(record), "samples": {**record.samples, "tensors": rows}})
+
+
+@pytest.mark.parametrize(
+    ("paper", "is_modelled"),
+    [(on_paper(), False), ([with_blocks(one) for one in on_paper()], True), ([], False)],
+    ids=["older code", "places known", "no paper"],
+)
+def test_fsdp2_is_modelled_where_the_places_of_parameters_are_known(paper, is_modelled) -> None:
+    shards = [varied(measured("dense", mbit), "scaling", 1.0, exchange="fsdp2") for mbit in RATES]
+    page = page_of([*(measured(arm, mbit) for mbit in RATES for arm in ("comera", "dense")), *shards, *paper])
+    found = {arm.partition(" ")[0]: model != "-" for arm, model in page.table[["arm", "model, ms"]].itertuples(False)}
+    assert found == {"comera": True, "dense": True, "dense+fsdp2": is_modelled}
+
+
 def test_the_model_alone_is_a_page_that_says_so() -> None:
     page = page_of(on_paper())
     assert page.title == "Bytes and time of a step on several ranks, on paper"
@@ -127,7 +145,7 @@ def test_the_csv_has_the_model_on_paper(page) -> None:
     weak = lines[(lines["quantity"] == "step, weak scaling") & (lines["of"] == "code")]
     assert set(weak["arm"]) == {arm_of("dense", one) for one in ("ddp", "ddp_bf16", "powersgd_4", "powersgd_32")} | {
         "comera",
-        "low_rank",
+        "low_rank@size",
     }
     assert weak[weak["link"].str.startswith("NVLink")]["ranks"].max() == 256
     assert weak[weak["link"].str.startswith("Ethernet")]["ranks"].max() == 1024

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +140,74 @@ def test_best_is_the_highest_accuracy_that_reached_its_size(records: list[Record
     assert best_of(records) == best
 
 
+def edges_of(records: list[Record]) -> dict[str, set[str]]:
+    """By arm, what the CSV says of the places of the best values."""
+    [drawn] = render(records)
+    tidy = pd.read_csv(io.StringIO(text_of(drawn, ".csv")), keep_default_na=False)
+    assert list(tidy["best_edge"]) == ["" if cell == "-" else cell for cell in drawn.table["at an edge"]]
+    return {arm: set(found) - {""} for arm, found in tidy.groupby("arm")["best_edge"]}
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 6])
+def test_a_best_is_at_an_edge_exactly_where_nothing_was_tried_beyond_it(count: int) -> None:
+    rates = [1e-4 * 2**power for power in range(count)]
+    for best in range(count):
+        records = [dense(rate, 9 if place == best else 8 - place % 2) for place, rate in enumerate(rates)]
+        expected = {0: "lr lowest", count - 1: "lr highest"}.get(best, "inside")
+        assert edges_of(records) == {"dense": {expected}}
+        [drawn] = render(records[::-1])
+        [said] = [note for note in drawn.notes if f"dense (lr {short(rates[best])}, " in note] or [""]
+        assert (f"of {count})" in said) == (expected != "inside")
+
+
+def test_a_search_is_judged_for_each_dataset_and_each_arm() -> None:
+    rates, first, second = (1e-4, 1e-3, 1e-2), (5, 7, 9), (9, 7, 5)
+    records = [
+        tried(arm, right, method_settings={"lr": rate}, dataset=name, cell_id=f"{arm}-{name}-{rate}", data_hash=name)
+        for arm, name, reached in (("dense", "sst2", first), ("low_rank", "sst2", second), ("dense", "mnli", second))
+        for rate, right in zip(rates, reached, strict=True)
+    ]
+    found = {}
+    for page in render(records):
+        tidy = pd.read_csv(io.StringIO(text_of(page, ".csv")), keep_default_na=False)
+        found |= {
+            (dataset, arm): edge
+            for dataset, arm, edge in zip(tidy["dataset"], tidy["arm"], tidy["best_edge"], strict=True) if edge
+        }  # fmt: skip
+    assert found == {("sst2", "dense"): "lr highest", ("sst2", "low_rank"): "lr lowest", ("mnli", "dense"): "lr lowest"}
+
+
+@pytest.mark.parametrize(
+    ("records", "edge"),
+    [
+        ([dense(2e-5, 7)], {"not searched"}),
+        ([dense(2e-5, 7), dense(2e-5, 8, seed=1)], {"not searched"}),
+        ([dense(2e-5, 7), dense(5e-5, 7)], set()),  # alike: none is best
+        ([dense(2e-5, 7), dense(5e-5, 7), dense(1e-4, 6)], {"inside"}),  # one of two alike
+        ([dense(2e-5, 6), dense(5e-5, 8), dense(1e-4, 0, status="diverged")], {"inside"}),  # beyond it was a failure
+        ([dense(2e-5, 6), dense(5e-5, 0, status="diverged")], {"lr lowest"}),
+    ],
+)
+def test_one_value_is_no_search_and_a_failed_run_was_tried(records: list[Record], edge: set[str]) -> None:
+    assert edges_of(records) == {"dense": edge}
+
+
+def test_settings_that_move_together_are_judged_each_by_its_own_values() -> None:
+    def lte(alpha: float, lr: float, right: int) -> Record:
+        return tried("lte", right, method_settings={"alpha": alpha, "lr": lr, "scope": "all", "bias": True})
+
+    tangled = [lte(64.0, 1e-4, 9), lte(4096.0, 5e-5, 5), lte(4096.0, 5e-4, 6)]
+    assert edges_of(tangled) == {"lte": {"alpha lowest"}}  # lr inside
+    as_one = [lte(64.0, 1e-5, 5), lte(512.0, 1e-4, 9), lte(4096.0, 1e-3, 6)]
+    assert edges_of(as_one) == {"lte": {"inside"}}
+    grid = [lte(a, r, 9 if (a, r) == (64.0, 1e-4) else 5) for a, r in itertools.product((64.0, 512.0), (1e-4, 1e-3))]
+    assert edges_of(grid) == {"lte": {"alpha lowest, lr lowest"}}
+    said = [
+        sum("(lte)" in note for note in page.notes) for records in (tangled, as_one, grid) for page in render(records)
+    ]
+    assert said == [1, 0, 0]
+
+
 def test_a_late_stage_shows_its_size_and_the_price_of_it() -> None:
     early = tried("comera", 9, experiment=LATE, method_settings={"lr_cores": 3e-4, "rho": 1.0, "size_weight": 1.0})
     [drawn] = render([late(1000.0, 5, 0.36), late(1.0, 9, 0.53), early])
@@ -162,7 +231,7 @@ def test_the_price_follows_rho_and_is_absent_without_it() -> None:
 def test_budget_and_what_decides_nothing_are_said_and_no_claim_is_judged() -> None:
     [drawn] = render(rates())
     for text in (text_of(drawn, ".md"), " ".join(drawn.to_text().split())):
-        assert "Equal budget: 600 steps each, 3 tries per arm. Differences within the interval decide nothing." in text
+        assert "Equal budget: 600 steps each, 3 tries per arm. " in text
         assert "Claims" not in text
     [drawn] = render(rates()[:-1])
     assert "Unequal budget: 600 steps each; tries: dense, early: 2; comera, early: 3." in text_of(drawn, ".md")

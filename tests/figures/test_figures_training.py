@@ -380,9 +380,7 @@ def test_a_learning_curve_follows_the_stages_that_its_records_name() -> None:
     [drawn] = pages_of("fig6", AUC)
     assert drawn.title == "Validation AUC per epoch on 'drawn', dense against CoMERA"
     assert list(drawn.table["dense"]) == ["0.7100", "0.7400", "0.7600"]
-    assert "Band: none, since AUC is no mean over clicks and there is one seed. The main stages" in text_of(
-        drawn, ".md"
-    )
+    assert "none, since AUC is no mean over clicks and there is one seed. The main stages" in text_of(drawn, ".md")
     tidy = pd.read_csv(io.StringIO(text_of(drawn, ".csv"))).set_index(["run", "stage"])
     assert tidy.loc[("dense", "tail"), "auc"] == 0.76
     assert tidy[["auc_low", "auc_high"]].isna().all().all()
@@ -393,7 +391,7 @@ def test_a_learning_curve_follows_the_stages_that_its_records_name() -> None:
 def test_several_seeds_without_values_per_example_have_a_band() -> None:
     [drawn] = pages_of("fig6", [other_run("dense", [0.7]), other_run("dense", [0.8], seed=1)])
     assert list(drawn.table["dense"]) == ["0.7500 [0.7000, 0.8000]"]
-    assert "Band: lowest to highest of 2 seeds." in text_of(drawn, ".md")
+    assert "lowest to highest of 2 seeds." in text_of(drawn, ".md")
 
 
 def test_a_loss_is_compared_with_its_interval_and_called_better_where_it_is_lower() -> None:
@@ -405,7 +403,7 @@ def test_a_loss_is_compared_with_its_interval_and_called_better_where_it_is_lowe
     assert table.loc["comera", "dense then, nats"].startswith("2.000 [")
     assert table.loc["comera", "less dense, nats"].startswith("-0.500 [-0.50")
     page = text_of(drawn, ".md")
-    assert "loss: mean over validation clicks, with its 95 % interval (bootstrap, over clicks alone); lower is" in page
+    assert "95 % interval (bootstrap, over clicks alone); lower is" in page
     assert "the difference to it in nats, by paired bootstrap over the same validation clicks." in page
     [curve] = pages_of("fig6", runs)
     assert "<!-- validation loss, nats (lower is better) -->" in text_of(curve, ".svg")
@@ -424,9 +422,10 @@ def test_validation_values_are_called_what_they_are_of(words: dict[str, str], wh
     [table], [curve] = pages_of("table_mnli", runs), pages_of("fig6", runs)
     page = text_of(table, ".md")
     assert f"validated on 500 {what}: 100 warm-up steps" in page
-    assert f"loss: mean over {what}, with its 95 % interval (bootstrap, over {what} alone); lower is better." in page
+    assert f"loss: mean over {what}; in brackets" in page
+    assert f"over {what} alone" in page
     assert f"by paired bootstrap over the same {what}." in page
-    assert f"Band: 95 % interval over {what} (one seed)." in text_of(curve, ".md")
+    assert f"95 % interval over {what} (one seed)." in text_of(curve, ".md")
     assert "validation clicks" not in page
 
 

@@ -27,7 +27,7 @@ from figures.page.style import (
     WHISKER,
     Fill,
     Stroke,
-    interval_handle,
+    bounds_handles,
     note,
     number_axis,
     stroke_handle,
@@ -35,7 +35,16 @@ from figures.page.style import (
 from figures.page.table import NOT_RECORDED, REMARKS, Column, bounds, ratio_text, significant
 from figures.records import cells, select
 from figures.records.cells import quotient
-from figures.records.select import COMERA, DENSE, LOW_RANK, Toggles, by_device, method_settings, model_setting
+from figures.records.select import (
+    COMERA,
+    DENSE,
+    RANK_RIVAL,
+    SIZE_RIVAL,
+    Toggles,
+    by_device,
+    method_settings,
+    model_setting,
+)
 from figures.records.time_values import time_unit
 
 EXPERIMENTS = ("activations", "activations_memory", "activations_time")
@@ -47,7 +56,7 @@ LENDERS = ("fig1", "fig1_memory")
 MODES = {":lean": (0, (5, 1.5)), ":lean_block": (0, (1.2, 1.2)), "+checkpoint": (0, (5, 1.5, 1, 1.5))}
 
 #: Arms in drawing order, each before those that recompute; others follow.
-METHODS = (COMERA, LOW_RANK, "low_rank:linear", "lora", "lte", "galore", "galore:per_layer", DENSE)
+METHODS = (COMERA, SIZE_RIVAL, RANK_RIVAL, f"{RANK_RIVAL}:linear", "lora", "lte", "galore", "galore:per_layer", DENSE)
 ORDER = tuple(f"{method}{mode}" for method in METHODS for mode in ("", *MODES))
 
 #: Kinds of kept tensors in drawing order; whatever else a record has is "other".
@@ -63,8 +72,14 @@ KINDS = {
 }
 AGAIN = "again"
 
-_KNOWN = {COMERA: EARLY_STROKE, LOW_RANK: STROKES[0], "galore": STROKES[1], DENSE: DENSE_STROKE}
-_SPARE = STROKES[2:]
+_KNOWN = {
+    COMERA: EARLY_STROKE,
+    SIZE_RIVAL: STROKES[0],
+    RANK_RIVAL: STROKES[2],
+    "galore": STROKES[1],
+    DENSE: DENSE_STROKE,
+}
+_SPARE = STROKES[3:]
 _LEGEND = 160  # characters that a line of the legend holds, seven of each entry beside its words
 _VISIBLE = 0.001  # share of a bar below which a kind has no entry in the legend
 _DEVICES = {"cuda": "CUDA device", "cpu": "CPU"}
@@ -75,8 +90,8 @@ _WORDS = {"masks": "masks of dropout", AGAIN: "formed again in backward"}
 def plain_arm(arm: str) -> str:
     """The arm without what it recomputes.
 
-    >>> [plain_arm(arm) for arm in ("comera:lean_block", "low_rank:linear+checkpoint", "dense")]
-    ['comera', 'low_rank:linear', 'dense']
+    >>> [plain_arm(arm) for arm in ("comera:lean_block", "low_rank@rank:linear+checkpoint", "dense")]
+    ['comera', 'low_rank@rank:linear', 'dense']
     """
     arm = arm.removesuffix("+checkpoint")
     return next((arm.removesuffix(mode) for mode in MODES if arm.endswith(mode)), arm)
@@ -282,8 +297,9 @@ def tidy_rows(page: Selection, rows: Sequence[Row]) -> list[dict[str, object]]:
         cell: tuple[str, int | None], quantity: str, of: str, unit: str, status: str, value: Any, over: Any
     ) -> None:
         line = {"arm": cell[0], "batch_size": cell[1], "quantity": quantity, "of": of, "unit": unit, "status": status}
-        interval = value if isinstance(value, Estimate) else Estimate(value, None, None, 0)
-        lines.append({**line, **bounds("value", interval), "over_dense": over})
+        found = value if isinstance(value, Estimate) else Estimate(value, None, None, 0)
+        launches = found.launches if found.blocks else None
+        lines.append({**line, **bounds("value", found), "launches": launches, "over_dense": over})
 
     for row in rows:
         here, parts = (
@@ -371,7 +387,8 @@ def _draw_curves(page: Selection, rows: Sequence[Row], place: Page, part: int) -
     target = "cuda" if any(point.memory["cuda"].peak for point in page.points) else "cpu"
     others = sorted({plain_arm(arm) for arm in page.arms} - set(_KNOWN))
     strokes = {arm: _stroke(arm, others) for arm in page.arms}
-    handles = [*(stroke_handle(stroke, arm) for arm, stroke in strokes.items()), *[interval_handle()] * bool(timed)]
+    whiskers = bounds_handles(point.time.time.total for point in timed if point.time.time)
+    handles = [*(stroke_handle(stroke, arm) for arm, stroke in strokes.items()), *whiskers]
     heading = "Peak memory" + " and time" * bool(timed) + " by batch size"
     legend(place.parts[part], handles, _LEGEND // (max(map(len, strokes)) + 7), heading, handlelength=3.2)
     [[peaks, *times]] = place.panels(part, 2.6, 1 + bool(timed))

@@ -20,13 +20,13 @@ from figures.page import training as shared
 from figures.page.drawn import Caption
 from figures.page.footnotes import RatioLimit, limit_of
 from figures.page.layout import panel_page
-from figures.page.notes import closing_notes, first_upper
+from figures.page.notes import busy_note, closing_notes, first_upper
 from figures.page.style import (
     DENSE_STROKE,
     FAINT,
     INK,
     Stroke,
-    interval_handle,
+    bounds_handles,
     note,
     number_axis,
     stroke_handle,
@@ -35,7 +35,8 @@ from figures.page.style import (
 from figures.page.table import Column, bounds, significant
 from figures.records.crossover import joined, listed
 from figures.records.metric import Score
-from figures.records.select import COMERA, DENSE, LOW_RANK
+from figures.records.select import COMERA, DENSE, SIZE_RIVAL
+from figures.records.sizes import equal_size
 from figures.records.studies import PROBES, Row, Study, studies
 
 #: Models count as equally large within the tolerance of the solvers that gave them their ratio.
@@ -127,13 +128,20 @@ def _method(arm: str) -> str:
     return arm.partition(":")[0]
 
 
+def _same_size(one: Row, other: Row) -> bool:
+    """Whether two rows were trained from equally many parameters within 2 %, by their records."""
+    counts = [next((run.parameters for run in row.finished.values() if run.parameters), None) for row in (one, other)]
+    return equal_size(*counts)
+
+
 def rival_of(row: Row) -> Row | None:
-    """Low rank at the ratio of a row of CoMERA, in the same form."""
+    """Low rank of the size of a row of CoMERA, in the same form."""
     arm, ratio = row.slot.arm, row.slot.ratio
     if _method(arm) != COMERA or ratio is None:
         return None
-    other = LOW_RANK + arm.removeprefix(COMERA)
-    return next((one for one in row.study.rows if (one.slot.arm, one.slot.ratio) == (other, ratio)), None)
+    other = SIZE_RIVAL + arm.removeprefix(COMERA)
+    found = next((one for one in row.study.rows if (one.slot.arm, one.slot.ratio) == (other, ratio)), None)
+    return found if found and _same_size(found, row) else None
 
 
 def less_low_rank(row: Row) -> Score | None:
@@ -249,7 +257,7 @@ def _ratios(rows: Sequence[Row]) -> str:
 
 
 def _standing(apart: Score) -> str:
-    """On which side of 0 the whole interval of a difference lies."""
+    """On which side of 0 both bounds of a difference lie."""
     if apart.low is None:
         return "undecided"
     return "better" if apart.beats(0) else "worse" if apart.trails(0) else "undecided"
@@ -278,7 +286,7 @@ def _title_notes(study: Study) -> list[str]:
     pairs = {} if study.is_papers else _equal_sizes(study)
     if not pairs:
         return []
-    lines = ["Title: by comera less low_rank, plain arms alone; undecided where the interval holds 0."]
+    lines = [f"Title: by comera less {SIZE_RIVAL}, plain arms alone; undecided where the bounds hold 0."]
     single = [row for row, apart in pairs.items() if apart.seeds == 1]
     if single and len(study.seeds) > 1:
         lines.append(
@@ -296,7 +304,7 @@ def _other_forms(study: Study) -> list[str]:
         plain = rows.get((_method(arm), ratio))
         if arm == _method(arm) or plain is None or ratio is None:
             continue
-        rival = f"{LOW_RANK}{arm.removeprefix(COMERA)}"
+        rival = f"{SIZE_RIVAL}{arm.removeprefix(COMERA)}"
         for other, less in ((plain.slot.arm, row.less(plain)), (rival, less_low_rank(row))):
             if less is not None:
                 apart.setdefault(f"{arm} less {other}", []).append(f"{less.text(sign=True)} at {ratio:g}x")
@@ -319,7 +327,7 @@ def _title(study: Study) -> str:
 def caption(study: Study, rows: Sequence[Row]) -> Caption:
     points = points_of(rows)
     notes = [
-        shared.metric_words(study, "Wilson's"),
+        shared.metric_words(study, rows),
         "Sizes within 2 % count as equal; points of equal size stand side by side, not one upon the other.",
         *shared.one_seed_note(study),
         *_title_notes(study),
@@ -329,7 +337,8 @@ def caption(study: Study, rows: Sequence[Row]) -> Caption:
     notes += [*_other_forms(study), *_guessing(study, points), *_below_probe(study, points)]
     if points:
         notes.append(f"Pareto front, by value: {', '.join(point.words for point in front_of(points))}.")
-    notes += [*losses(study, points), *closing_notes(study)]
+    timed = {one.cell_id: one for row in rows for one in row.timed}
+    notes += [*losses(study, points), *busy_note(timed.values()), *closing_notes(study)]
     return Caption(title=_title(study), facts=shared.facts(study), notes=notes, remarks=shared.absences(rows))
 
 
@@ -369,7 +378,7 @@ def _scale(axes: Any, sizes: Sequence[float], points: Sequence[Point]) -> None:
     axes.set_xlim(min(sizes) / 1.25, 1.15 * max(sizes))
     number_axis(axes.xaxis, LogLocator(10, subs=(1, 2, 5)))
     low, high = min(point.score.span[0] for point in points), max(point.score.span[1] for point in points)
-    room = high - low or abs(high) or 1.0  # one point without an interval has no extent
+    room = high - low or abs(high) or 1.0  # one point without bounds has no extent
     axes.set_ylim(low - 0.06 * room, high + 0.12 * room)
     axes.yaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 5, 10]))
 
@@ -384,8 +393,7 @@ def draw(study: Study, rows: Sequence[Row], caption: Caption) -> Figure:
         stroke_handle(style[arm], arm, markersize=4.5, linestyle="" if arm == DENSE else style[arm].dashes)
         for arm in style if arm in drawn
     ]  # fmt: skip
-    if study.values_are != "none":
-        handles.append(interval_handle())
+    handles += bounds_handles(point.score for point in points)
     handles.append(Line2D([], [], **_FRONT, label="Pareto front, by value"))
     if limits:
         handles.append(Line2D([], [], color=INK, linewidth=1, linestyle=_LIMIT_DASHES, label="smallest within reach"))

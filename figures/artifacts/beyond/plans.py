@@ -21,7 +21,7 @@ from figures.artifact import Artifact
 from figures.page.drawn import Caption
 from figures.page.layout import Page, legend
 from figures.page.style import EARLY_STROKE, FAINT, INK, STROKES, Stroke, note, number_axis, stroke_handle, strokes
-from figures.page.table import NOT_RECORDED, REMARKS, Column, bounds, significant, with_interval
+from figures.page.table import NOT_RECORDED, REMARKS, Column, bounds, brackets_note, significant, with_bounds
 from figures.records.plans import Candidate, Grid, Planned, Slot, closing_lines, select_plans, timing_fact
 
 #: What is asked of the planner: a choice within ``NEAR`` of the best measured candidate in this share of at least so
@@ -66,7 +66,7 @@ class Row:
 
 
 def _choice(planned: Planned) -> Choice | None:
-    """Ratios of medians; the blocks of two plans are resampled apart, which if anything widens the interval."""
+    """Ratios of medians; a range holds every quotient of two plans' blocks, which if anything widens it."""
     chosen, best = planned.chosen, planned.best
     if best is None or not chosen.ms:
         return None
@@ -156,9 +156,9 @@ def sentences(rows: Sequence[Row]) -> list[str]:
         f"{counted(NEAR)} and within {FAR:.2f} in {counted(FAR)}. {_aim(ratios)}",
         f"Chosen / best: median {significant(statistics.median(ratios))}, 90th percentile "
         f"{significant(float(np.quantile(ratios, 0.9)))}; the chosen plan is itself the fastest in "
-        f"{sum(one.is_best for one in measured)} shapes. The worst choice: {with_interval(worst.ratio)} at "
+        f"{sum(one.is_best for one in measured)} shapes. The worst choice: {with_bounds(worst.ratio)} at "
         f"{worst.planned.slot.text}, {worst.planned.chosen.name!r} in place of {worst.best.name!r}.",
-        f"Of the {len(beyond)} shapes beyond {NEAR:.2f}, {doubtful} have an interval that reaches down to it. The best "
+        f"Of the {len(beyond)} shapes beyond {NEAR:.2f}, {doubtful} have a range that reaches down to it. The best "
         "is the lowest of several medians, so noise alone puts the ratio of two equal plans above 1."
         if beyond
         else "",
@@ -216,8 +216,8 @@ def columns(grid: Grid, rows: Sequence[Row]) -> list[Column[Any]]:  # noqa: ARG0
         Column("best", lambda row: name(row, "best"), left=True),
         Column("chosen, ms", lambda row: time(row, "chosen")),
         Column("best, ms", lambda row: time(row, "best")),
-        Column("chosen / best", lambda row: with_interval(row.choice and row.choice.ratio)),
-        Column("chosen / nn.Linear", lambda row: with_interval(row.choice and row.choice.over_dense)),
+        Column("chosen / best", lambda row: with_bounds(row.choice and row.choice.ratio)),
+        Column("chosen / nn.Linear", lambda row: with_bounds(row.choice and row.choice.over_dense)),
         Column("estimated / measured", estimated),
         Column(REMARKS, lambda row: row.message, left=True),
         Column(tidy=tidy),
@@ -230,10 +230,11 @@ def tidy_rows(_: Grid, rows: Sequence[Row]) -> list[tuple[Row, Candidate | None]
 
 def caption(grid: Grid, rows: Sequence[Row]) -> Caption:
     first, *others = sentences(rows)
+    found = [estimate for one in choices(rows) for estimate in (one.ratio, one.over_dense)]
     return Caption(
         title="Contraction plans: the planner's choice against the best measured candidate",
         facts=(timing_fact(grid), first),
-        notes=(*others, *closing_lines(grid)),
+        notes=(*others, *brackets_note(found), *closing_lines(grid)),
     )
 
 

@@ -17,8 +17,8 @@ from figures.artifact import Artifact
 from figures.page.drawn import Caption
 from figures.page.layout import panel_page
 from figures.page.notes import blocks_timed, closing_notes, device_fact, first_upper, gathered, listed
-from figures.page.style import INK, WHISKER, interval_handle, nothing_drawn, number_axis, stroke_handle, strokes
-from figures.page.table import REMARKS, Column, bounds, ratio_text, with_interval
+from figures.page.style import INK, WHISKER, bounds_handles, nothing_drawn, number_axis, stroke_handle, strokes
+from figures.page.table import REMARKS, Column, bounds, brackets_note, ratio_text, with_bounds
 from figures.records.select import (
     DENSE,
     Selected,
@@ -152,7 +152,11 @@ def columns(page: Widths, _: Sequence[Row]) -> list[Column[Row]]:
         return {"arm": row.record.arm, **vars(Toggles.of(row.record))}
 
     def time(row: Row) -> str | None:
-        return with_interval(row.time.total, 1.0) if row.time else None
+        return with_bounds(row.time.total, 1.0) if row.time else None
+
+    def timing(row: Row) -> dict[str, object]:
+        total = row.time.total if row.time else None
+        return {**bounds("step_ms", total), "launches": total and total.launches}
 
     return [
         Column("part", lambda row: PARTS[row.workload][0].partition(",")[0], head, left=True),
@@ -161,7 +165,7 @@ def columns(page: Widths, _: Sequence[Row]) -> list[Column[Row]]:
         Column("toggles", lambda row: Toggles.of(row.record).text + " (best)" * row.is_best, left=True),
         Column("parameters", lambda row: row.record.parameters and f"{row.record.parameters:,}",
                lambda row: {"parameters": row.record.parameters}, whole=True),
-        Column("step, ms", time, lambda row: bounds("step_ms", row.time.total if row.time else None)),
+        Column("step, ms", time, timing),
         Column("best dense / arm", lambda row: ratio_text(row.gain) if row.gain else None,
                lambda row: bounds("best_dense_over_arm", row.gain)),
         Column(REMARKS, lambda row: row.remarks, lambda row: {"status": row.record.status, "remarks": row.remarks},
@@ -205,6 +209,7 @@ def caption(page: Widths, rows: Sequence[Row]) -> Caption:
         of_picture=["Above 1 the arm takes less time than dense training. Both axes are logarithmic."],
         notes=[
             *_slower(rows, page),
+            *brackets_note(estimate for row in rows for estimate in (row.time.total if row.time else None, row.gain)),
             "Each arm stands there in its fastest form; the table has all forms. Ranks are the same at every width.",
             *closing_notes(page),
         ],
@@ -216,7 +221,8 @@ def draw(page: Widths, rows: Sequence[Row], caption: Caption) -> Figure:
     gains = {workload: _gains(rows, workload) for workload in page.parts}
     arms = sorted({arm for found in gains.values() for arm in found}, key=by_arm)
     looks = strokes(arms)
-    handles = [stroke_handle(stroke, f"dense / {arm}") for arm, stroke in looks.items()] + [interval_handle()]
+    handles = [stroke_handle(stroke, f"dense / {arm}") for arm, stroke in looks.items()]
+    handles += bounds_handles(row.gain for row in rows)
     titles = [PARTS[workload][0] for workload in page.parts]
     foot = (*caption.of_picture, *caption.notes)
     paper, [panels] = panel_page(caption.title, caption.facts, [titles], foot, 3.0, handles, 5)

@@ -120,11 +120,13 @@ def log_notes(study: Study) -> list[str]:
 
 
 def caption(study: Study, rows: Sequence[Row]) -> Caption:
+    seeds = (len(row.finished) for row in rows)
+    in_brackets = shared.brackets_words(seeds, "groups of consecutive validation lines")
     return Caption(
         title=f"DLRM on {log_words(study)}: what is reached, and sizes",
         facts=shared.facts(study),
         notes=(
-            "Intervals: bootstrap over groups of consecutive validation lines and over seeds; differences are paired.",
+            f"Differences are paired; {in_brackets}.",
             "normalised cross entropy: log loss over that of the base rate; lower is better.",
             *log_notes(study),
             *shared.dense_note(study),
@@ -146,7 +148,7 @@ def _undecided(study: Study, seeds: int) -> str:
 
 
 def _rule(claim_id: str, metric: Metric, low: float, high: float, words: str) -> Rule:
-    """A difference of CoMERA's to dense whose whole interval lies between two bounds."""
+    """A difference of CoMERA's to dense whose bounds both lie between two numbers."""
 
     def judge(_: Claim, study: Study, __: object) -> Judgement:
         ours, dense = _row_of(study, COMERA), _row_of(study, DENSE)
@@ -160,9 +162,9 @@ def _rule(claim_id: str, metric: Metric, low: float, high: float, words: str) ->
             return Judgement("not tested here", why, numbers)
         bottom, top = less.span
         holds, refuted = low <= bottom and top <= high, top < low or bottom > high
-        words_found = "whole interval lies" if holds else "interval does not lie"
+        which = "Both bounds lie" if holds else "Not both bounds lie"
         outcome: Outcome = "reproduced" if holds else "not reproduced" if refuted else "partly"
-        return Judgement(outcome, f"The {words_found} {words}.", numbers)
+        return Judgement(outcome, f"{which} {words}.", numbers)
 
     unit = "points" if metric.unit == "%" else ""
     quantity = f"{metric.text} of comera less that of dense, {SEEDS_NEEDED} seeds, {words}"

@@ -41,7 +41,7 @@ def caption(page: Precisions, lines: Sequence[Line]) -> Caption:
 
 
 def judge(_: Claim, page: Precisions, lines: Sequence[Line]) -> Judgement:
-    """Equal is at most the margin of accuracy below FP32, with the whole interval."""
+    """Equal is at most the margin of accuracy below FP32, with both bounds."""
     line = next((line for line in lines if (line.arm, line.precision) == (COMERA, "fp8")), None)
     less = page.less(line, ACCURACY) if line else None
     if less is None:
@@ -55,9 +55,9 @@ def judge(_: Claim, page: Precisions, lines: Sequence[Line]) -> Judgement:
     low, high = less.span
     margin = MARGINS["accuracy"]
     if low >= -margin:
-        return Judgement("reproduced", f"The whole interval lies above -{margin:g} points.", found)
+        return Judgement("reproduced", f"Both bounds lie above -{margin:g} points.", found)
     outcome: Outcome = "not reproduced" if high < -margin else "partly"
-    return Judgement(outcome, f"The interval does not lie above -{margin:g} points.", found)
+    return Judgement(outcome, f"Not both bounds lie above -{margin:g} points.", found)
 
 
 ARTIFACT: Artifact[Precisions, Line] = Artifact(

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bench.core.intervals import Estimate, mean_interval, paired_ratio
+from bench.core.intervals import Estimate, mean_estimate, paired_ratio
 from bench.core.record import Record
 from figures.artifact import Artifact
 from figures.claims.claims import Claim, Finding, Judgement
@@ -50,7 +50,7 @@ class Row:
 
     @property
     def time(self) -> Estimate | None:
-        return mean_interval(list(ms)) if (ms := self.all_ms.get(self.form)) else None
+        return mean_estimate(list(ms)) if (ms := self.all_ms.get(self.form)) else None
 
     def gain(self, over: str) -> Estimate | None:
         """How many times faster it is than another precision, block by block."""

@@ -63,8 +63,8 @@ def columns(study: Study, rows: Sequence[Row]) -> list[Column[Row]]:
         shared.spread_column("layers, MiB", "tensorized_mib", layers),
         times("layers ratio", "tensorized_ratio", replaced is not None),
         *_published(study, "paper: layers", "layers"),
-        shared.spread_column("S", "size_fraction", interval=False),
-        shared.spread_column("S0", "size_target", interval=False),
+        shared.spread_column("S", "size_fraction", spread=False),
+        shared.spread_column("S0", "size_target", spread=False),
         Column("S <= S0", lambda row: shared.reached(row.size_met), lambda row: {"size_met": row.size_met}),
         shared.remarks_column(),
     ]  # fmt: skip
@@ -78,7 +78,7 @@ def _notes(study: Study) -> list[str]:
         less += " and over seeds" if several else ""
     comparable = f"; comparable within {MARGIN:g} points" if study.is_papers else ""
     lines = [
-        shared.metric_words(study),
+        shared.metric_words(study, study.rows),
         f"dense then: dense after as many steps. {less}{comparable}.",
         "layers: the tensorized layers, and in dense the weights they stand in for. ratio: dense size over this size.",
         shared.size_words(study),
@@ -108,7 +108,7 @@ def caption(study: Study, rows: Sequence[Row]) -> Caption:
 
 ARTIFACT = Artifact(
     name="table_mnli", heading="Accuracy and size by stage",
-    summary="accuracy with its interval, size and compression of dense, early and late stages, beside the published; "
+    summary="accuracy with its bounds, size and compression of dense, early and late stages, beside the published; "
     "a table per device and dataset",
     order=130, **shared.OF_STUDIES, rows=lambda study: study.rows, columns=columns, caption=caption, rules=MNLI,
     keys=(shared.RUN,), breaks=("total, MiB",),

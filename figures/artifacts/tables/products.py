@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bench.core.intervals import Estimate, mean_interval, paired_ratio
+from bench.core.intervals import Estimate, mean_estimate, paired_ratio
 from bench.core.record import Record
 from figures.artifact import Artifact
 from figures.page.drawn import Caption
@@ -41,7 +41,7 @@ class Row:
         return list(self.products.get(name, {}).get("ms", ()))
 
     def time(self, name: str) -> Estimate | None:
-        return mean_interval(self.ms(name)) if self.ms(name) else None
+        return mean_estimate(self.ms(name)) if self.ms(name) else None
 
     def gain(self, name: str, over: str) -> Estimate | None:
         """How many times faster a product is than another, block by block."""
@@ -114,8 +114,8 @@ def _finding(rows: Sequence[Row]) -> str:
     faster = [row for gain, row in gains if gain.low is not None and gain.low > 1]
     where = ": " + "; ".join(f"{row.layer} at {row.record.batch_size:,} rows" for row in faster) if faster else ""
     return (
-        f"With the cast of its activations, FP8 is faster than BF16 in {len(faster)} of {len(gains)} cells (the whole "
-        f"interval above 1){where}."
+        f"With the cast of its activations, FP8 is faster than BF16 in {len(faster)} of {len(gains)} cells (both "
+        f"bounds above 1){where}."
     )
 
 
@@ -124,7 +124,7 @@ def caption(page: Selected, rows: Sequence[Row]) -> Caption:
         title="Products of the encoder's layers by precision",
         facts=(device_fact(page), _finding(rows)),
         notes=(
-            "gain: FP32's time over this one's, median over blocks with its 95 % interval; fp8 over bf16: BF16's time "
+            "gain: FP32's time over this one's, median over blocks with their range; fp8 over bf16: BF16's time "
             "over FP8's, its operands in FP8 already; with cast: activations scaled and cast in every call, as a layer "
             "has to.",
             "error: relative, in the Euclidean norm, against float64. Times and rates of every product are in the CSV "

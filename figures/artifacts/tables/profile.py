@@ -181,7 +181,9 @@ def caption(page: Selection, _: Sequence[Row]) -> Caption:
     profiles = [(step.label, record) for step, _, record in page.profiles]
     notes = [
         f"ms: of {what}, under the profiler, with the share of all kinds; {page.counted}, MiB: per step. MiB is what "
-        f"PyTorch's operators are given and return, of which a cache may save some. Kinds go by the names of {names}."
+        f"PyTorch's operators are given and return, of which a cache may save some. Kinds go by the names of {names}.",
+        "Each arm was profiled in one process, one arm after another. Read shares within an arm; Fig. 1 has the ratios "
+        "of arms, whose blocks take turns.",
     ]
     if not page.on_cuda:
         notes.append(

@@ -19,6 +19,9 @@ from figures.records.select import method_settings
 from figures.records.studies import PROBES, Runs, searches, size_met
 from figures.records.training import Slot, curve_of, slot_of, stages_of
 
+#: Where a best value lies among those that were tried.
+_LOWEST, _HIGHEST, _INSIDE, _ALONE = "lowest", "highest", "inside", "not searched"
+
 #: The settings that make the price of size.
 _SIZE_WEIGHT, _RHO = "size_weight", "rho"
 
@@ -34,6 +37,17 @@ class Try:
     score: Score | None  # None where the run did not finish
     mark: str  # † where older code made the record
     best: bool = False
+    edges: tuple[tuple[str, str], ...] = ()  # of the best: by searched number, _LOWEST, _HIGHEST or _INSIDE
+    alone: bool = False  # whether the arm was tried at one setting alone at this stage
+
+    @property
+    def edge(self) -> str:
+        """Where the best lies among the values that were tried; empty for all other tries."""
+        if self.alone:
+            return _ALONE
+        if not self.best:
+            return ""
+        return ", ".join(f"{name} {where}" for name, where in self.edges if where != _INSIDE) or _INSIDE
 
     @property
     def key(self) -> str:
@@ -87,13 +101,48 @@ def _gain(tries: Sequence[Try]) -> float | None:
 
 
 def _with_best(tries: Sequence[Try]) -> list[Try]:
-    """Mark the settings with the best score among the tries of one slot, unless all have the same."""
+    """Mark the settings with the best score among the tries of one slot, unless all have the same.
+
+    The best carry where they lie along each number that varies in the slot. Failed runs were tried too.
+    """
     keys = dict.fromkeys(one.key for one in tries)
+    if len(keys) == 1:
+        return [replace(one, alone=True) for one in tries]
     gains = {key: _gain([one for one in tries if one.key == key]) for key in keys}
     if len(set(gains.values())) < 2:
         return list(tries)
     highest = max(gain for gain in gains.values() if gain is not None)
-    return [replace(one, best=gains[one.key] == highest) for one in tries]
+    best = [one for one in tries if gains[one.key] == highest]
+    edges = tuple((name, _place([one.settings[name] for one in best], tried)) for name, tried in _varied(tries).items())
+    return [replace(one, best=True, edges=edges) if one in best else one for one in tries]
+
+
+def _varied(tries: Sequence[Try]) -> dict[str, list[float]]:
+    """By name, the values of every setting that is a number in all tries of a slot, and not the same one."""
+    names = dict.fromkeys(name for one in tries for name in one.settings)
+    found = {name: [one.settings.get(name) for one in tries] for name in names}
+    numbers = {
+        name: sorted({float(value) for value in values if value is not None})
+        for name, values in found.items()
+        if all(map(_is_number, values))
+    }
+    return {name: values for name, values in numbers.items() if len(values) > 1}
+
+
+def _place(best: Sequence[float], tried: Sequence[float]) -> str:
+    """Where the best values, which are several where tries are alike, lie among the sorted ones."""
+    if any(tried[0] < value < tried[-1] for value in best) or len(set(best)) > 1:
+        return _INSIDE
+    return _LOWEST if best[0] == tried[0] else _HIGHEST
+
+
+def _is_tangled(tries: Sequence[Try]) -> bool:
+    """Whether numbers of a slot varied together, neither over a grid nor all rising as one."""
+    varied = _varied(tries)
+    points = sorted({tuple(one.settings[name] for name in varied) for one in tries})
+    axes = zip(*points, strict=True)
+    rise_as_one = all([*values] == sorted(set(values)) for values in axes)
+    return not rise_as_one and len(points) != math.prod(map(len, varied.values()))
 
 
 def rows_of(search: Runs) -> list[Try]:
@@ -155,6 +204,7 @@ def columns(search: Runs, tries: Sequence[Try]) -> list[Column[Try]]:
         of_record("S", "size_fraction"),
         *(column if _aimed(tries) else replace(column, text=None) for column in targets),
         Column("best", lambda one: "best" if one.best else "", lambda one: {"best": one.best}, left=True),
+        Column("at an edge", lambda one: one.edge, lambda one: {"best_edge": one.edge}, left=True),
         Column(REMARKS, lambda one: one.run.message, lambda one: {"older_code": bool(one.mark)}, left=True),
     ]
 
@@ -177,6 +227,39 @@ def _budget(tries: Sequence[Try]) -> str:
     return f"Equal budget: {steps}, {tried}."
 
 
+def edge_notes(tries: Sequence[Try]) -> list[str]:
+    """Say which best values lie at an edge of what was tried, which arms were not searched, and how edges are told."""
+    slots: dict[Slot, list[Try]] = {}
+    for one in tries:
+        slots.setdefault(one.slot, []).append(one)
+    several = len({slot.goal for slot in slots}) > 1
+    edges, alone, none, joint = [], [], [], []
+    for slot, found in slots.items():
+        name = f"{slot.arm}, {slot.goal}" if several else slot.arm
+        best, varied = next((one for one in found if one.best), None), _varied(found)
+        if found[0].alone:
+            alone.append(name)
+        elif best is None:
+            none.append(name)
+        else:
+            places = [
+                f"{setting} {short(best.settings[setting])}, the {where} of {len(varied[setting])}"
+                for setting, where in best.edges if where != _INSIDE
+            ]  # fmt: skip
+            edges += [f"{name} ({'; '.join(places)})"] if places else []
+            joint += [name] if _is_tangled(found) else []
+    searched = len(slots) - len(alone) - len(none)
+    return [
+        *([f"The best value lies at an edge of those tried, so a better one may lie beyond: {'; '.join(edges)}."]
+          if edges else []),
+        *(["No best value lies at an edge of those tried."] if searched and not edges else []),
+        *([f"Not searched, one setting was tried: {'; '.join(alone)}."] if alone else []),
+        *([f"Without a best value, since all tries are alike or failed: {'; '.join(none)}."] if none else []),
+        *([f"Settings moved together and not over a grid ({'; '.join(joint)}): each is judged by its own values alone."]
+          if joint else []),
+    ]  # fmt: skip
+
+
 def caption(search: Runs, tries: Sequence[Try]) -> Caption:
     metric, aimed = search.metric, _aimed(tries)
     mean = " (mean over seeds, all of them finished)" if len(search.seeds) > 1 else ""
@@ -190,13 +273,14 @@ def caption(search: Runs, tries: Sequence[Try]) -> Caption:
         title=f"Settings tried in {search.experiment}: {search.dataset!r}",
         facts=shared.facts(search),
         notes=(
-            f"{_budget(tries)} Differences within the interval decide nothing.",
+            f"{_budget(tries)} Differences within the bounds decide nothing.",
             f"best: {best} of an arm at a stage{' among the runs with S <= S0' if aimed else ''}; no mark where all "
             "are alike.",
+            *edge_notes(tries),
             "settings: those in which the runs of a method differ.",
             *([price] if any(one.price is not None for one in tries) else []),
             "training loss: mean over the steps since the last point of the learning curve.",
-            shared.metric_words(search, pooled=False),
+            shared.metric_words(search),
             shared.size_words(search, aimed),
             *shared.dense_note(search),
             *closing_notes(search),

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bench.core.intervals import CONFIDENCE, Estimate
+from bench.core.intervals import Estimate
 from bench.core.record import Record, RecordError
 from bench.core.samples import disturbed_blocks
 from figures.artifact import Artifact
@@ -22,12 +22,13 @@ from figures.page.table import (
     UNPAIRED,
     Column,
     bounds,
+    brackets_note,
     counted,
     pairing,
     ratio_text,
     significant,
     unpaired,
-    with_interval,
+    with_bounds,
 )
 from figures.records.cells import Select, TimesAndMemory
 from figures.records.select import COMERA, by_device, method_settings, oldest_first, workload_settings
@@ -264,7 +265,7 @@ def columns(page: TimesAndMemory, rows: Sequence[Row]) -> list[Column[Row]]:  # 
     def time(row: Row) -> str:
         if row.step is None:
             return row.time.status
-        return f"{with_interval(row.step)} {'' if row.step.blocks else DISTURBED}".rstrip()
+        return f"{with_bounds(row.step)} {'' if row.step.blocks else DISTURBED}".rstrip()
 
     def over(ratio: Estimate | None, is_itself: bool, row: Row) -> str:
         return f"{ratio_text(ratio, is_itself and row.step)} {UNPAIRED * unpaired(ratio)}".rstrip()
@@ -280,7 +281,7 @@ def columns(page: TimesAndMemory, rows: Sequence[Row]) -> list[Column[Row]]:  # 
             "wanted_ratio": of_record(row, "ratio") if row.setting == SOLVER else None, "ratio": row.ratio,
             "recorded_parameters": of_record(row, "parameters"), "batch_size": of_record(row, "batch_size"),
             "flops_per_step": of_record(row, "flops_per_step"), **bounds("step_time_ms", row.step),
-            "blocks": blocks[0], "disturbed_blocks": blocks[1],
+            "launches": row.step and row.step.launches, "blocks": blocks[0], "disturbed_blocks": blocks[1],
             **bounds("time_over_dense", row.time.ratio), "dense_pairing": pairing(row.time.ratio),
             **bounds("time_over_paper", row.over_paper), "paper_pairing": pairing(row.over_paper),
             "predicted_for": of_record(row, "predicted_for") or "",
@@ -335,8 +336,8 @@ def caption(page: TimesAndMemory, rows: Sequence[Row]) -> Caption:
             "cores. rank entries: of the diagonals on the bonds.",
             "ratio: the dense layer over this one, with rank entries and bias.",
             "GFLOP: matrix products of a step; look-ups and element-wise work are not counted.",
-            f"/ dense, / paper: ratios of times within blocks; intervals of {CONFIDENCE:.0%}. Peak MiB: predicted, of "
-            "the layer's step alone.",
+            "/ dense, / paper: ratios of times within blocks. Peak MiB: predicted, of the layer's step alone.",
+            *brackets_note(estimate for row in rows for estimate in (row.step, row.time.ratio, row.over_paper)),
             *([repeating] if any(row.repeats_the_paper for row in rows) else []),
             *mark_notes(marks, mark_words("step", "settings")),
             *last_notes(page),

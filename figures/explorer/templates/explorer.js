@@ -154,7 +154,7 @@ function update() {
 for (const id of ["x", "y"]) at(id).replaceChildren(...Object.entries(data.axes).map(([name, axis]) => option(name, axis.label)));
 function start() {
   const names = Object.keys(data.axes), memory = "peak_memory_predicted_mib";
-  const time = data.own ? "least_time_ms" : "step_time_median_ms";
+  const time = data.own ? "least_time_ms" : "step_time_ms";
   at("x").value = names.includes(time) ? time : names[0];
   at("y").value = names.includes(memory) ? memory : names[1] || names[0];
 }

@@ -2,12 +2,13 @@
 
 from bench.core.record import Record
 from figures.page.style import DENSE_STROKE, EARLY_STROKE, INK, STROKES, Fill, Stroke
-from figures.records.select import COMERA, DENSE
+from figures.records.select import COMERA, DENSE, RANK_RIVAL, SIZE_RIVAL
 
 #: Arms in drawing order, and how they are drawn; others follow with what is left.
 STYLE: dict[str, tuple[Stroke, Fill]] = {
     COMERA: (EARLY_STROKE, Fill("#1d2f4f", edge="#ffffff")),
-    "low_rank": (STROKES[0], Fill("#8fc1d4", "\\\\\\", edge="#4f8396")),
+    SIZE_RIVAL: (STROKES[0], Fill("#8fc1d4", "\\\\\\", edge="#4f8396")),
+    RANK_RIVAL: (Stroke("#4f8396", (0, (1, 1)), "v"), Fill("#d9ecf3", "//", edge="#4f8396")),
     "lora": (STROKES[1], Fill("#7d4468", "////", edge="#ffffff")),
     "galore": (STROKES[2], Fill("#0f4d3a", "xx", edge="#ffffff")),
     DENSE: (DENSE_STROKE, Fill("#cf6f33", edge="#ffffff")),

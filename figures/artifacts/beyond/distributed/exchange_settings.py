@@ -15,8 +15,8 @@ from figures.artifacts.beyond.distributed.measured import link_words, order_of_r
 from figures.page import notes
 from figures.page.drawn import Caption
 from figures.page.layout import panel_page
-from figures.page.style import WHISKER, interval_handle, number_axis, stroke_handle
-from figures.page.table import REMARKS, Column, bounds, ratio_text, significant, with_interval
+from figures.page.style import WHISKER, bounds_handles, number_axis, stroke_handle
+from figures.page.table import REMARKS, Column, bounds, brackets_note, ratio_text, significant, with_bounds
 from figures.records.select import COMERA, DENSE, Selected, by_device, narrow, newest, oldest_first
 from figures.records.time_values import Time, time_of, time_ratio
 
@@ -97,14 +97,18 @@ def columns(page: Settings, _: Sequence[Row]) -> list[Column[Row]]:
         return {"device": page.device, "varied": row.varied, "link_mbit": row.mbit}
 
     def time(row: Row) -> str | None:
-        return with_interval(row.time.total) if row.time else None
+        return with_bounds(row.time.total) if row.time else None
+
+    def timing(row: Row) -> dict[str, object]:
+        total = row.time.total if row.time else None
+        return {**bounds("step_ms", total), "launches": total and total.launches}
 
     return [
         Column("link, setting", lambda row: f"{link_words(row.mbit)}, {VARIED[row.varied][1]}", head, left=True),
         Column("value", lambda row: f"{row.value:g}", lambda row: {"value": row.value}),
         Column("arm", lambda row: f"{row.arm} {page.older(row.record)}".rstrip(), lambda row: {"arm": row.arm},
                left=True),
-        Column("step, ms", time, lambda row: bounds("step_ms", row.time.total if row.time else None)),
+        Column("step, ms", time, timing),
         Column("/ comera", lambda row: ratio_text(row.ratio, row.arm == COMERA),
                lambda row: bounds("over_comera", row.ratio)),
         Column("sent, MiB", lambda row: significant(row.record.sent_buckets_mib),
@@ -138,7 +142,7 @@ def _spread_by_bucket(rows: Sequence[Row]) -> list[str]:
         if len(times) > 1:
             low, high = (pick(times, key=lambda size: times[size].value) for pick in (min, max))
             more = f"with {high:g} MiB {times[high].value / times[low].value - 1:.0%} more"
-            surely = ", which is within the intervals" if times[low].span[1] >= times[high].span[0] else ""
+            surely = ", and their bounds overlap" if times[low].span[1] >= times[high].span[0] else ""
             sentences.append(f"Buckets of {arm} at {link_words(mbit)}: quickest with {low:g} MiB; {more}{surely}.")
     return sentences
 
@@ -162,6 +166,7 @@ def caption(page: Settings, rows: Sequence[Row]) -> Caption:
         notes=[
             *(of_local_steps if "local_steps" in varied else []),
             *_spread_by_bucket(rows),
+            *brackets_note(estimate for row in rows for estimate in (row.time.total if row.time else None, row.ratio)),
             *notes.galore_note(page.shown),
             *notes.closing_notes(page),
         ],
@@ -171,7 +176,8 @@ def caption(page: Settings, rows: Sequence[Row]) -> Caption:
 
 def draw(page: Settings, rows: Sequence[Row], caption: Caption) -> Figure:
     arms = sorted({row.arm for row in rows}, key=by_arm)
-    handles = [stroke_handle(style(arm)[0], arm) for arm in arms] + [interval_handle()]
+    handles = [stroke_handle(style(arm)[0], arm) for arm in arms]
+    handles += bounds_handles(row.time.total for row in rows if row.time)
     titles = [[f"{VARIED[varied][0]}, {link_words(mbit)}" for varied, mbit in line] for line in page.panels]
     foot = (*caption.of_picture, *caption.notes)
     paper, panels = panel_page(caption.title, caption.facts, titles, foot, 2.4, handles, 6)

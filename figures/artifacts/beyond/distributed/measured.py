@@ -134,7 +134,7 @@ def model_of(page: Selection, arm: str) -> Model | None:
     steps = steps or [record.compute_time_ms for record in alike]
     known = [step for step in steps if step is not None]
     tensors = _tensors(page, base, one)
-    if not known or tensors is None or (powersgd_rank(one.exchange) and len(tensors) == 1):
+    if not known or tensors is None:
         return None
     bucket = None if one.bucket_mib is None else int(one.bucket_mib * _MIB)
     step = statistics.median(known)
@@ -155,12 +155,20 @@ def model_of(page: Selection, arm: str) -> Model | None:
 
 
 def _tensors(page: Selection, base: str, record: Record) -> tuple[Tensor, ...] | None:
-    """The parameters of an arm from the record on paper of the same size, else one of that size; None for neither."""
+    """Return the parameters of an arm from the record on paper of the same size, else one parameter of that size.
+
+    None for neither: the record lacks its size, or its exchange needs what is not known: PowerSGD each parameter, FSDP2
+    also their places in blocks, which records on paper of older code lack.
+    """
     if record.gradient_mib is None:
         return None
     paper = page.on_paper.get((record.workload, base))
+    needs_places = record.exchange == "fsdp2"
     if paper and paper.gradient_mib and abs(paper.gradient_mib / record.gradient_mib - 1) < 0.01:
-        return tensors_of(paper.samples["tensors"])
+        rows = paper.samples["tensors"]
+        return tensors_of(rows) if not needs_places or all("in_block" in row for row in rows) else None
+    if needs_places or powersgd_rank(record.exchange):
+        return None
     return (Tensor((round(record.gradient_mib * _MIB / 4), 1)),)
 
 

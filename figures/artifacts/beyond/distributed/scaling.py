@@ -27,15 +27,24 @@ from figures.page.style import (
     FAINT,
     INK,
     WHISKER,
+    bounds_handles,
     fill_handle,
-    interval_handle,
     note,
     nothing_drawn,
     number_axis,
     stroke_handle,
 )
-from figures.page.table import NOT_RECORDED, REMARKS, Column, bounds, ratio_text, significant, with_interval
-from figures.records.select import COMERA, DENSE
+from figures.page.table import (
+    NOT_RECORDED,
+    REMARKS,
+    Column,
+    bounds,
+    brackets_note,
+    ratio_text,
+    significant,
+    with_bounds,
+)
+from figures.records.select import COMERA, DENSE, RANK_RIVAL, SIZE_RIVAL
 from figures.records.time_values import mark_words
 
 EXPERIMENT, ON_PAPER = "scaling", "scaling_model"
@@ -66,7 +75,7 @@ def columns(page: Selection, rows: Sequence[Row]) -> list[Column]:  # noqa: ARG0
     """Of each measured step; the CSV has what is on paper as well, a row per number."""
 
     def time(row: Row) -> str:
-        return with_interval(row.time) if row.time else row.record.status
+        return with_bounds(row.time) if row.time else row.record.status
 
     def sent(column: str) -> Column:
         return Column(f"sent {COUNTS[column]}, MiB", lambda row: significant(getattr(row.record, column), 4))
@@ -95,9 +104,10 @@ def tidy_rows(page: Selection, rows: Sequence[Row]) -> list[dict[str, object]]:
     lines: list[dict[str, object]] = []
 
     def add(of: str, arm: str, ranks: int, link: str, quantity: str, unit: str, value: Estimate | float | None) -> None:
-        interval = value if isinstance(value, Estimate) else Estimate(value, None, None, 0) if value else None
+        found = value if isinstance(value, Estimate) else Estimate(value, None, None, 0) if value else None
         where = {"of": of, "arm": arm, "ranks": ranks, "link": link}
-        lines.append({**where, "quantity": quantity, "unit": unit, **bounds("value", interval)})
+        lines.append({**where, "quantity": quantity, "unit": unit, **bounds("value", found),
+                      "launches": found.launches if found and found.blocks else None})  # fmt: skip
 
     for row in rows:
         place = ("measured", row.arm, page.ranks, link_words(row.mbit))
@@ -151,7 +161,7 @@ def _against(page: Selection) -> list[str]:
             f"PowerSGD of rank 4 sends {times} times {words} bytes than CoMERA: {significant(fewest)} MiB per step and "
             f"rank, not {significant(ours)}. Its price is arithmetic and an error buffer as large as the gradient."
         )
-    for rival in (FEWEST, "low_rank", DENSE, "dense:row_wise"):
+    for rival in (FEWEST, SIZE_RIVAL, RANK_RIVAL, DENSE, "dense:row_wise"):
         found = [text for case in page.cases if (text := case.sentence(rival))]
         if found:
             lines.append(f"CoMERA's step takes less than that of {rival}, by the model: {'; '.join(found)}.")
@@ -204,6 +214,7 @@ def caption(page: Selection, rows: Sequence[Row]) -> Caption:
             "finding (Wang et al., MLSys 2021).",
             f"Links: {links}." if page.papers else "",
             *notes.galore_note(page.measured.values()),
+            *brackets_note(estimate for row in rows for estimate in (row.time, row.ratio)),
             *notes.mark_notes((row.marks for row in rows), mark_words("step")), *notes.last_notes(page),
         ],
         remarks=[f"{row.arm}, {link_words(row.mbit)}: {row.record.message}" for row in rows if row.time is None],
@@ -251,7 +262,7 @@ def draw(page: Selection, rows: Sequence[Row], caption: Caption) -> Figure:
     counts = [
         Line2D([], [], color=INK, label=f"sent, {words}", **_count_look(column)) for column, words in COUNTS.items()
     ]
-    entries = [*handles, *([interval_handle()] if rows else []), *counts]
+    entries = [*handles, *bounds_handles(row.time for row in rows), *counts]
     if rows:
         legend(place.parts[0], entries, 6, "Measured", handlelength=3.2)
     _draw_sent(sent, page)
