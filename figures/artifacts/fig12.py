@@ -72,6 +72,10 @@ class Selection(cells.TimesAndMemory):
         return sorted({ratio for arm, size, ratio in self.cells if size == batch and arm != DENSE})
 
 
+#: What CoMERA is compared with beside dense, and what both share.
+_RIVALS = {SIZE_RIVAL: " of the same size", RANK_RIVAL: " of the same middle ranks"}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Row(cells.CellRow):
     """One arm at one batch size and ratio, compared with dense in the same job; dense has one row per batch size."""
@@ -83,7 +87,7 @@ class Row(cells.CellRow):
     parameters: int | None
     flops_over_dense: float | None = None
     size_ratio: float | None = None  # what became of the target ratio
-    over_low_rank: Estimate | None = None  # CoMERA's time over that of low_rank at the same ratio
+    over_rivals: Mapping[str, Estimate | None] = field(default_factory=dict)  # CoMERA's time over a rival's, by arm
     timings: Mapping[float, TimeCell] = field(default_factory=dict)  # of dense, by the ratio that it was timed beside
     beside: float = 1.0  # the ratio of the job in which it was timed
 
@@ -167,14 +171,14 @@ def _dense_row(page: Selection, batch: int) -> Row:
 
 def _row(page: Selection, arm: str, batch: int, ratio: float, dense: Row) -> Row:
     cell = (arm, batch, ratio)
-    run, rival = page.timed.get(cell), page.timed.get((SIZE_RIVAL, batch, ratio)) if arm == COMERA else None
+    run, rivals = page.timed.get(cell), _RIVALS if arm == COMERA else ()
     known, is_timed = _known(page, cell, [run] if run else []), batch in page.time_batches
     of_dense: dict[str, Any] = {"reference": (DENSE, batch, ratio), "memory_reference": (DENSE, batch, 1.0)}
     return Row(
         arm=arm, batch=batch, ratio=ratio, beside=ratio,
         flops_over_dense=quotient(known["flops"], dense.flops),
         size_ratio=quotient(dense.parameters, known["parameters"]),
-        over_low_rank=time_ratio(run, rival),
+        over_rivals={rival: time_ratio(run, page.timed.get((rival, batch, ratio))) for rival in rivals},
         **known, **page.row(cell, is_timed=is_timed, asked=_asked(page, batch), **of_dense),
     )  # fmt: skip
 
@@ -206,7 +210,9 @@ def columns(page: Selection, rows: Sequence[Row]) -> list[Column[Row]]:
 
     def work(row: Row) -> dict[str, object]:
         flops = {"flops_per_step": row.flops, "flops_over_dense": row.flops_over_dense}
-        return {**bounds("time_over_low_rank", row.over_low_rank), **flops, "reach": str(row.limit or "")}
+        rivals = {SIZE_RIVAL: "time_over_low_rank", RANK_RIVAL: "time_over_low_rank_of_equal_rank"}
+        over = [bounds(name, row.over_rivals.get(rival)) for rival, name in rivals.items()]
+        return {**over[0], **over[1], **flops, "reach": str(row.limit or "")}
 
     times = time_columns(rows, page.per, DENSE, text=time)
     return [
@@ -262,7 +268,8 @@ def _time_quantity(page: Selection, rows: Sequence[Row]) -> Quantity:
 
     return Quantity(
         f"Time per {page.per}", "time", f"time per {page.per} / dense", page.time_batches, value,
-        lambda row, other: row.time.ratio if other.is_reference else row.over_low_rank, words, lambda row: row.time,
+        lambda row, other: row.time.ratio if other.is_reference else row.over_rivals.get(other.arm),
+        words, lambda row: row.time,
     )  # fmt: skip
 
 
@@ -310,10 +317,6 @@ def _over(rows: Sequence[Row], quantity: Quantity, arm: str, other: str, batch: 
     others = {row.ratio: row for row in _of_arm(rows, other, batch)}
     pairs = [(row, others.get(1.0 if other == DENSE else row.ratio)) for row in _of_arm(rows, arm, batch)]
     return {row.ratio: one for row, rival in pairs if rival and (one := quantity.over(row, rival)) is not None}
-
-
-#: What CoMERA is compared with beside dense, and what both share.
-_RIVALS = {SIZE_RIVAL: " of the same size", RANK_RIVAL: " of the same middle ranks"}
 
 
 def _compared(rows: Sequence[Row], quantity: Quantity, arm: str, other: str) -> list[str]:

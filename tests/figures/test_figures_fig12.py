@@ -164,6 +164,7 @@ def test_comera_is_held_against_low_rank_of_the_same_size(drawn: dict[str, Drawn
         in notes
     )
     tidy = tidy_of(drawn[CPU]).set_index(["batch_size", "arm", "ratio"])
+    assert not any("comera against low_rank@rank" in note for note in drawn[CPU].notes)  # which nothing was timed of
     assert tidy.loc[(8, "comera", 1.5), "time_over_low_rank"].item() == pytest.approx(1.56 / 0.9133, rel=0.05)
 
 
