@@ -51,7 +51,7 @@ def test_every_arm_is_run_and_agrees_with_its_prediction(tmp_path, pairs):
     ended = run_bench(tmp_path, *arguments)
     assert ended.status == 0, ended.error
     records = read_all(tmp_path / "results")
-    assert len({record.arm for record in records}) == 7
+    assert len({record.arm for record in records}) == 8
     for record in records:
         assert (record.status, record.measure, record.predicted_for) == ("ok", "allocator_peak", "cpu"), record.message
         assert record.peak_memory_allocated_mib == pytest.approx(record.peak_memory_predicted_mib, rel=0.02), record.arm

@@ -256,7 +256,7 @@ def test_a_signal_leaves_the_archive(tmp_path, pairs, number):
     assert process.stdout.readline() == "two units have begun\n", process.communicate()
     process.send_signal(number)
     output, error = process.communicate(timeout=60)
-    assert process.returncode == 0
+    assert process.returncode == 128 + number
     assert f"stopped by {number.name}" in error
     assert output.splitlines()[-1] == "call again: not looked at: stage2"
     assert len(merge([tmp_path / "out" / RECORDS], tmp_path / "merged").taken) == 4

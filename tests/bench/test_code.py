@@ -513,10 +513,10 @@ def test_a_sweep_leaves_records_and_the_manifest_of_their_corpus(folder, tmp_pat
         (
             "code_ratios",
             5,
-            ["comera", "low_rank", "comera:orthogonal", "low_rank:orthogonal", "dense"],
+            ["comera", "low_rank@size", "comera:orthogonal", "low_rank@size:orthogonal", "dense"],
             [["early"]] * 5,
         ),
-        ("code_search", 4, ["comera", "low_rank", "dense"], [["early"]] * 3),
+        ("code_search", 4, ["comera", "low_rank@size", "dense"], [["early"]] * 3),
         ("code_prices", 4, ["comera"], [["early"]]),
         ("code_phases", 1, ["comera", "comera", "dense"], [["early"], ["early", "late"], ["early", "late"]]),
     ],

@@ -16,12 +16,11 @@ def swept(monkeypatch, tmp_path, pairs):
     def jobs(experiment, *arguments, cuda=False):
         found = []
         monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)
-        monkeypatch.setattr(
-            bench.runner.sweep.Results, "check", lambda *_: None
-        )  # it would ask the device for its name
+        for name in ("check", "claim", "is_done"):  # they would ask the device for its name
+            monkeypatch.setattr(bench.runner.sweep.Results, name, lambda *_: None)
         monkeypatch.setattr(bench.runner.sweep, "run_job", lambda job, *_: found.append(job.cells))
         ended = run_bench(tmp_path, f"experiment={experiment}", f"data_folder={pairs}", *arguments)
-        assert (ended.status, ended.output) == (0, "")
+        assert (ended.status, ended.output) == (0, ""), ended.error
         return found
 
     return jobs
@@ -46,7 +45,7 @@ def test_fig7_times_both_arms_with_each_toggle_side_by_side(swept, cuda, argumen
     jobs = swept("fig7", *arguments, cuda=cuda)
     assert [cells[0].batch_size for cells in jobs] == list(batches)
     for cells in jobs:
-        wanted = [(arm, *toggle) for toggle in toggles for arm in ("comera", "dense")]
+        wanted = [(arm, *toggle) for toggle in toggles for arm in ("comera", "low_rank@size", "low_rank@rank", "dense")]
         assert [(cell.arm, cell.cuda_graph, cell.compile) for cell in cells] == wanted
         for cell in cells:
             assert (cell.experiment, cell.measure, cell.workload) == ("fig7", "run", "encoder")
