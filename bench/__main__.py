@@ -10,7 +10,6 @@ import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
-from baselines._quiet import silence
 from bench.core.plugins import import_plugins
 from bench.core.processors import check_threads
 from bench.errors import CONF, ConfigError, Parser, experiments, stop_with, unwritten
@@ -127,7 +126,10 @@ def main() -> None:
     with interruptible():
         try:
             check_threads()
-            silence()
+            if arguments[0] not in _READERS:  # what only reads records loads no rival
+                from baselines._quiet import silence
+
+                silence()
             _command(arguments)
         except ConfigError as error:
             stop_with(str(error))

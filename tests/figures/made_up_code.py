@@ -27,8 +27,10 @@ def campaign(device=CUDA, ratios=(2.0, 2.4), small=SMALL):
                 arm, batch, measure="predict", predicted_for="cuda", parameters=round(count), **common, **peaks
             )
             pairing = f"phase-{number}"
-            records.append(dataclasses.replace(one, cell_id=f"{arm}-{length}", pairing=pairing))
-            records.append(dataclasses.replace(plan, cell_id=f"{arm}-{length}-plan", experiment="fig10_memory"))
+            records.append(dataclasses.replace(one, cell_id=f"{arm}-{length}".replace("@", "-"), pairing=pairing))
+            records.append(
+                dataclasses.replace(plan, cell_id=f"{arm}-{length}-plan".replace("@", "-"), experiment="fig10_memory")
+            )
     return records
 
 

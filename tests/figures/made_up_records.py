@@ -71,7 +71,7 @@ def record(arm: str = "comera", batch: int = 1, *, measure: str = "run", device:
         "config_json": json.dumps(
             {
                 "device": target,
-                "method_settings": MATCHED[match],
+                "method_settings": MATCHED[match.partition("+")[0]],
                 "workload_settings": {},
                 "timing_settings": CALM,
             }

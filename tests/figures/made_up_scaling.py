@@ -53,7 +53,7 @@ def exchanged(workload: str, arm: str, step_ms: float) -> Record:
     return record(
         arm, batch, measure="exchanged", experiment="scaling_model", workload=workload, precision="bf16",
         predicted_for="cuda", gradient_mib=size_mib(rows), samples={"tensors": rows, "bounds": {"h100": h100}},
-        cell_id=f"{workload}-{arm}".replace(":", "-"),
+        cell_id=f"{workload}-{arm}".replace(":", "-").replace("@", "-"),
     )  # fmt: skip
 
 
@@ -82,7 +82,7 @@ def measured(arm: str, mbit: float | None, factor: float = 1.0, device: str = CP
         base, means, 8, experiment="scaling", device=device, threads=1, world_size=2, exchange=exchange, backend="gloo",
         link_mbit=mbit, gradient_mib=size_mib(rows), sent_buckets_mib=sent, sent_analytic_mib=sent,
         sent_interface_mib=sent * 1.006, compute_time_ms=step, exchange_memory_mib=sent,
-        cell_id=f"{arm}-{mbit}".replace("+", "-"), pairing=f"together-{mbit}",
+        cell_id=f"{arm}-{mbit}".replace("+", "-").replace("@", "-"), pairing=f"together-{mbit}",
     )  # fmt: skip
 
 
