@@ -31,7 +31,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 class _Ending:
-    """What the end of this process has to say and to do."""
+    """Hold what this process prints and does when it ends."""
 
     state: Callable[[], str] | None = None
     hurry: Callable[[], None] | None = None

@@ -274,7 +274,7 @@ _AHEAD = datetime.timedelta(days=1)
 
 
 class _MetricWords(BaseModel):
-    """What ``workload_words`` holds of the metric that leads."""
+    """Words of ``workload_words`` on the metric that leads."""
 
     name: str
     text: str
@@ -286,7 +286,7 @@ class _MetricWords(BaseModel):
 
 
 class _WorkloadWords(BaseModel):
-    """What ``workload_words`` holds; further names are allowed."""
+    """Names in ``workload_words``; further ones are allowed."""
 
     model: str = ""
     epoch: str = ""

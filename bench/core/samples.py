@@ -164,7 +164,7 @@ def slowdown(record: Record, best_ms: Mapping[Machine, float]) -> float | None:
 
 
 def busy(record: Record, best_ms: Mapping[Machine, float]) -> bool:
-    """Whether other work shared the processors while the record's times were taken: :func:`slowdown` > ``BUSY``."""
+    """Return whether other work shared the processors while the times were taken: :func:`slowdown` > ``BUSY``."""
     factor = slowdown(record, best_ms)
     return factor is not None and factor > BUSY
 

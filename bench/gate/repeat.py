@@ -177,7 +177,7 @@ def _decided(blocks: Blocks, tolerance: float) -> Decision:
 
 
 def _caught(blocks: Blocks, factor: float, tolerance: float) -> tuple[bool, bool]:
-    """Whether the gate's rule alarms, and whether one would that requires the ranges to lie above the tolerance."""
+    """Return whether the rule alarms, and whether one would that requires the ranges to lie above the tolerance."""
     first, further = (_scaled(part, factor) for part in blocks)
     rule = _decided((first, further), tolerance).kind == "regression"
     lows = [estimate(part).low for part in (first, further)] if rule else [None]

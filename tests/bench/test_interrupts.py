@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: one sentence, status 130 or 143 within five seconds, no process left, and nothing torn."""
+"""Ctrl-C and SIGTERM: one sentence, status 130 or 143, no process left, and nothing torn."""
 
 from __future__ import annotations
 
