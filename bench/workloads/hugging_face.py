@@ -43,7 +43,7 @@ class HuggingFaceWorkload(BaseWorkload):
 
     ``path`` is a Hugging Face ``config.json`` or a folder with one, ``shapes`` the dense model without data. Raises
     ConfigError: the package transformers is missing; the path is no such configuration; its architecture has no
-    sequence classification or fewer positions than the sequence has tokens.
+    sequence classification, fewer positions than the sequence has tokens, or layers with experts.
     """
 
     name, Settings = "hugging_face", type(None)
@@ -64,6 +64,11 @@ class HuggingFaceWorkload(BaseWorkload):
                 self.shapes = self.build()
         except Exception as error:  # whatever a wrong value makes of it there
             raise _refused(path, error) from None
+        experts = [name for name, _ in self.shapes.named_modules() if name.endswith("experts")]
+        if experts:
+            routed = f"which is a mixture of experts ({len(experts)} layers with experts, as {experts[0]})"
+            lacks = "how many tokens an expert gets depends on data, which a prediction does not have"
+            raise _wrong(path, f"{routed}; {lacks}; allowed: models without experts")
         self.words = Words(f"{path} ({self.config.model_type}, sequence classification)")
 
     def notes(self) -> tuple[str, ...]:

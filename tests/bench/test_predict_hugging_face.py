@@ -160,6 +160,9 @@ def test_bert_is_our_own_encoder_but_for_its_masks_and_segments(tmp_path, device
         assert other.memory.activations - own.memory.activations == masks - segments
 
 
+EXPERTS = '{{"model_type": "{}", "{}": 4, "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4}}'
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [
@@ -178,6 +181,8 @@ def test_bert_is_our_own_encoder_but_for_its_masks_and_segments(tmp_path, device
         ('{"model_type": "gpt2", "n_layer": -3}', ["n_layer is -3", "from 0 up"]),
         ("[" * 100_000, ["is not JSON"]),
         ('{"model_type": "bert", "max_position_embeddings": 16}', ["sequence_length is 128", "16"]),
+        (EXPERTS.format("mixtral", "num_local_experts"), ["mixture of experts", "2 layers", "model.layers.0.mlp"]),
+        (EXPERTS.format("qwen2_moe", "num_experts"), ["mixture of experts", "2 layers", "model.layers.0.mlp"]),
     ],
 )
 def test_what_is_no_configuration_is_one_sentence(tmp_path, tmp_path_factory, content, said):

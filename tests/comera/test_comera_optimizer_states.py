@@ -386,3 +386,47 @@ def test_an_optimizer_in_use_or_gone_is_not_warned_of():
     del optimizer
     close(model, (0,))
     assert comera.truncate(model)
+
+
+@pytest.mark.filterwarnings("error")
+def test_muon_takes_the_dense_matrices_beside_an_optimizer_of_the_cores():
+    """torch's Muon refuses parameters that are no matrices, as packed cores, when it is built."""
+    model = model_of()
+    model.append(nn.Linear(128, 4, bias=False))
+    with pytest.raises(ValueError, match="Muon only supports 2D"):
+        torch.optim.Muon([model[0].packed_cores])
+    cores = torch.optim.AdamW([p for p in model.parameters() if p is not model[2].weight], lr=1e-4)
+    matrices = torch.optim.Muon([model[2].weight], lr=1e-4)
+    for optimizer in (cores, matrices):
+        train(model, optimizer)
+    close(model)
+    with pytest.raises(ValueError, match="Muon holds none"):
+        comera.truncate(model, matrices)
+    momentum = matrices.state[model[2].weight]["momentum_buffer"].clone()
+    assert comera.truncate(model, cores)
+    assert torch.equal(matrices.state[model[2].weight]["momentum_buffer"], momentum)
+    for optimizer in (cores, matrices):
+        train(model, optimizer)
+
+
+def test_galore_on_the_dense_matrices_keeps_its_projection_through_a_truncation():
+    """GaLore projects matrices; a state that it projected of a tensorized layer's parameter would be refused."""
+    galore = pytest.importorskip("galore_torch").GaLoreAdamW
+    model = model_of()
+    model.append(nn.Linear(128, 4, bias=False))
+    rest = [p for p in model.parameters() if p is not model[2].weight]
+    projected = {"params": [model[2].weight], "rank": 2, "update_proj_gap": 5, "scale": 0.25, "proj_type": "std"}
+    optimizer = galore([{"params": rest}, projected], lr=1e-4, no_deprecation_warning=True)
+
+    def step():  # this optimizer calls a closure without gradients
+        optimizer.zero_grad()
+        model(torch.randn(4, 128)).square().mean().backward()
+        optimizer.step()
+
+    step()
+    close(model)
+    before = dict(optimizer.state[model[2].weight])
+    assert comera.truncate(model, optimizer)
+    assert all(optimizer.state[model[2].weight][key] is value for key, value in before.items())
+    assert optimizer.state[model[0].packed_cores]["exp_avg"].shape == model[0].packed_cores.shape
+    step()
