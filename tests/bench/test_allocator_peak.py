@@ -56,7 +56,7 @@ def test_every_arm_is_run_and_agrees_with_its_prediction(tmp_path, pairs):
         assert (record.status, record.measure, record.predicted_for) == ("ok", "allocator_peak", "cpu"), record.message
         assert record.peak_memory_allocated_mib == pytest.approx(record.peak_memory_predicted_mib, rel=0.02), record.arm
         assert record.step_time_median_ms is None
-    assert "7/7 cells" in run_bench(tmp_path, *arguments).error
+    assert "8/8 cells" in run_bench(tmp_path, *arguments).error
     assert read_all(tmp_path / "results") == records
 
 

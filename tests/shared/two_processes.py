@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import datetime
 import functools
+import gc
 import io
 import multiprocessing
 import os
@@ -25,6 +26,7 @@ import tempfile
 import traceback
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
 import torch
@@ -43,8 +45,15 @@ def in_two_processes(work: Callable[..., Any], *arguments: Any) -> list[Any]:
     """
     with tempfile.TemporaryDirectory() as folder:
         meeting = f"{folder}/meeting"
-        calls = [process.submit(_as_rank, rank, meeting, work, arguments) for rank, process in enumerate(_processes())]
-        answers = [call.result() for call in calls]
+        try:
+            ranks = enumerate(_processes())
+            calls = [process.submit(_as_rank, rank, meeting, work, arguments) for rank, process in ranks]
+            answers = [call.result() for call in calls]
+        except BrokenProcessPool:  # the next test gets new processes
+            for process in _processes():
+                process.shutdown(wait=False, cancel_futures=True)
+            _processes.cache_clear()
+            raise
     return [torch.load(io.BytesIO(answer), weights_only=False) for answer in answers]
 
 
@@ -66,9 +75,13 @@ def _as_rank(rank: int, meeting: str, work: Callable[..., Any], arguments: tuple
     answer = io.BytesIO()
     try:
         torch.save(work(rank, *arguments), answer)
+        distributed.barrier()
     except BaseException:  # not every error can be pickled, such as those of pytest
         raise RuntimeError(f"rank {rank} failed:\n{traceback.format_exc()}") from None
     finally:
+        # What work has left, as a hook of DDP in a circle of references, holds the group. If a thread of the group were
+        # the one to drop the last reference, it would wait for itself to end: "Resource deadlock avoided".
+        gc.collect()
         distributed.destroy_process_group()
     return answer.getvalue()
 
