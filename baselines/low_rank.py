@@ -40,9 +40,9 @@ from baselines._arm import (
 )
 from baselines._rank_shares import OutOfReach, ranks_for_ratio
 from comera.lowprec.products import FP8, histories_of, thin_linear
+from comera.modes import OutOfReach as TensorTrainsOutOfReach
 from comera.protocol import LATER, scale_of
 from comera.ratio.model import solve_model
-from comera.ratio.rank_search import OutOfReach as TensorTrainsOutOfReach
 from comera.recomputing import Recompute, Store, keep_ranks
 
 #: Variants of the whole model that keep ranks instead of activations: what they recompute, and how they keep what

@@ -12,16 +12,17 @@ from comera.compatibility.version import __version__
 from comera.exchange import hook
 from comera.exchange.dense_model import to_dense_model
 from comera.exchange.pretrained import load_pretrained, save_pretrained
+from comera.formats.block_tensor_train import BTTLinear, BTTShape, solve_blocks
 from comera.inspection.step_memory import StepMemory, step_memory
 from comera.inspection.summary import ModelSummary, summary
 from comera.layers import TiedTTMLinear, TTLinear, TTMEmbedding, TTMEmbeddingBag
 from comera.loops.control import RankControl, RankPlan, control_ranks
-from comera.modes import balanced_modes, padded_modes
+from comera.loops.muon import Muon
+from comera.modes import OutOfReach, balanced_modes, padded_modes
 from comera.objective import EarlyStage, LateStage, ModelSize, exact_size, full_size, tensorized_layers
-from comera.plan.specs import TT, TTM
+from comera.plan.specs import BTT, TT, TTM
 from comera.ratio.layer import LinearSolution, TableSolution, solve_modes, solve_table_modes
 from comera.ratio.model import ModelSolution, solve_model
-from comera.ratio.rank_search import OutOfReach
 from comera.reachability import drop_unreachable
 from comera.tensorize import tensorize
 from comera.training import parameter_groups
@@ -30,8 +31,11 @@ from comera.truncation import close_smallest, ranks_of, set_ranks, truncate
 hook.register()
 
 __all__ = [
+    "BTT",
     "TT",
     "TTM",
+    "BTTLinear",
+    "BTTShape",
     "CaptureError",
     "CapturedStep",
     "EarlyStage",
@@ -40,6 +44,7 @@ __all__ = [
     "ModelSize",
     "ModelSolution",
     "ModelSummary",
+    "Muon",
     "OutOfReach",
     "RankControl",
     "RankPlan",
@@ -63,6 +68,7 @@ __all__ = [
     "ranks_of",
     "save_pretrained",
     "set_ranks",
+    "solve_blocks",
     "solve_model",
     "solve_modes",
     "solve_table_modes",

@@ -140,6 +140,10 @@ class TensorTrainLayer(nn.Module):
         """The cores in the type of the rank-control entries, which stay in float32 where cores are in bfloat16."""
         return self.packed_cores.to(self.diagonals.dtype)
 
+    def core_parameters(self) -> tuple[nn.Parameter, nn.Parameter]:
+        """The parameters that stand in for the dense weight."""
+        return self.packed_cores, self.diagonals
+
     def chain_sizes(self) -> dict[torch.Tensor, int]:
         """The parameters that truncation cuts, and the entries each has at the present ranks."""
         return {self.packed_cores: self.shape.parameter_count, self.diagonals: sum(self.shape.ranks)}

@@ -15,11 +15,12 @@ from comera.compatibility.distributed import refuse_distributed
 from comera.compatibility.hugging_face import is_conv1d, is_linear
 from comera.contraction.joint_merging import JointMerging
 from comera.declared_ties import redeclare_ties, tie_as_declared
+from comera.formats.block_tensor_train import BTTLinear
 from comera.functional import fuse_feed_forwards
 from comera.inspection.summary import summary
 from comera.layers import TiedTTMLinear, TTLinear, TTMEmbedding
 from comera.lowprec.products import FP8, use_fp8
-from comera.plan.specs import TABLES, TT, TTM, Dense, table_kind, unsupported_option, unusual
+from comera.plan.specs import BTT, TABLES, TT, TTM, Dense, LinearSpec, table_kind, unsupported_option, unusual
 from comera.ratio.automatic import choose, sentences, worth_splitting
 from comera.recomputing import Recompute, Store, check_recompute, keep_ranks
 from comera.tracing import siblings_in
@@ -53,7 +54,7 @@ def _refuse_unusual(name: str, module: Dense, reason: str) -> None:
 
 def tensorize(
     model: nn.Module,
-    plan: Mapping[str, TT | TTM | None] | Literal["auto"],
+    plan: Mapping[str, TT | BTT | TTM | None] | Literal["auto"],
     start: Literal["scratch", "weights"] = "scratch",
     merge_jointly: bool = True,
     recompute: Recompute = "none",
@@ -66,18 +67,18 @@ def tensorize(
     Weights shared between layers stay shared: two linear layers that share a weight share their cores, and a linear
     layer tied to a replaced embedding follows it as :class:`comera.layers.TiedTTMLinear`, whether it is named or not.
     What is frozen (``requires_grad=False``) stays frozen, cores and diagonals as the weight was. An
-    ``nn.MultiheadAttention`` whose ``q_proj``, ``k_proj`` or ``v_proj`` a pattern with :class:`TT` fits becomes a
+    ``nn.MultiheadAttention`` whose ``q_proj``, ``k_proj`` or ``v_proj`` a pattern with a format fits becomes a
     :class:`comera.compatibility.attention.SplitAttention`, which has these as layers.
 
     Args:
         model: any module.
         plan: name patterns (as in ``fnmatch``, against the names of ``model.named_modules()``) and what to put there:
-            :class:`TT` for ``nn.Linear`` and for ``Conv1D``, the linear layer of Hugging Face's GPT-2, :class:`TTM` for
-            ``nn.Embedding`` and ``nn.EmbeddingBag``, None to leave a layer as it is. The first pattern that fits a
-            layer decides. ``"auto"`` chooses layers, modes and ranks for ``ratio`` (:mod:`comera.ratio.automatic`)
-            and prints what it did, with a sentence for each layer that it left dense.
+            :class:`TT` or :class:`BTT` for ``nn.Linear`` and for ``Conv1D``, the linear layer of Hugging Face's GPT-2,
+            :class:`TTM` for ``nn.Embedding`` and ``nn.EmbeddingBag``, None to leave a layer as it is. The first pattern
+            that fits a layer decides. ``"auto"`` chooses layers, modes and ranks for ``ratio``
+            (:mod:`comera.ratio.automatic`) and prints what it did, with a sentence for each layer that it left dense.
         start: ``"scratch"`` draws new cores, those of a table so that its entries have the mean square of the present
-            ones; ``"weights"`` decomposes the present weights by TT-SVD.
+            ones; ``"weights"`` decomposes the present weights, by TT-SVD or, of :class:`BTT`, block by block.
         merge_jointly: merge the cores of equally shaped layers in one batch per forward of ``model``, and form the
             first products of layers that read one input, as query, key and value do, by one product, wherever that
             gives what they would compute alone (:mod:`comera.contraction.joint_merging`); it changes speed, and how
@@ -143,19 +144,22 @@ def tensorize(
     return root
 
 
-def _fits_projections(plan: Mapping[str, TT | TTM | None]) -> Callable[[str], bool]:
+def _fits_projections(plan: Mapping[str, TT | BTT | TTM | None]) -> Callable[[str], bool]:
     """Whether a plan tensorizes the input projections of the attention of a name."""
 
     def fits(name: str) -> bool:
         projections = [f"{name}.{each}".lstrip(".") for each in PROJECTIONS]
         first = (spec for pattern, spec in plan.items() if fnmatch.filter(projections, pattern))
-        return isinstance(next(first, None), TT)
+        return isinstance(next(first, None), LinearSpec)
 
     return fits
 
 
 def _replace(
-    model: nn.Module, plan: Mapping[str, TT | TTM | None], start: Literal["scratch", "weights"], merge_jointly: bool
+    model: nn.Module,
+    plan: Mapping[str, TT | BTT | TTM | None],
+    start: Literal["scratch", "weights"],
+    merge_jointly: bool,
 ) -> nn.Module:
     """What :func:`tensorize` does with a plan for the layers that the model has."""
     names: dict[Dense, list[str]] = {}
@@ -163,7 +167,7 @@ def _replace(
         if is_linear(module) or isinstance(module, TABLES):
             names.setdefault(module, []).append(name)
 
-    chosen: dict[Dense, TT | TTM | None] = {}
+    chosen: dict[Dense, TT | BTT | TTM | None] = {}
     for pattern, spec in plan.items():
         fits = [module for module, known in names.items() if any(fnmatch.fnmatchcase(n, pattern) for n in known)]
         if not fits:
@@ -176,11 +180,11 @@ def _replace(
             chosen[module] = spec
             if spec is None:
                 continue
-            if is_linear(module) != isinstance(spec, TT):
+            if is_linear(module) != isinstance(spec, LinearSpec):
                 other = TT if is_linear(module) else TTM
                 raise ValueError(
                     f"plan pattern {pattern!r} gives {type(spec).__name__}, but {names[module][0]} is of class "
-                    f"{type(module).__name__}; TT is for nn.Linear and Conv1D, TTM for nn.Embedding and "
+                    f"{type(module).__name__}; TT and BTT are for nn.Linear and Conv1D, TTM for nn.Embedding and "
                     f"nn.EmbeddingBag. Put {names[module][0]!r}: None before the pattern to leave it dense, or "
                     f"{names[module][0]!r}: comera.{other.__name__}() to tensorize it."
                 )
@@ -189,9 +193,9 @@ def _replace(
     _refuse_transposed_sharing(names, {module.weight for module, spec in chosen.items() if spec})
     refuse_distributed("tensorize", {module.weight: module.weight.numel() for module, spec in chosen.items() if spec})
     replacements: dict[nn.Module, nn.Module] = {}
-    by_weight: dict[torch.Tensor, TTLinear | TTMEmbedding] = {}
+    by_weight: dict[torch.Tensor, TTLinear | BTTLinear | TTMEmbedding] = {}
     # Embeddings first: a linear layer tied to one follows it.
-    for module, spec in sorted(chosen.items(), key=lambda item: isinstance(item[1], TT)):
+    for module, spec in sorted(chosen.items(), key=lambda item: isinstance(item[1], LinearSpec)):
         if spec is None:
             continue
         shared = by_weight.get(module.weight)
@@ -199,15 +203,20 @@ def _replace(
             replacements[module] = _follow(shared, module)
         else:
             built = spec.build(module, start == "weights")
-            if isinstance(shared, TTLinear):
-                built.share_cores(shared)
+            if isinstance(shared, TTLinear | BTTLinear):
+                if type(built) is not type(shared):
+                    raise ValueError(
+                        f"{names[module][0]} shares its weight with a layer that the plan gives another format; give "
+                        "both the same."
+                    )
+                built.share_cores(shared)  # type: ignore[arg-type]
             _carry_over(module, built)
             replacements[module] = by_weight[module.weight] = built
     for module in names:
         shared = by_weight.get(module.weight)
         if module in replacements or shared is None:
             continue
-        if isinstance(shared, TTLinear) or module in chosen:
+        if isinstance(shared, TTLinear | BTTLinear) or module in chosen:
             raise ValueError(
                 f"{names[module][0]} shares its weight with a layer the plan replaces; name it in the plan as well."
             )
@@ -242,12 +251,12 @@ def _refuse_transposed_sharing(names: Mapping[Dense, Sequence[str]], weights: se
             )
 
 
-def _carry_over(dense: Dense, built: TTLinear | TTMEmbedding) -> None:
+def _carry_over(dense: Dense, built: TTLinear | BTTLinear | TTMEmbedding) -> None:
     """Train or freeze the new layer as the dense one was."""
     built.train(dense.training)
-    for parameter in (built.packed_cores, built.diagonals):
+    for parameter in built.core_parameters():
         parameter.requires_grad_(dense.weight.requires_grad)
-    if isinstance(built, TTLinear):
+    if isinstance(built, TTLinear | BTTLinear):
         built.stands_for = type(dense)
         if built.bias is not None:
             built.bias.requires_grad_(dense.bias.requires_grad)

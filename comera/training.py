@@ -16,10 +16,11 @@ from typing import Any, get_args
 import torch
 from torch import nn
 
+from comera.formats.block_tensor_train import BTTLinear
 from comera.layers import TensorTrainLayer
 from comera.lookup import VARIANTS as LOOKUPS
 from comera.lookup import Variant
-from comera.modes import check_whole
+from comera.modes import OutOfReach, check_whole
 from comera.objective import (
     OBJECTIVE_VARIANTS,
     RANK_REACH,
@@ -35,7 +36,7 @@ from comera.plan.specs import TT, TTM
 from comera.protocol import LATER, CellView, Change, RareEvent, Stage
 from comera.rank_control import THRESHOLD
 from comera.ratio.model import solve_model
-from comera.ratio.rank_search import OutOfReach, check_ratio
+from comera.ratio.rank_search import check_ratio
 from comera.reachability import drop_unreachable
 from comera.recomputing import Recompute, Store
 from comera.tensor_train import Init
@@ -143,6 +144,8 @@ def parameter_groups(
 ) -> list[dict[str, Any]]:
     """The parameters of a model in the groups that need learning rates of their own, for any torch optimizer.
 
+    Cores of block tensor trains are among the cores.
+
     Cores enter a weight as a product, so their rate is a small one; a rank-control entry moves by about its rate per
     step, so 2/``lr_ranks`` steps close what is to close (METHOD.md, Objectives).
 
@@ -157,7 +160,8 @@ def parameter_groups(
         [('cores', 0.0001), ('ranks', 0.001), ('dense', 5e-05)]
     """
     layers = tensorized_layers(model)
-    cores = [layer.packed_cores for layer in layers]
+    blocks = {core for module in model.modules() if isinstance(module, BTTLinear) for core in module.core_parameters()}
+    cores = [*(layer.packed_cores for layer in layers), *(core for core in model.parameters() if core in blocks)]
     ranks = [layer.diagonals for layer in layers]
     special = {id(parameter) for parameter in (*cores, *ranks)}
     dense = [parameter for parameter in model.parameters() if id(parameter) not in special]

@@ -42,7 +42,7 @@ def test_the_readme_s_first_part_is_a_screen() -> None:
 
 
 def test_the_library_example_runs(tmp_path, monkeypatch) -> None:
-    code, between_wrappers, saving, fused = python_in("docs/library.md")
+    code, block_tensor_trains, between_wrappers, saving, fused = python_in("docs/library.md")
     names: dict[str, Any] = {}
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)
@@ -69,6 +69,10 @@ def test_the_library_example_runs(tmp_path, monkeypatch) -> None:
     assert comera.ranks_of(names["model"])
     exec(fused, names)
     assert names["y"].shape == names["x"].shape
+    exec(block_tensor_trains, names)
+    blocks = [layer for layer in names["model"].modules() if isinstance(layer, comera.BTTLinear)]
+    assert len(blocks) == 8
+    assert all(3.9 < layer.shape.ratio < 4.1 for layer in blocks)
 
 
 @pytest.mark.filterwarnings("ignore:lr_ranks is")

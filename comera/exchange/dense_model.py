@@ -10,6 +10,7 @@ from torch import nn
 
 from comera.contraction.joint_merging import JointMerging
 from comera.declared_ties import redeclare_dense_ties
+from comera.formats.block_tensor_train import BTTLinear
 from comera.layers import TensorTrainLayer, TiedTTMLinear, TTLinear, TTMEmbedding, TTMEmbeddingBag
 from comera.recomputing import StandIn
 
@@ -41,17 +42,18 @@ def to_dense_model(model: nn.Module) -> nn.Module:
     dense: dict[nn.Module, nn.Module] = {}
     for module in [*model.modules()]:
         layer = module.embedding if isinstance(module, TiedTTMLinear) else module
-        if not isinstance(layer, TensorTrainLayer):
+        if not isinstance(layer, TensorTrainLayer | BTTLinear):
             continue
         # Conv1D keeps the transpose, and shares its weight with no layer of another kind.
-        kind = module.stands_for if isinstance(module, TTLinear) else nn.Linear
+        kind = module.stands_for if isinstance(module, TTLinear | BTTLinear) else nn.Linear
         turned = not issubclass(kind, nn.Linear)
-        weight = weights.get((layer.packed_cores, kind if turned else nn.Linear))
+        core = layer.core_parameters()[0]
+        weight = weights.get((core, kind if turned else nn.Linear))
         if weight is None:
             entries = layer.to_dense().detach()
             entries = (entries.t() if turned else entries).contiguous()
-            weight = nn.Parameter(entries, layer.packed_cores.requires_grad)
-            weights[layer.packed_cores, kind if turned else nn.Linear] = weight
+            weight = nn.Parameter(entries, core.requires_grad)
+            weights[core, kind if turned else nn.Linear] = weight
         dense[module] = _layer(module, kind, weight).train(module.training)
     places = [
         (model.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2], module)
@@ -82,6 +84,6 @@ def _layer(module: nn.Module, kind: Callable[..., nn.Module], weight: nn.Paramet
         else:
             new = kind(weight.shape[1], weight.shape[0])
     new.weight = weight
-    if isinstance(module, TTLinear | TiedTTMLinear) and module.bias is not None:
+    if isinstance(module, TTLinear | BTTLinear | TiedTTMLinear) and module.bias is not None:
         new.bias = module.bias
     return new

@@ -1,8 +1,8 @@
 """A model's tensorized layers as JSON, and the layers built again from it.
 
-A description holds modes, ranks, threshold and look-up of each tensorized layer by its name, and the versions that
-wrote it. Any module's is the file ``comera.json``; a model of Hugging Face carries it in its ``config.json``, as its
-``quantization_config``.
+A description holds modes, ranks, threshold and look-up of each tensorized layer by its name, blocks and rank of each
+block tensor train, and the versions that wrote it. Any module's is the file ``comera.json``; a model of Hugging Face
+carries it in its ``config.json``, as its ``quantization_config``.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ import torch
 from torch import nn
 
 from comera.compatibility.version import __version__
+from comera.formats.block_tensor_train import BTTLinear, BTTShape
 from comera.layers import TensorTrainLayer, TiedTTMLinear, TTMEmbedding
-from comera.plan.specs import TT, TTM
+from comera.plan.specs import BTT, TT, TTM
 from comera.tensor_train import TTShape
 from comera.tensorize import tensorize
 from comera.truncation import set_ranks
@@ -97,42 +98,51 @@ def _rebuilt(model: nn.Module, layers: Layers, options: Mapping[str, Any]) -> nn
     present = {name: layer for name, layer in _tensorized(model) if name in layers}
     for name, layer in present.items():
         for key, modes in _modes(layer).items():
-            if tuple(layers[name].get(key, ())) != modes:
-                raise ValueError(f"{name} has {key}={modes}, and the saved layer has {layers[name].get(key)}.")
+            saved = layers[name].get(key)
+            if (tuple(saved) if isinstance(saved, list) else saved) != modes:
+                raise ValueError(f"{name} has {key}={modes}, and the saved layer has {saved}.")
     if plan := {glob.escape(name): _spec(layer) for name, layer in layers.items() if name not in present}:
         model = tensorize(model, plan, **options)
     elif options:
         raise ValueError(f"{', '.join(options)} apply where layers are tensorized, and no layer is.")
     described = {layer: layers[name] for name, layer in _tensorized(model) if name in layers}
-    named = {name: module for name, module in model.named_modules() if module in described}
-    set_ranks(model, {name: described[module]["ranks"] for name, module in named.items()})
-    for layer, description in described.items():
+    chains = {layer: layers for layer, layers in described.items() if isinstance(layer, TensorTrainLayer)}
+    named = {name: module for name, module in model.named_modules() if module in chains}
+    set_ranks(model, {name: chains[module]["ranks"] for name, module in named.items()})
+    for layer, description in chains.items():
         layer.threshold = float(description["threshold"])
     return model
 
 
-def _tensorized(model: nn.Module) -> Iterator[tuple[str, TensorTrainLayer]]:
+def _tensorized(model: nn.Module) -> Iterator[tuple[str, TensorTrainLayer | BTTLinear]]:
     """The tensorized layers under all names that a dense model has for them."""
     tied = {name for name, module in model.named_modules(remove_duplicate=False) if isinstance(module, TiedTTMLinear)}
     for name, module in model.named_modules(remove_duplicate=False):
-        if isinstance(module, TensorTrainLayer) and name.rpartition(".")[0] not in tied:
+        if isinstance(module, TensorTrainLayer | BTTLinear) and name.rpartition(".")[0] not in tied:
             yield name, module
 
 
-def _modes(layer: TensorTrainLayer) -> dict[str, tuple[int, ...]]:
+def _modes(layer: TensorTrainLayer | BTTLinear) -> dict[str, tuple[int, ...] | int]:
+    """What of a layer's shape stays as it is while a model is trained."""
     shape = layer.shape
+    if isinstance(shape, BTTShape):
+        return {"in_blocks": shape.in_blocks, "out_blocks": shape.out_blocks, "rank": shape.rank}
     if isinstance(shape, TTShape):
         return {"in_modes": shape.in_modes, "out_modes": shape.out_modes}
     return {"row_modes": shape.row_modes, "column_modes": shape.column_modes}
 
 
-def _described(layer: TensorTrainLayer) -> dict[str, Any]:
+def _described(layer: TensorTrainLayer | BTTLinear) -> dict[str, Any]:
+    if isinstance(layer, BTTLinear):
+        return _modes(layer)
     lookup = {"lookup": layer.lookup} if isinstance(layer, TTMEmbedding) else {}
     return {**_modes(layer), "ranks": layer.shape.ranks, "threshold": layer.threshold, **lookup}
 
 
-def _spec(layer: Mapping[str, Any]) -> TT | TTM:
+def _spec(layer: Mapping[str, Any]) -> TT | BTT | TTM:
     """The modes; ranks come behind, since those of a truncated layer may be ones that no cap gives."""
+    if "in_blocks" in layer:
+        return BTT(layer["rank"], layer["in_blocks"], layer["out_blocks"])
     if "in_modes" in layer:
         return TT(1, in_modes=layer["in_modes"], out_modes=layer["out_modes"])
     return TTM(1, row_modes=layer["row_modes"], column_modes=layer["column_modes"], lookup=layer["lookup"])

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 from torch import nn
 
+from comera.formats.block_tensor_train import BTTLinear, BTTShape
 from comera.inspection.step_memory import Batch, StepMemory, step_memory
 from comera.layers import TensorTrainLayer
-from comera.objective import tensorized_layers
 from comera.tensor_train import TTShape
 
 
@@ -20,8 +20,8 @@ class Row:
     Attributes:
         names: of the layers; of those that share their cores, the first.
         shape: "N → M" of a linear layer, "V by D" of a table.
-        modes: of its cores.
-        ranks: inner ranks.
+        modes: of its cores; of a block tensor train, groups and their sizes.
+        ranks: inner ranks, or that of every block.
         dense, entries: parameters of one dense weight, and of the cores and rank entries in its place.
     """
 
@@ -103,16 +103,17 @@ def summary(model: nn.Module, batch: Batch | None = None) -> ModelSummary:
         predicted memory of a step: 0.1 MiB: parameters 0.0, gradients 0.0, Adam's moments 0.0, without activations
         dense, without activations: 0.3 MiB
     """
-    layers = tensorized_layers(model)
+    layers = _layers(model)
     names = {module: name for name, module in reversed([*model.named_modules()])}
     alike: dict[Row, list[str]] = {}
     saved, saved_trained = 0, 0  # bytes
     for layer in layers:
         row = _row(layer)
         alike.setdefault(row, []).append(names[layer])
-        fewer = (row.dense - row.entries) * layer.packed_cores.element_size()
+        core = layer.core_parameters()[0]
+        fewer = (row.dense - row.entries) * core.element_size()
         saved += fewer
-        saved_trained += fewer if layer.packed_cores.requires_grad else 0
+        saved_trained += fewer if core.requires_grad else 0
     rows = tuple(replace(row, names=tuple(known)) for row, known in alike.items())
     count = sum(parameter.numel() for parameter in model.parameters())
     before = count + sum(len(row.names) * (row.dense - row.entries) for row in rows)
@@ -121,13 +122,26 @@ def summary(model: nn.Module, batch: Batch | None = None) -> ModelSummary:
     return ModelSummary(rows, count, before, now, dense)
 
 
-def _row(layer: TensorTrainLayer) -> Row:
+def _layers(model: nn.Module) -> list[TensorTrainLayer | BTTLinear]:
+    """The layers with cores, in the order of the model; of those that share them, the first."""
+    by_core: dict[nn.Parameter, TensorTrainLayer | BTTLinear] = {}
+    for module in model.modules():
+        if isinstance(module, TensorTrainLayer | BTTLinear):
+            by_core.setdefault(module.core_parameters()[0], module)
+    return [*by_core.values()]
+
+
+def _row(layer: TensorTrainLayer | BTTLinear) -> Row:
     shape = layer.shape
+    entries = sum(core.numel() for core in layer.core_parameters())
+    if isinstance(shape, BTTShape):
+        sizes = f"{shape.in_features:,} → {shape.out_features:,}"
+        blocks = f"{shape.in_blocks} x {shape.in_size} → {shape.out_blocks} x {shape.out_size}"
+        return Row((), sizes, blocks, (shape.rank,), layer.dense_count(), entries)
     if isinstance(shape, TTShape):
         size, sign, modes = (shape.in_features, shape.out_features), "→", (shape.in_modes, shape.out_modes)
     else:
         size, sign, modes = (shape.num_embeddings, shape.embedding_dim), "by", (shape.row_modes, shape.column_modes)
-    entries = layer.packed_cores.numel() + layer.diagonals.numel()
     sizes, factors = f" {sign} ".join(f"{each:,}" for each in size), f" {sign} ".join(map(_product, modes))
     return Row((), sizes, factors, shape.ranks, layer.dense_count(), entries)
 

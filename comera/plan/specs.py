@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from comera.compatibility.hugging_face import CONV1D, class_name, linear_weight
+from comera.formats.block_tensor_train import BlockInit, BTTLinear, solve_blocks
 from comera.layers import TTLinear, TTMEmbedding, TTMEmbeddingBag
 from comera.lookup import Variant
 from comera.modes import balanced_modes, padded_modes
@@ -65,6 +66,47 @@ class TT:
             dtype=weight.dtype,
             init=self.init,
         )
+
+
+@dataclass(frozen=True)
+class BTT:
+    """How to put a block tensor train in the place of an ``nn.Linear`` or a ``Conv1D``.
+
+    Args:
+        rank: of every block; None: 2, or with ``ratio`` the one that suits.
+        in_blocks, out_blocks: input and output groups, both or neither; None: the balanced ones.
+        ratio: how many times fewer entries the cores of each layer are to have than its dense weight, instead of
+            blocks (:func:`comera.solve_blocks`).
+        init: how cores are drawn from scratch (:meth:`BTTLinear.reset_parameters`); trained weights that are decomposed
+            leave nothing to draw.
+    """
+
+    rank: int | None = None
+    in_blocks: int | None = None
+    out_blocks: int | None = None
+    ratio: float | None = None
+    init: BlockInit = "normal"
+
+    def build(self, linear: Dense, decompose: bool) -> BTTLinear:
+        """The block tensor train that stands in for ``linear``."""
+        weight = linear_weight(linear)
+        out_features, in_features = weight.shape
+        rank, blocks = 2 if self.rank is None else self.rank, (self.in_blocks, self.out_blocks)
+        if self.ratio is not None:
+            if blocks != (None, None):
+                raise ValueError("ratio decides the blocks of BTT; give ratio, or in_blocks and out_blocks.")
+            shape = solve_blocks(in_features, out_features, self.ratio, self.rank)
+            rank, blocks = shape.rank, (shape.in_blocks, shape.out_blocks)
+        if decompose:
+            if self.init != "normal":
+                raise ValueError(f"BTT(init={self.init!r}) draws cores, and start='weights' does not; leave init out.")
+            return BTTLinear.from_dense(weight, *blocks, rank, linear.bias)
+        sizes = (in_features, out_features, *blocks, rank, linear.bias is not None, self.init)
+        return BTTLinear(*sizes, device=weight.device, dtype=weight.dtype)
+
+
+#: What a plan can say of a linear layer.
+LinearSpec = TT | BTT
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ import torch
 from torch import nn
 
 from comera.compatibility.hugging_face import is_linear, linear_weight
+from comera.modes import OutOfReach
 from comera.plan.specs import TABLES, TT, TTM, Dense
 from comera.ratio.layer import (
     LINEAR_ORDERS,
@@ -32,7 +33,7 @@ from comera.ratio.layer import (
     table_chains,
     table_solution,
 )
-from comera.ratio.rank_search import TOLERANCE, Chain, OutOfReach, check_ratio, search
+from comera.ratio.rank_search import TOLERANCE, Chain, check_ratio, search
 
 #: Layer ratios are searched on a grid with this step, so that they do not depend on the ratio asked for.
 _STEP = 1.0005

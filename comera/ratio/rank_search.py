@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
-from comera.modes import bond_limits
+from comera.modes import OutOfReach, bond_limits
 
 #: How far the true parameter count may be from the wanted one.
 TOLERANCE = 0.02
@@ -34,10 +34,6 @@ _CELL = 1.01
 #: How far below the flat profile a rank may be at first, and at last, by the number of cores in its half.
 _SHALLOW = 1
 _DEPTH = {1: 0, 2: 31, 3: 8, 4: 6}
-
-
-class OutOfReach(ValueError):
-    """No modes and ranks meet a ratio within 2 %; the message names the ones within reach."""
 
 
 class _Side(NamedTuple):

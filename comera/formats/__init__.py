@@ -1,0 +1,1 @@
+"""Formats of a weight beside the tensor trains."""

@@ -1,0 +1,410 @@
+"""Block tensor trains: a linear layer whose weight is cut into blocks, each of a low rank.
+
+With N = J·n input features in J groups and M = I·m output features in I groups, the weight has I·J blocks. The block
+between input group j and output group i is the product of an (n, r) and an (r, m) factor. A row X costs two batched
+products with a permutation between them::
+
+    Y[j, i] = X[j] · A[j, i]         X[j]: (n,),   A[j, i]: (n, r)
+    Z[i]    = Σ_j Y[j, i] · B[i, j]  B[i, j]: (r, m)
+
+that is r·(N·I + M·J) multiplications, as many as there are parameters. The whole weight can have full rank at any r,
+which a tensor train or a two-factor form of that size cannot. r = 1 is the Monarch matrix (Dao et al., ICML 2022,
+arXiv 2204.00595); the form with any r is the BTT of Qiu et al., "Compute Better Spent" (ICML 2024, arXiv 2406.06248).
+
+Letters in names of dimensions: B rows, J input groups, n features of one, I output groups, m features of one, r rank.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, Self, get_args
+
+import torch
+from torch import nn
+
+from comera.compatibility.dense_weight import DenseWeight
+from comera.modes import OutOfReach, balanced_modes, check_whole
+
+#: How the cores of a block tensor train can be drawn; see :meth:`BTTLinear.reset_parameters`.
+BlockInit = Literal["normal", "spectral", "orthogonal"]
+
+#: Ranks in the sequence in which :func:`solve_blocks` tries them.
+RANKS = (2, 1, 4, 3, 8, 6)
+
+#: How near a solution's size must come to the wanted one for its rank to be taken.
+_NEAR = 0.02
+
+
+@dataclass(frozen=True)
+class BTTShape:
+    """The sizes of a block tensor train.
+
+    Args:
+        in_features, out_features: N and M.
+        in_blocks, out_blocks: J and I, which divide them.
+        rank: r of every block.
+
+    Raises:
+        ValueError: sizes below 1, blocks that do not divide the features, a rank above that of a whole block.
+
+    Example:
+        >>> shape = BTTShape(768, 3072, in_blocks=24, out_blocks=48, rank=2)
+        >>> shape.in_size, shape.out_size, shape.parameter_count, round(shape.ratio, 2)
+        (32, 64, 221184, 10.67)
+    """
+
+    in_features: int
+    out_features: int
+    in_blocks: int
+    out_blocks: int
+    rank: int
+
+    def __post_init__(self) -> None:
+        for name in ("in_features", "out_features", "in_blocks", "out_blocks", "rank"):
+            if check_whole(name, getattr(self, name)) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1.")
+        for side in ("in", "out"):
+            features, blocks = getattr(self, f"{side}_features"), getattr(self, f"{side}_blocks")
+            if features % blocks:
+                near = " or ".join(map(str, _nearest_divisors(features, blocks)))
+                raise ValueError(f"{side}_blocks is {blocks}; it must divide {side}_features={features}, as {near} do.")
+        if self.rank > min(self.in_size, self.out_size):
+            raise ValueError(
+                f"rank is {self.rank}; a block of {self.in_size} by {self.out_size} allows at most "
+                f"{min(self.in_size, self.out_size)}."
+            )
+
+    @property
+    def in_size(self) -> int:
+        """n, the input features of a block."""
+        return self.in_features // self.in_blocks
+
+    @property
+    def out_size(self) -> int:
+        """m, the output features of a block."""
+        return self.out_features // self.out_blocks
+
+    @property
+    def parameter_count(self) -> int:
+        """Entries of both cores, r·(N·I + M·J)."""
+        return self.rank * (self.in_features * self.out_blocks + self.out_features * self.in_blocks)
+
+    @property
+    def dense_count(self) -> int:
+        """N·M."""
+        return self.in_features * self.out_features
+
+    @property
+    def ratio(self) -> float:
+        """The dense weight's entries over those of the cores."""
+        return self.dense_count / self.parameter_count
+
+    @property
+    def flops_per_row(self) -> int:
+        """Forward FLOPs per row of activations; dense: 2·N·M."""
+        return 2 * self.parameter_count
+
+    @property
+    def middle_size(self) -> int:
+        """Numbers per row between the two products, I·J·r."""
+        return self.in_blocks * self.out_blocks * self.rank
+
+    @property
+    def core_shapes(self) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
+        """(J, n, I·r) and (I, J·r, m)."""
+        first = (self.in_blocks, self.in_size, self.out_blocks * self.rank)
+        return first, (self.out_blocks, self.in_blocks * self.rank, self.out_size)
+
+    def __str__(self) -> str:
+        blocks = f"{self.out_blocks} x {self.in_blocks} blocks of {self.out_size} by {self.in_size}, rank {self.rank}"
+        return "\n".join(
+            [
+                f"BTT linear layer {self.in_features} → {self.out_features}",
+                f"  blocks      {blocks}",
+                f"  parameters  {self.parameter_count:,}; dense {self.dense_count:,}; no bias in either",
+                f"  ratio       {self.ratio:.4g}",
+                f"  FLOPs       {self.flops_per_row:,} per row forward; dense {2 * self.dense_count:,}",
+                f"  between     {self.middle_size:,} numbers per row",
+            ]
+        )
+
+
+def _divisors(number: int) -> Iterator[int]:
+    """Divisors of a number, from 1 up."""
+    return (divisor for divisor in range(1, number + 1) if number % divisor == 0)
+
+
+def _nearest_divisors(number: int, to: int) -> list[int]:
+    below = [divisor for divisor in _divisors(number) if divisor < to][-1:]
+    return below + [divisor for divisor in _divisors(number) if divisor > to][:1]
+
+
+def balanced_blocks(in_features: int, out_features: int, rank: int) -> BTTShape:
+    """Return the shape whose groups are about as many as they have features: J ≈ n and I ≈ m.
+
+    The rank is cut to that of a whole block.
+
+    Example:
+        >>> shape = balanced_blocks(768, 3072, rank=2)
+        >>> shape.in_blocks, shape.in_size, shape.out_blocks, shape.out_size
+        (24, 32, 48, 64)
+    """
+    in_size, in_blocks = balanced_modes(in_features, 2)
+    out_size, out_blocks = balanced_modes(out_features, 2)
+    return BTTShape(in_features, out_features, in_blocks, out_blocks, min(rank, in_size, out_size))
+
+
+@functools.lru_cache(maxsize=1024)
+def solve_blocks(in_features: int, out_features: int, ratio: float, rank: int | None = None) -> BTTShape:
+    """Find blocks with which the cores have ``ratio`` times fewer entries than the dense weight.
+
+    Of the shapes whose size is within 2 % of the wanted one, or as near as any, the one is taken in which input groups
+    and output groups differ least in number, as do the two sides of a block.
+
+    Args:
+        in_features, out_features: N and M.
+        ratio: wanted, above 0.
+        rank: r; None: the first of :data:`RANKS` that comes within 2 %, or the one that comes nearest.
+
+    Raises:
+        ValueError: a ratio that is no finite number above 0, or a rank below 1.
+        OutOfReach: no blocks come within a quarter of the wanted size; the sentence has the nearest ratio.
+
+    Example:
+        >>> shape = solve_blocks(128, 512, ratio=4)
+        >>> shape.in_blocks, shape.out_blocks, shape.rank, shape.ratio
+        (8, 32, 2, 4.0)
+    """
+    if not (isinstance(ratio, int | float) and math.isfinite(ratio) and ratio > 0):
+        raise ValueError(f"ratio is {ratio!r}; it must be a finite number above 0.")
+    if rank is not None and check_whole("rank", rank) < 1:
+        raise ValueError(f"rank is {rank}; it must be at least 1.")
+    found: list[tuple[float, BTTShape]] = []
+    for each in RANKS if rank is None else (rank,):
+        candidates = [(abs(math.log(shape.ratio / ratio)), shape) for shape in _shapes(in_features, out_features, each)]
+        if not candidates:
+            continue
+        nearest = max(min(error for error, _ in candidates), math.log1p(_NEAR))
+        best = min((found for found in candidates if found[0] <= nearest), key=lambda found: _imbalance(found[1]))
+        found.append(best)
+        if best[0] <= math.log1p(_NEAR):
+            return best[1]
+    if not found:
+        raise OutOfReach(f"rank is {rank}; no block of a weight {in_features} → {out_features} has that rank.")
+    error, shape = min(found, key=lambda each: each[0])
+    if error > math.log(1.25):
+        raise OutOfReach(
+            f"ratio={ratio:g} is out of reach of a block tensor train {in_features} → {out_features}"
+            f"{'' if rank is None else f' of rank {rank}'}; the nearest is {shape.ratio:.4g}."
+        )
+    return shape
+
+
+def _shapes(in_features: int, out_features: int, rank: int) -> Iterator[BTTShape]:
+    for in_blocks in _divisors(in_features):
+        for out_blocks in _divisors(out_features):
+            if rank <= min(in_features // in_blocks, out_features // out_blocks):
+                yield BTTShape(in_features, out_features, in_blocks, out_blocks, rank)
+
+
+def _imbalance(shape: BTTShape) -> float:
+    """How far a shape is from blocks that are square, in a square of blocks."""
+    return abs(math.log(shape.in_size / shape.out_size)) + abs(math.log(shape.in_blocks / shape.out_blocks))
+
+
+class BTTLinear(nn.Module):
+    """A linear layer whose weight is a block tensor train; see the module.
+
+    Args:
+        in_features, out_features: N and M, as in ``nn.Linear``.
+        in_blocks, out_blocks: J and I; None: the balanced ones (:func:`balanced_blocks`).
+        rank: r of every block.
+        bias: whether to add a bias of length M.
+        init: how :meth:`reset_parameters` draws the cores.
+        device, dtype: of the parameters.
+
+    Attributes:
+        in_core: (J, n, I·r), the factors A.
+        out_core: (I, J·r, m), the factors B.
+
+    Shape:
+        (…, N) to (…, M), any leading dimensions.
+
+    Raises:
+        ValueError: blocks that do not divide the features, a rank above that of a block, another ``init``.
+
+    Example:
+        >>> layer = BTTLinear(768, 768, rank=4)
+        >>> layer(torch.zeros(2, 5, 768)).shape, layer.shape.parameter_count
+        (torch.Size([2, 5, 768]), 147456)
+    """
+
+    stands_for: type[nn.Module] = nn.Linear  #: The class of the layer that it has replaced.
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        in_blocks: int | None = None,
+        out_blocks: int | None = None,
+        rank: int = 2,
+        bias: bool = True,
+        init: BlockInit = "normal",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        if init not in get_args(BlockInit):
+            raise ValueError(f"init is {init!r}; allowed: {', '.join(get_args(BlockInit))}.")
+        if (in_blocks is None) != (out_blocks is None):
+            raise ValueError("in_blocks and out_blocks go together: give both or neither.")
+        self.shape = (
+            balanced_blocks(in_features, out_features, rank)
+            if in_blocks is None or out_blocks is None
+            else BTTShape(in_features, out_features, in_blocks, out_blocks, rank)
+        )
+        self.init, self.in_features, self.out_features = init, in_features, out_features
+        first, second = self.shape.core_shapes
+        self.in_core = nn.Parameter(torch.empty(first, device=device, dtype=dtype))
+        self.out_core = nn.Parameter(torch.empty(second, device=device, dtype=dtype))
+        self.bias = nn.Parameter(torch.empty(out_features, device=device, dtype=dtype)) if bias else None
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Draw the cores; zero bias.
+
+        * ``"normal"``: entries of the weight have variance 1/(N + M), as those of :class:`comera.TTLinear`.
+        * ``"spectral"``: each core as a layer of its own with d inputs and e outputs has entries of standard deviation
+          √(1/d)·min(1, √(e/d)) (Qiu et al., section 4, after the spectral condition of Yang et al., arXiv 2310.17813).
+        * ``"orthogonal"``: each block of a core is orthogonal with the singular value √(e/d) (Yang et al.).
+        """
+        shape = self.shape
+        for core in (self.in_core, self.out_core):
+            _, inputs, outputs = core.shape
+            if self.init == "spectral":
+                core.normal_(std=math.sqrt(1 / inputs) * min(1, math.sqrt(outputs / inputs)))
+            elif self.init == "orthogonal":
+                for block in core:
+                    nn.init.orthogonal_(block, gain=math.sqrt(outputs / inputs))
+            else:  # the sum of r products of an entry of each
+                core.normal_(std=(shape.rank * (shape.in_features + shape.out_features)) ** -0.25)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+    @classmethod
+    @torch.no_grad()
+    def from_dense(
+        cls,
+        weight: torch.Tensor,
+        in_blocks: int | None = None,
+        out_blocks: int | None = None,
+        rank: int = 2,
+        bias: torch.Tensor | None = None,
+    ) -> Self:
+        """Decompose a weight of shape (M, N), as ``nn.Linear`` keeps it: each block by its singular values.
+
+        Of all block tensor trains of these blocks and this rank it is the nearest in the Frobenius norm, since blocks
+        share no entry.
+
+        Example:
+            >>> linear = nn.Linear(6, 4)
+            >>> layer = BTTLinear.from_dense(linear.weight, in_blocks=2, out_blocks=2, rank=2, bias=linear.bias)
+            >>> torch.allclose(layer.to_dense(), linear.weight, atol=1e-6)
+            True
+        """
+        out_features, in_features = weight.shape
+        layer = cls(
+            in_features,
+            out_features,
+            in_blocks,
+            out_blocks,
+            rank,
+            bias is not None,
+            "normal",
+            weight.device,
+            weight.dtype,
+        )
+        shape = layer.shape
+        blocks_JnIm = weight.detach().t().reshape(shape.in_blocks, shape.in_size, shape.out_blocks, shape.out_size)
+        kind = torch.promote_types(weight.dtype, torch.float32)
+        left, values, right = torch.linalg.svd(blocks_JnIm.transpose(1, 2).to(kind), full_matrices=False)
+        r = shape.rank
+        roots_JIr = values[..., :r].sqrt()
+        layer.in_core.copy_((left[..., :r] * roots_JIr.unsqueeze(-2)).transpose(1, 2).reshape(layer.in_core.shape))
+        factors_JIrm = roots_JIr.unsqueeze(-1) * right[..., :r, :]
+        layer.out_core.copy_(factors_JIrm.transpose(0, 1).reshape(layer.out_core.shape))
+        if bias is not None and layer.bias is not None:
+            layer.bias.copy_(bias)
+        return layer
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        shape = self.shape
+        if input.shape[-1] != shape.in_features:
+            raise ValueError(
+                f"input has {input.shape[-1]} features in its last dimension; expected {shape.in_features}."
+            )
+        groups_JBn = input.reshape(-1, shape.in_blocks, shape.in_size).transpose(0, 1)
+        middle_JBIr = torch.bmm(groups_JBn, self.in_core).view(shape.in_blocks, -1, shape.out_blocks, shape.rank)
+        middle_IBJr = middle_JBIr.permute(2, 1, 0, 3).reshape(shape.out_blocks, -1, shape.in_blocks * shape.rank)
+        if self.bias is None:
+            output_IBm = torch.bmm(middle_IBJr, self.out_core)
+        else:
+            bias_I1m = self.bias.view(shape.out_blocks, 1, shape.out_size)
+            output_IBm = torch.baddbmm(bias_I1m, middle_IBJr, self.out_core)
+        return output_IBm.transpose(0, 1).reshape(*input.shape[:-1], shape.out_features)
+
+    def to_dense(self) -> torch.Tensor:
+        """The weight as ``nn.Linear.weight`` has it: (M, N)."""
+        shape = self.shape
+        first_JnIr = self.in_core.view(shape.in_blocks, shape.in_size, shape.out_blocks, shape.rank)
+        second_IJrm = self.out_core.view(shape.out_blocks, shape.in_blocks, shape.rank, shape.out_size)
+        weight_ImJn = torch.einsum("jnir,ijrm->imjn", first_JnIr, second_IJrm)
+        return weight_ImJn.reshape(shape.out_features, shape.in_features)
+
+    @property
+    def weight(self) -> torch.Tensor:
+        """The dense weight, formed anew by each operation on it, as that of :class:`comera.TTLinear`."""
+        if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+            return self.to_dense()
+        trained = any(core.requires_grad for core in self.core_parameters())
+        return DenseWeight(self.to_dense, (self.out_features, self.in_features), self.in_core, trained)
+
+    def core_parameters(self) -> tuple[nn.Parameter, nn.Parameter]:
+        """The parameters that stand in for the dense weight."""
+        return self.in_core, self.out_core
+
+    def share_cores(self, other: BTTLinear) -> None:
+        """Use the cores of another layer of the same blocks."""
+        self.shape, self.in_core, self.out_core = other.shape, other.in_core, other.out_core
+
+    def dense_count(self) -> int:
+        """Entries of the dense weight that the cores stand in for."""
+        return self.shape.dense_count
+
+    def parameter_count(self) -> int:
+        """Number of trainable values: cores and bias."""
+        return sum(parameter.numel() for parameter in self.parameters())
+
+    def extra_repr(self) -> str:
+        shape = self.shape
+        return (
+            f"in_features={shape.in_features}, out_features={shape.out_features}, in_blocks={shape.in_blocks}, "
+            f"out_blocks={shape.out_blocks}, rank={shape.rank}, bias={self.bias is not None}"
+        )
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *more: Any) -> None:
+        """As in any module, but for cores of other blocks with as many entries, which a sentence names."""
+        errors = more[-1]
+        for name, core in (("in_core", self.in_core), ("out_core", self.out_core)):
+            given = state_dict.get(prefix + name)
+            if isinstance(given, torch.Tensor) and given.shape != core.shape:
+                errors.append(
+                    f"{prefix[:-1] or 'BTTLinear'} has {name} of shape {tuple(core.shape)}, and the state dict has one "
+                    f"of shape {tuple(given.shape)}: other blocks or another rank."
+                )
+                return
+        super()._load_from_state_dict(state_dict, prefix, *more)

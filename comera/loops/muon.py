@@ -1,0 +1,266 @@
+"""Muon for matrices, cores and blocks, and AdamW for everything else, in one optimizer.
+
+Muon (Jordan et al., 2024, kellerjordan.github.io/posts/muon) steps along the momentum with its singular values set to
+about 1. Here the matrices are
+
+* the weight of an ``nn.Linear``, as it is;
+* each core of a :class:`comera.TTLinear`, as the factor it is in the product: (R'·n, R) on the input side, (R', m·R) on
+  the output side, where R' and R are the ranks before and behind it and n or m its mode;
+* each block of the two cores of a :class:`comera.BTTLinear`;
+* what any other module names in a method ``matrix_parameters()``: parameters whose product is its weight, each of the
+  shape (outputs, inputs), as ``nn.Linear`` keeps its weight.
+
+With m the average of the gradient, g its Nesterov form, d inputs and e outputs of a matrix, and c the number of factors
+that the weight is a product of::
+
+    m ← μ·m + (1 - μ)·gradient,   g = (1 - μ)·gradient + μ·m
+    matrix ← matrix - lr · √(e/d)/c · orthogonal(g)
+
+so that a step changes the weight by about lr·√(M/N) in the spectral norm, however it is factored (the scale is that of
+Yang et al., arXiv 2310.17813). ``orthogonal`` is five steps of Newton and Schulz; matrices of one shape go through them
+together.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim.adam import adam
+
+from comera.formats.block_tensor_train import BTTLinear
+from comera.layers import TensorTrainLayer, TTLinear
+from comera.recomputing import blocks_of
+from comera.tensor_train import pack_cores, unpack_cores
+
+#: Coefficients of the iteration X ← a·X + (b·A + c·A²)·X with A = X·Xᵀ, from Jordan et al.
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)
+
+
+def orthogonalized(matrices: torch.Tensor, steps: int = 5) -> torch.Tensor:
+    """Set the singular values of matrices to about 1: between 0.7 and 1.2 for all but the smallest.
+
+    Args:
+        matrices: (k, d, e), any number of one shape; zeros stay zeros.
+        steps: of the iteration.
+
+    Returns:
+        A new tensor of the same shape and type. The products are formed in bfloat16 on CUDA, else in the matrices' own
+        type, float32 at least.
+
+    Example:
+        >>> drawn = torch.randn(3, 8, 4, generator=torch.Generator().manual_seed(0))
+        >>> values = torch.linalg.svdvals(orthogonalized(drawn))
+        >>> bool(values.min() > 0.6 and values.max() < 1.3)
+        True
+    """
+    a, b, c = COEFFICIENTS
+    kind = torch.bfloat16 if matrices.is_cuda else torch.promote_types(matrices.dtype, torch.float32)
+    x = matrices.to(kind)
+    tall = x.shape[-2] > x.shape[-1]
+    x = x.mT if tall else x
+    x = x / x.norm(dim=(-2, -1), keepdim=True).clamp_min(1e-12)
+    for _ in range(steps):
+        gram = x @ x.mT
+        x = a * x + torch.baddbmm(gram, gram, gram, beta=b, alpha=c) @ x
+    return (x.mT if tall else x).to(matrices.dtype)
+
+
+def matrix_parameters(module: nn.Module) -> tuple[str, ...]:
+    """Name the parameters of a module that Muon takes, its own and not those of submodules.
+
+    Example:
+        >>> matrix_parameters(nn.Linear(2, 3)), matrix_parameters(nn.LayerNorm(2))
+        (('weight',), ())
+    """
+    if isinstance(module, TTLinear):
+        return ("packed_cores",)
+    if isinstance(module, BTTLinear):
+        return ("in_core", "out_core")
+    named: Callable[[], Iterable[str]] | None = getattr(module, "matrix_parameters", None)
+    if named is not None:
+        return tuple(named())
+    return ("weight",) if isinstance(module, nn.Linear) else ()
+
+
+def _factors(module: nn.Module) -> int:
+    """How many matrices the weight of a module is a product of."""
+    if isinstance(module, TTLinear):
+        return len(module.shape.core_shapes)
+    return len(matrix_parameters(module))
+
+
+def _split(module: nn.Module, values: torch.Tensor) -> list[torch.Tensor]:
+    """Numbers in the shape of a parameter as its matrices, (k, inputs, outputs) each."""
+    if isinstance(module, TTLinear):
+        cores = unpack_cores(values, module.shape)
+        sides = [core.flatten(0, 1) if i < module.shape.half else core.flatten(1) for i, core in enumerate(cores)]
+        return [side.unsqueeze(0) for side in sides]
+    if isinstance(module, BTTLinear):
+        return [values]
+    return [values.t().unsqueeze(0)]
+
+
+def _join(module: nn.Module, matrices: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The inverse of :func:`_split`."""
+    if isinstance(module, TTLinear):
+        shapes = module.shape.core_shapes
+        return pack_cores([each.reshape(shape) for each, shape in zip(matrices, shapes, strict=True)], module.shape)
+    [values] = matrices
+    return values if isinstance(module, BTTLinear) else values[0].t()
+
+
+def _hidden_layers(model: nn.Module) -> Iterator[nn.Module]:
+    """The layers within a model's blocks; of a model without blocks, all of them."""
+    blocks = [*blocks_of(model)]
+    for root in blocks or [model]:
+        yield from root.modules()
+
+
+class Muon(torch.optim.Optimizer):
+    """Muon for the matrices of a model, AdamW for its other parameters.
+
+    Groups are named ``matrices``, ``ranks`` (the rank-control entries of tensor trains) and ``dense``, empty ones left
+    out. State is that of Adam for the last two and half of it, the momentum, for the matrices. The state dict comes
+    back by ``load_state_dict``; :func:`comera.truncate` cuts the state with the cores. Under DistributedDataParallel,
+    where gradients are averaged before the step, all ranks take the same step.
+
+    Args:
+        model: tensorized or not; give the model itself, not its wrapper.
+        lr: of the matrices. The scale is that of the spectral norm, so that it carries over from width to width.
+        lr_ranks, lr_dense: of AdamW.
+        momentum: μ.
+        betas, eps: of AdamW.
+        weight_decay: decoupled, of matrices and of parameters with two dimensions or more.
+        layers: whose matrices Muon takes; None: those of the model's blocks, the entries of its ``nn.ModuleList``, so
+            that embedding and output layer are AdamW's, as Jordan et al. advise; of a model without blocks, all.
+        steps: of Newton and Schulz.
+
+    Raises:
+        ValueError: a rate, momentum or decay out of its range, or a model without a matrix for Muon.
+
+    Example:
+        >>> from comera import BTT, tensorize
+        >>> model = tensorize(nn.Sequential(nn.Linear(16, 16), nn.LayerNorm(16)), {"0": BTT(rank=2)})
+        >>> optimizer = Muon(model, lr=0.02)
+        >>> [(group["name"], len(group["params"]), group["lr"]) for group in optimizer.param_groups]
+        [('matrices', 2, 0.02), ('dense', 3, 0.003)]
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        lr: float = 0.02,
+        lr_ranks: float = 1e-3,
+        lr_dense: float = 3e-3,
+        momentum: float = 0.95,
+        betas: tuple[float, float] = (0.9, 0.95),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        layers: Iterable[nn.Module] | None = None,
+        steps: int = 5,
+    ) -> None:
+        rates = {"lr": lr, "lr_ranks": lr_ranks, "lr_dense": lr_dense, "eps": eps, "weight_decay": weight_decay}
+        for name, value in rates.items():
+            if not (math.isfinite(value) and value >= 0):
+                raise ValueError(f"{name} is {value}; it must be a finite number from 0 up.")
+        for name, value in (("momentum", momentum), ("betas[0]", betas[0]), ("betas[1]", betas[1])):
+            if not 0 <= value < 1:
+                raise ValueError(f"{name} is {value}; it must be from 0 to below 1.")
+        if steps < 1:
+            raise ValueError(f"steps is {steps}; it must be at least 1.")
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        known = set(trained)
+        self._owners: dict[nn.Parameter, nn.Module] = {}
+        tables = {module.weight for module in model.modules() if isinstance(module, nn.Embedding | nn.EmbeddingBag)}
+        for layer in _hidden_layers(model) if layers is None else layers:
+            for name in matrix_parameters(layer):
+                parameter = layer.get_parameter(name)
+                if parameter in known and parameter not in tables:
+                    self._owners.setdefault(parameter, layer)
+        if not self._owners:
+            raise ValueError("the model has no trained matrix for Muon; give its layers, or use torch.optim.AdamW.")
+        entries = {module.diagonals for module in model.modules() if isinstance(module, TensorTrainLayer)}
+        ranks = [each for each in trained if each in entries]
+        rest = [each for each in trained if each not in self._owners and each not in entries]
+        adam_options = {"betas": betas, "eps": eps}
+        groups: list[dict[str, Any]] = [
+            {"name": "matrices", "params": [*self._owners], "lr": lr, "momentum": momentum, "steps": steps},
+            {"name": "ranks", "params": ranks, "lr": lr_ranks, "weight_decay": 0.0, **adam_options},
+            {"name": "dense", "params": rest, "lr": lr_dense, **adam_options},
+        ]
+        super().__init__([group for group in groups if group["params"]], {"lr": lr, "weight_decay": weight_decay})
+
+    def __getstate__(self) -> dict[str, Any]:
+        """With the layers, so that a copy of model and optimizer together goes on."""
+        return {**super().__getstate__(), "_owners": self._owners}
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """Update every parameter that has a gradient."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            if "momentum" in group:
+                self._step_matrices(group)
+            else:
+                self._step_adam(group)
+        return loss
+
+    def _step_matrices(self, group: dict[str, Any]) -> None:
+        parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
+        pieces: list[list[torch.Tensor]] = []  # matrices of each parameter
+        for parameter in parameters:
+            state, gradient = self.state[parameter], parameter.grad
+            if "momentum_buffer" not in state:
+                state["momentum_buffer"] = torch.zeros_like(parameter)
+            average = state["momentum_buffer"].lerp_(gradient, 1 - group["momentum"])
+            pieces.append(_split(self._owners[parameter], gradient.lerp(average, group["momentum"])))
+        self._orthogonalize(pieces, group["steps"])
+        for parameter, matrices in zip(parameters, pieces, strict=True):
+            owner = self._owners[parameter]
+            scaled = [each * (math.sqrt(each.shape[2] / each.shape[1]) / _factors(owner)) for each in matrices]
+            if group["weight_decay"]:
+                parameter.mul_(1 - group["lr"] * group["weight_decay"])
+            parameter.add_(_join(owner, scaled), alpha=-group["lr"])
+
+    @staticmethod
+    def _orthogonalize(pieces: list[list[torch.Tensor]], steps: int) -> None:
+        """Orthogonalize all matrices in place of their lists, those of one shape in one call."""
+        alike: dict[tuple[Any, ...], list[tuple[int, int]]] = {}
+        for row, matrices in enumerate(pieces):
+            for column, each in enumerate(matrices):
+                if each.numel():
+                    alike.setdefault((*each.shape[1:], each.dtype, each.device), []).append((row, column))
+        for places in alike.values():
+            given = [pieces[row][column] for row, column in places]
+            done = orthogonalized(torch.cat(given), steps).split([each.shape[0] for each in given])
+            for (row, column), each in zip(places, done, strict=True):
+                pieces[row][column] = each
+
+    def _step_adam(self, group: dict[str, Any]) -> None:
+        flat = [each for each in group["params"] if each.grad is not None and each.ndim < 2]
+        wide = [each for each in group["params"] if each.grad is not None and each.ndim >= 2]
+        for parameters, decay in ((flat, 0.0), (wide, group["weight_decay"])):
+            if not parameters:
+                continue
+            for parameter in parameters:
+                if not self.state[parameter]:
+                    self.state[parameter] |= {
+                        "step": torch.zeros((), dtype=torch.float32, device=parameter.device),
+                        "exp_avg": torch.zeros_like(parameter),
+                        "exp_avg_sq": torch.zeros_like(parameter),
+                    }
+            states = [self.state[parameter] for parameter in parameters]
+            gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+            average, squares, steps = ([state[name] for state in states] for name in ("exp_avg", "exp_avg_sq", "step"))
+            adam(
+                parameters, gradients, average, squares, [], steps, fused=True, amsgrad=False,
+                beta1=group["betas"][0], beta2=group["betas"][1], lr=group["lr"], weight_decay=decay, eps=group["eps"],
+                maximize=False, decoupled_weight_decay=True,
+            )  # fmt: skip

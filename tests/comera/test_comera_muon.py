@@ -1,0 +1,273 @@
+"""Muon: its iteration, what it takes of a model, its steps by the formula, its state through saving and truncation."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import pytest
+import torch
+from torch import nn
+from two_processes import in_two_processes
+
+import comera
+from comera import BTT, TT, TTM, Muon
+from comera.loops.muon import _join, _split, matrix_parameters, orthogonalized
+
+
+class Factors(nn.Module):
+    """A layer of another package, of two factors that it names."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Parameter(torch.randn(2, 12)), nn.Parameter(torch.randn(12, 2))
+
+    def matrix_parameters(self):
+        return ("first", "second")
+
+    def forward(self, x):
+        return x @ self.first.t() @ self.second.t()
+
+
+class Net(nn.Module):
+    """Blocks between a table and an output layer."""
+
+    def __init__(self, kind="dense"):
+        super().__init__()
+        torch.manual_seed(0)
+        self.table = nn.Embedding(20, 12)
+        layers = [nn.Sequential(nn.Linear(12, 24), nn.ReLU(), nn.Linear(24, 12)) for _ in range(2)]
+        self.blocks = nn.ModuleList(layers + ([Factors()] if kind == "factors" else []))
+        self.norm = nn.LayerNorm(12)
+        self.head = nn.Linear(12, 20)
+        plans = {"tt": {"blocks.*": TT(4, 2)}, "btt": {"blocks.*": BTT(2)}, "all": {"table": TTM(4), "*": TT(4, 2)}}
+        if kind in plans:
+            comera.tensorize(self, plans[kind])
+
+    def forward(self, words):
+        x = self.table(words)
+        for block in self.blocks:
+            x = x + block(x)
+        return self.head(self.norm(x))
+
+
+def train(model, optimizer, steps, start=0):
+    losses = []
+    for step in range(start, start + steps):
+        words = torch.randint(20, (16,), generator=torch.Generator().manual_seed(step % 4))
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(words), (words * 3 + 1) % 20)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+@pytest.mark.parametrize("shape", [(1, 8, 8), (3, 4, 16), (3, 16, 4), (2, 1, 5), (2, 5, 1)])
+def test_singular_values_are_set_to_about_one(shape):
+    drawn = torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    left, values, right = torch.linalg.svd(drawn, full_matrices=False)
+    found = orthogonalized(drawn * 1e3)
+    set_to = (left.mT @ found @ right.mT).diagonal(dim1=-2, dim2=-1)
+    large = values > 0.05 * values.norm(dim=-1, keepdim=True)
+    assert ((set_to[large] > 0.6) & (set_to[large] < 1.3)).all()
+    assert torch.allclose((left * set_to.unsqueeze(-2)) @ right, found, atol=1e-6)
+
+
+def test_each_matrix_of_a_batch_is_as_alone_and_zeros_stay():
+    drawn = torch.randn(3, 6, 4)
+    drawn[1] = 0
+    found = orthogonalized(drawn)
+    assert torch.equal(found[1], torch.zeros(6, 4))
+    for one, alone in zip(found, drawn, strict=True):
+        assert torch.allclose(one, orthogonalized(alone[None])[0], atol=1e-5)
+
+
+def test_it_is_the_iteration_of_torchs_own_muon():
+    """torch forms the products in bfloat16 and scales the step; here they are float32."""
+    weight = nn.Parameter(torch.randn(8, 12, generator=torch.Generator().manual_seed(0)))
+    ours, theirs = nn.Linear(12, 8, bias=False), nn.Parameter(weight.detach().clone())
+    ours.weight.data.copy_(weight)
+    one = Muon(ours, lr=0.1)
+    other = torch.optim.Muon([theirs], lr=0.1, weight_decay=0.0, momentum=0.95, adjust_lr_fn="original")
+    for step in range(3):
+        gradient = torch.randn(8, 12, generator=torch.Generator().manual_seed(step))
+        ours.weight.grad, theirs.grad = gradient.clone(), gradient.clone()
+        before = ours.weight.detach().clone(), theirs.detach().clone()
+        one.step()
+        other.step()
+        moved, other_moved = ours.weight.detach() - before[0], theirs.detach() - before[1]
+        scale = math.sqrt(8 / 12)  # torch's own: max(1, 8 / 12) ** 0.5
+        assert torch.allclose(moved / scale, other_moved, atol=0.1 * 0.05)
+
+
+@pytest.mark.parametrize("kind", ["dense", "tt", "btt", "factors", "all"])
+def test_every_parameter_is_in_one_group(kind):
+    model = Net(kind)
+    groups = {group["name"]: group["params"] for group in Muon(model).param_groups}
+    everything = [parameter for group in groups.values() for parameter in group]
+    assert {*everything} == {*model.parameters()}
+    assert len(everything) == len({*everything})
+    inside = {*model.blocks.parameters()}
+    assert {*groups["matrices"]} == {
+        parameter
+        for layer in model.blocks.modules()
+        for parameter in map(layer.get_parameter, matrix_parameters(layer))
+    }
+    assert {*groups["matrices"]} <= inside
+    assert ("ranks" in groups) == (kind in ("tt", "all"))
+
+
+def test_tables_and_what_is_tied_to_them_are_adams():
+    model = nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 4), nn.Linear(4, 9, bias=False))
+    model[2].weight = model[0].weight
+    groups = {group["name"]: group["params"] for group in Muon(model).param_groups}
+    assert {*groups["matrices"]} == {model[1].weight}
+
+
+def test_layers_can_be_named():
+    model = Net()
+    assert Muon(model, layers=[model.head]).param_groups[0]["params"] == [model.head.weight]
+
+
+@pytest.mark.parametrize("kind", ["dense", "tt", "btt", "factors"])
+def test_a_step_is_the_formula_matrix_by_matrix(kind):
+    model = Net(kind).double()
+    optimizer = Muon(model, lr=0.3, momentum=0.9, weight_decay=0.1)
+    averages = {}
+    for step in range(3):
+        before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+        train(model, optimizer, 1, step)
+        for name, layer in model.blocks.named_modules(prefix="blocks"):
+            for parameter in matrix_parameters(layer):
+                key, tensor = f"{name}.{parameter}", layer.get_parameter(parameter)
+                average = averages[key] = 0.9 * averages.get(key, 0) + 0.1 * tensor.grad
+                step_along = _split(layer, 0.1 * tensor.grad + 0.9 * average)
+                factors = {"dense": 1, "tt": 4, "btt": 2, "factors": 2}[
+                    kind if not isinstance(layer, nn.Linear) else "dense"
+                ]
+                wanted = [
+                    torch.stack(
+                        [
+                            math.sqrt(one.shape[1] / one.shape[0]) / factors * orthogonalized(one[None])[0]
+                            for one in each
+                        ]
+                    )
+                    for each in step_along
+                ]
+                moved = tensor.detach() - before[key] * (1 - 0.3 * 0.1)
+                assert torch.allclose(moved, -0.3 * _join(layer, wanted), atol=1e-9), key
+
+
+def test_cores_are_the_factors_of_the_product():
+    layer = comera.TTLinear(12, 18, (3, 4), (6, 3), ranks=2)
+    sides = [each.shape for each in _split(layer, layer.packed_cores)]
+    assert sides == [(1, 3, 2), (1, 8, 2), (1, 2, 12), (1, 2, 3)]
+    assert torch.equal(_join(layer, _split(layer, layer.packed_cores)), layer.packed_cores)
+
+
+@pytest.mark.parametrize("kind", ["dense", "btt"])
+def test_all_else_is_adamw(kind):
+    model = Net(kind)
+    other = copy.deepcopy(model)
+    optimizer = Muon(model, lr=0.0, lr_dense=0.01, weight_decay=0.1)
+    names = [name for name, _ in model.named_parameters()]
+    matrices = {*optimizer.param_groups[0]["params"]}
+    rest = [name for name, parameter in model.named_parameters() if parameter not in matrices]
+    assert 0 < len(rest) < len(names)
+    wide, flat = (
+        [other.get_parameter(n) for n in rest if (other.get_parameter(n).ndim > 1) == w] for w in (True, False)
+    )
+    groups = [{"params": wide, "weight_decay": 0.1}, {"params": flat, "weight_decay": 0.0}]
+    adam = torch.optim.AdamW(groups, lr=0.01, betas=(0.9, 0.95))
+    train(model, optimizer, 4)
+    train(other, adam, 4)
+    for name, parameter in model.named_parameters():
+        assert torch.allclose(parameter, other.get_parameter(name), atol=1e-6), name
+
+
+@pytest.mark.parametrize("kind", ["dense", "tt", "btt", "factors", "all"])
+def test_it_learns_and_its_state_comes_back(kind):
+    model = Net(kind)
+    optimizer = Muon(model)
+    losses = train(model, optimizer, 40)
+    assert losses[-1] < losses[0] * (0.9 if kind == "all" else 0.75)  # of "all" table and head are tensorized as well
+    again, state = copy.deepcopy(model), copy.deepcopy(optimizer.state_dict())
+    resumed = Muon(again)
+    resumed.load_state_dict(state)
+    assert train(again, resumed, 3, 40) == train(model, optimizer, 3, 40)
+
+
+def test_a_copy_of_model_and_optimizer_goes_on():
+    model = Net("tt")
+    optimizer = Muon(model)
+    train(model, optimizer, 2)
+    again, copied = copy.deepcopy((model, optimizer))
+    assert train(again, copied, 2, 2) == train(model, optimizer, 2, 2)
+
+
+def test_truncation_cuts_its_state():
+    torch.manual_seed(0)
+    masked = Net("tt")
+    optimizer = Muon(masked)
+    train(masked, optimizer, 3)
+    with torch.no_grad():
+        for layer in comera.tensorized_layers(masked):
+            layer.diagonals[1] = 0
+    assert comera.truncate(masked, optimizer)
+    for layer in comera.tensorized_layers(masked):
+        assert optimizer.state[layer.packed_cores]["momentum_buffer"].shape == layer.packed_cores.shape
+    assert all(math.isfinite(loss) for loss in train(masked, optimizer, 3, 3))
+
+
+def test_frozen_matrices_and_absent_gradients_are_left():
+    model = Net()
+    model.blocks[0][0].weight.requires_grad_(False)
+    optimizer = Muon(model)
+    assert model.blocks[0][0].weight not in {*optimizer.param_groups[0]["params"]}
+    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    optimizer.step()
+    assert all(torch.equal(parameter, before[name]) for name, parameter in model.named_parameters())
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"lr": -1.0}, "lr is -1.0"),
+        ({"lr_dense": math.nan}, "lr_dense is nan"),
+        ({"momentum": 1.0}, "momentum is 1.0"),
+        ({"betas": (0.9, 1.0)}, r"betas\[1\] is 1.0"),
+        ({"steps": 0}, "steps is 0"),
+        ({"layers": []}, "no trained matrix"),
+    ],
+)
+def test_wrong_values_are_one_sentence(options, said):
+    with pytest.raises(ValueError, match=said):
+        Muon(Net(), **options)
+
+
+def replica(rank):
+    model = Net("btt")
+    parallel = nn.parallel.DistributedDataParallel(model)
+    optimizer = Muon(model)
+    for step in range(4):
+        words = torch.randint(20, (16,), generator=torch.Generator().manual_seed(step))[rank * 8 :][:8]
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(parallel(words), (words * 3 + 1) % 20).backward()
+        optimizer.step()
+    return [parameter.detach() for parameter in model.parameters()]
+
+
+@pytest.mark.slow
+def test_replicas_train_as_one_process():
+    model = Net("btt")
+    optimizer = Muon(model)
+    for step in range(4):
+        words = torch.randint(20, (16,), generator=torch.Generator().manual_seed(step))
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(words), (words * 3 + 1) % 20).backward()
+        optimizer.step()
+    one, other = in_two_processes(replica)
+    for ours, theirs, alone in zip(one, other, model.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+        assert torch.allclose(ours, alone, atol=1e-4)
