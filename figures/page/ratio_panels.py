@@ -81,7 +81,7 @@ def draw_panel(axes: Any, panel: Panel, arms: Sequence[str], ratios: Sequence[fl
     for number, curve in enumerate(panel.curves):
         stroke = strokes(arms)[curve.arm]
         _draw_curve(axes, curve, stroke)
-        _draw_crossings(axes, panel, curve, above=number == 0)
+        _draw_crossings(axes, panel, curve, _BESIDE_RING[min(number, len(_BESIDE_RING) - 1)])
         _draw_missing(axes, curve, stroke.colour, (number + 0.5) * _FOOT_LINE)
 
 
@@ -139,13 +139,18 @@ def _draw_curve(axes: Any, curve: Curve, stroke: Stroke) -> None:
     axes.plot(list(curve.allocated), list(curve.allocated.values()), **_ALLOCATED, color=stroke.colour, zorder=4)
 
 
-def _draw_crossings(axes: Any, panel: Panel, curve: Curve, above: bool) -> None:
-    """A ring on the dense line, with the ratio to its upper right or lower left, where falling curves leave room."""
+#: Where a curve's ratio is written beside its ring, by the curve's number: where falling curves and other ratios leave
+#: room. A shift in points, and what of the text is put there.
+_BESIDE_RING = (((4.5, 3.5), "left", "bottom"), ((-4.5, -3.5), "right", "top"), ((4.5, -3.5), "left", "top"))
+
+
+def _draw_crossings(axes: Any, panel: Panel, curve: Curve, place: tuple[tuple[float, float], str, str]) -> None:
+    """A ring on the dense line, with the ratio beside it."""
     if panel.dense is None:
         return
     for ratio in crossings(curve.over_dense):
         axes.plot([ratio], [panel.dense.value], **_CROSSING, zorder=5)
-        shift, ha, va = ((4.5, 3.5), "left", "bottom") if above else ((-4.5, -3.5), "right", "top")
+        shift, ha, va = place
         look = {"ha": ha, "va": va, "fontsize": 7, "fontweight": "bold", "zorder": 6}
         style.note(axes, f"{ratio:.3g}", (ratio, panel.dense.value), shift, **look)
 
