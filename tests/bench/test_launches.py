@@ -65,6 +65,10 @@ def test_a_block_has_its_fewest_steps_however_long_they_take():
     assert [calls_per_block(ms, timing) for ms in (1000.0, 20.0, 0.1)] == [3, 5, 20]
 
 
+#: What of a block no later call changes.
+MEASURED = ("launch", "block", "ms", "calibration_ms", "calibration_cpu_ms")
+
+
 @pytest.mark.usefixtures("cell_processes")
 def test_reuse_extend_adds_launches_to_the_records_of_this_code(tmp_path, pairs):
     def sweep(*more: str) -> dict[str, Record]:
@@ -77,7 +81,10 @@ def test_reuse_extend_adds_launches_to_the_records_of_this_code(tmp_path, pairs)
     assert {arm: record.launches for arm, record in first.items()} == {"comera": 1, "dense": 1, "low_rank@rank": 1}
     assert {arm: record.launches for arm, record in second.items()} == {"comera": 2, "dense": 2, "low_rank@rank": 1}
     blocks = {arm: record.samples["blocks"] for arm, record in second.items()}
-    assert blocks["comera"][: len(first["comera"].samples["blocks"])] == first["comera"].samples["blocks"]
+    kept = first["comera"].samples["blocks"]
+    for block, of_first in zip(blocks["comera"], kept, strict=False):  # a quicker call can lower the machine's best
+        assert {name: block[name] for name in MEASURED} == {name: of_first[name] for name in MEASURED}
+    assert len(blocks["comera"]) > len(kept)
     assert second["comera"].steps_measured == sum(len(block["ms"]) for block in blocks["comera"])
     assert second["comera"].cell_id == first["comera"].cell_id
     assert paired_launches(second["comera"], second["dense"]) == {0, 1}
