@@ -75,7 +75,7 @@ def _apart(arms: int, need_mib: float, free_mib: float) -> str:
 
 
 def _out_of_time(outcome: Outcome) -> str:
-    """Why an arm's first steps cannot end within its time limit, by prediction; empty where they may, and on CUDA."""
+    """Predict why an arm's first steps cannot end within its time limit; empty where they may, and on CUDA."""
     cell, flops = outcome.cell, outcome.columns.get("flops_per_step") or 0
     timing = cell.timing_settings
     steps, limit_s = timing["warmup_steps"] + 1, timing["time_limit_s"]

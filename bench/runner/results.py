@@ -216,7 +216,7 @@ def _has_what_it_lacked(record: Record, cell: Cell) -> bool:
 
 
 def _has_launches(record: Record) -> bool:
-    """Whether a record is of a cell timed in blocks, to which more can be added."""
+    """Return whether a record is of a cell timed in blocks, to which more can be added."""
     return record.status == "ok" and bool(record.samples.get("blocks"))
 
 

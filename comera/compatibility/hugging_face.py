@@ -32,7 +32,7 @@ def class_name(kind: type) -> str:
 
 
 def is_pretrained_model(module: nn.Module) -> bool:
-    """Whether a module is a model of transformers, with a ``save_pretrained`` and ``from_pretrained`` of its own.
+    """Tell whether a module is a model of transformers, with a ``save_pretrained`` and ``from_pretrained`` of its own.
 
     Example:
         >>> is_pretrained_model(nn.Linear(2, 2))

@@ -221,7 +221,7 @@ def _is_bitsandbytes(optimizer: Optimizer) -> bool:
 
 
 def _many(value: Any) -> bool:
-    """Whether a value holds a tensor of more than one entry."""
+    """Tell whether a value holds a tensor of more than one entry."""
     return any(tensor.numel() > 1 for tensor in _tensors(value))
 
 

@@ -123,7 +123,7 @@ def _tensorized(model: nn.Module) -> Iterator[tuple[str, TensorTrainLayer | BTTL
 
 
 def _modes(layer: TensorTrainLayer | BTTLinear) -> dict[str, tuple[int, ...] | int]:
-    """What of a layer's shape stays as it is while a model is trained."""
+    """Return what of a layer's shape stays as it is while a model is trained."""
     shape = layer.shape
     if isinstance(shape, BTTShape):
         return {"in_blocks": shape.in_blocks, "out_blocks": shape.out_blocks, "rank": shape.rank}

@@ -260,7 +260,19 @@ class Muon(torch.optim.Optimizer):
             gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
             average, squares, steps = ([state[name] for state in states] for name in ("exp_avg", "exp_avg_sq", "step"))
             adam(
-                parameters, gradients, average, squares, [], steps, fused=True, amsgrad=False,
-                beta1=group["betas"][0], beta2=group["betas"][1], lr=group["lr"], weight_decay=decay, eps=group["eps"],
-                maximize=False, decoupled_weight_decay=True,
-            )  # fmt: skip
+                parameters,
+                gradients,
+                average,
+                squares,
+                [],
+                steps,
+                fused=True,
+                amsgrad=False,
+                beta1=group["betas"][0],
+                beta2=group["betas"][1],
+                lr=group["lr"],
+                weight_decay=decay,
+                eps=group["eps"],
+                maximize=False,
+                decoupled_weight_decay=True,
+            )

@@ -98,15 +98,34 @@ def test_a_record_names_its_arm_as_its_cell_does(settings, arm):
     same = {name: getattr(cell, name) for name in (*names, "precision", "cuda_graph", "compile", "seed")}
     whence = {"code_id": "", "recorded_at": "", "data_hash": "", "device": "", "threads": 1}
     record = Record(
-        cell_id=cell.cell_id(""), status="ok", config_json=cell.to_json(), torch_version="", git_commit="",
-        git_dirty=False, **same, **whence,
-    )  # fmt: skip
+        cell_id=cell.cell_id(""),
+        status="ok",
+        config_json=cell.to_json(),
+        torch_version="",
+        git_commit="",
+        git_dirty=False,
+        **same,
+        **whence,
+    )
     assert record.arm == arm
 
 
 def _cell(settings: dict) -> Cell:
     return Cell(
-        experiment="made_up", workload="encoder", dataset="synthetic", method="low_rank", variant="", measure="run",
-        device="cpu", batch_size=1, precision="fp32", cuda_graph=False, compile=False, seed=0, ratio=None,
-        method_settings=settings, workload_settings={}, timing_settings={},
-    )  # fmt: skip
+        experiment="made_up",
+        workload="encoder",
+        dataset="synthetic",
+        method="low_rank",
+        variant="",
+        measure="run",
+        device="cpu",
+        batch_size=1,
+        precision="fp32",
+        cuda_graph=False,
+        compile=False,
+        seed=0,
+        ratio=None,
+        method_settings=settings,
+        workload_settings={},
+        timing_settings={},
+    )

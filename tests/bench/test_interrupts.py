@@ -42,9 +42,14 @@ WAYS = {
 
 def start(command, folder, **changes):
     return psutil.Popen(
-        command, cwd=folder, env=environment(**changes), start_new_session=True, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
+        command,
+        cwd=folder,
+        env=environment(**changes),
+        start_new_session=True,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
 
 
 def interrupt(process, number, whole_group):

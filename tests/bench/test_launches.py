@@ -22,11 +22,31 @@ def timed(record: Record, launches: range, pairing: str, ms: float = 1.0) -> Rec
 @pytest.fixture
 def plain() -> Record:
     return Record(
-        cell_id="c", code_id="a", recorded_at="2001-01-01T00:00:00+00:00", experiment="e", workload="w", dataset="d",
-        data_hash="", method="comera", variant="", measure="run", batch_size=1, sequence_length=1, precision="fp32",
-        cuda_graph=False, compile=False, seed=0, status="ok", device="CPU", threads=1, torch_version="", git_commit="",
-        git_dirty=False, config_json="{}", machine="m",
-    )  # fmt: skip
+        cell_id="c",
+        code_id="a",
+        recorded_at="2001-01-01T00:00:00+00:00",
+        experiment="e",
+        workload="w",
+        dataset="d",
+        data_hash="",
+        method="comera",
+        variant="",
+        measure="run",
+        batch_size=1,
+        sequence_length=1,
+        precision="fp32",
+        cuda_graph=False,
+        compile=False,
+        seed=0,
+        status="ok",
+        device="CPU",
+        threads=1,
+        torch_version="",
+        git_commit="",
+        git_dirty=False,
+        config_json="{}",
+        machine="m",
+    )
 
 
 def added(record: Record, pairing: str, launches: int = 2) -> Record:

@@ -22,7 +22,9 @@ CASES = {
     "version 2, part of a processor": ({"proc/self/cgroup": "0::/\n", f"{CGROUP}/cpu.max": "50000 100000\n"}, {}, 1),
     "version 2, one and a half": ({"proc/self/cgroup": "0::/\n", f"{CGROUP}/cpu.max": "150000 100000\n"}, {}, 1),
     "version 2, a group below": (
-        {"proc/self/cgroup": "0::/a/b\n", f"{CGROUP}/a/b/cpu.max": "300000 100000\n"}, {}, 3,
+        {"proc/self/cgroup": "0::/a/b\n", f"{CGROUP}/a/b/cpu.max": "300000 100000\n"},
+        {},
+        3,
     ),
     "version 2, the group above is tighter": (
         {
@@ -30,19 +32,26 @@ CASES = {
             f"{CGROUP}/a/b/cpu.max": "max 100000\n",
             f"{CGROUP}/a/cpu.max": "200000 100000\n",
         },
-        {}, 2,
+        {},
+        2,
     ),
     "version 2, a path of the host": (
-        {"proc/self/cgroup": "0::/system.slice/some\n", f"{CGROUP}/cpu.max": "500000 100000\n"}, {}, 5,
+        {"proc/self/cgroup": "0::/system.slice/some\n", f"{CGROUP}/cpu.max": "500000 100000\n"},
+        {},
+        5,
     ),
     "version 2, more than there are": ({"proc/self/cgroup": "0::/\n", f"{CGROUP}/cpu.max": "6400000 100000\n"}, {}, 16),
     "version 2, damaged": ({"proc/self/cgroup": "0::/\n", f"{CGROUP}/cpu.max": "100000 0\n"}, {}, 16),
     "version 2, another controller's file": ({"proc/self/cgroup": "0::/\n", f"{CGROUP}/memory.max": "1 1\n"}, {}, 16),
     "version 1": (
-        {"proc/self/cgroup": "4:cpu,cpuacct:/\n", f"{V1}/{QUOTA}": "300000\n", f"{V1}/{PERIOD}": "100000\n"}, {}, 3,
+        {"proc/self/cgroup": "4:cpu,cpuacct:/\n", f"{V1}/{QUOTA}": "300000\n", f"{V1}/{PERIOD}": "100000\n"},
+        {},
+        3,
     ),
     "version 1, no quota": (
-        {"proc/self/cgroup": "4:cpu,cpuacct:/\n", f"{V1}/{QUOTA}": "-1\n", f"{V1}/{PERIOD}": "100000\n"}, {}, 16,
+        {"proc/self/cgroup": "4:cpu,cpuacct:/\n", f"{V1}/{QUOTA}": "-1\n", f"{V1}/{PERIOD}": "100000\n"},
+        {},
+        16,
     ),
     "version 1, its short name, below": (
         {
@@ -50,19 +59,24 @@ CASES = {
             f"{CGROUP}/cpu/docker/1/{QUOTA}": "700000\n",
             f"{CGROUP}/cpu/docker/1/{PERIOD}": "100000\n",
         },
-        {}, 7,
+        {},
+        7,
     ),
     "version 1, set of processors alone": (
-        {"proc/self/cgroup": "4:cpuset:/\n", f"{V1}/{QUOTA}": "100000\n", f"{V1}/{PERIOD}": "100000\n"}, {}, 16,
+        {"proc/self/cgroup": "4:cpuset:/\n", f"{V1}/{QUOTA}": "100000\n", f"{V1}/{PERIOD}": "100000\n"},
+        {},
+        16,
     ),
     "a task of Slurm": ({}, {"SLURM_CPUS_PER_TASK": "6", "SLURM_CPUS_ON_NODE": "12"}, 6),
     "a node of Slurm": ({}, {"SLURM_CPUS_ON_NODE": "12"}, 12),
     "Slurm without a number": ({}, {"SLURM_CPUS_PER_TASK": "", "SLURM_CPUS_ON_NODE": "12(x2)"}, 16),
     "the least of all": (
-        {"proc/self/cgroup": "0::/\n", f"{CGROUP}/cpu.max": "300000 100000\n"}, {"SLURM_CPUS_PER_TASK": "6"}, 3,
+        {"proc/self/cgroup": "0::/\n", f"{CGROUP}/cpu.max": "300000 100000\n"},
+        {"SLURM_CPUS_PER_TASK": "6"},
+        3,
     ),
     "none left": ({}, {"SLURM_CPUS_PER_TASK": "0"}, 1),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -38,8 +38,12 @@ def test_paper_says_what_is_counted(arm, exchange, pairs):
     """Three blocks, an embedding and a head of three classes, whose rows two ranks do not divide."""
     local_steps = 4 if exchange == "local_steps" else None
     cell = a_cell(
-        method=arm.split()[0], precision=ARMS[arm], world_size=2, exchange=exchange, local_steps=local_steps,
+        method=arm.split()[0],
+        precision=ARMS[arm],
+        world_size=2,
+        exchange=exchange,
+        local_steps=local_steps,
         workload_settings={**MODEL, "layers": 3, "sequence_length": 32},
-    )  # fmt: skip
+    )
     for counted, on_paper in in_two_processes(counted_and_on_paper, cell, str(pairs)):
         assert on_paper == counted > 0

@@ -13,3 +13,11 @@ settings.load_profile("comera")
 @pytest.fixture(autouse=True)
 def seeded() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def fresh_compiler():
+    """Compiled code of no other test, and none left for one."""
+    torch.compiler.reset()
+    yield
+    torch.compiler.reset()

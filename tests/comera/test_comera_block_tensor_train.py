@@ -100,13 +100,17 @@ def test_an_input_of_another_width_is_refused():
 @pytest.mark.parametrize("ratio", [2, 4, 8])
 def test_a_solved_shape_has_the_wanted_size_or_the_nearest_there_is(sizes, ratio):
     shape = solve_blocks(*sizes, ratio)
-    everything = [
-        BTTShape(*sizes, j, i, r)
-        for r in RANKS
-        for j in range(1, sizes[0] + 1)
-        for i in range(1, sizes[1] + 1)
-        if not sizes[0] % j and not sizes[1] % i and r <= min(sizes[0] // j, sizes[1] // i)
-    ] if max(sizes) <= 128 else [shape]  # fmt: skip
+    everything = (
+        [
+            BTTShape(*sizes, j, i, r)
+            for r in RANKS
+            for j in range(1, sizes[0] + 1)
+            for i in range(1, sizes[1] + 1)
+            if not sizes[0] % j and not sizes[1] % i and r <= min(sizes[0] // j, sizes[1] // i)
+        ]
+        if max(sizes) <= 128
+        else [shape]
+    )
     nearest = min(abs(math.log(each.ratio / ratio)) for each in everything)
     assert abs(math.log(shape.ratio / ratio)) <= max(nearest, math.log(1.02)) + 1e-9
     for rank in (1, 2):
@@ -116,8 +120,11 @@ def test_a_solved_shape_has_the_wanted_size_or_the_nearest_there_is(sizes, ratio
 def test_the_prototypes_blocks_are_found():
     found = [solve_blocks(*sizes, 4) for sizes in [(128, 128), (128, 512), (512, 128), (256, 256)]]
     assert [(s.in_size, s.in_blocks, s.out_blocks, s.out_size, s.rank) for s in found] == [
-        (16, 8, 8, 16, 2), (16, 8, 32, 16, 2), (16, 32, 8, 16, 2), (16, 16, 16, 16, 2),
-    ]  # fmt: skip
+        (16, 8, 8, 16, 2),
+        (16, 8, 32, 16, 2),
+        (16, 32, 8, 16, 2),
+        (16, 16, 16, 16, 2),
+    ]
 
 
 def test_ratios_out_of_reach_name_the_nearest():
@@ -264,8 +271,10 @@ class TestModels:
         model = comera.tensorize(self.model(), {"0": BTT(), "2": TT(2, 1)})
         groups = {group["name"]: group["params"] for group in comera.parameter_groups(model)}
         assert {id(core) for core in groups["cores"]} == {
-            id(model[0].in_core), id(model[0].out_core), id(model[2].packed_cores),
-        }  # fmt: skip
+            id(model[0].in_core),
+            id(model[0].out_core),
+            id(model[2].packed_cores),
+        }
         assert sum(map(len, groups.values())) == len([*model.parameters()])
 
     def test_the_summary_lists_blocks(self):

@@ -6,6 +6,7 @@ import copy
 
 import pytest
 import torch
+from model_states import assert_same
 from torch import nn
 from torch.distributed import checkpoint
 from torch.distributed.checkpoint.state_dict import (
@@ -53,20 +54,6 @@ def train(model, optimizer, steps):
 
 def everything(model, optimizer, control):
     return [model.state_dict(), optimizer.state_dict(), control.step, control.sizes()]
-
-
-def assert_same(found, wanted):
-    if isinstance(wanted, torch.Tensor):
-        assert torch.equal(found, wanted)
-    elif isinstance(wanted, dict):
-        assert list(found) == list(wanted)
-        assert_same(list(found.values()), list(wanted.values()))
-    elif isinstance(wanted, list | tuple):
-        assert len(found) == len(wanted)
-        for each, other in zip(found, wanted, strict=True):
-            assert_same(each, other)
-    else:
-        assert found == wanted
 
 
 def get(model, optimizer):

@@ -10,6 +10,7 @@ import onnx
 import pytest
 import torch
 from drawn_chains import assert_all_close
+from model_states import truncated
 from onnx.reference import ReferenceEvaluator
 from torch import nn
 from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel
@@ -22,17 +23,6 @@ BERT = BertConfig(
 )
 GPT2 = GPT2Config(n_embd=48, n_layer=1, n_head=4, vocab_size=100, n_positions=16, bos_token_id=0, eos_token_id=0)
 TOKENS = torch.randint(1, 100, (2, 6), generator=torch.Generator().manual_seed(0))
-
-
-def truncated(model):
-    """Some ranks closed and cut, others not; thresholds of its own."""
-    with torch.no_grad():
-        for layer in comera.tensorized_layers(model):
-            layer.diagonals.uniform_(0.5, 1.5)
-            layer.diagonals[0] = 0.0
-            layer.threshold = 0.02
-    comera.truncate(model)
-    return model.eval()
 
 
 def tied_models():

@@ -17,14 +17,10 @@ from comera.functional import tt_feed_forward, tt_feed_forward_add_norm
 from comera.lookup import VARIANTS
 from comera.lowprec import FP8
 
-pytestmark = pytest.mark.filterwarnings("ignore:Dynamo detected a call to a `functools.lru_cache`")
-
-
-@pytest.fixture(autouse=True)
-def fresh_compiler():
-    torch.compiler.reset()
-    yield
-    torch.compiler.reset()
+pytestmark = [
+    pytest.mark.usefixtures("fresh_compiler"),
+    pytest.mark.filterwarnings("ignore:Dynamo detected a call to a `functools.lru_cache`"),
+]
 
 
 def outcome(call, model, inputs):

@@ -7,6 +7,7 @@ import math
 
 import pytest
 import torch
+from model_states import assert_same
 from torch import nn
 
 import comera
@@ -38,21 +39,6 @@ def close(model, places=CLOSED):
     with torch.no_grad():
         for layer in comera.tensorized_layers(model):
             layer.diagonals[list(places)] = 0.0
-
-
-def assert_same(found, wanted):
-    if isinstance(wanted, torch.Tensor):
-        assert torch.equal(found, wanted)
-    elif isinstance(wanted, dict):
-        assert list(found) == list(wanted)
-        for key in wanted:
-            assert_same(found[key], wanted[key])
-    elif isinstance(wanted, list | tuple):
-        assert len(found) == len(wanted)
-        for each, other in zip(found, wanted, strict=True):
-            assert_same(each, other)
-    else:
-        assert found == wanted
 
 
 class Plain(torch.optim.Optimizer):

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from model_states import truncated
 from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import (
@@ -31,8 +32,15 @@ from comera.exchange import hook
 ROOT = Path(comera.__file__).resolve().parents[1]
 TOKENS = torch.randint(3, 100, (2, 6), generator=torch.Generator().manual_seed(0))
 SPECIAL = {"bos_token_id": 0, "eos_token_id": 2, "pad_token_id": 1}
-LLAMA = {"hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
-         "intermediate_size": 96, "vocab_size": 100, **SPECIAL}  # fmt: skip
+LLAMA = {
+    "hidden_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 96,
+    "vocab_size": 100,
+    **SPECIAL,
+}
 BERT = BertConfig(
     hidden_size=48, num_hidden_layers=1, num_attention_heads=4, intermediate_size=96, vocab_size=100, num_labels=2
 )
@@ -57,17 +65,6 @@ MODELS = {
     "bert": (AutoModelForMaskedLM, BERT, {"*.word_embeddings": TABLE, "*.encoder.*": LINEAR}),
 }
 TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "mixed": torch.bfloat16}
-
-
-def truncated(model):
-    """Some ranks closed and cut, others not; thresholds of its own."""
-    with torch.no_grad():
-        for layer in comera.tensorized_layers(model):
-            layer.diagonals.uniform_(0.5, 1.5)
-            layer.diagonals[0] = 0.0
-            layer.threshold = 0.02
-    comera.truncate(model)
-    return model.eval()
 
 
 def dense(name, kind="float32"):
@@ -205,8 +202,14 @@ def test_a_device_map_places_the_layers(name, device_map, tmp_path):
 def test_layers_on_disk_are_read_as_they_run(tmp_path):
     model = built("llama")
     model.save_pretrained(tmp_path)
-    places = {"model.embed_tokens": "cpu", "model.layers.0": "cpu", "model.layers.1": "disk", "model.norm": "cpu",
-              "model.rotary_emb": "cpu", "lm_head": "cpu"}  # fmt: skip
+    places = {
+        "model.embed_tokens": "cpu",
+        "model.layers.0": "cpu",
+        "model.layers.1": "disk",
+        "model.norm": "cpu",
+        "model.rotary_emb": "cpu",
+        "lm_head": "cpu",
+    }
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path, device_map=places, offload_folder=tmp_path / "offload")
     assert loaded.model.layers[1].mlp.up_proj.packed_cores.is_meta
     torch.testing.assert_close(logits(loaded), logits(model))

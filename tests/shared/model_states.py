@@ -1,0 +1,37 @@
+"""Models and states that several tests of the library make and compare."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+import comera
+
+
+def truncated(model: nn.Module) -> nn.Module:
+    """Cut a model: some ranks closed and cut, others not; thresholds of its own."""
+    with torch.no_grad():
+        for layer in comera.tensorized_layers(model):
+            layer.diagonals.uniform_(0.5, 1.5)
+            layer.diagonals[0] = 0.0
+            layer.threshold = 0.02
+    comera.truncate(model)
+    return model.eval()
+
+
+def assert_same(found: Any, wanted: Any) -> None:
+    """Compare nested dicts, lists and tensors, entry by entry and in their order."""
+    if isinstance(wanted, torch.Tensor):
+        assert torch.equal(found, wanted)
+    elif isinstance(wanted, dict):
+        assert list(found) == list(wanted)
+        for key in wanted:
+            assert_same(found[key], wanted[key])
+    elif isinstance(wanted, list | tuple):
+        assert len(found) == len(wanted)
+        for each, other in zip(found, wanted, strict=True):
+            assert_same(each, other)
+    else:
+        assert found == wanted
