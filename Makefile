@@ -19,7 +19,7 @@ TRAINED := reproduce-table-mnli reproduce-table-ranks reproduce-fig6 reproduce-t
   reproduce-widths reproduce-fig5 reproduce-fig7 reproduce-fig8 reproduce-fig9 reproduce-fig10 reproduce-fig10-loss \
   reproduce-fig11 reproduce-fig14 reproduce-fig14-sst2 reproduce-scaling reproduce-exchange-settings reproduce-table-dlrm reproduce-table-fp8 \
   reproduce-table-dlrm-fp8 reproduce-table-lte reproduce-table-tensorization plan-grid table-search $(TRAINED) reproduce-small \
-  sweep-ratios sweep-ratios-accuracy sweep-ratios-sst2 sweep-ratios-small reproduce-code-stages speed claims report explore docs clean
+  compare-formats compare-formats-time sweep-ratios sweep-ratios-accuracy sweep-ratios-sst2 sweep-ratios-small reproduce-code-stages speed claims report explore docs clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-30s %s\n", $$1, $$2}'
@@ -76,6 +76,16 @@ reproduce-activations: $(READY) ## what forward keeps, the largest batch that fi
 	$(BIN)/python -m bench experiment=activations_memory "results='$(RESULTS)'"
 	$(BIN)/python -m bench experiment=activations_time "results='$(RESULTS)'"
 	$(BIN)/python -m figures activations --records "$(RESULTS)"
+
+compare-formats: $(READY) ## search the rates of every format on three test beds, add seeds, and draw the figure (days on one core; goes on where it was stopped)
+	for bed in teacher tiny small; do nice $(BIN)/python -m bench search experiment=formats_$$bed "results='$(RESULTS)'" || exit $$?; done
+	nice $(BIN)/python -m bench search experiment=formats_decomposed "results='$(RESULTS)'"
+	nice $(BIN)/python -m bench search experiment=formats_pruned "results='$(RESULTS)'"
+	$(BIN)/python -m figures formats --records "$(RESULTS)"
+
+compare-formats-time: $(READY) ## time a step of every format of those test beds, on a quiet machine (half an hour), and draw the figure
+	for bed in teacher tiny small; do $(BIN)/python -m bench experiment=formats_$${bed}_time "results='$(RESULTS)'" || exit $$?; done
+	$(BIN)/python -m figures formats --records "$(RESULTS)"
 
 reproduce-widths: $(READY) ## measure and draw from which width on tensor trains pay (an hour on 2 cores)
 	$(BIN)/python -m bench experiment=widths "results='$(RESULTS)'"

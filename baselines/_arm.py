@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from comera.protocol import EMBEDDING_ROLE, LINEAR_ROLES, CaptureScope, CellView, Change, RareEvent, Stage
+from comera.protocol import EMBEDDING_ROLE, LINEAR_ROLES, CaptureScope, CellView, Change, Optimizer, RareEvent, Stage
 
 #: A target of the role ``embedding``.
 Table = nn.Embedding | nn.EmbeddingBag
@@ -43,6 +43,8 @@ class Arm(abc.ABC):
     capture: CaptureScope = "whole_step"
     #: Why less than the whole step can be captured; empty when it can.
     capture_reason: str = ""
+    #: The optimizers that it can be trained by; most arms are what they are by their own.
+    optimizers: tuple[Optimizer, ...] = ("own",)
 
     def unsupported(self, cell: CellView) -> str | None:  # noqa: ARG002 (the protocol names it)
         """Return why this arm cannot run ``cell``, or None."""
@@ -60,6 +62,10 @@ class Arm(abc.ABC):
         """
         check_targets(model, targets)
         return model
+
+    def leave_optimizer_to_plan(self) -> None:
+        """Called before anything else where a training plan brings the optimizer."""
+        return  # rivals form their objective as they do otherwise
 
     @abc.abstractmethod
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:

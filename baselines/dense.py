@@ -7,15 +7,19 @@ the rows that a batch looked up instead of the whole table, and update those row
 * ``row_wise``: by row-wise Adagrad, which keeps one number per row;
 * ``sgd``: by plain gradient descent, as all other parameters too, which keeps nothing: DLRM's own first choice.
 
-They are the strongest uncompressed tables. All other parameters stay under fused AdamW, but for ``sgd``. A row that no
-batch looks up keeps its value; under AdamW it would move on by its old moments.
+The variant ``narrow`` is a dense model of the size of a compressed one: the same model with fewer columns everywhere.
+A claim of compression needs it as its rival. It takes a model that can say what it is like narrower
+(:class:`Narrowing`), as those of the workloads text and teacher do.
+
+The first three are the strongest uncompressed tables. All other parameters stay under fused AdamW, but for ``sgd``. A
+row that no batch looks up keeps its value; under AdamW it would move on by its old moments.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -24,14 +28,31 @@ from baselines._arm import (
     Arm,
     JoinedOptimizer,
     check_positive,
+    check_targets,
     check_variant,
     embedding_targets,
     fused_adamw,
     parameters_apart,
 )
-from comera.protocol import LATER, CaptureScope
+from comera.protocol import LATER, OPTIMIZERS, CaptureScope, Optimizer
 
-VARIANTS = ("", "sparse", "row_wise", "sgd")
+NARROW = "narrow"
+
+VARIANTS = ("", "sparse", "row_wise", "sgd", NARROW)
+
+#: The variants that a job's ratio is meant for.
+RATIO_VARIANTS = (NARROW,)
+
+
+class Narrowing(Protocol):
+    """A model that can say what it is like narrower."""
+
+    def narrowed(self, parameters: int) -> nn.Module:
+        """The same model with fewer columns and about so many parameters, freshly drawn, its modules named alike.
+
+        Raises:
+            ValueError: none has so few, or comes within 2 %; the sentence names the nearest.
+        """
 
 
 @dataclass(frozen=True)
@@ -41,18 +62,25 @@ class Settings:
     Args:
         lr: constant rate of AdamW; the rate that the paper's code gives dense parameters.
         lr_tables: rate of tables with sparse gradients, whose optimizers need other ones. None: as ``lr``.
+        ratio: how many times fewer parameters the variant ``narrow`` has than the model, which it needs; the others
+            have no use for it.
 
     Raises:
-        ValueError: when a rate is not a finite number above 0.
+        ValueError: when a rate is not a finite number above 0, or a ratio is below 1.
     """
 
     lr: float = 5e-5
     lr_tables: float | None = field(default=None, metadata=LATER)
+    ratio: float | None = field(default=None, metadata=LATER)
 
     def __post_init__(self) -> None:
         check_positive("dense.lr", self.lr)
         if self.lr_tables is not None:
             check_positive("dense.lr_tables", self.lr_tables)
+        if self.ratio is not None:
+            check_positive("dense.ratio", self.ratio)
+            if self.ratio < 1:
+                raise ValueError(f"dense.ratio is {self.ratio!r}; allowed are finite numbers from 1 up.")
 
 
 class RowWiseAdagrad(torch.optim.Optimizer):
@@ -119,17 +147,60 @@ class RowWiseAdagrad(torch.optim.Optimizer):
 class Dense(Arm):
     """Dense training with fused AdamW and no weight decay."""
 
+    optimizers: tuple[Optimizer, ...] = OPTIMIZERS
+
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
+
+    def model_unsupported(self, model: nn.Module, targets: Mapping[str, str]) -> str | None:  # noqa: ARG002
+        """Why the settings do not suit the variant, or None."""
+        if self.settings.ratio is None:
+            return None
+        return f"settings.dense.ratio is {self.settings.ratio:g}, which is for dense:{NARROW} alone; leave it out."
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         """Fused AdamW over every trainable parameter."""
         return fused_adamw((parameters_apart(model, ()), self.settings.lr))
 
 
+class Narrow(Dense):
+    """Dense training of the same model with fewer columns."""
+
+    def model_unsupported(self, model: nn.Module, targets: Mapping[str, str]) -> str | None:  # noqa: ARG002
+        """Why there is no narrower model of the wanted size, or None; shapes are enough."""
+        if not hasattr(model, "narrowed"):
+            return f"dense:{NARROW} needs a model that can be made narrower, as those of workload=text and teacher can."
+        if self.settings.ratio is None:
+            return f"dense:{NARROW} has no ratio; say how many times smaller it is to be, as in ratio=4."
+        try:
+            with torch.device("meta"):
+                self._narrowed(model)
+        except ValueError as reason:
+            return str(reason)
+        return None
+
+    def adapt(self, model: nn.Module, targets: Mapping[str, str]) -> nn.Module:
+        """Return the narrower model; ``model`` is left as it is.
+
+        Raises:
+            ValueError: there is none of that size.
+        """
+        if reason := self.model_unsupported(model, targets):
+            raise ValueError(reason)
+        narrow = self._narrowed(model).train(model.training)
+        check_targets(narrow, targets)
+        return narrow
+
+    def _narrowed(self, model: Any) -> nn.Module:
+        ratio = self.settings.ratio or 1.0
+        narrow: nn.Module = model.narrowed(round(sum(parameter.numel() for parameter in model.parameters()) / ratio))
+        return narrow
+
+
 class SparseTables(Dense):
     """Dense training whose embedding tables have sparse gradients and an optimizer for them."""
 
+    optimizers = ("own",)
     capture: CaptureScope = "none"
     capture_reason = (
         "how many rows of a table have a gradient hangs on the batch, and a captured step has fixed shapes."
@@ -142,6 +213,8 @@ class SparseTables(Dense):
 
     def model_unsupported(self, model: nn.Module, targets: Mapping[str, str]) -> str | None:
         """Why no table of ``model`` can have sparse gradients, or None; shapes are enough."""
+        if reason := super().model_unsupported(model, targets):
+            return reason
         tables = embedding_targets(model, targets)
         if not tables:
             return f"dense:{self.variant} needs an embedding among the targets, this model has none; use dense."
@@ -188,7 +261,8 @@ def build(settings: Settings, variant: str = "") -> Dense:
 
     Args:
         settings: hyperparameters.
-        variant: ``""``; ``"sparse"``, ``"row_wise"`` or ``"sgd"`` for tables with sparse gradients, see the module.
+        variant: ``""``; ``"sparse"``, ``"row_wise"`` or ``"sgd"`` for tables with sparse gradients, or ``"narrow"``;
+            see the module.
 
     Raises:
         ValueError: for an unknown variant.
@@ -201,4 +275,6 @@ def build(settings: Settings, variant: str = "") -> Dense:
         [(0.1, 1), (0.1, 2)]
     """
     check_variant("dense", variant, VARIANTS)
+    if variant == NARROW:
+        return Narrow(settings)
     return SparseTables(settings, variant) if variant else Dense(settings)

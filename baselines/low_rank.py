@@ -5,8 +5,14 @@ becomes a table (V, R) followed by a linear map (R, D). Both train from scratch.
 for two cores (METHOD: N(0, 1) / √R · √s, the last without 1/√R), so that the entries of the product have variance s²,
 with s² = 1 / (N + M) for linear layers and 1 for the embedding. Biases start from the dense model's.
 
-In the variant ``orthogonal``, which CoMERA has as well, the factors of a linear layer start as orthogonal rows of one
-length, with the norm that the product has on average otherwise.
+In the variants ``orthogonal`` and ``spectral``, which CoMERA has as well, the factors of a linear layer start
+otherwise: as orthogonal rows of one length, with the norm that the product has on average by the rule above; or each
+drawn as a layer of its own would be, with d inputs and e outputs by the standard deviation √(1/d)·min(1, √(e/d)) (the
+spectral condition, Yang et al., arXiv 2310.17813).
+
+The variant ``spectron`` is the rival's strongest published form under Muon, with the spectral start: a step of the rate
+lr goes along the orthogonalized momentum of each factor by lr/(‖A‖₂ + ‖B‖₂ + 1), so that the change of the product is
+bounded in the spectral norm ("Stabilizing Native Low-Rank LLM Pretraining", arXiv 2602.12429).
 
 The variants ``lean`` and ``lean_block`` keep ranks instead of activations by the same rule as CoMERA's
 (:mod:`comera.recomputing`), which serves thin products of any kind; only their feed-forward is not one function. Those
@@ -19,7 +25,7 @@ since a tensor train shares parameters that two factors do not.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,9 +47,10 @@ from baselines._arm import (
 from baselines._rank_shares import OutOfReach, ranks_for_ratio
 from comera.lowprec.products import FP8, histories_of, thin_linear
 from comera.modes import OutOfReach as TensorTrainsOutOfReach
-from comera.protocol import LATER, scale_of
+from comera.protocol import LATER, OPTIMIZERS, scale_of, starts_at_zero
 from comera.ratio.model import solve_model
 from comera.recomputing import Recompute, Store, keep_ranks
+from comera.tensor_train import spectral_std
 
 #: Variants of the whole model that keep ranks instead of activations: what they recompute, and how they keep what
 #: stays wide.
@@ -54,9 +61,9 @@ LEAN: dict[str, tuple[Recompute, Store]] = {
     "lean_block_fp8": ("block", "fp8"),
 }
 
-ORTHOGONAL = "orthogonal"
+ORTHOGONAL, SPECTRAL, SPECTRON = "orthogonal", "spectral", "spectron"
 
-VARIANTS = ("", "linear", *LEAN, ORTHOGONAL)
+VARIANTS = ("", "linear", *LEAN, ORTHOGONAL, SPECTRAL, SPECTRON)
 
 
 @dataclass(frozen=True)
@@ -131,6 +138,8 @@ class TwoFactorLinear(nn.Module):
 
     #: How the two products are formed in FP8, or None; see :func:`comera.lowprec.use_fp8`.
     fp8: FP8 | None = None
+    #: Whether Muon's steps are bounded by the factors' norms, as Spectron's are.
+    bounded_steps: bool = False
 
     def __init__(
         self,
@@ -143,6 +152,7 @@ class TwoFactorLinear(nn.Module):
         device: torch.device | str | None = None,
     ) -> None:
         super().__init__()
+        self.in_features, self.out_features = in_features, out_features
         self.first = nn.Parameter(torch.empty(rank, in_features, dtype=dtype, device=device))
         self.second = nn.Parameter(torch.empty(rank, out_features, dtype=dtype, device=device))
         self.bias = nn.Parameter(torch.zeros(out_features, dtype=dtype, device=device)) if bias else None
@@ -156,6 +166,45 @@ class TwoFactorLinear(nn.Module):
         layer = cls(*sizes, min(rank, *sizes), bias is not None, dtype=weight.dtype, device=weight.device)
         layer.bias = bias
         return layer
+
+    @classmethod
+    @torch.no_grad()
+    def from_dense(cls, linear: nn.Linear, rank: int) -> TwoFactorLinear:
+        """The nearest two factors of the weight of ``linear``, each with the root of every singular value."""
+        layer = cls.like(linear, rank)
+        kind = torch.promote_types(linear.weight.dtype, torch.float32)
+        left, values, right = torch.linalg.svd(linear.weight.to(kind), full_matrices=False)  # (M, K), (K,), (K, N)
+        roots = values[: len(layer.first)].sqrt()[:, None]
+        layer.first.copy_(roots * right[: len(roots)])
+        layer.second.copy_(roots * left[:, : len(roots)].t())
+        return layer
+
+    @torch.no_grad()
+    def draw_spectral(self) -> None:
+        """Draw each factor anew as a layer of its own by :func:`comera.tensor_train.spectral_std`."""
+        (rank, n), m = self.first.shape, self.second.shape[1]
+        self.first.normal_(std=spectral_std(n, rank))
+        self.second.normal_(std=spectral_std(rank, m))
+
+    def matrix_parameters(self) -> tuple[str, ...]:
+        """The two factors, for :class:`comera.Muon`."""
+        return "first", "second"
+
+    def to_matrices(self, name: str, values: torch.Tensor) -> list[torch.Tensor]:
+        """Numbers in the shape of a factor as the matrix of its product: (1, N, R) or (1, R, M)."""
+        return [(values.t() if name == "first" else values).unsqueeze(0)]
+
+    def from_matrices(self, name: str, matrices: Sequence[torch.Tensor]) -> torch.Tensor:
+        """The inverse of :meth:`to_matrices`."""
+        [[matrix]] = matrices
+        return matrix.t() if name == "first" else matrix
+
+    def step_scale(self) -> float | torch.Tensor | None:
+        """By what Muon's rate is multiplied: 1/(‖A‖₂ + ‖B‖₂ + 1) where steps are bounded, else its own rule (None)."""
+        if not self.bounded_steps:
+            return None
+        grams = (factor.detach() @ factor.detach().t() for factor in (self.first, self.second))  # (R, R)
+        return 1 / (1 + sum(torch.linalg.eigvalsh(gram)[-1].clamp_min(0).sqrt() for gram in grams))
 
     @torch.no_grad()
     def draw_orthogonal(self) -> None:
@@ -262,6 +311,7 @@ class LowRank(Arm):
     def __init__(self, settings: Settings, variant: str) -> None:
         self.settings = settings
         self.variant = variant
+        self.optimizers = ("muon",) if variant == SPECTRON else OPTIMIZERS
 
     def model_unsupported(self, model: nn.Module, targets: Mapping[str, str]) -> str | None:
         """Explain why the ratio of the settings cannot be met, with the largest that can; None if it can.
@@ -282,11 +332,33 @@ class LowRank(Arm):
         ranks = self._ranks(model, linears, embeddings)
         for name, linear in linears.items():
             layer = TwoFactorLinear.like(linear, ranks[name])
+            layer.bounded_steps = self.variant == SPECTRON
             if self.variant == ORTHOGONAL:
                 layer.draw_orthogonal()
+            elif self.variant in (SPECTRAL, SPECTRON):
+                layer.draw_spectral()
+            if starts_at_zero(linear):
+                nn.init.zeros_(layer.second)
             replace_module(model, name, layer)
         for name, embedding in embeddings.items():
             replace_module(model, name, TwoFactorEmbedding.like(embedding, ranks[name]))
+        keep_ranks(model, *LEAN.get(self.variant, ("none",)))
+        return model
+
+    def decompose(self, model: nn.Module, targets: Mapping[str, str]) -> nn.Module:
+        """Put the nearest two factors of equal size in the place of each linear target, by its singular values.
+
+        Raises:
+            ValueError: in the whole-model variant, of a model with an embedding among the targets.
+        """
+        linears, embeddings = self._layers(model, targets)
+        if embeddings:
+            first = next(iter(embeddings))
+            raise ValueError(f"low_rank decomposes no embedding; use low_rank:linear, which leaves {first} as it is.")
+        for name, rank in self._ranks(model, linears, embeddings).items():
+            layer = TwoFactorLinear.from_dense(linears[name], rank)
+            layer.bounded_steps = self.variant == SPECTRON
+            replace_module(model, name, layer)
         keep_ranks(model, *LEAN.get(self.variant, ("none",)))
         return model
 
@@ -330,7 +402,7 @@ def build(settings: Settings, variant: str = "") -> LowRank:
     Args:
         settings: hyperparameters.
         variant: ``""`` for the whole model, the word embedding included, ``"linear"`` for linear targets only, one of
-            :data:`LEAN`, or ``"orthogonal"``.
+            :data:`LEAN`, ``"orthogonal"``, ``"spectral"`` or ``"spectron"``.
 
     Raises:
         ValueError: for an unknown variant.

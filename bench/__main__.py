@@ -17,6 +17,7 @@ from bench.interrupts import interruptible
 
 COMMANDS = {
     "run": "measure the cells of an experiment; the word may be left out",
+    "search": "train the arms of an experiment at rates until none is best at an edge",
     "campaign": "run what is missing of all experiments, within a budget",
     "predict": "memory, work, least time of a step on any device",
     "compare": "the records of two folders or commits side by side",
@@ -64,13 +65,15 @@ def _parser(asked: str) -> Parser:
         text = CONF / "help" / f"{name}.txt"
         description = text.read_text(encoding="utf-8") if text.exists() else does
         commands[name] = subparsers.add_parser(name, help=does, description=description, formatter_class=form)
-        if name in ("run", "campaign"):
+        if name in ("run", "campaign", "search"):
             commands[name].add_argument("settings", metavar="key=value", nargs="*")
     if asked == "run":
         commands["run"].epilog = _known()
     if asked == "campaign":
         commands["campaign"].epilog = importlib.import_module("bench.campaign.stages").listed()
     commands["campaign"].add_argument("--list", action="store_true", help="print the stages and what is missing")
+    further = "train the best rate with further seeds (default: 1,2; empty for none)"
+    commands["search"].add_argument("--seeds", metavar="LIST", default="1,2", help=further)
     commands["compare"].add_argument("a", metavar="A", help="a results folder or a commit, the one to compare with")
     commands["compare"].add_argument("b", metavar="B", help="a results folder or a commit, the one in question")
     commands["compare"].add_argument("--experiment", metavar="NAME", help="the only one to compare (default: all)")
@@ -162,6 +165,8 @@ def _dispatch(parser: Parser, arguments: list[str]) -> None:
     command = values.pop("command")
     if command == "campaign":
         importlib.import_module("bench.campaign.command").run([*given.settings, *others], given.list)
+    elif command == "search":
+        importlib.import_module("bench.commands.search").run([*given.settings, *others], given.seeds)
     elif others:
         parser.error(f"{others[0]} is no argument of {command}")
     else:

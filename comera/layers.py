@@ -33,6 +33,7 @@ from comera.tensor_train import (
     TTShape,
     check_init,
     draw_orthogonal,
+    draw_spectral,
     pack_cores,
     tt_from_matrix,
     tt_to_matrix,
@@ -227,7 +228,7 @@ class TTLinear(TensorTrainLayer):
         ranks: one rank per inner bond, or one integer, a cap that is clipped to each bond's limit.
         bias: whether to add a bias of length M.
         device, dtype: of the parameters.
-        init: how :meth:`reset_parameters` draws the cores, ``"normal"`` or ``"orthogonal"``.
+        init: how :meth:`reset_parameters` draws the cores, ``"normal"``, ``"orthogonal"`` or ``"spectral"``.
 
     Shape:
         (…, N) to (…, M), any leading dimensions.
@@ -274,12 +275,17 @@ class TTLinear(TensorTrainLayer):
 
         With ``init="orthogonal"`` (not in the paper) the merged halves, (N, R) and (R, M), have orthogonal columns and
         rows of one length, so that all singular values of the weight start equal; its Frobenius norm is what it is on
-        average with ``"normal"``.
+        average with ``"normal"``. With ``init="spectral"`` (nor in the paper) each core is drawn as a layer of its own
+        would be (:func:`comera.tensor_train.draw_spectral`).
         """
         scale = math.sqrt(1 / (self.in_features + self.out_features))
         if self.init == "orthogonal":
             with torch.no_grad():
                 draw_orthogonal(self.cores(), scale * math.sqrt(self.in_features * self.out_features))
+                self.diagonals.fill_(1.0)
+        elif self.init == "spectral":
+            with torch.no_grad():
+                draw_spectral(self.cores())
                 self.diagonals.fill_(1.0)
         else:
             self._init_chain(scale)

@@ -29,6 +29,11 @@ LINEAR_ROLES: tuple[Role, ...] = ("attention", "feed_forward", "classifier")
 #: The role of a table of vectors looked up by number, an ``nn.Embedding`` or ``nn.EmbeddingBag``.
 EMBEDDING_ROLE: Role = "embedding"
 
+#: The optimizers that a training plan can give a model whose matrices are found by
+#: :func:`comera.loops.muon.matrix_parameters`; ``own`` is the method's.
+Optimizer = Literal["own", "adamw", "muon"]
+OPTIMIZERS: tuple[Optimizer, ...] = ("own", "adamw", "muon")
+
 #: Metadata of a setting that came after records were made: cells leave out its default, and so keep their ids.
 LATER = {"later": True}
 
@@ -94,3 +99,18 @@ def scale_of(weight: torch.Tensor) -> torch.Tensor:
     kind = torch.promote_types(weight.dtype, torch.float32)
     scale = torch.linalg.vector_norm(weight.detach(), dtype=kind) / math.sqrt(weight.numel())
     return torch.where((scale > 0) & scale.isfinite(), scale, 1.0)
+
+
+def starts_at_zero(linear: nn.Module) -> bool:
+    """Whether what takes the place of a linear layer is to put out zero at first, as its attribute of this name says.
+
+    Models set it where they would have set the weight to zero, as at the end of a residual branch. A format then sets
+    its last factor to zero and draws the others, so that it can leave zero.
+
+    Example:
+        >>> linear = nn.Linear(2, 3)
+        >>> linear.starts_at_zero = True
+        >>> starts_at_zero(linear), starts_at_zero(nn.Linear(2, 3))
+        (True, False)
+    """
+    return bool(getattr(linear, "starts_at_zero", False))

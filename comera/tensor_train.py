@@ -27,7 +27,7 @@ from torch import nn
 from comera.modes import check_modes, check_ranks, check_whole
 
 #: How the cores of a TT matrix are drawn.
-Init = Literal["normal", "orthogonal"]
+Init = Literal["normal", "orthogonal", "spectral"]
 
 
 @dataclass(frozen=True)
@@ -348,6 +348,66 @@ def check_init(init: str) -> Init:
     if found := next((known for known in get_args(Init) if known == init), None):
         return found
     raise ValueError(f"init is {init!r}; allowed: {', '.join(get_args(Init))}.")
+
+
+def spectral_std(inputs: int, outputs: int) -> float:
+    """The standard deviation √(1/d)·min(1, √(e/d)) of a drawn matrix (d, e) whose spectral norm is about √(e/d).
+
+    Source: the spectral condition of Yang et al., arXiv 2310.17813; core by core as Qiu et al., arXiv 2406.06248.
+
+    Example:
+        >>> spectral_std(16, 64), spectral_std(64, 16)
+        (0.25, 0.0625)
+    """
+    return math.sqrt(1 / inputs) * min(1.0, math.sqrt(outputs / inputs))
+
+
+@torch.no_grad()
+def draw_spectral(cores: Sequence[torch.Tensor]) -> None:
+    """Fill TT cores, each as the matrix that it is in the product, by :func:`spectral_std`.
+
+    A core of the first half is (R[i-1]·mode, R[i]), one of the second (R[i-1], mode·R[i]).
+
+    Example:
+        >>> cores = [torch.empty(1, 400, 100), torch.empty(100, 400, 1)]
+        >>> draw_spectral(cores)
+        >>> [round(float(core.std()), 2) for core in cores]
+        [0.03, 0.1]
+    """
+    for number, core in enumerate(cores):
+        inputs, outputs = _sides(core, number < len(cores) // 2)
+        if core.numel():
+            core.normal_(std=spectral_std(inputs, outputs))
+
+
+@torch.no_grad()
+def balance_cores(cores: Sequence[torch.Tensor]) -> None:
+    """Scale TT cores so that each is as large as :func:`draw_spectral` would draw it, times one factor for all.
+
+    The product stays as it is. A decomposition leaves all of the norm in one core, where one learning rate for all
+    would suit none.
+
+    Example:
+        >>> cores = [torch.eye(4).view(1, 4, 4), torch.full((4, 4, 1), 100.0)]
+        >>> balance_cores(cores)
+        >>> [round(float(core.square().mean().sqrt()), 2) for core in cores]
+        [7.07, 7.07]
+    """
+    if not all(core.numel() and core.any() for core in cores):
+        return
+    above = []
+    for number, core in enumerate(cores):
+        inputs, outputs = _sides(core, number < len(cores) // 2)
+        above.append(float(core.square().mean().sqrt()) / spectral_std(inputs, outputs))
+    common = math.prod(above) ** (1 / len(cores))
+    for core, own in zip(cores, above, strict=True):
+        core.mul_(common / own)
+
+
+def _sides(core: torch.Tensor, is_input: bool) -> tuple[int, int]:
+    """Inputs and outputs of a TT core as the matrix that it is in the product."""
+    before, mode, after = core.shape
+    return (before * mode, after) if is_input else (before, mode * after)
 
 
 @torch.no_grad()

@@ -78,7 +78,8 @@ def tensorize(
             that fits a layer decides. ``"auto"`` chooses layers, modes and ranks for ``ratio``
             (:mod:`comera.ratio.automatic`) and prints what it did, with a sentence for each layer that it left dense.
         start: ``"scratch"`` draws new cores, those of a table so that its entries have the mean square of the present
-            ones; ``"weights"`` decomposes the present weights, by TT-SVD or, of :class:`BTT`, block by block.
+            ones, and those of a layer marked :func:`comera.protocol.starts_at_zero` so that it puts out zero;
+            ``"weights"`` decomposes the present weights, by TT-SVD or, of :class:`BTT`, block by block.
         merge_jointly: merge the cores of equally shaped layers in one batch per forward of ``model``, and form the
             first products of layers that read one input, as query, key and value do, by one product, wherever that
             gives what they would compute alone (:mod:`comera.contraction.joint_merging`); it changes speed, and how
@@ -87,7 +88,8 @@ def tensorize(
             out, and elementwise functions of it, are formed again in backward (:mod:`comera.recomputing`). ``"block"``
             also has the model's blocks, the entries of an ``nn.ModuleList``, form norms and attention again, from the
             block's input. Both change memory and speed, and how feed-forwards round that run fused
-            (:func:`comera.functional.fuse_feed_forwards`); nothing else. ``"none"`` keeps activations.
+            (:func:`comera.functional.fuse_feed_forwards`); nothing else. Block tensor trains form what lies between
+            their two products again under either. ``"none"`` keeps activations.
         ratio: with ``"auto"``, how many times smaller the whole model is to be.
         store: ``"fp8"``, with ``recompute``: what is kept at full width is kept in FP8
             (:func:`comera.recomputing.keep_ranks`).
@@ -135,6 +137,9 @@ def tensorize(
     if recompute != "none":
         fuse_feed_forwards(root)
         keep_ranks(root, recompute, store)
+        for module in root.modules():
+            if isinstance(module, BTTLinear):
+                module.recompute = True
     if fp8 is not None and not use_fp8(root, fp8):
         warnings.warn(
             "fp8 has no effect, since no linear layer of the model is tensorized; give one a comera.TT.", stacklevel=2

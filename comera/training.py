@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from comera.formats.block_tensor_train import BTTLinear
-from comera.layers import TensorTrainLayer
+from comera.layers import TensorTrainLayer, TTLinear
 from comera.lookup import VARIANTS as LOOKUPS
 from comera.lookup import Variant
 from comera.modes import OutOfReach, check_whole
@@ -33,13 +33,13 @@ from comera.objective import (
     tensorized_layers,
 )
 from comera.plan.specs import TT, TTM
-from comera.protocol import LATER, CellView, Change, RareEvent, Stage
+from comera.protocol import LATER, OPTIMIZERS, CellView, Change, RareEvent, Stage
 from comera.rank_control import THRESHOLD
 from comera.ratio.model import solve_model
 from comera.ratio.rank_search import check_ratio
 from comera.reachability import drop_unreachable
 from comera.recomputing import Recompute, Store
-from comera.tensor_train import Init
+from comera.tensor_train import Init, balance_cores
 from comera.tensorize import tensorize
 from comera.truncation import close_smallest, cut_closed
 
@@ -52,12 +52,16 @@ LEAN: dict[str, tuple[Recompute, Store]] = {
     "lean_block_fp8": ("block", "fp8"),
 }
 
-#: How the names of the variants begin whose linear layers start orthogonal
+#: How the names of the variants begin whose linear layers start otherwise than published
 #: (:meth:`comera.layers.TTLinear.reset_parameters`), alone or before one of :data:`LEAN`.
-ORTHOGONAL = "orthogonal"
+STARTS: tuple[Init, ...] = ("orthogonal", "spectral")
 
-#: The objectives, the paper's first, the lean variants, and both of these with an orthogonal start.
-VARIANTS = (*OBJECTIVE_VARIANTS, *LEAN, ORTHOGONAL, *(f"{ORTHOGONAL}_{name}" for name in LEAN))
+#: The objectives, the paper's first, the lean variants, and both of these with another start.
+VARIANTS = (
+    *OBJECTIVE_VARIANTS,
+    *LEAN,
+    *(f"{start}{form}" for start in STARTS for form in ("", *(f"_{name}" for name in LEAN))),
+)
 
 #: Modes of the paper's word embedding, which no rule of balance gives (METHOD.md, Settings).
 PUBLISHED_TABLE_MODES: dict[tuple[int, int], tuple[tuple[int, ...], tuple[int, ...]]] = {
@@ -200,6 +204,7 @@ class CoMERA:
     capture = "whole_step"
     capture_reason = ""
     shrinks = True
+    optimizers = OPTIMIZERS
 
     def __init__(
         self,
@@ -215,6 +220,7 @@ class CoMERA:
         # beta=0.0: the optimizer adds the gradient of β‖G‖² (see :meth:`optimizer`).
         self._objective: EarlyStage | LateStage = EarlyStage(variant, settings.gamma, beta=0.0)
         self._beta = settings.beta if variant == "paper" else 0.0
+        self._objective_beta = 0.0
         self._full: int | None = None
         self._steps_to_target: int | None = None  # what is left until the target must be met, in the late stage
         self._size_at_deadline: float | None = None
@@ -247,6 +253,21 @@ class CoMERA:
         self._full = full_size(tensorized_layers(model))
         return model
 
+    def decompose(self, model: nn.Module, targets: Mapping[str, str]) -> nn.Module:
+        """Put the TT-SVD of every target's weight in its place, with cores of balanced size."""
+        plan = {
+            name: replace(to, init="normal") if isinstance(to, TT) else to
+            for name, to in self._plan(model, targets).items()
+        }
+        model = tensorize(model, plan, "weights", self.settings.merge_jointly, self._recompute, store=self._store)
+        for module in model.modules():
+            if isinstance(module, TensorTrainLayer):
+                module.threshold = self.settings.threshold
+            if isinstance(module, TTLinear):
+                balance_cores(module.cores())
+        self._full = full_size(tensorized_layers(model))
+        return model
+
     def _plan(self, model: nn.Module, targets: Mapping[str, str]) -> dict[str, TT | TTM]:
         settings = self.settings
         lookup = next(known for known in get_args(Variant) if known == settings.lookup)
@@ -267,6 +288,11 @@ class CoMERA:
             else:
                 plan[name] = TT(settings.ranks, settings.order, init=init)
         return plan
+
+    def leave_optimizer_to_plan(self) -> None:
+        """Form the term β‖G‖² in the objective, since another optimizer adds nothing to gradients."""
+        self._objective_beta = self._beta
+        self._objective = EarlyStage(self.variant, self.settings.gamma, self._objective_beta)
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         """Fused AdamW without weight decay, at three rates, for the objective with its term β‖G‖².
@@ -299,7 +325,7 @@ class CoMERA:
         full = max(self._full or full_size(layers), 1)
         self._steps_to_target = self._size_at_deadline = None
         if stage.target_mib is None and stage.target is None:
-            self._objective = EarlyStage(self.variant, self.settings.gamma, beta=0.0, full=self._full)
+            self._objective = EarlyStage(self.variant, self.settings.gamma, self._objective_beta, full=self._full)
             return "nothing"
         self._steps_to_target = stage.steps - math.floor(self.settings.recovery * stage.steps)
         if stage.target_mib is not None:
@@ -317,7 +343,7 @@ class CoMERA:
             settings.loss_weight,
             settings.size_weight,
             settings.rho,
-            beta=0.0,
+            beta=self._objective_beta,
             full=self._full,
         )
 
@@ -405,7 +431,7 @@ class CoMERA:
         self._full = state["full"]
         self._steps_to_target, self._size_at_deadline = state["steps_to_target"], state["size_at_deadline"]
         if state["size_target"] is None:
-            self._objective = EarlyStage(self.variant, self.settings.gamma, beta=0.0, full=self._full)
+            self._objective = EarlyStage(self.variant, self.settings.gamma, self._objective_beta, full=self._full)
         else:
             self._begin_late(state["size_target"])
 
@@ -437,7 +463,7 @@ def build(settings: Settings, variant: str) -> CoMERA:
     """
     if variant and variant not in VARIANTS:
         raise ValueError(f"variant is {variant!r}; allowed: {', '.join(VARIANTS)}.")
-    form = variant.removeprefix(ORTHOGONAL).removeprefix("_")
-    init: Init = "orthogonal" if variant.startswith(ORTHOGONAL) else "normal"
+    init: Init = next((start for start in STARTS if variant.startswith(start)), "normal")
+    form = variant.removeprefix(init).removeprefix("_")
     objective: ObjectiveVariant = next((name for name in OBJECTIVE_VARIANTS if name == form), OBJECTIVE_VARIANTS[0])
     return CoMERA(settings, objective, *LEAN.get(form, ("none", "exact")), init)

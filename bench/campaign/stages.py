@@ -93,7 +93,7 @@ def _label(job: Job, names: Mapping[str, str]) -> str:
     """Batch and arms of a unit; of a training run its seed and what its last stage aims at, too."""
     first = job.cells[0]
     parts = [f"batch {first.batch_size}", "for " * (not job.measure.on_device) + first.device]
-    if first.training:
+    if "stages" in first.training:
         last = first.training["stages"][-1]
         aim = last["name"] if last["target"] is None else f"{last['name']} {last['target']:g}"
         parts += [f"seed {first.seed}", aim]

@@ -18,6 +18,8 @@ from concurrent.futures import ProcessPoolExecutor
 import torch
 from rich.console import Console
 from rich.table import Table
+from torch import nn
+from torch.nn import functional as F
 
 from bench.core.intervals import paired_ratio
 from bench.distributed.launch import die_with_parent
@@ -31,6 +33,8 @@ from bench.step.timing import ALLOCATORS, mean_ms, steady_allocator, take_turns
 from bench.step.train_step import TrainStep
 from bench.workloads import open_workload
 from bench.workloads.encoder import EncoderSettings
+from bench.workloads.text.model import CausalLanguageModel, TextSettings
+from comera import BTT, BTTLinear, Muon, tensorize
 
 _STEPS = 8  # different batches
 _MOST_ROUNDS = 10_000
@@ -55,6 +59,51 @@ def step_times(batch_size: int, rounds: int) -> dict[str, dict[int, float]]:
         step = TrainStep(model, method, method.optimizer(model), workload.loss, "fp32", "cpu")
         actions[arm] = lambda step=step: step(batches[step.number % _STEPS])
     return _rounds(actions, rounds, repeats=8 if batch_size == 1 else 1)
+
+
+def block_times(outputs: int, rounds: int) -> dict[str, dict[int, float]]:
+    """Both ways through a block tensor train of 768 inputs and rank 2, and through its two products written plainly."""
+    torch.manual_seed(0)
+    layer = BTTLinear(768, outputs, rank=2)
+    shape, rows = layer.shape, 4096
+    x, upstream = torch.randn(rows, 768, requires_grad=True), torch.randn(rows, outputs)
+    first, second, bias = (nn.Parameter(each.detach().clone()) for each in layer.parameters())
+
+    def plain() -> torch.Tensor:
+        middle = torch.bmm(x.view(rows, shape.in_blocks, shape.in_size).transpose(0, 1), first)
+        middle = middle.view(shape.in_blocks, rows, shape.out_blocks, 2).permute(2, 1, 0, 3)
+        product = torch.bmm(middle.reshape(shape.out_blocks, rows, shape.in_blocks * 2), second)
+        return product.transpose(0, 1).reshape(rows, outputs) + bias
+
+    def both_ways(output: Callable[[], torch.Tensor], inputs: list[torch.Tensor]) -> Callable[[], object]:
+        return lambda: torch.autograd.grad(output(), inputs, upstream)
+
+    actions = {
+        "btt": both_ways(lambda: layer(x), [x, *layer.parameters()]),
+        "plain": both_ways(plain, [x, first, second, bias]),
+    }
+    return _rounds(actions, rounds, repeats=3)
+
+
+def format_step_times(width: int, rounds: int) -> dict[str, dict[int, float]]:
+    """Steps of a GPT of two blocks, 8 rows of 128 bytes: of dense and of blocks four times smaller; and Muon's part."""
+    tokens = torch.randint(256, (8, 129), generator=torch.Generator().manual_seed(0))
+    actions: dict[str, Callable[[], object]] = {}
+    for name in ("dense", "btt"):
+        torch.manual_seed(0)
+        model: nn.Module = CausalLanguageModel(TextSettings(width=width, context=128), 256)
+        if name == "btt":
+            model = tensorize(model, {"blocks.*": BTT(ratio=4)})
+        optimizer = Muon(model)
+
+        def step(model: nn.Module = model, optimizer: Muon = optimizer) -> None:
+            optimizer.zero_grad()
+            F.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten()).backward()
+            optimizer.step()
+
+        step()
+        actions |= {name: step, f"Muon of {name}": optimizer.step}
+    return _rounds(actions, rounds, repeats=1 if width > 256 else 4)
 
 
 def import_times(rounds: int) -> dict[str, dict[int, float]]:
@@ -118,6 +167,22 @@ def run(rounds: int) -> None:
         step = [in_launches(step_times, allocator, LAUNCHES, batch_size, each) for allocator in ALLOCATORS]
         add(step, f"step comera / low_rank, batch {batch_size}", "comera", "low_rank", f"at most {most}")
         add(step, f"step dense / comera, batch {batch_size}", "dense", "comera", least)
+    for outputs in (768, 3072):
+        console.print(f"block tensor train, 768 x {outputs} ...")
+        blocks = [in_launches(block_times, allocator, LAUNCHES, outputs, 2 * each) for allocator in ALLOCATORS]
+        add(blocks, f"BTTLinear 768 x {outputs} / its two products", "btt", "plain", "at most 1.15")
+    for width, aim in ((128, "at most 1.5"), (768, "below 1")):
+        console.print(f"steps of formats, width {width} ...")
+        steps = [in_launches(format_step_times, allocator, LAUNCHES, width, each) for allocator in ALLOCATORS]
+        add(steps, f"step btt / dense, width {width}", "btt", "dense", aim)
+        for name in ("dense", "btt"):
+            add(
+                steps,
+                f"Muon / step of {name}, width {width}",
+                f"Muon of {name}",
+                name,
+                "at most 0.1" if width > 128 else "",
+            )
     console.print("import ...")
     imports = import_times(rounds)
     extra = sorted((imports["comera"][i] - imports["torch"][i]) / 1e3 for i in range(rounds))

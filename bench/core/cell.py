@@ -110,7 +110,8 @@ class Cell:
     @property
     def sequence_length(self) -> int:
         """Tokens of an example; 1 where the workload's settings have none."""
-        return int(self.workload_settings.get("sequence_length", 1))
+        settings = self.workload_settings
+        return int(settings.get("sequence_length", settings.get("context", 1)))
 
     def to_json(self) -> str:
         """The cell as canonical JSON: sorted keys, no spaces; without what was added later and is not asked for."""

@@ -23,11 +23,15 @@ from torch import nn
 
 from bench.core.cell import Cell
 from bench.core.checked import Allowed, Seconds
-from comera.protocol import Batch, CaptureScope, CellView, Change, RareEvent, Role, Stage
+from comera.protocol import Batch, CaptureScope, CellView, Change, Optimizer, RareEvent, Role, Stage
 
 
 class Method(Protocol):
-    """One arm of a comparison. The three ``unsupported`` give a reason or None, before anything is built."""
+    """One arm of a comparison. The three ``unsupported`` give a reason or None, before anything is built.
+
+    A method may also have ``decompose(model, targets)``, which puts its format in the place of *trained* weights of a
+    dense model, as near as the format allows.
+    """
 
     @property
     def shrinks(self) -> bool: ...  # whether the late stage has a target for it, toward which its model shrinks
@@ -35,6 +39,11 @@ class Method(Protocol):
     def capture(self) -> CaptureScope: ...
     @property
     def capture_reason(self) -> str: ...  # why less than the whole step can be captured; empty when it can
+    @property
+    def optimizers(self) -> tuple[Optimizer, ...]: ...  # that it can be trained by; "own" is that of `optimizer`
+    def leave_optimizer_to_plan(self) -> None:
+        """Called before anything else where a training plan brings the optimizer, in the place of the method's own."""
+
     def unsupported(self, cell: CellView) -> str | None: ...
     def stage_unsupported(self, stage: Stage) -> str | None: ...
     def model_unsupported(self, model: nn.Module, targets: Mapping[str, Role]) -> str | None:

@@ -19,6 +19,7 @@ from bench.core.cell import CHECKPOINTED, EXCHANGES, MATCHES, Cell
 from bench.core.checked import build_dataclass
 from bench.errors import ConfigError
 from bench.protocol import Change, Method
+from bench.protocol.recipe import Prescribed, Recipe
 
 
 @functools.cache
@@ -93,6 +94,16 @@ def default_settings(name: str) -> dict[str, Any]:
     return dataclasses.asdict(_module(name).Settings())
 
 
+def takes_ratio(name: str, variant: str) -> bool:
+    """Whether a job's ratio is meant for a method in a variant.
+
+    >>> takes_ratio("low_rank", "lean"), takes_ratio("dense", "narrow"), takes_ratio("dense", "")
+    (True, True, False)
+    """
+    variants = getattr(_module(name), "RATIO_VARIANTS", None)
+    return "ratio" in default_settings(name) and (variants is None or variant in variants)
+
+
 def checked_settings(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of a method, filled up and checked; a wrong one raises ConfigError."""
     kind = _module(name).Settings
@@ -110,9 +121,17 @@ def build(name: str, variant: str, settings: Mapping[str, Any]) -> Method:
 
 
 def build_for(cell: Cell) -> Method:
-    """The method of a cell; without the optimizer's step where its workload has none."""
+    """The method of a cell, trained by its recipe if it has one; without a step where its workload has none."""
     method = build(cell.method, cell.variant, cell.method_settings)
+    if recipe := cell.training.get("recipe"):
+        return Prescribed(method, Recipe(**recipe))
     return method if cell.workload_settings.get("optimizer_step", True) else ForwardBackward(method)
+
+
+def dense_for(cell: Cell) -> Method:
+    """The dense method by which a cell's model is trained before it is decomposed."""
+    recipe = Recipe(**cell.training["recipe"])
+    return Prescribed(build("dense", "", default_settings("dense")), recipe.of_dense)
 
 
 class NoUpdate(torch.optim.Optimizer):

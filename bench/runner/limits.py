@@ -14,7 +14,7 @@ from torch import nn
 
 from bench.errors import ConfigError
 from bench.protocol import Method, Role, Workload
-from bench.protocol.methods import Arm, default_settings
+from bench.protocol.methods import Arm, default_settings, takes_ratio
 from bench.step.allocator import free_memory_mib
 from comera import TTLinear, ranks_of
 
@@ -71,7 +71,7 @@ def check_arms(arms: Sequence[tuple[Arm, Mapping[str, Any]]], ratio: float | Non
     for number, toggles in enumerate(sets):
         if toggles in sets[:number]:
             raise ConfigError(f"toggles has {toggles!r} twice; give each set once.")
-    if ratio is not None and not any("ratio" in default_settings(arm.method) for arm, _ in arms):
+    if ratio is not None and not any(takes_ratio(arm.method, arm.variant) for arm, _ in arms):
         names = ", ".join(dict.fromkeys(arm.method for arm, _ in arms))
         raise ConfigError(f"ratio is {ratio:g}, which {names} has no use for; leave it out, or add a method that has.")
 

@@ -117,12 +117,13 @@ def names_of(cells: Sequence[Cell]) -> dict[str, str]:
 
 def _distinctions(cell: Cell) -> dict[str, object]:
     toggles = {name: getattr(cell, name) for name in ("precision", "cuda_graph", "compile")}
-    return {"dataset": cell.dataset, **toggles, **cell.workload_settings, **cell.method_settings}
+    recipe = cell.training.get("recipe", {})
+    return {"dataset": cell.dataset, **toggles, **cell.workload_settings, **cell.method_settings, **recipe}
 
 
 def _target(cell: Cell) -> str:
     """What a training cell's last stage aims at."""
-    last = cell.training["stages"][-1] if cell.training else {}
+    last = cell.training["stages"][-1] if "stages" in cell.training else {}
     if last.get("target_mib") is not None:
         return f", {last['target_mib']:g} MiB, seed {cell.seed}"
     share = f" to {last['target']:g}" if last.get("target") is not None else ""

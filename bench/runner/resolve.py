@@ -37,10 +37,12 @@ from bench.measures import Measure, available, named
 from bench.processes.cluster import nodes
 from bench.processes.interleave import LAUNCHES
 from bench.protocol import Data, Workload
-from bench.protocol.methods import Arm, build, checked_settings, default_settings, parse_arm
+from bench.protocol.methods import Arm, build, checked_settings, parse_arm, takes_ratio
+from bench.protocol.recipe import Recipe
 from bench.runner.limits import DRAWN_MIB, check_arms, check_batch_memory
 from bench.step.low_precision import Precision
 from bench.step.timing import ALLOCATORS, Allocator
+from bench.training.plan import check_recipe, plan_of
 from bench.workloads import open_workload, workload_class
 
 Device = Literal["auto", "cpu", "cuda"]
@@ -158,6 +160,9 @@ def resolve(config: Mapping[str, Any], elsewhere: bool = False, any_batch: bool 
     settings = bench.workloads.checked_settings(kind.name, config[kind.section], data)
     workload = open_workload(kind.name, settings, data, check=True)
     arms = checked_arms(config, workload)
+    recipe = getattr(plan_of(config["training"], workload), "recipe", None)
+    if recipe:
+        check_recipe(Recipe(**recipe), arms)
     ratio = None if config["ratio"] is None else float(config["ratio"])
     _check_batch(config["batch_size"], config["world_size"], workload.training_examples, any_batch)
     ways = _exchanges(config, measure, [arm for arm, _ in arms], device, elsewhere)
@@ -181,6 +186,7 @@ def resolve(config: Mapping[str, Any], elsewhere: bool = False, any_batch: bool 
             method_settings=method_settings,
             workload_settings=asdict(settings),
             timing_settings=timing.identity() if measure.timed else {},
+            training={"recipe": recipe} if recipe else {},
             world_size=config["world_size"],
             **way,
         )
@@ -319,7 +325,7 @@ def _settings(
 ) -> dict[str, Any]:
     """All settings of an arm; ``comera`` has those that this job gives CoMERA, which another arm may have to match."""
     values = {**shared.get(arm.method, {}), **own}
-    if "ratio" not in default_settings(arm.method):
+    if not takes_ratio(arm.method, arm.variant):
         return checked_settings(arm.method, values)
     given = values.get("ratio")
     if not arm.match:

@@ -91,6 +91,10 @@ class Results:
             return False
         return self.reuse == "config" or _is_of_this_code(record)
 
+    def answer(self, cell: Cell, data_hash: str) -> Record | None:
+        """The record that answers this cell under the reuse rule; None where there is none."""
+        return read(self._path(cell, data_hash)) if self.is_done(cell, data_hash) else None
+
     def to_extend(self, cell: Cell, data_hash: str) -> Record | None:
         """The record whose launches those of this cell are to join; None where they stand alone."""
         path = self._path(cell, data_hash)

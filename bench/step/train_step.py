@@ -86,7 +86,8 @@ class TrainStep:
 
     Args:
         model: what ``method.adapt`` returned; it is put into training mode, and lies on ``device``.
-        method: the arm; its ``objective`` and ``after_step`` are called every step.
+        method: the arm; its ``objective`` and ``after_step`` are called every step. One with a recipe
+            (:class:`bench.protocol.recipe.Prescribed`) may have gradients clipped before the optimizer's step.
         loss: ``workload.loss``, from model and batch to the mean task loss.
         precision: one of :data:`PRECISIONS`. ``bf16`` is autocast over forward and task loss (parameters, gradients
             and optimizer stay float32), as is ``bf16_weights``, whose model has parameters in bfloat16; ``tf32`` lets
@@ -138,6 +139,7 @@ class TrainStep:
         self.optimizer = optimizer
         self.loss = loss
         self.precision, self.arithmetic = precision, arithmetic_of(model, precision)
+        self._clip: float | None = getattr(method, "clip", None)
         self._widens = widen_bf16 and precision.startswith("bf16") and not compile
         if self._widens:
             self.arithmetic = f"{precision}, products computed in FP32 and rounded"
@@ -222,6 +224,8 @@ class TrainStep:
 
     def _optimizer_step(self) -> None:
         self.phase = "update"
+        if self._clip is not None:
+            nn.utils.clip_grad_norm_(self.model.parameters(), self._clip)
         with self._products():
             self.optimizer.step()
         self.phase = "idle"

@@ -1,6 +1,6 @@
 """The training runs of an arm: the stages of its workload's plan, as cells."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from typing import Any
 
@@ -9,8 +9,10 @@ import torch
 from bench.core.cell import Cell
 from bench.core.checked import build_dataclass
 from bench.errors import ConfigError
-from bench.protocol import EarlyLate, Stage, Workload
-from bench.protocol.methods import build
+from bench.protocol import EarlyLate, Method, Stage, Workload
+from bench.protocol.budget import DENSE
+from bench.protocol.methods import Arm, build, default_settings
+from bench.protocol.recipe import Recipe, recipe_unsupported
 
 
 def training_cells(cell: Cell, values: Mapping[str, Any], workload: Workload) -> list[Cell]:
@@ -24,15 +26,39 @@ def training_cells(cell: Cell, values: Mapping[str, Any], workload: Workload) ->
         raise ConfigError(f"measure is 'train', but {workload.name} has no epoch; allowed: run, predict.")
     if workload.metric is None:
         raise ConfigError(f"measure is 'train', but {workload.name} has no metric to evaluate; allowed: run, predict.")
-    plan = build_dataclass(workload.training_plan, _of_plan(values, workload.training_plan), "training")
+    plan = plan_of(values, workload)
     batches = rows // cell.batch_size if plan.static else workload.batches_per_epoch(cell.batch_size)
     steps_per_epoch = max(batches // cell.world_size, 1)  # what ranks cannot share is left out
-    runs = plan.runs(steps_per_epoch, build(cell.method, cell.variant, cell.method_settings).shrinks)
+    method = build(cell.method, cell.variant, cell.method_settings)
+    runs = plan.runs(steps_per_epoch, method.shrinks)
+    if runs[0][0].name == DENSE:
+        _check_decomposes(method, cell)
     _check_stages([stage for run in runs for stage in run], cell, workload)
     common = {"steps_per_epoch": steps_per_epoch, "static": plan.static, "time_limit_s": plan.time_limit_s}
     # Only where a plan has them, so that older cell ids stay valid.
-    common |= {name: value for name in ("schedule", "curve_steps") if (value := getattr(plan, name, None))}
+    common |= {name: value for name in ("schedule", "curve_steps", "recipe") if (value := getattr(plan, name, None))}
     return [replace(cell, training={"stages": [asdict(stage) for stage in run], **common}) for run in runs]
+
+
+def plan_of(values: Mapping[str, Any], workload: Workload) -> Any:
+    """The training plan of a workload, from the section ``training``; raises ConfigError over a wrong value."""
+    return build_dataclass(workload.training_plan, _of_plan(values, workload.training_plan), "training")
+
+
+def check_recipe(recipe: Recipe, arms: Sequence[tuple[Arm, Mapping[str, Any]]]) -> None:
+    """Raises ConfigError over an arm that cannot be trained by a recipe, or rates of a method that it sets aside."""
+    for arm, settings in arms:
+        name = f"{arm.method}:{arm.variant}" if arm.variant else arm.method
+        if reason := recipe_unsupported(recipe, build(arm.method, arm.variant, settings), name):
+            raise ConfigError(reason)
+        usual = default_settings(arm.method)
+        for field, value in settings.items():
+            is_rate = field.startswith("lr") and field != "lr_ranks"
+            if recipe.optimizer != "own" and is_rate and value != usual[field]:
+                raise ConfigError(
+                    f"settings.{arm.method}.{field} is {value:g}, which training.optimizer={recipe.optimizer} sets "
+                    "aside; give training.lr for the matrices and training.lr_rest for the rest."
+                )
 
 
 def _of_plan(values: Mapping[str, Any], plan: type[Any]) -> dict[str, Any]:
@@ -49,6 +75,15 @@ def _of_plan(values: Mapping[str, Any], plan: type[Any]) -> dict[str, Any]:
         return name in own or (tuple(value) if isinstance(value, list) else value) != usual[name]
 
     return {name: value for name, value in values.items() if is_meant(name, value)}
+
+
+def _check_decomposes(method: Method, cell: Cell) -> None:
+    """Raises ConfigError over a method or a setting with which no dense model can be decomposed."""
+    if not hasattr(method, "decompose"):
+        raise ConfigError(f"training.dense_steps is given, but {cell.arm} decomposes no dense model; allowed: null.")
+    for field, given, allowed in (("world_size", cell.world_size, 1), ("precision", cell.precision, "fp32")):
+        if given != allowed:
+            raise ConfigError(f"{field} is {given}, with which no model is decomposed; allowed: {allowed}.")
 
 
 def _check_stages(stages: list[Stage], cell: Cell, workload: Workload) -> None:

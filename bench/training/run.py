@@ -25,8 +25,9 @@ from bench.distributed.exchange import Exchange, exchange_for
 from bench.distributed.state import decided, gathered, is_first, rank, shard_as_parameters, unsharded, wait_for_all
 from bench.distributed.step import ExchangedStep, rank_seed
 from bench.errors import ConfigError
-from bench.protocol import Batch, Evaluation, Metric, Stage, Workload
-from bench.protocol.methods import build
+from bench.protocol import Batch, Evaluation, Metric, Role, Stage, Workload
+from bench.protocol.budget import DENSE
+from bench.protocol.methods import build_for, dense_for
 from bench.runner import checkpoint
 from bench.step.bf16_products import multiplies_bf16
 from bench.step.low_precision import adapted_model
@@ -99,24 +100,25 @@ class TrainingRun:
         self._schedule = cell.training.get("schedule")
         self._stop_at = math.inf if upkeep.stop_after_s is None else time.monotonic() + upkeep.stop_after_s
         torch.manual_seed(cell.seed)
-        self.method = build(cell.method, cell.variant, cell.method_settings)
+        self.method = build_for(cell)
+        self._format = self.method  # what the model is to become, where it is dense at first
         dense = workload.build()
         self.dense_mib = _mib(parameter.numel() for parameter in dense.parameters())
-        self.model = adapted_model(self.method, dense, workload.targets(), cell.precision, kernel_on(cell.device))
-        self.model = self.model.to(cell.device)
-        self.ranks_before, self._factor_ranks = ranks_of(self.model), self.method.factor_ranks(self.model)
         restored = checkpoint.load(upkeep.folder, upkeep.identity) if upkeep.resume else None
         if restored is None and upkeep.parent_folder is not None:
             restored = checkpoint.load(upkeep.parent_folder, upkeep.parent_identity)
+        if self._is_dense_at(_Position(**restored["position"]) if restored else self.at):
+            self.method = dense_for(cell)
+        self.model = adapted_model(self.method, dense, workload.targets(), cell.precision, kernel_on(cell.device))
+        self.model = self.model.to(cell.device)
+        self.ranks_before, self._factor_ranks = ranks_of(self.model), self.method.factor_ranks(self.model)
         own = restored["of_ranks"][rank()] if restored and "of_ranks" in restored else {}  # what ranks differ in
         if restored:
             set_ranks(self.model, restored["ranks"])
             self.model.load_state_dict(own.get("model", restored["model"]))
         self.step = self._build_step()
         self.method.use_task_loss(self._first_loss)
-        if self._schedule:
-            for group in self.step.optimizer.param_groups:
-                group["initial_lr"] = group["lr"]
+        self._note_rates()
         if restored:
             self._take_up({**restored, **own})
         else:  # dropout's draws do not depend on how many numbers a method's cores took
@@ -138,6 +140,30 @@ class TrainingRun:
             self.model, self.method, self.method.optimizer(self.model), loss, *toggles, cell.checkpoint,
             widen_bf16=not multiplies_bf16(cell.device),
         )  # fmt: skip
+
+    def _note_rates(self) -> None:
+        """Keep the rates from which a schedule counts."""
+        for group in self.step.optimizer.param_groups if self._schedule else ():
+            group["initial_lr"] = group["lr"]
+
+    def _is_dense_at(self, position: _Position) -> bool:
+        """Whether the model is still dense there, to be decomposed before the stage goes on."""
+        if self.stages[0].name != DENSE:
+            return False
+        return position.stage == 0 or (position.stage == 1 and position.stage_steps == 0)
+
+    def _decompose(self) -> None:
+        """Turn the trained dense model into one of the format, with an optimizer of its own."""
+        self.method = self._format
+        decompose: Callable[[nn.Module, Mapping[str, Role]], nn.Module] = self.method.decompose  # type: ignore[attr-defined]
+        self.model = decompose(self.model, self.workload.targets())
+        self.ranks_before, self._factor_ranks = ranks_of(self.model), self.method.factor_ranks(self.model)
+        number = self.step.number
+        self.step = self._build_step()
+        self.step.number = number
+        self.method.use_task_loss(self._first_loss)
+        self._note_rates()
+        self._curve_point(self.stages[1])
 
     @property
     def _exchange(self) -> Exchange | None:
@@ -169,6 +195,8 @@ class TrainingRun:
             if staged is not self.staged:  # its batches may have other shapes
                 self.staged, self.step.loss, self._batches = staged, staged.loss, None
                 self.step.invalidate("shapes")
+            if self.at.stage == 1 and self._is_dense_at(self.at):
+                self._decompose()
             if self.at.stage_steps == 0:
                 # A captured step would go on with the objective of the stage before.
                 with self.step.changing():
@@ -276,7 +304,7 @@ class TrainingRun:
             "epoch": at.step / self.steps_per_epoch,
             "step": at.step,
             "stage": stage.name,
-            "train_loss": float(at.loss_sum) / max(at.loss_steps, 1),
+            "train_loss": float(at.loss_sum) / at.loss_steps if at.loss_steps else at.curve[-1]["train_loss"],
             "metrics": metrics,
             "validation_examples": evaluation.examples if values is None else len(values),
             **({} if values is None else {"per_example": packed(values)}),
@@ -414,18 +442,24 @@ class TrainingRun:
         return ", ".join(parts)
 
 
-def scheduled_share(step: int, steps: int, warmup: float, final: float) -> float:
-    """What share of its rate a step of a stage has: a linear rise in the first steps, then a linear fall.
+def scheduled_share(step: int, steps: int, warmup: float, final: float, decay: str = "linear") -> float:
+    """What share of its rate a step of a stage has: a linear rise in the first steps, then a fall.
 
-    ``warmup`` is the share of the steps in which rates rise, ``final`` what is left of them at the last step.
+    ``warmup`` is the share of the steps in which rates rise, ``final`` what is left of them at the last step; with
+    ``decay="cosine"`` they fall along half a wave.
 
     >>> [round(scheduled_share(step, 10, warmup=0.2, final=0.5), 3) for step in (0, 1, 2, 9)]
     [0.5, 1.0, 0.938, 0.5]
+    >>> [round(scheduled_share(step, 10, 0.2, 0.0, "cosine"), 3) for step in (1, 5, 9)]
+    [1.0, 0.5, 0.0]
     """
     rising = max(round(warmup * steps), 1)
     if step < rising:
         return (step + 1) / rising
-    return 1 - (1 - final) * (step + 1 - rising) / max(steps - rising, 1)
+    fallen = (step + 1 - rising) / max(steps - rising, 1)
+    if decay == "cosine":
+        fallen = (1 - math.cos(math.pi * fallen)) / 2
+    return 1 - (1 - final) * fallen
 
 
 def checked_metric(evaluation: Evaluation, workload: Workload) -> Metric:

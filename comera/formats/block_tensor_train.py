@@ -24,15 +24,17 @@ from typing import Any, Literal, Self, get_args
 
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from comera.compatibility.dense_weight import DenseWeight
 from comera.modes import OutOfReach, balanced_modes, check_whole
+from comera.tensor_train import spectral_std
 
 #: How the cores of a block tensor train can be drawn; see :meth:`BTTLinear.reset_parameters`.
 BlockInit = Literal["normal", "spectral", "orthogonal"]
 
 #: Ranks in the sequence in which :func:`solve_blocks` tries them.
-RANKS = (2, 1, 4, 3, 8, 6)
+RANKS = (2, 1, 4, 3, 8, 6, 5, 7)
 
 #: How near a solution's size must come to the wanted one for its rank to be taken.
 _NEAR = 0.02
@@ -184,11 +186,12 @@ def solve_blocks(in_features: int, out_features: int, ratio: float, rank: int | 
         raise ValueError(f"rank is {rank}; it must be at least 1.")
     found: list[tuple[float, BTTShape]] = []
     for each in RANKS if rank is None else (rank,):
-        candidates = [(abs(math.log(shape.ratio / ratio)), shape) for shape in _shapes(in_features, out_features, each)]
+        shapes = block_shapes(in_features, out_features, each)
+        candidates = [(abs(math.log(shape.ratio / ratio)), shape) for shape in shapes]
         if not candidates:
             continue
         nearest = max(min(error for error, _ in candidates), math.log1p(_NEAR))
-        best = min((found for found in candidates if found[0] <= nearest), key=lambda found: _imbalance(found[1]))
+        best = min((found for found in candidates if found[0] <= nearest), key=lambda found: imbalance(found[1]))
         found.append(best)
         if best[0] <= math.log1p(_NEAR):
             return best[1]
@@ -203,15 +206,27 @@ def solve_blocks(in_features: int, out_features: int, ratio: float, rank: int | 
     return shape
 
 
-def _shapes(in_features: int, out_features: int, rank: int) -> Iterator[BTTShape]:
-    for in_blocks in _divisors(in_features):
-        for out_blocks in _divisors(out_features):
-            if rank <= min(in_features // in_blocks, out_features // out_blocks):
-                yield BTTShape(in_features, out_features, in_blocks, out_blocks, rank)
+def block_shapes(in_features: int, out_features: int, rank: int | None = None) -> Iterator[BTTShape]:
+    """Every shape of a layer with blocks of a rank, or of any of :data:`RANKS`.
+
+    Example:
+        >>> [(shape.in_blocks, shape.out_blocks) for shape in block_shapes(4, 2, rank=2)]
+        [(1, 1), (2, 1)]
+    """
+    for each in RANKS if rank is None else (rank,):
+        for in_blocks in _divisors(in_features):
+            for out_blocks in _divisors(out_features):
+                if each <= min(in_features // in_blocks, out_features // out_blocks):
+                    yield BTTShape(in_features, out_features, in_blocks, out_blocks, each)
 
 
-def _imbalance(shape: BTTShape) -> float:
-    """How far a shape is from blocks that are square, in a square of blocks."""
+def imbalance(shape: BTTShape) -> float:
+    """How far a shape is from blocks that are square, in a square of blocks; 0 where it is both.
+
+    Example:
+        >>> imbalance(BTTShape(16, 16, 4, 4, 1)), round(imbalance(BTTShape(16, 16, 8, 4, 1)), 2)
+        (0.0, 1.39)
+    """
     return abs(math.log(shape.in_size / shape.out_size)) + abs(math.log(shape.in_blocks / shape.out_blocks))
 
 
@@ -243,6 +258,7 @@ class BTTLinear(nn.Module):
     """
 
     stands_for: type[nn.Module] = nn.Linear  #: The class of the layer that it has replaced.
+    recompute: bool = False  #: Whether what lies between the products, I·J·r numbers a row, is formed anew in backward.
 
     def __init__(
         self,
@@ -286,7 +302,7 @@ class BTTLinear(nn.Module):
         for core in (self.in_core, self.out_core):
             _, inputs, outputs = core.shape
             if self.init == "spectral":
-                core.normal_(std=math.sqrt(1 / inputs) * min(1, math.sqrt(outputs / inputs)))
+                core.normal_(std=spectral_std(inputs, outputs))
             elif self.init == "orthogonal":
                 for block in core:
                     nn.init.orthogonal_(block, gain=math.sqrt(outputs / inputs))
@@ -347,6 +363,14 @@ class BTTLinear(nn.Module):
             raise ValueError(
                 f"input has {input.shape[-1]} features in its last dimension; expected {shape.in_features}."
             )
+        if self.recompute and torch.is_grad_enabled():
+            output: torch.Tensor = checkpoint(self._product, input, use_reentrant=False, preserve_rng_state=False)
+            return output
+        return self._product(input)
+
+    def _product(self, input: torch.Tensor) -> torch.Tensor:
+        """Both products, (…, N) to (…, M)."""
+        shape = self.shape
         groups_JBn = input.reshape(-1, shape.in_blocks, shape.in_size).transpose(0, 1)
         middle_JBIr = torch.bmm(groups_JBn, self.in_core).view(shape.in_blocks, -1, shape.out_blocks, shape.rank)
         middle_IBJr = middle_JBIr.permute(2, 1, 0, 3).reshape(shape.out_blocks, -1, shape.in_blocks * shape.rank)

@@ -7,8 +7,9 @@ about 1. Here the matrices are
 * each core of a :class:`comera.TTLinear`, as the factor it is in the product: (R'·n, R) on the input side, (R', m·R) on
   the output side, where R' and R are the ranks before and behind it and n or m its mode;
 * each block of the two cores of a :class:`comera.BTTLinear`;
-* what any other module names in a method ``matrix_parameters()``: parameters whose product is its weight, each of the
-  shape (outputs, inputs), as ``nn.Linear`` keeps its weight.
+* what any other module names in a method ``matrix_parameters()``: parameters whose product is its weight. They have the
+  shape (outputs, inputs), as ``nn.Linear`` keeps its weight, unless the module turns them into matrices itself
+  (:class:`MatrixLayer`).
 
 With m the average of the gradient, g its Nesterov form, d inputs and e outputs of a matrix, and c the number of factors
 that the weight is a product of::
@@ -25,7 +26,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -69,6 +70,20 @@ def orthogonalized(matrices: torch.Tensor, steps: int = 5) -> torch.Tensor:
     return (x.mT if tall else x).to(matrices.dtype)
 
 
+class MatrixLayer(Protocol):
+    """What a module may offer beside :class:`comera.TTLinear` and :class:`comera.BTTLinear`; the first is enough."""
+
+    def matrix_parameters(self) -> Iterable[str]: ...  # by name, those whose product is the weight
+    def to_matrices(self, name: str, values: torch.Tensor) -> list[torch.Tensor]:
+        """Numbers in the shape of such a parameter as matrices, (k, inputs, outputs) each."""
+
+    def from_matrices(self, name: str, matrices: Sequence[torch.Tensor]) -> torch.Tensor:
+        """The inverse of :meth:`to_matrices`."""
+
+    def step_scale(self) -> float | torch.Tensor | None:
+        """What takes the place of √(e/d)/c in a step, asked before each; None: nothing does."""
+
+
 def matrix_parameters(module: nn.Module) -> tuple[str, ...]:
     """Name the parameters of a module that Muon takes, its own and not those of submodules.
 
@@ -86,14 +101,14 @@ def matrix_parameters(module: nn.Module) -> tuple[str, ...]:
     return ("weight",) if isinstance(module, nn.Linear) else ()
 
 
-def _factors(module: nn.Module) -> int:
+def factor_count(module: nn.Module) -> int:
     """How many matrices the weight of a module is a product of."""
     if isinstance(module, TTLinear):
         return len(module.shape.core_shapes)
     return len(matrix_parameters(module))
 
 
-def _split(module: nn.Module, values: torch.Tensor) -> list[torch.Tensor]:
+def split_matrices(module: nn.Module, name: str, values: torch.Tensor) -> list[torch.Tensor]:
     """Numbers in the shape of a parameter as its matrices, (k, inputs, outputs) each."""
     if isinstance(module, TTLinear):
         cores = unpack_cores(values, module.shape)
@@ -101,16 +116,27 @@ def _split(module: nn.Module, values: torch.Tensor) -> list[torch.Tensor]:
         return [side.unsqueeze(0) for side in sides]
     if isinstance(module, BTTLinear):
         return [values]
+    if (to_matrices := getattr(module, "to_matrices", None)) is not None:
+        return list(to_matrices(name, values))
     return [values.t().unsqueeze(0)]
 
 
-def _join(module: nn.Module, matrices: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The inverse of :func:`_split`."""
+def join_matrices(module: nn.Module, name: str, matrices: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The inverse of :func:`split_matrices`."""
     if isinstance(module, TTLinear):
         shapes = module.shape.core_shapes
         return pack_cores([each.reshape(shape) for each, shape in zip(matrices, shapes, strict=True)], module.shape)
+    if (from_matrices := getattr(module, "from_matrices", None)) is not None:
+        joined: torch.Tensor = from_matrices(name, matrices)
+        return joined
     [values] = matrices
     return values if isinstance(module, BTTLinear) else values[0].t()
+
+
+def _own_scale(module: nn.Module) -> float | torch.Tensor | None:
+    """What a module has in the place of √(e/d)/c, see :class:`MatrixLayer`; None: nothing."""
+    step_scale: Callable[[], float | torch.Tensor | None] | None = getattr(module, "step_scale", None)
+    return None if step_scale is None else step_scale()
 
 
 def _hidden_layers(model: nn.Module) -> Iterator[nn.Module]:
@@ -140,7 +166,8 @@ class Muon(torch.optim.Optimizer):
         steps: of Newton and Schulz.
 
     Raises:
-        ValueError: a rate, momentum or decay out of its range, or a model without a matrix for Muon.
+        ValueError: a rate, momentum or decay out of its range, or a model without a matrix for Muon, or with one that
+            is sharded.
 
     Example:
         >>> from comera import BTT, tensorize
@@ -174,13 +201,18 @@ class Muon(torch.optim.Optimizer):
             raise ValueError(f"steps is {steps}; it must be at least 1.")
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         known = set(trained)
-        self._owners: dict[nn.Parameter, nn.Module] = {}
+        self._owners: dict[nn.Parameter, tuple[nn.Module, str]] = {}  # a layer, and the name there
         tables = {module.weight for module in model.modules() if isinstance(module, nn.Embedding | nn.EmbeddingBag)}
         for layer in _hidden_layers(model) if layers is None else layers:
             for name in matrix_parameters(layer):
                 parameter = layer.get_parameter(name)
                 if parameter in known and parameter not in tables:
-                    self._owners.setdefault(parameter, layer)
+                    self._owners.setdefault(parameter, (layer, name))
+        if any(hasattr(parameter, "full_tensor") for parameter in self._owners):  # a DTensor
+            raise ValueError(
+                "the model's matrices are sharded (fully_shard), and Muon needs each one whole; use "
+                "DistributedDataParallel, or torch.optim.AdamW."
+            )
         if not self._owners:
             raise ValueError("the model has no trained matrix for Muon; give its layers, or use torch.optim.AdamW.")
         entries = {module.diagonals for module in model.modules() if isinstance(module, TensorTrainLayer)}
@@ -220,14 +252,18 @@ class Muon(torch.optim.Optimizer):
             if "momentum_buffer" not in state:
                 state["momentum_buffer"] = torch.zeros_like(parameter)
             average = state["momentum_buffer"].lerp_(gradient, 1 - group["momentum"])
-            pieces.append(_split(self._owners[parameter], gradient.lerp(average, group["momentum"])))
+            pieces.append(split_matrices(*self._owners[parameter], gradient.lerp(average, group["momentum"])))
         self._orthogonalize(pieces, group["steps"])
+        own_scales = {owner: _own_scale(owner) for owner, _ in self._owners.values()}
         for parameter, matrices in zip(parameters, pieces, strict=True):
-            owner = self._owners[parameter]
-            scaled = [each * (math.sqrt(each.shape[2] / each.shape[1]) / _factors(owner)) for each in matrices]
+            owner, name = self._owners[parameter]
+            own, factors = own_scales[owner], factor_count(owner)
+            scaled = [
+                each * (math.sqrt(each.shape[2] / each.shape[1]) / factors if own is None else own) for each in matrices
+            ]
             if group["weight_decay"]:
                 parameter.mul_(1 - group["lr"] * group["weight_decay"])
-            parameter.add_(_join(owner, scaled), alpha=-group["lr"])
+            parameter.add_(join_matrices(owner, name, scaled), alpha=-group["lr"])
 
     @staticmethod
     def _orthogonalize(pieces: list[list[torch.Tensor]], steps: int) -> None:

@@ -14,6 +14,7 @@ from comera.formats.block_tensor_train import BlockInit, BTTLinear, solve_blocks
 from comera.layers import TTLinear, TTMEmbedding, TTMEmbeddingBag
 from comera.lookup import Variant
 from comera.modes import balanced_modes, padded_modes
+from comera.protocol import starts_at_zero
 from comera.tensor_train import Init
 
 #: Layers that look rows up.
@@ -32,8 +33,8 @@ class TT:
         ranks: one integer, a cap clipped per bond, or one rank per inner bond.
         order: modes per side, when the modes are not given; they are then the balanced ones.
         in_modes, out_modes: the modes, both or neither.
-        init: how cores are drawn from scratch, ``"normal"`` or ``"orthogonal"`` (:meth:`TTLinear.reset_parameters`);
-            trained weights that are decomposed leave nothing to draw.
+        init: how cores are drawn from scratch, ``"normal"``, ``"orthogonal"`` or ``"spectral"``
+            (:meth:`TTLinear.reset_parameters`); trained weights that are decomposed leave nothing to draw.
     """
 
     ranks: int | Sequence[int] = 30
@@ -55,7 +56,7 @@ class TT:
             if self.init != "normal":
                 raise ValueError(f"TT(init={self.init!r}) draws cores, and start='weights' does not; leave init out.")
             return TTLinear.from_dense(weight, in_modes, out_modes, self.ranks, linear.bias)
-        return TTLinear(
+        layer = TTLinear(
             in_features,
             out_features,
             in_modes,
@@ -66,6 +67,9 @@ class TT:
             dtype=weight.dtype,
             init=self.init,
         )
+        if starts_at_zero(linear):
+            nn.init.zeros_(layer.cores()[-1])
+        return layer
 
 
 @dataclass(frozen=True)
@@ -102,7 +106,10 @@ class BTT:
                 raise ValueError(f"BTT(init={self.init!r}) draws cores, and start='weights' does not; leave init out.")
             return BTTLinear.from_dense(weight, *blocks, rank, linear.bias)
         sizes = (in_features, out_features, *blocks, rank, linear.bias is not None, self.init)
-        return BTTLinear(*sizes, device=weight.device, dtype=weight.dtype)
+        layer = BTTLinear(*sizes, device=weight.device, dtype=weight.dtype)
+        if starts_at_zero(linear):
+            nn.init.zeros_(layer.out_core)
+        return layer
 
 
 #: What a plan can say of a linear layer.

@@ -20,7 +20,7 @@ from figures.records.training import curve_of, metric_of, reached, stages_of
 
 STORED = "_fp8"  # what the variants of arms end with that store activations in FP8
 REFORMED = ("lean", "lean_block")  # variants whose losses are those of their arm but for rounding
-ORTHOGONAL = "orthogonal"  # how variants begin whose linear layers start orthogonal
+STARTS = ("orthogonal", "spectral")  # how variants begin whose linear layers start otherwise than published
 FP32 = "fp32"
 
 
@@ -91,7 +91,7 @@ class Line:
         """The arm's method, the start of its linear layers where that is not the usual one, and what else its variant
         says."""
         method, _, variant = self.arm.partition(":")
-        start = ORTHOGONAL if variant.startswith(ORTHOGONAL) else ""
+        start = next((start for start in STARTS if variant.startswith(start)), "")
         return method, start, variant.removeprefix(start).removeprefix("_")
 
     def ends(self, metric: Metric) -> dict[int, Reached]:

@@ -18,7 +18,7 @@ from baselines import _arm
 from bench.estimate.sparse_gradients import SparseShapes
 
 ARMS = list(all_arms())
-MODULES = ["dense", "galore", "hashing", "lora", "lte", "low_rank", "quotient_remainder"]
+MODULES = ["basis", "btt", "dense", "galore", "hashing", "lora", "lte", "low_rank", "quotient_remainder"]
 
 
 def built(name: str, dtype: torch.dtype = torch.float32):
@@ -155,7 +155,7 @@ def test_wrong_settings_say_field_value_and_what_is_allowed(name, field):
     settings = importlib.import_module(f"baselines.{name}").Settings
     kind = get_type_hints(settings)[field]
     wrong = {int: [0, -1, 1.5, True, "2"], float: [0.0, -1.0, float("nan"), float("inf"), True, "2"], bool: [1, "no"]}
-    wrong[float | None] = wrong[float]
+    wrong |= {float | None: wrong[float], int | None: wrong[int]}
     for value in wrong[kind]:
         with pytest.raises(ValueError, match=rf"^{name}\.{field} is .*; allowed are [^.]*\.$") as caught:
             settings(**{field: value})

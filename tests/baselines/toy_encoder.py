@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from baselines import dense, galore, hashing, lora, low_rank, lte, quotient_remainder
+from baselines import basis, btt, dense, galore, hashing, lora, low_rank, lte, quotient_remainder
 
 TARGETS = {
     "word": "embedding",
@@ -47,6 +47,8 @@ def all_arms() -> dict:
     """Every arm and variant with settings that fit the toy."""
     quick = {"lr": 1e-2}
     return {
+        "basis": basis.build(basis.Settings(lr_coefficients=1e-2, **quick)),
+        "btt": btt.build(btt.Settings(rank=2, lr_cores=1e-2, **quick)),
         "dense": dense.build(dense.Settings(**quick), ""),
         "dense_sparse": dense.build(dense.Settings(**quick), "sparse"),
         "dense_row_wise": dense.build(dense.Settings(**quick), "row_wise"),

@@ -38,13 +38,14 @@ def test_each_launch_is_a_process_with_the_allocator_named():
 def test_every_ratio_is_printed_beside_its_aim(monkeypatch, capsys):
     layer = {"tt": 1.1, "two_factors": 1.0, "dense": 5.0}
     step = {"comera": 1.0, "low_rank": 1.0, "dense": 4.0}
+    known = {speed.layer_times: layer, speed.step_times: step}
+    known |= {speed.block_times: {"btt": 1.0, "plain": 1.0}}
+    known |= {speed.format_step_times: {"btt": 1.0, "dense": 2.0, "Muon of btt": 0.1, "Muon of dense": 0.1}}
     monkeypatch.setattr(
-        speed, "in_launches",
-        lambda times, *_: {
-            name: {(launch, 0): ms for launch in range(3)}
-            for name, ms in (layer if times is speed.layer_times else step).items()
-        },
-    )  # fmt: skip
+        speed,
+        "in_launches",
+        lambda times, *_: {name: {(launch, 0): ms for launch in range(3)} for name, ms in known[times].items()},
+    )
     imports = {"torch": {0: 1.0, 1: 1.0, 2: 1.0}, "comera": {0: 1.0, 1: 1.0, 2: 1.0}}
     monkeypatch.setattr(speed, "import_times", lambda _: imports)
     monkeypatch.setenv("COLUMNS", "200")
@@ -60,5 +61,13 @@ def test_every_ratio_is_printed_beside_its_aim(monkeypatch, capsys):
         "step dense / comera, batch 8": "at least 3.0",
         "step comera / low_rank, batch 16": "at most 1.05",
         "step dense / comera, batch 16": "",
+        "BTTLinear 768 x 768 / its two products": "at most 1.15",
+        "BTTLinear 768 x 3072 / its two products": "at most 1.15",
+        "step btt / dense, width 128": "at most 1.5",
+        "Muon / step of dense, width 128": "",
+        "Muon / step of btt, width 128": "",
+        "step btt / dense, width 768": "below 1",
+        "Muon / step of dense, width 768": "at most 0.1",
+        "Muon / step of btt, width 768": "at most 0.1",
         "import comera on top of torch, s": "under 0.2",
     }

@@ -8,7 +8,10 @@ import math
 import pytest
 import torch
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.utils.flop_counter import FlopCounterMode
+from two_processes import FEATURES, in_two_processes, train
 
 import comera
 from comera import BTT, TT, BTTLinear, BTTShape, OutOfReach, solve_blocks
@@ -341,3 +344,63 @@ class TestModels:
             optimizer.step()
             losses.append(loss.item())
         assert losses[-1] < losses[0] / 3
+
+
+def kept_elements(layer, x):
+    """Numbers that a forward keeps for backward, parameters aside."""
+    kept = []
+    parameters = {parameter.data_ptr() for parameter in layer.parameters()}
+
+    def pack(tensor):
+        kept.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        layer(x)
+    storages = {tensor.untyped_storage().data_ptr(): tensor.numel() for tensor in kept}
+    return sum(size for place, size in storages.items() if place not in parameters)
+
+
+@pytest.mark.parametrize("recompute", ["outputs", "block"])
+def test_recomputing_keeps_the_input_alone_and_gives_the_same(recompute):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(24, 36), torch.nn.GELU(), torch.nn.Linear(36, 24))
+    plain = comera.tensorize(copy.deepcopy(model), {"*": BTT(rank=2)})
+    lean = comera.tensorize(model, {"*": BTT(rank=2)}, recompute=recompute)
+    lean.load_state_dict(plain.state_dict())
+    x = torch.randn(40, 24)
+    for each in (plain, lean):
+        each(x).square().sum().backward()
+    for ours, theirs in zip(lean.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad)
+    alone = BTTLinear(24, 36, rank=2)
+    before = kept_elements(alone, x)
+    alone.recompute = True
+    assert kept_elements(alone, x) <= x.numel() < before
+
+
+def of_blocks():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(FEATURES, 24), nn.Tanh(), nn.Linear(24, FEATURES)).double()
+    return comera.tensorize(model, {"*": BTT(rank=2)}, recompute="outputs")
+
+
+def sharded_blocks(rank, shards=True):
+    model = of_blocks()
+    if shards:
+        mesh = init_device_mesh("cpu", (2,))
+        for layer in (model[0], model[2], model):
+            fully_shard(layer, mesh=mesh)
+        with pytest.raises(ValueError, match="sharded \\(fully_shard\\), and Muon needs each one whole"):
+            comera.Muon(model)
+    losses = train(model, rank, 2 if shards else 1)
+    return losses, model(torch.ones(1, FEATURES, dtype=torch.float64)).detach()
+
+
+@pytest.mark.slow
+def test_sharded_blocks_train_as_in_one_process():
+    one, two = in_two_processes(sharded_blocks)
+    losses, output = sharded_blocks(0, shards=False)
+    torch.testing.assert_close(torch.tensor([*map(sum, zip(one[0], two[0], strict=True))]) / 2, torch.tensor(losses))
+    torch.testing.assert_close(one[1], output)
+    torch.testing.assert_close(two[1], output)

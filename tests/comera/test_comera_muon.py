@@ -12,7 +12,7 @@ from two_processes import in_two_processes
 
 import comera
 from comera import BTT, TT, TTM, Muon
-from comera.loops.muon import _join, _split, matrix_parameters, orthogonalized
+from comera.loops.muon import join_matrices, matrix_parameters, orthogonalized, split_matrices
 
 
 class Factors(nn.Module):
@@ -142,7 +142,7 @@ def test_a_step_is_the_formula_matrix_by_matrix(kind):
             for parameter in matrix_parameters(layer):
                 key, tensor = f"{name}.{parameter}", layer.get_parameter(parameter)
                 average = averages[key] = 0.9 * averages.get(key, 0) + 0.1 * tensor.grad
-                step_along = _split(layer, 0.1 * tensor.grad + 0.9 * average)
+                step_along = split_matrices(layer, parameter, 0.1 * tensor.grad + 0.9 * average)
                 factors = {"dense": 1, "tt": 4, "btt": 2, "factors": 2}[
                     kind if not isinstance(layer, nn.Linear) else "dense"
                 ]
@@ -156,14 +156,17 @@ def test_a_step_is_the_formula_matrix_by_matrix(kind):
                     for each in step_along
                 ]
                 moved = tensor.detach() - before[key] * (1 - 0.3 * 0.1)
-                assert torch.allclose(moved, -0.3 * _join(layer, wanted), atol=1e-9), key
+                assert torch.allclose(moved, -0.3 * join_matrices(layer, parameter, wanted), atol=1e-9), key
 
 
 def test_cores_are_the_factors_of_the_product():
     layer = comera.TTLinear(12, 18, (3, 4), (6, 3), ranks=2)
-    sides = [each.shape for each in _split(layer, layer.packed_cores)]
+    sides = [each.shape for each in split_matrices(layer, "packed_cores", layer.packed_cores)]
     assert sides == [(1, 3, 2), (1, 8, 2), (1, 2, 12), (1, 2, 3)]
-    assert torch.equal(_join(layer, _split(layer, layer.packed_cores)), layer.packed_cores)
+    assert torch.equal(
+        join_matrices(layer, "packed_cores", split_matrices(layer, "packed_cores", layer.packed_cores)),
+        layer.packed_cores,
+    )
 
 
 @pytest.mark.parametrize("kind", ["dense", "btt"])

@@ -1,0 +1,134 @@
+"""Block tensor trains on the linear targets (:class:`comera.BTTLinear`); everything else stays dense.
+
+The start is spectral unless a variant says otherwise: each core is drawn as a layer of its own (:data:`STARTS`). The
+rank and balanced blocks are given, or blocks follow from a wanted compression ratio of the whole model
+(:func:`comera.ratio.blocks.solve_block_model`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import get_args
+
+import torch
+from torch import nn
+
+from baselines._arm import (
+    Arm,
+    check_count,
+    check_positive,
+    check_variant,
+    fused_adamw,
+    linear_targets,
+    parameters_apart,
+)
+from comera.formats.block_tensor_train import BlockInit, BTTLinear
+from comera.plan.specs import BTT
+from comera.protocol import OPTIMIZERS
+from comera.ratio.blocks import solve_block_model
+from comera.tensorize import tensorize
+
+#: How cores start, the usual one first; see :meth:`comera.BTTLinear.reset_parameters`.
+STARTS: tuple[BlockInit, ...] = ("spectral", *(start for start in get_args(BlockInit) if start != "spectral"))
+
+VARIANTS = ("", *STARTS[1:])
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Hyperparameters of block tensor trains.
+
+    Args:
+        rank: of every block, with or without a ratio. None: 2, or with a ratio the one that suits each layer.
+        ratio: how many times smaller the whole model is to be; blocks then follow from it. None: they are balanced.
+        lr_cores, lr: constant rates of AdamW, of the cores and of everything else.
+
+    Raises:
+        ValueError: when the rank is not a whole number from 1 up, the ratio below 1, or a rate not finite and above 0.
+    """
+
+    rank: int | None = None
+    ratio: float | None = None
+    lr_cores: float = 1e-3
+    lr: float = 1e-3
+
+    def __post_init__(self) -> None:
+        if self.rank is not None:
+            check_count("btt.rank", self.rank)
+        if self.ratio is not None:
+            check_positive("btt.ratio", self.ratio)
+            if self.ratio < 1:
+                raise ValueError(f"btt.ratio is {self.ratio!r}; allowed are finite numbers from 1 (dense) up.")
+        check_positive("btt.lr_cores", self.lr_cores)
+        check_positive("btt.lr", self.lr)
+
+
+class BlockTensorTrains(Arm):
+    """Block tensor trains in the place of the linear targets."""
+
+    optimizers = OPTIMIZERS
+
+    def __init__(self, settings: Settings, start: BlockInit) -> None:
+        self.settings = settings
+        self.start = start
+
+    def model_unsupported(self, model: nn.Module, targets: Mapping[str, str]) -> str | None:
+        """Why rank or ratio cannot be had, with the nearest that can; None if they can. Shapes are enough."""
+        if not linear_targets(model, targets):
+            return "btt needs a linear layer among the targets, this model has none; use dense."
+        try:
+            with torch.device("meta"):
+                for name, spec in self._plan(model, targets).items():
+                    spec.build(model.get_submodule(name), decompose=False)
+        except ValueError as reason:
+            return str(reason)
+        return None
+
+    def adapt(self, model: nn.Module, targets: Mapping[str, str]) -> nn.Module:
+        """Put freshly drawn block tensor trains in the place of the linear targets; biases start at zero."""
+        return tensorize(model, self._plan(model, targets))
+
+    def decompose(self, model: nn.Module, targets: Mapping[str, str]) -> nn.Module:
+        """Put the nearest block tensor trains in the place of the linear targets, block by block."""
+        plan = {name: replace(spec, init="normal") for name, spec in self._plan(model, targets).items()}
+        return tensorize(model, plan, "weights")
+
+    def _plan(self, model: nn.Module, targets: Mapping[str, str]) -> dict[str, BTT]:
+        settings, names = self.settings, linear_targets(model, targets)
+        if settings.ratio is None:
+            return dict.fromkeys(names, BTT(settings.rank, init=self.start))
+        shapes = solve_block_model(model, names, settings.ratio, settings.rank)
+        return {
+            name: BTT(shape.rank, shape.in_blocks, shape.out_blocks, init=self.start) for name, shape in shapes.items()
+        }
+
+    def factor_ranks(self, model: nn.Module) -> dict[str, int]:
+        """The rank of the blocks of each layer, by its name."""
+        return {name: module.shape.rank for name, module in model.named_modules() if isinstance(module, BTTLinear)}
+
+    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        """Fused AdamW over cores and, at their own rate, all other parameters."""
+        cores = [
+            core for module in model.modules() if isinstance(module, BTTLinear) for core in module.core_parameters()
+        ]
+        return fused_adamw((cores, self.settings.lr_cores), (parameters_apart(model, cores), self.settings.lr))
+
+
+def build(settings: Settings, variant: str = "") -> BlockTensorTrains:
+    """The arm of block tensor trains.
+
+    Args:
+        settings: hyperparameters.
+        variant: how cores start: ``""`` for spectral, or one of the other :data:`STARTS`.
+
+    Raises:
+        ValueError: for an unknown variant.
+
+    Example:
+        >>> model = build(Settings(rank=1)).adapt(nn.Sequential(nn.Linear(64, 64)), {"0": "feed_forward"})
+        >>> model[0].shape.parameter_count
+        1024
+    """
+    check_variant("btt", variant, VARIANTS)
+    return BlockTensorTrains(settings, next((start for start in STARTS if start == variant), STARTS[0]))

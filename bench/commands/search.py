@@ -1,0 +1,198 @@
+"""``python -m bench search``: the rates of every arm of an experiment, until no best one is at an edge, then seeds.
+
+An experiment of the measure ``train`` names arms and sweeps what else there is (optimizer, ratio); its workload's plan
+has a recipe (:class:`bench.protocol.budget.Budget`). Each arm is trained at :data:`FIRST` rates of its matrices, a
+factor of two apart. As long as the best of them, by the loss on the text or samples for choosing, is the lowest or
+highest, the next one beyond is tried. The best rate is then trained with further seeds.
+
+Records are those of ``python -m bench``, so that a search which was stopped goes on where it was, and a figure draws
+what there is of one.
+"""
+
+import math
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import hydra
+from hydra.errors import HydraException
+from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
+
+from bench.campaign.stages import configuration
+from bench.core.reading import user_path
+from bench.core.record import Record
+from bench.errors import ConfigError, stop_with
+from bench.interrupts import on_interrupt
+from bench.protocol.budget import RATES
+from bench.runner.progress import SweepProgress
+from bench.runner.resolve import Job, resolve
+from bench.runner.results import Results
+from bench.runner.sweep import MISTAKES, expand, plain, run_job
+from bench.runner.wording import checked_arguments, reworded
+
+FIRST = (0.25, 0.5, 1.0, 2.0)  # times the default rate of the optimizer
+_STEP = 2.0  # between rates
+_MOST = 10  # rates of an arm
+_SEEDS = (1, 2)  # beside the first
+
+
+@dataclass
+class Arm:
+    """One arm of one job of the experiment: an entry of ``methods`` under an optimizer and a ratio."""
+
+    config: Mapping[str, Any]  # of its job, with this method alone
+    rates: list[float]
+    losses: dict[float, float] = field(default_factory=dict)  # by rate; infinite where a run diverged or failed
+    reason: str = ""  # why the last one did not end well, if it did not
+
+    def job(self, rate: float, seed: int) -> Job:
+        """The one training at a rate."""
+        training = {**self.config["training"], "lr": rate}
+        return resolve({**self.config, "seed": seed, "training": training})
+
+    @property
+    def name(self) -> str:
+        """As in a line of progress."""
+        [entry] = self.config["methods"]
+        name = entry if isinstance(entry, str) else " ".join(f"{key} {dict(value)}" for key, value in entry.items())
+        ratio = "" if self.config["ratio"] is None else f", ratio {self.config['ratio']:g}"
+        return f"{name}, {self.config['training']['optimizer']}{ratio}"
+
+    @property
+    def best(self) -> float:
+        """The rate of the lowest loss so far."""
+        return min(self.losses, key=lambda rate: self.losses[rate])
+
+    def beyond(self) -> float | None:
+        """The next rate to try, where the best so far is at an edge; None where it is not, or rates are too many.
+
+        >>> Arm({}, [0.1, 0.2, 0.4], {0.1: 1.5, 0.2: 1.2, 0.4: 1.1}).beyond()
+        0.8
+        >>> Arm({}, [0.1, 0.2, 0.4], {0.1: 1.5, 0.2: 1.0, 0.4: 1.1}).beyond() is None
+        True
+        """
+        if len(self.rates) >= _MOST or not math.isfinite(self.losses[self.best]):
+            return None
+        lowest, highest = min(self.rates), max(self.rates)
+        if self.best == highest:
+            return float(f"{highest * _STEP:.6g}")
+        return float(f"{lowest / _STEP:.6g}") if self.best == lowest else None
+
+
+def arms_of(configs: Sequence[DictConfig]) -> list[Arm]:
+    """The arms of all jobs, each once; raises ConfigError over an experiment that has no rates to search."""
+    arms: dict[str, Arm] = {}
+    for config in configs:
+        values = plain(config)
+        optimizer = values["training"].get("optimizer") or "adamw"
+        if values["measure"] != "train" or values["training"].get("lr") is not None or optimizer not in RATES:
+            raise ConfigError(
+                "a search needs measure=train, training.optimizer=adamw or muon, and no training.lr, which it chooses."
+            )
+        for entry in values["methods"]:
+            own = {**values, "methods": [entry], "training": {**values["training"], "optimizer": optimizer}}
+            if own["ratio"] is not None and not _uses_ratio(own):
+                own["ratio"] = None
+            arm = Arm(own, [float(f"{RATES[optimizer][0] * factor:.6g}") for factor in FIRST])
+            arms.setdefault(arm.job(arm.rates[0], values["seed"]).cells[0].to_json(), arm)
+    return list(arms.values())
+
+
+def _uses_ratio(config: Mapping[str, Any]) -> bool:
+    """Whether the one arm of a configuration has a use for its ratio."""
+    try:
+        resolve(config)
+    except ConfigError as error:
+        if "has no use for" in str(error):
+            return False
+        raise
+    return True
+
+
+def run(settings: Sequence[str], seeds: str) -> None:
+    """Search, then train the best of every arm with further seeds.
+
+    Args:
+        settings: as of ``python -m bench``: an experiment and what it is to have otherwise.
+        seeds: further ones, separated by commas; empty for none.
+
+    Raises ConfigError: seeds that are none. A wrong setting, missing data or a damaged record end the program.
+    """
+    further = _seeds(seeds)
+    try:
+        _search(settings, further)
+    except MISTAKES as error:
+        stop_with(str(error))
+    except (HydraException, OmegaConfBaseException) as error:
+        stop_with(reworded(error))
+
+
+def _search(settings: Sequence[str], further: Sequence[int]) -> None:
+    with configuration():
+        config = hydra.compose("config", checked_arguments(list(settings)), return_hydra_config=True)
+        arms = arms_of(expand(config))
+        results = Results(user_path("results", str(config.results)), "config")
+        seed = int(config.seed)
+        waiting = {number: list(arm.rates) for number, arm in enumerate(arms)}
+        while any(waiting.values()):
+            _train([arms[number].job(rate, seed) for number, rates in waiting.items() for rate in rates], results)
+            for number, rates in waiting.items():
+                arm = arms[number]
+                for rate in rates:
+                    record = _answer(arm.job(rate, seed), results)
+                    arm.losses[rate] = math.inf if record is None else loss_of(record)
+                    arm.reason = f" ({record.status}: {record.message})" if record and record.message else ""
+                beyond = arm.beyond()
+                waiting[number] = [] if beyond is None else [beyond]
+                arm.rates += waiting[number]
+        chosen = [arm for arm in arms if math.isfinite(arm.losses[arm.best])]
+        _train([arm.job(arm.best, one) for one in further for arm in chosen], results)
+        for line in _lines(arms):
+            print(line)
+
+
+def _seeds(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(one) for one in text.split(",") if one.strip())
+    except ValueError:
+        raise ConfigError(f"--seeds is {text!r}; allowed: whole numbers with commas between them, as in 1,2.") from None
+
+
+def _train(jobs: Sequence[Job], results: Results) -> None:
+    """Do what is not done yet of some jobs, with one line for each training that ends."""
+    missing = [job for job in jobs if not results.is_done(job.cells[0], job.data_hash)]
+    if not missing:
+        return
+    progress = SweepProgress([cell for job in missing for cell in job.cells])
+    on_interrupt(progress.interrupted)
+    try:
+        for job in missing:
+            run_job(job, results, 1, progress)
+    finally:
+        progress.close()
+    if failed := progress.failed():
+        print(failed, file=sys.stderr)
+
+
+def _answer(job: Job, results: Results) -> Record | None:
+    """The record of the one training of a job, if there is one."""
+    return results.answer(job.cells[0], job.data_hash)
+
+
+def loss_of(record: Record) -> float:
+    """The metric by which a training is chosen, lower being better; infinite where it did not end well."""
+    if record.status != "ok" or record.leading is None:
+        return math.inf
+    return -record.leading if record.metric.get("higher_is_better") else record.leading
+
+
+def _lines(arms: Sequence[Arm]) -> Iterator[str]:
+    """What was found, an arm a line."""
+    for arm in arms:
+        if not math.isfinite(arm.losses[arm.best]):
+            yield f"{arm.name}: no training ended well{arm.reason}"
+            continue
+        edge = " (at an edge)" if arm.best in (min(arm.rates), max(arm.rates)) else ""
+        yield f"{arm.name}: best rate {arm.best:g}{edge} of {len(arm.rates)}, loss {abs(arm.losses[arm.best]):.4f}"

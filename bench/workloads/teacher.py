@@ -1,0 +1,243 @@
+"""The workload ``teacher``: regression on a random ReLU network of eight inputs, with fresh samples in every batch.
+
+Nothing can be memorised and there is no noise, so the loss says how well a model of some format approximates a function
+that is rich, and how quickly its optimizer gets there. The teacher's outputs are scaled to mean 0 and variance 1, so
+that a loss is the share of the variance that is left. The best linear and the best quadratic function are the probes.
+
+Shapes: B rows, D width of the student.
+"""
+
+import dataclasses
+import functools
+import hashlib
+import itertools
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+from torch.nn import functional as F
+
+from bench.core.checked import FromOne, Layers, Width
+from bench.protocol import Batch, Evaluation, Metric, Role, Words
+from bench.protocol.budget import Budget
+from bench.workloads.base import BaseWorkload, check_batch_size
+
+_INPUTS = 8
+_HELD_OUT_SEED = 2_000_000_011  # of the samples that are evaluated
+_FITTED = 100_000  # samples from which mean, variance and probes are
+_NEAR = 0.02  # how far from a wanted number of parameters a narrower student may be
+
+
+@dataclass(frozen=True)
+class TeacherSettings:
+    """Sizes of student and teacher.
+
+    Args:
+        width, layers: of the student: so many square matrices between an input and an output layer.
+        teacher_width, teacher_layers: of the teacher, likewise.
+        teacher_seed: of its weights.
+        validation_samples, test_samples: how many are evaluated for choosing and for reporting.
+    """
+
+    width: Width = 256
+    layers: Layers = 3
+    teacher_width: Width = 256
+    teacher_layers: Layers = 4
+    teacher_seed: FromOne = 123
+    validation_samples: FromOne = 20_000
+    test_samples: FromOne = 20_000
+
+
+class Student(nn.Module):
+    """The dense model: inputs (B, 8) to outputs (B,).
+
+    >>> student = Student(TeacherSettings(width=16, layers=1))
+    >>> student(torch.zeros(5, 8)).shape
+    torch.Size([5])
+    >>> [sum(p.numel() for p in each.parameters()) for each in (student, student.narrowed(212))]
+    [433, 211]
+    """
+
+    def __init__(self, settings: TeacherSettings) -> None:
+        super().__init__()
+        self.settings = settings
+        width = settings.width
+        self.first, self.last = nn.Linear(_INPUTS, width), nn.Linear(width, 1)
+        self.hidden = nn.ModuleList(nn.Linear(width, width, bias=False) for _ in range(settings.layers))
+        self.biases = nn.ParameterList(nn.Parameter(torch.zeros(width)) for _ in range(settings.layers))
+        for layer in (self.first, *self.hidden):
+            nn.init.normal_(layer.weight, std=1 / math.sqrt(layer.in_features))
+        for parameter in (self.first.bias, self.last.weight, self.last.bias):
+            nn.init.zeros_(parameter)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = F.relu(self.first(x)) * math.sqrt(2)
+        for layer, bias in zip(self.hidden, self.biases, strict=True):
+            x = F.relu(layer(x) + bias) * math.sqrt(2)
+        return self.last(x).squeeze(-1)
+
+    def narrowed(self, parameters: int) -> "Student":
+        """The student of about so many parameters with fewer columns; raises ValueError where none is within 2 %."""
+
+        def size(width: int) -> int:
+            layers = self.settings.layers
+            return width * (_INPUTS + 1) + layers * width * (width + 1) + width + 1
+
+        width = min(range(1, self.settings.width + 1), key=lambda each: abs(size(each) - parameters))
+        if abs(size(width) - parameters) > _NEAR * parameters:
+            raise ValueError(
+                f"no narrower student has about {parameters:,} parameters; the nearest has {size(width):,}, with width "
+                f"{width}."
+            )
+        return Student(dataclasses.replace(self.settings, width=width))
+
+
+class TeacherWorkload(BaseWorkload):
+    """The regression; batches are ``inputs``, float32 (B, 8), and ``outputs`` (B,).
+
+    >>> workload = TeacherWorkload(TeacherSettings(width=16, teacher_width=16, teacher_layers=1))
+    >>> batch = next(workload.batches("train", batch_size=3, seed=0, static=True))
+    >>> batch["inputs"].shape, batch["outputs"].shape
+    (torch.Size([3, 8]), torch.Size([3]))
+    """
+
+    name, Settings, training_plan = "teacher", TeacherSettings, Budget
+    datasets: ClassVar[tuple[str, ...]] = ("relu_network",)
+    settings: TeacherSettings
+    training_examples = 2**20  # of what is called an epoch: samples are drawn without end
+
+    def __init__(self, settings: TeacherSettings, dataset: str = "auto") -> None:
+        super().__init__(settings, dataset)
+        width, layers = settings.width, settings.layers
+        self.words = Words(f"ReLU network with {layers} matrices of {width} x {width}", example="sample")
+
+    @functools.cached_property
+    def data_hash(self) -> str:
+        """A hash of what decides which samples there are: the teacher."""
+        settings = self.settings
+        sizes = (settings.teacher_width, settings.teacher_layers, settings.teacher_seed)
+        return hashlib.sha256(repr((self.name, self.dataset, sizes)).encode()).hexdigest()
+
+    @functools.cached_property
+    def _weights(self) -> list[NDArray[np.float32]]:
+        settings = self.settings
+        source = np.random.default_rng(settings.teacher_seed)
+        widths = [_INPUTS, *[settings.teacher_width] * settings.teacher_layers, settings.teacher_width, 1]
+        return [
+            (source.standard_normal((n, m)) / math.sqrt(n)).astype(np.float32) for n, m in itertools.pairwise(widths)
+        ]
+
+    def _raw(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Outputs (B,) of the teacher as it is."""
+        x = inputs
+        for weight in self._weights[:-1]:
+            x = F.relu(x @ torch.from_numpy(weight)) * math.sqrt(2)
+        return (x @ torch.from_numpy(self._weights[-1])).squeeze(-1)
+
+    @functools.cached_property
+    def _scale(self) -> tuple[float, float]:
+        """Mean and standard deviation of the teacher's outputs."""
+        outputs = self._raw(_inputs(_FITTED, (self.settings.teacher_seed, 1)))
+        return float(outputs.mean()), float(outputs.std())
+
+    def _samples(self, count: int, seed: tuple[int, ...]) -> Batch:
+        inputs = _inputs(count, seed)
+        mean, deviation = self._scale
+        return {"inputs": inputs, "outputs": (self._raw(inputs) - mean) / deviation}
+
+    @functools.cached_property
+    def _held_out(self) -> tuple[Batch, Batch]:
+        """Samples for choosing and for reporting."""
+        settings = self.settings
+        validation = self._samples(settings.validation_samples, (_HELD_OUT_SEED, 0))
+        return validation, self._samples(settings.test_samples, (_HELD_OUT_SEED, 1))
+
+    @functools.cached_property
+    def metric(self) -> Metric:  # type: ignore[override]
+        """The loss on the samples for choosing, of the variance 1; a constant guesses, a quadratic function probes."""
+        probe = self.probes()["quadratic function"].metrics["loss"]
+        return Metric("loss", "validation loss", "of the variance", False, 1.0, probe, "quadratic function")
+
+    def probes(self) -> Mapping[str, Evaluation]:
+        """The best linear and the best quadratic function of the inputs, fitted by least squares."""
+        return self._fitted
+
+    @functools.cached_property
+    def _fitted(self) -> dict[str, Evaluation]:
+        fitted = self._samples(_FITTED, (_HELD_OUT_SEED, 2))
+        found = {}
+        for name, features in (("linear function", _linear), ("quadratic function", _quadratic)):
+            weights = torch.linalg.lstsq(features(fitted["inputs"]), fitted["outputs"][:, None]).solution
+            losses = [
+                float((features(batch["inputs"]) @ weights).squeeze(1).sub(batch["outputs"]).square().mean())
+                for batch in self._held_out
+            ]
+            metrics = {"loss": losses[0], "test_loss": losses[1]}
+            found[name] = Evaluation(metrics, examples=self.settings.validation_samples)
+        return found
+
+    def build(self) -> Student:
+        return Student(self.settings)
+
+    def targets(self) -> dict[str, Role]:
+        """The square matrices."""
+        return {f"hidden.{number}": "feed_forward" for number in range(self.settings.layers)}
+
+    def batches(self, split: str, batch_size: int, seed: int, static: bool, start: int = 0) -> Iterator[Batch]:  # noqa: ARG002
+        """Batches of fresh samples from number ``start`` on; those of "validation" are the samples for choosing."""
+        check_batch_size(batch_size)
+        if split == "validation":
+            whole, count = self._held_out[0], self.settings.validation_samples // batch_size
+            return (
+                {name: each[number * batch_size : (number + 1) * batch_size] for name, each in whole.items()}
+                for number in range(start, count)
+            )
+        if split != "train":
+            raise ValueError(f"split is {split!r}; allowed: train, validation")
+        return (self._samples(batch_size, (seed, number)) for number in itertools.count(start))
+
+    def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
+        """Mean square of the error, on the model's device."""
+        error: torch.Tensor = model(batch["inputs"]) - batch["outputs"]
+        return error.square().mean()
+
+    @torch.no_grad()
+    def evaluate(self, model: nn.Module) -> Evaluation:
+        """``loss`` on the samples for choosing and ``test_loss`` on those for reporting, as parts of the variance."""
+        device = next(model.parameters()).device
+        was_training = model.training
+        model.eval()
+        try:
+            losses = [
+                float(self.loss(model, {name: each.to(device) for name, each in batch.items()}))
+                for batch in self._held_out
+            ]
+        finally:
+            model.train(was_training)
+        metrics = {"loss": losses[0], "test_loss": losses[1]}
+        return Evaluation(metrics, examples=self.settings.validation_samples)
+
+
+def _inputs(count: int, seed: tuple[int, ...]) -> torch.Tensor:
+    """Standard normal (count, 8)."""
+    return torch.from_numpy(np.random.default_rng(seed).standard_normal((count, _INPUTS), dtype=np.float32))
+
+
+def _linear(inputs: torch.Tensor) -> torch.Tensor:
+    """The inputs and a one."""
+    return torch.cat([inputs, torch.ones(len(inputs), 1)], 1)
+
+
+def _quadratic(inputs: torch.Tensor) -> torch.Tensor:
+    """The inputs, their products of two, and a one."""
+    pairs = itertools.combinations_with_replacement(range(_INPUTS), 2)
+    products = torch.stack([inputs[:, one] * inputs[:, other] for one, other in pairs], 1)
+    return torch.cat([products, _linear(inputs)], 1)
+
+
+WORKLOAD = TeacherWorkload

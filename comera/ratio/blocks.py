@@ -1,0 +1,98 @@
+"""From a wanted compression ratio of a whole model to the blocks of each of its layers.
+
+All layers get about the same ratio of their own. What stays dense counts at its full size on both sides, as in
+:mod:`comera.ratio.model`. Blocks divide features, so sizes of one layer are coarse; layers of one shape may therefore
+differ by one size, as in an apportionment.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+
+import torch
+from torch import nn
+
+from comera.compatibility.hugging_face import linear_weight
+from comera.formats.block_tensor_train import BTTShape, block_shapes, imbalance
+from comera.modes import OutOfReach
+from comera.ratio.rank_search import TOLERANCE, check_ratio
+
+#: The most uneven blocks that are used as long as there are others, see :func:`imbalance`.
+_UNEVEN = math.log(16)
+
+
+def solve_block_model(
+    model: nn.Module, names: Iterable[str], ratio: float, rank: int | None = None
+) -> dict[str, BTTShape]:
+    """Find the blocks with which a whole model has ``ratio`` times fewer parameters.
+
+    Args:
+        model: the dense model; shapes are enough, so it may be on the ``meta`` device.
+        names: of its linear layers that become block tensor trains.
+        ratio: parameters of ``model`` over those of the other, from 1 up, met within 2 %.
+        rank: of every block; None: the one that suits each layer.
+
+    Returns:
+        A shape for each name.
+
+    Raises:
+        ValueError: a ratio below 1, or no layer.
+        OutOfReach: a ValueError; no blocks meet the ratio within 2 %; the sentence names the nearest that was found.
+
+    Example:
+        >>> model = nn.Sequential(nn.Linear(128, 128, bias=False), nn.Linear(128, 10))
+        >>> solve_block_model(model, ["0"], ratio=3.26)["0"].ratio
+        4.0
+    """
+    check_ratio(ratio)
+    weights = {name: linear_weight(model.get_submodule(name)) for name in names}
+    if not weights:
+        raise ValueError("no layer is to become a block tensor train; name some.")
+    first = {id(weight): name for name, weight in reversed(weights.items())}  # layers may share a weight
+    once = [name for name in weights if first[id(weights[name])] == name]
+    dense = sum(parameter.numel() for parameter in model.parameters())
+    matrices = sum(weights[name].numel() for name in once)
+    kept, wanted = dense - matrices, dense / ratio
+    share = max(wanted - kept, 0) / matrices
+    for uneven in (_UNEVEN, math.inf):
+        around = {name: _around(weights[name], share, rank, uneven) for name in once}
+        chosen = _nearest(around, wanted - kept)
+        total = kept + sum(shape.parameter_count for shape in chosen.values())
+        if abs(total - wanted) <= TOLERANCE * wanted:
+            return {name: chosen[first[id(weight)]] for name, weight in weights.items()}
+    left = f"{kept:,} of the model's {dense:,} parameters stay dense"
+    raise OutOfReach(
+        f"ratio={ratio:g} is out of reach for block tensor trains, where {left}; "
+        f"the nearest found is {dense / total:.4g}."
+    )
+
+
+def _nearest(around: Mapping[str, tuple[BTTShape, BTTShape]], entries: float) -> dict[str, BTTShape]:
+    """The smaller shape of each layer, or for as many as bring the sum nearer to so many entries, the larger one."""
+    chosen = {name: below for name, (below, _) in around.items()}
+    total = sum(shape.parameter_count for shape in chosen.values())
+    for name, (below, above) in around.items():
+        more = above.parameter_count - below.parameter_count
+        if abs(total + more - entries) < abs(total - entries):
+            chosen[name], total = above, total + more
+    return chosen
+
+
+def _around(weight: torch.Tensor, share: float, rank: int | None, uneven: float) -> tuple[BTTShape, BTTShape]:
+    """The shapes next below and next above a share of the weight's entries, as even as there are of a size."""
+    best: dict[int, BTTShape] = {}
+    for shape in block_shapes(weight.shape[1], weight.shape[0], rank):
+        known = best.get(shape.parameter_count)
+        if known is None or imbalance(shape) < imbalance(known):
+            best[shape.parameter_count] = shape
+    if not best:
+        raise OutOfReach(f"rank is {rank}; no block of a weight {tuple(weight.shape)} has that rank.")
+    even = {size: shape for size, shape in best.items() if imbalance(shape) <= uneven} or best
+    return _next(even, share * weight.numel())
+
+
+def _next(shapes: Mapping[int, BTTShape], size: float) -> tuple[BTTShape, BTTShape]:
+    below = max((each for each in shapes if each <= size), default=min(shapes))
+    above = min((each for each in shapes if each >= size), default=max(shapes))
+    return shapes[below], shapes[above]

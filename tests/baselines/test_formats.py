@@ -1,0 +1,182 @@
+"""The formats beside low rank: coefficients of a basis, block tensor trains, narrower dense models, bounded steps."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from baselines import basis, btt, dense, low_rank
+from baselines.basis import BasisLinear
+from baselines.low_rank import TwoFactorLinear
+from bench.workloads.text.model import CausalLanguageModel, TextSettings
+from comera import BTTLinear, Muon, TTLinear
+from comera.loops.muon import join_matrices, orthogonalized, split_matrices
+from comera.training import Settings as CoMERASettings
+from comera.training import build as build_comera
+
+SETTINGS = TextSettings(width=64, context=16)
+TARGETS = {
+    f"blocks.{number}.{name}": role
+    for number in range(2)
+    for name, role in [
+        *((f"attention.{each}", "attention") for each in ("query", "key", "value", "output")),
+        *((f"feed_forward.{each}", "feed_forward") for each in ("expand", "contract")),
+    ]
+}
+
+
+def model():
+    torch.manual_seed(0)
+    return CausalLanguageModel(SETTINGS, 100)
+
+
+def size(module):
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+ARMS = {
+    "narrow": lambda ratio: dense.build(dense.Settings(ratio=ratio), "narrow"),
+    "btt": lambda ratio: btt.build(btt.Settings(ratio=ratio)),
+    "btt 1": lambda ratio: btt.build(btt.Settings(ratio=ratio, rank=1)),
+    "btt 2": lambda ratio: btt.build(btt.Settings(ratio=ratio, rank=2)),
+    "basis": lambda ratio: basis.build(basis.Settings(ratio=ratio)),
+    "low_rank": lambda ratio: low_rank.build(low_rank.Settings(ratio=ratio), "spectral"),
+    "comera": lambda ratio: build_comera(CoMERASettings(ratio=ratio), "spectral"),
+}
+
+
+@pytest.mark.parametrize("ratio", [2.0, 2.7])
+@pytest.mark.parametrize("name", ARMS)
+def test_all_formats_are_of_the_size_asked_for(name, ratio):
+    arm = ARMS[name](ratio)
+    with torch.device("meta"):
+        assert arm.model_unsupported(model(), TARGETS) is None
+    assert size(arm.adapt(model(), TARGETS)) == pytest.approx(size(model()) / ratio, rel=0.02)
+
+
+@pytest.mark.parametrize("name", ARMS)
+def test_a_ratio_out_of_reach_is_one_sentence(name):
+    reason = ARMS[name](1e4).model_unsupported(model(), TARGETS)
+    assert reason is not None
+    assert "\n" not in reason
+    assert ("out of reach" in reason) or reason.startswith("no narrower model has about")
+
+
+@pytest.mark.parametrize("name", ARMS)
+def test_branches_start_at_zero_and_can_leave_it(name):
+    adapted = ARMS[name](2.0).adapt(model(), TARGETS)
+    tokens = torch.randint(100, (2, 8))
+    stream = adapted.tokens(tokens) + adapted.positions.weight[:8]
+    assert torch.equal(adapted.blocks[0](stream), stream)
+    nn.init.normal_(adapted.head.weight)
+    optimizer = torch.optim.SGD(adapted.parameters(), lr=0.1)
+    for _ in range(2):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(adapted(tokens).flatten(0, 1), tokens.flatten()).backward()
+        optimizer.step()
+    for layer in (adapted.blocks[0].attention.output, adapted.blocks[1].feed_forward.contract):
+        assert float(layer(torch.randn(3, layer.in_features if hasattr(layer, "in_features") else 64)).abs().sum()) > 0
+
+
+def test_a_narrow_model_needs_a_ratio_and_a_model_that_can():
+    assert (
+        dense.build(dense.Settings(), "narrow")
+        .model_unsupported(model(), TARGETS)
+        .startswith("dense:narrow has no ratio; say how many times smaller")
+    )
+    plain = nn.Sequential(nn.Linear(4, 4))
+    reason = dense.build(dense.Settings(ratio=2.0), "narrow").model_unsupported(plain, {"0": "classifier"})
+    assert reason.startswith("dense:narrow needs a model that can be made narrower")
+    reason = dense.build(dense.Settings(ratio=2.0)).model_unsupported(model(), TARGETS)
+    assert reason == "settings.dense.ratio is 2, which is for dense:narrow alone; leave it out."
+
+
+@pytest.mark.parametrize(("n", "m", "count"), [(6, 10, 60), (6, 10, 7), (12, 5, 30)])
+def test_a_basis_is_orthonormal_and_coefficients_are_read_back(n, m, count):
+    layer = BasisLinear(n, m, count, bias=False).double()
+    layer.reset_parameters()
+    x = torch.randn(4, n, dtype=torch.float64)
+    torch.testing.assert_close(layer(x), x @ layer.to_dense().t())
+    assert float(layer.to_dense().norm()) == pytest.approx(float(layer.coefficients.detach().norm()), rel=1e-6)
+    same = BasisLinear(n, m, count, bias=False, seed=layer.seed)
+    assert torch.equal(same.places, layer.places)
+    other = BasisLinear(n, m, count, bias=False, seed=layer.seed + 1)
+    assert not torch.equal(other.first, same.first)
+    if count == n * m:  # all of it: any matrix can be met
+        assert torch.linalg.matrix_rank(layer.to_dense()) == min(n, m)
+
+
+def test_a_basis_starts_as_wide_as_a_dense_layer():
+    layer = BasisLinear(256, 256, 256 * 256 // 8)
+    assert float(layer.to_dense().std()) == pytest.approx(1 / 16, rel=0.05)
+    assert "first" not in layer.state_dict()
+    assert list(layer.state_dict()) == ["coefficients", "bias"]
+
+
+def test_a_basis_orthogonalizes_as_the_whole_matrix_would_be():
+    layer = BasisLinear(8, 12, 8 * 12, bias=False).double()
+    layer.reset_parameters()
+    gradient = torch.randn(layer.coefficients.shape, dtype=torch.float64)
+    [matrix] = split_matrices(layer, "coefficients", gradient)
+    joined = join_matrices(layer, "coefficients", [orthogonalized(matrix)])
+    whole = layer.first @ matrix[0] @ layer.second
+    expected = orthogonalized(whole[None])[0]
+    found = layer.first @ layer._sparse(joined) @ layer.second
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("spectron", [False, True])
+def test_steps_of_factors_are_the_formula(spectron):
+    torch.manual_seed(1)
+    layer = TwoFactorLinear(12, 20, rank=4, bias=False).double()
+    layer.draw_spectral()
+    layer.bounded_steps = spectron
+    before = {name: parameter.detach().clone() for name, parameter in layer.named_parameters()}
+    optimizer = Muon(layer, lr=0.3, momentum=0.0, layers=[layer])
+    layer(torch.randn(7, 12, dtype=torch.float64)).square().sum().backward()
+    optimizer.step()
+    norms = [float(torch.linalg.matrix_norm(before[name], 2)) for name in ("first", "second")]
+    bound = 1 / (sum(norms) + 1)
+    scales = {"first": math.sqrt(4 / 12) / 2, "second": math.sqrt(20 / 4) / 2}
+    for name, parameter in layer.named_parameters():
+        gradient = parameter.grad.t() if name == "first" else parameter.grad
+        along = orthogonalized(gradient[None])[0]
+        expected = -0.3 * (bound if spectron else scales[name]) * (along.t() if name == "first" else along)
+        torch.testing.assert_close(parameter.detach() - before[name], expected)
+
+
+def test_spectron_bounds_the_product_where_the_rule_does_not():
+    torch.manual_seed(0)
+    layer = low_rank.build(low_rank.Settings(rank=4), "spectron").adapt(
+        nn.Sequential(nn.Linear(16, 16)), {"0": "classifier"}
+    )[0]
+    with torch.no_grad():
+        layer.first.mul_(100)
+    before = (layer.first.t() @ layer.second).detach()
+    optimizer = Muon(layer, lr=0.1, momentum=0.0, layers=[layer])
+    layer(torch.randn(30, 16)).square().sum().backward()
+    optimizer.step()
+    change = torch.linalg.matrix_norm((layer.first.t() @ layer.second).detach() - before, 2)
+    assert float(change) < 0.1 * 1.3  # singular values are set to about one
+
+
+def test_the_start_of_each_format_is_named():
+    target = {"0": "feed_forward"}
+    assert isinstance(btt.build(btt.Settings()).adapt(nn.Sequential(nn.Linear(16, 16)), target)[0], BTTLinear)
+    assert btt.build(btt.Settings()).start == "spectral"
+    assert btt.build(btt.Settings(), "normal").start == "normal"
+    layer = build_comera(CoMERASettings(ranks=4, order=2), "spectral").adapt(nn.Sequential(nn.Linear(16, 16)), target)[
+        0
+    ]
+    assert isinstance(layer, TTLinear)
+    assert layer.init == "spectral"
+
+
+def test_what_btt_cannot_be_is_one_sentence():
+    arm = btt.build(btt.Settings(rank=9))
+    assert arm.model_unsupported(nn.Sequential(nn.Linear(7, 7)), {"0": "classifier"}) is None  # cut to what a block has
+    reason = btt.build(btt.Settings()).model_unsupported(nn.Sequential(nn.Embedding(4, 4)), {"0": "embedding"})
+    assert reason == "btt needs a linear layer among the targets, this model has none; use dense."

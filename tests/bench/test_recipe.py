@@ -1,0 +1,222 @@
+"""Recipes and the plan that brings them: groups and rates, the cosine, clipping, and what cannot be."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+
+import pytest
+import torch
+from small_cells import a_configuration, changed
+from torch import nn
+
+from baselines import basis, btt, dense, galore, low_rank
+from bench.errors import ConfigError
+from bench.protocol.budget import RATES, Budget
+from bench.protocol.methods import build_for
+from bench.protocol.recipe import Prescribed, Recipe, per_core_factors
+from bench.runner.resolve import resolve
+from bench.step.train_step import TrainStep, build_step
+from bench.training.run import scheduled_share
+from bench.workloads.teacher import TeacherSettings, TeacherWorkload
+from comera import Muon
+from comera.loops.muon import matrix_parameters
+from comera.training import Settings as CoMERASettings
+from comera.training import build as build_comera
+
+SMALL = TeacherSettings(
+    width=32, layers=2, teacher_width=16, teacher_layers=1, validation_samples=100, test_samples=100
+)
+ARMS = {
+    "dense": lambda: dense.build(dense.Settings()),
+    "narrow": lambda: dense.build(dense.Settings(ratio=2.0), "narrow"),
+    "btt": lambda: btt.build(btt.Settings(rank=2)),
+    "basis": lambda: basis.build(basis.Settings()),
+    "low_rank": lambda: low_rank.build(low_rank.Settings(rank=4), "spectral"),
+    "comera": lambda: build_comera(CoMERASettings(ranks=6, order=2), ""),
+}
+
+
+@pytest.fixture
+def workload():
+    return TeacherWorkload(SMALL)
+
+
+def prescribed(name, workload, **recipe):
+    torch.manual_seed(0)
+    method = Prescribed(ARMS[name](), Recipe(lr=0.02, lr_rest=0.003, **recipe))
+    model = method.adapt(workload.build(), workload.targets())
+    return method, model, method.optimizer(model)
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+@pytest.mark.parametrize("name", ARMS)
+def test_every_parameter_has_one_rate_and_matrices_their_own(name, optimizer, workload):
+    _, model, built = prescribed(name, workload, optimizer=optimizer)
+    rates = {parameter: group["lr"] for group in built.param_groups for parameter in group["params"]}
+    assert {*rates} == {*model.parameters()}
+    assert len(rates) == sum(len(group["params"]) for group in built.param_groups)
+    ranks = {layer.diagonals for layer in model.hidden if hasattr(layer, "diagonals")}
+    hidden = {*model.hidden.parameters()} - ranks
+    assert {parameter for parameter, rate in rates.items() if rate == 0.02} == hidden
+    assert isinstance(built, Muon) == (optimizer == "muon")
+    assert all(rates[each] == 1e-3 for each in ranks)
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+@pytest.mark.parametrize("name", ARMS)
+def test_every_arm_learns_by_every_recipe(name, optimizer, workload):
+    method, model, built = prescribed(name, workload, optimizer=optimizer)
+    step = TrainStep(model, method, built, workload.loss, "fp32", "cpu")
+    losses = [float(step(batch)) for batch in itertools.islice(workload.batches("train", 256, 0, True), 60)]
+    assert sum(losses[-5:]) < 0.7 * sum(losses[:5]), losses
+
+
+def test_adamw_is_torchs_with_these_betas_and_decay(workload):
+    method, model, built = prescribed("dense", workload, optimizer="adamw", beta2=0.9, weight_decay=0.1)
+    other = copy.deepcopy(model)
+    groups = [
+        {"params": [p for n, p in other.named_parameters() if n.startswith("hidden")], "lr": 0.02, "weight_decay": 0.1},
+        {"params": [other.first.weight, other.last.weight], "lr": 0.003, "weight_decay": 0.1},
+        {"params": [*other.biases, other.first.bias, other.last.bias], "lr": 0.003, "weight_decay": 0.0},
+    ]
+    plain = torch.optim.AdamW(groups, betas=(0.9, 0.9))
+    step = TrainStep(model, method, built, workload.loss, "fp32", "cpu")
+    for batch in itertools.islice(workload.batches("train", 64, 0, True), 4):
+        step(batch)
+        plain.zero_grad()
+        workload.loss(other, batch).backward()
+        nn.utils.clip_grad_norm_(other.parameters(), 1.0)
+        plain.step()
+    for ours, theirs in zip(model.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["dense", "btt", "low_rank", "comera", "basis"])
+def test_rates_per_core_stretch_the_step_of_each_core(name, workload):
+    moved = {}
+    for per_core in (False, True):
+        method, model, built = prescribed(name, workload, optimizer="adamw", per_core=per_core)
+        before = [parameter.detach().clone() for parameter in model.parameters()]
+        TrainStep(model, method, built, workload.loss, "fp32", "cpu")(next(workload.batches("train", 64, 0, True)))
+        moved[per_core] = [new.detach() - old for new, old in zip(model.parameters(), before, strict=True)]
+    factors = {}
+    layer = model.hidden[0]
+    for key in matrix_parameters(layer):
+        factors[key] = per_core_factors(layer, key)
+    names = [key for key, _ in model.named_parameters()]
+    for key, factor in factors.items():
+        place = names.index(f"hidden.0.{key}")
+        torch.testing.assert_close(moved[True][place], moved[False][place] * factor, rtol=1e-4, atol=1e-6)
+    expected = {"dense": {1.0}, "basis": {1.0}, "low_rank": {0.5, 32 / 4 / 2}}.get(name)
+    found = {round(float(value), 6) for factor in factors.values() for value in factor.unique()}
+    assert found == expected if expected else len(found) >= 1
+    others = [place for place, key in enumerate(names) if not key.startswith("hidden")]
+    assert all(torch.equal(moved[True][place], moved[False][place]) for place in others)
+
+
+@pytest.mark.parametrize("clip", [0.01, None])
+def test_gradients_are_clipped_together(clip, workload):
+    method, model, built = prescribed("dense", workload, optimizer="adamw", clip=clip)
+    norms = []
+    built.register_step_pre_hook(
+        lambda *_: norms.append(float(torch.stack([p.grad.norm() for p in model.parameters()]).norm()))
+    )
+    step = TrainStep(model, method, built, workload.loss, "fp32", "cpu")
+    step(next(workload.batches("train", 64, 0, True)))
+    assert norms[0] == pytest.approx(0.01, rel=1e-3) if clip else norms[0] > 0.05
+
+
+def test_comeras_penalty_stays_in_the_objective(workload):
+    own = build_comera(CoMERASettings(ranks=6, order=2, beta=0.5, gamma=0.0), "")
+    model = own.adapt(workload.build(), workload.targets())
+    squares = sum(float(layer.packed_cores.square().sum()) for layer in model.hidden)
+    assert float(own.objective(torch.tensor(1.0), model)) == pytest.approx(1.0)  # its optimizer adds the rest
+    own.leave_optimizer_to_plan()
+    assert float(own.objective(torch.tensor(1.0), model)) == pytest.approx(1 + 0.5 * squares, rel=1e-5)
+
+
+def test_the_cosine_falls_slowly_then_fast_then_slowly():
+    shares = [scheduled_share(step, 100, 0.1, 0.2, "cosine") for step in range(100)]
+    assert shares[:10] == pytest.approx([(n + 1) / 10 for n in range(10)])
+    falls = [one - other for one, other in itertools.pairwise(shares[9:])]
+    assert all(fall > 0 for fall in falls)
+    assert max(falls) == max(falls[40:50])
+    assert shares[-1] == pytest.approx(0.2)
+    assert shares[54] == pytest.approx(0.6, abs=0.01)
+
+
+@pytest.fixture
+def config(tmp_path):
+    changes = {"workload": "teacher", "data_folder": None, "measure": "train", "methods": ["dense"], "batch_size": 16}
+    config = a_configuration(tmp_path, **changes)
+    config["teacher"] |= {"width": 32, "layers": 2, "teacher_width": 16, "validation_samples": 50, "test_samples": 50}
+    return config
+
+
+def test_cells_hold_the_recipe(config):
+    [cell] = resolve(config).cells
+    lr, lr_rest = RATES["adamw"]
+    recipe = cell.training["recipe"]
+    assert (recipe["optimizer"], recipe["lr"], recipe["lr_rest"], recipe["clip"]) == ("adamw", lr, lr_rest, 1.0)
+    assert "momentum" not in recipe
+    assert cell.training["schedule"] == {"warmup": 0.05, "final": 0.0, "decay": "cosine"}
+    assert cell.training["curve_steps"] == 250
+    [other] = resolve(changed(config, "training.optimizer", "muon")).cells
+    assert other.training["recipe"]["momentum"] == 0.95
+    [own] = resolve(changed(config, "training.optimizer", "own")).cells
+    assert own.training["recipe"] == {"optimizer": "own", "clip": 1.0}
+    assert isinstance(build_for(other), Prescribed)
+
+
+def test_a_timed_step_is_one_of_the_recipe(config):
+    [cell] = resolve({**config, "measure": "run", "training": {**config["training"], "optimizer": "muon"}}).cells
+    step = build_step(cell, TeacherWorkload(SMALL))
+    assert isinstance(step.optimizer, Muon)
+    assert step._clip == 1.0
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"training.optimizer": "sgd"}, "training.optimizer is 'sgd'; allowed: own, adamw, muon."),
+        ({"training.lr": -1.0}, "training.lr is -1.0; allowed: numbers above 0, up to 1,000, or null."),
+        ({"training.steps": 0}, "training.steps is 0; allowed: whole numbers from 1"),
+        ({"training.warmup": 1.0}, "training.warmup is 1.0; allowed: numbers from 0 to below 1."),
+        ({"training.decay": "step"}, "training.decay is 'step'; allowed: cosine, linear."),
+        ({"training.optimizer": "own", "training.lr": 0.1}, "lr is 0.1, but optimizer=own takes its rates from"),
+        (
+            {"methods": ["galore"]},
+            "training.optimizer is adamw, by which galore cannot be trained; allowed for it: own.",
+        ),
+        ({"methods": ["low_rank:spectron"]}, "by which low_rank:spectron cannot be trained; allowed for it: muon."),
+        ({"settings": {"dense": {"lr": 0.1}}}, "settings.dense.lr is 0.1, which training.optimizer=adamw sets aside;"),
+        ({"training.early_steps": 5}, "training.early_steps is unknown; allowed: steps,"),
+        ({"training.optimizer": "muon", "training.rates": "per_core"}, "rates is per_core, which is a rule for adamw"),
+        ({"training.dense_steps": 5000}, "dense_steps is 5000; it must be below steps, 1000"),
+        ({"training.dense_lr": 0.1}, "dense_lr is 0.1, but there are no dense steps"),
+        ({"methods": ["basis"], "training.dense_steps": 10}, "but basis decomposes no dense model; allowed: null."),
+        ({"ratio": 4.0}, "ratio is 4, which dense has no use for;"),
+    ],
+)
+def test_what_cannot_be_is_one_sentence(config, changes, sentence):
+    for field, value in changes.items():
+        config = changed(config, field, value)
+    with pytest.raises(ConfigError) as error:
+        resolve(config)
+    assert sentence in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_method_with_an_optimizer_of_its_own_is_trained_by_it(config):
+    config = changed(changed(config, "methods", [{"galore": {"rank": 8}}]), "training.optimizer", "own")
+    [cell] = resolve(config).cells
+    method = build_for(cell)
+    model = method.adapt(TeacherWorkload(SMALL).build(), TeacherWorkload(SMALL).targets())
+    assert type(method.optimizer(model)) is type(galore.build(galore.Settings(rank=8)).optimizer(model))
+
+
+def test_a_plan_prunes_what_can_shrink():
+    plan = Budget(steps=10, prune_steps=4, prune_targets=(0.5, 0.25))
+    assert [len(run) for run in plan.runs(1, shrinks=True)] == [1, 2, 2]
+    assert [len(run) for run in plan.runs(1, shrinks=False)] == [1]

@@ -1,0 +1,86 @@
+"""``python -m bench search``: rates until none is best at an edge, then seeds; what is recorded stays."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from small_cells import run_bench
+
+from bench.commands.search import Arm, _seeds, loss_of
+from bench.core.cell import Cell
+from bench.core.record import read_all
+from bench.errors import ConfigError
+
+TINY = [
+    "experiment=formats_teacher",
+    "teacher={width: 16, layers: 1, teacher_width: 8, teacher_layers: 1, validation_samples: 200, test_samples: 200}",
+    "batch_size=32",
+    "training.steps=40",
+    "ratio=1.3",
+    "+formats=adamw",
+]
+
+
+def rate_of(record):
+    """The rate of the matrices that a training had."""
+    return Cell.from_json(record.config_json).training["recipe"]["lr"]
+
+
+@pytest.mark.parametrize(
+    ("losses", "expected"),
+    [
+        ([3, 2, 1, 2], None),
+        ([3, 2, 2, 1], 1.6),
+        ([1, 2, 3, 4], 0.1),
+        ([2, 1, math.inf, math.inf], None),
+        ([math.inf] * 4, None),
+        ([1, math.inf, math.inf, math.inf], 0.1),
+    ],
+)
+def test_the_next_rate_lies_beyond_an_edge(losses, expected):
+    rates = [0.2, 0.4, 0.6, 0.8]
+    assert Arm({}, rates, dict(zip(rates, losses, strict=True))).beyond() == expected
+
+
+def test_rates_come_to_an_end():
+    rates = [float(2**n) for n in range(10)]
+    assert Arm({}, rates, {rate: -rate for rate in rates}).beyond() is None
+
+
+@pytest.mark.parametrize(("text", "seeds"), [("1,2", (1, 2)), ("", ()), (" 5 ", (5,))])
+def test_seeds_are_read(text, seeds):
+    assert _seeds(text) == seeds
+
+
+def test_wrong_seeds_are_one_sentence():
+    with pytest.raises(ConfigError, match=r"--seeds is '1,x'; allowed: whole numbers with commas"):
+        _seeds("1,x")
+
+
+@pytest.mark.slow
+def test_a_search_trains_what_is_missing_and_no_more(tmp_path):
+    arguments = ["search", *TINY, "methods=[dense,'btt']", "--seeds=1"]
+    ended = run_bench(tmp_path, *arguments)
+    assert ended.status == 0, ended.error
+    records = read_all(tmp_path / "results")
+    by_arm = {arm: [record for record in records if record.arm == arm] for arm in ("dense", "btt")}
+    for arm, own in by_arm.items():
+        first = {rate_of(record): loss_of(record) for record in own if record.seed == 0}
+        assert len(first) >= 4, arm
+        best = min(first, key=first.get)
+        assert min(first) < best < max(first) or len(first) == 10
+        [again] = [record for record in own if record.seed == 1]
+        assert rate_of(again) == best
+    stamps = {record.cell_id: record.recorded_at for record in records}
+    again = run_bench(tmp_path, *arguments)
+    assert again.status == 0
+    assert {record.cell_id: record.recorded_at for record in read_all(tmp_path / "results")} == stamps
+    assert "best rate" in again.output
+
+
+@pytest.mark.slow
+def test_an_experiment_without_rates_is_one_sentence(tmp_path):
+    ended = run_bench(tmp_path, "search", *TINY, "methods=[dense]", "training.lr=0.1")
+    assert ended.status == 2
+    assert "a search needs measure=train, training.optimizer=adamw or muon, and no training.lr" in ended.error
