@@ -53,15 +53,11 @@ LEAN: dict[str, tuple[Recompute, Store]] = {
 }
 
 #: How the names of the variants begin whose linear layers start otherwise than published
-#: (:meth:`comera.layers.TTLinear.reset_parameters`), alone or before one of :data:`LEAN`.
+#: (:meth:`comera.layers.TTLinear.reset_parameters`); the first also before one of :data:`LEAN`.
 STARTS: tuple[Init, ...] = ("orthogonal", "spectral")
 
-#: The objectives, the paper's first, the lean variants, and both of these with another start.
-VARIANTS = (
-    *OBJECTIVE_VARIANTS,
-    *LEAN,
-    *(f"{start}{form}" for start in STARTS for form in ("", *(f"_{name}" for name in LEAN))),
-)
+#: The objectives, the paper's first, the lean variants, and these with another start.
+VARIANTS = (*OBJECTIVE_VARIANTS, *LEAN, *STARTS, *(f"{STARTS[0]}_{name}" for name in LEAN))
 
 #: Modes of the paper's word embedding, which no rule of balance gives (METHOD.md, Settings).
 PUBLISHED_TABLE_MODES: dict[tuple[int, int], tuple[tuple[int, ...], tuple[int, ...]]] = {
