@@ -116,6 +116,22 @@ def test_an_unknown_tokenizer_is_one_sentence(tmp_path):
         corpus_of(str(folder), "*", ("python",), str(tmp_path / "tokenizer.json"))
 
 
+def test_gpt2_is_read_from_the_cache_or_asked_for(tmp_path, monkeypatch):
+    from bench.workloads.code.tokens import train_tokenizer
+
+    folder = write_texts(tmp_path / "texts")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    with pytest.raises(DataError, match=r"fetch it once by hf download openai-community/gpt2 tokenizer\.json, or give"):
+        corpus_of(str(folder), "*", ("python",), "gpt2")
+    kept = tmp_path / "hub" / "models--openai-community--gpt2"
+    (kept / "snapshots" / "abc").mkdir(parents=True)
+    (kept / "refs").mkdir()
+    (kept / "refs" / "main").write_text("abc")
+    tokenizer = train_tokenizer([path.read_text() for path in folder.iterdir()], 280)
+    tokenizer.save(str(kept / "snapshots" / "abc" / "tokenizer.json"))
+    assert corpus_of(str(folder), "*", ("python",), "gpt2").vocabulary == tokenizer.get_vocab_size()
+
+
 def test_a_tokenizer_of_a_file_is_used(tmp_path):
     from bench.workloads.code.tokens import train_tokenizer
 
@@ -247,10 +263,10 @@ def test_n_grams_are_the_formula(order, gamma):
 def test_a_limit_of_numbers_is_kept_and_costs_loss():
     stream = np.tile(np.random.default_rng(2).integers(0, 20, 90), 30).astype(np.uint32)
     rows = stream[:400].reshape(20, 20)
-    orders = ngrams.counted(stream, 20)
-    free = ngrams.best(orders, 20, rows, rows)
+    models = ngrams.NGrams(stream, 20, rows, rows)
+    free = models.best()
     limits = [10, 20, 100, 1000]
-    found = [ngrams.best(orders, 20, rows, rows, limit) for limit in limits]
+    found = [models.best(limit) for limit in limits]
     assert all(one.numbers <= limit for one, limit in zip(found, limits, strict=True))
     losses = [one.validation for one in found]
     assert losses == sorted(losses, reverse=True)
@@ -261,11 +277,11 @@ def test_a_limit_of_numbers_is_kept_and_costs_loss():
 def test_probes_are_in_order_and_kept(workload, monkeypatch):
     probes = workload.probes()
     names = list(probes)
-    assert names[:2] == ["unigram model", "best n-gram model"]
+    assert names == ["unigram model", "best n-gram model", "equal-size n-gram model"]
     unigram, best, equal = (probes[name].metrics["loss"] for name in names)
     assert best <= equal < unigram < math.log(256)
-    assert (workload.metric.guess, workload.metric.probe) == (unigram, best)
-    monkeypatch.setattr("bench.workloads.text.workload.counted", lambda *_: pytest.fail("counted anew"))
+    assert (workload.metric.guess, workload.metric.probe) == (unigram, equal)
+    monkeypatch.setattr("bench.workloads.text.workload.NGrams", lambda *_: pytest.fail("counted anew"))
     assert workload.probes() == probes
 
 
@@ -273,8 +289,8 @@ def test_a_probe_counts_what_a_training_saw(tmp_path):
     folder = corpus(write_texts(tmp_path / "texts"))
     settings = TextSettings(blocks=1, width=16, heads=2, context=8, probe_tokens=500, probe_numbers=300)
     probes = TextWorkload(settings, folder).probes()
-    assert [*probes][2:] == ["n-gram of 300 numbers model", "n-gram of 500 tokens model"]
-    assert probes["n-gram of 300 numbers model"].metrics["numbers"] <= 300
+    assert [*probes][2:] == ["equal-size n-gram model", "n-gram of 500 tokens model"]
+    assert probes["equal-size n-gram model"].metrics["numbers"] <= 300
     assert probes["n-gram of 500 tokens model"].metrics["loss"] > probes["best n-gram model"].metrics["loss"]
 
 

@@ -147,7 +147,7 @@ def is_test(package: str) -> bool:
     """Whether a package that is held out is for reporting, not for choosing, by its name alone.
 
     >>> [name for name in ("json", "sqlite3", "logging", "unittest") if is_test(name)]
-    ['json', 'logging', 'unittest']
+    ['sqlite3', 'logging']
     """
     return hashlib.sha256(f"test {package}".encode()).digest()[0] % 2 == 0
 
@@ -177,17 +177,19 @@ def _encoder(tokens: str) -> tuple[Callable[[str], Ids], int]:
 
 
 def _gpt2() -> Any:
-    """GPT-2's byte-level BPE, from the cache of Hugging Face or, with a network, from its hub."""
+    """GPT-2's byte-level BPE, from the cache of Hugging Face."""
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
     from tokenizers import Tokenizer
 
     try:
-        return Tokenizer.from_pretrained("openai-community/gpt2")
-    except Exception as error:  # the library raises Exception itself
-        first = str(error).strip().splitlines()[0][:100] if str(error).strip() else type(error).__name__
+        path = hf_hub_download("openai-community/gpt2", "tokenizer.json", local_files_only=True)
+    except LocalEntryNotFoundError:
         raise DataError(
-            f"text.tokens is gpt2, whose vocabulary is neither cached here nor reachable ({first}); "
-            "give the path of its tokenizer.json, or use text.tokens=bytes."
+            "text.tokens is gpt2, whose vocabulary is not in this machine's cache of Hugging Face; fetch it once by "
+            "hf download openai-community/gpt2 tokenizer.json, or give the path of a tokenizer.json."
         ) from None
+    return Tokenizer.from_file(path)
 
 
 def _stream(texts: Iterable[str], encode: Callable[[str], Ids]) -> Ids:

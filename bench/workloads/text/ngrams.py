@@ -90,7 +90,8 @@ class _Rows:
 
     def __init__(self, rows: Ids, vocabulary: int) -> None:
         self.rows, self.vocabulary = rows, vocabulary
-        self._keys = [_packed(rows, order, vocabulary) for order in range(1, highest_order(vocabulary) + 1)]
+        highest = min(highest_order(vocabulary), rows.shape[1])
+        self._keys = [_packed(rows, order, vocabulary) for order in range(1, highest + 1)]
 
     def refined(self, below: Losses, counts: _Order, order: int, gamma: float) -> Losses:
         """Chances (R, T) of the tokens by the model of an order, from those by the one below it."""
@@ -114,41 +115,43 @@ class _Rows:
         """Mean loss in nats by the models of all orders, from the lowest."""
         chances = np.full((len(self.rows), self.rows.shape[1] - 1), 1 / self.vocabulary)
         found = []
-        for number, counts in enumerate(orders, 1):
+        for number, counts in enumerate(orders[: len(self._keys)], 1):
             chances = self.refined(chances, counts, number, gamma)
             found.append(float(-np.log(chances).mean()))
         return found
 
 
-def best(
-    orders: Sequence[_Order],
-    vocabulary: int,
-    validation: Ids,
-    test: Ids,
-    numbers: int | None = None,
-    most: int = _HIGHEST,
-) -> Reached:
-    """The best model on the validation rows, of at most so many stored numbers and of an order up to ``most``.
+class NGrams:
+    """All n-gram models of a token stream, tried on validation rows.
 
     >>> stream = np.tile(np.array([0, 1, 2, 1], dtype=np.uint32), 200)
     >>> rows = stream[:24].reshape(4, 6)
-    >>> model = best(counted(stream, 3), 3, rows, rows)
-    >>> model.order, model.validation < 0.3 < best(counted(stream, 3), 3, rows, rows, most=1).validation
+    >>> models = NGrams(stream, 3, rows, rows)
+    >>> models.best().order, models.best().validation < 0.3 < models.best(most=1).validation
     (3, True)
     """
-    chosen, tested = _Rows(validation, vocabulary), _Rows(test, vocabulary)
-    found: tuple[float, int, int, float, list[_Order]] | None = None
-    for least in _LEAST:
-        kept = [orders[0], *(order.kept(least) for order in orders[1:most])][:most]
-        sizes = np.cumsum([len(order.keys) for order in kept])
-        usable = len(kept) if numbers is None else int((sizes <= numbers).sum())
-        losses = {gamma: chosen.losses(kept[:usable], gamma) for gamma in (_GAMMAS if usable else ())}
-        tried = [(loss, place, gamma) for gamma, of in losses.items() for place, loss in enumerate(of)]
-        loss, place, gamma = min(tried, default=(np.inf, 0, 0.0))
-        if found is None or loss < found[0]:
-            found = (loss, place + 1, int(sizes[place]), gamma, kept) if tried else None
-    if found is None:  # not even the single tokens fit: all alike
-        uniform = float(np.log(vocabulary))
-        return Reached(0, 0, uniform, uniform)
-    loss, order, size, gamma, kept = found
-    return Reached(order, size, loss, tested.losses(kept[:order], gamma)[-1])
+
+    def __init__(self, stream: Ids, vocabulary: int, validation: Ids, test: Ids) -> None:
+        self.vocabulary, self._test = vocabulary, _Rows(test, vocabulary)
+        self._orders = counted(stream, vocabulary)
+        rows = _Rows(validation, vocabulary)
+        self._tried: list[tuple[float, int, int, float, int]] = []  # loss, order, numbers, γ, least occurrences
+        for least in _LEAST:
+            kept = self._kept(least)
+            sizes = np.cumsum([len(order.keys) for order in kept]).tolist()
+            for gamma in _GAMMAS:
+                found = rows.losses(kept, gamma)
+                self._tried += [(loss, n + 1, sizes[n], gamma, least) for n, loss in enumerate(found)]
+
+    def _kept(self, least: int) -> list[_Order]:
+        """Counts of the entries that occurred at least so often; of single tokens all."""
+        return [self._orders[0], *(order.kept(least) for order in self._orders[1:])]
+
+    def best(self, numbers: int | None = None, most: int = _HIGHEST) -> Reached:
+        """The best model on the validation rows, of at most so many stored numbers and of an order up to ``most``."""
+        usable = [one for one in self._tried if one[1] <= most and (numbers is None or one[2] <= numbers)]
+        if not usable:  # not even the single tokens fit: all alike
+            uniform = float(np.log(self.vocabulary))
+            return Reached(0, 0, uniform, uniform)
+        loss, order, size, gamma, least = min(usable)
+        return Reached(order, size, loss, self._test.losses(self._kept(least)[:order], gamma)[-1])

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import sys
 from collections.abc import Iterator, Mapping
 from typing import ClassVar, Self
 
@@ -17,12 +18,14 @@ from bench.protocol import Batch, Data, Evaluation, Metric, Role, Words
 from bench.protocol.budget import Budget
 from bench.workloads.base import BaseWorkload, check_batch_size
 from bench.workloads.code.tokens import cache_folder
+from bench.workloads.code.workload import thinned
 from bench.workloads.text.corpus import Corpus, Ids, corpus_of
 from bench.workloads.text.model import CausalLanguageModel, TextSettings
-from bench.workloads.text.ngrams import Reached, best, counted
+from bench.workloads.text.ngrams import NGrams, Reached
 
 _EVALUATED_TOKENS = 16_384  # of a batch of an evaluation
-_PROBES = "1"  # version of what is cached of them
+EQUAL = "equal-size n-gram"  # the probe that may store as many numbers as the dense model, or as asked for
+_PROBES = "2"  # version of what is cached of them
 
 
 class TextWorkload(BaseWorkload):
@@ -66,10 +69,10 @@ class TextWorkload(BaseWorkload):
 
     @functools.cached_property
     def metric(self) -> Metric:  # type: ignore[override]
-        """The loss on the text for choosing; a unigram model guesses, the best n-gram model is the probe."""
+        """The loss on the text for choosing; the probe is an n-gram model of as many numbers as the dense model has."""
         found = self._probes()
-        guess, probe = found["unigram"].validation, found["best n-gram"].validation
-        return Metric("loss", "validation loss", "nats", False, guess, probe, "best n-gram model")
+        guess, probe = found["unigram"].validation, found[EQUAL].validation
+        return Metric("loss", "validation loss", "nats", False, guess, probe, f"{EQUAL} model")
 
     def probes(self) -> Mapping[str, Evaluation]:
         """N-gram models: of single tokens, the best one, the best of equal size, and of as many tokens as were seen."""
@@ -94,15 +97,13 @@ class TextWorkload(BaseWorkload):
         try:
             if path.exists():
                 return {name: Reached(*row) for name, row in json.loads(path.read_text()).items()}
-            orders = counted(self.corpus.train, vocabulary)
-            found = {
-                "unigram": best(orders, vocabulary, *self._windows, most=1),
-                "best n-gram": best(orders, vocabulary, *self._windows),
-                f"n-gram of {numbers:,} numbers": best(orders, vocabulary, *self._windows, numbers),
-            }
+            if sys.stderr.isatty():
+                print(f"text: counting the n-grams of {len(self.corpus.train):,} tokens, once", file=sys.stderr)
+            models = NGrams(self.corpus.train, vocabulary, *self._windows)
+            found = {"unigram": models.best(most=1), "best n-gram": models.best(), EQUAL: models.best(numbers)}
             if (seen := settings.probe_tokens) is not None:
-                few = counted(self.corpus.train[:seen], vocabulary)
-                found[f"n-gram of {seen:,} tokens"] = best(few, vocabulary, *self._windows)
+                some = thinned(self.corpus.train, settings.context, seen)
+                found[f"n-gram of {seen:,} tokens"] = NGrams(some, vocabulary, *self._windows).best()
             folder.mkdir(parents=True, exist_ok=True)
             write_whole({path: json.dumps(found).encode()})
         except OSError as error:

@@ -54,7 +54,7 @@ class Formats(Selected):
     @property
     def metric(self) -> Mapping[str, Any]:
         """Of the loss for choosing, whose probes and unit are those of the reported one."""
-        return next(iter(self.shown)).metric
+        return self.shown[-1].metric
 
     @property
     def optimizers(self) -> list[str]:
