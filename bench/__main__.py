@@ -17,7 +17,7 @@ from bench.interrupts import interruptible
 
 COMMANDS = {
     "run": "measure the cells of an experiment; the word may be left out",
-    "search": "train the arms of an experiment at rates until none is best at an edge",
+    "search": "search every arm's rate, then train further seeds",
     "campaign": "run what is missing of all experiments, within a budget",
     "predict": "memory, work, least time of a step on any device",
     "compare": "the records of two folders or commits side by side",

@@ -24,6 +24,8 @@ ARMS = {
     "galore": {"lr": 2e-3, "lr_projected": 8e-3, "rank": 16, "update_gap": 20},
     "lora": {"lr": 2e-3, "lr_adapters": 2e-3, "rank": 8, "alpha": 16.0},
     "lte": {"lr": 2e-3, "lr_adapters": 2e-3, "rank": 4, "alpha": 8.0, "merge_every": 10},
+    "btt": {"lr": 2e-3, "lr_cores": 2e-3},
+    "basis": {"lr": 2e-3, "lr_coefficients": 2e-3},
     "low_rank": {"lr": 2e-3, "lr_factors": 4e-3, "rank": 16},
     "low_rank:linear": {"lr": 2e-3, "lr_factors": 2e-3, "rank": 16},
     "hashing": {"lr": 2e-3, "table_ratio": 4.0},

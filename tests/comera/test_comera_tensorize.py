@@ -461,5 +461,5 @@ def test_an_orthogonal_start_uses_all_ranks_of_which_normal_cores_leave_half_unu
     assert effective_rank(orthogonal) == pytest.approx(28, rel=1e-3)
     assert effective_rank(normal) < 14
     assert 17 < effective_rank(two_factors) < 21
-    with pytest.raises(ValueError, match=r"^init is 'ones'; allowed: normal, orthogonal\.$"):
+    with pytest.raises(ValueError, match=r"^init is 'ones'; allowed: normal, orthogonal, spectral\.$"):
         tensorize(nn.Sequential(nn.Linear(6, 6)), {"0": TT(2, 1, init="ones")})

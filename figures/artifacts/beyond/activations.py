@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
 from bench.core.intervals import Estimate
+from bench.core.launches import paired_launches
 from bench.core.record import Record
 from figures.artifact import Artifact
 from figures.page import bars, notes
@@ -45,7 +46,7 @@ from figures.records.select import (
     method_settings,
     model_setting,
 )
-from figures.records.time_values import time_unit
+from figures.records.time_values import time_ratio, time_unit
 
 EXPERIMENTS = ("activations", "activations_memory", "activations_time")
 
@@ -107,6 +108,7 @@ class Selection(cells.TimesAndMemory):
     kept: Mapping[str, Record] = field(default_factory=dict)  # by arm
     #: The same steps where freed memory goes back to the system, as is usual outside of this bench.
     usual: cells.TimesAndMemory | None = None
+    records: Sequence[Record] = ()  # all that were timed, shown or not
 
     @property
     def own(self) -> Sequence[Record]:
@@ -126,14 +128,22 @@ class Selection(cells.TimesAndMemory):
         ]
 
 
-def slower(times: cells.TimesAndMemory | None, arm: str) -> dict[int, Estimate]:
-    """The time of an arm over that of the plain one it is a form of, by batch size."""
+def slower(times: cells.TimesAndMemory | None, arm: str, records: Sequence[Record]) -> dict[int, Estimate]:
+    """The time of an arm over that of the plain one it is a form of, by batch size.
+
+    The plain one is, of all ``records``, the newest that took turns with the arm: another day's would compare machines.
+    """
     plain = plain_arm(arm)
     if times is None or arm == plain:
         return {}
-    batches = sorted(batch for one, batch in times.timed if one == arm)
-    found = {batch: times.row((arm, batch), (plain, batch), asked=())["time"] for batch in batches}
-    return {batch: cell.ratio for batch, cell in found.items() if cell.ratio is not None}
+    found: dict[int, Estimate | None] = {}
+    runs = {batch: run for (one, batch), run in times.timed.items() if one == arm}
+    for batch, run in sorted(runs.items()):
+        of_plain = [one for one in records if (one.arm, one.batch_size) == (plain, batch) and one.status == "ok"]
+        beside = [one for one in of_plain if paired_launches(run, one)]
+        reference = select.oldest_first(beside)[-1] if beside else times.timed.get((plain, batch))
+        found[batch] = time_ratio(run, reference)
+    return {batch: ratio for batch, ratio in found.items() if ratio is not None}
 
 
 def _kinds(record: Record | None) -> dict[str, float]:
@@ -233,7 +243,8 @@ def select_pages(records: Sequence[Record]) -> list[Selection]:
         precisions = sorted({Toggles(one.precision) for one in rest}, key=lambda one: one.rank)
         for toggles in precisions:
             page = _page(rest, device, toggles)
-            pages.append(replace(page, usual=_times(toggles.among(usual), device, toggles, cells.TimesAndMemory)))
+            of_usual = _times(toggles.among(usual), device, toggles, cells.TimesAndMemory)
+            pages.append(replace(page, usual=of_usual, records=toggles.among(mine)))
     return [page for page in pages if page.shown]
 
 
@@ -243,7 +254,10 @@ def rows_of(page: Selection) -> list[Row]:
     for arm in page.arms:
         record, plain, dense = (page.kept.get(one) for one in (arm, plain_arm(arm), DENSE))
         status, message = (record.status, record.message) if record else (NOT_RECORDED, "")
-        ratios = {"slower": slower(page, arm), "slower_usual": slower(page.usual, arm)}
+        ratios = {
+            "slower": slower(page, arm, page.records),
+            "slower_usual": slower(page.usual, arm, page.records),
+        }
         rows.append(
             Row(status, message, page.older(record), arm=arm, record=record, plain=plain, dense=dense, **ratios)
         )

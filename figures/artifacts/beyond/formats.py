@@ -32,7 +32,7 @@ from figures.page.style import (
     strokes,
 )
 from figures.page.table import REMARKS, Column, significant, with_bounds
-from figures.records.searches import SURE_SEEDS, Search, recipe_of, searches, training_setting
+from figures.records.searches import REPORTED, SURE_SEEDS, Search, recipe_of, searches, training_setting
 from figures.records.select import DENSE, Selected, by_device, narrow, newest, oldest_first
 from figures.records.sizes import equal_size
 from figures.records.time_values import time_of, workload_words
@@ -50,11 +50,18 @@ class Formats(Selected):
 
     experiment: str
     found: tuple[Search, ...]
+    probed: Record | None = None  # what simple models reach on the same data
 
     @property
     def metric(self) -> Mapping[str, Any]:
         """Of the loss for choosing, whose probes and unit are those of the reported one."""
-        return self.shown[-1].metric
+        return [one for one in self.shown if one.measure == "train"][-1].metric
+
+    @property
+    def probes(self) -> dict[str, float]:
+        """The reported loss of simple models by name, of those whose record there is."""
+        found = self.probed.samples["probes"] if self.probed else {}
+        return {name: one["metrics"][REPORTED] for name, one in found.items() if REPORTED in one["metrics"]}
 
     @property
     def optimizers(self) -> list[str]:
@@ -89,7 +96,10 @@ def select(records: Sequence[Record]) -> list[Formats]:
             timed = [one for one in mine if one.experiment == f"{experiment}_time" and one.status == "ok"]
             found = tuple(searches(kept, timed))
             steps = [one.timed for one in found if one.timed]
-            shown, place = oldest_first([*kept, *steps]), experiment.removeprefix("formats_")
+            of_data = [one for one in mine if one.measure == "probe" and one.data_hash == kept[-1].data_hash]
+            probed = oldest_first(of_data)[-1] if of_data else None
+            shown = oldest_first([*kept, *steps, *([probed] if probed else [])])
+            place = experiment.removeprefix("formats_")
             pages.append(
                 Formats(
                     **device,
@@ -99,6 +109,7 @@ def select(records: Sequence[Record]) -> list[Formats]:
                     suffix=(place,),
                     experiment=experiment,
                     found=found,
+                    probed=probed,
                 )
             )
     return pages
@@ -257,8 +268,8 @@ def _sentences(page: Formats) -> list[str]:
         words = OPTIMIZERS[optimizer]
         for names, verdict in (
             (worse, "surely worse than a narrower dense model of equal size"),
-            (open_, "neither surely better nor worse than it"),
-            (better, "surely better than it"),
+            (open_, "not surely apart from a narrower dense model of equal size"),
+            (better, "surely better than a narrower dense model of equal size"),
         ):
             if names:
                 lines.append(f"{words}, {verdict}: {', '.join(names)}.")
@@ -276,7 +287,7 @@ def _sentences(page: Formats) -> list[str]:
 
 
 def caption(page: Formats, rows: Sequence[Row]) -> Caption:
-    first = page.shown[0]
+    first = next(one for one in page.shown if one.measure == "train")
     words, metric = workload_words(first), page.metric
     steps = first.train_steps or 0
     edges = [row for row in rows if row.search.best is not None and row.search.at_edge]
@@ -289,10 +300,9 @@ def caption(page: Formats, rows: Sequence[Row]) -> Caption:
     if edges:
         named = ", ".join(f"{row.name} ({row.optimizer})" for row in edges)
         notes.append(f"Best rate at an edge, so that more rates may do better: {named}.")
-    if (probe := metric.get("probe")) is not None:
-        notes.append(
-            f"Probe, on the data for choosing: {metric.get('probe_text')} {probe:.3f} {metric.get('unit', '')}."
-        )
+    if page.probes:
+        named = ", ".join(f"{name} {loss:.3f}" for name, loss in page.probes.items())
+        notes.append(f"Probes, on the same data, in {metric.get('unit', '')}: {named}.")
     return Caption(
         title=_title(page),
         facts=(
@@ -311,9 +321,8 @@ def draw(page: Formats, rows: Sequence[Row], caption: Caption) -> Figure:
     looks = strokes(arms)
     handles = [stroke_handle(looks[arm], arm) for arm in arms]
     handles.append(stroke_handle(DENSE_STROKE, f"{DENSE} (line: its loss)"))
-    handles.append(
-        Line2D([], [], color=FAINT, linestyle=(0, (1, 1.5)), label="best n-gram model or quadratic function")
-    )
+    if page.probes:
+        handles.append(Line2D([], [], color=FAINT, linestyle=(0, (1, 1.5)), label="a probe, by its name"))
     handles.append(Line2D([], [], **WHISKER, label="range over seeds"))
     axes_of: list[tuple[str, Callable[[Row], float | None]]] = [
         ("size of the stored model, MiB", lambda row: row.stored_mib),
@@ -324,18 +333,21 @@ def draw(page: Formats, rows: Sequence[Row], caption: Caption) -> Figure:
     grid = [[f"{OPTIMIZERS[name]}" for _ in shown] for name in page.optimizers]
     foot = (*caption.of_picture, *caption.notes)
     paper, lines = panel_page(caption.title, caption.facts, grid, foot, 2.7, handles, 5)
-    probe = page.metric.get("probe")
     for optimizer, panels in zip(page.optimizers, lines, strict=True):
         for (axis, of), axes in zip(shown, panels, strict=True):
             own = [row for row in rows if row.search.slot.optimizer == optimizer]
-            _panel(axes, own, of, looks, probe)
+            _panel(axes, own, of, looks, page.probes)
             axes.set_xlabel(axis, fontsize=8)
             axes.set_ylabel(f"loss, {page.metric.get('unit', '')}".rstrip(", "), fontsize=8)
     return paper.finish()
 
 
 def _panel(
-    axes: Any, rows: Sequence[Row], of: Callable[[Row], float | None], looks: Mapping[str, Any], probe: float | None
+    axes: Any,
+    rows: Sequence[Row],
+    of: Callable[[Row], float | None],
+    looks: Mapping[str, Any],
+    probes: Mapping[str, float],
 ) -> None:
     """One optimizer's arms against one cost."""
     points = [(cost, row) for row in rows if (cost := of(row)) and row.search.loss is not None]
@@ -356,13 +368,11 @@ def _panel(
     low, high = min(values), max(values)
     room = high - low or abs(high) or 1.0
     axes.set_ylim(low - 0.08 * room, high + 0.1 * room)
-    if probe is not None:
-        if low - 0.08 * room <= probe <= high + 0.1 * room:
-            axes.axhline(probe, color=FAINT, linestyle=(0, (1, 1.5)), linewidth=1, zorder=1)
-        else:
-            where = "above" if probe > high else "below"
-            words = f"probe {probe:.3f}, {where} this panel"
-            note(axes, words, (0.02, 0.98), (0, 0), xycoords="axes fraction", va="top", fontsize=6.5, color=INK)
+    for name, loss in probes.items():
+        if low - 0.08 * room <= loss <= high + 0.1 * room:
+            axes.axhline(loss, color=FAINT, linestyle=(0, (1, 1.5)), linewidth=1, zorder=1)
+            look = {"xycoords": axes.get_yaxis_transform(), "ha": "right", "fontsize": 6, "color": INK}
+            note(axes, name, (0.99, loss), (0, 2), **look)
     number_axis(axes.xaxis, LogLocator(10, subs=(1, 1.5, 2, 3, 5, 7)))
     axes.yaxis.set_major_locator(MaxNLocator(7, steps=[1, 2, 5, 10]))
 
@@ -373,7 +383,7 @@ ARTIFACT = Artifact(
     summary="loss of formats under AdamW and Muon against size, time and memory; an image per device and test bed",
     experiments=EXPERIMENTS,
     measure="train",
-    lenders=TIMES,
+    lenders=(*TIMES, "probe_text", "probe_teacher"),
     made_by="make compare-formats",
     order=44,
     select=select,
