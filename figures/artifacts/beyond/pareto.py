@@ -49,6 +49,13 @@ _FRONT: dict[str, Any] = {"color": FAINT, "linewidth": 3.5, "alpha": 0.35, "soli
 _LIMIT_DASHES = (0, (1, 1.5))
 
 
+#: Experiments whose models were compared on a plateau, and what says so on their pages.
+SUPERSEDED = ("code_ratios", "code_ratios_long")
+_SUPERSEDED_BY = (
+    "Superseded by the figure formats: most of these models lie on the plateau of a unigram model, at rates that were "
+    "chosen there, so that the page ranks who leaves it first."
+)
+
 #: Steps of the models of ``code_ratios``, timed apart.
 TIMES = "code_ratios_time"
 
@@ -327,6 +334,7 @@ def _title(study: Study) -> str:
 def caption(study: Study, rows: Sequence[Row]) -> Caption:
     points = points_of(rows)
     notes = [
+        *([_SUPERSEDED_BY] if study.experiment in SUPERSEDED else []),
         shared.metric_words(study, rows),
         "Sizes within 2 % count as equal; points of equal size stand side by side, not one upon the other.",
         *shared.one_seed_note(study),
