@@ -138,6 +138,15 @@ def check_positive(field: str, value: object) -> None:
         raise ValueError(f"{field} is {value!r}; allowed are finite numbers above 0.")
 
 
+def check_ratio(field: str, value: float | None) -> None:
+    """Raise ValueError unless ``value``, where it is given, is a finite number from 1 up."""
+    if value is None:
+        return
+    check_positive(field, value)
+    if value < 1:
+        raise ValueError(f"{field} is {value!r}; allowed are finite numbers from 1 (dense) up.")
+
+
 def check_flag(field: str, value: object) -> None:
     """Raise ValueError unless ``value`` is True or False."""
     if not isinstance(value, bool):

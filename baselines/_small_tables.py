@@ -18,6 +18,7 @@ from baselines._arm import (
     Arm,
     Table,
     check_positive,
+    check_ratio,
     embedding_targets,
     fused_adamw,
     parameters_apart,
@@ -49,13 +50,9 @@ class Settings:
 
     def __post_init__(self) -> None:
         check_positive(f"{self.method}.lr", self.lr)
+        check_positive(f"{self.method}.table_ratio", self.table_ratio)
         for name in ("table_ratio", "ratio"):
-            field, value = f"{self.method}.{name}", getattr(self, name)
-            if value is None and name == "ratio":
-                continue
-            check_positive(field, value)
-            if value < 1:
-                raise ValueError(f"{field} is {value!r}; allowed are finite numbers from 1 (dense) up.")
+            check_ratio(f"{self.method}.{name}", getattr(self, name))
 
 
 class SmallTables(Arm):

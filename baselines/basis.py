@@ -23,6 +23,7 @@ from baselines._arm import (
     Arm,
     check_count,
     check_positive,
+    check_ratio,
     check_variant,
     fused_adamw,
     linear_targets,
@@ -53,10 +54,7 @@ class Settings:
     lr: float = 1e-3
 
     def __post_init__(self) -> None:
-        if self.ratio is not None:
-            check_positive("basis.ratio", self.ratio)
-            if self.ratio < 1:
-                raise ValueError(f"basis.ratio is {self.ratio!r}; allowed are finite numbers from 1 (dense) up.")
+        check_ratio("basis.ratio", self.ratio)
         check_count("basis.basis_seed", self.basis_seed)
         check_positive("basis.lr_coefficients", self.lr_coefficients)
         check_positive("basis.lr", self.lr)
@@ -145,7 +143,7 @@ class BasisLinear(nn.Module):
         return [self._sparse(values).unsqueeze(0)]
 
     def from_matrices(self, name: str, matrices: Sequence[torch.Tensor]) -> torch.Tensor:  # noqa: ARG002
-        """What of the matrix lies in the subspace: the coefficients of its projection."""
+        """Return the coefficients of the matrix's projection onto the subspace."""
         [[matrix]] = matrices
         return matrix.reshape(-1).gather(0, self.places)
 
@@ -159,7 +157,7 @@ class Basis(Arm):
         self.settings = settings
 
     def model_unsupported(self, model: nn.Module, targets: Mapping[str, str]) -> str | None:
-        """Why the ratio cannot be met, with the largest that can; None if it can. Shapes are enough."""
+        """Return why the ratio cannot be met, with the largest that can, or None; shapes are enough."""
         linears = linear_targets(model, targets)
         if not linears:
             return "basis needs a linear layer among the targets, this model has none; use dense."

@@ -18,6 +18,7 @@ from baselines._arm import (
     Arm,
     check_count,
     check_positive,
+    check_ratio,
     check_variant,
     fused_adamw,
     linear_targets,
@@ -56,10 +57,7 @@ class Settings:
     def __post_init__(self) -> None:
         if self.rank is not None:
             check_count("btt.rank", self.rank)
-        if self.ratio is not None:
-            check_positive("btt.ratio", self.ratio)
-            if self.ratio < 1:
-                raise ValueError(f"btt.ratio is {self.ratio!r}; allowed are finite numbers from 1 (dense) up.")
+        check_ratio("btt.ratio", self.ratio)
         check_positive("btt.lr_cores", self.lr_cores)
         check_positive("btt.lr", self.lr)
 
@@ -74,7 +72,7 @@ class BlockTensorTrains(Arm):
         self.start = start
 
     def model_unsupported(self, model: nn.Module, targets: Mapping[str, str]) -> str | None:
-        """Why rank or ratio cannot be had, with the nearest that can; None if they can. Shapes are enough."""
+        """Return why rank or ratio cannot be had, with the nearest that can, or None; shapes are enough."""
         if not linear_targets(model, targets):
             return "btt needs a linear layer among the targets, this model has none; use dense."
         try:

@@ -28,6 +28,7 @@ from baselines._arm import (
     Arm,
     JoinedOptimizer,
     check_positive,
+    check_ratio,
     check_targets,
     check_variant,
     embedding_targets,
@@ -77,10 +78,7 @@ class Settings:
         check_positive("dense.lr", self.lr)
         if self.lr_tables is not None:
             check_positive("dense.lr_tables", self.lr_tables)
-        if self.ratio is not None:
-            check_positive("dense.ratio", self.ratio)
-            if self.ratio < 1:
-                raise ValueError(f"dense.ratio is {self.ratio!r}; allowed are finite numbers from 1 up.")
+        check_ratio("dense.ratio", self.ratio)
 
 
 class RowWiseAdagrad(torch.optim.Optimizer):
@@ -153,7 +151,7 @@ class Dense(Arm):
         self.settings = settings
 
     def model_unsupported(self, model: nn.Module, targets: Mapping[str, str]) -> str | None:  # noqa: ARG002
-        """Why the settings do not suit the variant, or None."""
+        """Return why the settings do not suit the variant, or None."""
         if self.settings.ratio is None:
             return None
         return f"settings.dense.ratio is {self.settings.ratio:g}, which is for dense:{NARROW} alone; leave it out."
@@ -167,7 +165,7 @@ class Narrow(Dense):
     """Dense training of the same model with fewer columns."""
 
     def model_unsupported(self, model: nn.Module, targets: Mapping[str, str]) -> str | None:  # noqa: ARG002
-        """Why there is no narrower model of the wanted size, or None; shapes are enough."""
+        """Return why there is no narrower model of the wanted size, or None; shapes are enough."""
         if not hasattr(model, "narrowed"):
             return f"dense:{NARROW} needs a model that can be made narrower, as those of workload=text and teacher can."
         if self.settings.ratio is None:

@@ -37,6 +37,7 @@ from baselines._arm import (
     Table,
     check_count,
     check_positive,
+    check_ratio,
     check_variant,
     embedding_targets,
     fused_adamw,
@@ -96,12 +97,7 @@ class Settings:
         check_count("low_rank.rank", self.rank)
         check_count("low_rank.embedding_rank", self.embedding_rank)
         for name in ("ratio", "ranks_of_ratio"):
-            ratio = getattr(self, name)
-            if ratio is None:
-                continue
-            check_positive(f"low_rank.{name}", ratio)
-            if ratio < 1:
-                raise ValueError(f"low_rank.{name} is {ratio!r}; allowed are finite numbers from 1 (dense) up.")
+            check_ratio(f"low_rank.{name}", getattr(self, name))
         if self.ratio is not None and self.ranks_of_ratio is not None:
             raise ValueError(
                 f"low_rank.ratio is {self.ratio!r} and low_rank.ranks_of_ratio {self.ranks_of_ratio!r}; give one."
@@ -200,7 +196,7 @@ class TwoFactorLinear(nn.Module):
         return matrix.t() if name == "first" else matrix
 
     def step_scale(self) -> float | torch.Tensor | None:
-        """By what Muon's rate is multiplied: 1/(‖A‖₂ + ‖B‖₂ + 1) where steps are bounded, else its own rule (None)."""
+        """Return 1/(‖A‖₂ + ‖B‖₂ + 1), the factor of Muon's rate where steps are bounded; else None."""
         if not self.bounded_steps:
             return None
         grams = (factor.detach() @ factor.detach().t() for factor in (self.first, self.second))  # (R, R)

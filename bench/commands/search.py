@@ -26,8 +26,9 @@ from bench.core.record import Record
 from bench.errors import ConfigError, stop_with
 from bench.interrupts import on_interrupt
 from bench.protocol.budget import RATES
+from bench.protocol.methods import takes_ratio
 from bench.runner.progress import SweepProgress
-from bench.runner.resolve import Job, resolve
+from bench.runner.resolve import Job, parsed_methods, resolve
 from bench.runner.results import Results
 from bench.runner.sweep import MISTAKES, expand, plain, run_job
 from bench.runner.wording import checked_arguments, reworded
@@ -35,7 +36,6 @@ from bench.runner.wording import checked_arguments, reworded
 FIRST = (0.25, 0.5, 1.0, 2.0)  # times the default rate of the optimizer
 _STEP = 2.0  # between rates
 _MOST = 10  # rates of an arm
-_SEEDS = (1, 2)  # beside the first
 
 
 @dataclass
@@ -54,7 +54,7 @@ class Arm:
 
     @property
     def name(self) -> str:
-        """As in a line of progress."""
+        """Name the arm as a line of the summary does."""
         [entry] = self.config["methods"]
         name = entry if isinstance(entry, str) else " ".join(f"{key} {dict(value)}" for key, value in entry.items())
         ratio = "" if self.config["ratio"] is None else f", ratio {self.config['ratio']:g}"
@@ -93,22 +93,12 @@ def arms_of(configs: Sequence[DictConfig]) -> list[Arm]:
             )
         for entry in values["methods"]:
             own = {**values, "methods": [entry], "training": {**values["training"], "optimizer": optimizer}}
-            if own["ratio"] is not None and not _uses_ratio(own):
+            [(parsed, _)] = parsed_methods(own)
+            if not takes_ratio(parsed.method, parsed.variant):
                 own["ratio"] = None
             arm = Arm(own, [float(f"{RATES[optimizer][0] * factor:.6g}") for factor in FIRST])
             arms.setdefault(arm.job(arm.rates[0], values["seed"]).cells[0].to_json(), arm)
     return list(arms.values())
-
-
-def _uses_ratio(config: Mapping[str, Any]) -> bool:
-    """Whether the one arm of a configuration has a use for its ratio."""
-    try:
-        resolve(config)
-    except ConfigError as error:
-        if "has no use for" in str(error):
-            return False
-        raise
-    return True
 
 
 def run(settings: Sequence[str], seeds: str) -> None:
@@ -141,7 +131,8 @@ def _search(settings: Sequence[str], further: Sequence[int]) -> None:
             for number, rates in waiting.items():
                 arm = arms[number]
                 for rate in rates:
-                    record = _answer(arm.job(rate, seed), results)
+                    job = arm.job(rate, seed)
+                    record = results.answer(job.cells[0], job.data_hash)
                     arm.losses[rate] = math.inf if record is None else loss_of(record)
                     arm.reason = f" ({record.status}: {record.message})" if record and record.message else ""
                 beyond = arm.beyond()
@@ -176,11 +167,6 @@ def _train(jobs: Sequence[Job], results: Results) -> None:
         print(failed, file=sys.stderr)
 
 
-def _answer(job: Job, results: Results) -> Record | None:
-    """The record of the one training of a job, if there is one."""
-    return results.answer(job.cells[0], job.data_hash)
-
-
 def loss_of(record: Record) -> float:
     """The metric by which a training is chosen, lower being better; infinite where it did not end well."""
     if record.status != "ok" or record.leading is None:
@@ -189,7 +175,7 @@ def loss_of(record: Record) -> float:
 
 
 def _lines(arms: Sequence[Arm]) -> Iterator[str]:
-    """What was found, an arm a line."""
+    """Say what was found, an arm a line."""
     for arm in arms:
         if not math.isfinite(arm.losses[arm.best]):
             yield f"{arm.name}: no training ended well{arm.reason}"

@@ -120,7 +120,7 @@ class Budget:
 
     @property
     def schedule(self) -> dict[str, Any]:
-        """How rates rise and fall, see :func:`bench.training.run.scheduled_share`."""
+        """The rise and fall of rates, see :func:`bench.training.run.scheduled_share`."""
         return {"warmup": self.warmup, "final": self.final_rate, "decay": self.decay}
 
     def runs(self, steps_per_epoch: int, shrinks: bool) -> Sequence[tuple[Stage, ...]]:  # noqa: ARG002

@@ -20,7 +20,7 @@ from comera.protocol import Optimizer, Role
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """How a step updates a model.
+    """The way a step updates a model.
 
     Args:
         optimizer: ``adamw``; or ``muon``, which is Muon for the matrices and AdamW for the rest
@@ -47,7 +47,7 @@ class Recipe:
     dense_lr: float | None = None
 
     def identity(self) -> dict[str, Any]:
-        """What of it decides a run, as cells hold it."""
+        """The settings that decide a run, as cells hold them."""
         if self.optimizer == "own":
             return {"optimizer": "own", "clip": self.clip}
         left_out = {"momentum"} if self.optimizer != "muon" else set()
@@ -101,7 +101,7 @@ class Prescribed:
         return decomposed
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        """That of the recipe."""
+        """Build the recipe's optimizer, or with ``own`` the method's."""
         recipe = self.recipe
         if recipe.optimizer == "own":
             return self._method.optimizer(model)
@@ -125,7 +125,7 @@ class Prescribed:
 
 @torch.no_grad()
 def per_core_factors(layer: nn.Module, name: str) -> torch.Tensor:
-    """What the rate of each entry of a parameter is multiplied with by the rule of :attr:`Recipe.per_core`.
+    """Return the factor of the rate of each entry of a parameter by the rule of :attr:`Recipe.per_core`.
 
     >>> from comera import BTTLinear
     >>> layer = BTTLinear(16, 16, 4, 4, rank=1)  # 16 inputs in cores of 4 and 4

@@ -221,7 +221,7 @@ def block_shapes(in_features: int, out_features: int, rank: int | None = None) -
 
 
 def imbalance(shape: BTTShape) -> float:
-    """How far a shape is from blocks that are square, in a square of blocks; 0 where it is both.
+    """Measure how far a shape is from blocks that are square, in a square of blocks; 0 where it is both.
 
     Example:
         >>> imbalance(BTTShape(16, 16, 4, 4, 1)), round(imbalance(BTTShape(16, 16, 8, 4, 1)), 2)

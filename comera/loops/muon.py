@@ -71,7 +71,7 @@ def orthogonalized(matrices: torch.Tensor, steps: int = 5) -> torch.Tensor:
 
 
 class MatrixLayer(Protocol):
-    """What a module may offer beside :class:`comera.TTLinear` and :class:`comera.BTTLinear`; the first is enough."""
+    """The methods by which any other module has its matrices taken by Muon; the first is enough."""
 
     def matrix_parameters(self) -> Iterable[str]: ...  # by name, those whose product is the weight
     def to_matrices(self, name: str, values: torch.Tensor) -> list[torch.Tensor]:
@@ -81,7 +81,7 @@ class MatrixLayer(Protocol):
         """The inverse of :meth:`to_matrices`."""
 
     def step_scale(self) -> float | torch.Tensor | None:
-        """What takes the place of √(e/d)/c in a step, asked before each; None: nothing does."""
+        """Return what takes the place of √(e/d)/c in the next step; None: nothing does."""
 
 
 def matrix_parameters(module: nn.Module) -> tuple[str, ...]:
@@ -134,7 +134,7 @@ def join_matrices(module: nn.Module, name: str, matrices: Sequence[torch.Tensor]
 
 
 def _own_scale(module: nn.Module) -> float | torch.Tensor | None:
-    """What a module has in the place of √(e/d)/c, see :class:`MatrixLayer`; None: nothing."""
+    """Ask a module for its :meth:`MatrixLayer.step_scale`; None where it has none."""
     step_scale: Callable[[], float | torch.Tensor | None] | None = getattr(module, "step_scale", None)
     return None if step_scale is None else step_scale()
 

@@ -39,7 +39,7 @@ def arm_of(record: Record) -> str:
 
 
 def training_setting(record: Record) -> Setting:
-    """What is equal for all trainings of a page: model, data, length and recipe but for optimizer and rate."""
+    """The settings that all trainings of a page share: model, data, length, recipe but for optimizer and rate."""
     training = settings_of(record, "training")
     stages = [(stage["name"], stage["steps"]) for stage in training.get("stages", ())]
     recipe = {name: value for name, value in recipe_of(record).items() if name not in ("optimizer", "lr", "momentum")}
@@ -64,7 +64,7 @@ class Slot:
 
     @classmethod
     def of(cls, record: Record) -> Slot:
-        """That of a training, or of a timed step."""
+        """The slot of a training, or of a timed step."""
         return cls(arm_of(record), str(recipe_of(record).get("optimizer", "")), record.ratio)
 
 
@@ -136,7 +136,7 @@ class Search:
         return max(self.reached.values()) < min(other.reached.values())
 
     def training_s(self, step: Estimate | None) -> float | None:
-        """How long its steps take at this time of one, in seconds."""
+        """The seconds that its steps take at this time of one."""
         return (
             None
             if step is None or self.run is None or not self.run.train_steps

@@ -164,6 +164,16 @@ def test_every_row_is_seen_once_and_a_later_start_is_the_same(workload):
     assert not torch.equal(other, batches[0])
 
 
+def test_every_epoch_has_the_batches_that_it_is_said_to_have(tmp_path):
+    """Wherever rows begin, and however exactly they fill the batches."""
+    for length in range(400, 410):
+        (tmp_path / "one.txt").write_text("a" * length)
+        workload = TextWorkload(SMALL, corpus(tmp_path))
+        for size in (1, workload.training_examples):
+            counts = [len([*workload.batches("train", size, seed, True)]) for seed in range(30)]
+            assert min(counts) >= workload.training_examples // size == workload.batches_per_epoch(size)
+
+
 @pytest.mark.parametrize("size", [0, -1, 10**6, True])
 def test_a_wrong_batch_is_refused(workload, size):
     with pytest.raises(ValueError, match="batch_size is"):

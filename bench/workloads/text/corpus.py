@@ -153,7 +153,7 @@ def is_test(package: str) -> bool:
 
 
 def _encoder(tokens: str) -> tuple[Callable[[str], Ids], int]:
-    """How a text becomes tokens, and how many different ones there can be."""
+    """Return the function that cuts text into tokens, and how many different ones there can be."""
     if tokens == "bytes":
         return lambda text: np.frombuffer(text.encode(), dtype=np.uint8).astype(np.uint32), 256
     from tokenizers import Tokenizer

@@ -1,4 +1,4 @@
-"""What n-gram models reach on held-out text: the probes that a language model must beat to have learned anything.
+"""N-gram models on held-out text: the probes that a language model must beat to have learned anything.
 
 An n-gram model predicts a token from up to n - 1 before it, by counts of the training text. Orders are interpolated as
 Witten and Bell do (1991), with a weight γ on the number of different tokens that have followed a context::

@@ -44,7 +44,9 @@ class TextWorkload(BaseWorkload):
                     f"the {side} text of {corpus.name} has {len(getattr(corpus, side)):,} tokens, no more than "
                     f"text.context={settings.context}; give more text, or a shorter context."
                 )
-        self.training_examples = self.examples_per_epoch = (len(corpus.train) - 1) // settings.context
+        # Rows begin up to a context later from epoch to epoch, so that this many are there in any of them.
+        least = (len(corpus.train) - 1 - self._latest_start) // settings.context
+        self.training_examples = self.examples_per_epoch = least
         blocks = settings.blocks
         number = NUMBERS[blocks] if blocks < len(NUMBERS) else blocks
         epoch = f"An epoch is one pass over {self.training_examples:,} rows of {settings.context} tokens."
@@ -62,6 +64,12 @@ class TextWorkload(BaseWorkload):
         if data.dataset not in ("auto", corpus.name):
             raise DataError(f"dataset is {data.dataset!r}; the corpus on this machine is: {corpus.name} (or auto).")
         return cls(settings, corpus)
+
+    @property
+    def _latest_start(self) -> int:
+        """Where the first training row may begin at most; 0 in a text of hardly more than a row."""
+        context = self.settings.context
+        return context - 1 if len(self.corpus.train) > 2 * context else 0
 
     @property
     def sequence_length(self) -> int:  # type: ignore[override]
@@ -132,8 +140,8 @@ class TextWorkload(BaseWorkload):
         return rows[0], rows[1]
 
     def batches_per_epoch(self, batch_size: int) -> int:
-        """All batches are full, and every epoch begins up to a row later."""
-        return max((self.training_examples or 1) - 1, 1) // batch_size or 1
+        """All batches are full."""
+        return (self.training_examples or 0) // batch_size
 
     def batches(self, split: str, batch_size: int, seed: int, static: bool, start: int = 0) -> Iterator[Batch]:  # noqa: ARG002
         """One pass over ``split`` in full batches; ``seed`` decides where training rows begin, and their order."""
@@ -143,7 +151,7 @@ class TextWorkload(BaseWorkload):
             stream, starts = self._windows[0].ravel(), np.arange(len(self._windows[0])) * (context + 1)
         elif split == "train":
             stream, source = self.corpus.train, np.random.default_rng(seed)
-            offset = int(source.integers(0, context)) if len(stream) > 2 * context else 0
+            offset = int(source.integers(0, self._latest_start + 1))
             starts = offset + context * source.permutation((len(stream) - 1 - offset) // context)
         else:
             raise ValueError(f"split is {split!r}; allowed: train, validation")

@@ -41,7 +41,6 @@ EXPERIMENTS = ("formats_teacher", "formats_tiny", "formats_small", "formats_base
 TIMES = tuple(f"{name}_time" for name in EXPERIMENTS)
 NARROW = "dense:narrow"
 OPTIMIZERS = {"adamw": "AdamW", "muon": "Muon"}
-_MIB = 2**20 / 4  # FP32 numbers of a MiB
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,7 +172,7 @@ class Row:
 
 
 def rows_of(page: Formats) -> list[Row]:
-    """By optimizer, ratio and loss."""
+    """The rows of a page, by optimizer, ratio and loss."""
 
     def place(search: Search) -> tuple[Any, ...]:
         ratio = search.slot.ratio or 0.0
@@ -261,7 +260,7 @@ def _title(page: Formats) -> str:
 
 
 def _sentences(page: Formats) -> list[str]:
-    """What goes against structured formats first, then what speaks for them, and what Muon changes."""
+    """Say what goes against structured formats first, then what speaks for them, and what Muon changes."""
     lines = []
     for optimizer in page.optimizers:
         better, worse, open_ = beaten_by(page, optimizer)
