@@ -75,9 +75,26 @@ class EightBitAdamW(torch.optim.Optimizer):
         signed, unsigned = self._codes_on(gradient.device)
         beta1, beta2 = group["betas"]
         torch.ops.bitsandbytes.optimizer_update_8bit_blockwise(
-            "adam", gradient, moved, state["state1"], state["state2"], beta1, beta2, 0.0, 0.0, group["eps"],
-            step + 1, group["lr"], signed, unsigned, state["absmax1"], state["absmax2"], 0.0, 1.0, False,
-        )  # fmt: skip
+            "adam",
+            gradient,
+            moved,
+            state["state1"],
+            state["state2"],
+            beta1,
+            beta2,
+            0.0,
+            0.0,
+            group["eps"],
+            step + 1,
+            group["lr"],
+            signed,
+            unsigned,
+            state["absmax1"],
+            state["absmax2"],
+            0.0,
+            1.0,
+            False,
+        )
         if projector:
             parameter.add_(projector.project_back(moved))
 

@@ -168,6 +168,10 @@ class SmallTable(nn.Module, abc.ABC):
             return rows  # each bag has one item
         places = torch.arange(indices.numel(), device=indices.device).view_as(indices)
         return nn.functional.embedding_bag(
-            places, rows, offsets, mode=self.mode, per_sample_weights=per_sample_weights,
+            places,
+            rows,
+            offsets,
+            mode=self.mode,
+            per_sample_weights=per_sample_weights,
             include_last_offset=self.include_last_offset,
-        )  # fmt: skip
+        )

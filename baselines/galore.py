@@ -119,9 +119,12 @@ class GaLoreWithFusedAdamW(JoinedOptimizer):
     """
 
     def __init__(
-        self, projected: Iterable[nn.Parameter], plain: Iterable[nn.Parameter], settings: Settings = Settings(),
+        self,
+        projected: Iterable[nn.Parameter],
+        plain: Iterable[nn.Parameter],
+        settings: Settings = Settings(),
         eight_bit: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._hyperparameters = {
             "rank": settings.rank,
             "update_proj_gap": settings.update_gap,
@@ -205,9 +208,12 @@ class PerLayerUpdates(GaLoreWithFusedAdamW):
     """
 
     def __init__(
-        self, projected: Iterable[nn.Parameter], plain: Iterable[nn.Parameter], settings: Settings = Settings(),
+        self,
+        projected: Iterable[nn.Parameter],
+        plain: Iterable[nn.Parameter],
+        settings: Settings = Settings(),
         eight_bit: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(projected, plain, settings, eight_bit)
         for group, optimizer in zip(self.param_groups, self._parts, strict=True):
             for parameter in group["params"]:

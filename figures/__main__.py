@@ -67,33 +67,44 @@ def _parser(program: str) -> Parser:
         one: Parser = commands.add_parser(work.__name__, formatter_class=form, description=description, **more)
         one.set_defaults(work=work, parser=one)
         one.add_argument(
-            "--records", metavar="FOLDER", type=Path, default=Path("results") / "local",
+            "--records",
+            metavar="FOLDER",
+            type=Path,
+            default=Path("results") / "local",
             help="where the records lie (default: results/local; the project's own: results/reference)",
-        )  # fmt: skip
+        )
         return one
 
     drawing = command(
-        draw, "Draw a figure or table of the paper from records and print the same as a table, with a verdict\n"
-        "on every published claim it touches. Nothing is measured here.", prog=program, epilog=_epilog(),
-    )  # fmt: skip
+        draw,
+        "Draw a figure or table of the paper from records and print the same as a table, with a verdict\n"
+        "on every published claim it touches. Nothing is measured here.",
+        prog=program,
+        epilog=_epilog(),
+    )
     drawing.add_argument("figure", metavar="FIGURE", help=f"what to draw: {', '.join(artifacts())}")
     drawing.add_argument(
-        "--experiment", metavar="NAME", help="whose records to show (default: as listed below; those of the small "
+        "--experiment",
+        metavar="NAME",
+        help="whose records to show (default: as listed below; those of the small "
         "presets: accuracy_small, ratios_accuracy_small)",
-    )  # fmt: skip
+    )
     ledger = command(
-        claims, "Print every claim published about the method with what decides it and what the records say:\n"
+        claims,
+        "Print every claim published about the method with what decides it and what the records say:\n"
         "reproduced, partly, not reproduced, or not tested here, and why. Nothing is measured here.",
-    )  # fmt: skip
+    )
     ledger.add_argument("--format", choices=FORMATS, default="text", help="text of 120 columns by default")
     page = command(
-        report, "Write one HTML page from records: the verdict on every published claim, then each figure and\n"
+        report,
+        "Write one HTML page from records: the verdict on every published claim, then each figure and\n"
         "table beside what was published, how it was measured and what failed. Nothing is measured here.",
-    )  # fmt: skip
+    )
     exploring = command(
-        explore, "Write one HTML file in which every record is a point: filters, axes, the Pareto front, and the\n"
+        explore,
+        "Write one HTML file in which every record is a point: filters, axes, the Pareto front, and the\n"
         "command behind each point. Nothing is measured here, and the page loads nothing.",
-    )  # fmt: skip
+    )
     model = "predictions for a model of your own, written by python -m bench predict model=PATH"
     exploring.add_argument("--model", metavar="FILE", type=Path, help=model)
     where = "where to write (default: figures/rendered/ and the name of the records' folder)"

@@ -139,11 +139,19 @@ class Artifact(Generic[S, R]):
         text = markdown(caption, f"{stem}.png" if draw else "", table, left, verdicts)
         files = Files(stem, draw, {f"{stem}.md": text, f"{stem}.csv": csv(tidy)})
         return Drawn(
-            title=caption.title, device=selection.device, facts=tuple(caption.facts),
-            notes=(*caption.of_picture, *caption.notes), below=(*caption.remarks, *caption.notes),
-            table=table, left_aligned=left, section=self.section, narrow=self._parts(table),
-            verdicts=tuple(verdicts), files=files, records=tuple(selection.shown),
-        )  # fmt: skip
+            title=caption.title,
+            device=selection.device,
+            facts=tuple(caption.facts),
+            notes=(*caption.of_picture, *caption.notes),
+            below=(*caption.remarks, *caption.notes),
+            table=table,
+            left_aligned=left,
+            section=self.section,
+            narrow=self._parts(table),
+            verdicts=tuple(verdicts),
+            files=files,
+            records=tuple(selection.shown),
+        )
 
     def _parts(self, table: pd.DataFrame) -> tuple[pd.DataFrame, ...]:
         if not self.breaks:

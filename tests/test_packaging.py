@@ -43,10 +43,20 @@ def test_needed_packages_are_pinned() -> None:
 def wheel(tmp_path_factory) -> Path:
     """The wheel, built of a copy of the clone."""
     clone, out = tmp_path_factory.mktemp("clone"), tmp_path_factory.mktemp("wheel")
-    shutil.copytree(ROOT, clone, dirs_exist_ok=True, ignore=lambda folder, names: [
-        name for name in names if name == "__pycache__" or (Path(folder) == ROOT and name not in (
-            "comera", "bench", "figures", "baselines", "pyproject.toml", "README.md", "LICENSE"))
-    ])  # fmt: skip
+    shutil.copytree(
+        ROOT,
+        clone,
+        dirs_exist_ok=True,
+        ignore=lambda folder, names: [
+            name
+            for name in names
+            if name == "__pycache__"
+            or (
+                Path(folder) == ROOT
+                and name not in ("comera", "bench", "figures", "baselines", "pyproject.toml", "README.md", "LICENSE")
+            )
+        ],
+    )
     quiet = ("--quiet", "--disable-pip-version-check", "--no-deps", "--no-build-isolation")
     subprocess.run([sys.executable, "-m", "pip", "wheel", *quiet, "-w", out, clone], check=True)
     [built] = out.glob("*.whl")

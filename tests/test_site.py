@@ -84,8 +84,18 @@ def test_examples_are_code_and_no_role_is_left(site) -> None:
 
 @pytest.mark.slow
 def test_a_broken_link_is_an_error(tmp_path) -> None:
-    parts = ("docs", "figures/rendered/reference", "results/README.md", "comera", "mkdocs.yml", "README.md",
-             "CHANGELOG.md", "CONTRIBUTING.md", "results/reference/gate", "results/reference/robustness")  # fmt: skip
+    parts = (
+        "docs",
+        "figures/rendered/reference",
+        "results/README.md",
+        "comera",
+        "mkdocs.yml",
+        "README.md",
+        "CHANGELOG.md",
+        "CONTRIBUTING.md",
+        "results/reference/gate",
+        "results/reference/robustness",
+    )
     for part in parts:
         place = tmp_path / "root" / part
         place.parent.mkdir(parents=True, exist_ok=True)

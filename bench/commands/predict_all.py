@@ -142,15 +142,24 @@ def _point(arm: str, batch: int, question: Question, device: Device, made: Predi
     memory, view = made.memory, question.view
     sizes = memory.mib()
     return {
-        "source": "your model", "arm": arm, "batch_size": batch, "precision": view.precision, "device": device.name,
-        "workload": question.workload.words.model, "dataset": "random tokens", "measure": "predict",
-        "predicted_for": view.device, "sequence_length": view.sequence_length,
+        "source": "your model",
+        "arm": arm,
+        "batch_size": batch,
+        "precision": view.precision,
+        "device": device.name,
+        "workload": question.workload.words.model,
+        "dataset": "random tokens",
+        "measure": "predict",
+        "predicted_for": view.device,
+        "sequence_length": view.sequence_length,
         "least_time_ms": bound(made.work, made.traffic, device, view.precision).step_ms,
         "peak_memory_predicted_mib": sizes.pop("peak"),
         **{f"predicted_{name}_mib": size for name, size in sizes.items()},
-        "parameters": memory.parameter_count, "stored_mib": memory.stored / 2**20,
-        "flops_per_step": made.work.flops_per_step, "command": command,
-    }  # fmt: skip
+        "parameters": memory.parameter_count,
+        "stored_mib": memory.stored / 2**20,
+        "flops_per_step": made.work.flops_per_step,
+        "command": command,
+    }
 
 
 def _largest(arm: str, question: Question, device: Device, peaks: dict[int, float], limit: int) -> dict[str, Any]:
@@ -158,12 +167,20 @@ def _largest(arm: str, question: Question, device: Device, peaks: dict[int, floa
     multiple = smallest_batch(question.method(), question.view)
     found = largest_batch(
         lambda batch: predict_memory(*_arguments(question, batch)).mib()["peak"],
-        device.room_mib, multiple, limit, peaks,
-    )  # fmt: skip
+        device.room_mib,
+        multiple,
+        limit,
+        peaks,
+    )
     words = "none fits" if not found.batch_size else f"{found.batch_size:,}"
     words += " at least" if found.batch_size and found.next_mib is None else ""
-    return {"arm": arm, "device": device.name, "batch_size": found.batch_size, "peak_mib": found.peak_mib,
-            "words": words}  # fmt: skip
+    return {
+        "arm": arm,
+        "device": device.name,
+        "batch_size": found.batch_size,
+        "peak_mib": found.peak_mib,
+        "words": words,
+    }
 
 
 def show(content: Mapping[str, Any]) -> None:

@@ -18,9 +18,18 @@ ROOT = Path(__file__).resolve().parents[2]
 
 #: Folders whose change makes a measurement a different one: the methods, and what builds, runs and measures a step.
 MEASURING_CODE = (
-    "comera", "baselines", "bench/protocol", "bench/workloads", "bench/data", "bench/step", "bench/estimate",
-    "bench/measures", "bench/training", "bench/processes", "bench/distributed",
-)  # fmt: skip
+    "comera",
+    "baselines",
+    "bench/protocol",
+    "bench/workloads",
+    "bench/data",
+    "bench/step",
+    "bench/estimate",
+    "bench/measures",
+    "bench/training",
+    "bench/processes",
+    "bench/distributed",
+)
 
 _OWN_PACKAGES = ("comera", "baselines", "bench")  # whose modules may move without a change of what is measured
 

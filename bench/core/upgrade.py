@@ -76,9 +76,14 @@ def _words(workload: str, dataset: str, settings: Mapping[str, Any]) -> dict[str
 def encoder_words(dataset: str, layers: int, classes: int) -> dict[str, Any]:
     """What is said of an encoder with so many layers and classes, on a dataset."""
     metric = {
-        "name": "accuracy", "text": "validation accuracy", "unit": "%", "higher_is_better": True,
-        "guess": 100 / classes, "probe": BAG_OF_WORDS.get(dataset), "probe_text": "bag of words",
-    }  # fmt: skip
+        "name": "accuracy",
+        "text": "validation accuracy",
+        "unit": "%",
+        "higher_is_better": True,
+        "guess": 100 / classes,
+        "probe": BAG_OF_WORDS.get(dataset),
+        "probe_text": "bag of words",
+    }
     return {
         "model": f"{NUMBERS[layers] if layers < len(NUMBERS) else layers}-encoder transformer",
         "epoch": "An epoch is the paper's whatever the data: 392,702 examples padded to 128 tokens.",

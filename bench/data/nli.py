@@ -37,9 +37,12 @@ _EXPECTED = ", or ".join(" and ".join(names) for names in LAYOUTS)
 
 #: Training files of the pool, below ``COMERA_DATA``; it is scored on MNLI-12k's matched development pairs.
 POOL_FILES = (
-    "mnli_12k/train.jsonl", "snli_devtest/dev.jsonl", "snli_devtest/test.jsonl", "semiauto_nli_wiki/train.jsonl",
+    "mnli_12k/train.jsonl",
+    "snli_devtest/dev.jsonl",
+    "snli_devtest/test.jsonl",
+    "semiauto_nli_wiki/train.jsonl",
     "semiauto_nli_wiki/test.jsonl",
-)  # fmt: skip
+)
 
 #: Keys of premise, hypothesis and label, in the order they are looked for.
 ROW_KEYS = (("premise", "hypothesis", "label"), ("sentence1", "sentence2", "gold_label"))

@@ -138,9 +138,14 @@ class Ranks:
         number = len(self._torchruns)
         with (self._folder / f"errors-{number}").open("wb") as errors:
             process = subprocess.Popen(
-                command, env=environment, stdin=subprocess.DEVNULL, stdout=errors, stderr=errors,
-                start_new_session=True, preexec_fn=die_with_parent,  # noqa: PLW1509 - there are no other threads here
-            )  # fmt: skip
+                command,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=errors,
+                stderr=errors,
+                start_new_session=True,
+                preexec_fn=die_with_parent,  # noqa: PLW1509 - there are no other threads here
+            )
         self._torchruns.append(process)
 
     def _kill(self) -> None:
@@ -261,9 +266,12 @@ def slurm_command(torchrun: list[str], rank: list[str], ranks: int, over: int) -
         raise ConfigError(f"world_size is {ranks}; allowed on {over} nodes: a multiple of {over}.")
     here, port = socket.gethostname(), 20_000 + int(os.environ.get("SLURM_JOB_ID", "0")) % 20_000
     words = [
-        *torchrun, f"--nnodes={over}", f"--nproc-per-node={ranks // over}", f"--master-addr={here}",
+        *torchrun,
+        f"--nnodes={over}",
+        f"--nproc-per-node={ranks // over}",
+        f"--master-addr={here}",
         f"--master-port={port}",
-    ]  # fmt: skip
+    ]
     line = f'exec {shlex.join(words)} --node-rank="$SLURM_NODEID" {shlex.join(rank)}'
     return ["srun", "--overlap", f"--nodes={over}", f"--ntasks={over}", "--ntasks-per-node=1", "sh", "-c", line]
 

@@ -103,9 +103,15 @@ def build_exchanged(cell: Cell, workload: Workload) -> ExchangedStep:
     model = model.to(cell.device)
     exchange = exchange_for(cell, model)
     step = ExchangedStep(
-        model, method, method.optimizer(model), workload.loss, cell.precision, cell.device,
-        checkpoint=cell.checkpoint, exchange=exchange,
-    )  # fmt: skip
+        model,
+        method,
+        method.optimizer(model),
+        workload.loss,
+        cell.precision,
+        cell.device,
+        checkpoint=cell.checkpoint,
+        exchange=exchange,
+    )
     torch.manual_seed(rank_seed(cell.seed, distributed.get_rank()))
     return step
 

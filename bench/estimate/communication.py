@@ -118,19 +118,24 @@ LINKS: Mapping[str, Link] = {
     "ethernet_1": Link("Ethernet, 1 Gbit/s", 1, 30, _TCP, source=f"IEEE 802.3ab; {_TCP_LATENCY}"),
     "ethernet_10": Link("Ethernet, 10 Gbit/s", 10, 30, _TCP, source=f"IEEE 802.3ae; {_TCP_LATENCY}"),
     "ethernet_25": Link("Ethernet, 25 Gbit/s", 25, 30, _TCP, source=f"IEEE 802.3by; {_TCP_LATENCY}"),
-    "ethernet_100": Link(
-        "Ethernet, 100 Gbit/s", 100, 5, 4096 / 4174, source=f"IEEE 802.3ba, with RoCE v2; {_NCCL}"
-    ),
+    "ethernet_100": Link("Ethernet, 100 Gbit/s", 100, 5, 4096 / 4174, source=f"IEEE 802.3ba, with RoCE v2; {_NCCL}"),
     "infiniband": Link(
-        "InfiniBand NDR, 400 Gbit/s", 400, 5, 4096 / 4126,
+        "InfiniBand NDR, 400 Gbit/s",
+        400,
+        5,
+        4096 / 4126,
         source=f"data sheet of NVIDIA ConnectX-7; {_NCCL}",
     ),
     "nvlink": Link(
-        "NVLink 4, 3,600 Gbit/s", 3600, 0.6, 0.8, 256,
+        "NVLink 4, 3,600 Gbit/s",
+        3600,
+        0.6,
+        0.8,
+        256,
         "data sheet of NVIDIA H100, 900 GB/s in both directions together; up to 256 GPUs by NVLink switches; of them "
         f"80 % assumed, as NCCL counts on 360 of 450 GB/s; {_NCCL}",
     ),
-}  # fmt: skip
+}
 
 
 def shaped(mbit: float | None, share: float, latency_us: float = 50.0) -> Link:

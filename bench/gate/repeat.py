@@ -304,16 +304,22 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--planted", type=float, default=0.0, help="share by which the tree under test is made slower")
     parser.add_argument(
-        "--busy", nargs="?", const="here", choices=("here", "elsewhere"),
+        "--busy",
+        nargs="?",
+        const="here",
+        choices=("here", "elsewhere"),
         help="keep another core busy meanwhile; elsewhere: one that something else keeps busy, such as a training",
-    )  # fmt: skip
+    )
     parser.add_argument(
         "--of", nargs="+", metavar="NAME", default=list(BENCHMARKS), help="benchmarks to measure (default: all)"
     )
     parser.add_argument(
-        "--into", metavar="FILE", type=Path, default=Path("results") / "local" / "gate" / "repetitions.jsonl",
+        "--into",
+        metavar="FILE",
+        type=Path,
+        default=Path("results") / "local" / "gate" / "repetitions.jsonl",
         help="where they are recorded (default: results/local/gate/repetitions.jsonl)",
-    )  # fmt: skip
+    )
     parser.add_argument("--summary", action="store_true", help="measure nothing, print the summary of what is recorded")
     parser.add_argument("--power", action="store_true", help="as --summary, and what it says of scaled blocks")
     arguments = parser.parse_args(argv)

@@ -38,9 +38,13 @@ def plain_steps_only(cell: Cell) -> str | None:
 
 #: What is alike in measures that trace steps on fake tensors.
 TRACED: Mapping[str, Any] = {
-    "unsupported": plain_steps_only, "parallel": True, "together": True, "on_device": False, "timed": False,
+    "unsupported": plain_steps_only,
+    "parallel": True,
+    "together": True,
+    "on_device": False,
+    "timed": False,
     "cost": lambda _: 1.0,
-}  # fmt: skip
+}
 
 MEASURE = Measure(
     name="predict",

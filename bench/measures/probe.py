@@ -36,8 +36,10 @@ def _probed(workload: Workload) -> dict[str, Any]:
             probes[one]["per_example"] = packed(tried.per_example)
     examples = best.examples if best.per_example is None else len(best.per_example)
     return {
-        "metrics": dict(best.metrics), "validation_examples": examples, "samples": {"best": name, "probes": probes},
-    }  # fmt: skip
+        "metrics": dict(best.metrics),
+        "validation_examples": examples,
+        "samples": {"best": name, "probes": probes},
+    }
 
 
 MEASURE = Measure(

@@ -26,9 +26,17 @@ from comera.protocol import LINEAR_ROLES
 
 #: In what arithmetic the forward and backward run; a property of the step, the same for every method.
 Precision = Literal[
-    "fp32", "tf32", "bf16", "bf16_weights",
-    "fp8", "fp8_row", "fp8_delayed", "fp8_split", "fp8_filtered", "fp8_row_filtered",
-]  # fmt: skip
+    "fp32",
+    "tf32",
+    "bf16",
+    "bf16_weights",
+    "fp8",
+    "fp8_row",
+    "fp8_delayed",
+    "fp8_split",
+    "fp8_filtered",
+    "fp8_row_filtered",
+]
 PRECISIONS: tuple[str, ...] = get_args(Precision)
 
 #: Those in which a measure of single products or of errors beside float64 has something to say.

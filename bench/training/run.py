@@ -132,14 +132,26 @@ class TrainingRun:
         if cell.world_size > 1:
             exchange = exchange_for(cell, self.model)  # before the optimizer, which is to have shards
             return ExchangedStep(
-                self.model, self.method, self.method.optimizer(self.model), loss, cell.precision, cell.device,
-                checkpoint=cell.checkpoint, exchange=exchange, mean_loss=True,
-            )  # fmt: skip
+                self.model,
+                self.method,
+                self.method.optimizer(self.model),
+                loss,
+                cell.precision,
+                cell.device,
+                checkpoint=cell.checkpoint,
+                exchange=exchange,
+                mean_loss=True,
+            )
         toggles = (cell.precision, cell.device, cell.cuda_graph, cell.compile, bool(cell.training["static"]))
         return TrainStep(
-            self.model, self.method, self.method.optimizer(self.model), loss, *toggles, cell.checkpoint,
+            self.model,
+            self.method,
+            self.method.optimizer(self.model),
+            loss,
+            *toggles,
+            cell.checkpoint,
             widen_bf16=not multiplies_bf16(cell.device),
-        )  # fmt: skip
+        )
 
     def _note_rates(self) -> None:
         """Keep the rates from which a schedule counts."""

@@ -32,9 +32,13 @@ _SIZES = r"^(num|n)_|_(size|dim|layers|heads)$|^max_position_embeddings$"
 
 #: Sizes of which there is at least one, by the names that transformers has for all models, and the most that there are.
 _LEAST_ONE = {
-    "num_hidden_layers": 10_000, "hidden_size": 2**18, "num_attention_heads": 2**18, "vocab_size": 2**27,
-    "num_labels": 2**18, "intermediate_size": 2**20,
-}  # fmt: skip
+    "num_hidden_layers": 10_000,
+    "hidden_size": 2**18,
+    "num_attention_heads": 2**18,
+    "vocab_size": 2**27,
+    "num_labels": 2**18,
+    "intermediate_size": 2**20,
+}
 _TASK = "ForSequenceClassification"
 
 

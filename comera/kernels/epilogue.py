@@ -92,9 +92,26 @@ def add_norm_forward(
     for start in range(0, M, BLOCK_N):
         n = start + tl.arange(0, BLOCK_N)
         u_TM = summed_tile(
-            z2_TQ, right2, bias2, residual, seed, t, n, start, p, scale, T, M, Q,
-            HAS_BIAS, HAS_DROPOUT, PRECISION, PADDED_Q, BLOCK_M, BLOCK_N,
-        )  # fmt: skip
+            z2_TQ,
+            right2,
+            bias2,
+            residual,
+            seed,
+            t,
+            n,
+            start,
+            p,
+            scale,
+            T,
+            M,
+            Q,
+            HAS_BIAS,
+            HAS_DROPOUT,
+            PRECISION,
+            PADDED_Q,
+            BLOCK_M,
+            BLOCK_N,
+        )
         count = tl.minimum(M - start, BLOCK_N).to(tl.float32)
         tile_mean_T = tl.sum(u_TM, 1) / count
         deviation_TM = tl.where((n < M)[None, :], u_TM - tile_mean_T[:, None], 0.0)
@@ -108,9 +125,26 @@ def add_norm_forward(
     for start in range(0, M, BLOCK_N):
         n = start + tl.arange(0, BLOCK_N)
         u_TM = summed_tile(
-            z2_TQ, right2, bias2, residual, seed, t, n, start, p, scale, T, M, Q,
-            HAS_BIAS, HAS_DROPOUT, PRECISION, PADDED_Q, BLOCK_M, BLOCK_N,
-        )  # fmt: skip
+            z2_TQ,
+            right2,
+            bias2,
+            residual,
+            seed,
+            t,
+            n,
+            start,
+            p,
+            scale,
+            T,
+            M,
+            Q,
+            HAS_BIAS,
+            HAS_DROPOUT,
+            PRECISION,
+            PADDED_Q,
+            BLOCK_M,
+            BLOCK_N,
+        )
         weight_M = tl.load(weight + n, n < M, 0.0).to(tl.float32)
         shift_M = tl.load(shift + n, n < M, 0.0).to(tl.float32)
         normal_TM = (u_TM - mean_T[:, None]) * scale_T[:, None]
@@ -152,9 +186,26 @@ def add_norm_backward_rows(
     for start in range(0, M, BLOCK_N):
         n = start + tl.arange(0, BLOCK_N)
         u_TM = summed_tile(
-            z2_TQ, right2, bias2, residual, seed, t, n, start, p, scale, T, M, Q,
-            HAS_BIAS, HAS_DROPOUT, PRECISION, PADDED_Q, BLOCK_M, BLOCK_N,
-        )  # fmt: skip
+            z2_TQ,
+            right2,
+            bias2,
+            residual,
+            seed,
+            t,
+            n,
+            start,
+            p,
+            scale,
+            T,
+            M,
+            Q,
+            HAS_BIAS,
+            HAS_DROPOUT,
+            PRECISION,
+            PADDED_Q,
+            BLOCK_M,
+            BLOCK_N,
+        )
         normal_TM = (u_TM - mean_T[:, None]) * scale_T[:, None]
         weight_M = tl.load(weight + n, n < M, 0.0).to(tl.float32)
         dnormal_TM = load_tile(dout, t, n, T, M).to(tl.float32) * weight_M[None, :]
@@ -165,9 +216,26 @@ def add_norm_backward_rows(
     for start in range(0, M, BLOCK_N):
         n = start + tl.arange(0, BLOCK_N)
         u_TM = summed_tile(
-            z2_TQ, right2, bias2, residual, seed, t, n, start, p, scale, T, M, Q,
-            HAS_BIAS, HAS_DROPOUT, PRECISION, PADDED_Q, BLOCK_M, BLOCK_N,
-        )  # fmt: skip
+            z2_TQ,
+            right2,
+            bias2,
+            residual,
+            seed,
+            t,
+            n,
+            start,
+            p,
+            scale,
+            T,
+            M,
+            Q,
+            HAS_BIAS,
+            HAS_DROPOUT,
+            PRECISION,
+            PADDED_Q,
+            BLOCK_M,
+            BLOCK_N,
+        )
         normal_TM = (u_TM - mean_T[:, None]) * scale_T[:, None]
         weight_M = tl.load(weight + n, n < M, 0.0).to(tl.float32)
         dout_TM = load_tile(dout, t, n, T, M).to(tl.float32)

@@ -15,8 +15,16 @@ from mkdocs.structure.nav import Link, Navigation
 ROOT = Path(__file__).resolve().parents[2]
 
 #: Files that pages consist of or link to, beside those of ``docs``.
-PATTERNS = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs/*.md", "figures/rendered/reference/*",
-            "results/README.md", "results/reference/robustness/*.jsonl", "results/reference/gate/*.jsonl")  # fmt: skip
+PATTERNS = (
+    "README.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "docs/*.md",
+    "figures/rendered/reference/*",
+    "results/README.md",
+    "results/reference/robustness/*.jsonl",
+    "results/reference/gate/*.jsonl",
+)
 UNKNOWN = "docs/results.html#what-speaks-against-comera-and-what-has-not-been-tested"
 INDEX = "figures/rendered/reference/index.md"
 

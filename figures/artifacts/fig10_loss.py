@@ -55,8 +55,9 @@ def caption(study: Study, _: Any) -> Caption:
             notes.append(f"{row.name} less dense after as many steps: {apart.text(sign=True, unit=True)}.")
     return Caption(
         title=f"Fig. 10: held-out loss through both phases on {study.dataset!r}",
-        facts=shared.facts(study), notes=[*notes, *shared.absences(study.rows), *closing_notes(study)],
-    )  # fmt: skip
+        facts=shared.facts(study),
+        notes=[*notes, *shared.absences(study.rows), *closing_notes(study)],
+    )
 
 
 def draw(study: Study, _: Any, caption: Caption) -> Figure:
@@ -103,10 +104,30 @@ def _judge(claim: Claim, study: Study, _: Sequence[Any]) -> Judgement:  # noqa: 
 
 
 ARTIFACT = Artifact(
-    name="fig10_loss", heading="Fig. 10: held-out loss through both phases",
+    name="fig10_loss",
+    heading="Fig. 10: held-out loss through both phases",
     summary="held-out loss by step and by time, dense against CoMERA in two phases; an image per device and dataset",
-    experiments=("code_phases",), lenders=PROBES, measure="train", made_by="make reproduce-fig10-loss", order=46,
-    select=studies, rows=fig6.rows_of, columns=fig6.columns, tidy_rows=fig6.tidy_rows, caption=caption, draw=draw,
-    rules=(Rule("codebert-curve", "held-out loss of comera less that of dense at the end of phase 2, full model",
-                "<= tolerance", "any", TOLERANCE, "nats", judge=_judge, workload=WORKLOAD),),
-)  # fmt: skip
+    experiments=("code_phases",),
+    lenders=PROBES,
+    measure="train",
+    made_by="make reproduce-fig10-loss",
+    order=46,
+    select=studies,
+    rows=fig6.rows_of,
+    columns=fig6.columns,
+    tidy_rows=fig6.tidy_rows,
+    caption=caption,
+    draw=draw,
+    rules=(
+        Rule(
+            "codebert-curve",
+            "held-out loss of comera less that of dense at the end of phase 2, full model",
+            "<= tolerance",
+            "any",
+            TOLERANCE,
+            "nats",
+            judge=_judge,
+            workload=WORKLOAD,
+        ),
+    ),
+)

@@ -78,15 +78,27 @@ def columns(grid: Grid, rows: Sequence[Row]) -> list[Column[Row]]:  # noqa: ARG0
         assert product is not None
         plan, best = planned.chosen, planned.best
         return {
-            "device": grid.device, **{name: getattr(slot, name) for name in ("in_features", "out_features", "cores")},
-            "ranks": " ".join(map(str, planned.ranks)), "tokens": slot.tokens, "plan": plan.name, "pass": row.side,
-            "number": row.number, **vars(product), "flops": product.flops, "moved_mib": product.moved_mib,
-            "kept_mib": row.kept_mib, "plan_flops": plan.flops, "plan_saved_mib": plan.saved_mib,
-            "plan_estimated_ms": plan.estimated_ms, "plan_measured_ms": plan.time,
-            "best_plan": best.name if best else "", "best_measured_ms": best.time if best else None,
-            "dense_flops": planned.dense_flops, "dense_ms": planned.dense_time,
+            "device": grid.device,
+            **{name: getattr(slot, name) for name in ("in_features", "out_features", "cores")},
+            "ranks": " ".join(map(str, planned.ranks)),
+            "tokens": slot.tokens,
+            "plan": plan.name,
+            "pass": row.side,
+            "number": row.number,
+            **vars(product),
+            "flops": product.flops,
+            "moved_mib": product.moved_mib,
+            "kept_mib": row.kept_mib,
+            "plan_flops": plan.flops,
+            "plan_saved_mib": plan.saved_mib,
+            "plan_estimated_ms": plan.estimated_ms,
+            "plan_measured_ms": plan.time,
+            "best_plan": best.name if best else "",
+            "best_measured_ms": best.time if best else None,
+            "dense_flops": planned.dense_flops,
+            "dense_ms": planned.dense_time,
             "older_code": bool(grid.older(row.record)),
-        }  # fmt: skip
+        }
 
     return [
         Column("layer", lambda row: row.slot.layer, left=True),
@@ -251,9 +263,18 @@ def draw(grid: Grid, rows: Sequence[Row], caption: Caption) -> Figure:  # noqa: 
 
 
 ARTIFACT = Artifact(
-    name="fig11", heading="Fig. 11: contraction paths",
+    name="fig11",
+    heading="Fig. 11: contraction paths",
     summary="contraction plans chosen for the encoder's layers as tensor diagrams, step by step; an image per device",
-    experiments=("fig11",), measure="plan", made_by="make reproduce-fig11", order=50, select=plans.select_plans,
-    rows=rows_of, columns=columns, tidy_rows=lambda _, rows: [row for row in rows if row.product], caption=caption,
-    draw=draw, section="tokens",
-)  # fmt: skip
+    experiments=("fig11",),
+    measure="plan",
+    made_by="make reproduce-fig11",
+    order=50,
+    select=plans.select_plans,
+    rows=rows_of,
+    columns=columns,
+    tidy_rows=lambda _, rows: [row for row in rows if row.product],
+    caption=caption,
+    draw=draw,
+    section="tokens",
+)

@@ -175,12 +175,16 @@ def _row(page: Selection, arm: str, batch: int, ratio: float, dense: Row) -> Row
     known, is_timed = _known(page, cell, [run] if run else []), batch in page.time_batches
     of_dense: dict[str, Any] = {"reference": (DENSE, batch, ratio), "memory_reference": (DENSE, batch, 1.0)}
     return Row(
-        arm=arm, batch=batch, ratio=ratio, beside=ratio,
+        arm=arm,
+        batch=batch,
+        ratio=ratio,
+        beside=ratio,
         flops_over_dense=quotient(known["flops"], dense.flops),
         size_ratio=quotient(dense.parameters, known["parameters"]),
         over_rivals={rival: time_ratio(run, page.timed.get((rival, batch, ratio))) for rival in rivals},
-        **known, **page.row(cell, is_timed=is_timed, asked=_asked(page, batch), **of_dense),
-    )  # fmt: skip
+        **known,
+        **page.row(cell, is_timed=is_timed, asked=_asked(page, batch), **of_dense),
+    )
 
 
 def rows_of(page: Selection) -> list[Row]:
@@ -267,10 +271,15 @@ def _time_quantity(page: Selection, rows: Sequence[Row]) -> Quantity:
         return f"{significant(dense.time.time.total.value * scale)} {unit}" if dense.time.time else ""
 
     return Quantity(
-        f"Time per {page.per}", "time", f"time per {page.per} / dense", page.time_batches, value,
+        f"Time per {page.per}",
+        "time",
+        f"time per {page.per} / dense",
+        page.time_batches,
+        value,
         lambda row, other: row.time.ratio if other.is_reference else row.over_rivals.get(other.arm),
-        words, lambda row: row.time,
-    )  # fmt: skip
+        words,
+        lambda row: row.time,
+    )
 
 
 def _counted(of: Callable[[Row], float | None], unit: str, scale: float, **about: Any) -> Quantity:
@@ -280,9 +289,11 @@ def _counted(of: Callable[[Row], float | None], unit: str, scale: float, **about
         return Estimate.exact(number) if number else None
 
     return Quantity(
-        value=lambda row: exact((of(row) or 0.0) / scale), over=lambda row, other: exact(quotient(of(row), of(other))),
-        words=lambda dense: f"{significant((of(dense) or 0.0) / scale, 4)} {unit}", **about,
-    )  # fmt: skip
+        value=lambda row: exact((of(row) or 0.0) / scale),
+        over=lambda row, other: exact(quotient(of(row), of(other))),
+        words=lambda dense: f"{significant((of(dense) or 0.0) / scale, 4)} {unit}",
+        **about,
+    )
 
 
 def _quantities(page: Selection, rows: Sequence[Row]) -> list[Quantity]:
@@ -294,15 +305,27 @@ def _quantities(page: Selection, rows: Sequence[Row]) -> list[Quantity]:
     def peak(target: str) -> Quantity:
         name = {"cuda": "CUDA", "cpu": "a CPU"}[target]
         return _counted(
-            lambda row: row.memory[target].peak, "MiB", 1.0, name=f"Peak memory for {name}", title="memory",
-            axis=f"peak predicted for {name}, MiB", batches=page.memory_batches(target),
-            cell=lambda row: row.memory[target], measured=target == page.kind == "cuda",
-        )  # fmt: skip
+            lambda row: row.memory[target].peak,
+            "MiB",
+            1.0,
+            name=f"Peak memory for {name}",
+            title="memory",
+            axis=f"peak predicted for {name}, MiB",
+            batches=page.memory_batches(target),
+            cell=lambda row: row.memory[target],
+            measured=target == page.kind == "cuda",
+        )
 
     work = _counted(
-        lambda row: row.flops, "GFLOP", 1e9, name="FLOPs per step", title="FLOPs", axis="GFLOP per step",
-        batches=page.time_batches or sorted({batch for _, batch, _ in page.cells}), cell=failed,
-    )  # fmt: skip
+        lambda row: row.flops,
+        "GFLOP",
+        1e9,
+        name="FLOPs per step",
+        title="FLOPs",
+        axis="GFLOP per step",
+        batches=page.time_batches or sorted({batch for _, batch, _ in page.cells}),
+        cell=failed,
+    )
     targets = sorted(TARGETS, key=lambda target: target != page.kind)
     predicted = [target for target in targets if any(row.memory[target].peak for row in rows)]
     return [_time_quantity(page, rows), work, *map(peak, predicted)]
@@ -517,20 +540,31 @@ def _judge_fairly(page: Selection) -> Judgement:
 
 
 ARTIFACT = Artifact(
-    name="fig12", heading="Fig. 12: compression of the whole model",
+    name="fig12",
+    heading="Fig. 12: compression of the whole model",
     summary="time per epoch, peak memory and FLOPs against the compression of the whole model, beside dense; "
     "an image per device, precision and toggles",
-    experiments=EXPERIMENTS, made_by="make sweep-ratios", order=60, select=select, rows=rows_of,
-    columns=columns, tidy_rows=tidy_rows, caption=caption, draw=draw,
+    experiments=EXPERIMENTS,
+    made_by="make sweep-ratios",
+    order=60,
+    select=select,
+    rows=rows_of,
+    columns=columns,
+    tidy_rows=tidy_rows,
+    caption=caption,
+    draw=draw,
     rules=(
         Rule(
             "ratio-monotone",
             "epoch time of dense / comera, by ratio: surely higher at the largest than at the smallest, nowhere surely "
             "falling, and at the smallest not surely > 1 + tolerance",
-            device="cuda", tolerance=MARGIN, unit="x", judge=lambda _, page, __: _judge(page, (DENSE,)),
+            device="cuda",
+            tolerance=MARGIN,
+            unit="x",
+            judge=lambda _, page, __: _judge(page, (DENSE,)),
             fair=lambda _, page, __: _judge_fairly(page),
             fair_quantity="the same of the faster of dense and low_rank of the same ratio / comera",
         ),
     ),
     section="batch",
-)  # fmt: skip
+)

@@ -55,10 +55,11 @@ def columns(page: Precisions, _: Sequence[Line]) -> list[Column[Line]]:
     def tidy(line: Line) -> dict[str, object]:
         return {
             "stored_error": line.stored_error,
-            **bounds(metric.name, line.reached(metric)), **bounds("less", page.less(line, metric)),
+            **bounds(metric.name, line.reached(metric)),
+            **bounds("less", page.less(line, metric)),
             "compared_with": against(line),
             "margin": margin(page, line) if line.compared_with and not line.is_control else None,
-        }  # fmt: skip
+        }
 
     return framed(
         page,
@@ -73,9 +74,13 @@ def framed(page: Precisions, *columns: Column[Line]) -> list[Column[Line]]:
 
     def tidy(line: Line) -> dict[str, object]:
         return {
-            "device": page.device, "dataset": page.dataset, "arm": line.arm, "precision": line.precision,
-            "arithmetic": line.arithmetic, "seeds": " ".join(map(str, line.finished)),
-        }  # fmt: skip
+            "device": page.device,
+            "dataset": page.dataset,
+            "arm": line.arm,
+            "precision": line.precision,
+            "arithmetic": line.arithmetic,
+            "seeds": " ".join(map(str, line.finished)),
+        }
 
     def remarks(line: Line) -> str:
         return "; ".join(line.remarks)
@@ -96,8 +101,11 @@ def framed(page: Precisions, *columns: Column[Line]) -> list[Column[Line]]:
 def caption(page: Precisions, lines: Sequence[Line]) -> Caption:
     steps = sorted({run.train_steps for line in lines for run in line.finished.values() if run.train_steps})
     seeds = sorted({seed for line in lines for seed in line.runs})
-    fewer = [f"{line.name}: {', '.join(map(str, sorted(line.finished)))}" for line in lines
-             if line.finished and sorted(line.finished) != seeds]  # fmt: skip
+    fewer = [
+        f"{line.name}: {', '.join(map(str, sorted(line.finished)))}"
+        for line in lines
+        if line.finished and sorted(line.finished) != seeds
+    ]
     in_brackets = shared.brackets_words((len(line.finished) for line in lines), shared.examples_words(page))
     return Caption(
         title=f"Fig. 14: training in lower precisions on {page.dataset!r}{_smaller(page)}",
@@ -198,8 +206,10 @@ def judge(_: Claim, page: Precisions, lines: Sequence[Line]) -> Judgement:
     """Comparable is within the margin of FP32, with both bounds, of the arms that start as the paper has it."""
     metric = page.metric
     apart = {line: less for line in lines if line.precision.startswith("fp8") and (less := page.less(line, metric))}
-    found = [Finding(f"{line.name} less fp32, {less.seeds_text}", less.text(sign=True, unit=True))
-             for line, less in apart.items()]  # fmt: skip
+    found = [
+        Finding(f"{line.name} less fp32, {less.seeds_text}", less.text(sign=True, unit=True))
+        for line, less in apart.items()
+    ]
     apart = {line: less for line, less in apart.items() if line.as_published}
     if not apart:
         return Judgement("not tested here", "No pair of runs in FP8 and in FP32 with one seed.")
@@ -224,11 +234,37 @@ def judge(_: Claim, page: Precisions, lines: Sequence[Line]) -> Judgement:
 
 
 ARTIFACT: Artifact[Precisions, Line] = Artifact(
-    name="fig14", heading="Fig. 14: lower precisions",
+    name="fig14",
+    heading="Fig. 14: lower precisions",
     summary="learning curves in FP32, BF16, FP8's products and FP8's storage; an image per device and dataset",
-    experiments=("fig14", "fig14_control", "fig14_split", "fig14_storage", "fig14_sst2", "fig14_sst2_storage",
-                 "fig14_sst2_small", "fig14_sst2_small_storage"), measure="train", lenders=PROBES,
-    made_by="make reproduce-fig14", order=140, select=select, rows=rows_of, columns=columns, caption=caption, draw=draw,
-    rules=(Rule("fp8-accuracy", "accuracy in FP8-mix less that in FP32, 3 seeds, of each arm", ">= -tolerance", "any",
-                POINTS, "points", judge=judge),),
-)  # fmt: skip
+    experiments=(
+        "fig14",
+        "fig14_control",
+        "fig14_split",
+        "fig14_storage",
+        "fig14_sst2",
+        "fig14_sst2_storage",
+        "fig14_sst2_small",
+        "fig14_sst2_small_storage",
+    ),
+    measure="train",
+    lenders=PROBES,
+    made_by="make reproduce-fig14",
+    order=140,
+    select=select,
+    rows=rows_of,
+    columns=columns,
+    caption=caption,
+    draw=draw,
+    rules=(
+        Rule(
+            "fp8-accuracy",
+            "accuracy in FP8-mix less that in FP32, 3 seeds, of each arm",
+            ">= -tolerance",
+            "any",
+            POINTS,
+            "points",
+            judge=judge,
+        ),
+    ),
+)

@@ -212,10 +212,11 @@ def caption(page: Selection, rows: Sequence[Row]) -> Caption:
         ),
         of_picture=(bars.SCALES.format("the optimized one"),),
         notes=(
-            *notes.cell_notes(page, rows, *_against_tables(page), arms="variants"), *notes.last_notes(page),
+            *notes.cell_notes(page, rows, *_against_tables(page), arms="variants"),
+            *notes.last_notes(page),
         ),
         remarks=[f"{subject}: {remarks}" for subject, remarks in subjects if remarks],
-    )  # fmt: skip
+    )
 
 
 def draw(page: Selection, rows: Sequence[Row], caption: Caption) -> Figure:
@@ -260,21 +261,37 @@ _RIVALS = (PLAIN, *TABLES.values())
 _WHERE: dict[str, Any] = {"conditions": (not_fp32,), "at": "{} indices", "fair_conditions": (_no_sparse_table,)}
 
 ARTIFACT = Artifact(
-    name="fig5", heading="Fig. 5: look-up of an embedding table",
+    name="fig5",
+    heading="Fig. 5: look-up of an embedding table",
     summary="time and peak memory of a table look-up by each variant; an image per device, table and distribution",
-    experiments=("fig5", "fig5_memory"), made_by="make reproduce-fig5", order=20, select=select, rows=rows_of,
-    columns=columns, caption=caption, draw=draw,
+    experiments=("fig5", "fig5_memory"),
+    made_by="make reproduce-fig5",
+    order=20,
+    select=select,
+    rows=rows_of,
+    columns=columns,
+    caption=caption,
+    draw=draw,
     rules=(
         ratio_rule(
-            "lookup-time", f"step time {_OF}", [lambda page: time_points(page, _pairs(page, PLAIN))], BATCHES, **_WHERE,
-            fair=[lambda page: time_points(page, _pairs(page, *_RIVALS))], fair_quantity=f"step time {_FAIR_OF}",
+            "lookup-time",
+            f"step time {_OF}",
+            [lambda page: time_points(page, _pairs(page, PLAIN))],
+            BATCHES,
+            **_WHERE,
+            fair=[lambda page: time_points(page, _pairs(page, *_RIVALS))],
+            fair_quantity=f"step time {_FAIR_OF}",
         ),
         ratio_rule(
-            "lookup-memory", f"peak memory, allocated or predicted for CUDA, {_OF}",
-            [lambda page: memory_points(page, _pairs(page, PLAIN))], BATCHES, device="any", **_WHERE,
+            "lookup-memory",
+            f"peak memory, allocated or predicted for CUDA, {_OF}",
+            [lambda page: memory_points(page, _pairs(page, PLAIN))],
+            BATCHES,
+            device="any",
+            **_WHERE,
             fair=[lambda page: memory_points(page, _pairs(page, *_RIVALS))],
             fair_quantity=f"peak memory {_FAIR_OF}",
         ),
     ),
     section="indices",
-)  # fmt: skip
+)

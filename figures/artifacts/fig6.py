@@ -107,12 +107,23 @@ def tidy_rows(study: Study, _: Any) -> list[Cells]:
         for point in line.points.values():
             for seed, one in point.by_seed.items():
                 alone = score(study.metric, {seed: one})
-                table.append({
-                    "run": line.row.name, "status": "ok", "seed": seed, "epoch": one.epoch, "step": one.step,
-                    "stage": one.stage, name: one.value, f"{name}_low": alone.low, f"{name}_high": alone.high,
-                    f"{name}_bounds": alone.kind, "band_low": point.band.low, "band_high": point.band.high,
-                    "band_bounds": point.band.kind,
-                })  # fmt: skip
+                table.append(
+                    {
+                        "run": line.row.name,
+                        "status": "ok",
+                        "seed": seed,
+                        "epoch": one.epoch,
+                        "step": one.step,
+                        "stage": one.stage,
+                        name: one.value,
+                        f"{name}_low": alone.low,
+                        f"{name}_high": alone.high,
+                        f"{name}_bounds": alone.kind,
+                        "band_low": point.band.low,
+                        "band_high": point.band.high,
+                        "band_bounds": point.band.kind,
+                    }
+                )
     return [*table, *({"run": row.name, "status": row.status} for row in study.rows if not row.finished)]
 
 
@@ -198,8 +209,15 @@ def draw(study: Study, _: Any, caption: Caption) -> Figure:
 
 
 ARTIFACT = Artifact(
-    name="fig6", heading="Fig. 6: validation accuracy per epoch",
+    name="fig6",
+    heading="Fig. 6: validation accuracy per epoch",
     summary="validation accuracy per epoch, dense against CoMERA; an image per device and dataset",
-    order=30, **shared.OF_STUDIES, rows=rows_of, columns=columns, tidy_rows=tidy_rows, caption=caption, draw=draw,
+    order=30,
+    **shared.OF_STUDIES,
+    rows=rows_of,
+    columns=columns,
+    tidy_rows=tidy_rows,
+    caption=caption,
+    draw=draw,
     rules=(SAME_ACCURACY,),
-)  # fmt: skip
+)

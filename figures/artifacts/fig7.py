@@ -91,10 +91,14 @@ def _row(page: Selection, arm: str, toggles: Toggles, batch: int) -> Row:
         values["memory"] = {page.kind: cells.MemoryCell(NOT_MODELLED, marks=memory.marks)}
     allocated = (one.peak_memory_allocated_mib if one else None for one in (record, below if arm != COMERA else None))
     return Row(
-        arm=arm, toggles=toggles, batch=batch,
+        arm=arm,
+        toggles=toggles,
+        batch=batch,
         gain=time_ratio(page.timed.get((arm, plainer, batch)), record) if plainer else None,
-        compile_s=record.compile_time_s if record else None, allocated_ratio=cells.quotient(*allocated), **values,
-    )  # fmt: skip
+        compile_s=record.compile_time_s if record else None,
+        allocated_ratio=cells.quotient(*allocated),
+        **values,
+    )
 
 
 def rows_of(page: Selection) -> list[Row]:
@@ -112,9 +116,7 @@ def columns(page: Selection, rows: Sequence[Row]) -> list[Column[Row]]:
 
     def head(row: Row) -> dict[str, object]:
         dataset = getattr(page.timed.get(row.cell), "dataset", "")
-        return {
-            "device": page.device, "arm": row.arm, **vars(row.toggles), "batch_size": row.batch, "dataset": dataset
-        }  # fmt: skip
+        return {"device": page.device, "arm": row.arm, **vars(row.toggles), "batch_size": row.batch, "dataset": dataset}
 
     def time(row: Row) -> str:
         return f"{row.time.text(scale)} {row.time.marks.replace(UNPAIRED, '')}".strip()
@@ -134,15 +136,20 @@ def columns(page: Selection, rows: Sequence[Row]) -> list[Column[Row]]:
         replace(ratios, text=lambda row: "1" if row.is_reference and row.time.time else _with_pairing(row.time.ratio)),
         Column("off / on", lambda row: _with_pairing(row.gain), gain),
         Column(
-            "compile, s", (lambda row: significant(row.compile_s)) if compiled else None,
+            "compile, s",
+            (lambda row: significant(row.compile_s)) if compiled else None,
             lambda row: {"compile_time_s": row.compile_s},
         ),
         *cells.memory_columns(page.kind, COMERA),
-        *cells.last_columns(page, Column[Row](
-            "allocated / comera", allocated if page.kind == "cuda" else None,
-            lambda row: {"allocated_over_comera": row.allocated_ratio},
-        )),
-    ]  # fmt: skip
+        *cells.last_columns(
+            page,
+            Column[Row](
+                "allocated / comera",
+                allocated if page.kind == "cuda" else None,
+                lambda row: {"allocated_over_comera": row.allocated_ratio},
+            ),
+        ),
+    ]
 
 
 def _is_measured(rows: Sequence[Row]) -> bool:
@@ -174,12 +181,14 @@ def caption(page: Selection, rows: Sequence[Row]) -> Caption:
     return Caption(
         title=title if page.is_papers else f"Time per {page.per} by toggles, {notes.model_words(page)}",
         facts=(
-            notes.step_fact(page), notes.data_fact(page), *([instead] if page.kind == "cpu" and page.is_papers else []),
+            notes.step_fact(page),
+            notes.data_fact(page),
+            *([instead] if page.kind == "cpu" and page.is_papers else []),
         ),
         of_picture=(bars.SCALES.format("CoMERA's with the same toggles"),),
         notes=[*of_columns, *_notes(page, rows)],
         remarks=notes.gathered((row.name, {"batch": str(row.batch)}, row.remarks) for row in rows),
-    )  # fmt: skip
+    )
 
 
 def _gains(page: Selection, rows: Sequence[Row]) -> list[str]:
@@ -252,19 +261,30 @@ def _no_pair(page: Selection) -> str:
 
 
 ARTIFACT = Artifact(
-    name="fig7", heading="Fig. 7: CUDA Graph and compile",
+    name="fig7",
+    heading="Fig. 7: CUDA Graph and compile",
     summary="time per epoch with CUDA Graph (on a CPU, compile) off and on, dense against CoMERA; an image per device",
-    experiments=EXPERIMENTS, measure="run", made_by="make reproduce-fig7", order=40, select=select, rows=rows_of,
-    columns=columns, caption=caption, draw=draw,
+    experiments=EXPERIMENTS,
+    measure="run",
+    made_by="make reproduce-fig7",
+    order=40,
+    select=select,
+    rows=rows_of,
+    columns=columns,
+    caption=caption,
+    draw=draw,
     rules=(
         ratio_rule(
-            "graph-speedup", "epoch time of dense / comera, both with CUDA Graph, FP32",
-            [lambda page: _points(page, CAPTURED)], BATCHES["cuda"],
+            "graph-speedup",
+            "epoch time of dense / comera, both with CUDA Graph, FP32",
+            [lambda page: _points(page, CAPTURED)],
+            BATCHES["cuda"],
             conditions=(_no_pair, not_full_size),
             beside=lambda page: _points(page, *(toggles for arm, toggles in page.variants if arm == DENSE)),
-            fair=[_at_best], fair_conditions=(_only_plain,),
+            fair=[_at_best],
+            fair_conditions=(_only_plain,),
             fair_quantity="epoch time of dense / comera, each with the toggles that make it fastest",
         ),
     ),
     section="batch",
-)  # fmt: skip
+)

@@ -171,8 +171,10 @@ def _verdicts(page: Selection) -> list[str]:
             parts += [f"time {time.value:.2f}x at {batch:,}"] if time else []
         lines += [f"{words}: {rival} over optimized: {', '.join(parts)}."] if parts else []
     for room in ROOMS:
-        fits = {name: [b for b in page.batches if (page.peak("cuda", (name, b)) or 1e9) <= room * 1024 * 0.95]
-                for name in page.variants}  # fmt: skip
+        fits = {
+            name: [b for b in page.batches if (page.peak("cuda", (name, b)) or 1e9) <= room * 1024 * 0.95]
+            for name in page.variants
+        }
         if any(target == "cuda" for target, _ in page.predicted):
             room_words = [f"{name} {max(found):,}" if found else f"{name} none" for name, found in fits.items()]
             lines.append(
@@ -267,28 +269,54 @@ def _fair(quantity: str, what: Any) -> dict[str, Any]:
 RULES = (
     Rule("dlrm-size", "stored size of dense / comera", REACHES, "any", 0.5, "x", judge=_judge_size),
     ratio.ratio_rule(
-        "dlrm-memory", "peak memory of dense (Adam) / comera, allocated or predicted for CUDA",
-        [_evidence(ratio.memory_points, ADAM)], BATCHES[:1], device="any", **_FULL,
+        "dlrm-memory",
+        "peak memory of dense (Adam) / comera, allocated or predicted for CUDA",
+        [_evidence(ratio.memory_points, ADAM)],
+        BATCHES[:1],
+        device="any",
+        **_FULL,
         **_fair("peak memory", ratio.memory_points),
     ),
     ratio.ratio_rule(
-        "recsys-time", "epoch time of dense (Adam) / comera", [_evidence(ratio.time_points, ADAM)], BATCHES, **_TIMED,
+        "recsys-time",
+        "epoch time of dense (Adam) / comera",
+        [_evidence(ratio.time_points, ADAM)],
+        BATCHES,
+        **_TIMED,
         **_fair("step time", ratio.time_points),
     ),
     ratio.ratio_rule(
-        "dlrm-opt-plain", "step time and peak memory of plain / optimized comera",
-        [_evidence(ratio.time_points, PLAIN), _evidence(ratio.memory_points, PLAIN)], BATCHES, slack=0.0, **_TIMED,
+        "dlrm-opt-plain",
+        "step time and peak memory of plain / optimized comera",
+        [_evidence(ratio.time_points, PLAIN), _evidence(ratio.memory_points, PLAIN)],
+        BATCHES,
+        slack=0.0,
+        **_TIMED,
     ),
     ratio.ratio_rule(
-        "dlrm-opt-dense", "peak memory of dense (Adam) / optimized comera, allocated or predicted",
-        [_evidence(ratio.memory_points, ADAM)], BATCHES, slack=0.0, device="any", **_FULL,
+        "dlrm-opt-dense",
+        "peak memory of dense (Adam) / optimized comera, allocated or predicted",
+        [_evidence(ratio.memory_points, ADAM)],
+        BATCHES,
+        slack=0.0,
+        device="any",
+        **_FULL,
         **_fair("peak memory", ratio.memory_points),
     ),
-)  # fmt: skip
+)
 
 ARTIFACT: Artifact[Selection, Row] = Artifact(
-    name="fig8", heading="Fig. 8: time and memory of DLRM",
+    name="fig8",
+    heading="Fig. 8: time and memory of DLRM",
     summary="time and peak memory of a training step of DLRM, beside dense tables with dense and with sparse gradients",
-    experiments=("fig8", "fig8_memory"), made_by="make reproduce-fig8", order=50, select=select, rows=rows_of,
-    columns=columns, caption=caption, draw=draw, rules=RULES, section="batch",
-)  # fmt: skip
+    experiments=("fig8", "fig8_memory"),
+    made_by="make reproduce-fig8",
+    order=50,
+    select=select,
+    rows=rows_of,
+    columns=columns,
+    caption=caption,
+    draw=draw,
+    rules=RULES,
+    section="batch",
+)

@@ -19,7 +19,13 @@ def caption(study: Study, lines: Any) -> Caption:
 
 
 ARTIFACT = replace(
-    fig6.ARTIFACT, name="fig9", heading="Fig. 9: normalised cross entropy of DLRM per step",
+    fig6.ARTIFACT,
+    name="fig9",
+    heading="Fig. 9: normalised cross entropy of DLRM per step",
     summary="normalised cross entropy of DLRM's arms per step; an image per device and click log",
-    experiments=(EXPERIMENT,), made_by="make reproduce-fig9", order=60, caption=caption, rules=(CURVE,),
-)  # fmt: skip
+    experiments=(EXPERIMENT,),
+    made_by="make reproduce-fig9",
+    order=60,
+    caption=caption,
+    rules=(CURVE,),
+)

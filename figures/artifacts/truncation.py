@@ -195,9 +195,10 @@ def draw(study: Study, rows: Sequence[Row], caption: Caption) -> Figure:
         one.set_xlim(0, 1.12 * _size(shown[0]))
         one.axvline(stays, **_SMALLEST, zorder=1)
     tops = (
-        _draw_times(axes[0], shown), _draw_memory(axes[1], shown, dense.mean(_PEAK) if dense else None),
+        _draw_times(axes[0], shown),
+        _draw_memory(axes[1], shown, dense.mean(_PEAK) if dense else None),
         _draw_score(axes[2], shown, dense),
-    )  # fmt: skip
+    )
     names = ("step time, trained / full ranks", "predicted peak memory, MiB", study.metric.axis)
     for one, found, name in zip(axes, tops, names, strict=True):
         _name_points(one, found)
@@ -206,9 +207,15 @@ def draw(study: Study, rows: Sequence[Row], caption: Caption) -> Figure:
 
 
 ARTIFACT = Artifact(
-    name="truncation", heading="What truncation saves",
+    name="truncation",
+    heading="What truncation saves",
     summary="step time, peak memory and accuracy against the physically truncated size; an image per device and "
     "dataset",
-    order=170, **shared.OF_STUDIES, rows=lambda study: study.rows, columns=columns, caption=caption, draw=draw,
+    order=170,
+    **shared.OF_STUDIES,
+    rows=lambda study: study.rows,
+    columns=columns,
+    caption=caption,
+    draw=draw,
     rules=LATE,
-)  # fmt: skip
+)

@@ -253,7 +253,12 @@ def rolled_up(entries: Sequence[Entry]) -> list[RollUp]:
 def _rolled_up(name: str, group: Sequence[Entry]) -> RollUp:
     reproduced = sum(one.outcome == "reproduced" for one in group)
     return RollUp(
-        name, len(group), sum(bool(one.experiments) for one in group), sum(one.is_executed for one in group),
-        sum(one.outcome != "not tested here" for one in group), reproduced,
-        sum(one.outcome in AGREEING for one in group) - reproduced, sum(one.fair_outcome in AGREEING for one in group),
-    )  # fmt: skip
+        name,
+        len(group),
+        sum(bool(one.experiments) for one in group),
+        sum(one.is_executed for one in group),
+        sum(one.outcome != "not tested here" for one in group),
+        reproduced,
+        sum(one.outcome in AGREEING for one in group) - reproduced,
+        sum(one.fair_outcome in AGREEING for one in group),
+    )

@@ -82,9 +82,7 @@ def _compared_row(entry: Entry) -> tuple[str, str, str, str]:
 _COMPARED = (("claim, published", 27), ("as published", 38), ("outcome", 8), ("with the fair baseline", 38))
 
 #: How the columns of :class:`figures.claims.ledger.RollUp` are called.
-ROLLED_UP = (
-    "artifact", "claims", "implemented", "executed", "decided", "reproduced", "given", "agrees, fair baseline"
-)  # fmt: skip
+ROLLED_UP = ("artifact", "claims", "implemented", "executed", "decided", "reproduced", "given", "agrees, fair baseline")
 
 
 def to_text(entries: Sequence[Entry]) -> str:
@@ -122,14 +120,29 @@ def to_text(entries: Sequence[Entry]) -> str:
 def _tidy(line: Line) -> dict[str, object]:
     claim, rule = line.entry.claim, line.entry.rule
     return {
-        "claim": claim.id, "artifact": claim.artifact, "quantity": claim.quantity, "setting": claim.setting,
-        "published": claim.published, "published_low": claim.low, "published_high": claim.high, "unit": claim.unit,
-        "standing": claim.standing, "experiments": " ".join(line.entry.experiments), "decided_by": rule.expression,
-        "tolerance": rule.tolerance, "tolerance_unit": rule.unit, "device_kind": rule.device, "device": line.device,
-        "verdict": line.outcome, "ours": line.ours, "why": line.why, "fair_verdict": line.fair_outcome,
-        "fair_decided_by": rule.fair_quantity, "fair_ours": line.fair.ours_text if line.fair else "",
+        "claim": claim.id,
+        "artifact": claim.artifact,
+        "quantity": claim.quantity,
+        "setting": claim.setting,
+        "published": claim.published,
+        "published_low": claim.low,
+        "published_high": claim.high,
+        "unit": claim.unit,
+        "standing": claim.standing,
+        "experiments": " ".join(line.entry.experiments),
+        "decided_by": rule.expression,
+        "tolerance": rule.tolerance,
+        "tolerance_unit": rule.unit,
+        "device_kind": rule.device,
+        "device": line.device,
+        "verdict": line.outcome,
+        "ours": line.ours,
+        "why": line.why,
+        "fair_verdict": line.fair_outcome,
+        "fair_decided_by": rule.fair_quantity,
+        "fair_ours": line.fair.ours_text if line.fair else "",
         "fair_why": line.fair.why if line.fair else "",
-    }  # fmt: skip
+    }
 
 
 def _first(text: Callable[[Entry], str]) -> Callable[[Line], str]:

@@ -220,11 +220,20 @@ def not_fp32(page: TimesAndMemory) -> str:
 
 
 def ratio_rule(
-    claim_id: str, quantity: str, evidence: Sequence[Evidence], batches: Sequence[int], *, slack: float = 0.5,
-    device: DeviceKind = "cuda", conditions: Sequence[Callable[[Any], str]] = (not_fp32, not_full_size),
-    beside: Evidence | None = None, at: str = "batch {}", fair: Sequence[Evidence] = (), fair_quantity: str = "",
+    claim_id: str,
+    quantity: str,
+    evidence: Sequence[Evidence],
+    batches: Sequence[int],
+    *,
+    slack: float = 0.5,
+    device: DeviceKind = "cuda",
+    conditions: Sequence[Callable[[Any], str]] = (not_fp32, not_full_size),
+    beside: Evidence | None = None,
+    at: str = "batch {}",
+    fair: Sequence[Evidence] = (),
+    fair_quantity: str = "",
     fair_conditions: Sequence[Callable[[Any], str]] = (),
-) -> Rule:  # fmt: skip
+) -> Rule:
     """The rule of a claim about ratios: every part of the evidence must hold at each of the batch sizes.
 
     Args:
@@ -238,9 +247,11 @@ def ratio_rule(
     """
 
     def judging(
-        parts: Sequence[Evidence], required: Sequence[Callable[[Any], str]], beside: Evidence | None = None,
+        parts: Sequence[Evidence],
+        required: Sequence[Callable[[Any], str]],
+        beside: Evidence | None = None,
         first: Sequence[Callable[[Any], str]] = (),
-    ) -> Judge:  # fmt: skip
+    ) -> Judge:
         def judge(claim: Claim, page: TimesAndMemory, _: Any) -> Judgement:
             if lacking := undecided(condition(page) for condition in first):
                 return lacking
@@ -263,8 +274,13 @@ def ratio_rule(
     sizes = at.format(", ".join(f"{batch:,}" for batch in batches))
     holds = f"{REACHES} (from half of it, where that is > 1: partly)" if slack else ABOVE_ONE
     return Rule(
-        claim_id, f"{quantity}, {sizes}", holds, device, slack, "x" if slack else "",
+        claim_id,
+        f"{quantity}, {sizes}",
+        holds,
+        device,
+        slack,
+        "x" if slack else "",
         judge=judging(evidence, conditions, beside),
         fair=judging(fair, conditions, first=fair_conditions) if fair else None,
         fair_quantity=f"{fair_quantity}, {sizes}" if fair else "",
-    )  # fmt: skip
+    )

@@ -237,12 +237,16 @@ def _judge_ranks_removed(_: Claim, study: Study, __: Any) -> Judgement:
 SAME_ACCURACY = Rule(
     "mnli-same-accuracy",
     f"accuracy on MNLI of {_WORDS[EARLY]} - that of dense after as many steps, {SEEDS_NEEDED} seeds",
-    ">= -tolerance", tolerance=MARGIN, unit="points", judge=_judge_same_accuracy,
-)  # fmt: skip
+    ">= -tolerance",
+    tolerance=MARGIN,
+    unit="points",
+    judge=_judge_same_accuracy,
+)
 RANKS_REMOVED = Rule(
-    "ranks-removed", f"ranks after a late stage: in every seed some layer of block {BLOCK} has none left",
+    "ranks-removed",
+    f"ranks after a late stage: in every seed some layer of block {BLOCK} has none left",
     judge=_judge_ranks_removed,
-)  # fmt: skip
+)
 
 #: Of the late stages.
 LATE = (
@@ -252,6 +256,12 @@ LATE = (
 
 #: Of the paper's table on MNLI.
 MNLI = (
-    _size_rule(DENSE_RUN, "size"), _size_rule(EARLY, "size"), _size_rule(EARLY, "ratio"), _size_rule(late(0.2), "size"),
-    *LATE[: 2 * len(_LATE)], *map(_accuracy_rule, (DENSE_RUN, EARLY)), *LATE[2 * len(_LATE) :], SAME_ACCURACY,
-)  # fmt: skip
+    _size_rule(DENSE_RUN, "size"),
+    _size_rule(EARLY, "size"),
+    _size_rule(EARLY, "ratio"),
+    _size_rule(late(0.2), "size"),
+    *LATE[: 2 * len(_LATE)],
+    *map(_accuracy_rule, (DENSE_RUN, EARLY)),
+    *LATE[2 * len(_LATE) :],
+    SAME_ACCURACY,
+)

@@ -25,14 +25,22 @@ def page(records: Sequence[Record], own: tuple[list[dict[str, Any]], Mapping[str
             (:func:`figures.explorer.points.own_points`).
     """
     environment = Environment(
-        loader=PackageLoader("figures.explorer"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+        loader=PackageLoader("figures.explorer"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
         lstrip_blocks=True,
-    )  # fmt: skip
+    )
     content = content_of(records, own)
     data = json.dumps(content, ensure_ascii=True, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
     library = importlib.resources.files("plotly") / "package_data" / "plotly.min.js"
     shown = {
-        "title": TITLE, "data": data, "plotly": library.read_text(encoding="utf-8"), "filters": content["filters"],
-        "own": content["own"], "points": len(content["points"]), "failed": content["failed"],
-    }  # fmt: skip
+        "title": TITLE,
+        "data": data,
+        "plotly": library.read_text(encoding="utf-8"),
+        "filters": content["filters"],
+        "own": content["own"],
+        "points": len(content["points"]),
+        "failed": content["failed"],
+    }
     return environment.get_template("explorer.html").render(shown).encode()

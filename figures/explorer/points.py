@@ -24,9 +24,14 @@ AXES: dict[str, tuple[str, bool]] = {
 
 #: By what points are filtered, with the words of the form.
 FILTERS: dict[str, str] = {
-    "source": "records of", "workload": "workload", "dataset": "data", "device": "device", "precision": "precision",
-    "batch_size": "batch", "arm": "method",
-}  # fmt: skip
+    "source": "records of",
+    "workload": "workload",
+    "dataset": "data",
+    "device": "device",
+    "precision": "precision",
+    "batch_size": "batch",
+    "arm": "method",
+}
 
 #: Columns of the record that are long, that nobody reads, or that another time of a step would stand beside.
 _LEFT_OUT = {"config_json", "workload_words", "library_versions", "schema_version", "step_time_median_ms"}
@@ -68,9 +73,16 @@ def point_of(record: Record) -> dict[str, Any]:
     device = record.device
     if record.measure == "predict":
         device = f"{record.predicted_for}, predicted"
-    return point | metrics | {
-        "source": record.experiment, "arm": record.arm, "device": device, "command": command_of(record),
-    }  # fmt: skip
+    return (
+        point
+        | metrics
+        | {
+            "source": record.experiment,
+            "arm": record.arm,
+            "device": device,
+            "command": command_of(record),
+        }
+    )
 
 
 def metric_axes(records: Iterable[Record]) -> dict[str, tuple[str, bool]]:

@@ -173,9 +173,14 @@ def _draw_panel(axes: Any, share: float, panel: Panel, fills: Any) -> None:
 
 
 def draw_bars(
-    title: str, facts: Sequence[str], rows: Sequence[str], bands: Sequence[Band], footnotes: Sequence[str],
-    references: int = 1, below: Callable[[Page, int], None] | None = None,
-) -> Figure:  # fmt: skip
+    title: str,
+    facts: Sequence[str],
+    rows: Sequence[str],
+    bands: Sequence[Band],
+    footnotes: Sequence[str],
+    references: int = 1,
+    below: Callable[[Page, int], None] | None = None,
+) -> Figure:
     """A page of bands from top to bottom, whose panels share the ``rows`` of these names; bold are those of so many
     ``references`` at the top, which ratios are to. ``below`` draws what follows, on the part of the page of that
     number.

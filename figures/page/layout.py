@@ -90,15 +90,28 @@ def legend(
 ) -> None:
     """A legend above the axes of a subfigure, with so many entries on a line; its title is the subfigure's heading."""
     figure.legend(
-        handles=handles, loc=f"outside upper {side}", ncols=columns, title=title, alignment="left", borderpad=0,
-        title_fontproperties={"weight": "bold", "size": 8.5}, borderaxespad=_PAD * 72 / 7, labelspacing=0.35, **style,
-    )  # fmt: skip
+        handles=handles,
+        loc=f"outside upper {side}",
+        ncols=columns,
+        title=title,
+        alignment="left",
+        borderpad=0,
+        title_fontproperties={"weight": "bold", "size": 8.5},
+        borderaxespad=_PAD * 72 / 7,
+        labelspacing=0.35,
+        **style,
+    )
 
 
 def panel_page(
-    title: str, facts: Sequence[str], rows: Sequence[Sequence[str]], footnotes: Sequence[str], height: float,
-    handles: Sequence[Any], columns: int,
-) -> tuple[Page, list[list[Any]]]:  # fmt: skip
+    title: str,
+    facts: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    footnotes: Sequence[str],
+    height: float,
+    handles: Sequence[Any],
+    columns: int,
+) -> tuple[Page, list[list[Any]]]:
     """A page of panels, ``height`` inches high and with titles by row, and their axes alike; below the ``handles`` of
     the legend that all share, so many ``columns`` of them on a line.
     """

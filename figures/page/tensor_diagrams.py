@@ -171,9 +171,16 @@ def _arrow(axes: Any, start: Point, end: Point, short: float) -> Point:
     """An arrow that ends so much before ``end``; its middle."""
     axes.add_patch(
         FancyArrowPatch(
-            start, end, arrowstyle="-|>,head_length=2.4,head_width=1.4", shrinkA=0, shrinkB=72 * short, linewidth=0.8,
-            color=INK, zorder=2, mutation_scale=1,
+            start,
+            end,
+            arrowstyle="-|>,head_length=2.4,head_width=1.4",
+            shrinkA=0,
+            shrinkB=72 * short,
+            linewidth=0.8,
+            color=INK,
+            zorder=2,
+            mutation_scale=1,
         )
-    )  # fmt: skip
+    )
     part = 0.5 * (1 - short / math.dist(start, end))
     return start[0] + part * (end[0] - start[0]), start[1] + part * (end[1] - start[1])

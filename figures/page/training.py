@@ -17,8 +17,11 @@ from figures.records.training import CurvePoint, curve_of, stages_of
 
 #: What artifacts of the paper's training runs are made of, and of the same stages on source code.
 OF_STUDIES: dict[str, Any] = {
-    "experiments": (EXPERIMENT, "code_stages"), "measure": "train", "lenders": PROBES, "select": studies,
-}  # fmt: skip
+    "experiments": (EXPERIMENT, "code_stages"),
+    "measure": "train",
+    "lenders": PROBES,
+    "select": studies,
+}
 
 _CONFIDENT = f"{100 * CONFIDENCE:.0f} %"
 
@@ -160,10 +163,16 @@ def head_column(page: Runs, slot: Callable[[Row], Mapping[str, object]]) -> Colu
 
     def tidy(row: Row) -> dict[str, object]:
         return {
-            "device": page.device, "dataset": page.dataset, "arm": row.slot.arm, **slot(row), "status": row.status,
-            "remarks": "; ".join(row.remarks), "seeds": seeds_of(row), "train_steps": row.steps,
+            "device": page.device,
+            "dataset": page.dataset,
+            "arm": row.slot.arm,
+            **slot(row),
+            "status": row.status,
+            "remarks": "; ".join(row.remarks),
+            "seeds": seeds_of(row),
+            "train_steps": row.steps,
             "validation_examples": row.score and row.score.examples,
-        }  # fmt: skip
+        }
 
     return Column(RUN, lambda row: row.label, tidy, left=True)
 

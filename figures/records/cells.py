@@ -145,9 +145,14 @@ class TimesAndMemory(select.Selected):
         return equal_size(self.parameters(cell), self.parameters(reference))
 
     def row(
-        self, cell: Hashable, reference: Hashable, is_timed: bool = True, targets: Sequence[str] = TARGETS,
-        asked: Collection[str] = TARGETS, memory_reference: Hashable = None,
-    ) -> dict[str, Any]:  # fmt: skip
+        self,
+        cell: Hashable,
+        reference: Hashable,
+        is_timed: bool = True,
+        targets: Sequence[str] = TARGETS,
+        asked: Collection[str] = TARGETS,
+        memory_reference: Hashable = None,
+    ) -> dict[str, Any]:
         """What stands in a cell, as the fields of a :class:`CellRow`, compared with a reference, which may be itself.
 
         It ``is_timed`` where the grid of times has it; ``asked`` are those targets whose grid of memory has it.
@@ -216,8 +221,9 @@ class Select:
         holding = [run for run in runs if run.predicted_for in TARGETS and run.peak_memory_predicted_mib is not None]
         # a prediction goes before a record without one, and one that was asked for before one beside a time
         predicted = newest(
-            [*plans, *holding], target_cell,
+            [*plans, *holding],
+            target_cell,
             prefer=lambda one: (one.peak_memory_predicted_mib is not None, one.measure == "predict"),
-        )  # fmt: skip
+        )
         shown = select.oldest_first([*timed.values(), *predicted.values()])
         return into(timed=timed, predicted=predicted, shown=shown, left_out=tuple(notes), **page)

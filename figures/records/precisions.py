@@ -65,8 +65,11 @@ class Line:
     @property
     def remarks(self) -> list[str]:
         """What became of runs that did not end well, and what the others have to say."""
-        return [f"seed {seed}: {one_line(f'{run.status}: {run.message}' if run.status != 'ok' else run.message)}"
-                for seed, run in sorted(self.runs.items()) if run.message]  # fmt: skip
+        return [
+            f"seed {seed}: {one_line(f'{run.status}: {run.message}' if run.status != 'ok' else run.message)}"
+            for seed, run in sorted(self.runs.items())
+            if run.message
+        ]
 
     @property
     def compared_with(self) -> tuple[str, str] | None:

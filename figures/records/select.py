@@ -126,9 +126,12 @@ def repeats(records: Sequence[Record], cell: Callable[[Record], Hashable], what:
 
 
 def narrow(
-    records: Sequence[Record], setting: Callable[[Record], Setting], cell: Callable[[Record], Hashable], what: str,
+    records: Sequence[Record],
+    setting: Callable[[Record], Setting],
+    cell: Callable[[Record], Hashable],
+    what: str,
     like: Setting | None = None,
-) -> tuple[list[Record], list[str]]:  # fmt: skip
+) -> tuple[list[Record], list[str]]:
     """Keep the records, called ``what``, of one setting, and say in a sentence per other setting how it differs.
 
     It is the setting that is ``like`` one, or that which fills most cells, the newest of those with as many.
@@ -149,9 +152,13 @@ def narrow(
 
 
 def narrow_each(
-    records: Sequence[Record], key: Callable[[Record], Any], setting: Callable[[Record], Setting],
-    cell: Callable[[Record], Hashable], what: str, own: Mapping[Any, Setting] | None = None,
-) -> tuple[list[Record], list[str]]:  # fmt: skip
+    records: Sequence[Record],
+    key: Callable[[Record], Any],
+    setting: Callable[[Record], Setting],
+    cell: Callable[[Record], Hashable],
+    what: str,
+    own: Mapping[Any, Setting] | None = None,
+) -> tuple[list[Record], list[str]]:
     """As :func:`narrow` for the records of each ``key``, ``{}`` in ``what``; ``own`` has what is not to be chosen."""
     kept: list[Record] = []
     notes: list[str] = []
@@ -204,10 +211,11 @@ class Toggles:
     def among(self, records: Iterable[Record]) -> list[Record]:
         """The timed records with them, and the predictions, which are of plain steps, of their precision."""
         return [
-            one for one in records
+            one
+            for one in records
             if (one.measure == "run" and Toggles.of(one) == self)
             or (one.measure == "predict" and one.precision == self.precision)
-        ]  # fmt: skip
+        ]
 
     @property
     def without_last(self) -> Toggles | None:

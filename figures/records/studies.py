@@ -145,11 +145,18 @@ def _setting(record: Record) -> Setting:
     first = stages_of(record)[0]  # which checks what is read below
     training = config_of(record)["training"]
     return {
-        "data": record.data_hash, "precision": record.precision, "batch": record.batch_size,
-        "CUDA Graph": record.cuda_graph, "compile": record.compile, "metric": metric_of(record).name,
-        f"{first['name']} steps": first["steps"], "steps per epoch": training.get("steps_per_epoch"),
-        "equal shapes": training.get("static"), **select.ranks_setting(record), **select.model_setting(record),
-    }  # fmt: skip
+        "data": record.data_hash,
+        "precision": record.precision,
+        "batch": record.batch_size,
+        "CUDA Graph": record.cuda_graph,
+        "compile": record.compile,
+        "metric": metric_of(record).name,
+        f"{first['name']} steps": first["steps"],
+        "steps per epoch": training.get("steps_per_epoch"),
+        "equal shapes": training.get("static"),
+        **select.ranks_setting(record),
+        **select.model_setting(record),
+    }
 
 
 def _budget(record: Record) -> Setting:
@@ -424,11 +431,12 @@ class Row:
         """The records, made apart, that time a step of this arm on the study's model and batch."""
         shown = self.study.shown[0]
         return [
-            one for one in self.study.timed
+            one
+            for one in self.study.timed
             if (one.arm, one.batch_size, one.precision) == (self.slot.arm, shown.batch_size, shown.precision)
             and (self.slot.ratio is None or one.ratio == self.slot.ratio)
             and select.model_setting(one) == select.model_setting(shown)
-        ]  # fmt: skip
+        ]
 
     @cached_property
     def step(self) -> Estimate | None:

@@ -136,9 +136,14 @@ def mark_words(per: Per = "epoch", arms: str = "arms") -> dict[str, str]:
 
 
 def time_columns(
-    rows: Sequence[Any], per: Per, over: str, headings: Sequence[str] = (), *,
-    text: Callable[[Any], str] | None = None, rare: bool = True,
-) -> list[Column[Any]]:  # fmt: skip
+    rows: Sequence[Any],
+    per: Per,
+    over: str,
+    headings: Sequence[str] = (),
+    *,
+    text: Callable[[Any], str] | None = None,
+    rare: bool = True,
+) -> list[Column[Any]]:
     """The cell ``row.time`` and its ratio ``over`` another as columns; in the CSV epochs are in seconds, steps in ms.
 
     All rows decide the unit for people. ``headings`` and the ``text`` of a cell take the place of the usual ones; the

@@ -21,9 +21,13 @@ TITLE = "CoMERA: what was claimed, and what was found"
 
 #: Outcomes in the order of the page, each with the sign that goes with its word.
 OUTCOMES = {
-    "reproduced": "✓", "by construction": "≡", "predicted": "≙", "partly": "≈", "not reproduced": "✗",
+    "reproduced": "✓",
+    "by construction": "≡",
+    "predicted": "≙",
+    "partly": "≈",
+    "not reproduced": "✗",
     "not tested here": "○",
-}  # fmt: skip
+}
 
 _PROSE = 36  # characters: a longer cell makes its column one of sentences, which may be broken into lines
 _LONG = 90  # characters: a wider column keeps its lines few
@@ -55,12 +59,17 @@ def _drawing(drawn: Drawn) -> dict[str, Any]:
     pictures = [drawn.files[name] for name in drawn.files if name.endswith(".svg")]
     failures = failures_of(drawn.records)
     return {
-        "anchor": csv_name.removesuffix(".csv"), "drawn": drawn, "csv_name": csv_name,
-        "csv": _data_uri("text/csv", drawn.files[csv_name]), "table": _table(drawn),
+        "anchor": csv_name.removesuffix(".csv"),
+        "drawn": drawn,
+        "csv_name": csv_name,
+        "csv": _data_uri("text/csv", drawn.files[csv_name]),
+        "table": _table(drawn),
         "picture": _data_uri("image/svg+xml", pictures[0]) if pictures else "",
         "alternative": f"{drawn.title}, on {drawn.device}. Its numbers are in the table below.",
-        "facts": facts_of(drawn.records), "failures": failures, "few_failures": len(failures) <= _FEW,
-    }  # fmt: skip
+        "facts": facts_of(drawn.records),
+        "failures": failures,
+        "few_failures": len(failures) <= _FEW,
+    }
 
 
 def _bears_on(name: str, artifact: Artifact[Any, Any], entry: Entry, names: Sequence[str]) -> bool:
@@ -80,22 +89,30 @@ def page(records: Sequence[Record], artifacts: Mapping[str, Artifact[Any, Any]],
     entries = judge(records, claims)
     lines = [line for entry in entries for line in lines_of(entry)]
     environment = Environment(
-        loader=PackageLoader("figures.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+        loader=PackageLoader("figures.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
         lstrip_blocks=True,
-    )  # fmt: skip
+    )
     sections = [
         {
-            "anchor": name, "artifact": artifact,
+            "anchor": name,
+            "artifact": artifact,
             "entries": [entry for entry in entries if _bears_on(name, artifact, entry, list(artifacts))],
             "drawings": [_drawing(one) for one in artifact.render(records, claims)],
         }
         for name, artifact in artifacts.items()
-    ]  # fmt: skip
+    ]
     days = sorted(record.recorded_at[:10] for record in records)
     made = f"{len(records):,} records of {' to '.join(dict.fromkeys((days[0], days[-1])))}"
     origin = f"{made}, from {'; '.join(sorted({record.device for record in records}))}"
     shown = {
-        "title": TITLE, "origin": origin, "signs": OUTCOMES, "claims": len(entries), "sections": sections,
+        "title": TITLE,
+        "origin": origin,
+        "signs": OUTCOMES,
+        "claims": len(entries),
+        "sections": sections,
         "counts": {
             words: {name: sum(one == name for one in outcomes) for name in OUTCOMES}
             for words, outcomes in {
@@ -103,8 +120,12 @@ def page(records: Sequence[Record], artifacts: Mapping[str, Artifact[Any, Any]],
                 "with the fair baseline": [entry.fair_outcome for entry in entries],
             }.items()
         },
-        "compared": compared(entries), "compared_heading": COMPARED, "fairness": fairness(entries),
-        "rolled_up": rolled_up(entries), "rolled": ROLLED_UP, "rolled_heading": HOW_FAR,
+        "compared": compared(entries),
+        "compared_heading": COMPARED,
+        "fairness": fairness(entries),
+        "rolled_up": rolled_up(entries),
+        "rolled": ROLLED_UP,
+        "rolled_heading": HOW_FAR,
         "lines": {name: [line for line in lines if line.outcome == name] for name in OUTCOMES},
-    }  # fmt: skip
+    }
     return environment.get_template("report.html").render(shown).encode()

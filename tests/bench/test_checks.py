@@ -33,9 +33,13 @@ def a_check(workload="encoder", method="dense", **changes):
     fields = {"batch_size": 8, "settings": {**SMALL[method], **changes.pop("settings", {})}}
     dataset = {"encoder": "synthetic", "linear": "normal", "lookup": "zipf"}[workload]
     return a_cell(
-        measure="check", workload=workload, dataset=dataset, method=method, workload_settings=settings,
+        measure="check",
+        workload=workload,
+        dataset=dataset,
+        method=method,
+        workload_settings=settings,
         **(fields | changes),
-    )  # fmt: skip
+    )
 
 
 def checked(cell):

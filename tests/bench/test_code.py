@@ -429,9 +429,14 @@ def code_cell(method):
     training["schedule"] = {"warmup": 0.25, "final": 0.5}
     settings = dataclasses.asdict(dataclasses.replace(SMALL, late_length=64))
     return dataclasses.replace(
-        cell, workload="code", workload_settings=settings, training=training, batch_size=8, method=method,
+        cell,
+        workload="code",
+        workload_settings=settings,
+        training=training,
+        batch_size=8,
+        method=method,
         method_settings=method_settings,
-    )  # fmt: skip
+    )
 
 
 class TestRuns:

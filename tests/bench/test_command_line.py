@@ -178,7 +178,12 @@ def test_a_place_that_cannot_hold_results_is_refused_before_the_heavy_imports(tm
     """
     done = subprocess.run(
         [sys.executable, "-c", code, "experiment=fig1", "results=/proc/nowhere"],
-        cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     words = ["results is '/proc/nowhere'", "name another folder"]
     assert_one_sentence(done.returncode, done.stdout, done.stderr, words, tmp_path)

@@ -33,9 +33,11 @@ MIB = 2**20
 LINK = Link("a megabyte per millisecond", 8.0, 10.0)  # 1e9 bytes per second, 10 us a hop
 EXCHANGES = ("ddp", "ddp_bf16", "powersgd_4", "fsdp2", "local_steps")
 MODEL = (
-    Tensor((1000, 256), "table"), Tensor((512, 512), in_block=True), Tensor((512,), "vector", in_block=True),
+    Tensor((1000, 256), "table"),
+    Tensor((512, 512), in_block=True),
+    Tensor((512,), "vector", in_block=True),
     Tensor((1, 16, 30), "core", in_block=True),
-)  # fmt: skip
+)
 
 
 def training(exchange: str = "ddp", **changes) -> Training:

@@ -291,8 +291,14 @@ def test_commits_are_read_without_touching_the_tree(tmp_path):
     inside = tmp_path / "results"
     ended = run_bench(inside, "compare", "first", "second", "--format", "csv")  # from wherever in the tree
     assert float(rows_of(ended.output)["x"]["step_time_ratio"]) == 2.0
-    assert float(rows_of(run_bench(tmp_path, "compare", "first", "results", "--format", "csv").output)["x"]
-                 ["step_time_ratio"]) == 2.0  # fmt: skip
+    assert (
+        float(
+            rows_of(run_bench(tmp_path, "compare", "first", "results", "--format", "csv").output)["x"][
+                "step_time_ratio"
+            ]
+        )
+        == 2.0
+    )
     assert_one_sentence(run_bench(tmp_path, "compare", "empty", "first"), ["has no record below results/reference"])
     assert_one_sentence(run_bench(tmp_path, "compare", "--", "--all", "first"), ["--all is neither"])
     assert "A: commit " in run_bench(tmp_path, "compare", "first", "second").output

@@ -332,8 +332,9 @@ def test_repetitions_go_on_where_they_were_stopped(no_measurement, tmp_path, cap
     assert [record["commit"] == records[0]["commit"] for record in records] == [True, True, False, False]
     captured = capsys.readouterr()
     assert "4/4 repetitions, 0 alarms" in captured.err
-    assert captured.out.endswith("0 alarms in 4 repetitions: at most 52.7 % false alarms (95 % bound); "
-                                 "of 4 verdicts 4 unchanged\n")  # fmt: skip
+    assert captured.out.endswith(
+        "0 alarms in 4 repetitions: at most 52.7 % false alarms (95 % bound); of 4 verdicts 4 unchanged\n"
+    )
 
 
 @pytest.mark.usefixtures("a_repository", "no_measurement")

@@ -292,9 +292,13 @@ def test_arms_that_do_not_fit_together_run_alone_and_unpaired(arms, monkeypatch)
     notes = []
     found, shares = timed(outcomes_of(mib=30.0), note=lambda cell, text: notes.append((len(arms.log), cell.arm, text)))
     assert notes == [  # once, before any arm has started
-        (0, ARMS[0], "4 arms need 120 MiB together by prediction, of 100 MiB free 85% may be used: "
-                     "they are timed one after another, and their ratios are unpaired")
-    ]  # fmt: skip
+        (
+            0,
+            ARMS[0],
+            "4 arms need 120 MiB together by prediction, of 100 MiB free 85% may be used: "
+            "they are timed one after another, and their ratios are unpaired",
+        )
+    ]
     assert [arm for arm, word in arms.log if word == "ready"] == list(ARMS)
     assert [arm for arm, _ in itertools.groupby(arm for arm, _ in arms.log)] == list(ARMS)
     for outcome in found.values():

@@ -166,7 +166,7 @@ def test_the_hash_follows_the_content_and_not_the_place(tmp_path):
         ({"dataset": "synthetic", "data_folder": "{tmp}/pairs"}, {}, "dataset is 'synthetic' but data_folder"),
         ({"fetch": True}, {}, "fetch is true but data_folder is not set"),
     ],
-)  # fmt: skip
+)
 def test_what_is_missing_is_said_in_one_sentence(tmp_path, arguments, environ, sentence):
     def fill(value):
         return value.replace("{tmp}", str(tmp_path)) if isinstance(value, str) else value

@@ -120,8 +120,12 @@ def test_what_is_far_behind_at_first_is_not_timed_again(clock):
     calls = {name: clock(ms) for name, ms in typical.items()} | {"nn.Linear": clock(1.0)}
     times = bench.measures.plan._times(calls, "chosen", TIMING | {"blocks": 3}, on_cuda=False)
     assert {name: len(ms) for name, ms in times.items()} == {
-        "fast": 3, "near": 3, "far": 1, "chosen": 3, "nn.Linear": 3
-    }  # fmt: skip
+        "fast": 3,
+        "near": 3,
+        "far": 1,
+        "chosen": 3,
+        "nn.Linear": 3,
+    }
     for name, ms in typical.items():
         assert times[name] == pytest.approx([ms] * len(times[name]))
 

@@ -216,9 +216,14 @@ class TestCommands:
     @pytest.mark.slow
     def test_train(self, folder):
         records = swept(
-            folder, "measure=train", "methods=[dense,{comera: {ranks: 4, order: 2, lr_ranks: 0.01}}]",
-            "training.early_steps=30", "training.late_steps=220", "training.targets=[0.5]", "settings.dense.lr=0.01",
-        )  # fmt: skip
+            folder,
+            "measure=train",
+            "methods=[dense,{comera: {ranks: 4, order: 2, lr_ranks: 0.01}}]",
+            "training.early_steps=30",
+            "training.late_steps=220",
+            "training.targets=[0.5]",
+            "settings.dense.lr=0.01",
+        )
         assert set(records) == {"dense late", "comera early", "comera late"}
         for record in records.values():
             assert set(record.metrics) == {"auc"}

@@ -81,8 +81,9 @@ def test_arms_and_batches_are_those_of_single_predictions(tmp_path, tmp_path_fac
     assert len(found) == len(points) == 2 * len(GPUS)  # arms
     assert [note for note in content["notes"] if note.startswith("galore is left out: galore.rank is 128")]
     assert {(one["arm"], one["words"]) for one in content["largest"]} == {
-        ("comera", "64 at least"), ("dense", "64 at least")
-    }  # fmt: skip
+        ("comera", "64 at least"),
+        ("dense", "64 at least"),
+    }
     point = next(point for point in points if point["arm"] == "comera" and "H100" in point["device"])
     alone = run_bench(tmp_path, *shlex.split(point["command"])[3:])
     assert alone.status == 0, alone.error

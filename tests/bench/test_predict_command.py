@@ -49,8 +49,9 @@ def test_it_says_what_a_record_of_the_same_cell_would(tmp_path, pairs):
     )
     method = build("comera", "", checked_settings("comera", {"ranks": 8}))
     expected = predict(workload, method, 4, "bf16", "cuda", 0)
-    text = predicted(tmp_path, pairs, "method=comera", "settings.comera.ranks=8", "batch_size=4", "device=a100",
-                     "precision=bf16")  # fmt: skip
+    text = predicted(
+        tmp_path, pairs, "method=comera", "settings.comera.ranks=8", "batch_size=4", "device=a100", "precision=bf16"
+    )
     sizes = expected.memory.mib()
     assert number(text, "peak memory, MiB") == pytest.approx(sizes.pop("peak"), abs=0.05)
     for name, size in sizes.items():
@@ -93,8 +94,15 @@ def test_a_batch_larger_than_the_data_is_predicted(tmp_path, pairs):
 
 def test_variants_and_micro_workloads(tmp_path, pairs):
     assert "low_rank@rank:linear on the workload encoder" in predicted(tmp_path, pairs, "method=low_rank:linear")
-    ended = run_bench(tmp_path, "predict", "method=comera", "workload=linear", "linear.in_features=64",
-                      "linear.out_features=96", "device=rtx3090")  # fmt: skip
+    ended = run_bench(
+        tmp_path,
+        "predict",
+        "method=comera",
+        "workload=linear",
+        "linear.in_features=64",
+        "linear.out_features=96",
+        "device=rtx3090",
+    )
     assert ended.status == 0, ended.error
     assert "comera on the workload linear" in ended.output
 

@@ -24,14 +24,35 @@ from bench.workloads.encoder import EncoderSettings
 from bench.workloads.hugging_face import HuggingFaceWorkload, stays_dense
 
 CONFIGS = {
-    "bert": BertConfig(hidden_size=48, num_hidden_layers=2, num_attention_heads=4, intermediate_size=96, vocab_size=500,
-                       max_position_embeddings=64, num_labels=3),
-    "roberta": RobertaConfig(hidden_size=48, num_hidden_layers=1, num_attention_heads=4, intermediate_size=96,
-                             vocab_size=500, max_position_embeddings=66, num_labels=3),
+    "bert": BertConfig(
+        hidden_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=96,
+        vocab_size=500,
+        max_position_embeddings=64,
+        num_labels=3,
+    ),
+    "roberta": RobertaConfig(
+        hidden_size=48,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        intermediate_size=96,
+        vocab_size=500,
+        max_position_embeddings=66,
+        num_labels=3,
+    ),
     "gpt2": GPT2Config(n_embd=48, n_layer=2, n_head=4, vocab_size=500, n_positions=64, bos_token_id=1, eos_token_id=1),
-    "llama": LlamaConfig(hidden_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
-                         intermediate_size=96, vocab_size=500, max_position_embeddings=64),
-}  # fmt: skip
+    "llama": LlamaConfig(
+        hidden_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        intermediate_size=96,
+        vocab_size=500,
+        max_position_embeddings=64,
+    ),
+}
 
 
 @pytest.fixture(params=CONFIGS)
@@ -141,8 +162,16 @@ def test_bert_is_our_own_encoder_but_for_its_masks_and_segments(tmp_path, device
     sizes = {"hidden_size": width, "num_hidden_layers": layers, "intermediate_size": 128, "vocab_size": 2000}
     dropouts = {"attention_probs_dropout_prob": 0.0, "classifier_dropout": 0.0}
     theirs = HuggingFaceWorkload(saved(tmp_path, "bert", **sizes, **dropouts), length)
-    settings = EncoderSettings(layers=layers, width=width, heads=4, feed_forward=128, vocabulary=2000, classes=3,
-                               positions=positions, sequence_length=length)  # fmt: skip
+    settings = EncoderSettings(
+        layers=layers,
+        width=width,
+        heads=4,
+        feed_forward=128,
+        vocabulary=2000,
+        classes=3,
+        positions=positions,
+        sequence_length=length,
+    )
     ours = open_workload("encoder", settings, Data("synthetic"), check=False)
     masks, segments, buffers = 4 * layers * batch * length * (length - 1), 8 * batch * length, 2 * 8 * positions
     dropped = (1 + 2 * layers) * batch * length * width

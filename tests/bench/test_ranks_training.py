@@ -222,9 +222,15 @@ def test_shards_have_the_losses_of_replicas_on_source_code(method, tmp_path):
     rates["comera"]["lr_ranks"] = 1e-3  # the library's own
     settings = dataclasses.asdict(workload_class("code").Settings(**{**preset, "packages": tuple(preset["packages"])}))
     cell = a_training_cell(
-        method, early=200, late=0, static=True, workload="code", workload_settings=settings, settings=rates[method],
+        method,
+        early=200,
+        late=0,
+        static=True,
+        workload="code",
+        workload_settings=settings,
+        settings=rates[method],
         batch_size=32,
-    )  # fmt: skip
+    )
     cell = dataclasses.replace(cell, training={**cell.training, "schedule": {"warmup": 0.1, "final": 0.05}})
     replicas = in_two_processes(on_code, of_ranks(cell, 2, "ddp"), str(tmp_path / "ddp"))
     shards = in_two_processes(on_code, of_ranks(cell, 2, "fsdp2"), str(tmp_path / "fsdp2"))

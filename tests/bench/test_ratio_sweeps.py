@@ -46,8 +46,11 @@ def test_times_are_asked_for_at_every_ratio_beside_dense(device, pairs):
     assert axes == {"ratio": TIMED, "batch_size": {"cpu": "8", "cuda": "1,32,64,128"}[device]}
     found = {cell.arm: (cell.ratio, cell.method_settings.get("ratio")) for cell in job.cells}
     assert found == {
-        "comera": (100, 100), "low_rank@size": (100, 100), "low_rank@rank": (100, None), "dense": (100, None)
-    }  # fmt: skip
+        "comera": (100, 100),
+        "low_rank@size": (100, 100),
+        "low_rank@rank": (100, None),
+        "dense": (100, None),
+    }
     for cell in job.cells:
         assert (cell.measure, cell.device, cell.workload_settings["layers"]) == ("run", device, 6)
 
@@ -56,8 +59,10 @@ def test_memory_is_predicted_for_cuda_anywhere(device, pairs):  # noqa: ARG001 -
     axes, job = composed(pairs, "experiment=ratios_memory", "ratio=2", "batch_size=32")
     assert axes == {"ratio": TIMED, "batch_size": "32,128"}
     found = {cell.arm: (cell.measure, cell.device, cell.ratio) for cell in job.cells}
-    assert found == {arm: ("predict", "cuda", ratio) for arm, ratio in
-                     (("comera", 2), ("low_rank@size", 2), ("low_rank@rank", 2), ("dense", None))}  # fmt: skip
+    assert found == {
+        arm: ("predict", "cuda", ratio)
+        for arm, ratio in (("comera", 2), ("low_rank@size", 2), ("low_rank@rank", 2), ("dense", None))
+    }
 
 
 @pytest.mark.parametrize(

@@ -33,10 +33,23 @@ BREEDS["people"] = " ".join(BREEDS[name] for name in ("musicians", "workers", "c
 ALL_BREEDS = f"{BREEDS['animals']} {BREEDS['people']}".split()
 
 BASE_FORMS = {
-    "opened": "open", "closed": "close", "lifted": "lift", "dropped": "drop", "pushed": "push", "pulled": "pull",
-    "found": "find", "lost": "lose", "bought": "buy", "sold": "sell", "cleaned": "clean", "stained": "stain",
-    "hid": "hide", "showed": "show", "mended": "mend", "broke": "break",
-}  # fmt: skip
+    "opened": "open",
+    "closed": "close",
+    "lifted": "lift",
+    "dropped": "drop",
+    "pushed": "push",
+    "pulled": "pull",
+    "found": "find",
+    "lost": "lose",
+    "bought": "buy",
+    "sold": "sell",
+    "cleaned": "clean",
+    "stained": "stain",
+    "hid": "hide",
+    "showed": "show",
+    "mended": "mend",
+    "broke": "break",
+}
 PAST_FORMS = {base: past for past, base in BASE_FORMS.items()}
 PASTS = list(BASE_FORMS)
 OPPOSITE = {PASTS[index]: PASTS[index ^ 1] for index in range(len(PASTS))}
@@ -63,9 +76,12 @@ def true_in(sentence: str) -> tuple[str, tuple[str, str], np.ndarray]:
     else:
         bound = (match["bound"] or "").strip()
         count = {
-            "": counts == number, "at least": counts >= number, "at most": counts <= number,
-            "more than": counts > number, "fewer than": counts < number,
-        }[bound]  # fmt: skip
+            "": counts == number,
+            "at least": counts >= number,
+            "at most": counts <= number,
+            "more than": counts > number,
+            "fewer than": counts < number,
+        }[bound]
     kinds = BREEDS.get(match["kind"], match["kind"]).split()
     kind = np.array([breed in kinds for breed in ALL_BREEDS])
     past = PAST_FORMS.get(match["verb"], match["verb"]) if match["negation"] else match["verb"]

@@ -69,7 +69,7 @@ def test_the_longer_sentence_is_cut_first_and_the_separators_stay():
 
 
 def test_text_cannot_forge_special_tokens():
-    (ids, _), = PairTokenizer(WORDS).encode([("[SEP] [PAD]", "[CLS]")], 32)  # fmt: skip
+    ((ids, _),) = PairTokenizer(WORDS).encode([("[SEP] [PAD]", "[CLS]")], 32)
     assert ids.count(3) == 2
     assert ids.count(2) == 1
     assert 0 not in ids
@@ -171,6 +171,6 @@ def test_the_bert_vocabulary_has_its_known_ids():
     assert len(vocabulary) == BERT_VOCABULARY_SIZE
     known = {"[PAD]": 0, "[UNK]": 100, "[CLS]": 101, "[SEP]": 102, "[MASK]": 103, "the": 1996, "hello": 7592}
     assert {token: vocabulary.index(token) for token in known} == known
-    (ids, types), = PairTokenizer(vocabulary).encode([("Hello, the World!", "Unaffable")], 128)  # fmt: skip
+    ((ids, types),) = PairTokenizer(vocabulary).encode([("Hello, the World!", "Unaffable")], 128)
     assert ids == [101, 7592, 1010, 1996, 2088, 999, 102, 14477, 20961, 3468, 102]
     assert types == [0] * 7 + [1] * 4

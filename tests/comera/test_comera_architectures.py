@@ -18,24 +18,57 @@ import comera
 TEXT = {"vocab_size": 120, "pad_token_id": 1}
 BERT = {**TEXT, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}
 DECODER = {**TEXT, "bos_token_id": 0, "eos_token_id": 2}
-BART = {"d_model": 64, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 128, "decoder_ffn_dim": 128,
-        "encoder_attention_heads": 4, "decoder_attention_heads": 4}  # fmt: skip
+BART = {
+    "d_model": 64,
+    "encoder_layers": 1,
+    "decoder_layers": 1,
+    "encoder_ffn_dim": 128,
+    "decoder_ffn_dim": 128,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+}
 ARCHITECTURES = {
     "BertForSequenceClassification": BERT,
     "RobertaForSequenceClassification": BERT,
     "DistilBertForSequenceClassification": {**TEXT, "dim": 64, "n_layers": 2, "n_heads": 4, "hidden_dim": 128},
     "ElectraForSequenceClassification": {**BERT, "embedding_size": 32},
     "GPT2LMHeadModel": {**DECODER, "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 64},
-    "OPTForCausalLM": {**DECODER, "hidden_size": 64, "word_embed_proj_dim": 64, "num_hidden_layers": 2, "ffn_dim": 128,
-                       "num_attention_heads": 4, "max_position_embeddings": 64},
-    "LlamaForCausalLM": {**DECODER, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
-                         "num_key_value_heads": 2, "intermediate_size": 128},
+    "OPTForCausalLM": {
+        **DECODER,
+        "hidden_size": 64,
+        "word_embed_proj_dim": 64,
+        "num_hidden_layers": 2,
+        "ffn_dim": 128,
+        "num_attention_heads": 4,
+        "max_position_embeddings": 64,
+    },
+    "LlamaForCausalLM": {
+        **DECODER,
+        "hidden_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "intermediate_size": 128,
+    },
     "BartForConditionalGeneration": {**DECODER, **BART, "max_position_embeddings": 64},
-    "T5ForConditionalGeneration": {**TEXT, "d_model": 64, "d_kv": 16, "d_ff": 128, "num_layers": 1, "num_heads": 4,
-                                   "decoder_start_token_id": 0},
-    "ViTForImageClassification": {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
-                                  "intermediate_size": 128, "image_size": 16, "patch_size": 4},
-}  # fmt: skip
+    "T5ForConditionalGeneration": {
+        **TEXT,
+        "d_model": 64,
+        "d_kv": 16,
+        "d_ff": 128,
+        "num_layers": 1,
+        "num_heads": 4,
+        "decoder_start_token_id": 0,
+    },
+    "ViTForImageClassification": {
+        "hidden_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "intermediate_size": 128,
+        "image_size": 16,
+        "patch_size": 4,
+    },
+}
 STEPS, BATCH, RATIO = 20, 4, 3
 PLAN = comera.RankPlan(early_steps=8, late_steps=12, size_target=0.7, recovery=0.5)
 DOCS = (Path(__file__).resolve().parents[2] / "docs" / "loops.md").read_text(encoding="utf-8")
@@ -66,9 +99,15 @@ def trainer_of(model, examples, folder):
             layer.diagonals.uniform_(0.5, 1.5)  # as after some training; equal ones would close together
     control = comera.control_ranks(model, optimizer, PLAN)
     arguments = TrainingArguments(
-        folder, per_device_train_batch_size=BATCH, max_steps=STEPS, save_steps=14, logging_steps=1, report_to=[],
-        use_cpu=True, disable_tqdm=True,
-    )  # fmt: skip
+        folder,
+        per_device_train_batch_size=BATCH,
+        max_steps=STEPS,
+        save_steps=14,
+        logging_steps=1,
+        report_to=[],
+        use_cpu=True,
+        disable_tqdm=True,
+    )
     trainer = Trainer(model, arguments, train_dataset=examples, optimizers=(optimizer, None))
     return trainer, control
 

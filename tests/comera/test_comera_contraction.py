@@ -53,8 +53,10 @@ def einsum_path(plan):
     terms = [batch + "".join(modes[: shape.half])]
     terms += [bonds[i] + modes[i] + bonds[i + 1] for i in range(cores)]
     sizes = [(plan.tokens, *shape.in_modes)]
-    sizes += [tuple(size for size, letter in zip(core, (bonds[i], "m", bonds[i + 1]), strict=True) if letter)
-              for i, core in enumerate(shape.core_shapes)]  # fmt: skip
+    sizes += [
+        tuple(size for size, letter in zip(core, (bonds[i], "m", bonds[i + 1]), strict=True) if letter)
+        for i, core in enumerate(shape.core_shapes)
+    ]
     names = ["x", *(f"G{i + 1}" for i in range(cores))]
     path = []
     for product in plan.products:

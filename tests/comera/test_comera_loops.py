@@ -91,9 +91,15 @@ def trainer_of(model, folder, steps=STEPS, callbacks=None, **options):
     scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.5, STEPS)
     options = {"max_grad_norm": 0.0, "save_strategy": "no", **options}
     arguments = TrainingArguments(
-        folder, per_device_train_batch_size=BATCH, max_steps=steps, logging_steps=1, report_to=[], use_cpu=True,
-        disable_tqdm=True, **options,
-    )  # fmt: skip
+        folder,
+        per_device_train_batch_size=BATCH,
+        max_steps=steps,
+        logging_steps=1,
+        report_to=[],
+        use_cpu=True,
+        disable_tqdm=True,
+        **options,
+    )
     callbacks = callbacks(control) if callbacks else None
     pair = (optimizer, scheduler)
     trainer = Trainer(model, arguments, train_dataset=EXAMPLES, optimizers=pair, callbacks=callbacks)

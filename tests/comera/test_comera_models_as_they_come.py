@@ -100,8 +100,11 @@ def test_frozen_attention_stays_frozen():
     attention.in_proj_weight.requires_grad_(False)
     model = comera.tensorize(attention, {"*_proj": TT(2, order=2)})
     trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
-    assert trained == {*(f"{p}.bias" for p in ("q_proj", "k_proj", "v_proj", "out_proj")), "out_proj.packed_cores",
-                       "out_proj.diagonals_bias"}  # fmt: skip
+    assert trained == {
+        *(f"{p}.bias" for p in ("q_proj", "k_proj", "v_proj", "out_proj")),
+        "out_proj.packed_cores",
+        "out_proj.diagonals_bias",
+    }
 
 
 @pytest.mark.parametrize("wrong", [{"*": TT(2, in_modes=(3, 3), out_modes=(2, 4))}, {"*": TT(2, order=2), "zzz": TT()}])
@@ -169,7 +172,7 @@ def test_layers_are_chosen_for_a_ratio_and_a_table_says_which(capsys):
         (None, {"plan": "automatic", "ratio": 2}, r"^plan is 'automatic'; give what is to become of layers"),
         ("freeze", {"plan": "auto", "ratio": 2}, r"^no layer of the model can be tensorized: table is frozen; "),
     ],
-)  # fmt: skip
+)
 def test_wrong_wishes_change_nothing(change, options, sentence):
     model = Everything().requires_grad_(change is None)
     before = [type(module) for module in model.modules()]

@@ -376,8 +376,10 @@ def test_lean_training_follows_plain_training():
         model = Blocks(2)
         for block in model.blocks:
             block.wide, block.narrow, block.activation = (
-                nn.Sequential(block.wide, nn.GELU(), block.narrow), nn.Identity(), nn.Identity(),
-            )  # fmt: skip
+                nn.Sequential(block.wide, nn.GELU(), block.narrow),
+                nn.Identity(),
+                nn.Identity(),
+            )
         tensorize(model, {"blocks.*": TT(ranks=4, order=2)}, recompute=recompute)
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
         x, found = drawn(), []

@@ -13,10 +13,20 @@ from bench.core.samples import packed
 
 FULL_SIZE = 1_097_631_297
 WORDS = {
-    "model": "DLRM", "epoch": "An epoch is made up.", "example": "line", "examples_per_epoch": 1_000_000,
-    "metric": {"name": "nce", "text": "normalised cross entropy", "unit": "", "higher_is_better": False,
-               "guess": 1.0, "probe": 0.92, "probe_text": "logistic regression on the counts"},
-}  # fmt: skip
+    "model": "DLRM",
+    "epoch": "An epoch is made up.",
+    "example": "line",
+    "examples_per_epoch": 1_000_000,
+    "metric": {
+        "name": "nce",
+        "text": "normalised cross entropy",
+        "unit": "",
+        "higher_is_better": False,
+        "guess": 1.0,
+        "probe": 0.92,
+        "probe_text": "logistic regression on the counts",
+    },
+}
 
 #: Arm and look-up: predicted peak at batch 10,000 in MiB, stored MiB, step in ms.
 ARMS = {
@@ -30,8 +40,12 @@ ARMS = {
 
 def of_dlrm(arm: str, lookup: str = "", dataset: str = "synthetic_low_rank", **columns: Any) -> dict[str, Any]:
     method = {"lookup": lookup, "ratio": 99.5} if arm == "comera" else {}
-    config = {"method_settings": method, "timing_settings": CALM, "device": "cuda",
-              "workload_settings": {"preset": "paper", "tables": "kaggle"}}  # fmt: skip
+    config = {
+        "method_settings": method,
+        "timing_settings": CALM,
+        "device": "cuda",
+        "workload_settings": {"preset": "paper", "tables": "kaggle"},
+    }
     common = {"workload": "dlrm", "workload_words": WORDS, "dataset": dataset, "sequence_length": 1}
     count = {"parameters": FULL_SIZE} if arm.startswith("dense") else {}
     return {**common, "config_json": json.dumps(config), **count, **columns}
@@ -67,16 +81,33 @@ def trained_clicks(arm: str, seed: int, shift: float, dataset: str, **columns: A
             "teacher_auc": 0.8,
             "teacher_nce": 0.79,
         }
-        curve.append({"epoch": step / 1000, "step": step, "stage": "early", "train_loss": 0.5, "metrics": metrics,
-                      "groups": groups, "validation_examples": 500_000, "ranks": {}, "active_ranks": {}})  # fmt: skip
+        curve.append(
+            {
+                "epoch": step / 1000,
+                "step": step,
+                "stage": "early",
+                "train_loss": 0.5,
+                "metrics": metrics,
+                "groups": groups,
+                "validation_examples": 500_000,
+                "ranks": {},
+                "active_ranks": {},
+            }
+        )
     training = {"stages": [{"name": "early", "steps": 1000}], "steps_per_epoch": 1000, "curve_steps": 500}
     config = {"training": training, "method_settings": {}, "workload_settings": {"preset": "kaggle"}}
     fields = of_dlrm(arm, dataset=dataset) | {"config_json": json.dumps(config), "parameters": 1000}
     size = {"stored_mib": 20.0 if arm == "comera" else 2100.0, "dense_mib": 2100.0, "train_steps": 1000}
     return record(
-        arm, 2048, measure="train", seed=seed, samples={"curve": curve}, stage="early", metrics=curve[-1]["metrics"],
+        arm,
+        2048,
+        measure="train",
+        seed=seed,
+        samples={"curve": curve},
+        stage="early",
+        metrics=curve[-1]["metrics"],
         **{"experiment": "fig9", "cell_id": f"{arm}-{seed}".replace(":", "-"), **fields, **size, **columns},
-    )  # fmt: skip
+    )
 
 
 def click_runs(dataset: str = "synthetic_low_rank", worse: float = 0.001, device: str = CPU) -> list[Record]:

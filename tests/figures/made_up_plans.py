@@ -42,11 +42,14 @@ def planned(
         {
             **{name: getattr(plan, name) for name in ("name", "segments", "trees", "flops")},
             "products": [dataclasses.asdict(product) for product in plan.products],
-            "saved_mib": plan.saved * 4 / 2**20, "largest_mib": plan.largest * 4 / 2**20,
-            "estimated_ms": 1e3 * plan.seconds(kind), "ms": [], "message": "",
+            "saved_mib": plan.saved * 4 / 2**20,
+            "largest_mib": plan.largest * 4 / 2**20,
+            "estimated_ms": 1e3 * plan.seconds(kind),
+            "ms": [],
+            "message": "",
         }
         for plan in candidates(shape, tokens)
-    ]  # fmt: skip
+    ]
     for row in rows:
         row["ms"] = list(times.get(row["name"], [])) if times is not None else [2 * row["estimated_ms"]] * 2
     config = {

@@ -51,10 +51,17 @@ def exchanged(workload: str, arm: str, step_ms: float) -> Record:
     points = [[batch // 8, step_ms / 8, step_ms / 3], [batch, step_ms, step_ms / 2]]
     h100 = {"words": "NVIDIA H100 SXM, 80 GB", "operations": 9.9e14, "bytes": 3.4e12, "points": points}
     return record(
-        arm, batch, measure="exchanged", experiment="scaling_model", workload=workload, precision="bf16",
-        predicted_for="cuda", gradient_mib=size_mib(rows), samples={"tensors": rows, "bounds": {"h100": h100}},
+        arm,
+        batch,
+        measure="exchanged",
+        experiment="scaling_model",
+        workload=workload,
+        precision="bf16",
+        predicted_for="cuda",
+        gradient_mib=size_mib(rows),
+        samples={"tensors": rows, "bounds": {"h100": h100}},
         cell_id=f"{workload}-{arm}".replace(":", "-").replace("@", "-"),
-    )  # fmt: skip
+    )
 
 
 def on_paper() -> list[Record]:
@@ -71,19 +78,36 @@ def measured(arm: str, mbit: float | None, factor: float = 1.0, device: str = CP
     exchange, (step, extra) = exchange or "ddp", STEPS[arm]
     rows = tensors("encoder", base)
     plain = Training(
-        tensors=tensors_of(rows), compute_ms=step, exchange=exchange, extra_ms=extra,
+        tensors=tensors_of(rows),
+        compute_ms=step,
+        exchange=exchange,
+        extra_ms=extra,
         overlaps=not exchange.startswith("powersgd"),
-    )  # fmt: skip
+    )
     expected = plain.step_ms(2, shaped(mbit, PAYLOAD_SHARE)) * factor
     noise = random.Random(f"{arm}-{mbit}-{seed}")
     means = [expected * (1 + noise.uniform(-0.04, 0.04)) for _ in range(5)]
     sent = plain.sent_mib(2)
     return timed(
-        base, means, 8, experiment="scaling", device=device, threads=1, world_size=2, exchange=exchange, backend="gloo",
-        link_mbit=mbit, gradient_mib=size_mib(rows), sent_buckets_mib=sent, sent_analytic_mib=sent,
-        sent_interface_mib=sent * 1.006, compute_time_ms=step, exchange_memory_mib=sent,
-        cell_id=f"{arm}-{mbit}".replace("+", "-").replace("@", "-"), pairing=f"together-{mbit}",
-    )  # fmt: skip
+        base,
+        means,
+        8,
+        experiment="scaling",
+        device=device,
+        threads=1,
+        world_size=2,
+        exchange=exchange,
+        backend="gloo",
+        link_mbit=mbit,
+        gradient_mib=size_mib(rows),
+        sent_buckets_mib=sent,
+        sent_analytic_mib=sent,
+        sent_interface_mib=sent * 1.006,
+        compute_time_ms=step,
+        exchange_memory_mib=sent,
+        cell_id=f"{arm}-{mbit}".replace("+", "-").replace("@", "-"),
+        pairing=f"together-{mbit}",
+    )
 
 
 def scaling_campaign(device: str = CPU) -> list[Record]:

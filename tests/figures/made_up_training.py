@@ -20,8 +20,14 @@ EARLY_STEPS, LATE_STEPS, STEPS_PER_EPOCH = 600, 300, 100
 TARGETS = (0.8, 0.5, 0.2)
 FULL_SIZE = {"layers": 6, "width": 768, "heads": 12, "feed_forward": 3072, "vocabulary": 30522, "classes": 3}
 FULL_SIZE_MIB = 66_957_315 * 4 / 2**20
-ROLES = ("attention.query", "attention.key", "attention.value", "attention.output", "feed_forward.expand",
-         "feed_forward.contract")  # fmt: skip
+ROLES = (
+    "attention.query",
+    "attention.key",
+    "attention.value",
+    "attention.output",
+    "feed_forward.expand",
+    "feed_forward.contract",
+)
 EARLY_SIZE = {"stored_mib": 5.68, "tensorized_mib": 3.92, "size_fraction": 1.0, "dense_tensorized_mib": 253.67}
 
 
@@ -43,9 +49,14 @@ def text_of(page: Drawn, ending: str) -> str:
 def words(dataset: str, classes: int) -> dict[str, Any]:
     """What records of the encoder hold about it."""
     metric = {
-        "name": "accuracy", "text": "validation accuracy", "unit": "%", "higher_is_better": True,
-        "guess": 100 / classes, "probe": 52.0 if dataset in PROBED else None, "probe_text": "bag of words",
-    }  # fmt: skip
+        "name": "accuracy",
+        "text": "validation accuracy",
+        "unit": "%",
+        "higher_is_better": True,
+        "guess": 100 / classes,
+        "probe": 52.0 if dataset in PROBED else None,
+        "probe_text": "bag of words",
+    }
     return {"model": "six-encoder transformer", "example": "example", "examples_per_epoch": 392_702, "metric": metric}
 
 
@@ -62,10 +73,15 @@ def ranks(share: float, blocks: int = 6, removed: tuple[str, ...] = ()) -> dict[
 def point(right: list[bool], step: int, stage: str, ranks_now: dict[str, list[int]]) -> dict[str, Any]:
     """A row of a learning curve with these answers."""
     return {
-        "epoch": step / STEPS_PER_EPOCH, "step": step, "stage": stage, "train_loss": 0.5,
-        "metrics": {"accuracy": 100 * sum(right) / len(right), "loss": 0.5}, "validation_examples": len(right),
-        "per_example": packed(right), "ranks": ranks_now,
-    }  # fmt: skip
+        "epoch": step / STEPS_PER_EPOCH,
+        "step": step,
+        "stage": stage,
+        "train_loss": 0.5,
+        "metrics": {"accuracy": 100 * sum(right) / len(right), "loss": 0.5},
+        "validation_examples": len(right),
+        "per_example": packed(right),
+        "ranks": ranks_now,
+    }
 
 
 def stages(stage: str, target: float | None, target_mib: float | None = None) -> list[dict[str, Any]]:
@@ -102,14 +118,22 @@ def trained(
         "method_settings": method_settings or {},
         "workload_settings": model,
         "training": {
-            "stages": stages(stage, target, target_mib), "steps_per_epoch": STEPS_PER_EPOCH, "static": False,
-        } | (training or {}),
-    }  # fmt: skip
+            "stages": stages(stage, target, target_mib),
+            "steps_per_epoch": STEPS_PER_EPOCH,
+            "static": False,
+        }
+        | (training or {}),
+    }
     values: dict[str, Any] = {
-        "experiment": "accuracy", "dataset": "sst2", "precision": "bf16", "seed": seed, "measure": "train",
-        "cell_id": f"{arm}-{stage}-{target}-{target_mib}-{seed}", "config_json": json.dumps(config),
+        "experiment": "accuracy",
+        "dataset": "sst2",
+        "precision": "bf16",
+        "seed": seed,
+        "measure": "train",
+        "cell_id": f"{arm}-{stage}-{target}-{target_mib}-{seed}",
+        "config_json": json.dumps(config),
         "workload_words": words(columns.get("dataset", "sst2"), model.get("classes", 3)),
-    }  # fmt: skip
+    }
     if columns.get("ratio"):
         values["parameters"] = round(1e6 / columns["ratio"])
     if curve is not None:
@@ -117,9 +141,13 @@ def trained(
         before = ranks(1.0, model.get("layers", 0)) if arm.startswith("comera") else {}
         values |= {
             "samples": {"curve": curve, "ranks_before": before},
-            "stage": stage, "target_ratio": target, "target_mib": target_mib, "train_steps": last.get("step"),
-            "dense_mib": FULL_SIZE_MIB, "metrics": last.get("metrics", {}),
-        }  # fmt: skip
+            "stage": stage,
+            "target_ratio": target,
+            "target_mib": target_mib,
+            "train_steps": last.get("step"),
+            "dense_mib": FULL_SIZE_MIB,
+            "metrics": last.get("metrics", {}),
+        }
     samples = {**values.get("samples", {}), **columns.pop("samples", {})}
     device = columns.pop("device", CPU)
     return record(arm, 32, device=device, **(values | columns | {"samples": samples}))
@@ -156,8 +184,13 @@ def step_ms(ratio: float, generator: random.Random) -> dict[str, list[list[float
 
 def memory(tensorized: float, activations: float) -> dict[str, float]:
     """Invented predicted peak by category, in MiB."""
-    split = {"parameters": tensorized, "gradients": tensorized, "optimizer": 2 * tensorized,
-             "activations": activations, "temporaries": 40.0}  # fmt: skip
+    split = {
+        "parameters": tensorized,
+        "gradients": tensorized,
+        "optimizer": 2 * tensorized,
+        "activations": activations,
+        "temporaries": 40.0,
+    }
     peaks = {f"predicted_{name}_mib": size for name, size in split.items()}
     return peaks | {"peak_memory_predicted_mib": sum(split.values())}
 
@@ -178,9 +211,12 @@ def training_campaign(
             cores = 3.92 * target * generator.uniform(0.97, 0.999)
             later = early + curve(seed, f"comera-{target}", 0.79, examples, late=target)[6:]
             sizes = {
-                "tensorized_mib": cores, "stored_mib": 1.76 + cores, "dense_tensorized_mib": 253.67,
-                "size_fraction": cores / 3.92, "size_target": target,
-            }  # fmt: skip
+                "tensorized_mib": cores,
+                "stored_mib": 1.76 + cores,
+                "dense_tensorized_mib": 253.67,
+                "size_fraction": cores / 3.92,
+                "size_target": target,
+            }
             timed = {"samples": {"step_ms": step_ms(0.3 + 0.6 * target, generator)}}
             peaks = memory(1.76 + cores, 500 + 250 * target)
             records.append(trained("comera", "late", target, later, **sizes, **peaks, **timed, **common))
@@ -214,17 +250,37 @@ def ratio_campaign(seeds: tuple[int, ...] = (0,), examples: int = 400, **columns
 PHASES = ("warm-up", "main", "tail")
 
 METRICS: dict[str, dict[str, Any]] = {
-    "auc": {"name": "auc", "text": "validation AUC", "unit": "", "higher_is_better": True, "guess": 0.5,
-            "probe": 0.7, "probe_text": "logistic regression"},
-    "loss": {"name": "loss", "text": "validation loss", "unit": "nats", "higher_is_better": False, "guess": 1.0,
-             "probe": 0.9, "probe_text": "unigrams"},
-}  # fmt: skip
+    "auc": {
+        "name": "auc",
+        "text": "validation AUC",
+        "unit": "",
+        "higher_is_better": True,
+        "guess": 0.5,
+        "probe": 0.7,
+        "probe_text": "logistic regression",
+    },
+    "loss": {
+        "name": "loss",
+        "text": "validation loss",
+        "unit": "nats",
+        "higher_is_better": False,
+        "guess": 1.0,
+        "probe": 0.9,
+        "probe_text": "unigrams",
+    },
+}
 
 
 def other_run(
-    arm: str, values: Sequence[float], metric: str = "auc", *, target: float | None = None, seed: int = 0,
-    size: float = 10.0, **columns: Any,
-) -> Record:  # fmt: skip
+    arm: str,
+    values: Sequence[float],
+    metric: str = "auc",
+    *,
+    target: float | None = None,
+    seed: int = 0,
+    size: float = 10.0,
+    **columns: Any,
+) -> Record:
     """A run of a made-up workload with one point of the curve per stage; AUC has no values per example, losses have."""
     names = PHASES[: len(values)]
     steps = [{"name": name, "steps": 100, "target": None, "target_mib": None} for name in names]
@@ -233,19 +289,37 @@ def other_run(
     curve = []
     for number, value in enumerate(values, start=1):
         per_example = [value * (1 + one - sum(noise) / len(noise)) for one in noise] if metric == "loss" else None
-        curve.append({
-            "epoch": float(number), "step": 100 * number, "stage": names[number - 1], "train_loss": 0.4,
-            "metrics": {metric: value, "other": 1.0}, "validation_examples": 500,
-            "per_example": None if per_example is None else packed(per_example),
-            "ranks": {} if arm == "dense" else {"bags": [4, 4] if target is None else [2, 1], "top.0": [3, 3]},
-        })  # fmt: skip
+        curve.append(
+            {
+                "epoch": float(number),
+                "step": 100 * number,
+                "stage": names[number - 1],
+                "train_loss": 0.4,
+                "metrics": {metric: value, "other": 1.0},
+                "validation_examples": 500,
+                "per_example": None if per_example is None else packed(per_example),
+                "ranks": {} if arm == "dense" else {"bags": [4, 4] if target is None else [2, 1], "top.0": [3, 3]},
+            }
+        )
     about = {
-        "workload": "clicks", "dataset": "drawn", "sequence_length": 1, "experiment": "clicks", "stored_mib": size,
-        "dense_mib": 20.0, "cell_id": f"{arm}-{len(values)}-{target}-{seed}", "model": {"fields": 4}, "seed": seed,
+        "workload": "clicks",
+        "dataset": "drawn",
+        "sequence_length": 1,
+        "experiment": "clicks",
+        "stored_mib": size,
+        "dense_mib": 20.0,
+        "cell_id": f"{arm}-{len(values)}-{target}-{seed}",
+        "model": {"fields": 4},
+        "seed": seed,
         "training": {"stages": steps},
-        "workload_words": {"model": "click model", "epoch": "", "example": "click", "examples_per_epoch": None,
-                           "metric": METRICS[metric]},
-    }  # fmt: skip
+        "workload_words": {
+            "model": "click model",
+            "epoch": "",
+            "example": "click",
+            "examples_per_epoch": None,
+            "metric": METRICS[metric],
+        },
+    }
     if arm != "dense":
         about |= {"tensorized_mib": size / 2, "dense_tensorized_mib": 15.0}
     finished = {} if "status" in columns else {"curve": curve}

@@ -33,9 +33,13 @@ def redrawn(name: str, records: Path, out: Path) -> tuple[dict[str, bytes], str]
         folder = out / number
         done = subprocess.run(
             [sys.executable, "-c", GUARDED, name, "--records", str(records), "--out", str(folder)],
-            cwd=ROOT, env={"PYTHONHASHSEED": number, "PYTHONPATH": str(ROOT), "HOME": str(out)},
-            capture_output=True, text=True, timeout=120, check=False,
-        )  # fmt: skip
+            cwd=ROOT,
+            env={"PYTHONHASHSEED": number, "PYTHONPATH": str(ROOT), "HOME": str(out)},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
         assert done.returncode == 0, done.stderr
         written.append({path.name: path.read_bytes() for path in sorted(folder.iterdir())})
         printed.append(done.stdout.replace(str(folder), ""))

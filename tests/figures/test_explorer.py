@@ -33,10 +33,11 @@ def test_each_record_with_two_values_is_a_point(records) -> None:
     content = content_of(records, None)
     times = {record.cell_id: time.total.value for record in records if (time := time_of(record, "step"))}
     wanted = [
-        record for record in records
+        record
+        for record in records
         if record.status == "ok"
         and sum(getattr(record, name, None) is not None for name in AXES) + (record.cell_id in times) > 1
-    ]  # fmt: skip
+    ]
     assert len(content["points"]) == len(wanted) > 900
     for point, record in zip(content["points"], wanted, strict=True):
         assert (point["cell_id"], point["arm"]) == (record.cell_id, record.arm)
@@ -124,18 +125,21 @@ FIG1 = {"source": "fig1", "device": "AMD EPYC, 2 threads", "batch_size": "8"}
 def test_filters_leave_like_cells_and_the_front_is_theirs(page, records) -> None:
     choose(page, **FIG1)
     wanted = [
-        record for record in records
+        record
+        for record in records
         if (record.experiment, record.device, record.batch_size) == ("fig1", FIG1["device"], 8)
-        and time_of(record, "step") is not None and record.peak_memory_predicted_mib is not None
-    ]  # fmt: skip
+        and time_of(record, "step") is not None
+        and record.peak_memory_predicted_mib is not None
+    ]
     values = [(record.arm, time_of(record, "step").total.value, record.peak_memory_predicted_mib) for record in wanted]
     assert len(set(values)) == len(wanted) > 3
     rows = page.locator("#table tbody tr")
     assert rows.count() == len(wanted)
     front = [
-        arm for arm, time, memory in values
+        arm
+        for arm, time, memory in values
         if not any(t <= time and m <= memory and (t, m) != (time, memory) for _, t, m in values)
-    ]  # fmt: skip
+    ]
     drawn = [(row.locator("td").nth(1).text_content(), row.locator("td").nth(7).text_content()) for row in rows.all()]
     assert sorted(arm for arm, said in drawn if said == "yes") == sorted(front)
     assert all(arm in page.locator("#said").text_content() for arm in front)

@@ -58,7 +58,7 @@ def kept(arm: str, **columns: object) -> Record:
             {"memory_gib": gib, "room_mib": 1000.0 * gib, "batch_size": batch, "peak_mib": 1.0, "next_mib": 2.0}
             for gib, batch in zip((8, 80), LARGEST[arm], strict=True)
         ],
-    }  # fmt: skip
+    }
     values = {"experiment": ACTIVATIONS, "predicted_for": "cuda", "samples": samples, **named(arm)}
     return record(arm, 128, measure="kept", **(values | columns))
 
@@ -80,7 +80,7 @@ def campaign(device: str = CPU, arms: tuple[str, ...] = tuple(KEPT)) -> list[Rec
         for batch, ms in ((1, 20.0), (64, 900.0)):
             at = {"experiment": TIME, "cell_id": f"{name}-{batch}-time", **sizes(arm, batch, "cpu"), **own}
             records.append(record(arm, batch, device=device, samples=blocks([ms, 1.1 * ms]), pairing=f"{batch}", **at))
-    return records  # fmt: skip
+    return records
 
 
 def page_of(records: list[Record], device: str = CPU) -> Selection:

@@ -50,16 +50,21 @@ def judged(claim: Claim, _: Selected, rows: list[Record]) -> Judgement:
 def plug_in(**changes: object) -> Artifact:
     """An artifact as another package would bring it, with a claim of its own."""
     values = {
-        "name": "clicks_table", "heading": "Clicks", "summary": "made-up clicks; a table per device",
-        "experiments": ("clicks",), "select": pages_by_device, "rows": lambda page: list(page.shown),
+        "name": "clicks_table",
+        "heading": "Clicks",
+        "summary": "made-up clicks; a table per device",
+        "experiments": ("clicks",),
+        "select": pages_by_device,
+        "rows": lambda page: list(page.shown),
         "columns": lambda _, rows: [
             Column("arm", lambda row: row.arm, lambda row: {"arm": row.arm, "batch": row.batch_size}, left=True),
             Column("of all", lambda _: str(len(rows))),
             Column(tidy=lambda row: {"seed": row.seed}),
         ],
         "caption": lambda page, _: Caption("Clicks", [device_fact(page)], closing_notes(page)),
-        "rules": (Rule("clicks-per-watt", "clicks of comera", REACHES, judge=judged),), "claims": (CLAIM,),
-    }  # fmt: skip
+        "rules": (Rule("clicks-per-watt", "clicks of comera", REACHES, judge=judged),),
+        "claims": (CLAIM,),
+    }
     return Artifact(**(values | changes))
 
 
@@ -215,11 +220,16 @@ def test_the_ledger_draws_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 CLICKS = [
-    clicked(arm, batch, tuple(cost * one for one in (10.0, 12.0, 11.0)), predicted_for="cpu",
-            peak_memory_predicted_mib=50.0 * cost)
+    clicked(
+        arm,
+        batch,
+        tuple(cost * one for one in (10.0, 12.0, 11.0)),
+        predicted_for="cpu",
+        peak_memory_predicted_mib=50.0 * cost,
+    )
     for arm, cost in (("comera", 1.0), ("dense", 2.0))
     for batch in (8, 512)
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("name", ["fig1", "fig7"])

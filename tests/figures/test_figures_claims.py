@@ -62,8 +62,12 @@ CASES = [
     ("time-epoch-speedup", times(dict.fromkeys(ALL, 0.8), "dense"), "not reproduced", "4 surely below 1.5x"),
     ("time-epoch-speedup", times({1: 0.8, 32: 1.2}, "dense"), "partly", "1 short of it but above 1, 1 surely below"),
     ("time-epoch-speedup", times(dict.fromkeys(ALL, 1.4), "dense", spread=0.4), "not tested here", "leave it open"),
-    ("time-epoch-speedup", times({1: 0.8}, "dense") + times({32: 1.4}, "dense", spread=0.4), "not tested here",
-        "2 could not be formed, 1 surely below 1.5x, 1 undecided"),
+    (
+        "time-epoch-speedup",
+        times({1: 0.8}, "dense") + times({32: 1.4}, "dense", spread=0.4),
+        "not tested here",
+        "2 could not be formed, 1 surely below 1.5x, 1 undecided",
+    ),
     ("time-epoch-speedup", times({1: 2.5, 32: 2.5}, "dense"), "partly", "2 could not be formed"),
     ("time-epoch-speedup", times(dict.fromkeys(ALL, 2.5), "dense", CPU), "not tested here", "about a GPU"),
     ("time-epoch-speedup", times({1: 2.5}, "dense", precision="bf16"), "not tested here", "these records are bf16"),
@@ -86,12 +90,20 @@ CASES = [
     ("lte-memory", peaks({32: 1.1, 64: 1.0, 128: 0.9}, "lte"), "partly", "6 surely not above 1"),
     ("lte-memory", peaks(dict.fromkeys(LARGE, 1.0), "lte"), "not reproduced", "9 surely not above 1"),
     ("lte-memory", peaks({32: 1.1, 64: 1.1}, "lte"), "partly", "1 could not be formed"),
-    ("galore-all-batches", times(dict.fromkeys(LARGE, 2.0), "galore")
-        + peaks(dict.fromkeys(LARGE, 1.2), "galore", CUDA), "reproduced", "12 of 12"),
-    ("galore-all-batches", times(dict.fromkeys(LARGE, 2.0), "galore")
-        + peaks(dict.fromkeys(LARGE, 0.9), "galore", CUDA), "partly", "3 of 12"),
+    (
+        "galore-all-batches",
+        times(dict.fromkeys(LARGE, 2.0), "galore") + peaks(dict.fromkeys(LARGE, 1.2), "galore", CUDA),
+        "reproduced",
+        "12 of 12",
+    ),
+    (
+        "galore-all-batches",
+        times(dict.fromkeys(LARGE, 2.0), "galore") + peaks(dict.fromkeys(LARGE, 0.9), "galore", CUDA),
+        "partly",
+        "3 of 12",
+    ),
     ("galore-all-batches", peaks(dict.fromkeys(LARGE, 1.2), "galore", CPU), "not tested here", "about a GPU"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("claim", "records", "outcome", "why"), CASES)
@@ -132,10 +144,16 @@ def test_allocated_and_reserved_memory_both_decide() -> None:
     def on_gpu(reserved: float) -> list[Record]:
         sizes = {"comera": (100.0, 200.0), "galore": (900.0, reserved)}
         return [
-            timed(arm, [ms] * 5, device=CUDA, cuda_graph=True, peak_memory_allocated_mib=one,
-                  peak_memory_reserved_mib=other)
+            timed(
+                arm,
+                [ms] * 5,
+                device=CUDA,
+                cuda_graph=True,
+                peak_memory_allocated_mib=one,
+                peak_memory_reserved_mib=other,
+            )
             for ms, (arm, (one, other)) in zip((10.0, 20.0), sizes.items(), strict=True)
-        ]  # fmt: skip
+        ]
 
     assert judged(on_gpu(1800.0), "galore-memory-b1").outcome == "reproduced"
     verdict = judged(on_gpu(900.0), "galore-memory-b1")

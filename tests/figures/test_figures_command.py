@@ -57,12 +57,15 @@ def test_a_command_reads_the_records_that_others_lend(tmp_path: Path, capsys: py
 @pytest.mark.parametrize(("name", "endings"), [("fig6", 4), ("table_ranks", 2), ("truncation", 4)])
 def test_training_records_in_any_order_give_the_same_bytes(name: str, endings: int) -> None:
     records = training_campaign() + training_campaign("nli_pool", seeds=(0, 1), device=CUDA)
-    files, again = ({one: content for page in pages_of(name, some) for one, content in page.files.items()}
-                    for some in (records, records[::-1]))  # fmt: skip
+    files, again = (
+        {one: content for page in pages_of(name, some) for one, content in page.files.items()}
+        for some in (records, records[::-1])
+    )
     assert files == again
     assert {file.rpartition(".")[0] for file in files} == {
-        f"{name}-made-up-cpu-2-threads-sst2", f"{name}-made-up-gpu-9000-nli-pool"
-    }  # fmt: skip
+        f"{name}-made-up-cpu-2-threads-sst2",
+        f"{name}-made-up-gpu-9000-nli-pool",
+    }
     assert len(files) == 2 * endings
 
 

@@ -43,14 +43,24 @@ def checked(
 
 CORRECTNESS = [
     checked("encoder", [a_check("loss", 1e-6), a_check("update", 9e-3, 1e-2)], "dense"),
-    checked("encoder", [a_check("update", 1e-3), a_check("captured steps", None, None, message="no CUDA.")], "lte",
-            method_settings={"reset": True}, status="error", message="1 of 1 checks failed."),
+    checked(
+        "encoder",
+        [a_check("update", 1e-3), a_check("captured steps", None, None, message="no CUDA.")],
+        "lte",
+        method_settings={"reset": True},
+        status="error",
+        message="1 of 1 checks failed.",
+    ),
     checked("linear", [a_check("plan a", 2e-2, 5e-2), a_check("plan b", 3e-2, 5e-2)], precision="bf16"),
     checked("linear", [a_check("plan a", 2e-7), a_check("plan b", 1e-7)]),
-    checked("lookup", [a_check("look-up plain", None, message="RuntimeError: made up.")], status="error",
-            method_settings={"lookup": "plain"}),
+    checked(
+        "lookup",
+        [a_check("look-up plain", None, message="RuntimeError: made up.")],
+        status="error",
+        method_settings={"lookup": "plain"},
+    ),
     checked("lookup", [], method_settings={"lookup": "unique", "made_up": 1}, status="oom", message="no room."),
-]  # fmt: skip
+]
 
 
 def test_correctness_by_hand() -> None:
@@ -115,15 +125,26 @@ def test_a_profile_by_hand() -> None:
     assert list(table.columns[:2]) == ["comera, ms", "dense, ms"]
     first, second = "batch 128, fp32", "batch 128, bf16"
     assert [kind for step, kind in table.index if step == first] == [
-        "gemm", "optimizer", "copy", "all kinds", "step without profiler",
-    ]  # fmt: skip
+        "gemm",
+        "optimizer",
+        "copy",
+        "all kinds",
+        "step without profiler",
+    ]
     assert list(table.loc[(first, "gemm")]) == [
-        "1.50 (75%)", "9.00 (90%)", "300", "20.0", "100", "50.0",
-    ]  # fmt: skip
+        "1.50 (75%)",
+        "9.00 (90%)",
+        "300",
+        "20.0",
+        "100",
+        "50.0",
+    ]
     assert table.loc[(first, "copy"), "dense, ms"] == "-"
     assert list(table.loc[(first, "all kinds"), ["comera, ms", "comera, launches", "comera, MiB"]]) == [
-        "2.00", "340", "28.0",
-    ]  # fmt: skip
+        "2.00",
+        "340",
+        "28.0",
+    ]
     assert table.loc[(first, "step without profiler"), "dense, ms"] == "10.5"
     assert table.loc[(second, "gemm"), "dense, ms"] == "-"
     assert drawn.facts[1:] == (
@@ -177,11 +198,29 @@ def product(width: tuple[int, int], rows: int, times: dict[str, list[float]], **
 
 
 PRODUCTS = [
-    product((768, 32), 128, {"fp32": [2.0, 4.0, 6.0], "bf16": [1.0, 2.0, 3.0], "fp8": [1.0, 2.0, 3.0],
-                             "fp8, cast": [2.0, 4.0, 6.0], "tf32": []}),
-    product((768, 768), 4096, {"fp32": [8.0, 8.0, 8.0], "tf32": [4.0, 4.0, 4.0], "bf16": [2.0, 2.0, 2.0],
-                               "fp8": [1.0, 1.0, 1.0], "fp8, cast": [1.25, 1.25, 1.25]}),
-]  # fmt: skip
+    product(
+        (768, 32),
+        128,
+        {
+            "fp32": [2.0, 4.0, 6.0],
+            "bf16": [1.0, 2.0, 3.0],
+            "fp8": [1.0, 2.0, 3.0],
+            "fp8, cast": [2.0, 4.0, 6.0],
+            "tf32": [],
+        },
+    ),
+    product(
+        (768, 768),
+        4096,
+        {
+            "fp32": [8.0, 8.0, 8.0],
+            "tf32": [4.0, 4.0, 4.0],
+            "bf16": [2.0, 2.0, 2.0],
+            "fp8": [1.0, 1.0, 1.0],
+            "fp8, cast": [1.25, 1.25, 1.25],
+        },
+    ),
+]
 
 
 def test_products_by_hand() -> None:
@@ -189,12 +228,21 @@ def test_products_by_hand() -> None:
     assert list(drawn.table["layer"]) == ["768 to 768", "768 to 32"]
     square, half = drawn.table.to_dict("records")
     assert [square[name] for name in ("fp32, ms", "tf32 gain", "bf16 gain", "fp8 over bf16", "with cast")] == [
-        "8.00", "2.00x", "4.00x", "2.00x", "1.60x",
-    ]  # fmt: skip
+        "8.00",
+        "2.00x",
+        "4.00x",
+        "2.00x",
+        "1.60x",
+    ]
     # gains are taken within blocks, which differ by more than the products do
     assert [half[name] for name in ("rows", "fp32, ms", "tf32, ms", "tf32 gain", "bf16 gain", "with cast")] == [
-        "128", "4.00", "-", "-", "2.00x", "0.500x",
-    ]  # fmt: skip
+        "128",
+        "4.00",
+        "-",
+        "-",
+        "2.00x",
+        "0.500x",
+    ]
     assert drawn.facts[1] == (
         "With the cast of its activations, FP8 is faster than BF16 in 1 of 2 cells (both bounds above 1): "
         "768 to 768 at 4,096 rows."

@@ -34,8 +34,9 @@ def test_the_quickest_bucket_is_named(page) -> None:
 def test_a_row_per_cell_in_order(page) -> None:
     assert len(page.table) == 16
     assert list(page.table["link, setting"].unique()) == [
-        *("100 Mbit/s, bucket, MiB", "1 Gbit/s, bucket, MiB"), *("100 Mbit/s, local steps", "1 Gbit/s, local steps"),
-    ]  # fmt: skip
+        *("100 Mbit/s, bucket, MiB", "1 Gbit/s, bucket, MiB"),
+        *("100 Mbit/s, local steps", "1 Gbit/s, local steps"),
+    ]
     assert page.files[next(name for name in page.files if name.endswith("png"))]
 
 

@@ -136,8 +136,9 @@ def test_a_gpu_decides_and_a_cpu_s_time_does_not(drawn: dict[str, Drawn]) -> Non
     for device, time in (("made-up-cpu-2-threads", "not tested here"), ("made-up-gpu-9000", "reproduced")):
         verdicts = {v.claim.id: v for v in drawn[f"fig5-{device}-30522x768-zipf"].verdicts}
         assert {name: verdict.outcome for name, verdict in verdicts.items()} == {
-            "lookup-time": time, "lookup-memory": "predicted" if "cpu" in device else "reproduced"
-        }  # fmt: skip
+            "lookup-time": time,
+            "lookup-memory": "predicted" if "cpu" in device else "reproduced",
+        }
         source = "for cuda, predicted" if "cpu" in device else "allocated on CUDA"
         assert source in str(verdicts["lookup-memory"])
         assert "at batch 10000" in str(verdicts["lookup-time"])

@@ -181,8 +181,9 @@ def test_failures_and_missing_cells_are_shown_with_their_reasons() -> None:
             records.append(one)
     table = table_of(records)
     assert table.loc[("128", "dense, CUDA Graph"), ["epoch, minutes", "peak MiB, cuda"]].tolist() == [
-        "oom", "not modelled"
-    ]  # fmt: skip
+        "oom",
+        "not modelled",
+    ]
     assert table.loc[("128", "dense, CUDA Graph"), "remarks"] == "oom: made up: no room. (time)"
     assert table.loc[("64", "comera"), "remarks"] == "unsupported: made up: cannot be had. (time, memory for cuda)"
     assert table.loc[("32", "dense"), "epoch, minutes"] == "not recorded"

@@ -50,11 +50,20 @@ def main(arguments: list[str]) -> int:
 def everything(device: str) -> list[Record]:
     """Every experiment that a rule names, on one device."""
     return [
-        *campaign(device), *lookup_campaign(device), *toggled_campaign(device), *sweep_campaign(device),
-        *training_campaign(device=device), *grid(device), *click_runs(device=device), *made_up_code.campaign(device),
-        *made_up_code.runs(device=device), *in_fp8(0.8, device=device), *clicks_in_fp8(0.0, device=device),
-        *layers_in_fp8(1.2, 2.0, device=device), *by_lte(0.34, device=device),
-    ]  # fmt: skip
+        *campaign(device),
+        *lookup_campaign(device),
+        *toggled_campaign(device),
+        *sweep_campaign(device),
+        *training_campaign(device=device),
+        *grid(device),
+        *click_runs(device=device),
+        *made_up_code.campaign(device),
+        *made_up_code.runs(device=device),
+        *in_fp8(0.8, device=device),
+        *clicks_in_fp8(0.0, device=device),
+        *layers_in_fp8(1.2, 2.0, device=device),
+        *by_lte(0.34, device=device),
+    ]
 
 
 def entry_of(records: list[Record], claim: str) -> Entry:
@@ -127,41 +136,79 @@ def test_a_rule_names_experiments_that_there_are(claim: str) -> None:
 def in_fp8(share: float, seeds: int = 3, device: str = CPU) -> list[Record]:
     """CoMERA in FP32, and with FP8's products, of which so many answers are right."""
     return [
-        trained("comera", curve=curve(seed, "comera", right), seed=seed, precision=precision, experiment="fig14_sst2",
-                cell_id=f"{precision}-{seed}", device=device)
-        for seed in range(seeds) for precision, right in (("fp32", 0.8), ("fp8", share))
-    ]  # fmt: skip
+        trained(
+            "comera",
+            curve=curve(seed, "comera", right),
+            seed=seed,
+            precision=precision,
+            experiment="fig14_sst2",
+            cell_id=f"{precision}-{seed}",
+            device=device,
+        )
+        for seed in range(seeds)
+        for precision, right in (("fp32", 0.8), ("fp8", share))
+    ]
 
 
 def clicks_in_fp8(shift: float, dataset: str = "criteo", device: str = CPU) -> list[Record]:
     return [
-        trained_clicks("comera", seed, moved, dataset, experiment="table_dlrm_fp8", precision=precision,
-                       cell_id=f"{precision}-{seed}", device=device)
-        for seed in range(3) for precision, moved in (("fp32", 0.0), ("fp8", shift))
-    ]  # fmt: skip
+        trained_clicks(
+            "comera",
+            seed,
+            moved,
+            dataset,
+            experiment="table_dlrm_fp8",
+            precision=precision,
+            cell_id=f"{precision}-{seed}",
+            device=device,
+        )
+        for seed in range(3)
+        for precision, moved in (("fp32", 0.0), ("fp8", shift))
+    ]
 
 
 def by_lte(*shares: float, dataset: str = "mnli_12k", **columns: Any) -> list[Record]:
     """LTE with as many settings as shares of right answers among three classes."""
     return [
-        trained("lte", curve=curve(0, "lte", share), method_settings={"alpha": 64.0 * (number + 1)}, dataset=dataset,
-                experiment="lte", cell_id=f"lte-{number}", **columns)
+        trained(
+            "lte",
+            curve=curve(0, "lte", share),
+            method_settings={"alpha": 64.0 * (number + 1)},
+            dataset=dataset,
+            experiment="lte",
+            cell_id=f"lte-{number}",
+            **columns,
+        )
         for number, share in enumerate(shares)
-    ]  # fmt: skip
+    ]
 
 
 def layers_in_fp8(first: float, second: float, device: str = CUDA) -> list[Record]:
     """The paper's two shapes, at which FP8 is so many times faster than FP32."""
     records = []
     for columns, gain in ((1024, first), (4096, second)):
-        sizes = {"workload_settings": {"in_features": 1024, "out_features": columns},
-                 "device": "cuda" if device == CUDA else "cpu"}  # fmt: skip
-        rows = [{"name": name, "ms": [ms + block / 100 for block in range(5)], "message": ""}
-                for name, ms in (("fp32", 10.0 * gain), ("fp8", 10.0))]  # fmt: skip
-        records.append(record("comera", 10_000, measure="fp8", device=device, experiment="table_fp8", workload="linear",
-                              driver="made up" if device == CUDA else "",
-                              config_json=json.dumps(sizes), samples={"precisions": rows},
-                              cell_id=f"fp8-{columns}"))  # fmt: skip
+        sizes = {
+            "workload_settings": {"in_features": 1024, "out_features": columns},
+            "device": "cuda" if device == CUDA else "cpu",
+        }
+        rows = [
+            {"name": name, "ms": [ms + block / 100 for block in range(5)], "message": ""}
+            for name, ms in (("fp32", 10.0 * gain), ("fp8", 10.0))
+        ]
+        records.append(
+            record(
+                "comera",
+                10_000,
+                measure="fp8",
+                device=device,
+                experiment="table_fp8",
+                workload="linear",
+                driver="made up" if device == CUDA else "",
+                config_json=json.dumps(sizes),
+                samples={"precisions": rows},
+                cell_id=f"fp8-{columns}",
+            )
+        )
     return records
 
 
@@ -216,7 +263,7 @@ CASES = [
     ("codebert-curve", made_up_code.runs(last=1.5), "reproduced"),
     ("codebert-curve", made_up_code.runs(last=1.7), "not reproduced"),
     ("codebert-curve", made_up_code.runs(parameters=1000), "not tested here"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("claim", "records", "outcome"), CASES)
@@ -449,9 +496,13 @@ def test_the_same_records_give_the_same_bytes_without_torch(tmp_path: Path) -> N
     for number in ("1", "2"):
         done = subprocess.run(
             [sys.executable, "-c", GUARDED, "claims", "--records", str(tmp_path)],
-            cwd=ROOT, env={"PYTHONHASHSEED": number, "PYTHONPATH": str(ROOT), "COLUMNS": f"{60 * int(number)}"},
-            capture_output=True, text=True, timeout=120, check=False,
-        )  # fmt: skip
+            cwd=ROOT,
+            env={"PYTHONHASHSEED": number, "PYTHONPATH": str(ROOT), "COLUMNS": f"{60 * int(number)}"},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
         assert done.returncode == 0, done.stderr
         printed.append(done.stdout)
     random.Random(0).shuffle(records)
@@ -536,9 +587,12 @@ def without_first_claim(text: str) -> str:
     ],
 )
 def test_a_ledger_that_was_edited_is_one_sentence(
-    edit: Callable[[str], str], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    edit: Callable[[str], str],
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+) -> None:
     edited = tmp_path / "claims.csv"
     edited.write_text(edit(LEDGER.read_text(encoding="utf-8")), encoding="utf-8")
     monkeypatch.setattr(ledger, "read_claims", lambda: read_claims(edited))

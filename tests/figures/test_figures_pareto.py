@@ -82,8 +82,11 @@ def test_the_small_preset_is_shown_when_asked_for_and_called_so(
     assert "no training record below ratios_accuracy/" in capsys.readouterr().err
     assert main([*arguments, "--experiment", "ratios_accuracy_small"]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    for words in ("on 'synthetic' after 600 steps, small preset", "735,491 parameters, not the paper's size",
-                  "The text is generated: these accuracies tell nothing about real data."):  # fmt: skip
+    for words in (
+        "on 'synthetic' after 600 steps, small preset",
+        "735,491 parameters, not the paper's size",
+        "The text is generated: these accuracies tell nothing about real data.",
+    ):
         assert words in said
 
 
@@ -93,8 +96,9 @@ def test_every_ratio_has_a_row_per_arm_below_dense() -> None:
     assert list(figure.table["run"]) == expected
     tidy = pd.read_csv(io.StringIO(text_of(figure, ".csv")))
     assert list(tidy["arm"] + tidy["ratio"].map("{:g}".format)) == [
-        "densenan", *(f"{arm}{ratio:g}" for arm in ("comera", "low_rank@size") for ratio in RATIOS)
-    ]  # fmt: skip
+        "densenan",
+        *(f"{arm}{ratio:g}" for arm in ("comera", "low_rank@size") for ratio in RATIOS),
+    ]
     four = tidy.set_index(["arm", "ratio"]).loc[("comera", 4.0)]
     assert four["total_ratio"] == pytest.approx(4 / 1.004, rel=1e-4)
     assert four["accuracy_low"] < four["accuracy"] < four["accuracy_high"]
@@ -127,8 +131,16 @@ def test_an_arm_without_any_record_is_left_out() -> None:
 
 
 def test_the_front_holds_what_none_beats() -> None:
-    found = points([run("dense", None, 9), run("comera", 2, 8), run("comera", 4, 8), run("low_rank", 2, 6),
-                    run("low_rank", 4, 9, SMALL_MIB / 4.02), run("low_rank", 8, 3)])  # fmt: skip
+    found = points(
+        [
+            run("dense", None, 9),
+            run("comera", 2, 8),
+            run("comera", 4, 8),
+            run("low_rank", 2, 6),
+            run("low_rank", 4, 9, SMALL_MIB / 4.02),
+            run("low_rank", 8, 3),
+        ]
+    )
     assert found["front"] == ["low_rank@size 8", "low_rank@size 4"]
     beaten = ("dense 1", "comera 2", "comera 4", "low_rank@size 2")
     assert found["beaten"] == dict.fromkeys(beaten, "low_rank@size 4")
@@ -244,8 +256,12 @@ def test_a_sweep_of_ratios_can_be_shown_by_the_other_figures_of_training() -> No
 
 
 def test_where_lower_is_better_the_front_falls_with_the_loss() -> None:
-    runs = [other_run("dense", [2.0], "loss", size=20.0), other_run("comera", [1.5], "loss", size=10.0),
-            other_run("galore", [1.8], "loss", size=5.0), other_run("lora", [2.1], "loss", size=12.0)]  # fmt: skip
+    runs = [
+        other_run("dense", [2.0], "loss", size=20.0),
+        other_run("comera", [1.5], "loss", size=10.0),
+        other_run("galore", [1.8], "loss", size=5.0),
+        other_run("lora", [2.1], "loss", size=12.0),
+    ]
     [study] = studies(runs)
     assert [point.arm for point in front_of(points_of(study.rows))] == ["galore", "comera"]
     [figure] = pages_of("pareto", runs)
@@ -292,12 +308,19 @@ def of_losses(losses: dict[float, tuple[float, float]], seed: int = 0) -> list[R
     """Runs of a workload that is not the paper's, which end with these losses."""
     return [
         other_run(
-            arm, [loss], "loss", size=20 / ratio, seed=seed, ratio=ratio, experiment="code_ratios",
-            cell_id=f"{arm}-{ratio}-{seed}", method_settings={"ratio": ratio},
+            arm,
+            [loss],
+            "loss",
+            size=20 / ratio,
+            seed=seed,
+            ratio=ratio,
+            experiment="code_ratios",
+            cell_id=f"{arm}-{ratio}-{seed}",
+            method_settings={"ratio": ratio},
         )
         for ratio, pair in losses.items()
         for arm, loss in zip(("comera", "low_rank"), pair, strict=True)
-    ]  # fmt: skip
+    ]
 
 
 @pytest.mark.parametrize(
@@ -305,12 +328,17 @@ def of_losses(losses: dict[float, tuple[float, float]], seed: int = 0) -> list[R
     [
         ({4.0: (0.6, 0.8)}, "better at 4x"),
         ({4.0: (0.95, 1.2)}, "better at 4x; none surely beats the probe"),
-        ({4.0: (0.8, 0.7), 10.4: (0.9, 0.9)}, "worse at 4x, undecided at 10.4x; neither surely beats the probe at "
-                                              "10.4x"),
-        (LOSSES, "worse at 1.5x and 2.1x, undecided at 2.6x, better at 2.9x and 3.1x; neither surely beats the probe "
-                 "at 2.9x and 3.1x"),
+        (
+            {4.0: (0.8, 0.7), 10.4: (0.9, 0.9)},
+            "worse at 4x, undecided at 10.4x; neither surely beats the probe at 10.4x",
+        ),
+        (
+            LOSSES,
+            "worse at 1.5x and 2.1x, undecided at 2.6x, better at 2.9x and 3.1x; neither surely beats the probe "
+            "at 2.9x and 3.1x",
+        ),
     ],
-)  # fmt: skip
+)
 def test_the_title_says_which_way_it_falls(losses: dict[float, tuple[float, float]], title: str) -> None:
     [figure] = pages_of("pareto", of_losses(losses))
     assert figure.title == f"Tensor trains against low rank of equal size: {title}"

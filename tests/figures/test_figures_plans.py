@@ -121,8 +121,11 @@ def test_a_chosen_plan_without_memory_is_left_out_with_its_reason() -> None:
 def test_what_has_no_record_is_said() -> None:
     found = rows(timed(tokens=1), timed(tokens=128, order=2))
     assert [(row.slot.order, row.slot.tokens, row.status) for row in found] == [
-        (2, 1, "not recorded"), (2, 128, "ok"), (3, 1, "ok"), (3, 128, "not recorded")
-    ]  # fmt: skip
+        (2, 1, "not recorded"),
+        (2, 128, "ok"),
+        (3, 1, "ok"),
+        (3, 128, "not recorded"),
+    ]
     assert sentences(found)[-1] == "2 of 4 shapes are left out: 2 x not recorded."
 
 

@@ -125,10 +125,18 @@ def test_what_does_not_surely_beat_the_probe_is_named():
 def test_a_smaller_encoder_has_a_page_of_its_own_and_decides_nothing():
     def in_fp8(experiment, **columns):
         return [
-            trained("comera", curve=curve(seed, "comera", 0.9), seed=seed, precision=precision, experiment=experiment,
-                    cell_id=f"{experiment}-{precision}-{seed}", **columns)
-            for seed in range(3) for precision in ("fp32", "fp8")
-        ]  # fmt: skip
+            trained(
+                "comera",
+                curve=curve(seed, "comera", 0.9),
+                seed=seed,
+                precision=precision,
+                experiment=experiment,
+                cell_id=f"{experiment}-{precision}-{seed}",
+                **columns,
+            )
+            for seed in range(3)
+            for precision in ("fp32", "fp8")
+        ]
 
     full, small = fig14.select([*in_fp8("fig14_sst2"), *in_fp8("fig14_sst2_small", model=SMALL, dense_mib=SMALL_MIB)])
     if full.suffix != ("encoder", "sst2", "6x768"):
@@ -163,9 +171,15 @@ def test_runs_of_fewer_steps_are_left_out_with_words():
     config = short.config_json.replace('"steps": 100', '"steps": 60')
     words = {**short.workload_words, "metric": {**short.metric, "unit": "nats"}}
     short = dataclasses.replace(
-        short, experiment="fig14", workload="code", dataset="python", precision="fp32", cell_id="short",
-        config_json=config, workload_words=words,
-    )  # fmt: skip
+        short,
+        experiment="fig14",
+        workload="code",
+        dataset="python",
+        precision="fp32",
+        cell_id="short",
+        config_json=config,
+        workload_words=words,
+    )
     [page] = fig14.select([*runs(), short])
     assert all(run.cell_id != "short" for line in page.lines for run in line.runs.values())
     assert page.left_out[0].startswith("1 run(s) of fewer than ")
@@ -175,11 +189,17 @@ def clicks(dataset, worse=0.0):
     precisions = {"fp32": 0.0, "fp8": worse}
     return [
         trained_clicks(
-            "comera", seed, shift, dataset, precision=precision, experiment="table_dlrm_fp8",
+            "comera",
+            seed,
+            shift,
+            dataset,
+            precision=precision,
+            experiment="table_dlrm_fp8",
             cell_id=f"{precision}-{seed}",
         )
-        for precision, shift in precisions.items() for seed in (0, 1, 2)
-    ]  # fmt: skip
+        for precision, shift in precisions.items()
+        for seed in (0, 1, 2)
+    ]
 
 
 @pytest.mark.parametrize(

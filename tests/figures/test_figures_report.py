@@ -142,9 +142,16 @@ def test_how_it_was_measured_is_told_from_the_records() -> None:
     config = '{"timing_settings": {"block_seconds": 0.5, "max_steps": 20, "warmup_steps": 3}}'
     ours = timed("comera", [60.0, 61.0, 62.0], 1000, config_json=config, git_commit="a" * 40, disturbed=(1,))
     newer = timed(
-        "dense", [240.0, 241.0, 242.0], 1000, code_id="code-b", git_commit="b" * 40, git_dirty=True,
-        recorded_at="2001-02-04T04:05:06+00:00", driver="made up 1.0", library_versions="one 1.0, two 2.0",
-    )  # fmt: skip
+        "dense",
+        [240.0, 241.0, 242.0],
+        1000,
+        code_id="code-b",
+        git_commit="b" * 40,
+        git_dirty=True,
+        recorded_at="2001-02-04T04:05:06+00:00",
+        driver="made up 1.0",
+        library_versions="one 1.0, two 2.0",
+    )
     facts = {fact.term: fact.text for fact in facts_of([ours, newer])}
     assert facts["Timed"] == (
         "batch 1,000, fp32, length 128, CUDA Graph off, compile off, data 'synthetic'; 2 to 3 undisturbed block(s), "

@@ -99,8 +99,10 @@ def test_csv_has_a_column_per_differing_setting() -> None:
     [drawn] = render(rates())
     tidy = pd.read_csv(io.StringIO(text_of(drawn, ".csv")))
     assert [name for name in tidy.columns if name.startswith("setting_")] == [
-        "setting_lr", "setting_lr_cores", "setting_lr_dense"
-    ]  # fmt: skip
+        "setting_lr",
+        "setting_lr_cores",
+        "setting_lr_dense",
+    ]
     assert tidy["setting_lr_cores"].dropna().tolist() == [1e-4, 3e-4, 1e-3]
     assert tidy["best"].tolist() == [False, True, False, False, True, False]
     assert tidy["status"].tolist() == ["ok"] * 5 + ["diverged"]
@@ -172,8 +174,9 @@ def test_a_search_is_judged_for_each_dataset_and_each_arm() -> None:
         tidy = pd.read_csv(io.StringIO(text_of(page, ".csv")), keep_default_na=False)
         found |= {
             (dataset, arm): edge
-            for dataset, arm, edge in zip(tidy["dataset"], tidy["arm"], tidy["best_edge"], strict=True) if edge
-        }  # fmt: skip
+            for dataset, arm, edge in zip(tidy["dataset"], tidy["arm"], tidy["best_edge"], strict=True)
+            if edge
+        }
     assert found == {("sst2", "dense"): "lr highest", ("sst2", "low_rank"): "lr lowest", ("mnli", "dense"): "lr lowest"}
 
 
@@ -214,8 +217,10 @@ def test_a_late_stage_shows_its_size_and_the_price_of_it() -> None:
     table = drawn.table
     assert list(table["stage"]) == ["early", "late 0.5", "late 0.5"]
     assert list(table["settings"]) == [
-        "size_weight 1", "size_weight 1 (price of size 2)", "size_weight 1000 (price of size 1001)"
-    ]  # fmt: skip
+        "size_weight 1",
+        "size_weight 1 (price of size 2)",
+        "size_weight 1000 (price of size 1001)",
+    ]
     assert list(table["S0"]) == ["-", "0.500", "0.500"]
     assert list(table["S <= S0"]) == ["-", "NO", "yes"]
     page = text_of(drawn, ".md")
@@ -238,11 +243,14 @@ def test_budget_and_what_decides_nothing_are_said_and_no_claim_is_judged() -> No
 
 
 def test_variants_are_arms_of_their_own() -> None:
-    table = table_of([
-        tried("low_rank", 8, method_settings={"lr": 1e-3}), tried("low_rank", 7, method_settings={"lr": 1e-4}),
-        tried("low_rank:linear", 6, method_settings={"lr": 1e-3}),
-        tried("low_rank:linear", 5, method_settings={"lr": 1e-4}),
-    ])  # fmt: skip
+    table = table_of(
+        [
+            tried("low_rank", 8, method_settings={"lr": 1e-3}),
+            tried("low_rank", 7, method_settings={"lr": 1e-4}),
+            tried("low_rank:linear", 6, method_settings={"lr": 1e-3}),
+            tried("low_rank:linear", 5, method_settings={"lr": 1e-4}),
+        ]
+    )
     assert list(table["arm"][table["best"] == "best"]) == ["low_rank", "low_rank:linear"]
 
 
@@ -250,9 +258,10 @@ def test_device_dataset_and_experiment_have_tables_of_their_own() -> None:
     records = [*rates(), late(1.0, 9, 0.53), *(dataclasses.replace(one, device=CUDA) for one in rates())]
     drawn = render(records)
     assert {(one.device, one.title) for one in drawn} == {
-        (CPU, f"Settings tried in {RATES}: 'sst2'"), (CUDA, f"Settings tried in {RATES}: 'sst2'"),
+        (CPU, f"Settings tried in {RATES}: 'sst2'"),
+        (CUDA, f"Settings tried in {RATES}: 'sst2'"),
         (CPU, f"Settings tried in {LATE}: 'sst2'"),
-    }  # fmt: skip
+    }
     assert len({name for one in drawn for name in one.files}) == 6
 
 
@@ -270,8 +279,15 @@ def test_the_newest_record_of_a_setting_is_shown_and_other_budgets_are_left_out(
 
 def test_settings_read_as_in_a_config() -> None:
     assert [short(value) for value in (0.0, 1e-3, 1.25e-4, 0.05, 30, True, None, "optimized")] == [
-        "0", "1e-3", "1.25e-4", "0.05", "30", "true", "null", "optimized"
-    ]  # fmt: skip
+        "0",
+        "1e-3",
+        "1.25e-4",
+        "0.05",
+        "30",
+        "true",
+        "null",
+        "optimized",
+    ]
 
 
 def test_the_files_are_called_after_device_data_and_experiment() -> None:

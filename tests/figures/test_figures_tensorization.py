@@ -91,11 +91,23 @@ def test_a_line_holds_modes_ranks_counts_and_work() -> None:
     table = cells(tensorization_campaign())
     columns = ["modes", "ranks", "parameters", "published", "rank entries", "ratio", "GFLOP", "peak MiB, cpu"]
     assert list(table.loc[("attention", "paper"), columns]) == [
-        "12·8·8 → 8·8·12", "12 30 30 30 12", "20,448", "20,448", "114", "27.7x", "118", "75.50"
-    ]  # fmt: skip
+        "12·8·8 → 8·8·12",
+        "12 30 30 30 12",
+        "20,448",
+        "20,448",
+        "114",
+        "27.7x",
+        "118",
+        "75.50",
+    ]
     assert list(table.loc[("word embedding", "solver"), columns[:6]]) == [
-        "14·13·13·13 x 4·4·6·8", "35 36 35", "169,400", "-", "106", "138x"
-    ]  # fmt: skip
+        "14·13·13·13 x 4·4·6·8",
+        "35 36 35",
+        "169,400",
+        "-",
+        "106",
+        "138x",
+    ]
     assert list(table.loc[("feed-forward 2", "dense"), columns[:6]]) == ["3072 → 768", "-", "2,359,296", "-", "-", "1"]
     assert list(table.loc[("attention", "solver"), [REMARKS]]) == ["the paper's own modes and ranks"]
     assert not any(table.drop(("attention", "solver"))[REMARKS])

@@ -140,8 +140,9 @@ def test_published_numbers_stand_beside_the_full_size_only() -> None:
 
 def test_each_stage_is_compared_with_dense_after_as_many_steps() -> None:
     wrong, right = [False, False], [True, True]
-    dense = trained("dense", curve=[point(wrong, 500, "early", {}), point(right, 600, "early", {}),
-                                    point(wrong, 900, "late", {})])  # fmt: skip
+    dense = trained(
+        "dense", curve=[point(wrong, 500, "early", {}), point(right, 600, "early", {}), point(wrong, 900, "late", {})]
+    )
     early = trained("comera", "early", None, [point(right, 600, "early", ranks(1))], **EARLY_SIZE)
     late = trained("comera", "late", 0.2, [point(right, 900, "late", ranks(0.2))], **EARLY_SIZE)
     found = {slot: row_of([dense, early, late], slot).less_dense for slot in (EARLY, LATE_02)}
@@ -150,8 +151,10 @@ def test_each_stage_is_compared_with_dense_after_as_many_steps() -> None:
     assert (found[EARLY].value, found[LATE_02].value) == (0.0, 100.0)
 
 
-@pytest.mark.parametrize(("step", "value", "said"), [(650, 0.0, "50 steps before or after"), (551, 0.0, "49 steps"),
-                                                     (700, None, "no accuracy after as many steps")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("step", "value", "said"),
+    [(650, 0.0, "50 steps before or after"), (551, 0.0, "49 steps"), (700, None, "no accuracy after as many steps")],
+)
 def test_dense_is_compared_at_most_half_an_epoch_away(step: int, value: float | None, said: str) -> None:
     dense = trained("dense", curve=[point([True], step, "early", {})])
     early = trained("comera", "early", None, [point([True], 600, "early", ranks(1))], **EARLY_SIZE)
@@ -200,8 +203,9 @@ def test_settings_are_never_mixed_and_the_others_named(other: dict, words: str) 
 def test_late_stages_of_another_length_are_not_mixed_in() -> None:
     records = training_campaign()
     stages = [{"name": "early", "steps": 600, "target": None}, {"name": "late", "steps": 50, "target": 0.2}]
-    stray = trained("comera", "late", 0.2, status="error", recorded_at=NEW, data_hash="data-sst2",
-                    training={"stages": stages})  # fmt: skip
+    stray = trained(
+        "comera", "late", 0.2, status="error", recorded_at=NEW, data_hash="data-sst2", training={"stages": stages}
+    )
     [study] = studies([*records, stray])
     assert len(study.shown) == len(records)
     assert any("late steps 50, not 300" in note for note in study.left_out)
@@ -275,9 +279,14 @@ def test_step_times_are_paired_by_block() -> None:
 
 @pytest.mark.parametrize(
     "times",
-    [{"trained": [[1.0]]}, {"trained": [[1.0]], "full": [[]]}, {"trained": [[0.0]], "full": [[1.0]]}, [1.0],
-     {"trained": [[1.0], [1.0]], "full": [[1.0]]}],
-)  # fmt: skip
+    [
+        {"trained": [[1.0]]},
+        {"trained": [[1.0]], "full": [[]]},
+        {"trained": [[0.0]], "full": [[1.0]]},
+        [1.0],
+        {"trained": [[1.0], [1.0]], "full": [[1.0]]},
+    ],
+)
 def test_step_times_that_cannot_be_read_are_refused(times: object) -> None:
     late = [point([True], 900, "late", ranks(0.2))]
     run = trained("comera", "late", 0.2, late, samples={"step_ms": times}, **EARLY_SIZE)
@@ -299,8 +308,13 @@ def test_ranks_of_the_fifth_block_before_and_after_each_stage() -> None:
     [drawn] = pages_of("table_ranks", training_campaign())
     table = drawn.table.set_index("layer")
     assert list(table.index) == ["query", "key", "value", "output", "feed-forward 1", "feed-forward 2"]
-    assert list(table.columns) == ["comera, before", "comera, early", "comera, late 0.8", "comera, late 0.5",
-                                   "comera, late 0.2"]  # fmt: skip
+    assert list(table.columns) == [
+        "comera, before",
+        "comera, early",
+        "comera, late 0.8",
+        "comera, late 0.5",
+        "comera, late 0.2",
+    ]
     assert table.loc["query", "comera, before"] == table.loc["query", "comera, early"] == "12 30 30 30 12"
     assert table.loc["query", "comera, late 0.2"] == "0 0 0 0 0"
     assert table.loc["key", "comera, late 0.2"] == "2 6 6 6 2"
@@ -312,8 +326,9 @@ def test_with_fewer_blocks_the_last_one_is_shown_and_said() -> None:
     assert block_shown(ranks(1.0)) == 5
     assert block_shown(["classifier.hidden"]) is None
     assert list(ranks_of_block({"blocks.1.attention.query": (1,), "blocks.1.odd": (2,)}, 2)) == ["query", "odd"]
-    one = trained("comera", "early", None, [point([True], 600, "early", names)], model=FULL_SIZE | {"layers": 2},
-                  **EARLY_SIZE)  # fmt: skip
+    one = trained(
+        "comera", "early", None, [point([True], 600, "early", names)], model=FULL_SIZE | {"layers": 2}, **EARLY_SIZE
+    )
     [drawn] = pages_of("table_ranks", [one])
     assert "2 encoder blocks; this is the last one, block 2, not the fifth" in text_of(drawn, ".md")
 
@@ -362,8 +377,11 @@ AUC = [
 def test_a_workload_of_other_words_stages_and_metric_can_be_shown(name: str) -> None:
     [drawn] = pages_of(name, AUC)
     page = text_of(drawn, ".md")
-    for words in ("Trained on 'drawn', validated on 500 clicks: 100 warm-up steps (1 epoch), then 100 main ones",
-                  "then 100 tail ones (1 epoch), seed 0.", "Dense model: 5,242,880 parameters."):  # fmt: skip
+    for words in (
+        "Trained on 'drawn', validated on 500 clicks: 100 warm-up steps (1 epoch), then 100 main ones",
+        "then 100 tail ones (1 epoch), seed 0.",
+        "Dense model: 5,242,880 parameters.",
+    ):
         assert words in page
     for strange in ("accuracy", "encoder", "paper", "length up to", "early", "late", "MNLI", "classes", "tokens"):
         assert strange not in page
@@ -445,9 +463,12 @@ def swept(arm: str, values: list[float], target: float | None = None, seed: int 
 
 
 STAGED = [
-    other_run("dense", [2.0, 1.5], "loss"), other_run("dense", [2.0, 1.5], "loss", seed=1), swept("comera", [2.0]),
-    swept("comera", [2.0, 1.7], 0.5), swept("comera", [2.0, 1.7], 0.5, seed=1),
-]  # fmt: skip
+    other_run("dense", [2.0, 1.5], "loss"),
+    other_run("dense", [2.0, 1.5], "loss", seed=1),
+    swept("comera", [2.0]),
+    swept("comera", [2.0, 1.7], 0.5),
+    swept("comera", [2.0, 1.7], 0.5, seed=1),
+]
 
 
 def test_what_no_arm_was_to_run_has_no_row() -> None:
@@ -499,8 +520,9 @@ def test_workloads_that_share_the_name_of_their_data_stand_apart() -> None:
     pages = pages_of("table_mnli", [*AUC, *others])
     stem = "table_mnli-made-up-cpu-2-threads-drawn"
     assert {name for page in pages for name in page.files if name.endswith(".md")} == {
-        f"{stem}-clicks-clicks.md", f"{stem}-views-clicks.md"
-    }  # fmt: skip
+        f"{stem}-clicks-clicks.md",
+        f"{stem}-views-clicks.md",
+    }
     [alone] = pages_of("table_mnli", AUC)
     assert f"{stem}-clicks.md" in alone.files
 

@@ -29,9 +29,16 @@ def one_point(arm: str, stage: str, target: float | None, right: list[bool], rem
 
 
 def run(
-    arm: str = "comera", stage: str = "late", target: float | None = None, share: float = 0.8, examples: int = 1000,
-    seed: int = 0, wrong_first: int = 0, removed: tuple[str, ...] = (), **columns,
-) -> Record:  # fmt: skip
+    arm: str = "comera",
+    stage: str = "late",
+    target: float | None = None,
+    share: float = 0.8,
+    examples: int = 1000,
+    seed: int = 0,
+    wrong_first: int = 0,
+    removed: tuple[str, ...] = (),
+    **columns,
+) -> Record:
     """A finished run; its wrong answers are the last ones, and the ``wrong_first`` first ones besides."""
     right = [i < share * examples and i >= wrong_first for i in range(examples)]
     curve = one_point(arm, stage, target, right, removed)
@@ -90,20 +97,34 @@ CASES = [
     ("mnli-late02-layers", size(80, 363, share=0.33), "not tested here", "its size says nothing"),
     ("mnli-early-size", [run("comera", "early", share=0.34)], "by construction", "full size at the initial ranks"),
     ("mnli-late02-ratio", size(80, 363, share=0.38), "reproduced", "Reaches"),
-    ("mnli-late02-ratio", [run(), trained("comera", "late", 0.2, status="diverged", message="made up: NaN")],
-     "not tested here", "comera, late 0.2 is diverged (seed 0: diverged: made up: NaN)"),
-
+    (
+        "mnli-late02-ratio",
+        [run(), trained("comera", "late", 0.2, status="diverged", message="made up: NaN")],
+        "not tested here",
+        "comera, late 0.2 is diverged (seed 0: diverged: made up: NaN)",
+    ),
     ("mnli-dense-acc", [run("dense", share=0.6)], "not tested here", "about MNLI; on sst2, dense reached 60.0 ["),
     ("mnli-dense-acc", [run("dense", share=0.6, **POOL)], "not tested here", "on nli_pool"),
     ("mnli-dense-acc", [run("dense", share=0.6, **MNLI)], "not tested here", "Inconclusive: one seed"),
-    ("mnli-dense-acc", [run("dense", share=0.64, seed=s, examples=9000, **MNLI) for s in range(3)], "reproduced",
-     "lie above 60.2 %"),
-    ("mnli-dense-acc", [run("dense", share=0.6, seed=s, examples=9000, **MNLI) for s in range(3)], "partly",
-     "Only one bound"),
-    ("mnli-dense-acc", [run("dense", share=0.5, seed=s, examples=9000, **MNLI) for s in range(3)], "not reproduced",
-     "Neither bound"),
+    (
+        "mnli-dense-acc",
+        [run("dense", share=0.64, seed=s, examples=9000, **MNLI) for s in range(3)],
+        "reproduced",
+        "lie above 60.2 %",
+    ),
+    (
+        "mnli-dense-acc",
+        [run("dense", share=0.6, seed=s, examples=9000, **MNLI) for s in range(3)],
+        "partly",
+        "Only one bound",
+    ),
+    (
+        "mnli-dense-acc",
+        [run("dense", share=0.5, seed=s, examples=9000, **MNLI) for s in range(3)],
+        "not reproduced",
+        "Neither bound",
+    ),
     ("mnli-late02-acc", size(99, 340, share=0.6), "not tested here", "comera, late 0.2 reached 60.0"),
-
     ("mnli-same-accuracy", pair(0), "not tested here", "of +0.0 [+0.0, +0.0] points, inconclusive with one"),
     ("mnli-same-accuracy", pair(5, **MNLI), "not tested here", "Inconclusive: one seed, 3 are needed"),
     ("mnli-same-accuracy", pair(5, seeds=2, **MNLI), "not tested here", "Inconclusive: 2 seeds"),
@@ -119,18 +140,21 @@ CASES = [
     ("mnli-same-accuracy", [run("dense")], "not tested here", "comera, early is not recorded"),
     ("mnli-same-accuracy", [run("comera", "early")], "not tested here", "dense is not recorded"),
     ("mnli-same-accuracy", [run("comera", "early"), run("dense", seed=1)], "not tested here", "of the same seed"),
-
     ("ranks-removed", [run(target=0.2, removed=REMOVED)], "reproduced", "in 1 of 1 seed(s)"),
     ("ranks-removed", [run(target=0.2, removed=REMOVED, share=0.33)], "not tested here", "guessing among 3 classes"),
     ("ranks-removed", [run(target=0.5, removed=REMOVED), run(target=0.2)], "reproduced", "in 1 of 1 seed(s)"),
     ("ranks-removed", [run(target=0.2, removed=REMOVED), run(target=0.2, seed=1)], "partly", "in 1 of 2 seed(s)"),
     ("ranks-removed", [run(target=t) for t in (0.8, 0.5, 0.2)], "not reproduced", "in 0 of 1 seed(s)"),
     ("ranks-removed", [run(target=0.8)], "not tested here", "Not finished: comera, late 0.5 is not recorded"),
-    ("ranks-removed", [run(target=0.2, removed=("blocks.3.attention.query",)), run(target=0.8), run(target=0.5)],
-     "not reproduced", "in 0 of 1"),
+    (
+        "ranks-removed",
+        [run(target=0.2, removed=("blocks.3.attention.query",)), run(target=0.8), run(target=0.5)],
+        "not reproduced",
+        "in 0 of 1",
+    ),
     ("ranks-removed", [run(target=0.2, removed=REMOVED, model=SMALL, dense_mib=2.8)], "not tested here", "734,003"),
     ("ranks-removed", [run("dense")], "not tested here", "No late stage finished"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("claim", "records", "outcome", "why"), CASES)

@@ -59,8 +59,9 @@ def test_it_is_drawn_by_the_command_with_its_verdict(folder: Path, tmp_path: Pat
     stem = "made_up_sizes-made-up-cpu-2-threads"
     assert set(written) == {f"{stem}.{ending}" for ending in ("png", "svg", "md", "csv")}
     assert written[f"{stem}.csv"].decode().splitlines()[1:] == [
-        '"Made-up CPU, 2 threads",comera,6', '"Made-up CPU, 2 threads",dense,255'
-    ]  # fmt: skip
+        '"Made-up CPU, 2 threads",comera,6',
+        '"Made-up CPU, 2 threads",dense,255',
+    ]
     for text in (printed, written[f"{stem}.md"].decode()):
         assert "made-up-size: reproduced" in text
         assert "42.5x" in text
@@ -148,13 +149,14 @@ UNMATCHED = {
     "a rule without its claim": ({"claims": ()}, "lacks the claim 'made-up-size', which has a rule"),
     "a claim without a rule": ({"rules": ()}, "claim 'made-up-size', which no rule decides"),
     "a claim that there is": (
-        {"claims": (dataclasses.replace(CLAIM, id="lte-time"),)}, "brings a claim 'lte-time', of which there is one"
+        {"claims": (dataclasses.replace(CLAIM, id="lte-time"),)},
+        "brings a claim 'lte-time', of which there is one",
     ),
     "a claim that another decides": (
         {"rules": (*ARTIFACT.rules, Rule("lte-time", "x", judge=ARTIFACT.rules[0].judge))},
         "'lte-time' has rules of fig1 and of made_up_sizes",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("change", "words"), UNMATCHED.values(), ids=UNMATCHED)

@@ -21,9 +21,14 @@ ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "results" / "reference"
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = (
-    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync",
-)  # fmt: skip
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
 PATIENCE_MS = 120_000  # a busy machine is slow, not wrong
 PHONE = {"width": 390, "height": 844}
 

@@ -180,10 +180,15 @@ def read_whole(place: Path, lines: int, seed: int) -> dict[str, Any]:
     if peak > MEMORY_GIB * 1024:
         problems.append(f"{peak:,.0f} MiB of memory, more than {MEMORY_GIB:g} GiB")
     return {
-        "part": "whole", "lines": lines, "wrong_lines": lines // BLOCK, "gib": round(size / 2**30, 2),
-        "seconds": round(seconds, 1), "million_lines_a_minute": round(rate, 2), "peak_mib": round(peak),
+        "part": "whole",
+        "lines": lines,
+        "wrong_lines": lines // BLOCK,
+        "gib": round(size / 2**30, 2),
+        "seconds": round(seconds, 1),
+        "million_lines_a_minute": round(rate, 2),
+        "peak_mib": round(peak),
         "problems": problems,
-    }  # fmt: skip
+    }
 
 
 def hashes(arrays: Path) -> dict[str, str]:

@@ -107,9 +107,14 @@ class Place:
     def start(self, scenario: Scenario) -> psutil.Popen:
         """The command, in a process group of its own."""
         return psutil.Popen(
-            [sys.executable, "-m", "bench", *scenario.arguments], cwd=self.root, start_new_session=True, text=True,
-            env=environment(TMPDIR=str(self.temporary)), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-        )  # fmt: skip
+            [sys.executable, "-m", "bench", *scenario.arguments],
+            cwd=self.root,
+            start_new_session=True,
+            text=True,
+            env=environment(TMPDIR=str(self.temporary)),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        )
 
     def finish(self, scenario: Scenario) -> str:
         """Run the command undisturbed; what it prints if that goes wrong."""
@@ -205,9 +210,14 @@ def kills(count: int, seed: int, names: Sequence[str] = ALL) -> Iterator[dict[st
                     place.clear()
                     rounds += 1
         yield {
-            "scenario": scenario.name, "interruptions": done, "checks": checks, "undisturbed_ends": rounds,
-            "records": len(expected), "seconds_undisturbed": round(seconds, 1), "problems": problems,
-        }  # fmt: skip
+            "scenario": scenario.name,
+            "interruptions": done,
+            "checks": checks,
+            "undisturbed_ends": rounds,
+            "records": len(expected),
+            "seconds_undisturbed": round(seconds, 1),
+            "problems": problems,
+        }
 
 
 @contextlib.contextmanager

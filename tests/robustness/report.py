@@ -37,9 +37,14 @@ def write_report(name: str, given: argparse.Namespace, lines: list[dict[str, Any
     command = ["git", "status", "--porcelain", "--", "comera", "baselines", "bench", "figures"]
     differs = subprocess.run(command, cwd=ROOT, capture_output=True, check=False).stdout
     about = {
-        "check": name, "commit": where.git_commit, "tree_differs": bool(differs.strip()), "code_id": where.code_id,
-        "device": where.device, "torch_version": torch.__version__, "seed": given.seed,
-    }  # fmt: skip
+        "check": name,
+        "commit": where.git_commit,
+        "tree_differs": bool(differs.strip()),
+        "code_id": where.code_id,
+        "device": where.device,
+        "torch_version": torch.__version__,
+        "seed": given.seed,
+    }
     head, *others = lines
     text = "".join(f"{json.dumps(line)}\n" for line in ({**about, **head}, *others))
     write_whole({given.into / f"{name}.jsonl": text.encode()})

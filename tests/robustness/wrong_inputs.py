@@ -76,11 +76,32 @@ ODD = st.sampled_from(
         "true",
     ]
 ) | st.integers(max_value=-1).map(str)
-WHOLE = ("batch_size", "sequence_length", "timing.blocks", "timing.max_steps", "timing.warmup_steps", "model.layers",
-         "model.width", "model.heads", "model.feed_forward", "model.vocabulary", "model.positions", "seed", "parallel",
-         "timing.extra_blocks", "settings.lora.rank", "settings.galore.rank", "settings.lte.heads")  # fmt: skip
-REAL = ("timing.block_seconds", "timing.time_limit_s", "settings.dense.lr", "settings.galore.lr_projected",
-        "settings.comera.lr_cores")  # fmt: skip
+WHOLE = (
+    "batch_size",
+    "sequence_length",
+    "timing.blocks",
+    "timing.max_steps",
+    "timing.warmup_steps",
+    "model.layers",
+    "model.width",
+    "model.heads",
+    "model.feed_forward",
+    "model.vocabulary",
+    "model.positions",
+    "seed",
+    "parallel",
+    "timing.extra_blocks",
+    "settings.lora.rank",
+    "settings.galore.rank",
+    "settings.lte.heads",
+)
+REAL = (
+    "timing.block_seconds",
+    "timing.time_limit_s",
+    "settings.dense.lr",
+    "settings.galore.lr_projected",
+    "settings.comera.lr_cores",
+)
 FLAGS = ("cuda_graph", "compile", "fetch", "resume")
 NAMES = ("workload", "measure", "device", "precision", "reuse", "timing.allocator")
 NOT_REAL = ODD.filter(lambda text: text != "1.5")
@@ -116,12 +137,35 @@ def settings(draw: st.DrawFn) -> Case:
 # Records --------------------------------------------------------------------------------------------------------------
 
 RECORD = json.loads(a_record(ratio=2.5, step_time_median_ms=1.5).to_json())
-REQUIRED = ("cell_id", "code_id", "recorded_at", "experiment", "workload", "dataset", "method", "measure", "batch_size",
-            "precision", "cuda_graph", "seed", "status", "device", "threads", "git_commit", "config_json")  # fmt: skip
+REQUIRED = (
+    "cell_id",
+    "code_id",
+    "recorded_at",
+    "experiment",
+    "workload",
+    "dataset",
+    "method",
+    "measure",
+    "batch_size",
+    "precision",
+    "cuda_graph",
+    "seed",
+    "status",
+    "device",
+    "threads",
+    "git_commit",
+    "config_json",
+)
 ODD_COLUMNS = (
-    {"status": "fine"}, {"measure": "Odd one"}, {"metrics": {"a": "x"}}, {"metrics": [1]}, {"experiment": "../x"},
-    {"cell_id": ""}, {"cell_id": "a/b"}, {"samples": [1]},
-)  # fmt: skip
+    {"status": "fine"},
+    {"measure": "Odd one"},
+    {"metrics": {"a": "x"}},
+    {"metrics": [1]},
+    {"experiment": "../x"},
+    {"cell_id": ""},
+    {"cell_id": "a/b"},
+    {"samples": [1]},
+)
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
@@ -269,8 +313,15 @@ def data(draw: st.DrawFn) -> Case:
     return Case("data", ["experiment=fig1", *small(Path("pairs"), Path("results")), "methods=[dense]"], files)
 
 
-BERT = {"model_type": "bert", "hidden_size": 48, "num_hidden_layers": 1, "num_attention_heads": 4, "vocab_size": 100,
-        "intermediate_size": 96, "max_position_embeddings": 64}  # fmt: skip
+BERT = {
+    "model_type": "bert",
+    "hidden_size": 48,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 4,
+    "vocab_size": 100,
+    "intermediate_size": 96,
+    "max_position_embeddings": 64,
+}
 
 
 @st.composite
@@ -288,13 +339,31 @@ def models(draw: st.DrawFn) -> Case:
 
 
 COMMANDS = (
-    "predict method=dense {}", "predict method={}", "predict {}=1 method=dense", "predict method=dense batch_size={}",
-    "predict method=dense device={}", "predict method=dense precision={}", "predict method=dense workload={}",
-    "speed --rounds {}", "speed {}", "merge {}", "merge good --into file --{}", "compare good {}", "compare {} good",
-    "compare good good --format {}", "campaign output=out only={}", "campaign output=out budget={}", "campaign {}=1",
-    "campaign output=file device=cpu", "campaign output=out records={}", "figures fig1 --records {}", "figures {}",
-    "figures claims --format {}", "figures fig1 --records good --experiment {}", "{} experiment=fig1",
-)  # fmt: skip
+    "predict method=dense {}",
+    "predict method={}",
+    "predict {}=1 method=dense",
+    "predict method=dense batch_size={}",
+    "predict method=dense device={}",
+    "predict method=dense precision={}",
+    "predict method=dense workload={}",
+    "speed --rounds {}",
+    "speed {}",
+    "merge {}",
+    "merge good --into file --{}",
+    "compare good {}",
+    "compare {} good",
+    "compare good good --format {}",
+    "campaign output=out only={}",
+    "campaign output=out budget={}",
+    "campaign {}=1",
+    "campaign output=file device=cpu",
+    "campaign output=out records={}",
+    "figures fig1 --records {}",
+    "figures {}",
+    "figures claims --format {}",
+    "figures fig1 --records good --experiment {}",
+    "{} experiment=fig1",
+)
 
 
 @st.composite
@@ -379,9 +448,12 @@ def drawn(strategy: st.SearchStrategy[Case], count: int, seed: int) -> list[Case
 
     @hypothesis.seed(seed)
     @hypothesis.settings(
-        max_examples=4 * count + 50, database=None, phases=[hypothesis.Phase.generate], deadline=None,
+        max_examples=4 * count + 50,
+        database=None,
+        phases=[hypothesis.Phase.generate],
+        deadline=None,
         suppress_health_check=list(hypothesis.HealthCheck),
-    )  # fmt: skip
+    )
     @hypothesis.given(strategy)
     def draw(case: Case) -> None:
         found.setdefault(repr(case), case)

@@ -50,8 +50,10 @@ class CodeSettings:
     sequence_length: _Length = 128
     late_length: _Length | None = None
     packages: Annotated[tuple[str, ...], Field(min_length=1), Allowed("a list, such as [python,numpy]")] = (
-        STANDARD_LIBRARY, "numpy", "torch",
-    )  # fmt: skip
+        STANDARD_LIBRARY,
+        "numpy",
+        "torch",
+    )
     most_tokens: Annotated[FromOne | None, Allowed("whole numbers from 1 up, or null")] = None
     windows: FromOne = 8
 

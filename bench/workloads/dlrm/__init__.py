@@ -133,8 +133,9 @@ class DLRMWorkload(BaseWorkload):
         size = self.log.size
         held_out = min(size("validation"), self.settings.validation_lines, _PROBE_LINES)
         lines = [
-            self.log.lines("train", 0, min(size("train"), _PROBE_LINES)), self.log.lines("validation", 0, held_out)
-        ]  # fmt: skip
+            self.log.lines("train", 0, min(size("train"), _PROBE_LINES)),
+            self.log.lines("validation", 0, held_out),
+        ]
         probe = scores.probe(*((part.counts, part.clicks) for part in lines))["nce"]
         words = "logistic regression on the counts"
         return Metric("nce", "normalised cross entropy", "", False, guess=1.0, probe=probe, probe_text=words)

@@ -182,10 +182,13 @@ def _parse_all(source: Path, target: Path, state: dict[str, Any], report: Report
                     os.fsync(file.fileno())
                 digest = hashlib.sha256(state["digest"].encode() + chunk).hexdigest()
                 state |= {
-                    "offset": lines.tell(), "digest": digest, "lines": state["lines"] + found.labels.size,
+                    "offset": lines.tell(),
+                    "digest": digest,
+                    "lines": state["lines"] + found.labels.size,
                     "read": state["read"] + found.labels.size + len(found.wrong),
-                    "wrong": state["wrong"] + len(found.wrong), "wrong_bytes": files["wrong_lines.txt"].tell(),
-                }  # fmt: skip
+                    "wrong": state["wrong"] + len(found.wrong),
+                    "wrong_bytes": files["wrong_lines.txt"].tell(),
+                }
                 _save(target, state)
                 rate = (state["read"] - at_first) / max(time.monotonic() - begun, 1e-9) * 60 / 1e6
                 report(

@@ -406,8 +406,11 @@ def _draw_curves(page: Selection, rows: Sequence[Row], place: Page, part: int) -
     heading = "Peak memory" + " and time" * bool(timed) + " by batch size"
     legend(place.parts[part], handles, _LEGEND // (max(map(len, strokes)) + 7), heading, handlelength=3.2)
     [[peaks, *times]] = place.panels(part, 2.6, 1 + bool(timed))
-    points = [(arm, float(batch), peak) for (target_, (arm, batch)) in page.predicted
-              if target_ == target and (peak := page.peak(target, (arm, batch)))]  # fmt: skip
+    points = [
+        (arm, float(batch), peak)
+        for (target_, (arm, batch)) in page.predicted
+        if target_ == target and (peak := page.peak(target, (arm, batch)))
+    ]
     _curves(peaks, points, strokes, "batch size", f"predicted peak on a {_DEVICES[target]}, MiB")
     batches = sorted({int(batch) for _, batch, _ in points})
     peaks.set_xticks(batches, [f"{batch:,}" for batch in batches])
@@ -483,9 +486,18 @@ def draw(page: Selection, rows: Sequence[Row], caption: Caption) -> Figure:
 
 
 ARTIFACT = Artifact(
-    name="activations", heading="What is kept for backward, and the largest batch",
+    name="activations",
+    heading="What is kept for backward, and the largest batch",
     summary="memory kept for backward by kind of tensor, largest batch that fits, peak memory and time by batch size; "
     "an image per device and precision",
-    experiments=EXPERIMENTS, lenders=LENDERS, made_by="make reproduce-activations", order=85, select=select_pages,
-    rows=rows_of, columns=columns, tidy_rows=tidy_rows, caption=caption, draw=draw,
-)  # fmt: skip
+    experiments=EXPERIMENTS,
+    lenders=LENDERS,
+    made_by="make reproduce-activations",
+    order=85,
+    select=select_pages,
+    rows=rows_of,
+    columns=columns,
+    tidy_rows=tidy_rows,
+    caption=caption,
+    draw=draw,
+)

@@ -224,13 +224,19 @@ def columns(page: Formats, _: Sequence[Row]) -> list[Column[Row]]:
         Column("less narrow", lambda row: row.less_narrow),
         Column("less dense", lambda row: row.less_dense),
         Column("step, ms", step, lambda row: {"training_s": row.training_s}),
-        Column("peak MiB, predicted", lambda row: significant(row.peak_mib) if row.peak_mib else None,
-               lambda row: {"peak_memory_predicted_mib": row.peak_mib}),
-        Column("best rate", lambda row: None if row.search.best is None else f"{row.search.best:g}",
-               lambda row: {"lr": row.search.best, "at_edge": row.search.at_edge}),
+        Column(
+            "peak MiB, predicted",
+            lambda row: significant(row.peak_mib) if row.peak_mib else None,
+            lambda row: {"peak_memory_predicted_mib": row.peak_mib},
+        ),
+        Column(
+            "best rate",
+            lambda row: None if row.search.best is None else f"{row.search.best:g}",
+            lambda row: {"lr": row.search.best, "at_edge": row.search.at_edge},
+        ),
         Column("rates tried", rates, lambda row: {"rates": rates(row)}, left=True),
         Column(REMARKS, lambda row: row.remarks, lambda row: {"remarks": row.remarks}, left=True),
-    ]  # fmt: skip
+    ]
 
 
 def beaten_by(page: Formats, optimizer: str) -> tuple[list[str], list[str], list[str]]:

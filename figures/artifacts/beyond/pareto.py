@@ -211,7 +211,7 @@ def columns(study: Study, rows: Sequence[Row]) -> list[Column[Row]]:
         Column("on the front", lambda row: front[on_front(row)], lambda row: {"on_front": on_front(row)}),
         Column("dominated by", beaten_by, lambda row: {"dominated_by": beaten_by(row) or ""}, left=True),
         shared.remarks_column(),
-    ]  # fmt: skip
+    ]
 
 
 def _guessing(study: Study, points: Sequence[Point]) -> list[str]:
@@ -399,8 +399,9 @@ def draw(study: Study, rows: Sequence[Row], caption: Caption) -> Figure:
     forms = {arm for arm in drawn if arm != _method(arm) in drawn}  # that stand beside the plain arm
     handles = [
         stroke_handle(style[arm], arm, markersize=4.5, linestyle="" if arm == DENSE else style[arm].dashes)
-        for arm in style if arm in drawn
-    ]  # fmt: skip
+        for arm in style
+        if arm in drawn
+    ]
     handles += bounds_handles(point.score for point in points)
     handles.append(Line2D([], [], **_FRONT, label="Pareto front, by value"))
     if limits:
@@ -445,9 +446,16 @@ def _panel(
 
 
 ARTIFACT = Artifact(
-    name="pareto", heading="Accuracy against size, work, memory and time",
+    name="pareto",
+    heading="Accuracy against size, work, memory and time",
     summary="accuracy against size, work, memory and time, with Pareto fronts; an image per device and dataset",
-    experiments=("ratios_accuracy", "code_ratios", "code_ratios_long"), measure="train",
-    lenders=(*PROBES, TIMES), order=120, select=studies,
-    rows=lambda study: study.rows, columns=columns, caption=caption, draw=draw,
-)  # fmt: skip
+    experiments=("ratios_accuracy", "code_ratios", "code_ratios_long"),
+    measure="train",
+    lenders=(*PROBES, TIMES),
+    order=120,
+    select=studies,
+    rows=lambda study: study.rows,
+    columns=columns,
+    caption=caption,
+    draw=draw,
+)

@@ -195,17 +195,22 @@ def columns(grid: Grid, rows: Sequence[Row]) -> list[Column[Any]]:  # noqa: ARG0
         return {
             "device": grid.device,
             **{name: getattr(row.slot, name) for name in ("in_features", "out_features", "cores")},
-            "ranks_cap": row.slot.ranks, "ranks": " ".join(map(str, row.planned.ranks)) if row.planned else "",
-            "tokens": row.slot.tokens, "status": row.status, "message": row.message,
-            "chosen": name(row, "chosen") or "", "best": name(row, "best") or "",
+            "ranks_cap": row.slot.ranks,
+            "ranks": " ".join(map(str, row.planned.ranks)) if row.planned else "",
+            "tokens": row.slot.tokens,
+            "status": row.status,
+            "message": row.message,
+            "chosen": name(row, "chosen") or "",
+            "best": name(row, "best") or "",
             **bounds("chosen_over_best", choice and choice.ratio),
             **bounds("chosen_over_dense", choice and choice.over_dense),
-            "dense_ms": getattr(row.planned, "dense_time", None), "older_code": bool(row.mark),
+            "dense_ms": getattr(row.planned, "dense_time", None),
+            "older_code": bool(row.mark),
             **{f"plan_{size}": getattr(candidate, size, None) for size in sizes},
             "plan_measured_ms": getattr(candidate, "time", None),
             "plan_blocks": len(candidate.ms) if candidate else None,
             "plan_message": getattr(candidate, "message", None),
-        }  # fmt: skip
+        }
 
     return [
         Column("layer", lambda row: row.slot.layer, left=True),
@@ -310,9 +315,14 @@ def _draw_curves(axes: Any, curves: Mapping[str, Sequence[float]], stroke_of: Ma
         shown = [1.0, *(ratio for ratio in ratios if ratio <= _CURVE_END)]
         shares = [100 * place / max(len(ratios), 1) for place in range(len(shown))]
         axes.step(
-            [*shown, _CURVE_END], [*shares, shares[-1]], where="post", color=stroke.colour, linestyle=stroke.dashes,
-            linewidth=_width(stroke), zorder=3 if stroke is EARLY_STROKE else 2,
-        )  # fmt: skip
+            [*shown, _CURVE_END],
+            [*shares, shares[-1]],
+            where="post",
+            color=stroke.colour,
+            linestyle=stroke.dashes,
+            linewidth=_width(stroke),
+            zorder=3 if stroke is EARLY_STROKE else 2,
+        )
     for limit in (NEAR, FAR):
         axes.axvline(limit, color=FAINT, linewidth=0.8, linestyle=(0, (1, 1.5)), zorder=1)
     axes.set_xscale("log")
@@ -376,9 +386,19 @@ def draw(grid: Grid, rows: Sequence[Row], caption: Caption) -> Figure:  # noqa: 
 
 
 ARTIFACT = Artifact(
-    name="plans", heading="The planner on a grid of shapes",
+    name="plans",
+    heading="The planner on a grid of shapes",
     summary="the contraction planner's choice over the best measured candidate on a grid of shapes; an image per "
     "device",
-    experiments=("contraction",), measure="plan", made_by="make plan-grid", order=70, select=select_plans, rows=rows_of,
-    columns=columns, tidy_rows=tidy_rows, caption=caption, draw=draw, section="layer",
-)  # fmt: skip
+    experiments=("contraction",),
+    measure="plan",
+    made_by="make plan-grid",
+    order=70,
+    select=select_plans,
+    rows=rows_of,
+    columns=columns,
+    tidy_rows=tidy_rows,
+    caption=caption,
+    draw=draw,
+    section="layer",
+)

@@ -111,9 +111,12 @@ def _page(records: Sequence[Record], device: str) -> Selection:
     on_cuda = any(check.record.predicted_for == "cuda" for check in checks)
     checks.sort(key=lambda check: (check.record.batch_size, check.record.experiment, check.record.cell_id))
     return Selection(
-        device=device, kind="cuda" if on_cuda else "cpu", shown=oldest_first(check.record for check in checks),
-        left_out=tuple(notes), checks=tuple(checks),
-    )  # fmt: skip
+        device=device,
+        kind="cuda" if on_cuda else "cpu",
+        shown=oldest_first(check.record for check in checks),
+        left_out=tuple(notes),
+        checks=tuple(checks),
+    )
 
 
 def select(records: Sequence[Record]) -> list[Selection]:
@@ -150,10 +153,15 @@ def columns(page: Selection, _: Sequence[Row]) -> list[Column]:
 
     def tidy(check: Check) -> dict[str, object]:
         return {
-            "device": page.device, "predicted_for": page.kind, **{name: getattr(check.record, name) for name in names},
-            "predicted_mib": check.predicted, "measured_mib": check.measured, "error": check.error,
-            "within": abs(check.error) <= page.limit, "cell_id": check.record.cell_id,
-        }  # fmt: skip
+            "device": page.device,
+            "predicted_for": page.kind,
+            **{name: getattr(check.record, name) for name in names},
+            "predicted_mib": check.predicted,
+            "measured_mib": check.measured,
+            "error": check.error,
+            "within": abs(check.error) <= page.limit,
+            "cell_id": check.record.cell_id,
+        }
 
     return [
         Column("arm", lambda row: row.arm, left=True),
@@ -233,8 +241,16 @@ def draw(page: Selection, rows: Sequence[Row], caption: Caption) -> Figure:
 
 
 ARTIFACT = Artifact(
-    name="prediction", heading="Predicted and allocated memory",
+    name="prediction",
+    heading="Predicted and allocated memory",
     summary="error of the predicted peak memory by arm, wherever the allocator's was measured; an image per device",
-    experiments=EXPERIMENTS, made_by="make reproduce-prediction", order=80, select=select, rows=rows_of,
-    columns=columns, tidy_rows=lambda page, _: page.checks, caption=caption, draw=draw,
-)  # fmt: skip
+    experiments=EXPERIMENTS,
+    made_by="make reproduce-prediction",
+    order=80,
+    select=select,
+    rows=rows_of,
+    columns=columns,
+    tidy_rows=lambda page, _: page.checks,
+    caption=caption,
+    draw=draw,
+)

@@ -163,14 +163,25 @@ def columns(page: Widths, _: Sequence[Row]) -> list[Column[Row]]:
         Column("width", lambda row: f"{row.width:,}"),
         Column("arm", lambda row: row.record.arm, tidy, left=True),
         Column("toggles", lambda row: Toggles.of(row.record).text + " (best)" * row.is_best, left=True),
-        Column("parameters", lambda row: row.record.parameters and f"{row.record.parameters:,}",
-               lambda row: {"parameters": row.record.parameters}, whole=True),
+        Column(
+            "parameters",
+            lambda row: row.record.parameters and f"{row.record.parameters:,}",
+            lambda row: {"parameters": row.record.parameters},
+            whole=True,
+        ),
         Column("step, ms", time, timing),
-        Column("best dense / arm", lambda row: ratio_text(row.gain) if row.gain else None,
-               lambda row: bounds("best_dense_over_arm", row.gain)),
-        Column(REMARKS, lambda row: row.remarks, lambda row: {"status": row.record.status, "remarks": row.remarks},
-               left=True),
-    ]  # fmt: skip
+        Column(
+            "best dense / arm",
+            lambda row: ratio_text(row.gain) if row.gain else None,
+            lambda row: bounds("best_dense_over_arm", row.gain),
+        ),
+        Column(
+            REMARKS,
+            lambda row: row.remarks,
+            lambda row: {"status": row.record.status, "remarks": row.remarks},
+            left=True,
+        ),
+    ]
 
 
 def _gains(rows: Sequence[Row], workload: str) -> dict[str, dict[int, Estimate]]:
@@ -214,7 +225,7 @@ def caption(page: Widths, rows: Sequence[Row]) -> Caption:
             *closing_notes(page),
         ],
         remarks=gathered((row.record.arm, {"width": f"{row.width:,}"}, row.remarks) for row in rows),
-    )  # fmt: skip
+    )
 
 
 def draw(page: Widths, rows: Sequence[Row], caption: Caption) -> Figure:
@@ -248,8 +259,17 @@ def draw(page: Widths, rows: Sequence[Row], caption: Caption) -> Figure:
 
 
 ARTIFACT = Artifact(
-    name="widths", heading="From which width on it pays",
+    name="widths",
+    heading="From which width on it pays",
     summary="step time of dense training over that of the other arms by width, each at its best; an image per device",
-    experiments=EXPERIMENTS, measure="run", made_by="make reproduce-widths", order=42, select=select, rows=rows_of,
-    columns=columns, caption=caption, draw=draw, section="width",
-)  # fmt: skip
+    experiments=EXPERIMENTS,
+    measure="run",
+    made_by="make reproduce-widths",
+    order=42,
+    select=select,
+    rows=rows_of,
+    columns=columns,
+    caption=caption,
+    draw=draw,
+    section="width",
+)

@@ -88,11 +88,17 @@ def columns(*_: object) -> list[Column[Any]]:
     def tidy(line: tuple[Row, Check]) -> dict[str, object]:
         row, check = line
         return {
-            "device": row.record.device, "what": row.what, "precision": row.record.precision,
-            "status": row.record.status, "check": check.get("name", ""), "error": check.get("error"),
-            "tolerance": check.get("tolerance"), "passed": {True: "yes", False: "no", None: ""}[check.get("passed")],
-            "message": check.get("message", row.record.message), "cell_id": row.record.cell_id,
-        }  # fmt: skip
+            "device": row.record.device,
+            "what": row.what,
+            "precision": row.record.precision,
+            "status": row.record.status,
+            "check": check.get("name", ""),
+            "error": check.get("error"),
+            "tolerance": check.get("tolerance"),
+            "passed": {True: "yes", False: "no", None: ""}[check.get("passed")],
+            "message": check.get("message", row.record.message),
+            "cell_id": row.record.cell_id,
+        }
 
     return [
         Column("what", lambda row: f"{row.what} {row.mark}".rstrip(), left=True),
@@ -131,9 +137,16 @@ def caption(selection: Selected, rows: Sequence[Row]) -> Caption:
 
 
 ARTIFACT = Artifact(
-    name="table_correctness", heading="Correctness on the device",
+    name="table_correctness",
+    heading="Correctness on the device",
     summary="layers, look-ups and steps on a device against float64 on a CPU: errors and what was allowed; "
     "a table per device",
-    experiments=("correctness",), measure="check", order=90, select=pages_by_device, rows=rows_of, columns=columns,
-    tidy_rows=tidy_rows, caption=caption,
-)  # fmt: skip
+    experiments=("correctness",),
+    measure="check",
+    order=90,
+    select=pages_by_device,
+    rows=rows_of,
+    columns=columns,
+    tidy_rows=tidy_rows,
+    caption=caption,
+)

@@ -79,9 +79,10 @@ def columns(study: Study, _: Sequence[Row]) -> list[Column[Row]]:
             return one.text(sign=True) if one else None
 
         return Column(
-            f"{metric.short} less {RIVAL}", text,
+            f"{metric.short} less {RIVAL}",
+            text,
             lambda row: bounds(f"{metric.name}_less_sparse", apart(row, rival, metric)),
-        )  # fmt: skip
+        )
 
     def times(row: Row) -> str | None:
         spread = row.spread("total_ratio")
@@ -95,7 +96,7 @@ def columns(study: Study, _: Sequence[Row]) -> list[Column[Row]]:
         shared.spread_column("model, MiB", "stored_mib"),
         shared.spread_column("ratio", "total_ratio", times),
         shared.remarks_column(),
-    ]  # fmt: skip
+    ]
 
 
 def is_synthetic(study: Study) -> bool:
@@ -178,8 +179,17 @@ RULES = (
 )
 
 ARTIFACT: Artifact[Study, Row] = Artifact(
-    name="table_dlrm", heading="DLRM: accuracy and size",
+    name="table_dlrm",
+    heading="DLRM: accuracy and size",
     summary="accuracy, AUC, normalised cross entropy and size of DLRM's arms; a table per device and log",
-    experiments=(EXPERIMENT,), measure="train", made_by="make reproduce-table-dlrm", order=150, select=studies,
-    rows=lambda study: study.rows, columns=columns, caption=caption, rules=RULES, keys=(shared.RUN,),
-)  # fmt: skip
+    experiments=(EXPERIMENT,),
+    measure="train",
+    made_by="make reproduce-table-dlrm",
+    order=150,
+    select=studies,
+    rows=lambda study: study.rows,
+    columns=columns,
+    caption=caption,
+    rules=RULES,
+    keys=(shared.RUN,),
+)

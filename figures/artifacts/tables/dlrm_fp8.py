@@ -35,9 +35,11 @@ def columns(page: Precisions, _: Sequence[Line]) -> list[Column[Line]]:
 def caption(page: Precisions, lines: Sequence[Line]) -> Caption:
     shared = fig14.caption(page, lines)
     return Caption(
-        title=f"DLRM in lower precisions on {page.dataset!r}", facts=shared.facts, notes=shared.notes,
+        title=f"DLRM in lower precisions on {page.dataset!r}",
+        facts=shared.facts,
+        notes=shared.notes,
         remarks=shared.remarks,
-    )  # fmt: skip
+    )
 
 
 def judge(_: Claim, page: Precisions, lines: Sequence[Line]) -> Judgement:
@@ -61,10 +63,26 @@ def judge(_: Claim, page: Precisions, lines: Sequence[Line]) -> Judgement:
 
 
 ARTIFACT: Artifact[Precisions, Line] = Artifact(
-    name="table_dlrm_fp8", heading="DLRM in lower precisions",
+    name="table_dlrm_fp8",
+    heading="DLRM in lower precisions",
     summary="what DLRM's arms reach in FP32, BF16 and FP8's products; a table per device and log",
-    experiments=("table_dlrm_fp8",), measure="train", made_by="make reproduce-table-dlrm-fp8", order=155, select=select,
-    rows=fig14.rows_of, columns=columns, caption=caption,
-    rules=(Rule("fp8-dlrm", "accuracy of comera in FP8 less that in FP32", ">= -tolerance", "any", MARGINS["accuracy"],
-                "points", judge=judge),),
-)  # fmt: skip
+    experiments=("table_dlrm_fp8",),
+    measure="train",
+    made_by="make reproduce-table-dlrm-fp8",
+    order=155,
+    select=select,
+    rows=fig14.rows_of,
+    columns=columns,
+    caption=caption,
+    rules=(
+        Rule(
+            "fp8-dlrm",
+            "accuracy of comera in FP8 less that in FP32",
+            ">= -tolerance",
+            "any",
+            MARGINS["accuracy"],
+            "points",
+            judge=judge,
+        ),
+    ),
+)

@@ -99,12 +99,20 @@ def columns(_: Selected, rows: Sequence[Row]) -> list[Column[Row]]:
     def tidy(row: Row) -> dict[str, object]:
         tokens, inputs, outputs = row.shape
         return {
-            "device": row.record.device, "rows": tokens, "in_features": inputs, "out_features": outputs,
-            "arm": row.record.arm, "form": row.form, "arithmetic": row.measured.get("arithmetic"),
-            "mib": row.roofline.get("mib"), **bounds("ms", row.time), **bounds("gain_over_fp32", row.gain("fp32")),
-            **bounds("gain_over_bf16", row.gain("bf16")), "message": row.measured.get("message", ""),
+            "device": row.record.device,
+            "rows": tokens,
+            "in_features": inputs,
+            "out_features": outputs,
+            "arm": row.record.arm,
+            "form": row.form,
+            "arithmetic": row.measured.get("arithmetic"),
+            "mib": row.roofline.get("mib"),
+            **bounds("ms", row.time),
+            **bounds("gain_over_fp32", row.gain("fp32")),
+            **bounds("gain_over_bf16", row.gain("bf16")),
+            "message": row.measured.get("message", ""),
             "cell_id": row.record.cell_id,
-        }  # fmt: skip
+        }
 
     timed = any(row.all_ms for row in rows)
     return [
@@ -116,13 +124,19 @@ def columns(_: Selected, rows: Sequence[Row]) -> list[Column[Row]]:
         number("largest"),
         number("bound"),
         Column("MiB", lambda row: significant(row.roofline.get("mib"))),
-        *([Column("ms", lambda row: significant(row.time.value) if row.time else None),
-           Column("over fp32", lambda row: ratio_text(row.gain("fp32"))),
-           Column("over bf16", lambda row: ratio_text(row.gain("bf16")))] if timed else []),
+        *(
+            [
+                Column("ms", lambda row: significant(row.time.value) if row.time else None),
+                Column("over fp32", lambda row: ratio_text(row.gain("fp32"))),
+                Column("over bf16", lambda row: ratio_text(row.gain("bf16"))),
+            ]
+            if timed
+            else []
+        ),
         *map(least, GPUS),
         Column("what ran", lambda row: row.measured.get("arithmetic") or None, left=True),
         Column(REMARKS, lambda row: one_line(row.measured.get("message", "")), left=True),
-    ]  # fmt: skip
+    ]
 
 
 def _against(rows: Sequence[Row], arm: str, form: str) -> list[tuple[Row, str, float]]:
@@ -168,15 +182,21 @@ def caption(page: Selected, rows: Sequence[Row]) -> Caption:
             "stored: input and output in FP8 too. The last two are bytes and bounds alone.",
             *closing_notes(page),
         ),
-        remarks=[f"{row.layer}, {row.record.arm}, {row.form}: {one_line(row.measured['message'])}."
-                 for row in rows if row.measured.get("message")],
-    )  # fmt: skip
+        remarks=[
+            f"{row.layer}, {row.record.arm}, {row.form}: {one_line(row.measured['message'])}."
+            for row in rows
+            if row.measured.get("message")
+        ],
+    )
 
 
 def judge(_: Claim, page: Selected, rows: Sequence[Row]) -> Judgement:
     """The gain of FP8 over FP32 in time grows from the first of the paper's shapes to the second."""
-    gains = {row.shape: row.gain("fp32") for row in rows
-             if row.record.arm == COMERA and row.form == "fp8" and row.shape[0] == 10_000}  # fmt: skip
+    gains = {
+        row.shape: row.gain("fp32")
+        for row in rows
+        if row.record.arm == COMERA and row.form == "fp8" and row.shape[0] == 10_000
+    }
     timed = {shape: gain for shape, gain in sorted(gains.items()) if gain is not None}
     if len(timed) < 2:
         return Judgement("not tested here", "No times of FP8 and FP32 at both of the paper's shapes; a GPU has them.")
@@ -193,10 +213,27 @@ def judge(_: Claim, page: Selected, rows: Sequence[Row]) -> Judgement:
 
 
 ARTIFACT: Artifact[Selected, Row] = Artifact(
-    name="table_fp8", heading="FP8 and BF16 by shape",
+    name="table_fp8",
+    heading="FP8 and BF16 by shape",
     summary="error, bytes and least times of a linear layer in every precision; a table per device",
-    experiments=("table_fp8",), measure="fp8", made_by="make reproduce-table-fp8", order=145, select=pages_by_device,
-    rows=rows_of, columns=columns, caption=caption, section="layer", keys=("layer", "arm", "form"), breaks=("h100",),
-    rules=(Rule("fp8-larger-is-better", "time of FP32 / FP8-mix at (10,000; 1,024; 4,096) over that at 1,024",
-                "> 1", "cuda", judge=judge),),
-)  # fmt: skip
+    experiments=("table_fp8",),
+    measure="fp8",
+    made_by="make reproduce-table-fp8",
+    order=145,
+    select=pages_by_device,
+    rows=rows_of,
+    columns=columns,
+    caption=caption,
+    section="layer",
+    keys=("layer", "arm", "form"),
+    breaks=("h100",),
+    rules=(
+        Rule(
+            "fp8-larger-is-better",
+            "time of FP32 / FP8-mix at (10,000; 1,024; 4,096) over that at 1,024",
+            "> 1",
+            "cuda",
+            judge=judge,
+        ),
+    ),
+)

@@ -37,10 +37,26 @@ def judge(_: Claim, search: Runs, tries: Sequence[Try]) -> Judgement:
 
 
 ARTIFACT = Artifact(
-    name="table_lte", heading="LTE from scratch",
+    name="table_lte",
+    heading="LTE from scratch",
     summary="what LTE reaches from scratch, by its settings, beside dense training; a table per device and dataset",
-    experiments=("lte_small", "lte"), measure="train", made_by="make reproduce-table-lte", order=156,
-    lenders=PROBES, select=searches, rows=rows_of, columns=columns, caption=caption, section="arm",
-    rules=(Rule("lte-convergence", "accuracy on MNLI of lte, of every setting that was tried, > guessing", "", "any",
-                judge=judge),),
-)  # fmt: skip
+    experiments=("lte_small", "lte"),
+    measure="train",
+    made_by="make reproduce-table-lte",
+    order=156,
+    lenders=PROBES,
+    select=searches,
+    rows=rows_of,
+    columns=columns,
+    caption=caption,
+    section="arm",
+    rules=(
+        Rule(
+            "lte-convergence",
+            "accuracy on MNLI of lte, of every setting that was tried, > guessing",
+            "",
+            "any",
+            judge=judge,
+        ),
+    ),
+)

@@ -53,8 +53,11 @@ def columns(study: Study, rows: Sequence[Row]) -> list[Column[Row]]:
         shared.head_column(study, slot),
         shared.score_column(metric),
         *_published(study, "paper, MNLI: %", "acc"),
-        Column(metric.heading.replace(metric.short, "dense then", 1), lambda row: row.dense_score,
-               lambda row: bounds(f"dense_{metric.name}_then", row.dense_score)),
+        Column(
+            metric.heading.replace(metric.short, "dense then", 1),
+            lambda row: row.dense_score,
+            lambda row: bounds(f"dense_{metric.name}_then", row.dense_score),
+        ),
         shared.less_column(metric, "dense", lambda row: row.less_dense),
         shared.spread_column("total, MiB", "stored_mib"),
         *_published(study, "paper: MiB", "size"),
@@ -67,7 +70,7 @@ def columns(study: Study, rows: Sequence[Row]) -> list[Column[Row]]:
         shared.spread_column("S0", "size_target", spread=False),
         Column("S <= S0", lambda row: shared.reached(row.size_met), lambda row: {"size_met": row.size_met}),
         shared.remarks_column(),
-    ]  # fmt: skip
+    ]
 
 
 def _notes(study: Study) -> list[str]:
@@ -107,9 +110,16 @@ def caption(study: Study, rows: Sequence[Row]) -> Caption:
 
 
 ARTIFACT = Artifact(
-    name="table_mnli", heading="Accuracy and size by stage",
+    name="table_mnli",
+    heading="Accuracy and size by stage",
     summary="accuracy with its bounds, size and compression of dense, early and late stages, beside the published; "
     "a table per device and dataset",
-    order=130, **shared.OF_STUDIES, rows=lambda study: study.rows, columns=columns, caption=caption, rules=MNLI,
-    keys=(shared.RUN,), breaks=("total, MiB",),
-)  # fmt: skip
+    order=130,
+    **shared.OF_STUDIES,
+    rows=lambda study: study.rows,
+    columns=columns,
+    caption=caption,
+    rules=MNLI,
+    keys=(shared.RUN,),
+    breaks=("total, MiB",),
+)

@@ -83,13 +83,20 @@ def columns(*_: object) -> list[Column[Any]]:
         row, name = line
         product, estimate, flops = row.products.get(name, {}), row.time(name), row.record.flops_per_step
         return {
-            "device": row.record.device, "in_features": row.shape[0], "out_features": row.shape[1],
-            "rows": row.record.batch_size, "product": name, "status": row.record.status, **bounds("ms", estimate),
+            "device": row.record.device,
+            "in_features": row.shape[0],
+            "out_features": row.shape[1],
+            "rows": row.record.batch_size,
+            "product": name,
+            "status": row.record.status,
+            **bounds("ms", estimate),
             "tflops_per_s": flops / estimate.value / 1e9 if flops and estimate else None,
-            **bounds("gain_over_fp32", row.gain(name, "fp32")), **bounds("gain_over_bf16", row.gain(name, _RIVAL)),
-            "error": product.get("error"), "message": product.get("message", row.record.message),
+            **bounds("gain_over_fp32", row.gain(name, "fp32")),
+            **bounds("gain_over_bf16", row.gain(name, _RIVAL)),
+            "error": product.get("error"),
+            "message": product.get("message", row.record.message),
             "cell_id": row.record.cell_id,
-        }  # fmt: skip
+        }
 
     return [
         Column("layer", lambda row: row.layer, left=True),
@@ -136,8 +143,16 @@ def caption(page: Selected, rows: Sequence[Row]) -> Caption:
 
 
 ARTIFACT = Artifact(
-    name="table_products", heading="Products by precision",
+    name="table_products",
+    heading="Products by precision",
     summary="time and error of the layers' products in FP32, TF32, BF16 and FP8; a table per device",
-    experiments=("products",), measure="products", order=110, select=pages_by_device, rows=rows_of, columns=columns,
-    tidy_rows=lambda _, rows: [(row, name) for row in rows for name in PRODUCTS], caption=caption, section="layer",
-)  # fmt: skip
+    experiments=("products",),
+    measure="products",
+    order=110,
+    select=pages_by_device,
+    rows=rows_of,
+    columns=columns,
+    tidy_rows=lambda _, rows: [(row, name) for row in rows for name in PRODUCTS],
+    caption=caption,
+    section="layer",
+)

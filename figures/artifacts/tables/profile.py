@@ -90,9 +90,13 @@ def _page(of_device: Selected) -> Selection | None:
     ]
     on_cuda = any(str(config_of(record).get("device", "")).startswith("cuda") for record in of_device.shown)
     return Selection(
-        device=of_device.device, kind=of_device.kind, shown=oldest_first(shown.values()), left_out=tuple(notes),
-        on_cuda=on_cuda, steps=tuple(steps),
-    )  # fmt: skip
+        device=of_device.device,
+        kind=of_device.kind,
+        shown=oldest_first(shown.values()),
+        left_out=tuple(notes),
+        on_cuda=on_cuda,
+        steps=tuple(steps),
+    )
 
 
 def select(records: Sequence[Record]) -> list[Selection]:
@@ -142,11 +146,19 @@ def columns(page: Selection, _: Sequence[Row]) -> list[Column[Any]]:
     def tidy(line: tuple[Step, str, Record, Share]) -> dict[str, object]:
         step, arm, record, part = line
         return {
-            "device": record.device, "batch_size": step.batch, "precision": step.precision, "arm": arm,
-            "kind": part["kind"], "name": part.get("name", ""), "ms": part["ms"], "launches": part["launches"],
-            "moved_mib": part.get("moved_mib"), "busy_ms": record.samples["busy_ms"],
-            "step_ms": record.step_time_median_ms, "cell_id": record.cell_id,
-        }  # fmt: skip
+            "device": record.device,
+            "batch_size": step.batch,
+            "precision": step.precision,
+            "arm": arm,
+            "kind": part["kind"],
+            "name": part.get("name", ""),
+            "ms": part["ms"],
+            "launches": part["launches"],
+            "moved_mib": part.get("moved_mib"),
+            "busy_ms": record.samples["busy_ms"],
+            "step_ms": record.step_time_median_ms,
+            "cell_id": record.cell_id,
+        }
 
     return [
         Column("step", lambda row: row.step.label, left=True),
@@ -202,8 +214,16 @@ def caption(page: Selection, _: Sequence[Row]) -> Caption:
 
 
 ARTIFACT = Artifact(
-    name="table_profile", heading="Where the time goes",
+    name="table_profile",
+    heading="Where the time goes",
     summary="time of a step by kind of work, with launches and bytes, CoMERA beside dense; a table per device",
-    experiments=("profile",), measure="profile", order=100, select=select, rows=rows_of, columns=columns,
-    tidy_rows=tidy_rows, caption=caption, section="step",
-)  # fmt: skip
+    experiments=("profile",),
+    measure="profile",
+    order=100,
+    select=select,
+    rows=rows_of,
+    columns=columns,
+    tidy_rows=tidy_rows,
+    caption=caption,
+    section="step",
+)

@@ -103,8 +103,14 @@ def caption(study: Study, _: Any) -> Caption:
 
 
 ARTIFACT = Artifact(
-    name="table_ranks", heading="Ranks by stage",
+    name="table_ranks",
+    heading="Ranks by stage",
     summary="ranks of the fifth encoder block before training and after each stage; a table per device and dataset",
-    order=140, **shared.OF_STUDIES, rows=rows_of, columns=columns, tidy_rows=tidy_rows, caption=caption,
+    order=140,
+    **shared.OF_STUDIES,
+    rows=rows_of,
+    columns=columns,
+    tidy_rows=tidy_rows,
+    caption=caption,
     rules=(RANKS_REMOVED,),
-)  # fmt: skip
+)

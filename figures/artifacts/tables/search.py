@@ -244,20 +244,30 @@ def edge_notes(tries: Sequence[Try]) -> list[str]:
         else:
             places = [
                 f"{setting} {short(best.settings[setting])}, the {where} of {len(varied[setting])}"
-                for setting, where in best.edges if where != _INSIDE
-            ]  # fmt: skip
+                for setting, where in best.edges
+                if where != _INSIDE
+            ]
             edges += [f"{name} ({'; '.join(places)})"] if places else []
             joint += [name] if _is_tangled(found) else []
     searched = len(slots) - len(alone) - len(none)
     return [
-        *([f"The best value lies at an edge of those tried, so a better one may lie beyond: {'; '.join(edges)}."]
-          if edges else []),
+        *(
+            [f"The best value lies at an edge of those tried, so a better one may lie beyond: {'; '.join(edges)}."]
+            if edges
+            else []
+        ),
         *(["No best value lies at an edge of those tried."] if searched and not edges else []),
         *([f"Not searched, one setting was tried: {'; '.join(alone)}."] if alone else []),
         *([f"Without a best value, since all tries are alike or failed: {'; '.join(none)}."] if none else []),
-        *([f"Settings moved together and not over a grid ({'; '.join(joint)}): each is judged by its own values alone."]
-          if joint else []),
-    ]  # fmt: skip
+        *(
+            [
+                f"Settings moved together and not over a grid ({'; '.join(joint)}): "
+                "each is judged by its own values alone."
+            ]
+            if joint
+            else []
+        ),
+    ]
 
 
 def caption(search: Runs, tries: Sequence[Try]) -> Caption:
@@ -290,10 +300,17 @@ def caption(search: Runs, tries: Sequence[Try]) -> Caption:
 
 
 ARTIFACT = Artifact(
-    name="table_search", heading="Settings tried",
+    name="table_search",
+    heading="Settings tried",
     summary="settings tried for each method with the loss, accuracy and size they reached; "
     "a table per device, dataset and experiment",
     experiments=("accuracy_search", "late_search", "code_search", "code_prices", "code_stages_search", "dlrm_search"),
-    measure="train", lenders=PROBES, order=150, select=searches, rows=rows_of, columns=columns, caption=caption,
+    measure="train",
+    lenders=PROBES,
+    order=150,
+    select=searches,
+    rows=rows_of,
+    columns=columns,
+    caption=caption,
     section="arm",
-)  # fmt: skip
+)

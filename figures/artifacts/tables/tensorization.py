@@ -273,22 +273,37 @@ def columns(page: TimesAndMemory, rows: Sequence[Row]) -> list[Column[Row]]:  # 
     def tidy(row: Row) -> dict[str, object]:
         matrix, blocks = row.matrix, (row.step.blocks, row.time.disturbed) if row.step else (None, None)
         return {
-            "device": page.device, "matrix": matrix.name, "rows": matrix.rows, "columns": matrix.columns,
-            "setting": row.setting, "status": row.time.status, REMARKS: "; ".join(row.remarks),
+            "device": page.device,
+            "matrix": matrix.name,
+            "rows": matrix.rows,
+            "columns": matrix.columns,
+            "setting": row.setting,
+            "status": row.time.status,
+            REMARKS: "; ".join(row.remarks),
             **{name: sizes(row, name) for name in ("row_modes", "column_modes", "ranks")},
-            "parameters": row.parameters, "published_parameters": published(row),
-            "rank_entries": row.cores.rank_entries if row.cores else None, "bias": matrix.bias,
-            "wanted_ratio": of_record(row, "ratio") if row.setting == SOLVER else None, "ratio": row.ratio,
-            "recorded_parameters": of_record(row, "parameters"), "batch_size": of_record(row, "batch_size"),
-            "flops_per_step": of_record(row, "flops_per_step"), **bounds("step_time_ms", row.step),
-            "launches": row.step and row.step.launches, "blocks": blocks[0], "disturbed_blocks": blocks[1],
-            **bounds("time_over_dense", row.time.ratio), "dense_pairing": pairing(row.time.ratio),
-            **bounds("time_over_paper", row.over_paper), "paper_pairing": pairing(row.over_paper),
+            "parameters": row.parameters,
+            "published_parameters": published(row),
+            "rank_entries": row.cores.rank_entries if row.cores else None,
+            "bias": matrix.bias,
+            "wanted_ratio": of_record(row, "ratio") if row.setting == SOLVER else None,
+            "ratio": row.ratio,
+            "recorded_parameters": of_record(row, "parameters"),
+            "batch_size": of_record(row, "batch_size"),
+            "flops_per_step": of_record(row, "flops_per_step"),
+            **bounds("step_time_ms", row.step),
+            "launches": row.step and row.step.launches,
+            "blocks": blocks[0],
+            "disturbed_blocks": blocks[1],
+            **bounds("time_over_dense", row.time.ratio),
+            "dense_pairing": pairing(row.time.ratio),
+            **bounds("time_over_paper", row.over_paper),
+            "paper_pairing": pairing(row.over_paper),
             "predicted_for": of_record(row, "predicted_for") or "",
             "predicted_peak_mib": of_record(row, "peak_memory_predicted_mib"),
             "allocated_mib": of_record(row, "peak_memory_allocated_mib"),
-            "reserved_mib": of_record(row, "peak_memory_reserved_mib"), "older_code": bool(page.older(row.record)),
-        }  # fmt: skip
+            "reserved_mib": of_record(row, "peak_memory_reserved_mib"),
+            "older_code": bool(page.older(row.record)),
+        }
 
     return [
         Column("matrix", lambda row: row.matrix.name, left=True),
@@ -347,10 +362,19 @@ def caption(page: TimesAndMemory, rows: Sequence[Row]) -> Caption:
 
 
 ARTIFACT = Artifact(
-    name="table_tensorization", heading="Modes and ranks of the encoder's matrices",
+    name="table_tensorization",
+    heading="Modes and ranks of the encoder's matrices",
     summary="modes, ranks, sizes, FLOPs and time of the encoder's matrices: dense, in the paper's tensorization, in "
     "the solver's; a table per device",
-    experiments=("tensorization",), measure="run", made_by="make reproduce-table-tensorization", order=160,
-    select=select, rows=rows_of, columns=columns, caption=caption, section="matrix", keys=("matrix", "setting"),
+    experiments=("tensorization",),
+    measure="run",
+    made_by="make reproduce-table-tensorization",
+    order=160,
+    select=select,
+    rows=rows_of,
+    columns=columns,
+    caption=caption,
+    section="matrix",
+    keys=("matrix", "setting"),
     breaks=("rank entries", "time, ms"),
-)  # fmt: skip
+)

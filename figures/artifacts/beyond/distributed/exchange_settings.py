@@ -106,18 +106,32 @@ def columns(page: Settings, _: Sequence[Row]) -> list[Column[Row]]:
     return [
         Column("link, setting", lambda row: f"{link_words(row.mbit)}, {VARIED[row.varied][1]}", head, left=True),
         Column("value", lambda row: f"{row.value:g}", lambda row: {"value": row.value}),
-        Column("arm", lambda row: f"{row.arm} {page.older(row.record)}".rstrip(), lambda row: {"arm": row.arm},
-               left=True),
+        Column(
+            "arm", lambda row: f"{row.arm} {page.older(row.record)}".rstrip(), lambda row: {"arm": row.arm}, left=True
+        ),
         Column("step, ms", time, timing),
-        Column("/ comera", lambda row: ratio_text(row.ratio, row.arm == COMERA),
-               lambda row: bounds("over_comera", row.ratio)),
-        Column("sent, MiB", lambda row: significant(row.record.sent_buckets_mib),
-               lambda row: {"sent_mib": row.record.sent_buckets_mib}),
-        Column("held, MiB", lambda row: significant(row.record.exchange_memory_mib),
-               lambda row: {"exchange_memory_mib": row.record.exchange_memory_mib}),
-        Column(REMARKS, lambda row: row.remarks, lambda row: {"status": row.record.status, "remarks": row.remarks},
-               left=True),
-    ]  # fmt: skip
+        Column(
+            "/ comera",
+            lambda row: ratio_text(row.ratio, row.arm == COMERA),
+            lambda row: bounds("over_comera", row.ratio),
+        ),
+        Column(
+            "sent, MiB",
+            lambda row: significant(row.record.sent_buckets_mib),
+            lambda row: {"sent_mib": row.record.sent_buckets_mib},
+        ),
+        Column(
+            "held, MiB",
+            lambda row: significant(row.record.exchange_memory_mib),
+            lambda row: {"exchange_memory_mib": row.record.exchange_memory_mib},
+        ),
+        Column(
+            REMARKS,
+            lambda row: row.remarks,
+            lambda row: {"status": row.record.status, "remarks": row.remarks},
+            left=True,
+        ),
+    ]
 
 
 def _gain_by_local_steps(rows: Sequence[Row]) -> list[str]:
@@ -199,8 +213,17 @@ def draw(page: Settings, rows: Sequence[Row], caption: Caption) -> Figure:
 
 
 ARTIFACT = Artifact(
-    name="exchange_settings", heading="Bucket sizes and local steps",
+    name="exchange_settings",
+    heading="Bucket sizes and local steps",
     summary="step time of several ranks by the size of DDP's buckets and by the steps between two averages",
-    experiments=("scaling_buckets", "scaling_local"), measure="run", made_by="make reproduce-exchange-settings",
-    order=131, select=select, rows=rows_of, columns=columns, caption=caption, draw=draw, section="link, setting",
-)  # fmt: skip
+    experiments=("scaling_buckets", "scaling_local"),
+    measure="run",
+    made_by="make reproduce-exchange-settings",
+    order=131,
+    select=select,
+    rows=rows_of,
+    columns=columns,
+    caption=caption,
+    draw=draw,
+    section="link, setting",
+)

@@ -139,9 +139,13 @@ def model_of(page: Selection, arm: str) -> Model | None:
     bucket = None if one.bucket_mib is None else int(one.bucket_mib * _MIB)
     step = statistics.median(known)
     plain = Training(
-        tensors=tensors, compute_ms=step, exchange=one.exchange, local_steps=one.local_steps or 1, bucket=bucket,
+        tensors=tensors,
+        compute_ms=step,
+        exchange=one.exchange,
+        local_steps=one.local_steps or 1,
+        bucket=bucket,
         overlaps=powersgd_rank(one.exchange) is None or one.backend != "gloo",
-    )  # fmt: skip
+    )
     times = {mbit: time.total.value for mbit, record in records.items() if (time := time_of(record, "step"))}
     if not times:
         return None

@@ -76,9 +76,12 @@ class Paper:
         if batch not in self._known:
             columns = sum(one.sides[1] for one in self.tensors if one.kind == "table") if self.sharded else 0
             self._known[batch] = Training(
-                tensors=self.tensors, compute_ms=self.compute.ms(batch), exchange=self.exchange, machine=self.machine,
+                tensors=self.tensors,
+                compute_ms=self.compute.ms(batch),
+                exchange=self.exchange,
+                machine=self.machine,
                 rows_mib=4 * columns * batch / _MIB,
-            )  # fmt: skip
+            )
         return self._known[batch]
 
     @functools.cached_property
@@ -110,10 +113,16 @@ def paper_arms(records: Mapping[tuple[str, str], Record]) -> Iterator[Paper]:
         exchanges = OF_DENSE if arm == DENSE else ("ddp",)
         for exchange in exchanges:
             yield Paper(
-                workload, arm_of(arm, exchange), exchange, record.batch_size, tensors_of(record.samples["tensors"]),
+                workload,
+                arm_of(arm, exchange),
+                exchange,
+                record.batch_size,
+                tensors_of(record.samples["tensors"]),
                 Compute(tuple((float(size), one, other) for size, one, other in bounds["points"])),
-                Machine(bounds["operations"], bounds["bytes"]), bounds["words"], sharded,
-            )  # fmt: skip
+                Machine(bounds["operations"], bounds["bytes"]),
+                bounds["words"],
+                sharded,
+            )
 
 
 def _place(workload: str) -> int:

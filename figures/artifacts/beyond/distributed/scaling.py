@@ -106,8 +106,15 @@ def tidy_rows(page: Selection, rows: Sequence[Row]) -> list[dict[str, object]]:
     def add(of: str, arm: str, ranks: int, link: str, quantity: str, unit: str, value: Estimate | float | None) -> None:
         found = value if isinstance(value, Estimate) else Estimate(value, None, None, 0) if value else None
         where = {"of": of, "arm": arm, "ranks": ranks, "link": link}
-        lines.append({**where, "quantity": quantity, "unit": unit, **bounds("value", found),
-                      "launches": found.launches if found and found.blocks else None})  # fmt: skip
+        lines.append(
+            {
+                **where,
+                "quantity": quantity,
+                "unit": unit,
+                **bounds("value", found),
+                "launches": found.launches if found and found.blocks else None,
+            }
+        )
 
     for row in rows:
         place = ("measured", row.arm, page.ranks, link_words(row.mbit))
@@ -208,17 +215,22 @@ def caption(page: Selection, rows: Sequence[Row]) -> Caption:
         title=_title(page),
         facts=facts,
         notes=[
-            *_against(page), *([fit] if fit else []), model, *([weak] if page.papers else []), *_scepticism(page),
+            *_against(page),
+            *([fit] if fit else []),
+            model,
+            *([weak] if page.papers else []),
+            *_scepticism(page),
             "Of more than 200 set-ups of data-parallel training, gradient compression sped up 6 (Agarwal et al., MLSys "
             "2022). That layers which are factorised from the start are compressed communication is Pufferfish's "
             "finding (Wang et al., MLSys 2021).",
             f"Links: {links}." if page.papers else "",
             *notes.galore_note(page.measured.values()),
             *brackets_note(estimate for row in rows for estimate in (row.time, row.ratio)),
-            *notes.mark_notes((row.marks for row in rows), mark_words("step")), *notes.last_notes(page),
+            *notes.mark_notes((row.marks for row in rows), mark_words("step")),
+            *notes.last_notes(page),
         ],
         remarks=[f"{row.arm}, {link_words(row.mbit)}: {row.record.message}" for row in rows if row.time is None],
-    )  # fmt: skip
+    )
 
 
 def _gradients(page: Selection) -> str:
@@ -382,9 +394,15 @@ def _paper_look(arm: str, link: str) -> dict[str, Any]:
     stroke, (dashes, filling) = style(arm)[0], SHOWN_LINKS[link]
     colour, marker = (stroke.colour, stroke.marker) if arm else (INK, "o")
     return {
-        "color": colour, "marker": "D" if arm == "dense:row_wise" else marker, "fillstyle": filling, "markersize": 3.4,
-        "markerfacecoloralt": "white", "linewidth": 0.9, "markeredgewidth": 0.7, "linestyle": dashes,
-    }  # fmt: skip
+        "color": colour,
+        "marker": "D" if arm == "dense:row_wise" else marker,
+        "fillstyle": filling,
+        "markersize": 3.4,
+        "markerfacecoloralt": "white",
+        "linewidth": 0.9,
+        "markeredgewidth": 0.7,
+        "linestyle": dashes,
+    }
 
 
 def _draw_winners(place: Page, page: Selection) -> None:
@@ -417,8 +435,18 @@ def _draw_winners(place: Page, page: Selection) -> None:
 
 
 ARTIFACT: Artifact[Selection, Row] = Artifact(
-    name="scaling", heading="On several ranks: bytes, time against the link, and the model",
+    name="scaling",
+    heading="On several ranks: bytes, time against the link, and the model",
     summary="bytes per step and rank, time per step against the link's rate, and the model for 2 to 1,024 ranks",
-    experiments=(EXPERIMENT,), lenders=(ON_PAPER,), made_by="make reproduce-scaling", order=130, select=select,
-    rows=rows_of, columns=columns, tidy_rows=tidy_rows, caption=caption, draw=draw, section="link",
-)  # fmt: skip
+    experiments=(EXPERIMENT,),
+    lenders=(ON_PAPER,),
+    made_by="make reproduce-scaling",
+    order=130,
+    select=select,
+    rows=rows_of,
+    columns=columns,
+    tidy_rows=tidy_rows,
+    caption=caption,
+    draw=draw,
+    section="link",
+)
