@@ -12,7 +12,8 @@ from comera.compatibility.version import __version__
 from comera.exchange import hook
 from comera.exchange.dense_model import to_dense_model
 from comera.exchange.pretrained import load_pretrained, save_pretrained
-from comera.formats.block_tensor_train import BTTLinear, BTTShape, solve_blocks
+from comera.formats.block_shapes import BTTShape, solve_blocks
+from comera.formats.block_tensor_train import BTTLinear
 from comera.inspection.step_memory import StepMemory, step_memory
 from comera.inspection.summary import ModelSummary, summary
 from comera.layers import TiedTTMLinear, TTLinear, TTMEmbedding, TTMEmbeddingBag

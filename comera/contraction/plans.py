@@ -68,7 +68,7 @@ class Machine:
         moved = float(product.numbers * element_bytes)
         row_bytes = product.columns * element_bytes
         if product.rows > 1 and row_bytes % _PAGE_BYTES == 0:
-            moved += (self.aliasing - 1) * product.rows * row_bytes
+            moved += (self.aliasing - 1) * product.batch * product.rows * row_bytes
         return self.overhead_s + max(arithmetic, moved / self.bytes_per_s)
 
 
@@ -91,7 +91,7 @@ def known_machine(machine: Machine | str) -> Machine:
 
 @dataclass(frozen=True)
 class Product:
-    """One matrix product: ``rows × inner`` by ``inner × columns``.
+    """One matrix product, ``rows × inner`` by ``inner × columns``, or ``batch`` of them at once, of separate operands.
 
     ``left`` and ``right`` name the operands, ``result`` what is formed.
     """
@@ -102,39 +102,45 @@ class Product:
     rows: int
     inner: int
     columns: int
+    batch: int = 1
 
     @property
     def flops(self) -> int:
         """Multiplications and additions."""
-        return 2 * self.rows * self.inner * self.columns
+        return 2 * self.batch * self.rows * self.inner * self.columns
 
     @property
     def numbers(self) -> int:
         """Entries read and written."""
-        return self.rows * self.inner + self.inner * self.columns + self.rows * self.columns
+        left, right = self.rows * self.inner, self.inner * self.columns
+        return self.batch * (left + right + self.rows * self.columns)
 
     def gradients(self) -> tuple[Product, Product]:
         """The products that carry the result's gradient to the two operands."""
         d = "d" + self.result
         return (
-            Product(d, f"{self.right}ᵀ", f"d{self.left}", self.rows, self.columns, self.inner),
-            Product(f"{self.left}ᵀ", d, f"d{self.right}", self.inner, self.rows, self.columns),
+            Product(d, f"{self.right}ᵀ", f"d{self.left}", self.rows, self.columns, self.inner, self.batch),
+            Product(f"{self.left}ᵀ", d, f"d{self.right}", self.inner, self.rows, self.columns, self.batch),
         )
 
 
 @dataclass(frozen=True)
-class Plan:
-    """A way to multiply ``tokens`` activations with a TT matrix, forward and backward.
+class ProductSequence:
+    """The products by which a layer multiplies activations with its weight, and what they cost.
 
-    ``str(plan)`` is its cost card.
+    Args:
+        name: of the sequence among the ways to contract a layer.
+        tokens: rows of activations.
+        products: of the forward pass, in order.
     """
 
     name: str
-    shape: TTShape
     tokens: int
-    segments: tuple[Segment, ...]
-    trees: tuple[Tree, ...]
     products: tuple[Product, ...]
+
+    def is_parameter(self, operand: str) -> bool:
+        """Whether an operand of this name is a parameter of the layer, which is there whatever the plan."""
+        raise NotImplementedError
 
     @property
     def backward(self) -> tuple[Product, ...]:
@@ -152,23 +158,52 @@ class Plan:
 
     @property
     def saved(self) -> int:
-        """Entries kept for the backward pass, the cores themselves not counted: activations and merged cores."""
+        """Entries kept for the backward pass, parameters not counted: activations and what was formed of parameters."""
         kept = {}
         for product in self.products:
-            kept[product.left] = product.rows * product.inner
-            kept[product.right] = product.inner * product.columns
-        return sum(size for name, size in kept.items() if not name[1:].isdigit() or name[0] != "G")
+            kept[product.left] = product.batch * product.rows * product.inner
+            kept[product.right] = product.batch * product.inner * product.columns
+        return sum(size for name, size in kept.items() if not self.is_parameter(name))
 
     @property
     def largest(self) -> int:
         """Entries of the largest intermediate result."""
-        return max(product.rows * product.columns for product in self.products)
+        return max(product.batch * product.rows * product.columns for product in self.products)
 
     def seconds(self, machine: Machine | str = "cpu", element_bytes: int = 4) -> float:
         """Estimated time of forward and backward pass on a :class:`Machine`, or one of that name."""
         machine = known_machine(machine)
         steps = sum(machine.seconds(product, element_bytes) for product in (*self.products, *self.backward))
         return steps + self.saved * element_bytes / machine.bytes_per_s
+
+    def card(self, element_bytes: int = 4) -> list[str]:
+        """Lines that list all products with their shapes, FLOPs and bytes, and what is kept."""
+        head = f"  {'product':<18}   {'':<8} {'shapes':<34} {'FLOPs':>15} {'MiB moved':>10}"
+        kept, largest = (numbers * element_bytes / 2**20 for numbers in (self.saved, self.largest))
+        return [
+            "forward",
+            head,
+            *_lines(self.products, element_bytes),
+            "backward",
+            *_lines(self.backward, element_bytes),
+            f"kept for backward {kept:.3f} MiB, largest intermediate {largest:.3f} MiB",
+        ]
+
+
+@dataclass(frozen=True)
+class Plan(ProductSequence):
+    """A way to multiply ``tokens`` activations with a TT matrix, forward and backward.
+
+    ``str(plan)`` is its cost card.
+    """
+
+    shape: TTShape
+    segments: tuple[Segment, ...]
+    trees: tuple[Tree, ...]
+
+    def is_parameter(self, operand: str) -> bool:
+        """Whether it is a core of its own, not a merged one."""
+        return operand[0] == "G" and operand[1:].isdigit()
 
     def __str__(self) -> str:
         return cost_card(self)
@@ -266,7 +301,7 @@ def _plan(name: str, shape: TTShape, tokens: int, segments: Sequence[Segment]) -
         result = "y" if number == len(segments) else f"z{number}"
         products.append(Product(activation, _joined(*segment), result, *_meeting(shape, tokens, segment)))
         activation = result
-    return Plan(name, shape, tokens, tuple(segments), trees, tuple(products))
+    return Plan(name, tokens, tuple(products), shape, tuple(segments), trees)
 
 
 @lru_cache(maxsize=4096)
@@ -319,10 +354,14 @@ def _chosen(shape: TTShape, tokens: int, machine: Machine, element_bytes: int) -
     return min(candidates(shape, tokens), key=lambda plan: plan.seconds(machine, element_bytes))
 
 
+def _shapes(product: Product) -> str:
+    shapes = f"({product.rows} x {product.inner}) ({product.inner} x {product.columns})"
+    return shapes if product.batch == 1 else f"{product.batch} of {shapes}"
+
+
 def _lines(products: Iterable[Product], element_bytes: int) -> list[str]:
     return [
-        f"  {product.left + ' · ' + product.right:<18} = {product.result:<8} "
-        f"{f'({product.rows} x {product.inner}) ({product.inner} x {product.columns})':<34} "
+        f"  {product.left + ' · ' + product.right:<18} = {product.result:<8} {_shapes(product):<34} "
         f"{product.flops:>15,} {product.numbers * element_bytes / 2**20:>10.3f}"
         for product in products
     ]
@@ -340,19 +379,14 @@ def cost_card(plan: Plan, element_bytes: int = 4) -> str:
     modes = " → ".join("·".join(map(str, side)) for side in (shape.in_modes, shape.out_modes))
     dense = 6 * plan.tokens * shape.in_features * shape.out_features
     naive = next(other for other in candidates(shape, plan.tokens) if len(other.segments) == 2 * shape.half)
-    head = f"  {'product':<18}   {'':<8} {'shapes':<34} {'FLOPs':>15} {'MiB moved':>10}"
+    *products, kept = plan.card(element_bytes)
     return "\n".join(
         [
             f"plan {plan.name!r} for {plan.tokens:,} tokens, {shape.in_features} → {shape.out_features}, "
             f"modes {modes}, ranks {', '.join(map(str, shape.ranks))}",
-            "forward",
-            head,
-            *_lines(plan.products, element_bytes),
-            "backward",
-            *_lines(plan.backward, element_bytes),
+            *products,
             f"total {plan.flops:,} FLOPs: {plan.flops / dense:.3g} of a dense layer's {dense:,}, "
             f"{plan.flops / naive.flops:.3g} of the left-to-right order's {naive.flops:,}",
-            f"kept for backward {plan.saved * element_bytes / 2**20:.3f} MiB, largest intermediate "
-            f"{plan.largest * element_bytes / 2**20:.3f} MiB",
+            kept,
         ]
     )

@@ -15,7 +15,8 @@ import torch
 from torch import nn
 
 from comera.compatibility.version import __version__
-from comera.formats.block_tensor_train import BTTLinear, BTTShape
+from comera.formats.block_shapes import BTTShape
+from comera.formats.block_tensor_train import BTTLinear
 from comera.layers import TensorTrainLayer, TiedTTMLinear, TTMEmbedding
 from comera.plan.specs import BTT, TT, TTM
 from comera.tensor_train import TTShape

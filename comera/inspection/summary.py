@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 from torch import nn
 
-from comera.formats.block_tensor_train import BTTLinear, BTTShape
+from comera.formats.block_shapes import BTTShape
+from comera.formats.block_tensor_train import BTTLinear
 from comera.inspection.step_memory import Batch, StepMemory, step_memory
 from comera.layers import TensorTrainLayer
 from comera.tensor_train import TTShape

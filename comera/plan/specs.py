@@ -10,7 +10,8 @@ from torch import nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from comera.compatibility.hugging_face import CONV1D, class_name, linear_weight
-from comera.formats.block_tensor_train import BlockInit, BTTLinear, solve_blocks
+from comera.formats.block_shapes import solve_blocks
+from comera.formats.block_tensor_train import BlockInit, BTTLinear
 from comera.layers import TTLinear, TTMEmbedding, TTMEmbeddingBag
 from comera.lookup import Variant
 from comera.modes import balanced_modes, padded_modes

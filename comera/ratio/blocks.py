@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from comera.compatibility.hugging_face import linear_weight
-from comera.formats.block_tensor_train import BTTShape, block_shapes, imbalance
+from comera.formats.block_shapes import BTTShape, block_shapes, imbalance
 from comera.modes import OutOfReach
 from comera.ratio.rank_search import TOLERANCE, check_ratio
 

@@ -15,7 +15,9 @@ from two_processes import FEATURES, in_two_processes, train
 
 import comera
 from comera import BTT, TT, BTTLinear, BTTShape, OutOfReach, solve_blocks
-from comera.formats.block_tensor_train import RANKS, balanced_blocks
+from comera.contraction import Machine
+from comera.formats import block_candidates, plan_blocks
+from comera.formats.block_shapes import RANKS, balanced_blocks
 
 SHAPES = [(6, 4, 2, 2, 1), (12, 18, 3, 2, 3), (8, 8, 8, 1, 1), (8, 8, 1, 8, 1), (7, 5, 1, 1, 4), (1, 6, 1, 3, 1)]
 
@@ -59,6 +61,84 @@ def test_output_and_gradients_are_those_of_the_dense_weight(shape, bias, leading
     expected = torch.autograd.grad((wanted * way).sum(), [dense_x, *layer.parameters()])
     for one, other in zip(found, expected, strict=True):
         assert torch.allclose(one, other)
+
+
+# Torch forms a dense weight of blocks of rank 1 entry by entry, which its counter leaves out.
+@pytest.mark.parametrize(
+    ("shape", "number"), [(shape, number) for shape in SHAPES for number in (0, 1) if number == 0 or shape[-1] > 1]
+)
+def test_a_plan_counts_the_products_of_its_layer(shape, number):
+    layer, plain = layer_of(shape, torch.float32), layer_of(shape, torch.float32)
+    plan = block_candidates(layer.shape, tokens=7)[number]
+    layer.contraction = plan.name
+    x = torch.randn(7, shape[0], requires_grad=True)
+    with FlopCounterMode(display=False) as counter:
+        output = layer(x)
+    assert counter.get_total_flops() == plan.forward_flops
+    assert torch.allclose(output, plain(x), atol=1e-5)
+    way = torch.randn_like(output)
+    with FlopCounterMode(display=False) as counter:
+        found = torch.autograd.grad((output * way).sum(), [x, *layer.parameters()])
+    assert counter.get_total_flops() == plan.flops - plan.forward_flops
+    for one, other in zip(found, torch.autograd.grad((plain(x) * way).sum(), [x, *plain.parameters()]), strict=True):
+        assert torch.allclose(one, other, atol=1e-4)
+
+
+def test_what_a_plan_keeps_is_what_autograd_keeps():
+    layer = layer_of((12, 18, 3, 2, 3), torch.float32)
+    own = {parameter.data_ptr() for parameter in layer.parameters()}
+    for plan in block_candidates(layer.shape, tokens=7):
+        kept = {}
+
+        def pack(tensor, kept=kept):
+            if tensor.untyped_storage().data_ptr() not in own:
+                kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes() // 4
+            return tensor
+
+        layer.contraction = plan.name
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            layer(torch.randn(7, 12, requires_grad=True))
+        copies = 0 if plan.name == "blocks" else layer.shape.parameter_count  # of cores, in another layout
+        assert plan.saved <= sum(kept.values()) <= plan.saved + copies
+
+
+@pytest.mark.parametrize(("machine", "tokens", "name"), [("cpu", 4096, "blocks"), ("slow blocks", 10**6, "dense")])
+def test_the_plan_of_least_time_is_taken(machine, tokens, name):
+    shape = BTTShape(768, 768, 24, 24, rank=2)
+    if machine == "slow blocks":
+        machine = Machine(machine, 1e12, 1e15, 0.0, thin=200.0)
+    plan = plan_blocks(shape, tokens, machine)
+    assert plan.name == name
+    assert plan.seconds(machine) == min(each.seconds(machine) for each in block_candidates(shape, tokens))
+    card = str(plan)
+    assert f"total {plan.flops:,} FLOPs" in card
+    assert all(f"{product.flops:,}" in card for product in (*plan.products, *plan.backward))
+
+
+def test_auto_follows_the_plan(monkeypatch):
+    layer = layer_of((12, 18, 3, 2, 3), torch.float32)
+    layer.contraction, asked = "auto", []
+
+    def plan(shape, tokens, machine, element_bytes):
+        asked.append((tokens, machine, element_bytes))
+        return block_candidates(shape, tokens)[1]
+
+    monkeypatch.setattr("comera.formats.block_tensor_train.plan_blocks", plan)
+    with FlopCounterMode(display=False) as counter:
+        layer(torch.randn(2, 3, 12))
+    assert asked == [(6, "cpu", 4)]
+    assert counter.get_total_flops() == block_candidates(layer.shape, 6)[1].forward_flops
+
+
+def test_wrong_plans_are_one_sentence():
+    layer = layer_of(SHAPES[0], torch.float32)
+    layer.contraction = "denze"
+    with pytest.raises(ValueError, match=r"^contraction is 'denze'.*dense.*\.$"):
+        layer(torch.randn(2, 6))
+    with pytest.raises(ValueError, match=r"^tokens is 0"):
+        plan_blocks(layer.shape, 0)
+    with pytest.raises(ValueError, match=r"^machine is 'tpu'"):
+        plan_blocks(layer.shape, 1, "tpu")
 
 
 @pytest.mark.parametrize("shape", SHAPES)
