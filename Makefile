@@ -77,11 +77,12 @@ reproduce-activations: $(READY) ## what forward keeps, the largest batch that fi
 	$(BIN)/python -m bench experiment=activations_time "results='$(RESULTS)'"
 	$(BIN)/python -m figures activations --records "$(RESULTS)"
 
-compare-formats: $(READY) ## search the rates of every format on three test beds, add seeds, and draw the figure (days on one core; goes on where it was stopped)
+compare-formats: $(READY) ## search the rates of every format on three test beds, add seeds, and draw both figures (days on one core; goes on where it was stopped)
 	for bed in teacher tiny small; do nice $(BIN)/python -m bench search experiment=formats_$$bed "results='$(RESULTS)'" || exit $$?; done
 	nice $(BIN)/python -m bench search experiment=formats_decomposed "results='$(RESULTS)'"
 	nice $(BIN)/python -m bench search experiment=formats_pruned "results='$(RESULTS)'"
 	$(BIN)/python -m figures formats --records "$(RESULTS)"
+	$(BIN)/python -m figures formats_origins --records "$(RESULTS)"
 
 compare-formats-time: $(READY) ## time a step of every format of those test beds, on a quiet machine (half an hour), and draw the figure
 	for bed in teacher tiny small; do $(BIN)/python -m bench experiment=formats_$${bed}_time "results='$(RESULTS)'" || exit $$?; done

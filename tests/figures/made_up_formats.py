@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import Any
 
@@ -101,3 +102,37 @@ def steps() -> list[Record]:
         for optimizer, lowest in LOWEST.items()
         for arm in lowest
     ]
+
+
+def decomposed(arm: str, optimizer: str, loss: float, dense_steps: int = 800, **columns: Any) -> list[Record]:
+    """Four rates and three seeds of a format that was dense first; the losses are of the second rate."""
+    return _elsewhere(
+        "formats_decomposed",
+        arm,
+        optimizer,
+        loss,
+        [{"name": "dense", "steps": dense_steps}, {"name": "train", "steps": 1000 - dense_steps}],
+        **columns,
+    )
+
+
+def pruned(arm: str, optimizer: str, loss: float, share: float, parameters: int) -> list[Record]:
+    """Likewise of a format whose ranks were cut to a share of its size."""
+    stages = [{"name": "train", "steps": 1000}, {"name": "prune", "steps": 1000, "target": share}]
+    columns = {"size_target": share, "parameters": parameters, "train_steps": 2000, "stage": "prune"}
+    return _elsewhere("formats_pruned", arm, optimizer, loss, stages, **columns)
+
+
+def _elsewhere(
+    experiment: str, arm: str, optimizer: str, loss: float, stages: list[dict[str, Any]], **columns: Any
+) -> list[Record]:
+    found = []
+    rates = [(0, 0.005, 0.04), (0, 0.01, 0.0), (0, 0.02, 0.03), (0, 0.04, 0.09), (1, 0.01, 0.001), (2, 0.01, 0.002)]
+    for seed, rate, more in rates:
+        [first] = [trained(arm, optimizer, rate, loss + more, seed, **columns)]
+        cell = json.loads(first.config_json)
+        cell["training"] |= {"stages": stages}
+        cell["training"]["recipe"] |= {"dense_lr": 0.015 if optimizer == "muon" else 0.003}
+        names = {"experiment": experiment, "cell_id": f"{experiment}-{first.size_target}-{first.cell_id}"}
+        found.append(dataclasses.replace(first, config_json=json.dumps(cell), **names))
+    return found
