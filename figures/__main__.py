@@ -1,4 +1,4 @@
-"""``python -m figures [draw] FIGURE``, ``claims``, ``report``, ``explore``: figures, tables, verdicts, pages of all."""
+"""``python -m figures [draw] FIGURE``, ``all``, ``claims``, ``report``, ``explore``: figures, verdicts, pages."""
 
 import argparse
 import io
@@ -24,6 +24,7 @@ from figures.claims.claims import LedgerError
 from figures.claims.ledger import claims_of, judge
 from figures.claims.ledger_text import to_csv, to_markdown_page, to_text
 from figures.explorer.points import PredictionsError
+from figures.redraw import draw_all, not_drawn, records_of
 
 FORMATS = {"text": to_text, "markdown": to_markdown_page, "csv": to_csv}
 RENDERED = Path("figures") / "rendered"
@@ -62,9 +63,9 @@ def _parser(program: str) -> Parser:
     parser = Parser(prog=program, add_help=False)
     commands = parser.add_subparsers(required=True)
 
-    def command(work: Callable[[argparse.Namespace], None], description: str, **more: Any) -> Parser:
+    def command(name: str, work: Callable[[argparse.Namespace], int | None], description: str, **more: Any) -> Parser:
         form = argparse.RawDescriptionHelpFormatter
-        one: Parser = commands.add_parser(work.__name__, formatter_class=form, description=description, **more)
+        one: Parser = commands.add_parser(name, formatter_class=form, description=description, **more)
         one.set_defaults(work=work, parser=one)
         one.add_argument(
             "--records",
@@ -76,6 +77,7 @@ def _parser(program: str) -> Parser:
         return one
 
     drawing = command(
+        "draw",
         draw,
         "Draw a figure or table of the paper from records and print the same as a table, with a verdict\n"
         "on every published claim it touches. Nothing is measured here.",
@@ -90,17 +92,20 @@ def _parser(program: str) -> Parser:
         "presets: accuracy_small, ratios_accuracy_small)",
     )
     ledger = command(
+        "claims",
         claims,
         "Print every claim published about the method with what decides it and what the records say:\n"
         "reproduced, partly, not reproduced, or not tested here, and why. Nothing is measured here.",
     )
     ledger.add_argument("--format", choices=FORMATS, default="text", help="text of 120 columns by default")
     page = command(
+        "report",
         report,
         "Write one HTML page from records: the verdict on every published claim, then each figure and\n"
         "table beside what was published, how it was measured and what failed. Nothing is measured here.",
     )
     exploring = command(
+        "explore",
         explore,
         "Write one HTML file in which every record is a point: filters, axes, the Pareto front, and the\n"
         "command behind each point. Nothing is measured here, and the page loads nothing.",
@@ -108,7 +113,18 @@ def _parser(program: str) -> Parser:
     model = "predictions for a model of your own, written by python -m bench predict model=PATH"
     exploring.add_argument("--model", metavar="FILE", type=Path, help=model)
     where = "where to write (default: figures/rendered/ and the name of the records' folder)"
-    for one in (drawing, page, exploring):
+    whole = command(
+        "all",
+        draw_everything,
+        "Draw every figure and table there are records of, in parallel, and write those that differ from the\n"
+        "files that are there. Nothing is measured here.",
+        epilog="example, what the tests do: python -m figures all --check --records results/reference",
+    )
+    either = whole.add_mutually_exclusive_group()
+    check = "write nothing; name the files that differ, and end with status 1 if there are any"
+    either.add_argument("--check", action="store_true", help=check)
+    either.add_argument("--accept", action="store_true", help="write those that differ, as without --check")
+    for one in (drawing, page, exploring, whole):
         one.add_argument("--out", metavar="FOLDER", type=Path, help=where)
     return parser
 
@@ -133,9 +149,14 @@ def _read(root: Path) -> list[Record]:
     return records
 
 
+def _out(arguments: argparse.Namespace) -> Path:
+    """What ``--out`` names, or the folder of the records' name."""
+    return user_path("--out", arguments.out or RENDERED / user_path("--records", arguments.records).resolve().name)
+
+
 def _write(files: dict[str, bytes], arguments: argparse.Namespace) -> list[Path]:
     """Write each file whole or not at all, in the place of one that is there; where ``--out`` says."""
-    folder = user_path("--out", arguments.out or RENDERED / user_path("--records", arguments.records).resolve().name)
+    folder = _out(arguments)
     check_folder("--out", folder)
     remove_abandoned(folder, below=False)
     write_whole({folder / name: content for name, content in files.items()})
@@ -155,8 +176,7 @@ def _artifact(name: str, experiment: str | None) -> Artifact[Any, Any]:
 def draw(arguments: argparse.Namespace) -> None:
     """Read, draw, then write and print; whatever is wrong with the input stops it before anything is written."""
     artifact, root = _artifact(arguments.figure, arguments.experiment), _folder(arguments)
-    names = (*artifact.experiments, *artifact.lenders)
-    records = artifact.of([record for name in names for record in read_all(root, name)])
+    records = records_of(artifact, root)
     folders = " or ".join(f"{name}/" for name in artifact.experiments)
     if not records:
         kind = {"train": "training record", "run": "timed record"}.get(artifact.measure or "", "record")
@@ -169,6 +189,39 @@ def draw(arguments: argparse.Namespace) -> None:
     written = [_write(content, arguments) for content in files]
     for page, paths in zip(pages, written, strict=True):
         sys.stdout.write(f"{page.to_text()}Written: {', '.join(map(str, paths))}\n\n")
+
+
+def draw_everything(arguments: argparse.Namespace) -> int:
+    """Draw all, then write what differs, or only name it; the exit status."""
+    root, folder = _folder(arguments), _out(arguments)
+    _read(root)
+    if arguments.check and not folder.is_dir():
+        raise InputError(f"--out is {str(folder)!r}; a folder with drawn files is expected.")
+    names: list[str] = []
+    differing: list[str] = []
+    contents: dict[str, bytes] = {}
+    without: list[str] = []
+    for sheet, outcome in draw_all(root, folder, with_contents=not arguments.check):
+        names += outcome.names
+        differing += outcome.differing
+        contents |= outcome.contents
+        without += [] if outcome.names else [sheet.words]
+    if not names:
+        raise InputError(f"{root}: no record that a figure or table shows; make some with: make reproduce-fig1.")
+    if without:
+        print(f"Not drawn, for want of records: {', '.join(sorted(without))}.")
+    if not arguments.check:
+        paths = _write(contents, arguments)
+        print(*(f"written: {path}" for path in sorted(paths)), sep="\n", end="\n" * bool(paths))
+    stale = not_drawn(folder, names)
+    for kind, some in (("differs", sorted(differing) if arguments.check else []), ("no figure draws", stale)):
+        print(*(f"{kind}: {folder / name}" for name in some), sep="\n", end="\n" * bool(some))
+    print(f"{len(names) - len(differing)} of {len(names)} files were as they are drawn.")
+    if not arguments.check:
+        return 0
+    if differing or stale:
+        print("python -m figures all writes those that differ; remove those that no figure draws.", file=sys.stderr)
+    return 1 if differing or stale else 0
 
 
 def claims(arguments: argparse.Namespace) -> None:
@@ -203,7 +256,7 @@ def explore(arguments: argparse.Namespace) -> None:
 def main(argv: Sequence[str] | None = None, program: str = "python -m figures", prefix: str = "") -> int:
     """The exit status: 0, or after one sentence, behind ``prefix``, 2 for wrong input and 1 for, say, a full disk."""
     words = list(sys.argv[1:] if argv is None else argv)
-    if words[:1] not in (["draw"], ["claims"], ["report"], ["explore"]):
+    if words[:1] not in (["draw"], ["claims"], ["report"], ["explore"], ["all"]):
         words.insert(0, "draw")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -218,7 +271,7 @@ def _run(words: Sequence[str], program: str, prefix: str) -> int:
         arguments, others = _parser(program).parse_known_args(words)
         if others:
             arguments.parser.error(f"unrecognized arguments: {' '.join(others)}")
-        arguments.work(arguments)
+        status: int | None = arguments.work(arguments)
         sys.stdout.flush()
     except (ConfigError, InputError, PredictionsError, RecordError, LedgerError, ArtifactError) as error:
         print(f"{prefix}{error}", file=sys.stderr)
@@ -229,7 +282,7 @@ def _run(words: Sequence[str], program: str, prefix: str) -> int:
     except OSError as error:
         print(f"{prefix}{unwritten(error)}", file=sys.stderr)
         return 1
-    return 0
+    return status or 0
 
 
 if __name__ == "__main__":

@@ -61,6 +61,7 @@ class Artifact(Generic[S, R]):
         experiments, measure: whose records it is made of (its own is the first, others may lend it records), and their
             measure; None for any.
         lenders: experiments whose records it has too, whatever their measure and whichever experiment is asked for.
+        also: experiments of which it is drawn as well, each on pages of its own, when everything is drawn.
         made_by: the command that makes its records; by default that of its own experiment.
         order: its place among all; those of the same place stand by name.
         select: from the records of its experiments to one selection per page, such as one per device.
@@ -80,6 +81,7 @@ class Artifact(Generic[S, R]):
     experiments: tuple[str, ...]
     measure: str | None = None
     lenders: tuple[str, ...] = ()
+    also: tuple[str, ...] = ()
     made_by: str = ""
     order: int = 1000
     select: Callable[[Sequence[Record]], Sequence[S]]

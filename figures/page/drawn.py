@@ -13,6 +13,7 @@ from rich.text import Text
 
 from bench.core.record import Record
 from figures.claims.claims import Verdict
+from figures.page.plotted import plotted_digest
 from figures.page.style import house_style, to_bytes
 from figures.page.table import REMARKS, to_markdown, to_terminal
 
@@ -48,6 +49,14 @@ class Files(Mapping[str, bytes]):
             with house_style():
                 self._made[name] = to_bytes(self._draw(), name.rpartition(".")[2])
         return self._made[name]
+
+    @property
+    def plotted(self) -> str | None:
+        """The digest of what the picture shows; None for a table alone."""
+        if self._draw is None:
+            return None
+        with house_style():
+            return plotted_digest(self._draw())
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)

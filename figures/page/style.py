@@ -15,6 +15,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, Locator, NullLocator
 
+from figures.page.plotted import plotted_digest
 from figures.page.table import bounds_words
 
 T = TypeVar("T", bound=Hashable)
@@ -144,9 +145,11 @@ def house_style() -> Iterator[None]:
 
 
 def to_bytes(figure: Figure, form: str) -> bytes:
-    """The figure as ``png`` or ``svg``, without date or program in its metadata."""
+    """The figure as ``png`` or ``svg``, without date or program in its metadata; an SVG has a digest of its data."""
     FigureCanvasAgg(figure)
-    metadata = {"Software": None} if form == "png" else {"Date": None, "Creator": None}
+    metadata: dict[str, Any] = {"Software": None}
+    if form == "svg":
+        metadata = {"Date": None, "Creator": None, "Description": f"plotted data {plotted_digest(figure)}"}
     buffer = io.BytesIO()
     figure.savefig(buffer, format=form, dpi=DPI, metadata=metadata, facecolor="white")
     return buffer.getvalue()

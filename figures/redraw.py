@@ -1,0 +1,134 @@
+"""Draw every figure and table, in parallel: to write them, or to compare them with those that are there.
+
+A page's Markdown and CSV are compared byte by byte. A picture is compared by what it shows
+(:func:`figures.page.plotted.plotted_digest`), which its SVG holds as a description.
+"""
+
+import multiprocessing
+import re
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from bench.core.processors import usable_processors
+from bench.core.record import Record, read_all
+from bench.interrupts import shielded
+from figures.artifact import Artifact, artifacts
+from figures.claims.ledger import claims_of
+from figures.page.drawn import Files
+
+#: Kinds of files that are drawn; others in the folder, such as the report, are left alone.
+SUFFIXES = (".md", ".csv", ".svg", ".png")
+
+
+class Sheet(NamedTuple):
+    """What is drawn at once: an artifact, of its own experiments or of another one (:attr:`Artifact.also`)."""
+
+    artifact: str
+    experiment: str | None = None
+
+    @property
+    def words(self) -> str:
+        return self.artifact if self.experiment is None else f"{self.artifact} --experiment {self.experiment}"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The files of a sheet beside those of the folder.
+
+    Args:
+        names: of all its files; none where there is no record that it shows.
+        differing: those that are missing from the folder, or others than there.
+        contents: of these, where they were asked for.
+    """
+
+    names: tuple[str, ...] = ()
+    differing: tuple[str, ...] = ()
+    contents: dict[str, bytes] = field(default_factory=dict)
+
+
+def sheets() -> list[Sheet]:
+    """All there is to draw."""
+    found = artifacts()
+    return [Sheet(name, one) for name, artifact in found.items() for one in (None, *artifact.also)]
+
+
+def records_of(artifact: Artifact[Any, Any], root: Path) -> list[Record]:
+    """The records below a folder that an artifact is made of."""
+    names = (*artifact.experiments, *artifact.lenders)
+    return artifact.of([record for name in names for record in read_all(root, name)])
+
+
+def draw_sheet(sheet: Sheet, root: Path, folder: Path, with_contents: bool) -> Outcome:
+    """Draw one sheet from the records below ``root`` and compare its files with those of the folder."""
+    artifact = artifacts()[sheet.artifact]
+    if sheet.experiment is not None:
+        artifact = artifact.for_experiment(sheet.experiment)
+    records = records_of(artifact, root)
+    names: list[str] = []
+    differing: list[str] = []
+    contents: dict[str, bytes] = {}
+    for page in artifact.render(records, claims_of(artifacts().values())) if records else ():
+        other = [name for name in page.files if _differs(name, page.files, folder)]
+        names += page.files
+        differing += other
+        if with_contents:
+            contents |= {name: page.files[name] for name in other}
+    return Outcome(tuple(names), tuple(differing), contents)
+
+
+def _differs(name: str, files: Files, folder: Path) -> bool:
+    """Whether a file is missing from the folder or would be another one; a PNG shows what its SVG does."""
+    there = folder / name
+    if not there.is_file():
+        return True
+    if there.suffix in (".md", ".csv"):
+        return there.read_bytes() != files[name]
+    svg = there.with_suffix(".svg")
+    return not svg.is_file() or digest_in(svg.read_text(encoding="utf-8")) != files.plotted
+
+
+def digest_in(svg: str) -> str | None:
+    """The digest of what is plotted in a picture that :func:`figures.page.style.to_bytes` made; None without one."""
+    found = re.search(r"plotted data ([0-9a-f]+)", svg)
+    return found[1] if found else None
+
+
+def draw_all(root: Path, folder: Path, with_contents: bool) -> Iterator[tuple[Sheet, Outcome]]:
+    """Draw all sheets by as many processes as there are processors, with a progress bar on a terminal.
+
+    Yields each as it is done. An error in one of them is raised once those that have begun are done.
+    """
+    console = Console(stderr=True)
+    parts = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    waiting = sorted(sheets(), key=lambda sheet: -_size(sheet, root))  # what takes longest comes first
+    with (
+        shielded(),
+        ProcessPoolExecutor(usable_processors(), multiprocessing.get_context("fork")) as pool,
+        Progress(*parts, console=console, disable=not console.is_terminal, transient=True) as bar,
+    ):
+        task = bar.add_task("drawing", total=len(waiting))
+        futures = {pool.submit(draw_sheet, sheet, root, folder, with_contents): sheet for sheet in waiting}
+        try:
+            for future in as_completed(futures):
+                bar.update(task, advance=1, description=futures[future].artifact)
+                yield futures[future], future.result()
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _size(sheet: Sheet, root: Path) -> int:
+    """About how long a sheet takes: by the files of its experiments."""
+    artifact = artifacts()[sheet.artifact]
+    return sum(1 for name in artifact.experiments for _ in (root / name).glob("*/*.json"))
+
+
+def not_drawn(folder: Path, names: Sequence[str]) -> list[str]:
+    """Files of the folder, of the kinds that are drawn, that are none of these."""
+    known = set(names)
+    return sorted(one.name for one in folder.iterdir() if one.suffix in SUFFIXES and one.name not in known)
