@@ -19,12 +19,13 @@ from bench.core.files import check_folder, remove_abandoned, write_whole
 from bench.core.reading import user_path
 from bench.core.record import Record, RecordError, read_all
 from bench.errors import ConfigError, unwritten
-from figures.artifact import Artifact, ArtifactError, artifacts
+from figures.artifact import Artifact
 from figures.claims.claims import LedgerError
-from figures.claims.ledger import claims_of, judge
-from figures.claims.ledger_text import to_csv, to_markdown_page, to_text
 from figures.explorer.points import PredictionsError
+from figures.ledger.judging import claims_of, judge
+from figures.ledger.pages import to_csv, to_markdown_page, to_text
 from figures.redraw import draw_all, not_drawn, records_of
+from figures.registry import ArtifactError, artifacts
 
 FORMATS = {"text": to_text, "markdown": to_markdown_page, "csv": to_csv}
 RENDERED = Path("figures") / "rendered"

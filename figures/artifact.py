@@ -1,24 +1,14 @@
-"""A figure or table as one object: the records it shows, its rows, columns, picture and rules; and all there are.
+"""A figure or table as one object: the records it shows, its rows, columns, picture and rules.
 
 Everything is made by one loop, :meth:`Artifact.render`: select, rows, columns, judge, draw. :meth:`Artifact.judge` is
-the same without drawing. An artifact is found
-
-* in a module of ``figures/artifacts`` that names it in ``ARTIFACT``;
-* through an entry point of another package, group :data:`ENTRY_POINTS`;
-* through :func:`register`, in a module that the variable :data:`VARIABLE` of the environment names.
-
-No other module of the figures names an artifact.
+the same without drawing. :mod:`figures.registry` finds all there are.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import importlib
-import importlib.metadata
 import itertools
-import os
-import pkgutil
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -27,28 +17,17 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from bench.core.record import Record, device_folder
-from figures import artifacts as folder
 from figures.claims.claims import Claim, LedgerError, Verdict
 from figures.claims.rule import Rule
-from figures.page.drawn import Caption, Drawn, Files, csv, markdown
-from figures.page.table import Column, left_aligned, text_table, tidy_table
+from figures.page.drawn import Caption, Drawn, Files, markdown
 from figures.records.select import Selected
-
-#: The group of entry points by which another package offers artifacts, each under its name.
-ENTRY_POINTS = "comera_bench.figures"
-
-#: Names modules, separated by commas, that register artifacts when they are imported.
-VARIABLE = "FIGURES_PLUGINS"
+from figures.text import Column, csv, left_aligned, text_table, tidy_table
 
 #: An artifact's selection of records, and a row of its table.
 S = TypeVar("S", bound=Selected)
 R = TypeVar("R")
 
 Claims = Mapping[str, Claim]
-
-
-class ArtifactError(ValueError):
-    """An artifact that there cannot be; the message is one sentence."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,55 +153,3 @@ def _verdicts(rules: Sequence[Rule], claims: Claims, selection: Selected, rows: 
         if not workloads or (rule.workload or claim.workload) in ("", *workloads):
             verdicts.append(rule.verdict(claim, selection, rows))
     return verdicts
-
-
-#: Artifacts that :func:`register` has made known, by name.
-_registered: dict[str, Artifact[Any, Any]] = {}
-
-
-def register(artifact: Artifact[Any, Any]) -> Artifact[Any, Any]:
-    """Make an artifact known by its name in this process; raises ArtifactError where another one has this name."""
-    if artifacts().get(artifact.name, artifact) is not artifact:
-        raise ArtifactError(_taken(artifact.name))
-    _registered[artifact.name] = artifact
-    return artifact
-
-
-def _taken(name: str) -> str:
-    return f"artifact {name!r} has a name that is taken; choose another."
-
-
-@functools.cache
-def _found() -> dict[str, Artifact[Any, Any]]:
-    """Artifacts of this folder and of other packages, by name."""
-    names = [module.name for module in pkgutil.walk_packages(folder.__path__, f"{folder.__name__}.")]
-    modules = [importlib.import_module(name) for name in names]
-    found = {module.ARTIFACT.name: module.ARTIFACT for module in modules if hasattr(module, "ARTIFACT")}
-    for point in importlib.metadata.entry_points(group=ENTRY_POINTS):
-        try:
-            other = point.load()
-        except Exception as error:
-            raise ArtifactError(f"artifact {point.name!r} of {point.value} cannot be imported ({error}).") from None
-        if not isinstance(other, Artifact):
-            raise ArtifactError(f"artifact {point.name!r} of {point.value} is a {type(other).__name__}, no Artifact.")
-        if other.name in found:
-            raise ArtifactError(_taken(other.name))
-        found[other.name] = other
-    return found
-
-
-def artifacts() -> dict[str, Artifact[Any, Any]]:
-    """All artifacts by name, in their order.
-
-    Raises ArtifactError for a plug-in that cannot be imported, is no artifact, or has a name that is taken.
-    """
-    for name in filter(None, os.environ.get(VARIABLE, "").split(",")):
-        try:
-            importlib.import_module(name)
-        except ArtifactError:
-            raise
-        except Exception as error:
-            reason = f"{type(error).__name__}: {error}"
-            raise ArtifactError(f"{VARIABLE} has {name!r}, which cannot be imported ({reason}).") from None
-    everything = [*_found().values(), *_registered.values()]
-    return {one.name: one for one in sorted(everything, key=lambda one: (one.order, one.name))}

@@ -18,9 +18,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from bench.core.processors import usable_processors
 from bench.core.record import Record, read_all
 from bench.interrupts import shielded
-from figures.artifact import Artifact, artifacts
-from figures.claims.ledger import claims_of
+from figures.artifact import Artifact
+from figures.ledger.judging import claims_of
 from figures.page.drawn import Files
+from figures.registry import artifacts
 
 #: Kinds of files that are drawn; others in the folder, such as the report, are left alone.
 SUFFIXES = (".md", ".csv", ".svg", ".png")

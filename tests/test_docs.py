@@ -12,8 +12,8 @@ from transformers import BertConfig, BertForSequenceClassification, get_schedule
 
 import comera
 from bench.core.record import read_all
-from figures.claims.ledger import judge
-from figures.claims.ledger_text import to_markdown_page
+from figures.ledger.judging import judge
+from figures.ledger.pages import to_markdown_page
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ("README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md"))))

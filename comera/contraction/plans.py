@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from comera.tensor_train import TTShape
@@ -91,7 +91,7 @@ def known_machine(machine: Machine | str) -> Machine:
 
 @dataclass(frozen=True)
 class Product:
-    """One matrix product, ``rows × inner`` by ``inner × columns``, or ``batch`` of them at once, of separate operands.
+    """One matrix product: ``rows × inner`` by ``inner × columns``.
 
     ``left`` and ``right`` name the operands, ``result`` what is formed.
     """
@@ -102,7 +102,8 @@ class Product:
     rows: int
     inner: int
     columns: int
-    batch: int = 1
+
+    batch = 1  # so many of them at once, see BatchedProduct
 
     @property
     def flops(self) -> int:
@@ -117,11 +118,17 @@ class Product:
 
     def gradients(self) -> tuple[Product, Product]:
         """The products that carry the result's gradient to the two operands."""
-        d = "d" + self.result
-        return (
-            Product(d, f"{self.right}ᵀ", f"d{self.left}", self.rows, self.columns, self.inner, self.batch),
-            Product(f"{self.left}ᵀ", d, f"d{self.right}", self.inner, self.rows, self.columns, self.batch),
-        )
+        d, turned = "d" + self.result, (f"{self.left}ᵀ", f"{self.right}ᵀ")
+        of_left = replace(self, left=d, right=turned[1], result=f"d{self.left}", inner=self.columns, columns=self.inner)
+        of_right = replace(self, left=turned[0], right=d, result=f"d{self.right}", rows=self.inner, inner=self.rows)
+        return of_left, of_right
+
+
+@dataclass(frozen=True)
+class BatchedProduct(Product):
+    """``batch`` products of one size at once, each of operands of its own."""
+
+    batch: int = 1
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, get_args
 
-from comera.contraction.plans import Machine, Product, ProductSequence, known_machine
+from comera.contraction.plans import BatchedProduct, Machine, Product, ProductSequence, known_machine
 from comera.formats.block_shapes import BTTShape
 
 #: How a layer multiplies; ``auto``: by the plan of least estimated time.
@@ -60,9 +60,12 @@ def block_candidates(shape: BTTShape, tokens: int) -> tuple[BlockPlan, BlockPlan
     """
     j, i, r = shape.in_blocks, shape.out_blocks, shape.rank
     n, m = shape.in_size, shape.out_size
-    blocks = (Product("x", "A", "z", tokens, n, i * r, j), Product("z", "B", "y", tokens, j * r, m, i))
+    blocks = (
+        BatchedProduct("x", "A", "z", tokens, n, i * r, j),
+        BatchedProduct("z", "B", "y", tokens, j * r, m, i),
+    )
     dense = (
-        Product("A", "B", "W", n, r, m, i * j),
+        BatchedProduct("A", "B", "W", n, r, m, i * j),
         Product("x", "W", "y", tokens, shape.in_features, shape.out_features),
     )
     return BlockPlan("blocks", tokens, blocks, shape), BlockPlan("dense", tokens, dense, shape)

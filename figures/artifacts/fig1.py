@@ -19,7 +19,6 @@ from figures.claims import ratio
 from figures.page import bars, notes
 from figures.page.drawn import Caption
 from figures.page.footnotes import Footnotes
-from figures.page.table import Column
 from figures.records import cells
 from figures.records.cells import TARGETS, memory_columns
 from figures.records.select import (
@@ -36,6 +35,7 @@ from figures.records.select import (
     timing_setting,
 )
 from figures.records.time_values import time_columns, time_unit
+from figures.text import Column
 
 EXPERIMENTS = ("fig1", "fig1_memory")
 

@@ -14,11 +14,12 @@ from bench.core.record import Record
 from figures.artifact import Artifact
 from figures.page.drawn import Caption
 from figures.page.layout import INNER, Page
+from figures.page.plan_notes import closing_lines, timing_fact
 from figures.page.style import FAINT, TIME_FILLS
-from figures.page.table import NOT_ASKED, Column, significant
 from figures.page.tensor_diagrams import HEIGHT, badge, draw_backward, draw_forward, draw_network
 from figures.records import plans
 from figures.records.plans import ONCE, Grid, Planned, Product, Slot
+from figures.text import NOT_ASKED, Column, significant
 
 # What a plan's axes hold, in inches: diagrams and columns of text keep their places whatever the layout.
 _ROW, _TOTAL, _PANEL_TITLE, _GAP, _BELOW = 0.135, 0.17, 0.14, 0.06, 0.08
@@ -140,7 +141,7 @@ def _footnotes(grid: Grid) -> list[str]:
         "Kept: MiB that stay in memory for the backward pass, activations and merged cores, not parameters. "
         "Left-to-right: the plan in which nothing is merged. *: the fastest.",
         *(f"{slot.text}: {record.status}: {' '.join(record.message.split())}" for slot, record in failed),
-        *plans.closing_lines(grid),
+        *closing_lines(grid),
     ]
 
 
@@ -148,7 +149,7 @@ def caption(grid: Grid, rows: Sequence[Row]) -> Caption:  # noqa: ARG001 - as ev
     totals = (f"{slot.text}, {planned.chosen.name!r}: {_total(planned)}" for slot, planned in grid.planned.items())
     return Caption(
         title="Fig. 11: contraction of a tensorized linear layer, forward and backward, as the planner chose it",
-        facts=(plans.timing_fact(grid),),
+        facts=(timing_fact(grid),),
         notes=(*totals, *_footnotes(grid)),
     )
 

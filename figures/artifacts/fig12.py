@@ -22,20 +22,22 @@ from matplotlib.figure import Figure
 from bench.core.intervals import Estimate
 from bench.core.record import Record
 from figures.artifact import Artifact
-from figures.claims.claims import FULL_SIZE_PARAMETERS, Finding, Judgement, undecided
+from figures.claims.claims import Finding, Judgement, undecided
 from figures.claims.ratio import ON_CPU, not_fp32, not_full_size
 from figures.claims.rule import Rule
 from figures.page import notes
 from figures.page.drawn import Caption
-from figures.page.footnotes import Footnotes, Missing, RatioLimit, limit_of
+from figures.page.footnotes import Footnotes
 from figures.page.layout import panel_page
 from figures.page.ratio_panels import Curve, Panel, draw_panel, legend
-from figures.page.table import NOT_RECORDED, Column, bounds, ratio_text, significant, unpaired, with_bounds
 from figures.records import cells
 from figures.records.cells import TARGETS, quotient
 from figures.records.crossover import Quotients, sides, standing
+from figures.records.missing import Missing, RatioLimit, limit_of
 from figures.records.select import COMERA, DENSE, RANK_RIVAL, SIZE_RIVAL, Toggles, by_arm, by_device, method_settings
+from figures.records.sizes import FULL_SIZE_PARAMETERS
 from figures.records.time_values import Time, TimeCell, time_cell, time_columns, time_ratio, time_unit
+from figures.text import NOT_RECORDED, Column, bounds, ratio_text, significant, unpaired, with_bounds
 
 EXPERIMENTS = ("ratios", "ratios_memory")
 

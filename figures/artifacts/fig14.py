@@ -14,11 +14,11 @@ from figures.page.drawn import Caption
 from figures.page.layout import panel_page
 from figures.page.notes import closing_notes, device_fact, listed
 from figures.page.style import Stroke, stroke_handle, strokes
-from figures.page.table import REMARKS, Column, bounds
 from figures.records.metric import Score
 from figures.records.precisions import Line, Precisions, select
 from figures.records.studies import PROBES
 from figures.records.training import curve_of
+from figures.text import REMARKS, Column, bounds
 
 #: How far, in the metric's unit, a lower precision may end from what it is compared with: nats of FP8's products and of
 #: its storage, and points of accuracy.

@@ -16,10 +16,10 @@ from figures.claims.ratio import Pairs, memory_points, not_fp32, ratio_rule, tim
 from figures.page import bars, notes
 from figures.page.drawn import Caption
 from figures.page.footnotes import Footnotes
-from figures.page.table import NOT_RECORDED, Column, unpaired, with_bounds
 from figures.records import cells
 from figures.records.select import by_device, method_settings, timing_setting, workload_settings
 from figures.records.time_values import time_columns, time_ratio
+from figures.text import NOT_RECORDED, Column, unpaired, with_bounds
 
 REFERENCE, PLAIN, UNCOMPRESSED = "optimized", "plain", "uncompressed"
 

@@ -17,11 +17,11 @@ from figures.page.drawn import Caption
 from figures.page.layout import panel_page
 from figures.page.notes import closing_notes, first_upper
 from figures.page.style import DENSE_STROKE, EARLY_STROKE, INK, STROKES, Stroke, note, stroke_handle
-from figures.page.table import Column
 from figures.records.metric import Score, score
 from figures.records.select import COMERA, DENSE, config_of
 from figures.records.studies import EXPERIMENT, Row, Study
 from figures.records.training import CurvePoint, curve_of
+from figures.text import Column
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,12 @@ from figures.artifact import Artifact
 from figures.claims.ratio import Point, not_full_size, ratio_rule, time_points
 from figures.page import bars, notes
 from figures.page.drawn import Caption
-from figures.page.footnotes import NOT_MODELLED, Footnotes
-from figures.page.table import UNPAIRED, Column, bounds, pairing, ratio_text, significant, unpaired
+from figures.page.footnotes import Footnotes
 from figures.records import cells
+from figures.records.missing import NOT_MODELLED
 from figures.records.select import CAPTURED, COMERA, DENSE, PLAIN, Toggles, by_device
 from figures.records.time_values import time_columns, time_ratio, time_unit
+from figures.text import UNPAIRED, Column, bounds, pairing, ratio_text, significant, unpaired
 
 EXPERIMENTS = ("fig7",)
 

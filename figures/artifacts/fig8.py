@@ -18,10 +18,10 @@ from figures.claims.rule import REACHES, Rule
 from figures.page import bars, notes
 from figures.page.drawn import Caption
 from figures.page.footnotes import Footnotes
-from figures.page.table import NOT_RECORDED, Column, significant
 from figures.records import cells
 from figures.records.select import by_device, method_settings, workload_settings
 from figures.records.time_values import Per, time_columns, time_ratio
+from figures.text import NOT_RECORDED, Column, significant
 
 OPTIMIZED, PLAIN, ADAM, SPARSE, ROW_WISE = "optimized", "plain", "dense", "sparse", "row-wise"
 RIVALS = {"dense": ADAM, "dense:sparse": SPARSE, "dense:row_wise": ROW_WISE}

@@ -13,9 +13,9 @@ from figures.page.drawn import Caption
 from figures.page.layout import panel_page
 from figures.page.notes import closing_notes, listed
 from figures.page.style import DENSE_STROKE, EARLY_STROKE, FAINT, INK, MEMORY_FILLS, bounds_handles, fill_handle, note
-from figures.page.table import Column, bounds, brackets_note, significant, with_bounds
 from figures.records.cells import CATEGORIES
 from figures.records.studies import Row, Study
+from figures.text import Column, bounds, brackets_note, significant, with_bounds
 
 _PEAK = "peak_memory_predicted_mib"
 

@@ -1,7 +1,7 @@
 """What was published, claim by claim, and what a verdict on a claim consists of.
 
-Rules (:mod:`figures.claims.rule`) belong to the artifacts that they are judged on; :mod:`figures.claims.ledger` gathers
-the verdicts of all of them.
+Rules (:mod:`figures.claims.rule`) belong to the artifacts that they are judged on; :mod:`figures.ledger.judging`
+gathers the verdicts of all of them.
 """
 
 import csv
@@ -11,9 +11,6 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 LEDGER = Path(__file__).parents[1] / "published" / "claims.csv"
-
-#: Parameters of the paper's dense encoder.
-FULL_SIZE_PARAMETERS = 66_957_315
 
 #: ``by construction``: the settings alone give it, before anything is trained. ``predicted``: no device measured it.
 Outcome = Literal["reproduced", "by construction", "predicted", "partly", "not reproduced", "not tested here"]

@@ -25,11 +25,12 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from bench.core.intervals import Estimate
-from figures.claims.claims import FULL_SIZE_PARAMETERS, Claim, Judgement, Outcome, undecided
+from figures.claims.claims import Claim, Judgement, Outcome, undecided
 from figures.claims.rule import ABOVE_ONE, REACHES, DeviceKind, Judge, Rule
-from figures.page.table import unpaired, with_bounds
 from figures.records.cells import TimesAndMemory
+from figures.records.sizes import FULL_SIZE_PARAMETERS
 from figures.records.time_values import time_of, time_ratio
+from figures.text import unpaired, with_bounds
 
 Grade = Literal["holds", "leans", "refuted", "open"]
 

@@ -16,11 +16,12 @@ beat the probe of these data.
 
 from typing import Any
 
-from figures.claims.claims import FULL_SIZE_PARAMETERS, Claim, Finding, Judgement, Outcome, undecided
+from figures.claims.claims import Claim, Finding, Judgement, Outcome, undecided
 from figures.claims.rule import AT_MOST, REACHES, Rule
 from figures.records.cells import quotient
 from figures.records.metric import Score
 from figures.records.select import COMERA
+from figures.records.sizes import FULL_SIZE_PARAMETERS
 from figures.records.studies import DENSE_RUN, EARLY, PAPER_TARGETS, Row, Runs, Spread, Study, late
 from figures.records.training import BLOCK, Slot, layers_without_ranks
 

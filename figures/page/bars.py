@@ -14,8 +14,8 @@ from matplotlib.ticker import MaxNLocator
 from figures.page.footnotes import Footnotes
 from figures.page.layout import Page, legend
 from figures.page.style import FAINT, INK, MEMORY_FILLS, TIME_FILLS, Fill, fill_handle, note, number_axis
-from figures.page.table import bounds_words, significant
 from figures.records.cells import CATEGORIES, Measured, MemoryCell
+from figures.text import bounds_words, significant
 
 _ROW = 0.185  # inches of a row
 _LABEL_ROOM, _MARK_ROOM = 0.12, 0.01  # of the width of all panels, for the label behind the longest bar of one

@@ -15,7 +15,7 @@ from bench.core.record import Record
 from figures.claims.claims import Verdict
 from figures.page.plotted import plotted_digest
 from figures.page.style import house_style, to_bytes
-from figures.page.table import REMARKS, to_markdown, to_terminal
+from figures.text import REMARKS, to_markdown, to_terminal
 
 
 @dataclass(frozen=True)
@@ -119,8 +119,3 @@ def markdown(
     lines += [to_markdown(table, left_aligned), *(f"* {note}" for note in (*caption.of_picture, *caption.notes)), ""]
     lines += ["## Claims", "", *(f"* {line}" for line in claim_lines(verdicts)), ""] if verdicts else []
     return "\n".join(lines).encode()
-
-
-def csv(table: pd.DataFrame) -> bytes:
-    """A tidy table as CSV."""
-    return table.to_csv(index=False, float_format="%.6g", lineterminator="\n").encode()

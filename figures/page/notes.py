@@ -5,10 +5,10 @@ from typing import Any
 
 from bench.core.record import Record
 from bench.core.samples import BUSY, best_calibrations_ms, block_means_ms, slowdown
-from figures.page.table import OLDER, OLDER_WORDS, brackets_note, with_bounds
 from figures.records.cells import TimesAndMemory
 from figures.records.select import Selected, by_arm
 from figures.records.time_values import PAPER_EXAMPLES, mark_words, time_of, workload_words
+from figures.text import OLDER, OLDER_WORDS, brackets_note, with_bounds
 
 
 def listed(selection: Selected, column: str) -> str:

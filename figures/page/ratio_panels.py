@@ -11,10 +11,10 @@ from matplotlib.ticker import FixedLocator, LogLocator
 
 from bench.core.intervals import Estimate
 from figures.page import style
-from figures.page.footnotes import RatioLimit
 from figures.page.layout import INNER
 from figures.page.style import DENSE_STROKE, INK, Stroke, stroke_handle, strokes
 from figures.records.crossover import Quotients, crossings
+from figures.records.missing import RatioLimit
 
 #: Height of a line at the foot of a panel that says why values are missing, as a part of the panel's.
 _FOOT_LINE = 0.085

@@ -16,7 +16,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, Locator, NullLocator
 
 from figures.page.plotted import plotted_digest
-from figures.page.table import bounds_words
+from figures.text import bounds_words
 
 T = TypeVar("T", bound=Hashable)
 

@@ -8,12 +8,12 @@ from typing import Any
 from bench.core.intervals import CONFIDENCE, MIN_LAUNCHES
 from figures.page.notes import device_fact, listed, switches
 from figures.page.style import WHISKER, nothing_drawn
-from figures.page.table import NOT_RECORDED, REMARKS, Column, bounds
 from figures.records.metric import Metric, Score, score
 from figures.records.select import DENSE, method_settings
 from figures.records.studies import EXPERIMENT, PROBES, Row, Runs, studies
 from figures.records.time_values import workload_words
 from figures.records.training import CurvePoint, curve_of, stages_of
+from figures.text import NOT_RECORDED, REMARKS, Column, bounds
 
 #: What artifacts of the paper's training runs are made of, and of the same stages on source code.
 OF_STUDIES: dict[str, Any] = {

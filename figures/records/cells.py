@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar
 
 from bench.core.record import Record
-from figures.page.footnotes import Missing
-from figures.page.table import NOT_RECORDED, OLDER, REMARKS, Column, ratio_text, significant
 from figures.records import select
+from figures.records.missing import Missing
 from figures.records.select import Setting, narrow, newest, repeats
 from figures.records.sizes import equal_size
 from figures.records.time_values import Per, TimeCell, time_cell, workload_words
+from figures.text import NOT_RECORDED, OLDER, REMARKS, Column, ratio_text, significant
 
 #: The devices that memory is predicted for.
 TARGETS = ("cuda", "cpu")

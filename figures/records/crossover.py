@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from bench.core.intervals import Estimate
-from figures.page.table import significant
+from figures.text import significant
 
 #: A curve as quotients to what it is compared with, by whole-model ratio.
 Quotients = Mapping[float, Estimate]

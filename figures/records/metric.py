@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.core.intervals import CONFIDENCE, MIN_LAUNCHES, mean_over_examples
-from figures.page.table import rounded, significant
+from figures.text import rounded, significant
 
 Values = NDArray[np.float64]
 

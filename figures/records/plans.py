@@ -14,13 +14,12 @@ from functools import cached_property
 from typing import Any
 
 from bench.core.record import Record, RecordError
-from figures.page.notes import closing_notes, device_fact, listed, span
 from figures.records import select
 from figures.records.select import Selected, method_settings, workload_settings
 
 #: Marks a time of one call; plans that are far behind at first are not timed further.
 ONCE = "§"
-_ONCE_WORDS = "timed by its first calls alone, in which it took several times as long as the fastest plan"
+ONCE_WORDS = "timed by its first calls alone, in which it took several times as long as the fastest plan"
 
 _CORES = re.compile(r"G(\d+)(?:-(\d+))?")
 
@@ -256,16 +255,3 @@ def select_plans(records: Sequence[Record]) -> list[Grid]:
         shown = select.oldest_first(chosen.values())
         grids.append(Grid(**device, shown=shown, left_out=tuple(notes), records=chosen))
     return [grid for grid in grids if grid.records]
-
-
-def timing_fact(grid: Grid) -> str:
-    """What was timed, on what and when."""
-    blocks = span(max(len(one.ms) for one in planned.candidates) for planned in grid.planned.values())
-    timing = f"Forward pass and all gradients, medians of {blocks} blocks in turns" if blocks else "Nothing timed"
-    return f"{device_fact(grid, listed(grid, 'precision'))} {timing}."
-
-
-def closing_lines(grid: Grid) -> list[str]:
-    """Marks, code, and records that are left out."""
-    once = any(planned.mark(one) for planned in grid.planned.values() for one in planned.candidates)
-    return [*([f"{ONCE} {_ONCE_WORDS}."] if once else []), *closing_notes(grid)]

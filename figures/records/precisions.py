@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bench.core.record import Record
-from figures.page.table import one_line
 from figures.records.metric import Metric, Reached, Score, difference, score
 from figures.records.select import PRECISIONS, by_arm, by_device, newest, oldest_first, workload_settings
 from figures.records.studies import Runs, newest_probes
 from figures.records.training import curve_of, metric_of, reached, stages_of
+from figures.text import one_line
 
 STORED = "_fp8"  # what the variants of arms end with that store activations in FP8
 REFORMED = ("lean", "lean_block")  # variants whose losses are those of their arm but for rounding

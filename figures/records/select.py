@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import pandas as pd
 
 from bench.core.record import Record
-from figures.page.table import OLDER
+from figures.text import OLDER
 
 #: The arm that claims are about, the method of two plain factors, and what everything is compared with.
 COMERA, LOW_RANK, DENSE = "comera", "low_rank", "dense"

@@ -1,4 +1,7 @@
-"""Which records are of one size: told by the parameters that they hold, never by the name of an arm."""
+"""Sizes of models: told by the parameters that records hold, never by the name of an arm."""
+
+#: Parameters of the paper's dense encoder.
+FULL_SIZE_PARAMETERS = 66_957_315
 
 #: How far the parameters of two arms may be apart, as a share, that count as of equal size.
 TOLERANCE = 0.02

@@ -13,14 +13,14 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 from bench.core.intervals import Estimate, paired_ratio
 from bench.core.record import Record, RecordError
-from figures.claims.claims import FULL_SIZE_PARAMETERS
-from figures.page.table import NOT_RECORDED, significant
 from figures.records import select
 from figures.records.cells import parts_of_peak, quotient
 from figures.records.metric import Metric, Score, difference, score
 from figures.records.select import COMERA, DENSE, Setting, config_of, method_settings
+from figures.records.sizes import FULL_SIZE_PARAMETERS
 from figures.records.time_values import PAPER_EXAMPLES, time_of, workload_words
 from figures.records.training import CurvePoint, Slot, curve_of, metric_of, ranks_before, slot_of, stages_of
+from figures.text import NOT_RECORDED, significant
 
 #: The experiment that the figures of training show unless asked for another.
 EXPERIMENT = "accuracy"

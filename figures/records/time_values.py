@@ -12,9 +12,20 @@ from bench.core.launches import paired_launches
 from bench.core.record import Record
 from bench.core.samples import disturbed_blocks
 from bench.core.times import rare_estimate_ms, step_means_ms, step_time_ms, steps_per_epoch
-from figures.page import table
-from figures.page.footnotes import Missing
-from figures.page.table import Column, bounds, unpaired
+from figures.records.missing import Missing
+from figures.text import (
+    DISTURBED,
+    NOT_RECORDED,
+    OLDER,
+    OLDER_WORDS,
+    UNPAIRED,
+    Column,
+    bounds,
+    pairing,
+    ratio_text,
+    unpaired,
+    with_bounds,
+)
 
 #: The paper's epoch: all of MNLI's training pairs.
 PAPER_EXAMPLES = 392_702
@@ -97,7 +108,7 @@ class TimeCell(Missing):
 
     def text(self, scale: float = 1.0) -> str:
         """The time with its bounds, or what stands in its place."""
-        return table.with_bounds(self.time.total, scale) if self.time else self.in_words
+        return with_bounds(self.time.total, scale) if self.time else self.in_words
 
 
 def time_cell(record: Record | None, reference: Record | None, older: str, per: Per = "epoch") -> TimeCell:
@@ -106,11 +117,11 @@ def time_cell(record: Record | None, reference: Record | None, older: str, per: 
     ``older`` is the mark of a record that older code made, or nothing.
     """
     if record is None:
-        return TimeCell(table.NOT_RECORDED)
+        return TimeCell(NOT_RECORDED)
     time, ratio = time_of(record, per), time_ratio(record, reference)
     if time is None:
         return TimeCell("no time" if record.status == "ok" else record.status, record.message, older)
-    marks = older + table.UNPAIRED * unpaired(ratio) + table.DISTURBED * (time.total.blocks == 0)
+    marks = older + UNPAIRED * unpaired(ratio) + DISTURBED * (time.total.blocks == 0)
     return TimeCell("ok", record.message, marks, time, ratio, disturbed_blocks(record))
 
 
@@ -129,9 +140,9 @@ def mark_words(per: Per = "epoch", arms: str = "arms") -> dict[str, str]:
     """What the marks of times mean; ``arms`` is what is compared."""
     own = f"the mean {per} over all of them, or the record's own"
     return {
-        table.OLDER: table.OLDER_WORDS,
-        table.UNPAIRED: f"ratio unpaired: the two {arms} were not timed block by block together",
-        table.DISTURBED: f"no undisturbed block: {own}, without bounds",
+        OLDER: OLDER_WORDS,
+        UNPAIRED: f"ratio unpaired: the two {arms} were not timed block by block together",
+        DISTURBED: f"no undisturbed block: {own}, without bounds",
     }
 
 
@@ -162,12 +173,12 @@ def time_columns(
     def tidy_ratio(row: Any) -> dict[str, object]:
         cell: TimeCell = row.time
         blocks = (cell.time.total.blocks, cell.disturbed) if cell.time else (None, None)
-        ratio = {**bounds(f"time_over_{over}", cell.ratio), "time_pairing": table.pairing(cell.ratio)}
+        ratio = {**bounds(f"time_over_{over}", cell.ratio), "time_pairing": pairing(cell.ratio)}
         launches = cell.time.total.launches if cell.time else None
         return {**ratio, "launches": launches, "blocks": blocks[0], "disturbed_blocks": blocks[1]}
 
     time, ratio = headings or (f"{per}, {unit}", f"time / {over}")
     return [
         Column(time, text or (lambda row: f"{row.time.text(scale)} {row.time.marks}".strip()), tidy),
-        Column(ratio, lambda row: table.ratio_text(row.time.ratio, row.is_reference and row.time.time), tidy_ratio),
+        Column(ratio, lambda row: ratio_text(row.time.ratio, row.is_reference and row.time.time), tidy_ratio),
     ]

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 from bench.core.record import Record
 from bench.core.samples import block_means_ms
 from figures.page.notes import machines_seen
-from figures.page.table import OLDER
 from figures.records import plans
 from figures.records.select import oldest_first, settings_of
 from figures.records.training import slot_of, stages_of
+from figures.text import OLDER
 
 
 class Fact(NamedTuple):

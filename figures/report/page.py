@@ -12,8 +12,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from bench.core.record import Record
 from figures.artifact import Artifact, Claims
-from figures.claims.ledger import Entry, compared, fairness, judge, lines_of, rolled_up
-from figures.claims.ledger_text import COMPARED, HOW_FAR, ROLLED_UP
+from figures.ledger.judging import Entry, compared, fairness, judge, lines_of, rolled_up
+from figures.ledger.pages import COMPARED, HOW_FAR, ROLLED_UP
 from figures.page.drawn import Drawn
 from figures.report.facts import facts_of, failures_of
 

@@ -15,7 +15,7 @@ import bench.runner.sweep
 from bench.core.record import read_all
 from bench.errors import CONF
 from bench.runner.resolve import Job, resolve
-from figures.page.footnotes import limit_of
+from figures.records.missing import limit_of
 
 TIMED = "1.5,2,4,8,16,32,64,100"
 

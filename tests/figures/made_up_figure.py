@@ -13,8 +13,8 @@ from figures.claims.rule import REACHES, Rule
 from figures.page.drawn import Caption
 from figures.page.layout import Page
 from figures.page.notes import closing_notes, device_fact
-from figures.page.table import Column, significant
 from figures.records.select import Selected, by_arm, newest, pages_by_device
+from figures.text import Column, significant
 
 CLAIM = Claim("made-up-size", "made_up_sizes", "stored size of dense / comera", "", "value", 40.0, 40.0, "x", "stated")
 TOLERANCE = 1.0

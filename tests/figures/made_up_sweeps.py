@@ -9,7 +9,7 @@ from typing import Any
 from made_up_records import CPU, CUDA, blocks, record
 
 from bench.core.record import Record
-from figures.claims.claims import FULL_SIZE_PARAMETERS
+from figures.records.sizes import FULL_SIZE_PARAMETERS
 
 RATIOS = (1.5, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 100.0)
 LIMITS = {"comera": 145.073, "low_rank": 116.44}

@@ -12,9 +12,9 @@ from made_up_records import CPU, record
 
 from bench.core.record import Record
 from bench.core.samples import packed
-from figures.artifact import artifacts
 from figures.claims.claims import read_claims
 from figures.page.drawn import Drawn
+from figures.registry import artifacts
 
 EARLY_STEPS, LATE_STEPS, STEPS_PER_EPOCH = 600, 300, 100
 TARGETS = (0.8, 0.5, 0.2)

@@ -26,7 +26,7 @@ from figures.artifacts.beyond.activations import (
     select_pages,
 )
 from figures.page.style import house_style
-from figures.page.table import text_table
+from figures.text import text_table
 
 ACTIVATIONS, MEMORY, TIME = EXPERIMENTS
 STEM = "activations-made-up-cpu-2-threads"

@@ -19,18 +19,19 @@ from made_up_toggles import toggled_campaign
 
 import figures
 from bench.core.record import Record, write
-from figures import artifact as module
+from figures import registry as module
 from figures.__main__ import main
-from figures.artifact import Artifact, ArtifactError, artifacts, register
+from figures.artifact import Artifact
 from figures.claims.claims import Claim, Finding, Judgement, LedgerError, read_claims
-from figures.claims.ledger import claims_of, judge
 from figures.claims.rule import REACHES, Rule
+from figures.ledger.judging import claims_of, judge
 from figures.page import drawn
 from figures.page.drawn import Caption
 from figures.page.notes import closing_notes, device_fact
-from figures.page.table import Column, text_table, tidy_table
 from figures.records.select import Selected, pages_by_device
+from figures.registry import ArtifactError, artifacts, register
 from figures.report.page import page as report_page
+from figures.text import Column, text_table, tidy_table
 
 CLAIM = Claim("clicks-per-watt", "clicks_table", "clicks", "made up", "value", 2.0, 2.0, "x", "public", "clicks")
 OWN_CLAIM_LESS = len(claims_of(artifacts().values()))
@@ -180,7 +181,7 @@ def test_a_name_is_taken_once_and_an_entry_point_is_an_artifact(monkeypatch: pyt
 def test_modules_named_in_the_environment_register_theirs(
     content: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    head = "from figures.artifact import register\nfrom test_figures_artifacts import plug_in\n"
+    head = "from figures.registry import register\nfrom test_figures_artifacts import plug_in\n"
     (tmp_path / "my_figures.py").write_text(head + content)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("FIGURES_PLUGINS", "my_figures")

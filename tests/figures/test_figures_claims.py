@@ -12,7 +12,8 @@ from made_up_records import ARMS, CPU, CUDA, campaign, record, timed
 from bench.core.record import Record
 from figures.artifacts import fig1
 from figures.artifacts.fig1 import PAPER_BATCHES
-from figures.claims.claims import FULL_SIZE_PARAMETERS, LEDGER, LedgerError, Verdict, read_claims
+from figures.claims.claims import LEDGER, LedgerError, Verdict, read_claims
+from figures.records.sizes import FULL_SIZE_PARAMETERS
 
 CLAIMS = read_claims()
 RULES = {rule.claim_id: rule for rule in fig1.RULES}

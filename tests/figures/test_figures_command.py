@@ -13,7 +13,7 @@ from redrawn import redrawn
 
 from bench.core.record import SCHEMA_VERSION, path_of, write
 from figures.__main__ import main
-from figures.artifact import artifacts
+from figures.registry import artifacts
 
 ARTIFACTS = artifacts()
 

@@ -7,9 +7,9 @@ from made_up_dlrm import click_runs, grid, trained_clicks
 from made_up_records import CUDA
 
 from bench.core.record import Record
-from figures.artifact import artifacts
 from figures.claims.claims import Verdict, read_claims
 from figures.page.drawn import Drawn
+from figures.registry import artifacts
 
 
 def page_of(name: str, records: list[Record]) -> Drawn:

@@ -8,7 +8,7 @@ import pytest
 
 from bench.core.record import Record, read_all
 from figures.artifacts import fig1, fig7, fig12
-from figures.page.table import tidy_table
+from figures.text import tidy_table
 
 REFERENCE = Path(__file__).parents[2] / "results" / "reference"
 

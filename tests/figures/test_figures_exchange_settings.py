@@ -3,9 +3,9 @@
 import pytest
 from made_up_scaling import of_settings
 
-from figures.artifact import artifacts
 from figures.claims.claims import read_claims
 from figures.page.drawn import Drawn
+from figures.registry import artifacts
 
 
 def page_of(records: list) -> Drawn:

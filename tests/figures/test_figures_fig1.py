@@ -17,9 +17,9 @@ from figures.artifacts import fig1
 from figures.artifacts.fig1 import Selection, rows_of
 from figures.claims.claims import read_claims
 from figures.page.drawn import Drawn
-from figures.page.table import rounded, significant, text_table, tidy_table, to_markdown, to_terminal
 from figures.records.select import PLAIN, Toggles, device_kind
 from figures.records.time_values import time_unit
+from figures.text import rounded, significant, text_table, tidy_table, to_markdown, to_terminal
 
 render, pages = fig1.ARTIFACT.render, fig1.select
 

@@ -19,8 +19,8 @@ from figures.artifacts import fig12
 from figures.artifacts.fig12 import rows_of
 from figures.claims.claims import read_claims
 from figures.page.drawn import Drawn
-from figures.page.footnotes import limit_of
 from figures.records.crossover import crossings, sides, standing
+from figures.records.missing import limit_of
 
 render, sweeps = fig12.ARTIFACT.render, fig12.select
 CLAIMS = read_claims()

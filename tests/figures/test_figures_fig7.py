@@ -17,11 +17,12 @@ from redrawn import redrawn_here
 from bench.core.record import Record, write
 from figures.artifacts import fig7
 from figures.artifacts.fig7 import Selection, rows_of
-from figures.claims.claims import FULL_SIZE_PARAMETERS, LedgerError, Verdict, read_claims
+from figures.claims.claims import LedgerError, Verdict, read_claims
 from figures.page import bars
 from figures.page.drawn import Drawn
 from figures.page.style import TIME_FILLS, house_style
 from figures.records.select import Toggles
+from figures.records.sizes import FULL_SIZE_PARAMETERS
 
 render = fig7.ARTIFACT.render
 

@@ -27,12 +27,12 @@ from made_up_training import FULL_SIZE_MIB, curve, point, ranks, trained, traini
 
 from bench.core.record import SCHEMA_VERSION, Record, path_of, write
 from figures.__main__ import main as figures_main
-from figures.artifact import artifacts
-from figures.claims import ledger
 from figures.claims.claims import LEDGER, LedgerError, read_claims
-from figures.claims.ledger import Entry, claims_of, judge, rules_of, summary
-from figures.claims.ledger_text import COMPARED, WIDTH, to_csv, to_markdown_page, to_text
+from figures.ledger import judging
+from figures.ledger.judging import Entry, claims_of, judge, rules_of, summary
+from figures.ledger.pages import COMPARED, WIDTH, to_csv, to_markdown_page, to_text
 from figures.records.select import Toggles
+from figures.registry import artifacts
 
 ROOT = Path(__file__).parents[2]
 IDS = list(claims_of(artifacts().values()))
@@ -369,7 +369,7 @@ def test_the_text_is_readable_and_names_every_claim_once() -> None:
     text, page = to_text(entries), to_markdown_page(entries)
     assert " ".join(text.splitlines()[:2]).startswith(summary(entries))
     assert max(map(len, text.splitlines())) <= WIDTH
-    twice = {entry.claim.id for entry in ledger.compared(entries)}  # they lead the page too
+    twice = {entry.claim.id for entry in judging.compared(entries)}  # they lead the page too
     for printed in (text, page):
         words = re.findall(r"[\w-]+", printed)
         assert {name: words.count(name) for name in IDS} == {name: 1 + (name in twice) for name in IDS}
@@ -397,10 +397,10 @@ def test_what_the_fair_baseline_changes_is_listed_with_its_reason() -> None:
         for arm, size in peaks.items()
     ]
     entries = judge(predicted)
-    [entry] = ledger.compared(entries)
+    [entry] = judging.compared(entries)
     assert (entry.claim.id, entry.outcome, entry.fair_outcome) == ("galore-memory-b1", "predicted", "not reproduced")
     assert entry.is_changed
-    assert "records decide 1 of them with the fair baseline, which changes 1 outcome." in ledger.fairness(entries)
+    assert "records decide 1 of them with the fair baseline, which changes 1 outcome." in judging.fairness(entries)
     for page in (to_text(entries), to_markdown_page(entries)):
         assert page.index(COMPARED) < page.index("lte-memory")
         assert "galore:per_layer / comera" in page
@@ -449,9 +449,9 @@ def test_without_a_rival_a_cpu_page_says_so_before_all_else() -> None:
 
 
 def test_claims_roll_up_by_figure() -> None:
-    lines = {line.artifact: line for line in ledger.rolled_up(judge(epochs(2.5) + graphs(3.0, CPU)))}
-    assert lines["fig1"] == ledger.RollUp("fig1", 5, 5, 1, 1, 1, 0, 0)
-    assert lines["fig7"] == ledger.RollUp("fig7", 1, 1, 1, 0, 0, 0, 0)
+    lines = {line.artifact: line for line in judging.rolled_up(judge(epochs(2.5) + graphs(3.0, CPU)))}
+    assert lines["fig1"] == judging.RollUp("fig1", 5, 5, 1, 1, 1, 0, 0)
+    assert lines["fig7"] == judging.RollUp("fig7", 1, 1, 1, 0, 0, 0, 0)
     assert sum(line.claims for name, line in lines.items() if name != "all") == lines["all"].claims == len(IDS)
 
 
@@ -595,7 +595,7 @@ def test_a_ledger_that_was_edited_is_one_sentence(
 ) -> None:
     edited = tmp_path / "claims.csv"
     edited.write_text(edit(LEDGER.read_text(encoding="utf-8")), encoding="utf-8")
-    monkeypatch.setattr(ledger, "read_claims", lambda: read_claims(edited))
+    monkeypatch.setattr(judging, "read_claims", lambda: read_claims(edited))
     write(epochs(2.5), tmp_path / "records")
     assert main(["--records", str(tmp_path / "records")]) == 2
     said = capsys.readouterr()

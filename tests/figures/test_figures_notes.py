@@ -11,8 +11,8 @@ from made_up_scaling import measured, varied
 from made_up_training import pages_of, ratio_campaign, text_of
 
 from bench.core.record import Record
-from figures.artifact import artifacts
 from figures.claims.claims import read_claims
+from figures.registry import artifacts
 
 NOT_FUSED = "GaLore's optimizer is an unfused Python loop"
 

@@ -14,7 +14,7 @@ from redrawn import redrawn_here
 from bench.core.record import Record, write
 from figures.artifacts.beyond import prediction
 from figures.artifacts.beyond.prediction import Selection, rows_of
-from figures.page.table import text_table
+from figures.text import text_table
 
 render = prediction.ARTIFACT.render
 

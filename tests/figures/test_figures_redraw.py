@@ -11,9 +11,9 @@ from matplotlib.figure import Figure
 
 from bench.core.record import path_of, write
 from figures.__main__ import main
-from figures.artifact import artifacts
 from figures.page.plotted import plotted_digest
 from figures.redraw import SUFFIXES, Sheet, digest_in, sheets
+from figures.registry import artifacts
 
 ROOT = Path(__file__).parents[2]
 

@@ -18,8 +18,8 @@ from redrawn import ROOT, redrawn
 
 from bench.core.record import Record, path_of, write
 from figures.__main__ import main
-from figures.artifact import artifacts
-from figures.claims.ledger import claims_of, judge
+from figures.ledger.judging import claims_of, judge
+from figures.registry import artifacts
 from figures.report import page as report_page
 from figures.report.facts import facts_of, failures_of
 

@@ -11,10 +11,10 @@ from made_up_records import CUDA
 from made_up_scaling import RATES, STEPS, measured, on_paper, scaling_campaign, varied
 
 from bench.core.record import Record
-from figures.artifact import artifacts
 from figures.artifacts.beyond.distributed.paper import Case, arm_of, rate_words
 from figures.claims.claims import read_claims
 from figures.page.drawn import Drawn
+from figures.registry import artifacts
 
 
 def page_of(records: list[Record]) -> Drawn:

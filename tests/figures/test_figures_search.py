@@ -15,9 +15,9 @@ from made_up_training import EARLY_SIZE, other_run, pages_of, point, ranks, text
 
 from bench.core.record import Record, write
 from figures.__main__ import main
-from figures.artifact import artifacts
 from figures.artifacts.tables.search import short
 from figures.page.drawn import Drawn
+from figures.registry import artifacts
 
 RATES, LATE, *_ = artifacts()["table_search"].experiments
 RATE_WEIGHTS = {"size_weight": 10.0, "rho": 1.0}

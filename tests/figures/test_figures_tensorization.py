@@ -19,8 +19,8 @@ from figures.__main__ import main
 from figures.artifacts.tables import tensorization as table_tensorization
 from figures.artifacts.tables.tensorization import MATRICES, SETTINGS, Cores, Matrix, rows_of, select
 from figures.page.drawn import Drawn
-from figures.page.table import REMARKS
 from figures.records.cells import TimesAndMemory
+from figures.text import REMARKS
 
 render = table_tensorization.ARTIFACT.render
 #: What is said of records that fill no line of the table.

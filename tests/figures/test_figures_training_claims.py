@@ -9,8 +9,9 @@ from made_up_records import CPU
 from made_up_training import EARLY_SIZE, FULL_SIZE, FULL_SIZE_MIB, other_run, point, ranks, trained
 
 from bench.core.record import Record
-from figures.artifact import Artifact, artifacts
+from figures.artifact import Artifact
 from figures.claims.claims import LEDGER, LedgerError, Verdict, read_claims
+from figures.registry import artifacts
 
 LEDGER_CLAIMS = read_claims()
 EVERY: dict[str, Artifact] = {name: artifacts()[name] for name in ("fig6", "table_mnli", "table_ranks", "truncation")}

@@ -16,12 +16,12 @@ from made_up_records import record
 from redrawn import drawn_once
 
 from bench.core.record import Record, write
-from figures import artifact as registry
+from figures import registry
 from figures.__main__ import main
-from figures.artifact import ENTRY_POINTS, ArtifactError, artifacts, register
 from figures.claims.claims import LedgerError
-from figures.claims.ledger import judge
 from figures.claims.rule import Rule
+from figures.ledger.judging import judge
+from figures.registry import ENTRY_POINTS, ArtifactError, artifacts, register
 
 
 def sizes(comera: float) -> list[Record]:

@@ -17,7 +17,7 @@ from bench.core.record import Record
 from figures.artifact import Artifact
 from figures.page import bars, notes
 from figures.page.drawn import Caption
-from figures.page.footnotes import Footnotes, Missing
+from figures.page.footnotes import Footnotes
 from figures.page.layout import Page, legend
 from figures.page.style import (
     DENSE_STROKE,
@@ -33,9 +33,9 @@ from figures.page.style import (
     number_axis,
     stroke_handle,
 )
-from figures.page.table import NOT_RECORDED, REMARKS, Column, bounds, ratio_text, significant
 from figures.records import cells, select
 from figures.records.cells import quotient
+from figures.records.missing import Missing
 from figures.records.select import (
     COMERA,
     DENSE,
@@ -47,6 +47,7 @@ from figures.records.select import (
     model_setting,
 )
 from figures.records.time_values import time_ratio, time_unit
+from figures.text import NOT_RECORDED, REMARKS, Column, bounds, ratio_text, significant
 
 EXPERIMENTS = ("activations", "activations_memory", "activations_time")
 

@@ -31,11 +31,11 @@ from figures.page.style import (
     stroke_handle,
     strokes,
 )
-from figures.page.table import REMARKS, Column, significant, with_bounds
 from figures.records.searches import REPORTED, SURE_SEEDS, Search, recipe_of, searches, training_setting
 from figures.records.select import DENSE, Selected, by_device, narrow, newest, oldest_first
 from figures.records.sizes import equal_size
 from figures.records.time_values import time_of, workload_words
+from figures.text import REMARKS, Column, significant, with_bounds
 
 EXPERIMENTS = ("formats_teacher", "formats_tiny", "formats_small", "formats_base")
 TIMES = tuple(f"{name}_time" for name in EXPERIMENTS)

@@ -24,7 +24,6 @@ from figures.page.drawn import Caption
 from figures.page.layout import panel_page
 from figures.page.notes import closing_notes, device_fact, first_upper, listed
 from figures.page.style import DENSE_STROKE, INK, WHISKER
-from figures.page.table import REMARKS, Column
 from figures.records.searches import SURE_SEEDS, Search, recipe_of, searches, training_setting
 from figures.records.select import (
     DENSE,
@@ -39,6 +38,7 @@ from figures.records.select import (
 )
 from figures.records.sizes import equal_size
 from figures.records.time_values import workload_words
+from figures.text import REMARKS, Column
 
 EXPERIMENTS = ("formats_decomposed", "formats_pruned")
 

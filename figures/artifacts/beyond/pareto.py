@@ -18,7 +18,6 @@ from matplotlib.transforms import ScaledTranslation
 from figures.artifact import Artifact
 from figures.page import training as shared
 from figures.page.drawn import Caption
-from figures.page.footnotes import RatioLimit, limit_of
 from figures.page.layout import panel_page
 from figures.page.notes import busy_note, closing_notes, first_upper
 from figures.page.style import (
@@ -32,12 +31,13 @@ from figures.page.style import (
     stroke_handle,
     strokes,
 )
-from figures.page.table import Column, bounds, significant
 from figures.records.crossover import joined, listed
 from figures.records.metric import Score
+from figures.records.missing import RatioLimit, limit_of
 from figures.records.select import COMERA, DENSE, SIZE_RIVAL
 from figures.records.sizes import equal_size
 from figures.records.studies import PROBES, Row, Study, studies
+from figures.text import Column, bounds, significant
 
 #: Models count as equally large within the tolerance of the solvers that gave them their ratio.
 _SAME_SIZE = 1.02

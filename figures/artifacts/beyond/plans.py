@@ -20,9 +20,10 @@ from bench.core.intervals import Estimate, unpaired_ratio
 from figures.artifact import Artifact
 from figures.page.drawn import Caption
 from figures.page.layout import Page, legend
+from figures.page.plan_notes import closing_lines, timing_fact
 from figures.page.style import EARLY_STROKE, FAINT, INK, STROKES, Stroke, note, number_axis, stroke_handle, strokes
-from figures.page.table import NOT_RECORDED, REMARKS, Column, bounds, brackets_note, significant, with_bounds
-from figures.records.plans import Candidate, Grid, Planned, Slot, closing_lines, select_plans, timing_fact
+from figures.records.plans import Candidate, Grid, Planned, Slot, select_plans
+from figures.text import NOT_RECORDED, REMARKS, Column, bounds, brackets_note, significant, with_bounds
 
 #: What is asked of the planner: a choice within ``NEAR`` of the best measured candidate in this share of at least so
 #: many shapes, and never beyond ``FAR`` times the best.

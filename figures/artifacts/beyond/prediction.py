@@ -20,8 +20,8 @@ from figures.page.drawn import Caption
 from figures.page.layout import Page, legend
 from figures.page.notes import device_fact, listed
 from figures.page.style import FAINT, INK, stroke_handle, strokes
-from figures.page.table import REMARKS, Column, significant
 from figures.records.select import Selected, by_arm, by_device, oldest_first
+from figures.text import REMARKS, Column, significant
 
 #: The experiments whose records have both peaks: ``prediction`` on any device, the timed ones on a GPU.
 EXPERIMENTS = ("prediction", "fig1", "fig5", "fig7", "ratios", "tensorization")

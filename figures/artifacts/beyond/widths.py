@@ -18,7 +18,6 @@ from figures.page.drawn import Caption
 from figures.page.layout import panel_page
 from figures.page.notes import blocks_timed, closing_notes, device_fact, first_upper, gathered, listed
 from figures.page.style import INK, WHISKER, bounds_handles, nothing_drawn, number_axis, stroke_handle, strokes
-from figures.page.table import REMARKS, Column, bounds, brackets_note, ratio_text, with_bounds
 from figures.records.select import (
     DENSE,
     Selected,
@@ -35,6 +34,7 @@ from figures.records.select import (
     workload_settings,
 )
 from figures.records.time_values import Time, time_of, time_ratio
+from figures.text import REMARKS, Column, bounds, brackets_note, ratio_text, with_bounds
 
 EXPERIMENTS = ("widths", "widths_linear")
 

@@ -8,8 +8,8 @@ from bench.core.record import Record
 from figures.artifact import Artifact
 from figures.page.drawn import Caption
 from figures.page.notes import closing_notes, device_fact
-from figures.page.table import REMARKS, Column
 from figures.records.select import ARMS, Selected, method_settings, pages_by_device, workload_settings
+from figures.text import REMARKS, Column
 
 _WORKLOADS = ("linear", "lookup", "encoder")
 _PRECISIONS = ("fp32", "tf32", "bf16")

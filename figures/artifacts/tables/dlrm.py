@@ -13,11 +13,11 @@ from figures.claims.rule import Rule
 from figures.page import training as shared
 from figures.page.drawn import Caption
 from figures.page.notes import closing_notes
-from figures.page.table import Column, bounds
 from figures.records.metric import Metric, Reached, Score, difference, score
 from figures.records.select import COMERA, DENSE
 from figures.records.studies import Row, Study, studies
 from figures.records.training import reached
+from figures.text import Column, bounds
 
 #: The claims' experiment, whose records serve Fig. 9 as well.
 EXPERIMENT = "fig9"

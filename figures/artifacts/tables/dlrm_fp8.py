@@ -8,10 +8,10 @@ from figures.artifacts.tables.dlrm import ACCURACY, AUC, MARGINS, NCE, SEEDS_NEE
 from figures.claims.claims import Claim, Finding, Judgement, Outcome
 from figures.claims.rule import Rule
 from figures.page.drawn import Caption
-from figures.page.table import Column, bounds
 from figures.records.metric import Metric
 from figures.records.precisions import Line, Precisions, select
 from figures.records.select import COMERA
+from figures.text import Column, bounds
 
 
 def columns(page: Precisions, _: Sequence[Line]) -> list[Column[Line]]:

@@ -16,8 +16,8 @@ from figures.claims.ratio import ON_CPU
 from figures.claims.rule import Rule
 from figures.page.drawn import Caption
 from figures.page.notes import closing_notes, device_fact
-from figures.page.table import REMARKS, Column, bounds, one_line, ratio_text, significant
 from figures.records.select import COMERA, DENSE, PRECISIONS, Selected, pages_by_device, workload_settings
+from figures.text import REMARKS, Column, bounds, one_line, ratio_text, significant
 
 #: Forms of the rooflines that nothing was computed in: they say what storage would give.
 _BYTES_ALONE = ("fp8, bf16", "fp8 stored")

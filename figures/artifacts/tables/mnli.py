@@ -8,9 +8,9 @@ from figures.claims.training import CLAIMED, CLAIMED_DATASET, MARGIN, MNLI
 from figures.page import training as shared
 from figures.page.drawn import Caption
 from figures.page.notes import closing_notes, first_upper
-from figures.page.table import Column, bounds
 from figures.records.select import DENSE
 from figures.records.studies import Row, Spread, Study
+from figures.text import Column, bounds
 
 
 def _published(study: Study, name: str, quantity: str) -> list[Column[Row]]:

@@ -9,8 +9,8 @@ from bench.core.record import Record
 from figures.artifact import Artifact
 from figures.page.drawn import Caption
 from figures.page.notes import closing_notes, device_fact
-from figures.page.table import REMARKS, Column, bounds, ratio_text, significant
 from figures.records.select import Selected, pages_by_device, workload_settings
+from figures.text import REMARKS, Column, bounds, ratio_text, significant
 
 #: Kinds of product from the most exact to the least, as the records name them.
 PRODUCTS = ("fp32", "tf32", "bf16", "fp8", "fp8, cast")

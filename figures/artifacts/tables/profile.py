@@ -8,8 +8,8 @@ from bench.core.record import Record
 from figures.artifact import Artifact
 from figures.page.drawn import Caption
 from figures.page.notes import closing_notes, device_fact, galore_note
-from figures.page.table import Column, one_line, significant
 from figures.records.select import Selected, by_arm, config_of, newest, oldest_first, pages_by_device, workload_settings
+from figures.text import Column, one_line, significant
 
 _COSTLIEST = 3
 

@@ -9,10 +9,10 @@ from figures.claims.training import RANKS_REMOVED
 from figures.page import training as shared
 from figures.page.drawn import Caption
 from figures.page.notes import last_notes, mark_notes
-from figures.page.table import NOT_ASKED, NOT_RECORDED, OLDER, OLDER_WORDS, Column
 from figures.records.select import COMERA
 from figures.records.studies import Row, Study
 from figures.records.training import BLOCK, LAYERS, Ranks, block_shown, curve_of, ranks_before, ranks_of_block
+from figures.text import NOT_ASKED, NOT_RECORDED, OLDER, OLDER_WORDS, Column
 
 #: A line of the table that people read, or of the CSV.
 Cells = Mapping[str, Any]

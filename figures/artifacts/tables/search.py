@@ -13,11 +13,11 @@ from figures.artifact import Artifact
 from figures.page import training as shared
 from figures.page.drawn import Caption
 from figures.page.notes import closing_notes
-from figures.page.table import NOT_ASKED, REMARKS, Column, bounds, counted, significant
 from figures.records.metric import Score, score
 from figures.records.select import method_settings
 from figures.records.studies import PROBES, Runs, searches, size_met
 from figures.records.training import Slot, curve_of, slot_of, stages_of
+from figures.text import NOT_ASKED, REMARKS, Column, bounds, counted, significant
 
 #: Where a best value lies among those that were tried.
 _LOWEST, _HIGHEST, _INSIDE, _ALONE = "lowest", "highest", "inside", "not searched"

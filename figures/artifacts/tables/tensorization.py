@@ -16,7 +16,10 @@ from bench.core.samples import disturbed_blocks
 from figures.artifact import Artifact
 from figures.page.drawn import Caption
 from figures.page.notes import blocks_timed, last_notes, listed, mark_notes, step_fact
-from figures.page.table import (
+from figures.records.cells import Select, TimesAndMemory
+from figures.records.select import COMERA, by_device, method_settings, oldest_first, workload_settings
+from figures.records.time_values import TimeCell, mark_words, time_cell, time_ratio
+from figures.text import (
     DISTURBED,
     REMARKS,
     UNPAIRED,
@@ -30,9 +33,6 @@ from figures.page.table import (
     unpaired,
     with_bounds,
 )
-from figures.records.cells import Select, TimesAndMemory
-from figures.records.select import COMERA, by_device, method_settings, oldest_first, workload_settings
-from figures.records.time_values import TimeCell, mark_words, time_cell, time_ratio
 
 #: The lines of a matrix.
 SETTINGS = DENSE, PAPER, SOLVER = ("dense", "paper", "solver")

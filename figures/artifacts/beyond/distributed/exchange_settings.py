@@ -16,9 +16,9 @@ from figures.page import notes
 from figures.page.drawn import Caption
 from figures.page.layout import panel_page
 from figures.page.style import WHISKER, bounds_handles, number_axis, stroke_handle
-from figures.page.table import REMARKS, Column, bounds, brackets_note, ratio_text, significant, with_bounds
 from figures.records.select import COMERA, DENSE, Selected, by_device, narrow, newest, oldest_first
 from figures.records.time_values import Time, time_of, time_ratio
+from figures.text import REMARKS, Column, bounds, brackets_note, ratio_text, significant, with_bounds
 
 #: What is varied: the column of the record, what its panels are called, and the words of their axis.
 VARIED = {

@@ -15,9 +15,9 @@ from bench.distributed.links import PAYLOAD_SHARE
 from bench.estimate.communication import Link, Tensor, Training, powersgd_rank, shaped, tensors_of
 from figures.artifacts.beyond.distributed.arms import base_arm, by_arm, label
 from figures.artifacts.beyond.distributed.paper import WORKLOADS, Case, Paper, paper_arms, paper_cases, rate_words
-from figures.page.table import UNPAIRED, unpaired
 from figures.records.select import COMERA, Selected, by_device, narrow, newest, oldest_first, timing_setting
 from figures.records.time_values import time_of, time_ratio
+from figures.text import UNPAIRED, unpaired
 
 #: What is sent per step and rank, counted three ways, with how.
 COUNTS = {"sent_buckets_mib": "by buckets", "sent_analytic_mib": "on paper", "sent_interface_mib": "by the interface"}

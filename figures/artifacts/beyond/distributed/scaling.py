@@ -34,7 +34,9 @@ from figures.page.style import (
     number_axis,
     stroke_handle,
 )
-from figures.page.table import (
+from figures.records.select import COMERA, DENSE, RANK_RIVAL, SIZE_RIVAL
+from figures.records.time_values import mark_words
+from figures.text import (
     NOT_RECORDED,
     REMARKS,
     Column,
@@ -44,8 +46,6 @@ from figures.page.table import (
     significant,
     with_bounds,
 )
-from figures.records.select import COMERA, DENSE, RANK_RIVAL, SIZE_RIVAL
-from figures.records.time_values import mark_words
 
 EXPERIMENT, ON_PAPER = "scaling", "scaling_model"
 

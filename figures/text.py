@@ -205,3 +205,8 @@ def to_terminal(frame: pd.DataFrame, title: str, left: frozenset[str] = frozense
         section = by is not None and following is not None and row[by] != following[by]
         table.add_row(*(Text(str(value)) for value in row.values()), end_section=section)
     return table
+
+
+def csv(table: pd.DataFrame) -> bytes:
+    """A tidy table as CSV."""
+    return table.to_csv(index=False, float_format="%.6g", lineterminator="\n").encode()

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, get_args
 
 from bench.core.record import Record
-from figures.artifact import Artifact, artifacts
+from figures.artifact import Artifact
 from figures.claims.claims import (
     AGREEING,
     Claim,
@@ -22,6 +22,7 @@ from figures.claims.claims import (
     read_claims,
 )
 from figures.claims.rule import Rule
+from figures.registry import artifacts
 
 #: A place among several pages of a device, and a verdict of that page.
 Judged = tuple[str, Verdict]

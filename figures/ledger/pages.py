@@ -11,9 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from bench.core.intervals import CONFIDENCE, MIN_LAUNCHES
-from figures.claims.ledger import Entry, Line, compared, fairness, lines_of, rolled_up, summary
-from figures.page.drawn import csv
-from figures.page.table import Column, left_aligned, text_table, tidy_table, to_markdown
+from figures.ledger.judging import Entry, Line, compared, fairness, lines_of, rolled_up, summary
+from figures.text import Column, csv, left_aligned, text_table, tidy_table, to_markdown
 
 #: Columns of the terminal that the text takes.
 WIDTH = 120
@@ -81,7 +80,7 @@ def _compared_row(entry: Entry) -> tuple[str, str, str, str]:
 
 _COMPARED = (("claim, published", 27), ("as published", 38), ("outcome", 8), ("with the fair baseline", 38))
 
-#: How the columns of :class:`figures.claims.ledger.RollUp` are called.
+#: How the columns of :class:`figures.ledger.judging.RollUp` are called.
 ROLLED_UP = ("artifact", "claims", "implemented", "executed", "decided", "reproduced", "given", "agrees, fair baseline")
 
 
