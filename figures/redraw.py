@@ -39,7 +39,7 @@ class Sheet(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SheetOutcome:
     """The files of a sheet beside those of the folder.
 
     Args:
@@ -65,7 +65,7 @@ def records_of(artifact: Artifact[Any, Any], root: Path) -> list[Record]:
     return artifact.of([record for name in names for record in read_all(root, name)])
 
 
-def draw_sheet(sheet: Sheet, root: Path, folder: Path, with_contents: bool) -> Outcome:
+def draw_sheet(sheet: Sheet, root: Path, folder: Path, with_contents: bool) -> SheetOutcome:
     """Draw one sheet from the records below ``root`` and compare its files with those of the folder."""
     artifact = artifacts()[sheet.artifact]
     if sheet.experiment is not None:
@@ -80,7 +80,7 @@ def draw_sheet(sheet: Sheet, root: Path, folder: Path, with_contents: bool) -> O
         differing += other
         if with_contents:
             contents |= {name: page.files[name] for name in other}
-    return Outcome(tuple(names), tuple(differing), contents)
+    return SheetOutcome(tuple(names), tuple(differing), contents)
 
 
 def _differs(name: str, files: Files, folder: Path) -> bool:
@@ -100,7 +100,7 @@ def digest_in(svg: str) -> str | None:
     return found[1] if found else None
 
 
-def draw_all(root: Path, folder: Path, with_contents: bool) -> Iterator[tuple[Sheet, Outcome]]:
+def draw_all(root: Path, folder: Path, with_contents: bool) -> Iterator[tuple[Sheet, SheetOutcome]]:
     """Draw all sheets by as many processes as there are processors, with a progress bar on a terminal.
 
     Yields each as it is done. An error in one of them is raised once those that have begun are done.

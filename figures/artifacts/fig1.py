@@ -48,7 +48,7 @@ Cell = tuple[str, int]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Selection(cells.TimesAndMemory):
+class Fig1Page(cells.TimesAndMemory):
     experiments: ClassVar = EXPERIMENTS
     toggles: Toggles
     uncaptured: Mapping[Cell, Record] = field(default_factory=dict)  # times without CUDA Graph of what is refused it
@@ -76,7 +76,7 @@ class Selection(cells.TimesAndMemory):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row(cells.CellRow):
+class Fig1Row(cells.CellRow):
     arm: str
     batch: int
 
@@ -85,12 +85,12 @@ def _cell(record: Record) -> Cell:
     return record.arm, record.batch_size
 
 
-def _page(records: Sequence[Record], device: Mapping[str, Any], toggles: Toggles) -> Selection:
+def _page(records: Sequence[Record], device: Mapping[str, Any], toggles: Toggles) -> Fig1Page:
     runs = [record for record in records if record.measure == "run"]
     plans = [record for record in records if record.measure == "predict"]
     profiles = tuple(one for one in records if (one.measure, one.precision) == ("profile", toggles.precision))
     records = [one for one in records if one.measure != "profile"]
-    page = cells.Select(_cell)(toggles.among(records), Selection, profiles=profiles, **device, **toggles.page)
+    page = cells.Select(_cell)(toggles.among(records), Fig1Page, profiles=profiles, **device, **toggles.page)
     left_out = page.left_out
     if toggles == PLAIN:  # predictions that are on no page are counted here
         timed = {PLAIN.precision, *(run.precision for run in runs)}
@@ -99,7 +99,7 @@ def _page(records: Sequence[Record], device: Mapping[str, Any], toggles: Toggles
     return replace(page, uncaptured=_uncaptured(page, runs), left_out=left_out)
 
 
-def _uncaptured(page: Selection, runs: Sequence[Record]) -> dict[Cell, Record]:
+def _uncaptured(page: Fig1Page, runs: Sequence[Record]) -> dict[Cell, Record]:
     """By cell that CUDA Graph is refused, the newest record of the same settings that was timed without it."""
 
     def setting(record: Record) -> tuple[Any, ...]:
@@ -112,7 +112,7 @@ def _uncaptured(page: Selection, runs: Sequence[Record]) -> dict[Cell, Record]:
     )
 
 
-def select(records: Sequence[Record]) -> list[Selection]:
+def select(records: Sequence[Record]) -> list[Fig1Page]:
     """A selection per device, precision and toggles, plain FP32 steps first."""
     pages = []
     for device, mine in by_device(records):
@@ -133,7 +133,7 @@ def _is_plain(record: Record) -> bool:
     return record.arm == record.method and Toggles.of(record) == Toggles(record.precision)
 
 
-def _shared_work(page: Selection) -> list[str]:
+def _shared_work(page: Fig1Page) -> list[str]:
     """A sentence per profiled batch size on the work that all plain arms share, where it is a large part.
 
     Variants and toggles are left out: an arm that recomputes does some of that work twice.
@@ -163,19 +163,19 @@ def _shared_work(page: Selection) -> list[str]:
     return sentences
 
 
-def rows_of(page: Selection) -> list[Row]:
+def rows_of(page: Fig1Page) -> list[Fig1Row]:
     """Every arm at every batch size that is timed or predicted, by batch size, then arm."""
     rows = []
     for batch in sorted({*page.time_batches, *page.memory_batches}):
         asked = page.targets if batch in page.memory_batches else ()
         for arm in page.arms:
             cell = page.row((arm, batch), (COMERA, batch), batch in page.time_batches, page.targets, asked)
-            rows.append(Row(arm=arm, batch=batch, **cell))
+            rows.append(Fig1Row(arm=arm, batch=batch, **cell))
     return rows
 
 
-def columns(page: Selection, rows: Sequence[Row]) -> list[Column[Row]]:
-    def head(row: Row) -> dict[str, object]:
+def columns(page: Fig1Page, rows: Sequence[Fig1Row]) -> list[Column[Fig1Row]]:
+    def head(row: Fig1Row) -> dict[str, object]:
         dataset = getattr(page.timed.get(row.cell), "dataset", "")
         return {"device": page.device, "arm": row.arm, "batch_size": row.batch, "dataset": dataset}
 
@@ -188,7 +188,7 @@ def columns(page: Selection, rows: Sequence[Row]) -> list[Column[Row]]:
     ]
 
 
-def caption(page: Selection, rows: Sequence[Row]) -> Caption:
+def caption(page: Fig1Page, rows: Sequence[Fig1Row]) -> Caption:
     title = f"time per {page.per} and peak memory, {notes.model_words(page)}"
     toggled = page.toggles.compile or page.toggles.cuda_graph
     plain = ["Predicted memory is that of plain steps, without CUDA Graph and torch.compile."] if toggled else []
@@ -205,7 +205,7 @@ def caption(page: Selection, rows: Sequence[Row]) -> Caption:
     )
 
 
-def draw(page: Selection, rows: Sequence[Row], caption: Caption) -> Figure:
+def draw(page: Fig1Page, rows: Sequence[Fig1Row], caption: Caption) -> Figure:
     footnotes, (unit, scale) = Footnotes(), time_unit(rows)
     times = bars.panels(rows, page.time_batches, lambda row: bars.time_bar(row, scale, footnotes))
     legend = {
@@ -217,7 +217,7 @@ def draw(page: Selection, rows: Sequence[Row], caption: Caption) -> Figure:
     for target in page.targets:
         measured = target == page.kind == "cuda"
 
-        def bar(row: Row, target: str = target, measured: bool = measured) -> bars.Bar:
+        def bar(row: Fig1Row, target: str = target, measured: bool = measured) -> bars.Bar:
             return bars.memory_bar(row.memory[target], row.measured if measured else {}, footnotes)
 
         found.append(bars.memory_band(target, bars.panels(rows, page.memory_batches, bar), rows, measured))
@@ -225,34 +225,34 @@ def draw(page: Selection, rows: Sequence[Row], caption: Caption) -> Figure:
     return bars.draw_bars(caption.title, caption.facts, page.arms, found, foot)
 
 
-def forms(page: Selection, *methods: str) -> list[str]:
+def forms(page: Fig1Page, *methods: str) -> list[str]:
     """The arms of the page that are forms of one of these methods: variants of it, checkpointed or not."""
     return [arm for arm in page.arms if re.split("[@:+]", arm)[0] in methods]
 
 
-def sized_rivals(page: Selection, batch: int) -> list[str]:
+def sized_rivals(page: Fig1Page, batch: int) -> list[str]:
     """The forms of low rank that hold as many parameters as CoMERA within 2 %, by their records at a batch size."""
     return [arm for arm in forms(page, LOW_RANK) if page.same_size((arm, batch), (COMERA, batch))]
 
 
-def _batches(page: Selection) -> set[int]:
+def _batches(page: Fig1Page) -> set[int]:
     return {*page.time_batches, *page.memory_batches}
 
 
-def _sides(page: Selection, rivals: Sequence[str], ours: Sequence[str]) -> ratio.Pairs:
+def _sides(page: Fig1Page, rivals: Sequence[str], ours: Sequence[str]) -> ratio.Pairs:
     return {batch: ([(arm, batch) for arm in rivals], [(arm, batch) for arm in ours]) for batch in _batches(page)}
 
 
 #: From a page and its rivals, the cells above and below in a ratio.
-Sides = Callable[["Selection", Sequence[str]], ratio.Pairs]
+Sides = Callable[["Fig1Page", Sequence[str]], ratio.Pairs]
 
 
-def _published(page: Selection, rivals: Sequence[str]) -> ratio.Pairs:
+def _published(page: Fig1Page, rivals: Sequence[str]) -> ratio.Pairs:
     """A rival, by its method, and CoMERA as they were published."""
     return _sides(page, rivals, (COMERA,))
 
 
-def _strongest(page: Selection, rivals: Sequence[str]) -> ratio.Pairs:
+def _strongest(page: Fig1Page, rivals: Sequence[str]) -> ratio.Pairs:
     """Every form of the rivals and of low rank of equal size, and every form of CoMERA."""
     theirs, ours = forms(page, *rivals), forms(page, COMERA)
     return {
@@ -264,7 +264,7 @@ def _strongest(page: Selection, rivals: Sequence[str]) -> ratio.Pairs:
 def _time(sides: Sides, *rivals: str) -> ratio.Evidence:
     """Epoch time of a rival over CoMERA's; one that is refused CUDA Graph takes part with its times without."""
 
-    def points(page: Selection) -> list[ratio.Point]:
+    def points(page: Fig1Page) -> list[ratio.RatioPoint]:
         timed, found = {**page.timed, **page.uncaptured}, []
         for batch, pair in sorted(sides(page, rivals).items()):
             timings = [timed[cell] for side in pair for cell in side if cell in timed]
@@ -280,10 +280,10 @@ def _memory(sides: Sides, *rivals: str) -> ratio.Evidence:
     return lambda page: ratio.memory_points(page, sides(page, rivals))
 
 
-def _weak(*rivals: str) -> Callable[[Selection], str]:
+def _weak(*rivals: str) -> Callable[[Fig1Page], str]:
     """Why a page has no fair baseline: no stronger form of the rivals than the published one is on it."""
 
-    def reason(page: Selection) -> str:
+    def reason(page: Fig1Page) -> str:
         recorded = {arm for arm, _ in page.timed} | {arm for _, (arm, _) in page.predicted}
         sized = {arm for batch in _batches(page) for arm in sized_rivals(page, batch)}
         if recorded.intersection(forms(page, *rivals)) - {*rivals} or sized:
@@ -296,7 +296,7 @@ def _weak(*rivals: str) -> Callable[[Selection], str]:
     return reason
 
 
-def _not_captured(page: Selection) -> str:
+def _not_captured(page: Fig1Page) -> str:
     """Why times of this page decide nothing on a GPU; empty where they are of captured steps."""
     if page.toggles == CAPTURED:
         return ""

@@ -54,7 +54,7 @@ WITHOUT_EMBEDDING = Claim(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Selection(fig1.Selection):
+class Fig10Page(fig1.Fig1Page):
     """One length's cells, with no more than there are records of."""
 
     experiments: ClassVar = EXPERIMENTS
@@ -81,7 +81,7 @@ class Selection(fig1.Selection):
         return [goal for goal in TARGETS if any(target == goal for target, _ in self.predicted)]
 
 
-def select(records: Sequence[Record]) -> list[Selection]:
+def select(records: Sequence[Record]) -> list[Fig10Page]:
     """A page per device and length, of plain FP32 steps."""
     pages = []
     for device, mine in by_device(records):
@@ -90,11 +90,11 @@ def select(records: Sequence[Record]) -> list[Selection]:
             place: Mapping[str, Any] = {"place": f"rows of {length} tokens", "suffix": (f"length-{length}",)}
             some = [record for record in plain if record.sequence_length == length]
             choose = cells.Select(lambda record: (record.arm, record.batch_size))
-            pages.append(choose(some, Selection, **device, **place, toggles=PLAIN, length=length))
+            pages.append(choose(some, Fig10Page, **device, **place, toggles=PLAIN, length=length))
     return [page for page in pages if page.shown]
 
 
-def caption(page: Selection, rows: Sequence[fig1.Row]) -> Caption:
+def caption(page: Fig10Page, rows: Sequence[fig1.Fig1Row]) -> Caption:
     phase = "phase 2" if page.length == SECOND else "phase 1"
     arms: dict[str, list[str]] = {}
     for arm, value in _size_ratios(page).items():
@@ -110,14 +110,14 @@ def caption(page: Selection, rows: Sequence[fig1.Row]) -> Caption:
     )
 
 
-def _size_ratios(page: Selection) -> dict[str, float]:
+def _size_ratios(page: Fig10Page) -> dict[str, float]:
     """Parameters of dense over those of each smaller arm."""
     counts = {record.arm: record.parameters for record in page.shown if record.parameters}
     dense = counts.get(DENSE)
     return {arm: dense / count for arm, count in counts.items() if dense and count < dense}
 
 
-def _not_full_size(page: Selection) -> str:
+def _not_full_size(page: Fig10Page) -> str:
     dense = {record.parameters for record in page.shown if record.arm == DENSE and record.parameters}
     if dense == {FULL_SIZE}:
         return ""
@@ -127,7 +127,7 @@ def _not_full_size(page: Selection) -> str:
 def _size_rule(claim_id: str, tolerance: float, quantity: str, apart: int) -> Rule:
     """The rule of a claim on the size of the full model, where so many parameters are left out on both sides."""
 
-    def judge(claim: Claim, page: Selection, _: Any) -> Judgement:
+    def judge(claim: Claim, page: Fig10Page, _: Any) -> Judgement:
         counts = {record.arm: record.parameters for record in page.shown if record.parameters}
         missing = "" if COMERA in counts else "No record of comera."
         if untested := undecided([_not_full_size(page), missing]):
@@ -141,7 +141,7 @@ def _size_rule(claim_id: str, tolerance: float, quantity: str, apart: int) -> Ru
 
 
 def _judge_time(
-    claim: Claim, page: Selection, rivals: Callable[[int], Sequence[str]], ours: Sequence[str]
+    claim: Claim, page: Fig10Page, rivals: Callable[[int], Sequence[str]], ours: Sequence[str]
 ) -> Judgement:
     """The published range is that of the two phases: its low end belongs to the first, its high one to the second."""
     pairs = {
@@ -156,7 +156,7 @@ def _judge_time(
     return ratio.decide(_of_phase(claim, needed), points, len(points), _TIME_SLACK)
 
 
-def _judge_fairly(claim: Claim, page: Selection, _: Any) -> Judgement:
+def _judge_fairly(claim: Claim, page: Fig10Page, _: Any) -> Judgement:
     def rivals(batch: int) -> list[str]:
         return [*fig1.forms(page, DENSE), *fig1.sized_rivals(page, batch)]
 

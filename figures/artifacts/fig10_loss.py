@@ -18,7 +18,7 @@ from figures.page.layout import panel_page
 from figures.page.notes import closing_notes
 from figures.page.style import stroke_handle
 from figures.records.select import COMERA
-from figures.records.studies import PROBES, Row, Study, studies
+from figures.records.studies import PROBES, Study, StudyRow, studies
 
 #: How far above dense's, in nats, CoMERA's loss may surely lie at the end and still count as comparable.
 TOLERANCE = 0.05
@@ -32,7 +32,7 @@ def minutes_of(run: Record) -> dict[int, float]:
         raise RecordError(f"record {run.cell_id}: its learning curve has no times ({error!r}).") from None
 
 
-def _shrunk(study: Study) -> list[Row]:
+def _shrunk(study: Study) -> list[StudyRow]:
     """CoMERA through both phases."""
     return [row for row in study.rows if row.slot.arm == COMERA and row.slot.has_target and row.finished]
 

@@ -18,7 +18,7 @@ from figures.page.plan_notes import closing_lines, timing_fact
 from figures.page.style import FAINT, TIME_FILLS
 from figures.page.tensor_diagrams import HEIGHT, badge, draw_backward, draw_forward, draw_network
 from figures.records import plans
-from figures.records.plans import ONCE, Grid, Planned, Product, Slot
+from figures.records.plans import ONCE, Grid, Planned, PlannedLayer, PlannedProduct
 from figures.text import NOT_ASKED, Column, significant
 
 # What a plan's axes hold, in inches: diagrams and columns of text keep their places whatever the layout.
@@ -32,13 +32,13 @@ _FLOPS, _BAR, _SHARE, _KEPT = 7.65, (7.71, 8.0), 8.3, INNER
 
 
 @dataclass(frozen=True)
-class Row:
+class Fig11Row:
     """A product of a chosen plan; the plan's total, with ``product`` None; or, with ``planned`` None, no plan."""
 
-    slot: Slot
+    slot: PlannedLayer
     record: Record
     planned: Planned | None = None
-    product: Product | None = None
+    product: PlannedProduct | None = None
     side: str | None = None  # the pass
     number: int | None = None
     text: str | None = None
@@ -49,31 +49,31 @@ class Row:
     kept_mib: float | None = None  # for the backward pass: the product's result, or all
 
 
-def _rows_of_plan(slot: Slot, record: Record, planned: Planned | None) -> Iterator[Row]:
+def _rows_of_plan(slot: PlannedLayer, record: Record, planned: Planned | None) -> Iterator[Fig11Row]:
     """The products in the order in which they are run, then the total."""
     if planned is None:
-        yield Row(slot, record)
+        yield Fig11Row(slot, record)
         return
     plan, moved = planned.chosen, 0.0
     for number, one in enumerate((*plan.products, *plan.backward), start=1):
         side = "forward" if number <= len(plan.products) else "backward"
         share = f"{one.flops / plan.flops:.1%}" if plan.flops else None
         sizes = (one.flops, share, one.moved_mib, plan.kept_mib.get(one.result))
-        yield Row(slot, record, planned, one, side, number, one.text, one.shapes, *sizes)
+        yield Fig11Row(slot, record, planned, one, side, number, one.text, one.shapes, *sizes)
         moved += one.moved_mib
     total = (plan.flops, "100%", moved, plan.saved_mib)
-    yield Row(slot, record, planned, None, "both", None, "total (x is kept too)", "", *total)
+    yield Fig11Row(slot, record, planned, None, "both", None, "total (x is kept too)", "", *total)
 
 
-def rows_of(grid: Grid) -> list[Row]:
+def rows_of(grid: Grid) -> list[Fig11Row]:
     records = grid.records.items()
     return [row for slot, record in records for row in _rows_of_plan(slot, record, grid.planned.get(slot))]
 
 
-def columns(grid: Grid, rows: Sequence[Row]) -> list[Column[Row]]:  # noqa: ARG001 - as every artifact
+def columns(grid: Grid, rows: Sequence[Fig11Row]) -> list[Column[Fig11Row]]:  # noqa: ARG001 - as every artifact
     """A row of the table per product, total and failure, of the CSV per product."""
 
-    def tidy(row: Row) -> dict[str, object]:
+    def tidy(row: Fig11Row) -> dict[str, object]:
         slot, planned, product = row.slot, row.planned, row.product
         assert planned is not None
         assert product is not None
@@ -145,7 +145,7 @@ def _footnotes(grid: Grid) -> list[str]:
     ]
 
 
-def caption(grid: Grid, rows: Sequence[Row]) -> Caption:  # noqa: ARG001 - as every artifact
+def caption(grid: Grid, rows: Sequence[Fig11Row]) -> Caption:  # noqa: ARG001 - as every artifact
     totals = (f"{slot.text}, {planned.chosen.name!r}: {_total(planned)}" for slot, planned in grid.planned.items())
     return Caption(
         title="Fig. 11: contraction of a tensorized linear layer, forward and backward, as the planner chose it",
@@ -255,7 +255,7 @@ def _draw_plan(axes: Any, planned: Planned, mark: str) -> None:
     _draw_products(axes, planned, table)
 
 
-def draw(grid: Grid, rows: Sequence[Row], caption: Caption) -> Figure:  # noqa: ARG001 - as every artifact
+def draw(grid: Grid, rows: Sequence[Fig11Row], caption: Caption) -> Figure:  # noqa: ARG001 - as every artifact
     page = Page(caption.title, caption.facts, _footnotes(grid), len(grid.planned))
     for part, (slot, planned) in enumerate(grid.planned.items()):
         [[axes]] = page.panels(part, _BELOW + _heights(planned)[1])

@@ -29,7 +29,7 @@ from figures.page import notes
 from figures.page.drawn import Caption
 from figures.page.footnotes import Footnotes
 from figures.page.layout import panel_page
-from figures.page.ratio_panels import Curve, Panel, draw_panel, legend
+from figures.page.ratio_panels import Curve, RatioPanel, draw_panel, legend
 from figures.records import cells
 from figures.records.cells import TARGETS, quotient
 from figures.records.crossover import Quotients, sides, standing
@@ -48,7 +48,7 @@ _PANEL_HEIGHT, _COLUMNS, _LEGEND_COLUMNS = 2.1, 4, 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class Selection(cells.TimesAndMemory):
+class Fig12Page(cells.TimesAndMemory):
     experiments: ClassVar = EXPERIMENTS
     toggles: Toggles
 
@@ -79,7 +79,7 @@ _RIVALS = {SIZE_RIVAL: " of the same size", RANK_RIVAL: " of the same middle ran
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row(cells.CellRow):
+class Fig12Row(cells.CellRow):
     """One arm at one batch size and ratio, compared with dense in the same job; dense has one row per batch size."""
 
     arm: str
@@ -123,7 +123,7 @@ _SELECT = cells.Select(
 )
 
 
-def select(records: Sequence[Record]) -> list[Selection]:
+def select(records: Sequence[Record]) -> list[Fig12Page]:
     """A selection per device, precision and toggles; a prediction belongs to every page of its precision."""
     pages = []
     for device, mine in by_device(records):
@@ -131,11 +131,11 @@ def select(records: Sequence[Record]) -> list[Selection]:
         shown = [one for one in mine if one.measure == "run" or one.precision not in timed]
         found = {Toggles.of(one) for one in shown if one.measure in ("run", "predict")}
         toggles = sorted(found, key=lambda one: one.rank)
-        pages += [_SELECT(one.among(mine), Selection, **device, **one.page) for one in toggles]
+        pages += [_SELECT(one.among(mine), Fig12Page, **device, **one.page) for one in toggles]
     return [page for page in pages if page.shown]
 
 
-def _known(page: Selection, cell: Cell, runs: Sequence[Record]) -> dict[str, Any]:
+def _known(page: Fig12Page, cell: Cell, runs: Sequence[Record]) -> dict[str, Any]:
     """FLOPs per step and parameters, from the first record that has them."""
     plans = (page.predicted.get((target, cell)) for target in TARGETS)
     known = (record for record in [*runs, *plans] if record is not None and record.flops_per_step is not None)
@@ -143,7 +143,7 @@ def _known(page: Selection, cell: Cell, runs: Sequence[Record]) -> dict[str, Any
     return {"flops": getattr(record, "flops_per_step", None), "parameters": getattr(record, "parameters", None)}
 
 
-def _dense_time(timings: Mapping[float, TimeCell], page: Selection, batch: int) -> TimeCell:
+def _dense_time(timings: Mapping[float, TimeCell], page: Fig12Page, batch: int) -> TimeCell:
     """The median over the jobs that timed dense."""
     good = {ratio: cell.time for ratio, cell in timings.items() if cell.time is not None}
     if not good:
@@ -155,11 +155,11 @@ def _dense_time(timings: Mapping[float, TimeCell], page: Selection, batch: int) 
     )
 
 
-def _asked(page: Selection, batch: int) -> list[str]:
+def _asked(page: Fig12Page, batch: int) -> list[str]:
     return [target for target in TARGETS if batch in page.memory_batches(target)]
 
 
-def _dense_row(page: Selection, batch: int) -> Row:
+def _dense_row(page: Fig12Page, batch: int) -> Fig12Row:
     cell = (DENSE, batch, 1.0)
     runs = {ratio: run for (arm, size, ratio), run in sorted(page.timed.items()) if (arm, size) == cell[:2]}
     timings = {ratio: time_cell(run, None, page.older(run), page.per) for ratio, run in runs.items()}
@@ -168,15 +168,15 @@ def _dense_row(page: Selection, batch: int) -> Row:
     values["time"] = _dense_time(timings, page, batch)
     values["measured"] = page.row((DENSE, batch, measured), cell)["measured"]
     known = _known(page, cell, list(runs.values()))
-    return Row(arm=DENSE, batch=batch, ratio=1.0, timings=timings, **known, **values)
+    return Fig12Row(arm=DENSE, batch=batch, ratio=1.0, timings=timings, **known, **values)
 
 
-def _row(page: Selection, arm: str, batch: int, ratio: float, dense: Row) -> Row:
+def _row(page: Fig12Page, arm: str, batch: int, ratio: float, dense: Fig12Row) -> Fig12Row:
     cell = (arm, batch, ratio)
     run, rivals = page.timed.get(cell), _RIVALS if arm == COMERA else ()
     known, is_timed = _known(page, cell, [run] if run else []), batch in page.time_batches
     of_dense: dict[str, Any] = {"reference": (DENSE, batch, ratio), "memory_reference": (DENSE, batch, 1.0)}
-    return Row(
+    return Fig12Row(
         arm=arm,
         batch=batch,
         ratio=ratio,
@@ -189,7 +189,7 @@ def _row(page: Selection, arm: str, batch: int, ratio: float, dense: Row) -> Row
     )
 
 
-def rows_of(page: Selection) -> list[Row]:
+def rows_of(page: Fig12Page) -> list[Fig12Row]:
     """Dense, then every arm at every ratio, for each batch size that is timed or predicted."""
     rows = []
     for batch in sorted({batch for _, batch, _ in page.cells}):
@@ -198,23 +198,23 @@ def rows_of(page: Selection) -> list[Row]:
     return rows
 
 
-def columns(page: Selection, rows: Sequence[Row]) -> list[Column[Row]]:
+def columns(page: Fig12Page, rows: Sequence[Fig12Row]) -> list[Column[Fig12Row]]:
     """Without times, or predictions for a target, the table for people has no column for them."""
     _, scale = time_unit(rows)
     predicted = [target for target in TARGETS if any(row.memory[target].peak is not None for row in rows)]
 
-    def head(row: Row) -> dict[str, object]:
+    def head(row: Fig12Row) -> dict[str, object]:
         toggles = page.toggles
         switches = {"precision": toggles.precision, "cuda_graph": toggles.cuda_graph, "compile": toggles.compile}
         cell = {"arm": row.arm, "batch_size": row.batch, "ratio": row.ratio, "beside": row.beside}
         return {"device": page.device, **switches, **cell, "size_ratio": row.size_ratio, "parameters": row.parameters}
 
-    def time(row: Row) -> str:
+    def time(row: Fig12Row) -> str:
         totals = [cell.time.total.value * scale for cell in row.timings.values() if cell.time is not None]
         span = f" ({significant(min(totals))} to {significant(max(totals))})" if len(totals) > 1 else ""
         return f"{row.time.text(scale)}{span} {row.time.marks}".strip()
 
-    def work(row: Row) -> dict[str, object]:
+    def work(row: Fig12Row) -> dict[str, object]:
         flops = {"flops_per_step": row.flops, "flops_over_dense": row.flops_over_dense}
         rivals = {SIZE_RIVAL: "time_over_low_rank", RANK_RIVAL: "time_over_low_rank_of_equal_rank"}
         over = [bounds(name, row.over_rivals.get(rival)) for rival, name in rivals.items()]
@@ -237,7 +237,7 @@ def columns(page: Selection, rows: Sequence[Row]) -> list[Column[Row]]:
     ]
 
 
-def tidy_rows(_: Selection, rows: Sequence[Row]) -> list[Row]:
+def tidy_rows(_: Fig12Page, rows: Sequence[Fig12Row]) -> list[Fig12Row]:
     """The rows of the table, but dense once per job."""
     jobs = ([replace(row, time=time, beside=beside) for beside, time in row.timings.items()] for row in rows)
     return [one for row, of_row in zip(rows, jobs, strict=True) for one in of_row or [row]]
@@ -251,25 +251,27 @@ class Quantity:
     title: str  # of a panel
     axis: str
     batches: Sequence[int]  # that there is a panel for
-    value: Callable[[Row], Estimate | None]  # on the axis; dense's bounds are the lowest and the highest of its jobs
-    over: Callable[[Row, Row], Estimate | None]
-    words: Callable[[Row], str]  # of dense
-    cell: Callable[[Row], Missing]  # what says why there is no value
+    value: Callable[
+        [Fig12Row], Estimate | None
+    ]  # on the axis; dense's bounds are the lowest and the highest of its jobs
+    over: Callable[[Fig12Row, Fig12Row], Estimate | None]
+    words: Callable[[Fig12Row], str]  # of dense
+    cell: Callable[[Fig12Row], Missing]  # what says why there is no value
     measured: bool = False  # whether the allocator's peaks are of the same quantity
 
 
-def _time_quantity(page: Selection, rows: Sequence[Row]) -> Quantity:
+def _time_quantity(page: Fig12Page, rows: Sequence[Fig12Row]) -> Quantity:
     """Times as quotients to dense's in the same job."""
     unit, scale = time_unit(rows)
 
-    def value(row: Row) -> Estimate | None:
+    def value(row: Fig12Row) -> Estimate | None:
         if not row.is_reference or row.time.time is None:
             return row.time.ratio
         middle = row.time.time.total.value
         jobs = [cell.time.total.value / middle for cell in row.timings.values() if cell.time is not None]
         return Estimate(1.0, min(jobs), max(jobs), len(jobs), kind="range")
 
-    def words(dense: Row) -> str:
+    def words(dense: Fig12Row) -> str:
         return f"{significant(dense.time.time.total.value * scale)} {unit}" if dense.time.time else ""
 
     return Quantity(
@@ -284,7 +286,7 @@ def _time_quantity(page: Selection, rows: Sequence[Row]) -> Quantity:
     )
 
 
-def _counted(of: Callable[[Row], float | None], unit: str, scale: float, **about: Any) -> Quantity:
+def _counted(of: Callable[[Fig12Row], float | None], unit: str, scale: float, **about: Any) -> Quantity:
     """A number that is known exactly; ``scale`` is how much the axis's unit is."""
 
     def exact(number: float | None) -> Estimate | None:
@@ -298,10 +300,10 @@ def _counted(of: Callable[[Row], float | None], unit: str, scale: float, **about
     )
 
 
-def _quantities(page: Selection, rows: Sequence[Row]) -> list[Quantity]:
+def _quantities(page: Fig12Page, rows: Sequence[Fig12Row]) -> list[Quantity]:
     """Time, work, then memory, for this kind of device first."""
 
-    def failed(row: Row) -> Missing:
+    def failed(row: Fig12Row) -> Missing:
         return next((cell for cell in (row.time, *row.memory.values()) if cell.failed), row.time)
 
     def peak(target: str) -> Quantity:
@@ -333,18 +335,18 @@ def _quantities(page: Selection, rows: Sequence[Row]) -> list[Quantity]:
     return [_time_quantity(page, rows), work, *map(peak, predicted)]
 
 
-def _of_arm(rows: Sequence[Row], arm: str, batch: int) -> list[Row]:
+def _of_arm(rows: Sequence[Fig12Row], arm: str, batch: int) -> list[Fig12Row]:
     return sorted((row for row in rows if (row.arm, row.batch) == (arm, batch)), key=lambda row: row.ratio)
 
 
-def _over(rows: Sequence[Row], quantity: Quantity, arm: str, other: str, batch: int) -> Quotients:
+def _over(rows: Sequence[Fig12Row], quantity: Quantity, arm: str, other: str, batch: int) -> Quotients:
     """By ratio the quotients of an arm to another one of the same ratio, or to dense."""
     others = {row.ratio: row for row in _of_arm(rows, other, batch)}
     pairs = [(row, others.get(1.0 if other == DENSE else row.ratio)) for row in _of_arm(rows, arm, batch)]
     return {row.ratio: one for row, rival in pairs if rival and (one := quantity.over(row, rival)) is not None}
 
 
-def _compared(rows: Sequence[Row], quantity: Quantity, arm: str, other: str) -> list[str]:
+def _compared(rows: Sequence[Fig12Row], quantity: Quantity, arm: str, other: str) -> list[str]:
     """A sentence on how the curve of an arm stands to another one, if both are there; batch sizes alike together."""
     how, size = (standing, "") if other == DENSE else (sides, _RIVALS[other])
     batches: dict[str, list[str]] = {}
@@ -355,7 +357,7 @@ def _compared(rows: Sequence[Row], quantity: Quantity, arm: str, other: str) -> 
     return [f"{quantity.name}, {arm} against {other}{size}: {words}."] if words else []
 
 
-def caption(page: Selection, rows: Sequence[Row]) -> Caption:
+def caption(page: Fig12Page, rows: Sequence[Fig12Row]) -> Caption:
     quantities = _quantities(page, rows)
     count = next((row.parameters for row in rows if row.is_reference and row.parameters), None)
     size = "of the paper's size" if count == FULL_SIZE_PARAMETERS else "not the paper's size"
@@ -388,10 +390,12 @@ def caption(page: Selection, rows: Sequence[Row]) -> Caption:
     )
 
 
-def _panel(page: Selection, rows: Sequence[Row], quantity: Quantity, batch: int, footnotes: Footnotes) -> Panel:
+def _panel(
+    page: Fig12Page, rows: Sequence[Fig12Row], quantity: Quantity, batch: int, footnotes: Footnotes
+) -> RatioPanel:
     [dense] = _of_arm(rows, DENSE, batch)
 
-    def why(row: Row) -> RatioLimit | int:
+    def why(row: Fig12Row) -> RatioLimit | int:
         cell = quantity.cell(row)
         lonely = "timed without dense to compare with" if cell.status == "ok" else cell.in_full
         return row.limit or footnotes.number(lonely)
@@ -404,7 +408,7 @@ def _panel(page: Selection, rows: Sequence[Row], quantity: Quantity, batch: int,
         over_dense = _over(rows, quantity, arm, DENSE, batch)
         return Curve(arm, values, over_dense, missing, measured if quantity.measured else {})
 
-    return Panel(
+    return RatioPanel(
         title=f"{quantity.title}, batch {batch}",
         axis=quantity.axis,
         curves=tuple(map(curve, page.arms)),
@@ -414,9 +418,9 @@ def _panel(page: Selection, rows: Sequence[Row], quantity: Quantity, batch: int,
     )
 
 
-def _lines(panels: Sequence[Sequence[Panel]]) -> list[list[Panel]]:
+def _lines(panels: Sequence[Sequence[RatioPanel]]) -> list[list[RatioPanel]]:
     """The panels of each quantity as rows of the page; quantities share a row where all of their panels fit."""
-    lines: list[list[Panel]] = []
+    lines: list[list[RatioPanel]] = []
     for of_quantity in panels:
         if lines and len(lines[-1]) + len(of_quantity) <= _COLUMNS:
             lines[-1] += of_quantity
@@ -425,7 +429,7 @@ def _lines(panels: Sequence[Sequence[Panel]]) -> list[list[Panel]]:
     return lines
 
 
-def draw(page: Selection, rows: Sequence[Row], caption: Caption) -> Figure:
+def draw(page: Fig12Page, rows: Sequence[Fig12Row], caption: Caption) -> Figure:
     footnotes = Footnotes()
     quantities = _quantities(page, rows)
     lines = _lines([[_panel(page, rows, one, batch, footnotes) for batch in one.batches] for one in quantities])
@@ -447,7 +451,7 @@ _FEWEST, _NEAR = 4, 2.0
 MARGIN = 0.1
 
 
-def _speed_ups(page: Selection, batch: int, rivals: Sequence[str]) -> Quotients:
+def _speed_ups(page: Fig12Page, batch: int, rivals: Sequence[str]) -> Quotients:
     """By ratio, the time of the rival that takes least over CoMERA's; beside dense only of CoMERA's size."""
     found = {}
     for ratio in page.ratios(batch):
@@ -459,11 +463,11 @@ def _speed_ups(page: Selection, batch: int, rivals: Sequence[str]) -> Quotients:
     return found
 
 
-def _same_size(page: Selection, arm: str, batch: int, ratio: float) -> bool:
+def _same_size(page: Fig12Page, arm: str, batch: int, ratio: float) -> bool:
     return page.same_size((arm, batch, ratio), (COMERA, batch, ratio))
 
 
-def _finding(page: Selection, batch: int, curve: Quotients, rivals: Sequence[str]) -> Finding:
+def _finding(page: Fig12Page, batch: int, curve: Quotients, rivals: Sequence[str]) -> Finding:
     graph = "on" if page.toggles.cuda_graph else "off"
     where = "on a CPU" if page.kind == "cpu" else f"on CUDA, CUDA Graph {graph}"
     numbers = (
@@ -507,7 +511,7 @@ def _usable(curve: Quotients) -> bool:
     return len(wide) == len(curve) >= _FEWEST and min(curve) <= _NEAR
 
 
-def _judge(page: Selection, rivals: Sequence[str]) -> Judgement:
+def _judge(page: Fig12Page, rivals: Sequence[str]) -> Judgement:
     """Whether the speed-up over the fastest of these rivals grows with the ratio and vanishes toward 1."""
     curves = {batch: curve for batch in page.time_batches if (curve := _speed_ups(page, batch, rivals))}
     found = [_finding(page, batch, curve, rivals) for batch, curve in curves.items()]
@@ -532,7 +536,7 @@ def _judge(page: Selection, rivals: Sequence[str]) -> Judgement:
     return Judgement("reproduced" if whole else "partly" if grows else "not reproduced", f"{why}.", found)
 
 
-def _judge_fairly(page: Selection) -> Judgement:
+def _judge_fairly(page: Fig12Page) -> Judgement:
     sized = {
         arm for arm, batch, ratio in page.timed if arm not in (COMERA, DENSE) and _same_size(page, arm, batch, ratio)
     }

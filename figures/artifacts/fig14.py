@@ -15,7 +15,7 @@ from figures.page.layout import panel_page
 from figures.page.notes import closing_notes, device_fact, listed
 from figures.page.style import Stroke, stroke_handle, strokes
 from figures.records.metric import Score
-from figures.records.precisions import Line, Precisions, select
+from figures.records.precisions import PrecisionLine, Precisions, select
 from figures.records.studies import PROBES
 from figures.records.training import curve_of
 from figures.text import REMARKS, Column, bounds
@@ -26,7 +26,7 @@ PRODUCTS_NATS, STORAGE_NATS, POINTS = 0.02, 0.01, 1.0
 SEEDS_NEEDED = 3
 
 
-def margin(page: Precisions, line: Line) -> float:
+def margin(page: Precisions, line: PrecisionLine) -> float:
     """What may lie between a line and what it is compared with."""
     if page.metric.unit == "%":
         return POINTS
@@ -38,21 +38,21 @@ def _smaller(page: Precisions) -> str:
     return ", a smaller encoder" if page.is_papers and page.dense_parameters and not page.is_full_size else ""
 
 
-def rows_of(page: Precisions) -> tuple[Line, ...]:
+def rows_of(page: Precisions) -> tuple[PrecisionLine, ...]:
     return page.lines
 
 
-def columns(page: Precisions, _: Sequence[Line]) -> list[Column[Line]]:
+def columns(page: Precisions, _: Sequence[PrecisionLine]) -> list[Column[PrecisionLine]]:
     metric = page.metric
 
-    def less(line: Line) -> str | None:
+    def less(line: PrecisionLine) -> str | None:
         apart = page.less(line, metric)
         return apart.text(sign=True) if apart else None
 
-    def against(line: Line) -> str | None:
+    def against(line: PrecisionLine) -> str | None:
         return ", ".join(line.compared_with) if line.compared_with else None
 
-    def tidy(line: Line) -> dict[str, object]:
+    def tidy(line: PrecisionLine) -> dict[str, object]:
         return {
             "stored_error": line.stored_error,
             **bounds(metric.name, line.reached(metric)),
@@ -69,10 +69,10 @@ def columns(page: Precisions, _: Sequence[Line]) -> list[Column[Line]]:
     )
 
 
-def framed(page: Precisions, *columns: Column[Line]) -> list[Column[Line]]:
+def framed(page: Precisions, *columns: Column[PrecisionLine]) -> list[Column[PrecisionLine]]:
     """Columns between those that every table of precisions has."""
 
-    def tidy(line: Line) -> dict[str, object]:
+    def tidy(line: PrecisionLine) -> dict[str, object]:
         return {
             "device": page.device,
             "dataset": page.dataset,
@@ -82,10 +82,10 @@ def framed(page: Precisions, *columns: Column[Line]) -> list[Column[Line]]:
             "seeds": " ".join(map(str, line.finished)),
         }
 
-    def remarks(line: Line) -> str:
+    def remarks(line: PrecisionLine) -> str:
         return "; ".join(line.remarks)
 
-    def older(line: Line) -> str:
+    def older(line: PrecisionLine) -> str:
         return max(map(page.older, line.finished.values()), default="")
 
     return [
@@ -98,7 +98,7 @@ def framed(page: Precisions, *columns: Column[Line]) -> list[Column[Line]]:
     ]
 
 
-def caption(page: Precisions, lines: Sequence[Line]) -> Caption:
+def caption(page: Precisions, lines: Sequence[PrecisionLine]) -> Caption:
     steps = sorted({run.train_steps for line in lines for run in line.finished.values() if run.train_steps})
     seeds = sorted({seed for line in lines for seed in line.runs})
     fewer = [
@@ -149,14 +149,14 @@ def _control_notes(page: Precisions) -> list[str]:
     return [f"{what}. Rounding alone sets runs {apart}; what lower precisions change shows beyond that."]
 
 
-def below_probe(page: Precisions, lines: Sequence[Line]) -> list[Line]:
+def below_probe(page: Precisions, lines: Sequence[PrecisionLine]) -> list[PrecisionLine]:
     """The lines that do not surely beat the probe of the data; none where there is no probe."""
     metric = page.metric
     scores = {line: line.reached(metric) for line in lines}
     return [line for line, one in scores.items() if metric.probe is not None and one and not one.beats(metric.probe)]
 
 
-def probe_notes(page: Precisions, lines: Sequence[Line]) -> list[str]:
+def probe_notes(page: Precisions, lines: Sequence[PrecisionLine]) -> list[str]:
     """What the probe reaches, and who does not surely beat it."""
     metric = page.metric
     if metric.probe is None:
@@ -166,14 +166,14 @@ def probe_notes(page: Precisions, lines: Sequence[Line]) -> list[str]:
     return [f"Probe: {reached}. {f'Not surely better, so that it decides nothing: {below}.' if below else ''}".rstrip()]
 
 
-def _looks(lines: Sequence[Line]) -> dict[str, Stroke]:
+def _looks(lines: Sequence[PrecisionLine]) -> dict[str, Stroke]:
     """By line: colour and marker tell its arm, dashes its precision."""
     arms = strokes(list(dict.fromkeys(line.arm for line in lines)))
     precisions = strokes(list(dict.fromkeys(line.precision for line in lines)))
     return {line.name: replace(arms[line.arm], dashes=precisions[line.precision].dashes) for line in lines}
 
 
-def draw(page: Precisions, lines: Sequence[Line], caption: Caption) -> Figure:
+def draw(page: Precisions, lines: Sequence[PrecisionLine], caption: Caption) -> Figure:
     shown = [line for line in lines if line.finished]
     looks = _looks(shown)
     handles = [stroke_handle(looks[line.name], line.name) for line in shown]
@@ -202,7 +202,7 @@ def draw(page: Precisions, lines: Sequence[Line], caption: Caption) -> Figure:
     return paper.finish()
 
 
-def judge(_: Claim, page: Precisions, lines: Sequence[Line]) -> Judgement:
+def judge(_: Claim, page: Precisions, lines: Sequence[PrecisionLine]) -> Judgement:
     """Comparable is within the margin of FP32, with both bounds, of the arms that start as the paper has it."""
     metric = page.metric
     apart = {line: less for line in lines if line.precision.startswith("fp8") and (less := page.less(line, metric))}
@@ -233,7 +233,7 @@ def judge(_: Claim, page: Precisions, lines: Sequence[Line]) -> Judgement:
     return Judgement("partly", "Not all bounds lie within the margin.", found)
 
 
-ARTIFACT: Artifact[Precisions, Line] = Artifact(
+ARTIFACT: Artifact[Precisions, PrecisionLine] = Artifact(
     name="fig14",
     heading="Fig. 14: lower precisions",
     summary="learning curves in FP32, BF16, FP8's products and FP8's storage; an image per device and dataset",

@@ -40,7 +40,7 @@ STEPS = {False: "forward and backward", True: "with the optimizer's step"}
 Cell = tuple[bool, int, str]
 
 
-class Place(NamedTuple):
+class LookupPlace(NamedTuple):
     """What one page is about beside its device."""
 
     rows: int
@@ -56,8 +56,8 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Selection(cells.TimesAndMemory):
-    about: Place
+class Fig5Page(cells.TimesAndMemory):
+    about: LookupPlace
 
     @property
     def batches(self) -> list[int]:
@@ -78,7 +78,7 @@ class Selection(cells.TimesAndMemory):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row(cells.CellRow):
+class Fig5Row(cells.CellRow):
     step: bool
     batch: int
     variant: str
@@ -106,14 +106,14 @@ _SELECT = cells.Select(
 )
 
 
-def _place(record: Record) -> Place | None:
+def _place(record: Record) -> LookupPlace | None:
     table = workload_settings(record)
     if not {"rows", "columns", "optimizer_step"} <= set(table):
         return None
-    return Place(table["rows"], table["columns"], record.dataset, timing_setting(record)["allocator"] or "steady")
+    return LookupPlace(table["rows"], table["columns"], record.dataset, timing_setting(record)["allocator"] or "steady")
 
 
-def select(records: Sequence[Record]) -> list[Selection]:
+def select(records: Sequence[Record]) -> list[Fig5Page]:
     """A selection per device, table and distribution."""
     pages = []
     for device, mine in by_device(records):
@@ -122,26 +122,26 @@ def select(records: Sequence[Record]) -> list[Selection]:
             table, *other = place.words
             suffix = (f"{place.rows}x{place.columns}", place.dataset, *([place.allocator] if other else []))
             page = {**device, "place": ", ".join((table, place.dataset, *other)), "suffix": suffix}
-            pages.append(_SELECT(here, Selection, about=place, **page))
+            pages.append(_SELECT(here, Fig5Page, about=place, **page))
     return [page for page in pages if page.shown]
 
 
-def rows_of(page: Selection) -> list[Row]:
+def rows_of(page: Fig5Page) -> list[Fig5Row]:
     """Every variant of the page at every batch size, first without the optimizer's step, then with it."""
     return [
-        Row(step=step, batch=batch, variant=name, **page.row((step, batch, name), (step, batch, REFERENCE)))
+        Fig5Row(step=step, batch=batch, variant=name, **page.row((step, batch, name), (step, batch, REFERENCE)))
         for step in STEPS
         for batch in page.batches
         for name in page.variants
     ]
 
 
-def columns(page: Selection, rows: Sequence[Row]) -> list[Column[Row]]:
+def columns(page: Fig5Page, rows: Sequence[Fig5Row]) -> list[Column[Fig5Row]]:
     """Targets without any prediction have no column for people."""
     place = page.about
     shown = [target for target in cells.TARGETS if any(row.memory[target].status != NOT_RECORDED for row in rows)]
 
-    def head(row: Row) -> dict[str, object]:
+    def head(row: Fig5Row) -> dict[str, object]:
         table = {"device": page.device, "rows": place.rows, "columns": place.columns, "distribution": place.dataset}
         cell = {"batch_size": row.batch, "optimizer_step": row.step, "variant": row.variant}
         return {**table, "allocator": place.allocator, **cell}
@@ -156,7 +156,7 @@ def columns(page: Selection, rows: Sequence[Row]) -> list[Column[Row]]:
     ]
 
 
-def _over_tables(page: Selection, step: bool, batch: int) -> dict[str, tuple[float, str]]:
+def _over_tables(page: Fig5Page, step: bool, batch: int) -> dict[str, tuple[float, str]]:
     """By uncompressed table, the time of the optimized look-up over its own, and the same in words."""
     pairs = {table: ((step, batch, REFERENCE), (step, batch, table)) for table in TABLES.values()}
     ratios = {table: time_ratio(*map(page.timed.get, pair)) for table, pair in pairs.items()}
@@ -167,7 +167,7 @@ def _over_tables(page: Selection, step: bool, batch: int) -> dict[str, tuple[flo
     }
 
 
-def _against_tables(page: Selection) -> list[str]:
+def _against_tables(page: Fig5Page) -> list[str]:
     """Sentences on the fastest uncompressed table, where any has sparse gradients, then on the one that has none."""
     fastest: list[str] = []
     plain: list[str] = []
@@ -192,7 +192,7 @@ _SPARSE_WORDS = (
 )
 
 
-def caption(page: Selection, rows: Sequence[Row]) -> Caption:
+def caption(page: Fig5Page, rows: Sequence[Fig5Row]) -> Caption:
     place, (table, *other) = page.about, page.about.words
     words = {"uniform": "evenly drawn indices", "zipf": "Zipf-distributed indices"}
     indices = words.get(place.dataset, f"indices {place.dataset}")
@@ -219,7 +219,7 @@ def caption(page: Selection, rows: Sequence[Row]) -> Caption:
     )
 
 
-def draw(page: Selection, rows: Sequence[Row], caption: Caption) -> Figure:
+def draw(page: Fig5Page, rows: Sequence[Fig5Row], caption: Caption) -> Figure:
     footnotes, target = Footnotes(), page.target
     measured = target == "cuda" and any(row.measured["allocated"] is not None for row in rows)
     legend = {"steps, CoMERA": "optimized", "steps": "other variants and uncompressed tables"}
@@ -227,7 +227,7 @@ def draw(page: Selection, rows: Sequence[Row], caption: Caption) -> Figure:
     def panels(step: bool, bar: Any) -> Any:
         return bars.panels([row for row in rows if row.step == step], page.batches, bar, "{:,} indices")
 
-    def memory_bar(row: Row) -> bars.Bar:
+    def memory_bar(row: Fig5Row) -> bars.Bar:
         return bars.memory_bar(row.memory[target], row.measured if measured else {}, footnotes)
 
     found = []
@@ -241,14 +241,14 @@ def draw(page: Selection, rows: Sequence[Row], caption: Caption) -> Figure:
     return bars.draw_bars(caption.title, caption.facts, page.variants, found, foot, references)
 
 
-def _pairs(page: Selection, *above: str) -> Pairs:
+def _pairs(page: Fig5Page, *above: str) -> Pairs:
     """The look-ups above in a ratio, and the optimized one below."""
     return {
         batch: ([(False, batch, variant) for variant in above], [(False, batch, REFERENCE)]) for batch in page.batches
     }
 
 
-def _no_sparse_table(page: Selection) -> str:
+def _no_sparse_table(page: Fig5Page) -> str:
     """Why a page has no fair baseline; empty where it has one."""
     if not set(SPARSE).isdisjoint(page.variants):
         return ""

@@ -19,13 +19,13 @@ from figures.page.notes import closing_notes, first_upper
 from figures.page.style import DENSE_STROKE, EARLY_STROKE, INK, STROKES, Stroke, note, stroke_handle
 from figures.records.metric import Score, score
 from figures.records.select import COMERA, DENSE, config_of
-from figures.records.studies import EXPERIMENT, Row, Study
+from figures.records.studies import EXPERIMENT, Study, StudyRow
 from figures.records.training import CurvePoint, curve_of
 from figures.text import Column
 
 
 @dataclass(frozen=True)
-class Point:
+class ShapePoint:
     """What a slot reached after some steps: by seed, and together as a band."""
 
     band: Score
@@ -38,13 +38,13 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Line:
-    row: Row
+class ShapeLine:
+    row: StudyRow
     stroke: Stroke
-    points: Mapping[int, Point]  # by step; of a stage that continues another run, from the end of that one on
+    points: Mapping[int, ShapePoint]  # by step; of a stage that continues another run, from the end of that one on
 
 
-def _part(row: Row, curve: Sequence[CurvePoint]) -> dict[int, CurvePoint]:
+def _part(row: StudyRow, curve: Sequence[CurvePoint]) -> dict[int, CurvePoint]:
     """What of a curve a slot draws, by step: of a stage with a target only itself and the point that it starts from."""
     start = 0
     if row.slot.arm != DENSE and row.slot.has_target:
@@ -53,7 +53,7 @@ def _part(row: Row, curve: Sequence[CurvePoint]) -> dict[int, CurvePoint]:
     return {point.step: point for point in curve[start:]}
 
 
-def _points(row: Row) -> dict[int, Point]:
+def _points(row: StudyRow) -> dict[int, ShapePoint]:
     """One point per step that every seed has. One seed: its interval; several: from the least to the greatest."""
     curves = {seed: _part(row, curve_of(run)) for seed, run in row.finished.items()}
     points = {}
@@ -63,11 +63,11 @@ def _points(row: Row) -> dict[int, Point]:
         if len(values) > 1:
             mean = sum(values) / len(values)
             band = Score(band.metric, mean, min(values), max(values), None, len(values), "range")
-        points[step] = Point(band, by_seed)
+        points[step] = ShapePoint(band, by_seed)
     return points
 
 
-def lines_of(study: Study) -> list[Line]:
+def lines_of(study: Study) -> list[ShapeLine]:
     """A line per slot that has a finished run, the same stroke for the same slot."""
     lines, others = [], 0
     for row in study.rows:
@@ -79,7 +79,7 @@ def lines_of(study: Study) -> list[Line]:
         else:
             stroke, others = STROKES[others % len(STROKES)], others + 1
         if row.finished:
-            lines.append(Line(row, stroke, _points(row)))
+            lines.append(ShapeLine(row, stroke, _points(row)))
     return lines
 
 
@@ -162,7 +162,7 @@ def _by_step(study: Study) -> bool:
     return "curve_steps" in config_of(study.shown[0])["training"]
 
 
-def _draw_line(axes: Any, line: Line) -> None:
+def _draw_line(axes: Any, line: ShapeLine) -> None:
     stroke, points = line.stroke, line.points.values()
     epochs = [point.end.step if _by_step(line.row.study) else point.end.epoch for point in points]
     low, high = zip(*(point.band.span for point in points), strict=True)

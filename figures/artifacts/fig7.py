@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from bench.core.intervals import Estimate
 from bench.core.record import Record
 from figures.artifact import Artifact
-from figures.claims.ratio import Point, not_full_size, ratio_rule, time_points
+from figures.claims.ratio import RatioPoint, not_full_size, ratio_rule, time_points
 from figures.page import bars, notes
 from figures.page.drawn import Caption
 from figures.page.footnotes import Footnotes
@@ -37,7 +37,7 @@ def _rank(variant: Variant) -> tuple[Any, ...]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Selection(cells.TimesAndMemory):
+class Fig7Page(cells.TimesAndMemory):
     experiments: ClassVar = EXPERIMENTS
 
     @property
@@ -51,7 +51,7 @@ class Selection(cells.TimesAndMemory):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row(cells.CellRow):
+class Fig7Row(cells.CellRow):
     arm: str
     toggles: Toggles
     batch: int
@@ -77,12 +77,12 @@ def _cell(record: Record) -> Cell:
     return record.arm, Toggles.of(record), record.batch_size
 
 
-def select(records: Sequence[Record]) -> list[Selection]:
+def select(records: Sequence[Record]) -> list[Fig7Page]:
     """A selection per device on which steps were timed."""
-    return [cells.Select(_cell)(mine, Selection, **device) for device, mine in by_device(records)]
+    return [cells.Select(_cell)(mine, Fig7Page, **device) for device, mine in by_device(records)]
 
 
-def _row(page: Selection, arm: str, toggles: Toggles, batch: int) -> Row:
+def _row(page: Fig7Page, arm: str, toggles: Toggles, batch: int) -> Fig7Row:
     """Compared with CoMERA's with the same toggles."""
     cell, reference = (arm, toggles, batch), (COMERA, toggles, batch)
     record, below, plainer = page.timed.get(cell), page.timed.get(reference), toggles.without_last
@@ -91,7 +91,7 @@ def _row(page: Selection, arm: str, toggles: Toggles, batch: int) -> Row:
     if record is not None and (record.cuda_graph or record.compile) and memory.peak is not None:
         values["memory"] = {page.kind: cells.MemoryCell(NOT_MODELLED, marks=memory.marks)}
     allocated = (one.peak_memory_allocated_mib if one else None for one in (record, below if arm != COMERA else None))
-    return Row(
+    return Fig7Row(
         arm=arm,
         toggles=toggles,
         batch=batch,
@@ -102,7 +102,7 @@ def _row(page: Selection, arm: str, toggles: Toggles, batch: int) -> Row:
     )
 
 
-def rows_of(page: Selection) -> list[Row]:
+def rows_of(page: Fig7Page) -> list[Fig7Row]:
     """Every batch size with every variant, in this order."""
     return [_row(page, *variant, batch) for batch in page.batches for variant in page.variants]
 
@@ -112,20 +112,20 @@ def _with_pairing(ratio: Estimate | None) -> str:
     return ratio_text(ratio) + f" {UNPAIRED}" * unpaired(ratio)
 
 
-def columns(page: Selection, rows: Sequence[Row]) -> list[Column[Row]]:
+def columns(page: Fig7Page, rows: Sequence[Fig7Row]) -> list[Column[Fig7Row]]:
     _, scale = time_unit(rows)
 
-    def head(row: Row) -> dict[str, object]:
+    def head(row: Fig7Row) -> dict[str, object]:
         dataset = getattr(page.timed.get(row.cell), "dataset", "")
         return {"device": page.device, "arm": row.arm, **vars(row.toggles), "batch_size": row.batch, "dataset": dataset}
 
-    def time(row: Row) -> str:
+    def time(row: Fig7Row) -> str:
         return f"{row.time.text(scale)} {row.time.marks.replace(UNPAIRED, '')}".strip()
 
-    def gain(row: Row) -> dict[str, object]:
+    def gain(row: Fig7Row) -> dict[str, object]:
         return {**bounds("time_off_over_on", row.gain), "off_over_on_pairing": pairing(row.gain)}
 
-    def allocated(row: Row) -> str:
+    def allocated(row: Fig7Row) -> str:
         return ratio_text(row.allocated_ratio, row.is_reference and row.measured["allocated"] is not None)
 
     times, ratios = time_columns(rows, page.per, COMERA, text=time)
@@ -144,7 +144,7 @@ def columns(page: Selection, rows: Sequence[Row]) -> list[Column[Row]]:
         *cells.memory_columns(page.kind, COMERA),
         *cells.last_columns(
             page,
-            Column[Row](
+            Column[Fig7Row](
                 "allocated / comera",
                 allocated if page.kind == "cuda" else None,
                 lambda row: {"allocated_over_comera": row.allocated_ratio},
@@ -153,11 +153,11 @@ def columns(page: Selection, rows: Sequence[Row]) -> list[Column[Row]]:
     ]
 
 
-def _is_measured(rows: Sequence[Row]) -> bool:
+def _is_measured(rows: Sequence[Fig7Row]) -> bool:
     return any(size is not None for row in rows for size in row.measured.values())
 
 
-def _notes(page: Selection, rows: Sequence[Row]) -> list[str]:
+def _notes(page: Fig7Page, rows: Sequence[Fig7Row]) -> list[str]:
     of_memory = ["Labels of memory: the allocated peak; in parentheses, the predicted one."] * _is_measured(rows)
     if any(cell.status == NOT_MODELLED for row in rows for cell in row.memory.values()):
         of_memory.append("Predictions are of steps without CUDA Graph and compile.")
@@ -168,7 +168,7 @@ def _notes(page: Selection, rows: Sequence[Row]) -> list[str]:
     ]
 
 
-def caption(page: Selection, rows: Sequence[Row]) -> Caption:
+def caption(page: Fig7Page, rows: Sequence[Fig7Row]) -> Caption:
     title = {
         "cuda": f"Fig. 7: time per {page.per} with CUDA Graph off and on",
         "cpu": f"Fig. 7 on a CPU: time per {page.per} with torch.compile off and on, in place of CUDA Graph",
@@ -192,7 +192,7 @@ def caption(page: Selection, rows: Sequence[Row]) -> Caption:
     )
 
 
-def _gains(page: Selection, rows: Sequence[Row]) -> list[str]:
+def _gains(page: Fig7Page, rows: Sequence[Fig7Row]) -> list[str]:
     """A sentence per variant on what the toggle named last brings."""
     sentences = []
     for arm, toggles in page.variants:
@@ -204,10 +204,10 @@ def _gains(page: Selection, rows: Sequence[Row]) -> list[str]:
     return sentences
 
 
-def draw(page: Selection, rows: Sequence[Row], caption: Caption) -> Figure:
+def draw(page: Fig7Page, rows: Sequence[Fig7Row], caption: Caption) -> Figure:
     footnotes, (unit, scale), measured = Footnotes(), time_unit(rows), _is_measured(rows)
 
-    def memory_bar(row: Row) -> bars.Bar:
+    def memory_bar(row: Fig7Row) -> bars.Bar:
         """The predicted peak; where peaks are measured, labels are of the allocated ones."""
         cell, allocated = row.memory[page.kind], row.measured["allocated"]
         bar = bars.memory_bar(cell, row.measured, footnotes)
@@ -231,7 +231,7 @@ def draw(page: Selection, rows: Sequence[Row], caption: Caption) -> Figure:
     return bars.draw_bars(caption.title, caption.facts, names, found, foot, references)
 
 
-def _points(page: Selection, *which: Toggles) -> list[Point]:
+def _points(page: Fig7Page, *which: Toggles) -> list[RatioPoint]:
     """Dense over CoMERA with the same toggles."""
     points = []
     for toggles in which:
@@ -240,7 +240,7 @@ def _points(page: Selection, *which: Toggles) -> list[Point]:
     return points
 
 
-def _at_best(page: Selection) -> list[Point]:
+def _at_best(page: Fig7Page) -> list[RatioPoint]:
     """Dense over CoMERA, each with the toggles that make it fastest."""
 
     def cells(arm: str, batch: int) -> list[Any]:
@@ -249,13 +249,13 @@ def _at_best(page: Selection) -> list[Point]:
     return time_points(page, {batch: (cells(DENSE, batch), cells(COMERA, batch)) for batch in page.batches})
 
 
-def _only_plain(page: Selection) -> str:
+def _only_plain(page: Fig7Page) -> str:
     """Why a page has no fair baseline; empty where dense has other toggles than the published ones."""
     others = {toggles for arm, toggles in page.variants if arm == DENSE} - {PLAIN, CAPTURED}
     return "" if others else "Dense with torch.compile or in BF16 is not recorded."
 
 
-def _no_pair(page: Selection) -> str:
+def _no_pair(page: Fig7Page) -> str:
     """Why these records decide nothing where no pair with CUDA Graph was timed."""
     found = any(point.batch_size in BATCHES["cuda"] for point in _points(page, CAPTURED))
     return "" if found else "The claim is about FP32 with CUDA Graph; no such pair was timed."

@@ -38,7 +38,7 @@ ROOMS = (24, 80)
 Cell = tuple[str, int]
 
 
-class Place(NamedTuple):
+class Fig8Place(NamedTuple):
     """What one page is about beside its device."""
 
     preset: str
@@ -50,8 +50,8 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Selection(cells.TimesAndMemory):
-    about: Place
+class Fig8Page(cells.TimesAndMemory):
+    about: Fig8Place
 
     @property
     def per(self) -> Per:
@@ -83,7 +83,7 @@ class Selection(cells.TimesAndMemory):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row(cells.CellRow):
+class Fig8Row(cells.CellRow):
     batch: int
     variant: str
     stored: float | None
@@ -95,9 +95,9 @@ def _cell(record: Record) -> Cell | None:
     return (str(name), record.batch_size) if name in VARIANTS else None
 
 
-def _place(record: Record) -> Place | None:
+def _place(record: Record) -> Fig8Place | None:
     model = workload_settings(record)
-    return Place(model["preset"], model["tables"]) if {"preset", "tables"} <= set(model) else None
+    return Fig8Place(model["preset"], model["tables"]) if {"preset", "tables"} <= set(model) else None
 
 
 _SELECT = cells.Select(
@@ -107,20 +107,20 @@ _SELECT = cells.Select(
 )
 
 
-def select(records: Sequence[Record]) -> list[Selection]:
+def select(records: Sequence[Record]) -> list[Fig8Page]:
     """A selection per device and model."""
     pages = []
     for device, mine in by_device(records):
         for place in sorted({place for record in mine if (place := _place(record))}):
             here = [record for record in mine if _place(record) == place and record.precision == "fp32"]
-            pages.append(_SELECT(here, Selection, about=place, place=place.words, suffix=tuple(place), **device))
+            pages.append(_SELECT(here, Fig8Page, about=place, place=place.words, suffix=tuple(place), **device))
     return [page for page in pages if page.shown]
 
 
-def rows_of(page: Selection) -> list[Row]:
+def rows_of(page: Fig8Page) -> list[Fig8Row]:
     """Every variant and rival at every batch size, by batch size."""
     return [
-        Row(
+        Fig8Row(
             batch=batch,
             variant=name,
             stored=page.stored(name),
@@ -132,11 +132,11 @@ def rows_of(page: Selection) -> list[Row]:
     ]
 
 
-def columns(page: Selection, rows: Sequence[Row]) -> list[Column[Row]]:
+def columns(page: Fig8Page, rows: Sequence[Fig8Row]) -> list[Column[Fig8Row]]:
     """Targets without any prediction have no column for people."""
     shown = [target for target in cells.TARGETS if any(row.memory[target].status != NOT_RECORDED for row in rows)]
 
-    def head(row: Row) -> dict[str, object]:
+    def head(row: Fig8Row) -> dict[str, object]:
         model = {"preset": page.about.preset, "tables": page.about.tables}
         return {"device": page.device, **model, "batch_size": row.batch, "variant": row.variant}
 
@@ -155,11 +155,11 @@ def columns(page: Selection, rows: Sequence[Row]) -> list[Column[Row]]:
     ]
 
 
-def _ratio(page: Selection, target: str, rival: str, batch: int) -> float | None:
+def _ratio(page: Fig8Page, target: str, rival: str, batch: int) -> float | None:
     return cells.quotient(page.peak(target, (rival, batch)), page.peak(target, (OPTIMIZED, batch)))
 
 
-def _verdicts(page: Selection) -> list[str]:
+def _verdicts(page: Fig8Page) -> list[str]:
     """A sentence per rival, on model size, predicted memory and time; and what fits where."""
     lines = []
     rivals = {ADAM: "As published, against dense gradients and Adam", ROW_WISE: "Against sparse gradients, row-wise"}
@@ -183,13 +183,13 @@ def _verdicts(page: Selection) -> list[str]:
     return lines
 
 
-def caption(page: Selection, rows: Sequence[Row]) -> Caption:
+def caption(page: Fig8Page, rows: Sequence[Fig8Row]) -> Caption:
     blocks = notes.blocks_timed(page.timed.values())
     title = f"time per step and peak memory of DLRM, {page.about.words}"
     subjects = ((row.variant, {"batch": f"{row.batch:,}"}, row.remarks) for row in rows)
     alone = [record for record in page.timed.values() if record.status == "ok" and not record.pairing]
     return Caption(
-        title=f"Fig. 8: {title}" if page.about == Place("paper", "kaggle") else notes.first_upper(title),
+        title=f"Fig. 8: {title}" if page.about == Fig8Place("paper", "kaggle") else notes.first_upper(title),
         facts=(
             notes.step_fact(page),
             f"Lines of {notes.listed(page, 'dataset')!r}. {f'Timed in {blocks}.' if blocks else 'Nothing timed.'}",
@@ -206,11 +206,11 @@ def caption(page: Selection, rows: Sequence[Row]) -> Caption:
     )
 
 
-def draw(page: Selection, rows: Sequence[Row], caption: Caption) -> Figure:
+def draw(page: Fig8Page, rows: Sequence[Fig8Row], caption: Caption) -> Figure:
     footnotes, target = Footnotes(), "cuda" if any(goal == "cuda" for goal, _ in page.predicted) else "cpu"
     measured = page.kind == "cuda" and any(row.measured["allocated"] is not None for row in rows)
 
-    def memory_bar(row: Row) -> bars.Bar:
+    def memory_bar(row: Fig8Row) -> bars.Bar:
         return bars.memory_bar(row.memory[target], row.measured if measured else {}, footnotes)
 
     legend = {"steps, CoMERA": "CoMERA, optimized look-up", "steps": "plain look-up and dense tables"}
@@ -230,7 +230,7 @@ def _evidence(what: Any, *above: str) -> ratio.Evidence:
     )
 
 
-def not_the_papers(page: Selection) -> str:
+def not_the_papers(page: Fig8Page) -> str:
     """Why these records decide nothing about the paper's model; empty where they may."""
     dense = {one.parameters for one in page.shown if one.arm == "dense" and one.parameters is not None}
     if dense == {FULL_SIZE}:
@@ -238,12 +238,12 @@ def not_the_papers(page: Selection) -> str:
     return f"The claim is about the model of {FULL_SIZE:,} parameters; these records are of {page.about.words}."
 
 
-def _synthetic(page: Selection) -> str:
+def _synthetic(page: Fig8Page) -> str:
     names = [name for name in page.values("dataset") if name.startswith("synthetic")]
     return f"The claim is about Criteo's log; these steps ran on {', '.join(names)}." if names else ""
 
 
-def _judge_size(claim: Claim, page: Selection, _: Any) -> Judgement:
+def _judge_size(claim: Claim, page: Fig8Page, _: Any) -> Judgement:
     """Sizes do not hang on the data, so those of any log decide."""
     dense, ours = page.stored(ADAM), page.stored(OPTIMIZED)
     if dense is None or ours is None:
@@ -305,7 +305,7 @@ RULES = (
     ),
 )
 
-ARTIFACT: Artifact[Selection, Row] = Artifact(
+ARTIFACT: Artifact[Fig8Page, Fig8Row] = Artifact(
     name="fig8",
     heading="Fig. 8: time and memory of DLRM",
     summary="time and peak memory of a training step of DLRM, beside dense tables with dense and with sparse gradients",

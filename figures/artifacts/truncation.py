@@ -14,7 +14,7 @@ from figures.page.layout import panel_page
 from figures.page.notes import closing_notes, listed
 from figures.page.style import DENSE_STROKE, EARLY_STROKE, FAINT, INK, MEMORY_FILLS, bounds_handles, fill_handle, note
 from figures.records.cells import CATEGORIES
-from figures.records.studies import Row, Study
+from figures.records.studies import Study, StudyRow
 from figures.text import Column, bounds, brackets_note, significant, with_bounds
 
 _PEAK = "peak_memory_predicted_mib"
@@ -26,19 +26,19 @@ _POINT: dict[str, Any] = {"marker": "o", "markersize": 5, "color": EARLY_STROKE.
 _DENSE: dict[str, Any] = {"color": DENSE_STROKE.colour, "linewidth": 1.2}
 
 
-def columns(study: Study, _: Any) -> list[Column[Row]]:
-    def head(row: Row) -> dict[str, object]:
+def columns(study: Study, _: Any) -> list[Column[StudyRow]]:
+    def head(row: StudyRow) -> dict[str, object]:
         about = {"device": study.device, "dataset": study.dataset, "run": row.name}
         return {**about, "status": row.status, "seeds": shared.seeds_of(row)}
 
-    def ratio(row: Row) -> str | None:
+    def ratio(row: StudyRow) -> str | None:
         return with_bounds(row.times.ratio) if row.times else "1 (nothing cut)" if row.nothing_cut else None
 
-    def tidy_ratio(row: Row) -> dict[str, object]:
+    def tidy_ratio(row: StudyRow) -> dict[str, object]:
         found = row.times.ratio if row.times else None
         return {**bounds("step_trained_over_full", found), "blocks": found and found.blocks}
 
-    def step(name: str) -> Column[Row]:
+    def step(name: str) -> Column[StudyRow]:
         """A step time, in ms."""
         return Column(
             f"{name}, ms",
@@ -46,7 +46,7 @@ def columns(study: Study, _: Any) -> list[Column[Row]]:
             lambda row: {f"step_{name}_ms": getattr(row.times, name, None)},
         )
 
-    def tidy_peak(row: Row) -> dict[str, object]:
+    def tidy_peak(row: StudyRow) -> dict[str, object]:
         parts = row.peak_parts
         peaks = {"nothing_cut": row.nothing_cut, "predicted_peak_mib": row.mean(_PEAK)}
         return {**peaks, **{f"predicted_{name}_mib": parts.get(name) for name in CATEGORIES}}
@@ -64,7 +64,7 @@ def columns(study: Study, _: Any) -> list[Column[Row]]:
     ]
 
 
-def caption(study: Study, rows: Sequence[Row]) -> Caption:
+def caption(study: Study, rows: Sequence[StudyRow]) -> Caption:
     metric, lengths = study.metric, listed(study, "sequence_length")
     padded = "" if lengths == "1" else f" padded to {lengths} tokens"
     seeds = "Sizes and memory are means over seeds; blocks of all seeds stand behind the step time."
@@ -90,13 +90,13 @@ def caption(study: Study, rows: Sequence[Row]) -> Caption:
     )
 
 
-def _size(row: Row) -> float:
+def _size(row: StudyRow) -> float:
     """Of the trained model, in MiB; 0 where it is not known."""
     return row.mean("stored_mib") or 0.0
 
 
 #: What is drawn of rows, each with how high it goes.
-Tops = Sequence[tuple[float, Row]]
+Tops = Sequence[tuple[float, StudyRow]]
 
 
 def _name_points(axes: Any, tops: Tops) -> None:
@@ -114,7 +114,7 @@ def _name_points(axes: Any, tops: Tops) -> None:
         note(axes, row.name.rpartition(", ")[2], (x, height), (0, 4), bbox=box, **style)
 
 
-def _draw_times(axes: Any, rows: Sequence[Row]) -> Tops:
+def _draw_times(axes: Any, rows: Sequence[StudyRow]) -> Tops:
     axes.axhline(1, **_FULL)
     tops = []
     for row in rows:
@@ -131,7 +131,7 @@ def _draw_times(axes: Any, rows: Sequence[Row]) -> Tops:
     return tops
 
 
-def _draw_memory(axes: Any, rows: Sequence[Row], dense: float | None) -> Tops:
+def _draw_memory(axes: Any, rows: Sequence[StudyRow], dense: float | None) -> Tops:
     width = 0.05 * axes.get_xlim()[1]
     tops = [(peak, row) for row in rows if (peak := row.mean(_PEAK)) is not None]
     for _, row in tops:
@@ -146,7 +146,7 @@ def _draw_memory(axes: Any, rows: Sequence[Row], dense: float | None) -> Tops:
     return tops
 
 
-def _draw_score(axes: Any, rows: Sequence[Row], dense: Row | None) -> Tops:
+def _draw_score(axes: Any, rows: Sequence[StudyRow], dense: StudyRow | None) -> Tops:
     if dense is not None and dense.score is not None:
         axes.axhspan(*dense.score.span, color=DENSE_STROKE.colour, alpha=0.12, linewidth=0)
         axes.axhline(dense.score.value, **_DENSE)
@@ -161,7 +161,7 @@ def _draw_score(axes: Any, rows: Sequence[Row], dense: Row | None) -> Tops:
     return tops
 
 
-def _legend(rows: Sequence[Row]) -> list[Any]:
+def _legend(rows: Sequence[StudyRow]) -> list[Any]:
     estimates = [estimate for row in rows for estimate in (row.times and row.times.ratio, row.score)]
     found = {name for row in rows for name in row.peak_parts}
     names = {"optimizer": "optimizer state"}
@@ -175,7 +175,7 @@ def _legend(rows: Sequence[Row]) -> list[Any]:
     ]
 
 
-def draw(study: Study, rows: Sequence[Row], caption: Caption) -> Figure:
+def draw(study: Study, rows: Sequence[StudyRow], caption: Caption) -> Figure:
     """Tensorized models from the largest to the smallest; dense stands beside them as a line."""
     sized = [row for row in rows if row.spread("tensorized_mib") and row.spread("stored_mib")]
     shown = sorted(sized, key=lambda row: -_size(row))

@@ -49,7 +49,7 @@ WORKSPACES = {"": 0.0, f"{_WITH} before Hopper (8.1 MiB)": 8.125, f"{_WITH} on H
 
 
 @dataclass(frozen=True)
-class Point:
+class RatioPoint:
     """One ratio that bears on a claim, with the words that say what it is."""
 
     quantity: Literal["time", "memory"]
@@ -97,7 +97,7 @@ def _tally(grades: Sequence[Grade], need: float | None, expected: int) -> str:
     return ", ".join(parts)
 
 
-def decide(claim: Claim, points: Sequence[Point], expected: int, slack: float) -> Judgement:
+def decide(claim: Claim, points: Sequence[RatioPoint], expected: int, slack: float) -> Judgement:
     """The judgement on a claim by the ratios found, of which there should be so many."""
     judged = [(p, p.ratio.low, p.ratio.high) for p in points if p.ratio.low is not None and p.ratio.high is not None]
     if not judged:
@@ -133,7 +133,7 @@ def _outcome(grades: Sequence[Grade], expected: int, far: bool) -> Outcome:
 Pairs = Mapping[int, tuple[Sequence[Hashable], Sequence[Hashable]]]
 
 #: The ratios that a page has for a claim, at all batch sizes.
-Evidence = Callable[[Any], list[Point]]
+Evidence = Callable[[Any], list[RatioPoint]]
 
 
 def _form(cell: Any) -> str:
@@ -157,7 +157,7 @@ def _named(source: str, sides: tuple[Sequence[Hashable], Sequence[Hashable]], ch
     return source if max(map(len, sides)) == 1 else f"{' / '.join(map(_form, chosen))}, {source}"
 
 
-def time_points(page: TimesAndMemory, pairs: Pairs, how: str = "") -> list[Point]:
+def time_points(page: TimesAndMemory, pairs: Pairs, how: str = "") -> list[RatioPoint]:
     """Ratios of times; ``how`` says with what they ran on a GPU."""
 
     def time(cell: Hashable) -> float | None:
@@ -171,11 +171,11 @@ def time_points(page: TimesAndMemory, pairs: Pairs, how: str = "") -> list[Point
         ratio = None if cells is None else time_ratio(*map(page.timed.get, cells))
         if cells is not None and ratio is not None:
             source = ", ".join(filter(None, ({"cpu": "on a CPU", "cuda": "on CUDA"}[page.kind], how)))
-            points.append(Point("time", batch, ratio, _named(source, sides, cells), page.kind))
+            points.append(RatioPoint("time", batch, ratio, _named(source, sides, cells), page.kind))
     return points
 
 
-def memory_points(page: TimesAndMemory, pairs: Pairs) -> list[Point]:
+def memory_points(page: TimesAndMemory, pairs: Pairs) -> list[RatioPoint]:
     """Ratios of peak memory in every reading: measured on the device, else predicted, for CUDA before a CPU."""
 
     def measured(column: str) -> Callable[[Hashable], float | None]:
@@ -201,7 +201,9 @@ def memory_points(page: TimesAndMemory, pairs: Pairs) -> list[Point]:
             for words, held, value, cells in found:
                 above, below = ((value(cell) or 0.0) + held for cell in cells)
                 source = _named(words, sides, cells)
-                points.append(Point("memory", batch, Estimate.exact(above / below), source, kind, "predicted" in words))
+                points.append(
+                    RatioPoint("memory", batch, Estimate.exact(above / below), source, kind, "predicted" in words)
+                )
             if found:
                 break
     return points

@@ -22,8 +22,8 @@ from figures.records.cells import quotient
 from figures.records.metric import Score
 from figures.records.select import COMERA
 from figures.records.sizes import FULL_SIZE_PARAMETERS
-from figures.records.studies import DENSE_RUN, EARLY, PAPER_TARGETS, Row, Runs, Spread, Study, late
-from figures.records.training import BLOCK, Slot, layers_without_ranks
+from figures.records.studies import DENSE_RUN, EARLY, PAPER_TARGETS, Runs, Spread, Study, StudyRow, late
+from figures.records.training import BLOCK, TrainingSlot, layers_without_ranks
 
 #: How many points below dense, or below what was published, still count as comparable, and the seeds that takes.
 MARGIN = 2.0
@@ -56,7 +56,7 @@ _SIZES = {
 }
 
 
-def _absent(row: Row) -> str:
+def _absent(row: StudyRow) -> str:
     return f"{row.name} is {row.status}" + (f" ({'; '.join(row.remarks).rstrip('.')})" if row.remarks else "")
 
 
@@ -69,7 +69,7 @@ def other_model(study: Runs) -> str:
     return f"The dense model of these runs has {count:,} parameters; {claimed}."
 
 
-def _learned_nothing(row: Row) -> str:
+def _learned_nothing(row: StudyRow) -> str:
     """Why the size of a run's model says nothing; empty where the model surely beats guessing and the probe."""
     metric, score = row.study.metric, row.score
     if score is None:
@@ -89,7 +89,7 @@ def _probe_words(study: Study) -> str:
     return f"the {name} probe ({metric.written(metric.probe or 0.0)}) on {study.dataset}"
 
 
-def _enforced(row: Row, column: str) -> Spread | None:
+def _enforced(row: StudyRow, column: str) -> Spread | None:
     """A size or compression that the settings alone give: at S0, or at full ranks before a late stage."""
     found = []
     for run in row.finished.values():
@@ -103,7 +103,7 @@ def _enforced(row: Row, column: str) -> Spread | None:
     return Spread.of(found)
 
 
-def _size_rule(slot: Slot, part: str) -> Rule:
+def _size_rule(slot: TrainingSlot, part: str) -> Rule:
     column, heading, expression = _SIZES[part]
     unit, slack = ("MiB", SIZE_SLACK) if part == "size" else ("x", RATIO_SLACK)
 
@@ -160,7 +160,7 @@ def _against(score: Score, bound: float, words: str, found: Finding) -> Judgemen
     return Judgement(outcome, f"{which[outcome]} {words}.", (found,))
 
 
-def _accuracy_rule(slot: Slot) -> Rule:
+def _accuracy_rule(slot: TrainingSlot) -> Rule:
 
     def judge(claim: Claim, study: Study, _: Any) -> Judgement:
         row, published = study.row(slot), claim.low or 0.0

@@ -75,7 +75,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Line:
+class LedgerLine:
     """A claim as one device decides it; without a device where none has records."""
 
     entry: Entry
@@ -91,11 +91,13 @@ class Line:
         return self.fair.outcome if self.fair else self.outcome
 
 
-def lines_of(entry: Entry) -> list[Line]:
+def lines_of(entry: Entry) -> list[LedgerLine]:
     """A line per device."""
     found = entry.verdicts
-    lines = [Line(entry, one.device, one.outcome, one.ours_text, one.why, one.fair, one is found[0]) for one in found]
-    return lines or [Line(entry, "", entry.outcome, "none", entry.why)]
+    lines = [
+        LedgerLine(entry, one.device, one.outcome, one.ours_text, one.why, one.fair, one is found[0]) for one in found
+    ]
+    return lines or [LedgerLine(entry, "", entry.outcome, "none", entry.why)]
 
 
 def combined(outcomes: Iterable[Outcome]) -> Outcome:

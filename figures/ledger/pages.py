@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bench.core.intervals import CONFIDENCE, MIN_LAUNCHES
-from figures.ledger.judging import Entry, Line, compared, fairness, lines_of, rolled_up, summary
+from figures.ledger.judging import Entry, LedgerLine, compared, fairness, lines_of, rolled_up, summary
 from figures.text import Column, csv, left_aligned, text_table, tidy_table, to_markdown
 
 #: Columns of the terminal that the text takes.
@@ -116,7 +116,7 @@ def to_text(entries: Sequence[Entry]) -> str:
     return "".join(f"{line.rstrip()}\n" for line in page.getvalue().splitlines())
 
 
-def _tidy(line: Line) -> dict[str, object]:
+def _tidy(line: LedgerLine) -> dict[str, object]:
     claim, rule = line.entry.claim, line.entry.rule
     return {
         "claim": claim.id,
@@ -144,12 +144,12 @@ def _tidy(line: Line) -> dict[str, object]:
     }
 
 
-def _first(text: Callable[[Entry], str]) -> Callable[[Line], str]:
+def _first(text: Callable[[Entry], str]) -> Callable[[LedgerLine], str]:
     """What stands in the first line of a claim alone."""
     return lambda line: text(line.entry) if line.is_first else ""
 
 
-_COLUMNS: tuple[Column[Line], ...] = (
+_COLUMNS: tuple[Column[LedgerLine], ...] = (
     Column("claim", _first(lambda entry: entry.claim.id), _tidy, left=True),
     Column("published", _first(_published)),
     Column("as published", lambda line: line.outcome, left=True),

@@ -51,7 +51,7 @@ class Bar:
 
 
 @dataclass(frozen=True)
-class Panel:
+class BarPanel:
     title: str
     bars: tuple[Bar, ...]  # one per row of the page
 
@@ -59,17 +59,17 @@ class Panel:
 @dataclass(frozen=True)
 class Band:
     heading: str
-    panels: tuple[Panel, ...]
+    panels: tuple[BarPanel, ...]
     fills: dict[str, Fill]
     legend: tuple[tuple[str, str], ...]  # (fill or marker name, words); "bounds" is the whisker
 
 
 def panels(
     rows: Sequence[Any], batches: Sequence[int], bar_of: Callable[[Any], Bar], title: str = "batch {}"
-) -> tuple[Panel, ...]:
+) -> tuple[BarPanel, ...]:
     """A panel per batch size with a bar for each of its rows."""
     return tuple(
-        Panel(title.format(batch), tuple(bar_of(row) for row in rows if row.batch == batch)) for batch in batches
+        BarPanel(title.format(batch), tuple(bar_of(row) for row in rows if row.batch == batch)) for batch in batches
     )
 
 
@@ -93,7 +93,7 @@ def time_bar(row: Any, scale: float, footnotes: Footnotes) -> Bar:
     return Bar(tuple(parts), bounds, total.bounds_are, label=label)
 
 
-def time_band(heading: str, kind: str, bars: tuple[Panel, ...], words: Mapping[str, str]) -> Band:
+def time_band(heading: str, kind: str, bars: tuple[BarPanel, ...], words: Mapping[str, str]) -> Band:
     """A band of times; ``heading`` says where, ``{}``, on a ``kind`` of device; ``words`` are the legend's, by fill."""
     whiskers = bounds_words(bar for panel in bars for bar in panel.bars)
     where = {"cuda": "on the GPU", "cpu": "on the CPU"}[kind]
@@ -110,7 +110,7 @@ def memory_bar(cell: MemoryCell, measured: Measured, footnotes: Footnotes) -> Ba
     return Bar(cell.parts, marks=marks, label=value_label(cell.peak, cell.ratio, cell.marks))
 
 
-def memory_band(target: str, bars: tuple[Panel, ...], rows: Sequence[Any], measured: bool, words: str = "") -> Band:
+def memory_band(target: str, bars: tuple[BarPanel, ...], rows: Sequence[Any], measured: bool, words: str = "") -> Band:
     """A band of predicted peaks; ``measured`` where those of the allocator are marked on them too."""
     legend = [(name, {"optimizer": "optimizer state"}.get(name, name)) for name in CATEGORIES]
     if any(name == "unsplit" for row in rows for name, _ in row.memory[target].parts):
@@ -155,7 +155,7 @@ def _draw_bar(axes: Any, row: int, bar: Bar, fills: dict[str, Fill]) -> None:
     note(axes, bar.label, (bar.reach, row), (4 + 4 * bool(bar.marks), 0), va="center", fontsize=7)
 
 
-def _draw_panel(axes: Any, share: float, panel: Panel, fills: Any) -> None:
+def _draw_panel(axes: Any, share: float, panel: BarPanel, fills: Any) -> None:
     """Fill the axes of one panel, which has this share of the page's width."""
     axes.set_title(panel.title, loc="left", fontweight="bold")
     longest = max((bar.reach for bar in panel.bars), default=0.0)

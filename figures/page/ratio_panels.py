@@ -39,7 +39,7 @@ class Curve:
 
 
 @dataclass(frozen=True)
-class Panel:
+class RatioPanel:
     title: str
     axis: str
     curves: tuple[Curve, ...]
@@ -48,7 +48,7 @@ class Panel:
     dense_allocated: float | None
 
 
-def legend(panels: Sequence[Panel], arms: Sequence[str]) -> list[Any]:
+def legend(panels: Sequence[RatioPanel], arms: Sequence[str]) -> list[Any]:
     """A handle for everything that the panels show."""
     handles: list[Any] = [stroke_handle(stroke, arm) for arm, stroke in strokes(arms).items()]
     handles.append(stroke_handle(DENSE_STROKE, "dense"))
@@ -65,7 +65,7 @@ def legend(panels: Sequence[Panel], arms: Sequence[str]) -> list[Any]:
     return handles
 
 
-def draw_panel(axes: Any, panel: Panel, arms: Sequence[str], ratios: Sequence[float]) -> None:
+def draw_panel(axes: Any, panel: RatioPanel, arms: Sequence[str], ratios: Sequence[float]) -> None:
     """Fill one panel; ``ratios`` are those of the whole figure, so that all panels have one axis."""
     _ratio_axis(axes, ratios)
     axes.set_ylabel(panel.axis, fontsize=7.5, labelpad=2)
@@ -103,7 +103,7 @@ def _ratio_axis(axes: Any, ratios: Sequence[float]) -> None:
     axes.set_xlabel("dense parameters / parameters", fontsize=7.5)
 
 
-def _value_axis(axes: Any, panel: Panel) -> None:
+def _value_axis(axes: Any, panel: RatioPanel) -> None:
     drawn = [panel.dense, *(one for curve in panel.curves for one in curve.values.values())]
     sizes = [panel.dense_allocated, *(size for curve in panel.curves for size in curve.allocated.values())]
     bounds = [bound for one in drawn if one is not None for bound in (one.low, one.value, one.high)]
@@ -116,7 +116,7 @@ def _value_axis(axes: Any, panel: Panel) -> None:
     style.number_axis(axes.yaxis, LogLocator(10, subs=(1, 2, 5)))
 
 
-def _draw_dense(axes: Any, panel: Panel) -> None:
+def _draw_dense(axes: Any, panel: RatioPanel) -> None:
     dense, stroke = panel.dense, DENSE_STROKE
     if dense is None:
         return
@@ -144,7 +144,7 @@ def _draw_curve(axes: Any, curve: Curve, stroke: Stroke) -> None:
 _BESIDE_RING = (((4.5, 3.5), "left", "bottom"), ((-4.5, -3.5), "right", "top"), ((4.5, -3.5), "left", "top"))
 
 
-def _draw_crossings(axes: Any, panel: Panel, curve: Curve, place: tuple[tuple[float, float], str, str]) -> None:
+def _draw_crossings(axes: Any, panel: RatioPanel, curve: Curve, place: tuple[tuple[float, float], str, str]) -> None:
     """A ring on the dense line, with the ratio beside it."""
     if panel.dense is None:
         return

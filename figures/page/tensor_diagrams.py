@@ -10,7 +10,7 @@ from typing import Any
 from matplotlib.patches import Circle, FancyArrowPatch, FancyBboxPatch
 
 from figures.page.style import FAINT, INK
-from figures.records.plans import Candidate, Planned, span_of
+from figures.records.plans import MeasuredPlan, Planned, span_of
 
 _CORE, _BADGE = 0.105, 0.062
 _SMALL, _TINY = 6.0, 5.0
@@ -49,13 +49,13 @@ def _box(axes: Any, left: float, right: float, middle: float, half: float, **sty
     axes.add_patch(FancyBboxPatch((left, middle - half), right - left, 2 * half, boxstyle=shape, **style))
 
 
-def summed_by(plan: Candidate, half: int) -> tuple[dict[int, int], dict[int, int]]:
+def summed_by(plan: MeasuredPlan, half: int) -> tuple[dict[int, int], dict[int, int]]:
     """Which product, counted from 1, sums over each bond (by the core before it) and over each in-mode (by its core).
 
-    >>> from figures.records.plans import Product
-    >>> product = Product("x", "G1-2", "y", 5, 4, 6)
-    >>> merge = Product("G1", "G2", "G1-2", 4, 3, 6)
-    >>> summed_by(Candidate("dense", ((1, 2),), (merge, product), 0, 0.0, 0.0, 0.0, (), ""), half=1)
+    >>> from figures.records.plans import PlannedProduct
+    >>> product = PlannedProduct("x", "G1-2", "y", 5, 4, 6)
+    >>> merge = PlannedProduct("G1", "G2", "G1-2", 4, 3, 6)
+    >>> summed_by(MeasuredPlan("dense", ((1, 2),), (merge, product), 0, 0.0, 0.0, 0.0, (), ""), half=1)
     ({1: 1}, {1: 2})
     """
     bonds: dict[int, int] = {}
@@ -72,7 +72,7 @@ def summed_by(plan: Candidate, half: int) -> tuple[dict[int, int], dict[int, int
     return bonds, modes
 
 
-def draw_network(axes: Any, planned: Planned, plan: Candidate, width: float) -> None:
+def draw_network(axes: Any, planned: Planned, plan: MeasuredPlan, width: float) -> None:
     """The chain of cores above, the activations ``x`` below their in-modes, with the order of contraction."""
     half = len(planned.in_modes)
     step = width / (2 * half)
@@ -107,7 +107,7 @@ def draw_network(axes: Any, planned: Planned, plan: Candidate, width: float) -> 
     _write(axes, ((half + 0.5) * step + (half - 1) * step / 2, foot - 0.2), f"M = {slot.out_features:,}")
 
 
-def _places(plan: Candidate, width: float) -> dict[str, Point]:
+def _places(plan: MeasuredPlan, width: float) -> dict[str, Point]:
     """Where each tensor of the tree stands: leaves in the chain's order, operands one level below their product."""
     leaves = _leaves(plan)
     left, right, bottom, top = 0.16, 0.14, 0.13, HEIGHT - 0.13
@@ -122,11 +122,11 @@ def _places(plan: Candidate, width: float) -> dict[str, Point]:
     return {name: (across[name], top - drop * depth[name]) for name in depth}
 
 
-def _leaves(plan: Candidate) -> tuple[str, ...]:
+def _leaves(plan: MeasuredPlan) -> tuple[str, ...]:
     return ("x", *(f"G{core}" for core in range(1, plan.segments[-1][1] + 1)))
 
 
-def draw_forward(axes: Any, plan: Candidate, width: float) -> None:
+def draw_forward(axes: Any, plan: MeasuredPlan, width: float) -> None:
     """A product where two lines meet, numbered in its order, with the name of its result."""
     places = _places(plan, width)
     for number, product in enumerate(plan.products, start=1):
@@ -137,7 +137,7 @@ def draw_forward(axes: Any, plan: Candidate, width: float) -> None:
     _name_results(axes, plan, places, "", 0.08)
 
 
-def draw_backward(axes: Any, plan: Candidate, width: float) -> None:
+def draw_backward(axes: Any, plan: MeasuredPlan, width: float) -> None:
     """The same tree from the result down; a product on each arrow, numbered in its order after the forward ones."""
     places = _places(plan, width)
     numbers = {gradient.result: number for number, gradient in enumerate(plan.backward, start=len(plan.products) + 1)}
@@ -151,7 +151,7 @@ def draw_backward(axes: Any, plan: Candidate, width: float) -> None:
     _name_results(axes, plan, places, "d", 0.05)
 
 
-def _name_results(axes: Any, plan: Candidate, places: dict[str, Point], prefix: str, gap: float) -> None:
+def _name_results(axes: Any, plan: MeasuredPlan, places: dict[str, Point], prefix: str, gap: float) -> None:
     """Names of results on the side away from the line that leads up; leaves carry theirs inside."""
     for name in _leaves(plan):
         if name == "x":

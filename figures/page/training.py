@@ -10,7 +10,7 @@ from figures.page.notes import device_fact, listed, switches
 from figures.page.style import WHISKER, nothing_drawn
 from figures.records.metric import Metric, Score, score
 from figures.records.select import DENSE, method_settings
-from figures.records.studies import EXPERIMENT, PROBES, Row, Runs, studies
+from figures.records.studies import EXPERIMENT, PROBES, Runs, StudyRow, studies
 from figures.records.time_values import workload_words
 from figures.records.training import CurvePoint, curve_of, stages_of
 from figures.text import NOT_RECORDED, REMARKS, Column, bounds
@@ -65,7 +65,7 @@ def brackets_words(seeds: Iterable[int], over: str, single: str = "bootstrap") -
     return f"in brackets: {'; '.join(words) or 'nothing'}"
 
 
-def metric_words(page: Runs, rows: Sequence[Row] = (), wilson: str = "Wilson's") -> str:
+def metric_words(page: Runs, rows: Sequence[StudyRow] = (), wilson: str = "Wilson's") -> str:
     """What the metric is, and what its brackets hold; of ``rows`` a value is over all seeds, else of one run."""
     examples, all_of_them = examples_words(page), validation_words(page)
     seeds = [len(row.finished) for row in rows] or [1]
@@ -141,7 +141,7 @@ def facts(page: Runs) -> tuple[str, ...]:
     )
 
 
-def absences(rows: Sequence[Row]) -> list[str]:
+def absences(rows: Sequence[StudyRow]) -> list[str]:
     """A sentence on every run that is missing or failed, or has something to say."""
     lines = [f"{row.name}, {remark.rstrip('.')}." for row in rows for remark in row.remarks]
     missing = [row.name for row in rows if row.status == NOT_RECORDED]
@@ -153,15 +153,15 @@ def reached(met: bool | None) -> str | None:
     return None if met is None else "yes" if met else "NO"
 
 
-def seeds_of(row: Row) -> str:
+def seeds_of(row: StudyRow) -> str:
     """The seeds that finished, as a cell of the CSV."""
     return " ".join(map(str, row.finished))
 
 
-def head_column(page: Runs, slot: Callable[[Row], Mapping[str, object]]) -> Column[Row]:
+def head_column(page: Runs, slot: Callable[[StudyRow], Mapping[str, object]]) -> Column[StudyRow]:
     """What a row is about, and in the CSV how it went; ``slot`` is how the CSV names its run."""
 
-    def tidy(row: Row) -> dict[str, object]:
+    def tidy(row: StudyRow) -> dict[str, object]:
         return {
             "device": page.device,
             "dataset": page.dataset,
@@ -177,16 +177,16 @@ def head_column(page: Runs, slot: Callable[[Row], Mapping[str, object]]) -> Colu
     return Column(RUN, lambda row: row.label, tidy, left=True)
 
 
-def score_column(metric: Metric) -> Column[Row]:
+def score_column(metric: Metric) -> Column[StudyRow]:
     """What the models reached."""
     return Column(metric.heading, lambda row: str(row.score or row.status), lambda row: bounds(metric.name, row.score))
 
 
-def less_column(metric: Metric, other: str, less: Callable[[Row], Score | None]) -> Column[Row]:
+def less_column(metric: Metric, other: str, less: Callable[[StudyRow], Score | None]) -> Column[StudyRow]:
     """The difference to what another arm reached."""
     column = "_".join(filter(None, ("less", other, re.sub(r"\W+", "_", metric.unit_apart).strip("_"))))
 
-    def text(row: Row) -> str | None:
+    def text(row: StudyRow) -> str | None:
         found = less(row)
         return found.text(sign=True) if found else None
 
@@ -195,18 +195,18 @@ def less_column(metric: Metric, other: str, less: Callable[[Row], Score | None])
 
 
 def spread_column(
-    name: str, column: str, text: Callable[[Row], object] | None = None, spread: bool = True
-) -> Column[Row]:
+    name: str, column: str, text: Callable[[StudyRow], object] | None = None, spread: bool = True
+) -> Column[StudyRow]:
     """A size or a ratio over seeds; in the CSV with the least and the greatest unless told otherwise."""
 
-    def tidy(row: Row) -> Mapping[str, object]:
+    def tidy(row: StudyRow) -> Mapping[str, object]:
         cells = bounds(column, row.spread(column))
         return cells if spread else {column: cells[column]}
 
     return Column(name, text or (lambda row: row.spread(column)), tidy)
 
 
-def remarks_column() -> Column[Row]:
+def remarks_column() -> Column[StudyRow]:
     """What happened to single runs."""
     return Column(REMARKS, lambda row: "; ".join(row.remarks), lambda row: {"older_code": bool(row.mark)}, left=True)
 

@@ -30,7 +30,7 @@ def mib(numbers: int) -> float:
 
 
 @dataclass(frozen=True)
-class Product:
+class PlannedProduct:
     """One matrix product: ``rows × inner`` by ``inner × columns``."""
 
     left: str
@@ -58,12 +58,12 @@ class Product:
         """Such as ``(128 x 768)·(768 x 30)``."""
         return f"({self.rows} x {self.inner})·({self.inner} x {self.columns})"
 
-    def gradients(self) -> tuple[Product, Product]:
+    def gradients(self) -> tuple[PlannedProduct, PlannedProduct]:
         """The products that carry the gradient of ``A·B = Y`` to its operands: dA = dY·Bᵀ and dB = Aᵀ·dY."""
         d = f"d{self.result}"
         return (
-            Product(d, f"{self.right}ᵀ", f"d{self.left}", self.rows, self.columns, self.inner),
-            Product(f"{self.left}ᵀ", d, f"d{self.right}", self.inner, self.rows, self.columns),
+            PlannedProduct(d, f"{self.right}ᵀ", f"d{self.left}", self.rows, self.columns, self.inner),
+            PlannedProduct(f"{self.left}ᵀ", d, f"d{self.right}", self.inner, self.rows, self.columns),
         )
 
 
@@ -82,12 +82,12 @@ def _is_core(name: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Candidate:
+class MeasuredPlan:
     """One way to contract, with its measured times: a mean per block, or a single first call, or none."""
 
     name: str
     segments: tuple[tuple[int, int], ...]  # first and last core, counted from 1
-    products: tuple[Product, ...]
+    products: tuple[PlannedProduct, ...]
     flops: int  # forward and backward
     saved_mib: float
     largest_mib: float
@@ -105,7 +105,7 @@ class Candidate:
         return statistics.median(self.ms) if self.ms else None
 
     @cached_property
-    def backward(self) -> tuple[Product, ...]:
+    def backward(self) -> tuple[PlannedProduct, ...]:
         return tuple(gradient for product in reversed(self.products) for gradient in product.gradients())
 
     @cached_property
@@ -117,7 +117,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, order=True)
-class Slot:
+class PlannedLayer:
     """A layer and a number of tokens: what a plan is made for."""
 
     in_features: int
@@ -141,11 +141,13 @@ class Slot:
         return f"{self.layer}, {self.cores} cores, ranks up to {self.ranks:,}, {tokens}"
 
 
-def slot_of(record: Record) -> Slot:
+def slot_of(record: Record) -> PlannedLayer:
     """What a record's plans are made for; raises RecordError for a configuration without layer, order or ranks."""
     layer, method = workload_settings(record), method_settings(record)
     try:
-        return Slot(layer["in_features"], layer["out_features"], method["order"], method["ranks"], record.batch_size)
+        return PlannedLayer(
+            layer["in_features"], layer["out_features"], method["order"], method["ranks"], record.batch_size
+        )
     except KeyError:
         needed = "in_features, out_features, order and ranks in config_json"
         raise RecordError(f"record {record.cell_id}: plans need {needed}.") from None
@@ -155,25 +157,25 @@ def slot_of(record: Record) -> Slot:
 class Planned:
     """All plans of one layer and number of tokens, and the one that was chosen."""
 
-    slot: Slot
+    slot: PlannedLayer
     in_modes: tuple[int, ...]
     out_modes: tuple[int, ...]
     ranks: tuple[int, ...]
-    candidates: tuple[Candidate, ...]
-    chosen: Candidate
+    candidates: tuple[MeasuredPlan, ...]
+    chosen: MeasuredPlan
     dense_ms: tuple[float, ...]
 
     @cached_property
-    def best(self) -> Candidate | None:
+    def best(self) -> MeasuredPlan | None:
         measured = [candidate for candidate in self.candidates if candidate.ms]
         return min(measured, key=lambda candidate: (candidate.time, candidate.name), default=None)
 
-    def mark(self, candidate: Candidate) -> str:
+    def mark(self, candidate: MeasuredPlan) -> str:
         """The mark of a candidate that was timed once while others took turns."""
         return ONCE if len(candidate.ms) == 1 < max(len(one.ms) for one in self.candidates) else ""
 
     @property
-    def left_to_right(self) -> Candidate | None:
+    def left_to_right(self) -> MeasuredPlan | None:
         """The plan in which nothing is merged and cores follow one another."""
         found = (one for one in self.candidates if all(first == last for first, last in one.segments))
         return next(found, None)
@@ -194,8 +196,8 @@ def _times(values: Sequence[float]) -> tuple[float, ...]:
     return tuple(float(value) for value in values)
 
 
-def _candidate(row: Mapping[str, Any]) -> Candidate:
-    products = tuple(Product(**product) for product in row["products"])
+def _candidate(row: Mapping[str, Any]) -> MeasuredPlan:
+    products = tuple(PlannedProduct(**product) for product in row["products"])
     formed = {"x"}
     for product in products:
         if not all(name in formed or _is_core(name) for name in (product.left, product.right)):
@@ -206,7 +208,7 @@ def _candidate(row: Mapping[str, Any]) -> Candidate:
     segments = tuple((first + 1, last + 1) for first, last in row["segments"])
     sizes: dict[str, Any] = {name: float(row[name]) for name in ("saved_mib", "largest_mib", "estimated_ms")}
     words: dict[str, Any] = {name: str(row[name]) for name in ("name", "message")}
-    return Candidate(
+    return MeasuredPlan(
         segments=segments, products=products, flops=int(row["flops"]), ms=_times(row["ms"]), **sizes, **words
     )
 
@@ -230,10 +232,10 @@ def planned_of(record: Record) -> Planned:
 class Grid(Selected):
     """The plans of one device: at most one record per slot, in the order of slots."""
 
-    records: Mapping[Slot, Record]
+    records: Mapping[PlannedLayer, Record]
 
     @cached_property
-    def planned(self) -> dict[Slot, Planned]:
+    def planned(self) -> dict[PlannedLayer, Planned]:
         return {slot: planned_of(record) for slot, record in self.records.items() if record.status == "ok"}
 
 

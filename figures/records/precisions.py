@@ -25,7 +25,7 @@ FP32 = "fp32"
 
 
 @dataclass(frozen=True, eq=False)
-class Line:
+class PrecisionLine:
     """An arm in a precision, over its seeds.
 
     Args:
@@ -114,9 +114,9 @@ class Line:
 class Precisions(Runs):
     """One page: a device, a dataset and a model."""
 
-    lines: tuple[Line, ...]
+    lines: tuple[PrecisionLine, ...]
 
-    def less(self, line: Line, metric: Metric) -> Score | None:
+    def less(self, line: PrecisionLine, metric: Metric) -> Score | None:
         """What a line reached less what it is compared with, paired; None where that is not there."""
         other = next((one for one in self.lines if (one.arm, one.precision) == line.compared_with), None)
         return None if other is None else difference(metric, line.ends(metric), other.ends(metric))
@@ -136,7 +136,9 @@ def select(records: Sequence[Record]) -> list[Precisions]:
             runs = newest([one for one in here if _steps(one) == steps], lambda r: (r.arm, r.precision, r.seed))
             found = sorted({(arm, precision) for arm, precision, _ in runs}, key=lambda k: (by_arm(k[0]), _place(k[1])))
             lines = tuple(
-                Line(arm, precision, {seed: run for (a, p, seed), run in runs.items() if (a, p) == (arm, precision)})
+                PrecisionLine(
+                    arm, precision, {seed: run for (a, p, seed), run in runs.items() if (a, p) == (arm, precision)}
+                )
                 for arm, precision in found
             )
             shorter = sum(_steps(one) < steps for one in here)

@@ -55,7 +55,7 @@ def training_setting(record: Record) -> Setting:
 
 
 @dataclass(frozen=True)
-class Slot:
+class SearchedArm:
     """An arm under an optimizer at a ratio; dense has none."""
 
     arm: str
@@ -63,7 +63,7 @@ class Slot:
     ratio: float | None
 
     @classmethod
-    def of(cls, record: Record) -> Slot:
+    def of(cls, record: Record) -> SearchedArm:
         """The slot of a training, or of a timed step."""
         return cls(arm_of(record), str(recipe_of(record).get("optimizer", "")), record.ratio)
 
@@ -72,7 +72,7 @@ class Slot:
 class Search:
     """All trainings of a slot; ``timed`` is its step, timed apart, if it was."""
 
-    slot: Slot
+    slot: SearchedArm
     runs: tuple[Record, ...]
     timed: Record | None = None
 
@@ -150,8 +150,8 @@ def _chosen_by(run: Record) -> float:
 
 def searches(runs: Sequence[Record], timed: Sequence[Record]) -> list[Search]:
     """One search per slot, in the order of their first records; ``timed`` may have the step of some."""
-    steps = {Slot.of(record): record for record in timed}
-    found: dict[Slot, list[Record]] = {}
+    steps = {SearchedArm.of(record): record for record in timed}
+    found: dict[SearchedArm, list[Record]] = {}
     for run in runs:
-        found.setdefault(Slot.of(run), []).append(run)
+        found.setdefault(SearchedArm.of(run), []).append(run)
     return [Search(slot, tuple(own), steps.get(slot)) for slot, own in found.items()]

@@ -19,7 +19,7 @@ from figures.records.metric import Metric, Score, difference, score
 from figures.records.select import COMERA, DENSE, Setting, config_of, method_settings
 from figures.records.sizes import FULL_SIZE_PARAMETERS
 from figures.records.time_values import PAPER_EXAMPLES, time_of, workload_words
-from figures.records.training import CurvePoint, Slot, curve_of, metric_of, ranks_before, slot_of, stages_of
+from figures.records.training import CurvePoint, TrainingSlot, curve_of, metric_of, ranks_before, slot_of, stages_of
 from figures.text import NOT_RECORDED, significant
 
 #: The experiment that the figures of training show unless asked for another.
@@ -32,7 +32,7 @@ PROBES = ("probe", "probe_code", "probe_dlrm")
 PAPER_STAGES = ("early", "late")
 PAPER_TARGETS = (0.8, 0.5, 0.2)
 
-DENSE_RUN, EARLY = Slot(DENSE, PAPER_STAGES), Slot(COMERA, PAPER_STAGES[:1])
+DENSE_RUN, EARLY = TrainingSlot(DENSE, PAPER_STAGES), TrainingSlot(COMERA, PAPER_STAGES[:1])
 
 #: How many times smaller a trained model is than the dense one, and its layers than the weights they stand in for.
 RATIOS = {"total_ratio": ("dense_mib", "stored_mib"), "tensorized_ratio": ("dense_tensorized_mib", "tensorized_mib")}
@@ -44,9 +44,9 @@ _ROUNDING = 1 + 1e-9
 _PER_MIB = 2**20 / 4
 
 
-def late(target: float) -> Slot:
+def late(target: float) -> TrainingSlot:
     """CoMERA's late stage toward a share of the tensorized size."""
-    return Slot(COMERA, PAPER_STAGES, target)
+    return TrainingSlot(COMERA, PAPER_STAGES, target)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,8 +123,8 @@ class Runs(select.Selected):
 class Study(Runs):
     """At most one run per slot and seed; a run that was never made is absent from ``runs``."""
 
-    slots: tuple[Slot, ...]  # those found and those expected, in drawing order
-    runs: Mapping[tuple[Slot, int], Record]
+    slots: tuple[TrainingSlot, ...]  # those found and those expected, in drawing order
+    runs: Mapping[tuple[TrainingSlot, int], Record]
 
     @property
     def depth(self) -> int:
@@ -132,12 +132,12 @@ class Study(Runs):
         return max(len(slot.stages) for slot in self.slots)
 
     @cached_property
-    def rows(self) -> list[Row]:
-        return [Row(self, slot) for slot in self.slots]
+    def rows(self) -> list[StudyRow]:
+        return [StudyRow(self, slot) for slot in self.slots]
 
-    def row(self, slot: Slot) -> Row:
+    def row(self, slot: TrainingSlot) -> StudyRow:
         """The row of a slot, also where nothing was expected or recorded for it."""
-        return next((row for row in self.rows if row.slot == slot), Row(self, slot))
+        return next((row for row in self.rows if row.slot == slot), StudyRow(self, slot))
 
 
 def _setting(record: Record) -> Setting:
@@ -167,7 +167,7 @@ def _but_for_the_ratio(record: Record) -> Setting:
     return {name: value for name, value in method_settings(record).items() if name != "ratio"}
 
 
-def _run(record: Record) -> tuple[Slot, int]:
+def _run(record: Record) -> tuple[TrainingSlot, int]:
     return slot_of(record), record.seed
 
 
@@ -179,7 +179,7 @@ def _comparable(records: list[Record]) -> tuple[list[Record], list[str]]:
     return kept, notes + more
 
 
-def _expected(experiment: str, is_papers: bool, found: Collection[Slot]) -> set[Slot]:
+def _expected(experiment: str, is_papers: bool, found: Collection[TrainingSlot]) -> set[TrainingSlot]:
     """The slots that an experiment should have: the paper's all of its own; any other, of the arms that it has records
     of, what a stage with a target goes on from, every ratio of a sweep, and dense through all stages.
     """
@@ -190,7 +190,7 @@ def _expected(experiment: str, is_papers: bool, found: Collection[Slot]) -> set[
     swept = {slot for slot in {*found, *before} if slot.ratio is not None and not slot.has_target}
     expected = before | {replace(slot, ratio=ratio) for slot in swept for ratio in ratios}
     if any(slot.arm == DENSE for slot in found):
-        expected.add(Slot(DENSE, max((slot.stages for slot in found), key=len)))
+        expected.add(TrainingSlot(DENSE, max((slot.stages for slot in found), key=len)))
     return expected
 
 
@@ -315,11 +315,11 @@ def _outcome(run: Record | None) -> str:
 
 
 @dataclass(frozen=True, eq=False)
-class Row:
+class StudyRow:
     """One slot of a study, over its seeds. What is not known is None."""
 
     study: Study
-    slot: Slot
+    slot: TrainingSlot
 
     @cached_property
     def runs(self) -> dict[int, Record | None]:
@@ -409,7 +409,7 @@ class Row:
     def less_dense(self) -> Score | None:
         return difference(self.study.metric, self._ends, self._dense_points)
 
-    def less(self, other: Row) -> Score | None:
+    def less(self, other: StudyRow) -> Score | None:
         """What these models reached less what those of another row did."""
         return difference(self.study.metric, self._ends, other._ends)
 

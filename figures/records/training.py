@@ -43,7 +43,7 @@ def metric_of(record: Record) -> Metric:
 
 
 @dataclass(frozen=True)
-class Slot:
+class TrainingSlot:
     """What a run is for: an arm, its stages, and the size that the last one or the whole model aims at, if any."""
 
     arm: str
@@ -87,11 +87,11 @@ def stages_of(record: Record) -> list[dict[str, Any]]:
     return stages
 
 
-def slot_of(record: Record) -> Slot:
+def slot_of(record: Record) -> TrainingSlot:
     """What a run was for, failed or not."""
     stages = stages_of(record)
     names = tuple(str(stage["name"]) for stage in stages)
-    return Slot(record.arm, names, stages[-1].get("target"), stages[-1].get("target_mib"), record.ratio)
+    return TrainingSlot(record.arm, names, stages[-1].get("target"), stages[-1].get("target_mib"), record.ratio)
 
 
 @dataclass(frozen=True, kw_only=True)

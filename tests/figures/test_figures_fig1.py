@@ -14,7 +14,7 @@ from rich.console import Console
 from bench.core.record import Record
 from bench.core.times import epoch_time_s
 from figures.artifacts import fig1
-from figures.artifacts.fig1 import Selection, rows_of
+from figures.artifacts.fig1 import Fig1Page, rows_of
 from figures.claims.claims import read_claims
 from figures.page.drawn import Drawn
 from figures.records.select import PLAIN, Toggles, device_kind
@@ -24,13 +24,13 @@ from figures.text import rounded, significant, text_table, tidy_table, to_markdo
 render, pages = fig1.ARTIFACT.render, fig1.select
 
 
-def page_of(records: list[Record], toggles: Toggles = PLAIN) -> Selection:
+def page_of(records: list[Record], toggles: Toggles = PLAIN) -> Fig1Page:
     """The one page of these toggles."""
     [page] = [one for one in pages(records) if one.toggles == toggles]
     return page
 
 
-def table_of(page: Selection) -> pd.DataFrame:
+def table_of(page: Fig1Page) -> pd.DataFrame:
     rows = rows_of(page)
     return text_table(fig1.columns(page, rows), rows).set_index(["batch", "arm"])
 

@@ -16,12 +16,12 @@ from redrawn import drawn_once
 
 from bench.core.record import Record, RecordError, write
 from comera.contraction import Plan, candidates
-from comera.contraction import Product as PlannerProduct
+from comera.contraction import PlannedProduct as PlannerProduct
 from comera.tensor_train import TTShape
 from figures.artifacts import fig11
 from figures.page.drawn import Drawn
 from figures.page.tensor_diagrams import draw_backward, draw_forward, draw_network, summed_by
-from figures.records.plans import Candidate, Planned, Product, planned_of
+from figures.records.plans import MeasuredPlan, Planned, PlannedProduct, planned_of
 
 render = fig11.ARTIFACT.render
 LAYERS = ((768, 768), (768, 3072))
@@ -52,7 +52,7 @@ def tidy_of(figure: Drawn) -> pd.DataFrame:
     return pd.read_csv(io.StringIO(next(figure.files[name] for name in figure.files if name.endswith("csv")).decode()))
 
 
-def the_planner_s(one: Planned) -> list[tuple[Candidate, Plan]]:
+def the_planner_s(one: Planned) -> list[tuple[MeasuredPlan, Plan]]:
     """Every candidate of a record beside the plan that it is a record of."""
     shape = TTShape(one.slot.in_features, one.slot.out_features, one.in_modes, one.out_modes, one.ranks)
     return list(zip(one.candidates, candidates(shape, one.slot.tokens), strict=True))
@@ -80,7 +80,7 @@ def test_devices_are_never_mixed(drawn: dict[str, Drawn]) -> None:
     assert render(OTHERS, {}) == []
 
 
-def same(ours: tuple[Product, ...], theirs: tuple[PlannerProduct, ...]) -> None:
+def same(ours: tuple[PlannedProduct, ...], theirs: tuple[PlannerProduct, ...]) -> None:
     assert [dataclasses.asdict(one) for one in ours] == [dataclasses.asdict(one) for one in theirs]
     assert [one.flops for one in ours] == [one.flops for one in theirs]
     assert [one.moved_mib for one in ours] == pytest.approx([one.numbers * 4 / 2**20 for one in theirs])

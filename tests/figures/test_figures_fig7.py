@@ -16,7 +16,7 @@ from redrawn import redrawn_here
 
 from bench.core.record import Record, write
 from figures.artifacts import fig7
-from figures.artifacts.fig7 import Selection, rows_of
+from figures.artifacts.fig7 import Fig7Page, rows_of
 from figures.claims.claims import LedgerError, Verdict, read_claims
 from figures.page import bars
 from figures.page.drawn import Drawn
@@ -27,7 +27,7 @@ from figures.records.sizes import FULL_SIZE_PARAMETERS
 render = fig7.ARTIFACT.render
 
 
-def steps_of(records: list[Record]) -> Selection:
+def steps_of(records: list[Record]) -> Fig7Page:
     [page] = fig7.select(records)
     return page
 
@@ -314,7 +314,7 @@ def test_predictions_alone_are_no_figure() -> None:
 @pytest.mark.parametrize("name", ["comera", "comera, bf16, compile, CUDA Graph"])
 def test_names_of_rows_stay_on_the_page_and_off_the_bars(name: str) -> None:
     bar = bars.Bar((("steps", 3.0),), label="3.00")
-    band = bars.Band("made up", (bars.Panel("batch 1", (bar, bar)),), TIME_FILLS, (("steps", "steps"),))
+    band = bars.Band("made up", (bars.BarPanel("batch 1", (bar, bar)),), TIME_FILLS, (("steps", "steps"),))
     with house_style():
         figure = bars.draw_bars("made up", (), (name, name), (band,), (), references=1)
         renderer = FigureCanvasAgg(figure).get_renderer()

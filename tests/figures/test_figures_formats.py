@@ -10,7 +10,7 @@ from made_up_formats import DENSE_SIZE, LOWEST, searched, steps, trained
 
 from figures.artifacts.beyond import formats as artifact
 from figures.claims.claims import read_claims
-from figures.records.searches import Search, Slot, searches
+from figures.records.searches import Search, SearchedArm, searches
 
 
 def page_of(records):
@@ -51,7 +51,7 @@ def test_seeds_beside_the_search_are_reported_together():
 def test_less_is_sure_with_three_seeds_on_either_side(ours, theirs, sure):
     def search(arm, losses):
         return Search(
-            Slot(arm, "muon", 2.7), tuple(trained(arm, "muon", 0.1, loss, n) for n, loss in enumerate(losses))
+            SearchedArm(arm, "muon", 2.7), tuple(trained(arm, "muon", 0.1, loss, n) for n, loss in enumerate(losses))
         )
 
     assert search("btt", ours).surely_below(search("comera", theirs)) is sure

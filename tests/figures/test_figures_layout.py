@@ -68,7 +68,7 @@ def test_panels_have_their_height_and_nothing_overlaps(
 @pytest.mark.parametrize("label", ["3.00", "12,345  123.45x †‡§"])
 def test_bars_have_room_for_labels_and_nothing_overlaps(panels: int, label: str) -> None:
     bar = bars.Bar((("steps", 3.0),), bounds=(2.0, 4.0), label=label)
-    band = bars.Band("made up", (bars.Panel("batch 1", (bar,) * 5),) * panels, TIME_FILLS, (("steps", "steps"),))
+    band = bars.Band("made up", (bars.BarPanel("batch 1", (bar,) * 5),) * panels, TIME_FILLS, (("steps", "steps"),))
     with house_style():
         figure = bars.draw_bars("A title", LINES, [f"row {number}" for number in range(5)], (band, band), LINES)
         lines = 2 * -(-panels // 4)

@@ -33,7 +33,7 @@ from figures.artifacts.beyond.pareto import COSTS, dominator, front_of, limits_o
 from figures.page.drawn import Drawn
 from figures.records.select import DENSE
 from figures.records.studies import studies
-from figures.records.training import Slot
+from figures.records.training import TrainingSlot
 
 
 def render(records: list[Record]) -> list[Drawn]:
@@ -248,7 +248,7 @@ def test_the_stages_of_the_main_experiment_can_be_drawn_too() -> None:
 
 def test_a_sweep_of_ratios_can_be_shown_by_the_other_figures_of_training() -> None:
     [study] = studies(ratio_campaign())
-    assert study.slots[0] == Slot(DENSE, ("early",))
+    assert study.slots[0] == TrainingSlot(DENSE, ("early",))
     assert len(study.slots) == 1 + 2 * len(RATIOS)
     for name in ("fig6", "table_mnli"):
         [figure] = pages_of(name, ratio_campaign())

@@ -15,7 +15,7 @@ from redrawn import drawn_once
 from bench.core.intervals import Estimate
 from bench.core.record import Record, write
 from figures.artifacts.beyond import plans
-from figures.artifacts.beyond.plans import Row, fixed_plans, ratios_of, rows_of, sentences, share_within
+from figures.artifacts.beyond.plans import PlansRow, fixed_plans, ratios_of, rows_of, sentences, share_within
 from figures.page.drawn import Drawn
 from figures.records.plans import ONCE, select_plans, slot_of
 
@@ -33,7 +33,7 @@ def timed(best: float = 10.0, chosen: float = 10.0, **where: object) -> Record:
     return planned(times, **({"contraction": "cores"} | where))  # type: ignore[arg-type]
 
 
-def rows(*records: Record) -> list[Row]:
+def rows(*records: Record) -> list[PlansRow]:
     [page] = select_plans(records)
     return rows_of(page)
 

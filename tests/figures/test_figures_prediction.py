@@ -13,18 +13,18 @@ from redrawn import redrawn_here
 
 from bench.core.record import Record, write
 from figures.artifacts.beyond import prediction
-from figures.artifacts.beyond.prediction import Selection, rows_of
+from figures.artifacts.beyond.prediction import PredictionPage, rows_of
 from figures.text import text_table
 
 render = prediction.ARTIFACT.render
 
 
-def page_of(records: list[Record], device: str = CPU) -> Selection:
+def page_of(records: list[Record], device: str = CPU) -> PredictionPage:
     [page] = [one for one in prediction.select(records) if one.device == device]
     return page
 
 
-def sentences(page: Selection) -> list[str]:
+def sentences(page: PredictionPage) -> list[str]:
     """What is said of the distribution, then the notes."""
     caption = prediction.caption(page, rows_of(page))
     return [caption.facts[1], *caption.notes]

@@ -27,14 +27,14 @@ from bench.core.record import Record, RecordError
 from bench.core.samples import packed
 from figures.artifacts.fig6 import lines_of
 from figures.records.select import COMERA
-from figures.records.studies import DENSE_RUN, EARLY, PAPER_STAGES, Row, Spread, studies
-from figures.records.training import Slot, block_shown, curve_of, ranks_of_block
+from figures.records.studies import DENSE_RUN, EARLY, PAPER_STAGES, Spread, StudyRow, studies
+from figures.records.training import TrainingSlot, block_shown, curve_of, ranks_of_block
 
 EVERY = ("fig6", "table_mnli", "table_ranks", "truncation")
-LATE_02 = Slot(COMERA, PAPER_STAGES, 0.2)
+LATE_02 = TrainingSlot(COMERA, PAPER_STAGES, 0.2)
 
 
-def row_of(records: list[Record], slot: Slot) -> Row:
+def row_of(records: list[Record], slot: TrainingSlot) -> StudyRow:
     [study] = studies(records)
     return {row.slot: row for row in study.rows}[slot]
 
@@ -355,7 +355,7 @@ def test_the_cell_of_a_failed_run_says_what_it_was_for() -> None:
     failed = trained("comera", "late", 0.5, status="diverged", message="made up")
     assert json.loads(failed.config_json)["training"]["stages"][-1]["target"] == 0.5
     assert failed.stage == ""
-    assert row_of([failed], Slot(COMERA, PAPER_STAGES, 0.5)).status == "diverged"
+    assert row_of([failed], TrainingSlot(COMERA, PAPER_STAGES, 0.5)).status == "diverged"
 
 
 def test_curves_are_decoded_in_order() -> None:

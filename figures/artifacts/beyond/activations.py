@@ -105,7 +105,7 @@ def by_arm(arm: str) -> tuple[int, str]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Selection(cells.TimesAndMemory):
+class ActivationsPage(cells.TimesAndMemory):
     kept: Mapping[str, Record] = field(default_factory=dict)  # by arm
     #: The same steps where freed memory goes back to the system, as is usual outside of this bench.
     usual: cells.TimesAndMemory | None = None
@@ -156,7 +156,7 @@ def _kinds(record: Record | None) -> dict[str, float]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row(Missing):
+class ActivationsRow(Missing):
     """What one arm keeps, beside its plain arm and dense."""
 
     arm: str
@@ -215,14 +215,14 @@ def _times(
     return chosen(records, into, **device, place=toggles.precision, suffix=toggles.names)
 
 
-def _page(records: Sequence[Record], device: Mapping[str, Any], toggles: Toggles) -> Selection:
+def _page(records: Sequence[Record], device: Mapping[str, Any], toggles: Toggles) -> ActivationsPage:
     kept = [one for one in records if one.measure == "kept" and one.precision == toggles.precision]
     kept, of_kept = select.narrow(kept, _setting, lambda one: one.arm, "record(s) of kept tensors")
     among = toggles.among(records)
     alike = [one for one in among if not kept or model_setting(one) == model_setting(kept[0])]
     if len(alike) < len(among):
         of_kept.append(f"{len(among) - len(alike)} record(s) of another model are left out.")
-    page = _times(alike, device, toggles, Selection)
+    page = _times(alike, device, toggles, ActivationsPage)
     own = {one.arm: method_settings(one) for one in page.shown}
     per_arm = (lambda one: one.arm), method_settings, (lambda one: one.arm)
     kept, of_arms = select.narrow_each(kept, *per_arm, "record(s) of kept tensors of {}", own)
@@ -232,7 +232,7 @@ def _page(records: Sequence[Record], device: Mapping[str, Any], toggles: Toggles
     return replace(page, kept=newest, shown=shown, left_out=(*page.left_out, *of_kept))
 
 
-def select_pages(records: Sequence[Record]) -> list[Selection]:
+def select_pages(records: Sequence[Record]) -> list[ActivationsPage]:
     """A selection per device and precision, of plain steps; lent records count for the arms of this figure's own."""
     pages = []
     for device, given in by_device(records):
@@ -249,7 +249,7 @@ def select_pages(records: Sequence[Record]) -> list[Selection]:
     return [page for page in pages if page.shown]
 
 
-def rows_of(page: Selection) -> list[Row]:
+def rows_of(page: ActivationsPage) -> list[ActivationsRow]:
     """A row per arm."""
     rows = []
     for arm in page.arms:
@@ -260,7 +260,9 @@ def rows_of(page: Selection) -> list[Row]:
             "slower_usual": slower(page.usual, arm, page.records),
         }
         rows.append(
-            Row(status, message, page.older(record), arm=arm, record=record, plain=plain, dense=dense, **ratios)
+            ActivationsRow(
+                status, message, page.older(record), arm=arm, record=record, plain=plain, dense=dense, **ratios
+            )
         )
     return rows
 
@@ -271,17 +273,17 @@ def _count(largest: Mapping[str, Any]) -> str:
     return f"{largest['batch_size']:,}" + (f"  {significant(over)}x" if over else "")
 
 
-def _batch(page: Selection) -> int:
+def _batch(page: ActivationsPage) -> int:
     return next((record.batch_size for record in page.kept.values()), 0)
 
 
-def columns(page: Selection, rows: Sequence[Row]) -> list[Column]:
+def columns(page: ActivationsPage, rows: Sequence[ActivationsRow]) -> list[Column]:
     """A row of the CSV per number: what is kept by kind, largest batches, peaks, times."""
 
     def fits(gib: float) -> Column:
         return Column(f"batch in {gib:g} GiB", lambda row: _count(row.largest[gib]) if gib in row.largest else None)
 
-    def peak(row: Row) -> str:
+    def peak(row: ActivationsRow) -> str:
         return significant(page.peak("cuda", (row.arm, _batch(page))), 4)
 
     def over_plain(batch: int) -> Column:
@@ -304,7 +306,7 @@ def columns(page: Selection, rows: Sequence[Row]) -> list[Column]:
     ]
 
 
-def tidy_rows(page: Selection, rows: Sequence[Row]) -> list[dict[str, object]]:
+def tidy_rows(page: ActivationsPage, rows: Sequence[ActivationsRow]) -> list[dict[str, object]]:
     """Every number of the page with what it is of."""
     lines: list[dict[str, object]] = []
 
@@ -342,7 +344,7 @@ def tidy_rows(page: Selection, rows: Sequence[Row]) -> list[dict[str, object]]:
     return lines
 
 
-def _found(page: Selection, rows: Sequence[Row]) -> str:
+def _found(page: ActivationsPage, rows: Sequence[ActivationsRow]) -> str:
     """What a block is and what each arm keeps of it, in a sentence."""
     samples = [record.samples["kept"] for record in page.kept.values() if "kept" in record.samples]
     if not samples:
@@ -357,7 +359,7 @@ def _found(page: Selection, rows: Sequence[Row]) -> str:
     )
 
 
-def caption(page: Selection, rows: Sequence[Row]) -> Caption:
+def caption(page: ActivationsPage, rows: Sequence[ActivationsRow]) -> Caption:
     rooms = {gib: one["room_mib"] for row in rows for gib, one in row.largest.items()}
     fits = ", ".join(f"{room:,.0f} MiB on {gib:g} GiB" for gib, room in sorted(rooms.items()))
     lines = [
@@ -396,7 +398,7 @@ def _stroke(arm: str, others: Sequence[str]) -> Stroke:
     return Stroke(base.colour, MODES.get(mode, "-"), base.marker, filled=mode in ("", ":lean"))
 
 
-def _draw_curves(page: Selection, rows: Sequence[Row], place: Page, part: int) -> None:
+def _draw_curves(page: ActivationsPage, rows: Sequence[ActivationsRow], place: Page, part: int) -> None:
     """Peak memory by batch size with what fits the devices, and time by peak memory where anything was timed."""
     timed = [point for point in page.points if point.time.time and point.memory[page.kind].peak]
     target = "cuda" if any(point.memory["cuda"].peak for point in page.points) else "cpu"
@@ -446,16 +448,16 @@ def _curves(
     axes.grid(visible=True, axis="both")
 
 
-def _bands(page: Selection, rows: Sequence[Row], footnotes: Footnotes) -> list[bars.Band]:
+def _bands(page: ActivationsPage, rows: Sequence[ActivationsRow], footnotes: Footnotes) -> list[bars.Band]:
     """What a block keeps, and the largest batches."""
 
-    def kept_bar(row: Row) -> bars.Bar:
+    def kept_bar(row: ActivationsRow) -> bars.Bar:
         if not row.kinds:
             return bars.Bar(instead=footnotes.instead(row))
         parts = (*row.kinds.items(), *([(AGAIN, sum(row.again.values()))] if row.again else []))
         return bars.Bar(parts, label=bars.value_label(row.total, row.over_dense, row.marks))
 
-    def largest_bar(row: Row, gib: float) -> bars.Bar:
+    def largest_bar(row: ActivationsRow, gib: float) -> bars.Bar:
         if gib not in row.largest:
             return bars.Bar(instead=footnotes.instead(row) if not row.kinds else NOT_RECORDED)
         fill = "steps, CoMERA" if plain_arm(row.arm) == COMERA else "steps"
@@ -468,9 +470,9 @@ def _bands(page: Selection, rows: Sequence[Row], footnotes: Footnotes) -> list[b
     present |= {AGAIN for row in rows if row.again}
     kinds = tuple((kind, _WORDS.get(kind, kind)) for kind in _FILLS if kind in present)
     heading = f"Kept for backward by a block at batch {_batch(page)}, in MiB, predicted for a {device}"
-    kept = bars.Band(heading, (bars.Panel("", tuple(map(kept_bar, rows))),), _FILLS, kinds)
+    kept = bars.Band(heading, (bars.BarPanel("", tuple(map(kept_bar, rows))),), _FILLS, kinds)
     panels = tuple(
-        bars.Panel(f"{gib:g} GiB", tuple(largest_bar(row, gib) for row in rows))
+        bars.BarPanel(f"{gib:g} GiB", tuple(largest_bar(row, gib) for row in rows))
         for gib in sorted({gib for row in rows for gib in row.largest})
     )
     arms = (("steps, CoMERA", "CoMERA"), ("steps", "other arms"))
@@ -478,7 +480,7 @@ def _bands(page: Selection, rows: Sequence[Row], footnotes: Footnotes) -> list[b
     return [kept, largest] if panels else [kept]
 
 
-def draw(page: Selection, rows: Sequence[Row], caption: Caption) -> Figure:
+def draw(page: ActivationsPage, rows: Sequence[ActivationsRow], caption: Caption) -> Figure:
     footnotes = Footnotes()
     bands = _bands(page, rows, footnotes)
     foot = (*footnotes.lines(), *caption.of_picture, *caption.notes)

@@ -115,7 +115,7 @@ def select(records: Sequence[Record]) -> list[Formats]:
 
 
 @dataclass(frozen=True)
-class Row:
+class FormatsRow:
     """A search with its rivals."""
 
     page: Formats
@@ -171,7 +171,7 @@ class Row:
         return "; ".join(parts)
 
 
-def rows_of(page: Formats) -> list[Row]:
+def rows_of(page: Formats) -> list[FormatsRow]:
     """The rows of a page, by optimizer, ratio and loss."""
 
     def place(search: Search) -> tuple[Any, ...]:
@@ -182,22 +182,22 @@ def rows_of(page: Formats) -> list[Row]:
             search.loss if search.loss is not None else math.inf,
         )
 
-    return [Row(page, one) for one in sorted(page.found, key=place)]
+    return [FormatsRow(page, one) for one in sorted(page.found, key=place)]
 
 
-def columns(page: Formats, _: Sequence[Row]) -> list[Column[Row]]:
-    def head(row: Row) -> dict[str, object]:
+def columns(page: Formats, _: Sequence[FormatsRow]) -> list[Column[FormatsRow]]:
+    def head(row: FormatsRow) -> dict[str, object]:
         slot = row.search.slot
         return {"device": page.device, "experiment": page.experiment, "optimizer": slot.optimizer, "ratio": slot.ratio}
 
-    def loss(row: Row) -> str | None:
+    def loss(row: FormatsRow) -> str | None:
         search = row.search
         if search.loss is None or search.range is None:
             return None
         low, high = search.range
         return f"{search.loss:.3f}" + (f" [{low:.3f}, {high:.3f}]" if low < high else "")
 
-    def losses(row: Row) -> dict[str, object]:
+    def losses(row: FormatsRow) -> dict[str, object]:
         low, high = row.search.range or (None, None)
         return {
             "test_loss": row.search.loss,
@@ -206,11 +206,11 @@ def columns(page: Formats, _: Sequence[Row]) -> list[Column[Row]]:
             "seeds": len(row.search.reached),
         }
 
-    def step(row: Row) -> str | None:
+    def step(row: FormatsRow) -> str | None:
         time = time_of(row.search.timed, "step") if row.search.timed else None
         return with_bounds(time.total) if time else None
 
-    rates: Callable[[Row], str] = lambda row: ", ".join(f"{rate:g}" for rate in row.search.tried)  # noqa: E731
+    rates: Callable[[FormatsRow], str] = lambda row: ", ".join(f"{rate:g}" for rate in row.search.tried)  # noqa: E731
     return [
         Column("optimizer", lambda row: row.optimizer, head, left=True),
         Column("arm", lambda row: row.name, lambda row: {"arm": row.search.slot.arm}, left=True),
@@ -284,14 +284,14 @@ def _sentences(page: Formats) -> list[str]:
             (each for each in page.found if each.slot == type(one.slot)(one.slot.arm, "muon", one.slot.ratio)), None
         )
         if one.slot.optimizer == "adamw" and other and one.loss is not None and other.loss is not None:
-            gains.append((one.loss - other.loss, Row(page, one).name))
+            gains.append((one.loss - other.loss, FormatsRow(page, one).name))
     if gains:
         text = ", ".join(f"{name} {gain:.3f}" for gain, name in sorted(gains, reverse=True))
         lines.append(f"Muon less than AdamW, in loss: {text}.")
     return lines
 
 
-def caption(page: Formats, rows: Sequence[Row]) -> Caption:
+def caption(page: Formats, rows: Sequence[FormatsRow]) -> Caption:
     first = next(one for one in page.shown if one.measure == "train")
     words, metric = workload_words(first), page.metric
     steps = first.train_steps or 0
@@ -320,7 +320,7 @@ def caption(page: Formats, rows: Sequence[Row]) -> Caption:
     )
 
 
-def draw(page: Formats, rows: Sequence[Row], caption: Caption) -> Figure:
+def draw(page: Formats, rows: Sequence[FormatsRow], caption: Caption) -> Figure:
     arms = list(dict.fromkeys(row.search.slot.arm for row in rows if row.search.slot.arm != DENSE))
     arms.sort(key=lambda arm: arm != NARROW)
     looks = strokes(arms)
@@ -329,7 +329,7 @@ def draw(page: Formats, rows: Sequence[Row], caption: Caption) -> Figure:
     if page.probes:
         handles.append(Line2D([], [], color=FAINT, linestyle=(0, (1, 1.5)), label="a probe, by its name"))
     handles.append(Line2D([], [], **WHISKER, label="range over seeds"))
-    axes_of: list[tuple[str, Callable[[Row], float | None]]] = [
+    axes_of: list[tuple[str, Callable[[FormatsRow], float | None]]] = [
         ("size of the stored model, MiB", lambda row: row.stored_mib),
         ("training, s: steps times a measured step", lambda row: row.training_s),
         ("predicted peak memory of a step, MiB", lambda row: row.peak_mib),
@@ -349,8 +349,8 @@ def draw(page: Formats, rows: Sequence[Row], caption: Caption) -> Figure:
 
 def _panel(
     axes: Any,
-    rows: Sequence[Row],
-    of: Callable[[Row], float | None],
+    rows: Sequence[FormatsRow],
+    of: Callable[[FormatsRow], float | None],
     looks: Mapping[str, Any],
     probes: Mapping[str, float],
 ) -> None:

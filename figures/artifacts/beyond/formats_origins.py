@@ -137,7 +137,7 @@ def _alike(records: Sequence[Record]) -> list[list[Record]]:
 
 
 @dataclass(frozen=True)
-class Row:
+class OriginsRow:
     """A search with where its weights come from."""
 
     page: Origins
@@ -167,32 +167,32 @@ class Row:
         return "; ".join(parts)
 
 
-def rows_of(page: Origins) -> list[Row]:
+def rows_of(page: Origins) -> list[OriginsRow]:
     """By optimizer and loss; of dense models that of the same optimizers only."""
-    rows = [Row(page, origin, search) for origin, search in page.found]
+    rows = [OriginsRow(page, origin, search) for origin, search in page.found]
     mine = {row.search.slot.optimizer for row in rows if row.origin.kind != "scratch"}
     rows = [row for row in rows if row.search.slot.optimizer in mine]
     order = list(OPTIMIZERS)
 
-    def place(row: Row) -> tuple[Any, ...]:
+    def place(row: OriginsRow) -> tuple[Any, ...]:
         loss = row.search.loss
         return order.index(row.search.slot.optimizer), math.inf if loss is None else loss
 
     return sorted(rows, key=place)
 
 
-def columns(page: Origins, _: Sequence[Row]) -> list[Column[Row]]:
-    def head(row: Row) -> dict[str, object]:
+def columns(page: Origins, _: Sequence[OriginsRow]) -> list[Column[OriginsRow]]:
+    def head(row: OriginsRow) -> dict[str, object]:
         slot = row.search.slot
         return {"device": page.device, "optimizer": slot.optimizer, "ratio": slot.ratio}
 
-    def loss(row: Row) -> str | None:
+    def loss(row: OriginsRow) -> str | None:
         if row.search.loss is None or row.search.range is None:
             return None
         low, high = row.search.range
         return f"{row.search.loss:.3f}" + (f" [{low:.3f}, {high:.3f}]" if low < high else "")
 
-    def losses(row: Row) -> dict[str, object]:
+    def losses(row: OriginsRow) -> dict[str, object]:
         low, high = row.search.range or (None, None)
         loss, seeds = row.search.loss, len(row.search.reached)
         return {"test_loss": loss, "test_loss_low": low, "test_loss_high": high, "seeds": seeds}
@@ -259,7 +259,7 @@ def _title(page: Origins) -> str:
     return f"Formats decomposed from a dense model against themselves from scratch: {counts}"
 
 
-def caption(page: Origins, rows: Sequence[Row]) -> Caption:
+def caption(page: Origins, rows: Sequence[OriginsRow]) -> Caption:
     first = next(one for one in page.shown if one.measure == "train")
     words = workload_words(first)
     return Caption(
@@ -286,7 +286,7 @@ _MARKERS = {"scratch": ("o", INK), "decomposed": ("D", "white"), "pruned": ("v",
 _KINDS = {"scratch": "from scratch", "decomposed": "decomposed from dense", "pruned": "pruned"}
 
 
-def draw(_: Origins, rows: Sequence[Row], caption: Caption) -> Figure:
+def draw(_: Origins, rows: Sequence[OriginsRow], caption: Caption) -> Figure:
     kinds = [kind for kind in _MARKERS if any(row.origin.kind == kind for row in rows)]
     handles = [_dot(kind, [], [], label=_KINDS[kind]) for kind in kinds]
     handles.append(Line2D([], [], color=DENSE_STROKE.colour, linewidth=0.8, label=f"{DENSE}: its loss"))
@@ -305,7 +305,7 @@ def _dot(kind: str, x: Sequence[float], y: Sequence[float], **more: Any) -> Line
     return Line2D(x, y, linestyle="", marker=marker, color=INK, markerfacecolor=face, markersize=5, **more)
 
 
-def _panel(axes: Any, rows: Sequence[Row]) -> None:
+def _panel(axes: Any, rows: Sequence[OriginsRow]) -> None:
     """One optimizer's arms, a line for each arm and size, the lowest loss at the top."""
     names: list[str] = []
     values: list[float] = []

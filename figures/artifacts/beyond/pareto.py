@@ -36,7 +36,7 @@ from figures.records.metric import Score
 from figures.records.missing import RatioLimit, limit_of
 from figures.records.select import COMERA, DENSE, SIZE_RIVAL
 from figures.records.sizes import equal_size
-from figures.records.studies import PROBES, Row, Study, studies
+from figures.records.studies import PROBES, Study, StudyRow, studies
 from figures.text import Column, bounds, significant
 
 #: Models count as equally large within the tolerance of the solvers that gave them their ratio.
@@ -67,14 +67,14 @@ class Cost:
     name: str  # in the CSV
     heading: str
     axis: str
-    of: Callable[[Row], float | None]
+    of: Callable[[StudyRow], float | None]
 
 
-def _step_ms(row: Row) -> float | None:
+def _step_ms(row: StudyRow) -> float | None:
     return row.step.value if row.step else None
 
 
-def _gflop(row: Row) -> float | None:
+def _gflop(row: StudyRow) -> float | None:
     flops = row.mean("flops_per_step")
     return flops / 1e9 if flops else None
 
@@ -90,10 +90,10 @@ COSTS = (
 
 
 @dataclass(frozen=True)
-class Point:
+class ParetoPoint:
     """A row that finished; the cost is its size in MiB unless another one was asked for."""
 
-    row: Row
+    row: StudyRow
     size: float
     score: Score
 
@@ -105,28 +105,28 @@ class Point:
     def words(self) -> str:
         return f"{self.row.name} ({significant(self.size)} MiB, {self.score.metric.written(self.score.value)})"
 
-    def ahead(self, other: Point) -> float:
+    def ahead(self, other: ParetoPoint) -> float:
         """By how much it is better."""
         return self.score.metric.gain(self.score.value, other.score.value)
 
-    def beats(self, other: Point) -> bool:
+    def beats(self, other: ParetoPoint) -> bool:
         """By value: better and no larger, or as good and smaller; sizes within the solvers' tolerance are equal."""
         better = self.ahead(other) > 0 and self.size <= _SAME_SIZE * other.size
         return better or (self.ahead(other) == 0 and _SAME_SIZE * self.size < other.size)
 
 
-def points_of(rows: Sequence[Row], cost: Cost = SIZE) -> list[Point]:
+def points_of(rows: Sequence[StudyRow], cost: Cost = SIZE) -> list[ParetoPoint]:
     """The rows that have both a cost and a score, the least first."""
-    found = [Point(row, size, row.score) for row in rows if (size := cost.of(row)) and row.score]
+    found = [ParetoPoint(row, size, row.score) for row in rows if (size := cost.of(row)) and row.score]
     return sorted(found, key=lambda point: point.size)
 
 
-def dominator(point: Point, points: Sequence[Point]) -> Point | None:
+def dominator(point: ParetoPoint, points: Sequence[ParetoPoint]) -> ParetoPoint | None:
     """The best of the points that beat this one."""
     return max((one for one in points if one.beats(point)), key=lambda one: one.ahead(point), default=None)
 
 
-def front_of(points: Sequence[Point]) -> list[Point]:
+def front_of(points: Sequence[ParetoPoint]) -> list[ParetoPoint]:
     """The points that none beats."""
     return [point for point in points if dominator(point, points) is None]
 
@@ -135,13 +135,13 @@ def _method(arm: str) -> str:
     return arm.partition(":")[0]
 
 
-def _same_size(one: Row, other: Row) -> bool:
+def _same_size(one: StudyRow, other: StudyRow) -> bool:
     """Whether two rows were trained from equally many parameters within 2 %, by their records."""
     counts = [next((run.parameters for run in row.finished.values() if run.parameters), None) for row in (one, other)]
     return equal_size(*counts)
 
 
-def rival_of(row: Row) -> Row | None:
+def rival_of(row: StudyRow) -> StudyRow | None:
     """Low rank of the size of a row of CoMERA, in the same form."""
     arm, ratio = row.slot.arm, row.slot.ratio
     if _method(arm) != COMERA or ratio is None:
@@ -151,7 +151,7 @@ def rival_of(row: Row) -> Row | None:
     return found if found and _same_size(found, row) else None
 
 
-def less_low_rank(row: Row) -> Score | None:
+def less_low_rank(row: StudyRow) -> Score | None:
     """What CoMERA reached less what low_rank did at the same ratio, both in the same form."""
     rival = rival_of(row)
     return row.less(rival) if rival else None
@@ -168,34 +168,34 @@ def limits_of(study: Study) -> dict[str, tuple[RatioLimit, list[float]]]:
     return found
 
 
-def _known(rows: Sequence[Row]) -> list[Cost]:
+def _known(rows: Sequence[StudyRow]) -> list[Cost]:
     """Size, and those costs that any model beside dense has, which are shown."""
     return [SIZE, *(cost for cost in COSTS[1:] if any(cost.of(row) for row in rows if row.slot.arm != DENSE))]
 
 
-def _text(cost: Cost) -> Callable[[Row], str | None]:
+def _text(cost: Cost) -> Callable[[StudyRow], str | None]:
     return lambda row: significant(value) if (value := cost.of(row)) else None
 
 
-def _tidy(cost: Cost) -> Callable[[Row], dict[str, object]]:
-    def tidy(row: Row) -> dict[str, object]:
+def _tidy(cost: Cost) -> Callable[[StudyRow], dict[str, object]]:
+    def tidy(row: StudyRow) -> dict[str, object]:
         return {**bounds(cost.name, row.step)} if cost is COSTS[-1] else {cost.name: cost.of(row)}
 
     return tidy
 
 
-def columns(study: Study, rows: Sequence[Row]) -> list[Column[Row]]:
+def columns(study: Study, rows: Sequence[StudyRow]) -> list[Column[StudyRow]]:
     points = {point.row.slot: point for point in points_of(rows)}
     beaten = {slot: dominator(point, list(points.values())) for slot, point in points.items()}
 
-    def on_front(row: Row) -> bool | None:
+    def on_front(row: StudyRow) -> bool | None:
         return beaten[row.slot] is None if row.slot in points else None
 
-    def beaten_by(row: Row) -> str | None:
+    def beaten_by(row: StudyRow) -> str | None:
         other = beaten.get(row.slot)
         return other.row.name if other else None
 
-    def ratio(row: Row) -> str | None:
+    def ratio(row: StudyRow) -> str | None:
         spread = row.spread("total_ratio")
         return f"{spread}x" if spread else None
 
@@ -214,7 +214,7 @@ def columns(study: Study, rows: Sequence[Row]) -> list[Column[Row]]:
     ]
 
 
-def _guessing(study: Study, points: Sequence[Point]) -> list[str]:
+def _guessing(study: Study, points: Sequence[ParetoPoint]) -> list[str]:
     """A sentence on the runs that have not surely learnt anything."""
     guess, classes = study.metric.guess, study.model.get("classes")
     names = ", ".join(point.row.name for point in points if guess is not None and not point.score.beats(guess))
@@ -224,7 +224,7 @@ def _guessing(study: Study, points: Sequence[Point]) -> list[str]:
     return [f"Not surely better than {how}: {names}."]
 
 
-def _below_probe(study: Study, points: Sequence[Point]) -> list[str]:
+def _below_probe(study: Study, points: Sequence[ParetoPoint]) -> list[str]:
     """A sentence on the runs that do not surely beat the probe, whose sizes say nothing."""
     probe, text = study.metric.probe, study.metric.probe_text
     names = ", ".join(point.row.name for point in points if probe is not None and not point.score.beats(probe))
@@ -233,7 +233,7 @@ def _below_probe(study: Study, points: Sequence[Point]) -> list[str]:
     return [f"Not surely better than the {text} ({study.metric.written(probe)}), so that size says nothing: {names}."]
 
 
-def losses(study: Study, points: Sequence[Point]) -> list[str]:
+def losses(study: Study, points: Sequence[ParetoPoint]) -> list[str]:
     """Where tensorizing loses: runs of CoMERA that another arm's beats, and those that are worse than dense."""
     ours = [point for point in points if _method(point.arm) == COMERA]
     others = [point for point in points if _method(point.arm) != COMERA]
@@ -252,13 +252,13 @@ def losses(study: Study, points: Sequence[Point]) -> list[str]:
     return lines
 
 
-def _equal_sizes(study: Study) -> dict[Row, Score]:
+def _equal_sizes(study: Study) -> dict[StudyRow, Score]:
     """CoMERA less low_rank of equal size, plain arms alone, by row of CoMERA."""
     found = {row: less_low_rank(row) for row in study.rows if row.slot.arm == COMERA}
     return {row: apart for row, apart in found.items() if apart is not None}
 
 
-def _ratios(rows: Sequence[Row]) -> str:
+def _ratios(rows: Sequence[StudyRow]) -> str:
     """Their ratios, with a digit behind the point at most."""
     return joined([f"{row.slot.ratio:.1f}".removesuffix(".0") + "x" for row in rows])
 
@@ -270,15 +270,15 @@ def _standing(apart: Score) -> str:
     return "better" if apart.beats(0) else "worse" if apart.trails(0) else "undecided"
 
 
-def _below_with_rival(row: Row) -> bool:
+def _below_with_rival(row: StudyRow) -> bool:
     """Whether neither CoMERA nor low_rank of equal size surely beats the probe."""
     probe, scores = row.study.metric.probe, [one.score for one in (row, rival_of(row)) if one]
     return probe is not None and not any(score and score.beats(probe) for score in scores)
 
 
-def _which_way(pairs: Mapping[Row, Score]) -> str:
+def _which_way(pairs: Mapping[StudyRow, Score]) -> str:
     """At which ratios CoMERA is better than low_rank of equal size, at which worse, and what the probe makes of it."""
-    found: dict[str, list[Row]] = {}
+    found: dict[str, list[StudyRow]] = {}
     for row, apart in pairs.items():
         found.setdefault(_standing(apart), []).append(row)
     words = ", ".join(f"{how} at {_ratios(rows)}" for how, rows in found.items())
@@ -331,7 +331,7 @@ def _title(study: Study) -> str:
     return f"{metric} against the model's size on {study.dataset!r}{after}{'' if known else other}"
 
 
-def caption(study: Study, rows: Sequence[Row]) -> Caption:
+def caption(study: Study, rows: Sequence[StudyRow]) -> Caption:
     points = points_of(rows)
     notes = [
         *([_SUPERSEDED_BY] if study.experiment in SUPERSEDED else []),
@@ -350,7 +350,7 @@ def caption(study: Study, rows: Sequence[Row]) -> Caption:
     return Caption(title=_title(study), facts=shared.facts(study), notes=notes, remarks=shared.absences(rows))
 
 
-def _draw_arm(axes: Any, points: Sequence[Point], stroke: Stroke, shift: float, named: bool) -> None:
+def _draw_arm(axes: Any, points: Sequence[ParetoPoint], stroke: Stroke, shift: float, named: bool) -> None:
     """The points of an arm, ``shift`` points of space to the right, so that equal sizes stand side by side.
 
     What is shifted to the right has its names below, the rest above, so that those of two arms do not meet; only
@@ -381,7 +381,7 @@ def _limits(study: Study) -> list[tuple[float, str, str]]:
     return sorted(ends) if dense else []
 
 
-def _scale(axes: Any, sizes: Sequence[float], points: Sequence[Point]) -> None:
+def _scale(axes: Any, sizes: Sequence[float], points: Sequence[ParetoPoint]) -> None:
     axes.set_xscale("log")
     axes.set_xlim(min(sizes) / 1.25, 1.15 * max(sizes))
     number_axis(axes.xaxis, LogLocator(10, subs=(1, 2, 5)))
@@ -391,7 +391,7 @@ def _scale(axes: Any, sizes: Sequence[float], points: Sequence[Point]) -> None:
     axes.yaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 5, 10]))
 
 
-def draw(study: Study, rows: Sequence[Row], caption: Caption) -> Figure:
+def draw(study: Study, rows: Sequence[StudyRow], caption: Caption) -> Figure:
     points, limits = points_of(rows), _limits(study)
     arms = dict.fromkeys([COMERA, *(row.slot.arm for row in rows if row.slot.arm != DENSE)])
     style = strokes(list(arms)) | {DENSE: DENSE_STROKE}  # as in Fig. 12
@@ -422,7 +422,7 @@ def draw(study: Study, rows: Sequence[Row], caption: Caption) -> Figure:
 
 def _panel(
     axes: Any,
-    points: Sequence[Point],
+    points: Sequence[ParetoPoint],
     style: Mapping[str, Stroke],
     forms: Collection[str],
     limits: Sequence[tuple[float, str, str]],

@@ -22,7 +22,7 @@ from figures.page.drawn import Caption
 from figures.page.layout import Page, legend
 from figures.page.plan_notes import closing_lines, timing_fact
 from figures.page.style import EARLY_STROKE, FAINT, INK, STROKES, Stroke, note, number_axis, stroke_handle, strokes
-from figures.records.plans import Candidate, Grid, Planned, Slot, select_plans
+from figures.records.plans import Grid, MeasuredPlan, Planned, PlannedLayer, select_plans
 from figures.text import NOT_RECORDED, REMARKS, Column, bounds, brackets_note, significant, with_bounds
 
 #: What is asked of the planner: a choice within ``NEAR`` of the best measured candidate in this share of at least so
@@ -44,67 +44,67 @@ _NOT_MEASURED: Mapping[str, Any] = {"facecolor": "white", "edgecolor": FAINT, "l
 
 
 @dataclass(frozen=True)
-class Choice:
+class PlanChoice:
     """A choice of the planner that was measured."""
 
     planned: Planned
-    best: Candidate
+    best: MeasuredPlan
     ratio: Estimate  # time of the chosen plan to that of the best
     over_dense: Estimate | None  # to that of nn.Linear
     is_best: bool
 
 
 @dataclass(frozen=True)
-class Row:
+class PlansRow:
     """One shape; where its choice was not measured, ``status`` and ``message`` say why."""
 
-    slot: Slot
+    slot: PlannedLayer
     status: str = NOT_RECORDED
     message: str = ""
     mark: str = ""  # of a record made by older code
     planned: Planned | None = None
-    choice: Choice | None = None
+    choice: PlanChoice | None = None
 
 
-def _choice(planned: Planned) -> Choice | None:
+def _choice(planned: Planned) -> PlanChoice | None:
     """Ratios of medians; a range holds every quotient of two plans' blocks, which if anything widens it."""
     chosen, best = planned.chosen, planned.best
     if best is None or not chosen.ms:
         return None
     ratio = Estimate(1.0, 1.0, 1.0, len(chosen.ms)) if chosen is best else unpaired_ratio(chosen.ms, best.ms)
     over_dense = unpaired_ratio(chosen.ms, planned.dense_ms) if planned.dense_ms else None
-    return Choice(planned, best, ratio, over_dense, chosen is best)
+    return PlanChoice(planned, best, ratio, over_dense, chosen is best)
 
 
-def _row(grid: Grid, slot: Slot) -> Row:
+def _row(grid: Grid, slot: PlannedLayer) -> PlansRow:
     record, planned = grid.records.get(slot), grid.planned.get(slot)
     if record is None:
-        return Row(slot)
+        return PlansRow(slot)
     if planned is None:
-        return Row(slot, record.status, " ".join(record.message.split()), grid.older(record))
+        return PlansRow(slot, record.status, " ".join(record.message.split()), grid.older(record))
     choice, chosen = _choice(planned), planned.chosen
     words = ("ok", "") if choice else ("no time", f"{chosen.name!r} {chosen.message}")
-    return Row(slot, *words, grid.older(record), planned, choice)
+    return PlansRow(slot, *words, grid.older(record), planned, choice)
 
 
-def rows_of(grid: Grid) -> list[Row]:
+def rows_of(grid: Grid) -> list[PlansRow]:
     """A row per shape of the grid that the records' own values span, whether it has a record or not."""
     slots = grid.records
     layers = sorted({(slot.in_features, slot.out_features) for slot in slots})
     sizes = [sorted({getattr(slot, name) for slot in slots}) for name in ("order", "ranks", "tokens")]
-    return [_row(grid, Slot(*layer, *size)) for layer in layers for size in itertools.product(*sizes)]
+    return [_row(grid, PlannedLayer(*layer, *size)) for layer in layers for size in itertools.product(*sizes)]
 
 
-def choices(rows: Sequence[Row]) -> list[Choice]:
+def choices(rows: Sequence[PlansRow]) -> list[PlanChoice]:
     return [row.choice for row in rows if row.choice]
 
 
-def ratios_of(rows: Sequence[Row]) -> list[float]:
+def ratios_of(rows: Sequence[PlansRow]) -> list[float]:
     """Chosen / best of every measured shape, in rising order."""
     return sorted(one.ratio.value for one in choices(rows))
 
 
-def fixed_plans(rows: Sequence[Row]) -> dict[str, list[float]]:
+def fixed_plans(rows: Sequence[PlansRow]) -> dict[str, list[float]]:
     """For each plan that every measured shape offers, its time / best; infinite where memory did not suffice."""
     found: dict[str, list[float]] = {}
     measured = choices(rows)
@@ -129,14 +129,14 @@ def _aim(ratios: Sequence[float]) -> str:
     return f"Asked: {asked}. {'Missed: ' + ', '.join(missed) if missed else 'Met'}."
 
 
-def _left_out(rows: Sequence[Row]) -> list[str]:
+def _left_out(rows: Sequence[PlansRow]) -> list[str]:
     missing = [row for row in rows if row.choice is None]
     counts = Counter(f"{row.status}: {row.message}" if row.message else row.status for row in missing)
     reasons = [f"{count} x {reason.rstrip('.')}" for reason, count in counts.items()]
     return [f"{len(missing)} of {len(rows)} shapes are left out: {'; '.join(reasons)}."] if missing else []
 
 
-def sentences(rows: Sequence[Row]) -> list[str]:
+def sentences(rows: Sequence[PlansRow]) -> list[str]:
     """What the grid says about the planner, the most important first."""
     measured, ratios = choices(rows), ratios_of(rows)
     if not ratios:
@@ -173,23 +173,23 @@ def sentences(rows: Sequence[Row]) -> list[str]:
     return [*filter(None, found), *_left_out(rows)]
 
 
-def columns(grid: Grid, rows: Sequence[Row]) -> list[Column[Any]]:  # noqa: ARG001 - as every artifact
+def columns(grid: Grid, rows: Sequence[PlansRow]) -> list[Column[Any]]:  # noqa: ARG001 - as every artifact
     """A row of the table per shape, of the CSV per candidate."""
 
-    def name(row: Row, which: str) -> str | None:
+    def name(row: PlansRow, which: str) -> str | None:
         return getattr(getattr(row.planned, which, None), "name", None)
 
-    def time(row: Row, which: str) -> str | None:
-        candidate: Candidate | None = getattr(row.planned, which, None)
+    def time(row: PlansRow, which: str) -> str | None:
+        candidate: MeasuredPlan | None = getattr(row.planned, which, None)
         if row.planned is None or candidate is None or candidate.time is None:
             return None
         return f"{significant(candidate.time)} {row.planned.mark(candidate)}".strip()
 
-    def estimated(row: Row) -> str | None:
+    def estimated(row: PlansRow) -> str | None:
         chosen = row.planned.chosen if row.planned else None
         return significant(chosen.estimated_ms / chosen.time) if chosen and chosen.time else None
 
-    def tidy(line: tuple[Row, Candidate | None]) -> dict[str, object]:
+    def tidy(line: tuple[PlansRow, MeasuredPlan | None]) -> dict[str, object]:
         row, candidate = line
         choice = row.choice
         sizes = ("name", "flops", "saved_mib", "largest_mib", "estimated_ms")
@@ -230,11 +230,11 @@ def columns(grid: Grid, rows: Sequence[Row]) -> list[Column[Any]]:  # noqa: ARG0
     ]
 
 
-def tidy_rows(_: Grid, rows: Sequence[Row]) -> list[tuple[Row, Candidate | None]]:
+def tidy_rows(_: Grid, rows: Sequence[PlansRow]) -> list[tuple[PlansRow, MeasuredPlan | None]]:
     return [(row, one) for row in rows for one in (row.planned.candidates if row.planned else (None,))]
 
 
-def caption(grid: Grid, rows: Sequence[Row]) -> Caption:
+def caption(grid: Grid, rows: Sequence[PlansRow]) -> Caption:
     first, *others = sentences(rows)
     found = [estimate for one in choices(rows) for estimate in (one.ratio, one.over_dense)]
     return Caption(
@@ -244,16 +244,16 @@ def caption(grid: Grid, rows: Sequence[Row]) -> Caption:
     )
 
 
-def _values(rows: Sequence[Row], name: str) -> list[Any]:
+def _values(rows: Sequence[PlansRow], name: str) -> list[Any]:
     return sorted({getattr(row.slot, name) for row in rows})
 
 
-def _layers(rows: Sequence[Row]) -> list[tuple[str, int]]:
+def _layers(rows: Sequence[PlansRow]) -> list[tuple[str, int]]:
     """The lines of a map: layers with the cap on their ranks."""
     return list(dict.fromkeys((row.slot.layer, row.slot.ranks) for row in rows))
 
 
-def _draw_cell(axes: Any, row: Row, left: int, top: int) -> None:
+def _draw_cell(axes: Any, row: PlansRow, left: int, top: int) -> None:
     choice = row.choice
     ratio = choice.ratio.value if choice else 0.0
     fill, ink = next((fill, ink) for limit, fill, ink, _ in _SHADES if ratio <= limit)
@@ -268,7 +268,7 @@ def _draw_cell(axes: Any, row: Row, left: int, top: int) -> None:
         axes.text(x, y + rise, f"{choice.best.initials} {ratio:.3f}", fontsize=5.5, **style)
 
 
-def _draw_map(axes: Any, rows: Sequence[Row], names: bool) -> None:
+def _draw_map(axes: Any, rows: Sequence[PlansRow], names: bool) -> None:
     """All shapes of one number of cores: a line per layer and ranks, a column per number of tokens."""
     tokens, layers = _values(rows, "tokens"), _layers(rows)
     axes.set(xlim=(0, len(tokens)), ylim=(len(layers), 0))
@@ -289,7 +289,7 @@ def _draw_map(axes: Any, rows: Sequence[Row], names: bool) -> None:
         note(axes, "layer, ranks | tokens", (0, 1), (-4, 3), **style)
 
 
-def _draw_maps(page: Page, rows: Sequence[Row]) -> None:
+def _draw_maps(page: Page, rows: Sequence[PlansRow]) -> None:
     title = "a  The chosen plan at every shape and, where another was faster, that one and chosen / best"
     initials = {one.name: one.initials for row in rows if row.planned for one in row.planned.candidates}
     handles = [Patch(**{**_NOT_MEASURED, "hatch": "", "facecolor": fill}, label=words) for _, fill, _, words in _SHADES]
@@ -334,7 +334,7 @@ def _draw_curves(axes: Any, curves: Mapping[str, Sequence[float]], stroke_of: Ma
     axes.set_ylabel("shapes within, %")
 
 
-def _draw_over_dense(axes: Any, rows: Sequence[Row], stroke_of: Mapping[str, Stroke]) -> None:
+def _draw_over_dense(axes: Any, rows: Sequence[PlansRow], stroke_of: Mapping[str, Stroke]) -> None:
     """Time over nn.Linear against tokens, a line per layer and number of cores."""
     for layer, stroke in stroke_of.items():
         for order in _values(rows, "order"):
@@ -353,7 +353,7 @@ def _draw_over_dense(axes: Any, rows: Sequence[Row], stroke_of: Mapping[str, Str
     axes.set_xlabel("tokens")
 
 
-def _draw_panels(page: Page, rows: Sequence[Row]) -> None:
+def _draw_panels(page: Page, rows: Sequence[PlansRow]) -> None:
     ranks = _values(rows, "ranks")
     curves = {"planner": ratios_of(rows), **fixed_plans(rows)}
     of_curve = strokes(list(curves))
@@ -379,7 +379,7 @@ def _draw_panels(page: Page, rows: Sequence[Row]) -> None:
         one.set_axis_off()
 
 
-def draw(grid: Grid, rows: Sequence[Row], caption: Caption) -> Figure:  # noqa: ARG001 - as every artifact
+def draw(grid: Grid, rows: Sequence[PlansRow], caption: Caption) -> Figure:  # noqa: ARG001 - as every artifact
     page = Page(caption.title, caption.facts, caption.notes, parts=2)
     _draw_maps(page, rows)
     _draw_panels(page, rows)

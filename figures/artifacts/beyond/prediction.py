@@ -58,7 +58,7 @@ class Check:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Selection(Selected):
+class PredictionPage(Selected):
     checks: tuple[Check, ...]
 
     @property
@@ -76,7 +76,7 @@ class Selection(Selected):
 
 
 @dataclass(frozen=True)
-class Row:
+class PredictionRow:
     """The cells of one arm on one workload."""
 
     arm: str
@@ -93,7 +93,7 @@ class Row:
         return max(self.checks, key=lambda check: (abs(check.error), check.record.cell_id))
 
 
-def _page(records: Sequence[Record], device: str) -> Selection:
+def _page(records: Sequence[Record], device: str) -> PredictionPage:
     checks, toggled, failed = [], 0, Counter[str]()
     for record in records:
         predicted, measured = record.peak_memory_predicted_mib, record.peak_memory_allocated_mib
@@ -110,7 +110,7 @@ def _page(records: Sequence[Record], device: str) -> Selection:
         notes.append(f"{toggled} record(s) of captured or compiled steps are left out: predictions are of plain ones.")
     on_cuda = any(check.record.predicted_for == "cuda" for check in checks)
     checks.sort(key=lambda check: (check.record.batch_size, check.record.experiment, check.record.cell_id))
-    return Selection(
+    return PredictionPage(
         device=device,
         kind="cuda" if on_cuda else "cpu",
         shown=oldest_first(check.record for check in checks),
@@ -119,19 +119,19 @@ def _page(records: Sequence[Record], device: str) -> Selection:
     )
 
 
-def select(records: Sequence[Record]) -> list[Selection]:
+def select(records: Sequence[Record]) -> list[PredictionPage]:
     """A selection per device that has measured peaks."""
     pages = [_page(mine, device["device"]) for device, mine in by_device(records)]
     return [page for page in pages if page.checks]
 
 
-def rows_of(page: Selection) -> list[Row]:
+def rows_of(page: PredictionPage) -> list[PredictionRow]:
     """A row per arm and workload that has a check, those of the main workload first, in the order of Fig. 1."""
     groups: dict[tuple[str, str], list[Check]] = {}
     for check in page.checks:
         groups.setdefault((check.record.workload, check.record.arm), []).append(check)
     order = sorted(groups, key=lambda group: (group[0] != page.main, group[0], by_arm(group[1])))
-    return [Row(arm, workload, tuple(groups[workload, arm])) for workload, arm in order]
+    return [PredictionRow(arm, workload, tuple(groups[workload, arm])) for workload, arm in order]
 
 
 def _percent(share: float) -> str:
@@ -140,14 +140,14 @@ def _percent(share: float) -> str:
     return text if text[1:] != "0.00 %" else "0.00 %"
 
 
-def columns(page: Selection, _: Sequence[Row]) -> list[Column]:
+def columns(page: PredictionPage, _: Sequence[PredictionRow]) -> list[Column]:
     """The distribution of the error by arm; in the CSV a row per cell, in MiB."""
     names = ("experiment", "workload", "method", "variant", "ratio", "batch_size", "sequence_length", "precision")
 
-    def batches(row: Row) -> str:
+    def batches(row: PredictionRow) -> str:
         return ", ".join(f"{batch:,}" for batch in sorted({check.record.batch_size for check in row.checks}))
 
-    def farthest(row: Row) -> str:
+    def farthest(row: PredictionRow) -> str:
         predicted, measured = (significant(size, 4) for size in (row.worst.predicted, row.worst.measured))
         return f"farthest off: batch {row.worst.record.batch_size:,}, {predicted} MiB predicted, {measured} measured"
 
@@ -177,7 +177,7 @@ def columns(page: Selection, _: Sequence[Row]) -> list[Column]:
     ]
 
 
-def _distribution(page: Selection, rows: Sequence[Row]) -> str:
+def _distribution(page: PredictionPage, rows: Sequence[PredictionRow]) -> str:
     """The distribution of the error over all cells, and whether it is as small as asked."""
     errors = [check.error for check in page.checks]
     worst = max((row.worst for row in rows), key=lambda check: abs(check.error))
@@ -192,7 +192,7 @@ def _distribution(page: Selection, rows: Sequence[Row]) -> str:
     )
 
 
-def caption(page: Selection, rows: Sequence[Row]) -> Caption:
+def caption(page: PredictionPage, rows: Sequence[PredictionRow]) -> Caption:
     source, rounding = {
         "cpu": ("PyTorch's profiler, which records every allocation on the CPU", "."),
         "cuda": ("the CUDA allocator's own statistic", ", nor is the allocator's rounding."),
@@ -212,7 +212,7 @@ def caption(page: Selection, rows: Sequence[Row]) -> Caption:
     )
 
 
-def draw(page: Selection, rows: Sequence[Row], caption: Caption) -> Figure:
+def draw(page: PredictionPage, rows: Sequence[PredictionRow], caption: Caption) -> Figure:
     limit = 100 * page.limit
     paper = Page(caption.title, caption.facts, caption.notes)
     [[axes]] = paper.panels(0, _LINE * len(rows))

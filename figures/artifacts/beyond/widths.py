@@ -86,7 +86,7 @@ class Widths(Selected):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class WidthsRow:
     """One arm at one width with one set of toggles."""
 
     workload: str
@@ -122,7 +122,7 @@ def select(records: Sequence[Record]) -> list[Widths]:
     return pages
 
 
-def rows_of(page: Widths) -> list[Row]:
+def rows_of(page: Widths) -> list[WidthsRow]:
     """By part, width, arm and toggles."""
     rows = []
     order = sorted(page.cells, key=lambda cell: (list(PARTS).index(cell[0]), cell[1], by_arm(cell[2]), cell[3].rank))
@@ -132,7 +132,7 @@ def rows_of(page: Widths) -> list[Row]:
         dense = page.best(workload, width, DENSE)
         gain = time_ratio(dense, record) if arm != DENSE and dense else None
         rows.append(
-            Row(
+            WidthsRow(
                 workload=workload,
                 width=width,
                 record=record,
@@ -144,17 +144,17 @@ def rows_of(page: Widths) -> list[Row]:
     return rows
 
 
-def columns(page: Widths, _: Sequence[Row]) -> list[Column[Row]]:
-    def head(row: Row) -> dict[str, object]:
+def columns(page: Widths, _: Sequence[WidthsRow]) -> list[Column[WidthsRow]]:
+    def head(row: WidthsRow) -> dict[str, object]:
         return {"device": page.device, "part": row.workload, "width": row.width, "batch_size": row.record.batch_size}
 
-    def tidy(row: Row) -> dict[str, object]:
+    def tidy(row: WidthsRow) -> dict[str, object]:
         return {"arm": row.record.arm, **vars(Toggles.of(row.record))}
 
-    def time(row: Row) -> str | None:
+    def time(row: WidthsRow) -> str | None:
         return with_bounds(row.time.total, 1.0) if row.time else None
 
-    def timing(row: Row) -> dict[str, object]:
+    def timing(row: WidthsRow) -> dict[str, object]:
         total = row.time.total if row.time else None
         return {**bounds("step_ms", total), "launches": total and total.launches}
 
@@ -184,7 +184,7 @@ def columns(page: Widths, _: Sequence[Row]) -> list[Column[Row]]:
     ]
 
 
-def _gains(rows: Sequence[Row], workload: str) -> dict[str, dict[int, Estimate]]:
+def _gains(rows: Sequence[WidthsRow], workload: str) -> dict[str, dict[int, Estimate]]:
     """By arm and width what dense training at its best takes over the arm at its best."""
     found: dict[str, dict[int, Estimate]] = {}
     for row in rows:
@@ -193,7 +193,7 @@ def _gains(rows: Sequence[Row], workload: str) -> dict[str, dict[int, Estimate]]
     return dict(sorted(found.items(), key=lambda item: by_arm(item[0])))
 
 
-def _slower(rows: Sequence[Row], page: Widths) -> list[str]:
+def _slower(rows: Sequence[WidthsRow], page: Widths) -> list[str]:
     """A sentence per part and arm on the widths at which dense training does not surely take longer."""
     sentences = []
     for workload in page.parts:
@@ -205,7 +205,7 @@ def _slower(rows: Sequence[Row], page: Widths) -> list[str]:
     return sentences
 
 
-def caption(page: Widths, rows: Sequence[Row]) -> Caption:
+def caption(page: Widths, rows: Sequence[WidthsRow]) -> Caption:
     batches = {
         f"{PARTS[row.workload][0].partition(',')[0]}: batch {row.record.batch_size:,}"
         + (f" of length {row.record.sequence_length}" if row.workload == "encoder" else "")
@@ -228,7 +228,7 @@ def caption(page: Widths, rows: Sequence[Row]) -> Caption:
     )
 
 
-def draw(page: Widths, rows: Sequence[Row], caption: Caption) -> Figure:
+def draw(page: Widths, rows: Sequence[WidthsRow], caption: Caption) -> Figure:
     gains = {workload: _gains(rows, workload) for workload in page.parts}
     arms = sorted({arm for found in gains.values() for arm in found}, key=by_arm)
     looks = strokes(arms)

@@ -19,7 +19,7 @@ Check = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Row:
+class CorrectnessRow:
     """The checks of one cell."""
 
     record: Record
@@ -70,13 +70,13 @@ class Row:
         return workload, arm, self.what, precision
 
 
-def rows_of(selection: Selected) -> list[Row]:
+def rows_of(selection: Selected) -> list[CorrectnessRow]:
     """A row per cell: layers, look-ups, steps, each from the most exact arithmetic to the least."""
-    rows = [Row(one, selection.older(one), tuple(one.samples.get("checks", ()))) for one in selection.shown]
+    rows = [CorrectnessRow(one, selection.older(one), tuple(one.samples.get("checks", ()))) for one in selection.shown]
     return sorted(rows, key=lambda row: row.place)
 
 
-def _error(row: Row) -> str:
+def _error(row: CorrectnessRow) -> str:
     if row.worst is None:
         return row.record.status
     return "no result" if row.worst["error"] is None else f"{row.worst['error']:.1e}"
@@ -85,7 +85,7 @@ def _error(row: Row) -> str:
 def columns(*_: object) -> list[Column[Any]]:
     """A row of the table per cell, of the CSV per check."""
 
-    def tidy(line: tuple[Row, Check]) -> dict[str, object]:
+    def tidy(line: tuple[CorrectnessRow, Check]) -> dict[str, object]:
         row, check = line
         return {
             "device": row.record.device,
@@ -112,11 +112,11 @@ def columns(*_: object) -> list[Column[Any]]:
     ]
 
 
-def tidy_rows(_: Selected, rows: Sequence[Row]) -> list[tuple[Row, Check]]:
+def tidy_rows(_: Selected, rows: Sequence[CorrectnessRow]) -> list[tuple[CorrectnessRow, Check]]:
     return [(row, check) for row in rows for check in row.checks or ({},)]
 
 
-def caption(selection: Selected, rows: Sequence[Row]) -> Caption:
+def caption(selection: Selected, rows: Sequence[CorrectnessRow]) -> Caption:
     judged, passed = sum(len(row.judged) for row in rows), sum(row.passed for row in rows)
     verdict = "all passed" if passed == judged else f"{judged - passed} FAILED"
     silent = sum(not row.checks for row in rows)

@@ -15,7 +15,7 @@ from figures.page.drawn import Caption
 from figures.page.notes import closing_notes
 from figures.records.metric import Metric, Reached, Score, difference, score
 from figures.records.select import COMERA, DENSE
-from figures.records.studies import Row, Study, studies
+from figures.records.studies import Study, StudyRow, studies
 from figures.records.training import reached
 from figures.text import Column, bounds
 
@@ -39,7 +39,7 @@ SEEDS_NEEDED = 3
 SLIGHTLY = 0.01
 
 
-def _ends(row: Row, name: str) -> dict[int, Reached]:
+def _ends(row: StudyRow, name: str) -> dict[int, Reached]:
     """What the finished runs of a row reached at their end, by seed."""
     return {seed: reached(_last(run), name) for seed, run in row.finished.items()}
 
@@ -49,32 +49,32 @@ def _last(run: Record) -> dict[str, object]:
     return curve[-1]
 
 
-def found(row: Row, metric: Metric) -> Score | None:
+def found(row: StudyRow, metric: Metric) -> Score | None:
     """What a row reached in a metric, over its seeds; None without a finished run."""
     return score(metric, ends) if (ends := _ends(row, metric.name)) else None
 
 
-def apart(row: Row, other: Row | None, metric: Metric) -> Score | None:
+def apart(row: StudyRow, other: StudyRow | None, metric: Metric) -> Score | None:
     """By how much a row exceeds another in a metric, paired; None where no seed has both."""
     return None if other is None else difference(metric, _ends(row, metric.name), _ends(other, metric.name))
 
 
-def _row_of(study: Study, arm: str) -> Row | None:
+def _row_of(study: Study, arm: str) -> StudyRow | None:
     return next((row for row in study.rows if row.slot.arm == arm and row.finished), None)
 
 
-def columns(study: Study, _: Sequence[Row]) -> list[Column[Row]]:
+def columns(study: Study, _: Sequence[StudyRow]) -> list[Column[StudyRow]]:
     rival = _row_of(study, RIVAL)
 
-    def reached_in(metric: Metric) -> Column[Row]:
-        def text(row: Row) -> str:
+    def reached_in(metric: Metric) -> Column[StudyRow]:
+        def text(row: StudyRow) -> str:
             one = found(row, metric)
             return str(one) if one else row.status
 
         return Column(metric.heading, text, lambda row: bounds(metric.name, found(row, metric)))
 
-    def less(metric: Metric) -> Column[Row]:
-        def text(row: Row) -> str | None:
+    def less(metric: Metric) -> Column[StudyRow]:
+        def text(row: StudyRow) -> str | None:
             one = apart(row, rival, metric) if row is not rival else None
             return one.text(sign=True) if one else None
 
@@ -84,7 +84,7 @@ def columns(study: Study, _: Sequence[Row]) -> list[Column[Row]]:
             lambda row: bounds(f"{metric.name}_less_sparse", apart(row, rival, metric)),
         )
 
-    def times(row: Row) -> str | None:
+    def times(row: StudyRow) -> str | None:
         spread = row.spread("total_ratio")
         return spread.text("x") if spread else None
 
@@ -120,7 +120,7 @@ def log_notes(study: Study) -> list[str]:
     return [*lines, *(["Records of a synthetic log decide no claim of the paper."] if is_synthetic(study) else [])]
 
 
-def caption(study: Study, rows: Sequence[Row]) -> Caption:
+def caption(study: Study, rows: Sequence[StudyRow]) -> Caption:
     seeds = (len(row.finished) for row in rows)
     in_brackets = shared.brackets_words(seeds, "groups of consecutive validation lines")
     return Caption(
@@ -178,7 +178,7 @@ RULES = (
     _rule("dlrm-nce", NCE, -1.0, MARGINS["nce"], f"below {MARGINS['nce']:g}"),
 )
 
-ARTIFACT: Artifact[Study, Row] = Artifact(
+ARTIFACT: Artifact[Study, StudyRow] = Artifact(
     name="table_dlrm",
     heading="DLRM: accuracy and size",
     summary="accuracy, AUC, normalised cross entropy and size of DLRM's arms; a table per device and log",

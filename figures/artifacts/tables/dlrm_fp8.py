@@ -9,19 +9,19 @@ from figures.claims.claims import Claim, Finding, Judgement, Outcome
 from figures.claims.rule import Rule
 from figures.page.drawn import Caption
 from figures.records.metric import Metric
-from figures.records.precisions import Line, Precisions, select
+from figures.records.precisions import PrecisionLine, Precisions, select
 from figures.records.select import COMERA
 from figures.text import Column, bounds
 
 
-def columns(page: Precisions, _: Sequence[Line]) -> list[Column[Line]]:
-    def reached(metric: Metric) -> Column[Line]:
+def columns(page: Precisions, _: Sequence[PrecisionLine]) -> list[Column[PrecisionLine]]:
+    def reached(metric: Metric) -> Column[PrecisionLine]:
         return Column(
             metric.heading, lambda line: line.reached(metric), lambda line: bounds(metric.name, line.reached(metric))
         )
 
-    def less(metric: Metric) -> Column[Line]:
-        def text(line: Line) -> str | None:
+    def less(metric: Metric) -> Column[PrecisionLine]:
+        def text(line: PrecisionLine) -> str | None:
             apart = page.less(line, metric)
             return apart.text(sign=True) if apart else None
 
@@ -32,7 +32,7 @@ def columns(page: Precisions, _: Sequence[Line]) -> list[Column[Line]]:
     return fig14.framed(page, *map(reached, (NCE, ACCURACY, AUC)), *map(less, (NCE, ACCURACY)))
 
 
-def caption(page: Precisions, lines: Sequence[Line]) -> Caption:
+def caption(page: Precisions, lines: Sequence[PrecisionLine]) -> Caption:
     shared = fig14.caption(page, lines)
     return Caption(
         title=f"DLRM in lower precisions on {page.dataset!r}",
@@ -42,7 +42,7 @@ def caption(page: Precisions, lines: Sequence[Line]) -> Caption:
     )
 
 
-def judge(_: Claim, page: Precisions, lines: Sequence[Line]) -> Judgement:
+def judge(_: Claim, page: Precisions, lines: Sequence[PrecisionLine]) -> Judgement:
     """Equal is at most the margin of accuracy below FP32, with both bounds."""
     line = next((line for line in lines if (line.arm, line.precision) == (COMERA, "fp8")), None)
     less = page.less(line, ACCURACY) if line else None
@@ -62,7 +62,7 @@ def judge(_: Claim, page: Precisions, lines: Sequence[Line]) -> Judgement:
     return Judgement(outcome, f"Not both bounds lie above -{margin:g} points.", found)
 
 
-ARTIFACT: Artifact[Precisions, Line] = Artifact(
+ARTIFACT: Artifact[Precisions, PrecisionLine] = Artifact(
     name="table_dlrm_fp8",
     heading="DLRM in lower precisions",
     summary="what DLRM's arms reach in FP32, BF16 and FP8's products; a table per device and log",

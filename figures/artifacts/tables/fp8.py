@@ -29,7 +29,7 @@ _GAIN = 1.05
 
 
 @dataclass(frozen=True)
-class Row:
+class Fp8Row:
     """One layer of one arm in one form."""
 
     record: Record
@@ -67,7 +67,7 @@ class Row:
         return "operations" if found["operations_ms"] >= found["traffic_ms"] else "traffic"
 
 
-def rows_of(page: Selected) -> list[Row]:
+def rows_of(page: Selected) -> list[Fp8Row]:
     """Rows by layer, dense before tensorized, from the most exact form to the least."""
     rows = []
     for record in page.shown:
@@ -77,26 +77,26 @@ def rows_of(page: Selected) -> list[Row]:
         for form in FORMS:
             line = lines.get(form) or lines.get(form.partition("_")[0], {})
             if form in measured or form in lines:
-                rows.append(Row(record, form, measured.get(form, {}), line, times))
+                rows.append(Fp8Row(record, form, measured.get(form, {}), line, times))
     return sorted(rows, key=lambda row: (row.shape, row.record.arm != DENSE, row.record.arm, FORMS.index(row.form)))
 
 
-def columns(_: Selected, rows: Sequence[Row]) -> list[Column[Row]]:
-    def number(name: str, text: str = "{:.1e}") -> Column[Row]:
+def columns(_: Selected, rows: Sequence[Fp8Row]) -> list[Column[Fp8Row]]:
+    def number(name: str, text: str = "{:.1e}") -> Column[Fp8Row]:
         return Column(
             name.replace("_", " "),
             lambda row: None if row.measured.get(name) is None else text.format(row.measured[name]),
             lambda row: {name: row.measured.get(name)},
         )
 
-    def least(gpu: str) -> Column[Row]:
-        def text(row: Row) -> str | None:
+    def least(gpu: str) -> Column[Fp8Row]:
+        def text(row: Fp8Row) -> str | None:
             time = row.least_ms(gpu)
             return None if time is None else f"{significant(time)} {row.bound_by(gpu)[0]}"
 
         return Column(gpu, text, lambda row: {f"{gpu}_least_ms": row.least_ms(gpu)})
 
-    def tidy(row: Row) -> dict[str, object]:
+    def tidy(row: Fp8Row) -> dict[str, object]:
         tokens, inputs, outputs = row.shape
         return {
             "device": row.record.device,
@@ -139,7 +139,7 @@ def columns(_: Selected, rows: Sequence[Row]) -> list[Column[Row]]:
     ]
 
 
-def _against(rows: Sequence[Row], arm: str, form: str) -> list[tuple[Row, str, float]]:
+def _against(rows: Sequence[Fp8Row], arm: str, form: str) -> list[tuple[Fp8Row, str, float]]:
     """By layer and GPU, how many times less the least time of a form is than BF16's."""
     own = {(row.shape, row.record.arm, row.form): row for row in rows}
     found = []
@@ -154,7 +154,7 @@ def _against(rows: Sequence[Row], arm: str, form: str) -> list[tuple[Row, str, f
     return found
 
 
-def findings(rows: Sequence[Row]) -> list[str]:
+def findings(rows: Sequence[Fp8Row]) -> list[str]:
     """Where FP8 can and cannot gain over BF16, in sentences."""
     lines = []
     for arm in (DENSE, COMERA):
@@ -169,7 +169,7 @@ def findings(rows: Sequence[Row]) -> list[str]:
     return lines
 
 
-def caption(page: Selected, rows: Sequence[Row]) -> Caption:
+def caption(page: Selected, rows: Sequence[Fp8Row]) -> Caption:
     return Caption(
         title="A linear layer by precision: errors, bytes and least times",
         facts=(device_fact(page), *findings(rows)),
@@ -190,7 +190,7 @@ def caption(page: Selected, rows: Sequence[Row]) -> Caption:
     )
 
 
-def judge(_: Claim, page: Selected, rows: Sequence[Row]) -> Judgement:
+def judge(_: Claim, page: Selected, rows: Sequence[Fp8Row]) -> Judgement:
     """The gain of FP8 over FP32 in time grows from the first of the paper's shapes to the second."""
     gains = {
         row.shape: row.gain("fp32")
@@ -212,7 +212,7 @@ def judge(_: Claim, page: Selected, rows: Sequence[Row]) -> Judgement:
     return Judgement("partly", "The gains of the two shapes are not surely apart.", found)
 
 
-ARTIFACT: Artifact[Selected, Row] = Artifact(
+ARTIFACT: Artifact[Selected, Fp8Row] = Artifact(
     name="table_fp8",
     heading="FP8 and BF16 by shape",
     summary="error, bytes and least times of a linear layer in every precision; a table per device",

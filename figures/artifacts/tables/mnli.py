@@ -9,17 +9,17 @@ from figures.page import training as shared
 from figures.page.drawn import Caption
 from figures.page.notes import closing_notes, first_upper
 from figures.records.select import DENSE
-from figures.records.studies import Row, Spread, Study
+from figures.records.studies import Spread, Study, StudyRow
 from figures.text import Column, bounds
 
 
-def _published(study: Study, name: str, quantity: str) -> list[Column[Row]]:
+def _published(study: Study, name: str, quantity: str) -> list[Column[StudyRow]]:
     """Published numbers, which stand in the table only beside the model that they are about; those transcribed from
     memory carry a question mark.
     """
     claims = read_claims()
 
-    def text(row: Row) -> str | None:
+    def text(row: StudyRow) -> str | None:
         claim = claims.get(f"{CLAIMED.get(row.slot)}-{quantity}")
         if claim is None:
             return None
@@ -28,24 +28,24 @@ def _published(study: Study, name: str, quantity: str) -> list[Column[Row]]:
     return [Column(name, text)] if study.is_papers and study.is_full_size else []
 
 
-def columns(study: Study, rows: Sequence[Row]) -> list[Column[Row]]:
+def columns(study: Study, rows: Sequence[StudyRow]) -> list[Column[StudyRow]]:
     metric = study.metric
     replaced = Spread.of({run.dense_tensorized_mib for row in rows for run in row.finished.values()} - {None})
 
-    def slot(row: Row) -> dict[str, object]:
+    def slot(row: StudyRow) -> dict[str, object]:
         return {"stage": row.slot.stage, "target_ratio": row.slot.target, "target_mib": row.slot.target_mib}
 
-    def is_dense(row: Row) -> bool:
+    def is_dense(row: StudyRow) -> bool:
         return row.slot.arm == DENSE and row.status == "ok"
 
-    def times(name: str, column: str, dense: bool) -> Column[Row]:
-        def text(row: Row) -> str | None:
+    def times(name: str, column: str, dense: bool) -> Column[StudyRow]:
+        def text(row: StudyRow) -> str | None:
             spread = row.spread(column)
             return "1" if dense and is_dense(row) else f"{spread}x" if spread else None
 
         return shared.spread_column(name, column, text)
 
-    def layers(row: Row) -> object:
+    def layers(row: StudyRow) -> object:
         spread = replaced if is_dense(row) else row.spread("tensorized_mib")
         return "0 (all cut)" if spread is not None and spread.high == 0 else spread
 
@@ -97,7 +97,7 @@ def _notes(study: Study) -> list[str]:
     return lines
 
 
-def caption(study: Study, rows: Sequence[Row]) -> Caption:
+def caption(study: Study, rows: Sequence[StudyRow]) -> Caption:
     """On MNLI the paper's table; on other data the same columns, said to be about these data."""
     after = ", after the paper's table on MNLI" if study.is_papers else ""
     return Caption(

@@ -20,7 +20,7 @@ _RIVAL, _CAST = "bf16", "fp8, cast"
 
 
 @dataclass(frozen=True)
-class Row:
+class ProductsRow:
     """One layer at one number of rows."""
 
     record: Record
@@ -60,10 +60,10 @@ class Row:
         return [line.rstrip(".") for line in lines]
 
 
-def rows_of(page: Selected) -> list[Row]:
+def rows_of(page: Selected) -> list[ProductsRow]:
     """A row per cell, square layers first, then by width and number of rows."""
     rows = [
-        Row(record, page.older(record), {one["name"]: one for one in record.samples.get("products", ())})
+        ProductsRow(record, page.older(record), {one["name"]: one for one in record.samples.get("products", ())})
         for record in page.shown
     ]
     return sorted(rows, key=lambda row: (-min(row.shape), -max(row.shape), row.shape, row.record.batch_size))
@@ -73,13 +73,13 @@ def columns(*_: object) -> list[Column[Any]]:
     """A row of the CSV per layer, number of rows and kind of product."""
 
     def time(name: str) -> Column[Any]:
-        def text(row: Row) -> str | None:
+        def text(row: ProductsRow) -> str | None:
             estimate = row.time(name)
             return significant(estimate.value) if estimate else None
 
         return Column(f"{name}, ms", text)
 
-    def tidy(line: tuple[Row, str]) -> dict[str, object]:
+    def tidy(line: tuple[ProductsRow, str]) -> dict[str, object]:
         row, name = line
         product, estimate, flops = row.products.get(name, {}), row.time(name), row.record.flops_per_step
         return {
@@ -113,7 +113,7 @@ def columns(*_: object) -> list[Column[Any]]:
     ]
 
 
-def _finding(rows: Sequence[Row]) -> str:
+def _finding(rows: Sequence[ProductsRow]) -> str:
     """In how many cells FP8 pays, once its operands have to be made first."""
     gains = [(gain, row) for row in rows if (gain := row.gain(_CAST, _RIVAL))]
     if not gains:
@@ -126,7 +126,7 @@ def _finding(rows: Sequence[Row]) -> str:
     )
 
 
-def caption(page: Selected, rows: Sequence[Row]) -> Caption:
+def caption(page: Selected, rows: Sequence[ProductsRow]) -> Caption:
     return Caption(
         title="Products of the encoder's layers by precision",
         facts=(device_fact(page), _finding(rows)),

@@ -40,7 +40,7 @@ class Step:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Selection(Selected):
+class ProfilePage(Selected):
     on_cuda: bool
     steps: tuple[Step, ...]
 
@@ -54,7 +54,7 @@ class Selection(Selected):
 
 
 @dataclass(frozen=True)
-class Row:
+class ProfileRow:
     """A kind of work in a step, all kinds together, or the step without the profiler."""
 
     step: Step
@@ -69,7 +69,7 @@ def _setting(record: Record) -> tuple[Any, ...]:
     return record.workload, record.sequence_length, record.cuda_graph, record.compile, workload_settings(record)
 
 
-def _page(of_device: Selected) -> Selection | None:
+def _page(of_device: Selected) -> ProfilePage | None:
     """The newest profile of each arm, batch size and precision, all of the model that the newest one is of."""
     good = [record for record in of_device.shown if record.status == "ok"]
     if not good:
@@ -89,7 +89,7 @@ def _page(of_device: Selected) -> Selection | None:
         for precision, batch in sorted({key[:2] for key in shown}, key=lambda pair: (pair[0] != "fp32", *pair))
     ]
     on_cuda = any(str(config_of(record).get("device", "")).startswith("cuda") for record in of_device.shown)
-    return Selection(
+    return ProfilePage(
         device=of_device.device,
         kind=of_device.kind,
         shown=oldest_first(shown.values()),
@@ -99,33 +99,36 @@ def _page(of_device: Selected) -> Selection | None:
     )
 
 
-def select(records: Sequence[Record]) -> list[Selection]:
+def select(records: Sequence[Record]) -> list[ProfilePage]:
     """A selection per device that has a profile."""
     return [page for one in pages_by_device(records) if (page := _page(one))]
 
 
-def rows_of(page: Selection) -> list[Row]:
+def rows_of(page: ProfilePage) -> list[ProfileRow]:
     rows = []
     for step in page.steps:
         profiles = step.profiles.items()
         kinds = {arm: {one["kind"]: one for one in record.samples["kinds"]} for arm, record in profiles}
         for kind in step.kinds:
-            rows.append(Row(step, kind, {arm: found[kind] for arm, found in kinds.items() if kind in found}))
+            rows.append(ProfileRow(step, kind, {arm: found[kind] for arm, found in kinds.items() if kind in found}))
         sums = {
             arm: {name: sum(one[name] for one in found.values()) for name in ("ms", "launches", "moved_mib")}
             for arm, found in kinds.items()
         }
         times = {arm: significant(record.step_time_median_ms or 0.0) for arm, record in profiles}
         whole = {arm: f"{times[arm]} {page.older(record)}".rstrip() for arm, record in profiles}
-        rows += [Row(step, "all kinds", sums, is_sum=True), Row(step, "step without profiler", {}, whole=whole)]
+        rows += [
+            ProfileRow(step, "all kinds", sums, is_sum=True),
+            ProfileRow(step, "step without profiler", {}, whole=whole),
+        ]
     return rows
 
 
-def columns(page: Selection, _: Sequence[Row]) -> list[Column[Any]]:
+def columns(page: ProfilePage, _: Sequence[ProfileRow]) -> list[Column[Any]]:
     """Milliseconds with their share of the work by arm, then launches and MiB; the CSV has costly kernels besides."""
     arms = dict.fromkeys(arm for _, arm, _ in page.profiles)
 
-    def ms(arm: str, row: Row) -> str | None:
+    def ms(arm: str, row: ProfileRow) -> str | None:
         if row.whole is not None:
             return row.whole.get(arm)
         share = row.shares.get(arm)
@@ -133,10 +136,10 @@ def columns(page: Selection, _: Sequence[Row]) -> list[Column[Any]]:
         percent = f" ({share['ms'] / busy:.0%})" if share and busy else ""
         return f"{significant(share['ms'])}{percent}" if share else None
 
-    def launches(arm: str, row: Row) -> str | None:
+    def launches(arm: str, row: ProfileRow) -> str | None:
         return f"{row.shares[arm]['launches']:,.0f}" if arm in row.shares else None
 
-    def moved(arm: str, row: Row) -> str | None:
+    def moved(arm: str, row: ProfileRow) -> str | None:
         size = row.shares.get(arm, {}).get("moved_mib")
         return None if size is None else significant(size) if size >= 0.01 else "0"
 
@@ -169,7 +172,7 @@ def columns(page: Selection, _: Sequence[Row]) -> list[Column[Any]]:
     ]
 
 
-def tidy_rows(page: Selection, _: Sequence[Row]) -> list[tuple[Step, str, Record, Share]]:
+def tidy_rows(page: ProfilePage, _: Sequence[ProfileRow]) -> list[tuple[Step, str, Record, Share]]:
     """A row per kind of work, and one per costly kernel or operator."""
     parts = [(*one, (*one[2].samples["kinds"], *one[2].samples["costliest"])) for one in page.profiles]
     return [(step, arm, record, part) for step, arm, record, found in parts for part in found]
@@ -188,7 +191,7 @@ def _limits(record: Record, on_cuda: bool) -> str:
     return f"{record.arm}: {spent} ms of {significant(step_ms)}."
 
 
-def caption(page: Selection, _: Sequence[Row]) -> Caption:
+def caption(page: ProfilePage, _: Sequence[ProfileRow]) -> Caption:
     what, names = ("kernels on the device", "kernels") if page.on_cuda else ("operators", "operators")
     profiles = [(step.label, record) for step, _, record in page.profiles]
     notes = [

@@ -10,7 +10,7 @@ from figures.page import training as shared
 from figures.page.drawn import Caption
 from figures.page.notes import last_notes, mark_notes
 from figures.records.select import COMERA
-from figures.records.studies import Row, Study
+from figures.records.studies import Study, StudyRow
 from figures.records.training import BLOCK, LAYERS, Ranks, block_shown, curve_of, ranks_before, ranks_of_block
 from figures.text import NOT_ASKED, NOT_RECORDED, OLDER, OLDER_WORDS, Column
 
@@ -18,7 +18,7 @@ from figures.text import NOT_ASKED, NOT_RECORDED, OLDER, OLDER_WORDS, Column
 Cells = Mapping[str, Any]
 
 
-def _shown(study: Study) -> list[Row]:
+def _shown(study: Study) -> list[StudyRow]:
     """Rows of arms that have ranks; CoMERA's also where no run of them finished."""
     ranked = {row.slot.arm for row in study.rows if any(map(ranks_before, row.finished.values()))}
     return [row for row in study.rows if row.slot.arm in ranked or row.slot.arm == COMERA]

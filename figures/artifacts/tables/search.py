@@ -16,7 +16,7 @@ from figures.page.notes import closing_notes
 from figures.records.metric import Score, score
 from figures.records.select import method_settings
 from figures.records.studies import PROBES, Runs, searches, size_met
-from figures.records.training import Slot, curve_of, slot_of, stages_of
+from figures.records.training import TrainingSlot, curve_of, slot_of, stages_of
 from figures.text import NOT_ASKED, REMARKS, Column, bounds, counted, significant
 
 #: Where a best value lies among those that were tried.
@@ -31,7 +31,7 @@ class Try:
     """One run of a search, with those settings in which the runs of its method differ."""
 
     run: Record
-    slot: Slot
+    slot: TrainingSlot
     settings: Mapping[str, Any]
     price: float | None  # of size, 1 + size_weight / rho, in a later stage whose settings differ in it
     score: Score | None  # None where the run did not finish
@@ -148,7 +148,7 @@ def _is_tangled(tries: Sequence[Try]) -> bool:
 def rows_of(search: Runs) -> list[Try]:
     """A row per run: by arm, stage, settings and seed."""
     names = differing(search.shown)
-    by_slot: dict[Slot, list[Try]] = {}
+    by_slot: dict[TrainingSlot, list[Try]] = {}
     for run in search.shown:
         slot, given = slot_of(run), method_settings(run)
         settings = {name: given[name] for name in names[run.method] if name in given}
@@ -229,7 +229,7 @@ def _budget(tries: Sequence[Try]) -> str:
 
 def edge_notes(tries: Sequence[Try]) -> list[str]:
     """Say which best values lie at an edge of what was tried, which arms were not searched, and how edges are told."""
-    slots: dict[Slot, list[Try]] = {}
+    slots: dict[TrainingSlot, list[Try]] = {}
     for one in tries:
         slots.setdefault(one.slot, []).append(one)
     several = len({slot.goal for slot in slots}) > 1

@@ -119,7 +119,7 @@ Slot = tuple[Matrix, str]
 
 
 @dataclass(frozen=True)
-class Row:
+class TensorizationRow:
     """One line of the table."""
 
     matrix: Matrix
@@ -229,48 +229,48 @@ def select(records: Sequence[Record]) -> list[TimesAndMemory]:
     return [replace(page, shown=oldest_first(page.timed.values())) for page in pages]
 
 
-def _row(page: TimesAndMemory, matrix: Matrix, setting: str) -> Row:
+def _row(page: TimesAndMemory, matrix: Matrix, setting: str) -> TensorizationRow:
     record, dense, paper = (page.timed.get((matrix, one)) for one in (setting, DENSE, PAPER))
     time = time_cell(record, dense if setting != DENSE else None, page.older(record), "step")
     over_paper = time_ratio(record, paper) if setting == SOLVER else None
     cores = cores_of(record) if record and setting != DENSE else None
     dense_size = (matrix.size, 1.0) if setting == DENSE else (None, None)
     parameters, ratio = (cores.parameters, matrix.ratio(cores)) if cores else dense_size
-    return Row(matrix, setting, record, cores, parameters, ratio, time, over_paper)
+    return TensorizationRow(matrix, setting, record, cores, parameters, ratio, time, over_paper)
 
 
-def rows_of(page: TimesAndMemory) -> list[Row]:
+def rows_of(page: TimesAndMemory) -> list[TensorizationRow]:
     """Every setting of every matrix."""
     return [_row(page, matrix, setting) for matrix in MATRICES for setting in SETTINGS]
 
 
-def columns(page: TimesAndMemory, rows: Sequence[Row]) -> list[Column[Row]]:  # noqa: ARG001 - as every artifact
-    def of_record(row: Row, name: str) -> Any:
+def columns(page: TimesAndMemory, rows: Sequence[TensorizationRow]) -> list[Column[TensorizationRow]]:  # noqa: ARG001 - as every artifact
+    def of_record(row: TensorizationRow, name: str) -> Any:
         return getattr(row.record, name, None)
 
-    def peak(name: str, heading: str) -> Column[Row]:
+    def peak(name: str, heading: str) -> Column[TensorizationRow]:
         return Column(heading, lambda row: significant(of_record(row, f"peak_memory_{name}_mib"), 4))
 
-    def published(row: Row) -> int | None:
+    def published(row: TensorizationRow) -> int | None:
         return row.matrix.published_parameters if row.setting == PAPER else None
 
-    def sizes(row: Row, name: str) -> str:
+    def sizes(row: TensorizationRow, name: str) -> str:
         return " ".join(map(str, getattr(row.cores, name, ())))
 
-    def modes(row: Row) -> object:
+    def modes(row: TensorizationRow) -> object:
         if row.setting == DENSE:
             return f"{row.matrix.rows} {'x' if row.matrix.published.is_table else '→'} {row.matrix.columns}"
         return row.cores
 
-    def time(row: Row) -> str:
+    def time(row: TensorizationRow) -> str:
         if row.step is None:
             return row.time.status
         return f"{with_bounds(row.step)} {'' if row.step.blocks else DISTURBED}".rstrip()
 
-    def over(ratio: Estimate | None, is_itself: bool, row: Row) -> str:
+    def over(ratio: Estimate | None, is_itself: bool, row: TensorizationRow) -> str:
         return f"{ratio_text(ratio, is_itself and row.step)} {UNPAIRED * unpaired(ratio)}".rstrip()
 
-    def tidy(row: Row) -> dict[str, object]:
+    def tidy(row: TensorizationRow) -> dict[str, object]:
         matrix, blocks = row.matrix, (row.step.blocks, row.time.disturbed) if row.step else (None, None)
         return {
             "device": page.device,
@@ -336,7 +336,7 @@ def _facts(page: TimesAndMemory) -> tuple[str, ...]:
     return step_fact(page), step
 
 
-def caption(page: TimesAndMemory, rows: Sequence[Row]) -> Caption:
+def caption(page: TimesAndMemory, rows: Sequence[TensorizationRow]) -> Caption:
     marks = [row.time.marks + UNPAIRED * unpaired(row.over_paper) for row in rows]
     repeating = "Where the solver arrives at the paper's own modes and ranks, / paper compares a layer with itself."
     return Caption(

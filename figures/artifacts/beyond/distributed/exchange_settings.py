@@ -52,7 +52,7 @@ class Settings(Selected):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class ExchangeRow:
     """A measured step."""
 
     varied: str
@@ -79,7 +79,7 @@ def select(records: Sequence[Record]) -> list[Settings]:
     return pages
 
 
-def rows_of(page: Settings) -> list[Row]:
+def rows_of(page: Settings) -> list[ExchangeRow]:
     """By what is varied, rate, value and arm."""
     place = list(VARIED).index
     order = sorted(page.cells, key=lambda cell: (place(cell[0]), order_of_rate(cell[2]), cell[1], by_arm(cell[3])))
@@ -88,18 +88,18 @@ def rows_of(page: Settings) -> list[Row]:
         record = page.cells[varied, value, mbit, arm]
         ratio = time_ratio(record, page.cells.get((varied, value, mbit, COMERA))) if arm != COMERA else None
         time = time_of(record, "step")
-        rows.append(Row(varied=varied, value=value, mbit=mbit, arm=arm, record=record, time=time, ratio=ratio))
+        rows.append(ExchangeRow(varied=varied, value=value, mbit=mbit, arm=arm, record=record, time=time, ratio=ratio))
     return rows
 
 
-def columns(page: Settings, _: Sequence[Row]) -> list[Column[Row]]:
-    def head(row: Row) -> dict[str, object]:
+def columns(page: Settings, _: Sequence[ExchangeRow]) -> list[Column[ExchangeRow]]:
+    def head(row: ExchangeRow) -> dict[str, object]:
         return {"device": page.device, "varied": row.varied, "link_mbit": row.mbit}
 
-    def time(row: Row) -> str | None:
+    def time(row: ExchangeRow) -> str | None:
         return with_bounds(row.time.total) if row.time else None
 
-    def timing(row: Row) -> dict[str, object]:
+    def timing(row: ExchangeRow) -> dict[str, object]:
         total = row.time.total if row.time else None
         return {**bounds("step_ms", total), "launches": total and total.launches}
 
@@ -134,10 +134,10 @@ def columns(page: Settings, _: Sequence[Row]) -> list[Column[Row]]:
     ]
 
 
-def _gain_by_local_steps(rows: Sequence[Row]) -> list[str]:
+def _gain_by_local_steps(rows: Sequence[ExchangeRow]) -> list[str]:
     """What dense training takes over CoMERA where averages are rare, beside where they are not: a sentence per rate."""
     sentences = []
-    found: dict[float | None, list[Row]] = {}
+    found: dict[float | None, list[ExchangeRow]] = {}
     for row in rows:
         if row.varied == "local_steps" and row.arm == DENSE and row.ratio is not None:
             found.setdefault(row.mbit, []).append(row)
@@ -147,7 +147,7 @@ def _gain_by_local_steps(rows: Sequence[Row]) -> list[str]:
     return sentences
 
 
-def _spread_by_bucket(rows: Sequence[Row]) -> list[str]:
+def _spread_by_bucket(rows: Sequence[ExchangeRow]) -> list[str]:
     """The quickest and the slowest size of buckets, and whether these differ at all, a sentence per rate and arm."""
     sentences = []
     for mbit, arm in dict.fromkeys((row.mbit, row.arm) for row in rows if row.varied == "bucket_mib"):
@@ -161,7 +161,7 @@ def _spread_by_bucket(rows: Sequence[Row]) -> list[str]:
     return sentences
 
 
-def caption(page: Settings, rows: Sequence[Row]) -> Caption:
+def caption(page: Settings, rows: Sequence[ExchangeRow]) -> Caption:
     one = page.shown[-1]
     varied = dict.fromkeys(row.varied for row in rows)
     of_local_steps = [
@@ -188,7 +188,7 @@ def caption(page: Settings, rows: Sequence[Row]) -> Caption:
     )
 
 
-def draw(page: Settings, rows: Sequence[Row], caption: Caption) -> Figure:
+def draw(page: Settings, rows: Sequence[ExchangeRow], caption: Caption) -> Figure:
     arms = sorted({row.arm for row in rows}, key=by_arm)
     handles = [stroke_handle(style(arm)[0], arm) for arm in arms]
     handles += bounds_handles(row.time.total for row in rows if row.time)

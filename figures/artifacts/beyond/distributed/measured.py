@@ -36,7 +36,7 @@ def link_words(mbit: float | None) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Selection(Selected):
+class ScalingPage(Selected):
     """Measured steps by arm and rate of the link in Mbit/s, and records on paper by workload and arm."""
 
     measured: Mapping[tuple[str, float | None], Record]
@@ -124,7 +124,7 @@ def _link(mbit: float | None) -> Link:
     return shaped(mbit, PAYLOAD_SHARE)
 
 
-def model_of(page: Selection, arm: str) -> Model | None:
+def model_of(page: ScalingPage, arm: str) -> Model | None:
     """The model of a measured arm; None without its step without exchange, or without what it exchanges."""
     records = page.of_arm(arm)
     one = next(iter(records.values()))
@@ -158,7 +158,7 @@ def model_of(page: Selection, arm: str) -> Model | None:
     return replace(model, shares=shares)
 
 
-def _tensors(page: Selection, base: str, record: Record) -> tuple[Tensor, ...] | None:
+def _tensors(page: ScalingPage, base: str, record: Record) -> tuple[Tensor, ...] | None:
     """Return the parameters of an arm from the record on paper of the same size, else one parameter of that size.
 
     None for neither: the record lacks its size, or its exchange needs what is not known: PowerSGD each parameter, FSDP2
@@ -177,7 +177,7 @@ def _tensors(page: Selection, base: str, record: Record) -> tuple[Tensor, ...] |
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class ScalingRow:
     """A measured step."""
 
     arm: str
@@ -205,7 +205,7 @@ class Row:
         return expected / self.time.value - 1 if expected is not None and self.time else None
 
 
-def select(records: Sequence[Record]) -> list[Selection]:
+def select(records: Sequence[Record]) -> list[ScalingPage]:
     """A page per device that measured; without any one page of what is on paper alone."""
     papers = [record for record in records if record.measure == "exchanged"]
     on_paper = newest(papers, lambda record: (record.workload, record.arm))
@@ -216,10 +216,10 @@ def select(records: Sequence[Record]) -> list[Selection]:
         cells = newest(chosen, _cell)
         shown = oldest_first([*cells.values(), *on_paper.values()])
         own: dict[str, Any] = {"measured": cells, "on_paper": on_paper, "shown": shown, "left_out": tuple(left_out)}
-        pages.append(Selection(**device, **own))
+        pages.append(ScalingPage(**device, **own))
     if not pages and on_paper:
         shown = oldest_first(on_paper.values())
-        pages = [Selection(device=shown[-1].device, measured={}, on_paper=on_paper, shown=shown)]
+        pages = [ScalingPage(device=shown[-1].device, measured={}, on_paper=on_paper, shown=shown)]
     return pages
 
 
@@ -233,7 +233,7 @@ def _cell(record: Record) -> tuple[str, float | None]:
     return label(record), record.link_mbit
 
 
-def rows_of(page: Selection) -> list[Row]:
+def rows_of(page: ScalingPage) -> list[ScalingRow]:
     """Every measured step, by rate and arm."""
     rows = []
     for mbit in page.rates:
@@ -243,5 +243,7 @@ def rows_of(page: Selection) -> list[Row]:
                 ratio = time_ratio(record, page.measured.get((COMERA, mbit))) if arm != COMERA else None
                 model, marks = page.models.get(arm), page.older(record) + UNPAIRED * unpaired(ratio)
                 total = time.total if time else None
-                rows.append(Row(arm=arm, mbit=mbit, record=record, time=total, ratio=ratio, model=model, marks=marks))
+                rows.append(
+                    ScalingRow(arm=arm, mbit=mbit, record=record, time=total, ratio=ratio, model=model, marks=marks)
+                )
     return rows

@@ -18,7 +18,7 @@ from bench.core.intervals import Estimate
 from bench.estimate.communication import LINKS, Link
 from figures.artifact import Artifact
 from figures.artifacts.beyond.distributed.arms import by_arm, style
-from figures.artifacts.beyond.distributed.measured import COUNTS, Row, Selection, link_words, rows_of, select
+from figures.artifacts.beyond.distributed.measured import COUNTS, ScalingPage, ScalingRow, link_words, rows_of, select
 from figures.artifacts.beyond.distributed.paper import QUICKEST, RANKS, SLOWEST, WORKLOADS, Paper, rate_words
 from figures.page import notes
 from figures.page.drawn import Caption
@@ -71,16 +71,16 @@ _MARKERS = {"sent_buckets_mib": "o", "sent_analytic_mib": "s", "sent_interface_m
 _NEAR = 3.0
 
 
-def columns(page: Selection, rows: Sequence[Row]) -> list[Column]:  # noqa: ARG001
+def columns(page: ScalingPage, rows: Sequence[ScalingRow]) -> list[Column]:  # noqa: ARG001
     """Of each measured step; the CSV has what is on paper as well, a row per number."""
 
-    def time(row: Row) -> str:
+    def time(row: ScalingRow) -> str:
         return with_bounds(row.time) if row.time else row.record.status
 
     def sent(column: str) -> Column:
         return Column(f"sent {COUNTS[column]}, MiB", lambda row: significant(getattr(row.record, column), 4))
 
-    def error(row: Row) -> str | None:
+    def error(row: ScalingRow) -> str | None:
         value = row.error()
         return None if value is None else f"{value:+.0%}"
 
@@ -99,7 +99,7 @@ def columns(page: Selection, rows: Sequence[Row]) -> list[Column]:  # noqa: ARG0
     ]
 
 
-def tidy_rows(page: Selection, rows: Sequence[Row]) -> list[dict[str, object]]:
+def tidy_rows(page: ScalingPage, rows: Sequence[ScalingRow]) -> list[dict[str, object]]:
     """Every number of the page with what it is of."""
     lines: list[dict[str, object]] = []
 
@@ -140,7 +140,7 @@ def tidy_rows(page: Selection, rows: Sequence[Row]) -> list[dict[str, object]]:
     return lines
 
 
-def _fit(rows: Sequence[Row]) -> str:
+def _fit(rows: Sequence[ScalingRow]) -> str:
     """How far the model lies from what was measured, in a sentence."""
     tested = [row for row in rows if row.error() is not None]
     if not tested:
@@ -157,7 +157,7 @@ def _fit(rows: Sequence[Row]) -> str:
     )
 
 
-def _against(page: Selection) -> list[str]:
+def _against(page: ScalingPage) -> list[str]:
     """What speaks against CoMERA, first its rival with fewer bytes."""
     lines = []
     ours, fewest = page.count(COMERA, "sent_analytic_mib"), page.count(FEWEST, "sent_analytic_mib")
@@ -175,7 +175,7 @@ def _against(page: Selection) -> list[str]:
     return lines
 
 
-def _scepticism(page: Selection) -> list[str]:
+def _scepticism(page: ScalingPage) -> list[str]:
     named = [one for one in page.papers if one.workload == "dlrm"]
     dlrm = "Tables that are compressed are replicated, so that nothing is exchanged all-to-all; dense ones are sharded."
     device = next((one.device for one in page.papers), "")
@@ -186,7 +186,7 @@ def _scepticism(page: Selection) -> list[str]:
     return [*([least] if page.papers else []), *([dlrm] if named else [])]
 
 
-def caption(page: Selection, rows: Sequence[Row]) -> Caption:
+def caption(page: ScalingPage, rows: Sequence[ScalingRow]) -> Caption:
     links = "; ".join(f"{link.words} ({link.latency_us:g} us a hop; {link.source})" for link in LINKS.values())
     one = next(iter(page.measured.values()), None)
     facts = [notes.step_fact(page)]
@@ -233,7 +233,7 @@ def caption(page: Selection, rows: Sequence[Row]) -> Caption:
     )
 
 
-def _gradients(page: Selection) -> str:
+def _gradients(page: ScalingPage) -> str:
     """Of each model on paper, CoMERA's beside dense's, with the ratio of the whole model where it was asked for."""
     words = []
     for workload in dict.fromkeys(one.workload for one in page.papers):
@@ -246,11 +246,11 @@ def _gradients(page: Selection) -> str:
     return ", ".join(words)
 
 
-def _batches(page: Selection) -> str:
+def _batches(page: ScalingPage) -> str:
     return _of_each({one.workload: one.batch for one in page.papers})
 
 
-def _totals(page: Selection) -> str:
+def _totals(page: ScalingPage) -> str:
     return _of_each({one.workload: one.total for one in page.papers})
 
 
@@ -258,7 +258,7 @@ def _of_each(rows: Mapping[str, int]) -> str:
     return ", ".join(f"{WORKLOADS.get(name, name)} {count:,}" for name, count in rows.items())
 
 
-def _title(page: Selection) -> str:
+def _title(page: ScalingPage) -> str:
     ours = page.count(COMERA, "sent_analytic_mib")
     dense = page.count(DENSE, "sent_analytic_mib")
     if not ours or not dense:
@@ -267,7 +267,7 @@ def _title(page: Selection) -> str:
     return f"Training on {page.ranks} ranks: {sizes}, and time against the link's rate"
 
 
-def draw(page: Selection, rows: Sequence[Row], caption: Caption) -> Figure:
+def draw(page: ScalingPage, rows: Sequence[ScalingRow], caption: Caption) -> Figure:
     place = Page(caption.title, caption.facts, [line for line in caption.notes if line], 3)
     [[sent, times]] = place.panels(0, 2.9, 2, widths=[1, 1.7])
     handles = [stroke_handle(style(arm)[0], arm) for arm in page.arms]
@@ -294,7 +294,7 @@ def _count_look(column: str) -> dict[str, Any]:
     return {"linestyle": "", "marker": _MARKERS[column], "markersize": 4.2, **fill}
 
 
-def _draw_sent(axes: Any, page: Selection) -> None:
+def _draw_sent(axes: Any, page: ScalingPage) -> None:
     """Panel a: a line per arm, three marks on it, the values beside them."""
     _heading(axes, "a  sent per step and rank, MiB")
     found = {(arm, column): page.count(arm, column) for arm in page.arms for column in COUNTS}
@@ -316,7 +316,7 @@ def _draw_sent(axes: Any, page: Selection) -> None:
     axes.grid(visible=True, axis="x")
 
 
-def _draw_times(axes: Any, page: Selection, rows: Sequence[Row]) -> None:
+def _draw_times(axes: Any, page: ScalingPage, rows: Sequence[ScalingRow]) -> None:
     """Panel b: measured steps and the model's curves over the rate of the link."""
     _heading(axes, "b  time per step, ms: measured, and the model's lines")
     if not any(row.time for row in rows):
@@ -346,7 +346,7 @@ def _draw_times(axes: Any, page: Selection, rows: Sequence[Row]) -> None:
     axes.grid(visible=True, axis="both")
 
 
-def _draw_paper(place: Page, page: Selection) -> None:
+def _draw_paper(place: Page, page: ScalingPage) -> None:
     """Panel c: a column per workload, weak scaling above strong."""
     workloads = list(dict.fromkeys(one.workload for one in page.papers))
     panels = place.panels(1, 2.0, max(len(workloads), 1), 2)
@@ -405,7 +405,7 @@ def _paper_look(arm: str, link: str) -> dict[str, Any]:
     }
 
 
-def _draw_winners(place: Page, page: Selection) -> None:
+def _draw_winners(place: Page, page: ScalingPage) -> None:
     """Panel d: a strip per case, in the fill of the arm that takes least."""
     [[axes]] = place.panels(2, 0.36 * max(len(page.cases), 1) + 0.2)
     heading = "d  the arm whose step takes least, by the model, over the rate of the link; numbers: where it changes"
@@ -434,7 +434,7 @@ def _draw_winners(place: Page, page: Selection) -> None:
     axes.grid(visible=True, axis="x", color=FAINT, linewidth=0.3)
 
 
-ARTIFACT: Artifact[Selection, Row] = Artifact(
+ARTIFACT: Artifact[ScalingPage, ScalingRow] = Artifact(
     name="scaling",
     heading="On several ranks: bytes, time against the link, and the model",
     summary="bytes per step and rank, time per step against the link's rate, and the model for 2 to 1,024 ranks",
