@@ -14,7 +14,7 @@ from functools import cached_property
 
 from bench.core.intervals import Estimate
 from bench.core.record import Record
-from figures.records.select import Setting, method_settings, model_setting, settings_of
+from figures.records.select import DENSE, Setting, method_settings, model_setting, settings_of
 
 #: The metric that nothing is chosen by.
 REPORTED = "test_loss"
@@ -65,7 +65,8 @@ class SearchedArm:
     @classmethod
     def of(cls, record: Record) -> SearchedArm:
         """The slot of a training, or of a timed step."""
-        return cls(arm_of(record), str(recipe_of(record).get("optimizer", "")), record.ratio)
+        ratio = None if record.arm == DENSE else record.ratio  # a step timed beside others has the ratio of their job
+        return cls(arm_of(record), str(recipe_of(record).get("optimizer", "")), ratio)
 
 
 @dataclass(frozen=True)

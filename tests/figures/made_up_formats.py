@@ -96,7 +96,7 @@ def steps() -> list[Record]:
             experiment="formats_tiny_time",
             workload="text",
             workload_words=WORDS,
-            ratio=None if arm == "dense" else 2.7,
+            ratio=2.7,
             config_json=config(arm, optimizer, 0.01, None if arm == "dense" else 2.7, steps=False),
         )
         for optimizer, lowest in LOWEST.items()
