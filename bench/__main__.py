@@ -18,6 +18,7 @@ from bench.interrupts import interruptible
 COMMANDS = {
     "run": "measure the cells of an experiment; the word may be left out",
     "search": "search every arm's rate, then train further seeds",
+    "reproduce": "measure what a figure or table needs, and draw it",
     "campaign": "run what is missing of all experiments, within a budget",
     "predict": "memory, work, least time of a step on any device",
     "compare": "the records of two folders or commits side by side",
@@ -74,6 +75,9 @@ def _parser(asked: str) -> Parser:
     commands["campaign"].add_argument("--list", action="store_true", help="print the stages and what is missing")
     further = "train the best rate with further seeds (default: 1,2; empty for none)"
     commands["search"].add_argument("--seeds", metavar="LIST", default="1,2", help=further)
+    commands["reproduce"].add_argument("target", metavar="TARGET", nargs="?", default="", help="left out: list all")
+    where = "where records go (default: results/local)"
+    commands["reproduce"].add_argument("--results", metavar="FOLDER", default="results/local", help=where)
     commands["compare"].add_argument("a", metavar="A", help="a results folder or a commit, the one to compare with")
     commands["compare"].add_argument("b", metavar="B", help="a results folder or a commit, the one in question")
     commands["compare"].add_argument("--experiment", metavar="NAME", help="the only one to compare (default: all)")

@@ -9,16 +9,25 @@ from pathlib import Path
 
 import pytest
 
+from bench.commands.reproduce import targets
+
 ROOT = Path(__file__).resolve().parent.parent
 TARGETS = re.findall(r"^([a-z0-9-]+):.*## ", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
 
 
 @pytest.mark.parametrize("results", ["results/local", "a b", "a,b", "it is (mine)"])
 def test_the_folder_of_results_is_one_argument(results):
-    targets = [target for target in TARGETS if re.match("reproduce|sweep|plan|claims|report", target)]
-    command = ["make", "-n", "-o", ".venv/.ready", *targets, f"RESULTS={results}"]
+    asked = [*targets(), "claims", "report", "explore"]
+    command = ["make", "-n", "-o", ".venv/.ready", *asked, f"RESULTS={results}"]
     printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    lines = [shlex.split(line) for line in printed.replace("\\\n", "").splitlines() if "python -m " in line]
-    assert len(lines) > len(targets)
-    named = [line[line.index("--records") + 1] if "--records" in line else line[-1] for line in lines]
-    assert {name.removesuffix(";") for name in named} == {results, f"results='{results}'"}
+    lines = [shlex.split(line) for line in printed.splitlines() if "python -m " in line]
+    assert len(lines) == len(asked)
+    assert {line[-1] for line in lines} == {results}
+
+
+def test_help_has_a_line_for_each_of_few_targets():
+    printed = subprocess.run(["make", "-s", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    lines = printed.splitlines()
+    assert len(lines) == len(TARGETS) <= 25
+    assert [line.split()[1] for line in lines[:3]] == ["help", "reproduce-fig1", "test"]
+    assert max(map(len, lines)) <= 100

@@ -393,7 +393,7 @@ ARTIFACT = Artifact(
     "device",
     experiments=("contraction",),
     measure="plan",
-    made_by="make plan-grid",
+    made_by="make reproduce-plans",
     order=70,
     select=select_plans,
     rows=rows_of,

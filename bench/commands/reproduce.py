@@ -1,0 +1,102 @@
+"""``python -m bench reproduce TARGET``: run the experiments of a figure or table one after another, then draw it.
+
+``conf/reproduce.yaml`` has the targets; make hands those of its pattern rules here. Each experiment is a command of its
+own in a new process, so that the same target goes on where it was stopped.
+"""
+
+import contextlib
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from bench.errors import CONF, ConfigError
+from bench.interrupts import handled_elsewhere
+
+
+@dataclass(frozen=True)
+class Target:
+    """A figure or table, or several, with what makes the records.
+
+    Args:
+        does: in a line.
+        takes: how long, on two cores.
+        runs: arguments of ``python -m bench``, without the folder of results, in order.
+        draws: arguments of ``python -m figures``, without the folder of records.
+
+    Example:
+        >>> target = targets()["reproduce-fig1"]
+        >>> [" ".join(words) for words in target.commands("a b")][:2]
+        ["-m bench experiment=fig1 results='a b'", "-m bench experiment=fig1_memory results='a b'"]
+        >>> target.commands("a b")[-1]
+        ['-m', 'figures', 'fig1', '--records', 'a b']
+    """
+
+    does: str
+    takes: str = "minutes"
+    runs: Sequence[str] = ()
+    draws: Sequence[str] = ()
+
+    def commands(self, results: str) -> list[list[str]]:
+        """The arguments of Python, command by command."""
+        runs = [["-m", "bench", *shlex.split(words), f"results='{results}'"] for words in self.runs]
+        return runs + [["-m", "figures", *shlex.split(words), "--records", results] for words in self.draws]
+
+
+@cache
+def targets() -> dict[str, Target]:
+    """All there are, by the name that make has for them."""
+    content: Any = OmegaConf.to_container(OmegaConf.load(CONF / "reproduce.yaml"))
+    return {name: Target(**entry) for name, entry in content.items()}
+
+
+def listed() -> str:
+    """A line per target."""
+    width = max(map(len, targets()))
+    return "\n".join(f"  make {name:{width}}  {one.does} ({one.takes})" for name, one in targets().items())
+
+
+def run(target: str, results: str) -> None:
+    """Run a target's commands; the first that fails ends the program with its status.
+
+    Raises ConfigError: there is no target of this name.
+    """
+    if not target:
+        print(listed())
+        return
+    if target not in targets():
+        raise ConfigError(f"target is {target!r}; allowed: {', '.join(targets())}.")
+    commands = targets()[target].commands(results)
+    for number, words in enumerate(commands, start=1):
+        print(f"{target}, {number} of {len(commands)}: python {shlex.join(words)}", file=sys.stderr, flush=True)
+        if status := _status_of(words):
+            raise SystemExit(status)
+
+
+def _status_of(words: Sequence[str]) -> int:
+    """Run Python with these arguments and return its exit status; signals that end this program end that one."""
+    started = subprocess.Popen([sys.executable, *words], process_group=0)
+    with handled_elsewhere(), started as process, _passed_on(process):
+        status = process.wait()
+    return 128 - status if status < 0 else status
+
+
+@contextlib.contextmanager
+def _passed_on(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """Send the process what would interrupt this program, which waits for its end."""
+
+    def send(number: int, _: object) -> None:
+        process.send_signal(number)
+
+    before = {number: signal.signal(number, send) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

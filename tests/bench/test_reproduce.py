@@ -1,0 +1,98 @@
+"""Targets of make: they name experiments and artifacts there are, run in order, and end with what they started."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from bench.commands import reproduce
+from bench.commands.reproduce import Target, targets
+from bench.errors import CONF, ConfigError, experiments
+from figures.registry import artifacts
+
+
+def experiments_of(target: Target) -> list[str]:
+    """The experiments that a target runs."""
+    return [re.search(r"experiment=(\w+)", words)[1] for words in target.runs]
+
+
+def recorded_as(experiment: str) -> str:
+    """The name under which an experiment's records lie."""
+    text = (CONF / "experiment" / f"{experiment}.yaml").read_text(encoding="utf-8")
+    found = re.search(r"^name: (\w+)", text, flags=re.MULTILINE)
+    return found[1] if found else experiment
+
+
+@pytest.mark.parametrize("name", targets())
+def test_a_target_names_what_there_is(name):
+    target = targets()[name]
+    assert re.fullmatch(r"(reproduce|sweep)-[a-z0-9-]+", name)
+    assert set(experiments_of(target)) <= set(experiments())
+    made = {recorded_as(one) for one in experiments_of(target)}
+    for words in target.draws:
+        artifact, *other = shlex.split(words)
+        shown = artifacts()[artifact].experiments if not other else (other[1],)
+        assert made & {*shown, *artifacts()[artifact].lenders}
+
+
+@pytest.mark.parametrize("name", [name for name, one in artifacts().items() if one.made_by.startswith("make ")])
+def test_an_artifact_is_drawn_by_the_target_that_it_names(name):
+    target = targets()[artifacts()[name].made_by.removeprefix("make ")]
+    assert name in [words.split()[0] for words in target.draws]
+    assert artifacts()[name].experiments[0] in experiments_of(target)
+
+
+def test_commands_run_in_order_and_stop_at_the_first_that_fails(monkeypatch, tmp_path, capfd):
+    def commands(*_):
+        note = "import sys, pathlib; pathlib.Path(sys.argv[1]).touch(); sys.exit(int(sys.argv[2]))"
+        return [["-c", note, str(tmp_path / name), status] for name, status in (("a", "0"), ("b", "3"), ("c", "0"))]
+
+    monkeypatch.setattr(Target, "commands", commands)
+    with pytest.raises(SystemExit) as end:
+        reproduce.run("reproduce-fig1", "x")
+    assert end.value.code == 3
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
+    assert "reproduce-fig1, 2 of 3: python -c" in capfd.readouterr().err
+
+
+def test_without_a_target_all_are_listed(capsys):
+    reproduce.run("", "x")
+    assert len(capsys.readouterr().out.splitlines()) == len(targets())
+
+
+def test_an_unknown_target_is_one_sentence():
+    with pytest.raises(ConfigError, match=r"^target is 'fig99'; allowed: .*reproduce-fig1,.*\.$"):
+        reproduce.run("fig99", "x")
+
+
+CHILD = """
+import pathlib, signal, sys, time
+folder = pathlib.Path(sys.argv[1])
+def end(number, _):
+    (folder / "ended").write_text(str(number))
+    sys.exit(128 + number)
+signal.signal(signal.SIGINT, end)
+signal.signal(signal.SIGTERM, end)
+(folder / "started").touch()
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_goes_to_the_command_whose_status_it_is(tmp_path: Path, number):
+    program = "import sys; from bench.commands.reproduce import _status_of; sys.exit(_status_of(sys.argv[1:]))"
+    process = subprocess.Popen([sys.executable, "-c", program, "-c", CHILD, str(tmp_path)])
+    start = time.monotonic()
+    while not (tmp_path / "started").exists():
+        assert time.monotonic() - start < 60
+        time.sleep(0.05)
+    process.send_signal(number)
+    assert process.wait(30) == 128 + number
+    assert (tmp_path / "ended").read_text() == str(int(number))
