@@ -1,6 +1,7 @@
-"""``python -m figures [draw] FIGURE``, ``all``, ``claims``, ``report``, ``explore``: figures, verdicts, pages."""
+"""``python -m figures [draw] FIGURE``, and ``all``, ``docs``, ``claims``, ``report``, ``explore``."""
 
 import argparse
+import functools
 import io
 import os
 import re
@@ -21,6 +22,7 @@ from bench.core.record import Record, RecordError, read_all
 from bench.errors import ConfigError, unwritten
 from figures.artifact import Artifact
 from figures.claims.claims import LedgerError
+from figures.documents import DocumentError, filled
 from figures.explorer.points import PredictionsError
 from figures.ledger.judging import claims_of, judge
 from figures.ledger.pages import to_csv, to_markdown_page, to_text
@@ -64,7 +66,13 @@ def _parser(program: str) -> Parser:
     parser = Parser(prog=program, add_help=False)
     commands = parser.add_subparsers(required=True)
 
-    def command(name: str, work: Callable[[argparse.Namespace], int | None], description: str, **more: Any) -> Parser:
+    def command(
+        name: str,
+        work: Callable[[argparse.Namespace], int | None],
+        description: str,
+        records: Path = Path("results") / "local",
+        **more: Any,
+    ) -> Parser:
         form = argparse.RawDescriptionHelpFormatter
         one: Parser = commands.add_parser(name, formatter_class=form, description=description, **more)
         one.set_defaults(work=work, parser=one)
@@ -72,8 +80,8 @@ def _parser(program: str) -> Parser:
             "--records",
             metavar="FOLDER",
             type=Path,
-            default=Path("results") / "local",
-            help="where the records lie (default: results/local; the project's own: results/reference)",
+            default=records,
+            help=f"where the records lie (default: {records}; the project's own: results/reference)",
         )
         return one
 
@@ -125,7 +133,16 @@ def _parser(program: str) -> Parser:
     check = "write nothing; name the files that differ, and end with status 1 if there are any"
     either.add_argument("--check", action="store_true", help=check)
     either.add_argument("--accept", action="store_true", help="write those that differ, as without --check")
-    for one in (drawing, page, exploring, whole):
+    documents = command(
+        "docs",
+        fill_documents,
+        "Fill the numbers and tables of README.md and docs/*.md from drawn files and records.",
+        records=Path("results") / "reference",
+    )
+    documents.add_argument(
+        "--check", action="store_true", help="write nothing; end with status 1 if any is out of date"
+    )
+    for one in (drawing, page, exploring, whole, documents):
         one.add_argument("--out", metavar="FOLDER", type=Path, help=where)
     return parser
 
@@ -225,6 +242,22 @@ def draw_everything(arguments: argparse.Namespace) -> int:
     return 1 if differing or stale else 0
 
 
+def fill_documents(arguments: argparse.Namespace) -> int:
+    """Fill the places of README and docs, or only name the files that are out of date; the exit status."""
+    root, drawn = _folder(arguments), _out(arguments)
+    ledger = functools.cache(lambda: to_markdown_page(judge(_read(root))))
+    paths = [Path("README.md"), *sorted(Path("docs").glob("*.md"))]
+    if not paths[0].is_file():
+        raise InputError("README.md is not in this folder; run the command in the project's root.")
+    texts = {path: path.read_text(encoding="utf-8") for path in paths}
+    changed = {path: new.encode() for path, text in texts.items() if (new := filled(text, drawn, ledger)) != text}
+    for path in changed:
+        print(f"{'out of date' if arguments.check else 'written'}: {path}")
+    if not arguments.check:
+        write_whole(changed)
+    return 1 if changed and arguments.check else 0
+
+
 def claims(arguments: argparse.Namespace) -> None:
     """Read, judge and print; whatever is wrong with the input stops it before anything is printed."""
     sys.stdout.write(FORMATS[arguments.format](judge(_read(_folder(arguments)))))
@@ -257,7 +290,7 @@ def explore(arguments: argparse.Namespace) -> None:
 def main(argv: Sequence[str] | None = None, program: str = "python -m figures", prefix: str = "") -> int:
     """The exit status: 0, or after one sentence, behind ``prefix``, 2 for wrong input and 1 for, say, a full disk."""
     words = list(sys.argv[1:] if argv is None else argv)
-    if words[:1] not in (["draw"], ["claims"], ["report"], ["explore"], ["all"]):
+    if words[:1] not in (["draw"], ["claims"], ["report"], ["explore"], ["all"], ["docs"]):
         words.insert(0, "draw")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -274,7 +307,7 @@ def _run(words: Sequence[str], program: str, prefix: str) -> int:
             arguments.parser.error(f"unrecognized arguments: {' '.join(others)}")
         status: int | None = arguments.work(arguments)
         sys.stdout.flush()
-    except (ConfigError, InputError, PredictionsError, RecordError, LedgerError, ArtifactError) as error:
+    except (ConfigError, DocumentError, InputError, PredictionsError, RecordError, LedgerError, ArtifactError) as error:
         print(f"{prefix}{error}", file=sys.stderr)
         return 2
     except BrokenPipeError:  # the reader, such as head, has seen enough; all files are written

@@ -14,8 +14,7 @@ from transformers import BertConfig, BertForSequenceClassification, get_schedule
 import comera
 from bench.commands.reproduce import targets
 from bench.core.record import read_all
-from figures.ledger.judging import judge
-from figures.ledger.pages import to_markdown_page
+from figures.__main__ import main
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ("README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md"))))
@@ -129,27 +128,14 @@ def test_every_linked_file_is_there(page) -> None:
         assert (ROOT / page).parent.joinpath(target).is_file(), target
 
 
-def test_tables_are_those_drawn_from_the_reference_records() -> None:
-    found = 0
-    for page in PAGES:
-        blocks = re.findall(r"<!-- drawn (\S+) -->(.*?)<!-- /drawn -->", text_of(page), flags=re.DOTALL)
-        assert len(blocks) == text_of(page).count("<!-- drawn ")
-        for name, block in blocks:
-            drawn = (ROOT / "figures" / "rendered" / "reference" / f"{name}.md").read_text(encoding="utf-8")
-            lines = [line for line in block.splitlines() if line.startswith("|")]
-            assert len(lines) > 5
-            assert [line for line in lines if line not in drawn.splitlines()] == []
-            found += 1
-    assert found >= 2
+def test_numbers_and_verdicts_are_those_of_the_reference_records(monkeypatch, capsys) -> None:
+    """``python -m figures docs`` makes them so."""
+    monkeypatch.chdir(ROOT)
+    assert main(["docs", "--check"]) == 0, capsys.readouterr().out
 
 
-def test_the_verdicts_are_those_of_the_reference_records() -> None:
-    written = to_markdown_page(judge(read_all(ROOT / "results" / "reference"))).split("\n\n")
-    for page in ("README.md", "docs/results.md"):
-        [block] = re.findall(r"<!-- claims -->\n(.*?)<!-- /claims -->", text_of(page), flags=re.DOTALL)
-        parts = [part.strip() for part in block.split("\n\n") if not part.startswith("<")]
-        assert len(parts) == 3
-        assert [part for part in parts if part not in written] == []
+def test_results_are_short() -> None:
+    assert len(text_of("docs/results.md").split()) <= 2500
 
 
 def test_reference_records_are_from_real_data_and_readable() -> None:

@@ -1,0 +1,157 @@
+"""Numbers in README and docs: filled in from drawn files and records, so that none can be out of date.
+
+Three kinds of places in a Markdown file hold what this module writes. A number, or a range of several, with as many
+digits as asked for::
+
+    <!-- value fig1-amd-epyc-2-threads time_over_comera arm=dense batch_size=1 -->4.59<!-- /value -->
+
+A table, by the values of two columns, with bounds where there are any::
+
+    <!-- pivot fig1-amd-epyc-2-threads time_over_comera arm=dense|galore batch_size=1|8 -->
+    | arm | 1 | 8 |
+    …
+    <!-- /pivot -->
+
+``|`` separates values, and quotes hold those with blanks. ``1/COLUMN`` is the inverse. ``digits=2`` changes how many
+there are, three by default. Parts of the claims ledger are the third kind: ``<!-- claims summary -->``, ``changed``,
+``artifacts``.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from figures.text import significant, to_markdown
+
+_PLACE = re.compile(r"<!-- (value|pivot|claims) ([^>]+?) -->(.*?)<!-- /\1 -->", re.DOTALL)
+
+#: Parts of the ledger's page, by the beginnings of their paragraphs.
+_LEDGER = {
+    "summary": (r"\d+ claims as published",),
+    "changed": ("A rival takes part", r"\| claim, published"),
+    "artifacts": (r"\| artifact \|",),
+}
+
+
+class DocumentError(ValueError):
+    """A place that cannot be filled; the message is one sentence."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a place asks for.
+
+    Args:
+        name: of the CSV file, without its suffix.
+        column: with the numbers.
+        inverse: whether their inverses are shown.
+        where: the values that other columns must have, in order.
+        digits: significant ones.
+
+    Example:
+        >>> asked = Asked.of("fig1-cpu 1/time arm=dense batch_size=1|8 digits=2")
+        >>> asked.inverse, asked.where, asked.digits
+        (True, {'arm': ['dense'], 'batch_size': ['1', '8']}, 2)
+    """
+
+    name: str
+    column: str
+    inverse: bool
+    where: Mapping[str, Sequence[str]]
+    digits: int = 3
+
+    @classmethod
+    def of(cls, words: str) -> "Asked":
+        """Parse the words of a place."""
+        name, column, *pairs = re.findall(r'(?:[^\s"]|"[^"]*")+', words)
+        where = {key: values.strip('"').split("|") for key, values in (pair.split("=", 1) for pair in pairs)}
+        digits = int(where.pop("digits", ["3"])[0])
+        return cls(name, column.removeprefix("1/"), column.startswith("1/"), where, digits)
+
+
+def filled(text: str, folder: Path, ledger: Callable[[], str]) -> str:
+    """Return a Markdown text with all its places filled.
+
+    Args:
+        text: of the file.
+        folder: with the drawn CSV files.
+        ledger: returns the page of the claims ledger, as Markdown.
+
+    Raises DocumentError: a place that names a file, a column or a value that there is not.
+    """
+
+    def fill(found: re.Match[str]) -> str:
+        kind, words = found[1], found[2]
+        try:
+            new = _claims(words, ledger()) if kind == "claims" else _drawn(kind, words, folder)
+        except (OSError, KeyError, ValueError) as error:
+            raise DocumentError(f"<!-- {kind} {words} --> cannot be filled: {error}.") from None
+        return f"<!-- {kind} {words} -->{new}<!-- /{kind} -->"
+
+    return _PLACE.sub(fill, text)
+
+
+def _claims(part: str, page: str) -> str:
+    paragraphs = page.split("\n\n")
+    chosen = [one for start in _LEDGER[part] for one in paragraphs if re.match(start, one)]
+    return "\n" + "\n\n".join(one.strip() for one in chosen) + "\n"
+
+
+def _drawn(kind: str, words: str, folder: Path) -> str:
+    asked = Asked.of(words)
+    table = pd.read_csv(folder / f"{asked.name}.csv", dtype=str, keep_default_na=False)
+    return _value(asked, table) if kind == "value" else f"\n{_pivot(asked, table)}"
+
+
+def _rows(asked: Asked, table: pd.DataFrame, where: Mapping[str, Sequence[str]]) -> pd.DataFrame:
+    for key, values in where.items():
+        if lost := [value for value in values if value not in set(table[key])]:
+            raise ValueError(f"column {key} has no {', '.join(lost)}")
+        table = table[table[key].isin(values)]
+    shown = table[table[asked.column] != ""]
+    if shown.empty:
+        raise ValueError(f"no {asked.column} in these rows")
+    return shown
+
+
+def _number(asked: Asked, text: str) -> float:
+    return 1 / float(text) if asked.inverse else float(text)
+
+
+def _value(asked: Asked, table: pd.DataFrame) -> str:
+    numbers = [_number(asked, text) for text in _rows(asked, table, asked.where)[asked.column]]
+    low, high = (significant(number, asked.digits) for number in (min(numbers), max(numbers)))
+    return low if low == high else f"{low} to {high}"
+
+
+def _pivot(asked: Asked, table: pd.DataFrame) -> str:
+    (down, names), (across, places), *more = asked.where.items()
+    rest = dict(more)
+    lines = []
+    for name in names:
+        cells = []
+        for place in places:
+            found = table[(table[down] == name) & (table[across] == place)]
+            for key, values in rest.items():
+                found = found[found[key].isin(values)]
+            found = found[found[asked.column] != ""]
+            if len(found) > 1:
+                raise ValueError(f"{len(found)} rows have {down} {name} and {across} {place}")
+            cells.append(_with_bounds(asked, found.iloc[0]) if len(found) else "-")
+        if set(cells) == {"-"}:
+            raise ValueError(f"no {asked.column} where {down} is {name}")
+        lines.append([f"`{name}`" if down == "arm" else name, *cells])
+    heading = [down.replace("_", " "), *(f"{across.replace('_', ' ')} {place}" for place in places)]
+    return to_markdown(pd.DataFrame(lines, columns=heading), frozenset(heading[:1]))
+
+
+def _with_bounds(asked: Asked, row: pd.Series) -> str:
+    value = significant(_number(asked, row[asked.column]), asked.digits)
+    ends = [row.get(f"{asked.column}_{side}", "") for side in ("low", "high")]
+    if "" in ends:
+        return value
+    low, high = sorted(_number(asked, end) for end in ends)
+    return f"{value} [{significant(low, asked.digits)}, {significant(high, asked.digits)}]"

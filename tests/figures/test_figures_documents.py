@@ -1,0 +1,115 @@
+"""Places in Markdown files: filled from drawn files, idempotent, and refused in one sentence where they cannot be."""
+
+from __future__ import annotations
+
+import pytest
+
+from figures.__main__ import main
+from figures.documents import DocumentError, filled
+
+CSV = """arm,batch_size,kind,time,time_low,time_high
+dense,1,a,4,3,5
+dense,8,a,2.5,,
+galore,1,a,8,,
+galore,1,b,9,,
+"a, b",8,a,0.2,0.1,0.25
+lora,1,a,,,
+"""
+LEDGER = "\n\n".join(
+    [
+        "# Claims",
+        "43 claims as published: 0.",
+        "A rival takes part in 14.",
+        "| claim, published |\n|--|",
+        "| artifact |\n",
+    ]
+)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "times.csv").write_text(CSV)
+    return tmp_path
+
+
+def content(words, folder):
+    kind = words.split()[0]
+    text = filled(f"before <!-- {words} -->old<!-- /{kind} --> after", folder, lambda: LEDGER)
+    assert text.startswith(f"before <!-- {words} -->")
+    assert text.endswith(f"<!-- /{kind} --> after")
+    assert filled(text, folder, lambda: LEDGER) == text
+    return text[len(f"before <!-- {words} -->") : -len(f"<!-- /{kind} --> after")]
+
+
+@pytest.mark.parametrize(
+    ("words", "number"),
+    [
+        ("times time arm=dense batch_size=1", "4.00"),
+        ("times time arm=dense batch_size=1 digits=1", "4"),
+        ("times 1/time arm=dense batch_size=8", "0.400"),
+        ("times time arm=dense batch_size=1|8", "2.50 to 4.00"),
+        ("times 1/time arm=dense", "0.250 to 0.400"),
+        ('times time arm="a, b"', "0.200"),
+        ("times time arm=galore kind=b", "9.00"),
+    ],
+)
+def test_a_value(words, number, folder):
+    assert content(f"value {words}", folder) == number
+
+
+def test_a_pivot_has_bounds_and_dashes(folder):
+    table = content('pivot times time arm="dense|a, b" batch_size=1|8', folder)
+    assert table.splitlines()[1:] == [
+        "| arm | batch size 1 | batch size 8 |",
+        "|:--|--:|--:|",
+        "| `dense` | 4.00 [3.00, 5.00] | 2.50 |",
+        "| `a, b` | - | 0.200 [0.100, 0.250] |",
+    ]
+    assert "| 0.250 [0.200, 0.333] |" in content("pivot times 1/time arm=dense batch_size=1", folder)
+    assert "| 9.00 |" in content("pivot times time arm=galore batch_size=1 kind=b", folder)
+
+
+def test_parts_of_the_ledger(folder):
+    assert content("claims summary", folder).strip() == "43 claims as published: 0."
+    assert content("claims changed", folder).strip() == "A rival takes part in 14.\n\n| claim, published |\n|--|"
+    assert content("claims artifacts", folder).strip() == "| artifact |"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "value nothing time arm=dense",
+        "value times speed arm=dense",
+        "value times time arm=nobody",
+        "value times time method=dense",
+        "value times time arm=lora",
+        "value times",
+        "pivot times time arm=galore batch_size=1",
+        "pivot times time arm=lora batch_size=1",
+        "pivot times time arm=dense",
+        "claims everything",
+    ],
+)
+def test_a_place_that_cannot_be_filled_is_one_sentence(words, folder):
+    with pytest.raises(DocumentError) as error:
+        content(words, folder)
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_the_command_writes_names_and_checks(folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "a.md").write_text("<!-- value times time arm=dense batch_size=1 -->3<!-- /value -->")
+    words = ["docs", "--records", str(tmp_path), "--out", str(folder)]
+    assert main([*words, "--check"]) == 2  # there is no README.md
+    (tmp_path / "README.md").write_text("nothing to fill")
+    assert main([*words, "--check"]) == 1
+    assert "out of date: docs/a.md" in capsys.readouterr().out
+    assert main(words) == 0
+    assert ">4.00<" in (tmp_path / "docs" / "a.md").read_text()
+    assert main([*words, "--check"]) == 0
+    (tmp_path / "README.md").write_text("<!-- value times time arm=nobody -->3<!-- /value -->")
+    capsys.readouterr()
+    assert main(words) == 2
+    assert "arm has no nobody" in capsys.readouterr().err
