@@ -126,6 +126,42 @@ class Search:
         return (min(self.reached.values()), max(self.reached.values())) if self.reached else None
 
     @property
+    def loss_text(self) -> str | None:
+        """The loss with the range over seeds, as a table shows it."""
+        if self.loss is None or self.range is None:
+            return None
+        low, high = self.range
+        return f"{self.loss:.3f}" + (f" [{low:.3f}, {high:.3f}]" if low < high else "")
+
+    @property
+    def loss_columns(self) -> dict[str, object]:
+        """The same as columns of a CSV."""
+        low, high = self.range or (None, None)
+        return {
+            "test_loss": self.loss,
+            "test_loss_low": low,
+            "test_loss_high": high,
+            "seeds": len(self.reached),
+        }
+
+    def less(self, other: Search | None) -> str | None:
+        """Its loss less another's, and whether that is sure; None where one is missing or it is the other itself."""
+        if other is None or other is self or self.loss is None or other.loss is None:
+            return None
+        sure = " (sure)" if self.surely_below(other) or other.surely_below(self) else ""
+        return f"{self.loss - other.loss:+.3f}{sure}"
+
+    @property
+    def remarks(self) -> str:
+        """What to know of the search: its edge, and how few seeds there are."""
+        if self.best is None:
+            return "no training ended well"
+        parts = ["best rate at an edge of those tried"] if self.at_edge else []
+        if len(self.reached) < SURE_SEEDS:
+            parts.append(f"{len(self.reached)} seed{'s' * (len(self.reached) != 1)}")
+        return "; ".join(parts)
+
+    @property
     def run(self) -> Record | None:
         """The training at the chosen rate, of the searched seed."""
         return self.losses[self.best][self.seed] if self.best is not None else None

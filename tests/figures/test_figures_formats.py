@@ -44,7 +44,7 @@ def test_seeds_beside_the_search_are_reported_together():
     assert row.search.reached == {0: 1.96, 1: pytest.approx(1.962), 2: pytest.approx(1.964)}
     assert row.search.range == (1.96, pytest.approx(1.964))
     assert row.search.loss == pytest.approx(1.962)
-    assert row.remarks == ""
+    assert row.search.remarks == ""
 
 
 @pytest.mark.parametrize(("ours", "theirs", "sure"), [([1.0] * 3, [1.1] * 3, True), ([1.0] * 2, [1.1] * 3, False)])

@@ -23,7 +23,7 @@ def test_decomposed_formats_stand_beside_themselves_from_scratch():
     rows = rows_of([*searched(), *decomposed("btt", "muon", 1.85), *decomposed("comera", "muon", 2.1)])
     lower = rows["btt rank 2", "Muon", "decomposed", 800]
     assert lower.less_scratch == "-0.031 (sure)"
-    assert (lower.search.best, lower.search.at_edge, lower.remarks) == (0.01, False, "")
+    assert (lower.search.best, lower.search.at_edge, lower.search.remarks) == (0.01, False, "")
     assert rows["comera", "Muon", "decomposed", 800].less_scratch == "+0.099 (sure)"
     assert rows["btt rank 2", "Muon", "scratch", 0].less_scratch is None
     assert not any(optimizer == "AdamW" for _, optimizer, _, _ in rows)  # nothing was decomposed under it

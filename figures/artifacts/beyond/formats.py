@@ -143,32 +143,13 @@ class FormatsRow:
     def peak_mib(self) -> float | None:
         return self.search.run.peak_memory_predicted_mib if self.search.run else None
 
-    def less(self, other: Search | None) -> str | None:
-        """Its loss less another's, and whether that is sure; None where one is missing or it is the other itself."""
-        if other is None or other is self.search or self.search.loss is None or other.loss is None:
-            return None
-        sure = " (sure)" if self.search.surely_below(other) or other.surely_below(self.search) else ""
-        return f"{self.search.loss - other.loss:+.3f}{sure}"
-
     @property
     def less_narrow(self) -> str | None:
-        return None if self.search.slot.arm == DENSE else self.less(self.page.narrow(self.search))
+        return None if self.search.slot.arm == DENSE else self.search.less(self.page.narrow(self.search))
 
     @property
     def less_dense(self) -> str | None:
-        return self.less(self.page.dense(self.search.slot.optimizer))
-
-    @property
-    def remarks(self) -> str:
-        search = self.search
-        if search.best is None:
-            return "no training ended well"
-        parts = []
-        if search.at_edge:
-            parts.append("best rate at an edge of those tried")
-        if len(search.reached) < SURE_SEEDS:
-            parts.append(f"{len(search.reached)} seed{'s' * (len(search.reached) != 1)}")
-        return "; ".join(parts)
+        return self.search.less(self.page.dense(self.search.slot.optimizer))
 
 
 def rows_of(page: Formats) -> list[FormatsRow]:
@@ -190,22 +171,6 @@ def columns(page: Formats, _: Sequence[FormatsRow]) -> list[Column[FormatsRow]]:
         slot = row.search.slot
         return {"device": page.device, "experiment": page.experiment, "optimizer": slot.optimizer, "ratio": slot.ratio}
 
-    def loss(row: FormatsRow) -> str | None:
-        search = row.search
-        if search.loss is None or search.range is None:
-            return None
-        low, high = search.range
-        return f"{search.loss:.3f}" + (f" [{low:.3f}, {high:.3f}]" if low < high else "")
-
-    def losses(row: FormatsRow) -> dict[str, object]:
-        low, high = row.search.range or (None, None)
-        return {
-            "test_loss": row.search.loss,
-            "test_loss_low": low,
-            "test_loss_high": high,
-            "seeds": len(row.search.reached),
-        }
-
     def step(row: FormatsRow) -> str | None:
         time = time_of(row.search.timed, "step") if row.search.timed else None
         return with_bounds(time.total) if time else None
@@ -220,7 +185,7 @@ def columns(page: Formats, _: Sequence[FormatsRow]) -> list[Column[FormatsRow]]:
             lambda row: {"parameters": row.search.run.parameters if row.search.run else None},
             whole=True,
         ),
-        Column("loss", loss, losses),
+        Column("loss", lambda row: row.search.loss_text, lambda row: row.search.loss_columns),
         Column("less narrow", lambda row: row.less_narrow),
         Column("less dense", lambda row: row.less_dense),
         Column("step, ms", step, lambda row: {"training_s": row.training_s}),
@@ -235,7 +200,7 @@ def columns(page: Formats, _: Sequence[FormatsRow]) -> list[Column[FormatsRow]]:
             lambda row: {"lr": row.search.best, "at_edge": row.search.at_edge},
         ),
         Column("rates tried", rates, lambda row: {"rates": rates(row)}, left=True),
-        Column(REMARKS, lambda row: row.remarks, lambda row: {"remarks": row.remarks}, left=True),
+        Column(REMARKS, lambda row: row.search.remarks, lambda row: {"remarks": row.search.remarks}, left=True),
     ]
 
 
@@ -316,7 +281,7 @@ def caption(page: Formats, rows: Sequence[FormatsRow]) -> Caption:
             f"{words['example']}s; {len({row.search.slot for row in rows})} arms, {len(page.shown):,} records.",
         ),
         notes=[*notes, *closing_notes(page)],
-        remarks=[f"{row.name} ({row.optimizer}): {row.remarks}" for row in rows if row.remarks],
+        remarks=[f"{row.name} ({row.optimizer}): {row.search.remarks}" for row in rows if row.search.remarks],
     )
 
 

@@ -151,20 +151,7 @@ class OriginsRow:
     @property
     def less_scratch(self) -> str | None:
         """Its loss less that of the same arm from scratch, and whether that is sure."""
-        rival = self.page.scratch(self.origin, self.search)
-        if rival is None or rival.loss is None or self.search.loss is None:
-            return None
-        sure = " (sure)" if self.search.surely_below(rival) or rival.surely_below(self.search) else ""
-        return f"{self.search.loss - rival.loss:+.3f}{sure}"
-
-    @property
-    def remarks(self) -> str:
-        if self.search.best is None:
-            return "no training ended well"
-        parts = ["best rate at an edge of those tried"] if self.search.at_edge else []
-        seeds = len(self.search.reached)
-        parts += [f"{seeds} seed{'s' * (seeds != 1)}"] if seeds < SURE_SEEDS else []
-        return "; ".join(parts)
+        return self.search.less(self.page.scratch(self.origin, self.search))
 
 
 def rows_of(page: Origins) -> list[OriginsRow]:
@@ -185,17 +172,6 @@ def columns(page: Origins, _: Sequence[OriginsRow]) -> list[Column[OriginsRow]]:
     def head(row: OriginsRow) -> dict[str, object]:
         slot = row.search.slot
         return {"device": page.device, "optimizer": slot.optimizer, "ratio": slot.ratio}
-
-    def loss(row: OriginsRow) -> str | None:
-        if row.search.loss is None or row.search.range is None:
-            return None
-        low, high = row.search.range
-        return f"{row.search.loss:.3f}" + (f" [{low:.3f}, {high:.3f}]" if low < high else "")
-
-    def losses(row: OriginsRow) -> dict[str, object]:
-        low, high = row.search.range or (None, None)
-        loss, seeds = row.search.loss, len(row.search.reached)
-        return {"test_loss": loss, "test_loss_low": low, "test_loss_high": high, "seeds": seeds}
 
     return [
         Column("optimizer", lambda row: row.optimizer, head, left=True),
@@ -218,14 +194,14 @@ def columns(page: Origins, _: Sequence[OriginsRow]) -> list[Column[OriginsRow]]:
             lambda row: {"train_steps": row.search.run.train_steps if row.search.run else None},
             whole=True,
         ),
-        Column("loss", loss, losses),
+        Column("loss", lambda row: row.search.loss_text, lambda row: row.search.loss_columns),
         Column("less scratch", lambda row: row.less_scratch),
         Column(
             "best rate",
             lambda row: None if row.search.best is None else f"{row.search.best:g}",
             lambda row: {"lr": row.search.best, "at_edge": row.search.at_edge, "rates": len(row.search.tried)},
         ),
-        Column(REMARKS, lambda row: row.remarks, lambda row: {"remarks": row.remarks}, left=True),
+        Column(REMARKS, lambda row: row.search.remarks, lambda row: {"remarks": row.search.remarks}, left=True),
     ]
 
 
@@ -277,7 +253,9 @@ def caption(page: Origins, rows: Sequence[OriginsRow]) -> Caption:
             *closing_notes(page),
         ],
         remarks=[
-            f"{row.search.slot.arm} ({row.optimizer}), {row.origin.words}: {row.remarks}" for row in rows if row.remarks
+            f"{row.search.slot.arm} ({row.optimizer}), {row.origin.words}: {row.search.remarks}"
+            for row in rows
+            if row.search.remarks
         ],
     )
 
