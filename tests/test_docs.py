@@ -135,7 +135,10 @@ def test_numbers_and_verdicts_are_those_of_the_reference_records(monkeypatch, ca
 
 
 def test_results_are_short() -> None:
-    assert len(text_of("docs/results.md").split()) <= 2500
+    text = re.sub(
+        r"<!--.*?-->|\]\([^)]*\)", "", text_of("docs/results.md"), flags=re.DOTALL
+    )  # neither places nor addresses
+    assert len(re.findall(r"\S*\w\S*", text)) <= 2500
 
 
 def test_reference_records_are_from_real_data_and_readable() -> None:
@@ -181,7 +184,7 @@ def test_the_readme_s_table_is_from_the_reference_records() -> None:
         less = ours["test_loss"] - theirs["test_loss"]
         peaks = "peak_memory_predicted_mib"
         cells = [f"{_two_digits(ours[cost] / theirs[cost])}x" for cost in ("training_s", peaks)]
-        return [*cells, f"{less:.2f} nats above" if less > 0.01 else "level"]
+        return [*cells, f"{less:.2f} nats above" if less > 0.01 else "level at best"]
 
     dense, narrow, blocks = (of_formats(arm) for arm in ("dense", "dense:narrow", "btt rank 2"))
     size = _range(1 / fig1["cuda_over_comera"]["low_rank@size"].dropna())
