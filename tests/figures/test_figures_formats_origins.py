@@ -53,7 +53,7 @@ def test_the_page_says_first_where_a_format_is_at_fault():
     records = [*searched(), *decomposed("btt", "muon", 1.85), *decomposed("comera", "muon", 2.1)]
     [page] = artifact.ARTIFACT.render(records, read_claims())
     assert page.title.endswith("1 end higher, 0 not surely apart, 1 lower")
-    assert page.notes[0].endswith("at fault: comera (Muon).")
+    assert page.notes[0].endswith("limits it: comera (Muon).")
     assert page.notes[1].endswith("finds: btt rank 2 (Muon).")
     assert len(page.table) == len(rows_of(records))
 
