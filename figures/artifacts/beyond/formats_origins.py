@@ -2,8 +2,8 @@
 
 A figure the paper lacks. A dense model that is trained and then decomposed starts the format at weights that training
 found without it. If the format then ends lower than from scratch in as many steps, it can hold more than training finds
-in it; if it ends higher, training from scratch is not what limits it. Pruned models are CoMERA's own: more ranks than needed, closed by rank
-control, beside formats that had this size all along.
+in it; if it ends higher, training from scratch is not what limits it. Pruned models are CoMERA's own: more ranks than
+needed, closed by rank control, beside formats that had this size all along.
 """
 
 from __future__ import annotations
@@ -220,7 +220,7 @@ def verdicts(page: Origins) -> dict[str, list[str]]:
 
 def _sentences(page: Origins) -> list[str]:
     words = {
-        "above": "Decomposed it ends surely higher than from scratch, so that training from scratch is not what limits it",
+        "above": "Decomposed it ends surely higher than from scratch: training from scratch is not what limits it",
         "apart": "Decomposed it ends not surely apart from scratch",
         "below": "Decomposed it ends surely lower than from scratch, so that it holds more than training finds",
     }
