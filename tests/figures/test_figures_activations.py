@@ -19,8 +19,8 @@ from figures.artifacts.beyond.activations import (
     EXPERIMENTS,
     KINDS,
     ORDER,
-    Row,
-    Selection,
+    ActivationsPage,
+    ActivationsRow,
     plain_arm,
     rows_of,
     select_pages,
@@ -83,12 +83,12 @@ def campaign(device: str = CPU, arms: tuple[str, ...] = tuple(KEPT)) -> list[Rec
     return records
 
 
-def page_of(records: list[Record], device: str = CPU) -> Selection:
+def page_of(records: list[Record], device: str = CPU) -> ActivationsPage:
     [page] = [one for one in select_pages(records) if one.device == device]
     return page
 
 
-def row(arm: str, records: list[Record] | None = None) -> Row:
+def row(arm: str, records: list[Record] | None = None) -> ActivationsRow:
     [found] = [one for one in rows_of(page_of(records or campaign())) if one.arm == arm]
     return found
 

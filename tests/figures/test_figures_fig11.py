@@ -16,7 +16,7 @@ from redrawn import drawn_once
 
 from bench.core.record import Record, RecordError, write
 from comera.contraction import Plan, candidates
-from comera.contraction import PlannedProduct as PlannerProduct
+from comera.contraction import Product as PlannerProduct
 from comera.tensor_train import TTShape
 from figures.artifacts import fig11
 from figures.page.drawn import Drawn
