@@ -60,7 +60,8 @@ def _parser(asked: str) -> Parser:
         epilog=_known() if asked in ("-h", "--help") else None,
         formatter_class=form,
     )
-    subparsers = parser.add_subparsers(prog="python -m bench", metavar="COMMAND", dest="command")
+    # longer than any command, so that argparse leaves room for each in one line
+    subparsers = parser.add_subparsers(prog="python -m bench", metavar="COMMAND ...", dest="command")
     commands: dict[str, argparse.ArgumentParser] = {}
     for name, does in COMMANDS.items():
         text = CONF / "help" / f"{name}.txt"

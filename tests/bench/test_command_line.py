@@ -51,8 +51,8 @@ def assert_one_sentence(status, output, error, words, folder):
         ("experiment=", ["experiment is ''", EXPERIMENTS]),
         ("batch_size=2", ["experiment has no value", EXPERIMENTS]),
         ("run", ["experiment has no value", EXPERIMENTS]),
-        ("walk", ["the first word is 'walk'", "run, search, campaign, "]),
-        ("walk experiment=fig1", ["the first word is 'walk'", "run, search, campaign, "]),
+        ("walk", ["the first word is 'walk'", "run, search, reproduce, campaign, "]),
+        ("walk experiment=fig1", ["the first word is 'walk'", "run, search, reproduce, campaign, "]),
         ("experiment=fig1 device=tpu", ["device is 'tpu'", "auto, cpu, cuda"]),
         ("experiment=fig1 device=cuda", ["device is 'cuda'", "no CUDA device", "auto, cpu"]),
         (
