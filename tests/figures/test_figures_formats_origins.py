@@ -52,7 +52,7 @@ def test_every_share_that_is_left_is_a_row_with_its_size():
 def test_the_page_says_first_where_a_format_is_at_fault():
     records = [*searched(), *decomposed("btt", "muon", 1.85), *decomposed("comera", "muon", 2.1)]
     [page] = artifact.ARTIFACT.render(records, read_claims())
-    assert page.title.endswith("1 end higher, 0 not surely apart, 1 lower")
+    assert page.title.endswith("1 higher, 0 not surely apart, 1 lower")
     assert page.notes[0].endswith("limits it: comera (Muon).")
     assert page.notes[1].endswith("finds: btt rank 2 (Muon).")
     assert len(page.table) == len(rows_of(records))
@@ -63,7 +63,7 @@ def test_one_seed_says_nothing_for_sure():
     records = [*searched(), *few]
     assert rows_of(records)["btt rank 2", "Muon", "decomposed", 800].less_scratch == "-0.882"
     [page] = artifact.ARTIFACT.render(records, read_claims())
-    assert "0 end higher, 1 not surely apart, 0 lower" in page.title
+    assert "0 higher, 1 not surely apart, 0 lower" in page.title
 
 
 def test_without_such_trainings_there_is_no_page():

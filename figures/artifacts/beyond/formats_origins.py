@@ -231,8 +231,8 @@ def _title(page: Origins) -> str:
     found = verdicts(page)
     if not any(found.values()):
         return "Formats from scratch, decomposed and pruned"
-    counts = f"{len(found['above'])} end higher, {len(found['apart'])} not surely apart, {len(found['below'])} lower"
-    return f"Formats decomposed from a dense model against themselves from scratch: {counts}"
+    counts = f"{len(found['above'])} higher, {len(found['apart'])} not surely apart, {len(found['below'])} lower"
+    return f"Formats decomposed from dense, beside themselves from scratch: {counts}"
 
 
 def caption(page: Origins, rows: Sequence[OriginsRow]) -> Caption:
