@@ -92,6 +92,9 @@ STROKES = (
     Stroke("#0f4d3a", (0, (1.2, 1.2)), "v"),
     Stroke("#222222", (0, (3, 1, 1, 1, 1, 1)), "P", filled=False),
     Stroke("#6f6f6f", (0, (8, 2)), "X", filled=False),
+    Stroke("#8a7d45", (0, (2, 2)), "<"),
+    Stroke("#4f8396", (0, (6, 1, 1, 1)), ">", filled=False),
+    Stroke("#a05a7c", (0, (1, 2.5)), "*"),
 )
 
 
