@@ -74,7 +74,7 @@ def run(target: str, results: str) -> None:
         raise ConfigError(f"target is {target!r}; allowed: {', '.join(targets())}.")
     commands = targets()[target].commands(results)
     for number, words in enumerate(commands, start=1):
-        print(f"{target}, {number} of {len(commands)}: python {shlex.join(words)}", file=sys.stderr, flush=True)
+        print(f"{target}, {number} of {len(commands)}: python {' '.join(words)}", file=sys.stderr, flush=True)
         if status := _status_of(words):
             raise SystemExit(status)
 
