@@ -125,14 +125,15 @@ def _parser(program: str) -> Parser:
     whole = command(
         "all",
         draw_everything,
-        "Draw every figure and table there are records of, in parallel, and write those that differ from the\n"
-        "files that are there. Nothing is measured here.",
+        "Draw every figure and table there are records of, in parallel, and write them. Nothing is measured here.",
         epilog="example, what the tests do: python -m figures all --check --records results/reference",
     )
     either = whole.add_mutually_exclusive_group()
     check = "write nothing; name the files that differ, and end with status 1 if there are any"
     either.add_argument("--check", action="store_true", help=check)
-    either.add_argument("--accept", action="store_true", help="write those that differ, as without --check")
+    either.add_argument(
+        "--accept", action="store_true", help="write only the files that differ; looks of a picture do not count"
+    )
     documents = command(
         "docs",
         fill_documents,
@@ -168,7 +169,7 @@ def _read(root: Path) -> list[Record]:
 
 
 def _out(arguments: argparse.Namespace) -> Path:
-    """What ``--out`` names, or the folder of the records' name."""
+    """Return the folder of ``--out``, by default that of the records' name."""
     return user_path("--out", arguments.out or RENDERED / user_path("--records", arguments.records).resolve().name)
 
 
@@ -210,7 +211,7 @@ def draw(arguments: argparse.Namespace) -> None:
 
 
 def draw_everything(arguments: argparse.Namespace) -> int:
-    """Draw all, then write what differs, or only name it; the exit status."""
+    """Draw all, then write all, write what differs, or name what differs; return the exit status."""
     root, folder = _folder(arguments), _out(arguments)
     _read(root)
     if arguments.check and not folder.is_dir():
@@ -219,7 +220,9 @@ def draw_everything(arguments: argparse.Namespace) -> int:
     differing: list[str] = []
     contents: dict[str, bytes] = {}
     without: list[str] = []
-    for sheet, outcome in draw_all(root, folder, with_contents=not arguments.check):
+    for sheet, outcome in draw_all(
+        root, folder, "none" if arguments.check else "differing" if arguments.accept else "all"
+    ):
         names += outcome.names
         differing += outcome.differing
         contents |= outcome.contents
@@ -230,7 +233,10 @@ def draw_everything(arguments: argparse.Namespace) -> int:
         print(f"Not drawn, for want of records: {', '.join(sorted(without))}.")
     if not arguments.check:
         paths = _write(contents, arguments)
-        print(*(f"written: {path}" for path in sorted(paths)), sep="\n", end="\n" * bool(paths))
+        listed = (
+            [f"written: {path}" for path in sorted(paths)] if arguments.accept else [f"written: {len(paths)} files"]
+        )
+        print(*listed, sep="\n", end="\n" * bool(listed))
     stale = not_drawn(folder, names)
     for kind, some in (("differs", sorted(differing) if arguments.check else []), ("no figure draws", stale)):
         print(*(f"{kind}: {folder / name}" for name in some), sep="\n", end="\n" * bool(some))
@@ -238,7 +244,10 @@ def draw_everything(arguments: argparse.Namespace) -> int:
     if not arguments.check:
         return 0
     if differing or stale:
-        print("python -m figures all writes those that differ; remove those that no figure draws.", file=sys.stderr)
+        print(
+            "python -m figures all --accept writes those that differ; remove those that no figure draws.",
+            file=sys.stderr,
+        )
     return 1 if differing or stale else 0
 
 

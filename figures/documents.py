@@ -42,7 +42,7 @@ class DocumentError(ValueError):
 
 @dataclass(frozen=True)
 class Asked:
-    """What a place asks for.
+    """Words of a place, parsed.
 
     Args:
         name: of the CSV file, without its suffix.

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -25,6 +25,10 @@ from figures.registry import artifacts
 
 #: Kinds of files that are drawn; others in the folder, such as the report, are left alone.
 SUFFIXES = (".md", ".csv", ".svg", ".png")
+
+
+#: Files whose contents a drawing returns.
+Contents = Literal["none", "differing", "all"]
 
 
 class Sheet(NamedTuple):
@@ -45,7 +49,7 @@ class SheetOutcome:
     Args:
         names: of all its files; none where there is no record that it shows.
         differing: those that are missing from the folder, or others than there.
-        contents: of these, where they were asked for.
+        contents: of those that were asked for.
     """
 
     names: tuple[str, ...] = ()
@@ -65,7 +69,7 @@ def records_of(artifact: Artifact[Any, Any], root: Path) -> list[Record]:
     return artifact.of([record for name in names for record in read_all(root, name)])
 
 
-def draw_sheet(sheet: Sheet, root: Path, folder: Path, with_contents: bool) -> SheetOutcome:
+def draw_sheet(sheet: Sheet, root: Path, folder: Path, contents_of: Contents) -> SheetOutcome:
     """Draw one sheet from the records below ``root`` and compare its files with those of the folder."""
     artifact = artifacts()[sheet.artifact]
     if sheet.experiment is not None:
@@ -78,8 +82,8 @@ def draw_sheet(sheet: Sheet, root: Path, folder: Path, with_contents: bool) -> S
         other = [name for name in page.files if _differs(name, page.files, folder)]
         names += page.files
         differing += other
-        if with_contents:
-            contents |= {name: page.files[name] for name in other}
+        wanted = {"none": (), "differing": other, "all": page.files}[contents_of]
+        contents |= {name: page.files[name] for name in wanted}
     return SheetOutcome(tuple(names), tuple(differing), contents)
 
 
@@ -100,7 +104,7 @@ def digest_in(svg: str) -> str | None:
     return found[1] if found else None
 
 
-def draw_all(root: Path, folder: Path, with_contents: bool) -> Iterator[tuple[Sheet, SheetOutcome]]:
+def draw_all(root: Path, folder: Path, contents_of: Contents) -> Iterator[tuple[Sheet, SheetOutcome]]:
     """Draw all sheets by as many processes as there are processors, with a progress bar on a terminal.
 
     Yields each as it is done. An error in one of them is raised once those that have begun are done.
@@ -114,7 +118,7 @@ def draw_all(root: Path, folder: Path, with_contents: bool) -> Iterator[tuple[Sh
         Progress(*parts, console=console, disable=not console.is_terminal, transient=True) as bar,
     ):
         task = bar.add_task("drawing", total=len(waiting))
-        futures = {pool.submit(draw_sheet, sheet, root, folder, with_contents): sheet for sheet in waiting}
+        futures = {pool.submit(draw_sheet, sheet, root, folder, contents_of): sheet for sheet in waiting}
         try:
             for future in as_completed(futures):
                 bar.update(task, advance=1, description=futures[future].artifact)

@@ -20,9 +20,10 @@ Symbols: ``B`` tokens, ``N`` in-features, ``M`` out-features, ``R`` middle rank.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
 
 from comera.tensor_train import TTShape
 
@@ -146,7 +147,7 @@ class ProductSequence:
     products: tuple[Product, ...]
 
     def is_parameter(self, operand: str) -> bool:
-        """Whether an operand of this name is a parameter of the layer, which is there whatever the plan."""
+        """Return whether an operand of this name is a parameter, which is there under every plan."""
         raise NotImplementedError
 
     @property
@@ -209,7 +210,7 @@ class Plan(ProductSequence):
     trees: tuple[Tree, ...]
 
     def is_parameter(self, operand: str) -> bool:
-        """Whether it is a core of its own, not a merged one."""
+        """Return whether it is a single core, not a merged one."""
         return operand[0] == "G" and operand[1:].isdigit()
 
     def __str__(self) -> str:
@@ -351,13 +352,20 @@ def plan_contraction(shape: TTShape, tokens: int, machine: Machine | str = "cpu"
         >>> plan_contraction(shape, tokens=4096).name
         'halves'
     """
-    if tokens < 1:
-        raise ValueError(f"tokens is {tokens}; it must be at least 1.")
-    return _chosen(shape, tokens, known_machine(machine), element_bytes)
+    plan: Plan = least_time(candidates, shape, tokens, known_machine(machine), element_bytes)
+    return plan
 
 
 @lru_cache(maxsize=4096)
-def _chosen(shape: TTShape, tokens: int, machine: Machine, element_bytes: int) -> Plan:
+def least_time(
+    candidates: Callable[[Any, int], Iterable[Any]], shape: Any, tokens: int, machine: Machine, element_bytes: int
+) -> Any:
+    """Return the plan of least estimated time of those that ``candidates`` gives for a shape and a number of tokens.
+
+    Raises ValueError: no tokens to plan for.
+    """
+    if tokens < 1:
+        raise ValueError(f"tokens is {tokens}; it must be at least 1.")
     return min(candidates(shape, tokens), key=lambda plan: plan.seconds(machine, element_bytes))
 
 

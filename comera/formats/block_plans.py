@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, get_args
 
-from comera.contraction.plans import BatchedProduct, Machine, Product, ProductSequence, known_machine
+from comera.contraction.plans import BatchedProduct, Machine, Product, ProductSequence, known_machine, least_time
 from comera.formats.block_shapes import BTTShape
 
 #: How a layer multiplies; ``auto``: by the plan of least estimated time.
@@ -31,7 +31,7 @@ class BlockPlan(ProductSequence):
     shape: BTTShape
 
     def is_parameter(self, operand: str) -> bool:
-        """Whether it is one of both cores."""
+        """Return whether it is one of both cores."""
         return operand in ("A", "B")
 
     def __str__(self) -> str:
@@ -88,11 +88,5 @@ def plan_blocks(shape: BTTShape, tokens: int, machine: Machine | str = "cpu", el
         >>> print(str(plan).splitlines()[0])
         plan 'blocks' for 4,096 tokens, 768 → 768, 24 x 24 blocks of rank 2
     """
-    if tokens < 1:
-        raise ValueError(f"tokens is {tokens}; it must be at least 1.")
-    return _chosen(shape, tokens, known_machine(machine), element_bytes)
-
-
-@lru_cache(maxsize=4096)
-def _chosen(shape: BTTShape, tokens: int, machine: Machine, element_bytes: int) -> BlockPlan:
-    return min(block_candidates(shape, tokens), key=lambda plan: plan.seconds(machine, element_bytes))
+    plan: BlockPlan = least_time(block_candidates, shape, tokens, known_machine(machine), element_bytes)
+    return plan

@@ -82,6 +82,17 @@ def test_what_differs_is_named_and_written(drawn, capsys, suffix, change, kind):
     assert check(drawn, capsys)[0] == 0
 
 
+def test_a_picture_of_other_looks_is_drawn_anew_but_does_not_differ(drawn, capsys):
+    [path] = [one for one in (drawn / "out").iterdir() if one.name.startswith("fig1") and one.suffix == ".png"]
+    before, folders = path.read_bytes(), ["--records", str(drawn / "records"), "--out", str(drawn / "out")]
+    path.write_bytes(b"other pixels")
+    assert check(drawn, capsys)[0] == 0
+    assert main(["all", "--accept", *folders]) == 0
+    assert path.read_bytes() == b"other pixels"
+    assert main(["all", *folders]) == 0
+    assert path.read_bytes() == before
+
+
 def test_other_pages_of_the_folder_are_left_alone(drawn, capsys):
     (drawn / "out" / "report.html").write_text("a report")
     assert check(drawn, capsys)[0] == 0
