@@ -6,7 +6,11 @@ galore-torch brings along, would, so the machine has none while the imports run.
 
 import contextlib
 import importlib
-from collections.abc import Iterator
+import pickle
+import sys
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Any
 
 import torch
 
@@ -30,6 +34,21 @@ def no_device() -> Iterator[None]:
         raise RuntimeError("an import has set up the CUDA device; processes forked from here cannot use it.")
 
 
+#: What a process that is being started meets if the command that wants it ends: no data, half of them, no line.
+_COMMAND_IS_GONE = (EOFError, pickle.UnpicklingError, BrokenPipeError, ConnectionResetError)
+
+
+def _quiet_without_command(usual: Callable[..., Any]) -> Callable[..., None]:
+    """Make a hook that prints no error of starting a process whose command has ended; those of its work never come."""
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if not issubclass(kind, _COMMAND_IS_GONE):
+            usual(kind, error, trace)
+
+    return hook
+
+
+sys.excepthook = _quiet_without_command(sys.excepthook)
 silence()
 with no_device():
     for library in ("galore_torch", "peft"):

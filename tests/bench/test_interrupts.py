@@ -161,3 +161,27 @@ def test_a_command(tmp_path, number, whole_group, status, command, sign):
     assert ended == status
     assert_one_sentence(error)
     assert [path for path in tmp_path.rglob("*") if path.name.endswith(".partial")] == []
+
+
+STARTING = """
+import os, struct, sys
+from multiprocessing import forkserver
+from bench.processes.process import start_server
+start_server()
+for content in (b"", b"\\x80\\x05X", struct.pack("i", 1)):
+    ended, line = forkserver.connect_to_new_process([])
+    os.write(line, content)
+    os.close(line)
+    assert forkserver.read_signed(ended) > 0
+    try:
+        forkserver.read_signed(ended)
+    except EOFError:
+        pass
+"""
+
+
+@pytest.mark.slow
+def test_a_process_whose_command_has_ended_while_it_starts_is_silent(tmp_path):
+    process = start([sys.executable, "-c", STARTING], tmp_path)
+    _, error = process.communicate(timeout=120)
+    assert (process.returncode, error) == (0, "")
