@@ -1,6 +1,6 @@
-"""A figure or table as one object: the records it shows, its rows, columns, picture and rules.
+"""A figure or table as one object: the records it shows, its table, caption, picture and rules.
 
-Everything is made by one loop, :meth:`Artifact.render`: select, rows, columns, judge, draw. :meth:`Artifact.judge` is
+Everything is made by one loop, :meth:`Artifact.render`: select, table, caption, judge, draw. :meth:`Artifact.judge` is
 the same without drawing. :mod:`figures.registry` finds all there are.
 """
 
@@ -11,6 +11,7 @@ import functools
 import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import pandas as pd
@@ -19,6 +20,8 @@ from matplotlib.figure import Figure
 from bench.core.record import Record, device_folder
 from figures.claims.claims import Claim, LedgerError, Verdict
 from figures.claims.rule import Rule
+from figures.columns import left_columns, readable
+from figures.page import captions
 from figures.page.drawn import Caption, Drawn, Files, markdown
 from figures.records.select import Selected
 from figures.text import Column, csv, left_aligned, text_table, tidy_table
@@ -43,10 +46,14 @@ class Artifact(Generic[S, R]):
         also: experiments of which it is drawn as well, each on pages of its own, when everything is drawn.
         made_by: the command that makes its records; by default that of its own experiment.
         order: its place among all; those of the same place stand by name.
-        select: from the records of its experiments to one selection per page, such as one per device.
-        rows, columns: of a page's table; the columns are both those for people and those of the CSV.
-        tidy_rows: the rows of the CSV, where they are not those of the table.
-        caption, draw: title, facts and notes of a page; its picture, None for a table alone.
+        select: from the records of its experiments to one page each, such as one per device.
+        table: of a page, with the columns of its CSV; how they are written is in :data:`figures.columns.FORMATS`.
+        shown: the part of the table that people read, as strings; by default all columns of a known format.
+        caption: the template beside the module (:func:`figures.page.captions.beside`), which may use ``page``,
+            ``table`` and what ``about`` returns.
+        draw: the picture of a page, from the page, its table and its caption; None for a table alone.
+        rows, columns, tidy_rows: what the older artifacts have in place of ``table``, their ``caption`` being a
+            function; the lines of a page, how each column is written, and the lines of the CSV where these are others.
         rules, claims: by what it decides claims; claims of its own, beyond ``published/claims.csv``.
         section: the column of the table whose change starts a new section.
         asked: the experiment that was asked for in place of its own; part of its files' names.
@@ -64,11 +71,14 @@ class Artifact(Generic[S, R]):
     made_by: str = ""
     order: int = 1000
     select: Callable[[Sequence[Record]], Sequence[S]]
-    rows: Callable[[S], Sequence[R]]
-    columns: Callable[[S, Sequence[R]], Sequence[Column[R]]]
+    table: Callable[[S], pd.DataFrame] | None = None
+    shown: Callable[[S, pd.DataFrame], pd.DataFrame] | None = None
+    about: Callable[[S, pd.DataFrame], Mapping[str, Any]] | None = None
+    rows: Callable[[S], Sequence[R]] | None = None
+    columns: Callable[[S, Sequence[R]], Sequence[Column[R]]] | None = None
     tidy_rows: Callable[[S, Sequence[R]], Sequence[Any]] | None = None
-    caption: Callable[[S, Sequence[R]], Caption]
-    draw: Callable[[S, Sequence[R], Caption], Figure] | None = None
+    caption: Path | Callable[[S, Sequence[R]], Caption]
+    draw: Callable[[S, Any, Caption], Figure] | None = None
     rules: tuple[Rule, ...] = ()
     claims: tuple[Claim, ...] = ()
     section: str | None = None
@@ -105,18 +115,32 @@ class Artifact(Generic[S, R]):
         """Every verdict on the ``wanted`` claims, with the place of its page; nothing is drawn."""
         rules = [rule for rule in self.rules if rule.claim_id in wanted]
         for selection in self.select(self.of(records)) if rules else ():
-            for verdict in _verdicts(rules, claims, selection, self.rows(selection)):
+            for verdict in _verdicts(rules, claims, selection, self._content(selection)):
                 yield selection.place, verdict
 
+    def _content(self, selection: S) -> Any:
+        """The table of a page, or its rows."""
+        if self.table is not None:
+            return self.table(selection)
+        assert self.rows is not None, f"artifact {self.name!r} has neither a table nor rows"
+        return self.rows(selection)
+
     def _page(self, selection: S, claims: Claims) -> Drawn:
-        rows = self.rows(selection)
-        verdicts = _verdicts(self.rules, claims, selection, rows)
-        columns, caption = self.columns(selection, rows), self.caption(selection, rows)
-        table, left = text_table(columns, rows), left_aligned(columns)
-        tidy = tidy_table(columns, self.tidy_rows(selection, rows) if self.tidy_rows else rows)
+        content = self._content(selection)
+        verdicts = _verdicts(self.rules, claims, selection, content)
+        if isinstance(self.caption, Path):
+            more = self.about(selection, content) if self.about else {}
+            caption = captions.caption(self.caption, {"page": selection, "table": content, **more})
+            table, tidy = self.shown(selection, content) if self.shown else readable(content), content
+            left = left_columns(table)
+        else:
+            assert self.columns is not None, f"artifact {self.name!r} has rows without columns"
+            columns, caption = self.columns(selection, content), self.caption(selection, content)
+            table, left = text_table(columns, content), left_aligned(columns)
+            tidy = tidy_table(columns, self.tidy_rows(selection, content) if self.tidy_rows else content)
         asked = (self.asked,) if self.asked and self.asked not in selection.suffix else ()
         stem = "-".join([self.name, *map(device_folder, (selection.device, *selection.suffix, *asked))])
-        draw = None if self.draw is None else functools.partial(self.draw, selection, rows, caption)
+        draw = None if self.draw is None else functools.partial(self.draw, selection, content, caption)
         text = markdown(caption, f"{stem}.png" if draw else "", table, left, verdicts)
         files = Files(stem, draw, {f"{stem}.md": text, f"{stem}.csv": csv(tidy)})
         return Drawn(
@@ -127,7 +151,7 @@ class Artifact(Generic[S, R]):
             below=(*caption.remarks, *caption.notes),
             table=table,
             left_aligned=left,
-            section=self.section,
+            section=self.section if self.section in table.columns else None,
             narrow=self._parts(table),
             verdicts=tuple(verdicts),
             files=files,

@@ -118,6 +118,11 @@ def bounds_handles(estimates: Iterable[Any]) -> list[Line2D]:
     return [Line2D([], [], **WHISKER, label=words)] if words else []
 
 
+def whisker_handles(kinds: Sequence[str]) -> list[Line2D]:
+    """Return the entry of a legend for whiskers that are of these kinds; none without any."""
+    return [Line2D([], [], **WHISKER, label=" or ".join(kinds))] if kinds else []
+
+
 def note(axes: Any, words: str, at: tuple[float, float], shift: tuple[float, float], **style: Any) -> None:
     """Words that stand so many points beside a place."""
     axes.annotate(words, at, xytext=shift, textcoords="offset points", **style)

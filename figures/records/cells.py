@@ -80,6 +80,18 @@ def last_columns(page: TimesAndMemory, *more: Column[Any]) -> list[Column[Any]]:
     return [measured("allocated"), measured("reserved"), *more, older]
 
 
+def memory_fields(target: str, cell: MemoryCell, over: str) -> dict[str, Any]:
+    """Return the columns of a table on a predicted peak: status, peak and its categories in MiB, ratio ``over`` one."""
+    parts = dict(cell.parts)
+    return {
+        f"{target}_status": cell.status or "not in the grid",
+        f"{target}_message": cell.message,
+        f"{target}_peak_mib": cell.peak,
+        **{f"{target}_{name}_mib": parts.get(name) for name in CATEGORIES},
+        f"{target}_over_{over}": cell.ratio,
+    }
+
+
 @dataclass(frozen=True, kw_only=True)
 class CellRow:
     """One cell of a page, from which bars and tables are made; a page's own rows have more about it."""

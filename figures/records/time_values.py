@@ -146,6 +146,31 @@ def mark_words(per: Per = "epoch", arms: str = "arms") -> dict[str, str]:
     }
 
 
+def time_fields(cell: TimeCell, per: Per, over: str, rare: bool = True) -> dict[str, Any]:
+    """Return the columns of a table on a time: epochs are in seconds, steps in ms; the ratio is ``over`` another arm.
+
+    Args:
+        cell: what stands there.
+        per: what the time is of.
+        over: the arm that ``cell.ratio`` is to.
+        rare: whether the part in rare events has columns of its own.
+    """
+    assert cell.time is None or cell.time.per == per, f"this time is not per {per}"
+    name, rare_name = {"epoch": ("epoch_time_s", "epoch_rare_s"), "step": ("step_time_ms", "step_rare_ms")}[per]
+    total, part = (cell.time.total, cell.time.rare) if cell.time else (None, None)
+    return {
+        "time_status": cell.status or "not in the grid",
+        "time_message": cell.message,
+        **bounds(name, total),
+        **(bounds(rare_name, part) if rare else {}),
+        **bounds(f"time_over_{over}", cell.ratio),
+        "time_pairing": pairing(cell.ratio),
+        "launches": total and total.launches,
+        "blocks": total and total.blocks,
+        "disturbed_blocks": cell.disturbed if cell.time else None,
+    }
+
+
 def time_columns(
     rows: Sequence[Any],
     per: Per,

@@ -8,16 +8,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator
 
-from bench.core.intervals import Estimate
 from bench.core.record import Record
 from figures.artifact import Artifact
+from figures.columns import bounds_kinds, readable
+from figures.page.captions import beside
 from figures.page.drawn import Caption
 from figures.page.layout import panel_page
-from figures.page.notes import blocks_timed, closing_notes, device_fact, first_upper, gathered, listed
-from figures.page.style import INK, WHISKER, bounds_handles, nothing_drawn, number_axis, stroke_handle, strokes
+from figures.page.style import INK, WHISKER, nothing_drawn, number_axis, stroke_handle, strokes, whisker_handles
 from figures.records.select import (
     DENSE,
     Selected,
@@ -33,8 +34,8 @@ from figures.records.select import (
     timing_setting,
     workload_settings,
 )
-from figures.records.time_values import Time, time_of, time_ratio
-from figures.text import REMARKS, Column, bounds, brackets_note, ratio_text, with_bounds
+from figures.records.time_values import time_of, time_ratio
+from figures.text import bounds
 
 EXPERIMENTS = ("widths", "widths_linear")
 
@@ -85,22 +86,6 @@ class Widths(Selected):
         return min(found, key=lambda pair: pair[0])[1] if found else None
 
 
-@dataclass(frozen=True, kw_only=True)
-class WidthsRow:
-    """One arm at one width with one set of toggles."""
-
-    workload: str
-    width: int
-    record: Record
-    time: Time | None
-    gain: Estimate | None  # time of dense training at its best over its own
-    is_best: bool  # of the arm's forms at this width
-
-    @property
-    def remarks(self) -> str:
-        return "" if self.record.status == "ok" else f"{self.record.status}: {self.record.message}"
-
-
 def select(records: Sequence[Record]) -> list[Widths]:
     """A page per device on which steps were timed."""
     pages = []
@@ -122,134 +107,80 @@ def select(records: Sequence[Record]) -> list[Widths]:
     return pages
 
 
-def rows_of(page: Widths) -> list[WidthsRow]:
-    """By part, width, arm and toggles."""
-    rows = []
+def table(page: Widths) -> pd.DataFrame:
+    """A line per part, width, arm and toggles, with the time of dense training at its best over the arm's."""
+    lines = []
     order = sorted(page.cells, key=lambda cell: (list(PARTS).index(cell[0]), cell[1], by_arm(cell[2]), cell[3].rank))
     for cell in order:
-        workload, width, arm, _ = cell
-        record, best = page.cells[cell], page.best(workload, width, arm)
-        dense = page.best(workload, width, DENSE)
-        gain = time_ratio(dense, record) if arm != DENSE and dense else None
-        rows.append(
-            WidthsRow(
-                workload=workload,
-                width=width,
-                record=record,
-                time=time_of(record, "step"),
-                gain=gain,
-                is_best=best is record,
-            )
+        workload, width, arm, toggles = cell
+        record, time = page.cells[cell], time_of(page.cells[cell], "step")
+        gain = time_ratio(page.best(workload, width, DENSE), record) if arm != DENSE else None
+        lines.append(
+            {
+                "device": page.device,
+                "part": workload,
+                "width": width,
+                "batch_size": record.batch_size,
+                "arm": arm,
+                **vars(toggles),
+                "parameters": record.parameters,
+                **bounds("step_ms", time and time.total),
+                "launches": time and time.total.launches,
+                **bounds("best_dense_over_arm", gain),
+                "status": record.status,
+                "remarks": "" if record.status == "ok" else f"{record.status}: {record.message}",
+            }
         )
-    return rows
+    return pd.DataFrame(lines).astype({"parameters": "Int64", "launches": "Int64"})
 
 
-def columns(page: Widths, _: Sequence[WidthsRow]) -> list[Column[WidthsRow]]:
-    def head(row: WidthsRow) -> dict[str, object]:
-        return {"device": page.device, "part": row.workload, "width": row.width, "batch_size": row.record.batch_size}
-
-    def tidy(row: WidthsRow) -> dict[str, object]:
-        return {"arm": row.record.arm, **vars(Toggles.of(row.record))}
-
-    def time(row: WidthsRow) -> str | None:
-        return with_bounds(row.time.total, 1.0) if row.time else None
-
-    def timing(row: WidthsRow) -> dict[str, object]:
-        total = row.time.total if row.time else None
-        return {**bounds("step_ms", total), "launches": total and total.launches}
-
-    return [
-        Column("part", lambda row: PARTS[row.workload][0].partition(",")[0], head, left=True),
-        Column("width", lambda row: f"{row.width:,}"),
-        Column("arm", lambda row: row.record.arm, tidy, left=True),
-        Column("toggles", lambda row: Toggles.of(row.record).text + " (best)" * row.is_best, left=True),
-        Column(
-            "parameters",
-            lambda row: row.record.parameters and f"{row.record.parameters:,}",
-            lambda row: {"parameters": row.record.parameters},
-            whole=True,
-        ),
-        Column("step, ms", time, timing),
-        Column(
-            "best dense / arm",
-            lambda row: ratio_text(row.gain) if row.gain else None,
-            lambda row: bounds("best_dense_over_arm", row.gain),
-        ),
-        Column(
-            REMARKS,
-            lambda row: row.remarks,
-            lambda row: {"status": row.record.status, "remarks": row.remarks},
-            left=True,
-        ),
-    ]
+def fastest(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the lines of each arm in its fastest form, by part and width, where it is compared with dense."""
+    timed = table.dropna(subset="step_ms")
+    best = timed.loc[timed.groupby(["part", "width", "arm"], sort=False)["step_ms"].idxmin()]
+    return best.dropna(subset="best_dense_over_arm").sort_index()
 
 
-def _gains(rows: Sequence[WidthsRow], workload: str) -> dict[str, dict[int, Estimate]]:
-    """By arm and width what dense training at its best takes over the arm at its best."""
-    found: dict[str, dict[int, Estimate]] = {}
-    for row in rows:
-        if row.workload == workload and row.is_best and row.gain is not None:
-            found.setdefault(row.record.arm, {})[row.width] = row.gain
-    return dict(sorted(found.items(), key=lambda item: by_arm(item[0])))
+def shown(_: Widths, table: pd.DataFrame) -> pd.DataFrame:
+    """The table with the toggles in one column."""
+    toggles = [Toggles(*one).text for one in zip(table["precision"], table["compile"], table["cuda_graph"], strict=True)]
+    columns = ["part", "width", "arm", "toggles", "parameters", "step_ms", "best_dense_over_arm"]
+    return readable(table.assign(toggles=toggles), columns)
 
 
-def _slower(rows: Sequence[WidthsRow], page: Widths) -> list[str]:
-    """A sentence per part and arm on the widths at which dense training does not surely take longer."""
-    sentences = []
-    for workload in page.parts:
-        for arm, gains in _gains(rows, workload).items():
-            widths = [f"{width:,}" for width, gain in sorted(gains.items()) if gain.span[0] <= 1]
-            if widths:
-                words = f"{PARTS[workload][0]}, {arm}: no surely shorter step at width {', '.join(widths)}."
-                sentences.append(first_upper(words))
-    return sentences
-
-
-def caption(page: Widths, rows: Sequence[WidthsRow]) -> Caption:
-    batches = {
-        f"{PARTS[row.workload][0].partition(',')[0]}: batch {row.record.batch_size:,}"
-        + (f" of length {row.record.sequence_length}" if row.workload == "encoder" else "")
-        for row in rows
+def about(_: Widths, table: pd.DataFrame) -> dict[str, Any]:
+    """Return the sizes of batches, and at which widths an arm's step is not surely shorter than dense training's."""
+    best = fastest(table)
+    slow = best[best["best_dense_over_arm_low"].fillna(best["best_dense_over_arm"]) <= 1]
+    return {
+        "parts": {part: title for part, (title, _) in PARTS.items() if part in set(table["part"])},
+        "batches": table.groupby("part")["batch_size"].first(),
+        "slow": {key: list(some["width"]) for key, some in slow.groupby(["part", "arm"], sort=False)},
     }
-    return Caption(
-        title="Step time of dense training over that of the other arms, by width",
-        facts=(
-            device_fact(page, listed(page, "precision")),
-            f"{first_upper('; '.join(sorted(batches)))}. {blocks_timed(page.shown)}.",
-        ),
-        of_picture=["Above 1 the arm takes less time than dense training. Both axes are logarithmic."],
-        notes=[
-            *_slower(rows, page),
-            *brackets_note(estimate for row in rows for estimate in (row.time.total if row.time else None, row.gain)),
-            "Each arm stands there in its fastest form; the table has all forms. Ranks are the same at every width.",
-            *closing_notes(page),
-        ],
-        remarks=gathered((row.record.arm, {"width": f"{row.width:,}"}, row.remarks) for row in rows),
-    )
 
 
-def draw(page: Widths, rows: Sequence[WidthsRow], caption: Caption) -> Figure:
-    gains = {workload: _gains(rows, workload) for workload in page.parts}
-    arms = sorted({arm for found in gains.values() for arm in found}, key=by_arm)
-    looks = strokes(arms)
+def draw(page: Widths, table: pd.DataFrame, caption: Caption) -> Figure:
+    best = fastest(table)
+    looks = strokes(sorted(set(best["arm"]), key=by_arm))
     handles = [stroke_handle(stroke, f"dense / {arm}") for arm, stroke in looks.items()]
-    handles += bounds_handles(row.gain for row in rows)
-    titles = [PARTS[workload][0] for workload in page.parts]
+    handles += whisker_handles(bounds_kinds(best, "best_dense_over_arm"))
     foot = (*caption.of_picture, *caption.notes)
+    titles = [PARTS[part][0] for part in page.parts]
     paper, [panels] = panel_page(caption.title, caption.facts, [titles], foot, 3.0, handles, 5)
-    for axes, workload in zip(panels, page.parts, strict=True):
-        if not gains[workload]:
+    for axes, part in zip(panels, page.parts, strict=True):
+        here = best[best["part"] == part]
+        if here.empty:
             nothing_drawn(axes, "nothing timed")
             continue
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
-        for arm, found in gains[workload].items():
-            widths = sorted(found)
-            axes.plot(widths, [found[width].value for width in widths], markersize=4, **looks[arm].look)
-            for width in widths:
-                axes.plot([width, width], found[width].span, **WHISKER)
+        for arm, line in here.groupby("arm"):
+            axes.plot(line["width"], line["best_dense_over_arm"], markersize=4, **looks[arm].look)
+            ends = line["best_dense_over_arm_low"], line["best_dense_over_arm_high"]
+            for width, low, high in zip(line["width"], *ends, strict=True):
+                axes.plot([width, width], [low, high], **WHISKER)
         axes.axhline(1.0, color=INK, linewidth=0.8)
-        number_axis(axes.xaxis, FixedLocator(page.widths(workload)))
+        number_axis(axes.xaxis, FixedLocator(page.widths(part)))
         low, high = axes.get_ylim()
         ticks = [tick for tick in (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200) if low <= tick <= high]
         number_axis(axes.yaxis, FixedLocator(ticks))
@@ -267,9 +198,10 @@ ARTIFACT = Artifact(
     made_by="make reproduce-widths",
     order=42,
     select=select,
-    rows=rows_of,
-    columns=columns,
-    caption=caption,
+    table=table,
+    shown=shown,
+    about=about,
+    caption=beside(__file__),
     draw=draw,
     section="width",
 )

@@ -1,0 +1,221 @@
+"""How every column of every table is headed and written: one list for all figures, their pages and the terminal.
+
+A table is a DataFrame whose columns are those of its CSV. People read the columns that :data:`FORMATS` knows, in the
+order of the table; the others are details of the CSV.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+import pandas as pd
+
+from bench.core.intervals import CONFIDENCE
+from figures.text import NOT_ASKED, OLDER, UNPAIRED, significant
+
+#: Statuses of a cell that no word is needed for.
+_SILENT = ("", "ok", "not in the grid")
+
+
+def _time_unit(longest: float) -> tuple[str, float]:
+    """Return the unit that suits seconds up to ``longest``, and how many of it one second is."""
+    if longest >= 2 * 3600:
+        return "hours", 1 / 3600
+    return ("minutes", 1 / 60) if longest >= 120 else ("seconds", 1.0)
+
+
+@dataclass(frozen=True)
+class Format:
+    """How a column is written for people.
+
+    Args:
+        heading: of the column; ``{}`` is the unit that :attr:`unit_of` chooses.
+        digits: significant ones of a number; 0 for whole numbers.
+        suffix: what follows each number, such as ``x``.
+        left: whether it holds words, which are aligned left.
+        status: the column that says why there is no number.
+        pairing: the column that says whether a ratio's sides were timed together.
+        unit_of: from the largest number, a unit for all of them and how many of it one is.
+    """
+
+    heading: str
+    digits: int = 3
+    suffix: str = ""
+    left: bool = False
+    status: str = ""
+    pairing: str = ""
+    unit_of: Callable[[float], tuple[str, float]] | None = None
+
+    def for_values(self, values: pd.Series) -> "tuple[str, float]":
+        """Return the heading of a column with these values, and what they are multiplied by."""
+        if self.unit_of is None:
+            return self.heading, 1.0
+        longest = pd.to_numeric(values, errors="coerce").max()
+        unit, scale = self.unit_of(0.0 if pd.isna(longest) else float(longest))
+        return self.heading.format(unit), scale
+
+
+def _words(heading: str) -> Format:
+    return Format(heading, left=True)
+
+
+#: By the name of a column, or a pattern of names; the first that fits counts.
+FORMATS: Mapping[str, Format] = {
+    "batch_size": Format("batch", digits=0),
+    "arm": _words("arm"),
+    "part": _words("part"),
+    "width": Format("width", digits=0),
+    "toggles": _words("toggles"),
+    "parameters": Format("parameters", digits=0),
+    "epoch_time_s": Format("epoch, {}", status="time_status", unit_of=_time_unit),
+    "step_time_ms": Format("step, ms", status="time_status"),
+    "step_ms": Format("step, ms", status="status"),
+    "time_over_*": Format("time / *", suffix="x", pairing="time_pairing"),
+    "time_off_over_on": Format("off / on", suffix="x", pairing="off_over_on_pairing"),
+    "best_dense_over_arm": Format("best dense / arm", suffix="x"),
+    "compile_time_s": Format("compile, s"),
+    "cuda_peak_mib": Format("peak MiB, CUDA", digits=4, status="cuda_status"),
+    "cuda_over_*": Format("CUDA / *", suffix="x"),
+    "cpu_peak_mib": Format("peak MiB, CPU", digits=4, status="cpu_status"),
+    "cpu_over_*": Format("CPU / *", suffix="x"),
+    "allocated_mib": Format("allocated MiB", digits=4),
+    "reserved_mib": Format("reserved MiB", digits=4),
+    "remarks": _words("remarks"),
+}
+
+
+def format_of(column: str) -> Format | None:
+    """Return how a column is written; None for one that the CSV alone has.
+
+    >>> format_of("time_over_dense").heading, format_of("time_over_dense_low")
+    ('time / dense', None)
+    """
+    if column.endswith(("_low", "_high", "_bounds")):
+        return None
+    for pattern, found in FORMATS.items():
+        if fnmatchcase(column, pattern):
+            over = column.removeprefix(pattern.rstrip("*")) if pattern.endswith("*") else ""
+            return Format(**{**vars(found), "heading": found.heading.replace("*", over.replace("_", " "))})
+    return None
+
+
+def _is_missing(value: Any) -> bool:
+    return value is None or value == "" or (not isinstance(value, str) and bool(pd.isna(value)))
+
+
+def _written(value: Any, column: Format, scale: float) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{round(value):,}" if column.digits == 0 else significant(float(value) * scale, column.digits)
+
+
+def _cell(line: Mapping[str, Any], name: str, column: Format, scale: float) -> str:
+    """Write one cell: its value with bounds and marks, or why there is none."""
+    value = line[name]
+    if _is_missing(value):
+        status = str(line.get(column.status) or "")
+        is_reference = "_over_" in name and line.get("arm") == name.rpartition("_over_")[2]
+        return "1" if is_reference else NOT_ASKED if status in _SILENT else status
+    text = _written(value, column, scale) + column.suffix * (not isinstance(value, str))
+    low, high = line.get(f"{name}_low"), line.get(f"{name}_high")
+    if not _is_missing(low) and not _is_missing(high) and low != high:
+        text += f" [{_written(low, column, scale)}, {_written(high, column, scale)}]"
+    return f"{text} {UNPAIRED}" if line.get(column.pairing) == "unpaired" else text
+
+
+def bounds_kinds(table: pd.DataFrame, *columns: str) -> list[str]:
+    """Return what the bounds of columns are, in words for a legend; of all columns by default.
+
+    Whether few launches or the blocks of one gave a range is told by the column ``launches``.
+
+    Example:
+        >>> table = pd.DataFrame({"ms": [2.0], "ms_low": [1.0], "ms_high": [3.0], "ms_bounds": ["range"], "launches": 3})
+        >>> bounds_kinds(table)
+        ['range over launches']
+    """
+    names = columns or [str(name).removesuffix("_bounds") for name in table if str(name).endswith("_bounds")]
+    found: set[str] = set()
+    for name in names:
+        low, high, kind = (table[f"{name}_{end}"] for end in ("low", "high", "bounds"))
+        varies = low.notna() & (low != high)
+        one = table["launches"] == 1 if "launches" in table else pd.Series(False, table.index)
+        found |= {"range over blocks"} if (varies & one & (kind == "range")).any() else set()
+        found |= {"range over launches"} if (varies & ~one & (kind == "range")).any() else set()
+        found |= {f"{CONFIDENCE:.0%} interval"} if (varies & (kind == "interval")).any() else set()
+    return sorted(found, reverse=True)
+
+
+def readable(table: pd.DataFrame, columns: Sequence[str] | None = None) -> pd.DataFrame:
+    """Return the table that people read, of strings.
+
+    Args:
+        table: with the CSV's columns.
+        columns: those to show; by default all of a known format, but for those without any value.
+
+    Example:
+        >>> table = pd.DataFrame({"arm": ["comera", "dense"], "batch_size": 8, "time_over_comera": [None, 4.4]})
+        >>> readable(table).to_dict("records")[1]
+        {'arm': 'dense', 'batch': '8', 'time / comera': '4.40x'}
+    """
+    lines = table.to_dict("records")
+    shown: dict[str, list[str]] = {}
+    marked = False
+    for name in columns if columns is not None else map(str, table.columns):
+        column = format_of(name)
+        if column is None or (columns is None and all(_is_missing(line[name]) for line in lines)):
+            continue
+        heading, scale = column.for_values(table[name])
+        cells = [_cell(line, name, column, scale) for line in lines]
+        if column.left and not marked and "older_code" in table:
+            marked = True
+            cells = [f"{cell} {OLDER}" if line["older_code"] else cell for cell, line in zip(cells, lines, strict=True)]
+        shown[heading] = cells
+    return pd.DataFrame(shown)
+
+
+def left_columns(table: pd.DataFrame) -> frozenset[str]:
+    """Return the headings, of a table for people, that stand above words."""
+    numbers = r"^(?:[-+]?[\d,.]+(?:x|%)?|-|)(?: |$)"
+    return frozenset(str(name) for name, cells in table.items() if not cells.astype(str).str.match(numbers).all())
+
+
+def across(table: pd.DataFrame, rows: str, columns: str, values: Mapping[str, str]) -> pd.DataFrame:
+    """Return a table for people with a line per value of ``rows``, and columns for each value of ``columns``.
+
+    Args:
+        table: with the CSV's columns; one line per pair of ``rows`` and ``columns``.
+        values: by the column that is shown the one with its ratio, which follows in parentheses; or an empty string.
+
+    Example:
+        >>> table = pd.DataFrame({"arm": ["comera", "dense"], "batch_size": 8, "step_time_ms": [10.0, 44.0],
+        ...     "time_over_comera": [None, 4.4]})
+        >>> across(table, "arm", "batch_size", {"step_time_ms": "time_over_comera"}).to_dict("records")[1]
+        {'arm': 'dense', 'step, ms, batch 8': '44.0 (4.40x)'}
+    """
+    names = list(dict.fromkeys(table[rows]))
+    found = pd.DataFrame({rows: names})
+    shown = {readable(found, [rows]).columns[0]: [_name_of(name, table, rows) for name in names]}
+    for value, ratio in values.items():
+        bare = table.drop(columns=[f"{one}{end}" for one in (value, ratio) for end in ("_low", "_high")], errors="ignore")
+        text = readable(bare, [rows, columns, value, *([ratio] if ratio else [])])
+        for place in dict.fromkeys(table[columns]):
+            here = table[columns] == place
+            if table.loc[here, value].isna().all():
+                continue
+            cells = dict(zip(table.loc[here, rows], map(_with_ratio, text[here].iloc[:, 2:].to_numpy()), strict=True))
+            heading = f"{text.columns[2]}, {text.columns[1]} {place:,}"
+            shown[heading] = [cells.get(name, NOT_ASKED) for name in names]
+    return pd.DataFrame(shown)
+
+
+def _name_of(name: str, table: pd.DataFrame, rows: str) -> str:
+    older = "older_code" in table and bool(table.loc[table[rows] == name, "older_code"].any())
+    return f"{name} {OLDER}" if older else name
+
+
+def _with_ratio(cells: Sequence[str]) -> str:
+    value, *ratio = cells
+    return f"{value} ({ratio[0]})" if ratio and ratio[0] not in (NOT_ASKED, "1") else value

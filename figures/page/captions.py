@@ -1,0 +1,58 @@
+"""Captions: a template beside each figure, filled with facts about its page.
+
+A template is Markdown. Its first line is the title; the lines up to the first empty one say what was measured, on what,
+when; each ``*`` begins a note that stands below table and picture, each ``>`` one that is about the picture alone.
+Macros that many captions share are in ``notes.md.j2``, which a template imports.
+"""
+
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from figures.page import facts
+from figures.page.drawn import Caption
+
+SHARED = Path(__file__).parent
+
+
+def beside(module: str) -> Path:
+    """Return the template beside a module, whose ``__file__`` is given: ``fig1.md.j2`` beside ``fig1.py``."""
+    return Path(module).with_suffix(".md.j2")
+
+
+@functools.cache
+def _template(path: Path) -> jinja2.Template:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader([path.parent, SHARED]),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        autoescape=False,  # it is Markdown, and no page of the web
+    )
+    environment.globals["facts"] = facts
+    return environment.get_template(path.name)
+
+
+def caption(path: Path, about: Mapping[str, Any]) -> Caption:
+    """Fill a template.
+
+    Args:
+        path: of the template.
+        about: its variables; ``page`` and ``table`` at least.
+
+    Raises:
+        jinja2.UndefinedError: the template asks for a variable that there is not.
+    """
+    text = _template(path).render(about)
+    title, _, rest = text.strip().partition("\n")
+    lines = [" ".join(line.split()) for line in rest.splitlines()]
+    head = [line for line in lines if line and line[0] not in "*>"]
+    return Caption(
+        title=" ".join(title.removeprefix("#").split()),
+        facts=head,
+        notes=[line[1:].strip() for line in lines if line.startswith("*") and line[1:].strip()],
+        of_picture=[line[1:].strip() for line in lines if line.startswith(">") and line[1:].strip()],
+    )
