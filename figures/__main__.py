@@ -182,7 +182,7 @@ def _write(files: dict[str, bytes], arguments: argparse.Namespace) -> list[Path]
     return [folder / name for name in files]
 
 
-def _artifact(name: str, experiment: str | None) -> Artifact[Any, Any]:
+def _artifact(name: str, experiment: str | None) -> Artifact[Any]:
     if name not in artifacts():
         raise InputError(f"figure is {name!r}; available: {', '.join(artifacts())}.")
     if experiment is None:

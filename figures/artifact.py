@@ -26,15 +26,14 @@ from figures.page.drawn import Caption, Drawn, Files, markdown
 from figures.records.select import Selected
 from figures.text import Column, csv, left_aligned, text_table, tidy_table
 
-#: An artifact's selection of records, and a row of its table.
+#: What is on one page: an artifact's selection of records.
 S = TypeVar("S", bound=Selected)
-R = TypeVar("R")
 
 Claims = Mapping[str, Claim]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Artifact(Generic[S, R]):
+class Artifact(Generic[S]):
     """A figure or table that can be asked for by name; any module of ``figures/artifacts`` is an example.
 
     Args:
@@ -74,10 +73,10 @@ class Artifact(Generic[S, R]):
     table: Callable[[S], pd.DataFrame] | None = None
     shown: Callable[[S, pd.DataFrame], pd.DataFrame] | None = None
     about: Callable[[S, pd.DataFrame], Mapping[str, Any]] | None = None
-    rows: Callable[[S], Sequence[R]] | None = None
-    columns: Callable[[S, Sequence[R]], Sequence[Column[R]]] | None = None
-    tidy_rows: Callable[[S, Sequence[R]], Sequence[Any]] | None = None
-    caption: Path | Callable[[S, Sequence[R]], Caption]
+    rows: Callable[[S], Any] | None = None
+    columns: Callable[[S, Any], Sequence[Column[Any]]] | None = None
+    tidy_rows: Callable[[S, Any], Sequence[Any]] | None = None
+    caption: Path | Callable[[S, Any], Caption]
     draw: Callable[[S, Any, Caption], Figure] | None = None
     rules: tuple[Rule, ...] = ()
     claims: tuple[Claim, ...] = ()
@@ -90,7 +89,7 @@ class Artifact(Generic[S, R]):
     def command(self) -> str:
         return self.made_by or f"python -m bench experiment={self.experiments[0]}"
 
-    def for_experiment(self, name: str) -> Artifact[S, R]:
+    def for_experiment(self, name: str) -> Artifact[S]:
         """The same on the records of one other experiment."""
         asked = "" if name in self.experiments else name
         return dataclasses.replace(self, experiments=(name,), made_by="", asked=asked)

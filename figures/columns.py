@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from bench.core.intervals import CONFIDENCE
+from bench.core.intervals import Estimate
 from figures.text import NOT_ASKED, OLDER, UNPAIRED, significant
 
 #: Statuses of a cell that no word is needed for.
@@ -23,6 +23,19 @@ def _time_unit(longest: float) -> tuple[str, float]:
     if longest >= 2 * 3600:
         return "hours", 1 / 3600
     return ("minutes", 1 / 60) if longest >= 120 else ("seconds", 1.0)
+
+
+def time_column(per: str) -> str:
+    """Return the column that has the time of an ``epoch`` or of a ``step``."""
+    return {"epoch": "epoch_time_s", "step": "step_time_ms"}[per]
+
+
+def unit_of(table: pd.DataFrame, per: str) -> tuple[str, float]:
+    """Return the unit that suits the longest time of a table, and how many of it the table's own unit is."""
+    if per == "step":
+        return "ms", 1.0
+    longest = table[time_column(per)].max()
+    return _time_unit(0.0 if pd.isna(longest) else float(longest))
 
 
 @dataclass(frozen=True)
@@ -126,26 +139,38 @@ def _cell(line: Mapping[str, Any], name: str, column: Format, scale: float) -> s
     return f"{text} {UNPAIRED}" if line.get(column.pairing) == "unpaired" else text
 
 
+def frame(lines: Sequence[Mapping[str, Any]], whole: Sequence[str] = ()) -> pd.DataFrame:
+    """Return a table of these lines; the columns that are ``whole`` stay whole numbers where some cells are empty."""
+    table = pd.DataFrame(list(lines))
+    return table.astype({name: "Int64" for name in whole if name in table})
+
+
+def bounds_are(kind: object, launches: object) -> str:
+    """Return what bounds are, from their column and that of launches; empty where there are none.
+
+    >>> bounds_are("range", 3), bounds_are("range", 1), bounds_are(None, 3)
+    ('range over launches', 'range over blocks', '')
+    """
+    if _is_missing(kind):
+        return ""
+    count = 0 if _is_missing(launches) else int(launches)  # type: ignore[call-overload]
+    return Estimate(0.0, None, None, 0, launches=count, kind=kind).bounds_are  # type: ignore[arg-type]
+
+
 def bounds_kinds(table: pd.DataFrame, *columns: str) -> list[str]:
     """Return what the bounds of columns are, in words for a legend; of all columns by default.
 
-    Whether few launches or the blocks of one gave a range is told by the column ``launches``.
-
     Example:
-        >>> table = pd.DataFrame({"ms": [2.0], "ms_low": [1.0], "ms_high": [3.0], "ms_bounds": ["range"], "launches": 3})
+        >>> table = pd.DataFrame({"ms": [2.0], "ms_low": [1.0], "ms_high": [3.0], "ms_bounds": "range"})
         >>> bounds_kinds(table)
-        ['range over launches']
+        ['range over blocks']
     """
-    names = columns or [str(name).removesuffix("_bounds") for name in table if str(name).endswith("_bounds")]
-    found: set[str] = set()
-    for name in names:
-        low, high, kind = (table[f"{name}_{end}"] for end in ("low", "high", "bounds"))
-        varies = low.notna() & (low != high)
-        one = table["launches"] == 1 if "launches" in table else pd.Series(False, table.index)
-        found |= {"range over blocks"} if (varies & one & (kind == "range")).any() else set()
-        found |= {"range over launches"} if (varies & ~one & (kind == "range")).any() else set()
-        found |= {f"{CONFIDENCE:.0%} interval"} if (varies & (kind == "interval")).any() else set()
-    return sorted(found, reverse=True)
+    found = set()
+    for name in columns or [str(name).removesuffix("_bounds") for name in table if str(name).endswith("_bounds")]:
+        for line in table[table[f"{name}_low"].notna()].to_dict("records"):
+            if line[f"{name}_low"] != line[f"{name}_high"]:
+                found.add(bounds_are(line[f"{name}_bounds"], line.get("launches")))
+    return sorted(found - {""}, reverse=True)
 
 
 def readable(table: pd.DataFrame, columns: Sequence[str] | None = None) -> pd.DataFrame:
@@ -160,7 +185,9 @@ def readable(table: pd.DataFrame, columns: Sequence[str] | None = None) -> pd.Da
         >>> readable(table).to_dict("records")[1]
         {'arm': 'dense', 'batch': '8', 'time / comera': '4.40x'}
     """
-    lines = table.to_dict("records")
+    lines: list[dict[str, Any]] = [
+        {str(name): value for name, value in one.items()} for one in table.to_dict("records")
+    ]
     shown: dict[str, list[str]] = {}
     marked = False
     for name in columns if columns is not None else map(str, table.columns):
@@ -179,7 +206,7 @@ def readable(table: pd.DataFrame, columns: Sequence[str] | None = None) -> pd.Da
 def left_columns(table: pd.DataFrame) -> frozenset[str]:
     """Return the headings, of a table for people, that stand above words."""
     numbers = r"^(?:[-+]?[\d,.]+(?:x|%)?|-|)(?: |$)"
-    return frozenset(str(name) for name, cells in table.items() if not cells.astype(str).str.match(numbers).all())
+    return frozenset(str(name) for name, cells in table.items() if cells.astype(str).str.match(numbers).mean() < 0.5)
 
 
 def across(table: pd.DataFrame, rows: str, columns: str, values: Mapping[str, str]) -> pd.DataFrame:
@@ -199,7 +226,9 @@ def across(table: pd.DataFrame, rows: str, columns: str, values: Mapping[str, st
     found = pd.DataFrame({rows: names})
     shown = {readable(found, [rows]).columns[0]: [_name_of(name, table, rows) for name in names]}
     for value, ratio in values.items():
-        bare = table.drop(columns=[f"{one}{end}" for one in (value, ratio) for end in ("_low", "_high")], errors="ignore")
+        bare = table.drop(
+            columns=[f"{one}{end}" for one in (value, ratio) for end in ("_low", "_high")], errors="ignore"
+        )
         text = readable(bare, [rows, columns, value, *([ratio] if ratio else [])])
         for place in dict.fromkeys(table[columns]):
             here = table[columns] == place

@@ -63,7 +63,7 @@ def sheets() -> list[Sheet]:
     return [Sheet(name, one) for name, artifact in found.items() for one in (None, *artifact.also)]
 
 
-def records_of(artifact: Artifact[Any, Any], root: Path) -> list[Record]:
+def records_of(artifact: Artifact[Any], root: Path) -> list[Record]:
     """The records below a folder that an artifact is made of."""
     names = (*artifact.experiments, *artifact.lenders)
     return artifact.of([record for name in names for record in read_all(root, name)])

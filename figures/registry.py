@@ -29,10 +29,10 @@ class ArtifactError(ValueError):
 
 
 #: Artifacts that :func:`register` has made known, by name.
-_registered: dict[str, Artifact[Any, Any]] = {}
+_registered: dict[str, Artifact[Any]] = {}
 
 
-def register(artifact: Artifact[Any, Any]) -> Artifact[Any, Any]:
+def register(artifact: Artifact[Any]) -> Artifact[Any]:
     """Make an artifact known by its name in this process; raises ArtifactError where another one has this name."""
     if artifacts().get(artifact.name, artifact) is not artifact:
         raise ArtifactError(_taken(artifact.name))
@@ -45,7 +45,7 @@ def _taken(name: str) -> str:
 
 
 @functools.cache
-def _found() -> dict[str, Artifact[Any, Any]]:
+def _found() -> dict[str, Artifact[Any]]:
     """Artifacts of this folder and of other packages, by name."""
     names = [module.name for module in pkgutil.walk_packages(folder.__path__, f"{folder.__name__}.")]
     modules = [importlib.import_module(name) for name in names]
@@ -63,7 +63,7 @@ def _found() -> dict[str, Artifact[Any, Any]]:
     return found
 
 
-def artifacts() -> dict[str, Artifact[Any, Any]]:
+def artifacts() -> dict[str, Artifact[Any]]:
     """All artifacts by name, in their order.
 
     Raises ArtifactError for a plug-in that cannot be imported, is no artifact, or has a name that is taken.

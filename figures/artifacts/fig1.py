@@ -8,19 +8,21 @@ another experiment make the same page for whatever arms and batch sizes they hav
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from operator import attrgetter
 from typing import Any, ClassVar
 
+import pandas as pd
 from matplotlib.figure import Figure
 
 from bench.core.record import Record
 from figures.artifact import Artifact
 from figures.claims import ratio
-from figures.page import bars, notes
+from figures.columns import across, frame, time_column, unit_of
+from figures.page import bars
+from figures.page.captions import beside
 from figures.page.drawn import Caption
 from figures.page.footnotes import Footnotes
 from figures.records import cells
-from figures.records.cells import TARGETS, memory_columns
+from figures.records.cells import TARGETS
 from figures.records.select import (
     ARMS,
     CAPTURED,
@@ -34,8 +36,6 @@ from figures.records.select import (
     newest,
     timing_setting,
 )
-from figures.records.time_values import time_columns, time_unit
-from figures.text import Column
 
 EXPERIMENTS = ("fig1", "fig1_memory")
 
@@ -52,7 +52,6 @@ class Fig1Page(cells.TimesAndMemory):
     experiments: ClassVar = EXPERIMENTS
     toggles: Toggles
     uncaptured: Mapping[Cell, Record] = field(default_factory=dict)  # times without CUDA Graph of what is refused it
-    profiles: tuple[Record, ...] = ()  # of this device, in the precision of the page
 
     @property
     def arms(self) -> list[str]:
@@ -75,12 +74,6 @@ class Fig1Page(cells.TimesAndMemory):
         return [goal for goal in TARGETS if self.is_papers or any(target == goal for target, _ in self.predicted)]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Fig1Row(cells.CellRow):
-    arm: str
-    batch: int
-
-
 def _cell(record: Record) -> Cell:
     return record.arm, record.batch_size
 
@@ -88,9 +81,7 @@ def _cell(record: Record) -> Cell:
 def _page(records: Sequence[Record], device: Mapping[str, Any], toggles: Toggles) -> Fig1Page:
     runs = [record for record in records if record.measure == "run"]
     plans = [record for record in records if record.measure == "predict"]
-    profiles = tuple(one for one in records if (one.measure, one.precision) == ("profile", toggles.precision))
-    records = [one for one in records if one.measure != "profile"]
-    page = cells.Select(_cell)(toggles.among(records), Fig1Page, profiles=profiles, **device, **toggles.page)
+    page = cells.Select(_cell)(toggles.among(records), Fig1Page, **device, **toggles.page)
     left_out = page.left_out
     if toggles == PLAIN:  # predictions that are on no page are counted here
         timed = {PLAIN.precision, *(run.precision for run in runs)}
@@ -123,91 +114,38 @@ def select(records: Sequence[Record]) -> list[Fig1Page]:
     return [page for page in pages if page.shown]
 
 
-#: Work counts as the same in every arm where it takes as long as in CoMERA to within this share, and as much as a part
-#: of CoMERA's step that is named where it is this large.
-_SAME_WORK, _NAMED_WORK = 0.25, 0.1
-
-
-def _is_plain(record: Record) -> bool:
-    """Whether an arm has neither a variant nor toggles, whatever its precision."""
-    return record.arm == record.method and Toggles.of(record) == Toggles(record.precision)
-
-
-def _shared_work(page: Fig1Page) -> list[str]:
-    """A sentence per profiled batch size on the work that all plain arms share, where it is a large part.
-
-    Variants and toggles are left out: an arm that recomputes does some of that work twice.
-    """
-    sentences = []
-    finished = [one for one in page.profiles if one.status == "ok" and _is_plain(one)]
-    for batch in sorted({one.batch_size for one in finished}):
-        profiles = newest([one for one in finished if one.batch_size == batch], attrgetter("arm"))
-        if COMERA not in profiles or len(profiles) < 2:
-            continue
-        spent = {arm: {kind["kind"]: kind["ms"] for kind in one.samples["kinds"]} for arm, one in profiles.items()}
-        ours, busy = spent[COMERA], profiles[COMERA].samples["busy_ms"]
-        shared = {
-            kind: ms
-            for kind, ms in ours.items()
-            if ms >= _NAMED_WORK * busy
-            and all(abs(of_arm.get(kind, 0.0) / ms - 1) <= _SAME_WORK for of_arm in spent.values())
-        }
-        if shared:
-            ranked = sorted(shared.items(), key=lambda one: -one[1])
-            parts = " and ".join(f"{kind} {ms / busy:.0%}" for kind, ms in ranked)
-            arms = ", ".join(f"{arm} {page.older(profiles[arm])}".rstrip() for arm in sorted(profiles, key=by_arm))
-            sentences.append(
-                f"The same work in {arms}, as shares of CoMERA's step at batch {batch} under the profiler: {parts}. "
-                "It takes as long in each and makes their ratios smaller."
-            )
-    return sentences
-
-
-def rows_of(page: Fig1Page) -> list[Fig1Row]:
+def table(page: Fig1Page) -> pd.DataFrame:
     """Every arm at every batch size that is timed or predicted, by batch size, then arm."""
-    rows = []
+    lines = []
     for batch in sorted({*page.time_batches, *page.memory_batches}):
-        asked = page.targets if batch in page.memory_batches else ()
         for arm in page.arms:
-            cell = page.row((arm, batch), (COMERA, batch), batch in page.time_batches, page.targets, asked)
-            rows.append(Fig1Row(arm=arm, batch=batch, **cell))
-    return rows
+            cell, reference = (arm, batch), (COMERA, batch)
+            time = page.time_fields(cell, reference, COMERA) if batch in page.time_batches else page.no_time(COMERA)
+            line = {
+                "device": page.device,
+                "arm": arm,
+                "batch_size": batch,
+                "dataset": getattr(page.timed.get(cell), "dataset", ""),
+                **time,
+            }
+            for target in page.targets:
+                line |= page.memory_fields(target, cell, reference, COMERA, batch in page.memory_batches)
+            lines.append(line | page.last_fields(cell, page.targets))
+    return frame(lines)
 
 
-def columns(page: Fig1Page, rows: Sequence[Fig1Row]) -> list[Column[Fig1Row]]:
-    def head(row: Fig1Row) -> dict[str, object]:
-        dataset = getattr(page.timed.get(row.cell), "dataset", "")
-        return {"device": page.device, "arm": row.arm, "batch_size": row.batch, "dataset": dataset}
-
-    return [
-        Column("batch", lambda row: row.batch),
-        Column("arm", lambda row: row.arm, head, left=True),
-        *time_columns(rows, page.per, COMERA),
-        *(column for target in page.targets for column in memory_columns(target, COMERA)),
-        *cells.last_columns(page),
-    ]
+def shown(page: Fig1Page, table: pd.DataFrame) -> pd.DataFrame:
+    """A line per arm: its time and peak memory at every batch size, with their ratios to CoMERA's."""
+    values = {time_column(page.per): f"time_over_{COMERA}"}
+    values |= {f"{target}_peak_mib": f"{target}_over_{COMERA}" for target in page.targets if target == page.target}
+    return across(table, "arm", "batch_size", values)
 
 
-def caption(page: Fig1Page, rows: Sequence[Fig1Row]) -> Caption:
-    title = f"time per {page.per} and peak memory, {notes.model_words(page)}"
-    toggled = page.toggles.compile or page.toggles.cuda_graph
-    plain = ["Predicted memory is that of plain steps, without CUDA Graph and torch.compile."] if toggled else []
-    return Caption(
-        title=f"Fig. 1: {title}" if page.is_papers else notes.first_upper(title),
-        facts=(notes.step_fact(page), notes.data_fact(page)),
-        of_picture=[bars.SCALES.format("CoMERA's")],
-        notes=[
-            *notes.cell_notes(page, rows, *_shared_work(page)),
-            *plain,
-            *notes.last_notes(page),
-        ],
-        remarks=notes.gathered((row.arm, {"batch": str(row.batch)}, row.remarks) for row in rows),
-    )
-
-
-def draw(page: Fig1Page, rows: Sequence[Fig1Row], caption: Caption) -> Figure:
-    footnotes, (unit, scale) = Footnotes(), time_unit(rows)
-    times = bars.panels(rows, page.time_batches, lambda row: bars.time_bar(row, scale, footnotes))
+def draw(page: Fig1Page, table: pd.DataFrame, caption: Caption) -> Figure:
+    footnotes, (unit, scale) = Footnotes(), unit_of(table, page.per)
+    timed = table[table["batch_size"].isin(page.time_batches)]
+    predicted = table[table["batch_size"].isin(page.memory_batches)]
+    times = bars.by_batch(timed, lambda line: bars.time(line, page.per, COMERA, scale, footnotes))
     legend = {
         "steps, CoMERA": "training steps, CoMERA",
         "steps": "training steps, other arms",
@@ -217,10 +155,10 @@ def draw(page: Fig1Page, rows: Sequence[Fig1Row], caption: Caption) -> Figure:
     for target in page.targets:
         measured = target == page.kind == "cuda"
 
-        def bar(row: Fig1Row, target: str = target, measured: bool = measured) -> bars.Bar:
-            return bars.memory_bar(row.memory[target], row.measured if measured else {}, footnotes)
+        def bar(line: bars.Line, target: str = target, measured: bool = measured) -> bars.Bar:
+            return bars.memory(line, target, COMERA, footnotes, measured)
 
-        found.append(bars.memory_band(target, bars.panels(rows, page.memory_batches, bar), rows, measured))
+        found.append(bars.band_of_memory(target, bars.by_batch(predicted, bar), measured))
     foot = (*footnotes.lines(), *caption.of_picture, *caption.notes)
     return bars.draw_bars(caption.title, caption.facts, page.arms, found, foot)
 
@@ -377,14 +315,12 @@ ARTIFACT = Artifact(
     heading="Fig. 1: time and memory of every method",
     summary="time per epoch and peak memory of every arm, by batch size; an image per device, precision and toggles",
     experiments=EXPERIMENTS,
-    lenders=("profile",),
     made_by="make reproduce-fig1",
     order=10,
     select=select,
-    rows=rows_of,
-    columns=columns,
-    caption=caption,
+    table=table,
+    shown=shown,
+    caption=beside(__file__),
     draw=draw,
     rules=RULES,
-    section="batch",
 )

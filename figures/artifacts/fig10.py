@@ -8,14 +8,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import pandas as pd
+
 from bench.core.record import Record
 from figures.artifact import Artifact
 from figures.artifacts import fig1
 from figures.claims import ratio
 from figures.claims.claims import Claim, Finding, Judgement, Outcome, undecided
 from figures.claims.rule import REACHES, Rule
-from figures.page import bars, notes
-from figures.page.drawn import Caption
+from figures.page.captions import beside
 from figures.records import cells
 from figures.records.cells import TARGETS
 from figures.records.select import COMERA, DENSE, PLAIN, Toggles, by_arm, by_device
@@ -94,20 +95,9 @@ def select(records: Sequence[Record]) -> list[Fig10Page]:
     return [page for page in pages if page.shown]
 
 
-def caption(page: Fig10Page, rows: Sequence[fig1.Fig1Row]) -> Caption:
-    phase = "phase 2" if page.length == SECOND else "phase 1"
-    arms: dict[str, list[str]] = {}
-    for arm, value in _size_ratios(page).items():
-        arms.setdefault(f"{value:.3f}x", []).append(arm)
-    sizes = "; ".join(f"{size} smaller, {', '.join(some)}" for size, some in arms.items())
-    smaller = [f"Stored size: {sizes}."] if sizes else []
-    return Caption(
-        title=f"Fig. 10: time per step and peak memory, CodeBERT-like model, {phase} ({page.place})",
-        facts=(notes.step_fact(page), notes.data_fact(page), f"Model: {notes.model_words(page)}."),
-        of_picture=[bars.SCALES.format("CoMERA's")],
-        notes=[*smaller, *notes.cell_notes(page, rows), *notes.last_notes(page)],
-        remarks=notes.gathered((row.arm, {"batch": str(row.batch)}, row.remarks) for row in rows),
-    )
+def about(page: Fig10Page, _: pd.DataFrame) -> dict[str, Any]:
+    """Return how many times smaller than dense each arm's model is."""
+    return {"smaller": _size_ratios(page)}
 
 
 def _size_ratios(page: Fig10Page) -> dict[str, float]:
@@ -195,11 +185,11 @@ ARTIFACT = Artifact(
     made_by="make reproduce-fig10",
     order=45,
     select=select,
-    rows=fig1.rows_of,
-    columns=fig1.columns,
-    caption=caption,
+    table=fig1.table,
+    shown=fig1.shown,
+    about=about,
+    caption=beside(__file__),
     draw=fig1.draw,
     rules=RULES,
-    section="batch",
     claims=(WITHOUT_EMBEDDING,),
 )

@@ -233,7 +233,7 @@ def judge(_: Claim, page: Precisions, lines: Sequence[PrecisionLine]) -> Judgeme
     return Judgement("partly", "Not all bounds lie within the margin.", found)
 
 
-ARTIFACT: Artifact[Precisions, PrecisionLine] = Artifact(
+ARTIFACT: Artifact[Precisions] = Artifact(
     name="fig14",
     heading="Fig. 14: lower precisions",
     summary="learning curves in FP32, BF16, FP8's products and FP8's storage; an image per device and dataset",

@@ -305,7 +305,7 @@ RULES = (
     ),
 )
 
-ARTIFACT: Artifact[Fig8Page, Fig8Row] = Artifact(
+ARTIFACT: Artifact[Fig8Page] = Artifact(
     name="fig8",
     heading="Fig. 8: time and memory of DLRM",
     summary="time and peak memory of a training step of DLRM, beside dense tables with dense and with sparse gradients",

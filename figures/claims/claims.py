@@ -160,11 +160,8 @@ class Verdict:
 
     def __str__(self) -> str:
         claim = self.claim
-        subject = ", ".join(filter(None, (claim.quantity, claim.setting)))
-        text = (
-            f"{claim.id}: {self.outcome} on {self.device}. {subject}: published "
-            f"{claim.published} ({claim.standing}), ours {self.ours_text}. {self.why}"
-        )
+        text = f"{claim.id}: {self.outcome}. Published {claim.published} ({claim.standing}), ours {self.ours_text}."
+        text += f" {self.why}"
         if self.fair:
-            text += f" With the fair baseline: {self.fair.outcome}, ours {self.fair.ours_text}. {self.fair.why}"
+            text += f" With the strongest rival: {self.fair.outcome}, ours {self.fair.ours_text}. {self.fair.why}"
         return text

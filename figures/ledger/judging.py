@@ -149,7 +149,7 @@ def _on_device(judged: Sequence[Judged]) -> Verdict:
     return Verdict(first.claim, first.device, published, _of_pages(fair) if fair else None)
 
 
-def claims_of(all_artifacts: Iterable[Artifact[Any, Any]]) -> dict[str, Claim]:
+def claims_of(all_artifacts: Iterable[Artifact[Any]]) -> dict[str, Claim]:
     """The claims of ``published/claims.csv``, then those of artifacts; raises LedgerError where two have one id."""
     claims = read_claims()
     for artifact in all_artifacts:
@@ -160,12 +160,12 @@ def claims_of(all_artifacts: Iterable[Artifact[Any, Any]]) -> dict[str, Claim]:
     return claims
 
 
-def rules_of(all_artifacts: Iterable[Artifact[Any, Any]]) -> dict[str, tuple[Rule, Artifact[Any, Any]]]:
+def rules_of(all_artifacts: Iterable[Artifact[Any]]) -> dict[str, tuple[Rule, Artifact[Any]]]:
     """By claim, what decides it, and the artifact that it is judged on.
 
     Raises LedgerError where two rules decide one claim.
     """
-    rules: dict[str, tuple[Rule, Artifact[Any, Any]]] = {}
+    rules: dict[str, tuple[Rule, Artifact[Any]]] = {}
     for artifact in all_artifacts:
         for rule in artifact.rules:
             first, owner = rules.setdefault(rule.claim_id, (rule, artifact))

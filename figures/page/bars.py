@@ -5,17 +5,22 @@ Bars of times and of peak memory are made from rows that are :class:`figures.rec
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
+import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
+from figures.columns import bounds_are
 from figures.page.footnotes import Footnotes
 from figures.page.layout import Page, legend
 from figures.page.style import FAINT, INK, MEMORY_FILLS, TIME_FILLS, Fill, fill_handle, note, number_axis
 from figures.records.cells import CATEGORIES, Measured, MemoryCell
-from figures.text import bounds_words, significant
+from figures.text import DISTURBED, OLDER, UNPAIRED, bounds_words, significant
+
+#: A line of a table, by the names of its columns.
+Line = Mapping[str, Any]
 
 _ROW = 0.185  # inches of a row
 _LABEL_ROOM, _MARK_ROOM = 0.12, 0.01  # of the width of all panels, for the label behind the longest bar of one
@@ -93,6 +98,73 @@ def time_bar(row: Any, scale: float, footnotes: Footnotes) -> Bar:
     return Bar(tuple(parts), bounds, total.bounds_are, label=label)
 
 
+def marks_of(line: Line, of_time: bool = False) -> str:
+    """Return the marks of a line of a table, those of its time too where asked."""
+    unpaired, undisturbed = line.get("time_pairing") == "unpaired", line.get("blocks") == 0
+    return OLDER * bool(line["older_code"]) + (UNPAIRED * unpaired + DISTURBED * undisturbed) * of_time
+
+
+def _number(value: Any) -> float | None:
+    return None if value is None or pd.isna(value) else float(value)
+
+
+def time(line: Line, per: str, over: str, scale: float, footnotes: Footnotes) -> Bar:
+    """Return the bar of a time: the steps, then the amortised rare events.
+
+    Args:
+        line: of a table, with the columns of :func:`figures.records.time_values.time_fields`.
+        per: ``epoch`` or ``step``.
+        over: what the ratio is to; the line of that arm has a fill of its own.
+        scale: how many of the unit shown the table's own is.
+        footnotes: numbers the reasons of bars that are missing.
+    """
+    name, rare_name = {"epoch": ("epoch_time_s", "epoch_rare_s"), "step": ("step_time_ms", "step_rare_ms")}[per]
+    marks, value = marks_of(line, of_time=True), _number(line[name])
+    if value is None:
+        return Bar(instead=footnotes.words(line["time_status"], line["time_message"], marks))
+    low, high = _number(line[f"{name}_low"]), _number(line[f"{name}_high"])
+    rare = (_number(line.get(rare_name)) or 0.0) * scale
+    fill = "steps, CoMERA" if over in (line.get("arm"), line.get("variant")) else "steps"
+    parts = [(fill, value * scale - rare), *([("rare", rare)] if rare else [])]
+    bounds = None if low is None or high is None else (low * scale, high * scale)
+    label = value_label(value * scale, _number(line[f"time_over_{over}"]), marks)
+    return Bar(tuple(parts), bounds, bounds_are(line[f"{name}_bounds"], line["launches"]), label=label)
+
+
+def memory(line: Line, target: str, over: str, footnotes: Footnotes, measured: bool = False) -> Bar:
+    """Return the bar of a predicted peak by category, with the measured peaks marked on it where asked.
+
+    Args:
+        line: of a table, with the columns of :func:`figures.records.cells.memory_fields`.
+        target: the device that was predicted for, ``cuda`` or ``cpu``.
+        over: what the ratio is to.
+        footnotes: numbers the reasons of bars that are missing.
+        measured: whether the allocator's peaks are marked.
+    """
+    sizes = {name: _number(line[f"{name}_mib"]) for name in MARKERS} if measured else {}
+    at = tuple((name, size) for name, size in sizes.items() if size is not None)
+    marks, peak = marks_of(line), _number(line[f"{target}_peak_mib"])
+    if peak is None:
+        words = footnotes.words(line[f"{target}_status"], line[f"{target}_message"], marks)
+        return Bar(marks=at, label=f"prediction {words}") if at else Bar(instead=words)
+    found = {name: _number(line[f"{target}_{name}_mib"]) or 0.0 for name in CATEGORIES}
+    rest = peak - sum(found.values())
+    parts = [(name, size) for name, size in found.items() if size]
+    parts += [("unsplit", rest)] if rest > 0.005 * peak else []
+    return Bar(tuple(parts), marks=at, label=value_label(peak, _number(line[f"{target}_over_{over}"]), marks))
+
+
+def by_batch(
+    table: pd.DataFrame, bar_of: Callable[[Line], Bar], column: str = "batch_size", title: str = "batch {:,}"
+) -> tuple[BarPanel, ...]:
+    """Return a panel per value of a column, with a bar for each line of the table that has it."""
+    found = []
+    for value in dict.fromkeys(table[column]):
+        lines = table[table[column] == value].to_dict("records")
+        found.append(BarPanel(title.format(value), tuple(bar_of(cast(Line, line)) for line in lines)))
+    return tuple(found)
+
+
 def time_band(heading: str, kind: str, bars: tuple[BarPanel, ...], words: Mapping[str, str]) -> Band:
     """A band of times; ``heading`` says where, ``{}``, on a ``kind`` of device; ``words`` are the legend's, by fill."""
     whiskers = bounds_words(bar for panel in bars for bar in panel.bars)
@@ -120,6 +192,25 @@ def memory_band(target: str, bars: tuple[BarPanel, ...], rows: Sequence[Any], me
     device = {"cuda": "a CUDA device", "cpu": "a CPU"}[target]
     heading = f"Peak memory predicted for {device}, in MiB{', and measured on this one' if measured else ''}{words}"
     return Band(heading, bars, MEMORY_FILLS, tuple(legend))
+
+
+def band_of_memory(target: str, bars: tuple[BarPanel, ...], measured: bool, words: str = "") -> Band:
+    """Return a band of predicted peaks.
+
+    Args:
+        target: the device that they are predicted for.
+        bars: made by :func:`memory`.
+        measured: whether the allocator's peaks are marked on them.
+        words: that follow in the heading.
+    """
+    shown = [("optimizer", "optimizer state") if name == "optimizer" else (name, name) for name in CATEGORIES]
+    if any(name == "unsplit" for panel in bars for bar in panel.bars for name, _ in bar.parts):
+        shown.append(("unsplit", "not split"))
+    if measured:
+        shown += [("allocated", "allocated, measured"), ("reserved", "reserved, measured")]
+    device = {"cuda": "a CUDA device", "cpu": "a CPU"}[target]
+    heading = f"Peak memory predicted for {device}, in MiB{', and measured on this one' if measured else ''}{words}"
+    return Band(heading, bars, MEMORY_FILLS, tuple(shown))
 
 
 def _bands_by_line(bands: Sequence[Band]) -> list[Band]:

@@ -12,10 +12,13 @@ from rich.measure import Measurement
 from rich.text import Text
 
 from bench.core.record import Record
-from figures.claims.claims import Verdict
+from figures.claims.claims import Judgement, Verdict
 from figures.page.plotted import plotted_digest
 from figures.page.style import house_style, to_bytes
 from figures.text import REMARKS, to_markdown, to_terminal
+
+#: The columns of a table of claims, all of which hold words.
+_CLAIM_COLUMNS = frozenset({"claim", "published", "ours", "verdict", "with the strongest rival", "why"})
 
 
 @dataclass(frozen=True)
@@ -93,21 +96,41 @@ class Drawn:
         needed = max(Measurement.get(terminal, options, table).maximum for table in tables)
         wide = max(terminal.width, needed)  # a pipe or a narrow window gets whole numbers on long lines
         console = Console(file=buffer, width=wide, force_terminal=terminal.is_terminal)
-        heading = [Text("\nClaims", style="bold")] if self.verdicts else []
-        lines = [*map(Text, self.below), *heading, *map(Text, claim_lines(self.verdicts))]
-        for one in (*map(Text, self.facts), *tables, *lines):
+        for one in (*map(Text, self.facts), *tables, *map(Text, self.below)):
             console.print(one)
+        for verdict in self.verdicts:
+            console.print(Text(f"Claim {verdict}"))
         return buffer.getvalue()
 
 
-def claim_lines(verdicts: Sequence[Verdict]) -> list[str]:
-    """A line per verdict; a single one where one reason keeps these records from testing any claim."""
-    judgements = [(one.device, judged) for one in verdicts for judged in (one.published, one.fair) if judged]
-    reasons = {(device, judged.outcome, judged.why) for device, judged in judgements}
-    if len(verdicts) > 1 and len(reasons) == 1 and verdicts[0].outcome == "not tested here":
-        names = ", ".join(verdict.claim.id for verdict in verdicts)
-        return [f"{names}: not tested here on {verdicts[0].device}. {verdicts[0].why}"]
-    return [str(verdict) for verdict in verdicts]
+def claims_table(verdicts: Sequence[Verdict]) -> pd.DataFrame:
+    """Return a line per verdict: the claim, what was published, ours, and the outcome with and without a fair baseline.
+
+    Of the numbers the first kind is shown; ``python -m figures claims`` has all of them.
+    """
+    lines = []
+    for verdict in verdicts:
+        claim = verdict.claim
+        fair = {"with the strongest rival": verdict.fair.outcome if verdict.fair else "-"}
+        lines.append(
+            {
+                "claim": ", ".join(filter(None, (claim.quantity, claim.setting))),
+                "published": f"{claim.published} ({claim.standing})",
+                "ours": first_numbers(verdict.published),
+                "verdict": verdict.outcome,
+                **(fair if any(one.fair for one in verdicts) else {}),
+                "why": verdict.why,
+            }
+        )
+    return pd.DataFrame(lines)
+
+
+def first_numbers(judgement: Judgement) -> str:
+    """Return the first kind of numbers that a judgement rests on, with what they are; a dash where there are none."""
+    if not judgement.ours:
+        return "-"
+    heading = judgement.ours[0].heading
+    return f"{', '.join(str(one) for one in judgement.ours if one.heading == heading)} ({heading})"
 
 
 def markdown(
@@ -117,5 +140,5 @@ def markdown(
     lines = [f"# {caption.title}", "", *caption.facts, ""]
     lines += [f"![{caption.title}]({image})", ""] if image else []
     lines += [to_markdown(table, left_aligned), *(f"* {note}" for note in (*caption.of_picture, *caption.notes)), ""]
-    lines += ["## Claims", "", *(f"* {line}" for line in claim_lines(verdicts)), ""] if verdicts else []
+    lines += ["## Claims", "", to_markdown(claims_table(verdicts), _CLAIM_COLUMNS)] if verdicts else []
     return "\n".join(lines).encode()

@@ -36,7 +36,7 @@ def span(values: Iterable[int | str], between: str = "-") -> str:
 class Machines(NamedTuple):
     """On how many machines records were measured, and of how many records that is not known."""
 
-    count: int
+    known: int
     unknown: int
     records: int
 
@@ -82,7 +82,7 @@ def models(page: Selected) -> str:
 
 
 def other_lengths(page: Selected) -> str:
-    """Return the lengths timed where these are not the 128 tokens of the paper's epoch, which the times are given in."""
+    """Return the lengths timed where these are not the 128 tokens of the paper's epoch that times are given in."""
     of = [record for record in page.own if record.measure == "run"]
     papers = all(workload_words(record)["examples_per_epoch"] == PAPER_EXAMPLES for record in of)
     found = sorted({record.sequence_length for record in of})
@@ -128,7 +128,7 @@ def failures(table: pd.DataFrame, subject: str = "arm", place: str = "batch_size
 class Busy(NamedTuple):
     """Records timed while the machine was busy: how many of how many, the worst factor, and which cells."""
 
-    count: int
+    slow: int
     of: int
     factor: float
     cells: str

@@ -12,7 +12,7 @@ from figures.records import select
 from figures.records.missing import Missing
 from figures.records.select import Setting, narrow, newest, repeats
 from figures.records.sizes import equal_size
-from figures.records.time_values import Per, TimeCell, time_cell, workload_words
+from figures.records.time_values import Per, TimeCell, time_cell, time_fields, workload_words
 from figures.text import NOT_RECORDED, OLDER, REMARKS, Column, ratio_text, significant
 
 #: The devices that memory is predicted for.
@@ -142,6 +142,12 @@ class TimesAndMemory(select.Selected):
         """What times are shown of: an epoch only where every workload among them has one."""
         return "epoch" if all(workload_words(record)["examples_per_epoch"] for record in self.own) else "step"
 
+    @property
+    def target(self) -> str:
+        """The device whose predicted memory people read first: this kind, or the other where only that is there."""
+        found = {target for target, _ in self.predicted}
+        return self.kind if self.kind in found or not found else next(iter(found))
+
     def peak(self, target: str, cell: Hashable) -> float | None:
         """The predicted peak of a cell in MiB, or None."""
         record = self.predicted.get((target, cell))
@@ -192,6 +198,29 @@ class TimesAndMemory(select.Selected):
             "measured": {name: getattr(run, f"peak_memory_{name}_mib", None) for name in ("allocated", "reserved")},
             "is_reference": cell == reference,
         }
+
+    def time_fields(self, cell: Hashable, reference: Hashable, over: str, **how: Any) -> dict[str, Any]:
+        """Return the columns of a table on the time of a cell, with its ratio to a reference, which is called ``over``.
+
+        ``how`` goes to :func:`figures.records.time_values.time_fields`.
+        """
+        run, below = self.timed.get(cell), self.timed.get(reference) if reference != cell else None
+        return time_fields(time_cell(run, below, self.older(run), self.per), self.per, over, **how)
+
+    def no_time(self, over: str, **how: Any) -> dict[str, Any]:
+        """Return the same columns where the grid has no time."""
+        return time_fields(TimeCell(""), self.per, over, **how)
+
+    def memory_fields(self, target: str, cell: Hashable, reference: Hashable, over: str, asked: bool) -> dict[str, Any]:
+        """Return the columns of a table on the predicted peak of a cell for a target; ``asked`` if the grid has it."""
+        return memory_fields(target, self.row(cell, reference, asked=(target,) * asked)["memory"][target], over)
+
+    def last_fields(self, cell: Hashable, targets: Sequence[str]) -> dict[str, Any]:
+        """Return the columns on measured peaks in MiB, and whether older code made any record of the cell."""
+        run = self.timed.get(cell)
+        found = [run, *(self.predicted.get((target, cell)) for target in targets)]
+        peaks = {f"{name}_mib": getattr(run, f"peak_memory_{name}_mib", None) for name in ("allocated", "reserved")}
+        return {**peaks, "older_code": any(self.older(one) for one in found)}
 
 
 Page = TypeVar("Page", bound=TimesAndMemory)

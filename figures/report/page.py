@@ -72,7 +72,7 @@ def _drawing(drawn: Drawn) -> dict[str, Any]:
     }
 
 
-def _bears_on(name: str, artifact: Artifact[Any, Any], entry: Entry, names: Sequence[str]) -> bool:
+def _bears_on(name: str, artifact: Artifact[Any], entry: Entry, names: Sequence[str]) -> bool:
     """Whether a claim is an artifact's: the ledger names it, or none of the page and the rule reads its own experiment,
     which is its first; others may lend it records.
     """
@@ -81,7 +81,7 @@ def _bears_on(name: str, artifact: Artifact[Any, Any], entry: Entry, names: Sequ
     return artifact.experiments[0] in entry.experiments
 
 
-def page(records: Sequence[Record], artifacts: Mapping[str, Artifact[Any, Any]], claims: Claims) -> bytes:
+def page(records: Sequence[Record], artifacts: Mapping[str, Artifact[Any]], claims: Claims) -> bytes:
     """The page as HTML in UTF-8: the same records and claims give the same bytes.
 
     Raises RecordError for a record that cannot be drawn, LedgerError for a ledger that lacks a claim or a rule.

@@ -14,7 +14,7 @@ from matplotlib.ticker import FixedLocator
 
 from bench.core.record import Record
 from figures.artifact import Artifact
-from figures.columns import bounds_kinds, readable
+from figures.columns import bounds_kinds, frame, readable
 from figures.page.captions import beside
 from figures.page.drawn import Caption
 from figures.page.layout import panel_page
@@ -131,7 +131,7 @@ def table(page: Widths) -> pd.DataFrame:
                 "remarks": "" if record.status == "ok" else f"{record.status}: {record.message}",
             }
         )
-    return pd.DataFrame(lines).astype({"parameters": "Int64", "launches": "Int64"})
+    return frame(lines, whole=("parameters", "launches"))
 
 
 def fastest(table: pd.DataFrame) -> pd.DataFrame:
@@ -143,7 +143,7 @@ def fastest(table: pd.DataFrame) -> pd.DataFrame:
 
 def shown(_: Widths, table: pd.DataFrame) -> pd.DataFrame:
     """The table with the toggles in one column."""
-    toggles = [Toggles(*one).text for one in zip(table["precision"], table["compile"], table["cuda_graph"], strict=True)]
+    toggles = [Toggles(*one).text for one in table[["precision", "compile", "cuda_graph"]].itertuples(index=False)]
     columns = ["part", "width", "arm", "toggles", "parameters", "step_ms", "best_dense_over_arm"]
     return readable(table.assign(toggles=toggles), columns)
 

@@ -178,7 +178,7 @@ RULES = (
     _rule("dlrm-nce", NCE, -1.0, MARGINS["nce"], f"below {MARGINS['nce']:g}"),
 )
 
-ARTIFACT: Artifact[Study, StudyRow] = Artifact(
+ARTIFACT: Artifact[Study] = Artifact(
     name="table_dlrm",
     heading="DLRM: accuracy and size",
     summary="accuracy, AUC, normalised cross entropy and size of DLRM's arms; a table per device and log",

@@ -62,7 +62,7 @@ def judge(_: Claim, page: Precisions, lines: Sequence[PrecisionLine]) -> Judgeme
     return Judgement(outcome, f"Not both bounds lie above -{margin:g} points.", found)
 
 
-ARTIFACT: Artifact[Precisions, PrecisionLine] = Artifact(
+ARTIFACT: Artifact[Precisions] = Artifact(
     name="table_dlrm_fp8",
     heading="DLRM in lower precisions",
     summary="what DLRM's arms reach in FP32, BF16 and FP8's products; a table per device and log",

@@ -212,7 +212,7 @@ def judge(_: Claim, page: Selected, rows: Sequence[Fp8Row]) -> Judgement:
     return Judgement("partly", "The gains of the two shapes are not surely apart.", found)
 
 
-ARTIFACT: Artifact[Selected, Fp8Row] = Artifact(
+ARTIFACT: Artifact[Selected] = Artifact(
     name="table_fp8",
     heading="FP8 and BF16 by shape",
     summary="error, bytes and least times of a linear layer in every precision; a table per device",

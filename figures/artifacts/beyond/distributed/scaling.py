@@ -434,7 +434,7 @@ def _draw_winners(place: Page, page: ScalingPage) -> None:
     axes.grid(visible=True, axis="x", color=FAINT, linewidth=0.3)
 
 
-ARTIFACT: Artifact[ScalingPage, ScalingRow] = Artifact(
+ARTIFACT: Artifact[ScalingPage] = Artifact(
     name="scaling",
     heading="On several ranks: bytes, time against the link, and the model",
     summary="bytes per step and rank, time per step against the link's rate, and the model for 2 to 1,024 ranks",
