@@ -48,8 +48,8 @@ class Artifact(Generic[S]):
         select: from the records of its experiments to one page each, such as one per device.
         table: of a page, with the columns of its CSV; how they are written is in :data:`figures.columns.FORMATS`.
         shown: the part of the table that people read, as strings; by default all columns of a known format.
-        caption: the template beside the module (:func:`figures.page.captions.beside`), which may use ``page``,
-            ``table`` and what ``about`` returns.
+        caption: a template, or the path of one (:func:`figures.page.captions.beside` the module), which may use
+            ``page``, ``table`` and what ``about`` returns.
         draw: the picture of a page, from the page, its table and its caption; None for a table alone.
         rows, columns, tidy_rows: what the older artifacts have in place of ``table``, their ``caption`` being a
             function; the lines of a page, how each column is written, and the lines of the CSV where these are others.
@@ -76,7 +76,7 @@ class Artifact(Generic[S]):
     rows: Callable[[S], Any] | None = None
     columns: Callable[[S, Any], Sequence[Column[Any]]] | None = None
     tidy_rows: Callable[[S, Any], Sequence[Any]] | None = None
-    caption: Path | Callable[[S, Any], Caption]
+    caption: Path | str | Callable[[S, Any], Caption]
     draw: Callable[[S, Any, Caption], Figure] | None = None
     rules: tuple[Rule, ...] = ()
     claims: tuple[Claim, ...] = ()
@@ -127,7 +127,7 @@ class Artifact(Generic[S]):
     def _page(self, selection: S, claims: Claims) -> Drawn:
         content = self._content(selection)
         verdicts = _verdicts(self.rules, claims, selection, content)
-        if isinstance(self.caption, Path):
+        if isinstance(self.caption, Path | str):
             more = self.about(selection, content) if self.about else {}
             caption = captions.caption(self.caption, {"page": selection, "table": content, **more})
             table, tidy = self.shown(selection, content) if self.shown else readable(content), content

@@ -4,7 +4,7 @@ A table is a DataFrame whose columns are those of its CSV. People read the colum
 order of the table; the others are details of the CSV.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
@@ -94,6 +94,7 @@ FORMATS: Mapping[str, Format] = {
     "cpu_over_*": Format("CPU / *", suffix="x"),
     "allocated_mib": Format("allocated MiB", digits=4),
     "reserved_mib": Format("reserved MiB", digits=4),
+    "stored_mib": Format("stored, MiB"),
     "remarks": _words("remarks"),
 }
 
@@ -139,7 +140,7 @@ def _cell(line: Mapping[str, Any], name: str, column: Format, scale: float) -> s
     return f"{text} {UNPAIRED}" if line.get(column.pairing) == "unpaired" else text
 
 
-def frame(lines: Sequence[Mapping[str, Any]], whole: Sequence[str] = ()) -> pd.DataFrame:
+def frame(lines: Iterable[Mapping[str, Any]], whole: Sequence[str] = ()) -> pd.DataFrame:
     """Return a table of these lines; the columns that are ``whole`` stay whole numbers where some cells are empty."""
     table = pd.DataFrame(list(lines))
     return table.astype({name: "Int64" for name in whole if name in table})

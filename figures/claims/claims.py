@@ -163,5 +163,5 @@ class Verdict:
         text = f"{claim.id}: {self.outcome}. Published {claim.published} ({claim.standing}), ours {self.ours_text}."
         text += f" {self.why}"
         if self.fair:
-            text += f" With the strongest rival: {self.fair.outcome}, ours {self.fair.ours_text}. {self.fair.why}"
+            text += f" With the fair baseline: {self.fair.outcome}, ours {self.fair.ours_text}. {self.fair.why}"
         return text

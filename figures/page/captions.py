@@ -23,36 +23,45 @@ def beside(module: str) -> Path:
     return Path(module).with_suffix(".md.j2")
 
 
-@functools.cache
-def _template(path: Path) -> jinja2.Template:
+def _environment(*folders: Path) -> jinja2.Environment:
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader([path.parent, SHARED]),
+        loader=jinja2.FileSystemLoader([*folders, SHARED]),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         autoescape=False,  # it is Markdown, and no page of the web
     )
     environment.globals["facts"] = facts
-    return environment.get_template(path.name)
+    return environment
 
 
-def caption(path: Path, about: Mapping[str, Any]) -> Caption:
+@functools.cache
+def _template(source: Path | str) -> jinja2.Template:
+    if isinstance(source, Path):
+        return _environment(source.parent).get_template(source.name)
+    return _environment().from_string(source)
+
+
+def caption(template: Path | str, about: Mapping[str, Any]) -> Caption:
     """Fill a template.
 
     Args:
-        path: of the template.
+        template: its path, or its text.
         about: its variables; ``page`` and ``table`` at least.
 
     Raises:
         jinja2.UndefinedError: the template asks for a variable that there is not.
+
+    Example:
+        >>> found = caption("# Times on {{ page }}\\nMeasured twice.\\n\\n* In ms.", {"page": "a CPU"})
+        >>> found.title, found.facts, found.notes
+        ('Times on a CPU', ['Measured twice.'], ['In ms.'])
     """
-    text = _template(path).render(about)
-    title, _, rest = text.strip().partition("\n")
+    title, _, rest = _template(template).render(about).strip().partition("\n")
     lines = [" ".join(line.split()) for line in rest.splitlines()]
-    head = [line for line in lines if line and line[0] not in "*>"]
     return Caption(
         title=" ".join(title.removeprefix("#").split()),
-        facts=head,
+        facts=[line for line in lines if line and line[0] not in "*>"],
         notes=[line[1:].strip() for line in lines if line.startswith("*") and line[1:].strip()],
         of_picture=[line[1:].strip() for line in lines if line.startswith(">") and line[1:].strip()],
     )

@@ -18,7 +18,7 @@ from figures.page.style import house_style, to_bytes
 from figures.text import REMARKS, to_markdown, to_terminal
 
 #: The columns of a table of claims, all of which hold words.
-_CLAIM_COLUMNS = frozenset({"claim", "published", "ours", "verdict", "with the strongest rival", "why"})
+_CLAIM_COLUMNS = frozenset({"claim", "published", "ours", "verdict", "with the fair baseline", "why"})
 
 
 @dataclass(frozen=True)
@@ -111,10 +111,10 @@ def claims_table(verdicts: Sequence[Verdict]) -> pd.DataFrame:
     lines = []
     for verdict in verdicts:
         claim = verdict.claim
-        fair = {"with the strongest rival": verdict.fair.outcome if verdict.fair else "-"}
+        fair = {"with the fair baseline": verdict.fair.outcome if verdict.fair else "-"}
         lines.append(
             {
-                "claim": ", ".join(filter(None, (claim.quantity, claim.setting))),
+                "claim": f"{claim.id}: {', '.join(filter(None, (claim.quantity, claim.setting)))}",
                 "published": f"{claim.published} ({claim.standing})",
                 "ours": first_numbers(verdict.published),
                 "verdict": verdict.outcome,

@@ -154,6 +154,13 @@ def has_arm(page: Selected, part: str) -> bool:
     return any(part in record.arm for record in page.shown)
 
 
+def is_timed(page: Selected, method: str) -> bool:
+    """Return whether any form of a method was measured."""
+    return any(
+        record.method == method and record.status == "ok" and record.measure != "predict" for record in page.shown
+    )
+
+
 def is_dirty(page: Selected) -> bool:
     """Return whether a record comes from a tree with uncommitted changes."""
     return any(record.git_dirty for record in page.shown)

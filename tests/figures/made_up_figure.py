@@ -2,51 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
+import pandas as pd
 from matplotlib.figure import Figure
 
-from bench.core.record import Record
 from figures.artifact import Artifact
 from figures.claims.claims import Claim, Finding, Judgement
 from figures.claims.rule import REACHES, Rule
+from figures.columns import frame
 from figures.page.drawn import Caption
 from figures.page.layout import Page
-from figures.page.notes import closing_notes, device_fact
 from figures.records.select import Selected, by_arm, newest, pages_by_device
-from figures.text import Column, significant
 
 CLAIM = Claim("made-up-size", "made_up_sizes", "stored size of dense / comera", "", "value", 40.0, 40.0, "x", "stated")
 TOLERANCE = 1.0
 
+CAPTION = """
+{% import "notes.md.j2" as notes with context %}
+# Stored size of every arm
+{{ notes.device(page) }}
+{{ table | length }} arms.
 
-def rows_of(page: Selected) -> list[Record]:
+{{ notes.last(page) }}
+"""
+
+
+def table(page: Selected) -> pd.DataFrame:
     """The newest record of each arm."""
     chosen = newest(page.shown, lambda record: record.arm)
-    return [chosen[arm] for arm in sorted(chosen, key=by_arm)]
+    arms = sorted(chosen, key=by_arm)
+    return frame({"device": page.device, "arm": arm, "stored_mib": chosen[arm].stored_mib} for arm in arms)
 
 
-def columns(page: Selected, rows: Sequence[Record]) -> list[Column[Record]]:  # noqa: ARG001 - as every artifact
-    return [
-        Column("arm", lambda row: row.arm, lambda row: {"device": page.device, "arm": row.arm}, left=True),
-        Column("stored, MiB", lambda row: significant(row.stored_mib), lambda row: {"stored_mib": row.stored_mib}),
-    ]
-
-
-def caption(page: Selected, rows: Sequence[Record]) -> Caption:
-    facts = (device_fact(page), f"{len(rows)} arms.")
-    return Caption("Stored size of every arm", facts, closing_notes(page))
-
-
-def draw(page: Selected, rows: Sequence[Record], caption: Caption) -> Figure:  # noqa: ARG001 - as every artifact
+def draw(page: Selected, table: pd.DataFrame, caption: Caption) -> Figure:  # noqa: ARG001 - as every artifact
     sheet = Page(caption.title, caption.facts, caption.notes)
-    [[axes]] = sheet.panels(0, 0.2 * len(rows))
-    axes.barh([row.arm for row in rows], [row.stored_mib or 0.0 for row in rows])
+    [[axes]] = sheet.panels(0, 0.2 * len(table))
+    axes.barh(table["arm"], table["stored_mib"].fillna(0.0))
     return sheet.finish()
 
 
-def judged(claim: Claim, page: Selected, rows: Sequence[Record]) -> Judgement:  # noqa: ARG001 - as every artifact
-    sizes = {row.arm: row.stored_mib for row in rows}
+def judged(claim: Claim, page: Selected, table: pd.DataFrame) -> Judgement:  # noqa: ARG001 - as every artifact
+    sizes = dict(zip(table["arm"], table["stored_mib"], strict=True))
     above, below = sizes.get("dense"), sizes.get("comera")
     if not above or not below or claim.low is None:
         return Judgement("not tested here", "It needs the sizes of dense and of comera.")
@@ -61,9 +56,8 @@ ARTIFACT = Artifact(
     summary="the stored size of every arm; an image per device",
     experiments=("made_up",),
     select=pages_by_device,
-    rows=rows_of,
-    columns=columns,
-    caption=caption,
+    table=table,
+    caption=CAPTION,
     draw=draw,
     claims=(CLAIM,),
     rules=(Rule(CLAIM.id, "stored size of dense / comera", REACHES, "any", TOLERANCE, "x", judge=judged),),

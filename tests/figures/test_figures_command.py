@@ -88,7 +88,7 @@ def test_folders_default_to_local_and_follow_the_records(
         write([record(status="oom", message="made up")], Path("results") / name)
         assert main(["fig1", *arguments]) == 0
         assert len(list((Path("figures") / "rendered" / name).iterdir())) == 4
-    assert "oom: made up" in capsys.readouterr().out
+    assert "comera, batch 1: made up." in capsys.readouterr().out
 
 
 def test_help_tells_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
