@@ -1,12 +1,13 @@
 """Captions: a template beside each figure, filled with facts about its page.
 
 A template is Markdown. Its first line is the title; the lines up to the first empty one say what was measured, on what,
-when; each ``*`` begins a note that stands below table and picture, each ``>`` one that is about the picture alone.
+when; each ``*`` begins a note that stands below table and picture, each ``>`` one about the picture alone, each ``-``
+one about the table alone.
 Macros that many captions share are in ``notes.md.j2``, which a template imports.
 """
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,12 @@ def caption(template: Path | str, about: Mapping[str, Any]) -> Caption:
     lines = [" ".join(line.split()) for line in rest.splitlines()]
     return Caption(
         title=" ".join(title.removeprefix("#").split()),
-        facts=[line for line in lines if line and line[0] not in "*>"],
-        notes=[line[1:].strip() for line in lines if line.startswith("*") and line[1:].strip()],
-        of_picture=[line[1:].strip() for line in lines if line.startswith(">") and line[1:].strip()],
+        facts=[line for line in lines if line and line[0] not in "*>-"],
+        notes=_notes(lines, "*"),
+        of_picture=_notes(lines, ">"),
+        of_table=_notes(lines, "-"),
     )
+
+
+def _notes(lines: Sequence[str], sign: str) -> list[str]:
+    return [line[1:].strip() for line in lines if line.startswith(sign) and line[1:].strip()]

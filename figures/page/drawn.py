@@ -30,6 +30,7 @@ class Caption:
         facts: what was measured, on what, when.
         notes: what one has to read beside the table, in the picture as well.
         of_picture: the same about the picture alone; the terminal, which has none, leaves it out.
+        of_table: the same about the table alone, which the picture leaves out.
         remarks: what happened to single cells; the terminal shows it below the table, which has it in a column.
     """
 
@@ -37,6 +38,7 @@ class Caption:
     facts: Sequence[str]
     notes: Sequence[str] = ()
     of_picture: Sequence[str] = ()
+    of_table: Sequence[str] = ()
     remarks: Sequence[str] = ()
 
 
@@ -99,7 +101,9 @@ class Drawn:
         for one in (*map(Text, self.facts), *tables, *map(Text, self.below)):
             console.print(one)
         for verdict in self.verdicts:
-            console.print(Text(f"Claim {verdict}"))
+            console.print(Text(f"Claim {in_short(verdict)}"))
+        if self.verdicts:
+            console.print(Text("All numbers behind the claims: python -m figures claims"))
         return buffer.getvalue()
 
 
@@ -125,6 +129,13 @@ def claims_table(verdicts: Sequence[Verdict]) -> pd.DataFrame:
     return pd.DataFrame(lines)
 
 
+def in_short(verdict: Verdict) -> str:
+    """Return what became of a claim on one line, with the first kind of numbers."""
+    fair = f"; with the fair baseline: {verdict.fair.outcome}" if verdict.fair else ""
+    ours = f"published {verdict.claim.published}, ours {first_numbers(verdict.published)}"
+    return f"{verdict.claim.id}: {verdict.outcome}{fair}; {ours}. {verdict.why}"
+
+
 def first_numbers(judgement: Judgement) -> str:
     """Return the first kind of numbers that a judgement rests on, with what they are; a dash where there are none."""
     if not judgement.ours:
@@ -139,6 +150,10 @@ def markdown(
     """A page with the table, the notes and any verdicts; ``image`` is a file name, or empty for a table alone."""
     lines = [f"# {caption.title}", "", *caption.facts, ""]
     lines += [f"![{caption.title}]({image})", ""] if image else []
-    lines += [to_markdown(table, left_aligned), *(f"* {note}" for note in (*caption.of_picture, *caption.notes)), ""]
+    lines += [
+        to_markdown(table, left_aligned),
+        *(f"* {note}" for note in (*caption.of_picture, *caption.of_table, *caption.notes)),
+        "",
+    ]
     lines += ["## Claims", "", to_markdown(claims_table(verdicts), _CLAIM_COLUMNS)] if verdicts else []
     return "\n".join(lines).encode()

@@ -30,7 +30,7 @@ def test_each_arm_is_compared_at_its_best():
 
 def test_the_page_says_first_where_nothing_is_won():
     page = page_of(widths())
-    assert page.notes[1] == "One encoder block, comera: not surely faster than dense at width 768, 2048."
+    assert page.notes[2] == "One encoder block, comera: not surely faster than dense at width 768, 2048."
     assert len(page.table) == 2 * 3 * 4 * 3
     assert list(page.table) == ["part", "width", "arm", "toggles", "parameters", "step, ms", "best dense / arm"]
     assert page.files["widths-made-up-gpu-9000.png"] == page_of(widths()).files["widths-made-up-gpu-9000.png"]
@@ -43,7 +43,7 @@ def test_a_form_without_a_time_is_a_note_and_no_point():
     )
     records = [failed if one.cell_id == failed.cell_id else one for one in records]
     page = page_of(records)
-    assert "dense, width 768: made up: no memory." in page.notes
+    assert "error: made up: no memory." in list(page.table["remarks"])
     assert "error" in list(page.table["step, ms"])
     [selection] = artifact.select(records)
     assert selection.best("encoder", 768, "dense").compile is False

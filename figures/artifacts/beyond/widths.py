@@ -145,6 +145,7 @@ def shown(_: Widths, table: pd.DataFrame) -> pd.DataFrame:
     """The table with the toggles in one column."""
     toggles = [Toggles(*one).text for one in table[["precision", "compile", "cuda_graph"]].itertuples(index=False)]
     columns = ["part", "width", "arm", "toggles", "parameters", "step_ms", "best_dense_over_arm"]
+    columns += ["remarks"] if table["remarks"].any() else []
     return readable(table.assign(toggles=toggles), columns)
 
 
