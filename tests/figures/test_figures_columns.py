@@ -1,0 +1,130 @@
+"""One list says how columns are written: units, bounds, marks and reasons look the same in every table."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+
+from figures.columns import FORMATS, across, bounds_kinds, format_of, frame, left_columns, readable, unit_of
+from figures.page.facts import failures, has_unpaired, undisturbed
+
+LINE = {"arm": "dense", "batch_size": 8, "time_status": "ok", "time_message": "", "step_time_ms": 44.0}
+
+
+def written(**columns: object) -> dict[str, str]:
+    """A line with these columns as people read it."""
+    [line] = readable(frame([{**LINE, **columns}])).to_dict("records")
+    return {str(heading): str(cell) for heading, cell in line.items()}
+
+
+@pytest.mark.parametrize(
+    ("columns", "cell"),
+    [
+        ({}, "44.0"),
+        ({"step_time_ms_low": 43.0, "step_time_ms_high": 45.5}, "44.0 [43.0, 45.5]"),
+        ({"step_time_ms_low": 44.0, "step_time_ms_high": 44.0}, "44.0"),
+        ({"step_time_ms": 1234.5}, "1,235"),
+        ({"step_time_ms": 0.0}, "0"),
+    ],
+)
+def test_a_number_has_three_digits_and_its_bounds_where_it_varies(columns: dict[str, object], cell: str) -> None:
+    assert written(**columns)["step, ms"] == cell
+
+
+@pytest.mark.parametrize(
+    ("status", "cell"), [("oom", "oom"), ("not recorded", "not recorded"), ("not in the grid", "-"), ("ok", "-")]
+)
+def test_a_cell_without_number_says_why(status: str, cell: str) -> None:
+    lines = [{**LINE, "step_time_ms": None, "time_status": status}, LINE]
+    assert readable(frame(lines))["step, ms"][0] == cell
+
+
+@pytest.mark.parametrize(("pairing", "cell"), [("paired", "4.40x"), ("unpaired", "4.40x ‡"), ("", "4.40x")])
+def test_a_ratio_is_marked_where_its_sides_were_not_timed_together(pairing: str, cell: str) -> None:
+    assert written(time_over_comera=4.4, time_pairing=pairing)["time / comera"] == cell
+
+
+def test_what_others_are_compared_with_is_one() -> None:
+    lines = [{**LINE, "arm": "comera", "time_over_comera": None}, {**LINE, "time_over_comera": 4.4}]
+    assert list(readable(frame(lines))["time / comera"]) == ["1", "4.40x"]
+
+
+def test_older_code_marks_the_line_once() -> None:
+    lines = [{**LINE, "older_code": True}, {**LINE, "older_code": False}]
+    found = readable(frame(lines))
+    assert list(found["arm"]) == ["dense †", "dense"]
+    assert not found.drop(columns="arm").astype(str).apply(lambda cells: cells.str.contains("†")).any().any()
+
+
+def test_columns_without_any_value_are_left_out_unless_asked_for() -> None:
+    table = frame([{**LINE, "allocated_mib": None}])
+    assert "allocated MiB" not in readable(table)
+    assert list(readable(table, ["arm", "allocated_mib"]).iloc[0]) == ["dense", "-"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "unit", "factor"), [(100.0, "seconds", 1.0), (200.0, "minutes", 1 / 60), (9e4, "hours", 1 / 3600)]
+)
+def test_the_unit_of_epochs_suits_the_longest(seconds: float, unit: str, factor: float) -> None:
+    table = frame([{**LINE, "epoch_time_s": one} for one in (seconds, seconds / 50)])
+    assert unit_of(table, "epoch") == (unit, pytest.approx(factor))
+    assert float(readable(table)[f"epoch, {unit}"][0].replace(",", "")) == pytest.approx(seconds * factor, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("kind", "launches", "words"),
+    [
+        ("range", 1, ["range over blocks"]),
+        ("range", 3, ["range over launches"]),
+        ("interval", 8, ["95% interval over launches and blocks"]),
+        ("", 8, []),
+    ],
+)
+def test_bounds_are_called_what_they_are(kind: str, launches: int, words: list[str]) -> None:
+    line = {**LINE, "step_time_ms_low": 43.0, "step_time_ms_high": 45.0, "step_time_ms_bounds": kind}
+    assert bounds_kinds(frame([{**line, "launches": launches}])) == words
+    assert bounds_kinds(frame([{**line, "step_time_ms_high": 43.0, "launches": launches}])) == []
+
+
+def test_a_table_across_has_a_line_per_arm_and_the_ratio_in_parentheses() -> None:
+    ratio = {"time_over_comera": 4.4, "time_over_comera_low": 4.0, "time_over_comera_high": 5.0}
+    lines = [{**LINE, **ratio}, {**LINE, "batch_size": 16, "step_time_ms": None, "time_status": "oom"}]
+    lines += [{**LINE, "arm": "comera", "step_time_ms": 10.0}, {**LINE, "arm": "comera", "batch_size": 16}]
+    table = across(frame(lines), "arm", "batch_size", {"step_time_ms": "time_over_comera"})
+    assert table.to_dict("records") == [
+        {"arm": "dense", "step, ms, batch 8": "44.0 (4.40x)", "step, ms, batch 16": "oom"},
+        {"arm": "comera", "step, ms, batch 8": "10.0", "step, ms, batch 16": "44.0"},
+    ]
+
+
+def test_numbers_stand_to_the_right_also_where_some_are_missing() -> None:
+    table = pd.DataFrame({"arm": ["a", "b", "c"], "ms": ["1.0 [0.9, 1.1]", "oom", "2"], "why": ["no", "", "it"]})
+    assert left_columns(table) == {"arm", "why"}
+
+
+@pytest.mark.parametrize(
+    "column", ["time_over_comera_low", "time_over_comera_bounds", "cuda_activations_mib", "launches"]
+)
+def test_details_are_in_the_csv_alone(column: str) -> None:
+    assert format_of(column) is None
+
+
+def test_a_pattern_takes_the_name_of_what_it_is_over() -> None:
+    found = format_of("time_over_low_rank")
+    assert found is not None
+    assert found.heading == "time / low rank"
+    assert all(one.heading for one in FORMATS.values())
+
+
+def test_reasons_are_gathered_once_with_all_their_places() -> None:
+    lines = [
+        {**LINE, "arm": arm, "batch_size": batch, "time_status": status, "time_message": "made up."}
+        for arm, batch, status in [("lte", 1, "oom"), ("lte", 8, "oom"), ("lora", 1, "oom"), ("dense", 1, "ok")]
+    ]
+    assert failures(frame(lines)) == [("lte", "1, 8", "made up"), ("lora", "1", "made up")]
+
+
+def test_marks_are_explained_where_they_are_used() -> None:
+    lines = [{**LINE, "blocks": 0, "time_pairing": "unpaired"}, {**LINE, "blocks": 3, "time_pairing": "paired"}]
+    assert undisturbed(frame(lines)) == ["dense, batch 8"]
+    assert [has_unpaired(frame(some)) for some in (lines, lines[1:])] == [True, False]
