@@ -1,30 +1,48 @@
-"""What the explorer shows: a point per record, and per prediction for a model of the user's own."""
+"""Points of the explorer: one per record, and one per prediction for a model of the user's own."""
 
 import json
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from bench.core.reading import loads, read_regular
 from bench.core.record import COLUMNS, Record
+from figures.explorer.questions import ALIKE, OWN, QUESTIONS, asked
 from figures.records.time_values import time_of
 
-#: What can be on an axis: its column, label, and whether less is better. Metrics come beside these, by name.
-AXES: dict[str, tuple[str, bool]] = {
-    "step_time_ms": ("time of a step, ms", True),
-    "least_time_ms": ("least time of a step, ms (a bound)", True),
-    "peak_memory_predicted_mib": ("peak memory, predicted, MiB", True),
-    "peak_memory_allocated_mib": ("peak memory, allocated, MiB", True),
-    "parameters": ("parameters trained", True),
-    "stored_mib": ("model as stored, MiB", True),
-    "flops_per_step": ("FLOPs of a step's products", True),
-    "ratio": ("compression asked for", False),
+
+class Axis(NamedTuple):
+    """A column that can be an axis.
+
+    Args:
+        words: its name on the page.
+        unit: of its values; empty for counts.
+        best: heading of the best value; empty for a setting, of which no method has the best.
+        less: whether smaller values are better.
+    """
+
+    words: str
+    unit: str
+    best: str
+    less: bool = True
+
+
+#: The axes by column. Metrics come beside these, by name.
+AXES: dict[str, Axis] = {
+    "step_time_ms": Axis("time of a step", "ms", "Fastest step"),
+    "least_time_ms": Axis("least time of a step (a bound)", "ms", "Lowest bound of a step"),
+    "peak_memory_predicted_mib": Axis("predicted peak memory", "MiB", "Least predicted memory"),
+    "peak_memory_allocated_mib": Axis("allocated peak memory", "MiB", "Least allocated memory"),
+    "parameters": Axis("trained parameters", "", "Fewest trained parameters"),
+    "stored_mib": Axis("size of the stored model", "MiB", "Smallest stored model"),
+    "flops_per_step": Axis("FLOPs of a step's products", "", "Fewest FLOPs"),
+    "ratio": Axis("requested compression", "x", "", less=False),
 }
 
-#: By what points are filtered, with the words of the form.
+#: Columns that filter points, with their labels.
 FILTERS: dict[str, str] = {
-    "source": "records of",
+    "source": "experiment",
     "workload": "workload",
     "dataset": "data",
     "device": "device",
@@ -33,7 +51,7 @@ FILTERS: dict[str, str] = {
     "arm": "method",
 }
 
-#: Columns of the record that are long, that nobody reads, or that another time of a step would stand beside.
+#: Columns that are long or that nobody reads, and a second time of a step.
 _LEFT_OUT = {"config_json", "workload_words", "library_versions", "schema_version", "step_time_median_ms"}
 
 
@@ -46,8 +64,10 @@ class PredictionsError(ValueError):
 
 
 def command_of(record: Record) -> str:
-    """What makes the record again: its experiment, at its batch, data and ratio, and of forms of a method that the
-    experiment may leave out, its arm. Arms of one job are timed side by side.
+    """Return the command that makes the record again: its experiment, at its batch, data and ratio.
+
+    It names the arm only where that is a form of a method, which the experiment may leave out. Arms of one job are
+    timed side by side.
     """
     words = [f"experiment={record.experiment}"]
     if record.measure in _BY_BATCH:
@@ -61,15 +81,17 @@ def command_of(record: Record) -> str:
 
 
 def point_of(record: Record) -> dict[str, Any]:
-    """A record by its columns, without those that are empty; ``source`` is its experiment.
+    """Return the record's columns, without the empty ones; ``source`` is its experiment.
 
-    ``step_time_ms`` is the time that figures show.
+    ``step_time_ms`` is the time that figures show; ``step_time_low_ms`` and ``step_time_high_ms`` are its bounds.
     """
     columns = {name: getattr(record, name) for name in COLUMNS if name not in _LEFT_OUT}
     point = {name: value for name, value in columns.items() if value not in (None, "", {}, False)}
     metrics = {f"metric_{name}": value for name, value in point.pop("metrics", {}).items()}
     if time := time_of(record, "step"):
         point["step_time_ms"] = time.total.value
+        if time.total.low is not None and time.total.high is not None:
+            point |= {"step_time_low_ms": time.total.low, "step_time_high_ms": time.total.high}
     device = record.device
     if record.measure == "predict":
         device = f"{record.predicted_for}, predicted"
@@ -85,21 +107,21 @@ def point_of(record: Record) -> dict[str, Any]:
     )
 
 
-def metric_axes(records: Iterable[Record]) -> dict[str, tuple[str, bool]]:
-    """The metrics that lead, as axes."""
+def metric_axes(records: Iterable[Record]) -> dict[str, Axis]:
+    """Return an axis for each metric that leads in a record."""
     found = {}
     for record in records:
         if metric := record.metric:
-            unit = f", {metric['unit']}" if metric.get("unit") else ""
-            words = f"{metric['text']}{unit}", not metric["higher_is_better"]
-            found[f"metric_{metric['name']}"] = words
+            text, higher = metric["text"], metric["higher_is_better"]
+            best = f"{'Highest' if higher else 'Lowest'} {text}"
+            found[f"metric_{metric['name']}"] = Axis(text, metric.get("unit") or "", best, less=not higher)
     return found
 
 
 def own_points(path: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """The points of a file that ``python -m bench predict model=PATH`` wrote, and what else it says.
+    """Return the points of a file that ``python -m bench predict model=PATH`` wrote, and its other content.
 
-    Raises PredictionsError: a file that is none.
+    Raises PredictionsError where the file is not of that kind.
     """
     try:
         content = loads(read_regular(path).decode("utf-8"))
@@ -116,15 +138,21 @@ def own_points(path: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
 
 
 def content_of(records: Sequence[Record], own: tuple[list[dict[str, Any]], Mapping[str, Any]] | None) -> dict[str, Any]:
-    """All content of the page, ready for JSON."""
+    """Return all content of the page, ready for JSON."""
     points = [point_of(record) for record in records if record.status == "ok"]
     points = [point for point in points if sum(axis in point for axis in AXES) > 1]
     points += own[0] if own else []
-    metrics = metric_axes(records)
     axes = {
-        name: {"label": label, "less": less}
-        for name, (label, less) in (AXES | metrics).items()
+        name: axis._asdict()
+        for name, axis in (AXES | metric_axes(records)).items()
         if any(name in point for point in points)
     }
-    failed = sum(record.status != "ok" for record in records)
-    return {"axes": axes, "filters": FILTERS, "points": points, "failed": failed, "own": own[1] if own else None}
+    return {
+        "axes": axes,
+        "filters": FILTERS,
+        "alike": ALIKE,
+        "questions": asked(points, [OWN, *QUESTIONS]),
+        "points": points,
+        "failed": sum(record.status != "ok" for record in records),
+        "own": own[1] if own else None,
+    }

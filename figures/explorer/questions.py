@@ -1,0 +1,106 @@
+"""The questions on which the explorer opens: each sets both axes and the filters, so that one click answers it."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+#: Columns in which points must agree before a Pareto front, or a best method, compares like with like.
+ALIKE = ("workload", "dataset", "device", "precision", "batch_size")
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question about records, as the axes and filters that answer it.
+
+    Args:
+        words: the question as the page prints it.
+        x, y: names of the axes, of :data:`figures.explorer.points.AXES` or a metric's.
+        filters: values by column; :func:`asked` adds those that the records leave open.
+        log: use logarithmic axes.
+    """
+
+    words: str
+    x: str
+    y: str
+    filters: Mapping[str, Any] = field(default_factory=dict)
+    log: bool = True
+
+
+TIME, MEMORY = "step_time_ms", "peak_memory_predicted_mib"
+
+#: Asked first where a model of the user's own was predicted.
+OWN = Question(
+    "Your model: which method is fastest at best at batch 8, and which needs least memory?",
+    "least_time_ms",
+    MEMORY,
+    {"source": "your model", "batch_size": 8},
+)
+
+#: The page opens on the first of these that its records answer.
+QUESTIONS = (
+    Question(
+        "Which method is fastest at batch 8, and which needs least memory?",
+        TIME,
+        MEMORY,
+        {"source": "fig1", "batch_size": 8},
+    ),
+    Question(
+        "Which should need the least memory on a GPU at batch 128?",
+        "parameters",
+        MEMORY,
+        {"source": "fig1_memory", "device": "cuda, predicted", "batch_size": 128},
+    ),
+    Question("How much time does more compression save?", "ratio", TIME, {"source": "ratios"}),
+    Question(
+        "Which format gives a language model the lowest loss?",
+        "parameters",
+        "metric_loss",
+        {"source": "formats_tiny"},
+        log=False,
+    ),
+    Question(
+        "Do smaller tables cost a recommender quality?", "stored_mib", "metric_nce", {"source": "fig9"}, log=False
+    ),
+)
+
+
+def asked(points: Sequence[Mapping[str, Any]], questions: Iterable[Question]) -> list[dict[str, Any]]:
+    """Return the questions that the points answer, each with the filters that leave like points.
+
+    A filter that a question leaves open takes the value of the newest point, such as the newest device.
+
+    Example:
+        >>> question = Question("Which is fastest?", "time", "memory", {"batch_size": 8})
+        >>> old, new = ({"device": name, "batch_size": 8, "time": 1, "memory": 2, "recorded_at": name} for name in "ab")
+        >>> [answer["filters"] for answer in asked([old, new], [question])]
+        [{'batch_size': '8', 'device': 'b'}]
+        >>> asked([old, new], [Question("Which is smallest?", "time", "size")])
+        []
+    """
+    answered = []
+    for question in questions:
+        left = [
+            point
+            for point in points
+            if question.x in point
+            and question.y in point
+            and all(point.get(key) == value for key, value in question.filters.items())
+        ]
+        if not left:
+            continue
+        filters = dict(question.filters)
+        for key in ALIKE:
+            newest = max(left, key=lambda point: (point.get("recorded_at", ""), point.get("cell_id", "")))
+            if key in newest and len({point.get(key) for point in left}) > 1:
+                filters[key] = newest[key]
+                left = [point for point in left if point.get(key) == newest[key]]
+        answered.append(
+            {
+                "words": question.words,
+                "x": question.x,
+                "y": question.y,
+                "log": question.log,
+                "filters": {key: str(value) for key, value in filters.items()},
+            }
+        )
+    return answered
