@@ -1,4 +1,4 @@
-"""What all rivals share: the arm with its default hooks, the checks of settings and targets, the optimizer.
+"""Base of all rivals: the arm with its default hooks, the checks of settings and targets, the optimizer.
 
 A target is a module named by the workload together with its role. Rivals act on the linear ones (``attention``,
 ``feed_forward``, ``classifier``); only a method that also compresses the word embedding uses ``embedding``.
@@ -47,11 +47,11 @@ class Arm(abc.ABC):
     optimizers: tuple[Optimizer, ...] = ("own",)
 
     def unsupported(self, cell: CellView) -> str | None:  # noqa: ARG002 (the protocol names it)
-        """Return why this arm cannot run ``cell``, or None."""
+        """Explain why this arm cannot run ``cell``; None if it can."""
         return None
 
     def model_unsupported(self, model: nn.Module, targets: Mapping[str, str]) -> str | None:  # noqa: ARG002
-        """Return why this arm cannot train such a ``model``, or None; most arms can train any."""
+        """Explain why this arm cannot train such a ``model``; None if it can. Most arms train any."""
         return None
 
     def adapt(self, model: nn.Module, targets: Mapping[str, str]) -> nn.Module:
@@ -64,31 +64,31 @@ class Arm(abc.ABC):
         return model
 
     def leave_optimizer_to_plan(self) -> None:
-        """Called before anything else where a training plan brings the optimizer."""
+        """Prepare for an optimizer that the training plan brings; called before anything else."""
         return  # rivals form their objective as they do otherwise
 
     @abc.abstractmethod
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        """The optimizer of the adapted ``model``."""
+        """Return the optimizer of the adapted ``model``."""
 
     def objective(self, task_loss: torch.Tensor, model: nn.Module) -> torch.Tensor:  # noqa: ARG002
-        """What is differentiated; rivals add nothing to the task's loss."""
+        """Return the loss to differentiate; rivals add nothing to the task's loss."""
         return task_loss
 
     def after_step(self, model: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> Change:  # noqa: ARG002
-        """Called after optimizer step number ``step`` (from 0); returns what it did to the model."""
+        """Act after optimizer step number ``step`` (from 0); return what changed in the model."""
         return "nothing"
 
     def stage_unsupported(self, stage: Stage) -> str | None:  # noqa: ARG002
-        """Return why this arm cannot train such a stage, or None; rivals train every stage alike."""
+        """Explain why this arm cannot train such a stage; None if it can. Rivals train every stage alike."""
         return None
 
     def begin_stage(self, stage: Stage, model: nn.Module, optimizer: torch.optim.Optimizer) -> Change:  # noqa: ARG002
-        """Called before the first step of a stage; rivals train on."""
+        """Act before the first step of a stage; rivals train on."""
         return "nothing"
 
     def end_stage(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> Change:  # noqa: ARG002
-        """Called after the last step of a stage."""
+        """Act after the last step of a stage."""
         return "nothing"
 
     def use_task_loss(self, task_loss: Callable[[nn.Module], torch.Tensor]) -> None:
@@ -96,7 +96,7 @@ class Arm(abc.ABC):
         del task_loss  # rivals have no use for it
 
     def sizes(self, model: nn.Module) -> dict[str, float]:  # noqa: ARG002
-        """Sizes that the arm steers; rivals steer none."""
+        """Sizes that the arm controls; rivals control none."""
         return {}
 
     def factor_ranks(self, model: nn.Module) -> dict[str, int]:  # noqa: ARG002
@@ -108,7 +108,7 @@ class Arm(abc.ABC):
         return []
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint must hold of the arm beyond model and optimizer."""
+        """Return the arm's state for a checkpoint, beyond model and optimizer."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -176,14 +176,14 @@ def check_targets(model: nn.Module, targets: Mapping[str, str]) -> None:
 
 
 def linear_targets(model: nn.Module, targets: Mapping[str, str]) -> dict[str, nn.Linear]:
-    """The checked linear targets of ``model`` by name, in the order of ``targets``."""
+    """Return the checked linear targets of ``model`` by name, in the order of ``targets``."""
     check_targets(model, targets)
     found = {name: model.get_submodule(name) for name, role in targets.items() if role in LINEAR_ROLES}
     return {name: module for name, module in found.items() if isinstance(module, nn.Linear)}
 
 
 def embedding_targets(model: nn.Module, targets: Mapping[str, str]) -> dict[str, Table]:
-    """The checked embedding targets of ``model`` by name, in the order of ``targets``."""
+    """Return the checked embedding targets of ``model`` by name, in the order of ``targets``."""
     check_targets(model, targets)
     found = {name: model.get_submodule(name) for name, role in targets.items() if role == EMBEDDING_ROLE}
     return {name: module for name, module in found.items() if isinstance(module, nn.Embedding | nn.EmbeddingBag)}
@@ -197,13 +197,13 @@ def replace_module(model: nn.Module, name: str, module: nn.Module) -> None:
 
 
 def parameters_apart(model: nn.Module, apart: Iterable[nn.Parameter]) -> list[nn.Parameter]:
-    """The trainable parameters of ``model`` other than those in ``apart``, each once."""
+    """Return the trainable parameters of ``model`` other than those in ``apart``, each once."""
     left_out = {id(parameter) for parameter in apart}
     return [p for p in model.parameters() if p.requires_grad and id(p) not in left_out]
 
 
 def fused_adamw(*groups: tuple[Iterable[nn.Parameter], float]) -> torch.optim.AdamW:
-    """The optimizer of every arm: fused AdamW without weight decay, one parameter group per ``(parameters, lr)``.
+    """Return the optimizer of every arm: fused AdamW without weight decay, a group per ``(parameters, lr)``.
 
     Its step count lives on the device, so a step on a CUDA device can be captured in a graph.
 
@@ -274,7 +274,7 @@ class JoinedOptimizer(torch.optim.Optimizer):
         return loss
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore ``state_dict()``; training then goes on as if it had never stopped.
+        """Restore ``state_dict()``; training then continues as if it had not stopped.
 
         Raises:
             ValueError: when the parameter groups differ (raised by torch).

@@ -99,7 +99,7 @@ class EightBitAdamW(torch.optim.Optimizer):
             parameter.add_(projector.project_back(moved))
 
     def _codes_on(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-        """The two codes on a device, made once: each step needs them for every parameter."""
+        """Return the two codes on a device, made once: each step needs them for every parameter."""
         codes = self.__dict__.setdefault("_codes", {})
         if device not in codes:
             signed, unsigned = _codes()
@@ -109,7 +109,7 @@ class EightBitAdamW(torch.optim.Optimizer):
 
 @functools.cache
 def _codes() -> tuple[list[float], list[float]]:
-    """The 256 values that a byte stands for, with and without a sign."""
+    """Return the 256 values that a byte stands for, with and without a sign."""
     with quiet_import(), unset_fake_temporarily():
         from bitsandbytes.functional import create_dynamic_map
 

@@ -23,7 +23,7 @@ class OutOfReach(ValueError):
 
 
 def ranks_for_ratio(model: nn.Module, layers: Mapping[str, nn.Linear | Table], ratio: float) -> dict[str, int]:
-    """The ranks at which the whole model is ``ratio`` times smaller.
+    """Return the ranks at which the whole model is ``ratio`` times smaller.
 
     Every layer gets the same ratio of its own, as far as ranks from 1 to min(N, M) allow. The real rank that this takes
     is rounded down, and what is left of the model's parameters goes in steps of one rank to the layers with the largest
@@ -62,7 +62,7 @@ def ranks_for_ratio(model: nn.Module, layers: Mapping[str, nn.Linear | Table], r
 
 
 def _equal_ratio(shapes: Mapping[str, tuple[int, ...]], budget: float) -> dict[str, float]:
-    """The real ranks, within what each layer allows, at which all layers have one ratio and ``budget`` parameters."""
+    """Return the real ranks, within each layer's limits, at one ratio for all layers and ``budget`` parameters."""
 
     def at(ratio: float) -> dict[str, float]:
         wanted = {name: math.prod(shape) / (ratio * sum(shape)) for name, shape in shapes.items()}
@@ -80,7 +80,7 @@ def _equal_ratio(shapes: Mapping[str, tuple[int, ...]], budget: float) -> dict[s
 
 
 def _fill(first: list[str], names: Sequence[str], costs: Mapping[str, int], rest: float) -> tuple[float, list[str]]:
-    """Which ranks to raise for ``rest`` more parameters, ``first`` for certain, and by how many that misses it."""
+    """Choose the ranks to raise for ``rest`` more parameters, always ``first``; return the error and their names."""
     raised, rest = list(first), rest - sum(costs[name] for name in first)
     for name in names:
         if name not in first and costs[name] <= rest:

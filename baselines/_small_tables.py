@@ -1,4 +1,4 @@
-"""What the hashing and the quotient-remainder trick share: tables with fewer rows, at a wanted size.
+"""Base of hashing and the quotient-remainder trick: tables with fewer rows, at a wanted size.
 
 Either the whole model is to be so many times smaller, and all tables get the same ratio of their own, or each table is;
 no table falls below what the trick allows.
@@ -70,10 +70,10 @@ class SmallTables(Arm):
 
     @abc.abstractmethod
     def small(self, table: Table, kept: tuple[int, ...]) -> SmallTable:
-        """What replaces a table."""
+        """Return the replacement of a table."""
 
     def model_unsupported(self, model: nn.Module, targets: Mapping[str, str]) -> str | None:
-        """Why ``model`` has no such tables, or cannot get the ratio asked for; None if it can. Shapes are enough."""
+        """Explain why ``model`` has no such tables, or cannot reach the ratio; None if it can. Shapes suffice."""
         try:
             self._kept(model, targets)
         except ValueError as reason:
@@ -104,7 +104,7 @@ class SmallTables(Arm):
         return at if self.settings.ratio is None else self._at_ratio(model, tables, self.settings.ratio)
 
     def _at_ratio(self, model: nn.Module, tables: Mapping[str, Table], ratio: float) -> dict[str, tuple[int, ...]]:
-        """The rows at which the whole model is ``ratio`` times smaller, by bisection over the tables' own ratio."""
+        """Return the rows that make the whole model ``ratio`` times smaller, by bisection over the tables' ratio."""
         dense = sum(parameter.numel() for parameter in model.parameters())
         others = dense - sum(table.weight.numel() for table in tables.values())
 
@@ -150,7 +150,7 @@ class SmallTable(nn.Module, abc.ABC):
 
     @abc.abstractmethod
     def rows(self, indices: torch.Tensor) -> torch.Tensor:
-        """The rows (items, D) of indices (items,) from 0 to V - 1."""
+        """Return the rows (items, D) of indices (items,) from 0 to V - 1."""
 
     def forward(
         self,

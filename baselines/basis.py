@@ -127,7 +127,7 @@ class BasisLinear(nn.Module):
         return flat.scatter(0, self.places, coefficients).view(self.in_features, self.out_features)
 
     def to_dense(self) -> torch.Tensor:
-        """The weight as ``nn.Linear.weight`` has it: (M, N)."""
+        """Return the weight as ``nn.Linear.weight`` has it: (M, N)."""
         return (self.first @ self._sparse(self.coefficients) @ self.second).t()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -135,7 +135,7 @@ class BasisLinear(nn.Module):
         return F.linear(x, self.to_dense(), self.bias)
 
     def matrix_parameters(self) -> tuple[str, ...]:
-        """The coefficients, for :class:`comera.Muon`."""
+        """Return the coefficients, for :class:`comera.Muon`."""
         return ("coefficients",)
 
     def to_matrices(self, name: str, values: torch.Tensor) -> list[torch.Tensor]:  # noqa: ARG002 - there is one
@@ -157,7 +157,7 @@ class Basis(Arm):
         self.settings = settings
 
     def model_unsupported(self, model: nn.Module, targets: Mapping[str, str]) -> str | None:
-        """Return why the ratio cannot be met, with the largest that can, or None; shapes are enough."""
+        """Explain why the ratio cannot be met, with the largest that can; None if it can. Shapes suffice."""
         linears = linear_targets(model, targets)
         if not linears:
             return "basis needs a linear layer among the targets, this model has none; use dense."
@@ -168,7 +168,7 @@ class Basis(Arm):
         return None
 
     def _share(self, model: nn.Module, linears: Mapping[str, nn.Linear]) -> float:
-        """The part of its entries that each layer has as coefficients."""
+        """Return the part of its entries that each layer has as coefficients."""
         ratio = self.settings.ratio
         if ratio is None:
             return 0.25
@@ -208,7 +208,7 @@ class Basis(Arm):
 
 
 def build(settings: Settings, variant: str = "") -> Basis:
-    """The arm of coefficients.
+    """Return the arm of coefficients.
 
     Args:
         settings: hyperparameters.

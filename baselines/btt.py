@@ -72,7 +72,7 @@ class BlockTensorTrains(Arm):
         self.start = start
 
     def model_unsupported(self, model: nn.Module, targets: Mapping[str, str]) -> str | None:
-        """Return why rank or ratio cannot be had, with the nearest that can, or None; shapes are enough."""
+        """Explain why rank or ratio is impossible, with the nearest possible one; None if it is not. Shapes suffice."""
         if not linear_targets(model, targets):
             return "btt needs a linear layer among the targets, this model has none; use dense."
         try:
@@ -102,7 +102,7 @@ class BlockTensorTrains(Arm):
         }
 
     def factor_ranks(self, model: nn.Module) -> dict[str, int]:
-        """The rank of the blocks of each layer, by its name."""
+        """Return the rank of the blocks of each layer, by its name."""
         return {name: module.shape.rank for name, module in model.named_modules() if isinstance(module, BTTLinear)}
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
@@ -114,7 +114,7 @@ class BlockTensorTrains(Arm):
 
 
 def build(settings: Settings, variant: str = "") -> BlockTensorTrains:
-    """The arm of block tensor trains.
+    """Return the arm of block tensor trains.
 
     Args:
         settings: hyperparameters.

@@ -46,10 +46,10 @@ RATIO_VARIANTS = (NARROW,)
 
 
 class Narrowing(Protocol):
-    """A model that can say what it is like narrower."""
+    """Protocol of a model that has a narrower form."""
 
     def narrowed(self, parameters: int) -> nn.Module:
-        """The same model with fewer columns and about so many parameters, freshly drawn, its modules named alike.
+        """Return the model with fewer columns and about ``parameters`` parameters, newly drawn, modules named alike.
 
         Raises:
             ValueError: none has so few, or comes within 2 %; the sentence names the nearest.
@@ -151,7 +151,7 @@ class Dense(Arm):
         self.settings = settings
 
     def model_unsupported(self, model: nn.Module, targets: Mapping[str, str]) -> str | None:  # noqa: ARG002
-        """Return why the settings do not suit the variant, or None."""
+        """Explain why the settings do not suit the variant; None if they do."""
         if self.settings.ratio is None:
             return None
         return f"settings.dense.ratio is {self.settings.ratio:g}, which is for dense:{NARROW} alone; leave it out."
@@ -165,7 +165,7 @@ class Narrow(Dense):
     """Dense training of the same model with fewer columns."""
 
     def model_unsupported(self, model: nn.Module, targets: Mapping[str, str]) -> str | None:  # noqa: ARG002
-        """Return why there is no narrower model of the wanted size, or None; shapes are enough."""
+        """Explain why there is no narrower model of the wanted size; None if there is one. Shapes suffice."""
         if not hasattr(model, "narrowed"):
             return f"dense:{NARROW} needs a model that can be made narrower, as those of workload=text and teacher can."
         if self.settings.ratio is None:
@@ -210,7 +210,7 @@ class SparseTables(Dense):
         self._names: list[str] = []
 
     def model_unsupported(self, model: nn.Module, targets: Mapping[str, str]) -> str | None:
-        """Why no table of ``model`` can have sparse gradients, or None; shapes are enough."""
+        """Explain why no table of ``model`` can have sparse gradients; None if one can. Shapes are enough."""
         if reason := super().model_unsupported(model, targets):
             return reason
         tables = embedding_targets(model, targets)
@@ -244,7 +244,7 @@ class SparseTables(Dense):
         return model
 
     def optimizer(self, model: nn.Module) -> JoinedOptimizer:
-        """The optimizer of the tables, joined with that of every other trainable parameter."""
+        """Return the optimizer of the tables, joined with that of every other trainable parameter."""
         tables = [weight for weight in map(model.get_parameter, self._names) if weight.requires_grad]
         others, lr = parameters_apart(model, tables), self.settings.lr
         lr_tables = self.settings.lr_tables or lr
@@ -255,7 +255,7 @@ class SparseTables(Dense):
 
 
 def build(settings: Settings, variant: str = "") -> Dense:
-    """The dense arm.
+    """Return the dense arm.
 
     Args:
         settings: hyperparameters.

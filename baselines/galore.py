@@ -98,7 +98,7 @@ class Projection:
         return self._projector.project_back(direction)
 
     def renewed(self, gradient: torch.Tensor) -> torch.Tensor:
-        """The matrix that a renewal on ``gradient`` would give; the one in use stays."""
+        """Return the matrix that a renewal on ``gradient`` would give; the matrix in use does not change."""
         side = "right" if gradient.shape[0] >= gradient.shape[1] else "left"
         rank = self.hyperparameters["rank"]
         matrix = self._projector.get_orthogonal_matrix(gradient, rank, type=side)
@@ -163,7 +163,7 @@ class GaLoreWithFusedAdamW(JoinedOptimizer):
                 state["projection"] = state["projector"].matrix
 
     def state_dict(self) -> dict[str, Any]:
-        """The state as torch lays it out, in tensors and JSON values only: no projector object, no pickle needed.
+        """Return the state as torch lays it out, in tensors and JSON values only, so that no pickle is needed.
 
         A projector appears as its hyperparameters (``projector``) and its matrix (``projection``).
         """
@@ -178,7 +178,7 @@ class GaLoreWithFusedAdamW(JoinedOptimizer):
         return packed
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore :meth:`state_dict`; training then goes on as if it had never stopped.
+        """Restore :meth:`state_dict`; training then continues as if it had not stopped.
 
         Raises:
             ValueError: when the parameter groups differ (raised by torch).
@@ -264,7 +264,7 @@ class GaLore(Arm):
         return model
 
     def optimizer(self, model: nn.Module) -> GaLoreWithFusedAdamW:
-        """The joint optimizer of the adapted ``model``.
+        """Return the joint optimizer of the adapted ``model``.
 
         Raises:
             ValueError: when the rank exceeds the smaller side of a projected weight.
@@ -310,7 +310,7 @@ def _package() -> Any:
 
 
 def build(settings: Settings, variant: str = "") -> GaLore:
-    """The GaLore arm.
+    """Return the GaLore arm.
 
     Args:
         settings: hyperparameters.

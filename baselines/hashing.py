@@ -20,7 +20,7 @@ VARIANTS = ("",)
 
 
 @dataclass(frozen=True)
-class Settings(_small_tables.Settings):
+class Settings(_small_tables.Settings):  # noqa: D101 - its docstring is that of its base
     __doc__ = _small_tables.Settings.__doc__
     method = "hashing"
 
@@ -68,7 +68,7 @@ class Hashing(SmallTables):
 
 
 def build(settings: Settings, variant: str = "") -> Hashing:
-    """The arm ``hashing``; raises ValueError for a variant, since it has none.
+    """Return the arm ``hashing``; raises ValueError for a variant, since it has none.
 
     Example:
         >>> model = build(Settings(table_ratio=10)).adapt(nn.Sequential(nn.Embedding(90, 4)), {"0": "embedding"})

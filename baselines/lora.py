@@ -123,7 +123,7 @@ def _inject(model: nn.Module, names: list[str], settings: Settings) -> None:
 
 
 def build(settings: Settings, variant: str = "") -> LoRA:
-    """The LoRA arm.
+    """Return the LoRA arm.
 
     Args:
         settings: hyperparameters.

@@ -166,7 +166,7 @@ class TwoFactorLinear(nn.Module):
     @classmethod
     @torch.no_grad()
     def from_dense(cls, linear: nn.Linear, rank: int) -> TwoFactorLinear:
-        """The nearest two factors of the weight of ``linear``, each with the root of every singular value."""
+        """Return the nearest two factors of the weight of ``linear``, each with the root of every singular value."""
         layer = cls.like(linear, rank)
         kind = torch.promote_types(linear.weight.dtype, torch.float32)
         left, values, right = torch.linalg.svd(linear.weight.to(kind), full_matrices=False)  # (M, K), (K,), (K, N)
@@ -183,7 +183,7 @@ class TwoFactorLinear(nn.Module):
         self.second.normal_(std=spectral_std(rank, m))
 
     def matrix_parameters(self) -> tuple[str, ...]:
-        """The two factors, for :class:`comera.Muon`."""
+        """Return the two factors, for :class:`comera.Muon`."""
         return "first", "second"
 
     def to_matrices(self, name: str, values: torch.Tensor) -> list[torch.Tensor]:
@@ -191,7 +191,7 @@ class TwoFactorLinear(nn.Module):
         return [(values.t() if name == "first" else values).unsqueeze(0)]
 
     def from_matrices(self, name: str, matrices: Sequence[torch.Tensor]) -> torch.Tensor:
-        """The inverse of :meth:`to_matrices`."""
+        """Return the inverse of :meth:`to_matrices`."""
         [[matrix]] = matrices
         return matrix.t() if name == "first" else matrix
 
@@ -359,7 +359,7 @@ class LowRank(Arm):
         return model
 
     def _layers(self, model: nn.Module, targets: Mapping[str, str]) -> tuple[dict[str, nn.Linear], dict[str, Table]]:
-        """The linear layers and the embeddings that this variant factorises."""
+        """Return the linear layers and the embeddings that this variant factorises."""
         linears = linear_targets(model, targets)
         return linears, {} if self.variant == "linear" else embedding_targets(model, targets)
 
@@ -374,7 +374,7 @@ class LowRank(Arm):
         return {**dict.fromkeys(linears, self.settings.rank), **dict.fromkeys(embeddings, self.settings.embedding_rank)}
 
     def factor_ranks(self, model: nn.Module) -> dict[str, int]:
-        """The rank of each pair of factors, by the layer's name."""
+        """Return the rank of each pair of factors, by the layer's name."""
         kinds = TwoFactorLinear | TwoFactorEmbedding
         return {name: module.second.shape[0] for name, module in model.named_modules() if isinstance(module, kinds)}
 
@@ -393,7 +393,7 @@ class LowRank(Arm):
 
 
 def build(settings: Settings, variant: str = "") -> LowRank:
-    """The two-factor arm.
+    """Return the two-factor arm.
 
     Args:
         settings: hyperparameters.

@@ -146,7 +146,7 @@ class LTELinear(nn.Module):
         return y.reshape(shape)
 
     def averaged_weight(self) -> torch.Tensor:
-        """The main weight with the heads' unmerged change averaged in, (M, N)."""
+        """Return the main weight with the heads' unmerged change averaged in, (M, N)."""
         share = self.scale / self.heads
         weight = torch.addmm(self.weight, _side_by_side(self.adapter_b), self.adapter_a.flatten(0, 1), alpha=share)
         if self.merged_a is not None and self.merged_b is not None:
@@ -181,7 +181,7 @@ def _add_heads(
 
 
 def _side_by_side(b_HMR: torch.Tensor) -> torch.Tensor:
-    """The heads' B as one matrix (M, H·R), so that its product with the stacked A sums over the heads."""
+    """Return the heads' B as one matrix (M, H·R), so that its product with the stacked A sums over the heads."""
     return b_HMR.transpose(0, 1).flatten(1)
 
 
@@ -200,7 +200,7 @@ class LTE(Arm):
         self.settings = settings
 
     def unsupported(self, cell: CellView) -> str | None:
-        """A batch that cannot be sharded equally over the heads."""
+        """Return a batch that cannot be sharded equally over the heads."""
         heads = self.settings.heads
         if cell.batch_size % heads:
             return f"LTE shards the batch over {heads} heads, and batch size {cell.batch_size} is no multiple of that."
@@ -254,7 +254,7 @@ def _layers(model: nn.Module) -> list[LTELinear]:
 
 
 def build(settings: Settings, variant: str = "") -> LTE:
-    """The LTE arm.
+    """Return the LTE arm.
 
     Args:
         settings: hyperparameters.

@@ -21,7 +21,7 @@ VARIANTS = ("",)
 
 
 @dataclass(frozen=True)
-class Settings(_small_tables.Settings):
+class Settings(_small_tables.Settings):  # noqa: D101 - its docstring is that of its base
     __doc__ = _small_tables.Settings.__doc__
     method = "quotient_remainder"
 
@@ -80,7 +80,7 @@ class QuotientRemainder(SmallTables):
 
 
 def build(settings: Settings, variant: str = "") -> QuotientRemainder:
-    """The arm ``quotient_remainder``; raises ValueError for a variant, since it has none.
+    """Return the arm ``quotient_remainder``; raises ValueError for a variant, since it has none.
 
     Example:
         >>> model = build(Settings(table_ratio=2)).adapt(nn.Sequential(nn.Embedding(90, 4)), {"0": "embedding"})

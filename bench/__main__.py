@@ -34,7 +34,7 @@ _READERS = {"claims": "figures.claims", "report": "figures.report", "explore": "
 
 
 def _known() -> str:
-    """What there is to ask for, by name."""
+    """Return the available experiments, methods, workloads and settings by name."""
     from bench.measures import available as measures
     from bench.measures import named
     from bench.protocol.methods import available as methods
@@ -51,7 +51,10 @@ def _known() -> str:
 
 
 def _parser(asked: str) -> Parser:
-    """The parser of all commands; ``asked`` is the one whose help is wanted, as what there is to ask for takes long."""
+    """Return the parser of all commands; ``asked`` names the command whose help is printed.
+
+    The list of available experiments takes long to make, so only that help has it.
+    """
     form = argparse.RawDescriptionHelpFormatter
     parser = Parser(
         prog="python -m bench",
@@ -92,7 +95,7 @@ def _parser(asked: str) -> Parser:
 
 
 def _run(settings: list[str]) -> None:
-    """The Hydra application. Its errors and OmegaConf's end the program with one sentence."""
+    """Run the Hydra application. Its errors and OmegaConf's end the program with one sentence."""
     from bench.runner.wording import checked_arguments, reworded
 
     settings = checked_arguments(settings)
@@ -164,7 +167,7 @@ def _command(arguments: list[str]) -> None:
 
 
 def _dispatch(parser: Parser, arguments: list[str]) -> None:
-    """Run a command whose arguments the parser has all of."""
+    """Run a command whose arguments the parser defines."""
     given, others = parser.parse_known_args(arguments)
     values = vars(given)
     command = values.pop("command")

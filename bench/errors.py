@@ -31,6 +31,6 @@ def stop_with(message: str, status: int = 2) -> NoReturn:
 
 
 def unwritten(error: OSError) -> str:
-    """One sentence for what the system refuses, such as to write a file on a full disk."""
+    """Return one sentence for a refusal of the system, such as to write a file on a full disk."""
     place = f"{error.filename} cannot be used" if error.filename else "a file cannot be used"
     return f"{place} ({error.strerror or error}); what is recorded is kept, and the same command goes on with the rest."

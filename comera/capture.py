@@ -37,14 +37,14 @@ _steps_of_fixed_shapes = 0
 
 
 class CaptureError(RuntimeError):
-    """A step that cannot be captured; the message gives the reason in one sentence."""
+    """Error for a step that cannot be captured; the message gives the reason in one sentence."""
 
 
 class GraphBackend(Protocol):
-    """What capturing needs of a device."""
+    """Device-specific calls that capturing needs."""
 
     def buffer(self, like: torch.Tensor) -> torch.Tensor:
-        """A tensor on the device, of the shape and type of ``like``, that stays where it is."""
+        """Return a tensor on the device, of the shape and type of ``like``, that stays where it is."""
         ...
 
     def fill(self, buffer: torch.Tensor, source: torch.Tensor) -> None:
@@ -206,7 +206,7 @@ def _layout(batch: Batch) -> dict[str, tuple[torch.Size, torch.dtype]]:
 
 
 def _first_cause(error: BaseException) -> str:
-    """The first line of what went wrong first; the end of a broken capture raises an error of its own."""
+    """Return the first line of what went wrong first; the end of a broken capture raises an error of its own."""
     while error.__context__ is not None:
         error = error.__context__
     return (str(error).strip() or type(error).__name__).splitlines()[0]
@@ -230,7 +230,7 @@ def fixed_shapes() -> Iterator[None]:
 
 
 def shapes_are_fixed() -> bool:
-    """Whether shapes must not depend on data now: code that would wait for the device takes its upper bound instead."""
+    """Return whether shapes must not depend on data now; code that would wait uses its upper bound instead."""
     return _steps_of_fixed_shapes > 0
 
 

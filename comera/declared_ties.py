@@ -65,7 +65,7 @@ def redeclare_dense_ties(model: nn.Module) -> None:
 
 
 def _cores(modules: Mapping[str, nn.Module], weight: str) -> str | None:
-    """The name of the module with the cores that stand in for a weight, None if it is dense."""
+    """Return the name of the module with the cores that stand in for a weight, None if it is dense."""
     owner, _, name = weight.rpartition(".")
     layer = modules.get(owner) if name == "weight" else None
     if isinstance(layer, TiedTTMLinear):

@@ -28,7 +28,7 @@ _ONE_EACH = 0x8040201008040201 - 2**64  # bit i of byte i
 
 
 def met_probability(p: float) -> float:
-    """The probability of keeping an entry that stands for ``1 - p``: its multiple of 2⁻¹⁶, and never 0."""
+    """Return the probability of keeping an entry in place of ``1 - p``: its multiple of 2⁻¹⁶, never 0."""
     return max(round((1 - p) * 2**_DIGITS), 1) / 2**_DIGITS
 
 
@@ -102,7 +102,7 @@ _FACTORS: dict[tuple[float, torch.dtype], torch.Tensor] = {}
 
 
 def _factors(scale: float, dtype: torch.dtype) -> torch.Tensor:
-    """What eight entries are multiplied by, for each byte of bits: (256, 8)."""
+    """Return the factors of eight entries for each byte of bits: (256, 8)."""
     if (known := _FACTORS.get((scale, dtype))) is not None and torch._C._len_torch_dispatch_stack() == 0:
         return known
     made = (torch.arange(256)[:, None] >> torch.arange(8) & 1).to(dtype) * scale
@@ -178,7 +178,7 @@ Masked = Callable[[torch.Tensor, torch.Tensor, float], torch.Tensor]
 
 
 def in_bits(x: torch.Tensor, p: float, own_law: bool) -> tuple[torch.Tensor, Masked, torch.Tensor, float]:
-    """A dropped tensor, and the function, bits and scale that make it of ``x`` once more.
+    """Return a dropped tensor, and the function, bits and scale that make it of ``x`` once more.
 
     Args:
         x: any shape.
@@ -237,7 +237,7 @@ def dropout(input: torch.Tensor, p: float = 0.5, training: bool = True) -> torch
 
 
 def applies(input: torch.Tensor, p: float, training: bool) -> bool:
-    """Whether a mask of bits is drawn."""
+    """Return whether a mask of bits is drawn."""
     transformed = torch.compiler.is_exporting() or torch._C._are_functorch_transforms_active()
     return training and 0 < p < 1 and input.device.type == "cpu" and not (transformed or _as_on_cuda)
 

@@ -158,7 +158,7 @@ def tt_feed_forward_add_norm(
 
 
 def _one_after_another(first: TTLinear, second: TTLinear) -> bool:
-    """Whether the layers have to run as they are."""
+    """Return whether the layers have to run as they are."""
     if first.fp8 is not None or second.fp8 is not None:
         return True
     without_ranks = not first.shape.parameter_count or not second.shape.parameter_count
@@ -282,7 +282,7 @@ class FusedFeedForward(StandIn):
 
 
 def _runs_as_written(module: nn.Module) -> bool:
-    """Whether calling the module is calling its class's forward, and nothing more."""
+    """Return whether calling the module is calling its class's forward, and nothing more."""
     hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
     return "forward" not in module.__dict__ and not any(hooks)
 
@@ -313,7 +313,7 @@ def fuse_feed_forwards(model: nn.Module) -> list[str]:
 
 
 def _feed_forward_in(module: nn.Module) -> tuple[str, ...] | None:
-    """The first layer, the activation, the second layer, and dropout if there is, if the module is nothing more."""
+    """Return first layer, activation, second layer and any dropout, if the module is nothing more."""
     was, found = module.training, set()
     try:
         for module.training in (True, False):
@@ -339,7 +339,7 @@ def _traced_feed_forward(module: nn.Module) -> tuple[str, ...] | None:
 
 
 def _activation_of(module: nn.Module) -> str | None:
-    """The name of an activation that a module computes."""
+    """Return the name of an activation that a module computes."""
     if type(module) is nn.GELU:
         return "gelu" if module.approximate == "none" else "gelu_tanh"
     named = ACTIVATIONS_OF_HUGGING_FACE.get(class_name(type(module)))

@@ -48,7 +48,7 @@ DIAGONALS = "diagonals_bias"
 
 
 class TensorTrainLayer(nn.Module):
-    """What TT and TTM layers share: packed cores, rank control, counting, truncation."""
+    """Base class of TT and TTM layers: packed cores, rank control, counting, truncation."""
 
     shape: TTShape | TTMShape
     packed_cores: nn.Parameter
@@ -113,7 +113,7 @@ class TensorTrainLayer(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, metadata, strict, *lists)
 
     def _init_chain(self, scale: float) -> None:
-        """core ~ N(0, 1) / sqrt(R[i]) · scale^(1/cores), so that entries of the whole have variance scale²."""
+        """Draw cores as N(0, 1) / sqrt(R[i]) · scale^(1/cores), so that entries of the whole have variance scale²."""
         with torch.no_grad():
             cores = unpack_cores(self.packed_cores, self.shape)
             for core in cores:
@@ -126,7 +126,7 @@ class TensorTrainLayer(nn.Module):
             self.diagonals.fill_(1.0)
 
     def cores(self) -> list[torch.Tensor]:
-        """The cores as views of ``packed_cores``: (R[i-1], mode, R[i]) for TT, (R[i-1], v, c, R[i]) for TTM."""
+        """Return the cores as views of ``packed_cores``: (R[i-1], mode, R[i]) for TT, (R[i-1], v, c, R[i]) for TTM."""
         return unpack_cores(self.packed_cores, self.shape)
 
     def _scaled_cores(self) -> list[torch.Tensor]:
@@ -142,11 +142,11 @@ class TensorTrainLayer(nn.Module):
         return self.packed_cores.to(self.diagonals.dtype)
 
     def core_parameters(self) -> tuple[nn.Parameter, nn.Parameter]:
-        """The parameters that stand in for the dense weight."""
+        """Return the parameters in place of the dense weight."""
         return self.packed_cores, self.diagonals
 
     def chain_sizes(self) -> dict[torch.Tensor, int]:
-        """The parameters that truncation cuts, and the entries each has at the present ranks."""
+        """Return the parameters that truncation cuts, and the entries each has at the present ranks."""
         return {self.packed_cores: self.shape.parameter_count, self.diagonals: sum(self.shape.ranks)}
 
     def mode_sizes(self) -> tuple[int, ...]:
@@ -162,11 +162,11 @@ class TensorTrainLayer(nn.Module):
         return math.prod(self._dense_shape())
 
     def parameter_count(self) -> int:
-        """Number of trainable values: cores, rank-control entries and bias."""
+        """Return the number of trainable values: cores, rank-control entries and bias."""
         return sum(parameter.numel() for parameter in self.parameters())
 
     def to_dense(self) -> torch.Tensor:
-        """The dense weight, in the shape of the layer that this one stands in for."""
+        """Return the dense weight, in the shape of the layer that this one replaces."""
         raise NotImplementedError
 
     @property
@@ -184,7 +184,7 @@ class TensorTrainLayer(nn.Module):
         return DenseWeight(self.to_dense, self._dense_shape(), self.packed_cores, trained)
 
     def _dense_shape(self) -> tuple[int, int]:
-        """The shape of :meth:`to_dense`."""
+        """Return the shape of :meth:`to_dense`."""
         raise NotImplementedError
 
     def truncate(self, optimizer: torch.optim.Optimizer | None = None) -> tuple[int, ...]:
@@ -211,7 +211,7 @@ class TensorTrainLayer(nn.Module):
         return ranks
 
     def cut(self, optimizer: torch.optim.Optimizer | None) -> tuple[int, ...]:
-        """What :meth:`truncate` does once it is known that the parameters may change their sizes."""
+        """Truncate, once it is certain that the parameters may change their sizes; see :meth:`truncate`."""
         ranks = cut_closed_ranks(self.packed_cores, self.diagonals, self.shape, self.threshold, optimizer)
         if ranks != self.shape.ranks:
             self.shape = self.shape.with_ranks(ranks)
@@ -341,7 +341,7 @@ class TTLinear(TensorTrainLayer):
         return tt_linear(input, self._packed, self.diagonals, plan, self.bias, self.threshold)
 
     def halves(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """The merged halves: those of the call of a root that the layer runs in, else its own."""
+        """Return the merged halves: those of the call of a root that the layer runs in, else its own."""
         halves = compiled_halves(self) if torch.compiler.is_compiling() else jointly_merged_halves(self)
         if halves is None:
             [halves] = merge_cores([self.packed_cores], [self.diagonals], [self.shape], self.threshold)
@@ -352,7 +352,7 @@ class TTLinear(TensorTrainLayer):
 
     @staticmethod
     def _bias_alone(input: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-        """What a layer without ranks computes: nothing is multiplied or kept.
+        """Return the output of a layer without ranks: nothing is multiplied or saved for backward.
 
         The rows are written out: attention is several times slower on a bias that is only expanded over the tokens.
         """
@@ -361,7 +361,7 @@ class TTLinear(TensorTrainLayer):
         return bias.to(kind).expand(*input.shape[:-1], bias.shape[0]).contiguous()
 
     def to_dense(self) -> torch.Tensor:
-        """The weight as ``nn.Linear.weight`` has it: (M, N)."""
+        """Return the weight as ``nn.Linear.weight`` has it: (M, N)."""
         return tt_to_matrix(self._scaled_cores()).t().to(self.packed_cores.dtype)
 
     def extra_repr(self) -> str:
@@ -475,7 +475,7 @@ class TTMEmbedding(TensorTrainLayer):
         return self.num_embeddings, self.embedding_dim
 
     def to_dense(self) -> torch.Tensor:
-        """The table as ``nn.Embedding.weight`` has it: (V, D)."""
+        """Return the table as ``nn.Embedding.weight`` has it: (V, D)."""
         table = ttm_to_matrix(self._scaled_cores())[: self.num_embeddings]
         if self.padding_idx is not None:
             keep = torch.arange(self.num_embeddings, device=table.device) != self.padding_idx
@@ -572,7 +572,7 @@ class TTMEmbeddingBag(TTMEmbedding):
         )
 
     def _bounds(self, input: torch.Tensor, offsets: torch.Tensor | None) -> torch.Tensor:
-        """Where each bag begins, and where the last one ends."""
+        """Return the start of each bag, and the end of the last one."""
         if input.dim() == 2:
             if offsets is not None:
                 raise ValueError("offsets go with an input of one dimension; rows of one with two are bags already.")

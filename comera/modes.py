@@ -110,7 +110,7 @@ def check_modes(name: str, modes: Sequence[int], dimension: int) -> tuple[int, .
 
 
 def bond_limits(modes: Sequence[int]) -> tuple[int, ...]:
-    """The largest useful rank of every inner bond of a chain with these modes.
+    """Return the largest useful rank of every inner bond of a chain with these modes.
 
     Example:
         >>> bond_limits((12, 8, 8, 8, 8, 12))

@@ -43,7 +43,7 @@ RANK_REACH = 2.0
 
 
 def tensorized_layers(model: nn.Module) -> list[TensorTrainLayer]:
-    """The TT and TTM layers of a model; of those that share their cores, the first."""
+    """Return the TT and TTM layers of a model; of those that share their cores, the first."""
     layers = [module for module in model.modules() if isinstance(module, TensorTrainLayer)]
     by_cores = {layer.packed_cores: layer for layer in reversed(layers)}
     return [layer for layer in layers if by_cores[layer.packed_cores] is layer]
@@ -133,7 +133,7 @@ class ModelSize:
         self._indexed: list[Any] = []
 
     def entries(self) -> torch.Tensor:
-        """The diagonals of all layers in one vector."""
+        """Return the diagonals of all layers in one vector."""
         return torch.cat(self._gathered("diagonals"))
 
     def squared_norm(self) -> torch.Tensor:
@@ -141,11 +141,11 @@ class ModelSize:
         return _SquaredNorm.apply(*self._gathered("packed_cores"))
 
     def _gathered(self, name: str) -> list[torch.Tensor]:
-        """A parameter of each layer, whole also where it is sharded."""
+        """Return a parameter of each layer, whole also where it is sharded."""
         return [whole(getattr(layer, name)) for layer in self.layers]
 
     def alive(self) -> torch.Tensor:
-        """Which entries are above their layer's threshold."""
+        """Return a mask of the entries above their layer's threshold."""
         self._index_bonds()
         return self.entries().detach().abs() > self._thresholds
 
@@ -165,7 +165,7 @@ class ModelSize:
         return torch.dot(sizes, (dead[self._chain_of_core] == 0).to(alive.dtype))
 
     def _index_bonds(self) -> None:
-        """Number the bonds of all layers; again only after a shape, a threshold, or the device or type has changed."""
+        """Index the bonds of all layers; again only after a shape, a threshold, or the device or type has changed."""
         like = self.layers[0].diagonals
         present = [like.device, like.dtype, *((layer.shape, layer.threshold) for layer in self.layers)]
         if self._indexed == present:
@@ -257,7 +257,7 @@ def check_weight(name: str, value: float) -> None:
 
 
 class _Stage:
-    """What both stages share: settings checked, the model's size at hand."""
+    """Base class of both stages: checks the settings and holds the model's size."""
 
     def __init__(self, variant: ObjectiveVariant, full: int | None, **weights: float) -> None:
         if variant not in OBJECTIVE_VARIANTS:
@@ -271,7 +271,7 @@ class _Stage:
         self._moves = False  # whether some of it has changed since, or there is nothing more to be found out
 
     def size(self, model: nn.Module) -> ModelSize:
-        """The size of ``model``'s tensorized layers, which are looked for once.
+        """Return the size of ``model``'s tensorized layers, which are looked for once.
 
         Raises:
             ValueError: a layer in half precision, whose spacing below 1 swallows the steps of its diagonals.
@@ -353,7 +353,7 @@ class EarlyStage(_Stage):
         self.gamma, self.beta = gamma, beta
 
     def __call__(self, task_loss: torch.Tensor, model: nn.Module) -> torch.Tensor:
-        """The scalar to differentiate, from the task loss L."""
+        """Return the scalar to differentiate, from the task loss L."""
         size = self.size(model)
         if not size.layers:
             return task_loss
@@ -419,7 +419,7 @@ class LateStage(_Stage):
         self.loss_weight, self.size_weight, self.rho, self.beta = loss_weight, size_weight, rho, beta
 
     def __call__(self, task_loss: torch.Tensor, model: nn.Module) -> torch.Tensor:
-        """The scalar to differentiate, from the task loss L. Nothing here waits for the device."""
+        """Return the scalar to differentiate, from the task loss L. Nothing here waits for the device."""
         begins = self._size is None
         size = self.size(model)
         if not size.layers:

@@ -88,7 +88,7 @@ class RareEvent:
 
 
 def scale_of(weight: torch.Tensor) -> torch.Tensor:
-    """The root of the mean square of a weight's entries, a scalar; 1 where they are all zero or not all finite.
+    """Return the root of the mean square of a weight's entries, a scalar; 1 where they are all zero or not all finite.
 
     The factors that take the place of a table start at its scale, whichever method they are of.
 
@@ -102,7 +102,7 @@ def scale_of(weight: torch.Tensor) -> torch.Tensor:
 
 
 def starts_at_zero(linear: nn.Module) -> bool:
-    """Whether what takes the place of a linear layer is to put out zero at first, as its attribute of this name says.
+    """Return whether the replacement of a linear layer starts with zero output, by its attribute of this name.
 
     Models set it where they would have set the weight to zero, as at the end of a residual branch. A format then sets
     its last factor to zero and draws the others, so that it can leave zero.

@@ -29,7 +29,7 @@ THRESHOLD = 1e-2
 
 
 def effective_diagonals(diagonals: torch.Tensor, threshold: float = THRESHOLD) -> torch.Tensor:
-    """The diagonals with dead entries set to exactly zero.
+    """Return the diagonals with dead entries set to exactly zero.
 
     Example:
         >>> effective_diagonals(torch.tensor([1.0, 0.004, -0.5]))
@@ -51,7 +51,7 @@ def active_ranks(diagonals: torch.Tensor, ranks: Sequence[int], threshold: float
 
 
 def chain_size(mode_sizes: Sequence[int], ranks: Sequence[int]) -> int:
-    """Number of core entries of a chain with these modes and inner ranks: S for these ranks.
+    """Return the number of core entries of a chain with these modes and inner ranks: S for these ranks.
 
     Example:
         >>> chain_size((12, 8, 8, 8, 8, 12), (12, 30, 30, 30, 12))

@@ -61,7 +61,7 @@ def _is_closed(layer: TensorTrainLayer) -> bool:
 
 
 def _chain_of(module: nn.Module) -> TensorTrainLayer | None:
-    """The layer whose cores a module multiplies with when it is called, if any."""
+    """Return the layer whose cores a module multiplies with when it is called, if any."""
     if isinstance(module, TiedTTMLinear):
         return module.embedding
     return module if isinstance(module, TensorTrainLayer) else None
@@ -69,7 +69,7 @@ def _chain_of(module: nn.Module) -> TensorTrainLayer | None:
 
 @contextlib.contextmanager
 def _passages(model: nn.Module) -> Iterator[None]:
-    """Calls of tensorized layers leave a :class:`_Passage` in the graph, also where nothing of them is trained."""
+    """Have calls of tensorized layers leave a :class:`_Passage` in the graph, also where none of them is trained."""
     token = torch.zeros((), requires_grad=True)
 
     def pass_on(module: nn.Module, args: Any, kwargs: Any, output: torch.Tensor) -> torch.Tensor:
@@ -90,7 +90,7 @@ def _passages(model: nn.Module) -> Iterator[None]:
 
 
 def _reached(roots: Iterable[Any], through_closed: bool) -> set[torch.Tensor]:
-    """The packed cores of the layers that the graph leads to from these nodes."""
+    """Return the packed cores of the layers that the graph leads to from these nodes."""
     found: set[torch.Tensor] = set()
     seen: set[Any] = set()
     ahead = list(roots)
@@ -126,7 +126,7 @@ class _Passes:
         self._devices = sorted({tensor.device.index or 0 for tensor in parameters if tensor.is_cuda})
 
     def once(self) -> list[torch.Tensor]:
-        """The tensors that the loss returns."""
+        """Return the tensors that the loss returns."""
         buffers = [(buffer, buffer.clone()) for buffer in self._model.buffers()]
         try:
             with torch.random.fork_rng(self._devices), torch.enable_grad(), _without_compiled_code():
@@ -142,7 +142,7 @@ class _Passes:
 
     @torch.no_grad()
     def same_with_other_cores(self, cores: Sequence[torch.Tensor], wanted: Sequence[torch.Tensor]) -> bool:
-        """Whether the loss is what it was when these cores hold other numbers of the same size."""
+        """Return whether the loss is what it was when these cores hold other numbers of the same size."""
         kept = [packed.clone() for packed in cores]
         try:
             for packed, values in zip(cores, kept, strict=True):

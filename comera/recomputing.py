@@ -98,7 +98,7 @@ class _Stored(_Operand):
 
 
 class _Recipe:
-    """How a tensor is made anew from operands and other recipes; the tensor is kept while others wait for it."""
+    """Recipe that makes a tensor anew from operands and other recipes; the tensor is kept while others wait for it."""
 
     def __init__(self, make: Callable[..., torch.Tensor], inputs: list[Any], result: torch.Tensor, adds: bool) -> None:
         self._make, self._inputs, self.adds = make, inputs, adds
@@ -109,7 +109,7 @@ class _Recipe:
         self._value: torch.Tensor | None = None
 
     def value(self) -> torch.Tensor:
-        """The tensor, in the layout that it had; kept until nobody waits for it."""
+        """Return the tensor, in the layout that it had; kept until nobody waits for it."""
         if self._value is not None:
             return self._value
         device, kind = self._autocast
@@ -121,7 +121,7 @@ class _Recipe:
         return value
 
     def taken(self) -> None:
-        """One of those that waited has its tensor."""
+        """Note that one of the waiting recipes has its tensor."""
         self.waiting -= 1
         if self.waiting <= 0:
             self._value = None
@@ -205,7 +205,7 @@ _T = TypeVar("_T")
 
 
 class _ByStorage(Generic[_T]):
-    """What belongs to tensors, by their storage, as long as that lives and is not written to."""
+    """Map from tensors to values by storage, valid while the storage lives and is not written to."""
 
     def __init__(self) -> None:
         self._found: dict[int, tuple[weakref.ref[torch.UntypedStorage], int, _T]] = {}
@@ -223,7 +223,7 @@ class _ByStorage(Generic[_T]):
 
 
 def _is_cast(result: Any, source: torch.Tensor) -> bool:
-    """Whether a tensor has the values of another in another type, in the same order in memory."""
+    """Return whether a tensor has the values of another in another type, in the same order in memory."""
     return (
         isinstance(result, torch.Tensor)
         and result.dtype != source.dtype
@@ -280,7 +280,7 @@ class Notes(TorchFunctionMode):
         self._recipes.put(result, _Recipe(make, kept, result, adds))
 
     def _input(self, value: Any) -> Any:
-        """A tensor as a view of its recipe, if it has one, else itself; anything else as it is."""
+        """Return a tensor as a view of its recipe, if it has one, else itself; anything else as it is."""
         if not isinstance(value, torch.Tensor):
             return value
         recipe = self._recipe(value)
@@ -289,7 +289,7 @@ class Notes(TorchFunctionMode):
         return _Inner(recipe, value)
 
     def _in_fp8(self, tensor: torch.Tensor) -> InBlocks | None:
-        """What is kept of a tensor in FP8, itself or what it is a cast of; None where it is kept as it is."""
+        """Return the form of a tensor kept in FP8, of itself or of its source; None if it is kept unchanged."""
         if self._store == "exact":
             return None
         if (kept := self._in_blocks.of(tensor)) is not None:
@@ -309,7 +309,7 @@ class Notes(TorchFunctionMode):
         return kept
 
     def _note_wide(self, func: Any, args: tuple[Any, ...]) -> torch.Tensor | None:
-        """The activations that a product reads whose result is narrower; they are wide."""
+        """Return the wide activations of a product whose result is narrower."""
         left, right = (args[place] for place in _PRODUCTS[func])
         inner = max(left.shape[-1], 1)
         rows = left.numel() // inner, right.numel() // inner
@@ -337,7 +337,7 @@ class Notes(TorchFunctionMode):
         return result
 
     def _packs(self) -> bool:
-        """Whether the hooks in force are those of this call; a checkpointed region has its own and runs again whole."""
+        """Return whether the hooks in force are this call's; a checkpointed region has its own and runs again whole."""
         hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
         return hooks is not None and getattr(hooks[0], "__self__", None) is self
 
@@ -367,7 +367,7 @@ class Notes(TorchFunctionMode):
             self._note(result, _named(func, len(args), [*kwargs]), [*args, *kwargs.values()], adds)
 
     def _look_at_cast(self, make: Callable[..., torch.Tensor], inputs: list[Any], result: torch.Tensor) -> None:
-        """A copy in another type, of what has a recipe or may be kept in FP8."""
+        """Note a copy in another type of a tensor that has a recipe or may be kept in FP8."""
         if not _is_cast(result, inputs[0]):
             return
         if (recipe := self._recipe(inputs[0])) is not None:
@@ -443,7 +443,7 @@ class StandIn:
         return self._given or type(self._module).forward.__get__(self._module)
 
     def _run(self, *args: Any, **kwargs: Any) -> Any:
-        """The forward; a call of the bound method would, behind a graph break, be one of what stands in for it."""
+        """Run the forward itself; calling the bound method would, behind a graph break, call its replacement."""
         if self._given is not None:
             return self._given(*args, **kwargs)
         return type(self._module).forward(self._module, *args, **kwargs)
@@ -511,7 +511,7 @@ def check_recompute(recompute: str, store: str = "exact") -> None:
 
 
 def blocks_of(module: nn.Module) -> Iterator[nn.Module]:
-    """The blocks of a model: the entries of its outermost ``nn.ModuleList``, or of several side by side.
+    """Yield the blocks of a model: the entries of its outermost ``nn.ModuleList``, or of several side by side.
 
     Example:
         >>> model = nn.Sequential(nn.Linear(2, 2), nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 3)]))

@@ -92,7 +92,7 @@ class TTShape:
             object.__setattr__(self, name, value)
 
     def with_ranks(self, ranks: int | Sequence[int]) -> Self:
-        """The same modes with other ranks."""
+        """Return the same modes with other ranks."""
         return type(self)(self.in_features, self.out_features, self.in_modes, self.out_modes, ranks)
 
 
@@ -166,19 +166,19 @@ class TTMShape:
             object.__setattr__(self, name, value)
 
     def with_ranks(self, ranks: int | Sequence[int]) -> Self:
-        """The same modes with other ranks."""
+        """Return the same modes with other ranks."""
         return type(self)(self.num_embeddings, self.embedding_dim, self.row_modes, self.column_modes, ranks)
 
 
 def packed_axes(shape: TTShape | TTMShape, core: int) -> tuple[int, ...]:
-    """The axes of a core in the order in which a packed vector holds them."""
+    """Return the axes of a core in the order in which a packed vector holds them."""
     if isinstance(shape, TTMShape):
         return (1, 0, 2, 3)
     return (0, 2, 1) if core < shape.half else (2, 0, 1)
 
 
 def unpack_cores(packed: torch.Tensor, shape: TTShape | TTMShape) -> list[torch.Tensor]:
-    """Views of the cores inside one packed vector, in order and in their usual shapes."""
+    """Return views of the cores inside one packed vector, in order and in their usual shapes."""
     cores = []
     for i, (flat, core_shape) in enumerate(zip(packed.split(shape.core_sizes), shape.core_shapes, strict=True)):
         axes = packed_axes(shape, i)
@@ -204,7 +204,7 @@ def contract_chain(cores: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def tt_to_matrix(cores: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The (N, M) matrix that TT cores stand for.
+    """Return the (N, M) matrix of TT cores.
 
     Example:
         >>> a, b = torch.ones(1, 3, 2), torch.ones(2, 4, 1)
@@ -217,12 +217,12 @@ def tt_to_matrix(cores: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def _slowest_first(half: int) -> tuple[int, ...]:
-    """The modes of a TT chain from slowest to fastest digit, of the in-feature, then of the out-feature."""
+    """Return the modes of a TT chain from slowest to fastest digit, of the in-feature, then of the out-feature."""
     return (*range(half - 1, -1, -1), *range(half, 2 * half))
 
 
 def ttm_to_matrix(cores: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The (Πv, Πc) table that TTM cores of shape (R[i-1], v[i], c[i], R[i]) stand for, padded rows included."""
+    """Return the (Πv, Πc) table of TTM cores of shape (R[i-1], v[i], c[i], R[i]), padded rows included."""
     order = len(cores)
     full = contract_chain([core.flatten(1, 2) for core in cores])
     full = full.reshape([size for core in cores for size in core.shape[1:3]])
@@ -351,7 +351,7 @@ def check_init(init: str) -> Init:
 
 
 def spectral_std(inputs: int, outputs: int) -> float:
-    """The standard deviation √(1/d)·min(1, √(e/d)) of a drawn matrix (d, e) whose spectral norm is about √(e/d).
+    """Return the standard deviation √(1/d)·min(1, √(e/d)) of a drawn matrix (d, e) whose spectral norm is about √(e/d).
 
     Source: the spectral condition of Yang et al., arXiv 2310.17813; core by core as Qiu et al., arXiv 2406.06248.
 
@@ -405,7 +405,7 @@ def balance_cores(cores: Sequence[torch.Tensor]) -> None:
 
 
 def _sides(core: torch.Tensor, is_input: bool) -> tuple[int, int]:
-    """Inputs and outputs of a TT core as the matrix that it is in the product."""
+    """Return inputs and outputs of a TT core, seen as a matrix in the product."""
     before, mode, after = core.shape
     return (before * mode, after) if is_input else (before, mode * after)
 

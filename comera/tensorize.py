@@ -27,7 +27,7 @@ from comera.tracing import siblings_in
 
 
 def tt_layers(model: nn.Module) -> list[TTLinear]:
-    """The TT layers of a model, each once."""
+    """Return the TT layers of a model, each once."""
     return [module for module in model.modules() if isinstance(module, TTLinear)]
 
 
@@ -37,7 +37,7 @@ def _set_submodule(model: nn.Module, name: str, new: nn.Module) -> None:
 
 
 def _refuse_unusual(name: str, module: Dense, reason: str) -> None:
-    """Raise ValueError over what a dense layer does and the tensorized one in its place would not do.
+    """Raise ValueError for a feature of a dense layer that its tensorized form would lose.
 
     Args:
         name: of the module.
@@ -150,7 +150,7 @@ def tensorize(
 
 
 def _fits_projections(plan: Mapping[str, TT | BTT | TTM | None]) -> Callable[[str], bool]:
-    """Whether a plan tensorizes the input projections of the attention of a name."""
+    """Return whether a plan tensorizes the input projections of the attention of a name."""
 
     def fits(name: str) -> bool:
         projections = [f"{name}.{each}".lstrip(".") for each in PROJECTIONS]
@@ -166,7 +166,7 @@ def _replace(
     start: Literal["scratch", "weights"],
     merge_jointly: bool,
 ) -> nn.Module:
-    """What :func:`tensorize` does with a plan for the layers that the model has."""
+    """Carry out a plan of :func:`tensorize` for the layers that the model has."""
     names: dict[Dense, list[str]] = {}
     for name, module in model.named_modules(remove_duplicate=False):
         if is_linear(module) or isinstance(module, TABLES):
@@ -268,7 +268,7 @@ def _carry_over(dense: Dense, built: TTLinear | BTTLinear | TTMEmbedding) -> Non
 
 
 def _follow(table: TTMEmbedding, module: Dense) -> nn.Module:
-    """What replaces a module whose weight was that of a replaced table."""
+    """Return the replacement of a module whose weight was tied to a replaced table."""
     if isinstance(module, nn.Linear):
         tied = TiedTTMLinear(table, module.bias)
         tied.training = module.training

@@ -1,4 +1,4 @@
-"""What a module's forward does with its children, as far as ``torch.fx`` can follow it."""
+"""Trace of the calls that a module's forward makes to its children, as far as ``torch.fx`` can follow it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def traced(module: nn.Module) -> list[Node]:
-    """The operations of a module's forward, each call of a child as one; none where it cannot be followed."""
+    """Return the operations of a module's forward, each call of a child as one; none where it cannot be followed."""
     from torch.fx import Tracer  # here, since it costs a third of the import of comera
 
     class ChildByChild(Tracer):
@@ -27,7 +27,7 @@ def traced(module: nn.Module) -> list[Node]:
 
 
 def siblings_in(model: nn.Module) -> dict[TTLinear, tuple[TTLinear, ...]]:
-    """The TT layers of a model that read one input together with others, such as query, key and value, with those.
+    """Return the TT layers that read one input together with others, such as query, key and value, with those.
 
     Found are children of one module whose forward can be followed and gives them the same value, if whatever it returns
     depends on all of them: what two losses reach apart from one another must have no part in common.

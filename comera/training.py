@@ -142,7 +142,7 @@ class Settings:
 def parameter_groups(
     model: nn.Module, lr_cores: float = 1e-4, lr_ranks: float = 1e-3, lr_dense: float = 5e-5
 ) -> list[dict[str, Any]]:
-    """The parameters of a model in the groups that need learning rates of their own, for any torch optimizer.
+    """Return the parameters of a model in the groups that need learning rates of their own, for any torch optimizer.
 
     Cores of block tensor trains are among the cores.
 
@@ -170,7 +170,7 @@ def parameter_groups(
 
 
 def late_stage_too_slow(lr_ranks: float, threshold: float, steps: int) -> str | None:
-    """Why rank entries that move at a rate do not close within the steps of a late stage, or None.
+    """Explain why ``lr_ranks * steps`` is too small to close ranks in the late stage; None if it is not.
 
     Adam moves a rank entry by at most about its rate per step, so from 1 to the threshold takes about 1/rate steps
     (METHOD.md, Objectives).
@@ -226,7 +226,7 @@ class CoMERA:
         return None
 
     def model_unsupported(self, model: nn.Module, targets: Mapping[str, str]) -> str | None:
-        """Why the whole-model ratio of the settings cannot be met, with the largest that can; None if it can.
+        """Explain why the model cannot meet the settings' ratio, with the largest it can; None if it can.
 
         Args:
             model: the dense model; shapes are enough, so it may be on the ``meta`` device.
@@ -306,7 +306,7 @@ class CoMERA:
         return self._objective(task_loss, model)
 
     def stage_unsupported(self, stage: Stage) -> str | None:
-        """Why a stage cannot reach its target, or None."""
+        """Explain why a stage cannot reach its target; None if it can."""
         if stage.target is None and stage.target_mib is None:
             return None
         return late_stage_too_slow(self.settings.lr_ranks, self.settings.threshold, stage.steps)
@@ -374,7 +374,7 @@ class CoMERA:
         return "nothing"
 
     def cuts_after(self, step: int) -> bool:
-        """Whether :meth:`after_step` of that step may cut ranks, so that replicas which differ must meet before it."""
+        """Return whether :meth:`after_step` may cut ranks at a step, so that differing replicas must meet before."""
         every = self.settings.truncate_every
         return self._steps_to_target == 1 or bool(every and (step + 1) % every == 0)
 
@@ -399,14 +399,14 @@ class CoMERA:
         return sizes
 
     def factor_ranks(self, model: nn.Module) -> dict[str, int]:  # noqa: ARG002
-        """None: training changes the ranks of tensor trains."""
+        """Return None: training changes the ranks of tensor trains."""
         return {}
 
     def rare_events(self) -> list[RareEvent]:
         return []
 
     def state_dict(self) -> dict[str, Any]:
-        """What the objective counts from: the full size; in the late stage S0, and the steps until it must be met."""
+        """Return the objective's state: the full size; in the late stage S0, and the steps until it must be met."""
         late = self._objective if isinstance(self._objective, LateStage) else None
         return {
             "full": self._full,

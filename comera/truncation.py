@@ -24,7 +24,7 @@ from comera.rank_control import replace_data
 
 
 def layers_by_cores(model: nn.Module) -> Iterable[list[TensorTrainLayer]]:
-    """The tensorized layers, those that share their cores together."""
+    """Return the tensorized layers, those that share their cores together."""
     shared: dict[torch.Tensor, list[TensorTrainLayer]] = {}
     for module in model.modules():
         if isinstance(module, TensorTrainLayer):
@@ -98,7 +98,7 @@ def cut_closed(model: nn.Module, optimizer: torch.optim.Optimizer | None) -> boo
 
 
 def _to_be_cut(model: nn.Module) -> list[nn.Parameter]:
-    """The cores and the rank entries of all layers with a closed rank."""
+    """Return the cores and the rank entries of all layers with a closed rank."""
     closed = [layer for layer in tensorized_layers(model) if layer.active_ranks() != layer.shape.ranks]
     return [parameter for layer in closed for parameter in (layer.packed_cores, layer.diagonals)]
 
@@ -149,7 +149,7 @@ def close_smallest(model: nn.Module, size_target: float, full: int | None = None
 
 
 def ranks_of(model: nn.Module) -> dict[str, tuple[int, ...]]:
-    """The inner ranks of every tensorized layer by its name; of layers that share their cores, the first.
+    """Return the inner ranks of every tensorized layer by its name; of layers that share their cores, the first.
 
     Example:
         >>> from comera import TT, tensorize

@@ -91,12 +91,12 @@ class Pair:
         return other / one if one and other else None
 
     def sizes(self, column: str) -> Both:
-        """A column of each; only of records that are ``ok``."""
+        """Return a column of each; only of records that are ``ok``."""
         one, other = (getattr(record, column) if record.status == "ok" else None for record in (self.a, self.b))
         return one, other
 
     def ratio(self, column: str) -> float | None:
-        """The ratio of a column."""
+        """Return the ratio of a column."""
         one, other = self.sizes(column)
         return other / one if one and other is not None else None
 
@@ -130,7 +130,7 @@ def _time_ms(record: Record) -> float | None:
 
 
 def _times_ms(record: Record) -> Mapping[Any, float]:
-    """What repeats of a record's step time: means of undisturbed blocks, or those of the plan that was chosen."""
+    """Return repeats of a record's step time: means of undisturbed blocks, or of the plan that was chosen."""
     if record.status != "ok":
         return {}
     if record.measure != "plan":
@@ -185,7 +185,7 @@ def _place(record: Record) -> tuple[str | int, ...]:
 
 
 def described(record: Record) -> str:
-    """A cell in words: arm, batch and whatever else is not the usual."""
+    """Return a cell in words: arm, batch and whatever else is not the usual."""
     target = "" if record.target_ratio is None else f" to {record.target_ratio:g}"
     target = target if record.target_mib is None else f" to {record.target_mib:g} MiB"
     parts = [
@@ -217,7 +217,7 @@ def distinctions(records: Sequence[Record]) -> dict[int, str]:
 
 
 def _settings(record: Record) -> dict[str, object]:
-    """The settings of a record's workload, method, timing and training by name, and its data."""
+    """Return the settings of a record's workload, method, timing and training by name, and its data."""
     try:
         config = json.loads(record.config_json)
     except ValueError:
@@ -229,7 +229,10 @@ def _settings(record: Record) -> dict[str, object]:
 
 
 def as_csv(comparison: Comparison) -> str:
-    """A row per cell, of both sides or one: times in ms, sizes in MiB, ratios B over A, metrics in their units."""
+    """Return a row per cell: times in ms, sizes in MiB, ratios B over A, metrics in their units.
+
+    A row holds both sides, or the only one that has the cell.
+    """
     rows = [_key("both", pair.a) | _values(pair) for pair in comparison.pairs]
     rows += [_key(side, record) for side, several in comparison.alone.items() for record in several]
     names = dict.fromkeys(name for row in rows for name in row)
@@ -244,7 +247,7 @@ def _key(side: str, record: Record) -> dict[str, object]:
 
 
 def _values(pair: Pair) -> dict[str, object]:
-    """What a tidy row has of both sides."""
+    """Return the values of a tidy row from both sides."""
 
     def both(name: str, values: Both) -> dict[str, object]:
         return {f"{name}_a": values[0], f"{name}_b": values[1]}
@@ -282,7 +285,7 @@ def _title(record: Record) -> str:
 
 
 def _table(title: str, rows: Sequence[dict[str, str]]) -> Table:
-    """The cells of one experiment and device; columns that would be empty are left out."""
+    """Return the cells of one experiment and device; empty columns are left out."""
     names = [name for name in rows[0] if any(row[name] != "-" for row in rows)]
     table = Table(title=Text(title), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for name in names:
@@ -293,7 +296,7 @@ def _table(title: str, rows: Sequence[dict[str, str]]) -> Table:
 
 
 def _cells(pair: Pair, distinction: str) -> dict[str, str]:
-    """A row as a person reads it; a dash stands where there is nothing."""
+    """Return the texts of a row; a dash marks an empty cell."""
     a, b, (one, other) = pair.a, pair.b, pair.times_ms
     row = {"cell": f"{described(a)}{f' ({distinction})' if distinction else ''}"}
     row["status"] = "-" if a.status == b.status == "ok" else " -> ".join(dict.fromkeys((a.status, b.status)))
@@ -324,7 +327,7 @@ def _bounded(found: Estimate | None, digits: str) -> str:
 
 
 def _named(side: str, records: Iterable[Record]) -> str:
-    """The cells that one side alone has, by experiment and device."""
+    """Return the cells that one side alone has, by experiment and device."""
     groups = {title: Counter(map(described, several)) for title, several in groupby(records, _title)}
     lines = [f"Only in {side}: {sum(map(Counter.total, groups.values()))} cell(s)"]
     for title, counts in groups.items():

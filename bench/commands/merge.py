@@ -26,7 +26,7 @@ from bench.errors import stop_with
 
 
 class MergeError(ValueError):
-    """What kept a merge from happening; ``sentences`` names each file with the reason."""
+    """Failed merge; ``sentences`` names each file with the reason."""
 
     def __init__(self, sentences: Sequence[str]) -> None:
         super().__init__(" ".join(sentences))
@@ -43,7 +43,7 @@ class Conflict(NamedTuple):
 
 @dataclass
 class Summary:
-    """What became of the records that were read; each is in exactly one of the first four lists."""
+    """Summary of a merge: each record that was read is in exactly one of the first four lists."""
 
     taken: list[Path] = field(default_factory=list)  # places that had been empty
     present: list[Path] = field(default_factory=list)  # places that already held the same record
@@ -126,12 +126,15 @@ def _place(record: Record, path: Path, there: dict[Path, Record], summary: Summa
 
 
 def _merit(record: Record) -> tuple[bool, str, str]:
-    """What a record is preferred for. Its text comes last, so that any two different records have an order."""
+    """Return the key by which a record is preferred.
+
+    The record's text comes last, so that any two different records have an order.
+    """
     return record.status == "ok", record.recorded_at, json.dumps(dataclasses.asdict(record), sort_keys=True)
 
 
 def _records(source: Path, wrong: list[str]) -> Iterator[tuple[str, Record]]:
-    """The records of a source, each with its file's name; sentences on what cannot be read go to ``wrong``."""
+    """Yield the records of a source, each with its file's name; sentences on what cannot be read go to ``wrong``."""
     try:
         for name, content in folder_contents(source) if source.is_dir() else archive_contents(source):
             try:

@@ -44,7 +44,7 @@ class Target:
     draws: Sequence[str] = ()
 
     def commands(self, results: str) -> list[list[str]]:
-        """The arguments of Python, command by command."""
+        """Return the arguments of Python, command by command."""
         runs = [["-m", "bench", *shlex.split(words), f"results='{results}'"] for words in self.runs]
         return runs + [["-m", "figures", *shlex.split(words), "--records", results] for words in self.draws]
 
@@ -57,7 +57,7 @@ def targets() -> dict[str, Target]:
 
 
 def listed() -> str:
-    """A line per target."""
+    """Return a line per target."""
     width = max(map(len, targets()))
     return "\n".join(f"  make {name:{width}}  {one.does} ({one.takes})" for name, one in targets().items())
 

@@ -48,7 +48,7 @@ class Arm:
     reason: str = ""  # why the last one did not end well, if it did not
 
     def job(self, rate: float, seed: int) -> Job:
-        """The one training at a rate."""
+        """Return the training job at a rate."""
         training = {**self.config["training"], "lr": rate}
         return resolve({**self.config, "seed": seed, "training": training})
 
@@ -66,7 +66,7 @@ class Arm:
         return min(self.losses, key=lambda rate: self.losses[rate])
 
     def beyond(self) -> float | None:
-        """The next rate to try, where the best so far is at an edge; None where it is not, or rates are too many.
+        """Return the next rate to try if the best so far is at an edge; None if it is not, or after too many.
 
         >>> Arm({}, [0.1, 0.2, 0.4], {0.1: 1.5, 0.2: 1.2, 0.4: 1.1}).beyond()
         0.8
@@ -82,7 +82,7 @@ class Arm:
 
 
 def arms_of(configs: Sequence[DictConfig]) -> list[Arm]:
-    """The arms of all jobs, each once; raises ConfigError over an experiment that has no rates to search."""
+    """Return the arms of all jobs, each once; raises ConfigError for an experiment without rates to search."""
     arms: dict[str, Arm] = {}
     for config in configs:
         values = plain(config)
@@ -152,7 +152,7 @@ def _seeds(text: str) -> tuple[int, ...]:
 
 
 def _train(jobs: Sequence[Job], results: Results) -> None:
-    """Do what is not done yet of some jobs, with one line for each training that ends."""
+    """Train the unfinished jobs, with one line for each training that ends."""
     missing = [job for job in jobs if not results.is_done(job.cells[0], job.data_hash)]
     if not missing:
         return
@@ -168,14 +168,14 @@ def _train(jobs: Sequence[Job], results: Results) -> None:
 
 
 def loss_of(record: Record) -> float:
-    """The metric by which a training is chosen, lower being better; infinite where it did not end well."""
+    """Return the metric by which a training is chosen, lower being better; infinite where it did not end well."""
     if record.status != "ok" or record.leading is None:
         return math.inf
     return -record.leading if record.metric.get("higher_is_better") else record.leading
 
 
 def _lines(arms: Sequence[Arm]) -> Iterator[str]:
-    """Say what was found, an arm a line."""
+    """Return a line per arm with the result of its search."""
     for arm in arms:
         if not math.isfinite(arm.losses[arm.best]):
             yield f"{arm.name}: no training ended well{arm.reason}"

@@ -1,4 +1,4 @@
-"""Where records come from: a results folder, an archive of one, or a commit of the repository at hand."""
+"""Sources of records: a results folder, an archive of one, or a commit of the repository."""
 
 import bz2
 import contextlib
@@ -42,7 +42,7 @@ class Source:
 
 
 def read_source(name: str) -> Source:
-    """The records of the folder called ``name`` or, where nothing is called so, of that commit's ``results/reference``.
+    """Return the records of the folder ``name`` or, if there is no such folder, of that commit's ``results/reference``.
 
     Raises SourceError: neither a folder nor a commit, or one without records. RecordError: a record that cannot be
     read.
@@ -67,12 +67,12 @@ def read_source(name: str) -> Source:
 
 
 def folder_contents(folder: Path) -> Iterator[tuple[str, bytes]]:
-    """The record files of a folder, each with its name; hidden ones are none."""
+    """Return the record files of a folder, each with its name; hidden files do not count."""
     return ((str(path), read_regular(path)) for path in paths_below(folder))
 
 
 class _Limited:
-    """What an archive holds, decompressed, as far as it is no larger than archives of records are."""
+    """Decompressed content of an archive, up to the largest size that archives of records have."""
 
     def __init__(self, file: IO[bytes], name: str | Path) -> None:
         self._file, self._name = file, name
@@ -95,7 +95,7 @@ class _Limited:
 
 @contextlib.contextmanager
 def opened_archive(archive: str | Path, file: IO[bytes] | None = None) -> Iterator[tarfile.TarFile]:
-    """A tar archive of any compression, at a path or in ``file``; what it holds is counted while it is decompressed.
+    """Open a tar archive of any compression, at a path or in ``file``; its content is counted while it is decompressed.
 
     Raises SourceError: it holds more than archives of records do. OSError, EOFError, tarfile.TarError, lzma.LZMAError,
     zlib.error: it cannot be read.
@@ -112,7 +112,7 @@ def opened_archive(archive: str | Path, file: IO[bytes] | None = None) -> Iterat
 
 
 def archive_contents(archive: str | Path, file: IO[bytes] | None = None) -> Iterator[tuple[str, bytes]]:
-    """The record files of a tar archive, read one by one from ``file`` or the archive's path; nothing is unpacked.
+    """Yield the record files of a tar archive, one by one, from ``file`` or the archive's path; nothing is unpacked.
 
     Raises SourceError: a member that no archive of records has.
     """
@@ -147,7 +147,7 @@ def manifests(source: Path, datasets: Collection[str]) -> dict[str, bytes]:
 
 
 def _git(*arguments: str) -> bytes | None:
-    """What git prints in the folder at hand, or None where it refuses or there is none."""
+    """Return the output of git in the current folder, or None where it refuses or there is none."""
     try:
         return subprocess.run(["git", *arguments], capture_output=True, timeout=120, check=True).stdout
     except (OSError, subprocess.SubprocessError):

@@ -1,1 +1,1 @@
-"""What a measurement is: protocols, cells, records, intervals, provenance."""
+"""Core of a measurement: protocols, cells, records, intervals, provenance."""

@@ -30,7 +30,7 @@ COMERA_RANKS = (30, 32)
 
 
 def match_of(method: str, settings: Mapping[str, Any]) -> str:
-    """Return what a two-factor arm shares with CoMERA by its settings, one of :data:`MATCHES`, or nothing.
+    """Return the size that a two-factor arm shares with CoMERA by its settings, one of :data:`MATCHES`, or nothing.
 
     Whether two records really are of one size is told by their parameters alone (``figures``), never by this name.
 
@@ -104,7 +104,7 @@ class Cell:
 
     @property
     def backend(self) -> str:
-        """What carries the exchange between ranks; empty for a single one."""
+        """Backend of the exchange between ranks; empty for a single one."""
         return "" if self.world_size == 1 else "nccl" if self.device == "cuda" else "gloo"
 
     @property
@@ -114,7 +114,7 @@ class Cell:
         return int(settings.get("sequence_length", settings.get("context", 1)))
 
     def to_json(self) -> str:
-        """The cell as canonical JSON: sorted keys, no spaces; without what was added later and is not asked for."""
+        """Return the cell as canonical JSON: sorted keys, no spaces, no later field at its default."""
         fields = {**dataclasses.asdict(self), "sequence_length": self.sequence_length}
         for name, default in _LATER.items():
             if fields[name] == default:
@@ -123,7 +123,7 @@ class Cell:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """The inverse of :meth:`to_json`."""
+        """Return the inverse of :meth:`to_json`."""
         fields = json.loads(text)
         fields.pop("sequence_length", None)  # it lies in the workload's settings
         return cls(**{**fields, "measure": current_measure(fields["measure"])})

@@ -54,7 +54,7 @@ def _fields(kind: type) -> dict[str, tuple[Any, TypeAdapter[Any]]]:
 
 
 def checked_fields(kind: type, values: Mapping[str, Any], where: str = "") -> dict[str, Any]:
-    """Some or all fields of a dataclass as it is to get them, without making it.
+    """Return some or all fields of a dataclass, checked and converted, without making it.
 
     ``where`` is the section of the configuration; empty for its top. Raises ConfigError: an unknown field, or a value
     of the wrong type or range.
@@ -108,7 +108,7 @@ def _markers(hint: Any) -> list[str]:
 
 
 def _allowed(hint: Any) -> str:
-    """What an annotation allows, in words."""
+    """Name the values that an annotation allows."""
     if markers := _markers(hint):
         return markers[0]
     if typing.get_origin(hint) is Literal:

@@ -38,7 +38,7 @@ def locked(place: Path, wait: bool = True) -> Iterator[int]:
 
 @contextlib.contextmanager
 def partial_folder(parent: Path, name: str = "") -> Iterator[Path]:
-    """A fresh folder in ``parent``, locked while this process lives and gone afterwards, for what is to be renamed.
+    """Make a fresh folder in ``parent`` for content to be renamed, locked and then removed by this process.
 
     A fork of this process, which drops what it has inherited, leaves the folder alone.
     """
@@ -95,7 +95,7 @@ def write_whole(contents: Mapping[Path, bytes]) -> None:
 
 
 def check_folder(field: str, given: Path, inside: str = "") -> None:
-    """Make sure that a folder, or one in it, can be written; neither need be there, and nothing is left of the attempt.
+    """Check that a folder, or one in it, can be written; neither need exist, and the attempt leaves nothing.
 
     Raises ConfigError: it names ``field``, by which the folder was given.
     """
@@ -113,7 +113,7 @@ def check_folder(field: str, given: Path, inside: str = "") -> None:
 
 
 def check_own_folder(field: str, given: Path, inside: str = "") -> None:
-    """Make sure that a folder can be written, as :func:`check_folder`, and is none that holds much else.
+    """Check that a folder can be written, as :func:`check_folder`, and holds little else.
 
     What kills have left is looked for, and removed, everywhere below such a folder. Raises ConfigError: it holds the
     home folder, this program or other programs' temporary files.

@@ -39,7 +39,7 @@ Kind = Literal["", "range", "interval"]
 
 @dataclass(frozen=True)
 class Estimate:
-    """A value with its bounds; ``low`` and ``high`` are None where fewer than two blocks stand behind it."""
+    """A value with its bounds; ``low`` and ``high`` are None where fewer than two blocks support it."""
 
     value: float
     low: float | None
@@ -67,7 +67,7 @@ class Estimate:
 
     @classmethod
     def exact(cls, value: float) -> Self:
-        """A computed value that does not vary, such as a predicted size."""
+        """Return a computed value that does not vary, such as a predicted size."""
         return cls(value, value, value, 0)
 
 
@@ -86,7 +86,7 @@ def _percentiles(distribution: Array) -> tuple[float, float]:
 
 
 def _launches(values: Mapping[Any, float] | Sequence[float], what: str) -> list[Array]:
-    """The values of each launch, sorted."""
+    """Return the values of each launch, sorted."""
     if not isinstance(values, Mapping):
         return [_positive(values, what)]
     found: dict[int, list[float]] = {}
@@ -96,7 +96,7 @@ def _launches(values: Mapping[Any, float] | Sequence[float], what: str) -> list[
 
 
 def _resampled(statistic: Callable[..., Any], launches: Sequence[Array], generator: np.random.Generator) -> Array:
-    """The statistic over launches of the statistic over blocks, of resampled launches and blocks: (RESAMPLES,)."""
+    """Return the statistic over launches of the statistic over blocks, of resampled ones of both: (RESAMPLES,)."""
     draws = [
         [
             statistic(blocks[generator.integers(0, blocks.size, size=(RESAMPLES, blocks.size))], axis=-1)

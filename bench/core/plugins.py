@@ -53,11 +53,11 @@ class Registry(Generic[T]):
         return plugin
 
     def registered(self) -> dict[str, T]:
-        """Those that were registered by hand: what the process of a cell cannot find by itself (:meth:`adopt`)."""
+        """Return the plug-ins registered by hand, which the process of a cell cannot find by itself (:meth:`adopt`)."""
         return dict(self._registered)
 
     def adopt(self, plugins: Mapping[str, T]) -> None:
-        """Make those of another process known in this one."""
+        """Register the plug-ins of another process in this one."""
         self._registered.update(plugins)
 
     def all(self) -> dict[str, T]:
@@ -65,11 +65,11 @@ class Registry(Generic[T]):
         return {**self._found, **self._registered}
 
     def names(self) -> tuple[str, ...]:
-        """The names of all."""
+        """Return the names of all plug-ins."""
         return tuple(sorted(self.all()))
 
     def named(self, name: str) -> T:
-        """The plug-in of that name. Raises ConfigError: there is none."""
+        """Return the plug-in of that name; raises ConfigError if there is none."""
         plugins = self.all()
         if name not in plugins:
             raise ConfigError(f"{self.kind} is {name!r}; allowed: {', '.join(self.names())}.")
@@ -77,7 +77,7 @@ class Registry(Generic[T]):
 
     @functools.cached_property
     def _found(self) -> dict[str, T]:
-        """Those of the package and of entry points."""
+        """Return the plug-ins of the package and of entry points."""
         found: dict[str, T] = {}
         for module in pkgutil.iter_modules(importlib.import_module(self.package).__path__):
             own = getattr(importlib.import_module(f"{self.package}.{module.name}"), self.kind.upper(), None)
@@ -93,7 +93,7 @@ class Registry(Generic[T]):
         return found
 
     def _name_of(self, plugin: Any, where: str, others: Mapping[str, T]) -> str:
-        """The name of a plug-in that has all members, if no other one has it."""
+        """Return the name of a plug-in, checked: it has all members, and no other one has the name."""
         if missing := self.missing(plugin):
             raise ConfigError(f"{self.kind} {where} lacks {', '.join(missing)}.")
         other = others.get(plugin.name)

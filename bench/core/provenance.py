@@ -1,4 +1,4 @@
-"""Where a number comes from: machine, driver, versions, and the code that ran."""
+"""Provenance of a number: machine, driver, versions, and the code that ran."""
 
 import ast
 import functools
@@ -51,7 +51,7 @@ _PROCESSOR = (
 
 @dataclass(frozen=True)
 class Provenance:
-    """The record columns that say who measured."""
+    """Record columns that name the machine and the code of a measurement."""
 
     code_id: str
     device: str
@@ -78,12 +78,12 @@ def code_id(root: Path = ROOT) -> str:
 
 @functools.lru_cache(maxsize=256)  # copies of the tree differ in a file or two
 def _statements(source: bytes) -> list[str]:
-    """What the top-level statements of a file do, each as text."""
+    """Return the top-level statements of a file without comments and docstrings, each as text."""
     return [_text(statement) for statement in _Bare().visit(ast.parse(source)).body]
 
 
 def _text(node: Any) -> str:
-    """A node of syntax as text, the same under every version of Python: ``ast.dump`` has the version's own fields.
+    """Return a node of syntax as text that does not depend on the version of Python, unlike ``ast.dump``.
 
     >>> _text(ast.parse("x = f(y=1)").body[0])
     "Assign(targets=[Name(id='x', ctx=Store())], value=Call(func=Name(id='f', ctx=Load()), \
@@ -118,7 +118,7 @@ class _Bare(ast.NodeTransformer):
 
 
 def device_name(on_cpu: bool = False) -> str:
-    """What this machine's training device is called: the GPU where there is one, or the processor with its threads."""
+    """Name this machine's training device: the GPU where there is one, or the processor with its threads."""
     if _is_on_gpu(on_cpu):
         return torch.cuda.get_device_name()
     name = _processor().get("model name") or platform.processor() or platform.machine()
@@ -127,7 +127,7 @@ def device_name(on_cpu: bool = False) -> str:
 
 
 def machine_hash(on_cpu: bool = False) -> str | None:
-    """A short hash that tells machines of one name apart, made of no name; None where the system has no id.
+    """Return a short hash that tells machines of one name apart, made of no name; None where the system has no id.
 
     It is of the system's id, the processor, the GiB of memory (copies of an installation share the id) and the GPUs.
     Without ``/etc/machine-id``, and in a container, where that is the image's, the id is of the boot: a machine that
@@ -144,7 +144,7 @@ def machine_hash(on_cpu: bool = False) -> str | None:
 
 
 def _content(path: Path) -> str:
-    """What a file of one line holds; empty where there is none."""
+    """Return the content of a file of one line; empty where there is none."""
     try:
         return path.read_text(encoding="utf-8").strip()
     except OSError:
@@ -152,7 +152,7 @@ def _content(path: Path) -> str:
 
 
 def _processor() -> dict[str, str]:
-    """What Linux says of the kind of its first processor, by name; empty elsewhere."""
+    """Return Linux's description of its first processor, by name; empty elsewhere."""
     first, _, _ = _content(_CPU_INFO).partition("\n\n")
     found = (line.partition(":") for line in first.splitlines())
     values = {name.strip(): value.strip() for name, _, value in found}
@@ -164,7 +164,7 @@ def _is_on_gpu(on_cpu: bool) -> bool:
 
 
 def _of_gpus(column: str) -> str | None:
-    """A column of ``nvidia-smi``, a line per GPU."""
+    """Return a column of ``nvidia-smi``, a line per GPU."""
     return _output("nvidia-smi", f"--query-gpu={column}", "--format=csv,noheader")
 
 
@@ -185,7 +185,7 @@ def _output(*command: str) -> str | None:
 
 @functools.cache
 def provenance(on_cpu: bool = False) -> Provenance:
-    """Who measures, found out once per process; ``on_cpu`` for what runs on the processor of a machine with a GPU.
+    """Return the provenance of this process, cached; ``on_cpu`` for a processor in a machine with a GPU.
 
     The commit is git's, or that of ``BENCH_COMMIT`` for an exported tree, or the word "unversioned"; never blank.
     ``git_dirty`` tells of measuring code that this commit lacks or has otherwise, new files too.

@@ -46,7 +46,7 @@ def _about(text: str, unit: str = "", least: float | None = None) -> dict[str, A
 
 
 def _column(text: str, unit: str = "", default: Any = dataclasses.MISSING, least: float | None = None) -> Any:
-    """A column with what it holds, in which unit and what it is at least: for times and sizes, 0.
+    """Return a column with what it holds, in which unit and what it is at least: for times and sizes, 0.
 
     Without a default every record must have it.
     """
@@ -234,7 +234,7 @@ class Record:
 
     @property
     def metric(self) -> Mapping[str, Any]:
-        """What there is to say about the metric that leads; empty where none does."""
+        """Description of the metric that leads; empty where none does."""
         return self.workload_words.get("metric") or {}
 
     @property
@@ -243,7 +243,7 @@ class Record:
         return self.metrics.get(self.metric.get("name", ""))
 
     def to_json(self) -> str:
-        """The content of the record's file."""
+        """Return the content of the record's file."""
         content = dataclasses.asdict(self)
         samples, extra = content.pop("samples"), content.pop("extra")
         return json.dumps({**content, **extra, "samples": samples}, indent=1, allow_nan=False) + "\n"
@@ -251,7 +251,7 @@ class Record:
 
 @functools.lru_cache(maxsize=4096)
 def _method_settings(config_json: str) -> Mapping[str, Any]:
-    """The settings of the method in a record's cell; empty where it has none."""
+    """Return the settings of the method in a record's cell; empty where it has none."""
     try:
         settings = json.loads(config_json).get("method_settings")
     except (ValueError, AttributeError, RecursionError):
@@ -297,7 +297,7 @@ class _WorkloadWords(BaseModel):
 
 
 def _allowed(name: str, value: Any) -> str:
-    """What a column of the right type must be, where ``value`` is something else; empty where it is right."""
+    """Name the allowed values of a column of the right type if ``value`` is not one of them; empty if it is."""
     least = _FIELDS[name].metadata.get("least")
     if least is not None and value is not None and value < least:
         return f"at least {least:g}"
@@ -329,12 +329,12 @@ def _time_allowed(text: str) -> str:
 
 
 def device_folder(device: str) -> str:
-    """A folder name for a device: ``"AMD EPYC, 2 threads"`` becomes ``amd-epyc-2-threads``."""
+    """Return a folder name for a device: ``"AMD EPYC, 2 threads"`` becomes ``amd-epyc-2-threads``."""
     return re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-") or "unknown"
 
 
 def path_of(record: Record, root: Path) -> Path:
-    """Where a record lies below ``root`` (``results/local`` or ``results/reference``).
+    """Return the path of a record below ``root`` (``results/local`` or ``results/reference``).
 
     Raises RecordError: an experiment or cell whose name would lead elsewhere.
     """
@@ -345,7 +345,7 @@ def path_of(record: Record, root: Path) -> Path:
 
 
 def paths_below(root: Path, experiment: str | None = None) -> list[Path]:
-    """The files of records below ``root``, sorted; what lies in hidden folders, such as checkpoints, is none."""
+    """Return the files of records below ``root``, sorted; hidden folders, as of checkpoints, are skipped."""
     paths = []
     for folder, inner, names in os.walk(root / (experiment or "")):
         inner[:] = [name for name in inner if name[0] != "."]
@@ -376,18 +376,18 @@ def read(path: Path) -> Record:
 
 
 def _shown(value: Any) -> str:
-    """A value as a sentence has it."""
+    """Return a value as a sentence has it."""
     text = repr(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
 def _line_of(content: bytes, text: str) -> int:
-    """The line in which a text comes first."""
+    """Return the line in which a text comes first."""
     return content[: content.lower().find(text.lower().encode()) + 1].count(b"\n") + 1
 
 
 def parse(content: bytes, path: str) -> Record:
-    """The record that a file holds; ``path`` is named in errors, which are those of :func:`read`."""
+    """Return the record that a file holds; ``path`` is named in errors, which are those of :func:`read`."""
     try:
         raw = loads(content.decode("utf-8"))
     except (ValueError, RecursionError) as error:

@@ -74,7 +74,7 @@ def marked(blocks: Sequence[Mapping[str, Any]], factor: float, best_ms: float | 
 
 @functools.lru_cache(maxsize=4096)
 def _factor(config_json: str) -> float:
-    """How much longer than usual a disturbed block takes, as a record's cell has it."""
+    """Return how many times longer than usual a disturbed block takes, from the cell of a record."""
     try:
         return float(json.loads(config_json)["timing_settings"]["disturbed"])
     except (ValueError, KeyError, TypeError):
@@ -101,12 +101,12 @@ def block_means_ms(record: Record, disturbed: bool = False) -> dict[Block, float
 
 
 def disturbed_blocks(record: Record) -> int:
-    """How many blocks of the record were disturbed and are left out of every figure."""
+    """Count the disturbed blocks of the record, which every figure leaves out."""
     return sum(block["disturbed"] for block in _marked(record))
 
 
 def calibrations_ms(record: Record) -> list[float]:
-    """Times of the calibration product in ms, one of every undisturbed block that has it."""
+    """Return times of the calibration product in ms, one for every undisturbed block that has it."""
     return [float(block["calibration_ms"]) for block in _undisturbed(record) if block.get("calibration_ms")]
 
 
@@ -145,7 +145,7 @@ def with_best(record: Record, best_ms: Mapping[Machine, float]) -> list[dict[str
 
 
 def slowdown(record: Record, best_ms: Mapping[Machine, float]) -> float | None:
-    """Return how many times the machine's best the calibration product took; None where it was not timed.
+    """Return the time of the calibration product over the machine's best; None where it was not timed.
 
     The factor is the median over the blocks that the record's times are of. Where one launch with two of them or more
     has a larger median, it is that: slowness of a launch is in the mean over launches.
@@ -185,7 +185,7 @@ def packed(values: Sequence[bool] | Sequence[float]) -> dict[str, Any] | list[fl
 
 
 def unpacked(content: Any) -> Values:
-    """The inverse of :func:`packed`.
+    """Return the inverse of :func:`packed`.
 
     >>> unpacked({"bits": "b8", "count": 5}).tolist()
     [True, False, True, True, True]
@@ -223,7 +223,7 @@ def in_unit(values: Values, unit: str, reached: float) -> Array:
 
 
 def per_example(record: Record, row: Mapping[str, Any]) -> Array | None:
-    """The leading metric of each example at a point of the learning curve, in its unit; None where it is no mean.
+    """Return each example's leading metric at a point of the learning curve; None where it is no mean.
 
     Raises RecordError: values that cannot be read, or whose mean is not the metric.
     """

@@ -28,7 +28,7 @@ _KINDS = {"int": "whole number", "float": "number", "str": "text", "bool": "True
 
 
 def table_path(root: Path, experiment: str) -> Path:
-    """Where the table of an experiment lies."""
+    """Return the path of an experiment's table."""
     return root / f"{experiment}.csv"
 
 
@@ -54,14 +54,14 @@ def _line_in(path: Path, *_version: int) -> dict[str, Any]:
 
 
 def line_of(record: Record) -> dict[str, Any]:
-    """A record as a tidy line: plain values by column, metrics under ``metric_NAME``."""
+    """Return a record as a tidy line: plain values by column, metrics under ``metric_NAME``."""
     line = {column: getattr(record, column) for column in _TIDY}
     line |= {name: value for name, value in sorted(record.extra.items()) if not isinstance(value, dict | list)}
     return line | {f"metric_{name}": value for name, value in sorted(record.metrics.items())}
 
 
 def as_csv(lines: Sequence[dict[str, Any]]) -> str:
-    """The table of such lines; what a record lacks is empty, and numbers are written so that none loses a digit."""
+    """Return the table of such lines as CSV; empty cells where a record has no value, numbers with all digits."""
     found = {name for line in lines for name in line}.difference(_TIDY)
     metrics = sorted(name for name in found if name.startswith("metric_"))
     names = [*_TIDY, *sorted(found.difference(metrics)), *metrics]
@@ -72,7 +72,7 @@ def as_csv(lines: Sequence[dict[str, Any]]) -> str:
 
 
 def readme() -> str:
-    """What lies in a folder of results, as Markdown."""
+    """Describe the content of a results folder, as Markdown."""
     rows = [
         f"| `{column.name}` | {_kind(str(column.type))} | {column.metadata['unit']} | {column.metadata['text']} |\n"
         for column in dataclasses.fields(Record)
@@ -82,7 +82,7 @@ def readme() -> str:
 
 
 def _kind(annotation: str) -> str:
-    """A column's type in words."""
+    """Return a column's type in words."""
     kinds = [_KINDS[kind.partition("[")[0]] for kind in annotation.split(" | ") if kind != "None"]
     return " or ".join(kinds) + (" or empty" if "None" in annotation else "")
 

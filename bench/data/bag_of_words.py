@@ -1,4 +1,4 @@
-"""What a linear model on bags of words reaches: a text classifier that does not beat it has not used the word order."""
+"""Linear model on bags of words: a text classifier that does not beat it has not used the word order."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ Rows = Sequence[tuple[Sequence[int], int]]
 
 
 def answers(train: Rows, validation: Rows, width: int, seed: int = 0) -> NDArray[np.bool_]:
-    """Whether a logistic regression on which words a text has answers each validation row rightly.
+    """Return whether a logistic regression on which words a text has answers each validation row rightly.
 
     Args:
         train, validation: rows whose words are numbers below ``width``.

@@ -1,4 +1,4 @@
-"""What every source of sentences hands over: rows, a name, the labels and a hash of their content."""
+"""Interface of every source of sentences: rows, a name, the labels and a hash of their content."""
 
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
@@ -38,7 +38,7 @@ class Corpus:
     labels: tuple[str, ...] = LABELS
 
     def rows(self, split: str) -> Rows:
-        """The rows of ``split``; an unknown split raises ValueError."""
+        """Return the rows of ``split``; an unknown split raises ValueError."""
         if split not in ("train", "validation"):
             raise ValueError(f"split is {split!r}; allowed: train, validation")
         return self.train if split == "train" else self.validation

@@ -90,7 +90,7 @@ class JsonLines(data.Dataset[Pair]):
 
 
 def _is_unlabelled(line: bytes) -> bool:
-    """Whether the row carries MultiNLI's mark for "the annotators did not agree"."""
+    """Return whether the row carries MultiNLI's mark for "the annotators did not agree"."""
     if b'"-"' not in line:  # nearly always; parsing every row here would be slow
         return False
     with contextlib.suppress(ValueError, RecursionError):  # malformed rows are reported when they are read
@@ -172,7 +172,7 @@ def _corpus_in_named_folder(folder: Path, dataset: str, fetch: bool) -> Corpus:
 
 
 def _corpus_in_environment(dataset: str, environ: Mapping[str, str]) -> Corpus:
-    """The pairs under ``COMERA_DATA``, or for "auto" the generated ones where there are none."""
+    """Return the pairs under ``COMERA_DATA``; for "auto" the generated ones if there are none."""
     root = environ.get(DATA_VARIABLE, "")
     if not root and dataset == "auto":
         return synthetic_corpus()
@@ -201,7 +201,7 @@ def _pooled_corpus(root: Path) -> Corpus:
 
 
 def sst2_corpus(folder: Path) -> Corpus:
-    """The corpus "sst2" from its folder. Raises DataError: a missing file, or a malformed row, with file and line."""
+    """Return the corpus "sst2" from its folder; raises DataError for a missing file or a malformed row."""
     (train, one), (validation, other) = (_read_table(folder / name) for name in ("train.tsv", "dev.tsv"))
     content_hash = hashlib.sha256(f"sst2\n{one}\n{other}".encode()).hexdigest()
     return Corpus("sst2", content_hash, train, validation, SST2_LABELS)
@@ -267,7 +267,7 @@ def _fetch_mnli(folder: Path) -> None:
 
 
 def _as_json_lines(rows: Iterable[Mapping[str, Any]]) -> bytes:
-    """The labelled rows; Hugging Face writes -1 where there is no label."""
+    """Return the labelled rows; Hugging Face writes -1 where there is no label."""
     labelled = ({**row, "label": LABELS[row["label"]]} for row in rows if row["label"] in range(len(LABELS)))
     lines = (json.dumps({key: row[key] for key in ROW_KEYS[0]}, ensure_ascii=False) + "\n" for row in labelled)
     return "".join(lines).encode()

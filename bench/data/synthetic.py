@@ -64,7 +64,7 @@ class Term:
     allows: frozenset[str]
 
     def relation(self, hypothesis: "Term") -> Relation:
-        """How ``hypothesis`` stands to this term of the premise."""
+        """Return the relation of ``hypothesis`` to this term of the premise."""
         if not self.allows & hypothesis.allows:
             return "excludes"
         return "follows" if self.allows <= hypothesis.allows else "open"
@@ -123,7 +123,7 @@ _PLACES = {"indoors": ("kitchen", "library", "attic", "cellar"), "outdoors": ("p
 
 
 def _either(words: str, values: Iterable[str], exact: str = "{}") -> Iterable[Term]:
-    """A term that allows all of the values, then one for each."""
+    """Return a term that allows all of the values, then one for each."""
     values = tuple(values)
     yield Term(words, frozenset(values))
     yield from (Term(exact.format(value), frozenset({value})) for value in values)
@@ -179,7 +179,7 @@ def _sentence(terms: Sequence[Term], thing: str) -> str:
 
 
 def _draw(random: Random, label: str) -> tuple[str, str]:
-    """Draw a premise, then a hypothesis that stands to it as ``label`` says."""
+    """Draw a premise, then a hypothesis whose relation to it is ``label``."""
     action, things = _pick(random, _TOPICS)
     slots, thing = (_COUNT, _KIND, action, _COLOUR, _PLACE), _pick(random, things)
     premise = [_pick(random, slot.premises) for slot in slots]

@@ -69,7 +69,7 @@ def _bert_tokenizer(model: models.WordPiece) -> Tokenizer:
 def find_vocabulary(
     corpus: Corpus, size: int = BERT_VOCABULARY_SIZE, environ: Mapping[str, str] = os.environ
 ) -> tuple[str, ...]:
-    """BERT's vocabulary where it is at hand and has at most ``size`` tokens, else one trained on ``corpus``."""
+    """Return BERT's vocabulary if it is present and has at most ``size`` tokens, else one trained on ``corpus``."""
     root = environ.get(DATA_VARIABLE, "")
     path = Path(root) / "bert_vocab" / "vocab.txt"
     found = read_vocabulary(path) if root and path.is_file() else ()
@@ -77,7 +77,7 @@ def find_vocabulary(
 
 
 def read_vocabulary(path: Path) -> tuple[str, ...]:
-    """Read a vocabulary file, one token a line; an unusable one raises :class:`DataError`."""
+    """Read a vocabulary file, one token a line; raises :class:`DataError` for an unusable file."""
     try:
         text = read_regular(path).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -96,7 +96,7 @@ def read_vocabulary(path: Path) -> tuple[str, ...]:
 
 @lru_cache(maxsize=4)
 def train_vocabulary(corpus: Corpus, size: int = BERT_VOCABULARY_SIZE) -> tuple[str, ...]:
-    """A WordPiece vocabulary of at most ``size`` tokens, trained on the training split; the same in every process.
+    """Train a WordPiece vocabulary of at most ``size`` tokens on the training split, equal in every process.
 
     A size that has no room for the corpus's characters raises DataError.
     """

@@ -1,4 +1,4 @@
-"""How gradients travel between ranks: PyTorch's own engines, in one form.
+"""Exchange of gradients between ranks: PyTorch's own engines, in one form.
 
 ==============  ========================================================================================================
 ``ddp``         DistributedDataParallel, gradients as they are
@@ -39,13 +39,13 @@ OUTER_RATE, OUTER_MOMENTUM = 0.7, 0.9
 
 
 class NotExchanged(RuntimeError):
-    """A model whose gradients cannot travel so; the message is one sentence."""
+    """Error for a model whose gradients this exchange does not support; the message is one sentence."""
 
     status = "unsupported"  # of the cell's record
 
 
 class Exchange:
-    """One way, for one model; the base class is that of ranks that never meet."""
+    """Exchange of one model's gradients; the base class is for ranks that never meet."""
 
     warm_up_steps = 1  # after which every step is like the later ones
     round = 1  # steps after which the pattern of exchanges repeats
@@ -59,7 +59,7 @@ class Exchange:
         self.ranks = distributed.get_world_size()
 
     def module(self) -> nn.Module:
-        """What forward goes through."""
+        """Return the module whose forward is called."""
         return self.model
 
     def local(self) -> AbstractContextManager[object]:
@@ -67,33 +67,33 @@ class Exchange:
         return contextlib.nullcontext()
 
     def after_backward(self) -> None:
-        """Called between backward and the optimizer's step."""
+        """Act between backward and the optimizer's step."""
 
     def after_step(self) -> None:
-        """Called after the optimizer's step."""
+        """Act after the optimizer's step."""
 
     def meet(self) -> None:
         """Make the models of all ranks the same, before one is cut or evaluated."""
 
     def rest(self) -> None:
-        """Called on all ranks when one has done something between steps that others have not."""
+        """Act on all ranks after one did work between steps that others did not."""
 
     def rebuild(self) -> None:
         """Take up a model whose parameters have other shapes now."""
 
     def settle(self) -> None:
-        """Called after a first forward and backward, whose gradients are not used."""
+        """Act after a first forward and backward, whose gradients are not used."""
 
     def sent_bytes(self) -> float:
         """Return the bytes that each rank sends per step, on paper."""
         return sent_bytes(parameters_of(self.model), self.name, self.ranks, self.round)
 
     def memory_bytes(self) -> int:
-        """What is kept between steps."""
+        """Return the bytes kept between steps."""
         return 0
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint must hold of this rank's exchange: tensors and JSON values."""
+        """Return the state of this rank's exchange for a checkpoint: tensors and JSON values."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -176,7 +176,7 @@ def _power_sgd_in_order(state: PowerSGDState, bucket: distributed.GradBucket) ->
 
 
 def _held(power: PowerSGDState | None) -> list[torch.Tensor]:
-    """The tensors of PowerSGD: errors of each bucket, and both factors."""
+    """Return the tensors of PowerSGD: errors of each bucket, and both factors."""
     kept = () if power is None else [getattr(power, name) for name in _KEPT]
     return [tensor for by_bucket in kept for tensor in by_bucket.values()]
 
@@ -207,7 +207,7 @@ class Shards(Exchange):
 
 
 class LocalSteps(Exchange):
-    """Every rank trains for itself; every so many steps all go on from one outer model."""
+    """Exchange with local steps: every rank trains alone; after several steps all continue from one outer model."""
 
     apart = True
 
@@ -266,7 +266,7 @@ class LocalSteps(Exchange):
 
 
 def check_optimizer(exchange: Exchange) -> None:
-    """Raises NotExchanged where the optimizer of a model uses gradients before they have travelled."""
+    """Raise NotExchanged if the optimizer of a model uses gradients before they are exchanged."""
     hooked = any(parameter._post_accumulate_grad_hooks for parameter in _trained(exchange.model))
     if hooked and not exchange.apart:
         raise NotExchanged(
@@ -290,7 +290,7 @@ def average(tensors: list[torch.Tensor], ranks: int) -> None:
 
 
 def exchange_for(cell: Cell, model: nn.Module) -> Exchange:
-    """The exchange of a cell for its model, before there is an optimizer. Raises NotExchanged."""
+    """Return the exchange of a cell for its model, before there is an optimizer. Raises NotExchanged."""
     if cell.exchange == "fsdp2":
         return Shards(model, cell.device)
     if cell.exchange == "local_steps":

@@ -1,4 +1,4 @@
-"""The ranks of a cell: started by torchrun, and told together what to do.
+"""Ranks of a cell: torchrun starts them, and each request goes to all of them.
 
 The process of a cell that has several ranks computes nothing. It starts torchrun, which starts the ranks and, where a
 rank has died, all of them anew. Every rank connects to it by a socket in a temporary folder, which also ranks in
@@ -51,12 +51,12 @@ Combine = Callable[[str, list[Any]], Any]
 
 
 def serves_ranks(cell: Cell) -> bool:
-    """Whether this process is to start ranks for a cell, which it is not itself one of."""
+    """Return whether this process starts the ranks of a cell, and is not itself a rank."""
     return cell.world_size > 1 and WORK not in os.environ
 
 
 def interface() -> str:
-    """The network interface that this rank alone sends through; empty where others do so too."""
+    """Return the network interface that this rank alone sends through; empty where others do so too."""
     return os.environ.get(INTERFACE, "")
 
 
@@ -177,7 +177,7 @@ class Ranks:
                 connection.send((word, content))
 
     def receive(self, others: list[Connection]) -> Iterator[tuple[int, Any]]:
-        """What ranks answer, as it comes: rank and answer, and rank -1 where one of ``others`` has something.
+        """Yield the answers of ranks as they come: rank and answer, and rank -1 where one of ``others`` has something.
 
         Raises CellFailure: torchrun has ended.
         """
@@ -223,11 +223,11 @@ class Ranks:
 
     @property
     def round(self) -> int:
-        """How often the ranks have been started anew."""
+        """Number of times the ranks were restarted."""
         return self._round
 
     def has_lost_one(self) -> bool:
-        """Whether a rank has ended without a message, so that the error of another is the lack of it."""
+        """Return whether a rank has ended without a message, so that the error of another is the lack of it."""
         end = time.monotonic() + _GRACE_S
         while len(self._connections) == self.cell.world_size:
             left = end - time.monotonic()
@@ -243,13 +243,13 @@ class Ranks:
         return True
 
     def _ended(self) -> CellFailure:
-        """Why torchrun has ended, in one sentence."""
+        """Return the reason why torchrun ended, in one sentence."""
         text = "\n".join(path.read_text(errors="replace") for path in sorted(self._folder.glob("errors-*")))
         return failure_of(text)
 
 
 def failure_of(text: str) -> CellFailure:
-    """What torchrun's last words amount to.
+    """Return the failure that torchrun's last output describes.
 
     >>> failure_of("Signal 9 (SIGKILL) received by PID 12").status
     'oom'
@@ -261,7 +261,7 @@ def failure_of(text: str) -> CellFailure:
 
 
 def slurm_command(torchrun: list[str], rank: list[str], ranks: int, over: int) -> list[str]:
-    """The command that starts torchrun on every node of a Slurm job, with an equal part of the ranks each."""
+    """Return the command that starts torchrun on every node of a Slurm job, with an equal part of the ranks each."""
     if ranks % over:
         raise ConfigError(f"world_size is {ranks}; allowed on {over} nodes: a multiple of {over}.")
     here, port = socket.gethostname(), 20_000 + int(os.environ.get("SLURM_JOB_ID", "0")) % 20_000
@@ -292,7 +292,7 @@ def _links(ranks: int) -> AbstractContextManager[Any]:
 def relay(
     connection: Connection, cell: Cell, serve: Callable[..., None], *arguments: Any, combine: Combine, restarts: int = 0
 ) -> None:
-    """In a cell's process: start its ranks, each to run ``serve(connection, cell, *arguments)``, and stand for them.
+    """Start the ranks of a cell in its process, each to run ``serve(connection, cell, *arguments)``, and relay them.
 
     Requests from ``connection`` go to all ranks, and one answer comes back, made by ``combine``; None of its answers is
     passed on. Links get their rate when all ranks are ready. Returns when it is asked to finish, or nobody asks.

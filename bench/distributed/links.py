@@ -133,7 +133,7 @@ class Links:
             self._close()
 
     def namespace(self, rank: int) -> str:
-        """The name of a rank's namespace.
+        """Return the name of a rank's namespace.
 
         Raises ConfigError: no such rank.
         """
@@ -142,7 +142,7 @@ class Links:
         return f"{self._stem}-{rank}"
 
     def command(self, rank: int) -> list[str]:
-        """What to put in front of a command, so that it runs in a rank's namespace, with the process id it would have.
+        """Return the words that run a command in a rank's namespace, under the process id it would have without them.
 
         >>> Links(2, 100).command(0)[:3]
         ['ip', 'netns', 'exec']
@@ -150,7 +150,7 @@ class Links:
         return ["ip", "netns", "exec", self.namespace(rank)]
 
     def address(self, rank: int) -> str:
-        """The IPv4 address of a rank, the same in every program.
+        """Return the IPv4 address of a rank, the same in every program.
 
         >>> Links(2, 100).address(1)
         '10.77.0.2'
@@ -159,7 +159,7 @@ class Links:
         return f"10.77.0.{rank + 1}"
 
     def interface(self, rank: int) -> str:
-        """The interface of a rank's link, such as for ``GLOO_SOCKET_IFNAME``; its name is the same in all namespaces.
+        """Return the interface of a rank's link, for ``GLOO_SOCKET_IFNAME``; equal in all namespaces.
 
         >>> Links(2, 100).interface(1)
         'link0'
@@ -249,7 +249,7 @@ def _unwind(number: int, _: FrameType | None) -> None:
 
 
 def why_not() -> str | None:
-    """Why there can be no links here, as a sentence; None where a pair could be made, which is tried once.
+    """Explain in one sentence why there can be no links here; None where a pair could be made, which is tried once.
 
     For tests: ``pytest.mark.skipif(why_not() is not None, reason=why_not() or "")``.
     """
@@ -266,7 +266,7 @@ def _tried() -> str | None:
 
 
 def _not_here() -> str | None:
-    """What is missing of platform, privilege and commands."""
+    """Name what is missing of platform, privilege and commands."""
     if sys.platform != "linux":
         return f"Links of a chosen rate need Linux; this is {sys.platform}."
     if os.geteuid() != 0:
@@ -290,7 +290,7 @@ def sweep() -> list[str]:
 
 
 def _namespaces() -> list[str]:
-    """Names of all network namespaces, whoever made them; an entry may have an id behind its name."""
+    """Return the names of all network namespaces, of any origin; an entry may have an id behind its name."""
     return [line.split()[0] for line in _run("ip", "netns", "list").splitlines() if line.strip()]
 
 
@@ -309,7 +309,7 @@ def _delete(namespace: str) -> None:
 
 
 def _pair(namespace: str, interface: str, other: str, others: str) -> None:
-    """Two interfaces that are the ends of one cable, made inside their namespaces."""
+    """Return two interfaces that are the ends of one cable, made inside their namespaces."""
     peer = ("peer", "name", others, "netns", other)
     _run("ip", "link", "add", interface, "netns", namespace, "type", "veth", *peer)
 
@@ -320,7 +320,7 @@ def _piece(mbit: float | None) -> int:
 
 
 def _filter(mbit: float) -> tuple[str, ...]:
-    """The token bucket filter of a rate, as arguments of ``tc``.
+    """Return the token bucket filter of a rate, as arguments of ``tc``.
 
     Its bucket holds a piece of a stream with all of its headers at least, and at high rates what passes while the
     filter's clock ticks once.
@@ -344,7 +344,7 @@ def _checked(mbit: float | None) -> float | None:
 
 
 def _run(*command: str) -> str:
-    """What a command prints.
+    """Run a command and return its output.
 
     Raises ConfigError: it cannot run, or fails.
     """

@@ -1,4 +1,4 @@
-"""What ranks must agree on, and what of their state a checkpoint holds."""
+"""State shared between ranks: values on which they must agree, and the part of a checkpoint that each holds."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,17 +10,17 @@ from comera.compatibility.distributed import whole
 
 
 def is_first() -> bool:
-    """Whether this process is the first rank, or there is one only."""
+    """Return whether this process is the first rank or the only one."""
     return not distributed.is_initialized() or distributed.get_rank() == 0
 
 
 def rank() -> int:
-    """The number of this rank; 0 where there is one only."""
+    """Return the number of this rank; 0 for a single one."""
     return distributed.get_rank() if distributed.is_initialized() else 0
 
 
 def decided(*flags: bool) -> list[bool]:
-    """The first rank's flags, on all ranks: what depends on a clock is decided once."""
+    """Return the first rank's flags, on all ranks: what depends on a clock is decided once."""
     if not distributed.is_initialized():
         return list(flags)
     numbers = torch.tensor([int(flag) for flag in flags])
@@ -35,7 +35,7 @@ def wait_for_all() -> None:
 
 
 def gathered(value: Any) -> list[Any]:
-    """The values of all ranks, by rank, on the first; on others nothing."""
+    """Return the values of all ranks, by rank, on the first rank; on others nothing."""
     values = [None] * distributed.get_world_size() if is_first() else None
     distributed.gather_object(value, values)
     return values or []
@@ -53,7 +53,7 @@ def unsharded(value: Any) -> Any:
 
 
 def shard_as_parameters(optimizer: torch.optim.Optimizer) -> None:
-    """Cut whatever an optimizer keeps in the shape of a sharded parameter as that is cut."""
+    """Shard an optimizer's state for a sharded parameter as the parameter is."""
     if not any(hasattr(parameter, "placements") for parameter in optimizer.state):
         return
     from torch.distributed.tensor import DTensor, distribute_tensor  # takes long to import

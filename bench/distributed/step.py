@@ -86,14 +86,14 @@ class ExchangedStep(TrainStep):
 
     @contextlib.contextmanager
     def changing(self) -> Iterator[None]:
-        """Within it, the models of all ranks are the same and may be cut; afterwards :meth:`invalidate` is due."""
+        """Make the models of all ranks equal in the block, where they may be cut; call :meth:`invalidate` next."""
         self.exchange.meet()
         with wrapped_anew():
             yield
 
 
 def build_exchanged(cell: Cell, workload: Workload) -> ExchangedStep:
-    """The step of a cell's arm on this rank, before the first one.
+    """Return the step of a cell's arm on this rank, before the first one.
 
     The cell's seed decides the initial weights, the same on all ranks; dropout's draws differ from rank to rank.
     """
@@ -136,8 +136,10 @@ class RankTimer(StepTimer):
         self._order = random.Random(0)  # the same on all ranks
 
     def block(self, steps: int) -> dict[str, Any]:
-        """As of one rank, with ``compute_ms`` and ``interface_mib``; several steps are one time where only all of a
-        round are alike."""
+        """Time a block as one rank does, with ``compute_ms`` and ``interface_mib``.
+
+        Several steps are one time only where all steps of a round are alike.
+        """
         before = self.calibrate()
         exchange = self.step.exchange
         rounds = max(1, round(steps / exchange.round))
@@ -175,11 +177,11 @@ class RankTimer(StepTimer):
                 torch.cuda.set_rng_state(cuda_state)
 
     def warm_up(self, steps: int) -> float:
-        """As of one rank, with at least as many steps as the exchange needs to be like later ones."""
+        """Warm up as one rank does, with at least as many steps as the exchange needs to be like later ones."""
         return super().warm_up(max(steps, self.step.exchange.warm_up_steps) if steps else 0)
 
     def traffic(self) -> dict[str, Any]:
-        """What the exchange sends and keeps, as columns, from one round of steps."""
+        """Return the traffic and memory of the exchange, as columns, from one round of steps."""
         exchange = self.step.exchange
         counted = SentBytes(exchange.ranks)
         with counted:

@@ -17,7 +17,7 @@ _SMALLEST = range(1, 1025)
 
 
 def smallest_batch(method: Method, view: Any) -> int:
-    """The smallest batch that a method takes, of which what it takes are multiples.
+    """Return the smallest batch that a method takes, of which what it takes are multiples.
 
     ``view`` is a dataclass in the form of :class:`bench.protocol.CellView`; its own batch stands where none is found.
     """

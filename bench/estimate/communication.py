@@ -75,7 +75,7 @@ Collective = tuple[Literal["all_reduce", "gather"], float]
 
 @dataclass(frozen=True)
 class Link:
-    """What joins each rank to the others, full duplex.
+    """Full-duplex link that joins each rank to the others.
 
     Args:
         words: what people call it.
@@ -103,7 +103,7 @@ class Link:
         return self.gbit * 1e9 / 8 * self.share
 
     def at(self, gbit: float) -> Self:
-        """The same link at another rate."""
+        """Return the same link at another rate."""
         return replace(self, gbit=gbit)
 
 
@@ -139,7 +139,7 @@ LINKS: Mapping[str, Link] = {
 
 
 def shaped(mbit: float | None, share: float, latency_us: float = 50.0) -> Link:
-    """A link between two namespaces of one machine (:mod:`bench.distributed.links`).
+    """Return a link between two namespaces of one machine (:mod:`bench.distributed.links`).
 
     Its latency is assumed: what gloo takes for a message between two processes on one machine.
     """
@@ -219,7 +219,7 @@ class Tensor:
         return 0 if self.kind == "table" or not self.trained else self.numbers
 
     def compressed(self, rank: int) -> bool:
-        """Whether PowerSGD of that rank compresses it, by torch's rule.
+        """Return whether PowerSGD of that rank compresses it, by torch's rule.
 
         >>> Tensor((768, 768)).compressed(32), Tensor((1, 8, 30)).compressed(4), Tensor((768,), "vector").compressed(1)
         (True, False, False)
@@ -252,7 +252,7 @@ def tensors_of(rows: Sequence[Mapping[str, Any]]) -> tuple[Tensor, ...]:
 
 
 def powersgd_rank(exchange: str) -> int | None:
-    """The rank in the name of an exchange; None for others.
+    """Return the rank in the name of an exchange; None for others.
 
     >>> powersgd_rank("powersgd_4"), powersgd_rank("ddp")
     (4, None)
@@ -368,12 +368,12 @@ class Training:
 
     @property
     def gradient_mib(self) -> float:
-        """Of the parameters whose gradients every rank needs."""
+        """MiB of the parameters whose gradients every rank needs."""
         return sum(one.bytes for one in self.exchanged) / _MIB
 
     @property
     def busy_ms(self) -> float:
-        """What a rank computes per step: the step, and the exchange's arithmetic."""
+        """Computation of a rank per step, in ms: the step, and the exchange's arithmetic."""
         return self.compute_ms + self.extra_ms + self._arithmetic_s * 1e3
 
     def sent_mib(self, ranks: int) -> float:
@@ -390,7 +390,7 @@ class Training:
         return 1e3 * (sum(self._exchanges_s(ranks, link)) + self._rows_s(ranks, link))
 
     def step_ms(self, ranks: int, link: Link) -> float:
-        """The step with its exchange, by the model of this module."""
+        """Return the step with its exchange, by the model of this module."""
         busy = self.busy_ms / 1e3
         if ranks == 1:
             return self.compute_ms
@@ -472,7 +472,7 @@ class Compute:
     points: tuple[tuple[float, float, float], ...]
 
     def ms(self, batch: float) -> float:
-        """The time of a batch, between, below or beyond the known ones."""
+        """Return the time of a batch, between, below or beyond the known ones."""
         first, last = min(self.points), max(self.points)
         if first[0] == last[0]:  # one batch alone: all of it in proportion
             return max(last[1:]) * batch / last[0]
@@ -484,14 +484,14 @@ class Compute:
 
 
 def fastest(arms: Mapping[str, Callable[[float], float]], gbit: float) -> str:
-    """The arm whose step takes least at a rate; of equals the first one."""
+    """Return the arm whose step takes least at a rate; among equals the first."""
     return min(arms, key=lambda name: arms[name](gbit))
 
 
 def winners(
     arms: Mapping[str, Callable[[float], float]], low: float, high: float, count: int = 400
 ) -> list[tuple[str, float, float]]:
-    """Which arm takes least from which rate to which, in Gbit/s, over a range; neighbours touch.
+    """Return the arms that take the least time over a range of rates in Gbit/s, each with its part; neighbours touch.
 
     Args:
         arms: step in ms by rate in Gbit/s, by name.
@@ -518,7 +518,7 @@ def _is_fastest(arms: Mapping[str, Callable[[float], float]], name: str, gbit: f
 
 
 def wins_below(arm: Callable[[float], float], rival: Callable[[float], float], low: float, high: float) -> float:
-    """The rate in Gbit/s below which an arm's step takes less than a rival's, from ``low`` on.
+    """Return the rate in Gbit/s below which an arm's step takes less than a rival's, from ``low`` on.
 
     0 where it does not at ``low``, infinite where it does up to ``high``.
 
@@ -535,7 +535,7 @@ def wins_below(arm: Callable[[float], float], rival: Callable[[float], float], l
 
 
 def _boundary(holds: Callable[[float], bool], low: float, high: float) -> float:
-    """The rate from which on something holds that does not at ``low`` and does at ``high``."""
+    """Return the rate from which on something holds that does not at ``low`` and does at ``high``."""
     for _ in range(40):
         middle = math.sqrt(low * high)
         low, high = (low, middle) if holds(middle) else (middle, high)

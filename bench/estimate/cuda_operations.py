@@ -93,7 +93,7 @@ def cuda_operations() -> Iterator[None]:
 
 
 def use_cuda_defaults(optimizer: torch.optim.Optimizer) -> None:
-    """Have a torch optimizer that was given no form take the one of CUDA parameters, the multi-tensor form.
+    """Have a torch optimizer without an explicit form use that of CUDA parameters, the multi-tensor form.
 
     That form holds temporaries for all parameters at once, where the loop over parameters holds them for one.
     """
@@ -155,7 +155,7 @@ def _aligned(bias: torch.Tensor) -> torch.Tensor:
 
 
 def _only_cuda_casts(name: str) -> bool:
-    """Whether the installed PyTorch treats the operation in CUDA's autocast and leaves it alone in the CPU's."""
+    """Return whether the installed PyTorch treats the operation in CUDA's autocast and leaves it alone in the CPU's."""
     registered = torch._C._dispatch_has_kernel_for_dispatch_key
     return registered(f"aten::{name}", "AutocastCUDA") and not registered(f"aten::{name}", "AutocastCPU")
 

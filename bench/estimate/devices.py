@@ -36,7 +36,7 @@ _REACH = 16
 
 @dataclass(frozen=True)
 class Device:
-    """What a device offers to a training step."""
+    """Memory, rates and bandwidth that a device offers to a training step."""
 
     name: str  # as a person reads it
     kind: str  # "cpu" or "cuda", the operations that it takes
@@ -47,7 +47,7 @@ class Device:
     rates: str = "rated"  # where the rates come from
 
     def peak(self, precision: str) -> float | None:
-        """The rate of products in a precision, in operations per second; None where the device has none.
+        """Return the rate of products in a precision, in operations per second; None where the device has none.
 
         >>> GPUS["h100"].peak("fp8_row"), GPUS["rtx3090"].peak("fp8")
         (1978900000000000.0, None)
@@ -66,7 +66,7 @@ class Device:
 
 
 def _gpu(name: str, memory_gib: float, peaks: str, terabytes: float, l2_mb: int) -> Device:
-    """A GPU from its data sheet: peaks of FP32, TF32, BF16 and FP8, if it has that, in TFLOP/s, bandwidth in TB/s."""
+    """Return a GPU from its data sheet: peaks of FP32, TF32, BF16 and FP8 in TFLOP/s, bandwidth in TB/s."""
     rates = {
         name: float(rate) * 1e12 for name, rate in zip(("fp32", "tf32", "bf16", "fp8"), peaks.split(), strict=False)
     }
@@ -87,7 +87,7 @@ DEVICES = (*sorted(GPUS), "cpu")
 
 
 def device_named(name: str, precision: str) -> Device:
-    """The device of that name; ``cpu`` is measured for ``precision``, which takes a second or two.
+    """Return the device of that name; ``cpu`` is measured for ``precision``, which takes a second or two.
 
     Raises ValueError: a name that is none of :data:`DEVICES`.
 
@@ -100,7 +100,7 @@ def device_named(name: str, precision: str) -> Device:
 
 
 def this_machine(precision: str) -> Device:
-    """This machine's processor: free memory from the system, rates as the best of a few short measurements."""
+    """Describe this machine's processor: free memory from the system, rates as the best of a few short measurements."""
     threads = torch.get_num_threads()
     rate = RATES[precision]  # FP8 is emulated by products in float32
     factor = torch.ones(_SIDE, _SIDE, dtype=torch.bfloat16 if rate == "bf16" else torch.float32)
@@ -120,7 +120,7 @@ def this_machine(precision: str) -> Device:
 
 
 def _best_seconds(action: Callable[[], object]) -> float:
-    """The shortest of a few runs, after one that does not count."""
+    """Return the shortest time of a few runs; a first run does not count."""
     return min(timeit.repeat(action, number=1, repeat=1 + _REPEATS)[1:])
 
 

@@ -72,7 +72,7 @@ class PredictedMemory:
     stored: int
 
     def mib(self) -> dict[str, float]:
-        """The categories and the peak in MiB, by name."""
+        """Return the categories and the peak in MiB, by name."""
         return {name: getattr(self, name) / 2**20 for name in (*CATEGORIES, "peak")}
 
 
@@ -85,7 +85,7 @@ def predict_memory(
     seed: int,
     checkpoint: bool = False,
 ) -> PredictedMemory:
-    """The peak memory of training ``workload`` with ``method``, for ``device`` "cpu" or "cuda".
+    """Return the peak memory of training ``workload`` with ``method``, for ``device`` "cpu" or "cuda".
 
     :func:`bench.estimate.work.predict` gives the work as well, in the same pass. Raises ValueError: a batch size below
     1, an unknown device, a precision that the device does not offer.
@@ -254,8 +254,10 @@ class StorageLedger(Operations):
 
 
 def reachable_tensors(root: object) -> list[torch.Tensor]:
-    """All tensors that ``root`` holds: in attributes, dicts, sequences and objects inside those, but not in classes,
-    functions and Python modules. Of a sparse tensor, its indices and its values."""
+    """Return all tensors that ``root`` holds in attributes, dicts, sequences and objects inside those.
+
+    Classes, functions and Python modules are not searched. A sparse tensor gives its indices and its values.
+    """
     found: list[torch.Tensor] = []
     seen: dict[int, object] = {}
     pending: list[object] = [root]
@@ -276,5 +278,5 @@ def reachable_tensors(root: object) -> list[torch.Tensor]:
 
 
 def tensors_in(value: object) -> list[torch.Tensor]:
-    """The tensors among what an operator is given or returns; of a sparse one, its indices and its values."""
+    """Return the tensors among an operator's arguments or results; of a sparse one, its indices and its values."""
     return [part for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor) for part in parts(leaf)]

@@ -56,7 +56,7 @@ class Layer:
 
     @property
     def flops(self) -> int:
-        """Of the forward products.
+        """FLOPs of the forward products.
 
         >>> Layer(10, 8, 4).flops, Layer(10, 8, 4, rank=2).flops
         (640, 480)
@@ -65,7 +65,7 @@ class Layer:
         return 2 * self.tokens * (sides if self.rank is None else self.rank * (self.in_features + self.out_features))
 
     def bytes(self, form: Form) -> float:
-        """What the forward products read and write at least.
+        """Return the least bytes that the forward products read and write.
 
         >>> Layer(10, 8, 4).bytes(FORMS["bf16"])
         304.0
@@ -77,7 +77,7 @@ class Layer:
         return form.activation * (ends + between) + form.weight * self.rank * (self.in_features + self.out_features)
 
     def bound(self, form: Form, device: Device) -> Bound | None:
-        """The least time on a device; None where its tensor cores do not multiply so.
+        """Return the least time on a device; None where its tensor cores do not multiply so.
 
         What is stored in FP8 can be widened: without products in FP8 it is multiplied in BF16.
 
@@ -92,7 +92,7 @@ class Layer:
 
 
 def rooflines(layer: Layer, names: Iterable[str] = SHOWN) -> list[dict[str, object]]:
-    """A row per form: its bytes in MiB, and per device the least times of operations and of traffic, in ms."""
+    """Return a row per form: its bytes in MiB, and per device the least times of operations and of traffic, in ms."""
     rows: list[dict[str, object]] = []
     for name, form in FORMS.items():
         bounds = {gpu: layer.bound(form, GPUS[gpu]) for gpu in names}
@@ -105,7 +105,7 @@ def rooflines(layer: Layer, names: Iterable[str] = SHOWN) -> list[dict[str, obje
 
 
 def written(layer: Layer, names: Iterable[str] = SHOWN) -> str:
-    """The rooflines of a layer as text: MiB, and per device the least time in ms with what bounds it.
+    """Return the rooflines of a layer as text: MiB, and per device the least time in ms with what bounds it.
 
     >>> print(written(Layer(10_000, 1024, 1024), ["h100", "rtx3090"]))
     10,000 x 1,024 to 1,024, dense
@@ -135,7 +135,7 @@ def _cell(bound: Bound | None) -> str:
 
 
 def layer_of(text: str, rank: int | None = None) -> Layer:
-    """A layer from its shape as a command has it.
+    """Return a layer from its shape as a command has it.
 
     Raises ValueError: a shape that is not three whole numbers.
 

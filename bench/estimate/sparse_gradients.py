@@ -21,7 +21,7 @@ aten = torch.ops.aten
 
 
 def parts(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """The tensors that hold the bytes of ``tensor``: itself, or the indices and the values of a sparse one.
+    """Return the tensors that hold the bytes of ``tensor``: itself, or the indices and the values of a sparse one.
 
     >>> [tuple(part.shape) for part in parts(torch.eye(3)[:, :2].to_sparse())]
     [(2, 2), (2,)]
@@ -33,7 +33,7 @@ def parts(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 
 def handed_over(func: Any, arguments: Any) -> torch.Tensor | None:
-    """What autograd makes of a sparse gradient instead of the copy that ``func`` is, or None where it is none."""
+    """Return the sparse gradient that autograd hands over instead of the copy ``func``, or None where there is none."""
     in_backward = torch._C._current_graph_task_id() != -1
     if func is not aten.clone.default or not in_backward or arguments[0].layout is not torch.sparse_coo:
         return None
@@ -86,7 +86,7 @@ class SparseShapes(TorchDispatchMode):
         return _sparse(rows[:, :count], sums[:count], gradient.shape)
 
     def _masked(self, entries: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        """The entries other than those of the padding row."""
+        """Return the entries other than those of the padding row."""
         kept = entries.new_empty(mask.numel(), *entries.shape[mask.dim() :])
         self._know(kept, self._count(entries))
         return kept

@@ -70,7 +70,7 @@ _UNREAD_FIRST = {
 
 @dataclass(frozen=True)
 class Work:
-    """What one training step computes and keeps."""
+    """Work and memory of one training step."""
 
     flops_per_step: int
     saved_for_backward: int  # bytes
@@ -95,7 +95,7 @@ class Traffic:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What one pass over fake tensors gives of a cell."""
+    """Prediction for a cell, from one pass over fake tensors."""
 
     memory: PredictedMemory
     work: Work
@@ -103,7 +103,7 @@ class Prediction:
     arithmetic: str  # of the step
 
     def columns(self) -> dict[str, Any]:
-        """The prediction under the names of the record's columns."""
+        """Return the prediction under the names of the record's columns."""
         sizes = self.memory.mib()
         peak = sizes.pop("peak")
         return {
@@ -126,7 +126,7 @@ def predict(
     seed: int,
     checkpoint: bool = False,
 ) -> Prediction:
-    """Memory, work and traffic of training ``workload`` with ``method``, in one pass, for ``device`` "cpu" or "cuda".
+    """Predict memory, work and traffic of training ``workload`` with ``method``, in one pass, for "cpu" or "cuda".
 
     Raises ValueError: a batch size below 1, an unknown device, a precision that the device does not offer.
     """
@@ -161,7 +161,7 @@ class WorkMeter(contextlib.ExitStack):
         return self
 
     def work(self) -> Work:
-        """What the step took."""
+        """Return the work of the step."""
         return Work(self._flops.get_total_flops(), sum(size for _, size in self._saved.values()))
 
     def _on_save(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -217,7 +217,7 @@ class TrafficMeter(Operations):
         return self
 
     def traffic(self, kept: int) -> Traffic:
-        """What has been noted, beside so many bytes ``kept`` for backward."""
+        """Return the traffic noted so far, with ``kept`` bytes for backward."""
         read, written = (
             sum(min(sum(sizes.values()), self._sizes[key]) for key, sizes in parts.items())
             for parts in (self._read, self._written)
@@ -260,7 +260,7 @@ class Bound:
 
 
 def bound(work: Work, traffic: Traffic, device: Device, precision: str) -> Bound:
-    """The least time of a step with that work and traffic on ``device``.
+    """Return the least time of a step with that work and traffic on ``device``.
 
     Raises ValueError: the device's tensor cores do not multiply in that precision.
     """

@@ -31,17 +31,17 @@ _CHANGES = {"present": "new", "absent": "vanished", "supported": "won", "unsuppo
 
 
 def torch_version() -> str:
-    """The version of PyTorch without its local part: builds for a CPU and for CUDA trace the same operations."""
+    """Return the version of PyTorch without its local part: builds for a CPU and for CUDA trace the same operations."""
     return str(torch.__version__).partition("+")[0]
 
 
 def baseline_path() -> Path:
-    """Where the baseline of this version of PyTorch lies."""
+    """Return the path of the baseline of this version of PyTorch."""
     return FOLDER / f"torch-{torch_version()}.json"
 
 
 def read_baseline() -> dict[str, Numbers]:
-    """The accepted numbers by benchmark.
+    """Return the accepted numbers by benchmark.
 
     Raises GateError: there is none for this version of PyTorch, or it is not as :func:`write_baseline` left it.
     """
@@ -63,7 +63,7 @@ def read_baseline() -> dict[str, Numbers]:
 
 
 def _problem(content: Any) -> str | None:
-    """What is wrong with the content of a file, if anything."""
+    """Name the mistake in the content of a file; None if there is none."""
     if not isinstance(content, dict) or set(content) != set(_FIELDS):
         return f"is no baseline, which has {', '.join(_FIELDS)}"
     if content["schema"] != SCHEMA:
@@ -93,7 +93,7 @@ def _content_hash(content: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Difference:
-    """One quantity that is not what it was; numbers, or words for whether there is a benchmark or support of an arm."""
+    """A changed quantity: numbers, or words for whether a benchmark exists or an arm is supported."""
 
     benchmark: str
     quantity: str
@@ -113,13 +113,13 @@ class Difference:
 
     @property
     def better(self) -> bool:
-        """Whether there is less of the quantity, or support where there was none."""
+        """Return whether there is less of the quantity, or support where there was none."""
         if isinstance(self.old, int) and isinstance(self.new, int):
             return self.new < self.old
         return self.new == "supported"
 
     def cells(self) -> tuple[str, ...]:
-        """A row of the table: benchmark, quantity, old, new, change."""
+        """Return a row of the table: benchmark, quantity, old, new, change."""
         old, new = (f"{value:,}" if isinstance(value, int) else value for value in (self.old, self.new))
         return self.benchmark, self.quantity, old, new, self.change
 
@@ -131,7 +131,7 @@ class Difference:
 
 
 def differences(name: str, old: Numbers | None, new: Numbers | None) -> list[Difference]:
-    """All quantities of a benchmark that are not what they were; None where there was no such benchmark, or is none.
+    """Return all changed quantities of a benchmark; None where there was no such benchmark, or is none.
 
     >>> for difference in differences("layer", {"parameters": 7}, {"parameters": 6}):
     ...     print(difference)
@@ -168,7 +168,7 @@ def as_table(found: Iterable[Difference]) -> Table:
 
 
 def main() -> None:
-    """Count everything anew, show what has changed, and write the baseline."""
+    """Count everything again, print the changes, and write the baseline."""
     errors, output = Console(stderr=True), Console(width=None if sys.stdout.isatty() else 120)
     old: dict[str, Numbers] = {}
     try:

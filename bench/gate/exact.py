@@ -59,7 +59,7 @@ class Benchmark:
 
 
 def all_benchmarks() -> list[Benchmark]:
-    """The benchmarks of the gate, in the order in which they run."""
+    """Return the benchmarks of the gate, in the order in which they run."""
     return [
         benchmark
         for device in PREDICTED_DEVICES
@@ -80,7 +80,7 @@ def _benchmarks(workload: str, gated: Gated, device: str) -> Iterator[Benchmark]
 
 @functools.cache
 def _opened(workload: str, model: Any, dataset: str) -> Workload:
-    """The workload, without data from outside, so that it is the same everywhere."""
+    """Return the workload, without data from outside, so that it is the same everywhere."""
     with mock.patch.dict(os.environ):
         os.environ.pop(DATA_VARIABLE, None)
         return workload_class(workload).open(model, Data(dataset), check=False)

@@ -70,7 +70,7 @@ Record = Mapping[str, Any]
 
 
 def lower_bound(caught: int, repetitions: int) -> float:
-    """The 95 % lower bound of the rate at which a slowdown is caught.
+    """Return the 95 % lower bound of the rate at which a slowdown is caught.
 
     >>> round(lower_bound(60, 60), 3)
     0.951
@@ -79,12 +79,11 @@ def lower_bound(caught: int, repetitions: int) -> float:
 
 
 def upper_bound(alarms: int, repetitions: int) -> float:
-    """The 95 % upper bound of the alarm rate (Clopper and Pearson, one-sided): the rate at which so few are that rare.
+    """Return the 95 % upper bound of the alarm rate, one-sided, by Clopper and Pearson.
 
     >>> round(upper_bound(0, 60), 4)  # 1 - 0.05^(1/60)
     0.0487
     """
-
     low, high = 0.0, 1.0
     for _ in range(60):
         rate = (low + high) / 2
@@ -94,7 +93,7 @@ def upper_bound(alarms: int, repetitions: int) -> float:
 
 
 def gate_code() -> str:
-    """A hash of the code that measures and decides; repetitions of another one do not count together with these."""
+    """Return a hash of the code that measures and decides; repetitions with different hashes are not combined."""
     digest = hashlib.sha256()
     for module in ("timed.py", "timed_worker.py"):
         digest.update(Path(__file__).with_name(module).read_bytes())
@@ -102,7 +101,7 @@ def gate_code() -> str:
 
 
 def read(path: Path) -> list[Record]:
-    """The repetitions of a file, none if there is no file; a last line that a kill cut short is left out.
+    """Return the repetitions of a file, empty without a file; a last line that a kill cut short is dropped.
 
     Raises GateError: another line that is no repetition.
     """
@@ -172,7 +171,7 @@ def _scaled(slowdowns: Slowdowns, factor: float) -> Slowdowns:
 
 
 def _decided(blocks: Blocks, tolerance: float) -> Decision:
-    """The gate's rule, where the further launches are there already."""
+    """Return the gate's rule, where the further launches are there already."""
     return decide(blocks[0], tolerance, lambda: blocks[1])
 
 
@@ -185,7 +184,7 @@ def _caught(blocks: Blocks, factor: float, tolerance: float) -> tuple[bool, bool
 
 
 def power(records: Sequence[Record]) -> str:
-    """A table: in how many repetitions the gate alarms where the tree is slower by each of :data:`SCALES`.
+    """Return a table: in how many repetitions the gate alarms where the tree is slower by each of :data:`SCALES`.
 
     By benchmark, and of any one of them; with the 95 % bounds of the rates, one-sided.
     """
@@ -235,7 +234,7 @@ def _rounded(seconds: Sequence[float]) -> list[float]:
 
 @contextlib.contextmanager
 def _busy() -> Iterator[None]:
-    """A process that keeps a core busy."""
+    """Keep a core busy with a process."""
     with subprocess.Popen([sys.executable, "-c", _BUSY]) as process:
         try:
             yield

@@ -75,7 +75,7 @@ def _written(found: Estimate) -> str:
 
 @dataclass(frozen=True)
 class Decision:
-    """What the measurements of a benchmark amount to; ``second`` is None where the first one settled it."""
+    """Decision on a benchmark from its measurements; ``second`` is None where the first one settled it."""
 
     kind: Literal["unchanged", "inconclusive", "regression"]
     why: str
@@ -106,7 +106,7 @@ def decide(first: Slowdowns, tolerance: float, measure_again: Callable[[], Slowd
 
 @dataclass(frozen=True)
 class Turn:
-    """What a worker measured in one go: seconds of numerator and denominator, or of the only action, by repeat."""
+    """Measurements of a worker in one turn: seconds of numerator and denominator, or of the only action, by repeat."""
 
     seconds: Sequence[Sequence[float]]
 
@@ -138,7 +138,7 @@ class Worker(ExitStack):
         self.callback(self.process.kill)
 
     def ask(self, request: str, benchmark: str) -> None:
-        """Send a request; its answer is to be read before the next one."""
+        """Send a request; the next one must wait for its answer."""
         assert self.process.stdin is not None
         self._asked = benchmark
         with contextlib.suppress(BrokenPipeError):  # which the lack of an answer tells as well
@@ -146,7 +146,7 @@ class Worker(ExitStack):
             self.process.stdin.flush()
 
     def answer(self) -> Mapping[str, Any]:
-        """The next answer. Raises GateError: the process ended."""
+        """Return the next answer. Raises GateError: the process ended."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line.endswith("\n"):
@@ -172,7 +172,7 @@ class Measured:
     missing: dict[int, str] = field(default_factory=dict)  # why a base cannot run the benchmark, by number of the tree
 
     def slowdowns(self, base: int) -> Slowdowns:
-        """The tree against a base, by launch and round."""
+        """Return the tree against a base, by launch and round."""
         launches = zip(self.turns[0], self.turns[base], strict=True)
         return [[a.value / b.value for a, b in zip(own, other, strict=True)] for own, other in launches]
 
@@ -181,12 +181,12 @@ class Measured:
         return [statistics.median(values) for values in zip(*(turn.medians() for turn in turns), strict=True)]
 
     def parts(self, base: int) -> str:
-        """How numerator and denominator changed on their own: which of the two made the ratio what it is."""
+        """Describe how numerator and denominator changed on their own: which of the two made the ratio what it is."""
         changes = [own / other for own, other in zip(self._medians(0), self._medians(base), strict=True)]
         return ", ".join(f"{name} {change:.2f}x" for name, change in zip(_PARTS, changes, strict=False))
 
     def value(self) -> str:
-        """The tree's own ratio or time: median and range over launches."""
+        """Return the tree's own ratio or time: median and range over launches."""
         launches = [statistics.median(turn.value for turn in launch) for launch in self.turns[0]]
         spread = f"{statistics.median(launches):.3f} (launches {min(launches):.3f} to {max(launches):.3f})"
         return f"ratio {spread}" if len(self._medians(0)) > 1 else f"seconds {spread}"
@@ -209,7 +209,7 @@ class Launch(ExitStack):
             worker.answer()
 
     def measure(self, benchmark: str, into: Measured) -> None:
-        """A launch's rounds of a benchmark, noted in ``into``.
+        """Measure a launch's rounds of a benchmark and append them to ``into``.
 
         Raises GateError: a worker ended, or the tree under test cannot run the benchmark.
         """
@@ -241,7 +241,7 @@ def measure(
 
 
 def judge(measured: Measured, benchmark: str, trees: Sequence[Path], base: int) -> Decision:
-    """Judge a benchmark against one of the bases; what confirms a slowdown are launches of these two trees alone.
+    """Judge a benchmark against one of the bases; only launches of these two trees confirm a slowdown.
 
     Raises GateError: one of these processes ended.
     """
@@ -277,12 +277,12 @@ def _git(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def commit_of(root: Path, name: str) -> str | None:
-    """The full hash of the commit that ``name`` stands for, or None."""
+    """Return the full hash of the commit ``name``, or None."""
     return _git(root, "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}").stdout.strip() or None
 
 
 def _no_repository(root: Path) -> str:
-    """Why ``root`` cannot be asked for commits, if it cannot."""
+    """Explain why ``root`` cannot be asked for commits; empty if it can."""
     top = _git(root, "rev-parse", "--show-toplevel")
     if top.returncode or Path(top.stdout.strip()).resolve() != root.resolve():
         return "git is not installed" if top.returncode == 127 else "the tree is no git repository"
@@ -290,7 +290,7 @@ def _no_repository(root: Path) -> str:
 
 
 def find_base(root: Path, environ: Mapping[str, str] = os.environ) -> Base:
-    """The commit that ``root`` is compared with.
+    """Return the commit that ``root`` is compared with.
 
     That is the one named by ``GATE_BASE``; else where HEAD left the main line (``origin/main``, else ``main``). Where
     HEAD is on the main line itself, it is HEAD if timed code has uncommitted changes, and HEAD's first parent if not.
@@ -322,7 +322,7 @@ def find_base(root: Path, environ: Mapping[str, str] = os.environ) -> Base:
 
 
 def find_bases(root: Path, environ: Mapping[str, str] = os.environ) -> list[Base]:
-    """That of :func:`find_base`, and the pinned commit unless it is the same, HEAD itself, or ``GATE_SHORT`` is set.
+    """Return the base of :func:`find_base` and, unless equal, HEAD or skipped by ``GATE_SHORT``, the pinned commit.
 
     Raises GateError: as there, or ``pinned.txt`` names no commit at all.
     """
@@ -341,7 +341,7 @@ def find_bases(root: Path, environ: Mapping[str, str] = os.environ) -> list[Base
 
 @contextlib.contextmanager
 def worktree(root: Path, commit: str) -> Iterator[Path]:
-    """A commit of the repository ``root``, checked out in a folder that is gone afterwards, whatever happens.
+    """Check out a commit of the repository ``root`` in a folder that is removed afterwards, even after an error.
 
     Raises GateError: git cannot check it out.
     """

@@ -58,7 +58,7 @@ class Benchmark:
 
 
 def _first_of(*modules: str) -> Any:
-    """The first of these modules that the tree has: an older tree has it elsewhere."""
+    """Return the first of these modules that the tree has: an older tree has it elsewhere."""
     for module in modules[:-1]:
         with contextlib.suppress(ModuleNotFoundError):
             return importlib.import_module(module)
@@ -100,7 +100,7 @@ def layers(tokens: int, n_in: int, n_out: int, output_modes: tuple[int, ...], up
 
 
 def _feed_forward(denominator: str) -> tuple[Action, Action]:
-    """The encoder's first feed-forward layer, TT over another."""
+    """Return the encoder's first feed-forward layer, TT over another."""
     actions = layers(256, 768, 3072, (16, 16, 12))
     return actions["tt"], actions[denominator]
 
@@ -156,7 +156,7 @@ _SMALL["sequence_length"] = 64
 
 
 def _full(arm: str, rounds: int) -> Benchmark:
-    """A step at full size, on its own: a ratio of arms would not show what became slower in both."""
+    """Return a step at full size, on its own: a ratio of arms would not show what became slower in both."""
     return Benchmark(functools.partial(_steps, {}, arm), repeats=1, rounds=rounds, lost=0)
 
 
@@ -177,7 +177,7 @@ def _clock() -> float:
 
 
 def _scheduled() -> int:
-    """The file with the time this thread waited for a core, open; 0 where there is none."""
+    """Return the open file with the time this thread waited for a core; 0 where there is none."""
     try:
         file = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
         return file if len(os.pread(file, 80, 0).split()) == _SCHEDULED_FIELDS else 0
@@ -190,7 +190,7 @@ _SCHEDULED = _scheduled()
 
 
 def _slowed(action: Action, share: float) -> Action:
-    """The action, and a busy wait of this share of the time it took."""
+    """Return the action, and a busy wait of this share of the time it took."""
 
     def act() -> None:
         start = _clock()
@@ -203,7 +203,7 @@ def _slowed(action: Action, share: float) -> Action:
 
 
 def _made(name: str, tree: Path, planted: float) -> tuple[Action, ...]:
-    """A benchmark's actions, each run once; raises whatever the tree's code does."""
+    """Return a benchmark's actions, each run once; raises any error of the tree's code."""
     for package in _PACKAGES:
         origin = importlib.import_module(package).__file__
         if origin is None or not Path(origin).resolve().is_relative_to(tree):

@@ -24,7 +24,7 @@ from bench.step.low_precision import PRECISIONS
 
 
 def described(record: Record) -> str:
-    """The main numbers of a record in words."""
+    """Return the main numbers of a record in words."""
     parts = []
     if record.leading is not None:
         metric = f"{record.metric['text']} {record.leading:.4g} {record.metric['unit']}".rstrip()
@@ -48,7 +48,7 @@ def _cost(cell: Cell) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Measure:
-    """What is measured of a cell, and how; without ``serve`` and ``outcomes`` it raises ConfigError.
+    """Measure of a cell; without ``serve`` and ``outcomes`` it raises ConfigError.
 
     ``serve`` makes a record's columns from a cell and its workload, in a process of the cell's own; under ``samples``
     lies what records have no column for, under ``failure`` why the cell is an ``error``. Where that is not enough,
@@ -89,7 +89,7 @@ class Measure:
 
     @property
     def module(self) -> str:
-        """Of the function that measures."""
+        """Module of the function that measures."""
         return str((self.serve or self.outcomes).__module__)
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[str, ...]]:
@@ -114,7 +114,7 @@ available, named = _REGISTRY.names, _REGISTRY.named
 
 
 def unsupported_toggles(cell: Cell, reason: str, *further: str) -> str | None:
-    """Why ``cuda_graph`` or ``compile``, if a cell asks for it, is not there with a measure of plain steps or calls.
+    """Explain why plain steps or calls do not support ``cuda_graph`` or ``compile``; None if not requested.
 
     ``further`` are other toggles that it has no use for.
     """

@@ -40,7 +40,7 @@ def _outcomes(cells: Sequence[Cell], session: Session) -> Iterator[list[Outcome]
 
 
 def peak_columns(cell: Cell, workload: Workload) -> dict[str, Any]:
-    """The peak over the steps of a cell."""
+    """Return the peak over the steps of a cell."""
     if cell.device == "cpu":
         return {"peak_memory_allocated_mib": cpu_peak(lambda: _prepared(cell, workload)) / _MIB}
     workspaces = take_workspaces(cell.device)
@@ -63,7 +63,7 @@ def _prepared(cell: Cell, workload: Workload) -> Callable[[], None]:
 
 
 def cpu_peak(prepare: Callable[[], Callable[[], None]]) -> int:
-    """Bytes that the CPU's allocator had handed out at the peak of a piece of work.
+    """Return the bytes that the CPU's allocator had handed out at the peak of a piece of work.
 
     ``prepare`` makes what the work needs, and returns the work. What stays of it counts, what it gave back does not.
 
@@ -93,7 +93,7 @@ def cpu_peak(prepare: Callable[[], Callable[[], None]]) -> int:
 
 
 def cuda_peak(prepare: Callable[[], Callable[[], None]]) -> int:
-    """The same of the GPU's allocator, from its own statistic."""
+    """Return the bytes that the GPU's allocator had handed out at the peak, from its own statistic."""
     work = prepare()
     begin_peak()
     work()

@@ -78,7 +78,7 @@ def check_columns(cell: Cell, workload: Workload) -> dict[str, Any]:
 
 
 def _checks(cell: Cell, workload: Workload) -> Iterator[Row]:
-    """Those of the layer where the method makes the whole model one tensorized layer, else those of steps."""
+    """Yield the checks of the layer if the method makes the whole model one tensorized layer, else those of steps."""
     torch.manual_seed(cell.seed)
     model = build_for(cell).adapt(workload.build(), workload.targets())
     for layer in model.modules():
@@ -96,7 +96,7 @@ def _count(module: nn.Module) -> int:
 
 
 def _input_of(layer: nn.Module, cell: Cell, workload: Workload, model: nn.Module) -> torch.Tensor:
-    """What a batch of the workload gives the layer, on the CPU."""
+    """Return the input of the layer for a batch of the workload, on the CPU."""
     given: list[torch.Tensor] = []
     handle = layer.register_forward_pre_hook(lambda _, arguments: given.append(arguments[0].detach()))
     with torch.no_grad():
@@ -106,7 +106,7 @@ def _input_of(layer: nn.Module, cell: Cell, workload: Workload, model: nn.Module
 
 
 def relative_error(found: Iterable[torch.Tensor], wanted: Iterable[torch.Tensor]) -> float:
-    """‖found − wanted‖ / ‖wanted‖ over all tensors together, in float64 on a CPU.
+    """Return ‖found − wanted‖ / ‖wanted‖ over all tensors together, in float64 on a CPU.
 
     >>> relative_error([torch.tensor([3.0, 3.0])], [torch.tensor([3.0, 4.0])])
     0.2
@@ -124,7 +124,7 @@ def _row(name: str, tolerance: float | None, passed: bool | None, message: str, 
 
 
 def _judged(name: str, errors: dict[str, float], tolerance: float) -> Row:
-    """The row of a check with these errors, by what they are of."""
+    """Return the row of a check with these errors, by what they are of."""
     worst = max(errors, key=lambda key: errors[key] if math.isfinite(errors[key]) else math.inf)
     error = errors[worst]
     passed = error <= tolerance
@@ -133,7 +133,7 @@ def _judged(name: str, errors: dict[str, float], tolerance: float) -> Row:
 
 
 def _checked(name: str, tolerance: float, errors: Callable[[], dict[str, float]]) -> Row:
-    """The row of a check, also where computing it raises."""
+    """Return the row of a check, also where computing it raises."""
     try:
         return _judged(name, errors(), tolerance)
     except Exception as error:
@@ -143,7 +143,7 @@ def _checked(name: str, tolerance: float, errors: Callable[[], dict[str, float]]
 def _results(
     cell: Cell, forward: Callable[[], torch.Tensor], inputs: Sequence[torch.Tensor], upstream: torch.Tensor
 ) -> list[torch.Tensor]:
-    """The output and the gradients of ``inputs``, in the cell's arithmetic, as the train step has it."""
+    """Return the output and the gradients of ``inputs``, in the cell's arithmetic, as the train step has it."""
     device = torch.device(cell.device).type
     with tf32_products() if cell.precision == "tf32" else contextlib.nullcontext():
         with torch.autocast(device, torch.bfloat16, enabled=cell.precision == "bf16"):
@@ -172,7 +172,7 @@ def _layer_checks(cell: Cell, layer: Any, rows: torch.Tensor) -> Iterator[Row]:
 
 
 def _lookup_checks(cell: Cell, layer: Any, indices: torch.Tensor) -> Iterator[Row]:
-    """One variant of a TTM look-up."""
+    """Yield the checks of one variant of a TTM look-up."""
     exact = [tensor.detach().double().requires_grad_() for tensor in _chain(layer)]
     wanted = F.embedding(indices, _with_chain(layer, *exact))
     upstream = torch.randn(wanted.shape)
@@ -192,13 +192,13 @@ def _by_name(names: Iterable[str], found: Sequence[torch.Tensor], expected: Sequ
 
 
 def _chain(layer: Any) -> list[torch.Tensor]:
-    """A layer's cores and rank-control entries, and its bias if it has one."""
+    """Return a layer's cores and rank-control entries, and its bias if it has one."""
     bias = getattr(layer, "bias", None)
     return [layer.packed_cores, layer.diagonals, *([] if bias is None else [bias])]
 
 
 def _with_chain(layer: Any, packed: torch.Tensor, diagonals: torch.Tensor) -> torch.Tensor:
-    """The dense weight that other cores and rank-control entries would give a layer, differentiable in them."""
+    """Return the dense weight that other cores and rank-control entries would give a layer, differentiable in them."""
     dense = nn.Module()
     dense.layer = layer
     dense.forward = layer.to_dense
@@ -207,7 +207,7 @@ def _with_chain(layer: Any, packed: torch.Tensor, diagonals: torch.Tensor) -> to
 
 
 def _step(cell: Cell, workload: Workload, **changes: Any) -> TrainStep:
-    """A fresh step of the cell's arm, plain but for the changes."""
+    """Return a fresh step of the cell's arm, plain but for the changes."""
     return build_step(replace(cell, cuda_graph=False, compile=False, **changes), workload)
 
 
@@ -218,7 +218,7 @@ def _batches(cell: Cell, workload: Workload, device: str, count: int) -> list[Ba
 
 
 def _step_checks(cell: Cell, workload: Workload) -> Iterator[Row]:
-    """Steps of an arm, eager and captured."""
+    """Check steps of an arm, eager and captured."""
     failure, compared = "", {}
     try:
         compared = _compared(cell, workload)
@@ -287,7 +287,7 @@ def _captured(cell: Cell, workload: Workload) -> dict[str, float]:
 
 
 def _eight_bit(device: str) -> dict[str, float]:
-    """The error of GaLore's 8-bit optimizer, found in an interpreter of its own (see :mod:`bench.measures.eight_bit`).
+    """Return the error of GaLore's 8-bit optimizer, measured by :mod:`bench.measures.eight_bit` in its own interpreter.
 
     Raises RuntimeError: the interpreter ends otherwise than well.
     """

@@ -33,7 +33,7 @@ _PART = 8
 
 
 def exchanged_columns(cell: Cell, workload: Workload) -> dict[str, Any]:
-    """What the ranks of a cell would exchange, and what they would compute meanwhile, as columns of its record."""
+    """Predict the traffic between the ranks of a cell and their computation meanwhile, as columns of its record."""
 
     def traced(size: int) -> Any:
         return workload, build_for(cell), size, cell.precision, "cuda", cell.seed, cell.checkpoint

@@ -40,7 +40,7 @@ _Form = Callable[[torch.Tensor], torch.Tensor]
 
 
 def feed_forward_unsupported(cell: Cell) -> str | None:
-    """Why the forms of a cell cannot be measured, or None."""
+    """Explain why the forms of a cell cannot be measured; None if they can."""
     return unsupported_toggles(cell, "has no meaning for measure=feed_forward, which times plain calls", "checkpoint")
 
 

@@ -82,14 +82,14 @@ def fp8_columns(cell: Cell, workload: Workload) -> dict[str, Any]:
 
 
 def _model(cell: Cell, workload: Workload, precision: str) -> nn.Module:
-    """The layer with the cell's weights, its products in FP8 where the precision is one of those."""
+    """Return the layer with the cell's weights, its products in FP8 where the precision is one of those."""
     torch.manual_seed(cell.seed)
     kernel = kernel_on(cell.device)
     return adapted_model(build_for(cell), workload.build(), workload.targets(), precision, kernel).to(cell.device)
 
 
 def error_bound(precision: str, inner: int, rank: int | None) -> float:
-    """The largest error of an output, in parts of Σ|a||b|, to which roundings can add up.
+    """Return the largest error of an output, in parts of Σ|a||b|, to which roundings can add up.
 
     With u half a unit in the last place, a product of two rounded numbers is off by (1 + u)² − 1 of itself, what has
     gone through two products of a layer by (1 + u)⁴ − 1; results in bfloat16 and sums in float32 add theirs.
@@ -112,7 +112,7 @@ def error_bound(precision: str, inner: int, rank: int | None) -> float:
 
 
 def _halves(model: nn.Module) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """The two factors of the layer, rank first; None for a dense one."""
+    """Return the two factors of the layer, rank first; None for a dense one."""
     [layer] = model.children()
     if isinstance(layer, TTLinear):
         return layer.halves()
@@ -136,7 +136,7 @@ def _gradients(model: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
 
 
 def _exact(model: nn.Module, x: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor], torch.Tensor]:
-    """The output and the gradients in float64, and Σ|a||b| of every output."""
+    """Return the output and the gradients in float64, and Σ|a||b| of every output."""
     gradients = _gradients(model, x)
     with torch.no_grad():
         output = model(x)

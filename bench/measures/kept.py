@@ -70,7 +70,7 @@ Sources = frozenset[str]
 
 
 def kind_of(operator: str, entries: int, floating: bool, sources: Sources, input_entries: int) -> str:
-    """The kind of a kept tensor.
+    """Return the kind of a kept tensor.
 
     Args:
         operator: that made it, without namespace and overload.
@@ -132,7 +132,7 @@ class Births(Operations):
         self._hooks.close()
 
     def _at(self, number: int | None, _: nn.Module, args: Any, kwargs: Any, *__: Any) -> None:
-        """A block begins, or with None ends."""
+        """Note that a block begins, or with None that it ends."""
         given = (tensor.numel() for tensor in tensors_in((args, kwargs)) if tensor.is_floating_point())
         self._block, self._input_entries = number, 0 if number is None else next(given, 0)
 
@@ -167,7 +167,7 @@ class Births(Operations):
 
 
 def kept_of(step: TrainStep, batch: Batch) -> dict[str, Any]:
-    """What forward of a fresh step on fake tensors keeps of this batch, as ``kept`` in the samples of a record."""
+    """Return the tensors that forward of a fresh fake step keeps of this batch, as ``kept`` in a record's samples."""
     with contextlib.ExitStack() as stack:
         if gc.isenabled():  # when it runs depends on all that the process did before
             gc.disable()
@@ -198,7 +198,7 @@ def kept_of(step: TrainStep, batch: Batch) -> dict[str, Any]:
 
 
 def kept_columns(cell: Cell, workload: Workload) -> dict[str, Any]:
-    """What a cell's forward keeps, and for CUDA the largest batches, as columns of its record."""
+    """Return the memory that a cell's forward keeps, and for CUDA the largest batches, as columns of its record."""
     any_batch: Any = AnyBatch(workload)
     traced = (build_for(cell), cell.batch_size, cell.precision, cell.device, cell.seed, cell.checkpoint)
     with fake_training(any_batch, *traced) as (step, batch):

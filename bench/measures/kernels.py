@@ -34,7 +34,7 @@ _LIMIT_S = 3600.0
 
 
 def kernels_unsupported(cell: Cell) -> str | None:
-    """Why the kernels of a cell cannot be compiled, or None."""
+    """Explain why the kernels of a cell cannot be compiled; None if they can."""
     ranks = cell.method_settings["ranks"]
     padded = padded_rank(ranks)
     if padded is None or not candidates(cell.precision, padded):
@@ -61,7 +61,7 @@ def kernels_columns(cell: Cell, workload: Workload) -> dict[str, Any]:
 
 
 def resource_rows(kind: str, padded: int) -> list[dict[str, Any]]:
-    """What every kernel takes in every configuration, on every architecture: the most of all activations."""
+    """Return the resources of every kernel, configuration and architecture: the most of all activations."""
     from comera.kernels.ahead_of_time import KERNELS, Resources, resources
 
     rows = []

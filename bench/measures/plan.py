@@ -47,7 +47,7 @@ _BYTES = 4  # of float32
 
 
 def plan_unsupported(cell: Cell) -> str | None:
-    """Why the plans of a cell cannot be measured, or None."""
+    """Explain why the plans of a cell cannot be measured; None if they can."""
     if reason := unsupported_toggles(cell, "has no meaning for measure=plan, which times plain calls", "checkpoint"):
         return reason
     if cell.precision != "fp32":

@@ -32,7 +32,7 @@ def traced(
 
 
 def plain_steps_only(cell: Cell) -> str | None:
-    """Why the steps of a cell are not modelled, or None."""
+    """Explain why the steps of a cell are not modelled; None if they are."""
     return unsupported_toggles(cell, "is not modelled in predictions, which are of plain steps")
 
 

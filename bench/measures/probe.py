@@ -1,4 +1,4 @@
-"""What simple models reach on a workload's data: the probes that a trained model must beat to have learned anything.
+"""Probes: simple models on a workload's data that a trained model must beat to have learned anything.
 
 The record's ``metrics`` are those of the best probe; ``samples["probes"]`` has all of them by name, each with its
 metrics and whether it answers each validation example rightly, where it answers, and ``samples["best"]`` the best one's
@@ -15,7 +15,7 @@ from bench.protocol import Stage, Workload
 
 
 def probe(cell: Cell, workload: Workload) -> dict[str, Any]:  # noqa: ARG001 - the same for every arm
-    """The probes of a workload as columns of a record; raises ConfigError where it has none."""
+    """Return the probes of a workload as columns of a record; raises ConfigError where it has none."""
     columns = _probed(workload)
     late = workload.in_stage(Stage("late", 1))
     if late is not workload:

@@ -33,7 +33,7 @@ _COMPARED_ROWS = 256  # rows whose results are compared with float64
 
 
 def products_unsupported(cell: Cell) -> str | None:
-    """Why a device has no FP8 products, or None."""
+    """Explain why a device has no FP8 products; None if it has."""
     if cell.device == "cpu":
         return "measure=products is about FP8, which needs a CUDA device of compute capability 8.9; this one is cpu."
     capability = torch.cuda.get_device_capability()
@@ -107,7 +107,7 @@ def _calls(x: torch.Tensor, weight: torch.Tensor) -> tuple[dict[str, Call], dict
 
 
 def scaled(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The values in FP8 (e4m3), and the factor that brings them back.
+    """Return the values in FP8 (e4m3), and the factor that brings them back.
 
     >>> eighths, factor = scaled(torch.tensor([0.5, -2.0]))
     >>> (eighths.float() * factor).tolist()

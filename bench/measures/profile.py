@@ -55,7 +55,7 @@ _WARM_UP, _STEPS, _RUNS, _COSTLIEST = 6, 5, 3, 20
 
 
 def kind_of(name: str) -> str:
-    """The kind of work that a kernel or operator does, by its name.
+    """Return the kind of work that a kernel or operator does, by its name.
 
     >>> [kind_of(name) for name in ("aten::addmm", "aten::addmm_", "sm90_xmma_gemm_f32f32")]
     ['gemm', 'gemm', 'gemm']
@@ -67,7 +67,7 @@ def kind_of(name: str) -> str:
 
 @dataclass
 class Share:
-    """What one kernel, operator or kind takes: milliseconds, launches, bytes."""
+    """Share of one kernel, operator or kind: milliseconds, launches, bytes."""
 
     ms: float = 0.0
     launches: int = 0

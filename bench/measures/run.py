@@ -54,7 +54,7 @@ def time_cell(connection: Connection, cell: Cell, data: Data) -> None:
 
 
 def _prepare(cell: Cell, data: Data) -> tuple[StepTimer, dict[str, Any]]:
-    """The arm on its device after warm-up, and what is known of it by then."""
+    """Return the arm on its device after warm-up, and what is known of it by then."""
     workspaces = take_workspaces(cell.device)
     workload = open_cell_workload(cell, data)
     step = build_step(cell, workload) if cell.world_size == 1 else build_exchanged(cell, workload)

@@ -13,7 +13,7 @@ _FIELDS = {TTShape: ("in_modes", "out_modes", "ranks"), TTMShape: ("row_modes", 
 
 
 def is_linear_layer(workload: type[Any]) -> bool:
-    """Whether a class of workloads is of one linear layer: its settings are the sizes of ``nn.Linear``."""
+    """Return whether a class of workloads is of one linear layer: its settings are the sizes of ``nn.Linear``."""
     return {"in_features", "out_features"} <= {field.name for field in dataclasses.fields(workload.Settings)}
 
 
@@ -27,7 +27,7 @@ def described_shape(shape: TTShape | TTMShape) -> dict[str, Any]:
 
 
 def tensorized_shapes(model: nn.Module) -> list[dict[str, Any]]:
-    """A row per distinct shape among the tensorized layers, with how many have it; empty where there are none.
+    """Return a row per distinct shape among the tensorized layers, with how many have it; empty where there are none.
 
     >>> model = nn.Sequential(*(TTLinear(4, 4, (2, 2), (2, 2), ranks=1, bias=False) for _ in range(3)))
     >>> tensorized_shapes(model)

@@ -73,7 +73,7 @@ def _trained(cell: Cell, session: Session) -> Outcome:
 
 
 def _unsupported(cell: Cell) -> str | None:
-    """Why the batches of a cell cannot be captured, or None."""
+    """Explain why the batches of a cell cannot be captured; None if they can."""
     if cell.cuda_graph and cell.device == "cuda" and not cell.training["static"]:
         return "cuda_graph=true needs batches of one shape; use training.static=true or cuda_graph=false."
     if cell.cuda_graph and cell.training.get("schedule"):

@@ -13,5 +13,5 @@ def nodes() -> int:
 
 
 def is_follower() -> bool:
-    """Whether another process of this job, on its first node, runs the job and starts ranks on all nodes."""
+    """Return whether another process of this job, on its first node, runs the job and starts ranks on all nodes."""
     return nodes() > 1 and int(os.environ.get("SLURM_PROCID") or 0) > 0

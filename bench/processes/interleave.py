@@ -67,7 +67,7 @@ def time_cells(outcomes: Sequence[Outcome], serve: Callable[..., None], session:
 
 
 def _apart(arms: int, need_mib: float, free_mib: float) -> str:
-    """A sentence on arms that are timed one after another, for whoever would rather stop."""
+    """Return a sentence on arms that are timed one after another, for whoever would rather stop."""
     return (
         f"{arms} arms need {need_mib:,.0f} MiB together by prediction, of {free_mib:,.0f} MiB free {_MEMORY_SHARE:.0%} "
         "may be used: they are timed one after another, and their ratios are unpaired"
@@ -185,7 +185,7 @@ def _launch(
 
 
 def _ask(outcome: Outcome, process: CellProcess, word: str = "", content: Any = None) -> Any:
-    """The process's answer to a request, or its first one without; None once the cell has failed."""
+    """Return the process's answer to a request, or its first one without; None once the cell has failed."""
     if outcome.status != "ok":
         return None
     try:
@@ -196,12 +196,12 @@ def _ask(outcome: Outcome, process: CellProcess, word: str = "", content: Any = 
 
 
 def _blocks(outcomes: Iterable[Outcome]) -> list[dict[str, Any]]:
-    """The blocks of all launches that have ended."""
+    """Return the blocks of all launches that have ended."""
     return [block for outcome in outcomes for block in outcome.columns.get("samples", {}).get("blocks", [])]
 
 
 def _best_calibration_ms(blocks: Iterable[Mapping[str, Any]]) -> float | None:
-    """The quickest calibration product of some blocks.
+    """Return the quickest calibration product of some blocks.
 
     It is by the wall clock: on a machine that was never quiet no block would be left beside the processor's time.
     """
@@ -209,5 +209,5 @@ def _best_calibration_ms(blocks: Iterable[Mapping[str, Any]]) -> float | None:
 
 
 def _pairing_name(outcomes: Sequence[Outcome]) -> str:
-    """A name for this round of blocks, made from its own samples, so that no two rounds share one."""
+    """Return a name for this round of blocks, made from its own samples, so that no two rounds share one."""
     return hashlib.sha256(repr([outcome.columns["samples"] for outcome in outcomes]).encode()).hexdigest()[:12]

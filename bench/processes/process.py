@@ -52,7 +52,7 @@ _TEMPORARY = "bench-"  # how the folder of a run's temporary files begins
 
 
 def status_of(error: BaseException) -> str:
-    """The record status that an exception amounts to: its own ``status``, ``oom`` or ``error``."""
+    """Return the record status of an exception: its own ``status``, ``oom`` or ``error``."""
     if isinstance(own := getattr(error, "status", None), str):
         return own
     no_memory = isinstance(error, torch.OutOfMemoryError | MemoryError)
@@ -81,7 +81,7 @@ def failures_reported(connection: Connection) -> Iterator[None]:
 
 
 def packed(serve: Callable[..., None], *arguments: Any) -> bytes:
-    """What is to run in a cell's process, with the plug-ins that were registered by hand in this one."""
+    """Pack the function to run in a cell's process, with the plug-ins that were registered by hand in this one."""
     plugins = [package.registered() for package in _PLUGINS]
     for name, value in (*(item for some in plugins for item in some.items()), (serve.__name__, (serve, arguments))):
         try:
@@ -185,7 +185,7 @@ class WorkProcess:
         return None if self._left_s == math.inf else max(self._asked_at + self._left_s - time.monotonic(), 0.0)
 
     def answered(self) -> bool:
-        """Whether :meth:`answer` need not wait: for an answer, the process's end, or the end of its time."""
+        """Return whether :meth:`answer` need not wait: for an answer, the process's end, or the end of its time."""
         return self._connection.poll() or self._waits_s() == 0
 
     def answer(self) -> Any:
@@ -313,7 +313,7 @@ def answers(
 
 
 def each(function: Callable[..., Any], jobs: Mapping[str, tuple[Any, ...]], parallel: int) -> Iterator[tuple[str, Any]]:
-    """What a function makes of the arguments of each job, by its name, as they are ready.
+    """Apply a function to the arguments of each job and yield the results by the job's name, as they are ready.
 
     Every job has a process of its own with one thread, ``parallel`` of them at a time. What failed is a CellFailure in
     place of a result. Raises ConfigError: a mistake that showed there, or a function that cannot be handed over.
@@ -337,7 +337,7 @@ def _one_answer(connection: Connection, function: Callable[..., Any], *arguments
 
 
 def outcomes_of(measure: bench.measures.Measure, cells: Sequence[Cell], session: Session) -> Iterator[list[Outcome]]:
-    """What becomes of the cells of a job; outcomes of one list are recorded together."""
+    """Yield the outcomes of the cells of a job; outcomes of one list are recorded together."""
     if measure.outcomes is not None:
         return measure.outcomes(cells, session)
     assert measure.serve is not None
@@ -346,7 +346,7 @@ def outcomes_of(measure: bench.measures.Measure, cells: Sequence[Cell], session:
 
 
 def _answered(cell: Cell, process: WorkProcess) -> Outcome:
-    """The outcome of a cell whose process has answered."""
+    """Return the outcome of a cell whose process has answered."""
     outcome = Outcome(cell)
     try:
         found = process.answer()

@@ -42,13 +42,15 @@ class Method(Protocol):
     @property
     def optimizers(self) -> tuple[Optimizer, ...]: ...  # that it can be trained by; "own" is that of `optimizer`
     def leave_optimizer_to_plan(self) -> None:
-        """Called before anything else where a training plan brings the optimizer, in the place of the method's own."""
+        """Prepare for an optimizer that a training plan brings, before anything else is called."""
 
     def unsupported(self, cell: CellView) -> str | None: ...
     def stage_unsupported(self, stage: Stage) -> str | None: ...
     def model_unsupported(self, model: nn.Module, targets: Mapping[str, Role]) -> str | None:
-        """Why such a model cannot be trained, as one without the modules that the method acts on; or why the ratio
-        among the settings cannot be met, with the nearest that can.
+        """Explain why a model cannot be trained; None if it can.
+
+        It may lack the modules that the method acts on, or the ratio among the settings may be impossible; the sentence
+        then names the nearest possible one.
 
         ``model`` is the dense one, its shapes alone (device ``meta``).
         """
@@ -59,26 +61,26 @@ class Method(Protocol):
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer: ...
     def objective(self, task_loss: torch.Tensor, model: nn.Module) -> torch.Tensor: ...
     def after_step(self, model: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> Change:
-        """Called after optimizer step number ``step`` (from 0)."""
+        """Act after optimizer step number ``step`` (from 0)."""
 
     def begin_stage(self, stage: Stage, model: nn.Module, optimizer: torch.optim.Optimizer) -> Change:
-        """Called before the first step of a stage."""
+        """Act before the first step of a stage."""
 
     def end_stage(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> Change:
-        """Called after the last step of a stage."""
+        """Act after the last step of a stage."""
 
     def use_task_loss(self, task_loss: Callable[[nn.Module], torch.Tensor]) -> None:
-        """Called once before training, with a function that forms the task loss of one and the same training batch."""
+        """Receive, once before training, a function that forms the task loss of one and the same training batch."""
 
     def sizes(self, model: nn.Module) -> dict[str, float]:
         """Sizes that the method steers, as columns of its records; empty if there are none."""
 
     def factor_ranks(self, model: nn.Module) -> dict[str, int]:
-        """The ranks of factors that no training changes, by the layer's name; empty if there are none."""
+        """Return the ranks of factors that no training changes, by the layer's name; empty if there are none."""
 
     def rare_events(self) -> Sequence[RareEvent]: ...
     def state_dict(self) -> dict[str, Any]:
-        """What the method itself must remember beyond model and optimizer: tensors and JSON values only."""
+        """Return the method's state beyond model and optimizer: tensors and JSON values only."""
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
     def stored_size(self, model: nn.Module) -> int: ...  # bytes needed to store the trained model for use
@@ -86,7 +88,7 @@ class Method(Protocol):
 
 @dataclass(frozen=True)
 class Data:
-    """Where a job's data comes from."""
+    """Source of a job's data."""
 
     dataset: str = "auto"  # a name that the workload offers; "auto" is the first there is
     data_folder: str | None = None  # that holds it
@@ -106,7 +108,7 @@ class Metric:
     probe_text: str = ""  # what that model is, as in "bag of words"
 
     def written(self, value: float) -> str:
-        """A value with its unit.
+        """Return a value with its unit.
 
         >>> Metric("accuracy", "validation accuracy", "%").written(79.44), Metric("auc", "AUC").written(0.81234)
         ('79.4 %', '0.8123')
@@ -116,7 +118,7 @@ class Metric:
 
 @dataclass(frozen=True)
 class Words:
-    """What figures say of a workload."""
+    """Words that figures use for a workload."""
 
     model: str  # the dense model, as in "six-encoder transformer"
     epoch: str = ""  # a sentence on what an epoch is; empty for a workload without one
@@ -126,7 +128,7 @@ class Words:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What a model reaches on the validation data.
+    """Quality of a model on the validation data.
 
     ``per_example`` is the leading metric of each validation example, in order: booleans where an answer is right or
     wrong, else real numbers; None where the metric is not a mean over examples.
@@ -153,7 +155,7 @@ class TrainingPlan(Protocol):
     @property
     def time_limit_s(self) -> float: ...
     def runs(self, steps_per_epoch: int, shrinks: bool) -> Sequence[tuple[Stage, ...]]:
-        """The runs of one arm, each as its stages; ``shrinks`` says whether targets mean something to its method.
+        """Return the runs of one arm, each as its stages; ``shrinks``: whether targets apply to its method.
 
         A run whose last stage has a target goes on from the run of the stages before, if that is among them.
         """
@@ -241,7 +243,7 @@ class Workload(Protocol):
 
     @classmethod
     def open(cls, settings: Any, data: Data, check: bool) -> "Workload":
-        """The workload on its data; ``check`` asks to read every row now.
+        """Return the workload on its data; ``check`` asks to read every row now.
 
         Raises DataError: data that is missing or malformed. ValueError: settings that do not suit the data.
         """
@@ -259,7 +261,7 @@ class Workload(Protocol):
     @property
     def words(self) -> Words: ...
     def in_stage(self, stage: Stage) -> "Workload":
-        """The workload as a stage of training has it; another one where, say, sequences are longer there."""
+        """Return the workload in a stage of training, which may differ, for example by longer sequences."""
 
     def build(self) -> nn.Module: ...
     def targets(self) -> dict[str, Role]: ...
@@ -281,7 +283,7 @@ class CellFailure(Exception):
 
 @dataclass
 class Outcome:
-    """What became of a cell: a status and the record columns that are known."""
+    """Outcome of a cell: a status and the record columns that are known."""
 
     cell: Cell
     status: str = "ok"
@@ -295,7 +297,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Session:
-    """What a measure runs the cells of a job with."""
+    """Resources with which a measure runs the cells of a job."""
 
     data: Data
     parallel: int  # processes at a time, where cells run side by side

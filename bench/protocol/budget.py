@@ -124,7 +124,7 @@ class Budget:
         return {"warmup": self.warmup, "final": self.final_rate, "decay": self.decay}
 
     def runs(self, steps_per_epoch: int, shrinks: bool) -> Sequence[tuple[Stage, ...]]:  # noqa: ARG002
-        """The steps alone and, for methods that shrink, with a pruning stage for each target."""
+        """Return the steps alone and, for methods that shrink, with a pruning stage for each target."""
         first: tuple[Stage, ...] = (Stage("train", self.steps),)
         if self.dense_steps is not None:
             first = (Stage(DENSE, self.dense_steps), Stage("train", self.steps - self.dense_steps))

@@ -36,7 +36,7 @@ def _module(name: str) -> types.ModuleType:
 
 
 def variants(name: str) -> tuple[str, ...]:
-    """Names of a method's variants as arms have them: the default one, first, is empty."""
+    """Return the names of a method's variants in arms: the default one, first, is empty."""
     return ("", *_module(name).VARIANTS[1:])
 
 
@@ -90,12 +90,12 @@ def _matching() -> list[str]:
 
 
 def default_settings(name: str) -> dict[str, Any]:
-    """The method's own settings as a plain dictionary."""
+    """Return the method's own settings as a plain dictionary."""
     return dataclasses.asdict(_module(name).Settings())
 
 
 def takes_ratio(name: str, variant: str) -> bool:
-    """Whether a job's ratio is meant for a method in a variant.
+    """Return whether a job's ratio is meant for a method in a variant.
 
     >>> takes_ratio("low_rank", "lean"), takes_ratio("dense", "narrow"), takes_ratio("dense", "")
     (True, True, False)
@@ -105,7 +105,7 @@ def takes_ratio(name: str, variant: str) -> bool:
 
 
 def checked_settings(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a method, filled up and checked; a wrong one raises ConfigError."""
+    """Return the settings of a method with defaults, checked; raises ConfigError for a wrong one."""
     kind = _module(name).Settings
     settings = dataclasses.asdict(build_dataclass(kind, values, f"settings.{name}"))
     if settings.get("ratio", 0) is None:  # so that cells without one are the same as before there were any
@@ -115,13 +115,13 @@ def checked_settings(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def build(name: str, variant: str, settings: Mapping[str, Any]) -> Method:
-    """The method ready to adapt a model."""
+    """Return the method ready to adapt a model."""
     module = _module(name)
     return module.build(module.Settings(**settings), variant or module.VARIANTS[0])
 
 
 def build_for(cell: Cell) -> Method:
-    """The method of a cell, trained by its recipe if it has one; without a step where its workload has none."""
+    """Return the method of a cell, trained by its recipe if it has one; without a step where its workload has none."""
     method = build(cell.method, cell.variant, cell.method_settings)
     if recipe := cell.training.get("recipe"):
         return Prescribed(method, Recipe(**recipe))
@@ -129,7 +129,7 @@ def build_for(cell: Cell) -> Method:
 
 
 def dense_for(cell: Cell) -> Method:
-    """The dense method by which a cell's model is trained before it is decomposed."""
+    """Return the dense method by which a cell's model is trained before it is decomposed."""
     recipe = Recipe(**cell.training["recipe"])
     return Prescribed(build("dense", "", default_settings("dense")), recipe.of_dense)
 
@@ -154,11 +154,11 @@ class ForwardBackward:
         self._method = method
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        """One without effect or state."""
+        """Return an optimizer without effect or state."""
         return NoUpdate(model)
 
     def objective(self, task_loss: torch.Tensor, model: nn.Module) -> torch.Tensor:  # noqa: ARG002
-        """The task loss."""
+        """Return the task loss."""
         return task_loss
 
     def after_step(self, model: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> Change:  # noqa: ARG002

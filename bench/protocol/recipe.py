@@ -1,4 +1,4 @@
-"""The recipe of a training step: which optimizer, which rates, what is clipped; one for all arms of a comparison.
+"""Recipe of a training step: optimizer, rates, clipping; one for all arms of a comparison.
 
 Matrices are the parameters that stand for the weights of a workload's targets, as
 :func:`comera.loops.muon.matrix_parameters` names them: the weight of a dense layer, the cores or factors of another.
@@ -47,7 +47,7 @@ class Recipe:
     dense_lr: float | None = None
 
     def identity(self) -> dict[str, Any]:
-        """The settings that decide a run, as cells hold them."""
+        """Return the settings that decide a run, as cells hold them."""
         if self.optimizer == "own":
             return {"optimizer": "own", "clip": self.clip}
         left_out = {"momentum"} if self.optimizer != "muon" else set()
@@ -62,7 +62,7 @@ class Recipe:
 
 
 def recipe_unsupported(recipe: Recipe, method: Method, arm: str) -> str | None:
-    """Return why an arm cannot be trained by a recipe, or None.
+    """Explain why an arm cannot be trained by a recipe; None if it can.
 
     >>> from baselines import galore
     >>> recipe_unsupported(Recipe(optimizer="muon"), galore.build(galore.Settings()), "galore")

@@ -30,7 +30,7 @@ class CheckpointError(ValueError):
 
 
 def _split(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> Any:
-    """The value with its tensors moved to ``tensors`` and their paths in their place."""
+    """Return the value with its tensors moved to ``tensors`` and their paths in their place."""
     if isinstance(value, torch.Tensor):
         tensors[path] = value.detach().cpu().contiguous().clone()  # safetensors takes no shared storage
         return {"tensor": path}
@@ -42,7 +42,7 @@ def _split(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> Any:
 
 
 def _join(value: dict[str, Any], tensors: dict[str, torch.Tensor]) -> Any:
-    """The inverse of :func:`_split`; tuples come back as lists."""
+    """Return the inverse of :func:`_split`; tuples come back as lists."""
     [(kind, content)] = value.items()
     if kind == "tensor":
         return tensors[content]
@@ -121,13 +121,13 @@ def _content_hash(content: Any) -> str:
 
 
 def find(folder: Path) -> Path | None:
-    """Where the checkpoint of ``folder`` lies: there, or, after a kill between two renames, under its former name."""
+    """Return the path of ``folder``'s checkpoint, under its former name after a kill between two renames."""
     former = folder.with_name(f".{folder.name}.former")
     return next((path for path in (folder, former) if (path / _STATE).is_file()), None)
 
 
 def load(folder: Path, identity: str) -> dict[str, Any] | None:
-    """The content of the checkpoint in ``folder``, or None if there is none. Nothing is changed on the disk.
+    """Return the content of the checkpoint in ``folder``, or None if there is none. Nothing is changed on the disk.
 
     Raises CheckpointError: another run's checkpoint, a newer format, a damaged or truncated file.
     """

@@ -49,24 +49,24 @@ def register_launchers() -> None:
 
 @dataclass(frozen=True)
 class Launch:
-    """Where the jobs of a sweep run."""
+    """Place where the jobs of a sweep run."""
 
     launcher: str  # its name among Hydra's
     folder: Path  # this sweep's own, with the logs and a folder per job
 
     @classmethod
     def of(cls, config: DictConfig) -> Self:
-        """That of a sweep's configuration, Hydra's own node included."""
+        """Return the launch of a sweep's configuration, Hydra's own node included."""
         return cls(config.hydra.runtime.choices["hydra/launcher"], Path(config.hydra.sweep.dir))
 
     @property
     def here(self) -> bool:
-        """Whether the jobs run in this process, one after another."""
+        """Return whether the jobs run in this process, one after another."""
         return self.launcher == _BASIC
 
     @property
     def elsewhere(self) -> bool:
-        """Whether the jobs run on machines whose devices are not known here."""
+        """Return whether the jobs run on machines whose devices are unknown here."""
         return self.launcher not in (_BASIC, _LOCAL)
 
     def announce(self, jobs: Sequence[Job], roots: Sequence[Path]) -> None:
@@ -116,21 +116,21 @@ def _own_folder() -> Path:
 
 
 def without_shared(job: Job) -> Job:
-    """In a job's own process: the job without the cells that are left to an earlier one."""
+    """Return the job without the cells left to an earlier one; in a job's own process."""
     path = _own_folder() / _SHARED
     shared = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
     return replace(job, cells=tuple(cell for cell in job.cells if cell.cell_id(job.data_hash) not in shared))
 
 
 def note_busy(sentence: str) -> None:
-    """In a job's own process: print that its machine was busy, and leave it for the launching one."""
+    """Print that the machine was busy, and leave a note for the launching process; in a job's own process."""
     _report(sentence)
     (_own_folder() / _BUSY).write_text(f"{sentence}\n", encoding="utf-8")
 
 
 @contextlib.contextmanager
 def failure_noted() -> Iterator[None]:
-    """In a job's own process: leave a failure as a sentence for the launching one, and its traceback in the log."""
+    """Leave a failure as a sentence for the launching process, and its traceback in the log; in a job's own process."""
     try:
         yield
     except Exception as error:

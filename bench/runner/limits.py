@@ -83,7 +83,7 @@ def _written(arm: Arm) -> str:
 def ranks_unsupported(
     method: Method, name: str, settings: Mapping[str, Any], model: nn.Module, targets: Mapping[str, Role]
 ) -> str | None:
-    """Return why a rank among the settings is above all that the model's layers have; None where it is not.
+    """Explain why a rank among the settings is above those of all layers; None if it is not.
 
     ``model`` is the dense one on the device ``meta``. Defaults, and ranks that a ratio sets aside, are no mistake.
     """

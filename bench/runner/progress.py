@@ -46,7 +46,7 @@ class SweepProgress:
         self._bar.advance(self._task, done)
 
     def failed(self) -> str:
-        """A sentence on the cells that ended in an error; empty where none did."""
+        """Return a sentence on the cells that ended in an error; empty if none did."""
         if not self.errors:
             return ""
         count = f"{len(self.errors)} of {len(self._weights)} cell(s) ended in an error"
@@ -60,7 +60,7 @@ class SweepProgress:
             self._slowdowns.append(factor)
 
     def busy(self) -> str:
-        """A sentence on the cells that were timed on a busy machine; empty where none was."""
+        """Return a sentence on the cells that were timed on a busy machine; empty if none was."""
         found = [factor for factor in self._slowdowns if factor > BUSY]
         if not found:
             return ""
@@ -122,7 +122,7 @@ def _distinctions(cell: Cell) -> dict[str, object]:
 
 
 def _target(cell: Cell) -> str:
-    """What a training cell's last stage aims at."""
+    """Name the target of a training cell's last stage."""
     last = cell.training["stages"][-1] if "stages" in cell.training else {}
     if last.get("target_mib") is not None:
         return f", {last['target_mib']:g} MiB, seed {cell.seed}"

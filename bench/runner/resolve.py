@@ -1,4 +1,4 @@
-"""What a user may set, typed, and the step from a composed configuration to cells.
+"""Typed settings of the user, and the step from a composed configuration to cells.
 
 Hydra composes ``bench/conf``; :func:`resolve` turns one job's configuration into a :class:`Job`: the cells of one
 device, batch size, precision and set of toggles, one per method, checked down to the last setting.
@@ -58,7 +58,7 @@ _Methods = Annotated[list[Any], Field(min_length=1), Allowed("a list of at least
 
 @dataclass(frozen=True)
 class Toggles:
-    """What may vary among the arms of a job."""
+    """Settings that may vary among the arms of a job."""
 
     precision: Precision
     cuda_graph: Flag
@@ -103,7 +103,7 @@ TOGGLES = tuple(field.name for field in dataclasses.fields(Toggles))
 
 @dataclass(frozen=True)
 class TimingSettings:
-    """How steps are timed.
+    """Settings of timing steps.
 
     A block counts as disturbed when its calibration product, or its mean step, takes more than ``disturbed`` times the
     median over the arm's blocks of its launch. It does too when the product takes more than ``BUSY`` times the quickest
@@ -125,7 +125,7 @@ class TimingSettings:
     allocator: Allocator = "steady"
 
     def identity(self) -> dict[str, Any]:
-        """The settings as cells hold them: without later ones at their defaults, so that older cell ids stay valid."""
+        """Return the settings in a cell: without later ones at their defaults, so that older cell ids stay valid."""
         later = {"allocator": ALLOCATORS[0], "launches": LAUNCHES, "min_steps": 1}
         return {name: value for name, value in asdict(self).items() if value != later.get(name)}
 
@@ -140,7 +140,7 @@ class Job:
 
     @property
     def measure(self) -> Measure:
-        """Of all its cells."""
+        """Measure of all its cells."""
         return named(self.cells[0].measure)
 
 
@@ -215,7 +215,7 @@ def check_fields(config: Mapping[str, Any]) -> None:
 
 
 def _check_batch(batch_size: int, world_size: int, rows: int | None, any_batch: bool) -> None:
-    """Raises ConfigError where there are fewer training rows than a step takes."""
+    """Raise ConfigError if there are fewer training rows than a step takes."""
     if rows is None or batch_size * world_size <= rows or any_batch:
         return
     if world_size == 1:
@@ -230,7 +230,7 @@ def _check_batch(batch_size: int, world_size: int, rows: int | None, any_batch: 
 def _exchanges(
     config: Mapping[str, Any], measure: Measure, arms: list[Arm], device: str, elsewhere: bool
 ) -> list[dict[str, Any]]:
-    """How gradients travel, per arm, as fields of its cell; all at their defaults on one rank.
+    """Return the exchange of each arm, as fields of its cell; all at their defaults on one rank.
 
     Raises ConfigError: a setting that is unknown, means nothing on one rank or to any arm, or a measure of one rank.
     """
@@ -267,7 +267,7 @@ def _exchanges(
 
 
 def _check_about(measure: Measure, workload: str, methods: list[str]) -> None:
-    """Raises ConfigError where a measure is about other workloads or methods."""
+    """Raise ConfigError if a measure is about other workloads or methods."""
     about = f"measure={measure.name} is about {measure.about}, allowed"
     if not measure.workloads(workload_class(workload)):
         allowed = [name for name in bench.workloads.available() if measure.workloads(workload_class(name))]
@@ -342,7 +342,7 @@ def _settings(
 
 
 def comera_ratio(workload: Workload, settings: Mapping[str, Any]) -> float:
-    """How many times fewer parameters CoMERA trains on a workload than dense training, to six digits."""
+    """Return how many times fewer parameters CoMERA trains on a workload than dense training, to six digits."""
     with torch.device("meta"):
         model, targets = workload.build(), workload.targets()
         dense = sum(parameter.numel() for parameter in model.parameters())
@@ -351,12 +351,12 @@ def comera_ratio(workload: Workload, settings: Mapping[str, Any]) -> float:
 
 
 def ratio_of(method_settings: Mapping[str, Any]) -> float | None:
-    """The whole-model ratio that a method is asked for, itself or by the ranks that it takes over."""
+    """Return the whole-model ratio that a method is asked for, itself or by the ranks that it takes over."""
     return method_settings.get("ratio") or method_settings.get("ranks_of_ratio")
 
 
 def resolve_device(device: str, needed: bool = True, elsewhere: bool = False) -> str:
-    """``auto`` is CUDA where there is one; ``needed`` says whether something is to run on it, ``elsewhere`` not here.
+    """Return the device; ``auto`` is CUDA if present. ``needed``: a cell runs on it; ``elsewhere``: not here.
 
     Raises ConfigError: CUDA asked for where there is none; ``auto`` for a machine that is not known here.
     """

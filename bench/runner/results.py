@@ -33,7 +33,7 @@ _RETRIED = ("error",)  # failures that are always worth trying again
 
 
 class Results:
-    """The records of one results folder, as far as this machine's device is concerned.
+    """Records of one results folder that concern this machine's device.
 
     ``reuse`` says which records count as done: ``exact``, ``config`` (older code too) or ``never``; with ``extend`` a
     timed cell is measured again and its launches join those of its record, if that is of this code. ``written`` are
@@ -75,7 +75,7 @@ class Results:
         return self.root / cell.experiment / device_folder(_where(cell).device) / f"{cell.cell_id(data_hash)}.json"
 
     def is_done(self, cell: Cell, data_hash: str) -> bool:
-        """Whether a record answers this cell under the reuse rule.
+        """Return whether a record answers this cell under the reuse rule.
 
         An answer for want of a compiler or of free memory holds until the machine has that. Raises RecordError: the
         cell's file cannot be read, or is of a newer schema.
@@ -92,11 +92,11 @@ class Results:
         return self.reuse == "config" or _is_of_this_code(record)
 
     def answer(self, cell: Cell, data_hash: str) -> Record | None:
-        """The record that answers this cell under the reuse rule; None where there is none."""
+        """Return the record that answers this cell under the reuse rule; None where there is none."""
         return read(self._path(cell, data_hash)) if self.is_done(cell, data_hash) else None
 
     def to_extend(self, cell: Cell, data_hash: str) -> Record | None:
-        """The record whose launches those of this cell are to join; None where they stand alone."""
+        """Return the record whose launches those of this cell are to join; None where they stand alone."""
         path = self._path(cell, data_hash)
         if self.reuse != "extend" or not path.exists():
             return None
@@ -124,7 +124,7 @@ class Results:
                 ) from None
 
     def upkeep(self, cell: Cell, data_hash: str, resume: bool) -> Upkeep:
-        """Where a training run keeps its checkpoint, and where the run lies whose stages are its first."""
+        """Return the folder of a training run's checkpoint, and of the run whose stages are its first."""
         stages = cell.training["stages"]
         parent = dataclasses.replace(cell, training={**cell.training, "stages": stages[:-1]})
         has_parent = len(stages) > 1 and stages[-1] != {**stages[-1], "target": None, "target_mib": None}
@@ -148,7 +148,7 @@ class Results:
         return self._checkpoints / cell.experiment / cell_id
 
     def rare_times(self, cell: Cell) -> Record | None:
-        """A record of this experiment, device and code that has the same arm's rare events: one batch size times them.
+        """Return a record of this experiment, device and code with the same arm's rare events, at any batch size.
 
         Under ``reuse=never`` only a record of this sweep will do.
         """
@@ -191,7 +191,7 @@ class Results:
 
 
 def _timed_among(paths: Iterable[Path]) -> Iterator[Record]:
-    """The timed records among these files; a damaged one of another experiment does not end a sweep."""
+    """Yield the timed records among these files; a damaged one of another experiment does not end a sweep."""
     for path in paths:
         with contextlib.suppress(OSError, RecordError):
             if b'"calibration_ms"' in (content := path.read_bytes()):
@@ -206,12 +206,12 @@ def _claims_of(path: Path) -> int:
 
 
 def _where(cell: Cell) -> Provenance:
-    """Who measures this cell. A prediction stands with the machine's main device, whose figure it belongs to."""
+    """Return the provenance of a cell. A prediction gets the machine's main device, whose figure it belongs to."""
     return provenance(on_cpu=named(cell.measure).on_device and cell.device == "cpu")
 
 
 def _has_what_it_lacked(record: Record, cell: Cell) -> bool:
-    """Whether this machine could now do what it was not equipped for when the record was written."""
+    """Return whether this machine could now do what it was not equipped for when the record was written."""
     lacked = record.samples.get("lacks")
     if lacked == "compiler":
         return compile_unsupported(cell.device) is None
@@ -239,7 +239,7 @@ _OF_CELL = (
 
 
 def _to_record(outcome: Outcome, data_hash: str, data: Data, results: Results) -> Record:
-    """The flat record of an outcome."""
+    """Return the flat record of an outcome."""
     cell = outcome.cell
     known = dict(outcome.columns)
     periods = known.pop("rare_periods", {})

@@ -84,7 +84,7 @@ def register_settings() -> None:
 
 
 def plain(config: DictConfig) -> dict[str, Any]:
-    """The configuration as plain containers, Hydra's own node left out.
+    """Return the configuration as plain containers, Hydra's own node left out.
 
     Raises ConfigError: a setting without a value.
     """
@@ -98,7 +98,7 @@ def plain(config: DictConfig) -> dict[str, Any]:
 
 
 def unsupported(cell: Cell, data: Data) -> str | None:
-    """Why a cell cannot be measured, or None; asked before anything is built."""
+    """Explain why a cell cannot be measured; None if it can. Nothing is built before."""
     method = build(cell.method, cell.variant, cell.method_settings)
     return (
         named(cell.measure).unsupported(cell)
@@ -113,7 +113,7 @@ def unsupported(cell: Cell, data: Data) -> str | None:
 
 
 def _model_unsupported(cell: Cell, data: Data, method: Method) -> str | None:
-    """Why the method cannot train the model, or its blocks be checkpointed, or None; shapes are all that is needed."""
+    """Explain why the method cannot train the model, or its blocks be checkpointed; None if they can."""
     workload = open_cell_workload(cell, data)
     with torch.device("meta"):
         model = workload.build()
@@ -127,7 +127,7 @@ def _model_unsupported(cell: Cell, data: Data, method: Method) -> str | None:
 
 
 def _precision_of_measure(cell: Cell) -> str | None:
-    """Why the measure of a cell says nothing about its precision, or None."""
+    """Explain why the measure of a cell cannot show its precision; None if it can."""
     precisions = named(cell.measure).precisions
     if cell.precision in precisions:
         return None
@@ -234,7 +234,7 @@ class SweepCallback(Callback):
 
 
 def expand(config: DictConfig) -> list[DictConfig]:
-    """The configurations of all jobs of a sweep, in the order in which they will run."""
+    """Return the configurations of all jobs of a sweep, in the order in which they will run."""
     sweeper = Plugins.instance()._instantiate(config.hydra.sweeper)
     axes = [f"{key}={value}" for key, value in (config.hydra.sweeper.params or {}).items()]
     given = OmegaConf.to_container(config.hydra.overrides, resolve=False)  # an interpolation is each job's own
@@ -246,7 +246,7 @@ def expand(config: DictConfig) -> list[DictConfig]:
 
 
 def _checked(config: DictConfig, elsewhere: bool = False) -> Job:
-    """A job whose cells are right, and whose records and checkpoints can be read and written."""
+    """Return a job whose cells are valid, and whose records and checkpoints can be read and written."""
     check_own_folder("results", _root(config))
     job = resolve(plain(config), elsewhere)
     results = Results(_root(config), config.reuse)
@@ -258,12 +258,12 @@ def _checked(config: DictConfig, elsewhere: bool = False) -> Job:
 
 
 def _root(config: DictConfig) -> Path:
-    """The folder of a job's records."""
+    """Return the folder of a job's records."""
     return user_path("results", str(config.results))
 
 
 def job(config: DictConfig) -> None:
-    """One Hydra job: in the process that launched the sweep, or in one of its own, which begins here."""
+    """Run one Hydra job: in the process that launched the sweep, or in its own process, which begins here."""
     if _progress is not None:
         try:
             _run(config, resolve(plain(config)), _progress)

@@ -57,7 +57,7 @@ def for_hydra(argument: str) -> str:
 
 
 def reworded(error: Exception) -> str:
-    """One sentence for a mistake that Hydra or OmegaConf found."""
+    """Return one sentence for a mistake that Hydra or OmegaConf found."""
     text = " ".join(str(error).split())
     if isinstance(error, OverrideParseException):
         return f"{error.override!r} cannot be read; allowed: key=value, lists as [a,b], several values as a,b."

@@ -19,7 +19,7 @@ _IN_PLACE: dict[Any, Any] = {_ATEN.addmm_: _ATEN.addmm.default, _ATEN.baddbmm_: 
 
 
 def multiplies_bf16(device: str | torch.device) -> bool:
-    """Whether a device is one that PyTorch has fast BF16 products for: any but a CPU that its library lacks them on."""
+    """Return whether PyTorch has fast BF16 products on a device: all but CPUs without them in its library."""
     if torch.device(device).type != "cpu":
         return True
     return torch.backends.mkldnn.is_available() and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())

@@ -1,4 +1,4 @@
-"""The arithmetic of a step: which precisions there are, and models that multiply in FP8 or whose weights are BF16.
+"""Arithmetic of a step: the precisions, and models that multiply in FP8 or whose weights are BF16.
 
 ``fp8`` is what the paper calls FP8-mix: the products of the linear targets in FP8, forward and backward, all else in
 FP32. Dense layers get theirs from torchao (``convert_to_float8_training``), tensorized and two-factor ones from
@@ -53,7 +53,7 @@ _RECIPES = {"tensor": "tensorwise", "row": "rowwise"}
 
 
 def precision_unsupported(precision: str, device: str | torch.device) -> str | None:
-    """Return why ``precision`` cannot be had on ``device``, or None. Raises ValueError: none of :data:`PRECISIONS`.
+    """Explain why ``device`` does not support ``precision``, one of :data:`PRECISIONS`; None if it does.
 
     >>> precision_unsupported("tf32", "cpu")
     'precision=tf32 needs a CUDA device, this one is cpu; use fp32 or bf16.'
@@ -72,7 +72,7 @@ def _linear_targets(model: nn.Module, targets: Mapping[str, Role]) -> dict[str, 
 
 
 def fp8_unsupported(precision: str, model: nn.Module, targets: Mapping[str, Role]) -> str | None:
-    """Why an adapted model cannot multiply in FP8 in such a way, or None; shapes are enough.
+    """Explain why an adapted model cannot multiply in this form of FP8; None if it can. Shapes are enough.
 
     >>> model = nn.Sequential(nn.Linear(16, 16))
     >>> fp8_unsupported("fp8_delayed", model, {"0": "feed_forward"})
@@ -101,7 +101,7 @@ def fp8_unsupported(precision: str, model: nn.Module, targets: Mapping[str, Role
 def adapted_model(
     method: Method, dense: nn.Module, targets: Mapping[str, Role], precision: str, kernel: Kernel
 ) -> nn.Module:
-    """A dense model as a method trains it, in the arithmetic of a step, before its optimizer is built.
+    """Return a dense model as a method trains it, in the arithmetic of a step, before its optimizer is built.
 
     Args:
         targets: of the workload.
@@ -176,7 +176,7 @@ def _convert_dense(model: nn.Module, names: set[str], fp8: FP8, filtered: bool) 
 
 @functools.cache
 def _torchao() -> Any:
-    """The part of torchao that converts models, without its notes on what it lacks on this machine."""
+    """Return the part of torchao that converts models, without its notes on what it lacks on this machine."""
     with quiet_import(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import torchao.float8
@@ -185,7 +185,7 @@ def _torchao() -> Any:
 
 
 def arithmetic_of(model: nn.Module, precision: str) -> str:
-    """What of a model multiplies in which way, read off its layers; for records.
+    """Describe how each part of a model multiplies, from its layers; for records.
 
     >>> from comera import TT, tensorize
     >>> model = tensorize(nn.Sequential(nn.Linear(64, 64)), {"0": TT(ranks=4)}, fp8=FP8(kernel="emulated"))

@@ -123,7 +123,7 @@ class StepTimer:
 
     @functools.cached_property
     def _factor(self) -> torch.Tensor:
-        """What calibration multiplies by itself; made by the first one, so that on CUDA it is in no peak of a step."""
+        """Return the factor of calibration's product, made once, so that on CUDA it is in no peak of a step."""
         width = CUDA_CALIBRATION_WIDTH if self.on_cuda else CALIBRATION_WIDTH
         return torch.randn(width, width, device=self.step.device)
 
@@ -143,7 +143,7 @@ class StepTimer:
 
 
 def take_turns(turns: Mapping[str, Callable[[], T]], blocks: int) -> dict[str, list[T]]:
-    """What each of some named turns returns, block by block, so that a disturbance meets all alike.
+    """Return the results of named turns, taken block by block, so that a disturbance meets all alike.
 
     >>> take_turns({"one": lambda: 1, "two": lambda: 2}, blocks=3)
     {'one': [1, 1, 1], 'two': [2, 2, 2]}
@@ -170,7 +170,7 @@ def calls_per_block(ms: float, timing: Mapping[str, Any]) -> int:
 
 
 def mark(on_cuda: bool) -> Any:
-    """This moment on the device's clock: seconds on a CPU, an event after all work so far on CUDA."""
+    """Return this moment on the device's clock: seconds on a CPU, an event after all work so far on CUDA."""
     if not on_cuda:
         return time.perf_counter()
     event = torch.cuda.Event(enable_timing=True)
@@ -184,7 +184,7 @@ def ms_between(start: Any, end: Any) -> float:
 
 
 def mean_ms(call: Callable[[], object], count: int, on_cuda: bool) -> float:
-    """Milliseconds per call over ``count`` calls, none of which waits for the one before."""
+    """Return milliseconds per call over ``count`` calls, none of which waits for the one before."""
     synchronize(on_cuda)
     start = mark(on_cuda)
     for _ in range(count):

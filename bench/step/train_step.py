@@ -27,7 +27,7 @@ Phase = Literal["idle", "forward", "backward", "update"]
 
 
 def graph_unsupported(method: Method, device: str | torch.device) -> str | None:
-    """Return why the steps of ``method`` cannot be captured as a CUDA Graph on ``device``, or None.
+    """Explain why the steps of ``method`` cannot be captured as a CUDA Graph on ``device``; None if they can.
 
     >>> from baselines import dense
     >>> graph_unsupported(dense.build(dense.Settings()), "cpu")
@@ -42,7 +42,7 @@ def graph_unsupported(method: Method, device: str | torch.device) -> str | None:
 
 
 def checkpoint_unsupported(model: nn.Module, cuda_graph: bool) -> str | None:
-    """Return why the blocks of a model, whose shapes are enough, cannot be checkpointed, or None.
+    """Explain why the blocks of a model cannot be checkpointed; None if they can. Shapes suffice.
 
     >>> checkpoint_unsupported(nn.Linear(2, 2), cuda_graph=False)
     'checkpoint=true needs a model with blocks, the entries of an nn.ModuleList; use checkpoint=false.'
@@ -58,7 +58,7 @@ def checkpoint_unsupported(model: nn.Module, cuda_graph: bool) -> str | None:
 
 
 def compile_unsupported(device: str | torch.device) -> str | None:
-    """Return why torch.compile cannot work for ``device`` on this machine, or None."""
+    """Explain why torch.compile cannot work for ``device`` on this machine; None if it can."""
     if torch.device(device).type == "cuda":
         if importlib.util.find_spec("triton") is None:
             return "compile=true needs the package triton on a CUDA device; install it or use compile=false."
@@ -166,13 +166,13 @@ class TrainStep:
         return loss
 
     def forward_backward(self, batch: Batch) -> torch.Tensor:
-        """The first half: fresh gradients of the method's objective. Returns the task loss, detached."""
+        """Return the first half: fresh gradients of the method's objective. Returns the task loss, detached."""
         if self._captured and self.method.capture == "forward_backward":
             return self._captured(batch)
         return self._gradients(batch)
 
     def update(self) -> None:
-        """The second half: the optimizer's step, then the method's ``after_step``."""
+        """Run the second half: the optimizer's step, then the method's ``after_step``."""
         self._optimizer_step()
         self._finish()
 
@@ -181,7 +181,7 @@ class TrainStep:
         return contextlib.nullcontext()
 
     def settle(self, batch: Batch) -> None:
-        """Before a step: whatever must have happened once so that this step is like all later ones; usually nothing."""
+        """Prepare a step once, such as for DDP's bucket layout; does nothing by default."""
 
     def invalidate(self, change: Change = "shapes") -> None:
         """Forget the captured graph and, after a change of shapes, compiled code: for changes made outside a step."""
@@ -192,7 +192,7 @@ class TrainStep:
 
     @contextlib.contextmanager
     def autocast(self) -> Iterator[None]:
-        """The arithmetic of forward and task loss, for whoever runs the model outside a step."""
+        """Use the arithmetic of forward and task loss in the block, to run the model outside a step."""
         with WidenedProducts() if self._widens else contextlib.nullcontext(), self._casting():
             yield
 
@@ -215,11 +215,11 @@ class TrainStep:
         return task_loss.detach()
 
     def _through(self) -> nn.Module:
-        """What forward goes through: the model, compiled or wrapped."""
+        """Return the module whose forward is called: the model, compiled or wrapped."""
         return self.model if self._compiled is None else self._compiled
 
     def _shared(self, task_loss: torch.Tensor) -> torch.Tensor:
-        """The task loss as the objective is to have it."""
+        """Return the task loss as the objective is to have it."""
         return task_loss
 
     def _optimizer_step(self) -> None:
@@ -231,14 +231,14 @@ class TrainStep:
         self.phase = "idle"
 
     def _gradients_and_step(self, batch: Batch) -> torch.Tensor:
-        """What is captured as a whole; not called again to replay it."""
+        """Run the part that is captured as a whole; a replay does not call it again."""
         make_capturable(self.optimizer)
         loss = self._gradients(batch)
         self._optimizer_step()
         return loss
 
     def _finish(self) -> None:
-        """The method's ``after_step``."""
+        """Call the method's ``after_step``."""
         self.phase = "update"
         with self._products():
             self.last_change = self.method.after_step(self.model, self.optimizer, self.number)
@@ -263,7 +263,7 @@ class CheckpointedForward(StandIn):
 
 
 def build_step(cell: Cell, workload: Workload, static_shapes: bool = True, double: bool = False) -> TrainStep:
-    """The step of a cell's arm on its device, before the first one; the cell's seed decides the initial weights.
+    """Return the step of a cell's arm on its device, before the first one; the cell's seed decides the initial weights.
 
     ``double`` is for a reference: the model is in float64.
     """
@@ -277,7 +277,7 @@ def build_step(cell: Cell, workload: Workload, static_shapes: bool = True, doubl
 
 
 def batches_on(cell: Cell, workload: Workload, count: int, rank: int = 0) -> list[Batch]:
-    """The first training batches of a cell, of one shape each, on its device; fewer where the data has no more.
+    """Return the first training batches of a cell, of one shape each, on its device; fewer where the data has no more.
 
     Of several ranks each takes every so many-th.
     """
@@ -287,7 +287,7 @@ def batches_on(cell: Cell, workload: Workload, count: int, rank: int = 0) -> lis
 
 
 def rare_work(step: TrainStep, steps: int) -> list[Callable[[], None]]:
-    """Those rare events of a step's method that fall due in none of its first steps, to be called."""
+    """Return the rare events of a step's method that fall due in none of its first steps, to be called."""
     return [
         functools.partial(event.run, step.model, step.optimizer)
         for event in step.method.rare_events()
@@ -296,7 +296,7 @@ def rare_work(step: TrainStep, steps: int) -> list[Callable[[], None]]:
 
 
 def _compiled(model: nn.Module, static_shapes: bool) -> nn.Module:
-    """The model through torch.compile in its default mode."""
+    """Return the model through torch.compile in its default mode."""
     # The plans that comera caches depend on shapes alone, which is all that the compiler warns about.
     warnings.filterwarnings("ignore", message="Dynamo detected a call to a `functools.lru_cache`")
     compiled: Any = torch.compile(model, dynamic=not static_shapes)

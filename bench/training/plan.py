@@ -16,7 +16,7 @@ from bench.protocol.recipe import Recipe, recipe_unsupported
 
 
 def training_cells(cell: Cell, values: Mapping[str, Any], workload: Workload) -> list[Cell]:
-    """The training runs of one arm.
+    """Return the training runs of one arm.
 
     ``cell`` is without stages, ``values`` the section ``training`` of a configuration. Raises ConfigError: a workload
     without an epoch or a metric, a wrong value, or a stage that the method cannot train.
@@ -41,12 +41,12 @@ def training_cells(cell: Cell, values: Mapping[str, Any], workload: Workload) ->
 
 
 def plan_of(values: Mapping[str, Any], workload: Workload) -> Any:
-    """The training plan of a workload, from the section ``training``; raises ConfigError over a wrong value."""
+    """Return the training plan of a workload, from the section ``training``; raises ConfigError over a wrong value."""
     return build_dataclass(workload.training_plan, _of_plan(values, workload.training_plan), "training")
 
 
 def check_recipe(recipe: Recipe, arms: Sequence[tuple[Arm, Mapping[str, Any]]]) -> None:
-    """Raises ConfigError over an arm that cannot be trained by a recipe, or rates of a method that it sets aside."""
+    """Raise ConfigError if a recipe cannot train an arm, or replaces rates that are set for its method."""
     for arm, settings in arms:
         name = f"{arm.method}:{arm.variant}" if arm.variant else arm.method
         if reason := recipe_unsupported(recipe, build(arm.method, arm.variant, settings), name):
@@ -62,7 +62,7 @@ def check_recipe(recipe: Recipe, arms: Sequence[tuple[Arm, Mapping[str, Any]]]) 
 
 
 def _of_plan(values: Mapping[str, Any], plan: type[Any]) -> dict[str, Any]:
-    """The values that are meant for a plan: a configuration holds the settings of all plans.
+    """Return the values meant for a plan: a configuration holds the settings of all plans.
 
     Settings of the usual plan, which this one lacks, are left out at their default; any other plan's where they are
     null, which also stands for the default of the plan's own.
@@ -78,7 +78,7 @@ def _of_plan(values: Mapping[str, Any], plan: type[Any]) -> dict[str, Any]:
 
 
 def _check_decomposes(method: Method, cell: Cell) -> None:
-    """Raises ConfigError over a method or a setting with which no dense model can be decomposed."""
+    """Raise ConfigError if a method or a setting cannot decompose a dense model."""
     if not hasattr(method, "decompose"):
         raise ConfigError(f"training.dense_steps is given, but {cell.arm} decomposes no dense model; allowed: null.")
     for field, given, allowed in (("world_size", cell.world_size, 1), ("precision", cell.precision, "fp32")):
@@ -87,7 +87,7 @@ def _check_decomposes(method: Method, cell: Cell) -> None:
 
 
 def _check_stages(stages: list[Stage], cell: Cell, workload: Workload) -> None:
-    """Raises ConfigError over a stage that the method cannot train, or a size that the model cannot have."""
+    """Raise ConfigError if the method cannot train a stage, or the model cannot have a stage's size."""
     method = build(cell.method, cell.variant, cell.method_settings)
     model = None
     for stage in stages if method.shrinks else ():

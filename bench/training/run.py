@@ -1,4 +1,4 @@
-"""A training run to the end of its stages; one that was stopped goes on where it was.
+"""Training run to the end of its stages; a stopped run continues where it was.
 
 All that a run is, is a function of its cell: seeds fix initialisation, dropout and the order of the data, so the same
 cell on the same processor gives the same bytes, and a run that was killed goes on from its last checkpoint as if it had
@@ -47,14 +47,14 @@ Report = Callable[[dict[str, Any]], None]
 
 
 class OutOfTime(RuntimeError):
-    """A run that was told to stop, and has left a checkpoint from which it can go on."""
+    """Signal that a run was stopped and left a checkpoint from which it can continue."""
 
     status = "timeout"  # of the cell's record
 
 
 @dataclass(frozen=True)
 class Upkeep:
-    """What a run needs beside its cell; nothing here changes its result."""
+    """Folders and times of a run beside its cell; nothing here changes its result."""
 
     folder: Path  # of its checkpoint
     identity: str  # whose checkpoint that is
@@ -69,13 +69,13 @@ class Upkeep:
 
 
 def stages_of(cell: Cell) -> tuple[Stage, ...]:
-    """The stages of a training cell."""
+    """Return the stages of a training cell."""
     return tuple(Stage(**stage) for stage in cell.training["stages"])
 
 
 @dataclass
 class _Position:
-    """Where a run is, and who brought it there. A stage counts as begun once it has done a step."""
+    """Position of a run, and the code that brought it there. A stage counts as begun once it has done a step."""
 
     stage: int = 0
     stage_steps: int = 0
@@ -159,7 +159,7 @@ class TrainingRun:
             group["initial_lr"] = group["lr"]
 
     def _is_dense_at(self, position: _Position) -> bool:
-        """Whether the model is still dense there, to be decomposed before the stage goes on."""
+        """Return whether the model is still dense there, to be decomposed before the stage goes on."""
         if self.stages[0].name != DENSE:
             return False
         return position.stage == 0 or (position.stage == 1 and position.stage_steps == 0)
@@ -230,7 +230,7 @@ class TrainingRun:
 
     @property
     def is_cut(self) -> bool:
-        """Whether ranks have been cut, so that steps are timed beside those at full ranks."""
+        """Return whether ranks have been cut, so that steps are timed beside those at full ranks."""
         return ranks_of(self.model) != self.ranks_before
 
     @property
@@ -255,11 +255,11 @@ class TrainingRun:
         return {name: tensor.to(self.cell.device) for name, tensor in batch.items()}
 
     def _order_seed(self, epoch: int) -> int:
-        """Of an order of its own for every epoch of every seed."""
+        """Return the seed of the order of an epoch, different for every epoch of every seed."""
         return self.cell.seed * 1_000_003 + epoch
 
     def _first_loss(self, model: nn.Module) -> torch.Tensor:
-        """The task loss of the first training batch: the same whenever it is formed, also after a resumption."""
+        """Return the task loss of the first training batch: the same whenever it is formed, also after a resumption."""
         static = bool(self.cell.training["static"])
         batch = next(self.staged.batches("train", self.cell.batch_size, self._order_seed(0), static))
         with self.step.autocast():
@@ -393,7 +393,7 @@ class TrainingRun:
         self.report({"step": self.at.step, "steps": self.total_steps, "text": text})
 
     def columns(self) -> dict[str, Any]:
-        """The record's columns after the last step, and its samples."""
+        """Return the record's columns after the last step, and its samples."""
         last = self.at.curve[-1]
         layers = tensorized_layers(self.model)
         message = "; ".join(filter(None, (self._void(), self._several_codes())))
@@ -419,7 +419,7 @@ class TrainingRun:
         }
 
     def _stored(self) -> dict[str, Any]:
-        """The error of every tensor that forward of the first batch keeps in FP8, where the arm keeps any so."""
+        """Return the error of every tensor that forward of the first batch keeps in FP8, where the arm keeps any so."""
         if self._exchange is not None and self._exchange.sharded:
             return {}  # this rank alone cannot run the model
         with recorded_errors() as rows:
@@ -427,7 +427,7 @@ class TrainingRun:
         return {"stored": rows} if rows else {}
 
     def _void(self) -> str:
-        """Why the run says nothing about its method: it has learned nothing; blank where it has."""
+        """Explain why the run shows nothing about its method, since it learned nothing; blank where it did."""
         metric = self.workload.metric
         if metric is None or metric.guess is None:
             return ""
@@ -437,7 +437,7 @@ class TrainingRun:
         return f"void: {metric.text} of {metric.written(reached)} is no better than guessing, {metric.guess:g}"
 
     def _several_codes(self) -> str:
-        """Which code did what, where it was not one that did all; blank where it was."""
+        """Name the versions of the code and their shares of the run; blank if there was only one."""
         trained, now = [code["code_id"] for code in self.at.codes], self.upkeep.code_id
         others: dict[str, list[str]] = {}
         if self.at.ended_by and self.at.ended_by not in trained:
@@ -455,7 +455,7 @@ class TrainingRun:
 
 
 def scheduled_share(step: int, steps: int, warmup: float, final: float, decay: str = "linear") -> float:
-    """What share of its rate a step of a stage has: a linear rise in the first steps, then a fall.
+    """Return the share of its rate that a step of a stage has: a linear rise in the first steps, then a fall.
 
     ``warmup`` is the share of the steps in which rates rise, ``final`` what is left of them at the last step; with
     ``decay="cosine"`` they fall along half a wave.
@@ -475,7 +475,7 @@ def scheduled_share(step: int, steps: int, warmup: float, final: float, decay: s
 
 
 def checked_metric(evaluation: Evaluation, workload: Workload) -> Metric:
-    """The metric that leads, once all metrics of an evaluation are known to be numbers and it is among them.
+    """Return the metric that leads, once all metrics of an evaluation are known to be numbers and it is among them.
 
     Raises ConfigError: otherwise; the message names workload and metric.
     """

@@ -1,4 +1,4 @@
-"""What a step of a trained model needs: memory and work at its ranks, and times beside a model at full ranks."""
+"""Cost of a step of a trained model: memory and work at its ranks, and times beside a model at full ranks."""
 
 import functools
 from collections.abc import Mapping, Sequence
@@ -42,7 +42,7 @@ def predicted_columns(cell: Cell, workload: Workload, ranks: Mapping[str, Sequen
 
 
 def timed_columns(cell: Cell, workload: Workload, trained: TrainStep) -> dict[str, Any]:
-    """Step times of the trained model and of one at full ranks, in interleaved blocks; both train on for them."""
+    """Time steps of the trained model and of one at full ranks, in interleaved blocks; both train on for them."""
     steps = {"trained": trained, "full": build_step(cell, workload, bool(cell.training["static"]))}
     [batch] = batches_on(cell, workload, 1)
     for step in steps.values():

@@ -49,7 +49,7 @@ _opened: dict[tuple[str, Any, Data], Workload] = {}
 
 
 def config_sections() -> dict[str, dict[str, Any]]:
-    """The sections of a configuration that workloads bring, with their default settings.
+    """Return the sections of a configuration that workloads bring, with their default settings.
 
     One per workload, where null stands for what follows from its data; and ``training``, with the settings of all
     training plans, where null stands for the default of a plan that is not the usual one. Two workloads with the same
@@ -66,7 +66,7 @@ def config_sections() -> dict[str, dict[str, Any]]:
 
 
 def checked_settings(name: str, values: Mapping[str, Any], data: Data) -> Any:
-    """The settings of a workload from its section of a configuration; raises ConfigError or DataError."""
+    """Return the settings of a workload from its section of a configuration; raises ConfigError or DataError."""
     kind = workload_class(name)
     if any(values.get(field) is None for field in kind.from_data):
         values = {**values, **kind.settings_of(data)}
@@ -74,7 +74,7 @@ def checked_settings(name: str, values: Mapping[str, Any], data: Data) -> Any:
 
 
 def open_workload(name: str, settings: Any, data: Data, check: bool) -> Workload:
-    """The workload for these settings; its data is found and read once per process.
+    """Return the workload for these settings; its data is found and read once per process.
 
     Raises ConfigError: settings that do not suit the data, or a workload that lacks a member. DataError: see there.
     """
@@ -94,12 +94,12 @@ def open_workload(name: str, settings: Any, data: Data, check: bool) -> Workload
 
 
 def open_cell_workload(cell: Cell, data: Data) -> Workload:
-    """The workload of a cell that has been checked."""
+    """Return the workload of a cell that has been checked."""
     return open_workload(cell.workload, workload_class(cell.workload).Settings(**cell.workload_settings), data, False)
 
 
 def open_model(path: Path, sequence_length: int) -> tuple[Workload, tuple[str, ...]]:
-    """A user's own model as a workload, by the path of its configuration, and sentences on what predictions leave out.
+    """Return a user's own model as a workload, by the path of its configuration, and the limits of its predictions.
 
     A path or a length that cannot be used raises ConfigError.
     """
@@ -110,7 +110,7 @@ def open_model(path: Path, sequence_length: int) -> tuple[Workload, tuple[str, .
 
 
 def recorded_words(workload: Workload) -> dict[str, Any]:
-    """What records hold of what figures call a workload; ``validated`` only where it is no example."""
+    """Return the words for a workload that records hold; ``validated`` only where it is not an example."""
     metric = None if workload.metric is None else asdict(workload.metric)
     words = asdict(workload.words)
     if not words["validated"]:

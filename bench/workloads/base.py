@@ -1,4 +1,4 @@
-"""What most workloads have in common: a base class with the members that seldom differ, and one for drawn batches."""
+"""Base classes of most workloads: one with the members that seldom differ, and one for drawn batches."""
 
 import abc
 import functools
@@ -20,7 +20,7 @@ _HASHED = 1000  # numbers that stand for all of them in the hash of drawn data
 
 
 def check_batch_size(batch_size: int) -> None:
-    """Raises ValueError over anything but a whole number from 1 up."""
+    """Raise ValueError unless the batch size is a whole number from 1 up."""
     if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
         raise ValueError(f"batch_size is {batch_size!r}; allowed: whole numbers from 1")
 
@@ -61,7 +61,7 @@ class BaseWorkload(abc.ABC):
 
     @classmethod
     def open(cls, settings: Any, data: Data, check: bool) -> Self:  # noqa: ARG003 - there is nothing to read
-        """The workload on data that it draws itself; raises ConfigError over a folder, DataError over a name."""
+        """Return the workload on data that it draws itself; raises ConfigError over a folder, DataError over a name."""
         for field in ("data_folder", "fetch"):
             if value := getattr(data, field):
                 raise ConfigError(f"{field} is {value!r}; workload={cls.name} draws its data and reads none.")
@@ -69,7 +69,7 @@ class BaseWorkload(abc.ABC):
 
     @classmethod
     def settings_of(cls, data: Data) -> dict[str, Any]:  # noqa: ARG003 - none follow from the data
-        """The values of the settings ``from_data``."""
+        """Return the values of the settings ``from_data``."""
         return {}
 
     @functools.cached_property
@@ -79,11 +79,11 @@ class BaseWorkload(abc.ABC):
 
     @abc.abstractmethod
     def build(self) -> nn.Module:
-        """A freshly initialised dense model; works under ``torch.device`` and ``FakeTensorMode`` contexts."""
+        """Return a freshly initialised dense model; works under ``torch.device`` and ``FakeTensorMode`` contexts."""
 
     @abc.abstractmethod
     def targets(self) -> dict[str, Role]:
-        """The modules that methods act on, by name, with what they do in the model."""
+        """Return the modules that methods act on, by name, with what they do in the model."""
 
     @abc.abstractmethod
     def batches(self, split: str, batch_size: int, seed: int, static: bool, start: int = 0) -> Iterator[Batch]:
@@ -94,13 +94,13 @@ class BaseWorkload(abc.ABC):
         """Mean task loss of a batch that lies on the model's device."""
 
     def batches_per_epoch(self, batch_size: int) -> int:
-        """How many batches of varying shape one pass over the training rows has; raises ValueError without an epoch."""
+        """Count the batches of varying shape in one pass over the training rows; raises ValueError without an epoch."""
         if self.training_examples is None:
             raise ValueError(f"workload={self.name} has no epoch, so none of batches of {batch_size}")
         return -(-self.training_examples // batch_size)
 
     def in_stage(self, stage: Stage) -> Self:  # noqa: ARG002 - all stages are alike
-        """The workload as a stage of training has it."""
+        """Return the workload as a stage of training has it."""
         return self
 
     def evaluate(self, model: nn.Module) -> Evaluation:  # noqa: ARG002 - the protocol passes it
@@ -108,7 +108,7 @@ class BaseWorkload(abc.ABC):
         return Evaluation({})
 
     def probes(self) -> Mapping[str, Evaluation]:
-        """What simple models reach on the validation data, by name; unless a subclass has more, that of the metric."""
+        """Return the quality of simple models on the validation data, by name; by default the metric's probe."""
         metric = self.metric
         if metric is None or metric.probe is None:
             return {}

@@ -226,7 +226,7 @@ class EncoderWorkload(BaseWorkload):
 
     @classmethod
     def open(cls, settings: EncoderSettings, data: Data, check: bool, environ: Mapping[str, str] = os.environ) -> Self:
-        """The workload on the data that :func:`bench.data.nli.find_corpus` finds, and the vocabulary that fits."""
+        """Return the workload on the data of :func:`bench.data.nli.find_corpus`, and the vocabulary that fits."""
         corpus = find_corpus(data.dataset, data.data_folder, data.fetch, environ, check)
         return cls(settings, corpus, PairTokenizer(find_vocabulary(corpus, settings.vocabulary, environ)))
 
@@ -234,7 +234,7 @@ class EncoderWorkload(BaseWorkload):
         return EncoderClassifier(self.settings)
 
     def targets(self) -> dict[str, Role]:
-        """The word embedding and the linear weights that methods act on, in the order of the forward pass."""
+        """Return the word embedding and the linear weights that methods act on, in the order of the forward pass."""
         attention, feed_forward = ("query", "key", "value", "output"), ("expand", "contract")
         layers: dict[str, Role] = {f"attention.{name}": "attention" for name in attention}
         layers |= {f"feed_forward.{name}": "feed_forward" for name in feed_forward}
@@ -283,7 +283,7 @@ class EncoderWorkload(BaseWorkload):
 
     @staticmethod
     def _pad(rows: Sequence[EncodedRow], length: int | None = None) -> Batch:
-        """A batch of these rows, padded to ``length`` or to the longest of them."""
+        """Return a batch of these rows, padded to ``length`` or to the longest of them."""
         longest = length or max(len(ids) for ids, _, _ in rows)
         lengths, firsts = torch.tensor([[len(ids), first] for ids, first, _ in rows]).T
         mask = torch.arange(longest) < lengths[:, None]

@@ -76,7 +76,7 @@ class HuggingFaceWorkload(BaseWorkload):
         self.words = Words(f"{path} ({self.config.model_type}, sequence classification)")
 
     def notes(self) -> tuple[str, ...]:
-        """What a prediction leaves out, in sentences."""
+        """Parts of a step that a prediction leaves out, in sentences."""
         return (
             *self._other_task(),
             f"Stays dense: {stays_dense(self)}; methods act on nn.Linear, as which Conv1D is built, and on the "
@@ -85,7 +85,7 @@ class HuggingFaceWorkload(BaseWorkload):
         )
 
     def _other_task(self) -> Iterator[str]:
-        """A sentence where the configuration is of a model with another head, which is not predicted."""
+        """Yield a sentence where the configuration is of a model with another head, which is not predicted."""
         named = [name for name in getattr(self.config, "architectures", None) or () if not name.endswith(_TASK)]
         if not named:
             return
@@ -110,7 +110,7 @@ class HuggingFaceWorkload(BaseWorkload):
         return model
 
     def targets(self) -> dict[str, Role]:
-        """The embedding of the input tokens and the linear layers, in the order of the model."""
+        """Return the embedding of the input tokens and the linear layers, in the order of the model."""
         model: Any = self.shapes
         table, body, classes = model.get_input_embeddings(), model.base_model, self.config.num_labels
         inside = set(body.modules())
@@ -154,7 +154,7 @@ def _conv1d_as_linear(model: nn.Module) -> None:
 
 
 def stays_dense(workload: HuggingFaceWorkload) -> str:
-    """What of the model no method acts on, by kind of layer, largest first."""
+    """List the parts of the model on which no method acts, by kind of layer, largest first."""
     targets = workload.targets()
     counts, sizes = Counter[str](), Counter[str]()
     for name, module in workload.shapes.named_modules():
@@ -166,7 +166,7 @@ def stays_dense(workload: HuggingFaceWorkload) -> str:
 
 
 def _read(path: Path) -> Any:
-    """The configuration as transformers has it."""
+    """Return the configuration as transformers has it."""
     if importlib.util.find_spec("transformers") is None:
         raise ConfigError("model=PATH needs the package transformers; install it: pip install transformers.")
     os.environ["HF_HUB_OFFLINE"] = "1"  # read when transformers is imported
@@ -207,6 +207,6 @@ def _wrong(path: Path, reason: str) -> ConfigError:
 
 
 def _refused(path: Path, error: Exception) -> ConfigError:
-    """What transformers has against a configuration, in one sentence."""
+    """Return transformers' objection to a configuration as an error of one sentence."""
     reason = " ".join(str(error).split()).rstrip(".")[:200] or type(error).__name__
     return _wrong(path, f"which transformers does not accept ({reason})")

@@ -73,7 +73,7 @@ class LookupWorkload(DrawnWorkload):
 
     @functools.cached_property
     def _cumulative(self) -> NDArray[np.float64]:
-        """Of the ranks, the most frequent first: how often a row of this rank or an earlier one is drawn."""
+        """Return the cumulative probability of the ranks, the most frequent first."""
         return np.cumsum(np.arange(1, self.settings.rows + 1, dtype=np.float64) ** -ZIPF_EXPONENT)
 
     def draw(self, source: np.random.Generator, batch_size: int) -> Batch:
@@ -105,7 +105,7 @@ class _GivenGradient(torch.autograd.Function):
 
 
 def _stride(rows: int) -> int:
-    """A step that visits every row once before it comes back."""
+    """Return a step that visits every row once before it comes back."""
     return next(step for step in itertools.count(max(1, int(_SCATTER * rows))) if math.gcd(step, rows) == 1)
 
 

@@ -82,7 +82,7 @@ class Student(nn.Module):
         return self.last(x).squeeze(-1)
 
     def narrowed(self, parameters: int) -> "Student":
-        """The student of about so many parameters with fewer columns; raises ValueError where none is within 2 %."""
+        """Return a narrower student of about ``parameters``; raises ValueError if none is within 2 %."""
 
         def size(width: int) -> int:
             layers = self.settings.layers
@@ -133,7 +133,7 @@ class TeacherWorkload(BaseWorkload):
         ]
 
     def _raw(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Outputs (B,) of the teacher as it is."""
+        """Return outputs (B,) of the teacher, not normalised."""
         x = inputs
         for weight in self._weights[:-1]:
             x = F.relu(x @ torch.from_numpy(weight)) * math.sqrt(2)
@@ -164,7 +164,7 @@ class TeacherWorkload(BaseWorkload):
         return Metric("loss", "validation loss", "of the variance", False, 1.0, probe, "quadratic function")
 
     def probes(self) -> Mapping[str, Evaluation]:
-        """The best linear and the best quadratic function of the inputs, fitted by least squares."""
+        """Return the best linear and the best quadratic function of the inputs, fitted by least squares."""
         return self._fitted
 
     @functools.cached_property
@@ -185,7 +185,7 @@ class TeacherWorkload(BaseWorkload):
         return Student(self.settings)
 
     def targets(self) -> dict[str, Role]:
-        """The square matrices."""
+        """Return the square matrices."""
         return {f"hidden.{number}": "feed_forward" for number in range(self.settings.layers)}
 
     def batches(self, split: str, batch_size: int, seed: int, static: bool, start: int = 0) -> Iterator[Batch]:  # noqa: ARG002
@@ -224,17 +224,17 @@ class TeacherWorkload(BaseWorkload):
 
 
 def _inputs(count: int, seed: tuple[int, ...]) -> torch.Tensor:
-    """Standard normal (count, 8)."""
+    """Draw standard normal inputs (count, 8)."""
     return torch.from_numpy(np.random.default_rng(seed).standard_normal((count, _INPUTS), dtype=np.float32))
 
 
 def _linear(inputs: torch.Tensor) -> torch.Tensor:
-    """The inputs and a one."""
+    """Return the inputs and a one."""
     return torch.cat([inputs, torch.ones(len(inputs), 1)], 1)
 
 
 def _quadratic(inputs: torch.Tensor) -> torch.Tensor:
-    """The inputs, their products of two, and a one."""
+    """Return the inputs, their products of two, and a one."""
     pairs = itertools.combinations_with_replacement(range(_INPUTS), 2)
     products = torch.stack([inputs[:, one] * inputs[:, other] for one, other in pairs], 1)
     return torch.cat([products, _linear(inputs)], 1)

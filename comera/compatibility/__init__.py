@@ -1,1 +1,1 @@
-"""What other libraries expect of a layer: a weight that can be read, parameters that a distributed wrapper holds."""
+"""Compatibility with other libraries, which read a layer's weight and hold parameters in distributed wrappers."""

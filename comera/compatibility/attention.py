@@ -16,7 +16,7 @@ PROJECTIONS = ("q_proj", "k_proj", "v_proj")
 
 
 class SplitAttention(nn.Module):
-    """What an ``nn.MultiheadAttention`` computes, by four linear layers: q_proj, k_proj, v_proj, out_proj.
+    """``nn.MultiheadAttention`` with its projections as four linear layers: q_proj, k_proj, v_proj, out_proj.
 
     Args:
         attention: which must be one that :func:`unsplittable` has nothing against; its weights are copied, its output
@@ -112,14 +112,14 @@ def _mask(
 
 
 def _numbers(mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """A mask that is true, or -inf, where nothing is attended to."""
+    """Return a mask that is true, or -inf, where nothing is attended to."""
     if mask.dtype != torch.bool:
         return mask.to(dtype)
     return torch.zeros_like(mask, dtype=dtype).masked_fill_(mask, -math.inf)
 
 
 def unsplittable(module: nn.Module) -> str | None:
-    """Why an attention's projections cannot be layers of their own, as the rest of "the attention …"; None if they can.
+    """Explain why an attention cannot be split, to complete "the attention …"; None if it can.
 
     Example:
         >>> unsplittable(nn.MultiheadAttention(8, 2, add_zero_attn=True))
@@ -135,7 +135,7 @@ def unsplittable(module: nn.Module) -> str | None:
 
 
 def split_attention(model: nn.Module, wanted: Callable[[str], bool]) -> tuple[nn.Module, Callable[[], None]]:
-    """Put a :class:`SplitAttention` in place of attention modules of torch whose names are wanted.
+    """Put a :class:`SplitAttention` in place of attention modules of torch whose names match.
 
     Returns:
         The model, or what replaces it if it is an attention itself, and a function that puts everything back.

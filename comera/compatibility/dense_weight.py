@@ -1,4 +1,4 @@
-"""What a tensorized layer's ``weight`` is: the dense matrix, formed by the operation that uses it.
+"""The ``weight`` of a tensorized layer: the dense matrix, formed by the operation that uses it.
 
 Models read a layer's weight not only to multiply with it: T5 reads its dtype eight times a pass. Of a
 :class:`DenseWeight` such attributes are had without the entries.

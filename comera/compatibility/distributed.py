@@ -55,7 +55,7 @@ def wrapped_anew() -> Iterator[None]:
 
 
 class RanksDiffer(RuntimeError):
-    """Processes of one training run have cut their tensor trains differently; the message is one sentence."""
+    """Error for processes of one training run that cut their tensor trains differently; one sentence."""
 
 
 def check_same_ranks(ranks: Mapping[str, object], group: distributed.ProcessGroup | None = None) -> None:
@@ -110,13 +110,13 @@ def refuse_distributed(action: str, sizes: Mapping[torch.Tensor, int], resizes: 
 
 
 def _sharding_wrappers() -> tuple[type, ...]:
-    """The classes of modules with sharded parameters, if their module has been imported; importing it takes long."""
+    """Return the classes of modules with sharded parameters, if their module is imported; importing takes long."""
     fsdp = sys.modules.get("torch.distributed.fsdp")
     return () if fsdp is None else (fsdp.FSDPModule, fsdp.FullyShardedDataParallel)
 
 
 def _held_by(wrapper: Any) -> Iterable[torch.Tensor]:
-    """The parameters whose sizes a wrapper has fixed: of ``fully_shard`` without those that it was told to ignore."""
+    """Return the parameters whose sizes a wrapper has fixed: for ``fully_shard`` without the ignored ones."""
     state = getattr(wrapper, "_get_fsdp_state", None)
     groups = getattr(state(), "_fsdp_param_groups", None) if state is not None else None
     if groups is None:
@@ -128,7 +128,7 @@ def _held_by(wrapper: Any) -> Iterable[torch.Tensor]:
 
 
 def _managed(parameters: Mapping[torch.Tensor, int], wrappers: tuple[type, ...]) -> bool:
-    """Whether a living wrapper of one of these classes holds one of the parameters.
+    """Return whether a living wrapper of one of these classes holds one of the parameters.
 
     A wrapper leaves no mark on the module inside, so that it is looked for among all living objects. This takes some
     tenths of a second, and happens only in a process of a process group.

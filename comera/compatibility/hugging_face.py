@@ -22,7 +22,7 @@ ACTIVATIONS = {
 
 
 def class_name(kind: type) -> str:
-    """The full name of a class.
+    """Return the full name of a class.
 
     Example:
         >>> class_name(nn.Linear)
@@ -32,7 +32,7 @@ def class_name(kind: type) -> str:
 
 
 def is_pretrained_model(module: nn.Module) -> bool:
-    """Tell whether a module is a model of transformers, with a ``save_pretrained`` and ``from_pretrained`` of its own.
+    """Return whether a module is a model of transformers, with its own ``save_pretrained`` and ``from_pretrained``.
 
     Example:
         >>> is_pretrained_model(nn.Linear(2, 2))
@@ -42,7 +42,7 @@ def is_pretrained_model(module: nn.Module) -> bool:
 
 
 def is_conv1d(module: nn.Module) -> bool:
-    """Whether a module is a ``Conv1D``, or of a class derived from it.
+    """Return whether a module is a ``Conv1D``, or of a class derived from it.
 
     Example:
         >>> is_conv1d(nn.Linear(2, 2))
@@ -52,7 +52,7 @@ def is_conv1d(module: nn.Module) -> bool:
 
 
 def is_linear(module: nn.Module) -> bool:
-    """Whether a module is an ``nn.Linear`` or a ``Conv1D``, or of a class derived from one of them.
+    """Return whether a module is an ``nn.Linear`` or a ``Conv1D``, or of a class derived from one of them.
 
     Example:
         >>> is_linear(nn.Linear(2, 2)), is_linear(nn.Embedding(2, 2))
@@ -62,7 +62,7 @@ def is_linear(module: nn.Module) -> bool:
 
 
 def linear_weight(module: nn.Module) -> torch.Tensor:
-    """The weight of an ``nn.Linear`` or a ``Conv1D`` as the former has it: (M, N).
+    """Return the weight of an ``nn.Linear`` or a ``Conv1D`` as the former has it: (M, N).
 
     Example:
         >>> linear_weight(nn.Linear(2, 3)).shape

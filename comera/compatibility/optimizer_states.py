@@ -197,7 +197,7 @@ def _tensors(value: Any) -> list[torch.Tensor]:
 
 
 def _spanning(optimizer: Optimizer, parameters: Collection[nn.Parameter]) -> Iterator[str]:
-    """The names of what an optimizer keeps for several parameters at once, one of ``parameters`` perhaps among them."""
+    """Yield the names of state that an optimizer shares between parameters, possibly one of ``parameters``."""
     own = set(parameters)
     groups = [group for group in optimizer.param_groups if own & set(group["params"])]
     lengths = {sum(parameter.numel() for parameter in group["params"]) for group in groups}
@@ -221,12 +221,12 @@ def _is_bitsandbytes(optimizer: Optimizer) -> bool:
 
 
 def _many(value: Any) -> bool:
-    """Tell whether a value holds a tensor of more than one entry."""
+    """Return whether a value holds a tensor of more than one entry."""
     return any(tensor.numel() > 1 for tensor in _tensors(value))
 
 
 def _cuts(optimizer: Optimizer, parameter: nn.Parameter) -> dict[str, Cut]:
-    """How each entry of a parameter's state is cut; raises :class:`_UncuttableError` over one that no rule covers."""
+    """Return the cut of each entry of a parameter's state; raises :class:`_UncuttableError` without a rule."""
     state = optimizer.state.get(parameter) or {}
     cuts: dict[str, Cut] = {}
     if _is_bitsandbytes(optimizer):
@@ -240,7 +240,7 @@ def _cuts(optimizer: Optimizer, parameter: nn.Parameter) -> dict[str, Cut]:
 
 
 def _leaf_cut(optimizer: Optimizer, parameter: nn.Parameter, entry: str, value: Any) -> Cut:
-    """How a value of a state is cut that is no container."""
+    """Return how to cut a value of a state that is not a container."""
     if not isinstance(value, torch.Tensor):
         if value is None or isinstance(value, bool | int | float | complex | str):
             return lambda _: value
@@ -259,7 +259,7 @@ def _leaf_cut(optimizer: Optimizer, parameter: nn.Parameter, entry: str, value: 
 
 
 def _recoded_by_torchao(optimizer: Any, parameter: nn.Parameter, value: Any, places: torch.Tensor) -> torch.Tensor:
-    """A state of torchao's low-bit optimizers, kept as they would keep it for a parameter of the new size."""
+    """Return a state of torchao's low-bit optimizers, kept as they would keep it for a parameter of the new size."""
     entries = value.dequantize()[places]
     buffer: torch.Tensor = optimizer._new_buffer(
         parameter.detach().new_empty(len(places)), getattr(value, "signed", True)
@@ -268,7 +268,7 @@ def _recoded_by_torchao(optimizer: Any, parameter: nn.Parameter, value: Any, pla
 
 
 def _bitsandbytes_cuts(state: dict[str, Any], parameter: nn.Parameter) -> dict[str, Cut]:
-    """How the states of bitsandbytes are cut that are stacked, or codes with a scale per block."""
+    """Return how to cut states of bitsandbytes that are stacked, or that hold codes with a scale per block."""
     cuts: dict[str, Cut] = {}
     for number in ("1", "2"):
         names = [f"{name}{number}" for name in ("state", "qmap", "absmax")]
@@ -301,7 +301,7 @@ def _blocks(
 
 
 def _decoded(codes: torch.Tensor, table: torch.Tensor, scales: torch.Tensor, length: int) -> torch.Tensor:
-    """The numbers that codes stand for: entries of a table, times a scale for each block of so many."""
+    """Return the decoded numbers: entries of a table, times a scale per block of codes."""
     return table[codes.int()] * scales.repeat_interleave(length, dim=-1)[..., : codes.shape[-1]]
 
 

@@ -50,7 +50,7 @@ _PLAIN = (nn.Parameter, torch.Tensor, FakeTensor)
 
 
 class Layer(Protocol):
-    """What is needed of a :class:`comera.layers.TTLinear`."""
+    """The members of :class:`comera.layers.TTLinear` that joint merging uses."""
 
     shape: TTShape
     threshold: float
@@ -74,7 +74,7 @@ class _Merged(NamedTuple):
 
 
 def _source(layer: Layer) -> tuple[Any, ...]:
-    """What the halves of a layer depend on; equal to what it was before as long as merging would give the same."""
+    """Return the values that the halves of a layer depend on; while they are equal, merging gives the same halves."""
     packed, diagonals = layer.packed_cores, layer.diagonals
     places = (id(packed), _address(packed), packed._version, id(diagonals), _address(diagonals), diagonals._version)
     return (*places, layer.shape, layer.threshold, packed.requires_grad, diagonals.requires_grad)
@@ -94,7 +94,7 @@ def _can_be_merged_jointly(layer: Layer) -> bool:
 
 
 def _mode() -> tuple[Any, ...]:
-    """What autograd makes of an operation now: grad mode, and the hooks that saved tensors pass."""
+    """Return the state of autograd that an operation depends on: grad mode, and the hooks on saved tensors."""
     hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
     while hooks is not None and isinstance(notes := getattr(hooks[0], "__self__", None), Notes):
         hooks = notes.outer  # it keeps less, of the same operations
@@ -128,14 +128,14 @@ class _Call:
         return False
 
     def halves(self, layer: Layer) -> Halves | None:
-        """The halves of a layer, if they were merged jointly and are still those of its parameters."""
+        """Return the halves of a layer, if they were merged jointly and are still those of its parameters."""
         if self._merged is None:
             self._merged = _merge_jointly(self.layers)
         found = self._merged.get(layer)
         return found.halves if found is not None and found.source == _source(layer) else None
 
     def product(self, layer: Layer, x: torch.Tensor) -> torch.Tensor | None:
-        """The first product of a layer with halves of this call, formed with those of its siblings; None without."""
+        """Return the first product of a layer with halves of this call, formed with its siblings'; None without."""
         siblings, device = self.siblings.get(layer), x.device.type
         if siblings is None or type(x) not in _PLAIN or x.is_inference():
             return None
@@ -180,7 +180,7 @@ _calls = _Calls()
 
 
 def _call_of(layer: Layer) -> _Call | None:
-    """The call of a root module that a layer runs in; None where it has to merge alone."""
+    """Return the call of a root module that a layer runs in; None where it merges alone."""
     if not _calls.stack or torch._C._are_functorch_transforms_active():
         return None
     mode = _mode()
@@ -191,13 +191,13 @@ def _call_of(layer: Layer) -> _Call | None:
 
 
 def jointly_merged_halves(layer: Layer) -> Halves | None:
-    """The halves of a layer out of the call of a root module that it runs in; None where it has to merge alone."""
+    """Return a layer's halves from the call of a root that it runs in; None where it merges alone."""
     call = _call_of(layer)
     return None if call is None else call.halves(layer)
 
 
 def jointly_merged(layer: Layer, x: torch.Tensor) -> tuple[Halves, torch.Tensor | None] | None:
-    """As :func:`jointly_merged_halves`, with the first product, (R, T), if the layer shares its input; else None."""
+    """Return :func:`jointly_merged_halves`, with the first product, (R, T), for a shared input; else None."""
     call = _call_of(layer)
     halves = None if call is None else call.halves(layer)
     return None if call is None or halves is None else (halves, call.product(layer, x))
@@ -217,7 +217,7 @@ class JointMerging:
 
     @classmethod
     def of(cls, root: nn.Module) -> JointMerging | None:
-        """The one registered on ``root``, if any."""
+        """Return the merging registered on ``root``, if any."""
         owners = (getattr(hook, "__self__", None) for hook in root._forward_pre_hooks.values())
         return next((owner for owner in owners if isinstance(owner, cls)), None)
 
@@ -264,7 +264,7 @@ _traced = _TracedHalves()
 
 
 def compiled_halves(layer: Layer) -> Halves | None:
-    """The halves of a layer that is being compiled, out of the call of its root; None where it has to merge alone."""
+    """Return a compiled layer's halves from the call of its root; None where it merges alone."""
     found = _traced.by_layer.get(layer)
     if found is None or found.grad_enabled != torch.is_grad_enabled():
         return None
@@ -288,7 +288,7 @@ def _encoded(shapes: Iterable[TTShape]) -> list[int]:
 
 
 def _decoded(numbers: Sequence[int]) -> list[TTShape]:
-    """The inverse of :func:`_encoded`."""
+    """Return the inverse of :func:`_encoded`."""
     shapes, rest = [], list(numbers)
     while rest:
         order, in_features, out_features, *rest = rest

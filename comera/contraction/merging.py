@@ -57,13 +57,13 @@ class _HalfBatch:
 
     @property
     def half_shape(self) -> tuple[int, int]:
-        """Of a merged half: middle rank, product of its modes."""
+        """Return the shape of a merged half: middle rank, product of its modes."""
         return self.core_shapes[0][1], math.prod([mode for _, _, mode in self.core_shapes])
 
 
 @lru_cache(maxsize=256)
 def _plan(shapes: tuple[TTShape, ...]) -> tuple[dict[TTShape, list[int]], list[_HalfBatch]]:
-    """Which layers share a shape (places in ``shapes``), and which halves of layers do."""
+    """Group layers by equal shape (places in ``shapes``), and halves of layers likewise."""
     groups: dict[TTShape, list[int]] = {}
     for layer, shape in enumerate(shapes):
         groups.setdefault(shape, []).append(layer)
@@ -92,16 +92,16 @@ class _Chains:
             self.bonds.append(diagonals_LK.split(shape.ranks, dim=1))
 
     def core(self, side: _Side, place: int, core_shape: Sequence[int]) -> torch.Tensor:
-        """One core of every half of a side: (L, O, I, mode)."""
+        """Return one core of every half of a side: (L, O, I, mode)."""
         return self.cores[side.group][side.cores[place]].view(len(side.results), *core_shape)
 
     def bond(self, side: _Side, place: int) -> torch.Tensor | None:
-        """The diagonals that scale it, (L, I), if any do."""
+        """Return the diagonals that scale it, (L, I), if any do."""
         bond = side.bonds[place]
         return None if bond is None else self.bonds[side.group][bond]
 
     def scaled_cores(self, batch: _HalfBatch) -> list[torch.Tensor]:
-        """The cores of a batch of halves, (L, O, I, mode) each, scaled by their diagonals; never the cores themselves.
+        """Return the scaled cores of a batch of halves, (L, O, I, mode) each; never the cores themselves.
 
         Autograd would refuse a backward pass after a change of the parameters, if it were given views of them.
         """
@@ -233,7 +233,7 @@ class _MergeCores(torch.autograd.Function):
 
 
 def _write(target: torch.Tensor, operation: Any, *operands: torch.Tensor) -> None:
-    """The result of an elementwise operation into a tensor; the compiler takes no ``out`` that is not contiguous."""
+    """Write an elementwise result into a tensor; the compiler takes no ``out`` that is not contiguous."""
     if torch.compiler.is_compiling():
         target.copy_(operation(*operands))
     else:
@@ -241,7 +241,7 @@ def _write(target: torch.Tensor, operation: Any, *operands: torch.Tensor) -> Non
 
 
 def _rows(groups: dict[TTShape, list[int]], vectors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """The vectors of each group as the rows of a matrix."""
+    """Return the vectors of each group as the rows of a matrix."""
     return [torch.stack([vectors[layer] for layer in layers]) for layers in groups.values()]
 
 

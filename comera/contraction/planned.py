@@ -62,7 +62,7 @@ def tt_linear(
 
 
 def _merged(cores: Sequence[torch.Tensor], tree: Tree) -> torch.Tensor:
-    """The cores of a tree merged into one of shape (rank before, modes, rank behind), modes in the chain's order."""
+    """Merge the cores of a tree into one of shape (rank before, modes, rank behind), modes in the chain's order."""
     if isinstance(tree, int):
         return cores[tree]
     left, right = _merged(cores, tree[0]), _merged(cores, tree[1])
@@ -71,7 +71,7 @@ def _merged(cores: Sequence[torch.Tensor], tree: Tree) -> torch.Tensor:
 
 
 def _matrix(merged: torch.Tensor, shape: TTShape, segment: Segment) -> torch.Tensor:
-    """A merged segment as the matrix that activations meet: (in-modes · rank before, out-modes · rank behind).
+    """Return a merged segment as the matrix that activations meet: (in-modes · rank before, out-modes · rank behind).
 
     In-modes run from the middle of the chain to its end, so that the end is the fastest digit; then comes the rank.
     Where there are some, entries have to be moved, and are laid column by column, as a weight of ``nn.Linear`` is:

@@ -63,7 +63,7 @@ class Machine:
     aliasing: float = 1.0
 
     def seconds(self, product: Product, element_bytes: int) -> float:
-        """Estimated time of one product."""
+        """Return the estimated time of one product."""
         stretch = math.prod(1 + self.thin / max(size, 1) for size in (product.rows, product.inner, product.columns))
         arithmetic = product.flops * stretch / self.flops_per_s
         moved = float(product.numbers * element_bytes)
@@ -82,7 +82,7 @@ MACHINES = {
 
 
 def known_machine(machine: Machine | str) -> Machine:
-    """The machine of a name; raises ValueError for an unknown one."""
+    """Return the machine ``machine`` names; raises ValueError for an unknown name."""
     if isinstance(machine, Machine):
         return machine
     if machine not in MACHINES:
@@ -118,7 +118,7 @@ class Product:
         return self.batch * (left + right + self.rows * self.columns)
 
     def gradients(self) -> tuple[Product, Product]:
-        """The products that carry the result's gradient to the two operands."""
+        """Return the products that carry the result's gradient to the two operands."""
         d, turned = "d" + self.result, (f"{self.left}ᵀ", f"{self.right}ᵀ")
         of_left = replace(self, left=d, right=turned[1], result=f"d{self.left}", inner=self.columns, columns=self.inner)
         of_right = replace(self, left=turned[0], right=d, result=f"d{self.right}", rows=self.inner, inner=self.rows)
@@ -157,7 +157,7 @@ class ProductSequence:
 
     @property
     def flops(self) -> int:
-        """Of the forward and the backward pass."""
+        """FLOPs of the forward and the backward pass."""
         return 3 * self.forward_flops
 
     @property
@@ -179,7 +179,7 @@ class ProductSequence:
         return max(product.batch * product.rows * product.columns for product in self.products)
 
     def seconds(self, machine: Machine | str = "cpu", element_bytes: int = 4) -> float:
-        """Estimated time of forward and backward pass on a :class:`Machine`, or one of that name."""
+        """Return the estimated time of forward and backward pass on a :class:`Machine`, or on one given by name."""
         machine = known_machine(machine)
         steps = sum(machine.seconds(product, element_bytes) for product in (*self.products, *self.backward))
         return steps + self.saved * element_bytes / machine.bytes_per_s
@@ -218,7 +218,7 @@ class Plan(ProductSequence):
 
 
 def _joined(first: int, last: int) -> str:
-    """The name of a segment: ``G3``, or ``G1-3`` for merged cores."""
+    """Return the name of a segment: ``G3``, or ``G1-3`` for merged cores."""
     return f"G{first + 1}" if first == last else f"G{first + 1}-{last + 1}"
 
 
@@ -231,7 +231,7 @@ def _rank_behind(shape: TTShape, core: int) -> int:
 
 
 def _modes(shape: TTShape, first: int, last: int) -> int:
-    """The product of the modes of some cores, 1 where there are none."""
+    """Return the product of the modes of some cores; 1 for none."""
     return math.prod(core[1] for core in shape.core_shapes[first : last + 1])
 
 
@@ -251,7 +251,7 @@ def _cheapest_merge(shape: TTShape, first: int, last: int) -> tuple[int, Tree]:
 
 
 def _merge(shape: TTShape, first: int, cut: int, last: int) -> Product:
-    """The product of cores ``first`` to ``cut``, merged, with those behind them up to ``last``."""
+    """Return the product of cores ``first`` to ``cut``, merged, with those behind them up to ``last``."""
     rows = _rank_before(shape, first) * _modes(shape, first, cut)
     columns = _modes(shape, cut + 1, last) * _rank_behind(shape, last)
     names = (_joined(first, cut), _joined(cut + 1, last), _joined(first, last))
@@ -266,7 +266,7 @@ def _span(tree: Tree) -> Segment:
 
 
 def _merges(shape: TTShape, tree: Tree) -> list[Product]:
-    """The products that merge a segment, in order."""
+    """Return the products that merge a segment, in order."""
     if isinstance(tree, int):
         return []
     (first, cut), (_, last) = _span(tree[0]), _span(tree[1])
@@ -288,7 +288,7 @@ def _meeting(shape: TTShape, tokens: int, segment: Segment) -> tuple[int, int, i
 
 
 def _from_the_ends(shape: TTShape) -> tuple[Tree, Tree]:
-    """The merges of the two halves, each from its end of the chain to the middle: the way of ``merge_cores``."""
+    """Return the merges of the two halves, each from its end of the chain to the middle: the way of ``merge_cores``."""
     left: Tree = 0
     for core in range(1, shape.half):
         left = (left, core)
@@ -314,7 +314,7 @@ def _plan(name: str, shape: TTShape, tokens: int, segments: Sequence[Segment]) -
 
 @lru_cache(maxsize=4096)
 def candidates(shape: TTShape, tokens: int) -> tuple[Plan, ...]:
-    """The named plans for a TT matrix and a number of tokens; of those that are alike, the first.
+    """Return the named plans for a TT matrix and a number of tokens; of those that are alike, the first.
 
     Example:
         >>> shape = TTShape(768, 768, (12, 8, 8), (8, 8, 12), 30)
@@ -336,7 +336,7 @@ def candidates(shape: TTShape, tokens: int) -> tuple[Plan, ...]:
 
 
 def plan_contraction(shape: TTShape, tokens: int, machine: Machine | str = "cpu", element_bytes: int = 4) -> Plan:
-    """The plan of least estimated time for forward and all gradients together.
+    """Return the plan of least estimated time for forward and all gradients together.
 
     Args:
         shape: modes and ranks.
@@ -383,7 +383,7 @@ def _lines(products: Iterable[Product], element_bytes: int) -> list[str]:
 
 
 def cost_card(plan: Plan, element_bytes: int = 4) -> str:
-    """A plan step by step, and its total beside that of the dense matrix and of the plain left-to-right order.
+    """Return a plan step by step, and its total beside that of the dense matrix and of the plain left-to-right order.
 
     Example:
         >>> shape = TTShape(768, 768, (12, 8, 8), (8, 8, 12), 30)

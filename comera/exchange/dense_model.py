@@ -16,7 +16,7 @@ from comera.recomputing import StandIn
 
 
 def to_dense_model(model: nn.Module) -> nn.Module:
-    """A copy of a model in which every tensorized layer is a layer of torch again, with the weight that it has.
+    """Return a copy of a model in which every tensorized layer is a layer of torch again, with the weight that it has.
 
     Layers become what they were: ``nn.Linear`` or ``Conv1D``, ``nn.Embedding``, ``nn.EmbeddingBag``. Layers that share
     cores share a weight, and tied ones are tied. The copy has dense weights: its size is that of the dense model.
@@ -69,7 +69,7 @@ def to_dense_model(model: nn.Module) -> nn.Module:
 
 
 def _layer(module: nn.Module, kind: Callable[..., nn.Module], weight: nn.Parameter) -> nn.Module:
-    """The dense layer in place of a tensorized one."""
+    """Return the dense layer in place of a tensorized one."""
     with torch.device("meta"):
         if isinstance(module, TTMEmbeddingBag):
             rows, columns = weight.shape

@@ -116,7 +116,7 @@ def _rebuilt(model: nn.Module, layers: Layers, options: Mapping[str, Any]) -> nn
 
 
 def _tensorized(model: nn.Module) -> Iterator[tuple[str, TensorTrainLayer | BTTLinear]]:
-    """The tensorized layers under all names that a dense model has for them."""
+    """Yield the tensorized layers under all names that a dense model has for them."""
     tied = {name for name, module in model.named_modules(remove_duplicate=False) if isinstance(module, TiedTTMLinear)}
     for name, module in model.named_modules(remove_duplicate=False):
         if isinstance(module, TensorTrainLayer | BTTLinear) and name.rpartition(".")[0] not in tied:
@@ -141,7 +141,7 @@ def _described(layer: TensorTrainLayer | BTTLinear) -> dict[str, Any]:
 
 
 def _spec(layer: Mapping[str, Any]) -> TT | BTT | TTM:
-    """The modes; ranks come behind, since those of a truncated layer may be ones that no cap gives."""
+    """Return the specification by modes; ranks are set later, since no cap gives those of a truncated layer."""
     if "in_blocks" in layer:
         return BTT(layer["rank"], layer["in_blocks"], layer["out_blocks"])
     if "in_modes" in layer:

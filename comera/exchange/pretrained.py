@@ -94,7 +94,7 @@ def load_pretrained(folder: str | Path, model: nn.Module | None = None, **option
 
 
 def _tensors(model: nn.Module) -> dict[str, torch.Tensor]:
-    """What a state dict holds, each tensor once and by itself."""
+    """Return the tensors of a state dict, each once and in a storage of its own."""
     first: dict[int, str] = {}
     state = model.state_dict(keep_vars=True)
     for name, tensor in state.items():
@@ -125,7 +125,7 @@ def _read(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def _class_of(folder: Path) -> Any:
-    """The class of the folder's configuration, in the package transformers."""
+    """Return the class of the folder's configuration, in the package transformers."""
     try:
         [name] = json.loads((folder / CONFIG).read_text(encoding="utf-8"))["architectures"]
     except (OSError, ValueError, KeyError, TypeError):
@@ -140,7 +140,7 @@ def _class_of(folder: Path) -> Any:
 
 
 def _description_of_transformers(folder: Path) -> Any:
-    """The description in the configuration; versions up to 0.2.0 wrote it to a file of its own."""
+    """Return the description in the configuration; versions up to 0.2.0 wrote it to a file of its own."""
     description = _json(folder / CONFIG).get("quantization_config")
     if isinstance(description, Mapping) and description.get("quant_method") == METHOD:
         return description
@@ -148,7 +148,7 @@ def _description_of_transformers(folder: Path) -> Any:
 
 
 def _loaded_by_transformers(kind: Any, folder: Path, options: Mapping[str, Any]) -> nn.Module:
-    """A model of a class of transformers from a folder, all of whose weights are there and are used."""
+    """Load a model of a class of transformers from a folder that has all of its weights and no others."""
     from safetensors import SafetensorError
 
     description = _description_of_transformers(folder)
@@ -166,7 +166,7 @@ def _loaded_by_transformers(kind: Any, folder: Path, options: Mapping[str, Any])
 
 
 def _without_storage(model: nn.Module) -> nn.Module:
-    """A copy of a model on the meta device, with the same ties."""
+    """Return a copy of a model on the meta device, with the same ties."""
     parameters = {id(each): nn.Parameter(each.detach().to("meta"), each.requires_grad) for each in model.parameters()}
     return copy.deepcopy(model, dict(parameters))
 
@@ -174,7 +174,7 @@ def _without_storage(model: nn.Module) -> nn.Module:
 def _filled(
     model: nn.Module, layers: Layers, tensors: Mapping[str, torch.Tensor], source: Path, options: Mapping[str, Any]
 ) -> nn.Module:
-    """Tensorize a dense model as the description says, and load the tensors."""
+    """Tensorize a dense model by the description, and load the tensors."""
     model = rebuild(model, layers, options, str(source))
     own = model.state_dict(keep_vars=True)
     wrong = [name for name, tensor in tensors.items() if name not in own or own[name].shape != tensor.shape]

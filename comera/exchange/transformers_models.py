@@ -143,7 +143,7 @@ class ComeraQuantizer(HfQuantizer):
 
 
 def _layers_in(model: Any, layers: Layers) -> Layers:
-    """The described layers that a model has, by the names that it has for them.
+    """Return the described layers that a model has, by the names that it has for them.
 
     A model with a head has its base model's layers below ``base_model_prefix``; the base model itself has them without
     that. As with weights, either may be loaded from a folder of the other.

@@ -51,7 +51,7 @@ class BlockPlan(ProductSequence):
 
 @lru_cache(maxsize=4096)
 def block_candidates(shape: BTTShape, tokens: int) -> tuple[BlockPlan, BlockPlan]:
-    """The two plans of a block tensor train.
+    """Return the two plans of a block tensor train.
 
     Example:
         >>> blocks, dense = block_candidates(BTTShape(768, 768, 24, 24, rank=2), tokens=4096)

@@ -175,7 +175,7 @@ class BTTLinear(nn.Module):
         return self._product(input)
 
     def _contraction(self, input: torch.Tensor) -> str:
-        """The name of the plan for this input; a compiled layer has one code for any number of tokens."""
+        """Return the name of the plan for this input; a compiled layer has one plan for any number of tokens."""
         if self.contraction != "auto":
             if self.contraction not in CONTRACTIONS:
                 raise ValueError(f"contraction is {self.contraction!r}; allowed: {', '.join(CONTRACTIONS)}.")
@@ -199,7 +199,7 @@ class BTTLinear(nn.Module):
         return output_IBm.transpose(0, 1).reshape(*input.shape[:-1], shape.out_features)
 
     def to_dense(self) -> torch.Tensor:
-        """The weight as ``nn.Linear.weight`` has it: (M, N)."""
+        """Return the weight as ``nn.Linear.weight`` has it: (M, N)."""
         shape = self.shape
         first_JnIr = self.in_core.view(shape.in_blocks, shape.in_size, shape.out_blocks, shape.rank)
         second_IJrm = self.out_core.view(shape.out_blocks, shape.in_blocks, shape.rank, shape.out_size)
@@ -215,7 +215,7 @@ class BTTLinear(nn.Module):
         return DenseWeight(self.to_dense, (self.out_features, self.in_features), self.in_core, trained)
 
     def core_parameters(self) -> tuple[nn.Parameter, nn.Parameter]:
-        """The parameters that stand in for the dense weight."""
+        """Return the parameters in place of the dense weight."""
         return self.in_core, self.out_core
 
     def share_cores(self, other: BTTLinear) -> None:
@@ -227,7 +227,7 @@ class BTTLinear(nn.Module):
         return self.shape.dense_count
 
     def parameter_count(self) -> int:
-        """Number of trainable values: cores and bias."""
+        """Return the number of trainable values: cores and bias."""
         return sum(parameter.numel() for parameter in self.parameters())
 
     def extra_repr(self) -> str:

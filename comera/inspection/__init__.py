@@ -1,1 +1,1 @@
-"""What a model is made of, and what a step of it takes."""
+"""Inspection of a model: its layers, and the memory and work of a step."""

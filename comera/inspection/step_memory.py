@@ -67,7 +67,7 @@ class _Storages(TorchDispatchMode):
 
 
 def step_memory(model: nn.Module, batch: Batch | None = None) -> StepMemory:
-    """What a training step with Adam holds at the end of its forward pass, without running it.
+    """Return the memory of a training step with Adam at the end of its forward pass, without running it.
 
     The forward pass runs on tensors without data, in the mode that the model is in. Not counted are passing
     intermediates and what no tensor shows, such as workspaces of kernels.

@@ -47,7 +47,7 @@ _TITLES = ("layer", "shape", "modes", "ranks", "dense", "now", "ratio")
 
 @dataclass(frozen=True)
 class ModelSummary:
-    """What :func:`summary` found. ``str()`` of it is a table to read.
+    """The result of :func:`summary`. ``str()`` of it is a table to read.
 
     Attributes:
         rows: the tensorized layers, in the order of the model.
@@ -88,7 +88,7 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def summary(model: nn.Module, batch: Batch | None = None) -> ModelSummary:
-    """What is tensorized in a model, in what modes and ranks, and what a step of it takes.
+    """Summarize which layers of a model are tensorized, in which modes and ranks, and the cost of a step.
 
     Args:
         model: tensorized or not, at any time of training.
@@ -124,7 +124,7 @@ def summary(model: nn.Module, batch: Batch | None = None) -> ModelSummary:
 
 
 def _layers(model: nn.Module) -> list[TensorTrainLayer | BTTLinear]:
-    """The layers with cores, in the order of the model; of those that share them, the first."""
+    """Return the layers with cores, in the order of the model; of those that share them, the first."""
     by_core: dict[nn.Parameter, TensorTrainLayer | BTTLinear] = {}
     for module in model.modules():
         if isinstance(module, TensorTrainLayer | BTTLinear):

@@ -25,7 +25,7 @@ interpreted = False
 
 
 def usable(kernels: tuple[str, ...], device: torch.device, dtype: torch.dtype, *ranks: int) -> bool:
-    """Whether the kernels can multiply numbers of a type on a device, at these middle ranks.
+    """Return whether the kernels can multiply numbers of a type on a device, at these middle ranks.
 
     Example:
         >>> usable(HIDDEN, torch.device("cpu"), torch.bfloat16, 30, 30)
@@ -39,7 +39,7 @@ def usable(kernels: tuple[str, ...], device: torch.device, dtype: torch.dtype, *
 
 @functools.cache
 def _offered(device: torch.device) -> bool:
-    """Whether a device is one of NVIDIA's that the kernels are compiled for, and Triton is there."""
+    """Return whether a device is one of NVIDIA's that the kernels are compiled for, and Triton is there."""
     if device.type != "cuda" or torch.version.hip is not None or importlib.util.find_spec("triton") is None:
         return False
     major, minor = torch.cuda.get_device_capability(device)

@@ -1,4 +1,4 @@
-"""What a kernel takes of a multiprocessor, found by compiling it for an architecture that need not be there."""
+"""Resources of a kernel on a multiprocessor, found by compiling for an architecture that may be absent."""
 
 from __future__ import annotations
 
@@ -41,8 +41,11 @@ _MULTIPLES = ("T", "H", "M", "part")
 
 @dataclass(frozen=True)
 class Resources:
-    """Of one compiled kernel: registers per thread; bytes of shared memory of a program; bytes of a thread's registers
-    that are stored to and loaded from memory because there are too few, and of its stack."""
+    """Resources of one compiled kernel: registers per thread, shared memory per program, spilled bytes, stack.
+
+    Shared memory is in bytes; spilled bytes are those that a thread stores to and loads from memory for lack of
+    registers.
+    """
 
     registers: int
     shared: int
@@ -51,7 +54,7 @@ class Resources:
     stack: int
 
     def fits(self, arch: int) -> bool:
-        """Whether it neither spills nor takes more shared memory than an architecture has.
+        """Return whether it neither spills nor takes more shared memory than an architecture has.
 
         >>> Resources(255, 49152, 4, 4, 8).fits(90), Resources(255, 49152, 0, 0, 0).fits(90)
         (False, True)
@@ -101,7 +104,7 @@ def resources(
 
 
 def _assembled(ptx: str) -> dict[str, int]:
-    """What NVIDIA's assembler says of a kernel, called as Triton calls it."""
+    """Return the resources that NVIDIA's assembler reports for a kernel, called as Triton calls it."""
     target = re.search(r"^\.target (\w+)", ptx, re.MULTILINE)
     assert target is not None
     with tempfile.NamedTemporaryFile("w", suffix=".ptx") as source:

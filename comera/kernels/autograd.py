@@ -34,12 +34,12 @@ def _parts(tokens: int) -> tuple[int, int]:
 
 
 def _over_tokens(tokens: int) -> Callable[[Tile], tuple[int, ...]]:
-    """A grid of programs with BLOCK_M tokens each."""
+    """Return a grid of programs with BLOCK_M tokens each."""
     return lambda tile: (cdiv(tokens, tile["BLOCK_M"]),)
 
 
 def _over_columns(columns: int, parts: int) -> Callable[[Tile], tuple[int, ...]]:
-    """A grid of programs with BLOCK_N columns and a part of the tokens each."""
+    """Return a grid of programs with BLOCK_N columns and a part of the tokens each."""
     return lambda tile: (cdiv(columns, tile["BLOCK_N"]), parts)
 
 
@@ -93,7 +93,7 @@ def _hidden_arguments(
     bias1_H: torch.Tensor | None,
     left2_QH: torch.Tensor,
 ) -> dict[str, Any]:
-    """What all three kernels of the hidden features are given."""
+    """Return the arguments that all three kernels of the hidden features share."""
     return {
         "z1": z1_PT,
         "right1": right1_PH,
@@ -165,7 +165,7 @@ class AddNorm(torch.autograd.Function):
 def _thin_arguments(
     dropout: float, z2_QT: torch.Tensor, right2_QM: torch.Tensor, seed: torch.Tensor | None
 ) -> dict[str, Any]:
-    """What all three kernels of the last product are given."""
+    """Return the arguments that all three kernels of the last product share."""
     return {
         "z2": z2_QT,
         "right2": right2_QM,

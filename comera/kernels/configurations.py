@@ -9,7 +9,7 @@ import torch
 
 
 class Configuration(NamedTuple):
-    """How a kernel is compiled: rows and columns of a tile, warps, stages of its loop's loads."""
+    """Compile-time settings of a kernel: rows and columns of a tile, warps, stages of its loop's loads."""
 
     block_m: int
     block_n: int
@@ -29,7 +29,7 @@ ARCHITECTURES = {80: 99 * 1024, 90: 227 * 1024}
 
 
 def padded_rank(*ranks: int) -> int | None:
-    """The size of tiles that hold these ranks, or None.
+    """Return the size of tiles that hold these ranks, or None.
 
     >>> padded_rank(30, 12), padded_rank(30, 33), padded_rank(129)
     (32, 64, None)
@@ -38,7 +38,7 @@ def padded_rank(*ranks: int) -> int | None:
 
 
 def arithmetic(dtype: torch.dtype) -> str | None:
-    """How the kernels multiply numbers of a type, or None. FP32 products are in TF32 where torch's may be.
+    """Return how the kernels multiply numbers of a type, or None. FP32 products are in TF32 where torch's may be.
 
     FP16 shares the table of BF16, whose instructions are of the same sizes.
 
@@ -51,7 +51,7 @@ def arithmetic(dtype: torch.dtype) -> str | None:
 
 
 def candidates(kind: str, padded: int) -> tuple[Configuration, ...]:
-    """What may be tried for a kind of arithmetic at a padded rank.
+    """Return the configurations to try for a kind of arithmetic at a padded rank.
 
     FP32 products run on CUDA cores, which take smaller tiles. So do the widest ranks, which fill the registers; numbers
     of 32 bits at rank 128 are left to cuBLAS.
@@ -124,6 +124,6 @@ _REFUSED = {
 
 @functools.cache
 def allowed(kernel: str, kind: str, padded: int) -> tuple[Configuration, ...]:
-    """The candidates that a kernel is tuned over; none where the kernel cannot be had."""
+    """Return the candidates over which a kernel is tuned; none where the kernel is impossible."""
     refused = _REFUSED.get(f"{kernel} {kind} {padded}", "").split()
     return tuple(one for one in candidates(kind, padded) if "x".join(map(str, one)) not in refused)

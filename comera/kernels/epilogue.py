@@ -22,7 +22,7 @@ from comera.kernels.feed_forward import load_tile, store_tile
 
 @triton.jit
 def dropout_factors(seed, t, first_column, p, scale, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
-    """What dropout multiplies a tile with: ``scale`` or 0. A counter gives four neighbouring columns their bits."""
+    """Return dropout's factors for a tile: ``scale`` or 0. A counter gives four neighbouring columns their bits."""
     token = t[:, None] + tl.zeros((BLOCK_M, BLOCK_N // 4), tl.int32)
     group = first_column // 4 + tl.arange(0, BLOCK_N // 4)[None, :] + tl.zeros((BLOCK_M, BLOCK_N // 4), tl.int32)
     b0, b1, b2, b3 = tl.philox(tl.load(seed), group, token, token * 0, token * 0)
@@ -52,7 +52,7 @@ def summed_tile(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """A tile of what LayerNorm normalises, in FP32; zero beyond M."""
+    """Return a tile of LayerNorm's input, in FP32; zero beyond M."""
     y_TM = tl.dot(z2_TQ, load_tile(right2, tl.arange(0, PADDED_Q), n, Q, M), input_precision=PRECISION)
     if HAS_BIAS:
         y_TM += tl.load(bias2 + n, n < M, 0.0).to(tl.float32)[None, :]
@@ -269,7 +269,7 @@ def add_norm_backward_columns(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """The sums over a part of the tokens that the gradients of BLOCK_N out-features consist of."""
+    """Sum over a part of the tokens for the gradients of BLOCK_N out-features."""
     column = tl.program_id(0) * BLOCK_N
     n = column + tl.arange(0, BLOCK_N)
     q = tl.arange(0, PADDED_Q)

@@ -27,7 +27,7 @@ import triton.language as tl
 
 @triton.jit
 def load_tile(matrix, rows, columns, row_count, column_count):
-    """A tile of a row-major matrix, zero outside of it."""
+    """Load a tile of a row-major matrix, zero outside of it."""
     inside = (rows < row_count)[:, None] & (columns < column_count)[None, :]
     return tl.load(matrix + rows.to(tl.int64)[:, None] * column_count + columns[None, :], inside, 0.0)
 
@@ -45,7 +45,7 @@ def store_tile(matrix, tile, rows, columns, row_count, column_count):
 
 @triton.jit
 def activated(x, ACTIVATION: tl.constexpr):
-    """The activation of FP32 values."""
+    """Apply the activation to FP32 values."""
     if ACTIVATION == "gelu":
         y = 0.5 * x * (1.0 + tl.erf(x * 0.7071067811865476))
     elif ACTIVATION == "gelu_tanh":  # (1 + tanh(u)) / 2 = sigmoid(2u)
@@ -60,7 +60,7 @@ def activated(x, ACTIVATION: tl.constexpr):
 
 @triton.jit
 def slope(x, ACTIVATION: tl.constexpr):
-    """The derivative of the activation at FP32 values."""
+    """Return the derivative of the activation at FP32 values."""
     if ACTIVATION == "gelu":
         y = 0.5 * (1.0 + tl.erf(x * 0.7071067811865476)) + x * 0.3989422804014327 * tl.exp(-0.5 * x * x)
     elif ACTIVATION == "gelu_tanh":
@@ -168,7 +168,7 @@ def hidden_backward_columns(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """The sums over a part of the tokens that the gradients of BLOCK_N hidden features consist of."""
+    """Sum over a part of the tokens for the gradients of BLOCK_N hidden features."""
     h = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     p, q = tl.arange(0, PADDED_P), tl.arange(0, PADDED_Q)
     right1_HP, left2_HQ = tl.trans(load_tile(right1, p, h, P, H)), tl.trans(load_tile(left2, q, h, Q, H))

@@ -41,7 +41,7 @@ def launch(kernel: Any, grid: Callable[[Tile], tuple[int, ...]], ranks: tuple[in
 
 @functools.cache
 def _tuner(kernel: Any, kind: str, padded: int, device: torch.device, *_: object) -> Any:
-    """What chooses a configuration of a kernel once; of its own for each value of what else is given.
+    """Return the tuner that chooses a kernel's configuration once per value of the other arguments.
 
     There is nothing to be timed in the interpreter, which takes the first configuration.
     """

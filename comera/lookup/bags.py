@@ -68,7 +68,7 @@ class _Groups(NamedTuple):
     left_is_shared: bool
 
     def tuples(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Those that the left half needs slices for, and those that the right half does."""
+        """Return the tuples whose slices the left half needs, and those whose slices the right half needs."""
         return (self.shared_G, self.pooled_W) if self.left_is_shared else (self.pooled_W, self.shared_G)
 
 
@@ -154,7 +154,7 @@ def _groups_if_cheaper(
     shape: TTMShape,
     padding_idx: int | None,
 ) -> tuple[_Groups | None, torch.Tensor | None]:
-    """Groups of the items that count, with their weights, if summing slices first costs less (see the module)."""
+    """Group the items that count, with their weights, if summing slices first costs less (see the module)."""
     bags = len(bounds) - 1
     bag_T = torch.repeat_interleave(torch.arange(bags, device=bounds.device), bounds.diff())
     if padding_idx is not None:
@@ -200,7 +200,7 @@ def ttm_bags(
     threshold: float = THRESHOLD,
     weights_T: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Sums or means of rows of a TTM table, bag by bag; what each variant forms of them, see the module.
+    """Return sums or means of rows of a TTM table, bag by bag; the module describes the variants.
 
     Args:
         indices: T integers, bag after bag; fake tensors as in :func:`ttm_rows`.

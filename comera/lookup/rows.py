@@ -46,13 +46,13 @@ _TOGETHER = 8
 
 
 def shapes_must_be_known(indices_T: torch.Tensor) -> bool:
-    """Whether the shape of no operation may depend on the data."""
+    """Return whether the shape of no operation may depend on the data."""
     capturing = indices_T.is_cuda and torch.cuda.is_current_stream_capturing()
     return torch.compiler.is_compiling() or shapes_are_fixed() or capturing
 
 
 def unique_rows(indices_T: torch.Tensor, shape: TTMShape) -> tuple[torch.Tensor, torch.Tensor]:
-    """Unique indices, in the order of their right tuples, and where each index of the batch finds its row.
+    """Return unique indices, in the order of their right tuples, and the row of each index of the batch.
 
     How many there are depends on the data. Where shapes must be known beforehand (compilation, steps that are captured
     as a CUDA Graph with their warm-up, fake tensors) every index counts as its own row, the upper bound, unless a fake
@@ -131,7 +131,7 @@ class Half:
         self.products = list(products) or (self._slice_products() if self.few else [_merge_half(cores)])
 
     def _row_slice(self, place: int) -> torch.Tensor:
-        """The slice of one core that each row needs: (U, R[i-1], c[i], R[i])."""
+        """Return the slice of one core that each row needs: (U, R[i-1], c[i], R[i])."""
         return self.cores[place].transpose(0, 1).index_select(0, self.modes_U[place])
 
     def _slice_products(self) -> list[torch.Tensor]:
@@ -184,7 +184,7 @@ def two_halves(
     right_tuples: torch.Tensor,
     products: tuple[Sequence[torch.Tensor], Sequence[torch.Tensor]] = ((), ()),
 ) -> tuple[list[torch.Tensor], Half, Half]:
-    """The cores without their diagonals, and both halves with them."""
+    """Return the cores without their diagonals, and both halves with them."""
     plain = unpack_cores(packed, shape)
     bonds = effective.split(shape.ranks)
     cores = [plain[0], *(bond[:, None, None, None] * core for bond, core in zip(bonds, plain[1:], strict=True))]
@@ -193,7 +193,7 @@ def two_halves(
 
 
 def half_tuples(rows: torch.Tensor, shape: TTMShape) -> tuple[torch.Tensor, torch.Tensor]:
-    """The parts of row numbers that belong to the left and to the right half."""
+    """Return the parts of row numbers that belong to the left and to the right half."""
     right_rows = math.prod(shape.row_modes[shape.half :])
     return torch.div(rows, right_rows, rounding_mode="floor"), rows.remainder(right_rows)
 
@@ -231,7 +231,7 @@ def sum_rows(
 
 
 def rows_per_right_tuple(right: Half) -> list[int] | None:
-    """How many rows have each right tuple, where it pays to multiply those of a tuple together, else None.
+    """Return the number of rows of each right tuple, or None where multiplying them together does not pay.
 
     It does on a CPU if there are many rows to a tuple: one product of all their left slices with the tuple's right one
     takes about half the time of a batch of small ones, and no row needs a right slice of its own. On CUDA it would be
@@ -368,13 +368,13 @@ def core_by_core(
 
 
 def is_checkable(tensor: torch.Tensor) -> bool:
-    """Whether looking at the entries costs no synchronisation."""
+    """Return whether looking at the entries costs no synchronisation."""
     on_cpu = tensor.device.type == "cpu" and not isinstance(tensor, FakeTensor) and tensor.numel() > 0
     return on_cpu and not torch.compiler.is_compiling()
 
 
 def flat_indices(indices: torch.Tensor, shape: TTMShape, variant: str) -> torch.Tensor:
-    """The indices as a vector, checked as :func:`ttm_rows` says."""
+    """Return the indices as a vector, checked as :func:`ttm_rows` says."""
     if variant not in VARIANTS:
         raise ValueError(f"variant is {variant!r}; allowed: {', '.join(VARIANTS)}.")
     indices_T = indices.reshape(-1)

@@ -54,7 +54,7 @@ RANKS = "comera_ranks"
 
 @dataclass(frozen=True)
 class RankPlan:
-    """What happens to the ranks during training, counted in steps of the optimizer.
+    """Schedule of the ranks during training, counted in steps of the optimizer.
 
     An early stage, at whose end closed ranks are cut; a late one, if ``size_target`` is given, that brings the cores to
     their target; after both, training goes on as if there were no rank control.
@@ -105,7 +105,7 @@ class RankPlan:
 
     @property
     def steps(self) -> int:
-        """Of both stages."""
+        """Steps of both stages."""
         return self.early_steps + self.late_steps
 
     @property
@@ -114,11 +114,11 @@ class RankPlan:
         return None if self.size_target is None else self.steps - math.floor(self.recovery * self.late_steps)
 
     def early(self, full: int | None = None) -> EarlyStage:
-        """The objective of the early stage, with the core entries that count as 1."""
+        """Return the objective of the early stage, with the core entries that count as 1."""
         return EarlyStage(gamma=self.gamma, beta=self.beta, full=full)
 
     def late(self, size_target: float, full: int | None = None) -> LateStage:
-        """The objective of the late stage, with S0 as a fraction of ``full``."""
+        """Return the objective of the late stage, with S0 as a fraction of ``full``."""
         weights = self.loss_weight, self.size_weight, self.rho, self.beta
         return LateStage(size_target, "paper", None, *weights, full)
 
@@ -161,8 +161,10 @@ class RankControl:
         return "early" if self.step < self.plan.early_steps else "late"
 
     def sizes(self) -> dict[str, float]:
-        """S, and where there are ones S0 and the S at which ranks had to be closed, as fractions of the full size;
-        the number of open ranks, and all parameters of the model."""
+        """S, S0 and closed S as fractions of the full size, open ranks, and parameters of the model.
+
+        S0 and the S at which ranks had to be closed are there once they exist.
+        """
         ranks = sum(sum(layer.active_ranks()) for layer in self._layers)
         parameters = sum(parameter.numel() for parameter in self._model.parameters())
         sizes = {"size": exact_size(self._layers) / max(self._full, 1), "ranks": ranks, "parameters": parameters}
@@ -309,7 +311,7 @@ class RankControl:
 
 
 def control_ranks(model: nn.Module, optimizer: Optimizer, plan: RankPlan) -> RankControl:
-    """Have an optimizer control the ranks of a tensorized model, whatever loop calls it and whatever its loss is.
+    """Have an optimizer control the ranks of a tensorized model, for any loop and any loss.
 
     From here on each step of the optimizer is one of the plan: as if the loss had been that of
     :class:`comera.EarlyStage` and then of :class:`comera.LateStage` without a loss target, with
@@ -370,7 +372,7 @@ def control_ranks(model: nn.Module, optimizer: Optimizer, plan: RankPlan) -> Ran
 
 
 def _trained(layers: Iterable[TensorTrainLayer]) -> list[nn.Parameter]:
-    """The cores and the rank entries that are not frozen."""
+    """Return the cores and the rank entries that are not frozen."""
     parameters = itertools.chain.from_iterable((layer.diagonals, layer.packed_cores) for layer in layers)
     return [parameter for parameter in parameters if parameter.requires_grad]
 

@@ -56,7 +56,7 @@ class _Filled:
         return cls([(leaf, _version(leaf)) for leaf in tree_leaves(state)])
 
     def is_still(self, state: Any) -> bool:
-        """Whether the state is the same, and no tensor of it has been written to."""
+        """Return whether the state is the same, and no tensor of it has been written to."""
         leaves = tree_leaves(state)
         return len(leaves) == len(self.leaves) and all(
             _version(now) == version and (now is then if version is not None else now == then)
@@ -65,7 +65,7 @@ class _Filled:
 
 
 def _version(leaf: Any) -> int | None:
-    """How often a tensor has been written to; None of anything else."""
+    """Return the number of writes to a tensor so far; None for anything else."""
     return leaf._version if isinstance(leaf, torch.Tensor) else None
 
 

@@ -78,7 +78,7 @@ class MatrixLayer(Protocol):
         """Numbers in the shape of such a parameter as matrices, (k, inputs, outputs) each."""
 
     def from_matrices(self, name: str, matrices: Sequence[torch.Tensor]) -> torch.Tensor:
-        """The inverse of :meth:`to_matrices`."""
+        """Return the inverse of :meth:`to_matrices`."""
 
     def step_scale(self) -> float | torch.Tensor | None:
         """Return what takes the place of √(e/d)/c in the next step; None: nothing does."""
@@ -102,7 +102,7 @@ def matrix_parameters(module: nn.Module) -> tuple[str, ...]:
 
 
 def factor_count(module: nn.Module) -> int:
-    """How many matrices the weight of a module is a product of."""
+    """Return how many matrices the weight of a module is a product of."""
     if isinstance(module, TTLinear):
         return len(module.shape.core_shapes)
     return len(matrix_parameters(module))
@@ -122,7 +122,7 @@ def split_matrices(module: nn.Module, name: str, values: torch.Tensor) -> list[t
 
 
 def join_matrices(module: nn.Module, name: str, matrices: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The inverse of :func:`split_matrices`."""
+    """Return the inverse of :func:`split_matrices`."""
     if isinstance(module, TTLinear):
         shapes = module.shape.core_shapes
         return pack_cores([each.reshape(shape) for each, shape in zip(matrices, shapes, strict=True)], module.shape)
@@ -140,7 +140,7 @@ def _own_scale(module: nn.Module) -> float | torch.Tensor | None:
 
 
 def _hidden_layers(model: nn.Module) -> Iterator[nn.Module]:
-    """The layers within a model's blocks; of a model without blocks, all of them."""
+    """Yield the layers within a model's blocks; of a model without blocks, all of them."""
     blocks = [*blocks_of(model)]
     for root in blocks or [model]:
         yield from root.modules()

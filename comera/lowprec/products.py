@@ -41,7 +41,7 @@ Scaling = Literal["current", "delayed"]
 
 @dataclass(frozen=True)
 class FP8:
-    """How products are formed in FP8.
+    """Settings of products in FP8.
 
     Args:
         scales: ``"tensor"`` for one factor per operand, ``"row"`` for one per row of it.
@@ -82,7 +82,7 @@ class FP8:
 
 
 def products_on(device: torch.device | str, fp8: FP8) -> Kernel:
-    """Who multiplies in FP8 on a device: what is asked for, else the device itself if it can.
+    """Return the kernel that multiplies in FP8 on a device: the requested one, else the device's own if it has one.
 
     Raises:
         ValueError: a kernel is asked for that the device does not have.
@@ -97,8 +97,12 @@ def products_on(device: torch.device | str, fp8: FP8) -> Kernel:
 
 
 class AmaxHistory(nn.Module):
-    """The largest magnitudes of the last calls of one product, for delayed scaling: (3, history), of its operands
-    ``a`` and ``b`` and of the gradient. A buffer, so that a checkpoint has it."""
+    """Largest magnitudes of a product's last calls, for delayed scaling: (3, history).
+
+    They are those of operands ``a`` and ``b`` and of the gradient; a buffer, so that a checkpoint has it.
+
+    A buffer, so that a checkpoint has it.
+    """
 
     amax: torch.Tensor
 
@@ -113,7 +117,7 @@ class AmaxHistory(nn.Module):
 
     @torch.no_grad()
     def factor(self, operand: int, x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """The factor for this call, of those before it; the present one where there is none. Then it is kept.
+        """Return the factor for this call from those before it, or the present one; then keep the present one.
 
         NaN and infinity give a factor of NaN, and are not kept.
         """
@@ -136,7 +140,7 @@ _OUT_OF_RANK: Thin = (True, True, False)
 def product(
     a: torch.Tensor, b: torch.Tensor, fp8: FP8, history: AmaxHistory | None = None, thin: Thin = _NONE_THIN
 ) -> torch.Tensor:
-    """``a · bᵀ`` in FP8, with gradients in FP8: (T, K), (M, K) to (T, M).
+    """Multiply ``a · bᵀ`` in FP8, with gradients in FP8: (T, K), (M, K) to (T, M).
 
     Args:
         a, b: matrices of one type; any sizes.
@@ -212,7 +216,7 @@ class _Product(torch.autograd.Function):
 
 
 def _operand(x: torch.Tensor, dtype: torch.dtype, fp8: FP8, factor: torch.Tensor | None, terms: int) -> list[Quantized]:
-    """The padded operand in one term or two of the same factor, its rows one after another, as kernels require."""
+    """Return the padded operand in one term or two of the same factor, in rows, as kernels require."""
     x = padded(x)
     first = quantize(x, dtype, fp8.scales, factor)
     found = [first] if terms == 1 else [first, quantize(x - first.dequantized(), dtype, fp8.scales, first.scale)]
@@ -220,7 +224,7 @@ def _operand(x: torch.Tensor, dtype: torch.dtype, fp8: FP8, factor: torch.Tensor
 
 
 def _multiplied(left: Sequence[Quantized], right: Sequence[Quantized], fp8: FP8, kind: torch.dtype) -> torch.Tensor:
-    """The sum of the products of all terms, but for that of the two second ones, in one call of the kernel."""
+    """Return the sum of the products of all terms, but for that of the two second ones, in one call of the kernel."""
     put_out = torch.bfloat16 if kind == torch.bfloat16 else torch.float32
     kernel = products_on(left[0].values.device, fp8)
     if len(left) == len(right) == 2:  # the rank is summed over
@@ -277,7 +281,7 @@ def thin_linear(
 
 
 def histories_of(layer: nn.Module) -> list[AmaxHistory]:
-    """The histories that :func:`use_fp8` gave a layer for delayed scaling; none otherwise."""
+    """Return the histories that :func:`use_fp8` gave a layer for delayed scaling; empty without."""
     return [module for module in layer._modules.get("histories") or () if isinstance(module, AmaxHistory)]  # type: ignore[union-attr]
 
 

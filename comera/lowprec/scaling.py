@@ -37,7 +37,7 @@ class Quantized(NamedTuple):
     scale: torch.Tensor
 
     def dequantized(self) -> torch.Tensor:
-        """The values that the product has, in float32."""
+        """Return the values that the product has, in float32."""
         return self.values.float() * self.scale
 
 
@@ -59,7 +59,7 @@ def widened(values: torch.Tensor) -> torch.Tensor:
 
 
 def largest(x: torch.Tensor, scales: Scales = "tensor") -> torch.Tensor:
-    """The largest magnitude in float32, () or (rows, 1); NaN and infinity show."""
+    """Return the largest magnitude in float32, () or (rows, 1); NaN and infinity show."""
     if not x.numel():
         return x.new_zeros((), dtype=torch.float32)
     return (x.abs().amax() if scales == "tensor" else x.abs().amax(dim=-1, keepdim=True)).float()
@@ -135,7 +135,7 @@ def refuse_kernel(kernel: str, device: torch.device | str) -> None:
 
 
 def padded(x: torch.Tensor) -> torch.Tensor:
-    """A matrix with zeros behind its rows and columns, up to multiples of :data:`MULTIPLE`.
+    """Return a matrix with zeros behind its rows and columns, up to multiples of :data:`MULTIPLE`.
 
     >>> padded(torch.ones(30, 768)).shape
     torch.Size([32, 768])

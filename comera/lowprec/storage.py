@@ -56,7 +56,7 @@ class InBlocks:
 
     @staticmethod
     def can_keep(tensor: torch.Tensor) -> bool:
-        """Whether a tensor is one to keep so: floating, wider than FP8, the only one of its storage."""
+        """Return whether a tensor can be stored so: floating, wider than FP8, the only one of its storage."""
         wide = tensor.is_floating_point() and tensor.dtype in (torch.float32, torch.bfloat16, torch.float16)
         return wide and tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
 

@@ -1,4 +1,4 @@
-"""What a plan says about a layer, and what a layer has that no tensorized one would have."""
+"""Specifications of layers in a plan, and the features of a layer that no tensorized one has."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Dense = Any
 
 @dataclass(frozen=True)
 class TT:
-    """How to tensorize an ``nn.Linear``, or a ``Conv1D``, the linear layer of GPT-2 in the package transformers.
+    """Specification of a TT layer in the place of an ``nn.Linear`` or a ``Conv1D``.
 
     Args:
         ranks: one integer, a cap clipped per bond, or one rank per inner bond.
@@ -45,7 +45,7 @@ class TT:
     init: Init = "normal"
 
     def build(self, linear: Dense, decompose: bool) -> TTLinear:
-        """The TT layer that stands in for ``linear``."""
+        """Return the TT layer that replaces ``linear``."""
         if (self.in_modes is None) != (self.out_modes is None):
             raise ValueError("in_modes and out_modes go together: give both or neither.")
         weight = linear_weight(linear)
@@ -75,7 +75,7 @@ class TT:
 
 @dataclass(frozen=True)
 class BTT:
-    """How to put a block tensor train in the place of an ``nn.Linear`` or a ``Conv1D``.
+    """Specification of a block tensor train in the place of an ``nn.Linear`` or a ``Conv1D``.
 
     Args:
         rank: of every block; None: 2, or with ``ratio`` the one that suits.
@@ -93,7 +93,7 @@ class BTT:
     init: BlockInit = "normal"
 
     def build(self, linear: Dense, decompose: bool) -> BTTLinear:
-        """The block tensor train that stands in for ``linear``."""
+        """Return the block tensor train that replaces ``linear``."""
         weight = linear_weight(linear)
         out_features, in_features = weight.shape
         rank, blocks = 2 if self.rank is None else self.rank, (self.in_blocks, self.out_blocks)
@@ -119,7 +119,7 @@ LinearSpec = TT | BTT
 
 @dataclass(frozen=True)
 class TTM:
-    """How to tensorize an ``nn.Embedding`` or an ``nn.EmbeddingBag``.
+    """Specification of a TTM layer in the place of an ``nn.Embedding`` or an ``nn.EmbeddingBag``.
 
     Args:
         ranks: one integer, a cap clipped per bond, or one rank per inner bond.
@@ -135,7 +135,7 @@ class TTM:
     lookup: Variant = "optimized"
 
     def build(self, embedding: Dense, decompose: bool) -> TTMEmbedding:
-        """The TTM layer that stands in for ``embedding``."""
+        """Return the TTM layer that replaces ``embedding``."""
         if (self.row_modes is None) != (self.column_modes is None):
             raise ValueError("row_modes and column_modes go together: give both or neither.")
         row_modes = self.row_modes or padded_modes(embedding.num_embeddings, self.order)
@@ -152,7 +152,7 @@ class TTM:
 
 
 def table_kind(embedding: Dense) -> tuple[type[TTMEmbedding], dict[str, Any]]:
-    """The class of the layer that stands in for a table, and what of its options the table has."""
+    """Return the class of the layer that replaces a table, and the table's options for it."""
     options: dict[str, Any] = {"padding_idx": embedding.padding_idx}
     if isinstance(embedding, nn.Embedding):
         return TTMEmbedding, options
@@ -170,7 +170,7 @@ _HOOKS = (
 
 
 def unusual(module: Dense) -> str | None:
-    """What a layer does and the tensorized one in its place would not do, as the rest of "the layer …"; None without.
+    """Name a feature of a layer that its tensorized form would lose, to complete "the layer …"; None without.
 
     Example:
         >>> unusual(nn.utils.spectral_norm(nn.Linear(2, 2)))
@@ -190,7 +190,7 @@ def unusual(module: Dense) -> str | None:
 
 
 def unsupported_option(module: Dense) -> str | None:
-    """An option of a table that no tensorized one offers, as the rest of "the table …"; None without."""
+    """Name an option of a table that no tensorized one supports, to complete "the table …"; None without."""
     if not isinstance(module, TABLES):
         return None
     for option in ("max_norm", "scale_grad_by_freq", "sparse"):

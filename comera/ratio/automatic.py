@@ -17,14 +17,14 @@ SMALLEST = 32
 
 
 class Choice(NamedTuple):
-    """Which layers are tensorized, how, and of those that are not the reason."""
+    """Chosen layers with their specifications, and the reason for each layer that stays dense."""
 
     plan: dict[str, TT | TTM]
     left: dict[str, str]
 
 
 def choose(model: nn.Module, ratio: float) -> Choice:
-    """A plan that makes a whole model ``ratio`` times smaller.
+    """Return a plan that makes a whole model ``ratio`` times smaller.
 
     Left dense are layers that are frozen or quantised, that do more than their class does, or that are small; a weight
     that is shared is left if one of its layers is. All others get modes and ranks from :func:`comera.solve_model`.
@@ -52,7 +52,7 @@ def choose(model: nn.Module, ratio: float) -> Choice:
 
 
 def sentences(left: Mapping[str, str]) -> list[str]:
-    """One for each reason for which layers stay dense.
+    """One sentence for each reason for which layers stay dense.
 
     Example:
         >>> sentences({"a": "is frozen", "b": "is frozen"})
@@ -70,7 +70,7 @@ def sentences(left: Mapping[str, str]) -> list[str]:
 
 
 def worth_splitting(model: nn.Module) -> Callable[[str], bool]:
-    """Whether the input projections of the attention of a name are ones that :func:`choose` would take."""
+    """Return whether :func:`choose` would take the input projections of the attention of a name."""
 
     def fits(name: str) -> bool:
         attention = model.get_submodule(name)
@@ -82,7 +82,7 @@ def worth_splitting(model: nn.Module) -> Callable[[str], bool]:
 
 
 def _reason(layer: Dense) -> str | None:
-    """Why a layer stays dense, as the rest of "the layer …"; None if it need not."""
+    """Explain why a layer stays dense, to complete "the layer …"; None if it need not."""
     if not layer.weight.requires_grad:
         return unusual(layer) or "is frozen"
     if reason := unusual(layer) or unsupported_option(layer):

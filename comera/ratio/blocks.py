@@ -69,7 +69,7 @@ def solve_block_model(
 
 
 def _nearest(around: Mapping[str, tuple[BTTShape, BTTShape]], entries: float) -> dict[str, BTTShape]:
-    """The smaller shape of each layer, or for as many as bring the sum nearer to so many entries, the larger one."""
+    """Return the smaller shape of each layer, or the larger one where that brings the sum nearer to the target."""
     chosen = {name: below for name, (below, _) in around.items()}
     total = sum(shape.parameter_count for shape in chosen.values())
     for name, (below, above) in around.items():
@@ -80,7 +80,7 @@ def _nearest(around: Mapping[str, tuple[BTTShape, BTTShape]], entries: float) ->
 
 
 def _around(weight: torch.Tensor, share: float, rank: int | None, uneven: float) -> tuple[BTTShape, BTTShape]:
-    """The shapes next below and next above a share of the weight's entries, as even as there are of a size."""
+    """Return the shapes next below and next above a share of the weight's entries, as even as there are of a size."""
     best: dict[int, BTTShape] = {}
     for shape in block_shapes(weight.shape[1], weight.shape[0], rank):
         known = best.get(shape.parameter_count)

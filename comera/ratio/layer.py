@@ -56,7 +56,7 @@ class Solution(Generic[Shape]):
 
     @property
     def title(self) -> str:
-        """What is tensorized, with its sizes."""
+        """Name of the tensorized layer, with its sizes."""
         raise NotImplementedError
 
     @property
@@ -192,7 +192,7 @@ def _product(modes: Sequence[int]) -> str:
 
 @lru_cache(maxsize=1024)
 def _most_modes(dimension: int) -> int:
-    """How many modes above 1 a dimension has at most: its prime factors; a dimension of 1 counts as one mode."""
+    """Return the largest number of modes above 1 of a dimension: its prime factors, or one for 1."""
     factors, divisor = 0, 2
     while divisor * divisor <= dimension:
         while dimension % divisor == 0:
@@ -214,13 +214,13 @@ def _table_chain(num_embeddings: int, embedding_dim: int, order: int) -> Chain:
 
 
 def linear_chains(in_features: int, out_features: int, orders: Sequence[int] = LINEAR_ORDERS) -> list[Chain]:
-    """The chains of a linear layer for those orders that need no mode of 1."""
+    """Return the chains of a linear layer for those orders that need no mode of 1."""
     most = min(_most_modes(in_features), _most_modes(out_features))
     return [_linear_chain(in_features, out_features, order) for order in orders if order <= most]
 
 
 def table_chains(num_embeddings: int, embedding_dim: int, orders: Sequence[int] = TABLE_ORDERS) -> list[Chain]:
-    """The chains of a table for those orders that leave no core without both rows and columns; 2 is always there."""
+    """Return the chains of a table for the orders whose cores all have rows and columns; 2 is always there."""
     chains = [_table_chain(num_embeddings, embedding_dim, order) for order in orders]
     return [chain for chain in chains if min(chain.modes) > 1 or len(chain.modes) == TABLE_ORDERS[-1]]
 
@@ -228,7 +228,7 @@ def table_chains(num_embeddings: int, embedding_dim: int, orders: Sequence[int] 
 def linear_solution(
     in_features: int, out_features: int, chain: Chain, ranks: Sequence[int], ratio: float
 ) -> LinearSolution:
-    """What a search over :func:`linear_chains` found."""
+    """Return the solution from the result of a search over :func:`linear_chains`."""
     modes = chain.modes[: chain.half], chain.modes[chain.half :]
     return LinearSolution(TTShape(in_features, out_features, *modes, ranks), ratio)
 
@@ -236,7 +236,7 @@ def linear_solution(
 def table_solution(
     num_embeddings: int, embedding_dim: int, chain: Chain, ranks: Sequence[int], ratio: float
 ) -> TableSolution:
-    """What a search over :func:`table_chains` found."""
+    """Return the solution from the result of a search over :func:`table_chains`."""
     order = len(chain.modes)
     modes = padded_modes(num_embeddings, order), balanced_modes(embedding_dim, order)[::-1]
     return TableSolution(TTMShape(num_embeddings, embedding_dim, *modes, ranks), ratio)

@@ -78,7 +78,7 @@ class ModelSolution:
 
     @property
     def plan(self) -> dict[str, TT | TTM]:
-        """What :func:`comera.tensorize` takes."""
+        """Return the plan for :func:`comera.tensorize`."""
         return {name: solution.spec for name, solution in self.layers.items()}
 
     def __str__(self) -> str:
@@ -96,7 +96,7 @@ class ModelSolution:
 
 
 def _named_layers(model: nn.Module, names: Iterable[str]) -> dict[str, Dense]:
-    """The linear layers and embeddings that fit the patterns."""
+    """Return the linear layers and embeddings that fit the patterns."""
     known = {
         name: module
         for name, module in model.named_modules(remove_duplicate=False)
@@ -147,13 +147,13 @@ class _Sizes:
         return self.stays_dense + sum(n * self.search(kind, step)[1].entries for kind, n in self.kinds.items())
 
     def solution(self, kind: _Weight, step: int) -> LinearSolution | TableSolution:
-        """What a weight becomes at that ratio."""
+        """Return the format and size of a weight at a ratio of the grid."""
         place, found = self.search(kind, step)
         solve = table_solution if kind.table else linear_solution
         return solve(kind.rows, kind.columns, self.chains[kind][place], found.ranks, _STEP**step)
 
     def steps(self) -> range:
-        """The grid, from the largest model to the smallest, and a step beyond on either side."""
+        """Return the grid, from the largest model to the smallest, and a step beyond on either side."""
         most = max(kind.size / min(chain.smallest.entries for chain in self.chains[kind]) for kind in self.kinds)
         least = min(kind.size / max(chain.largest.entries for chain in self.chains[kind]) for kind in self.kinds)
         return range(math.floor(math.log(least, _STEP)) - 1, math.ceil(math.log(most, _STEP)) + 2)
@@ -218,7 +218,7 @@ def solve_model(
 
 
 def _out_of_reach(ratio: float, dense_count: int, stays_dense: int, larger: int, smaller: int) -> str:
-    """The sentence for a ratio that lies beyond the model's sizes, or between two of them."""
+    """Return the sentence for a ratio that lies beyond the model's sizes, or between two of them."""
     start, wanted = f"ratio={ratio:g} is out of reach for the whole model", dense_count / ratio
     if wanted < smaller:
         dense = f"{stays_dense:,} of its {dense_count:,} parameters stay dense"

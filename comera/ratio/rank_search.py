@@ -63,7 +63,7 @@ def _merge_flops(modes: Sequence[int], ranks: Sequence[int]) -> int:
 
 @lru_cache(maxsize=8192)
 def _sides(modes: tuple[int, ...], limits: tuple[int, ...], middle: int, depth: int) -> tuple[_Side, ...]:
-    """The admissible inner ranks of a half, sorted by their entries.
+    """Return the admissible inner ranks of a half, sorted by their entries.
 
     Args:
         modes: of the half's cores, from the end of the chain.
@@ -114,7 +114,7 @@ class Chain:
         return left, (self.modes[self.half :][::-1], self.limits[self.half :][::-1])
 
     def flat(self, middle: int) -> Candidate:
-        """The middle rank clipped at every bond: the largest size with this R."""
+        """Return the middle rank clipped at every bond: the largest size with this R."""
         ranks = tuple(min(middle, limit) for limit in self.limits)
         bonds = zip(itertools.pairwise((1, *ranks, 1)), self.modes, strict=True)
         return Candidate(sum(a * mode * b for (a, b), mode in bonds) + sum(ranks), ranks)
@@ -152,7 +152,7 @@ class Chain:
                 return
 
     def in_cell(self, size: float, deep: bool) -> Candidate | None:
-        """The cheapest candidate in the cell of a size: smallest R, then flattest, then cheapest to merge."""
+        """Return the cheapest candidate in the cell of a size: smallest R, then flattest, then cheapest to merge."""
         cell = math.floor(math.log(size, _CELL))
         low, high = _CELL**cell, _CELL ** (cell + 1)
         for middle, lefts, rights in self._by_middle(low, deep):
@@ -171,7 +171,7 @@ class Chain:
         return None
 
     def around(self, size: float, deep: bool) -> tuple[Candidate | None, Candidate | None]:
-        """The largest candidate up to a size and the smallest above it; None where there is none."""
+        """Return the largest candidate up to a size and the smallest above it; None where there is none."""
         below: Candidate | None = None
         above: Candidate | None = None
         for middle, lefts, rights in self._by_middle(size, deep):
@@ -195,7 +195,7 @@ def _joined(left: _Side, middle: int, right: _Side) -> Candidate:
 
 
 def search(chains: Sequence[Chain], size: float) -> tuple[int, Candidate]:
-    """The candidate for a size: within 2 % in the first chain that has one, else the nearest of all chains.
+    """Return the candidate for a size: within 2 % in the first chain that has one, else the nearest of all chains.
 
     Args:
         chains: in the sequence in which they are to be tried.
@@ -230,7 +230,7 @@ def check_ratio(ratio: float) -> None:
 
 
 def search_within(chains: Sequence[Chain], dense_count: int, ratio: float, what: str) -> tuple[Chain, Candidate]:
-    """The chain and the candidate for a ratio.
+    """Return the chain and the candidate for a ratio.
 
     Args:
         chains: in the sequence in which they are to be tried.

@@ -41,7 +41,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def _index(drawn: list[Path]) -> str:
-    """A list of all figures and tables with the first lines of their captions."""
+    """Return a list of all figures and tables with the first lines of their captions."""
     lines = ["# Figures and tables", ""]
     for path in drawn:
         title, _, caption = (ROOT / path).read_text(encoding="utf-8").partition("\n")
@@ -51,7 +51,7 @@ def _index(drawn: list[Path]) -> str:
 
 
 def on_nav(nav: Navigation, **_: object) -> Navigation:
-    """A place of its own for what is not known, which is a section of the results."""
+    """Give a place of its own in the menu to what is not known, a section of the results."""
     names = [item.title for item in nav.items]
     nav.items.insert(names.index("Does it pay?") + 1, Link("What is not known", UNKNOWN))
     return nav

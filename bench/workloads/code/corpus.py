@@ -64,11 +64,11 @@ class Sources:
 
     @property
     def name(self) -> str:
-        """With the manifest's hash, so that nothing takes two corpora for one."""
+        """Return the name, with the manifest's hash, so that nothing takes two corpora for one."""
         return f"{self.title}-{self.content_hash[:8]}"
 
     def manifest_csv(self) -> bytes:
-        """The manifest as a table."""
+        """Return the manifest as a table."""
         text = io.StringIO()
         table = csv.writer(text, lineterminator="\n")
         table.writerow(Listed._fields)
@@ -92,7 +92,7 @@ class Sources:
 
 
 def is_held_out(package: str) -> bool:
-    """Whether a package is held out, by its name alone.
+    """Return whether a package is held out, by its name alone.
 
     >>> [name for name in ("json", "email", "numpy.fft", "sqlite3", "wsgiref") if is_held_out(name)]
     ['json', 'sqlite3']
@@ -101,7 +101,7 @@ def is_held_out(package: str) -> bool:
 
 
 def _distinct(documents: Sequence[Document], seen: set[bytes]) -> list[Document]:
-    """Those whose content, but for space at the end of lines, was not seen before."""
+    """Return the documents whose content, but for space at the end of lines, was not seen before."""
     kept = []
     for document in documents:
         lines = "\n".join(line.rstrip() for line in document.text.split("\n")).strip()
@@ -113,7 +113,7 @@ def _distinct(documents: Sequence[Document], seen: set[bytes]) -> list[Document]
 
 
 def installed(packages: Sequence[str]) -> Sources:
-    """The ``.py`` files of installed packages, the standard library among them as ``python``.
+    """Return the ``.py`` files of installed packages, the standard library among them as ``python``.
 
     A file's package is its folder (``asyncio``, ``numpy.fft``); a module on the top level is a package of its own.
     Raises DataError: a package that is not installed, or has no source files.
@@ -167,7 +167,7 @@ def _distribution(name: str) -> tuple[str, Path, list[PurePath]]:
 
 
 def code_search_net(folder: Path) -> Sources:
-    """The functions of CodeSearchNet's ``.jsonl.gz`` files anywhere below a folder.
+    """Return the functions of CodeSearchNet's ``.jsonl.gz`` files anywhere below a folder.
 
     A function's package is its repository, and its partition decides whether it is held out (valid and test are); where
     a row names none, the repository does. Raises DataError: no such file, or a malformed row, with file and line.

@@ -1,4 +1,4 @@
-"""Which tokens a model is to fill in, and what stands in their place (BERT's rule).
+"""Masking of tokens that a model is to fill in, and their replacements (BERT's rule).
 
 Of every row the same number of tokens is chosen, so that all batches have one shape: 15 % of its length. Of these, 80 %
 are replaced by ``[MASK]``, 10 % by a random token, and 10 % stay. Everything is drawn from the numbers given, so the
@@ -19,7 +19,7 @@ MASKED, REPLACED = 0.8, 0.1  # of those chosen
 
 
 def chosen_count(length: int) -> int:
-    """How many tokens of a row of ``length`` are chosen.
+    """Return how many tokens of a row of ``length`` are chosen.
 
     >>> [chosen_count(length) for length in (64, 128, 512)]
     [10, 19, 77]
@@ -28,7 +28,7 @@ def chosen_count(length: int) -> int:
 
 
 def masked(rows: NDArray[np.integer], seed: Sequence[int], tokens: int) -> Batch:
-    """A batch of rows (B, T): ``input_ids`` (B, T), ``positions`` and ``labels`` (B, K), all int64 on the CPU.
+    """Return a batch of rows (B, T): ``input_ids`` (B, T), ``positions`` and ``labels`` (B, K), all int64 on the CPU.
 
     Special tokens are chosen only where a row has too few others. ``tokens`` is the size of the vocabulary.
 

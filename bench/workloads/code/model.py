@@ -66,7 +66,7 @@ class CodeSettings:
             raise ValueError(f"late_length is {late}; allowed: null, or multiples of {least} up to positions ({most})")
 
     def encoder(self) -> EncoderSettings:
-        """The sizes as the encoder's parts take them."""
+        """Return the sizes as the encoder's parts take them."""
         own = ("layers", "width", "heads", "feed_forward", "vocabulary", "positions", "dropout", "sequence_length")
         return EncoderSettings(**{name: value for name, value in asdict(self).items() if name in own})
 

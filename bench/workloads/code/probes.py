@@ -1,4 +1,4 @@
-"""What simple models reach on the held-out files: a unigram and a bigram model, in nats per chosen token.
+"""Probes on the held-out files: a unigram and a bigram model, in nats per chosen token.
 
 The bigram model takes the token on either side where that is visible: p(t | l, r) ∝ p(t | l) p(t | r) / p(t), each
 factor interpolated with the unigram model, p(t | l) = (count(l, t) + κ p(t)) / (count(l) + κ), and left out where
@@ -22,7 +22,7 @@ Array = NDArray[np.float64]
 
 
 class Counts:
-    """How often each token follows, and precedes, each other one."""
+    """Counts of tokens that follow, and precede, each other one."""
 
     def __init__(self, stream: Ids, tokens: int) -> None:
         self.tokens = tokens

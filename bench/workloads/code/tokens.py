@@ -44,7 +44,7 @@ class Streams:
 
 
 def cache_folder(environ: Mapping[str, str] = os.environ) -> Path:
-    """Where the bench keeps what it can make again: ``COMERA_CACHE``, or the user's cache.
+    """Return the folder for files that the bench can make again: ``COMERA_CACHE``, or the user's cache.
 
     >>> cache_folder({"COMERA_CACHE": "/tmp/kept"}).as_posix()
     '/tmp/kept'
@@ -55,7 +55,7 @@ def cache_folder(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def train_tokenizer(texts: Sequence[str], size: int) -> Tokenizer:
-    """A byte-level BPE of at most ``size`` tokens, the same for the same texts in every process.
+    """Return a byte-level BPE of at most ``size`` tokens, the same for the same texts in every process.
 
     Ties between equally frequent pairs are broken by the numbers of the bytes, which therefore stand first, in order.
 
@@ -79,7 +79,7 @@ def train_tokenizer(texts: Sequence[str], size: int) -> Tokenizer:
 
 
 def streams(sources: Sources, size: int, report: Callable[[str], None] | None = None) -> Streams:
-    """The tokenised corpus, from the cache or made now; ``report`` gets a line of progress (default: on a terminal)."""
+    """Return the tokenised corpus, from the cache or made now; ``report`` gets lines of progress."""
     identity = hashlib.sha256(f"{_FORMAT} {HELD_OUT}\n{sources.content_hash}\n{size}".encode()).hexdigest()
     folder = cache_folder() / "code" / identity[:32]
     try:

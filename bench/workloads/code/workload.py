@@ -81,7 +81,7 @@ class CodeWorkload(BaseWorkload):
 
     @classmethod
     def open(cls, settings: CodeSettings, data: Data, check: bool) -> Self:  # noqa: ARG003 - all is read to be hashed
-        """The workload on the functions in ``data_folder``, or on the sources of installed packages.
+        """Return the workload on the functions in ``data_folder``, or on the sources of installed packages.
 
         Raises DataError: there are none, or ``dataset`` names another corpus than there is.
         """
@@ -106,7 +106,7 @@ class CodeWorkload(BaseWorkload):
         return Metric("loss", "held-out loss", "nats", False, found["unigram"], found["bigram"], text)
 
     def probes(self) -> Mapping[str, Evaluation]:
-        """The unigram and the bigram model, on held-out rows of this length."""
+        """Return the unigram and the bigram model, on held-out rows of this length."""
         files = int(self._windows[1][-1]) + 1
         return {f"{name} model": Evaluation({"loss": loss}, examples=files) for name, loss in self._probes().items()}
 
@@ -124,7 +124,7 @@ class CodeWorkload(BaseWorkload):
         return MaskedLanguageModel(self.settings)
 
     def targets(self) -> dict[str, Role]:
-        """The matrices of the blocks: the embedding, which is the head's too, stays dense in every arm."""
+        """Return the matrices of the blocks: the embedding, which is the head's too, stays dense in every arm."""
         layers: dict[str, Role] = {f"attention.{name}": "attention" for name in ("query", "key", "value", "output")}
         layers |= {f"feed_forward.{name}": "feed_forward" for name in ("expand", "contract")}
         return {f"blocks.{n}.{name}": role for n in range(self.settings.layers) for name, role in layers.items()}

@@ -64,7 +64,7 @@ class DLRMWorkload(BaseWorkload):
 
     @classmethod
     def open(cls, settings: DLRMSettings, data: Data, check: bool) -> Self:
-        """The workload on a log; ``auto`` is a real one where a folder is given, else the synthetic one of low rank.
+        """Return the workload on a log; ``auto`` is a real log if a folder is given, else the synthetic low-rank one.
 
         Raises DataError: an unknown dataset, a folder without a log, or a log without enough lines.
         """
@@ -86,7 +86,7 @@ class DLRMWorkload(BaseWorkload):
 
     @staticmethod
     def _folder(name: str, given: str | None) -> Path:
-        """Where the log of a dataset is; raises DataError where no folder is named."""
+        """Return the folder of a dataset's log; raises DataError where no folder is named."""
         if given:
             return Path(given).expanduser()
         if name == "criteo":
@@ -99,7 +99,7 @@ class DLRMWorkload(BaseWorkload):
         return DLRM(self.settings)
 
     def targets(self) -> dict[str, Role]:
-        """The largest tables and the wide linear layers, in the order of the forward pass."""
+        """Return the largest tables and the wide linear layers, in the order of the forward pass."""
         with torch.device("meta"):
             modules = dict(self.build().named_modules())
         wide = self.settings.compressed_width
@@ -142,7 +142,7 @@ class DLRMWorkload(BaseWorkload):
 
     @torch.no_grad()
     def evaluate(self, model: nn.Module) -> Evaluation:
-        """The metrics of :mod:`bench.workloads.dlrm.scores` on the validation lines; the mode stays."""
+        """Return the metrics of :mod:`bench.workloads.dlrm.scores` on the validation lines; the mode stays."""
         device = next(model.parameters()).device
         lines = min(self.log.size("validation"), self.settings.validation_lines)
         was_training, found, clicks = model.training, [], []

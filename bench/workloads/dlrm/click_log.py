@@ -1,4 +1,4 @@
-"""What a click log offers, real or synthetic: lines of counts, categories and a click, in three splits."""
+"""Interface of a click log, real or synthetic: lines of counts, categories and a click, in three splits."""
 
 from typing import NamedTuple, Protocol
 
@@ -21,7 +21,7 @@ class Lines(NamedTuple):
 
 
 class ClickLog(Protocol):
-    """Lines by split and position. ``ceiling`` is what nobody can do better than, where that is known."""
+    """Lines by split and position. ``ceiling`` is the best possible score, where it is known."""
 
     name: str
     content_hash: str

@@ -59,10 +59,10 @@ class Parsed(NamedTuple):
 
 
 def parse(chunk: bytes) -> Parsed:
-    """Whole lines, the last one with its line end, as arrays.
+    r"""Parse whole lines, the last one with its line end, into arrays.
 
-    >>> good = b"1\\t3" + b"\\t" * 12 + b"\\t0000000a" * 26 + b"\\n"
-    >>> found = parse(good + b"0\\t1\\n" + good.replace(b"3", b"x"))
+    >>> good = b"1\t3" + b"\t" * 12 + b"\t0000000a" * 26 + b"\n"
+    >>> found = parse(good + b"0\t1\n" + good.replace(b"3", b"x"))
     >>> found.counts[0, :2].astype(float).round(3).tolist(), found.categories[0, 0].item(), found.wrong
     ([1.386, 0.0], 10, {1: '2 fields, not 40', 2: 'count 1 is no whole number'})
     """
@@ -111,7 +111,7 @@ def _counts(octets: Bytes, digits: Bytes, starts: Any, lengths: Any) -> tuple[ND
 
 
 def _categories(digits: Bytes, starts: Any, lengths: Any) -> tuple[NDArray[np.uint32], NDArray[np.bool_]]:
-    """The numbers of hexadecimal fields, zero for empty ones, and which fields are neither."""
+    """Return the numbers of hexadecimal fields, zero for empty ones, and which fields are neither."""
     values, present = np.zeros(starts.shape, np.uint32), lengths > 0
     bad = present & (lengths != _HEX)
     for place in range(_HEX):
@@ -122,7 +122,7 @@ def _categories(digits: Bytes, starts: Any, lengths: Any) -> tuple[NDArray[np.ui
 
 
 def _names() -> dict[str, int]:
-    """The files that the first pass appends to, with their bytes per line."""
+    """Return the files that the first pass appends to, with their bytes per line."""
     return {"labels": 1, "counts": 4 * COUNTS, **{f"value{place + 1}": 4 for place in range(TABLES)}}
 
 
@@ -155,7 +155,7 @@ def _save(target: Path, state: Mapping[str, Any]) -> None:
 
 
 def _parse_all(source: Path, target: Path, state: dict[str, Any], report: Report) -> None:
-    """The first pass. A file may hold more than the state covers, from a chunk that was not finished: it is cut off."""
+    """Make the first pass. A file longer than the state covers holds an unfinished chunk, which is cut off."""
     total, begun, at_first = state["source"]["bytes"], time.monotonic(), state["read"]
     if state["offset"] >= total:
         return
@@ -201,7 +201,7 @@ def _parse_all(source: Path, target: Path, state: dict[str, Any], report: Report
 
 
 def _chunk(lines: Any, source: Path) -> bytes:
-    """The next whole lines; the chunks of a file are always the same."""
+    """Return the next whole lines; the chunks of a file are always the same."""
     chunk: bytes = lines.read(_CHUNK)
     end = chunk.rfind(b"\n") + 1
     if len(chunk) < _CHUNK or not chunk:
@@ -213,7 +213,7 @@ def _chunk(lines: Any, source: Path) -> bytes:
 
 
 def _rank_all(target: Path, state: dict[str, Any], report: Report) -> None:
-    """The second pass; a category whose ranks are not complete is done again."""
+    """Make the second pass; a category whose ranks are not complete is done again."""
     for place in range(len(state["distinct"]), TABLES):
         values = np.fromfile(target / f"value{place + 1}", np.uint32)
         codes, distinct = pd.factorize(values)
@@ -252,14 +252,14 @@ class CriteoLog:
 
     @property
     def ceiling(self) -> dict[str, float]:
-        """Nobody knows it of a real log."""
+        """Return None: the best possible score of a real log is unknown."""
         return {}
 
     def size(self, split: str) -> int:
         return self._size[split]
 
     def lines(self, split: str, first: int, last: int) -> Lines:
-        """The lines from ``first`` to before ``last``."""
+        """Return the lines from ``first`` to before ``last``."""
         part = slice(self._first[split] + first, self._first[split] + min(last, self._size[split]))
         categories = [
             self._row(np.asarray(one[part]), rows) for one, rows in zip(self._categories, self._rows, strict=True)
@@ -272,7 +272,7 @@ class CriteoLog:
 
 
 def target_of(folder: Path, environ: Mapping[str, str] = os.environ) -> Path:
-    """Where the arrays of a folder's log lie: in it, or in the user's cache where it cannot be written."""
+    """Return the folder of a log's arrays: the log's own, or the user's cache where that cannot be written."""
     own = folder / "arrays"
     if own.is_dir() or (os.access(folder, os.W_OK) and not os.statvfs(folder).f_flag & os.ST_RDONLY):
         return own

@@ -127,7 +127,7 @@ _OrPreset = Annotated[
 
 @dataclass(frozen=True)
 class DLRMSettings:
-    """Sizes of the model, and which of its weights methods act on. What is None is as in the preset.
+    """Sizes of the model, and the weights that methods act on. None takes the preset's value.
 
     Raises ValueError: a cap on rows above that of a preset with one.
 
@@ -164,13 +164,13 @@ class DLRMSettings:
 
     @property
     def bottom_sizes(self) -> tuple[int, ...]:
-        """Of the counts' perceptron, from its input to the D columns."""
+        """Sizes of the counts' perceptron, from its input to the D columns."""
         hidden = PRESETS[self.preset][1] if self.bottom is None else self.bottom
         return COUNTS, *hidden, self.dim
 
     @property
     def top_sizes(self) -> tuple[int, ...]:
-        """Of the perceptron behind the interactions: the vector of the counts and F(F - 1)/2 products to a score."""
+        """Sizes of the perceptron behind the interactions: counts' vector and F(F - 1)/2 products to a score."""
         vectors = TABLES + 1
         hidden = PRESETS[self.preset][2] if self.top is None else self.top
         return self.dim + vectors * (vectors - 1) // 2, *hidden

@@ -1,4 +1,4 @@
-"""How well scores predict clicks: accuracy, area under the curve, log loss, normalised cross entropy; and a probe."""
+"""Scores of click predictions: accuracy, area under the curve, log loss, normalised cross entropy; and a probe."""
 
 from typing import Any
 
@@ -52,7 +52,7 @@ def metrics(scores: Scores, clicks: Clicks) -> dict[str, float]:
 
 
 def groups(scores: Scores, clicks: Clicks) -> dict[str, list[float]]:
-    """The metrics of each of up to 50 groups of consecutive lines; empty where lines are too few for ten groups.
+    """Return the metrics of each of up to 50 groups of consecutive lines; empty where lines are too few for ten groups.
 
     The log loss of every group is normalised by the base rate of all lines, so that groups of one size have ``nce`` as
     their mean.
@@ -71,7 +71,7 @@ def groups(scores: Scores, clicks: Clicks) -> dict[str, list[float]]:
 
 
 def probe(train: tuple[Any, Clicks], validation: tuple[Any, Clicks]) -> dict[str, float]:
-    """What a logistic regression on the counts (lines, 13) reaches on the validation lines; both have to have clicks.
+    """Fit a logistic regression on the counts (lines, 13) and score it on the validation lines; both must have clicks.
 
     >>> source = np.random.default_rng(0)
     >>> counts = source.normal(size=(400, 13)); clicks = counts[:, 0] + source.normal(size=400) > 0

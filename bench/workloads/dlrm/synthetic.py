@@ -40,7 +40,7 @@ _CALIBRATION = 20 * _BLOCK  # lines on which the intercept is found
 
 
 def _mixed(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """A hash of every number, by the finaliser of SplitMix64 (Steele et al. 2014)."""
+    """Return a hash of every number, by the finaliser of SplitMix64 (Steele et al. 2014)."""
     z = numbers + np.uint64(0x9E3779B97F4A7C15)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -48,7 +48,7 @@ def _mixed(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def _normal(*keys: NDArray[np.int64] | int) -> Scores:
-    """A standard normal number for every combination of keys, by Box and Muller's transform of a hash.
+    """Return a standard normal number for every combination of keys, by Box and Muller's transform of a hash.
 
     >>> drawn = _normal(3, np.arange(100_000))
     >>> bool(abs(drawn.mean()) < 0.02 and abs(drawn.std() - 1) < 0.02 and drawn[7] == _normal(3, 7))
@@ -84,7 +84,7 @@ class SyntheticLog:
         return self._sizes[split]
 
     def lines(self, split: str, first: int, last: int) -> Lines:
-        """The lines from ``first`` to before ``last``."""
+        """Return the lines from ``first`` to before ``last``."""
         parts = [self._drawn(split, block)[:3] for block in range(first // _BLOCK, -(-last // _BLOCK))]
         start = first // _BLOCK * _BLOCK
         keep = slice(first - start, last - start)
@@ -109,7 +109,7 @@ class SyntheticLog:
         return counts, categories, clicks, logits
 
     def _inputs(self, source: np.random.Generator) -> tuple[NDArray[np.float32], NDArray[np.int64], Scores]:
-        """Counts, categories and the logits without the intercept."""
+        """Draw counts, categories and the logits without the intercept."""
         ranks = _zipf(source.random((TABLES, _BLOCK)), np.array(self._rows)[:, None])
         sizes, strides = np.array(self._rows)[:, None], np.array(self._stride)[:, None]
         rows = ranks * strides % sizes
@@ -125,7 +125,7 @@ class SyntheticLog:
         return logs.astype(np.float32), rows, logits
 
     def _low_rank_effects(self, table: int, rows: NDArray[np.int64]) -> Scores:
-        """The effect of rows of a table, of about unit variance."""
+        """Return the effect of rows of a table, of about unit variance."""
         product, rest = np.ones((_RANK, rows.size)), rows
         for factor in self._factors[table]:
             rest, digit = np.divmod(rest, factor.shape[1])
@@ -163,7 +163,7 @@ def _zipf(uniform: Scores, rows: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _coprime(rows: int) -> int:
-    """A step near the golden ratio of the table that visits every row once."""
+    """Return a step near the golden ratio of the table that visits every row once."""
     step = max(1, int(0.618034 * rows))
     while np.gcd(step, rows) != 1:
         step += 1

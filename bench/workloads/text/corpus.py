@@ -68,7 +68,7 @@ class _Texts:
 
 
 def corpus_of(folder: str | None, pattern: str, packages: Sequence[str], tokens: str) -> Corpus:
-    """The corpus of a folder, or of installed packages.
+    """Return the corpus of a folder, or of installed packages.
 
     Raises DataError: no text, bytes that are no UTF-8, an unknown way to cut text, or too little for three sides.
     """
@@ -144,7 +144,7 @@ def _of_packages(packages: Sequence[str]) -> _Texts:
 
 
 def is_test(package: str) -> bool:
-    """Whether a package that is held out is for reporting, not for choosing, by its name alone.
+    """Return whether a package that is held out is for reporting, not for choosing, by its name alone.
 
     >>> [name for name in ("json", "sqlite3", "logging", "unittest") if is_test(name)]
     ['sqlite3', 'logging']

@@ -68,7 +68,7 @@ class TextSettings:
 
 
 def _linear(inputs: int, outputs: int, starts_at_zero: bool = False) -> nn.Linear:
-    """A layer without bias whose weight is drawn with the standard deviation 1/√inputs, or is zero."""
+    """Return a layer without bias whose weight is drawn with the standard deviation 1/√inputs, or is zero."""
     linear = nn.Linear(inputs, outputs, bias=False)
     with torch.no_grad():
         linear.weight.zero_() if starts_at_zero else linear.weight.normal_(std=1 / math.sqrt(inputs))
@@ -147,7 +147,7 @@ class CausalLanguageModel(nn.Module):
         return self.head(self.norm(x))
 
     def narrowed(self, parameters: int) -> "CausalLanguageModel":
-        """The model of about so many parameters with fewer columns and as many blocks, heads and tokens.
+        """Return the model of about so many parameters with fewer columns and as many blocks, heads and tokens.
 
         The width is the multiple of the heads that comes nearest with a feed-forward of the same shape; the inner
         features then make up the difference.

@@ -56,7 +56,7 @@ class _Order:
 
 
 def highest_order(vocabulary: int) -> int:
-    """The largest n whose n tokens fit into 64 bits.
+    """Return the largest n whose n tokens fit into 64 bits.
 
     >>> highest_order(256), highest_order(50_257)
     (8, 4)
@@ -77,7 +77,7 @@ def _packed(rows: NDArray[np.integer], order: int, vocabulary: int) -> Keys:
 
 
 def counted(stream: Ids, vocabulary: int) -> list[_Order]:
-    """Counts of every order of a token stream."""
+    """Count the n-grams of every order of a token stream."""
     orders = []
     for order in range(1, min(highest_order(vocabulary), len(stream)) + 1):
         keys, counts = np.unique(_packed(stream, order, vocabulary), return_counts=True)
@@ -144,11 +144,11 @@ class NGrams:
                 self._tried += [(loss, n + 1, sizes[n], gamma, least) for n, loss in enumerate(found)]
 
     def _kept(self, least: int) -> list[_Order]:
-        """Counts of the entries that occurred at least so often; of single tokens all."""
+        """Return counts of the entries that occurred at least ``least`` times; of single tokens all."""
         return [self._orders[0], *(order.kept(least) for order in self._orders[1:])]
 
     def best(self, numbers: int | None = None, most: int = _HIGHEST) -> Reached:
-        """The best model on the validation rows, of at most so many stored numbers and of an order up to ``most``."""
+        """Return the best model on the validation rows, within a number of stored values and of order ``most``."""
         usable = [one for one in self._tried if one[1] <= most and (numbers is None or one[2] <= numbers)]
         if not usable:  # not even the single tokens fit: all alike
             uniform = float(np.log(self.vocabulary))

@@ -54,7 +54,7 @@ class TextWorkload(BaseWorkload):
 
     @classmethod
     def open(cls, settings: TextSettings, data: Data, check: bool) -> Self:  # noqa: ARG003 - all is read to be hashed
-        """The workload on the files of ``data_folder``, or on the sources of installed packages.
+        """Return the workload on the files of ``data_folder``, or on the sources of installed packages.
 
         Raises DataError: no text, or ``dataset`` names another than there is.
         """
@@ -67,7 +67,7 @@ class TextWorkload(BaseWorkload):
 
     @property
     def _latest_start(self) -> int:
-        """Where the first training row may begin at most; 0 in a text of hardly more than a row."""
+        """Return the last place where the first training row may begin; 0 in a text of hardly more than a row."""
         context = self.settings.context
         return context - 1 if len(self.corpus.train) > 2 * context else 0
 
@@ -122,7 +122,7 @@ class TextWorkload(BaseWorkload):
         return CausalLanguageModel(self.settings, self.corpus.vocabulary)
 
     def targets(self) -> dict[str, Role]:
-        """The matrices of the blocks; embeddings and output layer stay dense in every arm."""
+        """Return the matrices of the blocks; embeddings and output layer stay dense in every arm."""
         layers: dict[str, Role] = {f"attention.{name}": "attention" for name in ("query", "key", "value", "output")}
         layers |= {f"feed_forward.{name}": "feed_forward" for name in ("expand", "contract")}
         return {f"blocks.{n}.{name}": role for n in range(self.settings.blocks) for name, role in layers.items()}
@@ -194,7 +194,7 @@ def _batch(rows: Ids) -> Batch:
 
 @functools.lru_cache(maxsize=8)
 def _read(folder: str | None, pattern: str, packages: tuple[str, ...], tokens: str) -> Corpus:
-    """The corpus, read once per process."""
+    """Return the corpus, read once per process."""
     return corpus_of(folder, pattern, packages, tokens)
 
 
