@@ -96,15 +96,15 @@ class Arm(abc.ABC):
         del task_loss  # rivals have no use for it
 
     def sizes(self, model: nn.Module) -> dict[str, float]:  # noqa: ARG002
-        """Sizes that the arm controls; rivals control none."""
+        """Return sizes that the arm controls; rivals control none."""
         return {}
 
     def factor_ranks(self, model: nn.Module) -> dict[str, int]:  # noqa: ARG002
-        """Ranks of factors that no training changes, by the layer's name; most arms have none."""
+        """Return ranks of factors that no training changes, by the layer's name; most arms have none."""
         return {}
 
     def rare_events(self) -> list[RareEvent]:
-        """Work too rare to be seen in a median step."""
+        """Return the work that is too rare to be seen in a median step."""
         return []
 
     def state_dict(self) -> dict[str, Any]:
@@ -121,7 +121,7 @@ class Arm(abc.ABC):
             raise ValueError(f"the state of {type(self).__name__} is always empty, but {sorted(state)} was given.")
 
     def stored_size(self, model: nn.Module) -> int:
-        """Bytes needed to store the trained model for use: all parameters and persistent buffers."""
+        """Return the bytes that storing the trained model takes: all parameters and persistent buffers."""
         return stored_bytes(model.state_dict().values())
 
 
@@ -259,14 +259,14 @@ class JoinedOptimizer(torch.optim.Optimizer):
             part.param_groups, part.state = list(itertools.islice(groups, count)), self.state
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Refused once the optimizer is built: every parameter is given at the start."""
+        """Refuse: every parameter is given when the optimizer is built."""
         if self._complete:
             raise ValueError(f"{type(self).__name__} takes all its parameters when it is built; add none later.")
         super().add_param_group(param_group)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """One step of every part."""
+        """Step every part."""
         with torch.enable_grad():
             loss = closure() if closure is not None else None
         for part in self._parts:
@@ -284,7 +284,7 @@ class JoinedOptimizer(torch.optim.Optimizer):
 
 
 def stored_bytes(tensors: Iterable[torch.Tensor]) -> int:
-    """Bytes of ``tensors``; storage that several of them share counts once.
+    """Return the bytes of ``tensors``; storage that several of them share counts once.
 
     Example:
         >>> table = torch.zeros(5, 2)

@@ -66,7 +66,7 @@ class SmallTables(Arm):
     @staticmethod
     @abc.abstractmethod
     def kept(rows: int, ratio: float) -> tuple[int, ...]:
-        """Rows of the tables that stand in for one of ``rows``, about ``ratio`` times fewer together."""
+        """Return the rows of the tables that replace one of ``rows``, about ``ratio`` times fewer together."""
 
     @abc.abstractmethod
     def small(self, table: Table, kept: tuple[int, ...]) -> SmallTable:
@@ -123,12 +123,12 @@ class SmallTables(Arm):
         return rows
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        """Fused AdamW over every trainable parameter."""
+        """Return fused AdamW over every trainable parameter."""
         return fused_adamw((parameters_apart(model, ()), self.settings.lr))
 
 
 def fresh_tables(like: Table, rows: Sequence[int]) -> list[nn.Parameter]:
-    """Weights (rows, D) from the distribution on +-1/sqrt(V), V the rows of the table that they stand in for."""
+    """Draw weights (rows, D) from the distribution on +-1/sqrt(V), V the rows of the table that they replace."""
     bound = like.num_embeddings**-0.5
     weights = [torch.empty_like(like.weight[:1]).expand(number, -1).contiguous() for number in rows]
     return [nn.Parameter(weight.detach().uniform_(-bound, bound)) for weight in weights]

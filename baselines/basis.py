@@ -122,7 +122,7 @@ class BasisLinear(nn.Module):
         self.coefficients.normal_(std=spread)
 
     def _sparse(self, coefficients: torch.Tensor) -> torch.Tensor:
-        """C (N, M)."""
+        """Return C as a dense matrix (N, M)."""
         flat = coefficients.new_zeros(self.in_features * self.out_features)
         return flat.scatter(0, self.places, coefficients).view(self.in_features, self.out_features)
 
@@ -139,7 +139,7 @@ class BasisLinear(nn.Module):
         return ("coefficients",)
 
     def to_matrices(self, name: str, values: torch.Tensor) -> list[torch.Tensor]:  # noqa: ARG002 - there is one
-        """Coefficients as (1, N, M). Q₁ and Q₂ are orthogonal, so C is orthogonalized as Q₁ C Q₂ would be."""
+        """Return the coefficients as (1, N, M). Q₁ and Q₂ are orthogonal, so C may be orthogonalized for Q₁ C Q₂."""
         return [self._sparse(values).unsqueeze(0)]
 
     def from_matrices(self, name: str, matrices: Sequence[torch.Tensor]) -> torch.Tensor:  # noqa: ARG002
@@ -199,7 +199,7 @@ class Basis(Arm):
         return model
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        """Fused AdamW over coefficients and, at their own rate, all other parameters."""
+        """Return fused AdamW over coefficients and, at their own rate, all other parameters."""
         coefficients = [module.coefficients for module in model.modules() if isinstance(module, BasisLinear)]
         return fused_adamw(
             (coefficients, self.settings.lr_coefficients),

@@ -106,7 +106,7 @@ class BlockTensorTrains(Arm):
         return {name: module.shape.rank for name, module in model.named_modules() if isinstance(module, BTTLinear)}
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        """Fused AdamW over cores and, at their own rate, all other parameters."""
+        """Return fused AdamW over cores and, at their own rate, all other parameters."""
         cores = [
             core for module in model.modules() if isinstance(module, BTTLinear) for core in module.core_parameters()
         ]

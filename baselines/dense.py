@@ -157,7 +157,7 @@ class Dense(Arm):
         return f"settings.dense.ratio is {self.settings.ratio:g}, which is for dense:{NARROW} alone; leave it out."
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        """Fused AdamW over every trainable parameter."""
+        """Return fused AdamW over every trainable parameter."""
         return fused_adamw((parameters_apart(model, ()), self.settings.lr))
 
 

@@ -150,7 +150,7 @@ class GaLoreWithFusedAdamW(JoinedOptimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """One step of both optimizers."""
+        """Step both optimizers."""
         loss = super().step(closure)
         self._show_projections()
         return loss
@@ -230,7 +230,7 @@ class PerLayerUpdates(GaLoreWithFusedAdamW):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """Nothing but to run ``closure``: backward has made the updates."""
+        """Run ``closure`` and nothing else, since backward has made the updates."""
         with torch.enable_grad():
             loss = closure() if closure is not None else None
         self._show_projections()
@@ -280,7 +280,7 @@ class GaLore(Arm):
         return self._optimizer(projected, parameters_apart(model, projected))
 
     def rare_events(self) -> list[RareEvent]:
-        """``svd``: the renewal of all projection matrices."""
+        """Return the event ``svd``: the renewal of all projection matrices."""
         return [RareEvent("svd", self.settings.update_gap, 0, renew_projections)]
 
 
@@ -302,7 +302,7 @@ def renew_projections(model: nn.Module, optimizer: torch.optim.Optimizer) -> Non
 
 
 def _package() -> Any:
-    """galore_torch, loaded when first needed: it brings transformers and bitsandbytes along."""
+    """Load galore_torch when first needed, since it imports transformers and bitsandbytes."""
     with quiet_import():
         import galore_torch
         import galore_torch.galore_projector

@@ -56,7 +56,7 @@ class Hashing(SmallTables):
 
     @staticmethod
     def kept(rows: int, ratio: float) -> tuple[int, ...]:
-        """One table, of at least a row.
+        """Return the rows of the one table, at least one.
 
         >>> Hashing.kept(1000, 99.0)
         (10,)

@@ -77,7 +77,7 @@ class LoRA(Arm):
         return model
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        """Fused AdamW over adapters and, at their own rate, all other trainable parameters."""
+        """Return fused AdamW over adapters and, at their own rate, all other trainable parameters."""
         adapters = [parameter for name, parameter in model.named_parameters() if _is_adapter(name)]
         return fused_adamw(
             (adapters, self.settings.lr_adapters),
@@ -85,7 +85,7 @@ class LoRA(Arm):
         )
 
     def stored_size(self, model: nn.Module) -> int:
-        """Bytes of the model with its adapters merged into the weights, which is the dense size."""
+        """Return the bytes of the model with its adapters merged into the weights, which is the dense size."""
         return stored_bytes(tensor for name, tensor in model.state_dict().items() if not _is_adapter(name))
 
 

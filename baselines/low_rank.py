@@ -156,7 +156,7 @@ class TwoFactorLinear(nn.Module):
 
     @classmethod
     def like(cls, linear: nn.Linear, rank: int) -> TwoFactorLinear:
-        """Fresh factors in the place of ``linear``, whose bias is kept; the rank is clipped at min(N, M)."""
+        """Make fresh factors that replace ``linear``, whose bias is kept; the rank is clipped at min(N, M)."""
         sizes = linear.in_features, linear.out_features
         weight, bias = linear.weight, linear.bias
         layer = cls(*sizes, min(rank, *sizes), bias is not None, dtype=weight.dtype, device=weight.device)
@@ -187,7 +187,7 @@ class TwoFactorLinear(nn.Module):
         return "first", "second"
 
     def to_matrices(self, name: str, values: torch.Tensor) -> list[torch.Tensor]:
-        """Numbers in the shape of a factor as the matrix of its product: (1, N, R) or (1, R, M)."""
+        """Return numbers in the shape of a factor as the matrix of its product: (1, N, R) or (1, R, M)."""
         return [(values.t() if name == "first" else values).unsqueeze(0)]
 
     def from_matrices(self, name: str, matrices: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -269,7 +269,7 @@ class TwoFactorEmbedding(nn.Module):
 
     @classmethod
     def like(cls, embedding: Table, rank: int) -> TwoFactorEmbedding:
-        """Fresh factors in the place of ``embedding``; the rank is clipped at min(V, D).
+        """Make fresh factors that replace ``embedding``; the rank is clipped at min(V, D).
 
         Their product has the mean square of the embedding's entries, as CoMERA's tables have.
 
@@ -379,7 +379,7 @@ class LowRank(Arm):
         return {name: module.second.shape[0] for name, module in model.named_modules() if isinstance(module, kinds)}
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        """Fused AdamW over factors and, at their own rate, all other parameters."""
+        """Return fused AdamW over factors and, at their own rate, all other parameters."""
         factors: list[nn.Parameter] = []
         for module in model.modules():
             if isinstance(module, TwoFactorLinear):

@@ -165,7 +165,7 @@ class LTELinear(nn.Module):
             self.adapter_b.zero_()
 
     def extra_repr(self) -> str:
-        """Sizes, as torch.nn prints them."""
+        """Return the sizes, as torch.nn prints them."""
         heads, rank, in_features = self.adapter_a.shape
         return (
             f"in_features={in_features}, out_features={self.weight.shape[0]}, bias={self.bias is not None}, "
@@ -176,7 +176,7 @@ class LTELinear(nn.Module):
 def _add_heads(
     y_HTM: torch.Tensor, x_HTN: torch.Tensor, a_HRN: torch.Tensor, b_HMR: torch.Tensor, scale: float
 ) -> torch.Tensor:
-    """y_h + scale · x_h A_hᵀ B_hᵀ for every head, (H, T, M)."""
+    """Return y_h + scale · x_h A_hᵀ B_hᵀ for every head, (H, T, M)."""
     return torch.baddbmm(y_HTM, torch.bmm(x_HTN, a_HRN.mT), b_HMR.mT, alpha=scale)
 
 
@@ -186,7 +186,7 @@ def _side_by_side(b_HMR: torch.Tensor) -> torch.Tensor:
 
 
 def _scaled_orthogonal(heads: int, rank: int, in_features: int) -> torch.Tensor:
-    """One A per head, (H, R, N): orthogonal rows of length √(N/R)."""
+    """Return one A per head, (H, R, N): orthogonal rows of length √(N/R)."""
     stacked = torch.empty(heads, rank, in_features)
     for a_RN in stacked:
         nn.init.orthogonal_(a_RN, gain=math.sqrt(in_features / rank))
@@ -214,7 +214,7 @@ class LTE(Arm):
         return model
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        """Fused AdamW over adapters and, at their own rate, all other trainable parameters."""
+        """Return fused AdamW over adapters and, at their own rate, all other trainable parameters."""
         adapters = [weight for layer in _layers(model) for weight in (layer.adapter_a, layer.adapter_b)]
         return fused_adamw(
             (adapters, self.settings.lr_adapters),
@@ -229,7 +229,7 @@ class LTE(Arm):
         return "values"
 
     def rare_events(self) -> list[RareEvent]:
-        """``merge``: a true merge, as :meth:`after_step` makes it."""
+        """Return the event ``merge``, as :meth:`after_step` makes it."""
         every = self.settings.merge_every
         return [RareEvent("merge", every, every - 1, self.merge)]
 
@@ -243,7 +243,7 @@ class LTE(Arm):
                         value.zero_()
 
     def stored_size(self, model: nn.Module) -> int:
-        """Bytes of the model with all heads merged into the main weights, which is the dense size."""
+        """Return the bytes of the model with all heads merged into the main weights, which is the dense size."""
         own = ("adapter_a", "adapter_b", "merged_a", "merged_b")
         names = {f"{path}.{name}" for path, m in model.named_modules() if isinstance(m, LTELinear) for name in own}
         return stored_bytes(tensor for name, tensor in model.state_dict().items() if name not in names)

@@ -64,7 +64,7 @@ class QuotientRemainder(SmallTables):
 
     @staticmethod
     def kept(rows: int, ratio: float) -> tuple[int, ...]:
-        """As many remainders as fit beside the quotients that they leave; at least two times the square root of V.
+        """Return as many remainders as fit beside the quotients they need; at least twice the square root of V.
 
         >>> QuotientRemainder.kept(1_000_000, 100.0), QuotientRemainder.kept(100, 50.0)
         ((9899, 102), (10, 10))

@@ -20,7 +20,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def experiments() -> list[str]:
-    """Names of the experiments there are."""
+    """Return the names of the experiments."""
     return sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
 
 

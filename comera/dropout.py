@@ -88,7 +88,7 @@ def _(bits: torch.Tensor, entries: int) -> torch.Tensor:  # noqa: ARG001 - the o
 
 
 def drawn_bits(entries: int, keep: float) -> torch.Tensor:
-    """Independent bits, each set with probability ``keep``, as uint8: at least one per entry, in whole words of 64.
+    """Draw independent bits, set with probability ``keep``, as uint8: one or more per entry, in words of 64.
 
     The words are those of numpy's SFC64, seeded by a draw from torch's CPU generator: the same seed of torch gives the
     same bits, and a restored state of it gives them again.
@@ -112,7 +112,7 @@ def _factors(scale: float, dtype: torch.dtype) -> torch.Tensor:
 
 
 def masked(x: torch.Tensor, bits: torch.Tensor, scale: float) -> torch.Tensor:
-    """``x`` times ``scale`` where its bit is set, 0 elsewhere.
+    """Return ``x`` times ``scale`` where its bit is set, 0 elsewhere.
 
     Args:
         x: any shape, on the CPU.
@@ -158,7 +158,7 @@ class _NativeDropout(torch.autograd.Function):
 
 
 def _packed(mask: torch.Tensor) -> torch.Tensor:
-    """Eight entries of a mask in a byte."""
+    """Pack eight entries of a mask into a byte."""
     bytes_ = F.pad(mask.reshape(-1), (0, -mask.numel() % 8)).view(torch.int64)
     return (bytes_ * _GATHER >> 56).to(torch.uint8)
 
@@ -211,7 +211,7 @@ def as_on_cuda() -> Iterator[None]:
 
 
 def dropout(input: torch.Tensor, p: float = 0.5, training: bool = True) -> torch.Tensor:
-    """As ``torch.nn.functional.dropout``; on a CPU the mask takes a bit per entry and less time to draw.
+    """Drop out as ``torch.nn.functional.dropout``; on a CPU the mask takes a bit per entry and less time to draw.
 
     Off the CPU, in exported programs and within transforms of ``torch.func`` it is torch's own.
 

@@ -65,7 +65,7 @@ def tt_feed_forward(
     activation: str = "gelu",
     tokens_per_tile: int | None = None,
 ) -> torch.Tensor:
-    """``second(activation(first(x)))``, (…, N) to (…, M), which keeps ``x`` and two rank-wide activations for backward.
+    """Compute ``second(activation(first(x)))``, (…, N) to (…, M); keeps ``x`` and two rank-wide activations.
 
     What it computes and its gradients are those of the layers one after another, up to rounding. Backward computes the
     hidden features once more: 2·T·P·H of about 12·T·(P·(N + H) + Q·(H + M)) operations. Where a layer has no ranks, or
@@ -117,7 +117,7 @@ def tt_feed_forward_add_norm(
     activation: str = "gelu",
     dropout: float = 0.0,
 ) -> torch.Tensor:
-    """``norm(x + dropout(tt_feed_forward(x, first, second, activation)))``, (…, N) to (…, N): the end of a block.
+    """Compute ``norm(x + dropout(tt_feed_forward(x, first, second, activation)))``, (…, N) to (…, N): a block's end.
 
     Where :mod:`comera.kernels` serves a GPU, the last product, bias, dropout, residual and LayerNorm are one kernel;
     what LayerNorm normalises is not kept but formed again from ``x`` and the ranks. Elsewhere torch's operations run
@@ -176,7 +176,7 @@ def _type_of_products(x: torch.Tensor) -> torch.dtype:
 
 @contextlib.contextmanager
 def _operands(kind: torch.dtype, x: torch.Tensor, first: TTLinear, second: TTLinear) -> Iterator[list[Any]]:
-    """``x``, the halves and the biases in the type of their products, without autocast inside of the block."""
+    """Return ``x``, halves and biases in the type of their products; within the block autocast is off."""
     halves = [half for layer in (first, second) for half in layer.halves()]
     device = x.device.type
     with torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else contextlib.nullcontext():
@@ -193,7 +193,7 @@ def _hidden(
     bias1_H: torch.Tensor | None,
     bias2_M: torch.Tensor | None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-    """z2 (Q, T) by the kernels, and what it is still to be multiplied with."""
+    """Return z2 (Q, T) by the kernels, and its remaining factor."""
     z1_PT = torch.mm(left1_PN, x.reshape(-1, x.shape[-1]).t())
     return kernels.hidden(activation, z1_PT, right1_PH, bias1_H, left2_QH), right2_QM, bias2_M
 
@@ -347,7 +347,7 @@ def _activation_of(module: nn.Module) -> str | None:
 
 
 def _known_activation(node: Node, module: nn.Module) -> str | None:
-    """One of :data:`ACTIVATIONS`, or the name of the child that computes one."""
+    """Return one of :data:`ACTIVATIONS`, or the name of the child that computes one."""
     if node.op == "call_module":
         child = module._modules.get(str(node.target))
         return None if child is None or _activation_of(child) is None else str(node.target)

@@ -86,14 +86,14 @@ class TensorTrainLayer(nn.Module):
         self.register_parameter(DIAGONALS, other.diagonals)
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
-        """As in any module, and the ranks in the metadata, since other ranks may have as many entries."""
+        """Save as any module does, with the ranks in the metadata, since other ranks may have as many entries."""
         super()._save_to_state_dict(destination, prefix, keep_vars)
         getattr(destination, "_metadata", {}).get(prefix[:-1], {})["ranks"] = self.shape.ranks
 
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, metadata: dict[str, Any], strict: bool, *lists: Any
     ) -> None:
-        """As in any module, but for the diagonals' former name and sentences about what is not loaded."""
+        """Load as any module does, but accept the diagonals' former name and describe errors in sentences."""
         if f"{prefix}diagonals" in state_dict:
             state_dict[prefix + DIAGONALS] = state_dict.pop(f"{prefix}diagonals")
         given, errors = state_dict.get(f"{prefix}packed_cores"), lists[-1]
@@ -130,7 +130,7 @@ class TensorTrainLayer(nn.Module):
         return unpack_cores(self.packed_cores, self.shape)
 
     def _scaled_cores(self) -> list[torch.Tensor]:
-        """Cores with each inner diagonal multiplied into the core behind it."""
+        """Return the cores, each inner diagonal multiplied into the core behind it."""
         cores = unpack_cores(self._packed, self.shape)
         bonds = effective_diagonals(self.diagonals, self.threshold).split(self.shape.ranks)
         scaled = [bond.view(-1, *[1] * (core.dim() - 1)) * core for bond, core in zip(bonds, cores[1:], strict=True)]
@@ -150,15 +150,15 @@ class TensorTrainLayer(nn.Module):
         return {self.packed_cores: self.shape.parameter_count, self.diagonals: sum(self.shape.ranks)}
 
     def mode_sizes(self) -> tuple[int, ...]:
-        """Entries a core holds per pair of ranks: n_i for TT, v_i·c_i for TTM."""
+        """Return the entries of a core per pair of ranks: n_i for TT, v_i·c_i for TTM."""
         return tuple(math.prod(core_shape[1:-1]) for core_shape in self.shape.core_shapes)
 
     def active_ranks(self) -> tuple[int, ...]:
-        """Per inner bond, how many rank-control entries are above the threshold."""
+        """Return the number of rank-control entries above the threshold, per inner bond."""
         return active_ranks(whole(self.diagonals.detach()), self.shape.ranks, self.threshold)
 
     def dense_count(self) -> int:
-        """Entries of the dense weight that the cores stand in for."""
+        """Return the number of entries of the dense weight."""
         return math.prod(self._dense_shape())
 
     def parameter_count(self) -> int:

@@ -25,7 +25,7 @@ def check_whole(name: str, value: object) -> int:
 
 
 def _factorizations(number: int, parts: int, smallest: int = 1) -> Iterator[tuple[int, ...]]:
-    """All ways to write ``number`` as a product of ``parts`` non-decreasing factors from ``smallest`` up."""
+    """Return all ways to write ``number`` as a product of ``parts`` non-decreasing factors from ``smallest`` up."""
     if parts == 1:
         if number >= smallest:
             yield (number,)
@@ -63,7 +63,7 @@ def balanced_modes(dimension: int, order: int) -> tuple[int, ...]:
 
 @functools.cache
 def padded_modes(size: int, order: int) -> tuple[int, ...]:
-    """Modes whose product is at least ``size``, for a table whose rows may be padded; largest first.
+    """Return modes whose product is at least ``size``, for a table whose rows may be padded; largest first.
 
     Takes modes that are as equal as possible with the smallest sum that reaches ``size``, since the parameters of a
     tensor train at fixed rank grow with the sum of its modes.

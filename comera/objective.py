@@ -50,12 +50,12 @@ def tensorized_layers(model: nn.Module) -> list[TensorTrainLayer]:
 
 
 def full_size(layers: list[TensorTrainLayer]) -> int:
-    """Core entries at the present shapes: what S is a fraction of."""
+    """Return the core entries at the present shapes, of which S is a fraction."""
     return sum(layer.shape.parameter_count for layer in layers)
 
 
 def exact_size(layers: list[TensorTrainLayer]) -> int:
-    """S(D): core entries that remain when dead ranks are cut out, every mode of both formats counted.
+    """Return S(D): core entries that remain after dead ranks are cut, every mode of both formats counted.
 
     A chain with a bond that is dead as a whole carries nothing, so nothing of it remains.
     """
@@ -137,7 +137,7 @@ class ModelSize:
         return torch.cat(self._gathered("diagonals"))
 
     def squared_norm(self) -> torch.Tensor:
-        """‖G‖² of all cores, with a gradient."""
+        """Return ‖G‖² of all cores, with a gradient."""
         return _SquaredNorm.apply(*self._gathered("packed_cores"))
 
     def _gathered(self, name: str) -> list[torch.Tensor]:
@@ -150,13 +150,13 @@ class ModelSize:
         return self.entries().detach().abs() > self._thresholds
 
     def surrogate(self) -> torch.Tensor:
-        """Ŝ(D), with a gradient; 1 at full ranks while every entry is 1."""
+        """Return Ŝ(D), with a gradient; 1 at full ranks while every entry is 1."""
         self._index_bonds()
         indexed = (self._bond_of_entry, self._bonds, self._before, self._behind, self._fractions)
         return _Surrogate.apply(*indexed, *self._gathered("diagonals"))
 
     def exact(self) -> torch.Tensor:
-        """S(D), without a gradient: 1 at full ranks; a chain with a bond that is dead as a whole counts nothing."""
+        """Return S(D), without a gradient: 1 at full ranks; a chain with an entirely dead bond counts as 0."""
         alive = self.alive().to(self._fractions.dtype)
         ranks = alive.new_zeros(self._bonds + 1).index_add_(0, self._bond_of_entry, alive)
         ranks[-1] = 1
@@ -318,7 +318,7 @@ class _Stage:
 
     @staticmethod
     def _mean_rank_entry(size: ModelSize) -> torch.Tensor:
-        """p: the mean of the rank entries above the threshold, as the released code has it."""
+        """Return p, the mean of the rank entries above the threshold, as the released code defines it."""
         alive = size.alive() & (size.entries().detach() > 0)
         return (size.entries() * alive).sum() / alive.sum().clamp(min=1)
 

@@ -41,12 +41,12 @@ def effective_diagonals(diagonals: torch.Tensor, threshold: float = THRESHOLD) -
 def alive_entries(
     diagonals: torch.Tensor, ranks: Sequence[int], threshold: float = THRESHOLD
 ) -> tuple[torch.Tensor, ...]:
-    """Per bond, the indices of the entries above the threshold."""
+    """Return the indices of the entries above the threshold, per bond."""
     return tuple(bond.nonzero().flatten() for bond in effective_diagonals(diagonals, threshold).split(list(ranks)))
 
 
 def active_ranks(diagonals: torch.Tensor, ranks: Sequence[int], threshold: float = THRESHOLD) -> tuple[int, ...]:
-    """Per bond, how many entries are above the threshold."""
+    """Return the number of entries above the threshold, per bond."""
     return tuple(int(bond.numel()) for bond in alive_entries(diagonals, ranks, threshold))
 
 
@@ -79,7 +79,7 @@ def select_ranks(cores: Sequence[torch.Tensor], kept: Sequence[torch.Tensor]) ->
 
 
 def _surviving_places(shape: TTShape | TTMShape, kept: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Places in the packed cores, and in the diagonals, of what is kept of every bond, in their new order."""
+    """Return the places that survive in the packed cores, and in the diagonals, in their new order."""
     device = kept[0].device if kept else None
     numbers = torch.arange(shape.parameter_count, device=device)
     cores = select_ranks(unpack_cores(numbers, shape), kept)

@@ -112,7 +112,7 @@ def _reached(roots: Iterable[Any], through_closed: bool) -> set[torch.Tensor]:
 
 
 def _without_compiled_code() -> AbstractContextManager[Any]:
-    """Compiled code has no calls of layers; importing its compiler, for which there may be no use, takes seconds."""
+    """Run compiled modules eagerly, since compiled code has no calls of layers; never import the compiler."""
     known = "torch._dynamo" in sys.modules
     return torch.compiler.set_stance("force_eager") if known else contextlib.nullcontext()
 

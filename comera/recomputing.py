@@ -154,7 +154,7 @@ class _Attention:
         return _SDPA(inputs[0], inputs[1], inputs[2], mask, **self._options)
 
     def again(self, *inputs: Any) -> torch.Tensor:
-        """Attention of query, key, value and mask as it was."""
+        """Repeat attention of query, key, value and mask."""
         leaves, mask = [x.detach() for x in inputs[:3]], inputs[3]
         enabled, kind = self._autocast
         with (
@@ -234,7 +234,7 @@ def _is_cast(result: Any, source: torch.Tensor) -> bool:
 
 
 def _named(func: Callable[..., torch.Tensor], positional: int, names: Sequence[str]) -> Callable[..., torch.Tensor]:
-    """``func`` with the arguments behind the positional ones given by name; it holds none of them."""
+    """Return ``func`` with the arguments behind the positional ones given by name; it stores none of them."""
     return lambda *values: func(*values[:positional], **dict(zip(names, values[positional:], strict=True)))
 
 
@@ -376,7 +376,7 @@ class Notes(TorchFunctionMode):
             self._sources.put(result, inputs[0].detach())
 
     def _look_at_joined(self, result: torch.Tensor, tensors: Sequence[torch.Tensor], dim: int = 0) -> None:
-        """Keys and values behind those of an empty cache: a copy of what has a recipe."""
+        """Note keys and values behind those of an empty cache: a copy of tensors with a recipe."""
         recipes = [self._recipe(tensor) for tensor in tensors if tensor.numel()]
         if len(recipes) == 1 and recipes[0] is not None:
             self._note(result, lambda *parts: torch.cat(parts, dim), list(tensors), recipes[0].adds)

@@ -276,7 +276,7 @@ def tt_svd(tensor: torch.Tensor, ranks: Sequence[int]) -> Decomposition:
 
 
 def tt_from_matrix(matrix: torch.Tensor, shape: TTShape) -> Decomposition:
-    """TT-SVD of a matrix (N, M) into the modes and ranks of ``shape``.
+    """Decompose a matrix (N, M) by TT-SVD into the modes and ranks of ``shape``.
 
     Raises:
         ValueError: the matrix is not N × M.
@@ -289,7 +289,7 @@ def tt_from_matrix(matrix: torch.Tensor, shape: TTShape) -> Decomposition:
 
 
 def ttm_from_matrix(table: torch.Tensor, shape: TTMShape) -> Decomposition:
-    """TT-SVD of a table (V, D) into TTM cores (R[i-1], v[i], c[i], R[i]); padded rows are zero.
+    """Decompose a table (V, D) by TT-SVD into TTM cores (R[i-1], v[i], c[i], R[i]); padded rows are zero.
 
     Raises:
         ValueError: the table is not V × D.
@@ -344,7 +344,7 @@ def tt_round(cores: Sequence[torch.Tensor], ranks: int | Sequence[int]) -> Decom
 
 
 def check_init(init: str) -> Init:
-    """``init``, if there is such a way to draw cores; else ValueError with a sentence."""
+    """Return ``init`` if it names a way to draw cores; else raise ValueError with a sentence."""
     if found := next((known for known in get_args(Init) if known == init), None):
         return found
     raise ValueError(f"init is {init!r}; allowed: {', '.join(get_args(Init))}.")

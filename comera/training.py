@@ -291,7 +291,7 @@ class CoMERA:
         self._objective = EarlyStage(self.variant, self.settings.gamma, self._objective_beta)
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        """Fused AdamW without weight decay, at three rates, for the objective with its term β‖G‖².
+        """Return fused AdamW without weight decay, at three rates, for the objective with its term β‖G‖².
 
         The gradient of that term is 2β·G, which is what Adam's L2 penalty adds to the gradient inside its fused kernel:
         the same mathematics as the term itself, without a pass over the cores. (AdamW without weight decay is Adam.)
@@ -389,7 +389,7 @@ class CoMERA:
         return True
 
     def sizes(self, model: nn.Module) -> dict[str, float]:
-        """S and, in the late stage, S0, as fractions of the full tensorized size; S before ranks had to be closed."""
+        """Return S and, in the late stage, S0 as fractions of the full size; S before ranks had to be closed."""
         layers = tensorized_layers(model)
         sizes = {"size_fraction": exact_size(layers) / max(self._full or full_size(layers), 1)}
         if isinstance(self._objective, LateStage):
@@ -432,13 +432,13 @@ class CoMERA:
             self._begin_late(state["size_target"])
 
     def stored_size(self, model: nn.Module) -> int:
-        """Bytes of all parameters and buffers, rank-control entries included, shared ones once."""
+        """Return the bytes of all parameters and buffers, rank-control entries included, shared ones once."""
         tensors = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
         return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
 
 
 def _size_target(target_mib: float, model: nn.Module, layers: list[TensorTrainLayer], full: int) -> float:
-    """S0 for a whole model of so many MiB in FP32, the rank-control entries counted as they are now."""
+    """Return S0 for a whole model of so many MiB in FP32, with the rank-control entries as they are now."""
     entries = target_mib * 2**20 / 4
     cores = sum(layer.packed_cores.numel() for layer in layers)
     ranks = sum(layer.diagonals.numel() for layer in layers)
@@ -452,7 +452,7 @@ def _size_target(target_mib: float, model: nn.Module, layers: list[TensorTrainLa
 
 
 def build(settings: Settings, variant: str) -> CoMERA:
-    """CoMERA with these settings; ``variant`` is one of :data:`VARIANTS`, empty for the paper's objective and start.
+    """Build CoMERA with these settings; ``variant`` is one of :data:`VARIANTS`, empty for the paper's own.
 
     Raises:
         ValueError: an unknown variant.

@@ -33,7 +33,7 @@ def layers_by_cores(model: nn.Module) -> Iterable[list[TensorTrainLayer]]:
 
 
 def refuse_distributed_layers(action: str, layers: Iterable[TensorTrainLayer], resizes: bool = True) -> None:
-    """As :func:`comera.compatibility.distributed.refuse_distributed`, for the parameters of layers."""
+    """Refuse layers with distributed parameters, as :func:`comera.compatibility.distributed.refuse_distributed`."""
     sizes = {parameter: size for layer in layers for parameter, size in layer.chain_sizes().items()}
     refuse_distributed(action, sizes, resizes)
 

@@ -202,7 +202,7 @@ def described(record: Record) -> str:
 
 
 def distinctions(records: Sequence[Record]) -> dict[int, str]:
-    """By identity, the settings in which cells that read alike differ."""
+    """Return, by identity, the settings in which cells of equal wording differ."""
     alike: dict[tuple[str, str, str], list[Record]] = {}
     for record in records:
         alike.setdefault((record.experiment, record.device, described(record)), []).append(record)
@@ -267,7 +267,7 @@ def _values(pair: Pair) -> dict[str, object]:
 
 
 def as_text(a: Source, b: Source, comparison: Comparison) -> str:
-    """Tables by experiment and device, then what only one side has."""
+    """Return tables by experiment and device, then the cells of only one side."""
     buffer = io.StringIO()
     console = Console(file=buffer, width=_WIDTH, highlight=False, markup=False)
     console.print(f"A: {a.name}, {len(a.records)} records\nB: {b.name}, {len(b.records)} records\n")

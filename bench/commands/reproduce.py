@@ -51,7 +51,7 @@ class Target:
 
 @cache
 def targets() -> dict[str, Target]:
-    """All there are, by the name that make has for them."""
+    """Return all targets, by the names that make uses."""
     content: Any = OmegaConf.to_container(OmegaConf.load(CONF / "reproduce.yaml"))
     return {name: Target(**entry) for name, entry in content.items()}
 

@@ -132,7 +132,7 @@ def archive_contents(archive: str | Path, file: IO[bytes] | None = None) -> Iter
 
 
 def manifests(source: Path, datasets: Collection[str]) -> dict[str, bytes]:
-    """By dataset, the manifest ``DATASET.csv`` that a workload left beside its records in a folder or an archive.
+    """Return the manifests ``DATASET.csv`` that workloads left beside records in a folder or an archive, by dataset.
 
     Raises as :func:`archive_contents`.
     """

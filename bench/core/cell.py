@@ -129,7 +129,7 @@ class Cell:
         return cls(**{**fields, "measure": current_measure(fields["measure"])})
 
     def cell_id(self, data_hash: str) -> str:
-        """Identity of the measurement: a hash of the resolved cell and the data.
+        """Return the identity of the measurement: a hash of the resolved cell and the data.
 
         It depends neither on the schema of records nor on how a measure has been renamed, so that columns can be added
         and names improved while records stay those of their cells.

@@ -46,7 +46,7 @@ Section = Annotated[dict[str, Any], Allowed("single settings, as in FIELD.NAME=V
 
 @functools.cache
 def _fields(kind: type) -> dict[str, tuple[Any, TypeAdapter[Any]]]:
-    """Annotation and check of each field of a dataclass."""
+    """Return annotation and check of each field of a dataclass."""
     config = ConfigDict(strict=True, allow_inf_nan=False)
     hints = typing.get_type_hints(kind, include_extras=True)
     names = [field.name for field in fields(kind)]  # what belongs to the class is no field

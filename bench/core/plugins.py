@@ -61,7 +61,7 @@ class Registry(Generic[T]):
         self._registered.update(plugins)
 
     def all(self) -> dict[str, T]:
-        """Every plug-in there is."""
+        """Return every plug-in."""
         return {**self._found, **self._registered}
 
     def names(self) -> tuple[str, ...]:

@@ -66,7 +66,7 @@ class Provenance:
 
 @functools.cache
 def code_id(root: Path = ROOT) -> str:
-    """Hash of what the measuring code does: of the syntax of all top-level statements, in an order of its own.
+    """Return a hash of the measuring code: of the syntax of all top-level statements, in an order of its own.
 
     Comments, docstrings, layout, the names of files, and from where the project's own names are imported do not count,
     so moved and reworded code keeps its id; any other edit changes it. The version of Python does not count either.

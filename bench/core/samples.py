@@ -170,7 +170,7 @@ def busy(record: Record, best_ms: Mapping[Machine, float]) -> bool:
 
 
 def packed(values: Sequence[bool] | Sequence[float]) -> dict[str, Any] | list[float]:
-    """One value per example as JSON: bits where an answer is right or wrong, else numbers of six significant digits.
+    """Pack one value per example as JSON: bits for right or wrong answers, else numbers of six digits.
 
     >>> packed([True, False, True, True, True])
     {'bits': 'b8', 'count': 5}
@@ -208,7 +208,7 @@ def unpacked(content: Any) -> Values:
 
 
 def in_unit(values: Values, unit: str, reached: float) -> Array:
-    """Values per example in the unit of their metric: answers count 100 each where that is percent.
+    """Return values per example in the unit of their metric: answers count 100 each where that is percent.
 
     Raises ValueError where their mean is not what the metric has ``reached``, up to the rounding of :func:`packed`.
 
@@ -237,6 +237,6 @@ def per_example(record: Record, row: Mapping[str, Any]) -> Array | None:
 
 
 def last_per_example(record: Record) -> Array | None:
-    """As :func:`per_example`, at the end of a training run; None where the record has no learning curve."""
+    """Return :func:`per_example` at the end of a training run; None if the record has no learning curve."""
     curve = record.samples.get("curve")
     return per_example(record, curve[-1] if isinstance(curve, list) else curve) if curve else None

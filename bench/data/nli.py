@@ -194,7 +194,7 @@ def _corpus_in_environment(dataset: str, environ: Mapping[str, str]) -> Corpus:
 
 
 def _pooled_corpus(root: Path) -> Corpus:
-    """All NLI pairs at hand, about 47,000 for training; scored on MNLI-12k."""
+    """Return all NLI pairs at hand, about 47,000 for training; scored on MNLI-12k."""
     train = [JsonLines(root / name) for name in POOL_FILES]
     validation = JsonLines(root / "mnli_12k" / "dev_matched.jsonl")
     return Corpus("nli_pool", _joint_hash("nli_pool", *train, validation), data.ConcatDataset(train), validation)

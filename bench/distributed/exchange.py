@@ -63,7 +63,7 @@ class Exchange:
         return self.model
 
     def local(self) -> AbstractContextManager[object]:
-        """Within it, steps are without exchange."""
+        """Run steps without exchange within the block."""
         return contextlib.nullcontext()
 
     def after_backward(self) -> None:
@@ -159,12 +159,12 @@ class Buckets(Exchange):
 
 
 def _in_bf16(group: Any, bucket: distributed.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """``bf16_compress_hook`` by a name of ours: under its own DDP lets it pass with NCCL alone, though gloo can add."""
+    """Run ``bf16_compress_hook`` under a name that DDP accepts without NCCL too, since gloo can add BF16."""
     return bf16_compress_hook(group, bucket)
 
 
 def _power_sgd_in_order(state: PowerSGDState, bucket: distributed.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """``powerSGD_hook``, one bucket after another.
+    """Run ``powerSGD_hook``, one bucket after another.
 
     The hook starts its second and third all-reduce when the one before is done. With gloo that is on several threads,
     so that those of two buckets would start in another order on one rank than on the other, and be taken for one

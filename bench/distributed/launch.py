@@ -332,6 +332,6 @@ def relay(
 
 
 def work_of_rank(connection: Connection) -> bytes:
-    """In a rank: what it is to run."""
+    """Return the function that a rank is to run; called in a rank."""
     place = os.environ[WORK]
     return Path(place).read_bytes() if place else connection.recv_bytes()

@@ -181,7 +181,7 @@ class Links:
         self.mbit = mbit
 
     def sent_bytes(self, rank: int) -> int:
-        """Bytes that a rank's interface has sent since the links were made, by its own counter.
+        """Return the bytes that a rank's interface has sent since the links were made, by its own counter.
 
         A stream counts with a header for each piece that the kernel hands over, not for each frame of it, so that this
         is 0.4 % above what was written to sockets (0.1 % from 500 Mbit/s on); acknowledgements are in.
@@ -192,7 +192,7 @@ class Links:
         return int(json.loads(shown)[0]["stats64"]["tx"]["bytes"])
 
     def _senders(self) -> list[tuple[str, str]]:
-        """Every interface whose sending side is held back, with its namespace."""
+        """Return every interface whose sending side is limited, with its namespace."""
         ends = [(self.namespace(rank), _INTERFACE) for rank in range(self.ranks)]
         ports = [(self._bridge, f"port{rank}") for rank in range(self.ranks)] if self.ranks > 2 else []
         return [*ends, *ports]
@@ -315,7 +315,7 @@ def _pair(namespace: str, interface: str, other: str, others: str) -> None:
 
 
 def _piece(mbit: float | None) -> int:
-    """Bytes of the pieces in which the kernel hands over a stream at that rate."""
+    """Return the bytes of the pieces in which the kernel hands over a stream at that rate."""
     return _SMALL_PIECE if mbit is not None and mbit < _FAST_MBIT else _PIECE
 
 
@@ -369,7 +369,7 @@ def _run(*command: str) -> str:
 
 @contextlib.contextmanager
 def _signals_deferred() -> Iterator[None]:
-    """Within the block signals that end the program are noted, and raised again behind it."""
+    """Defer signals that end the program to the end of the block, where they are raised again."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -29,7 +29,7 @@ def decided(*flags: bool) -> list[bool]:
 
 
 def wait_for_all() -> None:
-    """Go on when all ranks have come here."""
+    """Wait until all ranks are here."""
     if distributed.is_initialized():
         distributed.barrier()
 
@@ -42,7 +42,7 @@ def gathered(value: Any) -> list[Any]:
 
 
 def unsharded(value: Any) -> Any:
-    """Nested dictionaries and lists with every sharded tensor gathered; all ranks must call it."""
+    """Gather every sharded tensor in nested dictionaries and lists; all ranks must call it."""
     if isinstance(value, torch.Tensor):
         return whole(value)
     if isinstance(value, Mapping):

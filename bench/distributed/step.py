@@ -117,7 +117,7 @@ def build_exchanged(cell: Cell, workload: Workload) -> ExchangedStep:
 
 
 def rank_seed(seed: int, rank: int) -> int:
-    """Seed of a rank's dropout; that of the first is the cell's own."""
+    """Return the seed of a rank's dropout; the first rank has the cell's own."""
     return seed + rank * _RANK_SEEDS
 
 

@@ -61,12 +61,12 @@ class SentBytes:
 
 
 def gradient_bytes(parameters: Iterable[torch.Tensor]) -> int:
-    """Bytes of the gradients of those parameters that are trained."""
+    """Return the bytes of the gradients of trained parameters."""
     return sum(parameter.numel() * parameter.element_size() for parameter in parameters if parameter.requires_grad)
 
 
 def interface_payload(interface: str, table: str | None = None) -> int | None:
-    """Bytes that an interface of this process's network namespace has sent so far, headers left out.
+    """Return the bytes that an interface of this process's network namespace has sent so far, headers left out.
 
     None where there is no such interface, or it is the loopback, over which all ranks send. ``table`` is the content
     of ``/proc/net/dev``, which unlike ``/sys/class/net`` always is that of the process's own namespace.

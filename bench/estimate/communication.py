@@ -148,7 +148,7 @@ def shaped(mbit: float | None, share: float, latency_us: float = 50.0) -> Link:
 
 
 def all_reduce_s(size: float, ranks: int, link: Link) -> float:
-    """Seconds of an all-reduce of so many bytes.
+    """Return the seconds of an all-reduce of so many bytes.
 
     >>> all_reduce_s(1e9, 4, Link("", 8, 100.0)) # 1.5 s of bytes and 2 * 2 hops
     1.5004
@@ -160,7 +160,7 @@ def all_reduce_s(size: float, ranks: int, link: Link) -> float:
 
 
 def gather_s(size: float, ranks: int, link: Link) -> float:
-    """Seconds of an all-gather or reduce-scatter of so many bytes in all.
+    """Return the seconds of an all-gather or reduce-scatter of so many bytes in all.
 
     >>> gather_s(1e9, 4, Link("", 8, 100.0))
     0.7502
@@ -171,7 +171,7 @@ def gather_s(size: float, ranks: int, link: Link) -> float:
 
 
 def all_to_all_s(size: float, ranks: int, link: Link) -> float:
-    """Seconds of an all-to-all in which each rank has so many bytes, an equal part for every rank.
+    """Return the seconds of an all-to-all in which each rank has so many bytes, an equal part for every rank.
 
     >>> all_to_all_s(1e9, 4, Link("", 8, 100.0))
     0.7501
@@ -377,7 +377,7 @@ class Training:
         return self.compute_ms + self.extra_ms + self._arithmetic_s * 1e3
 
     def sent_mib(self, ranks: int) -> float:
-        """MiB that each rank sends per step.
+        """Return the MiB that each rank sends per step.
 
         >>> Training(tensors=(Tensor((1024, 1024)),), compute_ms=1.0).sent_mib(4)
         6.0
@@ -386,7 +386,7 @@ class Training:
         return sent_bytes(self.replicated, self.exchange, ranks, self._period) / _MIB + rows
 
     def communication_ms(self, ranks: int, link: Link) -> float:
-        """All messages of a step, one after another."""
+        """Return the time of all messages of a step, one after another."""
         return 1e3 * (sum(self._exchanges_s(ranks, link)) + self._rows_s(ranks, link))
 
     def step_ms(self, ranks: int, link: Link) -> float:
@@ -425,7 +425,7 @@ class Training:
         return [bucket for bucket in found if bucket]
 
     def _exchanges_s(self, ranks: int, link: Link) -> Iterator[float]:
-        """Seconds of what travels as one, in order: of each bucket, or of all of a step's gathers and scatters."""
+        """Return the seconds of each exchange, in order: of each bucket, or of all of a step's gathers and scatters."""
         seconds = {"all_reduce": all_reduce_s, "gather": gather_s}
         for tensors in [self.replicated] if self.exchange == "fsdp2" else self._buckets:
             travels = collectives(tensors, self.exchange, ranks)

@@ -147,7 +147,7 @@ def _attention(
 
 
 def _aligned(bias: torch.Tensor) -> torch.Tensor:
-    """``bias`` itself, or a view into a copy whose rows start at multiples of the kernel's alignment."""
+    """Return ``bias``, or a view into a copy whose rows start at multiples of the kernel's alignment."""
     if bias.stride(-1) == 1 and all(step % _BIAS_ALIGNMENT == 0 for step in bias.stride()[:-1]):
         return bias
     keys = bias.shape[-1]

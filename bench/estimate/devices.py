@@ -125,7 +125,7 @@ def _best_seconds(action: Callable[[], object]) -> float:
 
 
 def cache_bytes(root: Path = Path("/sys/devices/system/cpu")) -> int | None:
-    """All data caches of the processor in bytes, each once; None where the system has no such files."""
+    """Return the bytes of all data caches of the processor, each once; None if the system has no such files."""
     units = {"K": 2**10, "M": 2**20, "G": 2**30}
     found: dict[tuple[str, ...], int] = {}
     for index in root.glob("cpu[0-9]*/cache/index[0-9]*"):

@@ -190,7 +190,7 @@ class Operations(TorchDispatchMode):
         return result
 
     def seen(self, func: Any, given: Mapping[str, Any], result: Any) -> None:
-        """To be defined by each mode."""
+        """Handle the result of an operation; each mode defines it."""
         raise NotImplementedError
 
 
@@ -218,7 +218,7 @@ class StorageLedger(Operations):
             entry.category = min(entry.category, category, key=CATEGORIES.index)
 
     def at_peak(self) -> dict[Category, int]:
-        """Bytes by category at the moment of the peak."""
+        """Return the bytes by category at the moment of the peak."""
         sizes = dict.fromkeys(CATEGORIES, 0)
         for entry in self._entries:
             if entry.born <= self._peak_at and (entry.died is None or entry.died >= self._peak_at):

@@ -85,7 +85,7 @@ class Traffic:
     kept: int
 
     def compulsory(self, cache: int) -> int:
-        """Bytes that must move whatever the implementation, beside caches of so many bytes.
+        """Return the bytes that must move whatever the implementation, beside caches of so many bytes.
 
         >>> Traffic(read=100, written=60, kept=30).compulsory(cache=20)
         140

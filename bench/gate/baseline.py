@@ -156,7 +156,7 @@ def refuse(found: Sequence[Difference]) -> None:
 
 
 def as_table(found: Iterable[Difference]) -> Table:
-    """Old, new and change of each."""
+    """Return a table of old, new and change of each."""
     table = Table(box=box.SIMPLE)
     for heading in ("benchmark", "quantity"):
         table.add_column(heading, overflow="fold")

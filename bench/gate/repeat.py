@@ -123,7 +123,7 @@ def _whole_lines(path: Path) -> bytes:
 
 
 def summary(records: Sequence[Record]) -> str:
-    """Alarms, the bound of their rate, and how the verdicts are spread.
+    """Return alarms, the bound of their rate, and the spread of the verdicts.
 
     >>> summary([{"alarm": False, "benchmarks": {"a": {"kind": "unchanged"}}}] * 60)
     '0 alarms in 60 repetitions: at most 4.9 % false alarms (95 % bound); of 60 verdicts 60 unchanged'
@@ -142,7 +142,7 @@ Blocks = tuple[Slowdowns, Slowdowns]
 
 
 def blocks_of(records: Sequence[Record], benchmark: str) -> list[Blocks]:
-    """Slowdowns of the first and of the further launches of a benchmark, by repetition.
+    """Return slowdowns of the first and of the further launches of a benchmark, by repetition.
 
     The further launches of a repetition that needed none are the next one's, and for the last one the first one's. Of
     schema 1, a repetition is one launch. As many such as a measurement has launches, spread over the file, are taken
@@ -205,7 +205,7 @@ def power(records: Sequence[Record]) -> str:
 
 
 def _repetition(tree: Path, base: Path, number: int, settings: Record) -> dict[str, Any]:
-    """One timed part: verdicts by benchmark, with what was measured."""
+    """Run the timed part once; return verdicts by benchmark, with the measurements."""
     parts: dict[str, Any] = {}
     planted, launches = settings["planted"], settings["launches"]
     for name, first in measure([tree, base], settings["of"], number, planted, launches).items():

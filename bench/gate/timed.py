@@ -116,7 +116,7 @@ class Turn:
         return statistics.median(one[0] / one[1] if one[1:] else one[0] for one in self.seconds)
 
     def medians(self) -> tuple[float, ...]:
-        """Each action on its own."""
+        """Return the median of each action on its own."""
         return tuple(statistics.median(own) for own in zip(*self.seconds, strict=True))
 
 
@@ -231,7 +231,7 @@ class Launch(ExitStack):
 def measure(
     trees: Sequence[Path], benchmarks: Iterable[str], seed: int = 0, planted: float = 0.0, launches: int = LAUNCHES
 ) -> dict[str, Measured]:
-    """Benchmarks of a tree and its bases, in so many launches; see :class:`Launch`."""
+    """Measure benchmarks of a tree and its bases, in so many launches; see :class:`Launch`."""
     results = {name: Measured([[] for _ in trees]) for name in benchmarks}
     for number in range(launches):
         with Launch(trees, launches * seed + number, planted) as launch:
@@ -253,7 +253,7 @@ def judge(measured: Measured, benchmark: str, trees: Sequence[Path], base: int) 
 
 
 def vanished(base: Path) -> list[str]:
-    """Benchmarks that the base's own gate has and this one no longer does."""
+    """Return benchmarks that the base's own gate has and this one no longer does."""
     program = base / Path(timed_worker.__file__).relative_to(ROOT)
     names = runpy.run_path(str(program)).get("BENCHMARKS", {}) if program.exists() else {}
     return sorted(set(names) - set(BENCHMARKS))

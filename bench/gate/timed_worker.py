@@ -68,7 +68,7 @@ def _first_of(*modules: str) -> Any:
 def _both_ways(
     forward: Callable[[], torch.Tensor], leaves: Sequence[torch.Tensor], upstream: Sequence[torch.Tensor]
 ) -> Callable[[], None]:
-    """Forward and backward into fresh gradients, from each upstream gradient in turn."""
+    """Run forward and backward into fresh gradients, from each upstream gradient in turn."""
     upstreams = itertools.cycle(upstream)
 
     def act() -> None:
@@ -80,7 +80,7 @@ def _both_ways(
 
 
 def layers(tokens: int, n_in: int, n_out: int, output_modes: tuple[int, ...], upstreams: int = 1) -> dict[str, Action]:
-    """Both ways through one linear map at the paper's rank: TT, plain two-factor and dense."""
+    """Return both passes of one linear map at the paper's rank: TT, plain two-factor and dense."""
     import torch
     from torch import nn
 
@@ -132,7 +132,7 @@ def _steps(settings: Mapping[str, int], *arms: str) -> tuple[Action, ...]:
 
 
 def _lookup() -> tuple[Action, Action]:
-    """Rows of BERT's word embedding, of Zipf-distributed numbers."""
+    """Return a look-up of rows of BERT's word embedding, at Zipf-distributed numbers."""
     import torch
     from torch import nn
     from torch.nn import functional as F
@@ -172,7 +172,7 @@ BENCHMARKS = {
 
 
 def _clock() -> float:
-    """Seconds, less those in which this thread was ready to run and its core ran another."""
+    """Return seconds, less those in which this thread was ready to run and its core ran another."""
     return time.perf_counter() - (int(os.pread(_SCHEDULED, 80, 0).split()[1]) * 1e-9 if _SCHEDULED else 0.0)
 
 
@@ -220,7 +220,7 @@ def _made(name: str, tree: Path, planted: float) -> tuple[Action, ...]:
 
 
 def _turn(actions: Sequence[Action], benchmark: Benchmark) -> list[list[float]]:
-    """Seconds of each action, repeat by repeat."""
+    """Return the seconds of each action, repeat by repeat."""
     seconds = []
     for _ in range(benchmark.lost + benchmark.repeats):
         marks = [_clock()]

@@ -26,7 +26,7 @@ _MARK = "bench: steps"  # the profiler's name for the steps, which sets them apa
 
 
 def _outcomes(cells: Sequence[Cell], session: Session) -> Iterator[list[Outcome]]:
-    """Predictions side by side, then the steps of one cell after another, where there is memory for them."""
+    """Predict side by side, then run the steps of one cell after another, where there is memory for them."""
     for outcome in list(predicted(cells, session.data, session.parallel)):
         if outcome.status == "ok" and outcome.cell.device == "cpu":
             need, free = outcome.columns["peak_memory_predicted_mib"], free_memory_mib("cpu")

@@ -152,7 +152,7 @@ def _results(
 
 
 def _layer_checks(cell: Cell, layer: Any, rows: torch.Tensor) -> Iterator[Row]:
-    """Every plan of a TT layer, on rows (T, N)."""
+    """Check every plan of a TT layer, on rows (T, N)."""
     x = rows.reshape(-1, rows.shape[-1])
     upstream = torch.randn(x.shape[0], layer.out_features)
     exact = [tensor.detach().double().requires_grad_() for tensor in (x, *_chain(layer))]
@@ -212,7 +212,7 @@ def _step(cell: Cell, workload: Workload, **changes: Any) -> TrainStep:
 
 
 def _batches(cell: Cell, workload: Workload, device: str, count: int) -> list[Batch]:
-    """So many batches, the same again where the data has no more."""
+    """Return so many batches, repeated where the data has no more."""
     batches = batches_on(replace(cell, device=device), workload, count)
     return list(itertools.islice(itertools.cycle(batches), count))
 
@@ -247,7 +247,7 @@ def _step_checks(cell: Cell, workload: Workload) -> Iterator[Row]:
 
 
 def _compared(cell: Cell, workload: Workload) -> dict[str, dict[str, float]]:
-    """Errors by step of loss, gradients and update."""
+    """Return the errors of loss, gradients and update, by step."""
     errors: dict[str, dict[str, float]] = {"loss": {}, "gradients": {}, "update": {}}
     on_cpu = replace(cell, device="cpu", precision="fp32", cuda_graph=False, compile=False)
     exact, other = build_step(on_cpu, workload, double=True), _step(cell, workload)
@@ -276,7 +276,7 @@ def _compared(cell: Cell, workload: Workload) -> dict[str, dict[str, float]]:
 
 
 def _captured(cell: Cell, workload: Workload) -> dict[str, float]:
-    """Relative difference of a captured from an eager step's loss, by step."""
+    """Return the relative difference of a captured from an eager step's loss, by step."""
     batches = _batches(cell, workload, cell.device, _CAPTURED_STEPS)
     eager = _step(cell, workload)
     with fixed_shapes():

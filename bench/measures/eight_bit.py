@@ -15,7 +15,7 @@ _STEPS, _RANK, _SHAPE = 8, 32, (256, 384)
 
 
 def error_on(device: str) -> float:
-    """Relative error of what a weight has moved by after some steps, the gradients being given."""
+    """Return the relative error of a weight's movement after some steps with given gradients."""
     torch.manual_seed(0)
     settings = Settings(rank=_RANK)
     start = torch.randn(_SHAPE)

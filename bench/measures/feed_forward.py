@@ -100,7 +100,7 @@ def feed_forward_columns(cell: Cell, workload: Workload) -> dict[str, Any]:
 
 
 def _forms(first: TTLinear, second: TTLinear) -> tuple[dict[str, _Form], nn.ModuleList]:
-    """Every form by name, and the modules that they consist of."""
+    """Return every form by name, and the modules of each."""
     dense = [nn.Linear(layer.in_features, layer.out_features) for layer in (first, second)]
     norm = nn.LayerNorm(second.out_features)
     with torch.no_grad():

@@ -126,7 +126,7 @@ def _context(precision: str, device: str) -> Any:
 
 
 def _gradients(model: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
-    """Gradients of the mean square of the output, in x and in the parameters, in the order of the parameters."""
+    """Return gradients of the mean square of the output, in x and in the parameters, in their order."""
     leaf = x.detach().requires_grad_()
     (model(leaf).double().square().mean() * 1e3).backward()
     found = [leaf.grad, *(parameter.grad for parameter in model.parameters())]

@@ -209,7 +209,7 @@ def kept_columns(cell: Cell, workload: Workload) -> dict[str, Any]:
 
 
 def largest_rows(cell: Cell, workload: Any) -> list[dict[str, Any]]:
-    """For each device memory the largest batch whose predicted peak fits, of those that the method takes."""
+    """Return, for each device memory, the largest batch whose predicted peak fits, of those the method accepts."""
 
     def peak_mib(size: int) -> float:
         asked = (size, cell.precision, cell.device, cell.seed, cell.checkpoint)

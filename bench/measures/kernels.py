@@ -77,7 +77,7 @@ def resource_rows(kind: str, padded: int) -> list[dict[str, Any]]:
 
 
 def traffic_rows(N: int, H: int, rank: int, tokens: int, precision: str) -> list[dict[str, Any]]:
-    """Elements per token, operations of all tokens and the least time, of each pass in each form.
+    """Return elements per token, operations of all tokens and the least time, of each pass in each form.
 
     >>> [(row["form"], row["elements"]) for row in traffic_rows(768, 3072, 30, 4096, "bf16")]
     [('layers', 13824), ('kernels', 1656), ('layers', 28416), ('kernels', 4110)]

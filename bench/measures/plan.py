@@ -98,7 +98,7 @@ def plan_columns(cell: Cell, workload: Workload) -> dict[str, Any]:
 def _calls(
     plans: Sequence[Plan], layer: TTLinear, rows: torch.Tensor
 ) -> tuple[dict[str, Callable[[], object]], dict[str, str]]:
-    """Forward and all gradients by every plan and by ``nn.Linear``, by name; and why a plan is not among them."""
+    """Return forward and all gradients by every plan and ``nn.Linear``, and the reasons for missing plans."""
     rows.requires_grad_()
     weight, bias = layer.to_dense().detach().contiguous().requires_grad_(), layer.bias
     gradient = torch.randn(rows.shape[0], layer.out_features, device=rows.device)
@@ -125,7 +125,7 @@ def _calls(
 def _times(
     calls: dict[str, Callable[[], object]], chosen: str, timing: dict[str, Any], on_cuda: bool
 ) -> dict[str, list[float]]:
-    """Milliseconds per call of each of ``calls``, one mean per block."""
+    """Return milliseconds per call of each of ``calls``, one mean per block."""
 
     def fastest(times: dict[str, float]) -> float:
         return min((ms for name, ms in times.items() if name != _DENSE), default=0.0)

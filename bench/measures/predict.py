@@ -14,20 +14,20 @@ _LIMIT_S = 1800.0
 
 
 def predicted_columns(cell: Cell, workload: Workload) -> dict[str, Any]:
-    """Memory and work of a cell's steps."""
+    """Predict memory and work of a cell's steps."""
     asked = (cell.batch_size, cell.precision, cell.device, cell.seed, cell.checkpoint)
     return {**predict(workload, build_for(cell), *asked).columns()}
 
 
 def predicted(cells: Sequence[Cell], data: Data, parallel: int) -> Iterator[Outcome]:
-    """Outcomes of predictions, ``parallel`` processes at a time."""
+    """Yield outcomes of predictions, ``parallel`` processes at a time."""
     return answers(predicted_columns, cells, data, parallel, _LIMIT_S)
 
 
 def traced(
     columns: Callable[[Cell, Workload], dict[str, Any]], cells: Sequence[Cell], session: Session
 ) -> Iterator[list[Outcome]]:
-    """Outcomes of cells, each as a list, from a function that makes the columns of a record."""
+    """Yield outcomes of cells, each as a list, from a function that makes the columns of a record."""
     return ([outcome] for outcome in answers(columns, cells, session.data, session.parallel, _LIMIT_S))
 
 

@@ -78,7 +78,7 @@ Call = tuple[Callable[[], AbstractContextManager[object]], Callable[[], Any]]
 
 
 def _calls(x: torch.Tensor, weight: torch.Tensor) -> tuple[dict[str, Call], dict[str, str]]:
-    """Every product by name, with the context it runs in; and why one is not among them.
+    """Return every product by name, with the context it runs in; and the reasons for missing products.
 
     ``x`` are activations (T, N), ``weight`` is (M, N), as ``nn.Linear`` keeps it.
     """
@@ -118,7 +118,7 @@ def scaled(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def call_times(calls: dict[str, Call], timing: dict[str, Any], on_cuda: bool) -> dict[str, list[float]]:
-    """Milliseconds per call of each of ``calls``, one mean per block."""
+    """Return milliseconds per call of each of ``calls``, one mean per block."""
 
     def turn(name: str) -> float:
         context, call = calls[name]

@@ -27,7 +27,7 @@ _PASSES, _WARM_UP_BLOCKS = 3, 2.0  # over them before the first block on a CPU, 
 
 
 def _outcomes(cells: Sequence[Cell], session: Session) -> Iterator[list[Outcome]]:
-    """Predictions side by side, then timing in interleaved blocks."""
+    """Predict side by side, then time in interleaved blocks."""
     outcomes = sorted(predicted(cells, session.data, session.parallel), key=lambda outcome: cells.index(outcome.cell))
     time_cells(outcomes, time_cell, session)
     yield outcomes
@@ -82,7 +82,7 @@ def _timer(cell: Cell, workload: Workload, step: TrainStep, events: list[RareEve
 
 
 def _of_all_ranks(cell: Cell, word: str, answers: list[Any]) -> Any:
-    """One answer for all ranks, which end each step together: the first one's, with the largest times and peaks."""
+    """Merge the answers of ranks that end each step together: the first one's, with the largest times and peaks."""
     answer = dict(answers[0])
     if word == "ready":
         largest = ("step_ms", "peak_memory_allocated_mib", "peak_memory_reserved_mib", "exchange_memory_mib")

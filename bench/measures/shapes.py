@@ -18,7 +18,7 @@ def is_linear_layer(workload: type[Any]) -> bool:
 
 
 def described_shape(shape: TTShape | TTMShape) -> dict[str, Any]:
-    """Modes and ranks by name.
+    """Return modes and ranks by name.
 
     >>> described_shape(TTShape(4, 6, (2, 2), (2, 3), 2))
     {'in_modes': (2, 2), 'out_modes': (2, 3), 'ranks': (2, 2, 2)}

@@ -4,7 +4,7 @@ import os
 
 
 def nodes() -> int:
-    """Nodes of this job; 1 outside of Slurm, and where a job is started by hand on one of its nodes.
+    """Return the nodes of this job; 1 outside of Slurm, and where a job is started by hand on one of its nodes.
 
     >>> nodes()
     1

@@ -89,14 +89,14 @@ def _out_of_time(outcome: Outcome) -> str:
 
 @functools.cache
 def _products_per_s() -> float:
-    """Floating-point operations per second of square products on this machine's processor."""
+    """Return floating-point operations per second of square products on this machine's processor."""
     factor = torch.ones(_SIDE, _SIDE)
     seconds = min(timeit.repeat(lambda: torch.mm(factor, factor), number=1, repeat=3))
     return 2 * _SIDE**3 / seconds
 
 
 def _need_mib(outcome: Outcome) -> float:
-    """Memory that an arm takes here; of ranks on CPUs those of a node share it, while each has a GPU of its own."""
+    """Return the memory that an arm takes here; on CPUs the ranks of a node share it, while each has its own GPU."""
     cell, columns = outcome.cell, outcome.columns
     need = float(columns["peak_memory_predicted_mib"])
     if cell.world_size == 1:

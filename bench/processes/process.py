@@ -62,7 +62,7 @@ def status_of(error: BaseException) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """Type and first line of an exception, at most 300 characters."""
+    """Return type and first line of an exception, at most 300 characters."""
     text = (str(error).strip() or "no message").splitlines()[0]
     return f"{type(error).__name__}: {text}"[:300]
 
@@ -181,7 +181,7 @@ class WorkProcess:
         theirs.close()
 
     def _waits_s(self) -> float | None:
-        """Seconds until the time is up; None for ever."""
+        """Return the seconds until the time is up; None for ever."""
         return None if self._left_s == math.inf else max(self._asked_at + self._left_s - time.monotonic(), 0.0)
 
     def answered(self) -> bool:
@@ -268,7 +268,7 @@ class CellProcess(WorkProcess):
 def _side_by_side(
     start: Callable[[_Work], WorkProcess], work: Iterable[_Work], parallel: int
 ) -> Iterator[tuple[_Work, WorkProcess]]:
-    """Pieces of work with their processes, ``parallel`` of them at a time, as they have answered."""
+    """Run pieces of work with their processes, ``parallel`` at a time; yield them once they have answered."""
     waiting, running = list(work), list[tuple[_Work, WorkProcess]]()
     try:
         while waiting or running:
@@ -284,7 +284,7 @@ def _side_by_side(
 
 
 def _answer(connection: Connection, cell: Cell, data: Data, columns: Columns, one_thread: bool) -> None:
-    """In a cell's process: answer once, with what ``columns`` makes."""
+    """Answer once, with the result of ``columns``; called in a cell's process."""
     steady_allocator()
     if one_thread:
         torch.set_num_threads(1)
@@ -298,7 +298,7 @@ def answers(
     parallel: int | None = None,
     time_limit_s: float | None = None,
 ) -> Iterator[Outcome]:
-    """Outcomes of cells that answer once, as they are ready, each with what ``columns`` makes in its own process.
+    """Yield outcomes of cells that answer once, as they are ready, each with its columns from its own process.
 
     Of ``parallel`` processes at a time each has one thread; None is for one after another, of as many as PyTorch takes.
     ``time_limit_s`` is that of a cell's timing settings unless it is given.

@@ -73,7 +73,7 @@ class Method(Protocol):
         """Receive, once before training, a function that forms the task loss of one and the same training batch."""
 
     def sizes(self, model: nn.Module) -> dict[str, float]:
-        """Sizes that the method steers, as columns of its records; empty if there are none."""
+        """Return the sizes that the method controls, as columns of its records; empty if there are none."""
 
     def factor_ranks(self, model: nn.Module) -> dict[str, int]:
         """Return the ranks of factors that no training changes, by the layer's name; empty if there are none."""
@@ -192,7 +192,7 @@ class EarlyLate:
     time_limit_s: Seconds = 604_800.0  # after which a run is given up as "timeout"; it can be resumed
 
     def runs(self, steps_per_epoch: int, shrinks: bool) -> list[tuple[Stage, ...]]:
-        """Early alone and early with late, one per target, where the method shrinks; else both stages in one run.
+        """Return early alone and early with late, one per target, if the method shrinks; else both in one run.
 
         Without a target there is no late stage.
         """
@@ -239,7 +239,7 @@ class Workload(Protocol):
 
     @classmethod
     def settings_of(cls, data: Data) -> dict[str, Any]:
-        """Their values; raises DataError."""
+        """Return the workload's settings; raises DataError."""
 
     @classmethod
     def open(cls, settings: Any, data: Data, check: bool) -> "Workload":

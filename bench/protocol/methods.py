@@ -24,7 +24,7 @@ from bench.protocol.recipe import Prescribed, Recipe
 
 @functools.cache
 def available() -> tuple[str, ...]:
-    """Names of all methods, CoMERA first."""
+    """Return names of all methods, CoMERA first."""
     rivals = sorted(module.name for module in pkgutil.iter_modules(baselines.__path__) if module.name[0] != "_")
     return ("comera", *rivals)
 
@@ -85,7 +85,7 @@ def parse_arm(arm: str) -> Arm:
 
 
 def _matching() -> list[str]:
-    """Names of the methods that can be made as large as CoMERA, or of its ranks."""
+    """Return the names of the methods that can have CoMERA's size, or its ranks."""
     return [name for name in available() if "ranks_of_ratio" in default_settings(name)]
 
 
@@ -162,11 +162,11 @@ class ForwardBackward:
         return task_loss
 
     def after_step(self, model: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> Change:  # noqa: ARG002
-        """Nothing."""
+        """Do nothing."""
         return "nothing"
 
     def rare_events(self) -> list[Any]:
-        """None: they serve updates."""
+        """Return no events: they serve updates."""
         return []
 
     def __getattr__(self, name: str) -> Any:

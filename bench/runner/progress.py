@@ -106,7 +106,7 @@ class SweepProgress:
 
 
 def names_of(cells: Sequence[Cell]) -> dict[str, str]:
-    """Arms, with the settings and data in which cells of an arm differ within this sweep."""
+    """Return arms, with the settings and data in which cells of an arm differ within this sweep."""
     names = {}
     for cell in cells:
         known, own = [_distinctions(other) for other in cells if other.arm == cell.arm], _distinctions(cell)

@@ -198,7 +198,7 @@ def resolve(config: Mapping[str, Any], elsewhere: bool = False, any_batch: bool 
 
 
 def check_fields(config: Mapping[str, Any]) -> None:
-    """Names, types and ranges of a job's own fields; raises ConfigError."""
+    """Check names, types and ranges of a job's own fields; raises ConfigError."""
     sections = bench.workloads.config_sections()
     fields = tuple(dict.fromkeys((*FIELDS, *sections)))
     for field in (*config, *fields):
@@ -278,7 +278,7 @@ def _check_about(measure: Measure, workload: str, methods: list[str]) -> None:
 
 
 def parsed_methods(config: Mapping[str, Any]) -> list[tuple[Arm, Mapping[str, Any]]]:
-    """Every entry of ``methods``: a name, or a name with settings of its own.
+    """Parse every entry of ``methods``: a name, or a name with its own settings.
 
     Raises ConfigError: an unknown method or variant, or settings that are none.
     """
@@ -323,7 +323,7 @@ def _settings(
     comera: Mapping[str, Any],
     workload: Workload,
 ) -> dict[str, Any]:
-    """All settings of an arm; ``comera`` has those that this job gives CoMERA, which another arm may have to match."""
+    """Return all settings of an arm; ``comera``: the job's settings of CoMERA, which another arm may have to match."""
     values = {**shared.get(arm.method, {}), **own}
     if not takes_ratio(arm.method, arm.variant):
         return checked_settings(arm.method, values)

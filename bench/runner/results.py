@@ -270,7 +270,7 @@ def _to_record(outcome: Outcome, data_hash: str, data: Data, results: Results) -
 
 
 def _usable(samples: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Undisturbed blocks, or all of them where every one was disturbed."""
+    """Return the undisturbed blocks, or all of them if every one was disturbed."""
     blocks = samples.get("blocks", [])
     return [block for block in blocks if not block["disturbed"]] or blocks
 
@@ -296,7 +296,7 @@ def _time_columns(samples: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _rare_columns(samples: Mapping[str, Any], periods: Mapping[str, int], earlier: Record | None) -> dict[str, Any]:
-    """Rare cost and period, from this cell's samples or an earlier record, whose samples it then gets as well.
+    """Return rare cost and period, from this cell's samples or an earlier record, whose samples are then copied.
 
     Of several events the period is the shortest.
     """

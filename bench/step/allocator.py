@@ -11,7 +11,7 @@ import torch
 
 
 def free_memory_mib(device: torch.device | str) -> float:
-    """Memory of the device that is free at this moment, in MiB."""
+    """Return the device's memory that is free at this moment, in MiB."""
     if torch.device(device).type == "cuda":
         return float(torch.cuda.mem_get_info()[0]) / 2**20
     return float(psutil.virtual_memory().available) / 2**20

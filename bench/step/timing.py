@@ -96,7 +96,7 @@ class StepTimer:
         return {"ms": times, **around(before, self.calibrate())}
 
     def times(self, steps: int) -> list[float]:
-        """Milliseconds of each of ``steps`` steps on which no rare event is due."""
+        """Return milliseconds of each of ``steps`` steps on which no rare event is due."""
         marks: list[tuple[Any, Any]] = []
         while len(marks) < steps:
             if any(self.step.number % event.period_steps == event.offset_steps for event in self.rare_events):
@@ -179,7 +179,7 @@ def mark(on_cuda: bool) -> Any:
 
 
 def ms_between(start: Any, end: Any) -> float:
-    """Milliseconds between two marks, once the device has done all work before the second."""
+    """Return milliseconds between two marks, once the device has done all work before the second."""
     return 1e3 * (end - start) if isinstance(start, float) else float(start.elapsed_time(end))
 
 

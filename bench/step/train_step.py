@@ -177,7 +177,7 @@ class TrainStep:
         self._finish()
 
     def changing(self) -> AbstractContextManager[object]:
-        """Within it the model may be cut from outside a step; afterwards :meth:`invalidate` is due."""
+        """Allow changes of the model from outside a step within the block; :meth:`invalidate` must follow."""
         return contextlib.nullcontext()
 
     def settle(self, batch: Batch) -> None:
@@ -305,7 +305,7 @@ def _compiled(model: nn.Module, static_shapes: bool) -> nn.Module:
 
 @contextlib.contextmanager
 def tf32_products() -> Iterator[None]:
-    """float32 matrix products on TF32 tensor cores; the process's own setting comes back afterwards."""
+    """Run float32 matrix products on TF32 tensor cores; the process's own setting is restored afterwards."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high")
     try:

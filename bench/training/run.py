@@ -341,7 +341,7 @@ class TrainingRun:
         return {name: modules[name] for name in ranks_of(self.model)}
 
     def sizes(self) -> dict[str, Any]:
-        """Sizes of the model as it is now."""
+        """Return the sizes of the model as it is now."""
         layers = tensorized_layers(self.model)
         columns: dict[str, Any] = {
             "parameters": sum(parameter.numel() for parameter in self.model.parameters()),
@@ -496,5 +496,5 @@ def checked_metric(evaluation: Evaluation, workload: Workload) -> Metric:
 
 
 def _mib(counts: Iterator[int] | Any) -> float:
-    """Size of so many FP32 numbers."""
+    """Return the MiB of so many FP32 numbers."""
     return sum(counts) * 4 / 2**20

@@ -34,7 +34,7 @@ class AtRanks:
 
 
 def predicted_columns(cell: Cell, workload: Workload, ranks: Mapping[str, Sequence[int]]) -> dict[str, Any]:
-    """Memory and work of a step at these ranks, padded to the full sequence length."""
+    """Predict memory and work of a step at these ranks, padded to the full sequence length."""
     asked = (cell.batch_size, cell.precision, cell.device, cell.seed, cell.checkpoint)
     prediction = predict(workload, AtRanks(cell, ranks), *asked)
     known = ("parameters", "stored_mib", "arithmetic")

@@ -87,7 +87,7 @@ class BaseWorkload(abc.ABC):
 
     @abc.abstractmethod
     def batches(self, split: str, batch_size: int, seed: int, static: bool, start: int = 0) -> Iterator[Batch]:
-        """Batches of "train" or "validation" as CPU tensors, from number ``start`` on."""
+        """Yield batches of "train" or "validation" as CPU tensors, from number ``start`` on."""
 
     @abc.abstractmethod
     def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
@@ -104,7 +104,7 @@ class BaseWorkload(abc.ABC):
         return self
 
     def evaluate(self, model: nn.Module) -> Evaluation:  # noqa: ARG002 - the protocol passes it
-        """Nothing, unless a subclass has something to evaluate."""
+        """Return no metrics, unless a subclass has something to evaluate."""
         return Evaluation({})
 
     def probes(self) -> Mapping[str, Evaluation]:
@@ -123,7 +123,7 @@ class DrawnWorkload(BaseWorkload):
 
     @abc.abstractmethod
     def draw(self, source: np.random.Generator, batch_size: int) -> Batch:
-        """One batch; its first tensor is what is drawn."""
+        """Draw one batch; its first tensor is the drawn input."""
 
     @functools.cached_property
     def data_hash(self) -> str:
@@ -133,6 +133,6 @@ class DrawnWorkload(BaseWorkload):
         return hashlib.sha256(repr(identity).encode()).hexdigest()
 
     def batches(self, split: str, batch_size: int, seed: int, static: bool, start: int = 0) -> Iterator[Batch]:  # noqa: ARG002
-        """Batches from number ``start`` on, each with a generator of its own; the split makes no difference."""
+        """Yield batches from number ``start`` on, each with a generator of its own; the split makes no difference."""
         check_batch_size(batch_size)
         return (self.draw(np.random.default_rng([seed, number]), batch_size) for number in itertools.count(start))

@@ -164,7 +164,7 @@ class EncoderClassifier(nn.Module):
     def forward(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, token_type_ids: torch.Tensor
     ) -> torch.Tensor:
-        """Class scores (B, C) of ``input_ids`` (B, T); ``attention_mask`` (B, T) is True at real tokens."""
+        """Return class scores (B, C) of ``input_ids`` (B, T); ``attention_mask`` (B, T) is True at real tokens."""
         positions = self.embeddings.position.num_embeddings
         if input_ids.shape[1] > positions:
             raise ValueError(f"the sequence has {input_ids.shape[1]} tokens; the model has positions for {positions}")
@@ -220,7 +220,7 @@ class EncoderWorkload(BaseWorkload):
 
     @classmethod
     def settings_of(cls, data: Data) -> dict[str, Any]:
-        """As many classes as the data has labels."""
+        """Return the settings with as many classes as the data has labels."""
         corpus = find_corpus(data.dataset, data.data_folder, data.fetch, check=False)
         return {"classes": len(corpus.labels)}
 
@@ -243,7 +243,7 @@ class EncoderWorkload(BaseWorkload):
         return {"embeddings.word": "embedding", **blocks, "classifier.hidden": "classifier"}
 
     def batches(self, split: str, batch_size: int, seed: int, static: bool, start: int = 0) -> Iterator[Batch]:
-        """One pass over ``split`` ("train" or "validation") as CPU tensors.
+        """Yield ``split`` ("train" or "validation") once as CPU tensors.
 
         ``input_ids`` and ``token_type_ids`` are int64 (B, T), ``attention_mask`` is bool (B, T), True at real tokens,
         and ``labels`` int64 (B,). Training rows are shuffled by ``seed`` (give each epoch its own), validation rows
@@ -274,7 +274,7 @@ class EncoderWorkload(BaseWorkload):
         return [(array("i", ids), types.count(0), pair.label) for (ids, types), pair in rows]
 
     def _encode(self, split: str) -> list[EncodedRow]:
-        """All rows of a split."""
+        """Encode all rows of a split."""
         if split not in self._encoded:
             rows = self.corpus.rows(split)
             parts = (self._tokenise([rows[index] for index in chunk]) for chunk in _in_order(rows, _TOKENISED_TOGETHER))
@@ -300,7 +300,7 @@ class EncoderWorkload(BaseWorkload):
 
     @torch.no_grad()
     def evaluate(self, model: nn.Module) -> Evaluation:
-        """``accuracy`` in percent, mean ``loss``, and per row whether it was answered rightly; the mode stays."""
+        """Return ``accuracy`` in percent, mean ``loss``, and whether each row was answered rightly; the mode stays."""
         device = next(model.parameters()).device
         encoded = self._encode("validation")
         # Rows of similar length together; the order changes neither the answers nor, but for rounding, their mean.
@@ -320,7 +320,7 @@ class EncoderWorkload(BaseWorkload):
         return Evaluation({"accuracy": 100 * sum(right) / len(right), "loss": loss / len(right)}, right)
 
     def probes(self) -> dict[str, Evaluation]:
-        """Linear models on bags of words: of all sentences, and of the second one of a pair alone.
+        """Return linear models on bags of words: of all sentences, and of the second one of a pair alone.
 
         In the bag of a pair the words of its second sentence are told apart by whether the first one has them too.
         """
@@ -349,7 +349,7 @@ def _in_order(rows: Sized, batch_size: int) -> list[range]:
 
 
 def _bucketed(lengths: Sequence[int], batch_size: int, seed: int) -> list[list[int]]:
-    """Random batches of rows of similar length: shuffle, sort within pools of many batches, shuffle the batches."""
+    """Yield random batches of rows of similar length: shuffle, sort within pools of many batches, shuffle batches."""
     generator = torch.Generator().manual_seed(seed)
     order = torch.randperm(len(lengths), generator=generator).tolist()
     pool = batch_size * _POOLED_BATCHES

@@ -124,7 +124,7 @@ class HuggingFaceWorkload(BaseWorkload):
         return targets
 
     def batches(self, split: str, batch_size: int, seed: int, static: bool, start: int = 0) -> Iterator[Batch]:  # noqa: ARG002
-        """``input_ids`` int64 and ``attention_mask`` bool (B, T), ``labels`` int64 (B,), drawn alike without end."""
+        """Yield ``input_ids`` int64 and ``attention_mask`` bool (B, T), ``labels`` int64 (B,), drawn without end."""
         generator = torch.Generator().manual_seed(seed)
         shape = (batch_size, self.sequence_length)
         while True:

@@ -189,7 +189,7 @@ class TeacherWorkload(BaseWorkload):
         return {f"hidden.{number}": "feed_forward" for number in range(self.settings.layers)}
 
     def batches(self, split: str, batch_size: int, seed: int, static: bool, start: int = 0) -> Iterator[Batch]:  # noqa: ARG002
-        """Batches of fresh samples from number ``start`` on; those of "validation" are the samples for choosing."""
+        """Yield batches of fresh samples from number ``start`` on; "validation" has the samples for choosing."""
         check_batch_size(batch_size)
         if split == "validation":
             whole, count = self._held_out[0], self.settings.validation_samples // batch_size
@@ -208,7 +208,7 @@ class TeacherWorkload(BaseWorkload):
 
     @torch.no_grad()
     def evaluate(self, model: nn.Module) -> Evaluation:
-        """``loss`` on the samples for choosing and ``test_loss`` on those for reporting, as parts of the variance."""
+        """Return ``loss`` on the samples for choosing and ``test_loss`` on others, as parts of the variance."""
         device = next(model.parameters()).device
         was_training = model.training
         model.eval()

@@ -84,7 +84,7 @@ class SplitAttention(nn.Module):
         return output if self.batch_first else output.transpose(0, 1), weights
 
     def _projected(self, name: str, x: torch.Tensor, batched: bool) -> torch.Tensor:
-        """(B, heads, L, D / heads)."""
+        """Return the projections as (B, heads, L, D / heads)."""
         y = getattr(self, name)(x)
         if not batched:
             y = y.unsqueeze(0)
@@ -100,7 +100,7 @@ def _one(mask: torch.Tensor | None) -> torch.Tensor | None:
 def _mask(
     attn_mask: torch.Tensor | None, padding: torch.Tensor | None, q: torch.Tensor, k: torch.Tensor
 ) -> torch.Tensor | None:
-    """Both masks as numbers that are added to scores, (B or 1, heads or 1, L or 1, S)."""
+    """Return both masks as numbers to add to scores, (B or 1, heads or 1, L or 1, S)."""
     added = None
     if attn_mask is not None:
         added = _numbers(attn_mask, q.dtype)

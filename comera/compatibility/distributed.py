@@ -22,7 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:
-    """All entries of a tensor that is sharded over processes (DTensor), gathered with its gradient; others as they are.
+    """Return all entries of a sharded tensor (DTensor), gathered with its gradient; other tensors as they are.
 
     The gathered tensor is the same in all processes, and so is what is computed from it: each keeps its own share of
     the gradient, and nothing is averaged.
@@ -37,7 +37,7 @@ _wrapped_anew = False
 
 @contextlib.contextmanager
 def wrapped_anew() -> Iterator[None]:
-    """Within it, parameters under DistributedDataParallel may be put in others' places.
+    """Allow parameters under DistributedDataParallel to be replaced within the block.
 
     The caller promises to delete the wrapper, and to wrap the module inside again, before the next forward pass. All
     processes must do the same; :func:`check_same_ranks` makes sure of it.

@@ -294,7 +294,7 @@ def _stacked(values: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
 def _blocks(
     codes: torch.Tensor, table: torch.Tensor, scales: torch.Tensor, length: int, places: torch.Tensor, part: int
 ) -> torch.Tensor:
-    """Codes, their table or their scales as they are after a cut."""
+    """Return codes, their table or their scales after a cut."""
     kept = _decoded(codes, table, scales, length)[..., places]
     encoded, lesser = _encoded(kept, table, length)
     return (encoded, table, lesser)[part]
@@ -306,7 +306,7 @@ def _decoded(codes: torch.Tensor, table: torch.Tensor, scales: torch.Tensor, len
 
 
 def _encoded(numbers: torch.Tensor, table: torch.Tensor, length: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Codes of the nearest entries of an ascending table, and for each block the scale that keeps its extremes exact.
+    """Return the codes of the nearest entries of an ascending table, and a scale per block that keeps its extremes.
 
     The signed table of bitsandbytes ends at -0.993 and 1, the other one at 0 and 1.
     """

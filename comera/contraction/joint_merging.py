@@ -279,7 +279,7 @@ def _can_be_merged_in_a_graph(layer: Layer) -> bool:
 
 
 def _encoded(shapes: Iterable[TTShape]) -> list[int]:
-    """Shapes as an operator takes them."""
+    """Encode shapes as an operator takes them."""
     numbers: list[int] = []
     for shape in shapes:
         modes = (*shape.in_modes, *shape.out_modes)

@@ -116,7 +116,7 @@ class _Chains:
 
 
 def _merge(scaled: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Partial products from the end to the middle, each (L, I, modes so far); the last one is the merged half."""
+    """Merge from the end to the middle: partial products (L, I, modes so far), the last one the merged half."""
     partials = [scaled[-1].flatten(1, 2)]
     for core_LOIm in reversed(scaled[:-1]):
         count, _, rank, mode = core_LOIm.shape
@@ -128,7 +128,7 @@ def _merge(scaled: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 def _gradients(
     grad_LRW: torch.Tensor, scaled: Sequence[torch.Tensor], partials: Sequence[torch.Tensor]
 ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Gradients of the scaled cores, and those of the diagonals times the diagonals (L, I), from the middle to the end.
+    """Return gradients of the scaled cores, and of the diagonals times the diagonals (L, I), from the middle out.
 
     Multiplied by its diagonal, the gradient of a diagonal is the sum of gradient times value over what it scales: the
     core in the middle, the (smaller) partial product further out.
@@ -148,7 +148,7 @@ def _gradients(
 def _merge_batches(
     shapes: tuple[TTShape, ...], threshold: float, parameters: Sequence[torch.Tensor]
 ) -> tuple[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor]]:
-    """Left then right halves, layer by layer; the effective diagonals of each group; scaled cores and partial products.
+    """Return left then right halves, layer by layer; effective diagonals; scaled cores and partial products.
 
     Args:
         parameters: L packed core vectors, then L diagonal vectors.

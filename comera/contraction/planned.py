@@ -92,7 +92,7 @@ def _matrix(merged: torch.Tensor, shape: TTShape, segment: Segment) -> torch.Ten
 def _scaled_cores(
     packed: torch.Tensor, diagonals: torch.Tensor, shape: TTShape, threshold: float
 ) -> list[torch.Tensor]:
-    """Cores with the live entries of the bond behind each multiplied in."""
+    """Return cores with the live entries of the bond behind each multiplied in."""
     bonds = effective_diagonals(diagonals, threshold).split(shape.ranks)
     cores = unpack_cores(packed.to(diagonals.dtype), shape)
     return [*(core * bond for core, bond in zip(cores, bonds, strict=False)), cores[-1]]

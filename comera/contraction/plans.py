@@ -185,7 +185,7 @@ class ProductSequence:
         return steps + self.saved * element_bytes / machine.bytes_per_s
 
     def card(self, element_bytes: int = 4) -> list[str]:
-        """Lines that list all products with their shapes, FLOPs and bytes, and what is kept."""
+        """Return lines that list all products with their shapes, FLOPs and bytes, and the tensors kept."""
         head = f"  {'product':<18}   {'':<8} {'shapes':<34} {'FLOPs':>15} {'MiB moved':>10}"
         kept, largest = (numbers * element_bytes / 2**20 for numbers in (self.saved, self.largest))
         return [
@@ -237,7 +237,7 @@ def _modes(shape: TTShape, first: int, last: int) -> int:
 
 @lru_cache(maxsize=4096)
 def _cheapest_merge(shape: TTShape, first: int, last: int) -> tuple[int, Tree]:
-    """FLOPs and order of the cheapest way to merge neighbouring cores, by dynamic programming over the cuts."""
+    """Return FLOPs and order of the cheapest merge of neighbouring cores, by dynamic programming over the cuts."""
     if first == last:
         return 0, first
     options = []
@@ -259,7 +259,7 @@ def _merge(shape: TTShape, first: int, cut: int, last: int) -> Product:
 
 
 def _span(tree: Tree) -> Segment:
-    """First and last core of a tree."""
+    """Return first and last core of a tree."""
     if isinstance(tree, int):
         return tree, tree
     return _span(tree[0])[0], _span(tree[1])[1]
@@ -274,13 +274,13 @@ def _merges(shape: TTShape, tree: Tree) -> list[Product]:
 
 
 def rows_of(shape: TTShape, tokens: int, segment: Segment) -> int:
-    """Rows of the activations when they meet a segment: tokens, in-modes still to come, out-modes already there."""
+    """Return the rows of activations that meet a segment: tokens, in-modes to come, out-modes already there."""
     first, last = segment
     return tokens * _modes(shape, last + 1, shape.half - 1) * _modes(shape, shape.half, first - 1)
 
 
 def _meeting(shape: TTShape, tokens: int, segment: Segment) -> tuple[int, int, int]:
-    """Rows, inner and columns of the product in which the activations meet a segment."""
+    """Return rows, inner and columns of the product in which the activations meet a segment."""
     first, last = segment
     inner = _modes(shape, first, min(last, shape.half - 1)) * _rank_before(shape, first)
     columns = _modes(shape, max(first, shape.half), last) * _rank_behind(shape, last)

@@ -38,7 +38,7 @@ class _StackedProducts(torch.autograd.Function):
 
 
 def stacked_products(x: torch.Tensor, lefts: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-    """``left · xᵀ`` for each left half, with one read of ``x``.
+    """Return ``left · xᵀ`` for each left half, with one read of ``x``.
 
     Args:
         x: (…, N).

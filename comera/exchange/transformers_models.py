@@ -163,7 +163,7 @@ def _layers_in(model: Any, layers: Layers) -> Layers:
 
 
 def _untied(model: Any) -> list[str]:
-    """Weights that are declared as tied and are not, since one of the two layers was tensorized without the other.
+    """Return the weights declared as tied that are not, since only one of two layers was tensorized.
 
     Where both are tensorized together, the declaration names cores (:mod:`comera.declared_ties`).
     """
@@ -212,7 +212,7 @@ def _describing_config(model: Any) -> Iterator[None]:
 
 
 def _describing(save: Callable[..., None]) -> Callable[..., None]:
-    """``PreTrainedModel.save_pretrained``, with a configuration that describes tensorized layers."""
+    """Wrap ``PreTrainedModel.save_pretrained`` so that the configuration describes tensorized layers."""
 
     @functools.wraps(save)
     def save_pretrained(self: Any, *args: Any, **options: Any) -> None:
@@ -223,7 +223,7 @@ def _describing(save: Callable[..., None]) -> Callable[..., None]:
 
 
 def _resizing_rows(resize: Callable[..., Any]) -> Callable[..., Any]:
-    """``PreTrainedModel.resize_token_embeddings``, for tables and output layers of which some are tensorized."""
+    """Wrap ``PreTrainedModel.resize_token_embeddings`` for tables and output layers that may be tensorized."""
 
     @functools.wraps(resize)
     def resize_token_embeddings(

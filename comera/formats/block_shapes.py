@@ -111,7 +111,7 @@ class BTTShape:
 
 
 def _divisors(number: int) -> Iterator[int]:
-    """Divisors of a number, from 1 up."""
+    """Return divisors of a number, from 1 up."""
     return (divisor for divisor in range(1, number + 1) if number % divisor == 0)
 
 
@@ -183,7 +183,7 @@ def solve_blocks(in_features: int, out_features: int, ratio: float, rank: int | 
 
 
 def block_shapes(in_features: int, out_features: int, rank: int | None = None) -> Iterator[BTTShape]:
-    """Every shape of a layer with blocks of a rank, or of any of :data:`RANKS`.
+    """Return every shape of a layer with blocks of a rank, or of any of :data:`RANKS`.
 
     Example:
         >>> [(shape.in_blocks, shape.out_blocks) for shape in block_shapes(4, 2, rank=2)]

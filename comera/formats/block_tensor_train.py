@@ -186,7 +186,7 @@ class BTTLinear(nn.Module):
         return plan_blocks(self.shape, max(tokens, 1), machine, input.element_size()).name
 
     def _product(self, input: torch.Tensor) -> torch.Tensor:
-        """Both products, (…, N) to (…, M)."""
+        """Multiply by both cores, (…, N) to (…, M)."""
         shape = self.shape
         groups_JBn = input.reshape(-1, shape.in_blocks, shape.in_size).transpose(0, 1)
         middle_JBIr = torch.bmm(groups_JBn, self.in_core).view(shape.in_blocks, -1, shape.out_blocks, shape.rank)
@@ -223,7 +223,7 @@ class BTTLinear(nn.Module):
         self.shape, self.in_core, self.out_core = other.shape, other.in_core, other.out_core
 
     def dense_count(self) -> int:
-        """Entries of the dense weight that the cores stand in for."""
+        """Return the number of entries of the dense weight."""
         return self.shape.dense_count
 
     def parameter_count(self) -> int:
@@ -238,7 +238,7 @@ class BTTLinear(nn.Module):
         )
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *more: Any) -> None:
-        """As in any module, but for cores of other blocks with as many entries, which a sentence names."""
+        """Load as any module does, except that cores of other blocks with as many entries raise a sentence."""
         errors = more[-1]
         for name, core in (("in_core", self.in_core), ("out_core", self.out_core)):
             given = state_dict.get(prefix + name)

@@ -53,7 +53,7 @@ def hidden(
     bias1_H: torch.Tensor | None,
     left2_QH: torch.Tensor,
 ) -> torch.Tensor:
-    """``left2 · activation(z1ᵀ · right1 + bias1)ᵀ``, (Q, T); keeps ``z1`` for backward.
+    """Compute ``left2 · activation(z1ᵀ · right1 + bias1)ᵀ``, (Q, T); keeps ``z1`` for backward.
 
     Args:
         activation: one of :data:`comera.functional.ACTIVATIONS`.
@@ -74,7 +74,7 @@ def add_norm(
     dropout: float,
     dtype: torch.dtype,
 ) -> torch.Tensor:
-    """``norm(residual + dropout(z2ᵀ · right2 + bias2))``, (T, M); keeps ``z2``, the residual and two numbers per token.
+    """Compute ``norm(residual + dropout(z2ᵀ · right2 + bias2))``, (T, M); keeps ``z2``, ``residual``, statistics.
 
     Args:
         z2_QT, right2_QM, bias2_M: of one type.

@@ -23,7 +23,7 @@ _BLOCKS = 128
 
 
 def _parts(tokens: int) -> tuple[int, int]:
-    """Into how many parts the tokens are divided, and the tokens of each but the last.
+    """Return the number of parts of the tokens, and the tokens of each but the last.
 
     >>> _parts(0), _parts(3000), _parts(100_000)
     ((1, 128), (2, 1536), (8, 12544))

@@ -85,7 +85,7 @@ def add_norm_forward(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """BLOCK_M tokens, BLOCK_N out-features at a time: a pass for the statistics, one for the result."""
+    """Compute BLOCK_M tokens, BLOCK_N out-features at a time: a pass for the statistics, one for the result."""
     t = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     z2_TQ = tl.trans(load_tile(z2, tl.arange(0, PADDED_Q), t, Q, T))
     mean_T, squares_T = tl.zeros((BLOCK_M,), tl.float32), tl.zeros((BLOCK_M,), tl.float32)
@@ -176,7 +176,7 @@ def add_norm_backward_rows(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """BLOCK_M tokens: a pass for the two means in the gradient of LayerNorm, one for the gradients."""
+    """Compute gradients of BLOCK_M tokens: a pass for the two means in that of LayerNorm, one for the result."""
     t = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     q = tl.arange(0, PADDED_Q)
     z2_TQ = tl.trans(load_tile(z2, q, t, Q, T))

@@ -94,7 +94,7 @@ def hidden_forward(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """``z2 = left2 · activation(z1ᵀ · right1 + bias1)ᵀ`` for BLOCK_M tokens, BLOCK_N hidden features at a time."""
+    """Compute ``z2 = left2 · activation(z1ᵀ · right1 + bias1)ᵀ`` for BLOCK_M tokens, BLOCK_N features at a time."""
     t = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     p, q = tl.arange(0, PADDED_P), tl.arange(0, PADDED_Q)
     z1_TP = tl.trans(load_tile(z1, p, t, P, T))
@@ -129,7 +129,7 @@ def hidden_backward_rows(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """``dz1 = right1 · (activation'(pre) ∘ (dz2ᵀ · left2))ᵀ`` for BLOCK_M tokens; ``pre`` is formed again."""
+    """Compute ``dz1 = right1 · (activation'(pre) ∘ (dz2ᵀ · left2))ᵀ`` for BLOCK_M tokens; ``pre`` is formed again."""
     t = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     p, q = tl.arange(0, PADDED_P), tl.arange(0, PADDED_Q)
     z1_TP = tl.trans(load_tile(z1, p, t, P, T))

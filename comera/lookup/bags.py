@@ -52,7 +52,7 @@ BAG_MODES: tuple[BagMode, ...] = get_args(BagMode)
 
 
 def _sum_type(kind: torch.dtype) -> torch.dtype:
-    """In half precision, sums of many rows stop growing."""
+    """Return the type in which to sum; in half precision, sums of many rows stop growing."""
     return torch.promote_types(kind, torch.float32)
 
 
@@ -103,7 +103,7 @@ class _PooledLookup(torch.autograd.Function):
 
     @staticmethod
     def _summed(pooled: Half, weights_T: torch.Tensor | None, groups: _Groups) -> tuple[torch.Tensor, torch.Tensor]:
-        """Slices of the half that is not shared, summed in each group, (G, …); and the (W, S) that were summed."""
+        """Return slices of the half that is not shared, summed in each group, (G, …), and the summands (W, S)."""
         slices = pooled.slices()
         table_WS = slices.flatten(1).to(_sum_type(slices.dtype))
         summed = sum_rows(table_WS, groups.group_T, len(groups.bag_G), groups.place_T, weights_T)

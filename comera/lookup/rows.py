@@ -83,7 +83,7 @@ def _merge_half(cores: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def _merge_half_gradients(grad: torch.Tensor, cores: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Gradients of the cores of a half, in order, from the gradient of the merged half."""
+    """Return gradients of the cores of a half, in order, from the gradient of the merged half."""
     gradients = []
     for count in range(len(cores) - 1, 0, -1):
         core = cores[count]
@@ -146,7 +146,7 @@ class Half:
         return products
 
     def slices(self) -> torch.Tensor:
-        """(U, first rank, Πc, last rank)."""
+        """Return the slices, (U, first rank, Πc, last rank)."""
         if not self.few:
             return self.products[0].transpose(0, 1).index_select(0, self.tuples_U)
         product = self.products[-1] if self.products else self._row_slice(0)
@@ -154,11 +154,11 @@ class Half:
         return product.view(len(product), self.cores[0].shape[0], columns, self.cores[-1].shape[3])
 
     def merged_gradients(self, grad: torch.Tensor) -> list[torch.Tensor]:
-        """Gradients of the cores, in order, from that of the merged half, (Πv, first rank, Πc, last rank)."""
+        """Return gradients of the cores, in order, from that of the merged half, (Πv, first rank, Πc, last rank)."""
         return _merge_half_gradients(grad.transpose(0, 1).contiguous(), self.cores)
 
     def core_gradients(self, grad: torch.Tensor) -> list[torch.Tensor]:
-        """Gradients of the cores, in order, from the gradient of :meth:`slices`."""
+        """Return gradients of the cores, in order, from the gradient of :meth:`slices`."""
         if not self.few:
             return self.merged_gradients(grad.new_zeros(self.rows, *grad.shape[1:]).index_add_(0, self.tuples_U, grad))
         gradients: list[torch.Tensor] = []
@@ -199,7 +199,7 @@ def half_tuples(rows: torch.Tensor, shape: TTMShape) -> tuple[torch.Tensor, torc
 
 
 def in_the_parameters_type(grad: torch.Tensor) -> AbstractContextManager[Any]:
-    """For a backward pass called inside autocast, which would sum gradients in its own type."""
+    """Turn autocast off for a backward pass called inside it, which would sum gradients in another type."""
     device = grad.device.type
     return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else contextlib.nullcontext()
 
@@ -207,7 +207,7 @@ def in_the_parameters_type(grad: torch.Tensor) -> AbstractContextManager[Any]:
 def parameter_gradients(
     scaled_grads: Sequence[torch.Tensor], plain: Sequence[torch.Tensor], effective: torch.Tensor, shape: TTMShape
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Gradients of the packed cores and of the diagonals, from those of the cores with their diagonals."""
+    """Return gradients of the packed cores and diagonals from those of the cores with their diagonals."""
     bond_grads, core_grads = [], [scaled_grads[0]]
     for grad, core, bond in zip(scaled_grads[1:], plain[1:], effective.split(shape.ranks), strict=True):
         bond_grads.append((grad * core).sum((1, 2, 3)))
@@ -222,7 +222,7 @@ def sum_rows(
     places_T: torch.Tensor | None = None,
     weights_T: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Per group g the sum over its items t of ``weights[t] · table[places[t]]``, each item's own row without places."""
+    """Sum ``weights[t] · table[places[t]]`` over each group's items t; without places each item has its own row."""
     sorted_T, order = groups_T.sort()
     starts = torch.searchsorted(sorted_T, torch.arange(groups, device=groups_T.device, dtype=groups_T.dtype))
     weights = None if weights_T is None else weights_T[order].to(table.dtype)
@@ -248,7 +248,7 @@ def rows_per_right_tuple(right: Half) -> list[int] | None:
 
 
 def products(left_UCR: torch.Tensor, right: Half, counts: Sequence[int] | None) -> torch.Tensor:
-    """Rows (U, C, E); with counts, rows lie in the order of their right tuples."""
+    """Return rows (U, C, E); with counts, rows lie in the order of their right tuples."""
     if counts is None:
         return torch.bmm(left_UCR, right.slices().squeeze(3))
     right_QRE = right.products[0].squeeze(3).transpose(0, 1).contiguous()
@@ -263,7 +263,7 @@ def products(left_UCR: torch.Tensor, right: Half, counts: Sequence[int] | None) 
 def product_gradients(
     grad_UCE: torch.Tensor, left_UCR: torch.Tensor, right: Half, counts: Sequence[int] | None
 ) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    """Gradients of the left slices, (U, C, R), and of the cores of the right half, from that of the rows."""
+    """Return gradients of the left slices, (U, C, R), and of the right half's cores, from that of the rows."""
     if counts is None:
         of_left = torch.bmm(grad_UCE, right.slices().squeeze(3).transpose(1, 2))
         return of_left, right.core_gradients(torch.bmm(left_UCR.transpose(1, 2), grad_UCE).unsqueeze(3))
@@ -347,7 +347,7 @@ def core_by_core(
     padding_idx: int | None,
     threshold: float,
 ) -> torch.Tensor:
-    """Rows (U, D) by one gather and one batched product per core, for every entry of ``rows_U``."""
+    """Compute rows (U, D) by one gather and one batched product per core, for every entry of ``rows_U``."""
     bonds = effective_diagonals(diagonals, threshold).split(shape.ranks)
     cores = unpack_cores(packed, shape)
     remaining = rows_U

@@ -161,7 +161,7 @@ class RankControl:
         return "early" if self.step < self.plan.early_steps else "late"
 
     def sizes(self) -> dict[str, float]:
-        """S, S0 and closed S as fractions of the full size, open ranks, and parameters of the model.
+        """Return S, S0 and closed S as fractions of the full size, open ranks, and parameters of the model.
 
         S0 and the S at which ranks had to be closed are there once they exist.
         """

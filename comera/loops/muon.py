@@ -75,7 +75,7 @@ class MatrixLayer(Protocol):
 
     def matrix_parameters(self) -> Iterable[str]: ...  # by name, those whose product is the weight
     def to_matrices(self, name: str, values: torch.Tensor) -> list[torch.Tensor]:
-        """Numbers in the shape of such a parameter as matrices, (k, inputs, outputs) each."""
+        """Return numbers in the shape of such a parameter as matrices, (k, inputs, outputs) each."""
 
     def from_matrices(self, name: str, matrices: Sequence[torch.Tensor]) -> torch.Tensor:
         """Return the inverse of :meth:`to_matrices`."""
@@ -109,7 +109,7 @@ def factor_count(module: nn.Module) -> int:
 
 
 def split_matrices(module: nn.Module, name: str, values: torch.Tensor) -> list[torch.Tensor]:
-    """Numbers in the shape of a parameter as its matrices, (k, inputs, outputs) each."""
+    """Split numbers in the shape of a parameter into its matrices, (k, inputs, outputs) each."""
     if isinstance(module, TTLinear):
         cores = unpack_cores(values, module.shape)
         sides = [core.flatten(0, 1) if i < module.shape.half else core.flatten(1) for i, core in enumerate(cores)]
@@ -227,7 +227,7 @@ class Muon(torch.optim.Optimizer):
         super().__init__([group for group in groups if group["params"]], {"lr": lr, "weight_decay": weight_decay})
 
     def __getstate__(self) -> dict[str, Any]:
-        """With the layers, so that a copy of model and optimizer together goes on."""
+        """Return the state with the layers, so that a copy of model and optimizer together keeps working."""
         return {**super().__getstate__(), "_owners": self._owners}
 
     @torch.no_grad()

@@ -111,7 +111,7 @@ class AmaxHistory(nn.Module):
         self.register_buffer("amax", torch.zeros(3, history, device=device))
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
-        """As in any module; a state dict without magnitudes, of a model that had none, begins anew."""
+        """Load as any module does; a state dict without magnitudes, of a model that had none, starts empty."""
         state_dict.setdefault(f"{prefix}amax", torch.zeros_like(self.amax))
         super()._load_from_state_dict(state_dict, prefix, *others)
 
@@ -240,7 +240,7 @@ def _multiplied(left: Sequence[Quantized], right: Sequence[Quantized], fp8: FP8,
 
 
 def _beside(terms: Sequence[Quantized], dim: int) -> Quantized:
-    """Terms of one operand as one: more rows (``dim`` 0), or more of what is summed over (1)."""
+    """Join terms of one operand: as more rows (``dim`` 0), or as more summands (1)."""
     if len(terms) == 1:
         return terms[0]
     scale = terms[0].scale
@@ -259,7 +259,7 @@ def thin_linear(
     fp8: FP8,
     histories: Sequence[AmaxHistory] = (),
 ) -> torch.Tensor:
-    """``(x · leftᵀ) · right + bias``, (…, N) to (…, M), both products in FP8.
+    """Compute ``(x · leftᵀ) · right + bias``, (…, N) to (…, M), both products in FP8.
 
     Args:
         x: activations.

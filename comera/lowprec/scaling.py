@@ -42,7 +42,7 @@ class Quantized(NamedTuple):
 
 
 def widened(values: torch.Tensor) -> torch.Tensor:
-    """FP8 in float32 for emulated products, the same numbers as ``values.float()``.
+    """Widen FP8 to float32 for emulated products, equal to ``values.float()``.
 
     PyTorch's own cast of e4m3 on a CPU goes entry by entry and takes four times as long. Shifted into place, the bits
     of e4m3 are those of a float32 whose exponent is too small by the difference of the formats' biases, 127 - 7; that
@@ -111,7 +111,7 @@ def quantize(
 
 
 def kernel_on(device: torch.device | str) -> Kernel:
-    """``"native"`` where the device multiplies FP8 itself, else ``"emulated"``.
+    """Return ``"native"`` where the device multiplies FP8 itself, else ``"emulated"``.
 
     A CPU has a kernel too, which is slower than FP32 on most: it counts as emulated unless asked for.
     """
@@ -147,7 +147,7 @@ def padded(x: torch.Tensor) -> torch.Tensor:
 def scaled_product(
     left_TK: Quantized, right_MK: Quantized, dtype: torch.dtype = torch.float32, kernel: Kernel = "emulated"
 ) -> torch.Tensor:
-    """``left · rightᵀ`` (T, M) of two operands, summed in float32, in ``dtype``.
+    """Compute ``left · rightᵀ`` (T, M) of two operands, summed in float32, in ``dtype``.
 
     With a factor per row both kernels put out bfloat16 and widen that: what devices offer.
 

@@ -66,7 +66,7 @@ class InBlocks:
         return self._kept.values.nbytes + self._kept.scale.nbytes
 
     def tensor(self, dtype: torch.dtype) -> torch.Tensor:
-        """All entries in the order of memory, (entries,), rounded to ``dtype``."""
+        """Return all entries in the order of memory, (entries,), rounded to ``dtype``."""
         return self._kept.dequantized().view(-1)[: self._entries].to(dtype)
 
 

@@ -52,7 +52,7 @@ def choose(model: nn.Module, ratio: float) -> Choice:
 
 
 def sentences(left: Mapping[str, str]) -> list[str]:
-    """One sentence for each reason for which layers stay dense.
+    """Return one sentence for each reason for which layers stay dense.
 
     Example:
         >>> sentences({"a": "is frozen", "b": "is frozen"})
@@ -95,6 +95,6 @@ def _reason(layer: Dense) -> str | None:
 
 
 def _attention(modules: Iterable[tuple[str, nn.Module]]) -> dict[str, str]:
-    """Attention of torch whose input projections are no layers."""
+    """Return the attention modules of torch whose input projections are not layers."""
     reasons = {name: unsplittable(each) for name, each in modules if isinstance(each, nn.MultiheadAttention)}
     return {f"{name}.{PROJECTIONS[0]}".lstrip("."): reason for name, reason in reasons.items() if reason}

@@ -264,7 +264,7 @@ def _refuse_modes_of_one(order: int, **sizes: int) -> None:
 
 
 def solve_modes(in_features: int, out_features: int, ratio: float, order: int | None = None) -> LinearSolution:
-    """Modes and ranks that make a linear layer ``ratio`` times smaller.
+    """Solve for modes and ranks that make a linear layer ``ratio`` times smaller.
 
     Args:
         in_features, out_features: N and M.
@@ -299,7 +299,7 @@ def solve_modes(in_features: int, out_features: int, ratio: float, order: int | 
 
 
 def solve_table_modes(num_embeddings: int, embedding_dim: int, ratio: float, order: int | None = None) -> TableSolution:
-    """Modes and ranks that make an embedding table ``ratio`` times smaller.
+    """Solve for modes and ranks that make an embedding table ``ratio`` times smaller.
 
     Args:
         num_embeddings, embedding_dim: V and D.

@@ -120,7 +120,7 @@ def _weight_of(layer: Dense) -> _Weight:
 
 
 def _distinct(layers: Iterable[Dense]) -> dict[torch.Tensor, _Weight]:
-    """Each weight once; one that an embedding shares with linear layers becomes a table, which these then follow."""
+    """Return each weight once; one shared by an embedding and linear layers becomes a table, which they follow."""
     weights: dict[torch.Tensor, _Weight] = {}
     for layer in sorted(layers, key=lambda layer: not isinstance(layer, TABLES)):
         weights.setdefault(layer.weight, _weight_of(layer))
@@ -143,7 +143,7 @@ class _Sizes:
         self.search = functools.cache(lambda kind, step: search(self.chains[kind], kind.size / _STEP**step))
 
     def at(self, step: int) -> int:
-        """Parameters of the model when its layers have the ratio ``1.0005**step``, or the nearest they can."""
+        """Return the parameters of the model whose layers have the ratio ``1.0005**step``, or the nearest possible."""
         return self.stays_dense + sum(n * self.search(kind, step)[1].entries for kind, n in self.kinds.items())
 
     def solution(self, kind: _Weight, step: int) -> LinearSolution | TableSolution:
@@ -162,7 +162,7 @@ class _Sizes:
 def solve_model(
     model: nn.Module, names: Iterable[str], ratio: float, order: int = 3, table_order: int = 4
 ) -> ModelSolution:
-    """Modes and ranks that make a whole model ``ratio`` times smaller.
+    """Solve for modes and ranks that make a whole model ``ratio`` times smaller.
 
     Args:
         model: the dense model, on any device, ``meta`` included.

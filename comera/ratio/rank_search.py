@@ -53,7 +53,7 @@ class Candidate(NamedTuple):
 
 
 def _merge_flops(modes: Sequence[int], ranks: Sequence[int]) -> int:
-    """FLOPs of merging one half; modes from the end of the chain, ranks from 1 at the end to R in the middle."""
+    """Return the FLOPs of merging one half; modes from the chain's end, ranks from 1 there to R in the middle."""
     width, total = modes[0], 0
     for mode, (outer, inner) in zip(modes[1:], itertools.pairwise(ranks[1:]), strict=True):
         width *= mode
@@ -128,7 +128,7 @@ class Chain:
         return self.flat(self.limits[self.half - 1])
 
     def merge_flops(self, ranks: Sequence[int]) -> int:
-        """FLOPs of merging both halves into two matrices.
+        """Return the FLOPs of merging both halves into two matrices.
 
         Example:
             >>> Chain((12, 8, 8, 8, 8, 12), 3).merge_flops((12, 30, 30, 30, 12)) == 2 * (2*96*12*30 + 2*768*30*30)
@@ -139,7 +139,7 @@ class Chain:
         return _merge_flops(left, (1, *ranks[: middle + 1])) + _merge_flops(right, (1, *ranks[middle:][::-1]))
 
     def _by_middle(self, size: float, deep: bool) -> Iterator[tuple[int, tuple[_Side, ...], tuple[_Side, ...]]]:
-        """R, left and right sides, from the last R whose flat profile is below a size to the first that is too big."""
+        """Yield R, left and right sides, from the last R whose flat profile is below a size to the first too large."""
         middles = range(1, self.limits[self.half - 1] + 1)
         first = bisect.bisect_left(middles, size, key=lambda middle: self.flat(middle).entries)
         for middle in middles[max(first - 1, 0) :]:

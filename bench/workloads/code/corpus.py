@@ -76,7 +76,7 @@ class Sources:
         return text.getvalue().encode()
 
     def split(self) -> tuple[list[Document], list[Document]]:
-        """Documents to train on and those held out, each content once; DataError where one side is empty."""
+        """Return documents to train on and held-out ones, each content once; raises DataError if one side is empty."""
         sides: tuple[list[Document], list[Document]] = ([], [])
         for document in self.documents():
             out = is_held_out(document.package) if document.held_out is None else document.held_out

@@ -85,7 +85,7 @@ class MaskedHead(nn.Module):
 
 
 def waves(positions: int, width: int) -> torch.Tensor:
-    """Sines and cosines of geometrically growing wavelengths, (positions, width), as in the first transformer.
+    """Return sines and cosines of geometrically growing wavelengths, (positions, width).
 
     >>> [round(value, 4) for value in waves(2, 4)[1].tolist()]
     [0.8415, 0.5403, 0.01, 0.9999]
@@ -121,7 +121,7 @@ class MaskedLanguageModel(nn.Module):
             self.embeddings.position.weight.copy_(math.sqrt(2) * std * waves(settings.positions, settings.width))
 
     def forward(self, input_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """Scores (B, K, V) at ``positions`` (B, K) of ``input_ids`` (B, T)."""
+        """Return scores (B, K, V) at ``positions`` (B, K) of ``input_ids`` (B, T)."""
         x = self.embeddings(input_ids, torch.zeros_like(input_ids))
         for block in self.blocks:
             x = block(x, None)

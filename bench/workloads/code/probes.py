@@ -35,7 +35,7 @@ class Counts:
         )
 
     def given(self, neighbours: NDArray[np.int64], before: bool, kappa: float) -> Array:
-        """p(t | neighbour) / p(t), (n, V): of tokens before these neighbours, or after; 1 where there is none (-1)."""
+        """Return p(t | neighbour) / p(t), (n, V), of tokens before these neighbours or after; 1 without one (-1)."""
         keys, counts = self._before if before else self._after
         ratio = np.ones((len(neighbours), self.tokens))
         starts, ends = (np.searchsorted(keys, (neighbours + one) * self.tokens) for one in (0, 1))
@@ -49,7 +49,7 @@ class Counts:
 
 
 def _losses(counts: Counts, batch: Batch, kappa: float | None) -> Array:
-    """Nats of each chosen token (B, K); without κ of the unigram model."""
+    """Return the nats of each chosen token (B, K); without κ of the unigram model."""
     ids, places, labels = (batch[name].numpy() for name in ("input_ids", "positions", "labels"))
     padded = np.pad(ids, ((0, 0), (1, 1)), constant_values=MASK_ID)
     beside = [np.take_along_axis(padded, places + shift, 1).ravel() for shift in (0, 2)]

@@ -47,7 +47,7 @@ class MaskedPlan(EarlyLate):
 
 
 def thinned(stream: Ids, chunk: int, most: int | None) -> Ids:
-    """At most so many tokens of a stream, as chunks spread evenly over it.
+    """Return at most so many tokens of a stream, as chunks spread evenly over it.
 
     >>> thinned(np.arange(100, dtype=np.uint32), 3, 9).tolist()
     [0, 1, 2, 48, 49, 50, 96, 97, 98]
@@ -130,7 +130,7 @@ class CodeWorkload(BaseWorkload):
         return {f"blocks.{n}.{name}": role for n in range(self.settings.layers) for name, role in layers.items()}
 
     def in_stage(self, stage: Stage) -> "CodeWorkload":
-        """With longer rows in a late stage, where the settings have them."""
+        """Return the workload with longer rows in a late stage, if the settings have them."""
         return self._late if stage.name == "late" and self.settings.late_length else self
 
     @functools.cached_property
@@ -157,11 +157,11 @@ class CodeWorkload(BaseWorkload):
             yield rows, masked(windows[rows], (_HELD_OUT_SEED, first), self.streams.tokens)
 
     def batches_per_epoch(self, batch_size: int) -> int:
-        """All batches are full."""
+        """Return the number of full batches in an epoch."""
         return self._rows // batch_size
 
     def batches(self, split: str, batch_size: int, seed: int, static: bool, start: int = 0) -> Iterator[Batch]:  # noqa: ARG002
-        """One pass over ``split`` in full batches of one shape, see :func:`bench.workloads.code.masking.masked`.
+        """Yield ``split`` once in full batches of one shape, see :func:`bench.workloads.code.masking.masked`.
 
         Training rows are shuffled by ``seed``; the masks of a batch follow from ``seed`` and its number. In a late
         stage with longer rows, ``batch_size`` counts rows of the usual length.
@@ -193,7 +193,7 @@ class CodeWorkload(BaseWorkload):
 
     @torch.no_grad()
     def evaluate(self, model: nn.Module) -> Evaluation:
-        """``loss`` in nats per chosen token, the mean over files; ``token_loss``, over tokens; ``accuracy`` in %."""
+        """Return ``loss``, nats per chosen token (mean over files), ``token_loss`` (over tokens), ``accuracy`` in %."""
         device = next(model.parameters()).device
         files = self._windows[1]
         sums, numbers, right = np.zeros(files[-1] + 1), np.zeros(files[-1] + 1), 0

@@ -110,7 +110,7 @@ class DLRMWorkload(BaseWorkload):
         return roles | dict.fromkeys([name for name in rows if name in largest], "embedding")
 
     def batches(self, split: str, batch_size: int, seed: int, static: bool, start: int = 0) -> Iterator[Batch]:
-        """One pass over a split: ``counts`` (B, 13), row numbers ``c1`` to ``c26`` (B, 1), and ``clicks`` (B,).
+        """Yield a split once: ``counts`` (B, 13), row numbers ``c1`` to ``c26`` (B, 1), and ``clicks`` (B,).
 
         Training batches come in an order of ``seed``; with ``static`` a last one that is not full is left out.
         """
@@ -162,7 +162,7 @@ class DLRMWorkload(BaseWorkload):
 
 
 def as_batch(lines: Lines) -> Batch:
-    """Lines as CPU tensors; each table has indices of its own, so that their distinct rows can be counted."""
+    """Return lines as CPU tensors; each table has its own indices, so that their distinct rows can be counted."""
     categories = {
         f"c{place + 1}": torch.from_numpy(rows)[:, None] for place, rows in enumerate(lines.categories.copy())
     }

@@ -99,7 +99,7 @@ def _reason(field: int) -> str:
 
 
 def _counts(octets: Bytes, digits: Bytes, starts: Any, lengths: Any) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-    """ln(1 + count) of decimal fields, and which fields are no numbers."""
+    """Return ln(1 + count) of decimal fields, and a mask of the fields that are no numbers."""
     negative = (lengths > 0) & (octets[np.minimum(starts, octets.size - 1)] == ord("-"))
     values, bad = np.zeros(starts.shape, np.int64), (lengths > _COUNT_DIGITS) | (negative & (lengths == 1))
     for place in range(min(int(lengths.max(initial=0)), _COUNT_DIGITS)):

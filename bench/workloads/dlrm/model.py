@@ -177,7 +177,7 @@ class DLRMSettings:
 
 
 def _perceptron(sizes: Sequence[int], last: bool) -> nn.Sequential:
-    """Linear layers with a ReLU behind each, or behind all but the last one."""
+    """Return linear layers with a ReLU behind each, or behind all but the last one."""
     layers: list[nn.Module] = []
     for size, following in itertools.pairwise(sizes):
         layers += [nn.Linear(size, following), nn.ReLU()]

@@ -13,7 +13,7 @@ _GROUPS, _LEAST = 50, 500  # and how many lines make a group, at least
 
 
 def log_losses(scores: Scores, clicks: Clicks) -> Scores:
-    """Binary cross entropy of every line, in nats, from logits.
+    """Return the binary cross entropy of every line, in nats, from logits.
 
     >>> log_losses(np.array([0.0, 2.0]), np.array([True, False])).round(3).tolist()
     [0.693, 2.127]
@@ -30,7 +30,7 @@ def base_entropy(clicks: Clicks) -> float:
 
 
 def metrics(scores: Scores, clicks: Clicks) -> dict[str, float]:
-    """``nce``, the log loss over that of the base rate; ``accuracy`` in percent, ``auc`` and ``log_loss``.
+    """Return ``nce``, the log loss over the base rate's; ``accuracy`` in percent, ``auc`` and ``log_loss``.
 
     Normalised cross entropy: He et al., Practical Lessons from Predicting Clicks on Ads at Facebook (2014), section 3.
 

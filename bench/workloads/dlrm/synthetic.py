@@ -155,7 +155,7 @@ class SyntheticLog:
 
 
 def _zipf(uniform: Scores, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Ranks from 0, the most frequent first, from uniform numbers: the inverse of the continuous distribution."""
+    """Map uniform numbers to ranks from 0, the most frequent first, by the inverse of the continuous distribution."""
     power = 1.0 - _ZIPF
     last = (rows + 1.0) ** power
     ranks = (1.0 - uniform * (1.0 - last)) ** (1.0 / power)

@@ -111,7 +111,7 @@ def _read(path: Path) -> str:
 
 def _by_file(title: str, texts: dict[str, str]) -> _Texts:
     def side_of(name: str) -> int:
-        """0 to train on, 1 to choose by, 2 to report."""
+        """Return 0 for text to train on, 1 to choose by, 2 to report."""
         drawn = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big") / 2**64
         return 0 if drawn >= HELD_OUT else 1 if drawn < HELD_OUT / 2 else 2
 
@@ -177,7 +177,7 @@ def _encoder(tokens: str) -> tuple[Callable[[str], Ids], int]:
 
 
 def _gpt2() -> Any:
-    """GPT-2's byte-level BPE, from the cache of Hugging Face."""
+    """Load GPT-2's byte-level BPE from the cache of Hugging Face."""
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import LocalEntryNotFoundError
     from tokenizers import Tokenizer
@@ -193,7 +193,7 @@ def _gpt2() -> Any:
 
 
 def _stream(texts: Iterable[str], encode: Callable[[str], Ids]) -> Ids:
-    """Tokens of all texts, a separator after each."""
+    """Return the tokens of all texts, a separator after each."""
     end = np.array([SEPARATOR], dtype=np.uint32)
     pieces = [piece for text in texts for piece in (encode(text), end)]
     return np.concatenate(pieces) if pieces else np.empty(0, dtype=np.uint32)

@@ -68,7 +68,7 @@ def highest_order(vocabulary: int) -> int:
 
 
 def _packed(rows: NDArray[np.integer], order: int, vocabulary: int) -> Keys:
-    """Keys of all runs of ``order`` tokens within rows (..., T): (..., T - order + 1)."""
+    """Return the keys of all runs of ``order`` tokens within rows (..., T): (..., T - order + 1)."""
     length = rows.shape[-1] - order + 1
     keys = np.zeros((*rows.shape[:-1], length), dtype=np.uint64)
     for place in range(order):
@@ -94,7 +94,7 @@ class _Rows:
         self._keys = [_packed(rows, order, vocabulary) for order in range(1, highest + 1)]
 
     def refined(self, below: Losses, counts: _Order, order: int, gamma: float) -> Losses:
-        """Chances (R, T) of the tokens by the model of an order, from those by the one below it."""
+        """Return chances (R, T) of the tokens by the model of an order, from those by the one below it."""
         chances = below.copy()
         if not len(counts.keys):
             return chances

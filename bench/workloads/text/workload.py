@@ -83,7 +83,7 @@ class TextWorkload(BaseWorkload):
         return Metric("loss", "validation loss", "nats", False, guess, probe, f"{EQUAL} model")
 
     def probes(self) -> Mapping[str, Evaluation]:
-        """N-gram models: of single tokens, the best one, the best of equal size, and of as many tokens as were seen."""
+        """Return n-gram models: unigrams, the best, the best of equal size, and that of as many tokens as seen."""
         tokens = self._windows[1][:, 1:].size
         return {
             f"{name} model": Evaluation(
@@ -140,11 +140,11 @@ class TextWorkload(BaseWorkload):
         return rows[0], rows[1]
 
     def batches_per_epoch(self, batch_size: int) -> int:
-        """All batches are full."""
+        """Return the number of full batches in an epoch."""
         return (self.training_examples or 0) // batch_size
 
     def batches(self, split: str, batch_size: int, seed: int, static: bool, start: int = 0) -> Iterator[Batch]:  # noqa: ARG002
-        """One pass over ``split`` in full batches; ``seed`` decides where training rows begin, and their order."""
+        """Yield ``split`` once in full batches; ``seed`` decides the starts of training rows, and their order."""
         check_batch_size(batch_size)
         context = self.settings.context
         if split == "validation":
@@ -170,7 +170,7 @@ class TextWorkload(BaseWorkload):
 
     @torch.no_grad()
     def evaluate(self, model: nn.Module) -> Evaluation:
-        """``loss`` on the text for choosing and ``test_loss`` on that for reporting, in nats per token."""
+        """Return ``loss`` on the text for choosing and ``test_loss`` on that for reporting, in nats per token."""
         device = next(model.parameters()).device
         was_training = model.training
         model.eval()
