@@ -45,6 +45,7 @@ class Format:
     Args:
         heading: of the column; ``{}`` is the unit that :attr:`unit_of` chooses.
         digits: significant ones of a number; 0 for whole numbers.
+        form: a format specification for numbers, such as ``.1e``, in place of ``digits``.
         suffix: what follows each number, such as ``x``.
         left: whether it holds words, which are aligned left.
         status: the column that says why there is no number.
@@ -54,6 +55,7 @@ class Format:
 
     heading: str
     digits: int = 3
+    form: str = ""
     suffix: str = ""
     left: bool = False
     status: str = ""
@@ -95,6 +97,16 @@ FORMATS: Mapping[str, Format] = {
     "allocated_mib": Format("allocated MiB", digits=4),
     "reserved_mib": Format("reserved MiB", digits=4),
     "stored_mib": Format("stored, MiB"),
+    # searches of rates
+    "optimizer": _words("optimizer"),
+    "origin": _words("weights"),
+    "ratio": Format("ratio", suffix="x"),
+    "train_steps": Format("steps", digits=0),
+    "test_loss": Format("loss", form=".3f"),
+    "less_*": Format("less *"),
+    "training_s": Format("training, s"),
+    "peak_memory_predicted_mib": Format("peak MiB, predicted"),
+    "lr": Format("best rate", form="g"),
     "remarks": _words("remarks"),
 }
 
@@ -123,6 +135,8 @@ def _written(value: Any, column: Format, scale: float) -> str:
         return value
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if column.form:
+        return format(float(value) * scale, column.form)
     return f"{round(value):,}" if column.digits == 0 else significant(float(value) * scale, column.digits)
 
 

@@ -14,7 +14,16 @@ from functools import cached_property
 
 from bench.core.intervals import Estimate
 from bench.core.record import Record
-from figures.records.select import DENSE, Setting, method_settings, model_setting, settings_of
+from figures.records.select import (
+    DENSE,
+    Setting,
+    method_settings,
+    model_setting,
+    narrow,
+    newest,
+    oldest_first,
+    settings_of,
+)
 
 #: The metric that nothing is chosen by.
 REPORTED = "test_loss"
@@ -126,16 +135,8 @@ class Search:
         return (min(self.reached.values()), max(self.reached.values())) if self.reached else None
 
     @property
-    def loss_text(self) -> str | None:
-        """The loss with the range over seeds, as a table shows it."""
-        if self.loss is None or self.range is None:
-            return None
-        low, high = self.range
-        return f"{self.loss:.3f}" + (f" [{low:.3f}, {high:.3f}]" if low < high else "")
-
-    @property
     def loss_columns(self) -> dict[str, object]:
-        """The same as columns of a CSV."""
+        """The mean with the range over seeds, as columns of a table."""
         low, high = self.range or (None, None)
         return {
             "test_loss": self.loss,
@@ -186,9 +187,24 @@ def _chosen_by(run: Record) -> float:
 
 
 def searches(runs: Sequence[Record], timed: Sequence[Record]) -> list[Search]:
-    """One search per slot, in the order of their first records; ``timed`` may have the step of some."""
+    """Return one search per slot, in the order of their first records; ``timed`` may have the step of some."""
     steps = {SearchedArm.of(record): record for record in timed}
     found: dict[SearchedArm, list[Record]] = {}
     for run in runs:
         found.setdefault(SearchedArm.of(run), []).append(run)
     return [Search(slot, tuple(own), steps.get(slot)) for slot, own in found.items()]
+
+
+def comparable(runs: Sequence[Record], what: str) -> tuple[list[Record], list[str]]:
+    """Return the newest training of each cell of one setting, oldest first, and sentences on those left out.
+
+    Args:
+        runs: trainings.
+        what: they are called in the sentences.
+    """
+    kept, left_out = narrow(runs, training_setting, _cell, what)
+    return oldest_first(newest(kept, _cell).values()), left_out
+
+
+def _cell(record: Record) -> str:
+    return record.cell_id

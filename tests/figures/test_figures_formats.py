@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 
 import pytest
 from made_up_formats import DENSE_SIZE, LOWEST, searched, steps, trained
 
 from figures.artifacts.beyond import formats as artifact
-from figures.claims.claims import read_claims
 from figures.records.searches import Search, SearchedArm, searches
 
 
-def page_of(records):
-    [page] = artifact.ARTIFACT.render(records, read_claims())
+def drawn(records):
+    [page] = artifact.ARTIFACT.render(records, {})
     return page
 
 
-def rows_by_name(records):
+def lines(records):
+    """The table by optimizer and arm, and what people read of it."""
     [page] = artifact.select(records)
-    return {(row.optimizer, row.search.slot.arm): row for row in artifact.rows_of(page)}
+    table = artifact.table(page)
+    read = artifact.shown(page, table).set_index(["optimizer", "arm"])
+    return table.set_index(["optimizer", "arm"]), read
+
+
+def against(records):
+    [page] = artifact.select(records)
+    return artifact.about(page, artifact.table(page))["against"]
 
 
 def test_the_rate_is_chosen_by_one_loss_and_reported_by_another():
@@ -40,11 +46,12 @@ def test_a_run_that_diverged_is_never_the_best():
 
 
 def test_seeds_beside_the_search_are_reported_together():
-    row = rows_by_name(searched())["AdamW", "btt rank 2"]
-    assert row.search.reached == {0: 1.96, 1: pytest.approx(1.962), 2: pytest.approx(1.964)}
-    assert row.search.range == (1.96, pytest.approx(1.964))
-    assert row.search.loss == pytest.approx(1.962)
-    assert row.search.remarks == ""
+    table, read = lines(searched())
+    found = table.loc[("adamw", "btt rank 2"), ["test_loss_low", "test_loss", "test_loss_high"]]
+    assert found.tolist() == pytest.approx([1.96, 1.962, 1.964])
+    assert (table["seeds"] == 3).all()
+    assert (table["remarks"] == "").all()
+    assert read.loc[("AdamW", "btt rank 2"), "loss"] == "1.962 [1.960, 1.964]"
 
 
 @pytest.mark.parametrize(("ours", "theirs", "sure"), [([1.0] * 3, [1.1] * 3, True), ([1.0] * 2, [1.1] * 3, False)])
@@ -60,54 +67,74 @@ def test_less_is_sure_with_three_seeds_on_either_side(ours, theirs, sure):
 
 def test_a_narrower_model_of_another_size_is_no_rival():
     records = searched()
-    assert rows_by_name(records)["Muon", "btt rank 2"].less_narrow == "+0.020 (sure)"
+    assert lines(records)[1].loc[("Muon", "btt rank 2"), "less narrow"] == "+0.020 (sure)"
     other = [
         dataclasses.replace(one, parameters=round(DENSE_SIZE / 2)) if one.variant == "narrow" else one
         for one in records
     ]
-    assert rows_by_name(other)["Muon", "btt rank 2"].less_narrow is None
+    assert lines(other)[1].loc[("Muon", "btt rank 2"), "less narrow"] == "-"
+    assert against(other) == {}
 
 
-def test_what_goes_against_structured_formats_comes_first():
-    page = page_of([*searched(), *steps()])
-    assert page.title == (
-        "Formats against a narrower dense model of equal size, tiny: under AdamW 1 surely worse, 0 undecided, "
-        "2 surely better; under Muon 3 surely worse, 0 undecided, 0 surely better"
-    )
-    notes = [note for note in page.notes if "dense model of equal size" in note or "than it" in note]
-    assert notes[0].startswith("AdamW, surely worse than a narrower dense model of equal size: comera, 2.7x.")
-    assert any(note.startswith("Muon less than AdamW, in loss: dense 0.230") for note in page.notes)
-    assert len(page.table) == 2 * len(LOWEST["adamw"])
-    assert "formats-made-up-cpu-2-threads-tiny.png" in page.files
+def test_formats_are_counted_by_where_they_end_beside_their_narrow_rival():
+    assert against(searched()) == {
+        "AdamW": {"above": ["comera"], "apart": [], "below": ["btt rank 2", "low_rank@size:spectral"]},
+        "Muon": {"above": ["btt rank 2", "low_rank@size:spectral", "comera"], "apart": [], "below": []},
+    }
+    few = [one for one in searched() if one.seed == 0]
+    assert {len(found["apart"]) for found in against(few).values()} == {3}
+
+
+def test_differences_are_to_the_two_dense_models_of_the_same_optimizer():
+    _, read = lines(searched())
+    assert read.loc[("Muon", "dense:narrow"), ["less narrow", "less dense"]].tolist() == ["-", "+0.140 (sure)"]
+    assert read.loc[("AdamW", "dense"), ["less narrow", "less dense"]].tolist() == ["-", "-"]
+    assert read.loc[("AdamW", "btt rank 2"), ["less narrow", "less dense"]].tolist() == [
+        "-0.120 (sure)",
+        "+0.010 (sure)",
+    ]
 
 
 def test_training_time_is_steps_times_a_measured_step():
-    rows = rows_by_name([*searched(), *steps()])
-    assert rows["Muon", "dense"].training_s == pytest.approx(80.0)
-    assert rows["Muon", "btt rank 2"].training_s == pytest.approx(50.0)
-    assert rows_by_name(searched())["Muon", "dense"].training_s is None
+    table, read = lines([*searched(), *steps()])
+    assert table.loc[("muon", "dense"), "training_s"] == pytest.approx(80.0)
+    assert table.loc[("muon", "btt rank 2"), "training_s"] == pytest.approx(50.0)
+    assert read.loc[("Muon", "dense"), "step, ms"] == "80.0"
+    assert lines(searched())[0]["training_s"].isna().all()
 
 
-def test_an_edge_and_few_seeds_are_said():
+def test_lines_go_by_optimizer_size_and_loss():
+    table, _ = lines(searched())
+    assert list(table.index.get_level_values("optimizer").unique()) == ["adamw", "muon"]
+    for _, part in table.groupby("optimizer"):
+        assert part.index.get_level_values("arm")[0] == "dense"
+        assert part["test_loss"].iloc[1:].is_monotonic_increasing
+
+
+def test_an_edge_and_few_seeds_are_notes():
     records = [trained("dense", "adamw", rate, 2 - rate) for rate in (0.1, 0.2, 0.4)]
-    page = page_of(records)
-    assert page.table["remarks"].tolist() == ["best rate at an edge of those tried; 1 seed"]
-    assert any(note == "Best rate at an edge, so that more rates may do better: dense (AdamW)." for note in page.notes)
-    assert page.title == "Loss of formats, tiny: nothing to compare yet"
+    page = drawn(records)
+    assert lines(records)[0]["remarks"].tolist() == ["best rate at an edge of those tried; 1 seed"]
+    assert {note for note in page.notes if note.endswith(": dense (AdamW).")} == {
+        "Best rate at an edge of those tried: dense (AdamW).",
+        "1 seed: dense (AdamW).",
+    }
 
 
 def test_trainings_of_another_length_are_left_out_with_words():
     short = trained("btt", "adamw", 0.01, 3.0)
     short = dataclasses.replace(short, cell_id="short", config_json=short.config_json.replace("1000", "10"))
-    page = page_of([*searched(), short])
+    page = drawn([*searched(), short])
     assert any("left out, of another setting" in note for note in page.notes)
 
 
-def test_the_table_has_what_programs_need():
-    [drawn] = artifact.ARTIFACT.render([*searched(), *steps()], read_claims())
-    text = drawn.files["formats-made-up-cpu-2-threads-tiny.csv"].decode()
-    header, first = text.splitlines()[:2]
-    for column in ("optimizer", "ratio", "parameters", "test_loss", "seeds", "lr", "at_edge", "training_s", "rates"):
-        assert column in header.split(","), column
-    assert "dense" in first
-    assert not math.isnan(rows_by_name(searched())["AdamW", "dense"].search.loss)
+def test_the_page_is_drawn_with_a_line_per_arm_and_optimizer():
+    page = drawn([*searched(), *steps()])
+    assert len(page.table) == 2 * len(LOWEST["adamw"])
+    assert page.files["formats-made-up-cpu-2-threads-tiny.png"]
+    axes = page.files._draw().axes
+    assert [one.get_xlabel().partition(",")[0] for one in axes] == [
+        *("size of the stored model", "training", "predicted peak memory of a step"),
+    ] * 2
+    seeds = [line for line in axes[1].lines if len(line.get_xdata()) == 2 and set(line.get_xdata()) == {80.0}]
+    assert sorted(seeds[0].get_ydata()) == pytest.approx([1.95, 1.954])

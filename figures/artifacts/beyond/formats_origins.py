@@ -11,20 +11,23 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
+import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from bench.core.record import Record
 from figures.artifact import Artifact
-from figures.artifacts.beyond.formats import OPTIMIZERS
+from figures.artifacts.beyond.formats import OPTIMIZERS, dense_line, doubtful, loss_limits, seeds_handle, training
+from figures.columns import frame, readable
+from figures.page.captions import beside
 from figures.page.drawn import Caption
 from figures.page.layout import panel_page
-from figures.page.notes import closing_notes, device_fact, first_upper, listed
 from figures.page.style import DENSE_STROKE, INK, WHISKER
-from figures.records.searches import SURE_SEEDS, Search, recipe_of, searches, training_setting
+from figures.records.searches import SURE_SEEDS, Search, comparable, recipe_of, searches
 from figures.records.select import (
     DENSE,
     Selected,
@@ -32,13 +35,10 @@ from figures.records.select import (
     by_device,
     model_setting,
     narrow,
-    newest,
     oldest_first,
     settings_of,
 )
 from figures.records.sizes import equal_size
-from figures.records.time_values import workload_words
-from figures.text import REMARKS, Column
 
 EXPERIMENTS = ("formats_decomposed", "formats_pruned")
 
@@ -55,7 +55,7 @@ class Origin:
 
     @classmethod
     def of(cls, record: Record) -> Origin:
-        """The origin that the stages of a training tell."""
+        """Return the origin by the stages of a training."""
         stages = settings_of(record, "training").get("stages", [])
         if stages and stages[0]["name"] == DENSE:
             return cls("decomposed", stages[0]["steps"])
@@ -76,8 +76,20 @@ class Origins(Selected):
 
     found: tuple[tuple[Origin, Search], ...]
 
+    @cached_property
+    def ordered(self) -> list[tuple[Origin, Search]]:
+        """By optimizer and loss, of optimizers that something other than training from scratch was done under."""
+        order = list(OPTIMIZERS)
+        mine = {search.slot.optimizer for origin, search in self.found if origin.kind != "scratch"}
+
+        def place(one: tuple[Origin, Search]) -> tuple[int, float]:
+            loss = one[1].loss
+            return order.index(one[1].slot.optimizer), math.inf if loss is None else loss
+
+        return sorted(((origin, one) for origin, one in self.found if one.slot.optimizer in mine), key=place)
+
     def scratch(self, origin: Origin, search: Search) -> Search | None:
-        """The same arm from scratch, with as many parameters and steps; None for what is itself from scratch."""
+        """Return the same arm from scratch, with as many parameters and steps; None for what is itself from scratch."""
         if origin.kind == "scratch" or search.run is None:
             return None
         for other, rival in self.found:
@@ -105,7 +117,7 @@ def _bed(record: Record) -> Setting:
 
 
 def select(records: Sequence[Record]) -> list[Origins]:
-    """A page for each device that has trainings of these experiments."""
+    """Return a page for each device that has trainings of these experiments."""
     pages = []
     for device, mine in by_device(records):
         runs = [one for one in mine if one.measure == "train" and recipe_of(one)]
@@ -119,8 +131,7 @@ def select(records: Sequence[Record]) -> list[Origins]:
         for origin in sorted({Origin.of(one) for one in own} | {Origin("scratch")}):
             some = [one for one in (*own, *from_scratch) if Origin.of(one) == origin]
             for group in _alike(some):
-                kept, notes = narrow(group, training_setting, _cell, f"training(s) {origin.words}")
-                kept = oldest_first(newest(kept, _cell).values())
+                kept, notes = comparable(group, f"training(s) {origin.words}")
                 found += [(origin, search) for search in searches(kept, ())]
                 shown += kept
                 left_out += notes
@@ -136,175 +147,96 @@ def _alike(records: Sequence[Record]) -> list[list[Record]]:
     return [groups[key] for key in sorted(groups)]
 
 
-@dataclass(frozen=True)
-class OriginsRow:
-    """A search with where its weights come from."""
-
-    page: Origins
-    origin: Origin
-    search: Search
-
-    @property
-    def optimizer(self) -> str:
-        return OPTIMIZERS.get(self.search.slot.optimizer, self.search.slot.optimizer)
-
-    @property
-    def less_scratch(self) -> str | None:
-        """Its loss less that of the same arm from scratch, and whether that is sure."""
-        return self.search.less(self.page.scratch(self.origin, self.search))
-
-
-def rows_of(page: Origins) -> list[OriginsRow]:
-    """By optimizer and loss; of dense models that of the same optimizers only."""
-    rows = [OriginsRow(page, origin, search) for origin, search in page.found]
-    mine = {row.search.slot.optimizer for row in rows if row.origin.kind != "scratch"}
-    rows = [row for row in rows if row.search.slot.optimizer in mine]
-    order = list(OPTIMIZERS)
-
-    def place(row: OriginsRow) -> tuple[Any, ...]:
-        loss = row.search.loss
-        return order.index(row.search.slot.optimizer), math.inf if loss is None else loss
-
-    return sorted(rows, key=place)
+def table(page: Origins) -> pd.DataFrame:
+    """A line per arm, optimizer and origin, at the best of the rates that were tried."""
+    lines = []
+    for origin, search in page.ordered:
+        run = search.run
+        lines.append(
+            {
+                "device": page.device,
+                "optimizer": search.slot.optimizer,
+                "ratio": search.slot.ratio,
+                "arm": search.slot.arm,
+                "origin": origin.kind,
+                "origin_amount": origin.amount or None,
+                "parameters": run and run.parameters,
+                "train_steps": run and run.train_steps,
+                **search.loss_columns,
+                "lr": search.best,
+                "at_edge": search.at_edge,
+                "rates": len(search.tried),
+                "remarks": search.remarks,
+            }
+        )
+    return frame(lines, whole=("parameters", "train_steps"))
 
 
-def columns(page: Origins, _: Sequence[OriginsRow]) -> list[Column[OriginsRow]]:
-    def head(row: OriginsRow) -> dict[str, object]:
-        slot = row.search.slot
-        return {"device": page.device, "optimizer": slot.optimizer, "ratio": slot.ratio}
-
-    return [
-        Column("optimizer", lambda row: row.optimizer, head, left=True),
-        Column("arm", lambda row: row.search.slot.arm, lambda row: {"arm": row.search.slot.arm}, left=True),
-        Column(
-            "weights",
-            lambda row: row.origin.words,
-            lambda row: {"origin": row.origin.kind, "origin_amount": row.origin.amount or None},
-            left=True,
-        ),
-        Column(
-            "parameters",
-            lambda row: f"{row.search.run.parameters:,}" if row.search.run and row.search.run.parameters else None,
-            lambda row: {"parameters": row.search.run.parameters if row.search.run else None},
-            whole=True,
-        ),
-        Column(
-            "steps",
-            lambda row: f"{row.search.run.train_steps:,}" if row.search.run else None,
-            lambda row: {"train_steps": row.search.run.train_steps if row.search.run else None},
-            whole=True,
-        ),
-        Column("loss", lambda row: row.search.loss_text, lambda row: row.search.loss_columns),
-        Column("less scratch", lambda row: row.less_scratch),
-        Column(
-            "best rate",
-            lambda row: None if row.search.best is None else f"{row.search.best:g}",
-            lambda row: {"lr": row.search.best, "at_edge": row.search.at_edge, "rates": len(row.search.tried)},
-        ),
-        Column(REMARKS, lambda row: row.search.remarks, lambda row: {"remarks": row.search.remarks}, left=True),
-    ]
-
-
-def verdicts(page: Origins) -> dict[str, list[str]]:
-    """The arms by where they end when decomposed: surely above or below their own scratch, or not surely apart."""
-    found: dict[str, list[str]] = {"above": [], "apart": [], "below": []}
-    for row in rows_of(page):
-        rival = page.scratch(row.origin, row.search)
-        if row.origin.kind == "decomposed" and rival is not None:
-            place = "above" if rival.surely_below(row.search) else "apart"
-            found["below" if row.search.surely_below(rival) else place].append(
-                f"{row.search.slot.arm} ({row.optimizer})"
-            )
-    return found
-
-
-def _sentences(page: Origins) -> list[str]:
-    words = {
-        "above": "Decomposed it ends surely higher than from scratch: training from scratch is not what limits it",
-        "apart": "Decomposed it ends not surely apart from scratch",
-        "below": "Decomposed it ends surely lower than from scratch, so that it holds more than training finds",
+def shown(page: Origins, table: pd.DataFrame) -> pd.DataFrame:
+    """The table with the differences to the same arm from scratch."""
+    more: dict[str, Any] = {
+        "optimizer": table["optimizer"].map(OPTIMIZERS),
+        "origin": [origin.words for origin, _ in page.ordered],
+        "less_scratch": [search.less(page.scratch(origin, search)) for origin, search in page.ordered],
     }
-    return [f"{words[place]}: {', '.join(arms)}." for place, arms in verdicts(page).items() if arms]
+    columns = ["optimizer", "arm", "origin", "parameters", "train_steps", "test_loss", "less_scratch", "lr"]
+    return readable(table.assign(**more), columns)
 
 
-def _title(page: Origins) -> str:
-    found = verdicts(page)
-    if not any(found.values()):
-        return "Formats from scratch, decomposed and pruned"
-    counts = f"{len(found['above'])} higher, {len(found['apart'])} not surely apart, {len(found['below'])} lower"
-    return f"Formats decomposed from dense, beside themselves from scratch: {counts}"
+def about(page: Origins, table: pd.DataFrame) -> dict[str, Any]:
+    """Return which decomposed arms end surely above, surely below and not surely apart from themselves from scratch."""
+    against: dict[str, list[str]] = {"above": [], "apart": [], "below": []}
+    for origin, search in page.ordered:
+        rival = page.scratch(origin, search)
+        if origin.kind == "decomposed" and rival is not None:
+            place = "below" if search.surely_below(rival) else "above" if rival.surely_below(search) else "apart"
+            against[place].append(f"{search.slot.arm} ({OPTIMIZERS[search.slot.optimizer]})")
+    return {"against": against, **training(page), "sure_seeds": SURE_SEEDS, "doubtful": doubtful(table)}
 
 
-def caption(page: Origins, rows: Sequence[OriginsRow]) -> Caption:
-    first = next(one for one in page.shown if one.measure == "train")
-    words = workload_words(first)
-    return Caption(
-        title=_title(page),
-        facts=(
-            device_fact(page, listed(page, "precision")),
-            f"{first_upper(words['model'])} on {first.dataset!r} data, batches of {first.batch_size:,} "
-            f"{words['example']}s; {len(rows)} arms, {len(page.shown):,} records.",
-        ),
-        notes=[
-            *_sentences(page),
-            "Loss is on data that nothing was chosen by, the mean over seeds at the chosen rate; brackets are the "
-            f"range over seeds. Sure: all of at least {SURE_SEEDS} seeds of one lie below all of the other.",
-            "Less scratch: the same arm, optimizer, size (within 2 %) and number of steps, dense steps counted.",
-            *closing_notes(page),
-        ],
-        remarks=[
-            f"{row.search.slot.arm} ({row.optimizer}), {row.origin.words}: {row.search.remarks}"
-            for row in rows
-            if row.search.remarks
-        ],
-    )
+#: By origin its marker, the marker's face, and what a legend calls it.
+_ORIGINS = {
+    "scratch": ("o", INK, "from scratch"),
+    "decomposed": ("D", "white", "decomposed from dense"),
+    "pruned": ("v", "#8fc1d4", "pruned"),
+}
 
 
-_MARKERS = {"scratch": ("o", INK), "decomposed": ("D", "white"), "pruned": ("v", "#8fc1d4")}
-_KINDS = {"scratch": "from scratch", "decomposed": "decomposed from dense", "pruned": "pruned"}
-
-
-def draw(_: Origins, rows: Sequence[OriginsRow], caption: Caption) -> Figure:
-    kinds = [kind for kind in _MARKERS if any(row.origin.kind == kind for row in rows)]
-    handles = [_dot(kind, [], [], label=_KINDS[kind]) for kind in kinds]
+def draw(page: Origins, table: pd.DataFrame, caption: Caption) -> Figure:  # noqa: ARG001 - as every artifact
+    handles = [_dot(kind, label=words) for kind, (*_, words) in _ORIGINS.items() if (table["origin"] == kind).any()]
     handles.append(Line2D([], [], color=DENSE_STROKE.colour, linewidth=0.8, label=f"{DENSE}: its loss"))
-    handles.append(Line2D([], [], **WHISKER, label="range over seeds"))
-    optimizers = list(dict.fromkeys(row.search.slot.optimizer for row in rows))
-    grid = [[OPTIMIZERS[name] for name in optimizers]]
+    handles.append(seeds_handle())
+    parts = [part for _, part in table.groupby("optimizer", sort=False)]
+    grid = [[OPTIMIZERS[name] for name in table["optimizer"].unique()]]
     foot = (*caption.of_picture, *caption.notes)
-    paper, [lines] = panel_page(caption.title, caption.facts, grid, foot, 3.6, handles, 5)
-    for optimizer, axes in zip(optimizers, lines, strict=True):
-        _panel(axes, [row for row in rows if row.search.slot.optimizer == optimizer])
+    paper, [panels] = panel_page(caption.title, caption.facts, grid, foot, 3.6, handles, 5)
+    for part, axes in zip(parts, panels, strict=True):
+        _panel(axes, part.dropna(subset=["test_loss", "parameters"]))
     return paper.finish()
 
 
-def _dot(kind: str, x: Sequence[float], y: Sequence[float], **more: Any) -> Line2D:
-    marker, face = _MARKERS[kind]
+def _dot(kind: str, x: Sequence[float] = (), y: Sequence[float] = (), **more: Any) -> Line2D:
+    """Return the marker of an origin, at places or, without any, for a legend."""
+    marker, face, _ = _ORIGINS[kind]
     return Line2D(x, y, linestyle="", marker=marker, color=INK, markerfacecolor=face, markersize=5, **more)
 
 
-def _panel(axes: Any, rows: Sequence[OriginsRow]) -> None:
-    """One optimizer's arms, a line for each arm and size, the lowest loss at the top."""
+def _panel(axes: Any, table: pd.DataFrame) -> None:
+    """Draw one optimizer's arms, a line for each arm and size, the lowest loss at the top."""
     names: list[str] = []
-    values: list[float] = []
-    for row in rows:
-        run, loss, bounds = row.search.run, row.search.loss, row.search.range
-        if run is None or run.parameters is None or loss is None or bounds is None:
+    for line in table.to_dict("records"):
+        if line["arm"] == DENSE:
+            dense_line(axes, line["test_loss"], upright=True)
             continue
-        values += bounds
-        if row.search.slot.arm == DENSE:
-            axes.axvline(loss, color=DENSE_STROKE.colour, linewidth=0.8, zorder=1)
-            continue
-        name = f"{row.search.slot.arm}, {run.parameters / 1e3:.0f} k"
+        name = f"{line['arm']}, {line['parameters'] / 1e3:.0f} k"
         if name not in names:
             names.append(name)
-        at = names.index(name) + 0.14 * (list(_MARKERS).index(row.origin.kind) - 1)
-        axes.plot(bounds, [at, at], **WHISKER | {"marker": "|"})
-        axes.add_line(_dot(row.origin.kind, [loss], [at], zorder=3))
+        at = names.index(name) + 0.14 * (list(_ORIGINS).index(line["origin"]) - 1)
+        axes.plot([line["test_loss_low"], line["test_loss_high"]], [at, at], **WHISKER | {"marker": "|"})
+        axes.add_line(_dot(line["origin"], [line["test_loss"]], [at], zorder=3))
     axes.set_yticks(range(len(names)), names, fontsize=7)
     axes.set_ylim(len(names) - 0.4, -0.6)
-    room = 0.04 * (max(values) - min(values) or 1.0)
-    axes.set_xlim(min(values) - room, max(values) + room)
+    axes.set_xlim(*loss_limits(table, 0.04, 0.04))
     axes.set_xlabel("loss, nats", fontsize=8)
     axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
 
@@ -319,8 +251,9 @@ ARTIFACT = Artifact(
     made_by="make reproduce-formats",
     order=44,
     select=select,
-    rows=rows_of,
-    columns=columns,
-    caption=caption,
+    table=table,
+    shown=shown,
+    about=about,
+    caption=beside(__file__),
     draw=draw,
 )
