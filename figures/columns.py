@@ -107,6 +107,24 @@ FORMATS: Mapping[str, Format] = {
     "training_s": Format("training, s"),
     "peak_memory_predicted_mib": Format("peak MiB, predicted"),
     "lr": Format("best rate", form="g"),
+    # layers and products by precision
+    "layer": _words("layer"),
+    "rows": Format("rows", digits=0),
+    "product": _words("product"),
+    "form": _words("form"),
+    "ms": Format("ms", status="status"),
+    "tflops_per_s": Format("TFLOP/s"),
+    "gain_over_*": Format("gain over *", suffix="x"),
+    "mib": Format("MiB"),
+    "*_least_ms": Format("least ms"),
+    # checks
+    "what": _words("what"),
+    "precision": _words("precision"),
+    "passed": Format("passed"),
+    "error": Format("error", form=".1e", status="status"),
+    "gradient_error": Format("gradient error", form=".1e"),
+    "tolerance": Format("allowed", form=".0e"),
+    "check": _words("of"),
     "remarks": _words("remarks"),
 }
 
@@ -220,7 +238,7 @@ def readable(table: pd.DataFrame, columns: Sequence[str] | None = None) -> pd.Da
 
 def left_columns(table: pd.DataFrame) -> frozenset[str]:
     """Return the headings, of a table for people, that stand above words."""
-    numbers = r"^(?:[-+]?[\d,.]+(?:x|%)?|-|)(?: |$)"
+    numbers = r"^(?:[-+]?[\d,.]+(?:e[-+]\d+)?(?:x|%)?|-|)(?: (?:of \d|[\[(†‡§])|$)"
     return frozenset(str(name) for name, cells in table.items() if cells.astype(str).str.match(numbers).mean() < 0.5)
 
 
@@ -228,7 +246,7 @@ def across(table: pd.DataFrame, rows: str, columns: str, values: Mapping[str, st
     """Return a table for people with a line per value of ``rows``, and columns for each value of ``columns``.
 
     Args:
-        table: with the CSV's columns; one line per pair of ``rows`` and ``columns``.
+        table: with the CSV's columns; one line per pair of ``rows`` and ``columns``, the latter numbers or words.
         values: by the column that is shown the one with its ratio, which follows in parentheses; or an empty string.
 
     Example:
@@ -250,7 +268,8 @@ def across(table: pd.DataFrame, rows: str, columns: str, values: Mapping[str, st
             if table.loc[here, value].isna().all():
                 continue
             cells = dict(zip(table.loc[here, rows], map(_with_ratio, text[here].iloc[:, 2:].to_numpy()), strict=True))
-            heading = f"{text.columns[2]}, {text.columns[1]} {place:,}"
+            where = place if isinstance(place, str) else f"{text.columns[1]} {place:,}"
+            heading = f"{text.columns[2]}, {where}"
             shown[heading] = [cells.get(name, NOT_ASKED) for name in names]
     return pd.DataFrame(shown)
 

@@ -11,6 +11,7 @@ from bench.core.samples import BUSY, best_calibrations_ms, block_means_ms, slowd
 from figures.columns import bounds_kinds
 from figures.records.select import Selected, by_arm
 from figures.records.time_values import PAPER_EXAMPLES, workload_words
+from figures.text import one_line
 
 
 def listed(page: Selected, column: str) -> str:
@@ -123,6 +124,21 @@ def failures(table: pd.DataFrame, subject: str = "arm", place: str = "batch_size
     for (who, reason), places in found.items():
         gathered.setdefault((reason, ", ".join(places)), []).append(who)
     return [(", ".join(who), places, reason) for (reason, places), who in gathered.items()]
+
+
+def reasons(table: pd.DataFrame, *names: str) -> dict[str, list[str]]:
+    """Return by message the lines that have it, each by its values in some columns.
+
+    Example:
+        >>> table = pd.DataFrame({"arm": ["dense", "lora"], "form": "tf32", "message": "needs a GPU."})
+        >>> reasons(table, "arm", "form")
+        {'needs a GPU': ['dense, tf32', 'lora, tf32']}
+    """
+    found: dict[str, dict[str, None]] = {}
+    for line in table[table["message"].fillna("") != ""].to_dict("records"):
+        who = ", ".join(str(line[name]) for name in names)
+        found.setdefault(one_line(line["message"]), {})[who] = None
+    return {reason: list(who) for reason, who in found.items()}
 
 
 class Busy(NamedTuple):

@@ -4,17 +4,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import pandas as pd
+
 from bench.core.record import Record
 from figures.artifact import Artifact
-from figures.page.drawn import Caption
-from figures.page.notes import closing_notes, device_fact, galore_note
+from figures.columns import frame
+from figures.page.captions import beside
 from figures.records.select import Selected, by_arm, config_of, newest, oldest_first, pages_by_device, workload_settings
-from figures.text import Column, one_line, significant
-
-_COSTLIEST = 3
-
-#: Milliseconds, launches and MiB of one kind of work, or of several.
-Share = Mapping[str, Any]
+from figures.text import NOT_ASKED, OLDER, one_line, significant
 
 
 @dataclass(frozen=True)
@@ -25,43 +22,13 @@ class Step:
     precision: str
     profiles: Mapping[str, Record]  # by arm
 
-    @property
-    def label(self) -> str:
-        return f"batch {self.batch:,}, {self.precision}"
-
-    @property
-    def kinds(self) -> list[str]:
-        """Every kind of work that an arm has, what takes longest over all arms first."""
-        spent: dict[str, float] = {}
-        for record in self.profiles.values():
-            for kind in record.samples["kinds"]:
-                spent[kind["kind"]] = spent.get(kind["kind"], 0.0) + kind["ms"]
-        return sorted(spent, key=lambda kind: (-spent[kind], kind))
-
 
 @dataclass(frozen=True, kw_only=True)
 class ProfilePage(Selected):
+    """The newest profiles of one model on one device."""
+
     on_cuda: bool
     steps: tuple[Step, ...]
-
-    @property
-    def profiles(self) -> list[tuple[Step, str, Record]]:
-        return [(step, arm, record) for step in self.steps for arm, record in step.profiles.items()]
-
-    @property
-    def counted(self) -> str:
-        return "launches" if self.on_cuda else "calls"
-
-
-@dataclass(frozen=True)
-class ProfileRow:
-    """A kind of work in a step, all kinds together, or the step without the profiler."""
-
-    step: Step
-    kind: str
-    shares: Mapping[str, Share]  # by arm
-    is_sum: bool = False
-    whole: Mapping[str, str] | None = None  # the time of the step in words, by arm
 
 
 def _setting(record: Record) -> tuple[Any, ...]:
@@ -70,7 +37,7 @@ def _setting(record: Record) -> tuple[Any, ...]:
 
 
 def _page(of_device: Selected) -> ProfilePage | None:
-    """The newest profile of each arm, batch size and precision, all of the model that the newest one is of."""
+    """Return the newest profile of each arm, batch size and precision, all of the model that the newest one is of."""
     good = [record for record in of_device.shown if record.status == "ok"]
     if not good:
         return None
@@ -100,120 +67,59 @@ def _page(of_device: Selected) -> ProfilePage | None:
 
 
 def select(records: Sequence[Record]) -> list[ProfilePage]:
-    """A selection per device that has a profile."""
+    """Return a page per device that has a profile."""
     return [page for one in pages_by_device(records) if (page := _page(one))]
 
 
-def rows_of(page: ProfilePage) -> list[ProfileRow]:
-    rows = []
+def table(page: ProfilePage) -> pd.DataFrame:
+    """A line per kind of work of each arm, then one per costly kernel or operator, which has a ``name``."""
+    lines = []
     for step in page.steps:
-        profiles = step.profiles.items()
-        kinds = {arm: {one["kind"]: one for one in record.samples["kinds"]} for arm, record in profiles}
-        for kind in step.kinds:
-            rows.append(ProfileRow(step, kind, {arm: found[kind] for arm, found in kinds.items() if kind in found}))
-        sums = {
-            arm: {name: sum(one[name] for one in found.values()) for name in ("ms", "launches", "moved_mib")}
-            for arm, found in kinds.items()
-        }
-        times = {arm: significant(record.step_time_median_ms or 0.0) for arm, record in profiles}
-        whole = {arm: f"{times[arm]} {page.older(record)}".rstrip() for arm, record in profiles}
-        rows += [
-            ProfileRow(step, "all kinds", sums, is_sum=True),
-            ProfileRow(step, "step without profiler", {}, whole=whole),
-        ]
-    return rows
+        for arm, record in step.profiles.items():
+            for part in (*record.samples["kinds"], *record.samples["costliest"]):
+                lines.append(
+                    {
+                        "device": record.device,
+                        "batch_size": step.batch,
+                        "precision": step.precision,
+                        "arm": arm,
+                        "kind": part["kind"],
+                        "name": part.get("name", ""),
+                        "ms": part["ms"],
+                        "launches": part["launches"],
+                        "moved_mib": part.get("moved_mib"),
+                        "busy_ms": record.samples["busy_ms"],
+                        "step_ms": record.step_time_median_ms,
+                        "cell_id": record.cell_id,
+                    }
+                )
+    return frame(lines)
 
 
-def columns(page: ProfilePage, _: Sequence[ProfileRow]) -> list[Column[Any]]:
-    """Milliseconds with their share of the work by arm, then launches and MiB; the CSV has costly kernels besides."""
-    arms = dict.fromkeys(arm for _, arm, _ in page.profiles)
-
-    def ms(arm: str, row: ProfileRow) -> str | None:
-        if row.whole is not None:
-            return row.whole.get(arm)
-        share = row.shares.get(arm)
-        busy = None if row.is_sum or share is None else row.step.profiles[arm].samples["busy_ms"]
-        percent = f" ({share['ms'] / busy:.0%})" if share and busy else ""
-        return f"{significant(share['ms'])}{percent}" if share else None
-
-    def launches(arm: str, row: ProfileRow) -> str | None:
-        return f"{row.shares[arm]['launches']:,.0f}" if arm in row.shares else None
-
-    def moved(arm: str, row: ProfileRow) -> str | None:
-        size = row.shares.get(arm, {}).get("moved_mib")
-        return None if size is None else significant(size) if size >= 0.01 else "0"
-
-    def of_arm(name: str, cell: Any, arm: str) -> Column[Any]:
-        return Column(f"{arm}, {name}", lambda row: cell(arm, row))
-
-    def tidy(line: tuple[Step, str, Record, Share]) -> dict[str, object]:
-        step, arm, record, part = line
-        return {
-            "device": record.device,
-            "batch_size": step.batch,
-            "precision": step.precision,
-            "arm": arm,
-            "kind": part["kind"],
-            "name": part.get("name", ""),
-            "ms": part["ms"],
-            "launches": part["launches"],
-            "moved_mib": part.get("moved_mib"),
-            "busy_ms": record.samples["busy_ms"],
-            "step_ms": record.step_time_median_ms,
-            "cell_id": record.cell_id,
-        }
-
-    return [
-        Column("step", lambda row: row.step.label, left=True),
-        Column("kind", lambda row: row.kind, left=True),
-        *(of_arm("ms", ms, arm) for arm in arms),
-        *(of_arm(name, cell, arm) for arm in arms for name, cell in ((page.counted, launches), ("MiB", moved))),
-        Column(tidy=tidy),
-    ]
-
-
-def tidy_rows(page: ProfilePage, _: Sequence[ProfileRow]) -> list[tuple[Step, str, Record, Share]]:
-    """A row per kind of work, and one per costly kernel or operator."""
-    parts = [(*one, (*one[2].samples["kinds"], *one[2].samples["costliest"])) for one in page.profiles]
-    return [(step, arm, record, part) for step, arm, record, found in parts for part in found]
-
-
-def _limits(record: Record, on_cuda: bool) -> str:
-    """What takes the time of an arm's step, in order; on a GPU idle time takes its place among the kinds of work.
-
-    Idle is a CUDA device as far as the timed steps exceed its kernels.
-    """
-    step_ms = record.step_time_median_ms or 0.0
-    parts = [(one["ms"], one["kind"]) for one in record.samples["kinds"]]
-    parts += [(max(0.0, step_ms - record.samples["busy_ms"]), "waiting for launches")] if on_cuda else []
-    ordered = sorted(parts, key=lambda part: -part[0])
-    spent = ", ".join(f"{words} {significant(ms)}" for ms, words in ordered if ms)
-    return f"{record.arm}: {spent} ms of {significant(step_ms)}."
-
-
-def caption(page: ProfilePage, _: Sequence[ProfileRow]) -> Caption:
-    what, names = ("kernels on the device", "kernels") if page.on_cuda else ("operators", "operators")
-    profiles = [(step.label, record) for step, _, record in page.profiles]
-    notes = [
-        f"ms: of {what}, under the profiler, with the share of all kinds; {page.counted}, MiB: per step. MiB is what "
-        f"PyTorch's operators are given and return, of which a cache may save some. Kinds go by the names of {names}.",
-        "Each arm was profiled in one process, one arm after another. Read shares within an arm; Fig. 1 has the ratios "
-        "of arms, whose blocks take turns.",
-    ]
-    if not page.on_cuda:
-        notes.append(
-            "On a CPU the profiler's own time counts with the operators', so that all kinds together may take longer "
-            "than the step without it; other holds what calls operators, too."
-        )
-    for label, record in profiles:
-        costliest = record.samples["costliest"][:_COSTLIEST]
-        what = "; ".join(f"{one['name'][:60]} {significant(one['ms'])} ms" for one in costliest)
-        notes.append(f"{label}, {record.arm}, costliest: {what}.")
-    return Caption(
-        title="Where the time of a step goes, by kind of work",
-        facts=(device_fact(page), *(f"{label}, {_limits(record, page.on_cuda)}" for label, record in profiles)),
-        notes=(*notes, *galore_note(page.shown), *closing_notes(page)),
-    )
+def shown(page: ProfilePage, table: pd.DataFrame) -> pd.DataFrame:
+    """A line per kind of work, the costliest first, with the ms of each arm; then what the whole step takes."""
+    lines = []
+    kinds = table[table["name"] == ""]
+    for (batch, precision), part in kinds.groupby(["batch_size", "precision"], sort=False):
+        order = part.groupby("kind")["ms"].sum().reset_index().sort_values(["ms", "kind"], ascending=[False, True])
+        by_kind: dict[str, dict[str, str]] = {kind: {} for kind in order["kind"]}
+        whole = ("all kinds", *(("waiting for launches",) if page.on_cuda else ()), "step without profiler")
+        counted = "launches" if page.on_cuda else "calls of operators"
+        rows = {**by_kind, **{name: {} for name in (*whole, counted, "MiB moved")}}
+        for arm, own in part.groupby("arm", sort=False):
+            busy, step = own["busy_ms"].iloc[0], own["step_ms"].iloc[0]
+            for kind, ms in zip(own["kind"], own["ms"], strict=True):
+                rows[kind][str(arm)] = f"{significant(ms)} ({ms / busy:.0%})" if busy else significant(ms)
+            rows["all kinds"][str(arm)] = significant(own["ms"].sum())
+            if page.on_cuda:
+                rows["waiting for launches"][str(arm)] = significant(max(0.0, step - busy))
+            older = f" {OLDER}" if own["cell_id"].iloc[0] in page.older_code else ""
+            rows["step without profiler"][str(arm)] = significant(step) + older
+            rows[counted][str(arm)] = f"{own['launches'].sum():,.0f}"
+            rows["MiB moved"][str(arm)] = significant(own["moved_mib"].sum())
+        named = {"step": f"batch {batch:,}, {precision}"}
+        lines += [{**named, "kind": kind, **cells} for kind, cells in rows.items()]
+    return pd.DataFrame(lines).fillna(NOT_ASKED)
 
 
 ARTIFACT = Artifact(
@@ -224,9 +130,8 @@ ARTIFACT = Artifact(
     measure="profile",
     order=100,
     select=select,
-    rows=rows_of,
-    columns=columns,
-    tidy_rows=tidy_rows,
-    caption=caption,
+    table=table,
+    shown=shown,
+    caption=beside(__file__),
     section="step",
 )
