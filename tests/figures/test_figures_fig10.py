@@ -24,13 +24,17 @@ def test_a_page_per_phase():
         (128, [8], "step"),
         (512, [2], "step"),
     ]
-    assert {row.arm for row in fig10.ARTIFACT.rows(first)} == {"comera", "low_rank@size", "dense"}
+    table = fig10.ARTIFACT.table(first)
+    assert [*table["arm"]] == ["comera", "low_rank@size", "dense"]
+    assert dict(zip(table["arm"], table["time_over_comera"].round(6), strict=True))["dense"] == 2.0
+    assert fig10.about(first, table)["smaller"] == pytest.approx({"comera": 4.23, "low_rank@size": 4.3}, 1e-6)
     drawn = fig10.ARTIFACT.render(campaign(), read_claims())
     assert [page.title.rpartition(", phase ")[2] for page in drawn] == [
         "1 (rows of 128 tokens)",
         "2 (rows of 512 tokens)",
     ]
-    assert "Stored size: 4.230x smaller, comera; 4.300x smaller, low_rank@size." in " ".join(drawn[0].notes)
+    assert [*drawn[0].table.columns] == ["arm", "step, ms, batch 8", "peak MiB, CUDA, batch 8"]
+    assert "comera 4.23, low_rank@size 4.30" in " ".join(drawn[0].facts)
 
 
 @pytest.mark.parametrize(
