@@ -79,10 +79,12 @@ def _words(heading: str) -> Format:
 FORMATS: Mapping[str, Format] = {
     "batch_size": Format("batch", digits=0),
     "arm": _words("arm"),
+    "variant": _words("variant"),
     "part": _words("part"),
     "width": Format("width", digits=0),
     "toggles": _words("toggles"),
     "parameters": Format("parameters", digits=0),
+    "size_ratio": Format("times smaller", digits=4),
     "epoch_time_s": Format("epoch, {}", status="time_status", unit_of=_time_unit),
     "step_time_ms": Format("step, ms", status="time_status"),
     "step_ms": Format("step, ms", status="status"),
@@ -94,9 +96,10 @@ FORMATS: Mapping[str, Format] = {
     "cuda_over_*": Format("CUDA / *", suffix="x"),
     "cpu_peak_mib": Format("peak MiB, CPU", digits=4, status="cpu_status"),
     "cpu_over_*": Format("CPU / *", suffix="x"),
+    "allocated_over_*": Format("allocated / *", suffix="x"),
     "allocated_mib": Format("allocated MiB", digits=4),
     "reserved_mib": Format("reserved MiB", digits=4),
-    "stored_mib": Format("stored, MiB"),
+    "stored_mib": Format("model, MiB", digits=4),
     # searches of rates
     "optimizer": _words("optimizer"),
     "origin": _words("weights"),
@@ -176,6 +179,22 @@ def frame(lines: Iterable[Mapping[str, Any]], whole: Sequence[str] = ()) -> pd.D
     """Return a table of these lines; the columns that are ``whole`` stay whole numbers where some cells are empty."""
     table = pd.DataFrame(list(lines))
     return table.astype({name: "Int64" for name in whole if name in table})
+
+
+def estimate(line: Mapping[str, Any], name: str) -> Estimate | None:
+    """Return the value of a column with its bounds, as the columns beside it have them; None where there is none.
+
+    Example:
+        >>> estimate({"ms": 2.0, "ms_low": 1.0, "ms_high": 3.0, "ms_bounds": "range", "launches": 3}, "ms").bounds_are
+        'range over launches'
+    """
+    value, low, high, kind, blocks, launches = (
+        None if _is_missing(found := line.get(one)) else found
+        for one in (name, f"{name}_low", f"{name}_high", f"{name}_bounds", "blocks", "launches")
+    )
+    if value is None:
+        return None
+    return Estimate(value, low, high, int(blocks or 0), launches=int(launches or 0), kind=kind or "")
 
 
 def bounds_are(kind: object, launches: object) -> str:

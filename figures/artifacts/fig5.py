@@ -4,22 +4,24 @@ The published ratios are plain TTM over optimized TTM, of time and of peak memor
 on forward and backward alone; predictions for a CUDA device may decide about memory.
 """
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import pandas as pd
 from matplotlib.figure import Figure
 
 from bench.core.record import Record
 from figures.artifact import Artifact
 from figures.claims.ratio import Pairs, memory_points, not_fp32, ratio_rule, time_points
-from figures.page import bars, notes
+from figures.columns import across, frame
+from figures.page import bars
+from figures.page.captions import beside
 from figures.page.drawn import Caption
 from figures.page.footnotes import Footnotes
 from figures.records import cells
 from figures.records.select import by_device, method_settings, timing_setting, workload_settings
-from figures.records.time_values import time_columns, time_ratio
-from figures.text import NOT_RECORDED, Column, unpaired, with_bounds
 
 REFERENCE, PLAIN, UNCOMPRESSED = "optimized", "plain", "uncompressed"
 
@@ -77,13 +79,6 @@ class Fig5Page(cells.TimesAndMemory):
         return self.kind if own else {"cuda": "cpu", "cpu": "cuda"}[self.kind]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Fig5Row(cells.CellRow):
-    step: bool
-    batch: int
-    variant: str
-
-
 def _cell(record: Record) -> Cell | None:
     """None where the record is no arm of this figure."""
     variant = TABLES.get(record.arm) if record.method != "comera" else method_settings(record).get("lookup")
@@ -126,116 +121,60 @@ def select(records: Sequence[Record]) -> list[Fig5Page]:
     return [page for page in pages if page.shown]
 
 
-def rows_of(page: Fig5Page) -> list[Fig5Row]:
-    """Every variant of the page at every batch size, first without the optimizer's step, then with it."""
-    return [
-        Fig5Row(step=step, batch=batch, variant=name, **page.row((step, batch, name), (step, batch, REFERENCE)))
-        for step in STEPS
-        for batch in page.batches
-        for name in page.variants
-    ]
+def table(page: Fig5Page) -> pd.DataFrame:
+    """Return a line per variant and batch size, first without the optimizer's step, then with it."""
+    lines = []
+    for step, batch, variant in itertools.product(STEPS, page.batches, page.variants):
+        cell, reference = (step, batch, variant), (step, batch, REFERENCE)
+        line = {
+            "device": page.device,
+            "rows": page.about.rows,
+            "columns": page.about.columns,
+            "distribution": page.about.dataset,
+            "allocator": page.about.allocator,
+            "batch_size": batch,
+            "optimizer_step": step,
+            "variant": variant,
+            **page.time_fields(cell, reference, REFERENCE, rare=False),
+        }
+        for target in cells.TARGETS:
+            line |= page.memory_fields(target, cell, reference, REFERENCE, asked=True)
+        lines.append(line | page.last_fields(cell, cells.TARGETS))
+    return frame(lines)
 
 
-def columns(page: Fig5Page, rows: Sequence[Fig5Row]) -> list[Column[Fig5Row]]:
-    """Targets without any prediction have no column for people."""
-    place = page.about
-    shown = [target for target in cells.TARGETS if any(row.memory[target].status != NOT_RECORDED for row in rows)]
-
-    def head(row: Fig5Row) -> dict[str, object]:
-        table = {"device": page.device, "rows": place.rows, "columns": place.columns, "distribution": place.dataset}
-        cell = {"batch_size": row.batch, "optimizer_step": row.step, "variant": row.variant}
-        return {**table, "allocator": place.allocator, **cell}
-
-    return [
-        Column("indices", lambda row: f"{row.batch:,}", head),
-        Column("step", lambda row: STEPS[row.step], left=True),
-        Column("variant", lambda row: row.variant, left=True),
-        *time_columns(rows, "step", REFERENCE, ("time, ms", f"/ {REFERENCE}"), rare=False),
-        *(column for target in cells.TARGETS for column in cells.memory_columns(target, REFERENCE, target in shown)),
-        *cells.last_columns(page),
-    ]
+def _named(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the table with the optimizer's step in the names of the variants."""
+    steps = table["optimizer_step"].map({False: "", True: " + step"})
+    return table.assign(variant=table["variant"] + steps)
 
 
-def _over_tables(page: Fig5Page, step: bool, batch: int) -> dict[str, tuple[float, str]]:
-    """By uncompressed table, the time of the optimized look-up over its own, and the same in words."""
-    pairs = {table: ((step, batch, REFERENCE), (step, batch, table)) for table in TABLES.values()}
-    ratios = {table: time_ratio(*map(page.timed.get, pair)) for table, pair in pairs.items()}
-    return {
-        table: (one.value, f"{with_bounds(one, unit='x')} at {batch:,} indices{', unpaired' * unpaired(one)}")
-        for table, one in ratios.items()
-        if one
-    }
+def shown(page: Fig5Page, table: pd.DataFrame) -> pd.DataFrame:
+    """Return a line per variant, without and with the optimizer's step, with time and peak memory by batch size."""
+    values = {"step_time_ms": f"time_over_{REFERENCE}", f"{page.target}_peak_mib": f"{page.target}_over_{REFERENCE}"}
+    return across(_named(table), "variant", "batch_size", values)
 
 
-def _against_tables(page: Fig5Page) -> list[str]:
-    """Sentences on the fastest uncompressed table, where any has sparse gradients, then on the one that has none."""
-    fastest: list[str] = []
-    plain: list[str] = []
-    for step, words in STEPS.items():
-        found = [_over_tables(page, step, batch) for batch in page.batches]
-        chosen = [(max(over, key=lambda name: over[name][0]), over) for over in found if over.keys() - {UNCOMPRESSED}]
-        best = [f"{over[table][1]} ({table})" for table, over in chosen]
-        dense = [over[UNCOMPRESSED][1] for over in found if UNCOMPRESSED in over]
-        for sentences, texts, table in (
-            (fastest, best, "the fastest uncompressed table"),
-            (plain, dense, "the uncompressed table with a dense gradient"),
-        ):
-            sentences += [f"Optimized look-up over {table}, time, {words}: {'; '.join(texts)}."] if texts else []
-    if plain and not fastest:
-        plain.append("Tables with sparse gradients, the stronger rivals, are not recorded here.")
-    return fastest + plain
+def about(page: Fig5Page, table: pd.DataFrame) -> dict[str, Any]:
+    """Return the table with the names of its lines, and whether tables with sparse gradients are among them."""
+    return {"named": _named(table), "has_sparse": not set(SPARSE).isdisjoint(page.variants)}
 
 
-_SPARSE_WORDS = (
-    "sparse, row-wise Adagrad: nn.Embedding with sparse gradients (alike without the optimizer's step), under "
-    "SparseAdam, or with one number of state per row."
-)
-
-
-def caption(page: Fig5Page, rows: Sequence[Fig5Row]) -> Caption:
-    place, (table, *other) = page.about, page.about.words
-    words = {"uniform": "evenly drawn indices", "zipf": "Zipf-distributed indices"}
-    indices = words.get(place.dataset, f"indices {place.dataset}")
-    blocks = notes.blocks_timed(page.timed.values())
-    timing = f"Timed in {blocks}." if blocks else "Nothing timed."
-    if place.allocator == "system":
-        timing += " Freed memory goes back to the system, as is usual outside of this bench, which keeps it elsewhere."
-    subjects = ((f"{row.variant}, {row.batch:,} indices, {STEPS[row.step]}", row.remarks) for row in rows)
-    return Caption(
-        title=", ".join((f"Fig. 5: look-up of a table of {table}", indices, *other)),
-        facts=(
-            notes.step_fact(page),
-            f"{timing} The gradient of the rows is given. With the optimizer's step (AdamW), CoMERA's size term is in.",
-            "plain: a gather and a product per core and index; unique: the same for unique indices alone; order: one "
-            "product of two halves per index; optimized: that for unique indices alone; uncompressed: nn.Embedding.",
-            *([] if set(SPARSE).isdisjoint(page.variants) else [_SPARSE_WORDS]),
-        ),
-        of_picture=(bars.SCALES.format("the optimized one"),),
-        notes=(
-            *notes.cell_notes(page, rows, *_against_tables(page), arms="variants"),
-            *notes.last_notes(page),
-        ),
-        remarks=[f"{subject}: {remarks}" for subject, remarks in subjects if remarks],
-    )
-
-
-def draw(page: Fig5Page, rows: Sequence[Fig5Row], caption: Caption) -> Figure:
+def draw(page: Fig5Page, table: pd.DataFrame, caption: Caption) -> Figure:
     footnotes, target = Footnotes(), page.target
-    measured = target == "cuda" and any(row.measured["allocated"] is not None for row in rows)
+    measured = target == "cuda" and bool(table["allocated_mib"].notna().any())
     legend = {"steps, CoMERA": "optimized", "steps": "other variants and uncompressed tables"}
 
-    def panels(step: bool, bar: Any) -> Any:
-        return bars.panels([row for row in rows if row.step == step], page.batches, bar, "{:,} indices")
-
-    def memory_bar(row: Fig5Row) -> bars.Bar:
-        return bars.memory_bar(row.memory[target], row.measured if measured else {}, footnotes)
+    def panels(step: bool, bar: Callable[[bars.Line], bars.Bar]) -> tuple[bars.BarPanel, ...]:
+        return bars.by_batch(table[table["optimizer_step"] == step], bar, title="{:,} indices")
 
     found = []
     for step, words in STEPS.items():
-        times = panels(step, lambda row: bars.time_bar(row, 1.0, footnotes))
+        times = panels(step, lambda line: bars.time(line, "step", REFERENCE, 1.0, footnotes))
         found.append(bars.time_band(f"Time per step {{}}, in ms: {words}", page.kind, times, legend))
     for step, words in STEPS.items():
-        found.append(bars.memory_band(target, panels(step, memory_bar), rows, measured, f": {words}"))
+        peaks = panels(step, lambda line: bars.memory(line, target, REFERENCE, footnotes, measured))
+        found.append(bars.band_of_memory(target, peaks, measured, f": {words}"))
     foot = (*footnotes.lines(), *caption.of_picture, *caption.notes)
     references = int(REFERENCE in page.variants)
     return bars.draw_bars(caption.title, caption.facts, page.variants, found, foot, references)
@@ -268,9 +207,10 @@ ARTIFACT = Artifact(
     made_by="make reproduce-fig5",
     order=20,
     select=select,
-    rows=rows_of,
-    columns=columns,
-    caption=caption,
+    table=table,
+    shown=shown,
+    about=about,
+    caption=beside(__file__),
     draw=draw,
     rules=(
         ratio_rule(
@@ -293,5 +233,4 @@ ARTIFACT = Artifact(
             fair_quantity=f"peak memory {_FAIR_OF}",
         ),
     ),
-    section="indices",
 )

@@ -4,20 +4,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+import pandas as pd
 from matplotlib.figure import Figure
 
-from bench.core.intervals import Estimate
 from bench.core.record import Record
 from figures.artifact import Artifact
 from figures.claims.ratio import RatioPoint, not_full_size, ratio_rule, time_points
-from figures.page import bars, notes
+from figures.columns import across, frame, readable, time_column, unit_of
+from figures.page import bars, facts
+from figures.page.captions import beside
 from figures.page.drawn import Caption
 from figures.page.footnotes import Footnotes
 from figures.records import cells
 from figures.records.missing import NOT_MODELLED
 from figures.records.select import CAPTURED, COMERA, DENSE, PLAIN, Toggles, by_device
-from figures.records.time_values import time_columns, time_ratio, time_unit
-from figures.text import UNPAIRED, Column, bounds, pairing, ratio_text, significant, unpaired
+from figures.records.time_values import time_ratio
+from figures.text import bounds, pairing, significant
 
 EXPERIMENTS = ("fig7",)
 
@@ -50,24 +52,6 @@ class Fig7Page(cells.TimesAndMemory):
         return sorted({*(BATCHES[self.kind] if self.is_papers else ()), *(batch for _, _, batch in self.timed)})
 
 
-@dataclass(frozen=True, kw_only=True)
-class Fig7Row(cells.CellRow):
-    arm: str
-    toggles: Toggles
-    batch: int
-    gain: Estimate | None  # time of the same arm without the toggle named last, over its own
-    compile_s: float | None
-    allocated_ratio: float | None  # of allocated peaks, to CoMERA's with the same toggles
-
-    @property
-    def name(self) -> str:
-        return name_of(self.arm, self.toggles)
-
-    @property
-    def marks(self) -> str:
-        return super().marks + UNPAIRED * unpaired(self.gain)
-
-
 def name_of(arm: str, toggles: Toggles) -> str:
     """How a row is called: ``comera, CUDA Graph``."""
     return ", ".join((arm, *toggles.names))
@@ -82,152 +66,100 @@ def select(records: Sequence[Record]) -> list[Fig7Page]:
     return [cells.Select(_cell)(mine, Fig7Page, **device) for device, mine in by_device(records)]
 
 
-def _row(page: Fig7Page, arm: str, toggles: Toggles, batch: int) -> Fig7Row:
-    """Compared with CoMERA's with the same toggles."""
-    cell, reference = (arm, toggles, batch), (COMERA, toggles, batch)
-    record, below, plainer = page.timed.get(cell), page.timed.get(reference), toggles.without_last
-    values = page.row(cell, reference, targets=[page.kind])
-    memory: cells.MemoryCell = values["memory"][page.kind]
-    if record is not None and (record.cuda_graph or record.compile) and memory.peak is not None:
-        values["memory"] = {page.kind: cells.MemoryCell(NOT_MODELLED, marks=memory.marks)}
-    allocated = (one.peak_memory_allocated_mib if one else None for one in (record, below if arm != COMERA else None))
-    return Fig7Row(
-        arm=arm,
-        toggles=toggles,
-        batch=batch,
-        gain=time_ratio(page.timed.get((arm, plainer, batch)), record) if plainer else None,
-        compile_s=record.compile_time_s if record else None,
-        allocated_ratio=cells.quotient(*allocated),
-        **values,
-    )
+def table(page: Fig7Page) -> pd.DataFrame:
+    """Return a line per batch size and variant, compared with CoMERA's with the same toggles."""
+    lines = []
+    for batch in page.batches:
+        for arm, toggles in page.variants:
+            cell, reference, plainer = (arm, toggles, batch), (COMERA, toggles, batch), toggles.without_last
+            record, measured = page.timed.get(cell), page.measured_fields(cell)
+            gain = time_ratio(page.timed.get((arm, plainer, batch)), record) if plainer else None
+            ours = page.measured_fields(reference)["allocated_mib"] if arm != COMERA else None
+            lines.append(
+                {
+                    "device": page.device,
+                    "arm": arm,
+                    **vars(toggles),
+                    "batch_size": batch,
+                    "dataset": getattr(record, "dataset", ""),
+                    **page.time_fields(cell, reference, COMERA),
+                    **bounds("time_off_over_on", gain),
+                    "off_over_on_pairing": pairing(gain),
+                    "compile_time_s": getattr(record, "compile_time_s", None),
+                    **_memory(page, cell, reference),
+                    **measured,
+                    "allocated_over_comera": cells.quotient(measured["allocated_mib"], ours),
+                    "older_code": page.is_older(cell, [page.kind]),
+                }
+            )
+    return frame(lines)
 
 
-def rows_of(page: Fig7Page) -> list[Fig7Row]:
-    """Every batch size with every variant, in this order."""
-    return [_row(page, *variant, batch) for batch in page.batches for variant in page.variants]
+def _memory(page: Fig7Page, cell: Cell, reference: Cell) -> dict[str, Any]:
+    """Return the columns of the predicted peak, which is known of plain steps alone."""
+    memory, toggles = page.memory_cell(page.kind, cell, reference), cell[1]
+    if cell in page.timed and (toggles.cuda_graph or toggles.compile) and memory.peak is not None:
+        memory = cells.MemoryCell(NOT_MODELLED)
+    return cells.memory_fields(page.kind, memory, COMERA)
 
 
-def _with_pairing(ratio: Estimate | None) -> str:
-    """A ratio of times, marked where its sides were not timed together."""
-    return ratio_text(ratio) + f" {UNPAIRED}" * unpaired(ratio)
+def _named(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the table with the toggles in the names of the arms."""
+    toggles = table[["precision", "compile", "cuda_graph"]].itertuples(index=False)
+    return table.assign(arm=[name_of(arm, Toggles(*one)) for arm, one in zip(table["arm"], toggles, strict=True)])
 
 
-def columns(page: Fig7Page, rows: Sequence[Fig7Row]) -> list[Column[Fig7Row]]:
-    _, scale = time_unit(rows)
-
-    def head(row: Fig7Row) -> dict[str, object]:
-        dataset = getattr(page.timed.get(row.cell), "dataset", "")
-        return {"device": page.device, "arm": row.arm, **vars(row.toggles), "batch_size": row.batch, "dataset": dataset}
-
-    def time(row: Fig7Row) -> str:
-        return f"{row.time.text(scale)} {row.time.marks.replace(UNPAIRED, '')}".strip()
-
-    def gain(row: Fig7Row) -> dict[str, object]:
-        return {**bounds("time_off_over_on", row.gain), "off_over_on_pairing": pairing(row.gain)}
-
-    def allocated(row: Fig7Row) -> str:
-        return ratio_text(row.allocated_ratio, row.is_reference and row.measured["allocated"] is not None)
-
-    times, ratios = time_columns(rows, page.per, COMERA, text=time)
-    compiled = any(row.compile_s is not None for row in rows)
-    return [
-        Column("batch", lambda row: row.batch),
-        Column("arm", lambda row: row.name, head, left=True),
-        times,
-        replace(ratios, text=lambda row: "1" if row.is_reference and row.time.time else _with_pairing(row.time.ratio)),
-        Column("off / on", lambda row: _with_pairing(row.gain), gain),
-        Column(
-            "compile, s",
-            (lambda row: significant(row.compile_s)) if compiled else None,
-            lambda row: {"compile_time_s": row.compile_s},
-        ),
-        *cells.memory_columns(page.kind, COMERA),
-        *cells.last_columns(
-            page,
-            Column[Fig7Row](
-                "allocated / comera",
-                allocated if page.kind == "cuda" else None,
-                lambda row: {"allocated_over_comera": row.allocated_ratio},
-            ),
-        ),
-    ]
+def shown(page: Fig7Page, table: pd.DataFrame) -> pd.DataFrame:
+    """Return a line per variant: at every batch size its time, what the toggle brings, and its peak memory."""
+    times = {time_column(page.per): f"time_over_{COMERA}", "time_off_over_on": ""}
+    predicted = {f"{page.kind}_peak_mib": f"{page.kind}_over_{COMERA}"}
+    peaks = {"allocated_mib": f"allocated_over_{COMERA}"} if _is_measured(table) else predicted
+    return across(_named(table), "arm", "batch_size", times | peaks)
 
 
-def _is_measured(rows: Sequence[Fig7Row]) -> bool:
-    return any(size is not None for row in rows for size in row.measured.values())
+def _is_measured(table: pd.DataFrame) -> bool:
+    return bool(table["allocated_mib"].notna().any())
 
 
-def _notes(page: Fig7Page, rows: Sequence[Fig7Row]) -> list[str]:
-    of_memory = ["Labels of memory: the allocated peak; in parentheses, the predicted one."] * _is_measured(rows)
-    if any(cell.status == NOT_MODELLED for row in rows for cell in row.memory.values()):
-        of_memory.append("Predictions are of steps without CUDA Graph and compile.")
-    return [
-        *([" ".join(of_memory)] if of_memory else []),
-        *notes.cell_notes(page, rows),
-        *notes.last_notes(page),
-    ]
+def about(page: Fig7Page, table: pd.DataFrame) -> dict[str, Any]:
+    """Return the table with the names of variants, how long compiling took, and what memory is known of."""
+    return {
+        "named": _named(table),
+        "compiling": facts.span(round(seconds) for seconds in table["compile_time_s"].dropna()),
+        "is_measured": _is_measured(table),
+        "is_modelled": not (table[f"{page.kind}_status"] == NOT_MODELLED).any(),
+    }
 
 
-def caption(page: Fig7Page, rows: Sequence[Fig7Row]) -> Caption:
-    title = {
-        "cuda": f"Fig. 7: time per {page.per} with CUDA Graph off and on",
-        "cpu": f"Fig. 7 on a CPU: time per {page.per} with torch.compile off and on, in place of CUDA Graph",
-    }[page.kind]
-    batches = "at batch 1, 8 and 16 instead of the paper's 32, 64, 128"
-    instead = f"A CPU has no CUDA Graph: torch.compile takes its place, {batches}."
-    gain = "time of the same arm without the toggle that its row names last, over its own"
-    of_columns = [f"off / on: {gain}; above 1 the toggle pays."]
-    if any(row.compile_s is not None for row in rows):
-        of_columns.append("compile, s: what the first step takes beyond a usual one; no part of an epoch.")
-    return Caption(
-        title=title if page.is_papers else f"Time per {page.per} by toggles, {notes.model_words(page)}",
-        facts=(
-            notes.step_fact(page),
-            notes.data_fact(page),
-            *([instead] if page.kind == "cpu" and page.is_papers else []),
-        ),
-        of_picture=(bars.SCALES.format("CoMERA's with the same toggles"),),
-        notes=[*of_columns, *_notes(page, rows)],
-        remarks=notes.gathered((row.name, {"batch": str(row.batch)}, row.remarks) for row in rows),
-    )
+def draw(page: Fig7Page, table: pd.DataFrame, caption: Caption) -> Figure:
+    named, measured = _named(table), _is_measured(table)
+    footnotes, (unit, scale) = Footnotes(), unit_of(table, page.per)
 
-
-def _gains(page: Fig7Page, rows: Sequence[Fig7Row]) -> list[str]:
-    """A sentence per variant on what the toggle named last brings."""
-    sentences = []
-    for arm, toggles in page.variants:
-        mine = [row for row in rows if (row.arm, row.toggles) == (arm, toggles) and row.gain is not None]
-        if mine and toggles.without_last is not None:
-            plainer, own = name_of(arm, toggles.without_last), name_of(arm, toggles)
-            ratios = ", ".join(f"{_with_pairing(row.gain)} at {row.batch}" for row in mine)
-            sentences.append(f"Time of {plainer!r} over {own!r}, by batch size: {ratios}.")
-    return sentences
-
-
-def draw(page: Fig7Page, rows: Sequence[Fig7Row], caption: Caption) -> Figure:
-    footnotes, (unit, scale), measured = Footnotes(), time_unit(rows), _is_measured(rows)
-
-    def memory_bar(row: Fig7Row) -> bars.Bar:
+    def memory_bar(line: bars.Line) -> bars.Bar:
         """The predicted peak; where peaks are measured, labels are of the allocated ones."""
-        cell, allocated = row.memory[page.kind], row.measured["allocated"]
-        bar = bars.memory_bar(cell, row.measured, footnotes)
-        if allocated is not None:
-            return replace(bar, label=bars.value_label(allocated, row.allocated_ratio, cell.marks))
-        predicted = measured and cell.peak is not None
-        return replace(bar, label=f"({significant(cell.peak)}) {cell.marks}".rstrip()) if predicted else bar
+        bar, marks = bars.memory(line, page.kind, COMERA, footnotes, measured), bars.marks_of(line)
+        peak, over = line[f"{page.kind}_peak_mib"], line["allocated_over_comera"]
+        if pd.notna(line["allocated_mib"]):
+            label = bars.value_label(line["allocated_mib"], None if pd.isna(over) else over, marks)
+            return replace(bar, label=label)
+        return replace(bar, label=f"({significant(peak)}) {marks}".rstrip()) if measured and pd.notna(peak) else bar
 
-    others = "dense" if {arm for arm, _ in page.variants} == {COMERA, DENSE} else "other arms"
+    others = "dense" if set(table["arm"]) == {COMERA, DENSE} else "other arms"
     legend = {"steps, CoMERA": "training steps, CoMERA", "steps": f"training steps, {others}"}
-    if any(row.time.time and row.time.time.rare.value for row in rows):
+    if (table[{"epoch": "epoch_rare_s", "step": "step_rare_ms"}[page.per]] > 0).any():
         legend["rare"] = "rare events, amortised"
-    times = bars.panels(rows, page.batches, lambda row: bars.time_bar(row, scale, footnotes))
+    times = bars.by_batch(table, lambda line: bars.time(line, page.per, COMERA, scale, footnotes))
     found = [
         bars.time_band(f"Time per {page.per} {{}}, in {unit}", page.kind, times, legend),
-        bars.memory_band(page.kind, bars.panels(rows, page.batches, memory_bar), rows, measured),
+        bars.band_of_memory(page.kind, bars.by_batch(table, memory_bar), measured),
     ]
-    foot = (*footnotes.lines(), *caption.of_picture, *_gains(page, rows), *_notes(page, rows))
-    references = sum(arm == COMERA for arm, _ in page.variants)
-    names = [name_of(*variant) for variant in page.variants]
+    gains = readable(named, ["arm", "batch_size", "time_off_over_on"])[named["time_off_over_on"].notna()]
+    paying = [
+        f"off / on, {arm}: {', '.join(f'{gain} at batch {batch}' for batch, gain in some.iloc[:, 1:].to_numpy())}"
+        for arm, some in gains.groupby("arm", sort=False)
+    ]
+    foot = (*footnotes.lines(), *caption.of_picture, *paying, *caption.notes)
+    names, references = list(dict.fromkeys(named["arm"])), sum(arm == COMERA for arm, _ in page.variants)
     return bars.draw_bars(caption.title, caption.facts, names, found, foot, references)
 
 
@@ -270,9 +202,10 @@ ARTIFACT = Artifact(
     made_by="make reproduce-fig7",
     order=40,
     select=select,
-    rows=rows_of,
-    columns=columns,
-    caption=caption,
+    table=table,
+    shown=shown,
+    about=about,
+    caption=beside(__file__),
     draw=draw,
     rules=(
         ratio_rule(
@@ -287,5 +220,4 @@ ARTIFACT = Artifact(
             fair_quantity="epoch time of dense / comera, each with the toggles that make it fastest",
         ),
     ),
-    section="batch",
 )

@@ -4,10 +4,12 @@ Two verdicts stand beside each other: against dense tables with dense gradients 
 tables with sparse gradients and one number of state per row, as a recommender team would train them.
 """
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import pandas as pd
 from matplotlib.figure import Figure
 
 from bench.core.record import Record
@@ -15,13 +17,14 @@ from figures.artifact import Artifact
 from figures.claims import ratio
 from figures.claims.claims import Claim, Finding, Judgement
 from figures.claims.rule import REACHES, Rule
-from figures.page import bars, notes
+from figures.columns import across, frame, readable
+from figures.page import bars
+from figures.page.captions import beside
 from figures.page.drawn import Caption
 from figures.page.footnotes import Footnotes
 from figures.records import cells
 from figures.records.select import by_device, method_settings, workload_settings
-from figures.records.time_values import Per, time_columns, time_ratio
-from figures.text import NOT_RECORDED, Column, significant
+from figures.records.time_values import Per
 
 OPTIMIZED, PLAIN, ADAM, SPARSE, ROW_WISE = "optimized", "plain", "dense", "sparse", "row-wise"
 RIVALS = {"dense": ADAM, "dense:sparse": SPARSE, "dense:row_wise": ROW_WISE}
@@ -33,6 +36,9 @@ FULL_SIZE = 1_097_631_297
 
 #: GPU memory, in GiB, that predictions are held against.
 ROOMS = (24, 80)
+
+#: The part of a GPU's memory that a prediction may take.
+_FREE = 0.95
 
 #: A look-up variant or rival, and the batch size.
 Cell = tuple[str, int]
@@ -82,14 +88,6 @@ class Fig8Page(cells.TimesAndMemory):
         return record.flops_per_step if record else None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Fig8Row(cells.CellRow):
-    batch: int
-    variant: str
-    stored: float | None
-    work: int | None
-
-
 def _cell(record: Record) -> Cell | None:
     name = method_settings(record).get("lookup") if record.arm == "comera" else RIVALS.get(record.arm)
     return (str(name), record.batch_size) if name in VARIANTS else None
@@ -117,107 +115,66 @@ def select(records: Sequence[Record]) -> list[Fig8Page]:
     return [page for page in pages if page.shown]
 
 
-def rows_of(page: Fig8Page) -> list[Fig8Row]:
-    """Every variant and rival at every batch size, by batch size."""
-    return [
-        Fig8Row(
-            batch=batch,
-            variant=name,
-            stored=page.stored(name),
-            work=page.work(name, batch),
-            **page.row((name, batch), (OPTIMIZED, batch)),
-        )
-        for batch in page.batches
-        for name in page.variants
-    ]
-
-
-def columns(page: Fig8Page, rows: Sequence[Fig8Row]) -> list[Column[Fig8Row]]:
-    """Targets without any prediction have no column for people."""
-    shown = [target for target in cells.TARGETS if any(row.memory[target].status != NOT_RECORDED for row in rows)]
-
-    def head(row: Fig8Row) -> dict[str, object]:
-        model = {"preset": page.about.preset, "tables": page.about.tables}
-        return {"device": page.device, **model, "batch_size": row.batch, "variant": row.variant}
-
-    return [
-        Column("batch", lambda row: f"{row.batch:,}", head),
-        Column("arm", lambda row: row.variant, left=True),
-        *time_columns(rows, "step", OPTIMIZED, ("step, ms", f"/ {OPTIMIZED}"), rare=False),
-        *(column for target in cells.TARGETS for column in cells.memory_columns(target, OPTIMIZED, target in shown)),
-        Column(
-            "products, GFLOP",
-            lambda row: significant(row.work and row.work / 1e9),
-            lambda row: {"flops_per_step": row.work},
-        ),
-        Column("model MiB", lambda row: significant(row.stored, 4), lambda row: {"stored_mib": row.stored}),
-        *cells.last_columns(page),
-    ]
-
-
-def _ratio(page: Fig8Page, target: str, rival: str, batch: int) -> float | None:
-    return cells.quotient(page.peak(target, (rival, batch)), page.peak(target, (OPTIMIZED, batch)))
-
-
-def _verdicts(page: Fig8Page) -> list[str]:
-    """A sentence per rival, on model size, predicted memory and time; and what fits where."""
+def table(page: Fig8Page) -> pd.DataFrame:
+    """Return a line per variant or rival and batch size, by batch size."""
     lines = []
-    rivals = {ADAM: "As published, against dense gradients and Adam", ROW_WISE: "Against sparse gradients, row-wise"}
-    for rival, words in rivals.items():
-        peaks = [(batch, _ratio(page, "cuda", rival, batch)) for batch in page.batches]
-        parts = [f"peak memory, predicted, {value:.1f}x at {batch:,}" for batch, value in peaks if value]
-        for batch in page.batches:
-            time = time_ratio(page.timed.get((rival, batch)), page.timed.get((OPTIMIZED, batch)))
-            parts += [f"time {time.value:.2f}x at {batch:,}"] if time else []
-        lines += [f"{words}: {rival} over optimized: {', '.join(parts)}."] if parts else []
-    for room in ROOMS:
-        fits = {
-            name: [b for b in page.batches if (page.peak("cuda", (name, b)) or 1e9) <= room * 1024 * 0.95]
-            for name in page.variants
+    for batch, variant in itertools.product(page.batches, page.variants):
+        cell, reference = (variant, batch), (OPTIMIZED, batch)
+        line = {
+            "device": page.device,
+            "preset": page.about.preset,
+            "tables": page.about.tables,
+            "batch_size": batch,
+            "variant": variant,
+            **page.time_fields(cell, reference, OPTIMIZED, rare=False),
         }
-        if any(target == "cuda" for target, _ in page.predicted):
-            room_words = [f"{name} {max(found):,}" if found else f"{name} none" for name, found in fits.items()]
-            lines.append(
-                f"Largest of these batches that fits into {room} GiB of a GPU, predicted: {', '.join(room_words)}."
-            )
-    return lines
+        for target in cells.TARGETS:
+            line |= page.memory_fields(target, cell, reference, OPTIMIZED, asked=True)
+        work = {"flops_per_step": page.work(variant, batch), "stored_mib": page.stored(variant)}
+        lines.append(line | work | page.last_fields(cell, cells.TARGETS))
+    return frame(lines)
 
 
-def caption(page: Fig8Page, rows: Sequence[Fig8Row]) -> Caption:
-    blocks = notes.blocks_timed(page.timed.values())
-    title = f"time per step and peak memory of DLRM, {page.about.words}"
-    subjects = ((row.variant, {"batch": f"{row.batch:,}"}, row.remarks) for row in rows)
-    alone = [record for record in page.timed.values() if record.status == "ok" and not record.pairing]
-    return Caption(
-        title=f"Fig. 8: {title}" if page.about == Fig8Place("paper", "kaggle") else notes.first_upper(title),
-        facts=(
-            notes.step_fact(page),
-            f"Lines of {notes.listed(page, 'dataset')!r}. {f'Timed in {blocks}.' if blocks else 'Nothing timed.'}",
-            "optimized, plain: CoMERA with its optimized look-up, and with a gather and a product per core and index; "
-            "dense: dense gradients, Adam; sparse: SparseAdam; row-wise: row-wise Adagrad.",
-        ),
-        of_picture=(bars.SCALES.format("the optimized one's"),),
-        notes=(
-            *notes.cell_notes(page, rows, *_verdicts(page)),
-            *(["Arms that did not fit into memory together ran one after another, unpaired."] if alone else []),
-            *notes.last_notes(page),
-        ),
-        remarks=notes.gathered(subjects),
-    )
+def _drawn_for(page: Fig8Page) -> str:
+    """Return the device whose predicted memory is shown: a GPU wherever there is a prediction for one."""
+    return "cuda" if any(target == "cuda" for target, _ in page.predicted) else "cpu"
 
 
-def draw(page: Fig8Page, rows: Sequence[Fig8Row], caption: Caption) -> Figure:
-    footnotes, target = Footnotes(), "cuda" if any(goal == "cuda" for goal, _ in page.predicted) else "cpu"
-    measured = page.kind == "cuda" and any(row.measured["allocated"] is not None for row in rows)
+def shown(page: Fig8Page, table: pd.DataFrame) -> pd.DataFrame:
+    """Return a line per variant: the size of the model, and its time and peak memory at every batch size."""
+    target = _drawn_for(page)
+    values = {"step_time_ms": f"time_over_{OPTIMIZED}", f"{target}_peak_mib": f"{target}_over_{OPTIMIZED}"}
+    found = across(table, "variant", "batch_size", values)
+    sizes = readable(table.drop_duplicates("variant"), ["stored_mib"])
+    found.insert(1, sizes.columns[0], sizes.iloc[:, 0].to_numpy())
+    return found
 
-    def memory_bar(row: Fig8Row) -> bars.Bar:
-        return bars.memory_bar(row.memory[target], row.measured if measured else {}, footnotes)
 
+def about(page: Fig8Page, table: pd.DataFrame) -> dict[str, Any]:
+    """Return whether the model is the paper's, the memory shown, what fits where, and whether arms were timed alone."""
+    fits = {}
+    for room in ROOMS if _drawn_for(page) == "cuda" else ():
+        fitting = table[table["cuda_peak_mib"] <= room * 1024 * _FREE]
+        largest = fitting.groupby("variant")["batch_size"].max()
+        fits[room] = {variant: int(largest.get(variant, 0)) for variant in page.variants}
+    alone = any(record.status == "ok" and not record.pairing for record in page.timed.values())
+    return {
+        "is_papers_model": page.about == Fig8Place("paper", "kaggle"),
+        "target": _drawn_for(page),
+        "fits": fits,
+        "alone": alone,
+    }
+
+
+def draw(page: Fig8Page, table: pd.DataFrame, caption: Caption) -> Figure:
+    footnotes, target = Footnotes(), _drawn_for(page)
+    measured = page.kind == "cuda" and bool(table["allocated_mib"].notna().any())
     legend = {"steps, CoMERA": "CoMERA, optimized look-up", "steps": "plain look-up and dense tables"}
-    times = bars.panels(rows, page.batches, lambda row: bars.time_bar(row, 1.0, footnotes), "batch {:,}")
+    times = bars.by_batch(table, lambda line: bars.time(line, "step", OPTIMIZED, 1.0, footnotes))
+    peaks = bars.by_batch(table, lambda line: bars.memory(line, target, OPTIMIZED, footnotes, measured))
     found = [
         bars.time_band("Time per step {}, in ms", page.kind, times, legend),
-        bars.memory_band(target, bars.panels(rows, page.batches, memory_bar, "batch {:,}"), rows, measured),
+        bars.band_of_memory(target, peaks, measured),
     ]
     foot = (*footnotes.lines(), *caption.of_picture, *caption.notes)
     return bars.draw_bars(caption.title, caption.facts, page.variants, found, foot)
@@ -313,10 +270,10 @@ ARTIFACT: Artifact[Fig8Page] = Artifact(
     made_by="make reproduce-fig8",
     order=50,
     select=select,
-    rows=rows_of,
-    columns=columns,
-    caption=caption,
+    table=table,
+    shown=shown,
+    about=about,
+    caption=beside(__file__),
     draw=draw,
     rules=RULES,
-    section="batch",
 )

@@ -162,6 +162,20 @@ class TimesAndMemory(select.Selected):
         """Whether two cells hold equally many parameters within 2 %, by their records."""
         return equal_size(self.parameters(cell), self.parameters(reference))
 
+    def memory_cell(self, target: str, cell: Hashable, reference: Hashable, asked: bool = True) -> MemoryCell:
+        """Return the predicted peak of a cell for a target, beside a reference; ``asked`` if the grid has it."""
+        record, run = self.predicted.get((target, cell)), self.timed.get(cell)
+        if record is None and run is not None and run.status != "ok" and target == self.kind and asked:
+            record = run  # it failed before its memory was predicted
+        if record is None:
+            return MemoryCell(NOT_RECORDED if asked else "")
+        peak, message, marks = record.peak_memory_predicted_mib, record.message, self.older(record)
+        if peak is None:
+            return MemoryCell("no prediction" if record.status == "ok" else record.status, message, marks)
+        base = self.peak(target, reference) if reference != cell else None
+        message = message if record.status == "ok" else ""
+        return MemoryCell("ok", message, marks, peak, parts_of_peak(record, peak), quotient(peak, base))
+
     def row(
         self,
         cell: Hashable,
@@ -179,17 +193,7 @@ class TimesAndMemory(select.Selected):
         memory_reference = memory_reference or reference
 
         def memory(target: str) -> MemoryCell:
-            record = self.predicted.get((target, cell))
-            if record is None and run is not None and run.status != "ok" and target == self.kind and target in asked:
-                record = run  # it failed before its memory was predicted
-            if record is None:
-                return MemoryCell(NOT_RECORDED if target in asked else "")
-            peak, message, marks = record.peak_memory_predicted_mib, record.message, self.older(record)
-            if peak is None:
-                return MemoryCell("no prediction" if record.status == "ok" else record.status, message, marks)
-            base = self.peak(target, memory_reference) if memory_reference != cell else None
-            message = message if record.status == "ok" else ""
-            return MemoryCell("ok", message, marks, peak, parts_of_peak(record, peak), quotient(peak, base))
+            return self.memory_cell(target, cell, memory_reference, target in asked)
 
         return {
             "cell": cell,
@@ -213,14 +217,22 @@ class TimesAndMemory(select.Selected):
 
     def memory_fields(self, target: str, cell: Hashable, reference: Hashable, over: str, asked: bool) -> dict[str, Any]:
         """Return the columns of a table on the predicted peak of a cell for a target; ``asked`` if the grid has it."""
-        return memory_fields(target, self.row(cell, reference, asked=(target,) * asked)["memory"][target], over)
+        return memory_fields(target, self.memory_cell(target, cell, reference, asked), over)
+
+    def measured_fields(self, cell: Hashable) -> dict[str, Any]:
+        """Return the columns on the allocator's peaks in MiB."""
+        run = self.timed.get(cell)
+        return {f"{name}_mib": getattr(run, f"peak_memory_{name}_mib", None) for name in ("allocated", "reserved")}
+
+    def is_older(self, cell: Hashable, targets: Sequence[str]) -> bool:
+        """Return whether older code made any record of the cell, its predictions for these targets among them."""
+        return any(
+            self.older(one) for one in (self.timed.get(cell), *(self.predicted.get((goal, cell)) for goal in targets))
+        )
 
     def last_fields(self, cell: Hashable, targets: Sequence[str]) -> dict[str, Any]:
-        """Return the columns on measured peaks in MiB, and whether older code made any record of the cell."""
-        run = self.timed.get(cell)
-        found = [run, *(self.predicted.get((target, cell)) for target in targets)]
-        peaks = {f"{name}_mib": getattr(run, f"peak_memory_{name}_mib", None) for name in ("allocated", "reserved")}
-        return {**peaks, "older_code": any(self.older(one) for one in found)}
+        """Return the columns on measured peaks, and whether older code made any record of the cell."""
+        return {**self.measured_fields(cell), "older_code": self.is_older(cell, targets)}
 
 
 Page = TypeVar("Page", bound=TimesAndMemory)

@@ -9,6 +9,9 @@ from figures.text import NOT_ASKED, NOT_RECORDED
 #: Stands for the memory of steps with CUDA Graph or torch.compile, since predictions are of plain ones.
 NOT_MODELLED = "not modelled"
 
+#: Stands in a table where the grid has no cell.
+NOT_IN_GRID = "not in the grid"
+
 _LIMIT = re.compile(r"^ratio=\S+ is out of reach .*; the (largest|smallest) within reach is ([\d.]+(?:e\+\d+)?),")
 
 
@@ -45,7 +48,7 @@ class Missing:
     @property
     def failed(self) -> bool:
         """Whether there is a record without the value that it should have."""
-        return self.status not in ("", "ok", NOT_RECORDED, NOT_MODELLED)
+        return self.status not in ("", "ok", NOT_IN_GRID, NOT_RECORDED, NOT_MODELLED)
 
     @property
     def in_words(self) -> str:

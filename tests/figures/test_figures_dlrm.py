@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from made_up_dlrm import click_runs, grid, trained_clicks
 from made_up_records import CUDA
 
 from bench.core.record import Record
+from figures.artifacts import fig8
 from figures.claims.claims import Verdict, read_claims
 from figures.page.drawn import Drawn
 from figures.registry import artifacts
@@ -30,18 +33,45 @@ def test_predictions_decide_on_size_and_memory_with_both_rivals_named() -> None:
     assert "5.00x at batch 10000 (memory, row-wise / optimized" in memory.fair.ours_text
     assert verdict(page, "dlrm-opt-dense").outcome == "predicted"
     assert verdict(page, "recsys-time").outcome == "not tested here"
-    notes = " ".join(page.notes)
-    assert (
-        "Against sparse gradients, row-wise: row-wise over optimized: peak memory, predicted, 5.0x at 10,000" in notes
-    )
-    assert "into 24 GiB of a GPU, predicted: optimized 40,000, plain 20,000, dense 10,000, sparse 10,000" in notes
+    shown = page.table.set_index("variant")
+    assert shown.loc["row-wise", "peak MiB, CUDA, batch 10,000"] == "5,000 (5.00x)"
+    assert shown.loc["dense", "model, MiB"] == "4,187"
     assert {name.rpartition(".")[2] for name in page.files} >= {"png", "svg", "md", "csv"}
 
 
 def test_times_are_those_of_a_step_whatever_an_epoch_is() -> None:
-    page = page_of("fig8", grid())
-    row = page.table[(page.table["batch"] == "10,000") & (page.table["arm"] == "dense")].iloc[0]
-    assert row["step, ms"].startswith("510 [500, 520]")  # blocks of 500 to 520 ms
+    table = fig8.table(fig8.select(grid())[0]).set_index(["batch_size", "variant"])
+    time = ["step_time_ms", "step_time_ms_low", "step_time_ms_high"]
+    assert table.loc[(10_000, "dense"), time].tolist() == [510.0, 500.0, 520.0]  # blocks of 500 to 520 ms
+    assert table.loc[(10_000, "dense"), "time_over_optimized"] == pytest.approx(5.0)
+
+
+def test_the_largest_batch_that_fits_is_found_for_each_room() -> None:
+    [page] = fig8.select(grid())
+    fits = fig8.about(page, fig8.table(page))["fits"]
+    assert fits[24] == {"optimized": 40_000, "plain": 20_000, "dense": 10_000, "sparse": 10_000, "row-wise": 40_000}
+    assert set(fits[80].values()) == {40_000}
+    without = [one for one in grid() if one.measure == "run"]
+    assert {*fig8.about(page, fig8.table(page).assign(cuda_peak_mib=1e6))["fits"][80].values()} == {0}
+    assert fig8.table(fig8.select(without)[0])["cuda_status"].tolist().count("ok") in (0, 15)
+
+
+def test_arms_that_ran_alone_are_unpaired_and_failures_are_named() -> None:
+    records = [
+        dataclasses.replace(one, pairing="") if (one.arm, one.measure) == ("dense", "run") else one for one in grid()
+    ]
+    lost = [
+        dataclasses.replace(one, status="oom", message="made up: no room.", samples={})
+        if one.arm == "dense:sparse"
+        else one
+        for one in records
+    ]
+    page = page_of("fig8", lost)
+    assert "sparse, batch 10000, 20000, 40000: made up: no room." in page.notes
+    table = fig8.table(fig8.select(lost)[0]).set_index(["batch_size", "variant"])
+    assert table.loc[(10_000, "dense"), "time_pairing"] == "unpaired"
+    assert table.loc[(10_000, "row-wise"), "time_pairing"] == "paired"
+    assert any("one after another" in note for note in page.notes)
 
 
 def test_times_on_a_synthetic_log_decide_nothing_and_on_the_real_one_they_do() -> None:

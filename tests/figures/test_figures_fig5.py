@@ -13,7 +13,7 @@ from redrawn import redrawn_here
 
 from bench.core.record import Record, write
 from figures.artifacts import fig5
-from figures.artifacts.fig5 import VARIANTS, rows_of
+from figures.artifacts.fig5 import VARIANTS
 from figures.claims.claims import read_claims
 from figures.page.drawn import Drawn
 
@@ -30,6 +30,12 @@ def drawn() -> dict[str, Drawn]:
 
 def text_of(figure: Drawn, ending: str) -> str:
     return next(figure.files[name] for name in figure.files if name.endswith(ending)).decode()
+
+
+def table_of(records: list[Record]) -> pd.DataFrame:
+    """The table of the one page, by the optimizer's step, batch size and variant."""
+    [page] = fig5.select(records)
+    return fig5.table(page).set_index(["optimizer_step", "batch_size", "variant"])
 
 
 def outcomes(records: list[Record]) -> dict[str, tuple[str, str]]:
@@ -52,77 +58,79 @@ def test_there_is_a_figure_for_each_device_table_and_distribution(drawn: dict[st
     assert set(drawn) == {f"fig5-{device}-{place}" for device in devices for place in PLACES}
 
 
-def test_every_variant_has_a_row_at_every_batch_size_without_and_with_the_optimizer(drawn: dict[str, Drawn]) -> None:
+def test_every_variant_has_a_line_at_every_batch_size_without_and_with_the_optimizer(drawn: dict[str, Drawn]) -> None:
     for figure in drawn.values():
-        table = figure.table
-        assert list(table["variant"]) == list(VARIANTS) * 6
-        assert list(table["indices"][:: len(VARIANTS)]) == ["10,000", "20,000", "40,000"] * 2
         tidy = pd.read_csv(io.StringIO(text_of(figure, ".csv")))
-        assert len(tidy) == 6 * len(VARIANTS)
-        assert set(tidy["variant"]) == set(VARIANTS)
+        assert [*tidy["variant"]] == list(VARIANTS) * 6
+        assert [*tidy["batch_size"][:: len(VARIANTS)]] == [10_000, 20_000, 40_000] * 2
+        assert [*figure.table["variant"]] == [*VARIANTS, *(f"{variant} + step" for variant in VARIANTS)]
 
 
 def test_a_cell_without_memory_is_shown_with_its_reason_and_its_prediction(drawn: dict[str, Drawn]) -> None:
     figure = drawn["fig5-made-up-cpu-2-threads-10000000x64-zipf"]
-    assert "oom: made up: no room. (time)" in text_of(figure, ".md")
+    assert "uncompressed + step, batch 10000, 20000, 40000: made up: no room." in figure.notes
+    assert figure.table.set_index("variant").loc["uncompressed + step", "step, ms, batch 10,000"] == "oom"
     tidy = pd.read_csv(io.StringIO(text_of(figure, ".csv"))).set_index(["optimizer_step", "batch_size", "variant"])
     cell = tidy.loc[(True, 10_000, "uncompressed")]
     assert (cell["time_status"], cell["cpu_peak_mib"]) == ("oom", 236.0)
     assert not tidy["older_code"].any()
 
 
+GOLDEN = """\
+| variant | step, ms, batch 10,000 | peak MiB, CPU, batch 10,000 |
+|:--|--:|--:|
+| optimized | 15.0 | 10.00 |
+| plain † | 67.5 (4.50x) | 25.00 (2.50x) |
+| uncompressed | 7.50 (0.500x ‡) | 12.50 (1.25x) |
+"""
+
+
+def test_a_small_table_as_it_is_written() -> None:
+    means = {"optimized": [10.0, 20.0, 30.0], "plain": [45.0, 90.0, 135.0], "uncompressed": [5.0, 10.0, 15.0]}
+    more = {
+        "optimized": {"peak_memory_predicted_mib": 10.0},
+        "plain": {"peak_memory_predicted_mib": 25.0, "code_id": "code-0", "recorded_at": "2000-01-01T00:00:00+00:00"},
+        "uncompressed": {"peak_memory_predicted_mib": 12.5, "pairing": "elsewhere"},
+    }
+    [figure] = render([timed_lookup(name, values, **more[name]) for name, values in means.items()], read_claims())
+    lines = [line for line in text_of(figure, ".md").splitlines() if line.startswith("|")]
+    assert "\n".join(lines).startswith(GOLDEN)
+
+
 def test_missing_cells_are_shown() -> None:
     [figure] = render([timed_lookup("plain", [10.0, 11.0], 123)], read_claims())
-    assert set(figure.table["time, ms"]) >= {"not recorded"}
-    assert "123" in set(figure.table["indices"])
+    assert "step, ms, batch 123" in figure.table
+    assert set(table_of([timed_lookup("plain", [10.0, 11.0], 123)])["time_status"]) == {"ok", "not recorded"}
     assert {verdict.outcome for verdict in figure.verdicts} == {"not tested here"}
 
 
-def test_a_variant_without_any_record_has_no_row() -> None:
-    """One that lacks a batch size, or its time, keeps its rows."""
+def test_a_variant_without_any_record_has_no_line() -> None:
+    """One that lacks a batch size, or its time, keeps its lines."""
     plan = looked_up("unique", measure="predict", predicted_for="cuda", peak_memory_predicted_mib=1.0)
     failed = looked_up("uncompressed", 20_000, status="oom", message="made up")
-    [figure] = render([timed_lookup("plain", [10.0, 11.0]), plan, failed], read_claims())
-    assert list(figure.table["variant"][:3]) == ["unique", "plain", "uncompressed"]
-    assert len(figure.table) == 6 * 3
-    assert not any("row-wise" in fact for fact in figure.facts)
+    records = [timed_lookup("plain", [10.0, 11.0]), plan, failed]
+    assert [*fig5.table(fig5.select(records)[0])["variant"]] == ["unique", "plain", "uncompressed"] * 6
+    [figure] = render(records, read_claims())
+    assert "Tables with sparse gradients, the stronger rivals, are not recorded here." in figure.notes
     assert figure.files[next(name for name in figure.files if name.endswith(".svg"))]  # which has no reference
     [figure] = render([timed_lookup("uncompressed, sparse", [1.0, 2.0])], read_claims())
-    assert set(figure.table["variant"]) == {"uncompressed, sparse"}
-    assert any("row-wise" in fact for fact in figure.facts)
+    assert {*figure.table["variant"]} == {"uncompressed, sparse", "uncompressed, sparse + step"}
+    assert not any("stronger rivals" in note for note in figure.notes)
 
 
-def test_ratios_are_paired_and_to_the_optimized_variant() -> None:
+def test_ratios_are_paired_and_to_the_optimized_variant_of_the_same_step_and_batch_size() -> None:
     means = {"optimized": [10.0, 20.0, 30.0], "plain": [45.0, 90.0, 135.0], "uncompressed": [5.0, 10.0, 15.0]}
     records = [timed_lookup(variant, values) for variant, values in means.items()]
-    [figure] = render(records, read_claims())
-    table = figure.table.set_index(["step", "indices", "variant"])
-    assert table.loc[("forward and backward", "10,000", "plain"), "/ optimized"] == "4.50x"
-    assert table.loc[("forward and backward", "10,000", "optimized"), "/ optimized"] == "1"
-    assert any("with a dense gradient, time, forward and backward: 2.00x at 10,000" in note for note in figure.notes)
-    assert "Tables with sparse gradients, the stronger rivals, are not recorded here." in figure.notes
+    records += [timed_lookup("optimized", [1.0, 1.0, 1.0], 20_000), timed_lookup("optimized", [1.0, 1.0], step=True)]
+    table = table_of(records)
+    plain = table.loc[(False, 10_000, "plain")]
+    assert plain[["time_over_optimized", "time_over_optimized_low", "time_pairing"]].tolist() == [4.5, 4.5, "paired"]
+    assert table.loc[(False, 10_000, "uncompressed"), "time_over_optimized"] == 0.5
+    assert pd.isna(table.loc[(False, 10_000, "optimized"), "time_over_optimized"])
     apart = [records[0], timed_lookup("plain", means["plain"], pairing="elsewhere")]
+    assert table_of(apart).loc[(False, 10_000, "plain"), "time_pairing"] == "unpaired"
     [figure] = render(apart, read_claims())
-    assert any(note.startswith("‡ ratio unpaired") for note in figure.notes)
-
-
-def test_the_fastest_uncompressed_table_is_named_first() -> None:
-    means = {"optimized": 12.0, "uncompressed": 8.0, "uncompressed, sparse": 4.0, "uncompressed, row-wise Adagrad": 3.0}
-    records = [
-        timed_lookup(variant, [value, value, value], step=step)
-        for variant, value in means.items()
-        for step in (False, True)
-        if step or "row-wise" not in variant
-    ]
-    [figure] = render(records, read_claims())
-    over = [note for note in figure.notes if note.startswith("Optimized look-up over")]
-    fastest = "Optimized look-up over the fastest uncompressed table, time"
-    assert over[0].startswith(f"{fastest}, forward and backward: 3.00x")
-    assert over[0].endswith("at 10,000 indices (uncompressed, sparse).")
-    assert over[1].startswith(f"{fastest}, with the optimizer's step: 4.00x")
-    assert over[1].endswith("at 10,000 indices (uncompressed, row-wise Adagrad).")
-    plain = [note for note in over[2:] if "over the uncompressed table with a dense gradient, time" in note]
-    assert [note.partition(": ")[2][:5] for note in plain] == ["1.50x", "1.50x"]
+    assert any(note.startswith("‡ not timed together") for note in figure.notes)
 
 
 def test_tables_with_sparse_gradients_are_rows_of_their_own() -> None:
@@ -192,8 +200,9 @@ def test_the_newest_record_is_drawn_and_older_code_is_marked() -> None:
     other = timed_lookup("optimized", [2.0, 2.0], recorded_at="2000-01-01T00:00:00+00:00", code_id="code-0")
     [lookups] = fig5.select([new, old, other])
     assert lookups.timed[False, 10_000, "plain"] is new
-    marks = {row.variant: row.time.marks for row in rows_of(lookups) if (row.step, row.batch) == (False, 10_000)}
-    assert (marks["plain"], marks["optimized"]) == ("", "†")
+    table = fig5.table(lookups)
+    assert [*table.loc[table["older_code"], "variant"]] == ["optimized"]
+    assert table.loc[table["variant"] == "plain", "step_time_ms"].dropna().tolist() == [5.0]
 
 
 @pytest.mark.slow

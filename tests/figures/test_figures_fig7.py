@@ -16,7 +16,7 @@ from redrawn import redrawn_here
 
 from bench.core.record import Record, write
 from figures.artifacts import fig7
-from figures.artifacts.fig7 import Fig7Page, rows_of
+from figures.artifacts.fig7 import Fig7Page
 from figures.claims.claims import LedgerError, Verdict, read_claims
 from figures.page import bars
 from figures.page.drawn import Drawn
@@ -53,8 +53,10 @@ def tidy_of(figure: Drawn) -> pd.DataFrame:
 
 
 def table_of(records: list[Record]) -> pd.DataFrame:
-    [figure] = render(records, read_claims())
-    return figure.table.set_index(["batch", "arm"])
+    """The table of the one page, by batch size, arm and what is on."""
+    table = fig7.table(steps_of(records))
+    toggles = [Toggles(*one) for one in table[["precision", "compile", "cuda_graph"]].itertuples(index=False)]
+    return table.assign(on=[", ".join(one.names) for one in toggles]).set_index(["batch_size", "arm", "on"])
 
 
 def verdict_on(records: list[Record]) -> Verdict:
@@ -72,14 +74,15 @@ def test_the_same_records_give_the_same_bytes(tmp_path: Path) -> None:
     assert "graph-speedup: reproduced" in printed
 
 
-def test_every_arm_has_a_row_for_every_toggle_at_every_batch_size(drawn: dict[str, Drawn]) -> None:
+def test_every_arm_has_a_line_for_every_toggle_at_every_batch_size(drawn: dict[str, Drawn]) -> None:
     toggles = {CPU: ("", ", compile"), CUDA: ("", ", CUDA Graph", ", compile", ", bf16")}
-    batches = {CPU: ("1", "8", "16"), CUDA: ("32", "64", "128")}
+    batches = {CPU: (1, 8, 16), CUDA: (32, 64, 128)}
     for device, figure in drawn.items():
         arms = [f"{arm}{words}" for arm in ("comera", "dense") for words in toggles[device]]
-        assert list(figure.table["batch"]) == [batch for batch in batches[device] for _ in arms]
-        assert list(figure.table["arm"]) == arms * 3
-        assert len(tidy_of(figure)) == len(figure.table)
+        assert [*figure.table["arm"]] == arms
+        assert [*tidy_of(figure).index.get_level_values("batch_size")] == [
+            size for size in batches[device] for _ in arms
+        ]
 
 
 def test_devices_are_never_mixed(drawn: dict[str, Drawn]) -> None:
@@ -88,68 +91,89 @@ def test_devices_are_never_mixed(drawn: dict[str, Drawn]) -> None:
     assert CUDA not in text_of(drawn[CPU], ".md")
 
 
-def test_a_cpu_says_that_compile_takes_the_place_of_the_graph(drawn: dict[str, Drawn]) -> None:
-    words = "A CPU has no CUDA Graph: torch.compile takes its place, at batch 1, 8 and 16"
-    assert words in text_of(drawn[CPU], ".md")
-    assert words not in text_of(drawn[CUDA], ".md")
-    assert "on a CPU" in drawn[CPU].title
-    for figure in drawn.values():
-        text = text_of(figure, ".md")
-        assert all(words in text for words in (figure.device, "392,702 examples padded to 128", "'synthetic'"))
+def test_a_cpu_has_compile_in_place_of_the_graph(drawn: dict[str, Drawn]) -> None:
+    for device, words in ((CPU, "torch.compile off and on"), (CUDA, "CUDA Graph off and on")):
+        assert words in drawn[device].title
+        assert any("392,702 examples padded to 128" in fact for fact in drawn[device].facts)
+    assert len(drawn[CPU].facts) == len(drawn[CUDA].facts) + 1
+
+
+GOLDEN = """\
+| arm | epoch, minutes, batch 32 | off / on, batch 32 | allocated MiB, batch 32 |
+|:--|--:|--:|--:|
+| comera | 4.09 | - | 10.00 |
+| comera, CUDA Graph | 2.05 | 2.00x ‡ | 20.00 |
+| dense | 16.4 (4.00x) | - | 15.00 (1.50x) |
+| dense, CUDA Graph † | 10.2 (5.00x) | 1.60x ‡ | 80.00 (4.00x) |
+"""
+
+
+def four_variants() -> list[Record]:
+    """Dense over CoMERA is 4 of plain steps and 5 of captured ones; CoMERA gains 2 by CUDA Graph, dense 1.6."""
+    means = {("comera", PLAIN): [10.0, 20.0, 30.0], ("dense", PLAIN): [40.0, 80.0, 120.0]}
+    means |= {("comera", GRAPH): [5.0, 10.0, 15.0], ("dense", GRAPH): [25.0, 50.0, 75.0]}
+    sizes = dict(zip(means, (10.0, 15.0, 20.0, 80.0), strict=True))
+    old = {"code_id": "code-0", "recorded_at": "2000-01-01T00:00:00+00:00"}
+    return [
+        toggled(*key, values, peak_memory_allocated_mib=sizes[key], **(old if key == ("dense", GRAPH) else {}))
+        for key, values in means.items()
+    ]
+
+
+def test_a_small_table_as_it_is_written() -> None:
+    [figure] = fig7.ARTIFACT.for_experiment("own").render(
+        [dataclasses.replace(one, experiment="own") for one in four_variants()], read_claims()
+    )
+    assert GOLDEN in text_of(figure, ".md")
 
 
 def test_dense_over_comera_is_paired_within_equal_toggles_and_off_over_on_is_not() -> None:
-    means = {("comera", PLAIN): [10.0, 20.0, 30.0], ("dense", PLAIN): [40.0, 80.0, 120.0]}
-    means |= {("comera", GRAPH): [5.0, 10.0, 15.0], ("dense", GRAPH): [25.0, 50.0, 75.0]}
-    records = [toggled(arm, toggles, values) for (arm, toggles), values in means.items()]
-    table = table_of(records)
-    assert table.loc[("32", "dense"), "time / comera"] == "4.00x"
-    assert table.loc[("32", "dense, CUDA Graph"), "time / comera"] == "5.00x"
-    assert table.loc[("32", "comera, CUDA Graph"), "time / comera"] == "1"
-    gain = table.loc[("32", "comera, CUDA Graph"), "off / on"]
-    assert gain.startswith("2.00x [")
-    assert gain.endswith(" ‡")
-    assert set(table.loc[(slice(None), ["comera", "dense"]), "off / on"]) == {"-"}
-    [figure] = render(records, read_claims())
-    graph = tidy_of(figure).loc[("dense", "fp32", False, True, 32)]
-    assert (graph["time_pairing"], graph["off_over_on_pairing"]) == ("paired", "unpaired")
-    assert any(note.startswith("‡ ratio unpaired") for note in figure.notes)
+    table = table_of(four_variants())
+    assert table.loc[(32, "dense", ""), ["time_over_comera", "time_pairing"]].tolist() == [4.0, "paired"]
+    graph = table.loc[(32, "dense", "CUDA Graph")]
+    assert (graph["time_over_comera"], graph["time_pairing"]) == (5.0, "paired")
+    assert (graph["time_off_over_on"], graph["off_over_on_pairing"]) == (1.6, "unpaired")
+    assert graph["time_off_over_on_low"] < 1.6 < graph["time_off_over_on_high"]
+    assert pd.isna(table.loc[(32, "comera", "CUDA Graph"), "time_over_comera"])
+    assert pd.isna(table.loc[(32, "dense", ""), "time_off_over_on"])
 
 
 def test_a_ratio_of_toggles_timed_together_would_be_paired() -> None:
     values = {PLAIN: [10.0, 20.0, 30.0], GRAPH: [5.0, 10.0, 15.0]}
     records = [toggled("comera", toggles, means, pairing="one") for toggles, means in values.items()]
-    assert table_of(records).loc[("32", "comera, CUDA Graph"), "off / on"] == "2.00x"
+    graph = table_of(records).loc[(32, "comera", "CUDA Graph")]
+    assert graph[["time_off_over_on", "off_over_on_pairing"]].tolist() == [2.0, "paired"]
     [figure] = render(records, read_claims())
-    assert not any("unpaired" in note for note in figure.notes)
+    assert "‡" not in text_of(figure, ".md")
 
 
 def test_arms_that_did_not_fit_together_are_marked() -> None:
     records = [toggled(arm, PLAIN, [10.0, 20.0], pairing="") for arm in ("comera", "dense")]
-    assert table_of(records).loc[("32", "dense"), "time / comera"].endswith("‡")
+    assert table_of(records).loc[(32, "dense", ""), "time_pairing"] == "unpaired"
+    [figure] = render(records, read_claims())
+    assert any(note.startswith("‡ not timed together") for note in figure.notes)
 
 
 @pytest.mark.parametrize(
-    ("toggles", "name", "plainer"),
+    ("toggles", "on", "plainer"),
     [
-        (PLAIN, "comera", None),
-        (GRAPH, "comera, CUDA Graph", PLAIN),
-        (COMPILED, "comera, compile", PLAIN),
-        (BF16, "comera, bf16", PLAIN),
-        (BF16_GRAPH, "comera, bf16, CUDA Graph", BF16),
-        (Toggles(compile=True, cuda_graph=True), "comera, compile, CUDA Graph", COMPILED),
-        (ALL_ON, "comera, bf16, compile, CUDA Graph", Toggles("bf16", compile=True)),
+        (PLAIN, "", None),
+        (GRAPH, "CUDA Graph", PLAIN),
+        (COMPILED, "compile", PLAIN),
+        (BF16, "bf16", PLAIN),
+        (BF16_GRAPH, "bf16, CUDA Graph", BF16),
+        (Toggles(compile=True, cuda_graph=True), "compile, CUDA Graph", COMPILED),
+        (ALL_ON, "bf16, compile, CUDA Graph", Toggles("bf16", compile=True)),
     ],
 )
-def test_a_row_is_compared_with_the_one_that_lacks_its_last_toggle(
-    toggles: Toggles, name: str, plainer: Toggles | None
+def test_a_variant_is_compared_with_the_one_that_lacks_its_last_toggle(
+    toggles: Toggles, on: str, plainer: Toggles | None
 ) -> None:
     means = {toggles: [10.0, 10.0]} | ({plainer: [30.0, 30.0]} if plainer else {})
-    records = [toggled("comera", one, values) for one, values in means.items()]
-    rows = {row.name: row for row in rows_of(steps_of(records)) if row.batch == 32}
+    table = table_of([toggled("comera", one, values) for one, values in means.items()])
     assert toggles.without_last == plainer
-    gain = rows[name].gain
-    assert (gain.value if gain else None) == (3.0 if plainer else None)
+    gain = table.loc[(32, "comera", on), "time_off_over_on"]
+    assert gain == 3.0 if plainer else pd.isna(gain)
 
 
 def test_another_arm_or_batch_size_is_drawn_after_the_expected_ones() -> None:
@@ -181,40 +205,44 @@ def test_failures_and_missing_cells_are_shown_with_their_reasons() -> None:
         if slot != ("dense", False, 32):
             records.append(one)
     table = table_of(records)
-    assert table.loc[("128", "dense, CUDA Graph"), ["epoch, minutes", "peak MiB, cuda"]].tolist() == [
+    failure = table.loc[(128, "dense", "CUDA Graph")]
+    assert failure[["time_status", "time_message", "cuda_status"]].tolist() == [
         "oom",
+        "made up: no room.",
         "not modelled",
     ]
-    assert table.loc[("128", "dense, CUDA Graph"), "remarks"] == "oom: made up: no room. (time)"
-    assert table.loc[("64", "comera"), "remarks"] == "unsupported: made up: cannot be had. (time, memory for cuda)"
-    assert table.loc[("32", "dense"), "epoch, minutes"] == "not recorded"
-    assert table.loc[("64", "dense"), "time / comera"] == "-"
+    assert table.loc[(64, "comera", ""), ["time_status", "cuda_status"]].tolist() == ["unsupported"] * 2
+    assert table.loc[(32, "dense", ""), "time_status"] == "not recorded"
+    assert pd.isna(table.loc[(64, "dense", ""), "time_over_comera"])
+    assert table.loc[(128, "dense", ""), "cuda_peak_mib"] > 0
     [figure] = render(records, read_claims())
-    assert "dense, CUDA Graph, batch 128: oom: made up: no room. (time)" in figure.below
-    assert tidy_of(figure).loc[("dense", "fp32", False, False, 128), "cuda_peak_mib"] > 0
+    shown = figure.table.set_index("arm")
+    assert shown.loc["dense, CUDA Graph", "epoch, minutes, batch 128"] == "oom"
+    assert shown.loc["dense", "epoch, minutes, batch 32"] == "not recorded"
+    assert {"dense, dense, CUDA Graph, batch 128: made up: no room.", "comera, batch 64: made up: cannot be had."} <= {
+        *figure.notes
+    }
 
 
 def test_memory_is_predicted_for_plain_steps_and_measured_for_all(drawn: dict[str, Drawn]) -> None:
-    table = drawn[CUDA].table.set_index(["batch", "arm"])
-    assert table.loc[("32", "dense"), "cuda / comera"].endswith("x")
-    assert table.loc[("32", "dense, bf16"), "cuda / comera"].endswith("x")
-    for words in ("CUDA Graph", "compile"):
-        row = table.loc[("32", f"dense, {words}")]
-        assert row["peak MiB, cuda"] == "not modelled"
-        assert row["allocated / comera"].endswith("x")
-    tidy = tidy_of(drawn[CUDA])
-    graph = tidy.loc[("dense", "fp32", False, True, 32)]
-    comera = tidy.loc[("comera", "fp32", False, True, 32)]
-    assert graph["allocated_over_comera"] == pytest.approx(graph["allocated_mib"] / comera["allocated_mib"], 1e-4)
-    assert "Predictions are of steps without CUDA Graph and compile." in text_of(drawn[CPU], ".md")
-    assert "allocated MiB" not in drawn[CPU].table
+    tidy = tidy_of(drawn[CUDA]).sort_index()
+    for precision in ("fp32", "bf16"):
+        assert tidy.loc[("dense", precision, False, False, 32), "cuda_over_comera"] > 1
+    for compiled, graph in ((False, True), (True, False)):
+        line = tidy.loc[("dense", "fp32", compiled, graph, 32)]
+        comera = tidy.loc[("comera", "fp32", compiled, graph, 32)]
+        assert line["cuda_status"] == "not modelled"
+        assert pd.isna(line["cuda_peak_mib"])
+        assert line["allocated_over_comera"] == pytest.approx(line["allocated_mib"] / comera["allocated_mib"], 1e-4)
+    assert "peak MiB, CPU, batch 16" in drawn[CPU].table
+    assert "allocated MiB, batch 32" in drawn[CUDA].table
 
 
-def test_compile_time_is_in_the_table_where_anything_was_compiled(drawn: dict[str, Drawn]) -> None:
-    table = drawn[CPU].table.set_index(["batch", "arm"])
-    assert table.loc[("16", "dense, compile"), "compile, s"] == "42.0"
-    assert table.loc[("16", "dense"), "compile, s"] == "-"
-    assert "compile, s" not in table_of(toggled_campaign(CUDA)).columns
+def test_compile_time_is_in_the_csv_and_its_range_in_a_note(drawn: dict[str, Drawn]) -> None:
+    tidy = tidy_of(drawn[CPU]).sort_index()
+    assert tidy.loc[("dense", "fp32", True, False, 16), "compile_time_s"] == 42.0
+    assert pd.isna(tidy.loc[("dense", "fp32", False, False, 16), "compile_time_s"])
+    assert any("40-42 s" in note for note in drawn[CPU].notes)
 
 
 def pair(ratios: dict[int, float], toggles: Toggles = GRAPH, spread: float = 0.01, **columns) -> list[Record]:
@@ -254,7 +282,6 @@ def test_the_verdict(records: list[Record], outcome: str, why: str) -> None:
     assert verdict.outcome == outcome, verdict.why
     assert why in verdict.why
     assert "\n" not in str(verdict)
-    assert "published 3x (recalled: unconfirmed transcription)" in str(verdict)
 
 
 def test_one_block_decides_nothing() -> None:
@@ -301,8 +328,9 @@ def test_the_newest_record_is_drawn_and_older_code_is_marked() -> None:
     steps = steps_of([new, old, other])
     assert steps.timed["dense", GRAPH, 32] is new
     assert steps.left_out[0].startswith("1 further timed record(s)")
-    marks = {row.name: row.time.marks for row in rows_of(steps) if row.batch == 32}
-    assert (marks["dense, CUDA Graph"], marks["comera, CUDA Graph"]) == ("", "†")
+    table = table_of([new, old, other])
+    assert table.loc[(32, "dense", "CUDA Graph"), "epoch_time_s"] == pytest.approx(392_702 / 32 * 5 / 1e3, 1e-3)
+    assert [*table.index[table["older_code"]]] == [(32, "comera", "CUDA Graph")]
 
 
 def test_predictions_alone_are_no_figure() -> None:
