@@ -120,6 +120,14 @@ FORMATS: Mapping[str, Format] = {
     "gain_over_*": Format("gain over *", suffix="x"),
     "mib": Format("MiB"),
     "*_least_ms": Format("least ms"),
+    # predictions
+    "workload": _words("workload"),
+    "cells": Format("cells", digits=0),
+    "batches": _words("batches"),
+    "lowest_error": Format("lowest error", form="+.2%"),
+    "median_error": Format("median", form="+.2%"),
+    "highest_error": Format("highest", form="+.2%"),
+    "within": Format("within"),
     # checks
     "what": _words("what"),
     "precision": _words("precision"),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
-import statistics
 from pathlib import Path
+from typing import Any
 
 import pytest
 from made_up_records import ARMS, CPU, CUDA, campaign, record
@@ -13,8 +13,7 @@ from redrawn import redrawn_here
 
 from bench.core.record import Record, write
 from figures.artifacts.beyond import prediction
-from figures.artifacts.beyond.prediction import PredictionPage, rows_of
-from figures.text import text_table
+from figures.artifacts.beyond.prediction import PredictionPage
 
 render = prediction.ARTIFACT.render
 
@@ -24,10 +23,8 @@ def page_of(records: list[Record], device: str = CPU) -> PredictionPage:
     return page
 
 
-def sentences(page: PredictionPage) -> list[str]:
-    """What is said of the distribution, then the notes."""
-    caption = prediction.caption(page, rows_of(page))
-    return [caption.facts[1], *caption.notes]
+def about(page: PredictionPage) -> dict[str, Any]:
+    return prediction.about(page, prediction.table(page))
 
 
 def witnessed(arm: str, batch: int, error: float, device: str = CPU, **columns: object) -> Record:
@@ -51,49 +48,65 @@ def checked(device: str = CPU) -> list[Record]:
 
 
 def test_errors_by_hand() -> None:
-    checks = page_of(checked())
-    assert checks.kind == "cpu"
-    rows = rows_of(checks)
-    assert [row.arm for row in rows] == ["comera", "lora", "dense"]
-    for row in rows:
-        assert row.errors == pytest.approx(sorted(ERRORS[row.arm]))
-        assert statistics.median(row.errors) == pytest.approx(sum(ERRORS[row.arm]) / 2)
-    assert rows[1].worst.record.batch_size == 1
-    table = text_table(prediction.columns(checks, rows), rows).set_index("arm")
-    assert table.loc["lora", "within"] == "1 of 2"
-    assert table.loc["lora", "lowest error"] == "-3.00 %"
-    assert table.loc["dense", "highest"] == "0.00 %"
-    first = sentences(checks)[0]
-    assert "6 cells, 1 of them exact to the byte" in first
-    assert "the largest -3.00 % (lora, batch 1)" in first
-    assert "within 2%. Missed by 1." in first
+    page = page_of(checked())
+    assert page.kind == "cpu"
+    table = prediction.table(page)
+    rows = prediction.by_workload(page, table)
+    assert [arm for _, arm, _ in rows] == ["comera", "lora", "dense"]
+    for _, arm, part in rows:
+        assert sorted(part["error"]) == pytest.approx(sorted(ERRORS[arm]))
+    read = prediction.shown(page, table).set_index("arm")
+    assert read.loc["lora"].tolist() == ["encoder", "2", "1, 8", "-3.00%", "-1.00%", "+1.00%", "1 of 2"]
+    assert read.loc["dense", ["lowest error", "highest"]].tolist() == ["-0.10%", "+0.00%"]
+    found = about(page)
+    assert (found["cells"], found["exact"], found["missed"]) == (6, 1, 1)
+    assert (found["largest"], found["at"].arm, found["at"].batch_size) == (pytest.approx(-0.03), "lora", 1)
 
 
-def test_what_is_within_the_tolerance_is_met() -> None:
-    good = [one for one in checked() if one.method != "lora"]
-    checks = page_of(good)
-    assert sentences(checks)[0].endswith("Met.")
+def test_a_gpu_is_allowed_more_than_a_cpu() -> None:
     on_cuda = page_of(checked(CUDA), CUDA)
     assert on_cuda.kind == "cuda"
-    assert sentences(on_cuda)[0].endswith("Asked: within 5%. Met.")
+    assert about(on_cuda)["missed"] == 0
+    [drawn] = render(checked(CUDA), {})
+    assert drawn.facts[-1] == "Asked: within 5 %. Met."
+    [drawn] = render(checked(), {})
+    assert drawn.facts[-1] == "Asked: within 2 %. Missed by 1."
 
 
 def test_measured_workspaces_belong_to_the_prediction() -> None:
     one = witnessed("comera", 1, 0.0, CUDA, peak_memory_allocated_mib=264.0, workspaces_mib=64.0)
-    checks = page_of([one], CUDA)
-    assert [check.error for check in checks.checks] == [0.0]
-    assert sentences(checks)[-1].endswith("which were measured: 64.0 MiB.")
+    page = page_of([one], CUDA)
+    assert prediction.table(page)["error"].tolist() == [0.0]
+    assert about(page)["workspaces"] == (64.0, 64.0)
+    [drawn] = render([one], {})
+    assert any("64.0 MiB" in note for note in drawn.notes)
+
+
+def test_arms_of_another_workload_stand_below_and_are_named_with_it() -> None:
+    other = witnessed("comera", 1, 0.01, workload="linear", cell_id="other")
+    [drawn] = render([*checked(), other], {})
+    assert drawn.table["workload"].tolist() == ["encoder"] * 3 + ["linear"]
+    [axes] = drawn.files._draw().axes  # type: ignore[misc]
+    assert [name.get_text() for name in axes.get_yticklabels()] == ["comera", "lora", "dense", "comera, linear"]
+
+
+def test_points_are_errors_in_percent_and_strokes_their_medians() -> None:
+    [drawn] = render(checked(), {})
+    [axes] = drawn.files._draw().axes  # type: ignore[misc]
+    dots = sorted(float(line.get_xdata()[0]) for line in axes.lines if len(line.get_xdata()) == 1)
+    assert dots == pytest.approx(sorted(100 * error for errors in ERRORS.values() for error in errors))
+    strokes = [line.get_xdata()[0] for line in axes.lines if len(set(line.get_ydata())) == 2][1:]
+    assert strokes == pytest.approx([-0.75, -1.0, -0.05])
 
 
 def test_timed_records_of_a_gpu_count_and_those_of_a_cpu_have_no_peak() -> None:
     records = campaign(CPU) + campaign(CUDA)
     [drawn] = render(records, {})
     assert drawn.device == CUDA
-    checks = page_of(records, CUDA)
-    assert {check.record.arm for check in checks.checks} == set(ARMS)
-    for check in checks.checks:
-        assert check.record.measure == "run"
-        assert check.error == pytest.approx(1 / 1.04 - 1)
+    page = page_of(records, CUDA)
+    assert {check.arm for check in page.checks} == set(ARMS)
+    assert {check.measure for check in page.checks} == {"run"}
+    assert prediction.table(page)["error"].tolist() == pytest.approx([1 / 1.04 - 1] * len(page.checks))
 
 
 def test_captured_steps_failures_and_other_devices_are_left_out() -> None:
@@ -104,9 +117,9 @@ def test_captured_steps_failures_and_other_devices_are_left_out() -> None:
         witnessed("lte", 1, 0.0, status="unsupported", message="no heads.", peak_memory_allocated_mib=None),
         witnessed("dense", 1, 0.9, CUDA),
     ]
-    checks = page_of(records)
-    assert len(checks.checks) == 6
-    assert checks.left_out == (
+    page = page_of(records)
+    assert len(page.checks) == 6
+    assert page.left_out == (
         "No check of lte, batch 1: unsupported, no heads.",
         "2 record(s) of captured or compiled steps are left out: predictions are of plain ones.",
     )
@@ -125,8 +138,7 @@ def test_same_records_same_bytes(tmp_path: Path) -> None:
     rows = list(csv.DictReader(io.StringIO(written[f"{stems[0]}.csv"].decode())))
     assert len(rows) == 6
     assert {float(row["error"]) for row in rows} == {error for errors in ERRORS.values() for error in errors}
-    assert "6 cells, 1 of them exact" in printed
-    assert printed.count("6 cells") == 2
+    assert printed.count("6 cells, 1 of them exact") == 2
 
 
 def test_every_experiment_it_reads_exists() -> None:
