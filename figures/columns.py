@@ -120,6 +120,17 @@ FORMATS: Mapping[str, Format] = {
     "gain_over_*": Format("gain over *", suffix="x"),
     "mib": Format("MiB"),
     "*_least_ms": Format("least ms"),
+    # contraction plans
+    "tokens": Format("tokens", digits=0),
+    "plan": _words("plan"),
+    "plan_mflop": Format("MFLOP"),
+    "flops_over_*": Format("FLOPs / *", suffix="x"),
+    "plan_saved_mib": Format("kept, MiB"),
+    "plan_estimated_ms": Format("estimated, ms"),
+    "plan_measured_ms": Format("measured, ms"),
+    "best_plan": _words("fastest"),
+    "best_measured_ms": Format("fastest, ms"),
+    "dense_ms": Format("nn.Linear, ms"),
     # predictions
     "workload": _words("workload"),
     "cells": Format("cells", digits=0),

@@ -3,23 +3,22 @@
 The paper publishes no number with this figure, so there is no claim to judge.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from bench.core.record import Record
 from figures.artifact import Artifact
+from figures.columns import frame, readable
+from figures.page.captions import beside
 from figures.page.drawn import Caption
 from figures.page.layout import INNER, Page
-from figures.page.plan_notes import closing_lines, timing_fact
 from figures.page.style import FAINT, TIME_FILLS
 from figures.page.tensor_diagrams import HEIGHT, badge, draw_backward, draw_forward, draw_network
 from figures.records import plans
-from figures.records.plans import ONCE, Grid, Planned, PlannedLayer, PlannedProduct
-from figures.text import NOT_ASKED, Column, significant
+from figures.records.plans import ONCE, Grid, Planned
+from figures.text import NOT_ASKED, significant
 
 # What a plan's axes hold, in inches: diagrams and columns of text keep their places whatever the layout.
 _ROW, _TOTAL, _PANEL_TITLE, _GAP, _BELOW = 0.135, 0.17, 0.14, 0.06, 0.08
@@ -31,90 +30,68 @@ _SHAPES = (1.06, 1.2, 1.2)
 _FLOPS, _BAR, _SHARE, _KEPT = 7.65, (7.71, 8.0), 8.3, INNER
 
 
-@dataclass(frozen=True)
-class Fig11Row:
-    """A product of a chosen plan; the plan's total, with ``product`` None; or, with ``planned`` None, no plan."""
-
-    slot: PlannedLayer
-    record: Record
-    planned: Planned | None = None
-    product: PlannedProduct | None = None
-    side: str | None = None  # the pass
-    number: int | None = None
-    text: str | None = None
-    shapes: str | None = None
-    flops: int | None = None
-    share: str | None = None  # of the plan's FLOPs
-    moved_mib: float | None = None
-    kept_mib: float | None = None  # for the backward pass: the product's result, or all
-
-
-def _rows_of_plan(slot: PlannedLayer, record: Record, planned: Planned | None) -> Iterator[Fig11Row]:
-    """The products in the order in which they are run, then the total."""
-    if planned is None:
-        yield Fig11Row(slot, record)
-        return
-    plan, moved = planned.chosen, 0.0
-    for number, one in enumerate((*plan.products, *plan.backward), start=1):
-        side = "forward" if number <= len(plan.products) else "backward"
-        share = f"{one.flops / plan.flops:.1%}" if plan.flops else None
-        sizes = (one.flops, share, one.moved_mib, plan.kept_mib.get(one.result))
-        yield Fig11Row(slot, record, planned, one, side, number, one.text, one.shapes, *sizes)
-        moved += one.moved_mib
-    total = (plan.flops, "100%", moved, plan.saved_mib)
-    yield Fig11Row(slot, record, planned, None, "both", None, "total (x is kept too)", "", *total)
-
-
-def rows_of(grid: Grid) -> list[Fig11Row]:
-    records = grid.records.items()
-    return [row for slot, record in records for row in _rows_of_plan(slot, record, grid.planned.get(slot))]
-
-
-def columns(grid: Grid, rows: Sequence[Fig11Row]) -> list[Column[Fig11Row]]:  # noqa: ARG001 - as every artifact
-    """A row of the table per product, total and failure, of the CSV per product."""
-
-    def tidy(row: Fig11Row) -> dict[str, object]:
-        slot, planned, product = row.slot, row.planned, row.product
-        assert planned is not None
-        assert product is not None
+def table(page: Grid) -> pd.DataFrame:
+    """A line per product of each chosen plan, forward and backward, in the order in which they are run."""
+    lines = []
+    for slot, planned in page.planned.items():
         plan, best = planned.chosen, planned.best
-        return {
-            "device": grid.device,
-            **{name: getattr(slot, name) for name in ("in_features", "out_features", "cores")},
-            "ranks": " ".join(map(str, planned.ranks)),
-            "tokens": slot.tokens,
-            "plan": plan.name,
-            "pass": row.side,
-            "number": row.number,
-            **vars(product),
-            "flops": product.flops,
-            "moved_mib": product.moved_mib,
-            "kept_mib": row.kept_mib,
-            "plan_flops": plan.flops,
-            "plan_saved_mib": plan.saved_mib,
-            "plan_estimated_ms": plan.estimated_ms,
-            "plan_measured_ms": plan.time,
-            "best_plan": best.name if best else "",
-            "best_measured_ms": best.time if best else None,
-            "dense_flops": planned.dense_flops,
-            "dense_ms": planned.dense_time,
-            "older_code": bool(grid.older(row.record)),
-        }
+        for number, product in enumerate((*plan.products, *plan.backward), start=1):
+            lines.append(
+                {
+                    "device": page.device,
+                    **{name: getattr(slot, name) for name in ("in_features", "out_features", "cores")},
+                    "ranks": " ".join(map(str, planned.ranks)),
+                    "tokens": slot.tokens,
+                    "plan": plan.name,
+                    "pass": "forward" if number <= len(plan.products) else "backward",
+                    "number": number,
+                    **vars(product),
+                    "flops": product.flops,
+                    "moved_mib": product.moved_mib,
+                    "kept_mib": plan.kept_mib.get(product.result),
+                    "plan_flops": plan.flops,
+                    "plan_saved_mib": plan.saved_mib,
+                    "plan_estimated_ms": plan.estimated_ms,
+                    "plan_measured_ms": plan.time,
+                    "best_plan": best.name if best else "",
+                    "best_measured_ms": best.time if best else None,
+                    "dense_flops": planned.dense_flops,
+                    "dense_ms": planned.dense_time,
+                    "older_code": bool(page.older(page.records[slot])),
+                }
+            )
+    return frame(lines)
 
-    return [
-        Column("layer", lambda row: row.slot.layer, left=True),
-        Column("tokens", lambda row: f"{row.slot.tokens:,}"),
-        Column("plan", lambda row: row.planned.chosen.name if row.planned else row.record.status, left=True),
-        Column("pass", lambda row: row.side, left=True),
-        Column("#", lambda row: row.number),
-        Column("product", lambda row: row.text, left=True),
-        Column("shapes", lambda row: row.shapes, left=True),
-        Column("MFLOP", lambda row: significant(row.flops and row.flops / 1e6)),
-        Column("share", lambda row: row.share),
-        Column("MiB moved", lambda row: significant(row.moved_mib)),
-        Column("result kept, MiB", lambda row: significant(row.kept_mib)),
-        Column(tidy=tidy),
-    ]
+
+def shown(page: Grid, _: pd.DataFrame) -> pd.DataFrame:
+    """A line per layer and number of tokens: work, memory and time of the chosen plan beside those of others."""
+    lines: list[dict[str, Any]] = []
+    for slot, record in page.records.items():
+        line = {"layer": slot.layer, "tokens": slot.tokens, "older_code": bool(page.older(record))}
+        if planned := page.planned.get(slot):
+            plan, best, naive = planned.chosen, planned.best, planned.left_to_right
+            line |= {
+                "plan": plan.name,
+                "plan_mflop": plan.flops / 1e6,
+                "flops_over_dense": plan.flops / planned.dense_flops,
+                "flops_over_left_to_right": plan.flops / naive.flops if naive else None,
+                "plan_saved_mib": plan.saved_mib,
+                "plan_estimated_ms": plan.estimated_ms,
+                "plan_measured_ms": f"{significant(plan.time)} {planned.mark(plan)}".rstrip(),
+                "best_plan": best and best.name,
+                "best_measured_ms": best and best.time,
+                "dense_ms": planned.dense_time,
+            }
+        lines.append({"plan": record.status, **line})
+    columns = ["layer", "tokens", "plan", "plan_mflop", "flops_over_dense", "flops_over_left_to_right"]
+    columns += ["plan_saved_mib", "plan_estimated_ms", "plan_measured_ms", "best_plan", "best_measured_ms", "dense_ms"]
+    table = frame(lines)
+    return readable(table, [name for name in columns if name in table])
+
+
+def about(page: Grid, _: pd.DataFrame) -> dict[str, Any]:
+    """Return the layers that have no plan, with their records."""
+    return {"failed": {slot.text: record for slot, record in page.records.items() if slot not in page.planned}}
 
 
 def _total(planned: Planned) -> str:
@@ -126,32 +103,6 @@ def _total(planned: Planned) -> str:
         flops += f" and {significant(plan.flops / naive.flops)} of the left-to-right order's"
         kept += f", left-to-right {significant(naive.saved_mib)}"
     return f"{flops}; {kept}; largest intermediate {significant(plan.largest_mib)} MiB."
-
-
-def _footnotes(grid: Grid) -> list[str]:
-    failed = [(slot, record) for slot, record in grid.records.items() if slot not in grid.planned]
-    return [
-        "Circles are cores, x the activations (B tokens, N in-features), y the result (M out-features). A line between "
-        "two tensors is a mode or rank that they share; the number on it is the product that sums over it. Dashed: "
-        "cores merged into one segment.",
-        "Shapes are (rows x inner)·(inner x columns). A product Y = A·B takes 2·rows·inner·columns FLOPs, and as many "
-        "for each of its gradients dA = dY·Bᵀ and dB = Aᵀ·dY: so there is one column of FLOPs for all three. Share: of "
-        "all three in the plan's total.",
-        "Between two products activations are only viewed in another shape: nothing is permuted.",
-        "Kept: MiB that stay in memory for the backward pass, activations and merged cores, not parameters. "
-        "Left-to-right: the plan in which nothing is merged. *: the fastest.",
-        *(f"{slot.text}: {record.status}: {' '.join(record.message.split())}" for slot, record in failed),
-        *closing_lines(grid),
-    ]
-
-
-def caption(grid: Grid, rows: Sequence[Fig11Row]) -> Caption:  # noqa: ARG001 - as every artifact
-    totals = (f"{slot.text}, {planned.chosen.name!r}: {_total(planned)}" for slot, planned in grid.planned.items())
-    return Caption(
-        title="Fig. 11: contraction of a tensorized linear layer, forward and backward, as the planner chose it",
-        facts=(timing_fact(grid),),
-        notes=(*totals, *_footnotes(grid)),
-    )
 
 
 def _unit(planned: Planned) -> tuple[str, float]:
@@ -255,12 +206,12 @@ def _draw_plan(axes: Any, planned: Planned, mark: str) -> None:
     _draw_products(axes, planned, table)
 
 
-def draw(grid: Grid, rows: Sequence[Fig11Row], caption: Caption) -> Figure:  # noqa: ARG001 - as every artifact
-    page = Page(caption.title, caption.facts, _footnotes(grid), len(grid.planned))
-    for part, (slot, planned) in enumerate(grid.planned.items()):
-        [[axes]] = page.panels(part, _BELOW + _heights(planned)[1])
-        _draw_plan(axes, planned, grid.older(grid.records[slot]))
-    return page.finish()
+def draw(page: Grid, table: pd.DataFrame, caption: Caption) -> Figure:  # noqa: ARG001 - as every artifact
+    paper = Page(caption.title, caption.facts, (*caption.of_picture, *caption.notes), len(page.planned))
+    for part, (slot, planned) in enumerate(page.planned.items()):
+        [[axes]] = paper.panels(part, _BELOW + _heights(planned)[1])
+        _draw_plan(axes, planned, page.older(page.records[slot]))
+    return paper.finish()
 
 
 ARTIFACT = Artifact(
@@ -272,10 +223,10 @@ ARTIFACT = Artifact(
     made_by="make reproduce-fig11",
     order=50,
     select=plans.select_plans,
-    rows=rows_of,
-    columns=columns,
-    tidy_rows=lambda _, rows: [row for row in rows if row.product],
-    caption=caption,
+    table=table,
+    shown=shown,
+    about=about,
+    caption=beside(__file__),
     draw=draw,
-    section="tokens",
+    section="layer",
 )

@@ -238,6 +238,16 @@ class Grid(Selected):
     def planned(self) -> dict[PlannedLayer, Planned]:
         return {slot: planned_of(record) for slot, record in self.records.items() if record.status == "ok"}
 
+    @property
+    def blocks(self) -> list[int]:
+        """In how many blocks the plans of each layer were timed."""
+        return [max(len(one.ms) for one in planned.candidates) for planned in self.planned.values()]
+
+    @property
+    def has_single_calls(self) -> bool:
+        """Whether a plan was timed by its first calls alone."""
+        return any(planned.mark(one) for planned in self.planned.values() for one in planned.candidates)
+
 
 #: With what plans are called: plainly, in float32.
 _PLAIN = {"precision": "fp32", "compile": False, "cuda_graph": False}

@@ -70,7 +70,7 @@ def test_the_command_draws_the_same_bytes_from_the_same_records(tmp_path: Path) 
     assert set(written) == {f"fig11-made-up-gpu-9000.{ending}" for ending in ("png", "svg", "md", "csv")}
     [again] = render(campaign_of_plans(CUDA)[::-1], {})
     assert written == again.files
-    assert "z1 = x · G1-3" in printed
+    assert "768 → 3,072" in printed
 
 
 def test_devices_are_never_mixed(drawn: dict[str, Drawn]) -> None:
@@ -142,34 +142,54 @@ def test_diagrams_name_every_tensor_and_number_every_product(order: int) -> None
             assert first == last or f"G{first}-{last}" in network
 
 
-def test_the_table_lists_all_products_and_their_totals(drawn: dict[str, Drawn]) -> None:
-    tidy, table = tidy_of(drawn[CPU]), drawn[CPU].table
-    assert len(table) == len(tidy) + 6  # and a total for each of two layers at three numbers of tokens
+def test_the_csv_lists_all_products_in_the_order_in_which_they_run(drawn: dict[str, Drawn]) -> None:
+    tidy = tidy_of(drawn[CPU])
     for _, steps in tidy.groupby(["out_features", "tokens"]):
         assert list(steps["number"]) == list(range(1, len(steps) + 1))
         assert list(steps["pass"]) == ["forward"] * (len(steps) // 3) + ["backward"] * (2 * len(steps) // 3)
         assert steps["flops"].sum() == steps["plan_flops"].iloc[0]
-    halves = table[(table["layer"] == "768 → 768") & (table["tokens"] == "128")].set_index("product")
-    assert halves.loc["z1 = x · G1-3", "shapes"] == "(128 x 768)·(768 x 30)"
-    assert halves.loc["z1 = x · G1-3", ["MFLOP", "share"]].tolist() == ["5.90", "13.4%"]
-    assert halves.loc["dG1-3 = xᵀ · dz1", "shapes"] == "(768 x 128)·(128 x 30)"
-    assert halves.loc["total (x is kept too)", ["MFLOP", "result kept, MiB"]].tolist() == ["44.1", "0.587"]
+    halves = tidy[(tidy["out_features"] == 768) & (tidy["tokens"] == 128)].set_index("result")
+    names = ["left", "right", "rows", "inner", "columns", "flops"]
+    assert halves.loc["z1", names].tolist() == ["x", "G1-3", 128, 768, 30, 2 * 128 * 768 * 30]
+    assert halves.loc["dG1-3", names[:5]].tolist() == ["xᵀ", "dz1", 768, 128, 30]
+    assert halves.loc["z1", "moved_mib"] == pytest.approx((128 * 768 + 768 * 30 + 128 * 30) / 2**18, rel=1e-5)
+    assert halves.loc["z1", "kept_mib"] == pytest.approx(128 * 30 / 2**18, rel=1e-5)
+    assert pd.isna(halves.loc["y", "kept_mib"])
+    assert set(halves["dense_flops"]) == {6 * 128 * 768 * 768}
 
 
-def test_the_totals_stand_beside_the_dense_layer_s_and_the_left_to_right_order_s(drawn: dict[str, Drawn]) -> None:
-    [said] = [note for note in drawn[CPU].notes if note.startswith("768 → 768, 6 cores, ranks up to 30, 128 tokens")]
-    assert "'halves': 44.1 MFLOP, 0.0974 of nn.Linear's and 0.728 of the left-to-right order's" in said
-    assert "0.587 MiB kept for backward, left-to-right 1.37" in said
-    [said] = [note for note in drawn[CPU].notes if note.startswith("768 → 768, 6 cores, ranks up to 30, 1 token,")]
-    assert "'cores': 0.473 MFLOP" in said
-    assert "left-to-right" not in said
+def test_a_line_per_plan_stands_beside_the_dense_layer_and_the_left_to_right_order(drawn: dict[str, Drawn]) -> None:
+    table = drawn[CPU].table.set_index(["layer", "tokens"])
+    assert len(table) == 6
+    halves = table.loc[("768 → 768", "128")]
+    columns = ["plan", "MFLOP", "FLOPs / dense", "FLOPs / left to right", "kept, MiB"]
+    assert halves[columns].tolist() == ["halves", "44.1", "0.0974x", "0.728x", "0.587"]
+    assert halves["nn.Linear, ms"] == "5.00"
+    assert table.loc[("768 → 768", "1"), columns[:4]].tolist() == ["cores", "0.473", "0.134x", "1.00x"]
+
+
+def test_times_are_medians_and_the_fastest_is_the_least_of_them() -> None:
+    times = {name: [50.0, 60.0, 70.0] for name in ("halves", "cores", "dense", "halves in", "halves out")}
+    one = planned(times | {"cores": [9.0, 10.0, 30.0]}, contraction="halves", experiment="fig11", dense_ms=[1.0, 2.0])
+    [figure] = tables([one])
+    read = figure.table.iloc[0]
+    assert read[["measured, ms", "fastest", "fastest, ms", "nn.Linear, ms"]].tolist() == [
+        "60.0",
+        "cores",
+        "10.0",
+        "1.50",
+    ]
+    once = planned(times | {"halves": [60.0]}, contraction="halves", experiment="fig11")
+    [figure] = tables([once])
+    assert figure.table["measured, ms"].tolist() == ["60.0 §"]
+    assert any(note.startswith("§") for note in figure.notes)
 
 
 def test_failed_cells_are_shown_with_their_reason() -> None:
     failed = planned(tokens=1, status="oom", message="made up:\nno room", samples={}, contraction="")
     [figure] = render([dataclasses.replace(failed, experiment="fig11")], {})
     assert figure.table["plan"].tolist() == ["oom"]
-    assert "768 → 768, 6 cores, ranks up to 30, 1 token: oom: made up: no room" in figure.notes
+    assert any(note.endswith("1 token: oom: made up: no room.") for note in figure.notes)
     assert len(figure.files) == 4
 
 
@@ -181,6 +201,7 @@ def test_the_newest_record_is_drawn_and_older_code_is_said() -> None:
     [figure] = tables([planned(tokens=4096), old])
     assert set(tidy_of(figure).groupby("tokens")["older_code"].all().items()) == {(128, True), (4096, False)}
     assert any(note.startswith("†") for note in figure.notes)
+    assert figure.table["layer"].tolist() == ["768 → 768 †", "768 → 768"]
 
 
 def changed(**columns: Any) -> Record:
