@@ -95,11 +95,6 @@ class MeasuredPlan:
     ms: tuple[float, ...]
     message: str
 
-    @property
-    def initials(self) -> str:
-        """Such as ``HI`` for ``halves in``."""
-        return "".join(word[0] for word in self.name.split()).upper()
-
     @cached_property
     def time(self) -> float | None:
         return statistics.median(self.ms) if self.ms else None

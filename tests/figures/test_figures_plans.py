@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import math
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -12,10 +15,8 @@ from made_up_plans import TOO_LARGE, grid, planned
 from made_up_records import CPU, CUDA, campaign
 from redrawn import drawn_once
 
-from bench.core.intervals import Estimate
 from bench.core.record import Record, write
 from figures.artifacts.beyond import plans
-from figures.artifacts.beyond.plans import PlansRow, fixed_plans, ratios_of, rows_of, sentences, share_within
 from figures.page.drawn import Drawn
 from figures.records.plans import ONCE, select_plans, slot_of
 
@@ -33,13 +34,20 @@ def timed(best: float = 10.0, chosen: float = 10.0, **where: object) -> Record:
     return planned(times, **({"contraction": "cores"} | where))  # type: ignore[arg-type]
 
 
-def rows(*records: Record) -> list[PlansRow]:
+def table_of(*records: Record) -> pd.DataFrame:
     [page] = select_plans(records)
-    return rows_of(page)
+    return plans.table(page)
 
 
-def tidy_of(figure: Drawn) -> pd.DataFrame:
-    return pd.read_csv(io.StringIO(next(figure.files[name] for name in figure.files if name.endswith("csv")).decode()))
+def shape_of(record: Record) -> Mapping[str, Any]:
+    """The one shape of a table."""
+    [one] = plans.shapes(table_of(record)).to_dict("records")
+    return {str(name): value for name, value in one.items()}
+
+
+def about(*records: Record) -> dict[str, Any]:
+    [page] = select_plans(records)
+    return plans.about(page, plans.table(page))
 
 
 @pytest.fixture(scope="module")
@@ -66,119 +74,118 @@ def test_devices_are_never_mixed(drawn: dict[str, Drawn]) -> None:
     assert render(OTHERS, {}) == []
 
 
-def test_every_shape_has_a_row_and_every_candidate_a_line(drawn: dict[str, Drawn]) -> None:
+def test_every_shape_has_a_cell_and_every_candidate_a_line(drawn: dict[str, Drawn]) -> None:
     for device, unsupported in ((CPU, 18), (CUDA, 0)):
-        table, tidy = drawn[device].table, tidy_of(drawn[device])
-        assert len(table) == 180
-        assert (table["chosen"] == "unsupported").sum() == unsupported
-        assert len(tidy) == 5 * (180 - unsupported) + unsupported
-    assert set(drawn[CPU].table["remarks"]) == {"", TOO_LARGE}
-    said = f"18 of 180 shapes are left out: 18 x unsupported: {TOO_LARGE}"
-    assert said in drawn[CPU].notes
+        table, lines = drawn[device].table, pd.read_csv(io.BytesIO(csv_of(drawn[device])))
+        cells = table.set_index(["layer", "cores", "ranks up to"])
+        assert cells.shape == (4 * 3 * 3, 5)
+        assert (cells == "unsupported").to_numpy().sum() == unsupported
+        assert len(lines) == 5 * (180 - unsupported) + unsupported
+        assert set(lines["message"].dropna()) == ({TOO_LARGE} if unsupported else set())
+    assert f"18 of 180 shapes were not measured: unsupported: {TOO_LARGE}" in drawn[CPU].notes
+
+
+def csv_of(figure: Drawn) -> bytes:
+    return next(figure.files[name] for name in figure.files if name.endswith("csv"))
 
 
 def test_a_ratio_is_that_of_two_medians() -> None:
     times = {name: [50.0, 60.0, 70.0] for name in NAMES} | {"halves in": [9.0, 10.0, 30.0], "cores": [11.0, 12.0, 12.5]}
-    [row] = rows(planned(times, contraction="cores", dense_ms=[24.0, 24.0, 24.0]))
-    assert row.choice is not None
-    assert (row.choice.best.name, row.choice.is_best) == ("halves in", False)
-    ratio = row.choice.ratio
-    assert ratio.value == pytest.approx(1.2)
-    assert ratio.low is not None
-    assert ratio.high is not None
-    assert ratio.low < 1.2 < ratio.high
-    assert row.choice.over_dense is not None
-    assert row.choice.over_dense.value == pytest.approx(0.5)
+    one = shape_of(planned(times, contraction="cores", dense_ms=[24.0, 24.0, 24.0]))
+    assert (one["chosen"], one["best"], one["status"]) == ("cores", "halves in", "ok")
+    assert one["chosen_over_best"] == pytest.approx(1.2)
+    assert one["chosen_over_best_low"] < 1.2 < one["chosen_over_best_high"]
+    assert one["chosen_over_best_bounds"] == "range"
+    assert (one["chosen_over_dense"], one["dense_ms"]) == (pytest.approx(0.5), 24.0)
 
 
 def test_the_best_itself_has_the_ratio_one() -> None:
-    [row] = rows(timed(best=20.0, chosen=10.0))
-    assert row.choice is not None
-    assert row.choice.is_best
-    assert row.choice.ratio == Estimate(1.0, 1.0, 1.0, 3)
+    one = shape_of(timed(best=20.0, chosen=10.0))
+    assert one["chosen"] == one["best"] == "cores"
+    assert [one[f"chosen_over_best{end}"] for end in ("", "_low", "_high")] == [1.0] * 3
 
 
-def test_a_time_of_first_calls_is_marked_and_has_no_interval() -> None:
+def test_a_time_of_first_calls_is_explained_and_has_no_bounds() -> None:
     times = {name: [10.0, 10.5, 11.0] for name in NAMES} | {"cores": [60.0]}
-    [row] = rows(planned(times, contraction="cores"))
-    assert row.choice is not None
-    assert (row.choice.ratio.value, row.choice.ratio.low) == (pytest.approx(60 / 10.5), None)
-    [figure] = tables([planned(times, contraction="cores")], {})
-    assert figure.table["chosen, ms"].tolist() == [f"60.0 {ONCE}"]
-    assert any(note.startswith(f"{ONCE} timed by its first calls alone") for note in figure.notes)
-    [figure] = tables([planned({name: [10.0] for name in NAMES})], {})
-    assert ONCE not in figure.table["chosen, ms"].item()  # one block was asked for
+    one = planned(times, contraction="cores")
+    assert shape_of(one)["chosen_over_best"] == pytest.approx(60 / 10.5)
+    assert pd.isna(shape_of(one)["chosen_over_best_low"])
+    [figure] = tables([one], {})
+    assert any(note.startswith(ONCE) for note in figure.notes)
+    [figure] = tables([planned({name: [10.0] for name in NAMES})], {})  # one block was asked for
+    assert not any(note.startswith(ONCE) for note in figure.notes)
 
 
 def test_a_chosen_plan_without_memory_is_left_out_with_its_reason() -> None:
     one = timed()
     one.samples["plans"][1] |= {"ms": [], "message": "needs about 9 MiB, 1 MiB are free"}
+    found = about(one, timed(tokens=1))
+    assert found["left_out"] == {"no time: 'cores' needs about 9 MiB, 1 MiB are free": 1}
     [figure] = tables([one, timed(tokens=1)], {})
-    assert "1 of 2 shapes are left out: 1 x no time: 'cores' needs about 9 MiB, 1 MiB are free." in figure.notes
-    assert figure.table["chosen / best"].tolist() == ["1.00", "-"]
+    assert figure.table[["1 tokens", "128 tokens"]].to_numpy().tolist() == [["cores 1.00x", "no time"]]
 
 
 def test_what_has_no_record_is_said() -> None:
-    found = rows(timed(tokens=1), timed(tokens=128, order=2))
-    assert [(row.slot.order, row.slot.tokens, row.status) for row in found] == [
-        (2, 1, "not recorded"),
-        (2, 128, "ok"),
-        (3, 1, "ok"),
-        (3, 128, "not recorded"),
+    records = timed(tokens=1), timed(tokens=128, order=2)
+    found = plans.shapes(table_of(*records))
+    assert found[["cores", "tokens", "status"]].to_numpy().tolist() == [
+        [4, 1, "not recorded"],
+        [4, 128, "ok"],
+        [6, 1, "ok"],
+        [6, 128, "not recorded"],
     ]
-    assert sentences(found)[-1] == "2 of 4 shapes are left out: 2 x not recorded."
+    assert about(*records)["left_out"] == {"not recorded": 2}
 
 
-def judged(ratios: list[float]) -> list[str]:
-    return sentences(rows(*(timed(chosen=10.0 * ratio, tokens=place) for place, ratio in enumerate(ratios, start=1))))
+def judged(ratios: list[float]) -> dict[str, Any]:
+    return about(*(timed(chosen=10.0 * ratio, tokens=place) for place, ratio in enumerate(ratios, start=1)))
 
 
 @pytest.mark.parametrize(
-    ("ratios", "outcome"),
+    ("ratios", "missed"),
     [
-        ([1.0] * 60, "Met."),
-        ([1.0] * 54 + [1.49] * 6, "Met."),
-        ([1.0] * 59, "Missed: 59 shapes."),
-        ([1.0] * 53 + [1.2] * 7, "Missed: 88.3% within 1.10."),
-        ([1.0] * 59 + [1.6], "Missed: 1 beyond 1.50."),
-        ([1.0, 1.6], "Missed: 2 shapes, 50.0% within 1.10, 1 beyond 1.50."),
+        ([1.0] * 60, []),
+        ([1.0] * 54 + [1.49] * 6, []),
+        ([1.0] * 59, ["59 shapes"]),
+        ([1.0] * 53 + [1.2] * 7, ["88.3% within 1.10"]),
+        ([1.0] * 59 + [1.6], ["1 beyond 1.50"]),
+        ([1.0, 1.6], ["2 shapes", "50.0% within 1.10", "1 beyond 1.50"]),
     ],
 )
-def test_the_planner_is_held_to_what_is_asked_of_it(ratios: list[float], outcome: str) -> None:
-    asked = "Asked: at least 60 shapes, 90% of them within 1.10, none beyond 1.50."
-    assert judged(ratios)[0].endswith(f"{asked} {outcome}")
+def test_the_planner_is_held_to_what_is_asked_of_it(ratios: list[float], missed: list[str]) -> None:
+    assert judged(ratios)["missed"] == missed
+    assert (plans.NEAR, plans.FAR, plans.SHARE, plans.SHAPES) == (1.1, 1.5, 0.9, 60)
 
 
-def test_the_sentences_count_shapes_and_name_the_worst() -> None:
-    said = judged([1.0] * 8 + [1.05, 1.3])
-    assert said[0].startswith(
-        "10 shapes measured: the chosen plan is within 1.10 of the best measured candidate in 90.0% of the shapes "
-        "(9 of 10) and within 1.50 in 100.0% of the shapes (10 of 10)."
-    )
-    assert "median 1.00, 90th percentile 1.08" in said[1]
-    assert "The worst choice: 1.30 at 768 → 768, 6 cores, ranks up to 30, 10 tokens, 'cores' in place of" in said[1]
-    assert said[2].startswith("Of the 1 shapes beyond 1.10, 0 have a range that reaches down to it.")
+def test_shapes_are_counted_by_how_good_the_choice_is() -> None:
+    found = judged([1.0] * 8 + [1.05, 1.3])
+    assert [found[name] for name in ("measured", "near", "far", "doubtful")] == [10, 9, 10, 0]
+    times = {name: [50.0] * 3 for name in NAMES} | {"halves": [9.0, 10.0, 13.0], "cores": [12.0, 13.0, 14.0]}
+    assert about(planned(times, contraction="cores"))["doubtful"] == 1
 
 
 def test_one_plan_for_every_shape_is_held_against_the_planner() -> None:
-    found = rows(timed(best=10.0, chosen=12.0), timed(best=30.0, chosen=10.0, tokens=1))
-    assert ratios_of(found) == pytest.approx([1.0, 1.2])
-    assert fixed_plans(found)["halves"] == pytest.approx([1.0, 3.0])
-    assert fixed_plans(found)["dense"] == pytest.approx([5.0, 5.0])
-    assert share_within(fixed_plans(found)["halves"], 1.1) == 0.5
-    assert any("'halves' 50%, at worst 3.00; 'cores' 50%, at worst 1.20" in said for said in sentences(found))
+    found = table_of(timed(best=10.0, chosen=12.0), timed(best=30.0, chosen=10.0, tokens=1))
+    assert sorted(plans.shapes(found)["chosen_over_best"]) == pytest.approx([1.0, 1.2])
+    assert plans.fixed_plans(found)["halves"] == pytest.approx([1.0, 3.0])
+    assert plans.fixed_plans(found)["dense"] == pytest.approx([5.0, 5.0])
+    lacking = timed()
+    lacking.samples["plans"][0] |= {"ms": [], "message": "needs more memory"}
+    assert plans.fixed_plans(table_of(lacking))["halves"] == [math.inf]
 
 
-def test_times_over_the_dense_layer_s_are_summed_up() -> None:
-    said = sentences(rows(timed(dense_ms=[20.0] * 3), timed(tokens=1, dense_ms=[5.0] * 3)))
-    assert any("faster than nn.Linear in 1 of 2 shapes; its time over nn.Linear's: median 1.25" in one for one in said)
+def test_times_over_the_dense_layer_s_are_counted() -> None:
+    found = about(timed(dense_ms=[20.0] * 3), timed(tokens=1, dense_ms=[5.0] * 3))
+    assert (found["faster_than_dense"], found["beside_dense"]) == (1, 2)
 
 
 def test_settings_are_never_mixed_and_the_newest_record_counts() -> None:
     old = timed(chosen=99.0, recorded_at="2000-01-01T00:00:00+00:00")
     stray = timed(tokens=1, precision="bf16", status="unsupported", message="made up.")
     [figure] = tables([old, timed(), stray], {})
-    assert figure.table[["tokens", "chosen / best"]].to_numpy().tolist() == [["128", "1.00"]]
+    assert figure.table.drop(columns=["layer", "cores", "ranks up to"]).to_dict("records") == [
+        {"128 tokens": "cores 1.00x"}
+    ]
     assert any(note.startswith("1 record(s)") and "bf16" in note for note in figure.notes)
     assert any(note.startswith("1 further record(s)") for note in figure.notes)
     assert tables([stray], {}) == []
@@ -187,12 +194,23 @@ def test_settings_are_never_mixed_and_the_newest_record_counts() -> None:
 def test_older_code_is_marked() -> None:
     old = timed(tokens=1, recorded_at="2000-01-01T00:00:00+00:00", code_id="code-0")
     [figure] = tables([timed(), old], {})
-    assert figure.table["chosen"].tolist() == ["cores †", "cores"]
-    assert set(tidy_of(figure)["older_code"]) == {True, False}
+    assert figure.table[["1 tokens", "128 tokens"]].to_numpy().tolist() == [["cores 1.00x †", "cores 1.00x"]]
+    assert set(table_of(timed(), old)["older_code"]) == {True, False}
+    assert any(note.startswith("†") for note in figure.notes)
+
+
+def test_the_picture_has_a_cell_per_shape_and_a_curve_per_plan() -> None:
+    [figure] = render([timed(), timed(tokens=1, best=10.0, chosen=12.0, dense_ms=[24.0] * 3)], {})
+    cells, curves, over_dense = figure.files._draw().axes[0], *figure.files._draw().axes[-4:-2]  # type: ignore[misc]
+    assert sorted(text.get_text() for text in cells.texts)[:3] == ["C", "C", "H 1.200"]
+    lines = [list(line.get_xdata()) for line in curves.lines]
+    assert [1.0, 1.0, pytest.approx(1.2), 4.0] in lines
+    [line] = [line for line in over_dense.lines if line.get_marker() != "None"]
+    assert list(line.get_ydata()) == pytest.approx([0.5, 2.0])
 
 
 def test_a_grid_without_any_time_is_drawn_and_says_so() -> None:
     [figure] = render([timed(status="error", message="made up", samples={}, contraction="")], {})
     assert figure.facts[-1] == "No shape has been measured."
-    assert figure.notes == ("1 of 1 shapes are left out: 1 x error: made up.",)
+    assert "1 of 1 shapes were not measured: error: made up." in figure.notes
     assert len(figure.files) == 4
