@@ -49,7 +49,8 @@ class Format:
         suffix: what follows each number, such as ``x``.
         left: whether it holds words, which are aligned left.
         status: the column that says why there is no number.
-        pairing: the column that says whether a ratio's sides were timed together.
+        pairing: the column that says whether a ratio's sides were timed together; a table with ratios to several
+            references has one for each, such as ``dense_pairing``.
         unit_of: from the largest number, a unit for all of them and how many of it one is.
     """
 
@@ -120,6 +121,13 @@ FORMATS: Mapping[str, Format] = {
     "gain_over_*": Format("gain over *", suffix="x"),
     "mib": Format("MiB"),
     "*_least_ms": Format("least ms"),
+    # tensorized matrices
+    "matrix": _words("matrix"),
+    "setting": _words("setting"),
+    "modes": _words("modes"),
+    "ranks": _words("ranks"),
+    "gflops_per_step": Format("GFLOP"),
+    "predicted_peak_mib": Format("predicted peak, MiB", digits=4),
     # contraction plans
     "tokens": Format("tokens", digits=0),
     "plan": _words("plan"),
@@ -191,7 +199,9 @@ def _cell(line: Mapping[str, Any], name: str, column: Format, scale: float) -> s
     low, high = line.get(f"{name}_low"), line.get(f"{name}_high")
     if not _is_missing(low) and not _is_missing(high) and low != high:
         text += f" [{_written(low, column, scale)}, {_written(high, column, scale)}]"
-    return f"{text} {UNPAIRED}" if line.get(column.pairing) == "unpaired" else text
+    reference = name.rpartition("_over_")[2]
+    paired = line.get(column.pairing, line.get(f"{reference}_pairing")) if column.pairing else None
+    return f"{text} {UNPAIRED}" if paired == "unpaired" else text
 
 
 def frame(lines: Iterable[Mapping[str, Any]], whole: Sequence[str] = ()) -> pd.DataFrame:

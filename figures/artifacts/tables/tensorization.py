@@ -10,29 +10,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bench.core.intervals import Estimate
+import pandas as pd
+
 from bench.core.record import Record, RecordError
 from bench.core.samples import disturbed_blocks
 from figures.artifact import Artifact
-from figures.page.drawn import Caption
-from figures.page.notes import blocks_timed, last_notes, listed, mark_notes, step_fact
+from figures.columns import frame, readable
+from figures.page.captions import beside
 from figures.records.cells import Select, TimesAndMemory
 from figures.records.select import COMERA, by_device, method_settings, oldest_first, workload_settings
-from figures.records.time_values import TimeCell, mark_words, time_cell, time_ratio
-from figures.text import (
-    DISTURBED,
-    REMARKS,
-    UNPAIRED,
-    Column,
-    bounds,
-    brackets_note,
-    counted,
-    pairing,
-    ratio_text,
-    significant,
-    unpaired,
-    with_bounds,
-)
+from figures.records.time_values import TimeCell, time_cell, time_ratio
+from figures.text import OLDER, REMARKS, bounds, pairing
 
 #: The lines of a matrix.
 SETTINGS = DENSE, PAPER, SOLVER = ("dense", "paper", "solver")
@@ -118,50 +106,32 @@ MATRICES = (
 Slot = tuple[Matrix, str]
 
 
-@dataclass(frozen=True)
-class TensorizationRow:
-    """One line of the table."""
+#: Said of a solver's line that arrives at what was published.
+_REPEATS = "the paper's own modes and ranks"
 
-    matrix: Matrix
-    setting: str
-    record: Record | None
-    cores: Cores | None
-    parameters: int | None  # entries of the weight, or of the cores as modes and ranks have it, bias apart
-    ratio: float | None  # how many times smaller the layer is than the dense one
-    time: TimeCell  # of a step; its ratio is to the dense layer's
-    over_paper: Estimate | None  # of the solver's line alone
 
-    @property
-    def step(self) -> Estimate | None:
-        return self.time.time.total if self.time.time else None
-
-    @property
-    def repeats_the_paper(self) -> bool:
-        """Whether the solver arrives at what was published."""
-        return self.setting == SOLVER and self.cores == self.matrix.published
-
-    @property
-    def remarks(self) -> list[str]:
-        """What went wrong, and what the numbers alone do not show."""
-        record, words = self.record, []
-        if record is None:
-            return []
-        status = "" if self.time.status == "ok" else self.time.status
-        words.append(": ".join(filter(None, (status, record.message))))
-        if self.parameters is None and record.status == "ok":
-            words.append("modes and ranks are not in the record")
-        if self.parameters is not None:
-            entries = self.parameters + (self.cores.rank_entries if self.cores else 0) + self.matrix.bias
-            if record.parameters not in (None, entries):
-                counted = f"the record counts {record.parameters:,} parameters with bias"
-                words.append(f"{counted}; {entries:,} follow from {'modes and ranks' if self.cores else 'its size'}")
-        if self.setting == PAPER and self.cores not in (None, self.matrix.published):
-            words.append("not the published modes and ranks")
-        if self.repeats_the_paper:
-            words.append("the paper's own modes and ranks")
-        if disturbed := disturbed_blocks(record):
-            words.append(f"{disturbed} disturbed block(s) left out")
-        return list(filter(None, words))
+def _remarks(
+    matrix: Matrix, setting: str, record: Record | None, time: TimeCell, cores: Cores | None, parameters: int | None
+) -> list[str]:
+    """Return what went wrong, and what the numbers alone do not show."""
+    if record is None:
+        return []
+    status = "" if time.status == "ok" else time.status
+    words = [": ".join(filter(None, (status, record.message)))]
+    if parameters is None and record.status == "ok":
+        words.append("modes and ranks are not in the record")
+    if parameters is not None:
+        entries = parameters + (cores.rank_entries if cores else 0) + matrix.bias
+        if record.parameters not in (None, entries):
+            counted = f"the record counts {record.parameters:,} parameters with bias"
+            words.append(f"{counted}; {entries:,} follow from {'modes and ranks' if cores else 'its size'}")
+    if setting == PAPER and cores not in (None, matrix.published):
+        words.append("not the published modes and ranks")
+    if setting == SOLVER and cores == matrix.published:
+        words.append(_REPEATS)
+    if disturbed := disturbed_blocks(record):
+        words.append(f"{disturbed} disturbed block(s) left out")
+    return list(filter(None, words))
 
 
 def cores_of(record: Record) -> Cores | None:
@@ -229,136 +199,90 @@ def select(records: Sequence[Record]) -> list[TimesAndMemory]:
     return [replace(page, shown=oldest_first(page.timed.values())) for page in pages]
 
 
-def _row(page: TimesAndMemory, matrix: Matrix, setting: str) -> TensorizationRow:
-    record, dense, paper = (page.timed.get((matrix, one)) for one in (setting, DENSE, PAPER))
-    time = time_cell(record, dense if setting != DENSE else None, page.older(record), "step")
-    over_paper = time_ratio(record, paper) if setting == SOLVER else None
-    cores = cores_of(record) if record and setting != DENSE else None
-    dense_size = (matrix.size, 1.0) if setting == DENSE else (None, None)
-    parameters, ratio = (cores.parameters, matrix.ratio(cores)) if cores else dense_size
-    return TensorizationRow(matrix, setting, record, cores, parameters, ratio, time, over_paper)
+def table(page: TimesAndMemory) -> pd.DataFrame:
+    """A line per matrix and setting, recorded or not; parameters are those of the weight or of its cores."""
+    lines = []
+    for matrix, setting in itertools.product(MATRICES, SETTINGS):
+        record, dense, paper = (page.timed.get((matrix, one)) for one in (setting, DENSE, PAPER))
+        time = time_cell(record, dense if setting != DENSE else None, page.older(record), "step")
+        step, over_paper = time.time and time.time.total, time_ratio(record, paper) if setting == SOLVER else None
+        cores = cores_of(record) if record and setting != DENSE else None
+        dense_size = (matrix.size, 1.0) if setting == DENSE else (None, None)
+        parameters, ratio = (cores.parameters, matrix.ratio(cores)) if cores else dense_size
+        sizes = {name: getattr(cores, name, ()) for name in ("row_modes", "column_modes", "ranks")}
+        lines.append(
+            {
+                "device": page.device,
+                "matrix": matrix.name,
+                "rows": matrix.rows,
+                "columns": matrix.columns,
+                "setting": setting,
+                "status": time.status,
+                REMARKS: "; ".join(_remarks(matrix, setting, record, time, cores, parameters)),
+                **{name: " ".join(map(str, found)) for name, found in sizes.items()},
+                "parameters": parameters,
+                "published_parameters": matrix.published_parameters if setting == PAPER else None,
+                "rank_entries": cores.rank_entries if cores else None,
+                "bias": matrix.bias,
+                "wanted_ratio": record.ratio if record and setting == SOLVER else None,
+                "ratio": ratio,
+                "recorded_parameters": record and record.parameters,
+                "batch_size": record and record.batch_size,
+                "flops_per_step": record and record.flops_per_step,
+                **bounds("step_time_ms", step),
+                "launches": step and step.launches,
+                "blocks": step and step.blocks,
+                "disturbed_blocks": time.disturbed if step else None,
+                **bounds("time_over_dense", time.ratio),
+                "dense_pairing": pairing(time.ratio),
+                **bounds("time_over_paper", over_paper),
+                "paper_pairing": pairing(over_paper),
+                "predicted_for": (record.predicted_for if record else "") or "",
+                "predicted_peak_mib": record and record.peak_memory_predicted_mib,
+                "allocated_mib": record and record.peak_memory_allocated_mib,
+                "reserved_mib": record and record.peak_memory_reserved_mib,
+                "older_code": bool(page.older(record)),
+            }
+        )
+    whole = ("parameters", "published_parameters", "rank_entries", "recorded_parameters", "batch_size")
+    return frame(lines, whole=(*whole, "flops_per_step", "launches", "blocks", "disturbed_blocks"))
 
 
-def rows_of(page: TimesAndMemory) -> list[TensorizationRow]:
-    """Every setting of every matrix."""
-    return [_row(page, matrix, setting) for matrix in MATRICES for setting in SETTINGS]
+def _modes(line: Any) -> str:
+    """Write the modes of cores, or the size of a dense matrix."""
+    between = "x" if line["matrix"] == "word embedding" else "→"
+    if line["setting"] == DENSE:
+        return f"{line['rows']} {between} {line['columns']}"
+    rows, columns = (line[name].replace(" ", "·") for name in ("row_modes", "column_modes"))
+    return f"{rows} {between} {columns}" if rows else ""
 
 
-def columns(page: TimesAndMemory, rows: Sequence[TensorizationRow]) -> list[Column[TensorizationRow]]:  # noqa: ARG001 - as every artifact
-    def of_record(row: TensorizationRow, name: str) -> Any:
-        return getattr(row.record, name, None)
-
-    def peak(name: str, heading: str) -> Column[TensorizationRow]:
-        return Column(heading, lambda row: significant(of_record(row, f"peak_memory_{name}_mib"), 4))
-
-    def published(row: TensorizationRow) -> int | None:
-        return row.matrix.published_parameters if row.setting == PAPER else None
-
-    def sizes(row: TensorizationRow, name: str) -> str:
-        return " ".join(map(str, getattr(row.cores, name, ())))
-
-    def modes(row: TensorizationRow) -> object:
-        if row.setting == DENSE:
-            return f"{row.matrix.rows} {'x' if row.matrix.published.is_table else '→'} {row.matrix.columns}"
-        return row.cores
-
-    def time(row: TensorizationRow) -> str:
-        if row.step is None:
-            return row.time.status
-        return f"{with_bounds(row.step)} {'' if row.step.blocks else DISTURBED}".rstrip()
-
-    def over(ratio: Estimate | None, is_itself: bool, row: TensorizationRow) -> str:
-        return f"{ratio_text(ratio, is_itself and row.step)} {UNPAIRED * unpaired(ratio)}".rstrip()
-
-    def tidy(row: TensorizationRow) -> dict[str, object]:
-        matrix, blocks = row.matrix, (row.step.blocks, row.time.disturbed) if row.step else (None, None)
-        return {
-            "device": page.device,
-            "matrix": matrix.name,
-            "rows": matrix.rows,
-            "columns": matrix.columns,
-            "setting": row.setting,
-            "status": row.time.status,
-            REMARKS: "; ".join(row.remarks),
-            **{name: sizes(row, name) for name in ("row_modes", "column_modes", "ranks")},
-            "parameters": row.parameters,
-            "published_parameters": published(row),
-            "rank_entries": row.cores.rank_entries if row.cores else None,
-            "bias": matrix.bias,
-            "wanted_ratio": of_record(row, "ratio") if row.setting == SOLVER else None,
-            "ratio": row.ratio,
-            "recorded_parameters": of_record(row, "parameters"),
-            "batch_size": of_record(row, "batch_size"),
-            "flops_per_step": of_record(row, "flops_per_step"),
-            **bounds("step_time_ms", row.step),
-            "launches": row.step and row.step.launches,
-            "blocks": blocks[0],
-            "disturbed_blocks": blocks[1],
-            **bounds("time_over_dense", row.time.ratio),
-            "dense_pairing": pairing(row.time.ratio),
-            **bounds("time_over_paper", row.over_paper),
-            "paper_pairing": pairing(row.over_paper),
-            "predicted_for": of_record(row, "predicted_for") or "",
-            "predicted_peak_mib": of_record(row, "peak_memory_predicted_mib"),
-            "allocated_mib": of_record(row, "peak_memory_allocated_mib"),
-            "reserved_mib": of_record(row, "peak_memory_reserved_mib"),
-            "older_code": bool(page.older(row.record)),
-        }
-
-    return [
-        Column("matrix", lambda row: row.matrix.name, left=True),
-        Column("setting", lambda row: f"{row.setting} {page.older(row.record)}".rstrip(), left=True),
-        Column("modes", modes, left=True),
-        Column("ranks", lambda row: sizes(row, "ranks") or None, left=True),
-        Column("parameters", lambda row: counted(row.parameters)),
-        Column("published", lambda row: counted(published(row))),
-        Column("rank entries", lambda row: counted(row.cores.rank_entries if row.cores else None)),
-        Column("ratio", lambda row: ratio_text(row.ratio, row.setting == DENSE)),
-        Column("GFLOP", lambda row: significant((flops := of_record(row, "flops_per_step")) and flops / 1e9)),
-        peak("predicted", f"peak MiB, {page.kind}"),
-        *(peak(name, f"{name} MiB") for name in ("allocated", "reserved") if page.kind == "cuda"),
-        Column("time, ms", time),
-        Column("/ dense", lambda row: over(row.time.ratio, row.setting == DENSE, row)),
-        Column("/ paper", lambda row: over(row.over_paper, row.setting == PAPER, row)),
-        Column(REMARKS, lambda row: "; ".join(row.remarks), left=True),
-        Column(tidy=tidy, whole=True),
-    ]
+def shown(page: TimesAndMemory, table: pd.DataFrame) -> pd.DataFrame:
+    """The table without counts that follow from others; on a GPU with the allocator's peaks."""
+    columns = ["matrix", "setting", "modes", "ranks", "parameters", "ratio", "gflops_per_step", "predicted_peak_mib"]
+    columns += ["allocated_mib", "reserved_mib"] if page.kind == "cuda" else []
+    columns += ["step_time_ms", "time_over_dense", "time_over_paper"]
+    older = table["older_code"].map({True: f" {OLDER}", False: ""})
+    more: dict[str, Any] = {
+        "arm": table["setting"],
+        "setting": table["setting"] + older,
+        "modes": [_modes(line) for line in table.to_dict("records")],
+        "gflops_per_step": table["flops_per_step"].astype("Float64") / 1e9,
+        "time_status": table["status"],
+    }
+    return readable(table.drop(columns="older_code").assign(**more), columns)
 
 
-def _facts(page: TimesAndMemory) -> tuple[str, ...]:
-    if not page.shown:
-        return (f"Device: {page.device}. None of the settings is recorded.",)
-    blocks = blocks_timed(page.shown)
-    timed = f"timed in {blocks}, dense, paper and solver in turn" if blocks else "nothing timed"
-    end = "with the optimizer's step" if _with_optimizer(page.shown[0]) else "forward and backward"
-    [batch] = page.values("batch_size")
-    step = f"A step: {end} of the layer alone, {batch:,} rows at a time (data: {listed(page, 'dataset')}); {timed}."
-    return step_fact(page), step
-
-
-def caption(page: TimesAndMemory, rows: Sequence[TensorizationRow]) -> Caption:
-    marks = [row.time.marks + UNPAIRED * unpaired(row.over_paper) for row in rows]
-    repeating = "Where the solver arrives at the paper's own modes and ranks, / paper compares a layer with itself."
-    return Caption(
-        title="The encoder's matrices: the paper's tensorization and the solver's for the same ratio",
-        facts=_facts(page),
-        notes=(
-            "paper: the setting of the released code, which gives the word embedding ranks of 32; a transcription of "
-            "the paper's own table, which nobody has confirmed, says 30. solver: modes and ranks solved for the "
-            "paper's ratio.",
-            "attention: query, key, value, output, and the classifier's hidden layer, which are alike.",
-            "parameters: of the weight, or of the cores as modes and ranks have it, without bias; published: of the "
-            "cores. rank entries: of the diagonals on the bonds.",
-            "ratio: the dense layer over this one, with rank entries and bias.",
-            "GFLOP: matrix products of a step; look-ups and element-wise work are not counted.",
-            "/ dense, / paper: ratios of times within blocks. Peak MiB: predicted, of the layer's step alone.",
-            *brackets_note(estimate for row in rows for estimate in (row.step, row.time.ratio, row.over_paper)),
-            *([repeating] if any(row.repeats_the_paper for row in rows) else []),
-            *mark_notes(marks, mark_words("step", "settings")),
-            *last_notes(page),
-        ),
-        remarks=[f"{row.matrix.name}, {row.setting}: {remark}" for row in rows for remark in row.remarks],
-    )
+def about(page: TimesAndMemory, table: pd.DataFrame) -> dict[str, Any]:
+    """Return what a step is, which lines repeat the paper's, and remarks on the others."""
+    repeats = table[REMARKS].str.contains(_REPEATS, regex=False)
+    return {
+        "table": table.assign(arm=table["matrix"] + ", " + table["setting"]),
+        "repeating": table.loc[repeats, "matrix"].tolist(),
+        "remarks": table[(table[REMARKS] != "") & (table[REMARKS] != _REPEATS)].to_dict("records"),
+        "with_optimizer": bool(page.shown) and _with_optimizer(page.shown[0]),
+        "settings": SETTINGS,
+    }
 
 
 ARTIFACT = Artifact(
@@ -371,10 +295,11 @@ ARTIFACT = Artifact(
     made_by="make reproduce-table-tensorization",
     order=160,
     select=select,
-    rows=rows_of,
-    columns=columns,
-    caption=caption,
+    table=table,
+    shown=shown,
+    about=about,
+    caption=beside(__file__),
     section="matrix",
     keys=("matrix", "setting"),
-    breaks=("rank entries", "time, ms"),
+    breaks=("GFLOP", "step, ms"),
 )
