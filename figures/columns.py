@@ -128,6 +128,11 @@ FORMATS: Mapping[str, Format] = {
     "ranks": _words("ranks"),
     "gflops_per_step": Format("GFLOP"),
     "predicted_peak_mib": Format("predicted peak, MiB", digits=4),
+    # several ranks
+    "link": Format("link, setting"),  # marks of older code stand at the arm
+    "value": Format("value", form="g"),
+    "sent_mib": Format("sent, MiB"),
+    "exchange_memory_mib": Format("held, MiB"),
     # contraction plans
     "tokens": Format("tokens", digits=0),
     "plan": _words("plan"),
