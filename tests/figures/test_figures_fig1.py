@@ -94,9 +94,9 @@ padded to 128 tokens.
 * Bars start at zero; every panel has its own scale. Labels: value, and its ratio to CoMERA's (x).
 * In parentheses: the ratio to CoMERA's. Memory is predicted for a CPU.
 * [low, high]: range over blocks.
+* lte, batch 8: batch_size is no multiple of LTE's 16 heads; allowed: 16, 32, 48 and so on.
 * ‡ not timed together with CoMERA, so the ratio is less certain.
 * † measured with older code than the newest result shown.
-* lte, batch 8: batch_size is no multiple of LTE's 16 heads; allowed: 16, 32, 48 and so on.
 """
 
 
