@@ -11,12 +11,13 @@ so 10 % may be left on the way to it, which is said, as is slower than dense. Bo
 grows at none: not reproduced. Anything between: partly. Times of a CPU decide nothing and are printed beside.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import combinations
-from statistics import median
 from typing import Any, ClassVar
 
+import pandas as pd
 from matplotlib.figure import Figure
 
 from bench.core.intervals import Estimate
@@ -25,19 +26,21 @@ from figures.artifact import Artifact
 from figures.claims.claims import Finding, Judgement, undecided
 from figures.claims.ratio import ON_CPU, not_fp32, not_full_size
 from figures.claims.rule import Rule
-from figures.page import notes
+from figures.columns import across, estimate, frame, readable, time_column, unit_of
+from figures.page import bars
+from figures.page.captions import beside
 from figures.page.drawn import Caption
 from figures.page.footnotes import Footnotes
 from figures.page.layout import panel_page
 from figures.page.ratio_panels import Curve, RatioPanel, draw_panel, legend
 from figures.records import cells
 from figures.records.cells import TARGETS, quotient
-from figures.records.crossover import Quotients, sides, standing
+from figures.records.crossover import Quotients
 from figures.records.missing import Missing, RatioLimit, limit_of
 from figures.records.select import COMERA, DENSE, RANK_RIVAL, SIZE_RIVAL, Toggles, by_arm, by_device, method_settings
 from figures.records.sizes import FULL_SIZE_PARAMETERS
-from figures.records.time_values import Time, TimeCell, time_cell, time_columns, time_ratio, time_unit
-from figures.text import NOT_RECORDED, Column, bounds, ratio_text, significant, unpaired, with_bounds
+from figures.records.time_values import time_ratio
+from figures.text import bounds, significant, unpaired, with_bounds
 
 EXPERIMENTS = ("ratios", "ratios_memory")
 
@@ -74,36 +77,8 @@ class Fig12Page(cells.TimesAndMemory):
         return sorted({ratio for arm, size, ratio in self.cells if size == batch and arm != DENSE})
 
 
-#: What CoMERA is compared with beside dense, and what both share.
-_RIVALS = {SIZE_RIVAL: " of the same size", RANK_RIVAL: " of the same middle ranks"}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Fig12Row(cells.CellRow):
-    """One arm at one batch size and ratio, compared with dense in the same job; dense has one row per batch size."""
-
-    arm: str
-    batch: int
-    ratio: float  # 1 of dense
-    flops: int | None  # per step
-    parameters: int | None
-    flops_over_dense: float | None = None
-    size_ratio: float | None = None  # what became of the target ratio
-    over_rivals: Mapping[str, Estimate | None] = field(default_factory=dict)  # CoMERA's time over a rival's, by arm
-    timings: Mapping[float, TimeCell] = field(default_factory=dict)  # of dense, by the ratio that it was timed beside
-    beside: float = 1.0  # the ratio of the job in which it was timed
-
-    @property
-    def remarks(self) -> str:
-        """What failed of dense beside some ratios, too, while it was timed beside others."""
-        failed = ((ratio, cell) for ratio, cell in self.timings.items() if self.time.time and cell.time is None)
-        words = (f"{cell.status} beside ratio {ratio:g}: {cell.message}" for ratio, cell in failed)
-        return "; ".join(filter(None, (super().remarks, *words)))
-
-    @property
-    def limit(self) -> RatioLimit | None:
-        """The limit of the method's ratios, where the ratio lies beyond it."""
-        return next(filter(None, (limit_of(cell.message) for cell in (self.time, *self.memory.values()))), None)
+#: The columns of CoMERA's time over that of what it is compared with beside dense.
+_OVER_RIVALS = {SIZE_RIVAL: "time_over_low_rank", RANK_RIVAL: "time_over_low_rank_of_equal_rank"}
 
 
 def _cell(record: Record) -> Cell | None:
@@ -135,286 +110,238 @@ def select(records: Sequence[Record]) -> list[Fig12Page]:
     return [page for page in pages if page.shown]
 
 
+def table(page: Fig12Page) -> pd.DataFrame:
+    """Return a line per batch size, ratio and arm, and before them one per job that timed dense.
+
+    Times are over those of dense in the same job, peaks and FLOPs over those of the one dense model.
+    """
+    lines = []
+    for batch in sorted({batch for _, batch, _ in page.cells}):
+        jobs = sorted(ratio for arm, size, ratio in page.timed if (arm, size) == (DENSE, batch))
+        dense = [page.timed[DENSE, batch, ratio] for ratio in jobs]
+        whole = _known(page, (DENSE, batch, 1.0), dense)
+        lines += [_line(page, (DENSE, batch, 1.0), beside, whole, {}) for beside in jobs or [1.0]]
+        for ratio, arm in itertools.product(page.ratios(batch), page.arms):
+            run = page.timed.get((arm, batch, ratio))
+            known = _known(page, (arm, batch, ratio), [run] if run else [])
+            lines.append(_line(page, (arm, batch, ratio), ratio, known, whole))
+    return frame(lines)
+
+
 def _known(page: Fig12Page, cell: Cell, runs: Sequence[Record]) -> dict[str, Any]:
-    """FLOPs per step and parameters, from the first record that has them."""
+    """Return FLOPs per step and parameters, from the first record that has them, and the allocator's peaks."""
     plans = (page.predicted.get((target, cell)) for target in TARGETS)
     known = (record for record in [*runs, *plans] if record is not None and record.flops_per_step is not None)
     record = next(known, None)
-    return {"flops": getattr(record, "flops_per_step", None), "parameters": getattr(record, "parameters", None)}
+    measured = next((one for one in runs if one.peak_memory_allocated_mib is not None), None)
+    return {
+        "flops_per_step": getattr(record, "flops_per_step", None),
+        "parameters": getattr(record, "parameters", None),
+        **{f"{name}_mib": getattr(measured, f"peak_memory_{name}_mib", None) for name in ("allocated", "reserved")},
+    }
 
 
-def _dense_time(timings: Mapping[float, TimeCell], page: Fig12Page, batch: int) -> TimeCell:
-    """The median over the jobs that timed dense."""
-    good = {ratio: cell.time for ratio, cell in timings.items() if cell.time is not None}
-    if not good:
-        return next(iter(timings.values()), TimeCell(NOT_RECORDED if batch in page.time_batches else ""))
-    total = Estimate(median(time.total.value for time in good.values()), None, None, len(good))
-    marks = "".join(dict.fromkeys(mark for ratio in good for mark in timings[ratio].marks))
-    return TimeCell(
-        "ok", "", marks, Time(total, Estimate.exact(0.0), page.per), None, sum(timings[one].disturbed for one in good)
-    )
+def _line(
+    page: Fig12Page, cell: Cell, beside: float, known: Mapping[str, Any], whole: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the line of a cell in the job of the ratio ``beside``; ``whole`` is known of dense, empty for itself."""
+    arm, batch, ratio = cell
+    run = page.timed.get((arm, batch, beside))
+    time, memory = page.no_time(DENSE), dict[str, Any]()
+    if batch in page.time_batches:
+        time = page.time_fields((arm, batch, beside), (DENSE, batch, beside), DENSE)
+    for target in TARGETS:
+        asked = batch in page.memory_batches(target)
+        memory |= page.memory_fields(target, cell, (DENSE, batch, 1.0), DENSE, asked)
+    over = {
+        name: time_ratio(run, page.timed.get((rival, batch, ratio))) if arm == COMERA else None
+        for rival, name in _OVER_RIVALS.items()
+    }
+    return {
+        "device": page.device,
+        "precision": page.toggles.precision,
+        "cuda_graph": page.toggles.cuda_graph,
+        "compile": page.toggles.compile,
+        "arm": arm,
+        "batch_size": batch,
+        "ratio": ratio,
+        "beside": beside,
+        "size_ratio": quotient(whole.get("parameters"), known["parameters"]),
+        "parameters": known["parameters"],
+        **time,
+        **{column: value for name, one in over.items() for column, value in bounds(name, one).items()},
+        "flops_per_step": known["flops_per_step"],
+        "flops_over_dense": quotient(known["flops_per_step"], whole.get("flops_per_step")),
+        "reach": str(_limit(time | memory) or ""),
+        **memory,
+        "allocated_mib": known["allocated_mib"],
+        "reserved_mib": known["reserved_mib"],
+        "older_code": page.is_older(cell, TARGETS) or bool(page.older(run)),
+    }
 
 
-def _asked(page: Fig12Page, batch: int) -> list[str]:
-    return [target for target in TARGETS if batch in page.memory_batches(target)]
+def _limit(line: Mapping[str, Any]) -> RatioLimit | None:
+    """Return the limit of the method's ratios, where the ratio of a line lies beyond it."""
+    return next(filter(None, (limit_of(line[f"{kind}_message"]) for kind in ("time", *TARGETS))), None)
 
 
-def _dense_row(page: Fig12Page, batch: int) -> Fig12Row:
-    cell = (DENSE, batch, 1.0)
-    runs = {ratio: run for (arm, size, ratio), run in sorted(page.timed.items()) if (arm, size) == cell[:2]}
-    timings = {ratio: time_cell(run, None, page.older(run), page.per) for ratio, run in runs.items()}
-    measured = next((one for one in runs if runs[one].peak_memory_allocated_mib is not None), 1.0)
-    values = page.row(cell, cell, asked=_asked(page, batch))
-    values["time"] = _dense_time(timings, page, batch)
-    values["measured"] = page.row((DENSE, batch, measured), cell)["measured"]
-    known = _known(page, cell, list(runs.values()))
-    return Fig12Row(arm=DENSE, batch=batch, ratio=1.0, timings=timings, **known, **values)
+def _once(table: pd.DataFrame, per: str) -> pd.DataFrame:
+    """Return the table with one line of dense per batch size, whose time is the median over its jobs."""
+    dense, time = table[table["arm"] == DENSE], time_column(per)
+    median = dense.groupby("batch_size")[time].transform("median")
+    timed = dense.assign(**{time: median, "time_status": dense["time_status"].mask(median.notna(), "ok")})
+    return pd.concat([timed.drop_duplicates("batch_size"), table[table["arm"] != DENSE]]).sort_index()
 
 
-def _row(page: Fig12Page, arm: str, batch: int, ratio: float, dense: Fig12Row) -> Fig12Row:
-    cell = (arm, batch, ratio)
-    run, rivals = page.timed.get(cell), _RIVALS if arm == COMERA else ()
-    known, is_timed = _known(page, cell, [run] if run else []), batch in page.time_batches
-    of_dense: dict[str, Any] = {"reference": (DENSE, batch, ratio), "memory_reference": (DENSE, batch, 1.0)}
-    return Fig12Row(
-        arm=arm,
-        batch=batch,
-        ratio=ratio,
-        beside=ratio,
-        flops_over_dense=quotient(known["flops"], dense.flops),
-        size_ratio=quotient(dense.parameters, known["parameters"]),
-        over_rivals={rival: time_ratio(run, page.timed.get((rival, batch, ratio))) for rival in rivals},
-        **known,
-        **page.row(cell, is_timed=is_timed, asked=_asked(page, batch), **of_dense),
-    )
+def shown(page: Fig12Page, table: pd.DataFrame) -> pd.DataFrame:
+    """Return a line per arm and ratio, its time and peak memory by batch size; limits stand in place of failures."""
+    models = _once(table, page.per).sort_values("ratio", kind="stable", ignore_index=True)
+    models = models.assign(arm=[_name(*one) for one in zip(models["arm"], models["ratio"], strict=True)])
+    for kind in ("time", *TARGETS):
+        models[f"{kind}_status"] = models["reach"].where(models["reach"] != "", models[f"{kind}_status"])
+    values = {time_column(page.per): f"time_over_{DENSE}"}
+    values |= {f"{target}_peak_mib": f"{target}_over_{DENSE}" for target in _targets(page, table)}
+    found = across(models, "arm", "batch_size", values)
+    sizes = readable(models.drop_duplicates("arm"), ["size_ratio"])
+    found.insert(1, sizes.columns[0], sizes.iloc[:, 0].to_numpy())
+    return found
 
 
-def rows_of(page: Fig12Page) -> list[Fig12Row]:
-    """Dense, then every arm at every ratio, for each batch size that is timed or predicted."""
-    rows = []
-    for batch in sorted({batch for _, batch, _ in page.cells}):
-        dense = _dense_row(page, batch)
-        rows += [dense, *(_row(page, arm, batch, ratio, dense) for ratio in page.ratios(batch) for arm in page.arms)]
-    return rows
+def _name(arm: str, ratio: float) -> str:
+    return arm if arm == DENSE else f"{arm}, ratio {ratio:g}"
 
 
-def columns(page: Fig12Page, rows: Sequence[Fig12Row]) -> list[Column[Fig12Row]]:
-    """Without times, or predictions for a target, the table for people has no column for them."""
-    _, scale = time_unit(rows)
-    predicted = [target for target in TARGETS if any(row.memory[target].peak is not None for row in rows)]
-
-    def head(row: Fig12Row) -> dict[str, object]:
-        toggles = page.toggles
-        switches = {"precision": toggles.precision, "cuda_graph": toggles.cuda_graph, "compile": toggles.compile}
-        cell = {"arm": row.arm, "batch_size": row.batch, "ratio": row.ratio, "beside": row.beside}
-        return {"device": page.device, **switches, **cell, "size_ratio": row.size_ratio, "parameters": row.parameters}
-
-    def time(row: Fig12Row) -> str:
-        totals = [cell.time.total.value * scale for cell in row.timings.values() if cell.time is not None]
-        span = f" ({significant(min(totals))} to {significant(max(totals))})" if len(totals) > 1 else ""
-        return f"{row.time.text(scale)}{span} {row.time.marks}".strip()
-
-    def work(row: Fig12Row) -> dict[str, object]:
-        flops = {"flops_per_step": row.flops, "flops_over_dense": row.flops_over_dense}
-        rivals = {SIZE_RIVAL: "time_over_low_rank", RANK_RIVAL: "time_over_low_rank_of_equal_rank"}
-        over = [bounds(name, row.over_rivals.get(rival)) for rival, name in rivals.items()]
-        return {**over[0], **over[1], **flops, "reach": str(row.limit or "")}
-
-    times = time_columns(rows, page.per, DENSE, text=time)
-    return [
-        Column("batch", lambda row: row.batch),
-        Column("ratio", lambda row: f"{row.ratio:g}"),
-        Column("arm", lambda row: row.arm, head, left=True),
-        Column("reached", lambda row: f"{row.size_ratio:.4g}" if row.size_ratio else None),
-        *(times if page.timed else [replace(column, text=None) for column in times]),
-        Column(tidy=work),
-        *(column for target in TARGETS for column in cells.memory_columns(target, DENSE, target in predicted)),
-        *cells.last_columns(
-            page,
-            Column("GFLOP per step", lambda row: significant(row.flops / 1e9, 4) if row.flops else None),
-            Column("GFLOP / dense", lambda row: ratio_text(row.flops_over_dense, row.is_reference and row.flops)),
-        ),
-    ]
+def _targets(page: Fig12Page, table: pd.DataFrame) -> list[str]:
+    """Return the devices that any memory is predicted for, this kind first."""
+    ordered = sorted(TARGETS, key=lambda target: target != page.kind)
+    return [target for target in ordered if table[f"{target}_peak_mib"].notna().any()]
 
 
-def tidy_rows(_: Fig12Page, rows: Sequence[Fig12Row]) -> list[Fig12Row]:
-    """The rows of the table, but dense once per job."""
-    jobs = ([replace(row, time=time, beside=beside) for beside, time in row.timings.items()] for row in rows)
-    return [one for row, of_row in zip(rows, jobs, strict=True) for one in of_row or [row]]
+def about(_: Fig12Page, table: pd.DataFrame) -> dict[str, Any]:
+    """Return the dense model's parameters, what is out of which arm's reach, and what failed with its ratio."""
+    count = table.loc[table["arm"] == DENSE, "parameters"].dropna()
+    out = table[table["reach"] != ""]
+    within = table[table["reach"] == ""]
+    named = within["arm"] + within["arm"].map(lambda arm: " beside ratio " if arm == DENSE else ", ratio ")
+    return {
+        "parameters": int(count.iloc[0]) if len(count) else 0,
+        "full_size": FULL_SIZE_PARAMETERS,
+        "beyond": {
+            key: [f"{ratio:g}" for ratio in sorted(set(some["ratio"]))]
+            for key, some in out.groupby(["arm", "reach"], sort=False)
+        },
+        "named": within.assign(arm=named + within["beside"].map("{:g}".format)),
+    }
 
 
 @dataclass(frozen=True)
 class Quantity:
-    """A number of a row, drawn against the ratio, and its quotients to the same of another row."""
+    """A column that is drawn against the ratio.
 
-    name: str  # in a sentence
-    title: str  # of a panel
+    Args:
+        title: of its panels.
+        axis: what stands on the axis.
+        batches: that there is a panel for.
+        column: what is drawn, in the table's unit.
+        over_dense: the column of its ratio to dense's.
+        unit: in which dense's value is written; so many of the table's unit are one of it (``scale``).
+        reasons: whose status may say why a value is missing, in this order.
+        is_measured: whether the allocator's peaks are of the same quantity.
+    """
+
+    title: str
     axis: str
-    batches: Sequence[int]  # that there is a panel for
-    value: Callable[
-        [Fig12Row], Estimate | None
-    ]  # on the axis; dense's bounds are the lowest and the highest of its jobs
-    over: Callable[[Fig12Row, Fig12Row], Estimate | None]
-    words: Callable[[Fig12Row], str]  # of dense
-    cell: Callable[[Fig12Row], Missing]  # what says why there is no value
-    measured: bool = False  # whether the allocator's peaks are of the same quantity
+    batches: Sequence[int]
+    column: str
+    over_dense: str
+    unit: str
+    scale: float
+    reasons: Sequence[str]
+    is_measured: bool = False
+
+    @property
+    def is_time(self) -> bool:
+        """Whether it varies, and so is drawn as a ratio to dense's in the same job."""
+        return self.title == "time"
 
 
-def _time_quantity(page: Fig12Page, rows: Sequence[Fig12Row]) -> Quantity:
-    """Times as quotients to dense's in the same job."""
-    unit, scale = time_unit(rows)
-
-    def value(row: Fig12Row) -> Estimate | None:
-        if not row.is_reference or row.time.time is None:
-            return row.time.ratio
-        middle = row.time.time.total.value
-        jobs = [cell.time.total.value / middle for cell in row.timings.values() if cell.time is not None]
-        return Estimate(1.0, min(jobs), max(jobs), len(jobs), kind="range")
-
-    def words(dense: Fig12Row) -> str:
-        return f"{significant(dense.time.time.total.value * scale)} {unit}" if dense.time.time else ""
-
-    return Quantity(
-        f"Time per {page.per}",
-        "time",
-        f"time per {page.per} / dense",
-        page.time_batches,
-        value,
-        lambda row, other: row.time.ratio if other.is_reference else row.over_rivals.get(other.arm),
-        words,
-        lambda row: row.time,
-    )
-
-
-def _counted(of: Callable[[Fig12Row], float | None], unit: str, scale: float, **about: Any) -> Quantity:
-    """A number that is known exactly; ``scale`` is how much the axis's unit is."""
-
-    def exact(number: float | None) -> Estimate | None:
-        return Estimate.exact(number) if number else None
-
-    return Quantity(
-        value=lambda row: exact((of(row) or 0.0) / scale),
-        over=lambda row, other: exact(quotient(of(row), of(other))),
-        words=lambda dense: f"{significant((of(dense) or 0.0) / scale, 4)} {unit}",
-        **about,
-    )
-
-
-def _quantities(page: Fig12Page, rows: Sequence[Fig12Row]) -> list[Quantity]:
+def _quantities(page: Fig12Page, table: pd.DataFrame) -> list[Quantity]:
     """Time, work, then memory, for this kind of device first."""
-
-    def failed(row: Fig12Row) -> Missing:
-        return next((cell for cell in (row.time, *row.memory.values()) if cell.failed), row.time)
-
-    def peak(target: str) -> Quantity:
-        name = {"cuda": "CUDA", "cpu": "a CPU"}[target]
-        return _counted(
-            lambda row: row.memory[target].peak,
-            "MiB",
-            1.0,
-            name=f"Peak memory for {name}",
-            title="memory",
-            axis=f"peak predicted for {name}, MiB",
-            batches=page.memory_batches(target),
-            cell=lambda row: row.memory[target],
-            measured=target == page.kind == "cuda",
-        )
-
-    work = _counted(
-        lambda row: row.flops,
-        "GFLOP",
-        1e9,
-        name="FLOPs per step",
-        title="FLOPs",
-        axis="GFLOP per step",
-        batches=page.time_batches or sorted({batch for _, batch, _ in page.cells}),
-        cell=failed,
-    )
-    targets = sorted(TARGETS, key=lambda target: target != page.kind)
-    predicted = [target for target in targets if any(row.memory[target].peak for row in rows)]
-    return [_time_quantity(page, rows), work, *map(peak, predicted)]
-
-
-def _of_arm(rows: Sequence[Fig12Row], arm: str, batch: int) -> list[Fig12Row]:
-    return sorted((row for row in rows if (row.arm, row.batch) == (arm, batch)), key=lambda row: row.ratio)
-
-
-def _over(rows: Sequence[Fig12Row], quantity: Quantity, arm: str, other: str, batch: int) -> Quotients:
-    """By ratio the quotients of an arm to another one of the same ratio, or to dense."""
-    others = {row.ratio: row for row in _of_arm(rows, other, batch)}
-    pairs = [(row, others.get(1.0 if other == DENSE else row.ratio)) for row in _of_arm(rows, arm, batch)]
-    return {row.ratio: one for row, rival in pairs if rival and (one := quantity.over(row, rival)) is not None}
-
-
-def _compared(rows: Sequence[Fig12Row], quantity: Quantity, arm: str, other: str) -> list[str]:
-    """A sentence on how the curve of an arm stands to another one, if both are there; batch sizes alike together."""
-    how, size = (standing, "") if other == DENSE else (sides, _RIVALS[other])
-    batches: dict[str, list[str]] = {}
-    for batch in quantity.batches:
-        if curve := _over(rows, quantity, arm, other, batch):
-            batches.setdefault(how(curve), []).append(str(batch))
-    words = "; ".join(f"{sentence} [batch {', '.join(found)}]" for sentence, found in batches.items())
-    return [f"{quantity.name}, {arm} against {other}{size}: {words}."] if words else []
-
-
-def caption(page: Fig12Page, rows: Sequence[Fig12Row]) -> Caption:
-    quantities = _quantities(page, rows)
-    count = next((row.parameters for row in rows if row.is_reference and row.parameters), None)
-    size = "of the paper's size" if count == FULL_SIZE_PARAMETERS else "not the paper's size"
-    title = f"time, memory and FLOPs by whole-model compression, {notes.model_words(page)}"
-    together = "Times are compared with dense block by block within the job that timed both; every job timed dense."
-    return Caption(
-        title=f"Fig. 12: {title}" if page.is_papers else notes.first_upper(title),
-        facts=[
-            notes.step_fact(page),
-            notes.data_fact(page) if page.timed else "Nothing timed.",
-            *([f"Dense model: {count:,} parameters, {size}."] if count else []),
-        ],
-        notes=[
-            "Ratio: parameters of the dense model over those of the arm, as asked for; the table has what was reached.",
-            *([together] if page.timed else []),
-            "All axes are logarithmic; crossovers are interpolated on them between the two nearest ratios.",
-            *(line for one in quantities for arm in page.arms for line in _compared(rows, one, arm, DENSE)),
-            *(line for rival in _RIVALS for one in quantities for line in _compared(rows, one, COMERA, rival)),
-            *notes.cell_notes(page, rows),
-            *notes.last_notes(page),
-        ],
-        remarks=notes.gathered(
-            (
-                row.arm,
-                {"ratio": f"{row.ratio:g}", "batch": str(row.batch)},
-                f"out of reach, {row.limit}" if row.limit and row.remarks else row.remarks,
-            )
-            for row in rows
+    unit, scale = unit_of(table, page.per)
+    time, batches = time_column(page.per), sorted({batch for _, batch, _ in page.cells})
+    over = f"time_over_{DENSE}"
+    found = [
+        Quantity("time", f"time per {page.per} / dense", page.time_batches, time, over, unit, 1 / scale, ["time"]),
+        Quantity(
+            "FLOPs",
+            "GFLOP per step",
+            page.time_batches or batches,
+            "flops_per_step",
+            "flops_over_dense",
+            "GFLOP",
+            1e9,
+            ["time", *TARGETS],
         ),
-    )
+    ]
+    for target in _targets(page, table):
+        axis, measured = f"peak predicted for {_DEVICES[target]}, MiB", target == page.kind == "cuda"
+        column, over = f"{target}_peak_mib", f"{target}_over_{DENSE}"
+        at = page.memory_batches(target)
+        found.append(Quantity("memory", axis, at, column, over, "MiB", 1.0, [target], measured))
+    return found
 
 
-def _panel(
-    page: Fig12Page, rows: Sequence[Fig12Row], quantity: Quantity, batch: int, footnotes: Footnotes
-) -> RatioPanel:
-    [dense] = _of_arm(rows, DENSE, batch)
+_DEVICES = {"cuda": "CUDA", "cpu": "a CPU"}
 
-    def why(row: Fig12Row) -> RatioLimit | int:
-        cell = quantity.cell(row)
-        lonely = "timed without dense to compare with" if cell.status == "ok" else cell.in_full
-        return row.limit or footnotes.number(lonely)
 
-    def curve(arm: str) -> Curve:
-        of_arm = _of_arm(rows, arm, batch)
-        values = {row.ratio: value for row in of_arm if (value := quantity.value(row)) is not None}
-        missing = {row.ratio: why(row) for row in of_arm if row.ratio not in values}
-        measured = {row.ratio: size for row in of_arm if (size := row.measured["allocated"]) is not None}
-        over_dense = _over(rows, quantity, arm, DENSE, batch)
-        return Curve(arm, values, over_dense, missing, measured if quantity.measured else {})
+def _why(line: bars.Line, quantity: Quantity, footnotes: Footnotes) -> RatioLimit | int:
+    """Return the limit that a ratio lies beyond, or the number of the reason why a line has no value."""
+    if limit := _limit(line):
+        return limit
+    cells = [Missing(line[f"{kind}_status"], line[f"{kind}_message"]) for kind in quantity.reasons]
+    cell = next((one for one in cells if one.failed), cells[0])
+    return footnotes.number("timed without dense to compare with" if cell.status == "ok" else cell.in_full)
 
+
+def _exact(line: bars.Line, column: str, scale: float = 1.0) -> Estimate | None:
+    """Return a number that does not vary, of which ``scale`` are one of the axis's unit; None where there is none."""
+    return None if pd.isna(line[column]) or not line[column] else Estimate.exact(line[column] / scale)
+
+
+def _curve(lines: Sequence[bars.Line], arm: str, quantity: Quantity, footnotes: Footnotes) -> Curve:
+    """Return the curve of an arm from its lines; times are drawn as ratios to dense's."""
+    values: dict[float, Estimate] = {}
+    over_dense: dict[float, Estimate] = {}
+    missing: dict[float, RatioLimit | int] = {}
+    for line in lines:
+        ratio = line["ratio"]
+        over = estimate(line, quantity.over_dense) if quantity.is_time else _exact(line, quantity.over_dense)
+        value = over if quantity.is_time else _exact(line, quantity.column, quantity.scale)
+        if over is not None:
+            over_dense[ratio] = over
+        if value is not None:
+            values[ratio] = value
+        else:
+            missing[ratio] = _why(line, quantity, footnotes)
+    sizes = {line["ratio"]: line["allocated_mib"] for line in lines if quantity.is_measured}
+    return Curve(arm, values, over_dense, missing, {ratio: size for ratio, size in sizes.items() if pd.notna(size)})
+
+
+def _panel(page: Fig12Page, table: pd.DataFrame, quantity: Quantity, batch: int, footnotes: Footnotes) -> RatioPanel:
+    here = table[table["batch_size"] == batch].sort_values("ratio", kind="stable")
+    jobs = here[here["arm"] == DENSE]
+    known, allocated = jobs[quantity.column].dropna(), jobs["allocated_mib"].dropna()
+    middle = float(known.median()) if len(known) else 0.0
+    dense = Estimate.exact(middle / quantity.scale) if middle else None
+    if dense and quantity.is_time:
+        dense = Estimate(1.0, known.min() / middle, known.max() / middle, len(known), kind="range")
     return RatioPanel(
         title=f"{quantity.title}, batch {batch}",
         axis=quantity.axis,
-        curves=tuple(map(curve, page.arms)),
-        dense=quantity.value(dense),
-        dense_words=quantity.words(dense),
-        dense_allocated=dense.measured["allocated"] if quantity.measured else None,
+        curves=tuple(_curve(bars.lines(here[here["arm"] == arm]), arm, quantity, footnotes) for arm in page.arms),
+        dense=dense,
+        dense_words=f"{significant(middle / quantity.scale, 3 if quantity.is_time else 4)} {quantity.unit}",
+        dense_allocated=float(allocated.iloc[0]) if quantity.is_measured and len(allocated) else None,
     )
 
 
@@ -429,13 +356,13 @@ def _lines(panels: Sequence[Sequence[RatioPanel]]) -> list[list[RatioPanel]]:
     return lines
 
 
-def draw(page: Fig12Page, rows: Sequence[Fig12Row], caption: Caption) -> Figure:
+def draw(page: Fig12Page, table: pd.DataFrame, caption: Caption) -> Figure:
     footnotes = Footnotes()
-    quantities = _quantities(page, rows)
-    lines = _lines([[_panel(page, rows, one, batch, footnotes) for batch in one.batches] for one in quantities])
+    quantities = _quantities(page, table)
+    lines = _lines([[_panel(page, table, one, batch, footnotes) for batch in one.batches] for one in quantities])
     panels = [panel for line in lines for panel in line]
     titles = [[panel.title for panel in line] for line in lines]
-    foot = (*footnotes.lines(), *caption.notes)
+    foot = (*footnotes.lines(), *caption.of_picture, *caption.notes)
     handles = legend(panels, page.arms)
     paper, axes = panel_page(caption.title, caption.facts, titles, foot, _PANEL_HEIGHT, handles, _LEGEND_COLUMNS)
     ratios = sorted({ratio for arm, _, ratio in page.cells if arm != DENSE})
@@ -554,10 +481,10 @@ ARTIFACT = Artifact(
     made_by="make sweep-ratios",
     order=60,
     select=select,
-    rows=rows_of,
-    columns=columns,
-    tidy_rows=tidy_rows,
-    caption=caption,
+    table=table,
+    shown=shown,
+    about=about,
+    caption=beside(__file__),
     draw=draw,
     rules=(
         Rule(
@@ -572,5 +499,4 @@ ARTIFACT = Artifact(
             fair_quantity="the same of the faster of dense and low_rank of the same ratio / comera",
         ),
     ),
-    section="batch",
 )

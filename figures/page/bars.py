@@ -154,14 +154,19 @@ def memory(line: Line, target: str, over: str, footnotes: Footnotes, measured: b
     return Bar(tuple(parts), marks=at, label=value_label(peak, _number(line[f"{target}_over_{over}"]), marks))
 
 
+def lines(table: pd.DataFrame) -> list[Line]:
+    """Return the lines of a table, each by the names of its columns."""
+    return cast(list[Line], table.to_dict("records"))
+
+
 def by_batch(
     table: pd.DataFrame, bar_of: Callable[[Line], Bar], column: str = "batch_size", title: str = "batch {:,}"
 ) -> tuple[BarPanel, ...]:
     """Return a panel per value of a column, with a bar for each line of the table that has it."""
     found = []
     for value in dict.fromkeys(table[column]):
-        lines = table[table[column] == value].to_dict("records")
-        found.append(BarPanel(title.format(value), tuple(bar_of(cast(Line, line)) for line in lines)))
+        here = lines(table[table[column] == value])
+        found.append(BarPanel(title.format(value), tuple(map(bar_of, here))))
     return tuple(found)
 
 
@@ -276,9 +281,9 @@ def draw_bars(
     ``references`` at the top, which ratios are to. ``below`` draws what follows, on the part of the page of that
     number.
     """
-    lines = _bands_by_line(bands)
-    page = Page(title, facts, footnotes, len(lines) + (below is not None))
-    for part, band in enumerate(lines):
+    stacked = _bands_by_line(bands)
+    page = Page(title, facts, footnotes, len(stacked) + (below is not None))
+    for part, band in enumerate(stacked):
         handles = [_legend_handle(name, words, band.fills) for name, words in band.legend]
         lengths = [len(words) + _HANDLE for _, words in band.legend]
         legend(page.parts[part], handles, -(-len(handles) // (1 + sum(lengths) // _LEGEND)), band.heading)
@@ -289,5 +294,5 @@ def draw_bars(
         for name in panels[0].get_yticklabels()[:references]:
             name.set_fontweight("bold")
     if below:
-        below(page, len(lines))
+        below(page, len(stacked))
     return page.finish()

@@ -16,11 +16,12 @@ from bench.core.intervals import Estimate
 from bench.core.record import Record, write
 from figures.__main__ import main
 from figures.artifacts import fig12
-from figures.artifacts.fig12 import rows_of
 from figures.claims.claims import read_claims
 from figures.page.drawn import Drawn
-from figures.records.crossover import crossings, sides, standing
+from figures.page.footnotes import Footnotes
+from figures.records.crossover import crossings
 from figures.records.missing import limit_of
+from figures.text import significant
 
 render, sweeps = fig12.ARTIFACT.render, fig12.select
 CLAIMS = read_claims()
@@ -32,6 +33,12 @@ def text_of(figure: Drawn, ending: str) -> str:
 
 def tidy_of(figure: Drawn) -> pd.DataFrame:
     return pd.read_csv(io.StringIO(text_of(figure, ".csv")))
+
+
+def table_of(records: list[Record]) -> pd.DataFrame:
+    """The table of the one page, by batch size, arm and the ratio of the job; of dense there is one line per job."""
+    [page] = sweeps(records)
+    return fig12.table(page).set_index(["batch_size", "arm", "beside"]).sort_index()
 
 
 @pytest.fixture(scope="module")
@@ -48,31 +55,27 @@ def test_the_same_records_give_the_same_bytes(tmp_path: Path) -> None:
     assert "ratio-monotone" in printed
 
 
-def test_every_arm_has_a_row_at_every_ratio_below_one_of_dense(drawn: dict[str, Drawn]) -> None:
+def test_every_arm_has_a_line_at_every_ratio_below_one_of_dense(drawn: dict[str, Drawn]) -> None:
     for device, batches, ratios in ((CPU, (8, 32, 128), (*RATIOS, 140.0, 200.0)), (CUDA, (1, 32, 64, 128), RATIOS)):
-        table = drawn[device].table
-        expected = [
-            (str(batch), *cell)
-            for batch in batches
-            for cell in [
-                ("1", "dense"),
-                *((f"{ratio:g}", arm) for ratio in ratios for arm in ("comera", "low_rank@size")),
-            ]
+        tidy = tidy_of(drawn[device])
+        arms = [(ratio, arm) for ratio in ratios for arm in ("comera", "low_rank@size")]
+        models = tidy[tidy["arm"] != "dense"]
+        assert [*zip(models["batch_size"], models["ratio"], models["arm"], strict=True)] == [
+            (batch, *one) for batch in batches for one in arms
         ]
-        assert list(zip(table["batch"], table["ratio"], table["arm"], strict=True)) == expected
+        assert [*drawn[device].table["arm"]] == ["dense", *(f"{arm}, ratio {ratio:g}" for ratio, arm in arms)]
 
 
 def test_ratios_out_of_reach_are_shown_with_the_largest_within(drawn: dict[str, Drawn]) -> None:
-    table = drawn[CPU].table.set_index(["batch", "ratio", "arm"])
-    for batch, column in (("8", "epoch, hours"), ("8", "peak MiB, cpu"), ("32", "peak MiB, cuda")):
-        assert table.loc[(batch, "200", "comera"), column] == "at most 145x"
-        assert table.loc[(batch, "140", "low_rank@size"), column] == "at most 116x"
-        assert "at most" not in table.loc[(batch, "140", "comera"), column]
-    assert out_of_reach("comera", 200.0) in text_of(drawn[CPU], ".md")
-    said = " ".join(drawn[CPU].to_text().split())
-    assert "low_rank@size, ratio 140, 200, batch 8, 32, 128: out of reach, at most 116x" in said
-    tidy = tidy_of(drawn[CPU]).set_index(["batch_size", "ratio", "arm"])
+    table = drawn[CPU].table.set_index("arm")
+    for column in ("epoch, hours, batch 8", "peak MiB, CPU, batch 8", "peak MiB, CUDA, batch 32"):
+        assert table.loc["comera, ratio 200", column] == "at most 145x"
+        assert table.loc["low_rank@size, ratio 140", column] == "at most 116x"
+        assert "at most" not in table.loc["comera, ratio 140", column]
+    assert "low_rank@size: ratio 140, 200 is out of reach, at most 116x." in drawn[CPU].notes
+    tidy = tidy_of(drawn[CPU]).set_index(["batch_size", "ratio", "arm"]).sort_index()
     assert (tidy.loc[(8, 200.0, "comera"), ["time_status", "reach"]] == ["unsupported", "at most 145x"]).all().all()
+    assert "at most 145x" in text_of(drawn[CPU], ".svg")
     assert "out of reach" not in text_of(drawn[CUDA], ".md")
 
 
@@ -97,75 +100,65 @@ def dense_and_comera(shares: dict[float, float], drift: float = 1.0, **columns: 
 
 
 def test_times_are_compared_with_dense_of_the_same_job() -> None:
-    [sweep] = sweeps(dense_and_comera({2.0: 2.0, 8.0: 0.5}, drift=3.0))
-    rows = {(row.arm, row.ratio): row for row in rows_of(sweep)}
-    ratios = [rows["comera", ratio].time.ratio for ratio in (2.0, 8.0)]
-    assert [(one.value, one.low, one.high) for one in ratios if one] == [(2.0, 2.0, 2.0), (0.5, 0.5, 0.5)]
-    dense = rows["dense", 1.0]
-    totals = [cell.time.total.value for cell in dense.timings.values() if cell.time]
-    assert totals[1] / totals[0] == pytest.approx(3)
-    assert dense.time.time is not None
-    assert dense.time.time.total.value == pytest.approx(sum(totals) / 2)
-    [figure] = render(dense_and_comera({2.0: 2.0, 8.0: 0.5}, drift=3.0), CLAIMS)
-    assert (
-        "Time per epoch, comera against dense: more below about 4 (measured at 2 and 8), less above it [batch 8]"
-        in " ".join(figure.notes)
-    )
-    shown = figure.table.set_index(["ratio", "arm"])
-    assert shown.loc[("2", "comera"), "time / dense"] == "2.00x"
-    assert " to " in shown.loc[("1", "dense"), "epoch, hours"]
-    tidy = tidy_of(figure)
-    assert list(tidy.loc[tidy["arm"] == "dense", "beside"]) == [2.0, 8.0]
-    assert list(tidy.loc[tidy["arm"] == "dense", "ratio"]) == [1.0, 1.0]
+    records = dense_and_comera({2.0: 2.0, 8.0: 0.5}, drift=3.0)
+    table = table_of(records)
+    for ratio, share in ((2.0, 2.0), (8.0, 0.5)):
+        line = table.loc[(8, "comera", ratio)]
+        assert line[["time_over_dense", "time_over_dense_low", "time_over_dense_high"]].tolist() == [share] * 3
+        assert line["time_pairing"] == "paired"
+    dense = table.loc[(8, "dense")]
+    assert [*dense.index] == [2.0, 8.0]
+    assert [*dense["ratio"]] == [1.0, 1.0]
+    first, second = dense["epoch_time_s"]
+    assert second / first == pytest.approx(3)
+    [page] = sweeps(records)
+    shown = fig12.shown(page, fig12.table(page)).set_index("arm")["epoch, hours, batch 8"]
+    assert shown["dense"] == significant((first + second) / 2 / 3600)
+    assert shown["comera, ratio 2"].endswith(" (2.00x)")
 
 
-def test_a_time_without_its_dense_is_shown_unpaired_or_not_at_all() -> None:
+def test_a_time_without_its_dense_is_shown_unpaired_or_without_a_ratio() -> None:
     records = dense_and_comera({2.0: 2.0, 8.0: 0.5})
-    lonely = [one for one in records if (one.arm, one.ratio) != ("dense", 8.0)]
-    [figure] = render(lonely, CLAIMS)
-    table = figure.table.set_index(["ratio", "arm"])
-    assert table.loc[("8", "comera"), "time / dense"] == "-"
-    assert table.loc[("8", "comera"), "epoch, hours"] != "-"
+    lonely = table_of([one for one in records if (one.arm, one.ratio) != ("dense", 8.0)]).loc[(8, "comera", 8.0)]
+    assert pd.isna(lonely["time_over_dense"])
+    assert lonely["epoch_time_s"] > 0
     apart = [dataclasses.replace(one, pairing="") if one.arm == "comera" else one for one in records]
+    assert set(table_of(apart).loc[(8, "comera"), "time_pairing"]) == {"unpaired"}
     [figure] = render(apart, CLAIMS)
-    assert "‡" in figure.table.set_index(["ratio", "arm"]).loc[("2", "comera"), "epoch, hours"]
-    assert set(tidy_of(figure).query("arm == 'comera'")["time_pairing"]) == {"unpaired"}
+    assert figure.table.set_index("arm").loc["comera, ratio 2", "epoch, hours, batch 8"].endswith("x ‡)")
 
 
 @pytest.mark.parametrize(
-    ("curve", "found", "words"),
+    ("curve", "found"),
     [
-        ({1.0: 4.0, 4.0: 0.25}, [2.0], "more below about 2 (measured at 1 and 4), less above it"),
-        ({1.0: 0.5, 4.0: 2.0}, [2.0], "less below about 2 (measured at 1 and 4), more above it"),
-        ({2.0: 1.0, 4.0: 0.5}, [2.0], "more below about 2 (measured at 2 and 4), less above it (not sure at 2)"),
-        ({2.0: 0.9, 4.0: 0.5}, [], "less at every ratio from 2 to 4, no crossover"),
-        ({2.0: 1.9, 4.0: 1.5}, [], "more at every ratio from 2 to 4, no crossover"),
-        ({2.0: 0.9}, [], "less at ratio 2"),
-        ({1.0: 2.0, 4.0: 0.5, 16.0: 2.0}, [2.0, 8.0], "more at ratio 1, more at 16, crossovers at 2 and 8"),
+        ({1.0: 4.0, 4.0: 0.25}, [2.0]),
+        ({1.0: 0.5, 4.0: 2.0}, [2.0]),
+        ({2.0: 1.0, 4.0: 0.5}, [2.0]),
+        ({2.0: 0.9, 4.0: 0.5}, []),
+        ({2.0: 0.9}, []),
+        ({1.0: 2.0, 4.0: 0.5, 16.0: 2.0}, [2.0, 8.0]),
     ],
 )
-def test_crossovers(curve: dict[float, float], found: list[float], words: str) -> None:
-    exact = {ratio: Estimate.exact(value) for ratio, value in curve.items()}
-    assert crossings(exact) == pytest.approx(found)
-    assert standing(exact) == words
+def test_crossovers(curve: dict[float, float], found: list[float]) -> None:
+    assert crossings({ratio: Estimate.exact(value) for ratio, value in curve.items()}) == pytest.approx(found)
 
 
-def test_what_an_interval_leaves_open_is_not_decided() -> None:
-    curve = {2.0: Estimate(1.2, 0.9, 1.4, 5), 4.0: Estimate(0.8, 0.7, 0.9, 5), 8.0: Estimate(0.7, None, None, 1)}
-    assert sides(curve) == "less at 4 (down to 0.800x), not sure at 2 and 8"
-    assert standing(curve).endswith("less above it (not sure at 2 and 8)")
+def test_a_curve_crosses_dense_where_its_ratio_passes_one() -> None:
+    [page] = sweeps(dense_and_comera({2.0: 2.0, 8.0: 0.5}, drift=3.0))
+    table = fig12.table(page)
+    time = fig12._panel(page, table, fig12._quantities(page, table)[0], 8, Footnotes())
+    [curve] = time.curves
+    assert {ratio: one.value for ratio, one in curve.values.items()} == {2.0: 2.0, 8.0: 0.5}
+    assert crossings(curve.over_dense) == pytest.approx([4.0])
+    assert time.dense is not None
+    assert (time.dense.low, time.dense.value, time.dense.high) == pytest.approx((0.5, 1.0, 1.5))
 
 
-def test_comera_is_held_against_low_rank_of_the_same_size(drawn: dict[str, Drawn]) -> None:
-    notes = " ".join(drawn[CPU].notes)
-    assert "Time per epoch, comera against low_rank@size of the same size: more at 1.5, 2, 4, 8, 16" in notes
-    assert (
-        "FLOPs per step, comera against low_rank@size of the same size: more at every ratio measured (up to 1.65x)"
-        in notes
-    )
-    tidy = tidy_of(drawn[CPU]).set_index(["batch_size", "arm", "ratio"])
-    assert not any("comera against low_rank@rank" in note for note in drawn[CPU].notes)  # which nothing was timed of
-    assert tidy.loc[(8, "comera", 1.5), "time_over_low_rank"].item() == pytest.approx(1.56 / 0.9133, rel=0.05)
+def test_comera_s_time_is_held_against_low_rank_of_the_same_ratio(drawn: dict[str, Drawn]) -> None:
+    tidy = tidy_of(drawn[CPU]).set_index(["batch_size", "arm", "ratio"]).sort_index()
+    assert tidy.loc[(8, "comera", 1.5), "time_over_low_rank"] == pytest.approx(1.56 / 0.9133, rel=0.05)
+    assert tidy["time_over_low_rank_of_equal_rank"].isna().all()  # which nothing was timed of
+    assert tidy.loc[(8, "low_rank@size"), "time_over_low_rank"].isna().all()
 
 
 def test_memory_and_work_are_quotients_to_the_one_dense_model(drawn: dict[str, Drawn]) -> None:
@@ -181,9 +174,10 @@ def test_memory_and_work_are_quotients_to_the_one_dense_model(drawn: dict[str, D
 
 
 def test_measured_peaks_appear_for_a_gpu_only(drawn: dict[str, Drawn]) -> None:
-    assert {"allocated MiB", "reserved MiB"} <= set(drawn[CUDA].table.columns)
-    assert "allocated MiB" not in drawn[CPU].table.columns
-    assert "peak MiB, cpu" not in drawn[CUDA].table.columns
+    assert tidy_of(drawn[CUDA])["allocated_mib"].notna().all()
+    assert "allocated, measured" in text_of(drawn[CUDA], ".svg")
+    assert tidy_of(drawn[CPU])["allocated_mib"].isna().all()
+    assert not any("CPU" in name for name in drawn[CUDA].table)
 
 
 @pytest.mark.slow
@@ -194,7 +188,7 @@ def test_precisions_toggles_and_devices_have_figures_of_their_own() -> None:
     stem = "fig12-made-up-cpu-2-threads"
     assert set(figures) == {stem, f"{stem}-bf16", f"{stem}-bf16-compile"}
     assert figures[stem].files == render(plain, CLAIMS)[0].files
-    assert set(figures[f"{stem}-bf16"].table["ratio"]) == {"1", "2", "20"}
+    assert set(tidy_of(figures[f"{stem}-bf16"])["ratio"]) == {1, 2, 20}
     for name, figure in figures.items():
         assert ("bf16" in figure.facts[0]) == ("bf16" in name)
 
@@ -229,13 +223,13 @@ def test_failed_and_missing_cells_are_shown_with_their_reasons() -> None:
         if (one.arm, one.ratio, one.measure) != ("low_rank@size", 8.0, "run"):
             records.append(one)
     [figure] = render(records, CLAIMS)
-    table = figure.table.set_index(["batch", "ratio", "arm"])
-    assert table.loc[("8", "1.5", "comera"), "epoch, hours"] == "oom"
-    assert table.loc[("8", "8", "low_rank@size"), "epoch, hours"] == "not recorded"
-    assert table.loc[("8", "4", "comera"), "time / dense"] == "-"
-    for text in (text_of(figure, ".md"), " ".join(figure.to_text().split())):
-        assert "oom: made up: oom." in text
-        assert "error beside ratio 4: made up: error." in text
+    shown = figure.table.set_index("arm")["epoch, hours, batch 8"]
+    assert shown["comera, ratio 1.5"] == "oom"
+    assert shown["low_rank@size, ratio 8"] == "not recorded"
+    assert "(" not in shown["comera, ratio 4"]
+    assert {"comera, ratio 1.5, batch 8: made up: oom.", "dense beside ratio 4, batch 8: made up: error."} <= {
+        *figure.notes
+    }
 
 
 @pytest.mark.parametrize(
