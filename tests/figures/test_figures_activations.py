@@ -8,6 +8,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from made_up_records import CALM, CPU, CUDA, blocks, record, sizes
 from redrawn import redrawn_here
@@ -20,13 +21,14 @@ from figures.artifacts.beyond.activations import (
     KINDS,
     ORDER,
     ActivationsPage,
-    ActivationsRow,
+    formed_again,
+    kinds,
     plain_arm,
-    rows_of,
     select_pages,
+    slower,
 )
+from figures.page.drawn import Caption
 from figures.page.style import house_style
-from figures.text import text_table
 
 ACTIVATIONS, MEMORY, TIME = EXPERIMENTS
 STEM = "activations-made-up-cpu-2-threads"
@@ -88,34 +90,49 @@ def page_of(records: list[Record], device: str = CPU) -> ActivationsPage:
     return page
 
 
-def row(arm: str, records: list[Record] | None = None) -> ActivationsRow:
-    [found] = [one for one in rows_of(page_of(records or campaign())) if one.arm == arm]
-    return found
+def lines_of(arm: str, records: list[Record] | None = None) -> pd.DataFrame:
+    """The lines of an arm in the table, by quantity, what it is of, and batch size."""
+    table = activations.table(page_of(records or campaign()))
+    mine = table[table["arm"] == arm].assign(batch_size=table["batch_size"].fillna(0))
+    return mine.set_index(["quantity", "of", "batch_size"]).sort_index()
+
+
+def shown_of(records: list[Record]) -> pd.DataFrame:
+    page = page_of(records)
+    return activations.shown(page, activations.table(page)).set_index("arm")
 
 
 def test_a_block_is_added_up_by_kind_and_unknown_kinds_are_other() -> None:
-    dense = row("dense")
-    assert dense.kinds == {"outputs of linear layers": 70.0, "activation functions": 20.0, "norms": 10.0, "other": 3.0}
-    assert (dense.total, dense.over_dense, dense.again) == (103.0, None, {})
-    assert sum(dense.outside.values()) == 8.0
-    assert row("comera").over_dense == pytest.approx(108 / 103)
+    dense = lines_of("dense")
+    by_kind = {"outputs of linear layers": 70.0, "activation functions": 20.0, "norms": 10.0, "other": 3.0}
+    assert kinds(page_of(campaign()).kept["dense"]) == by_kind
+    assert dict(dense.loc["kept per block"].droplevel("batch_size")["value"]) == {**by_kind, "all kinds": 103.0}
+    assert dense.loc[("kept per block", "all kinds", 128), "unit"] == "MiB"
+    assert pd.isna(dense.loc[("kept per block", "all kinds", 128), "over_dense"])
+    assert dense.loc["kept outside of blocks", "value"].sum() == 8.0
+    assert lines_of("comera").loc[("kept per block", "all kinds", 128), "over_dense"] == pytest.approx(108 / 103)
 
 
 def test_what_is_formed_again_is_what_the_plain_arm_keeps() -> None:
-    assert row("comera:lean").again == {"outputs of linear layers": 70.0, "activation functions": 20.0, "other": 3.0}
-    assert sum(row("dense+checkpoint").again.values()) == 93.0
+    again = {"outputs of linear layers": 70.0, "activation functions": 20.0, "other": 3.0}
+    assert formed_again(page_of(campaign()), "comera:lean") == again
+    assert dict(lines_of("comera:lean").loc["formed again per block"].droplevel("batch_size")["value"]) == again
+    assert sum(formed_again(page_of(campaign()), "dense+checkpoint").values()) == 93.0
+    assert formed_again(page_of(campaign()), "dense") == {}
     without = [one for one in campaign() if one.arm != "comera"]
-    assert row("comera:lean", without).again == {}
+    assert formed_again(page_of(without), "comera:lean") == {}
 
 
 def test_times_are_compared_with_those_of_the_plain_arm() -> None:
-    slower = [
+    records = [
         replace(one, samples=blocks([30.0, 33.0])) if (one.arm, one.batch_size) == ("comera:lean", 1) else one
         for one in campaign()
     ]
-    found = row("comera:lean", slower).slower
-    assert (found[1].value, found[64].value) == (pytest.approx(1.5), pytest.approx(1.0))
-    assert row("comera", slower).slower == {}
+    found = lines_of("comera:lean", records).loc[("time over plain", "comera")]
+    assert (found.loc[1, "value"], found.loc[64, "value"]) == (pytest.approx(1.5), pytest.approx(1.0))
+    page = page_of(records)
+    assert slower(page, "comera", page.records) == {}
+    assert shown_of(records).loc["comera:lean", "time over plain, batch 1"] == "1.50x"
 
 
 def test_the_usual_allocator_has_columns_of_its_own() -> None:
@@ -126,11 +143,12 @@ def test_the_usual_allocator_has_columns_of_its_own() -> None:
         return record(arm, 64, samples=blocks([ms, 1.1 * ms]), pairing="usual", config_json=config, **at)
 
     some = [*campaign(), usual("comera", 1000.0), usual("comera:lean", 1050.0)]
-    found = row("comera:lean", some)
-    assert (found.slower[64].value, found.slower_usual[64].value) == (pytest.approx(1.0), pytest.approx(1.05))
-    page = page_of(some)
-    table = text_table(activations.columns(page, rows_of(page)), rows_of(page)).set_index("arm")
-    assert table.loc["comera:lean", "at 64, usual allocator"].startswith("1.05x")
+    found = lines_of("comera:lean", some)
+    assert found.loc[("time over plain", "comera", 64), "value"] == pytest.approx(1.0)
+    assert found.loc[("time over plain, usual allocator", "comera", 64), "value"] == pytest.approx(1.05)
+    shown = shown_of(some).loc["comera:lean"]
+    assert shown["time over plain, batch 64, usual allocator"] == "1.05x"
+    assert shown["time over plain, batch 64"] == "1.00x"
 
 
 def test_records_of_fig1_count_for_arms_that_this_figure_has() -> None:
@@ -139,21 +157,23 @@ def test_records_of_fig1_count_for_arms_that_this_figure_has() -> None:
         at = {"experiment": "fig1", "cell_id": f"fig1-{arm}", **sizes(arm, 16, "cpu"), **own}
         return record(arm, 16, samples=blocks([500.0, 550.0]), **at)
 
-    points = {point.cell for point in page_of([*campaign(), lent("dense"), lent("lora")]).points}
-    assert {arm for arm, batch in points if batch == 16} == {"dense"}
+    table = activations.table(page_of([*campaign(), lent("dense"), lent("lora")]))
+    assert set(table.loc[table["batch_size"] == 16, "arm"]) == {"dense"}
     assert not select_pages([lent("dense")])
 
 
 def test_largest_batches_are_compared_with_dense_s() -> None:
-    assert row("comera:lean").largest[8]["over_dense"] == 6.25
-    assert row("dense").largest[80]["over_dense"] is None
-    assert row("dense+checkpoint").largest[80]["batch_size"] == 0
-    page = page_of(campaign())
-    table = text_table(activations.columns(page, rows_of(page)), rows_of(page)).set_index("arm")
-    assert table.loc["comera:lean", "batch in 8 GiB"] == "500  6.25x"
-    assert table.loc["dense", "batch in 8 GiB"] == "80"
-    assert table.loc["dense", "peak at 128, MiB"] == "10,253"
-    assert table.loc["comera:lean", "kept per block, MiB"] == "16.0"
+    lean = lines_of("comera:lean").loc[("largest batch", "8 GiB", 0)]
+    assert lean[["value", "unit", "over_dense"]].tolist() == [500, "examples", 6.25]
+    assert pd.isna(lines_of("dense").loc[("largest batch", "80 GiB", 0), "over_dense"])
+    assert lines_of("dense+checkpoint").loc[("largest batch", "80 GiB", 0), "value"] == 0
+    assert lines_of("dense").loc[("predicted peak", "cuda", 128), "value"] == pytest.approx(10_252.8)
+    shown = shown_of(campaign())
+    assert shown.loc["comera:lean", ["kept per block, MiB", "batch in 8 GiB"]].tolist() == [
+        "16.0 (0.155x)",
+        "500 (6.25x)",
+    ]
+    assert shown.loc["dense", ["batch in 8 GiB", "batch in 80 GiB"]].tolist() == ["80", "320"]
 
 
 def test_arms_stand_in_order_whatever_they_are() -> None:
@@ -172,10 +192,10 @@ def test_an_arm_without_a_record_says_so() -> None:
     failed = kept("comera", status="error", message="no room.", samples={})
     some = [failed, *(one for one in campaign() if one.arm != "comera" or one.measure != "kept")]
     page = page_of(some)
-    table = text_table(activations.columns(page, rows_of(page)), rows_of(page)).set_index("arm")
-    assert table.loc["comera", "kept per block, MiB"] == "error"
-    assert table.loc["comera", "remarks"] == "error: no room."
+    assert shown_of(some).loc["comera", "kept per block, MiB"] == "error"
     assert page.left_out == ()
+    [drawn] = activations.ARTIFACT.render(some, {})
+    assert "comera, batch 128: no room." in drawn.notes
     [drawn] = activations.ARTIFACT.render([one for one in some if one.arm != "comera" or one.measure == "run"], {})
     assert drawn.table.set_index("arm").loc["comera", "kept per block, MiB"] == "not recorded"
 
@@ -194,7 +214,7 @@ def test_devices_precisions_and_toggles_do_not_mix() -> None:
 def test_another_model_or_batch_is_left_out_in_words() -> None:
     other = kept("dense", batch_size=64, cell_id="other-batch", recorded_at="2001-02-03T05:00:00+00:00")
     page = page_of([*campaign(), other, record("dense", 1, experiment=TIME, workload="clicks", cell_id="clicks")])
-    assert rows_of(page)[2].record.batch_size == 128
+    assert page.kept["dense"].batch_size == 128
     assert any("batch 64, not 128" in note for note in page.left_out)
     assert "1 record(s) of another model are left out." in page.left_out
     assert {one.workload for one in page.shown} == {"encoder"}
@@ -212,9 +232,7 @@ def test_same_records_same_bytes_with_every_number(tmp_path: Path) -> None:
     assert float(found["dense", "", "largest batch", "80 GiB"]["value"]) == 320
     assert float(found["comera", "64", "time per epoch", "this device"]["value"]) == pytest.approx(0.945 * 392_702 / 64)
     assert found["dense", "512", "predicted peak", "cuda"]["unit"] == "MiB"
-    assert "keeps at least 10.0 MiB (dense+checkpoint), 0.0971 times what one of dense keeps" in printed
     assert "8,000 MiB on 8 GiB" in printed
-    assert "from left to right: batch 1, 64" in printed
 
 
 @pytest.mark.slow
@@ -225,7 +243,8 @@ def test_nothing_overlaps_with_every_arm_and_times(monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(globals(), "LARGEST", dict.fromkeys(arms, (20_000, 123_456)))
     page = page_of(campaign(arms=arms))
     with house_style():
-        figure = activations.draw(page, rows_of(page), activations.caption(page, rows_of(page)))
+        [drawn] = activations.ARTIFACT.render(campaign(arms=arms), {})
+        figure = activations.draw(page, activations.table(page), Caption(drawn.title, drawn.facts, drawn.notes))
         _check(figure, axes=1 + 2 + 2, texts=6)
 
 

@@ -3,11 +3,12 @@
 A page per device and precision. A figure the paper lacks, so there is no verdict on a claim.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
@@ -15,7 +16,9 @@ from bench.core.intervals import Estimate
 from bench.core.launches import paired_launches
 from bench.core.record import Record
 from figures.artifact import Artifact
-from figures.page import bars, notes
+from figures.columns import bounds_kinds, frame, time_column, unit_of
+from figures.page import bars, facts
+from figures.page.captions import beside
 from figures.page.drawn import Caption
 from figures.page.footnotes import Footnotes
 from figures.page.layout import Page, legend
@@ -28,10 +31,10 @@ from figures.page.style import (
     WHISKER,
     Fill,
     Stroke,
-    bounds_handles,
     note,
     number_axis,
     stroke_handle,
+    whisker_handles,
 )
 from figures.records import cells, select
 from figures.records.cells import quotient
@@ -46,8 +49,8 @@ from figures.records.select import (
     method_settings,
     model_setting,
 )
-from figures.records.time_values import time_ratio, time_unit
-from figures.text import NOT_RECORDED, REMARKS, Column, bounds, ratio_text, significant
+from figures.records.time_values import time_cell, time_ratio
+from figures.text import NOT_ASKED, NOT_RECORDED, bounds, significant
 
 EXPERIMENTS = ("activations", "activations_memory", "activations_time")
 
@@ -119,15 +122,6 @@ class ActivationsPage(cells.TimesAndMemory):
     def arms(self) -> list[str]:
         return sorted({record.arm for record in self.shown}, key=by_arm)
 
-    @property
-    def points(self) -> list[cells.CellRow]:
-        """Every arm at every batch size that is timed or predicted, compared with dense at the same one."""
-        found = {*self.timed, *(cell for _, cell in self.predicted)}
-        return [
-            cells.CellRow(**self.row(cell, (DENSE, cell[1]), cell in self.timed, asked=()))
-            for cell in sorted(found, key=lambda cell: (by_arm(cell[0]), cell[1]))
-        ]
-
 
 def slower(times: cells.TimesAndMemory | None, arm: str, records: Sequence[Record]) -> dict[int, Estimate]:
     """The time of an arm over that of the plain one it is a form of, by batch size.
@@ -147,56 +141,12 @@ def slower(times: cells.TimesAndMemory | None, arm: str, records: Sequence[Recor
     return {batch: ratio for batch, ratio in found.items() if ratio is not None}
 
 
-def _kinds(record: Record | None) -> dict[str, float]:
-    """MiB of the block that a record describes by kind, in drawing order; empty where it describes none."""
+def kinds(record: Record | None) -> dict[str, float]:
+    """Return MiB of the block that a record describes by kind, in drawing order; empty where it describes none."""
     sizes = dict.fromkeys(KINDS, 0.0)
     for tensor in record.samples.get("kept", {}).get("tensors", ()) if record else ():
         sizes[tensor["kind"] if tensor["kind"] in KINDS else "other"] += tensor["mib"]
     return {kind: size for kind, size in sizes.items() if size}
-
-
-@dataclass(frozen=True, kw_only=True)
-class ActivationsRow(Missing):
-    """What one arm keeps, beside its plain arm and dense."""
-
-    arm: str
-    record: Record | None
-    plain: Record | None
-    dense: Record | None
-    slower: Mapping[int, Estimate]
-    slower_usual: Mapping[int, Estimate]  # with the usual allocator
-
-    @property
-    def kinds(self) -> dict[str, float]:
-        """MiB of a block by kind."""
-        return _kinds(self.record)
-
-    @property
-    def total(self) -> float:
-        return sum(self.kinds.values())
-
-    @property
-    def again(self) -> dict[str, float]:
-        """MiB of a block by kind that the plain arm keeps and this one does not."""
-        apart = {kind: size - self.kinds.get(kind, 0.0) for kind, size in _kinds(self.plain).items()}
-        return {kind: size for kind, size in apart.items() if size > 0 and self.kinds}
-
-    @property
-    def outside(self) -> dict[str, float]:
-        """MiB of the rest of the model, by kind."""
-        return self.record.samples.get("kept", {}).get("outside_mib", {}) if self.record else {}
-
-    @property
-    def over_dense(self) -> float | None:
-        """What a block keeps, over dense's."""
-        return quotient(self.total, sum(_kinds(self.dense).values())) if self.arm != DENSE else None
-
-    @property
-    def largest(self) -> dict[float, dict[str, Any]]:
-        """Largest batches by memory of the device in GiB, with their ratio ``over_dense``."""
-        found, base = ({one["memory_gib"]: one for one in _largest(record)} for record in (self.record, self.dense))
-        over = {gib: quotient(one["batch_size"], base.get(gib, {}).get("batch_size")) for gib, one in found.items()}
-        return {gib: {**one, "over_dense": over[gib] if self.arm != DENSE else None} for gib, one in found.items()}
 
 
 def _largest(record: Record | None) -> list[dict[str, Any]]:
@@ -249,145 +199,140 @@ def select_pages(records: Sequence[Record]) -> list[ActivationsPage]:
     return [page for page in pages if page.shown]
 
 
-def rows_of(page: ActivationsPage) -> list[ActivationsRow]:
-    """A row per arm."""
-    rows = []
-    for arm in page.arms:
-        record, plain, dense = (page.kept.get(one) for one in (arm, plain_arm(arm), DENSE))
-        status, message = (record.status, record.message) if record else (NOT_RECORDED, "")
-        ratios = {
-            "slower": slower(page, arm, page.records),
-            "slower_usual": slower(page.usual, arm, page.records),
-        }
-        rows.append(
-            ActivationsRow(
-                status, message, page.older(record), arm=arm, record=record, plain=plain, dense=dense, **ratios
-            )
-        )
-    return rows
+#: Quantities of the table's lines.
+KEPT, FORMED_AGAIN, OUTSIDE = "kept per block", "formed again per block", "kept outside of blocks"
+LARGEST, PEAK, OVER_PLAIN = "largest batch", "predicted peak", "time over plain"
+
+#: What a line is of whose kinds are added up; and the end of a quantity that was timed with the usual allocator.
+ALL, USUAL = "all kinds", ", usual allocator"
 
 
-def _count(largest: Mapping[str, Any]) -> str:
-    """The largest batch, with its ratio to dense's."""
-    over = largest["over_dense"]
-    return f"{largest['batch_size']:,}" + (f"  {significant(over)}x" if over else "")
+def formed_again(page: ActivationsPage, arm: str) -> dict[str, float]:
+    """Return MiB of a block by kind that the plain arm keeps and this one does not."""
+    own, plain = kinds(page.kept.get(arm)), kinds(page.kept.get(plain_arm(arm)))
+    apart = {kind: size - own.get(kind, 0.0) for kind, size in plain.items()}
+    return {kind: size for kind, size in apart.items() if size > 0 and own}
+
+
+def _missing(page: ActivationsPage, arm: str) -> Missing:
+    """Return why there may be nothing of what an arm keeps."""
+    record = page.kept.get(arm)
+    status, message = (record.status, record.message) if record else (NOT_RECORDED, "")
+    return Missing(status, message, page.older(record))
+
+
+def table(page: ActivationsPage) -> pd.DataFrame:
+    """Return a line per number: what is kept by kind, largest batches, times over the plain arm's, peaks and times."""
+    lines = [line for arm in page.arms for line in _lines_of_arm(page, arm)]
+    cells_found = {*page.timed, *(cell for _, cell in page.predicted)}
+    for arm, batch in sorted(cells_found, key=lambda cell: (by_arm(cell[0]), cell[1])):
+        cell, dense = (arm, batch), (DENSE, batch)
+        for target in cells.TARGETS:
+            peak = page.memory_cell(target, cell, dense, asked=False)
+            if peak.status:
+                lines.append(_line(cell, PEAK, target, "MiB", peak.status, peak.peak, peak.ratio))
+        if run := page.timed.get(cell):
+            below = page.timed.get(dense) if cell != dense else None
+            time = time_cell(run, below, "", page.per)
+            total, ratio = time.time and time.time.total, time.ratio and time.ratio.value
+            unit = {"epoch": "s", "step": "ms"}[page.per]
+            lines.append(_line(cell, f"time per {page.per}", "this device", unit, time.status, total, ratio))
+    return frame([{"device": page.device, **line} for line in lines], whole=("batch_size", "launches"))
+
+
+def _lines_of_arm(page: ActivationsPage, arm: str) -> Iterator[dict[str, Any]]:
+    """Return what an arm keeps and may keep, and how much longer it takes than the plain one."""
+    record, dense = page.kept.get(arm), page.kept.get(DENSE) if arm != DENSE else None
+    here, status, own = (arm, _batch(page)), _missing(page, arm).status, kinds(record)
+    over = quotient(sum(own.values()), sum(kinds(dense).values()))
+    yield _line(here, KEPT, ALL, "MiB", status, sum(own.values()) if own else None, over)
+    outside = record.samples.get("kept", {}).get("outside_mib", {}) if record else {}
+    for name, sizes in {KEPT: own, FORMED_AGAIN: formed_again(page, arm), OUTSIDE: outside}.items():
+        for kind, size in sizes.items():
+            yield _line(here, name, kind, "MiB", status, size, None)
+    base = {one["memory_gib"]: one["batch_size"] for one in _largest(dense)}
+    for one in _largest(record):
+        gib, batch = one["memory_gib"], one["batch_size"]
+        yield _line((arm, None), LARGEST, f"{gib:g} GiB", "examples", status, batch, quotient(batch, base.get(gib)))
+    for name, times in ((OVER_PLAIN, page), (OVER_PLAIN + USUAL, page.usual)):
+        for batch, ratio in slower(times, arm, page.records).items():
+            yield _line((arm, batch), name, plain_arm(arm), "1", status, ratio, None)
+
+
+def _line(
+    cell: tuple[str, int | None], quantity: str, of: str, unit: str, status: str, value: Any, over: float | None
+) -> dict[str, Any]:
+    found = value if isinstance(value, Estimate) else Estimate(value, None, None, 0)
+    return {
+        "arm": cell[0],
+        "batch_size": cell[1],
+        "quantity": quantity,
+        "of": of,
+        "unit": unit,
+        "status": status,
+        **bounds("value", found),
+        "launches": found.launches if found.blocks else None,
+        "over_dense": over,
+    }
 
 
 def _batch(page: ActivationsPage) -> int:
     return next((record.batch_size for record in page.kept.values()), 0)
 
 
-def columns(page: ActivationsPage, rows: Sequence[ActivationsRow]) -> list[Column]:
-    """A row of the CSV per number: what is kept by kind, largest batches, peaks, times."""
+def _values(table: pd.DataFrame, quantity: str, column: str = "value") -> dict[tuple[str, str], Any]:
+    """Return the values of a quantity by arm and what they are of."""
+    found = table[table["quantity"] == quantity]
+    return dict(zip(zip(found["arm"], found["of"], strict=True), found[column], strict=True))
 
-    def fits(gib: float) -> Column:
-        return Column(f"batch in {gib:g} GiB", lambda row: _count(row.largest[gib]) if gib in row.largest else None)
 
-    def peak(row: ActivationsRow) -> str:
-        return significant(page.peak("cuda", (row.arm, _batch(page))), 4)
-
-    def over_plain(batch: int) -> Column:
-        return Column(f"time over plain at {batch}", lambda row: ratio_text(row.slower.get(batch)))
-
-    def over_plain_usual(batch: int) -> Column:
-        return Column(f"at {batch}, usual allocator", lambda row: ratio_text(row.slower_usual.get(batch)))
-
-    return [
-        Column("arm", lambda row: f"{row.arm} {row.marks}".rstrip(), left=True),
-        Column("kept per block, MiB", lambda row: significant(row.total) if row.kinds else row.in_words),
-        Column("formed again, MiB", lambda row: significant(sum(row.again.values())) if row.again else None),
-        Column("kept outside, MiB", lambda row: significant(sum(row.outside.values())) if row.kinds else None),
-        Column(f"peak at {_batch(page)}, MiB", peak),
-        *map(fits, sorted({gib for row in rows for gib in row.largest})),
-        *map(over_plain, sorted({batch for row in rows for batch in row.slower})),
-        *map(over_plain_usual, sorted({batch for row in rows for batch in row.slower_usual})),
-        Column(REMARKS, lambda row: row.in_full if row.failed else "", left=True),
-        Column(tidy=lambda line: {"device": page.device, **line}, whole=True),
+def shown(page: ActivationsPage, table: pd.DataFrame) -> pd.DataFrame:
+    """Return a line per arm: what a block keeps, the largest batches, and the times over the plain arm's."""
+    of = {name: table[table["quantity"] == name] for name in (KEPT, LARGEST, OVER_PLAIN, OVER_PLAIN + USUAL)}
+    ordered = [
+        of[KEPT][of[KEPT]["of"] == ALL],
+        of[LARGEST].sort_values("of", kind="stable", key=lambda rooms: rooms.str.split().str[0].astype(float)),
+        *(of[name].sort_values("batch_size", kind="stable") for name in (OVER_PLAIN, OVER_PLAIN + USUAL)),
     ]
+    found = {"arm": {arm: f"{arm} {_missing(page, arm).marks}".rstrip() for arm in page.arms}}
+    for line in bars.lines(pd.concat(ordered)):
+        value, over, batch, quantity = (line[name] for name in ("value", "over_dense", "batch_size", "quantity"))
+        if quantity == KEPT:
+            heading, text = "kept per block, MiB", significant(value) if pd.notna(value) else ""
+        elif quantity == LARGEST:
+            heading, text = f"batch in {line['of']}", f"{round(value):,}"
+        else:
+            heading = f"{OVER_PLAIN}, batch {batch}{quantity.removeprefix(OVER_PLAIN)}"
+            text = f"{significant(value)}x"
+        compared = f" ({significant(over)}x)" if pd.notna(over) else ""
+        found.setdefault(heading, {})[line["arm"]] = text + compared or _missing(page, line["arm"]).in_words
+    return pd.DataFrame(found, index=page.arms).fillna(NOT_ASKED).reset_index(drop=True)
 
 
-def tidy_rows(page: ActivationsPage, rows: Sequence[ActivationsRow]) -> list[dict[str, object]]:
-    """Every number of the page with what it is of."""
-    lines: list[dict[str, object]] = []
-
-    def add(
-        cell: tuple[str, int | None], quantity: str, of: str, unit: str, status: str, value: Any, over: Any
-    ) -> None:
-        line = {"arm": cell[0], "batch_size": cell[1], "quantity": quantity, "of": of, "unit": unit, "status": status}
-        found = value if isinstance(value, Estimate) else Estimate(value, None, None, 0)
-        launches = found.launches if found.blocks else None
-        lines.append({**line, **bounds("value", found), "launches": launches, "over_dense": over})
-
-    for row in rows:
-        here, parts = (
-            (row.arm, _batch(page)),
-            {"formed again per block": row.again, "kept outside of blocks": row.outside},
-        )
-        add(here, "kept per block", "all kinds", "MiB", row.status, row.total if row.kinds else None, row.over_dense)
-        for name, sizes in {"kept per block": row.kinds, **parts}.items():
-            for kind, size in sizes.items():
-                add(here, name, kind, "MiB", row.status, size, None)
-        for gib, one in row.largest.items():
-            batch, over = one["batch_size"], one["over_dense"]
-            add((row.arm, None), "largest batch", f"{gib:g} GiB", "examples", row.status, batch, over)
-        for quantity, ratios in (("", row.slower), (", usual allocator", row.slower_usual)):
-            for batch, slowdown in ratios.items():
-                add((row.arm, batch), f"time over plain{quantity}", plain_arm(row.arm), "1", row.status, slowdown, None)
-    for point in page.points:
-        for target, cell in point.memory.items():
-            if cell.status:
-                add(point.cell, "predicted peak", target, "MiB", cell.status, cell.peak, cell.ratio)
-        if point.time.status:
-            total, ratio = point.time.time and point.time.time.total, point.time.ratio and point.time.ratio.value
-            unit = "s" if page.per == "epoch" else "ms"
-            add(point.cell, f"time per {page.per}", "this device", unit, point.time.status, total, ratio)
-    return lines
+def rooms(page: ActivationsPage) -> dict[float, float]:
+    """Return the MiB that a prediction may take, by memory of the device in GiB."""
+    return {one["memory_gib"]: one["room_mib"] for arm in page.arms for one in _largest(page.kept.get(arm))}
 
 
-def _found(page: ActivationsPage, rows: Sequence[ActivationsRow]) -> str:
-    """What a block is and what each arm keeps of it, in a sentence."""
+def about(page: ActivationsPage, table: pd.DataFrame) -> dict[str, Any]:
+    """Return what a block is, what fits, which times there are, and what has no record of what it keeps."""
     samples = [record.samples["kept"] for record in page.kept.values() if "kept" in record.samples]
-    if not samples:
-        return "Nothing recorded of what is kept."
-    blocks = notes.span(one["blocks"] for one in samples)
-    alike = "all alike" if all(one["alike"] == one["blocks"] for one in samples) else "the median one"
-    least = min((row for row in rows if row.kinds), key=lambda row: row.total)
-    over = f", {significant(least.over_dense)} times what one of dense keeps" if least.over_dense else ""
-    return (
-        f"A block (of {blocks}, {alike}) at batch {_batch(page)} keeps at least {significant(least.total)} MiB "
-        f"({least.arm}){over}; traced on fake tensors."
-    )
-
-
-def caption(page: ActivationsPage, rows: Sequence[ActivationsRow]) -> Caption:
-    rooms = {gib: one["room_mib"] for row in rows for gib, one in row.largest.items()}
-    fits = ", ".join(f"{room:,.0f} MiB on {gib:g} GiB" for gib, room in sorted(rooms.items()))
-    lines = [
-        "Formed again: what the arm without :lean, :lean_block or +checkpoint keeps per block and this one does not, "
-        "kind by kind. Norms and sums: what they put out, which the next layer or norm needs. What is made of weights "
-        "alone (merged halves) counts as outside of blocks, as do embeddings and classifier; weights and the batch are "
-        "not counted.",
-    ]
-    if fits:
-        lines.append(
-            f"A batch fits where its predicted peak is at most {fits}: the rest is set aside for driver, CUDA context "
-            "and rounding. Each largest batch was predicted, and so was the next one, which does not fit; none was run."
-        )
-    sizes = sorted({batch for (_, batch), one in page.timed.items() if one.status == "ok"})
-    if sizes:
-        lines.append(f"Points of time, from left to right: batch {', '.join(map(str, sizes))}, where they were timed.")
-    if any(row.slower or row.slower_usual for row in rows):
-        lines.append(
-            "Time over plain: that of a step over that of the arm without :lean, :lean_block or +checkpoint. Usual "
-            "allocator: freed memory goes back to the system, as in most programs; this bench keeps it elsewhere."
-        )
-    return Caption(
-        title=f"What forward keeps for backward, and the largest batch that fits, {notes.model_words(page)}",
-        facts=(notes.step_fact(page), _found(page, rows), notes.data_fact(page)),
-        of_picture=[bars.SCALES.format("dense's")],
-        notes=list(dict.fromkeys([*lines, *notes.cell_notes(page, page.points), *notes.closing_notes(page)])),
-        remarks=[f"{row.arm}: {row.in_full}" for row in rows if row.failed],
-    )
+    failed = [(arm, page.kept[arm]) for arm in page.arms if arm in page.kept and _missing(page, arm).failed]
+    return {
+        "blocks": facts.span(one["blocks"] for one in samples),
+        "alike": all(one["alike"] == one["blocks"] for one in samples),
+        "batch": _batch(page),
+        "rooms": dict(sorted(rooms(page).items())),
+        "batches": sorted({batch for (_, batch), one in page.timed.items() if one.status == "ok"}),
+        "quantities": set(table["quantity"]),
+        "marked": table.assign(older_code=bool(page.older_code)),
+        "failed": pd.DataFrame(
+            [
+                {"arm": arm, "batch_size": one.batch_size, "kept_status": one.status, "kept_message": one.message}
+                for arm, one in failed
+            ]
+        ),
+    }
 
 
 def _stroke(arm: str, others: Sequence[str]) -> Stroke:
@@ -398,39 +343,37 @@ def _stroke(arm: str, others: Sequence[str]) -> Stroke:
     return Stroke(base.colour, MODES.get(mode, "-"), base.marker, filled=mode in ("", ":lean"))
 
 
-def _draw_curves(page: ActivationsPage, rows: Sequence[ActivationsRow], place: Page, part: int) -> None:
+def _draw_curves(page: ActivationsPage, table: pd.DataFrame, place: Page, part: int) -> None:
     """Peak memory by batch size with what fits the devices, and time by peak memory where anything was timed."""
-    timed = [point for point in page.points if point.time.time and point.memory[page.kind].peak]
-    target = "cuda" if any(point.memory["cuda"].peak for point in page.points) else "cpu"
+    known = table[(table["quantity"] == PEAK) & table["value"].notna()]
+    of = {target: known[known["of"] == target] for target in cells.TARGETS}
+    times = table[(table["quantity"] == f"time per {page.per}") & table["value"].notna()]
+    timed = times.merge(of[page.kind][["arm", "batch_size", "value"]], on=["arm", "batch_size"], suffixes=("", "_peak"))
+    target = "cuda" if len(of["cuda"]) else "cpu"
     others = sorted({plain_arm(arm) for arm in page.arms} - set(_KNOWN))
     strokes = {arm: _stroke(arm, others) for arm in page.arms}
-    whiskers = bounds_handles(point.time.time.total for point in timed if point.time.time)
+    whiskers = whisker_handles(bounds_kinds(timed, "value"))
     handles = [*(stroke_handle(stroke, arm) for arm, stroke in strokes.items()), *whiskers]
-    heading = "Peak memory" + " and time" * bool(timed) + " by batch size"
+    heading = "Peak memory" + " and time" * (len(timed) > 0) + " by batch size"
     legend(place.parts[part], handles, _LEGEND // (max(map(len, strokes)) + 7), heading, handlelength=3.2)
-    [[peaks, *times]] = place.panels(part, 2.6, 1 + bool(timed))
-    points = [
-        (arm, float(batch), peak)
-        for (target_, (arm, batch)) in page.predicted
-        if target_ == target and (peak := page.peak(target, (arm, batch)))
-    ]
+    [[peaks, *right]] = place.panels(part, 2.6, 1 + (len(timed) > 0))
+    points = list(of[target][["arm", "batch_size", "value"]].itertuples(index=False, name=None))
     _curves(peaks, points, strokes, "batch size", f"predicted peak on a {_DEVICES[target]}, MiB")
     batches = sorted({int(batch) for _, batch, _ in points})
     peaks.set_xticks(batches, [f"{batch:,}" for batch in batches])
-    for gib, room in {gib: one["room_mib"] for row in rows for gib, one in row.largest.items()}.items():
+    for gib, room in rooms(page).items():
         if target == "cuda" and room < peaks.get_ylim()[1]:
             peaks.axhline(room, color=FAINT, linewidth=0.8, linestyle=(0, (1, 1.5)), zorder=1)
             look = {"xycoords": peaks.get_yaxis_transform(), "va": "bottom", "fontsize": 6.5, "color": FAINT}
             note(peaks, f"fits {gib:g} GiB", (0.01, room), (0, 1), **look)
-    if timed:
-        unit, scale = time_unit(timed)
-        spans = [(one, one.memory[page.kind].peak, one.time.time.total) for one in timed if one.time.time]
-        for _, peak, total in spans:
-            if total.low is not None and total.high is not None:
-                times[0].plot([peak, peak], [total.low * scale, total.high * scale], **WHISKER)
-        points = [(one.cell[0], peak, total.value * scale) for one, peak, total in spans if peak]
+    for axes in right:
+        unit, scale = unit_of(timed.rename(columns={"value": time_column(page.per)}), page.per)
+        bounded = timed.dropna(subset=["value_low", "value_high"])
+        for peak, low, high in bounded[["value_peak", "value_low", "value_high"]].itertuples(index=False):
+            axes.plot([peak, peak], [low * scale, high * scale], **WHISKER)
         x, y = f"predicted peak on a {_DEVICES[page.kind]}, MiB", f"time per {page.per} on this device, {unit}"
-        _curves(times[0], points, strokes, x, y)
+        scaled = timed.assign(value=timed["value"] * scale)[["arm", "value_peak", "value"]]
+        _curves(axes, list(scaled.itertuples(index=False, name=None)), strokes, x, y)
 
 
 def _curves(
@@ -448,43 +391,53 @@ def _curves(
     axes.grid(visible=True, axis="both")
 
 
-def _bands(page: ActivationsPage, rows: Sequence[ActivationsRow], footnotes: Footnotes) -> list[bars.Band]:
+def _bands(page: ActivationsPage, table: pd.DataFrame, footnotes: Footnotes) -> list[bars.Band]:
     """What a block keeps, and the largest batches."""
+    kept, over = _values(table, KEPT), _values(table, KEPT, "over_dense")
+    largest, largest_over = _values(table, LARGEST), _values(table, LARGEST, "over_dense")
+    again = table[table["quantity"] == FORMED_AGAIN].groupby("arm")["value"].sum()
 
-    def kept_bar(row: ActivationsRow) -> bars.Bar:
-        if not row.kinds:
-            return bars.Bar(instead=footnotes.instead(row))
-        parts = (*row.kinds.items(), *([(AGAIN, sum(row.again.values()))] if row.again else []))
-        return bars.Bar(parts, label=bars.value_label(row.total, row.over_dense, row.marks))
+    def label(text: str, ratio: float | None, marks: str = "") -> str:
+        compared = "" if ratio is None or pd.isna(ratio) else f"  {significant(ratio)}x"
+        return f"{text}{compared} {marks}".rstrip()
 
-    def largest_bar(row: ActivationsRow, gib: float) -> bars.Bar:
-        if gib not in row.largest:
-            return bars.Bar(instead=footnotes.instead(row) if not row.kinds else NOT_RECORDED)
-        fill = "steps, CoMERA" if plain_arm(row.arm) == COMERA else "steps"
-        return bars.Bar(((fill, float(row.largest[gib]["batch_size"])),), label=_count(row.largest[gib]))
+    def kept_bar(arm: str) -> bars.Bar:
+        parts = [(kind, kept[arm, kind]) for kind in KINDS if (arm, kind) in kept]
+        if not parts:
+            return bars.Bar(instead=footnotes.instead(_missing(page, arm)))
+        parts += [(AGAIN, again[arm])] if arm in again else []
+        marks = _missing(page, arm).marks
+        return bars.Bar(tuple(parts), label=label(significant(kept[arm, ALL]), over[arm, ALL], marks))
+
+    def largest_bar(arm: str, room: str) -> bars.Bar:
+        if (arm, room) not in largest:
+            is_kept = not pd.isna(kept[arm, ALL])
+            return bars.Bar(instead=NOT_RECORDED if is_kept else footnotes.instead(_missing(page, arm)))
+        fill, batch = "steps, CoMERA" if plain_arm(arm) == COMERA else "steps", largest[arm, room]
+        return bars.Bar(((fill, float(batch)),), label=label(f"{round(batch):,}", largest_over[arm, room]))
 
     if not page.kept:
         return []
     device = _DEVICES[next(iter(page.kept.values())).predicted_for or "cuda"]
-    present = {kind for row in rows for kind, size in row.kinds.items() if size > _VISIBLE * row.total}
-    present |= {AGAIN for row in rows if row.again}
-    kinds = tuple((kind, _WORDS.get(kind, kind)) for kind in _FILLS if kind in present)
+    present = {kind for (arm, kind), size in kept.items() if kind != ALL and size > _VISIBLE * kept[arm, ALL]}
+    present |= {AGAIN} if len(again) else set()
+    words = tuple((kind, _WORDS.get(kind, kind)) for kind in _FILLS if kind in present)
     heading = f"Kept for backward by a block at batch {_batch(page)}, in MiB, predicted for a {device}"
-    kept = bars.Band(heading, (bars.BarPanel("", tuple(map(kept_bar, rows))),), _FILLS, kinds)
+    found = [bars.Band(heading, (bars.BarPanel("", tuple(map(kept_bar, page.arms))),), _FILLS, words)]
     panels = tuple(
-        bars.BarPanel(f"{gib:g} GiB", tuple(largest_bar(row, gib) for row in rows))
-        for gib in sorted({gib for row in rows for gib in row.largest})
+        bars.BarPanel(room, tuple(largest_bar(arm, room) for arm in page.arms))
+        for room in (f"{gib:g} GiB" for gib in sorted(rooms(page)))
     )
     arms = (("steps, CoMERA", "CoMERA"), ("steps", "other arms"))
-    largest = bars.Band(f"Largest batch that fits, in examples, predicted for a {device}", panels, TIME_FILLS, arms)
-    return [kept, largest] if panels else [kept]
+    heading = f"Largest batch that fits, in examples, predicted for a {device}"
+    return [*found, bars.Band(heading, panels, TIME_FILLS, arms)] if panels else found
 
 
-def draw(page: ActivationsPage, rows: Sequence[ActivationsRow], caption: Caption) -> Figure:
+def draw(page: ActivationsPage, table: pd.DataFrame, caption: Caption) -> Figure:
     footnotes = Footnotes()
-    bands = _bands(page, rows, footnotes)
+    bands = _bands(page, table, footnotes)
     foot = (*footnotes.lines(), *caption.of_picture, *caption.notes)
-    curves = partial(_draw_curves, page, rows) if page.predicted else None
+    curves = partial(_draw_curves, page, table) if page.predicted else None
     return bars.draw_bars(caption.title, caption.facts, page.arms, bands, foot, 0, curves)
 
 
@@ -498,9 +451,9 @@ ARTIFACT = Artifact(
     made_by="make reproduce-activations",
     order=85,
     select=select_pages,
-    rows=rows_of,
-    columns=columns,
-    tidy_rows=tidy_rows,
-    caption=caption,
+    table=table,
+    shown=shown,
+    about=about,
+    caption=beside(__file__),
     draw=draw,
 )
