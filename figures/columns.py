@@ -132,6 +132,7 @@ FORMATS: Mapping[str, Format] = {
     "link": Format("link, setting"),  # marks of older code stand at the arm
     "value": Format("value", form="g"),
     "sent_mib": Format("sent, MiB"),
+    "sent_buckets_mib": Format("sent, MiB"),
     "exchange_memory_mib": Format("held, MiB"),
     # contraction plans
     "tokens": Format("tokens", digits=0),

@@ -17,7 +17,6 @@ from figures.artifacts.beyond.distributed.arms import base_arm, by_arm, label
 from figures.artifacts.beyond.distributed.paper import WORKLOADS, Case, Paper, paper_arms, paper_cases, rate_words
 from figures.records.select import COMERA, Selected, by_device, narrow, newest, oldest_first, timing_setting
 from figures.records.time_values import time_of, time_ratio
-from figures.text import UNPAIRED, unpaired
 
 #: What is sent per step and rank, counted three ways, with how.
 COUNTS = {"sent_buckets_mib": "by buckets", "sent_analytic_mib": "on paper", "sent_interface_mib": "by the interface"}
@@ -79,10 +78,22 @@ class ScalingPage(Selected):
         words = f"{WORKLOADS.get(self.own[0].workload, self.own[0].workload)}, {self.ranks} ranks, this machine"
         return [*([Case(words, here)] if here else []), *paper_cases(self.papers)]
 
-    def count(self, arm: str, column: str) -> float | None:
-        """MiB sent per step and rank by one of :data:`COUNTS`: the median over the rates of the link."""
-        found = [value for record in self.of_arm(arm).values() if (value := getattr(record, column)) is not None]
-        return statistics.median(found) if found else None
+    @property
+    def steps(self) -> list[tuple[str, float | None]]:
+        """Arm and rate of every measured step, by rate, then arm."""
+        return [(arm, mbit) for mbit in self.rates for arm in self.arms if (arm, mbit) in self.measured]
+
+    def ratio(self, arm: str, mbit: float | None) -> Estimate | None:
+        """Return the ratio of a step to CoMERA's over the same link; None for CoMERA's own."""
+        if arm == COMERA:
+            return None
+        return time_ratio(self.measured[arm, mbit], self.measured.get((COMERA, mbit)))
+
+    def model_ms(self, arm: str, mbit: float | None) -> float | None:
+        """Return a step by the model, of which nothing but its compute was measured with the step itself."""
+        if (model := self.models.get(arm)) is None:
+            return None
+        return model.ms(mbit, self.measured[arm, mbit].compute_time_ms, model.share(mbit))
 
 
 @dataclass(frozen=True)
@@ -176,37 +187,8 @@ def _tensors(page: ScalingPage, base: str, record: Record) -> tuple[Tensor, ...]
     return (Tensor((round(record.gradient_mib * _MIB / 4), 1)),)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ScalingRow:
-    """A measured step."""
-
-    arm: str
-    mbit: float | None
-    record: Record
-    time: Estimate | None
-    ratio: Estimate | None  # to CoMERA's over the same link
-    model: Model | None
-    marks: str
-
-    def _by_model(self, plain: bool = False) -> float | None:
-        if self.model is None:
-            return None
-        share = 0.0 if plain else self.model.share(self.mbit)
-        return self.model.ms(self.mbit, self.record.compute_time_ms, share)
-
-    @property
-    def model_ms(self) -> float | None:
-        """By the model, without anything of this step but what was computed beside it."""
-        return self._by_model()
-
-    def error(self, plain: bool = False) -> float | None:
-        """How much more the model says than was measured, as a share; ``plain`` without the exchange's own work."""
-        expected = self._by_model(plain)
-        return expected / self.time.value - 1 if expected is not None and self.time else None
-
-
 def select(records: Sequence[Record]) -> list[ScalingPage]:
-    """A page per device that measured; without any one page of what is on paper alone."""
+    """Return a page per device that measured; without any one page of what is on paper alone."""
     papers = [record for record in records if record.measure == "exchanged"]
     on_paper = newest(papers, lambda record: (record.workload, record.arm))
     measured = [record for record in records if record.measure == "run" and record.world_size > 1]
@@ -231,19 +213,3 @@ def setting(record: Record) -> dict[str, Any]:
 
 def _cell(record: Record) -> tuple[str, float | None]:
     return label(record), record.link_mbit
-
-
-def rows_of(page: ScalingPage) -> list[ScalingRow]:
-    """Every measured step, by rate and arm."""
-    rows = []
-    for mbit in page.rates:
-        for arm in page.arms:
-            if record := page.measured.get((arm, mbit)):
-                time = time_of(record, "step")
-                ratio = time_ratio(record, page.measured.get((COMERA, mbit))) if arm != COMERA else None
-                model, marks = page.models.get(arm), page.older(record) + UNPAIRED * unpaired(ratio)
-                total = time.total if time else None
-                rows.append(
-                    ScalingRow(arm=arm, mbit=mbit, record=record, time=total, ratio=ratio, model=model, marks=marks)
-                )
-    return rows

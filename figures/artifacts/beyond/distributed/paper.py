@@ -7,7 +7,6 @@ is chosen here, since an exchange changes neither.
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -21,9 +20,8 @@ from bench.estimate.communication import (
     Training,
     tensors_of,
     winners,
-    wins_below,
 )
-from figures.records.select import COMERA, DENSE
+from figures.records.select import DENSE
 
 #: The GPU whose least times stand for a rank's compute.
 GPU = "h100"
@@ -144,23 +142,6 @@ class Case:
     def winners(self) -> list[tuple[str, float, float]]:
         """Which arm takes least from which rate to which, in Gbit/s."""
         return winners(self.curves, SLOWEST, QUICKEST)
-
-    def below(self, arm: str, rival: str) -> float | None:
-        """The rate below which an arm takes less than a rival; None where one of them is not there."""
-        if not {arm, rival} <= set(self.curves):
-            return None
-        return wins_below(self.curves[arm], self.curves[rival], SLOWEST, QUICKEST)
-
-    def sentence(self, rival: str) -> str:
-        """Where CoMERA's step takes less than a rival's, in words; empty where one of them is not there."""
-        ahead, behind = self.below(COMERA, rival), self.below(rival, COMERA)
-        if ahead is None or behind is None:
-            return ""
-        if math.isinf(ahead):
-            return f"{self.words}: at every rate"
-        if ahead:
-            return f"{self.words}: below {rate_words(ahead)}"
-        return f"{self.words}: " + ("at none" if math.isinf(behind) else f"above {rate_words(behind)}")
 
 
 def rate_words(gbit: float) -> str:

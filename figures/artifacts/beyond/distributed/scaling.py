@@ -7,45 +7,39 @@ which rate.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator
 
 from bench.core.intervals import Estimate
-from bench.estimate.communication import LINKS, Link
+from bench.estimate.communication import LINKS
 from figures.artifact import Artifact
 from figures.artifacts.beyond.distributed.arms import by_arm, style
-from figures.artifacts.beyond.distributed.measured import COUNTS, ScalingPage, ScalingRow, link_words, rows_of, select
-from figures.artifacts.beyond.distributed.paper import QUICKEST, RANKS, SLOWEST, WORKLOADS, Paper, rate_words
-from figures.page import notes
+from figures.artifacts.beyond.distributed.measured import COUNTS, ScalingPage, link_words, select
+from figures.artifacts.beyond.distributed.paper import QUICKEST, RANKS, SLOWEST, WORKLOADS, rate_words
+from figures.columns import across, bounds_kinds, frame, readable
+from figures.page import facts
+from figures.page.captions import beside
 from figures.page.drawn import Caption
 from figures.page.layout import Page, legend
 from figures.page.style import (
     FAINT,
     INK,
     WHISKER,
-    bounds_handles,
     fill_handle,
     note,
     nothing_drawn,
     number_axis,
     stroke_handle,
+    whisker_handles,
 )
-from figures.records.select import COMERA, DENSE, RANK_RIVAL, SIZE_RIVAL
-from figures.records.time_values import mark_words
-from figures.text import (
-    NOT_RECORDED,
-    REMARKS,
-    Column,
-    bounds,
-    brackets_note,
-    ratio_text,
-    significant,
-    with_bounds,
-)
+from figures.records.select import COMERA, DENSE
+from figures.records.time_values import time_of
+from figures.text import NOT_RECORDED, bounds, pairing, significant
 
 EXPERIMENT, ON_PAPER = "scaling", "scaling_model"
 
@@ -67,48 +61,37 @@ SHOWN_ARMS = (COMERA, DENSE, "dense:row_wise", FEWEST)
 
 _MARKERS = {"sent_buckets_mib": "o", "sent_analytic_mib": "s", "sent_interface_mib": "x"}
 
+#: Where the step over a link without a limit stands, in Mbit/s.
+_NO_LIMIT = 40_000.0
+
 #: Rates of less than this ratio have no room for their words beside each other.
 _NEAR = 3.0
 
 
-def columns(page: ScalingPage, rows: Sequence[ScalingRow]) -> list[Column]:  # noqa: ARG001
-    """Of each measured step; the CSV has what is on paper as well, a row per number."""
-
-    def time(row: ScalingRow) -> str:
-        return with_bounds(row.time) if row.time else row.record.status
-
-    def sent(column: str) -> Column:
-        return Column(f"sent {COUNTS[column]}, MiB", lambda row: significant(getattr(row.record, column), 4))
-
-    def error(row: ScalingRow) -> str | None:
-        value = row.error()
-        return None if value is None else f"{value:+.0%}"
-
-    return [
-        Column("link", lambda row: link_words(row.mbit)),
-        Column("arm", lambda row: f"{row.arm} {row.marks}".rstrip(), left=True),
-        Column("step, ms", time),
-        Column("/ comera", lambda row: ratio_text(row.ratio, row.arm == COMERA)),
-        Column("without exchange, ms", lambda row: significant(row.record.compute_time_ms)),
-        Column("model, ms", lambda row: significant(row.model_ms)),
-        Column("model less step", error),
-        *map(sent, COUNTS),
-        Column("held, MiB", lambda row: significant(row.record.exchange_memory_mib)),
-        Column(REMARKS, lambda row: row.record.message if row.time is None else "", left=True),
-        Column(tidy=lambda line: {"device": page.device, **line}, whole=True),
-    ]
+#: What a measured step is of, by the quantity in the table: the column of a table with a line per step.
+_QUANTITIES = {
+    "step": "step_time_ms",
+    "step over comera's": "time_over_comera",
+    "step without exchange": "compute_ms",
+    "step by the model": "model_ms",
+    **{f"sent {words}": column for column, words in COUNTS.items()},
+    "held by the exchange": "exchange_memory_mib",
+}
 
 
-def tidy_rows(page: ScalingPage, rows: Sequence[ScalingRow]) -> list[dict[str, object]]:
-    """Every number of the page with what it is of."""
+def table(page: ScalingPage) -> pd.DataFrame:
+    """A line per number of the page: of each measured step, of models on paper, and of which arm takes least."""
     lines: list[dict[str, object]] = []
 
     def add(of: str, arm: str, ranks: int, link: str, quantity: str, unit: str, value: Estimate | float | None) -> None:
         found = value if isinstance(value, Estimate) else Estimate(value, None, None, 0) if value else None
-        where = {"of": of, "arm": arm, "ranks": ranks, "link": link}
         lines.append(
             {
-                **where,
+                "device": page.device,
+                "of": of,
+                "arm": arm,
+                "ranks": ranks,
+                "link": link,
                 "quantity": quantity,
                 "unit": unit,
                 **bounds("value", found),
@@ -116,171 +99,106 @@ def tidy_rows(page: ScalingPage, rows: Sequence[ScalingRow]) -> list[dict[str, o
             }
         )
 
-    for row in rows:
-        place = ("measured", row.arm, page.ranks, link_words(row.mbit))
-        add(*place, "step", "ms", row.time)
-        add(*place, "step over comera's", "x", row.ratio)
-        add(*place, "step without exchange", "ms", row.record.compute_time_ms)
-        add(*place, "step by the model", "ms", row.model_ms)
+    for arm, mbit in page.steps:
+        record, place = page.measured[arm, mbit], ("measured", arm, page.ranks, link_words(mbit))
+        time = time_of(record, "step")
+        add(*place, "step", "ms", time.total if time else None)
+        add(*place, "step over comera's", "x", page.ratio(arm, mbit))
+        add(*place, "step without exchange", "ms", record.compute_time_ms)
+        add(*place, "step by the model", "ms", page.model_ms(arm, mbit))
         for column, words in COUNTS.items():
-            add(*place, f"sent {words}", "MiB", getattr(row.record, column))
-        add(*place, "held by the exchange", "MiB", row.record.exchange_memory_mib)
+            add(*place, f"sent {words}", "MiB", getattr(record, column))
+        add(*place, "held by the exchange", "MiB", record.exchange_memory_mib)
     for one in page.papers:
         for ranks in RANKS:
             sent = one.training(one.batch).sent_mib(ranks)
             add(one.workload, one.arm, ranks, "any", "sent on paper", "MiB", sent)
             for link in LINKS.values():
                 if ranks <= link.most_ranks:
-                    add(one.workload, one.arm, ranks, link.words, "step, weak scaling", "ms", one.weak_ms(ranks, link))
-                    strong = one.strong_ms(ranks, link)
-                    add(one.workload, one.arm, ranks, link.words, "step, strong scaling", "ms", strong)
+                    place = (one.workload, one.arm, ranks, link.words)
+                    add(*place, "step, weak scaling", "ms", one.weak_ms(ranks, link))
+                    add(*place, "step, strong scaling", "ms", one.strong_ms(ranks, link))
     for case in page.cases:
         for arm, low, high in case.winners:
             add(case.words, arm, 0, rate_words(low), "least time up to", "Gbit/s", high)
-    return lines
+    return frame(lines, whole=("launches",))
 
 
-def _fit(rows: Sequence[ScalingRow]) -> str:
-    """How far the model lies from what was measured, in a sentence."""
-    tested = [row for row in rows if row.error() is not None]
-    if not tested:
-        return f"Whether the model is within {TOLERANCE:.0%} of the measured steps cannot be said." if rows else ""
-    far = [row for row in tested if abs(row.error() or 0.0) > TOLERANCE]
-    worst = max(tested, key=lambda row: abs(row.error() or 0.0))
-    plain = [row for row in tested if abs(row.error(plain=True) or 0.0) <= TOLERANCE]
-    verdict = "is within" if not far else "is not within"
-    return (
-        f"The model {verdict} {TOLERANCE:.0%} of the measured steps: {len(tested) - len(far)} of {len(tested)} are; "
-        f"the farthest is {worst.arm} at {link_words(worst.mbit)}, {worst.error():+.0%}. What the exchange takes "
-        "of the processors (copies, sums, compression) is from the arm's other rates at which compute outweighs "
-        f"communication; from bytes, rates and the step without exchange alone, {len(plain)} of {len(tested)} are."
-    )
+def measured(page: ScalingPage, table: pd.DataFrame) -> pd.DataFrame:
+    """Return a line per measured step, with its rate and marks, and why it has no time."""
+    lines: dict[tuple[str, str], dict[str, Any]] = {}
+    for one in table[table["of"] == "measured"].to_dict("records"):
+        line, name = lines.setdefault((one["arm"], one["link"]), {}), _QUANTITIES[one["quantity"]]
+        line |= {f"{name}{end}": one[f"value{end}"] for end in ("", "_low", "_high", "_bounds")}
+        if name == "step_time_ms":
+            line["launches"] = one["launches"]
+    found = []
+    for arm, mbit in page.steps:
+        record, line = page.measured[arm, mbit], lines[arm, link_words(mbit)]
+        failed = "" if record.status == "ok" else record.message
+        place = {"arm": arm, "mbit": mbit, "link": link_words(mbit), "time_status": record.status, "message": failed}
+        marks = {"older_code": bool(page.older(record)), "time_pairing": pairing(page.ratio(arm, mbit))}
+        found.append({**place, **line, **marks})
+    return frame(found)
 
 
-def _against(page: ScalingPage) -> list[str]:
-    """What speaks against CoMERA, first its rival with fewer bytes."""
-    lines = []
-    ours, fewest = page.count(COMERA, "sent_analytic_mib"), page.count(FEWEST, "sent_analytic_mib")
-    if ours and fewest:
-        less, words = ours / fewest, "fewer" if fewest < ours else "more"
-        times = significant(less if less > 1 else 1 / less)
-        lines.append(
-            f"PowerSGD of rank 4 sends {times} times {words} bytes than CoMERA: {significant(fewest)} MiB per step and "
-            f"rank, not {significant(ours)}. Its price is arithmetic and an error buffer as large as the gradient."
-        )
-    for rival in (FEWEST, SIZE_RIVAL, RANK_RIVAL, DENSE, "dense:row_wise"):
-        found = [text for case in page.cases if (text := case.sentence(rival))]
-        if found:
-            lines.append(f"CoMERA's step takes less than that of {rival}, by the model: {'; '.join(found)}.")
-    return lines
+def shown(page: ScalingPage, table: pd.DataFrame) -> pd.DataFrame:
+    """A line per arm: what it sends and holds, and its step over each link with the ratio to CoMERA's."""
+    steps = measured(page, table)
+    if steps.empty:
+        return pd.DataFrame(columns=["arm"])
+    found = across(steps, "arm", "link", {"step_time_ms": f"time_over_{COMERA}"})
+    names = list(dict.fromkeys(steps["arm"]))
+    sizes = steps.groupby("arm")[["sent_buckets_mib", "exchange_memory_mib"]].median().loc[names].reset_index()
+    more = readable(sizes, ["sent_buckets_mib", "exchange_memory_mib"])
+    joined = pd.concat([found.iloc[:, :1], more, found.iloc[:, 1:]], axis=1)
+    return joined.iloc[[names.index(arm) for arm in page.arms]].reset_index(drop=True)
 
 
-def _scepticism(page: ScalingPage) -> list[str]:
-    named = [one for one in page.papers if one.workload == "dlrm"]
-    dlrm = "Tables that are compressed are replicated, so that nothing is exchanged all-to-all; dense ones are sharded."
-    device = next((one.device for one in page.papers), "")
-    least = (
-        f"On paper a rank is an {device} with a link of its own, and its compute is the least time of its step (BF16 "
-        "products, roofline, nothing for starting kernels), so that links weigh more here than beside real steps."
-    )
-    return [*([least] if page.papers else []), *([dlrm] if named else [])]
+def about(page: ScalingPage, table: pd.DataFrame) -> dict[str, Any]:
+    """Return how far the model lies from what was measured, what is on paper, and which arm takes least where."""
+    steps, papers = measured(page, table), page.papers
+    fit: dict[str, Any] = {}
+    if len(steps) and (steps["model_ms"].notna() & steps["step_time_ms"].notna()).any():
+        tested = steps.dropna(subset=["model_ms", "step_time_ms"])
+        errors = [one["model_ms"] / one["step_time_ms"] - 1 for one in tested.to_dict("records")]
+        worst = max(range(len(errors)), key=lambda place: abs(errors[place]))
+        near = sum(abs(error) <= TOLERANCE for error in errors)
+        where = {name: tested[name].iloc[worst] for name in ("arm", "link")}
+        fit = {"near": near, "of": len(errors), "worst": errors[worst], **where}
+    marked = steps.drop(columns=[name for name in steps if str(name).endswith("_bounds")])
+    return {
+        "table": marked,
+        "one": next(iter(page.measured.values()), None),
+        "fit": fit,
+        "tolerance": TOLERANCE,
+        "batches": {_named(one.workload): (one.batch, one.total) for one in papers},
+        "paper_device": papers[0].device if papers else "",
+        "links": LINKS.values() if papers else (),
+        "cases": [(case.words, [(arm, rate_words(high)) for arm, _, high in case.winners]) for case in page.cases],
+        "failed": facts.reasons(steps, "arm", "link") if len(steps) else {},
+    }
 
 
-def caption(page: ScalingPage, rows: Sequence[ScalingRow]) -> Caption:
-    links = "; ".join(f"{link.words} ({link.latency_us:g} us a hop; {link.source})" for link in LINKS.values())
-    one = next(iter(page.measured.values()), None)
-    facts = [notes.step_fact(page)]
-    if one:
-        share = max(1, one.threads // page.ranks)  # of the processors, which the ranks have between them
-        threads = f"{share} thread{'s' * (share != 1)} each"
-        blocks = notes.blocks_timed(page.measured.values())
-        facts.append(
-            f"{page.ranks} ranks, {threads}, batch {one.batch_size} per rank, {one.backend}, each in a network "
-            "namespace; the kernel's token bucket holds the rate, no delay is added. "
-            f"{notes.listed(page, 'dataset')!r} data, {blocks}."
-        )
-    else:
-        facts.append("Nothing measured: all of it is the model, on paper.")
-    fit = _fit(rows)
-    model = (
-        "Model: forward is a third of a step; a bucket of gradients travels when backward has filled it and the one "
-        "before has arrived; the step ends with the last. It lies between max(compute, communication) and their sum, "
-        "for PowerSGD on CPUs at the sum: there backward waits for its messages."
-    )
-    weak = (
-        f"Weak scaling: every rank has its batch ({_batches(page)}). Strong: {_totals(page)} are divided "
-        f"among all ranks. Gradients: {_gradients(page)}."
-    )
-    return Caption(
-        title=_title(page),
-        facts=facts,
-        notes=[
-            *_against(page),
-            *([fit] if fit else []),
-            model,
-            *([weak] if page.papers else []),
-            *_scepticism(page),
-            "Of more than 200 set-ups of data-parallel training, gradient compression sped up 6 (Agarwal et al., MLSys "
-            "2022). That layers which are factorised from the start are compressed communication is Pufferfish's "
-            "finding (Wang et al., MLSys 2021).",
-            f"Links: {links}." if page.papers else "",
-            *notes.galore_note(page.measured.values()),
-            *brackets_note(estimate for row in rows for estimate in (row.time, row.ratio)),
-            *notes.mark_notes((row.marks for row in rows), mark_words("step")),
-            *notes.last_notes(page),
-        ],
-        remarks=[f"{row.arm}, {link_words(row.mbit)}: {row.record.message}" for row in rows if row.time is None],
-    )
+def _named(workload: str) -> str:
+    return WORKLOADS.get(workload, workload)
 
 
-def _gradients(page: ScalingPage) -> str:
-    """Of each model on paper, CoMERA's beside dense's, with the ratio of the whole model where it was asked for."""
-    words = []
-    for workload in dict.fromkeys(one.workload for one in page.papers):
-        found = {arm: record for (name, arm), record in page.on_paper.items() if name == workload}
-        dense = next((record for record in found.values() if record.method == DENSE), None)
-        if dense and (ours := found.get(COMERA)):
-            asked = f" (the whole model {ours.ratio:g} times smaller)" if ours.ratio else ""
-            sizes = f"{significant(ours.gradient_mib)} instead of {significant(dense.gradient_mib)} MiB"
-            words.append(f"{WORKLOADS.get(workload, workload)} {sizes}{asked}")
-    return ", ".join(words)
-
-
-def _batches(page: ScalingPage) -> str:
-    return _of_each({one.workload: one.batch for one in page.papers})
-
-
-def _totals(page: ScalingPage) -> str:
-    return _of_each({one.workload: one.total for one in page.papers})
-
-
-def _of_each(rows: Mapping[str, int]) -> str:
-    return ", ".join(f"{WORKLOADS.get(name, name)} {count:,}" for name, count in rows.items())
-
-
-def _title(page: ScalingPage) -> str:
-    ours = page.count(COMERA, "sent_analytic_mib")
-    dense = page.count(DENSE, "sent_analytic_mib")
-    if not ours or not dense:
-        return "Bytes and time of a step on several ranks, on paper"
-    sizes = f"{significant(ours)} MiB per step instead of {significant(dense)}"
-    return f"Training on {page.ranks} ranks: {sizes}, and time against the link's rate"
-
-
-def draw(page: ScalingPage, rows: Sequence[ScalingRow], caption: Caption) -> Figure:
-    place = Page(caption.title, caption.facts, [line for line in caption.notes if line], 3)
+def draw(page: ScalingPage, table: pd.DataFrame, caption: Caption) -> Figure:
+    steps = measured(page, table)
+    place = Page(caption.title, caption.facts, (*caption.of_picture, *caption.notes), 3)
     [[sent, times]] = place.panels(0, 2.9, 2, widths=[1, 1.7])
-    handles = [stroke_handle(style(arm)[0], arm) for arm in page.arms]
-    counts = [
+    entries = [stroke_handle(style(arm)[0], arm) for arm in page.arms]
+    entries += whisker_handles(bounds_kinds(steps, "step_time_ms")) if len(steps) else []
+    entries += [
         Line2D([], [], color=INK, label=f"sent, {words}", **_count_look(column)) for column, words in COUNTS.items()
     ]
-    entries = [*handles, *bounds_handles(row.time for row in rows), *counts]
-    if rows:
+    if len(steps):
         legend(place.parts[0], entries, 6, "Measured", handlelength=3.2)
-    _draw_sent(sent, page)
-    _draw_times(times, page, rows)
-    _draw_paper(place, page)
-    _draw_winners(place, page)
+    _draw_sent(sent, page.arms, steps)
+    _draw_times(times, page, steps)
+    _draw_paper(place, page, table)
+    _draw_winners(place, table)
     return place.finish()
 
 
@@ -294,51 +212,52 @@ def _count_look(column: str) -> dict[str, Any]:
     return {"linestyle": "", "marker": _MARKERS[column], "markersize": 4.2, **fill}
 
 
-def _draw_sent(axes: Any, page: ScalingPage) -> None:
-    """Panel a: a line per arm, three marks on it, the values beside them."""
+def _draw_sent(axes: Any, arms: Sequence[str], steps: pd.DataFrame) -> None:
+    """Draw panel a: a line per arm, three marks on it, medians over the links, a value beside them."""
     _heading(axes, "a  sent per step and rank, MiB")
-    found = {(arm, column): page.count(arm, column) for arm in page.arms for column in COUNTS}
-    if not any(found.values()):
+    if steps.empty or steps[list(COUNTS)].isna().all(axis=None):
         nothing_drawn(axes, "nothing measured")
         return
-    for row, arm in enumerate(page.arms):
-        for shift, column in zip((-0.27, 0.0, 0.27), COUNTS, strict=True):
-            if value := found[arm, column]:
+    sizes = steps.groupby("arm")[list(COUNTS)].median()
+    drawn: list[float] = []
+    for row, arm in enumerate(arms):
+        values: list[float] = sizes.loc[arm].astype(float).tolist()
+        for shift, column, value in zip((-0.27, 0.0, 0.27), COUNTS, values, strict=True):
+            if value > 0:
                 axes.plot([value], [row + shift], color=style(arm)[0].colour, **_count_look(column))
-        if values := [value for column in COUNTS if (value := found[arm, column])]:
-            note(axes, significant(values[0]), (max(values), row), (6, 0), va="center", fontsize=7)
+        if known := [value for value in values if value > 0]:
+            note(axes, significant(known[0]), (max(known), row), (6, 0), va="center", fontsize=7)
+            drawn += known
     axes.set_xscale("log")
-    axes.set_ylim(len(page.arms) - 0.5, -0.5)
-    axes.set_yticks(range(len(page.arms)), page.arms)
-    values = [value for value in found.values() if value]
-    axes.set_xlim(min(values) / 1.6, max(values) * 3.2)
+    axes.set_ylim(len(arms) - 0.5, -0.5)
+    axes.set_yticks(range(len(arms)), arms)
+    axes.set_xlim(min(drawn) / 1.6, max(drawn) * 3.2)
     number_axis(axes.xaxis, LogLocator(10))
     axes.grid(visible=True, axis="x")
 
 
-def _draw_times(axes: Any, page: ScalingPage, rows: Sequence[ScalingRow]) -> None:
-    """Panel b: measured steps and the model's curves over the rate of the link."""
+def _draw_times(axes: Any, page: ScalingPage, steps: pd.DataFrame) -> None:
+    """Draw panel b: measured steps and the model's curves over the rate of the link."""
     _heading(axes, "b  time per step, ms: measured, and the model's lines")
-    if not any(row.time for row in rows):
+    if steps.empty or steps["step_time_ms"].isna().all():
         nothing_drawn(axes, "nothing measured")
         return
     grid = [0.01 * (25 / 0.01) ** (step / 120) for step in range(121)]
     for arm, model in page.models.items():
         look = {"color": style(arm)[0].colour, "linestyle": style(arm)[0].dashes, "linewidth": 1.0}
         axes.plot([1e3 * gbit for gbit in grid], [model.curve(gbit) for gbit in grid], zorder=2, **look)
-    place = {mbit: 40_000.0 if mbit is None else mbit for mbit in page.rates}
-    for row in rows:
-        if row.time:
-            x, span = place[row.mbit], row.time
-            if span.low is not None and span.high is not None:
-                axes.plot([x, x], [span.low, span.high], **{**WHISKER, "markersize": 4}, zorder=3)
-            axes.plot([x], [span.value], **style(row.arm)[0].dots, linestyle="", markersize=4.5, zorder=4)
+    for one in steps.dropna(subset="step_time_ms").to_dict("records"):
+        x = _NO_LIMIT if one["link"] == link_words(None) else one["mbit"]
+        ends = [one["step_time_ms_low"], one["step_time_ms_high"]]
+        if not pd.isna(ends).any():
+            axes.plot([x, x], ends, **{**WHISKER, "markersize": 4}, zorder=3)
+        axes.plot([x], [one["step_time_ms"]], **style(one["arm"])[0].dots, linestyle="", markersize=4.5, zorder=4)
     axes.set_xscale("log")
     axes.set_yscale("log")
-    ticks = [10, 100, 1000, 10_000, 25_000]
+    ticks = [10.0, 100.0, 1000.0, 10_000.0, 25_000.0]
     words = ["10", "100", "1,000", "10,000", "25,000"]
     if None in page.rates:
-        ticks, words = [*ticks[:-1], 40_000], [*words[:-1], "no limit"]
+        ticks, words = [*ticks[:-1], _NO_LIMIT], [*words[:-1], "no limit"]
     axes.set_xticks(ticks, words)
     axes.minorticks_off()
     number_axis(axes.yaxis, LogLocator(10, subs=(1, 2, 5)))
@@ -346,36 +265,34 @@ def _draw_times(axes: Any, page: ScalingPage, rows: Sequence[ScalingRow]) -> Non
     axes.grid(visible=True, axis="both")
 
 
-def _draw_paper(place: Page, page: ScalingPage) -> None:
-    """Panel c: a column per workload, weak scaling above strong."""
+def _draw_paper(place: Page, page: ScalingPage, table: pd.DataFrame) -> None:
+    """Draw panel c: a column per workload, weak scaling above strong."""
     workloads = list(dict.fromkeys(one.workload for one in page.papers))
     panels = place.panels(1, 2.0, max(len(workloads), 1), 2)
-    shown = [one for one in page.papers if one.arm in SHOWN_ARMS]
-    arms = sorted({one.arm for one in shown}, key=by_arm)
-    handles = [Line2D([], [], label=_short(arm), **_paper_look(arm, "ethernet_10")) for arm in arms]
-    handles += [Line2D([], [], label=LINKS[name].words, **_paper_look("", name)) for name in SHOWN_LINKS]
-    if not shown:
+    shown = table[table["of"].isin(workloads) & table["arm"].isin(SHOWN_ARMS)]
+    if shown.empty:
         for axes in (one for line in panels for one in line):
             nothing_drawn(axes, NOT_RECORDED)
         return
-    device = shown[0].device
-    heading = f"c  on paper: time per step, ms, by the number of ranks, each an {device}"
+    arms = sorted(set(shown["arm"]), key=by_arm)
+    handles = [Line2D([], [], label=_short(arm), **_paper_look(arm, "ethernet_10")) for arm in arms]
+    handles += [Line2D([], [], label=LINKS[name].words, **_paper_look("", name)) for name in SHOWN_LINKS]
+    heading = f"c  on paper: time per step, ms, by the number of ranks, each an {page.papers[0].device}"
     legend(place.parts[1], handles, 4, heading, handlelength=3.2)
     for column, workload in enumerate(workloads):
         for line, words in enumerate(("weak", "strong")):
             axes = panels[line][column]
-            for one in shown:
-                if one.workload == workload:
-                    for name in SHOWN_LINKS:
-                        joined = [ranks for ranks in RANKS if ranks <= LINKS[name].most_ranks]
-                        times = [_scaled(one, words, ranks, LINKS[name]) for ranks in joined]
-                        axes.plot(joined, times, **_paper_look(one.arm, name))
+            part = shown[(shown["of"] == workload) & (shown["quantity"] == f"step, {words} scaling")]
+            for arm in dict.fromkeys(part["arm"]):
+                for name in SHOWN_LINKS:
+                    times = part[(part["arm"] == arm) & (part["link"] == LINKS[name].words)]
+                    axes.plot(times["ranks"], times["value"], **_paper_look(arm, name))
             axes.set_xscale("log", base=2)
             axes.set_yscale("log")
             axes.set_xticks(RANKS[::3], [f"{ranks:,}" for ranks in RANKS[::3]])
             axes.minorticks_off()
             number_axis(axes.yaxis, LogLocator(10))
-            axes.set_title(f"{WORKLOADS.get(workload, workload)}, {words} scaling", loc="left", fontsize=8)
+            axes.set_title(f"{_named(workload)}, {words} scaling", loc="left", fontsize=8)
             axes.grid(visible=True, axis="both")
             if line:
                 axes.set_xlabel("ranks")
@@ -383,10 +300,6 @@ def _draw_paper(place: Page, page: ScalingPage) -> None:
 
 def _short(arm: str) -> str:
     return "dense, row-wise, sharded" if arm == "dense:row_wise" else arm
-
-
-def _scaled(one: Paper, words: str, ranks: int, link: Link) -> float:
-    return one.weak_ms(ranks, link) if words == "weak" else one.strong_ms(ranks, link)
 
 
 def _paper_look(arm: str, link: str) -> dict[str, Any]:
@@ -405,28 +318,32 @@ def _paper_look(arm: str, link: str) -> dict[str, Any]:
     }
 
 
-def _draw_winners(place: Page, page: ScalingPage) -> None:
-    """Panel d: a strip per case, in the fill of the arm that takes least."""
-    [[axes]] = place.panels(2, 0.36 * max(len(page.cases), 1) + 0.2)
+def _draw_winners(place: Page, table: pd.DataFrame) -> None:
+    """Draw panel d: a strip per case, in the fill of the arm that takes least."""
+    winners = table[table["quantity"] == "least time up to"]
+    cases = list(dict.fromkeys(winners["of"]))
+    [[axes]] = place.panels(2, 0.36 * max(len(cases), 1) + 0.2)
     heading = "d  the arm whose step takes least, by the model, over the rate of the link; numbers: where it changes"
-    arms = sorted({arm for case in page.cases for arm, _, _ in case.winners}, key=by_arm)
+    arms = sorted(set(winners["arm"]), key=by_arm)
     legend(place.parts[2], [fill_handle(style(arm)[1], _short(arm)) for arm in arms], 5, heading)
-    if not page.cases:
+    if not cases:
         nothing_drawn(axes, NOT_RECORDED)
         return
-    for row, case in enumerate(page.cases):
-        for arm, low, high in case.winners:
+    for row, words in enumerate(cases):
+        part = winners[winners["of"] == words]
+        lows = [SLOWEST, *part["value"][:-1]]
+        for arm, low, high in zip(part["arm"], lows, part["value"], strict=True):
             axes.barh(row, high - low, left=low, height=0.5, linewidth=0.4, **style(arm)[1].look)
         last = 0.0
-        for _, low, _ in case.winners[1:]:
+        for low in lows[1:]:
             near = low < _NEAR * last  # its words stand below the strip, those of the one before above
             at, shift, align = (row + 0.27, -1, "top") if near else (row - 0.27, 1, "bottom")
             note(axes, rate_words(low), (low, at), (0, shift), ha="center", va=align, fontsize=6.5)
             last = 0.0 if near else low
     axes.set_xscale("log")
     axes.set_xlim(SLOWEST, QUICKEST)
-    axes.set_ylim(len(page.cases) - 0.6, -0.75)
-    axes.set_yticks(range(len(page.cases)), [case.words for case in page.cases])
+    axes.set_ylim(len(cases) - 0.6, -0.75)
+    axes.set_yticks(range(len(cases)), cases)
     rates = (0.01, 0.1, 1.0, 10.0, 100.0, 400.0, QUICKEST)
     axes.set_xticks(rates, [f"{rate:,g}" for rate in rates])
     axes.minorticks_off()
@@ -443,10 +360,9 @@ ARTIFACT: Artifact[ScalingPage] = Artifact(
     made_by="make reproduce-scaling",
     order=130,
     select=select,
-    rows=rows_of,
-    columns=columns,
-    tidy_rows=tidy_rows,
-    caption=caption,
+    table=table,
+    shown=shown,
+    about=about,
+    caption=beside(__file__),
     draw=draw,
-    section="link",
 )
