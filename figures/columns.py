@@ -106,7 +106,7 @@ FORMATS: Mapping[str, Format] = {
     "origin": _words("weights"),
     "ratio": Format("ratio", suffix="x"),
     "train_steps": Format("steps", digits=0),
-    "test_loss": Format("loss", form=".3f"),
+    "test_loss": Format("loss", digits=4),
     "less_*": Format("less *"),
     "training_s": Format("training, s"),
     "peak_memory_predicted_mib": Format("peak MiB, predicted"),

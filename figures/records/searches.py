@@ -24,6 +24,7 @@ from figures.records.select import (
     oldest_first,
     settings_of,
 )
+from figures.text import significant
 
 #: The metric that nothing is chosen by.
 REPORTED = "test_loss"
@@ -150,7 +151,8 @@ class Search:
         if other is None or other is self or self.loss is None or other.loss is None:
             return None
         sure = " (sure)" if self.surely_below(other) or other.surely_below(self) else ""
-        return f"{self.loss - other.loss:+.3f}{sure}"
+        apart = self.loss - other.loss
+        return f"{'-' if apart < 0 else '+'}{significant(abs(apart))}{sure}"
 
     @property
     def remarks(self) -> str:

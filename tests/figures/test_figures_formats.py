@@ -67,7 +67,7 @@ def test_less_is_sure_with_three_seeds_on_either_side(ours, theirs, sure):
 
 def test_a_narrower_model_of_another_size_is_no_rival():
     records = searched()
-    assert lines(records)[1].loc[("Muon", "btt rank 2"), "less narrow"] == "+0.020 (sure)"
+    assert lines(records)[1].loc[("Muon", "btt rank 2"), "less narrow"] == "+0.0200 (sure)"
     other = [
         dataclasses.replace(one, parameters=round(DENSE_SIZE / 2)) if one.variant == "narrow" else one
         for one in records
@@ -91,7 +91,7 @@ def test_differences_are_to_the_two_dense_models_of_the_same_optimizer():
     assert read.loc[("AdamW", "dense"), ["less narrow", "less dense"]].tolist() == ["-", "-"]
     assert read.loc[("AdamW", "btt rank 2"), ["less narrow", "less dense"]].tolist() == [
         "-0.120 (sure)",
-        "+0.010 (sure)",
+        "+0.0100 (sure)",
     ]
 
 

@@ -32,7 +32,7 @@ BOTH = [*searched(), *decomposed("btt", "muon", 1.85), *decomposed("comera", "mu
 def test_decomposed_formats_stand_beside_themselves_from_scratch():
     found = lines(BOTH)
     lower = found.loc[("btt rank 2", "muon", "decomposed", 800)]
-    assert lower[LESS] == "-0.031 (sure)"
+    assert lower[LESS] == "-0.0310 (sure)"
     assert (lower["lr"], lower["at_edge"], lower["remarks"], lower["rates"]) == (0.01, False, "", 4)
     assert found.loc[("comera", "muon", "decomposed", 800), LESS] == "+0.099 (sure)"
     assert found.loc[("btt rank 2", "muon", "scratch", 0), LESS] == "-"
