@@ -7,12 +7,13 @@ order of the table; the others are details of the CSV.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from types import MappingProxyType
 from typing import Any
 
 import pandas as pd
 
 from bench.core.intervals import Estimate
-from figures.text import NOT_ASKED, OLDER, UNPAIRED, significant
+from figures.text import NOT_ASKED, OLDER, UNPAIRED, rounded, significant
 
 #: Statuses of a cell that no word is needed for.
 _SILENT = ("", "ok", "not in the grid")
@@ -46,6 +47,9 @@ class Format:
         heading: of the column; ``{}`` is the unit that :attr:`unit_of` chooses.
         digits: significant ones of a number; 0 for whole numbers.
         form: a format specification for numbers, such as ``.1e``, in place of ``digits``.
+        decimals: digits behind the point, in place of significant ones.
+        sign: whether a difference above zero has a plus.
+        bare: whether its bounds are in the CSV alone.
         suffix: what follows each number, such as ``x``.
         left: whether it holds words, which are aligned left.
         status: the column that says why there is no number.
@@ -57,6 +61,9 @@ class Format:
     heading: str
     digits: int = 3
     form: str = ""
+    decimals: int | None = None
+    sign: bool = False
+    bare: bool = False
     suffix: str = ""
     left: bool = False
     status: str = ""
@@ -100,7 +107,6 @@ FORMATS: Mapping[str, Format] = {
     "allocated_over_*": Format("allocated / *", suffix="x"),
     "allocated_mib": Format("allocated MiB", digits=4),
     "reserved_mib": Format("reserved MiB", digits=4),
-    "stored_mib": Format("model, MiB", digits=4),
     # searches of rates
     "optimizer": _words("optimizer"),
     "origin": _words("weights"),
@@ -161,16 +167,36 @@ FORMATS: Mapping[str, Format] = {
     "gradient_error": Format("gradient error", form=".1e"),
     "tolerance": Format("allowed", form=".0e"),
     "check": _words("of"),
+    # trainings
+    "run": _words("run"),
+    "stage": _words("stage"),
+    "epoch": Format("epoch", decimals=2),
+    "step": Format("step", digits=0),
+    "seed": Format("seed", digits=0),
+    "stored_mib": Format("total, MiB", bare=True, status="status"),
+    "total_ratio": Format("total ratio", suffix="x", bare=True),
+    "tensorized_mib": Format("layers, MiB", bare=True),
+    "tensorized_ratio": Format("layers ratio", suffix="x", bare=True),
+    "size_fraction": Format("S"),
+    "size_target": Format("S0"),
+    "size_met": Format("S <= S0"),
+    "step_trained_over_full": Format("step time, trained / full"),
+    "step_trained_ms": Format("trained, ms"),
+    "settings": _words("settings"),
+    "best": _words("best"),
+    "best_edge": _words("at an edge"),
     "remarks": _words("remarks"),
 }
 
 
-def format_of(column: str) -> Format | None:
-    """Return how a column is written; None for one that the CSV alone has.
+def format_of(column: str, more: Mapping[str, Format] = MappingProxyType({})) -> Format | None:
+    """Return how a column is written, which ``more`` may say instead; None for one that the CSV alone has.
 
     >>> format_of("time_over_dense").heading, format_of("time_over_dense_low")
     ('time / dense', None)
     """
+    if column in more:
+        return more[column]
     if column.endswith(("_low", "_high", "_bounds")):
         return None
     for pattern, found in FORMATS.items():
@@ -191,7 +217,11 @@ def _written(value: Any, column: Format, scale: float) -> str:
         return "yes" if value else "no"
     if column.form:
         return format(float(value) * scale, column.form)
-    return f"{round(value):,}" if column.digits == 0 else significant(float(value) * scale, column.digits)
+    if column.decimals is not None:
+        text = rounded(float(value) * scale, column.decimals)
+    else:
+        text = f"{round(value):,}" if column.digits == 0 else significant(float(value) * scale, column.digits)
+    return f"+{text}" if column.sign and not text.startswith("-") else text
 
 
 def _cell(line: Mapping[str, Any], name: str, column: Format, scale: float) -> str:
@@ -202,7 +232,7 @@ def _cell(line: Mapping[str, Any], name: str, column: Format, scale: float) -> s
         is_reference = "_over_" in name and line.get("arm") == name.rpartition("_over_")[2]
         return "1" if is_reference else NOT_ASKED if status in _SILENT else status
     text = _written(value, column, scale) + column.suffix * (not isinstance(value, str))
-    low, high = line.get(f"{name}_low"), line.get(f"{name}_high")
+    low, high = (None, None) if column.bare else (line.get(f"{name}_low"), line.get(f"{name}_high"))
     if not _is_missing(low) and not _is_missing(high) and low != high:
         text += f" [{_written(low, column, scale)}, {_written(high, column, scale)}]"
     reference = name.rpartition("_over_")[2]
@@ -230,6 +260,15 @@ def estimate(line: Mapping[str, Any], name: str) -> Estimate | None:
     if value is None:
         return None
     return Estimate(value, low, high, int(blocks or 0), launches=int(launches or 0), kind=kind or "")
+
+
+def lines_of(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return the lines of a table by the names of their columns.
+
+    >>> lines_of(pd.DataFrame({"arm": ["dense"], "batch_size": 8}))
+    [{'arm': 'dense', 'batch_size': 8}]
+    """
+    return [{str(name): value for name, value in one.items()} for one in table.to_dict("records")]
 
 
 def bounds_are(kind: object, launches: object) -> str:
@@ -260,25 +299,26 @@ def bounds_kinds(table: pd.DataFrame, *columns: str) -> list[str]:
     return sorted(found - {""}, reverse=True)
 
 
-def readable(table: pd.DataFrame, columns: Sequence[str] | None = None) -> pd.DataFrame:
+def readable(
+    table: pd.DataFrame, columns: Sequence[str] | None = None, more: Mapping[str, Format] = MappingProxyType({})
+) -> pd.DataFrame:
     """Return the table that people read, of strings.
 
     Args:
         table: with the CSV's columns.
         columns: those to show; by default all of a known format, but for those without any value.
+        more: formats of columns that records name, such as their metric.
 
     Example:
         >>> table = pd.DataFrame({"arm": ["comera", "dense"], "batch_size": 8, "time_over_comera": [None, 4.4]})
         >>> readable(table).to_dict("records")[1]
         {'arm': 'dense', 'batch': '8', 'time / comera': '4.40x'}
     """
-    lines: list[dict[str, Any]] = [
-        {str(name): value for name, value in one.items()} for one in table.to_dict("records")
-    ]
+    lines = lines_of(table)
     shown: dict[str, list[str]] = {}
     marked = False
     for name in columns if columns is not None else map(str, table.columns):
-        column = format_of(name)
+        column = format_of(name, more)
         if column is None or (columns is None and all(_is_missing(line[name]) for line in lines)):
             continue
         heading, scale = column.for_values(table[name])

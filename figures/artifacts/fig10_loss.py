@@ -1,8 +1,8 @@
 """Fig. 10's curves: the held-out loss by step and by training time, dense against CoMERA through both phases."""
 
-from collections.abc import Sequence
 from typing import Any
 
+import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
@@ -12,10 +12,10 @@ from figures.artifacts import fig6
 from figures.artifacts.fig10 import FULL_SIZE, WORKLOAD
 from figures.claims.claims import Claim, Finding, Judgement, undecided
 from figures.claims.rule import Rule
-from figures.page import training as shared
+from figures.page import training
+from figures.page.captions import beside
 from figures.page.drawn import Caption
 from figures.page.layout import panel_page
-from figures.page.notes import closing_notes
 from figures.page.style import stroke_handle
 from figures.records.select import COMERA
 from figures.records.studies import PROBES, Study, StudyRow, studies
@@ -37,48 +37,28 @@ def _shrunk(study: Study) -> list[StudyRow]:
     return [row for row in study.rows if row.slot.arm == COMERA and row.slot.has_target and row.finished]
 
 
-def caption(study: Study, _: Any) -> Caption:
-    probe = study.metric.probe
-    notes = [
-        shared.metric_words(study, study.rows),
-        *shared.one_seed_note(study),
-        *shared.dense_note(study),
-        "Minutes are those of the trainings as they ran, possibly beside others: they measure no speed.",
-    ]
-    if probe is not None:
-        late = f"; {study.metric.written(study.late_probe)} in phase 2" if study.late_probe is not None else ""
-        notes.append(f"Dotted: the {study.metric.probe_text}, {study.metric.written(probe)}, in phase 1{late}.")
-    if study.model.get("late_length"):
-        notes.append("Phase 2 is trained and evaluated on longer rows, so both curves may jump where it begins.")
-    for row in _shrunk(study):
-        if apart := row.less_dense:
-            notes.append(f"{row.name} less dense after as many steps: {apart.text(sign=True, unit=True)}.")
-    return Caption(
-        title=f"Fig. 10: held-out loss through both phases on {study.dataset!r}",
-        facts=shared.facts(study),
-        notes=[*notes, *shared.absences(study.rows), *closing_notes(study)],
-    )
-
-
-def draw(study: Study, _: Any, caption: Caption) -> Figure:
-    lines = fig6.lines_of(study)
-    handles = [stroke_handle(line.stroke, line.row.label) for line in lines]
+def draw(study: Study, table: pd.DataFrame, caption: Caption) -> Figure:
+    name, strokes = study.metric.name, fig6.looks(study)
+    found = fig6.bands(table, name)
+    rows = [row for row in study.rows if row.finished]
+    handles = [stroke_handle(strokes[row.name], row.label) for row in rows]
+    foot = (*caption.of_picture, *caption.notes)
     titles = ["by step", "by training time"]
-    paper, [panels] = panel_page(caption.title, caption.facts, [titles], caption.notes, 3.0, handles, 4)
-    for axes, name in zip(panels, ("steps", "minutes"), strict=True):
-        axes.set_xlabel(name, fontsize=8)
+    paper, [panels] = panel_page(caption.title, caption.facts, [titles], foot, 3.0, handles, 4)
+    for axes, words in zip(panels, ("steps", "minutes"), strict=True):
+        axes.set_xlabel(words, fontsize=8)
         axes.set_ylabel(study.metric.axis, fontsize=8)
-        if not lines:
-            shared.nothing_finished(axes)
-    for line in lines:
-        times = [minutes_of(run) for run in line.row.finished.values()]
-        minutes = [sum(by_step[step] for by_step in times) / len(times) for step in line.points]
-        values = [point.band.value for point in line.points.values()]
-        low, high = zip(*(point.band.span for point in line.points.values()), strict=True)
-        for axes, places in zip(panels, (list(line.points), minutes), strict=True):
-            axes.fill_between(places, low, high, color=line.stroke.colour, alpha=0.1, linewidth=0)
-            axes.plot(places, values, linewidth=1.4, markersize=3, **line.stroke.look)
-    for axes in panels if lines else ():
+        if not rows:
+            training.nothing_finished(axes)
+    for row in rows:
+        line, stroke = found[found["run"] == row.name], strokes[row.name]
+        times = [minutes_of(run) for run in row.finished.values()]
+        minutes = [sum(by_step[step] for by_step in times) / len(times) for step in line["step"]]
+        low, high = (line[f"{name}_{end}"].fillna(line[name]) for end in ("low", "high"))
+        for axes, places in zip(panels, (line["step"], minutes), strict=True):
+            axes.fill_between(places, low, high, color=stroke.colour, alpha=0.1, linewidth=0)
+            axes.plot(places, line[name], linewidth=1.4, markersize=3, **stroke.look)
+    for axes in panels if rows else ():
         if study.metric.probe is not None:
             axes.axhline(study.metric.probe, color="0.4", linewidth=0.9, linestyle=":")
         axes.set_xlim(left=0)
@@ -86,7 +66,7 @@ def draw(study: Study, _: Any, caption: Caption) -> Figure:
     return paper.finish()
 
 
-def _judge(claim: Claim, study: Study, _: Sequence[Any]) -> Judgement:  # noqa: ARG001 - it is a statement
+def _judge(claim: Claim, study: Study, _: Any) -> Judgement:  # noqa: ARG001 - it is a statement
     """Comparable is at most the tolerance above dense at the end, and below what it was when phase 2 began."""
     rows = [row for row in _shrunk(study) if row.less_dense]
     found = [
@@ -113,10 +93,10 @@ ARTIFACT = Artifact(
     made_by="make reproduce-fig10-loss",
     order=46,
     select=studies,
-    rows=fig6.rows_of,
-    columns=fig6.columns,
-    tidy_rows=fig6.tidy_rows,
-    caption=caption,
+    table=fig6.table,
+    shown=fig6.shown,
+    about=training.about_study,
+    caption=beside(__file__),
     draw=draw,
     rules=(
         Rule(

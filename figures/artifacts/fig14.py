@@ -1,24 +1,28 @@
 """Fig. 14: the leading metric by step in FP32, BF16, FP8's products and FP8's storage, and how far they end apart."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
+import pandas as pd
 from matplotlib.figure import Figure
 
 from figures.artifact import Artifact
 from figures.claims.claims import Claim, Finding, Judgement
 from figures.claims.rule import Rule
 from figures.claims.training import other_model
-from figures.page import training as shared
+from figures.columns import Format, frame, readable
+from figures.page import training
+from figures.page.captions import beside
 from figures.page.drawn import Caption
 from figures.page.layout import panel_page
-from figures.page.notes import closing_notes, device_fact, listed
 from figures.page.style import Stroke, stroke_handle, strokes
+from figures.page.training import difference_format, metric_format
 from figures.records.metric import Score
 from figures.records.precisions import PrecisionLine, Precisions, select
 from figures.records.studies import PROBES
 from figures.records.training import curve_of
-from figures.text import REMARKS, Column, bounds
+from figures.text import bounds
 
 #: How far, in the metric's unit, a lower precision may end from what it is compared with: nats of FP8's products and of
 #: its storage, and points of accuracy.
@@ -33,99 +37,78 @@ def margin(page: Precisions, line: PrecisionLine) -> float:
     return STORAGE_NATS if line.stores else PRODUCTS_NATS
 
 
-def _smaller(page: Precisions) -> str:
-    """Words on a model of the encoder's workload that is not the paper's."""
-    return ", a smaller encoder" if page.is_papers and page.dense_parameters and not page.is_full_size else ""
-
-
-def rows_of(page: Precisions) -> tuple[PrecisionLine, ...]:
-    return page.lines
-
-
-def columns(page: Precisions, _: Sequence[PrecisionLine]) -> list[Column[PrecisionLine]]:
+def table(page: Precisions) -> pd.DataFrame:
+    """A line per arm and precision: what it reached, and how far from what it is compared with."""
     metric = page.metric
-
-    def less(line: PrecisionLine) -> str | None:
-        apart = page.less(line, metric)
-        return apart.text(sign=True) if apart else None
-
-    def against(line: PrecisionLine) -> str | None:
-        return ", ".join(line.compared_with) if line.compared_with else None
-
-    def tidy(line: PrecisionLine) -> dict[str, object]:
-        return {
-            "stored_error": line.stored_error,
-            **bounds(metric.name, line.reached(metric)),
-            **bounds("less", page.less(line, metric)),
-            "compared_with": against(line),
-            "margin": margin(page, line) if line.compared_with and not line.is_control else None,
-        }
-
-    return framed(
-        page,
-        Column(metric.heading, lambda line: line.reached(metric), tidy),
-        Column(f"less, {metric.unit_apart}".removesuffix(", "), less),
-        Column("than", against, left=True),
+    return frame(
+        [
+            {
+                **precision_columns(page, line),
+                "stored_error": line.stored_error,
+                **bounds(metric.name, line.reached(metric)),
+                **bounds("less", page.less(line, metric)),
+                "compared_with": ", ".join(line.compared_with) if line.compared_with else None,
+                "margin": margin(page, line) if line.compared_with and not line.is_control else None,
+                "remarks": "; ".join(line.remarks),
+            }
+            for line in page.lines
+        ]
     )
 
 
-def framed(page: Precisions, *columns: Column[PrecisionLine]) -> list[Column[PrecisionLine]]:
-    """Columns between those that every table of precisions has."""
-
-    def tidy(line: PrecisionLine) -> dict[str, object]:
-        return {
-            "device": page.device,
-            "dataset": page.dataset,
-            "arm": line.arm,
-            "precision": line.precision,
-            "arithmetic": line.arithmetic,
-            "seeds": " ".join(map(str, line.finished)),
-        }
-
-    def remarks(line: PrecisionLine) -> str:
-        return "; ".join(line.remarks)
-
-    def older(line: PrecisionLine) -> str:
-        return max(map(page.older, line.finished.values()), default="")
-
-    return [
-        Column("arm", lambda line: line.arm, tidy, left=True),
-        Column("precision", lambda line: f"{line.precision} {older(line)}".rstrip(), left=True),
-        Column("seeds", lambda line: len(line.finished)),
-        *columns,
-        Column("what ran", lambda line: line.arithmetic or None, left=True),
-        Column(REMARKS, remarks, lambda line: {"remarks": remarks(line)}, left=True),
-    ]
+def precision_columns(page: Precisions, line: PrecisionLine) -> dict[str, Any]:
+    """Return what a line is, as the first columns of a table."""
+    return {
+        "device": page.device,
+        "dataset": page.dataset,
+        "arm": line.arm,
+        "precision": line.precision,
+        "arithmetic": line.arithmetic,
+        "seeds": " ".join(map(str, line.finished)),
+    }
 
 
-def caption(page: Precisions, lines: Sequence[PrecisionLine]) -> Caption:
-    steps = sorted({run.train_steps for line in lines for run in line.finished.values() if run.train_steps})
-    seeds = sorted({seed for line in lines for seed in line.runs})
-    fewer = [
-        f"{line.name}: {', '.join(map(str, sorted(line.finished)))}"
-        for line in lines
-        if line.finished and sorted(line.finished) != seeds
-    ]
-    in_brackets = shared.brackets_words((len(line.finished) for line in lines), shared.examples_words(page))
-    return Caption(
-        title=f"Fig. 14: training in lower precisions on {page.dataset!r}{_smaller(page)}",
-        facts=(
-            device_fact(page, f"batch {listed(page, 'batch_size')}"),
-            f"Trained for {', '.join(f'{count:,}' for count in steps)} steps, seeds {', '.join(map(str, seeds))}.",
-        ),
-        notes=(
-            *([f"Seeds of lines that lack some: {'; '.join(fewer)}."] if fewer else []),
-            "fp8: products of the linear targets in FP8, all else in FP32; fp8_split: so, operands as thin as the rank "
-            "in two terms; bf16: autocast; arms that end in _fp8: what stays wide is kept for backward in FP8; "
-            ":orthogonal: the cores start with orthogonal halves, not as in the paper.",
-            f"less: paired by seed and by {shared.validation_words(page)}; {in_brackets}. Emulated products have the "
-            "numbers of native ones up to the order of sums.",
-            *_control_notes(page),
-            *probe_notes(page, lines),
-            *closing_notes(page),
-        ),
-        remarks=[f"{line.name}, {remark}." for line in lines for remark in line.remarks],
+def shown(page: Precisions, table: pd.DataFrame) -> pd.DataFrame:
+    metric = page.metric
+    less = difference_format(metric, "less")
+    than = Format("than", left=True)
+    return read_by_precision(page, table, {metric.name: metric_format(metric), "less": less, "compared_with": than})
+
+
+def read_by_precision(page: Precisions, table: pd.DataFrame, columns: Mapping[str, Format]) -> pd.DataFrame:
+    """Return the table that people read, with these columns behind arm, precision and the number of seeds."""
+    older = [max(map(page.older, line.finished.values()), default="") for line in page.lines]
+    own = table.assign(
+        precision=[f"{line.precision} {mark}".rstrip() for line, mark in zip(page.lines, older, strict=True)],
+        seeds=[len(line.finished) for line in page.lines],
     )
+    more = {"precision": Format("precision", left=True), "seeds": Format("seeds", digits=0), **columns}
+    return readable(own, ["arm", *more], more)
+
+
+def about(page: Precisions, table: pd.DataFrame) -> dict[str, Any]:
+    """Return what ran, the control, which lines the probe voids, and what became of single runs."""
+    seeds = sorted({seed for line in page.lines for seed in line.runs})
+    fewer = {line.name: sorted(line.finished) for line in page.lines if line.finished}
+    control = noise(page)
+    return {
+        **training.about(page, table, (len(line.finished) for line in page.lines)),
+        "seeds": seeds,
+        "fewer": {name: mine for name, mine in fewer.items() if mine != seeds},
+        "precisions": {line.precision for line in page.lines},
+        "stores": any(line.stores for line in page.lines),
+        "other_starts": any(not line.as_published for line in page.lines),
+        "ran": training.gathered(
+            (line.name, line.arithmetic) for line in page.lines if line.arithmetic not in ("", line.precision)
+        ),
+        "controls": [line.name for line in page.lines if line.is_control and line.as_published],
+        "noise": control.text(sign=True, unit=True) if control else "",
+        "beside_probe": training.standing(
+            {line.name: line.reached(page.metric) for line in page.lines}, page.metric.probe
+        ),
+        "remarks": training.gathered((line.name, remark) for line in page.lines for remark in line.remarks),
+        "missing": (),
+    }
 
 
 def noise(page: Precisions) -> Score | None:
@@ -139,31 +122,11 @@ def _farthest(less: Score) -> float:
     return max(map(abs, less.span))
 
 
-def _control_notes(page: Precisions) -> list[str]:
-    """What the control is, and what it tells."""
-    names = " and ".join(line.name for line in page.lines if line.is_control and line.as_published)
-    if (less := noise(page)) is None:
-        return []
-    apart = f"{less.text(sign=True, unit=True)} apart ({less.seeds_text})"
-    what = f"{names}: a control, the same computation in another order of additions"
-    return [f"{what}. Rounding alone sets runs {apart}; what lower precisions change shows beyond that."]
-
-
 def below_probe(page: Precisions, lines: Sequence[PrecisionLine]) -> list[PrecisionLine]:
     """The lines that do not surely beat the probe of the data; none where there is no probe."""
     metric = page.metric
     scores = {line: line.reached(metric) for line in lines}
     return [line for line, one in scores.items() if metric.probe is not None and one and not one.beats(metric.probe)]
-
-
-def probe_notes(page: Precisions, lines: Sequence[PrecisionLine]) -> list[str]:
-    """What the probe reaches, and who does not surely beat it."""
-    metric = page.metric
-    if metric.probe is None:
-        return []
-    below = "; ".join(line.name for line in below_probe(page, lines))
-    reached = f"the {metric.probe_text} reaches {metric.written(metric.probe)}"
-    return [f"Probe: {reached}. {f'Not surely better, so that it decides nothing: {below}.' if below else ''}".rstrip()]
 
 
 def _looks(lines: Sequence[PrecisionLine]) -> dict[str, Stroke]:
@@ -173,23 +136,25 @@ def _looks(lines: Sequence[PrecisionLine]) -> dict[str, Stroke]:
     return {line.name: replace(arms[line.arm], dashes=precisions[line.precision].dashes) for line in lines}
 
 
-def draw(page: Precisions, lines: Sequence[PrecisionLine], caption: Caption) -> Figure:
-    shown = [line for line in lines if line.finished]
-    looks = _looks(shown)
-    handles = [stroke_handle(looks[line.name], line.name) for line in shown]
+def draw(page: Precisions, _: pd.DataFrame, caption: Caption) -> Figure:
+    """The learning curves of the records, of which the table has the ends."""
+    lines = [line for line in page.lines if line.finished]
+    looks = _looks(lines)
+    handles = [stroke_handle(looks[line.name], line.name) for line in lines]
     titles = [page.metric.text, "training loss"]
-    paper, [panels] = panel_page(caption.title, caption.facts, [titles], caption.notes, 3.0, handles, 4)
+    foot = (*caption.of_picture, *caption.notes)
+    paper, [panels] = panel_page(caption.title, caption.facts, [titles], foot, 3.0, handles, 4)
     for axes, label in zip(panels, (page.metric.axis, "training loss, nats"), strict=True):
         axes.set_xlabel("steps", fontsize=8)
         axes.set_ylabel(label, fontsize=8)
-        if not shown:
-            shared.nothing_finished(axes)
+        if not lines:
+            training.nothing_finished(axes)
     if page.metric.probe is not None:
         panels[0].axhline(page.metric.probe, color="0.4", linestyle=":", linewidth=0.8)
         panels[0].annotate(
             "probe", (0.01, page.metric.probe), xycoords=("axes fraction", "data"), va="bottom", fontsize=6.5
         )
-    for line in shown:
+    for line in lines:
         curves = [curve_of(run) for run in line.finished.values()]
         losses = [[float(row["train_loss"]) for row in run.samples["curve"]] for run in line.finished.values()]
         points = range(min(map(len, curves)))
@@ -202,10 +167,12 @@ def draw(page: Precisions, lines: Sequence[PrecisionLine], caption: Caption) -> 
     return paper.finish()
 
 
-def judge(_: Claim, page: Precisions, lines: Sequence[PrecisionLine]) -> Judgement:
+def judge(_: Claim, page: Precisions, __: Any) -> Judgement:
     """Comparable is within the margin of FP32, with both bounds, of the arms that start as the paper has it."""
     metric = page.metric
-    apart = {line: less for line in lines if line.precision.startswith("fp8") and (less := page.less(line, metric))}
+    apart = {
+        line: less for line in page.lines if line.precision.startswith("fp8") and (less := page.less(line, metric))
+    }
     found = [
         Finding(f"{line.name} less fp32, {less.seeds_text}", less.text(sign=True, unit=True))
         for line, less in apart.items()
@@ -252,9 +219,10 @@ ARTIFACT: Artifact[Precisions] = Artifact(
     made_by="make reproduce-fig14",
     order=140,
     select=select,
-    rows=rows_of,
-    columns=columns,
-    caption=caption,
+    table=table,
+    shown=shown,
+    about=about,
+    caption=beside(__file__),
     draw=draw,
     rules=(
         Rule(

@@ -143,10 +143,6 @@ class Score:
         """Whether both bounds are better than ``bound``."""
         return all(self.metric.gain(end, bound) > 0 for end in self.span)
 
-    def trails(self, bound: float) -> bool:
-        """Whether both bounds are worse than ``bound``; never without bounds."""
-        return self.low is not None and all(self.metric.gain(end, bound) < 0 for end in self.span)
-
 
 def wilson(metric: Metric, right: int, examples: int) -> Score:
     """The share of right answers of one model with Wilson's score interval.

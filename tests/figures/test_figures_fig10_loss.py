@@ -9,8 +9,9 @@ import pytest
 from made_up_code import runs
 
 from bench.core.record import RecordError
-from figures.artifacts import fig10_loss
+from figures.artifacts import fig6, fig10_loss
 from figures.claims.claims import read_claims
+from figures.page.drawn import Caption
 
 
 def verdict(records):
@@ -21,12 +22,12 @@ def verdict(records):
 
 def test_the_page_has_both_phases_by_step_and_by_time():
     [page] = fig10_loss.ARTIFACT.render(runs(), read_claims())
-    assert "Dotted: the bigram model, 1.800 nats, in phase 1." in page.notes
-    assert any("less dense after as many steps: +0.02" in line for line in page.notes)
-    assert any(line.startswith("Minutes are those of the trainings as they ran") for line in page.notes)
+    assert "Dotted: the bigram model, 1.800 nats in phase 1." in page.notes
     [study] = fig10_loss.studies(runs())
-    figure = fig10_loss.draw(study, (), fig10_loss.caption(study, ()))
+    figure = fig10_loss.draw(study, fig6.table(study), Caption("made up", ()))
     steps, minutes = figure.axes
+    assert [[*line.get_ydata()] for line in steps.lines[:2]] == [[2.0, 1.5], [2.0, 1.52]]
+    assert steps.lines[2].get_ydata() == minutes.lines[2].get_ydata() == [1.8, 1.8]  # the probe
     dense, comera = ([[*line.get_xdata()] for line in axes.lines[:2]] for axes in (steps, minutes))
     assert dense == [[100, 200], [100, 200]]
     assert comera == [[200, 400], [100, 200]]
@@ -39,7 +40,7 @@ def test_a_probe_on_the_rows_of_phase_2_is_named_beside_that_of_phase_1():
         runs()[0], experiment="probe_code", measure="probe", samples=samples, metrics={"loss": 1.8}
     )
     [page] = fig10_loss.ARTIFACT.render([*runs(), probe], read_claims())
-    assert "Dotted: the bigram model, 1.800 nats, in phase 1; 1.900 nats in phase 2." in page.notes
+    assert "Dotted: the bigram model, 1.800 nats in phase 1 and 1.900 nats in phase 2." in page.notes
 
 
 @pytest.mark.parametrize(("length", "said"), [(None, 0), (512, 1)])
@@ -51,8 +52,8 @@ def test_the_probe_is_of_the_first_phase_where_the_second_has_other_rows(length,
         config["workload_settings"]["late_length"] = length
         found.append(dataclasses.replace(one, config_json=json.dumps(config)))
     [page] = fig10_loss.ARTIFACT.render(found, read_claims())
-    start = "Dense does not surely beat the bigram model (1.800 nats) in the warm-up stage"
-    assert [line.startswith(start) for line in page.notes if "surely beat" in line] == [True] * said
+    start = "No dense run surely beats the bigram model (1.800 nats) in the warm-up stage"
+    assert [line.startswith(start) for line in page.notes if "surely beats" in line] == [True] * said
 
 
 @pytest.mark.parametrize(("last", "outcome"), [(1.5, "reproduced"), (1.4, "reproduced"), (1.7, "not reproduced")])

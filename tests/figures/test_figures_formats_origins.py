@@ -34,7 +34,7 @@ def test_decomposed_formats_stand_beside_themselves_from_scratch():
     lower = found.loc[("btt rank 2", "muon", "decomposed", 800)]
     assert lower[LESS] == "-0.0310 (sure)"
     assert (lower["lr"], lower["at_edge"], lower["remarks"], lower["rates"]) == (0.01, False, "", 4)
-    assert found.loc[("comera", "muon", "decomposed", 800), LESS] == "+0.099 (sure)"
+    assert found.loc[("comera", "muon", "decomposed", 800), LESS] == "+0.0990 (sure)"
     assert found.loc[("btt rank 2", "muon", "scratch", 0), LESS] == "-"
     assert set(found.index.get_level_values("optimizer")) == {"muon"}  # nothing was decomposed under the other
 

@@ -29,8 +29,9 @@ from made_up_training import (
 
 from bench.core.record import Record, write
 from figures.__main__ import main
-from figures.artifacts.beyond.pareto import COSTS, dominator, front_of, limits_of, losses, points_of
-from figures.page.drawn import Drawn
+from figures.artifacts.beyond import pareto
+from figures.artifacts.beyond.pareto import COSTS, limits_of
+from figures.page.drawn import Caption, Drawn
 from figures.records.select import DENSE
 from figures.records.studies import studies
 from figures.records.training import TrainingSlot
@@ -50,25 +51,27 @@ def run(arm: str, ratio: float | None, right: int, size: float | None = None, **
     return trained(arm, "early", None, curve, **(values | own | columns))
 
 
-def points(records: list[Record]) -> dict[str, object]:
-    """What the figure says about its points."""
+def table_of(records: list[Record]) -> pd.DataFrame:
+    """The table with the names of its runs, which its lines are called by."""
     [study] = studies(records)
-    found = points_of(study.rows)
-    names = {one.row.slot: f"{one.arm} {one.row.slot.ratio or 1:g}" for one in found}
-    return {
-        "front": [names[one.row.slot] for one in front_of(found)],
-        "beaten": {
-            names[one.row.slot]: names[other.row.slot] for one in found if (other := dominator(one, found)) is not None
-        },
-        "losses": losses(study, found),
-    }
+    return pareto.table(study).assign(run=[row.name for row in study.rows]).set_index("run")
+
+
+def front(records: list[Record]) -> set[str]:
+    table = table_of(records)
+    return set(table.index[table["on_front"] == True])  # noqa: E712 - it may be empty
+
+
+def beaten(records: list[Record]) -> dict[str, str]:
+    """By run, which one beats it."""
+    table = table_of(records)
+    return dict(table.loc[table["dominated_by"] != "", "dominated_by"])
 
 
 def test_the_files_are_called_after_device_data_and_experiment() -> None:
     [figure] = render(ratio_campaign(experiment="ratios_accuracy"))
     stem = "pareto-made-up-cpu-2-threads-synthetic-ratios-accuracy"
     assert set(figure.files) == {f"{stem}.{ending}" for ending in ("png", "svg", "md", "csv")}
-    assert "Pareto front, by value: " in figure.to_text()
     [again] = render(ratio_campaign(experiment="ratios_accuracy")[::-1])
     assert again.files == figure.files  # whatever the order of the records
 
@@ -83,9 +86,9 @@ def test_the_small_preset_is_shown_when_asked_for_and_called_so(
     assert main([*arguments, "--experiment", "ratios_accuracy_small"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     for words in (
-        "on 'synthetic' after 600 steps, small preset",
+        "on synthetic after 600 steps, small preset",
         "735,491 parameters, not the paper's size",
-        "The text is generated: these accuracies tell nothing about real data.",
+        "The text is generated, so these values prove nothing about real data.",
     ):
         assert words in said
 
@@ -120,54 +123,38 @@ def test_a_run_that_is_missing_beside_others_is_said() -> None:
     records = [one for one in ratio_campaign() if (one.arm, one.ratio) != ("low_rank@size", 4.0)]
     [figure] = render(records)
     assert figure.table.set_index("run").loc["low_rank@size 4x", "accuracy, %"] == "not recorded"
-    assert "not recorded: low_rank@size 4x" in " ".join(figure.to_text().split())
+    assert "Not recorded: low_rank@size 4x." in figure.notes
 
 
 def test_an_arm_without_any_record_is_left_out() -> None:
     [figure] = render([one for one in ratio_campaign() if one.arm != "dense"])
     assert "dense" not in set(figure.table["run"])
     assert "| not recorded" not in text_of(figure, ".md")
-    assert "\n* not recorded" not in text_of(figure, ".md")
+    assert "\n* Not recorded" not in text_of(figure, ".md")
 
 
 def test_the_front_holds_what_none_beats() -> None:
-    found = points(
-        [
-            run("dense", None, 9),
-            run("comera", 2, 8),
-            run("comera", 4, 8),
-            run("low_rank", 2, 6),
-            run("low_rank", 4, 9, SMALL_MIB / 4.02),
-            run("low_rank", 8, 3),
-        ]
-    )
-    assert found["front"] == ["low_rank@size 8", "low_rank@size 4"]
-    beaten = ("dense 1", "comera 2", "comera 4", "low_rank@size 2")
-    assert found["beaten"] == dict.fromkeys(beaten, "low_rank@size 4")
+    records = [
+        run("dense", None, 9),
+        run("comera", 2, 8),
+        run("comera", 4, 8),
+        run("low_rank", 2, 6),
+        run("low_rank", 4, 9, SMALL_MIB / 4.02),
+        run("low_rank", 8, 3),
+    ]
+    assert front(records) == {"low_rank@size 8x", "low_rank@size 4x"}
+    lost = ("dense", "comera 2x", "comera 4x", "low_rank@size 2x")
+    assert beaten(records) == dict.fromkeys(lost, "low_rank@size 4x")
 
 
-@pytest.mark.parametrize(("size", "beaten"), [(1.01, True), (0.99, True), (1.03, False), (0.97, True)])
-def test_sizes_within_the_solvers_tolerance_are_equal(size: float, beaten: bool) -> None:
-    found = points([run("comera", 4, 5, 1.0), run("low_rank", 4, 6, size)])
-    assert ("comera 4" in found["beaten"]) is beaten  # type: ignore[operator]
+@pytest.mark.parametrize(("size", "loses"), [(1.01, True), (0.99, True), (1.03, False), (0.97, True)])
+def test_sizes_within_the_solvers_tolerance_are_equal(size: float, loses: bool) -> None:
+    assert ("comera 4x" in beaten([run("comera", 4, 5, 1.0), run("low_rank", 4, 6, size)])) is loses
 
 
 def test_of_two_as_accurate_ones_the_smaller_wins() -> None:
-    assert points([run("comera", 2, 5), run("comera", 4, 5)])["beaten"] == {"comera 2": "comera 4"}
-    assert points([run("comera", 4, 5, 1.0), run("low_rank", 4, 5, 0.99)])["beaten"] == {}
-
-
-def test_where_tensorizing_loses_is_said() -> None:
-    lost = points([run("comera", 4, 5), run("low_rank", 4, 7), run("comera", 8, 5), run("dense", None, 10)])["losses"]
-    assert lost == [
-        "Tensorizing loses: comera 4x (0.701 MiB, 50.0 %) is dominated by low_rank@size 4x (0.701 MiB, 70.0 %), "
-        "-20.0 [-50.0, +0.0] points.",
-        "Surely less accurate than dense after as many steps: comera 8x (0.351 MiB, 50.0 %), "
-        "comera 4x (0.701 MiB, 50.0 %).",
-    ]
-    won = points([run("comera", 4, 7), run("low_rank", 4, 5), run("comera", 8, 8)])["losses"]
-    assert won == ["No run of CoMERA is dominated: by value, no other arm's is more accurate and no larger."]
-    assert points([run("low_rank", 4, 5)])["losses"] == []
+    assert beaten([run("comera", 2, 5), run("comera", 4, 5)]) == {"comera 2x": "comera 4x"}
+    assert beaten([run("comera", 4, 5, 1.0), run("low_rank", 4, 5, 0.99)]) == {}
 
 
 def test_comera_is_compared_with_low_rank_at_the_same_ratio_and_with_dense() -> None:
@@ -178,10 +165,12 @@ def test_comera_is_compared_with_low_rank_at_the_same_ratio_and_with_dense() -> 
     assert table.loc["comera 8x", "less low_rank, points"] == "-"
     assert table.loc["low_rank@size 4x", "less low_rank, points"] == "-"
     assert table.loc["comera 4x", "less dense, points"].startswith("-40.0 [")
-    assert "Not surely better than guessing one of 3 classes: comera 8x, comera 4x" in " ".join(figure.notes)
+    assert "Not surely better than guessing, so sizes prove nothing: comera 4x; comera 8x." in figure.notes
+    differences = table_of(records).loc["comera 4x", ["less_dense_points", "less_low_rank_points"]]
+    assert differences.tolist() == [-40.0, -20.0]
 
 
-def test_another_form_of_both_arms_is_compared_with_itself_and_leaves_the_title_alone() -> None:
+def test_another_form_of_both_arms_is_compared_with_itself() -> None:
     right = {"dense": 9, "comera": 5, "low_rank": 7, "comera:orthogonal": 8, "low_rank:orthogonal": 6}
     records = []
     for arm, count in right.items():
@@ -192,20 +181,14 @@ def test_another_form_of_both_arms_is_compared_with_itself_and_leaves_the_title_
     table = figure.table.set_index("run")
     assert table.loc["comera 4x", "less low_rank, points"].startswith("-20.0 [")
     assert table.loc["comera:orthogonal 4x", "less low_rank, points"].startswith("+20.0 [")
-    notes = " ".join(figure.notes)
-    assert "comera:orthogonal less low_rank@size:orthogonal, points: +20.0 [" in notes
-    assert "is dominated by comera" not in notes
     picture = text_of(figure, ".svg")
     assert picture.count("<!-- 4x -->") == 1  # CoMERA's point alone has a name
 
 
 def test_seeds_are_pooled() -> None:
     [study] = studies([run("comera", 4, 5), run("comera", 4, 9, seed=1)])
-    [found] = points_of(study.rows)
-    assert (found.score.value, found.score.seeds) == (70.0, 2)
-    [figure] = render(ratio_campaign(seeds=(0, 1)))
-    assert "a bootstrap over seeds and examples" in text_of(figure, ".md")
-    assert "One seed" not in text_of(figure, ".md")
+    [line] = pareto.table(study).to_dict("records")
+    assert (line["accuracy"], line["seeds"], line["accuracy_bounds"]) == (70.0, "0 1", "bootstrap")
 
 
 def test_settings_beside_the_ratio_are_never_mixed() -> None:
@@ -262,19 +245,12 @@ def test_where_lower_is_better_the_front_falls_with_the_loss() -> None:
         other_run("galore", [1.8], "loss", size=5.0),
         other_run("lora", [2.1], "loss", size=12.0),
     ]
-    [study] = studies(runs)
-    assert [point.arm for point in front_of(points_of(study.rows))] == ["galore", "comera"]
+    assert front(runs) == {"galore", "comera"}
+    assert beaten(runs) == {"lora": "comera", "dense": "comera"}
     [figure] = pages_of("pareto", runs)
-    table = figure.table.set_index("run")
-    assert table.loc["lora", "dominated by"] == table.loc["dense", "dominated by"] == "comera"
-    assert table.loc["comera", "less dense, nats"].startswith("-0.500 [")
-    assert figure.title == "Loss against the model's size on 'drawn' after 100 steps"
-    notes = " ".join(figure.notes)
-    assert "no other arm's is better and no larger" in notes
-    assert "Not surely better than guessing (1.000 nats): galore, comera, lora, dense." in notes
-    assert "Surely worse than dense" not in notes
-    [worse] = pages_of("pareto", [other_run("dense", [1.0], "loss"), other_run("comera", [1.5], "loss", size=5.0)])
-    assert "Surely worse than dense after as many steps: comera (5.00 MiB, 1.500 nats)." in " ".join(worse.notes)
+    assert figure.table.set_index("run").loc["comera", "less dense, nats"].startswith("-0.500 [")
+    assert figure.title == "Loss against the model's size on drawn after 100 steps"
+    assert "No run surely beats guessing, so sizes prove nothing." in figure.notes
 
 
 def test_work_memory_and_times_measured_apart_have_panels_and_columns() -> None:
@@ -300,69 +276,42 @@ def test_work_memory_and_times_measured_apart_have_panels_and_columns() -> None:
     assert "step, ms" not in without.table
 
 
-#: Made-up losses of comera and of low_rank by ratio; the probe's is 0.9.
-LOSSES = {1.538: (0.8, 0.7), 2.103: (0.85, 0.8), 2.577: (0.85, 0.85), 2.904: (1.0, 1.1), 3.1: (1.1, 1.2)}
+def test_runs_that_do_not_beat_the_probe_are_named_or_those_that_do() -> None:
+    """The probe reaches 0.9 nats."""
+
+    def said(*losses: float) -> list[str]:
+        arms = ("dense", "comera", "galore", "lora")
+        runs = [other_run(arm, [loss], "loss", size=20.0) for arm, loss in zip(arms, losses, strict=False)]
+        [figure] = pages_of("pareto", runs)
+        return [note for note in figure.notes if "unigrams" in note]
+
+    probe = "the unigrams (0.9000 nats)"
+    assert said(0.5, 0.6, 0.7) == []
+    assert said(0.5, 0.6, 1.0) == [f"Not surely better than {probe}, so sizes prove nothing: galore."]
+    assert said(0.5, 1.1, 1.0) == [f"Only dense surely beats {probe}; sizes of the others prove nothing."]
+    assert said(1.2, 1.1, 0.9) == [f"No run surely beats {probe}, so sizes prove nothing."]
 
 
-def of_losses(losses: dict[float, tuple[float, float]], seed: int = 0) -> list[Record]:
-    """Runs of a workload that is not the paper's, which end with these losses."""
-    return [
-        other_run(
-            arm,
-            [loss],
-            "loss",
-            size=20 / ratio,
-            seed=seed,
-            ratio=ratio,
-            experiment="code_ratios",
-            cell_id=f"{arm}-{ratio}-{seed}",
-            method_settings={"ratio": ratio},
-        )
-        for ratio, pair in losses.items()
-        for arm, loss in zip(("comera", "low_rank"), pair, strict=True)
-    ]
-
-
-@pytest.mark.parametrize(
-    ("losses", "title"),
-    [
-        ({4.0: (0.6, 0.8)}, "better at 4x"),
-        ({4.0: (0.95, 1.2)}, "better at 4x; none surely beats the probe"),
-        (
-            {4.0: (0.8, 0.7), 10.4: (0.9, 0.9)},
-            "worse at 4x, undecided at 10.4x; neither surely beats the probe at 10.4x",
-        ),
-        (
-            LOSSES,
-            "worse at 1.5x and 2.1x, undecided at 2.6x, better at 2.9x and 3.1x; neither surely beats the probe "
-            "at 2.9x and 3.1x",
-        ),
-    ],
-)
-def test_the_title_says_which_way_it_falls(losses: dict[float, tuple[float, float]], title: str) -> None:
-    [figure] = pages_of("pareto", of_losses(losses))
-    assert figure.title == f"Tensor trains against low rank of equal size: {title}"
-    [note] = [
-        note for note in figure.notes if note.startswith("Title: by comera less low_rank@size, plain arms alone;")
-    ]
-    assert "one seed" not in note  # which the page says of all its runs
-
-
-def test_ratios_with_one_seed_are_counted_by_their_interval_and_named() -> None:
-    again = {ratio: pair for ratio, pair in LOSSES.items() if ratio in (2.103, 2.577, 2.904)}
-    [figure] = pages_of("pareto", [*of_losses(LOSSES), *of_losses(again, seed=1)])
-    assert ": worse at 1.5x and 2.1x, undecided" in figure.title
-    [note] = [note for note in figure.notes if note.startswith("Title: ")]
-    assert "At 1.5x and 3.1x it has one seed to go by: there the interval is over clicks alone" in note
+def test_the_picture_has_the_points_of_the_table_and_their_front() -> None:
+    records = [run("dense", None, 9), run("comera", 4, 5), run("comera", 8, 4), run("low_rank", 4, 7)]
+    [study] = studies(records)
+    table = pareto.table(study)
+    [axes, *_] = pareto.draw(study, table, Caption("made up", ())).axes
+    drawn = [line.get_xydata().tolist() for line in axes.lines if line.get_marker() in ("o", "s", "^", "D")]
+    for arm in ("comera", "low_rank@size", "dense"):
+        mine = table[table["arm"] == arm].dropna(subset="stored_mib").sort_values("stored_mib")
+        assert mine[["stored_mib", "accuracy"]].to_numpy().tolist() in drawn
+    front = axes.lines[0].get_xydata().tolist()
+    expected = table[table["on_front"] == True].sort_values("stored_mib")  # noqa: E712 - it may be empty
+    assert front[:-1] == expected[["stored_mib", "accuracy"]].to_numpy().tolist()
 
 
 def test_a_metric_without_values_per_example_has_points_without_bounds() -> None:
     [figure] = pages_of("pareto", [other_run("dense", [0.8]), other_run("comera", [0.85], size=5.0)])
     table = figure.table.set_index("run")
     assert (table.loc["comera", "AUC"], table.loc["comera", "less dense"]) == ("0.8500", "+0.0500")
-    assert table.loc["dense", "dominated by"] == "comera"
     tidy = pd.read_csv(io.StringIO(text_of(figure, ".csv"))).set_index("arm")
     assert tidy.loc["comera", ["auc", "less_dense"]].tolist() == [0.85, 0.05]
     assert tidy[["auc_low", "auc_high"]].isna().all().all()
-    assert "no mean over them" in " ".join(figure.notes)
-    assert "One seed" not in " ".join(figure.notes)
+    assert tidy.loc["dense", "dominated_by"] == "comera"
+    assert not any("interval" in note for note in figure.notes)

@@ -12,6 +12,7 @@ from made_up_training import SMALL, SMALL_MIB, curve, other_run, trained
 from figures.artifacts import fig14
 from figures.artifacts.tables import dlrm_fp8
 from figures.claims.claims import read_claims
+from figures.page.drawn import Caption
 
 
 def in_precision(arm, precision, last, seed=0, probe=2.6, **columns):
@@ -71,10 +72,24 @@ def test_an_orthogonal_start_is_compared_with_itself_and_decides_nothing_about_t
 
 
 def test_the_page_says_what_ran():
-    table = page_of(runs()).table
-    ran = dict(zip(table["arm"] + ", " + table["precision"], table["what ran"], strict=True))
-    assert ran["comera, fp8"] == "12 layers: FP8 products, emulated"
-    assert "kept in FP8 with an error of 2.6%" in ran["comera:lean_fp8, bf16"]
+    [page] = fig14.select(runs())
+    ran = fig14.about(page, fig14.table(page))["ran"]
+    assert (["comera, fp8", "dense, fp8"], "12 layers: FP8 products, emulated") in ran
+    assert any(names == ["comera:lean_fp8, bf16"] and "an error of 2.6%" in words for names, words in ran)
+
+
+def test_the_table_has_what_is_compared_and_its_margin():
+    [page] = fig14.select(runs())
+    table = fig14.table(page).set_index(["arm", "precision"])
+    products, storage = table.loc[("comera", "fp8")], table.loc[("comera:lean_fp8", "bf16")]
+    assert (products["compared_with"], products["margin"]) == ("comera, fp32", 0.02)
+    assert (storage["compared_with"], storage["margin"]) == ("comera, bf16", 0.01)
+    assert (products["less"], storage["less"]) == pytest.approx((0.005, 0.001), rel=1e-3)
+    assert products["less_low"] <= products["less"] <= products["less_high"]
+    assert (products["loss"], products["seeds"], storage["stored_error"]) == (pytest.approx(2.005), "0 1 2", 0.026)
+    shown = page_of(runs()).table.set_index(["arm", "precision"])
+    assert shown.loc[("comera", "fp8"), "less, nats"].startswith("+0.00500")
+    assert shown.loc[("comera", "fp32"), "less, nats"] == "-"
 
 
 @pytest.mark.parametrize(
@@ -106,20 +121,22 @@ def test_what_rounding_alone_does_bounds_what_can_be_told(apart, outcome):
     judged = fig14.judge(None, page, page.lines)
     assert judged.outcome == outcome
     assert ("rounding alone" in judged.why) == (outcome == "not tested here")
-    [said] = [note for note in fig14.caption(page, page.lines).notes if "a control" in note]
-    assert f"{apart:+.3f}" in said
-    assert not any("a control" in note for note in fig14.caption(fig14.select(runs())[0], ()).notes)
+    said = fig14.about(page, fig14.table(page))
+    assert said["controls"] == ["comera:lean, fp32"]
+    assert said["noise"].startswith(f"{apart:+.3f}")
+    assert not any("a control" in note for note in page_of(runs()).notes)
+    assert any("a control" in note for note in page_of(with_control(apart)).notes)
     [other] = fig14.select([*runs(), in_precision("dense:sparse", "fp32", 2.5)])  # another optimizer, no control
     assert not any(line.is_control for line in other.lines)
 
 
-def test_what_does_not_surely_beat_the_probe_is_named():
-    def probe_note(probe):
-        [page] = fig14.select(runs(probe=probe))
-        return next(note for note in fig14.caption(page, page.lines).notes if note.startswith("Probe: "))
-
-    assert probe_note(2.6) == "Probe: the unigrams reaches 2.600 nats."
-    assert "Not surely better, so that it decides nothing: comera, fp32; comera, bf16" in probe_note(2.0)
+@pytest.mark.parametrize(("probe", "below"), [(2.6, 0), (2.0, 7)])
+def test_what_does_not_surely_beat_the_probe_is_named(probe, below):
+    [page] = fig14.select(runs(probe=probe))
+    standing = fig14.about(page, fig14.table(page))["beside_probe"]
+    assert (len(standing.below), len(standing.above)) == (below, 7 - below)
+    said = [note for note in page_of(runs(probe=probe)).notes if "unigrams" in note]
+    assert said == [f"No run surely beats the unigrams ({probe:.3f} nats), so differences prove nothing."] * bool(below)
 
 
 def test_a_smaller_encoder_has_a_page_of_its_own_and_decides_nothing():
@@ -146,7 +163,8 @@ def test_a_smaller_encoder_has_a_page_of_its_own_and_decides_nothing():
     judged = fig14.judge(None, small, small.lines)
     assert judged.outcome == "not tested here"
     assert judged.why.startswith("The dense model of these runs has 735,491 parameters")
-    titles = [fig14.caption(page, page.lines).title for page in (full, small)]
+    of_small = in_fp8("fig14_sst2_small", model=SMALL, dense_mib=SMALL_MIB)
+    titles = [page_of(records).title for records in (in_fp8("fig14_sst2"), of_small)]
     assert [title.endswith(", a smaller encoder") for title in titles] == [False, True]
 
 
@@ -156,7 +174,7 @@ def test_the_picture_has_a_curve_per_line_and_the_same_bytes_twice():
     [picture] = [name for name in page.files if name.endswith(".png")]
     assert page.files[picture] == again.files[picture]
     [selection] = fig14.select(runs())
-    figure = fig14.draw(selection, selection.lines, fig14.caption(selection, selection.lines))
+    figure = fig14.draw(selection, fig14.table(selection), Caption("made up", ()))
     assert [len(axes.lines) for axes in figure.axes] == [8, 7]  # and the probe
     looks = {(line.get_color(), line.get_linestyle(), line.get_marker()) for line in figure.axes[0].lines[1:]}
     assert len({(colour, marker) for colour, _, marker in looks}) == 3  # arms
@@ -215,3 +233,8 @@ def test_dlrm_in_fp8_is_judged_on_criteo_alone(dataset, worse, outcome):
     [verdict] = page.verdicts
     assert verdict.outcome == outcome
     assert list(page.table["precision"]) == ["fp32", "fp8"]
+    [selection] = dlrm_fp8.ARTIFACT.select(clicks(dataset, worse))
+    table = dlrm_fp8.table(selection).set_index("precision")
+    assert table.loc["fp8", "nce_less_fp32"] == pytest.approx(worse, abs=1e-5)
+    assert table.loc["fp8", "accuracy_less_fp32"] == pytest.approx(-worse, abs=1e-5)
+    assert table.loc["fp8", "auc"] == pytest.approx(0.76 - worse, abs=0.01)

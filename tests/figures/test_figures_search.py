@@ -15,8 +15,9 @@ from made_up_training import EARLY_SIZE, other_run, pages_of, point, ranks, text
 
 from bench.core.record import Record, write
 from figures.__main__ import main
-from figures.artifacts.tables.search import short
+from figures.artifacts.tables.search import about, short, table
 from figures.page.drawn import Drawn
+from figures.records.studies import searches
 from figures.registry import artifacts
 
 RATES, LATE, *_ = artifacts()["table_search"].experiments
@@ -89,10 +90,9 @@ def test_each_run_has_a_row_with_what_differs_and_its_numbers() -> None:
         ("comera", "lr_cores 1e-3, lr_dense 5e-4"),
     ]
     row = table.iloc[4]
-    assert (row["stage"], row["seed"], row["steps"], row["training loss"]) == ("early", "0", "600", "0.6290")
-    assert (row["accuracy, %"], row["S"], row["best"]) == ("70.0 [39.7, 89.2]", "1.00", "best")
-    assert table.iloc[0]["S"] == "-"
-    assert "S0" not in table.columns
+    assert (row["stage"], row["seed"], row["accuracy, %"]) == ("early", "0", "70.0 [39.7, 89.2]")
+    assert (row["best"], row["at an edge"]) == ("best", "inside")
+    assert not {"S", "S0"} & {*table.columns}  # no run aimed at a size
 
 
 def test_csv_has_a_column_per_differing_setting() -> None:
@@ -106,12 +106,15 @@ def test_csv_has_a_column_per_differing_setting() -> None:
     assert tidy["setting_lr_cores"].dropna().tolist() == [1e-4, 3e-4, 1e-3]
     assert tidy["best"].tolist() == [False, True, False, False, True, False]
     assert tidy["status"].tolist() == ["ok"] * 5 + ["diverged"]
+    assert tidy["train_steps"].dropna().tolist() == [600] * 5
+    assert tidy["train_loss"].dropna().tolist() == [0.62895] * 5
+    assert tidy["size_fraction"].tolist()[3:5] == [1.0, 1.0]
 
 
 def test_failed_runs_are_shown_with_their_reason() -> None:
     [drawn] = render(rates())
     row = drawn.table.iloc[5]
-    assert (row["accuracy, %"], row["training loss"], row["steps"], row["S"]) == ("diverged", "-", "-", "-")
+    assert row["accuracy, %"] == "diverged"
     assert "| diverged |" in text_of(drawn, ".md")
     assert "made up: NaN after 12 steps." in text_of(drawn, ".md")
     said = "comera, early, lr_cores 1e-3, lr_dense 5e-4, seed 0: diverged: made up: NaN after 12 steps.\n"
@@ -123,7 +126,7 @@ def test_where_every_run_failed_none_is_best() -> None:
     [drawn] = render(failed)
     assert best_of(failed) == []
     assert list(drawn.table["accuracy, %"]) == ["timeout", "diverged"]
-    assert "Equal budget: 600 steps each, 2 tries per arm." in text_of(drawn, ".md")
+    assert "Equal budget: 2 tries per arm." in drawn.notes
 
 
 @pytest.mark.parametrize(
@@ -205,10 +208,8 @@ def test_settings_that_move_together_are_judged_each_by_its_own_values() -> None
     assert edges_of(as_one) == {"lte": {"inside"}}
     grid = [lte(a, r, 9 if (a, r) == (64.0, 1e-4) else 5) for a, r in itertools.product((64.0, 512.0), (1e-4, 1e-3))]
     assert edges_of(grid) == {"lte": {"alpha lowest, lr lowest"}}
-    said = [
-        sum("(lte)" in note for note in page.notes) for records in (tangled, as_one, grid) for page in render(records)
-    ]
-    assert said == [1, 0, 0]
+    found = [about(page, table(page))["slots"] for records in (tangled, as_one, grid) for page in searches(records)]
+    assert [[slot.tangled for slot in slots] for slots in found] == [[True], [False], [False]]
 
 
 def test_a_late_stage_shows_its_size_and_the_price_of_it() -> None:
@@ -222,10 +223,10 @@ def test_a_late_stage_shows_its_size_and_the_price_of_it() -> None:
         "size_weight 1000 (price of size 1001)",
     ]
     assert list(table["S0"]) == ["-", "0.500", "0.500"]
-    assert list(table["S <= S0"]) == ["-", "NO", "yes"]
-    page = text_of(drawn, ".md")
-    assert "price of size: 1 + size_weight / rho" in page
-    assert "Unequal budget: 600 steps each (early), 900 steps each (late 0.5); tries: comera, early: 1;" in page
+    assert list(table["S <= S0"]) == ["-", "no", "yes"]
+    assert any(note.startswith("price of size: 1 + size_weight / rho") for note in drawn.notes)
+    assert "Each run trains 600 steps (early), 900 steps (late 0.5)." in drawn.notes
+    assert "Unequal budget, tries: comera, early: 1; comera, late 0.5: 2." in drawn.notes
 
 
 def test_the_price_follows_rho_and_is_absent_without_it() -> None:
@@ -233,13 +234,12 @@ def test_the_price_follows_rho_and_is_absent_without_it() -> None:
     assert list(table["settings"]) == ["rho 0", "rho 0.3 (price of size 34.33)", "rho 1 (price of size 11)"]
 
 
-def test_budget_and_what_decides_nothing_are_said_and_no_claim_is_judged() -> None:
+def test_the_budget_is_counted_and_no_claim_is_judged() -> None:
     [drawn] = render(rates())
-    for text in (text_of(drawn, ".md"), " ".join(drawn.to_text().split())):
-        assert "Equal budget: 600 steps each, 3 tries per arm. " in text
-        assert "Claims" not in text
+    assert {"Each run trains 600 steps.", "Equal budget: 3 tries per arm."} <= {*drawn.notes}
+    assert drawn.verdicts == ()
     [drawn] = render(rates()[:-1])
-    assert "Unequal budget: 600 steps each; tries: dense, early: 2; comera, early: 3." in text_of(drawn, ".md")
+    assert "Unequal budget, tries: dense: 2; comera: 3." in drawn.notes
 
 
 def test_variants_are_arms_of_their_own() -> None:
@@ -258,9 +258,9 @@ def test_device_dataset_and_experiment_have_tables_of_their_own() -> None:
     records = [*rates(), late(1.0, 9, 0.53), *(dataclasses.replace(one, device=CUDA) for one in rates())]
     drawn = render(records)
     assert {(one.device, one.title) for one in drawn} == {
-        (CPU, f"Settings tried in {RATES}: 'sst2'"),
-        (CUDA, f"Settings tried in {RATES}: 'sst2'"),
-        (CPU, f"Settings tried in {LATE}: 'sst2'"),
+        (CPU, f"Settings tried in {RATES}: sst2"),
+        (CUDA, f"Settings tried in {RATES}: sst2"),
+        (CPU, f"Settings tried in {LATE}: sst2"),
     }
     assert len({name for one in drawn for name in one.files}) == 6
 
@@ -270,8 +270,8 @@ def test_the_newest_record_of_a_setting_is_shown_and_other_budgets_are_left_out(
     shorter = dense(5e-5, 9, training={"stages": [{"name": "early", "steps": 5}]})
     [drawn] = render([*rates(), again, dataclasses.replace(shorter, cell_id="short")])
     row = drawn.table.iloc[1]
-    assert (row["accuracy, %"][:4], row["stage"]) == ("90.0", "early")
-    assert set(drawn.table["stage"].drop(1)) == {"early †"}
+    assert (row["accuracy, %"][:4], row["arm"]) == ("90.0", "dense")
+    assert set(drawn.table["arm"].drop(1)) == {"dense †", "comera †"}
     page = text_of(drawn, ".md")
     assert "1 further training record(s) of the cells shown are left out" in page
     assert "of another setting: early steps 5, not 600." in page

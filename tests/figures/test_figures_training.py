@@ -25,7 +25,8 @@ from made_up_training import (
 
 from bench.core.record import Record, RecordError
 from bench.core.samples import packed
-from figures.artifacts.fig6 import lines_of
+from figures.artifacts import fig6
+from figures.page.drawn import Caption
 from figures.records.select import COMERA
 from figures.records.studies import DENSE_RUN, EARLY, PAPER_STAGES, Spread, StudyRow, studies
 from figures.records.training import TrainingSlot, block_shown, curve_of, ranks_of_block
@@ -101,7 +102,7 @@ def test_device_data_and_precision_are_named_and_never_mixed(name: str) -> None:
     drawn = {one.device: one for one in pages_of(name, ours + other)}
     assert drawn[CPU].files == pages_of(name, ours)[0].files
     assert not set(drawn[CPU].files) & set(drawn[CUDA].files)
-    for words in (CPU, "'sst2'", "bf16", "batch 32", "600 early steps (6 epochs)", "seed 0", "Recorded 2001-02-03"):
+    for words in (CPU, "sst2", "bf16", "batch 32", "600 early steps (6 epochs)", "seed 0", "Recorded 2001-02-03"):
         assert words in text_of(drawn[CPU], ".md")
     assert "nli_pool" not in text_of(drawn[CPU], ".md")
 
@@ -111,21 +112,26 @@ def test_the_table_has_its_numbers() -> None:
     table = drawn.table.set_index("run")
     assert list(table.index) == ["dense", "comera, early", "comera, late 0.8", "comera, late 0.5", "comera, late 0.2"]
     early = table.loc["comera, early"]
-    assert (early["total, MiB"], early["total ratio"], early["layers, MiB"]) == ("5.68", "45.0x", "3.92")
+    assert (early["total, MiB"], early["total ratio"]) == ("5.68", "45.0x")
     assert (early["layers ratio"], early["S"], early["S0"], early["S <= S0"]) == ("64.7x", "1.00", "-", "-")
     assert (early["paper: MiB"], early["paper: total"], early["paper, MNLI: %"]) == ("5.9?", "43x", "63.3?")
     assert table.loc["comera, late 0.2", "S <= S0"] == "yes"
     assert table.loc["comera, late 0.2", "paper: layers"] == "361x"
     assert table.loc["dense", "less dense, points"] == "-"
     tidy = pd.read_csv(io.StringIO(text_of(drawn, ".csv"))).set_index(["arm", "stage"])
-    assert tidy.loc[("comera", "early"), "total_ratio"] == pytest.approx(FULL_SIZE_MIB / 5.68, rel=1e-5)
+    first = tidy.loc[("comera", "early")]
+    assert first["total_ratio"] == pytest.approx(FULL_SIZE_MIB / 5.68, rel=1e-5)
+    assert (first["tensorized_mib"], first["tensorized_ratio"]) == pytest.approx((3.92, 253.67 / 3.92), rel=1e-5)
+    assert first["less_dense_points"] == pytest.approx(first["accuracy"] - first["dense_accuracy_then"], abs=1e-3)
+    for name in ("accuracy", "dense_accuracy_then", "less_dense_points"):
+        assert first[f"{name}_low"] < first[name] < first[f"{name}_high"]
 
 
 def test_a_missed_target_is_said() -> None:
     later = [point([True] * 4, 900, "late", ranks(0.5))]
     missed = trained("comera", "late", 0.2, later, **(EARLY_SIZE | {"size_fraction": 0.21, "size_target": 0.2}))
     [drawn] = pages_of("table_mnli", [missed])
-    assert drawn.table.set_index("run").loc["comera, late 0.2", "S <= S0"] == "NO"
+    assert drawn.table.set_index("run").loc["comera, late 0.2", "S <= S0"] == "no"
     met = dataclasses.replace(missed, seed=1, size_fraction=0.2)
     assert row_of([met], LATE_02).size_met is True
     assert row_of([met, missed], LATE_02).size_met is False  # every seed must
@@ -238,31 +244,47 @@ def test_seeds_that_are_missing_or_failed_are_said() -> None:
     assert row.score.seeds == 1
 
 
+def curves(records: list[Record]) -> pd.DataFrame:
+    """What Fig. 6 draws: a line per run and step."""
+    [study] = studies(records)
+    return fig6.bands(fig6.table(study), study.metric.name).set_index(["run", "step"])
+
+
 def test_fig6_continues_the_early_stage_once_per_target() -> None:
+    found, name = curves(training_campaign()), "accuracy"
+    assert list(found.loc["comera, early"].index) == [100, 200, 300, 400, 500, 600]
+    assert list(found.loc["comera, late 0.2"].index) == [600, 700, 800, 900]
+    assert found.loc[("comera, late 0.2", 600), name] == found.loc[("comera, early", 600), name]
+    assert list(found.loc["dense"].index) == list(range(100, 1000, 100))
     [study] = studies(training_campaign())
-    lines = {line.row.slot: line for line in lines_of(study)}
-    assert list(lines[EARLY].points) == [100, 200, 300, 400, 500, 600]
-    assert list(lines[LATE_02].points) == [600, 700, 800, 900]
-    assert lines[LATE_02].points[600].band == lines[EARLY].points[600].band
-    assert list(lines[DENSE_RUN].points) == list(range(100, 1000, 100))
-    strokes = {(line.stroke.dashes, line.stroke.marker) for line in lines.values()}
-    assert len(strokes) == len(lines)
+    strokes = {(stroke.dashes, stroke.marker) for stroke in fig6.looks(study).values()}
+    assert len(strokes) == 5
 
 
 def test_fig6_band_is_the_interval_of_one_seed_or_the_range_of_several() -> None:
     def dense(seed: int, right: int) -> Record:
         return trained("dense", curve=[point([i < right for i in range(10)], 900, "late", {})], seed=seed)
 
-    [study] = studies([dense(0, 5)])
-    [line] = lines_of(study)
-    assert line.points[900].band.span == pytest.approx((23.66, 76.34), abs=0.01)
-    [study] = studies([dense(0, 5), dense(1, 8)])
-    [line] = lines_of(study)
-    assert (line.points[900].band.value, *line.points[900].band.span) == (65.0, 50.0, 80.0)
-    [drawn] = pages_of("fig6", [dense(0, 5)])
-    assert "95 % interval over validation examples (one seed)" in text_of(drawn, ".md")
-    [drawn] = pages_of("fig6", [dense(0, 5), dense(1, 8)])
-    assert "lowest to highest of 2 seeds" in text_of(drawn, ".md")
+    columns = ["accuracy", "accuracy_low", "accuracy_high"]
+    one, several = ([dense(0, 5)], [dense(0, 5), dense(1, 8)])
+    assert list(curves(one).loc[("dense", 900), columns]) == pytest.approx((50.0, 23.66, 76.34), abs=0.01)
+    assert list(curves(several).loc[("dense", 900), columns]) == [65.0, 50.0, 80.0]
+    for records, kind in ((one, "interval"), (several, "range")):
+        [study] = studies(records)
+        assert set(fig6.table(study)["band_bounds"].dropna()) == {kind}
+        assert ("interval" in fig6.band_words(study)) == (kind == "interval")
+
+
+def test_the_picture_of_fig6_has_the_numbers_of_its_table() -> None:
+    [study] = studies(training_campaign())
+    table = fig6.table(study)
+    [axes] = fig6.draw(study, table, Caption("made up", ())).axes
+    found = fig6.bands(table, "accuracy").groupby("run", sort=False)
+    drawn = [line.get_xydata().tolist() for line in axes.lines[: len(found)]]
+    assert drawn == [line[["epoch", "accuracy"]].to_numpy().tolist() for _, line in found]
+    for (_, line), band in zip(found, axes.collections, strict=True):
+        heights = band.get_paths()[0].vertices[:, 1]
+        assert (heights.min(), heights.max()) == (line["accuracy_low"].min(), line["accuracy_high"].max())
 
 
 def test_step_times_are_paired_by_block() -> None:
@@ -330,7 +352,8 @@ def test_with_fewer_blocks_the_last_one_is_shown_and_said() -> None:
         "comera", "early", None, [point([True], 600, "early", names)], model=FULL_SIZE | {"layers": 2}, **EARLY_SIZE
     )
     [drawn] = pages_of("table_ranks", [one])
-    assert "2 encoder blocks; this is the last one, block 2, not the fifth" in text_of(drawn, ".md")
+    assert drawn.title == "Ranks of encoder block 2 of 2, by stage: sst2"
+    assert any("the paper shows its fifth" in note for note in drawn.notes)
 
 
 def test_ranks_of_several_seeds_stand_apart() -> None:
@@ -378,8 +401,8 @@ def test_a_workload_of_other_words_stages_and_metric_can_be_shown(name: str) -> 
     [drawn] = pages_of(name, AUC)
     page = text_of(drawn, ".md")
     for words in (
-        "Trained on 'drawn', validated on 500 clicks: 100 warm-up steps (1 epoch), then 100 main ones",
-        "then 100 tail ones (1 epoch), seed 0.",
+        "Trained on drawn, validated on 500 clicks: 100 warm-up steps (1 epoch), 100 main steps (1 epoch),",
+        "100 tail steps (1 epoch); seed 0.",
         "Dense model: 5,242,880 parameters.",
     ):
         assert words in page
@@ -390,15 +413,19 @@ def test_a_workload_of_other_words_stages_and_metric_can_be_shown(name: str) -> 
 
 
 def test_a_learning_curve_follows_the_stages_that_its_records_name() -> None:
-    [study] = studies(AUC)
-    lines = {line.row.name: line for line in lines_of(study)}
-    assert list(lines) == ["dense", "comera, warm-up", "comera, main 0.5", "lora"]
-    assert [point.end.stage for point in lines["dense"].points.values()] == ["warm-up", "main", "tail"]
-    assert list(lines["comera, main 0.5"].points) == [100, 200]  # from the end of the stage before
+    found = curves(AUC)
+    assert list(dict.fromkeys(run for run, _ in found.index)) == [
+        "dense",
+        "comera, warm-up",
+        "comera, main 0.5",
+        "lora",
+    ]
+    assert list(found.loc["dense", "stage"]) == ["warm-up", "main", "tail"]
+    assert list(found.loc["comera, main 0.5"].index) == [100, 200]  # from the end of the stage before
     [drawn] = pages_of("fig6", AUC)
-    assert drawn.title == "Validation AUC per epoch on 'drawn', dense against CoMERA"
+    assert drawn.title == "Validation AUC per epoch on drawn, dense against CoMERA"
     assert list(drawn.table["dense"]) == ["0.7100", "0.7400", "0.7600"]
-    assert "none, since AUC is no mean over clicks and there is one seed. The main stages" in text_of(drawn, ".md")
+    assert not any("interval" in note for note in drawn.notes)
     tidy = pd.read_csv(io.StringIO(text_of(drawn, ".csv"))).set_index(["run", "stage"])
     assert tidy.loc[("dense", "tail"), "auc"] == 0.76
     assert tidy[["auc_low", "auc_high"]].isna().all().all()
@@ -418,11 +445,9 @@ def test_a_loss_is_compared_with_its_interval_and_called_better_where_it_is_lowe
     table = drawn.table.set_index("run")
     low, high = (float(bound) for bound in table.loc["comera", "loss, nats"].partition("[")[2].strip("]").split(", "))
     assert 1.48 < low < 1.5 < high < 1.52
-    assert table.loc["comera", "dense then, nats"].startswith("2.000 [")
     assert table.loc["comera", "less dense, nats"].startswith("-0.500 [-0.50")
-    page = text_of(drawn, ".md")
-    assert "95 % interval (bootstrap, over clicks alone); lower is" in page
-    assert "the difference to it in nats, by paired bootstrap over the same validation clicks." in page
+    tidy = pd.read_csv(io.StringIO(text_of(drawn, ".csv"))).set_index("arm").loc["comera"]
+    assert tidy["dense_loss_then_low"] < tidy["dense_loss_then"] == 2.0 < tidy["dense_loss_then_high"]
     [curve] = pages_of("fig6", runs)
     assert "<!-- validation loss, nats (lower is better) -->" in text_of(curve, ".svg")
 
@@ -438,13 +463,10 @@ def test_validation_values_are_called_what_they_are_of(words: dict[str, str], wh
     """Records of source code have a value per held-out file, though older ones do not say so."""
     runs = of_code([other_run("dense", [2.0], "loss"), other_run("comera", [1.5], "loss")], **words)
     [table], [curve] = pages_of("table_mnli", runs), pages_of("fig6", runs)
-    page = text_of(table, ".md")
-    assert f"validated on 500 {what}: 100 warm-up steps" in page
-    assert f"loss: mean over {what}; in brackets" in page
-    assert f"over {what} alone" in page
-    assert f"by paired bootstrap over the same {what}." in page
-    assert f"95 % interval over {what} (one seed)." in text_of(curve, ".md")
-    assert "validation clicks" not in page
+    assert f"validated on 500 {what}: 100 warm-up steps" in text_of(table, ".md")
+    for page in (table, curve):
+        assert sum(f"interval over {what}" in note for note in page.notes) == 1
+        assert "clicks" not in " ".join(page.notes)
 
 
 def test_stages_that_are_validated_on_other_numbers_say_so() -> None:
@@ -483,7 +505,7 @@ def test_what_no_arm_was_to_run_has_no_row() -> None:
 
 def test_missing_seeds_and_stages_of_an_arm_that_has_records_stay() -> None:
     [drawn] = pages_of("table_mnli", STAGED)
-    assert drawn.table.set_index("run").loc["comera 2x, warm-up", "remarks"] == "seed 1: not recorded"
+    assert "comera 2x, warm-up, seed 1: not recorded." in drawn.notes
     [drawn] = pages_of("fig6", [run for run in STAGED if len(run.samples["curve"]) > 1])
     assert set(drawn.table["comera 2x, warm-up"]) == {"not recorded"}
     shallow = [other_run("dense", [2.0], "loss"), *STAGED[2:4]]
@@ -491,7 +513,7 @@ def test_missing_seeds_and_stages_of_an_arm_that_has_records_stay() -> None:
     assert drawn.table.set_index("run").loc["dense", "loss, nats"] == "not recorded"
 
 
-DENSE_FAILS = "Dense does not surely beat the unigrams (0.9000 nats) here, so differences between methods show nothing"
+DENSE_FAILS = "No dense run surely beats the unigrams (0.9000 nats)"
 
 
 @pytest.mark.parametrize("name", ["fig6", "table_mnli", "truncation", "table_search"])
@@ -535,7 +557,7 @@ def test_metrics_are_never_mixed() -> None:
 
 def test_layers_outside_blocks_are_all_shown() -> None:
     [drawn] = pages_of("table_ranks", AUC)
-    assert drawn.title == "Ranks, by stage: 'drawn'"
+    assert drawn.title == "Ranks, by stage: drawn"
     table = drawn.table.set_index("layer")
     assert list(table.index) == ["bags", "top.0"]
     assert table.loc["bags", "comera, main 0.5"] == "2 1"

@@ -4,20 +4,22 @@ Differences are to dense tables with sparse gradients, the strongest uncompresse
 validation lines. Synthetic logs are called so and decide no claim.
 """
 
-from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
 
 from bench.core.record import Record
 from figures.artifact import Artifact
 from figures.claims.claims import Claim, Finding, Judgement, Outcome
 from figures.claims.rule import Rule
-from figures.page import training as shared
-from figures.page.drawn import Caption
-from figures.page.notes import closing_notes
+from figures.columns import frame, readable
+from figures.page import training
+from figures.page.captions import beside
 from figures.records.metric import Metric, Reached, Score, difference, score
 from figures.records.select import COMERA, DENSE
 from figures.records.studies import Study, StudyRow, studies
 from figures.records.training import reached
-from figures.text import Column, bounds
+from figures.text import bounds
 
 #: The claims' experiment, whose records serve Fig. 9 as well.
 EXPERIMENT = "fig9"
@@ -63,78 +65,46 @@ def _row_of(study: Study, arm: str) -> StudyRow | None:
     return next((row for row in study.rows if row.slot.arm == arm and row.finished), None)
 
 
-def columns(study: Study, _: Sequence[StudyRow]) -> list[Column[StudyRow]]:
+def table(study: Study) -> pd.DataFrame:
+    """A line per arm: what it reached, how far from dense with sparse gradients, and its size."""
+    rival, lines = _row_of(study, RIVAL), []
+    for row in study.rows:
+        line = training.run_columns(study, row, ratio=row.slot.ratio)
+        for metric in METRICS:
+            line |= bounds(metric.name, found(row, metric))
+        for metric in (NCE, AUC):
+            line |= bounds(f"{metric.name}_less_sparse", apart(row, rival, metric))
+        line |= training.spread_columns(row, "stored_mib", "total_ratio")
+        lines.append({**line, "older_code": bool(row.mark)})
+    return frame(lines)
+
+
+def shown(study: Study, table: pd.DataFrame) -> pd.DataFrame:
+    """The table without log losses, which normalised cross entropies follow from."""
     rival = _row_of(study, RIVAL)
-
-    def reached_in(metric: Metric) -> Column[StudyRow]:
-        def text(row: StudyRow) -> str:
-            one = found(row, metric)
-            return str(one) if one else row.status
-
-        return Column(metric.heading, text, lambda row: bounds(metric.name, found(row, metric)))
-
-    def less(metric: Metric) -> Column[StudyRow]:
-        def text(row: StudyRow) -> str | None:
-            one = apart(row, rival, metric) if row is not rival else None
-            return one.text(sign=True) if one else None
-
-        return Column(
-            f"{metric.short} less {RIVAL}",
-            text,
-            lambda row: bounds(f"{metric.name}_less_sparse", apart(row, rival, metric)),
-        )
-
-    def times(row: StudyRow) -> str | None:
-        spread = row.spread("total_ratio")
-        return spread.text("x") if spread else None
-
-    return [
-        shared.head_column(study, lambda row: {"ratio": row.slot.ratio}),
-        *map(reached_in, METRICS),
-        less(NCE),
-        less(AUC),
-        shared.spread_column("model, MiB", "stored_mib"),
-        shared.spread_column("ratio", "total_ratio", times),
-        shared.remarks_column(),
-    ]
+    own = table.assign(run=[row.name for row in study.rows])
+    if rival is not None:  # which differs from itself by nothing
+        own.loc[own["run"] == rival.name, [f"{one.name}_less_sparse" for one in (NCE, AUC)]] = None
+    more = {metric.name: training.metric_format(metric) for metric in METRICS}
+    more |= {
+        f"{one.name}_less_sparse": training.difference_format(one, f"{one.short} less {RIVAL}", unit=False)
+        for one in (NCE, AUC)
+    }
+    columns = ["run", "nce", "accuracy", "auc", "nce_less_sparse", "auc_less_sparse", "stored_mib", "total_ratio"]
+    return readable(own, columns, more)
 
 
-def is_synthetic(study: Study) -> bool:
-    return study.dataset.startswith("synthetic")
-
-
-def log_words(study: Study) -> str:
-    """The click log of a page, for its title."""
-    return f"the synthetic log {study.dataset!r}" if is_synthetic(study) else repr(study.dataset)
-
-
-def log_notes(study: Study) -> list[str]:
-    """The ceiling of a synthetic log, the probe, and what a synthetic log is good for."""
+def about_log(study: Study) -> dict[str, Any]:
+    """Return whether a click log is synthetic, and what the teacher reaches that drew the clicks of such a one."""
     ends = [_last(run)["metrics"] for run in study.finished_runs]
-    lines = []
+    teacher = {}
     if ends and isinstance(ends[0], dict) and "teacher_auc" in ends[0]:
-        nce, auc = ends[0]["teacher_nce"], ends[0]["teacher_auc"]
-        lines.append(f"Synthetic log: the teacher that drew the clicks reaches {nce:.4f} and an AUC of {auc:.4f}.")
-    if study.metric.probe is not None:
-        lines.append(f"Probe ({study.metric.probe_text}): {study.metric.probe:.4f}; base rate: 1.")
-    return [*lines, *(["Records of a synthetic log decide no claim of the paper."] if is_synthetic(study) else [])]
+        teacher = {"nce": ends[0]["teacher_nce"], "auc": ends[0]["teacher_auc"]}
+    return {"synthetic": study.dataset.startswith("synthetic"), "teacher": teacher}
 
 
-def caption(study: Study, rows: Sequence[StudyRow]) -> Caption:
-    seeds = (len(row.finished) for row in rows)
-    in_brackets = shared.brackets_words(seeds, "groups of consecutive validation lines")
-    return Caption(
-        title=f"DLRM on {log_words(study)}: what is reached, and sizes",
-        facts=shared.facts(study),
-        notes=(
-            f"Differences are paired; {in_brackets}.",
-            "normalised cross entropy: log loss over that of the base rate; lower is better.",
-            *log_notes(study),
-            *shared.dense_note(study),
-            *closing_notes(study),
-        ),
-        remarks=shared.absences(rows),
-    )
+def about(study: Study, table: pd.DataFrame) -> dict[str, Any]:
+    return {**training.about_study(study, table), **about_log(study)}
 
 
 def _undecided(study: Study, seeds: int) -> str:
@@ -187,9 +157,10 @@ ARTIFACT: Artifact[Study] = Artifact(
     made_by="make reproduce-table-dlrm",
     order=150,
     select=studies,
-    rows=lambda study: study.rows,
-    columns=columns,
-    caption=caption,
+    table=table,
+    shown=shown,
+    about=about,
+    caption=beside(__file__),
     rules=RULES,
-    keys=(shared.RUN,),
+    keys=("run",),
 )

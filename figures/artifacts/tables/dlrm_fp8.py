@@ -1,50 +1,45 @@
 """DLRM in lower precisions: what each arm reaches in FP32, BF16 and FP8's products, per device and dataset."""
 
-from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
 
 from figures.artifact import Artifact
 from figures.artifacts import fig14
 from figures.artifacts.tables.dlrm import ACCURACY, AUC, MARGINS, NCE, SEEDS_NEEDED
 from figures.claims.claims import Claim, Finding, Judgement, Outcome
 from figures.claims.rule import Rule
-from figures.page.drawn import Caption
-from figures.records.metric import Metric
-from figures.records.precisions import PrecisionLine, Precisions, select
+from figures.columns import frame
+from figures.page.captions import beside
+from figures.page.training import difference_format, metric_format
+from figures.records.precisions import Precisions, select
 from figures.records.select import COMERA
-from figures.text import Column, bounds
+from figures.text import bounds
 
 
-def columns(page: Precisions, _: Sequence[PrecisionLine]) -> list[Column[PrecisionLine]]:
-    def reached(metric: Metric) -> Column[PrecisionLine]:
-        return Column(
-            metric.heading, lambda line: line.reached(metric), lambda line: bounds(metric.name, line.reached(metric))
-        )
-
-    def less(metric: Metric) -> Column[PrecisionLine]:
-        def text(line: PrecisionLine) -> str | None:
-            apart = page.less(line, metric)
-            return apart.text(sign=True) if apart else None
-
-        return Column(
-            f"{metric.short} less FP32", text, lambda line: bounds(f"{metric.name}_less_fp32", page.less(line, metric))
-        )
-
-    return fig14.framed(page, *map(reached, (NCE, ACCURACY, AUC)), *map(less, (NCE, ACCURACY)))
+def table(page: Precisions) -> pd.DataFrame:
+    """A line per arm and precision: what it reached in each metric, and how far from FP32."""
+    lines = []
+    for line in page.lines:
+        cells = fig14.precision_columns(page, line)
+        for metric in (NCE, ACCURACY, AUC):
+            cells |= bounds(metric.name, line.reached(metric))
+        for metric in (NCE, ACCURACY):
+            cells |= bounds(f"{metric.name}_less_fp32", page.less(line, metric))
+        lines.append({**cells, "remarks": "; ".join(line.remarks)})
+    return frame(lines)
 
 
-def caption(page: Precisions, lines: Sequence[PrecisionLine]) -> Caption:
-    shared = fig14.caption(page, lines)
-    return Caption(
-        title=f"DLRM in lower precisions on {page.dataset!r}",
-        facts=shared.facts,
-        notes=shared.notes,
-        remarks=shared.remarks,
-    )
+def shown(page: Precisions, table: pd.DataFrame) -> pd.DataFrame:
+    columns = {metric.name: metric_format(metric) for metric in (NCE, ACCURACY, AUC)}
+    for metric in (NCE, ACCURACY):
+        columns[f"{metric.name}_less_fp32"] = difference_format(metric, f"{metric.short} less FP32", unit=False)
+    return fig14.read_by_precision(page, table, columns)
 
 
-def judge(_: Claim, page: Precisions, lines: Sequence[PrecisionLine]) -> Judgement:
+def judge(_: Claim, page: Precisions, __: Any) -> Judgement:
     """Equal is at most the margin of accuracy below FP32, with both bounds."""
-    line = next((line for line in lines if (line.arm, line.precision) == (COMERA, "fp8")), None)
+    line = next((line for line in page.lines if (line.arm, line.precision) == (COMERA, "fp8")), None)
     less = page.less(line, ACCURACY) if line else None
     if less is None:
         return Judgement("not tested here", "No pair of runs of comera in FP8 and in FP32 with one seed.")
@@ -71,9 +66,10 @@ ARTIFACT: Artifact[Precisions] = Artifact(
     made_by="make reproduce-table-dlrm-fp8",
     order=155,
     select=select,
-    rows=fig14.rows_of,
-    columns=columns,
-    caption=caption,
+    table=table,
+    shown=shown,
+    about=fig14.about,
+    caption=beside(__file__),
     rules=(
         Rule(
             "fp8-dlrm",

@@ -1,27 +1,22 @@
 """LTE trained from scratch: what it reaches at its defaults and at other rates, beside dense training."""
 
-from collections.abc import Sequence
-from dataclasses import replace
+from typing import Any
 
 from figures.artifact import Artifact
-from figures.artifacts.tables.search import Try, columns, rows_of
-from figures.artifacts.tables.search import caption as caption_of_search
+from figures.artifacts.tables.search import about, shown, table, tries_of
 from figures.claims.claims import Claim, Finding, Judgement
 from figures.claims.rule import Rule
 from figures.claims.training import other_model
-from figures.page.drawn import Caption
+from figures.page.captions import beside
 from figures.records.studies import PROBES, Runs, searches
 
 LTE = "lte"
 
 
-def caption(search: Runs, tries: Sequence[Try]) -> Caption:
-    return replace(caption_of_search(search, tries), title=f"LTE from scratch on {search.dataset!r}")
-
-
-def judge(_: Claim, search: Runs, tries: Sequence[Try]) -> Judgement:
+def judge(_: Claim, search: Runs, __: Any) -> Judgement:
     """LTE converges where it surely beats guessing; a probe is what it then has to beat to be of use."""
     metric = search.metric
+    tries = tries_of(search)
     scores = [(one.settings_text, one.score) for one in tries if one.run.arm == LTE and one.score]
     found = [Finding(f"lte, {settings}, {search.dataset}", score.text(unit=True)) for settings, score in scores]
     if not scores or metric.guess is None:
@@ -46,9 +41,10 @@ ARTIFACT = Artifact(
     order=156,
     lenders=PROBES,
     select=searches,
-    rows=rows_of,
-    columns=columns,
-    caption=caption,
+    table=table,
+    shown=shown,
+    about=about,
+    caption=beside(__file__),
     section="arm",
     rules=(
         Rule(

@@ -1,112 +1,73 @@
 """The paper's table on MNLI: accuracy, size and compression of dense training and of CoMERA's stages, per dataset."""
 
-from collections.abc import Sequence
+import pandas as pd
 
 from figures.artifact import Artifact
 from figures.claims.claims import read_claims
-from figures.claims.training import CLAIMED, CLAIMED_DATASET, MARGIN, MNLI
-from figures.page import training as shared
-from figures.page.drawn import Caption
-from figures.page.notes import closing_notes, first_upper
-from figures.records.select import DENSE
-from figures.records.studies import Spread, Study, StudyRow
-from figures.text import Column, bounds
+from figures.claims.training import CLAIMED, MNLI
+from figures.columns import frame, readable
+from figures.page import training
+from figures.page.captions import beside
+from figures.records.studies import Study, StudyRow
+from figures.text import NOT_ASKED, bounds
+
+#: Published numbers: the column that they stand behind, their heading, and how the ids of their claims end.
+_PUBLISHED = (
+    ("metric", "paper, MNLI: %", "acc"),
+    ("stored_mib", "paper: MiB", "size"),
+    ("total_ratio", "paper: total", "ratio"),
+    ("tensorized_ratio", "paper: layers", "layers"),
+)
 
 
-def _published(study: Study, name: str, quantity: str) -> list[Column[StudyRow]]:
-    """Published numbers, which stand in the table only beside the model that they are about; those transcribed from
-    memory carry a question mark.
-    """
-    claims = read_claims()
-
-    def text(row: StudyRow) -> str | None:
-        claim = claims.get(f"{CLAIMED.get(row.slot)}-{quantity}")
-        if claim is None:
-            return None
-        return f"{claim.published.removesuffix('%').removesuffix(' MiB')}{'?' if claim.unconfirmed else ''}"
-
-    return [Column(name, text)] if study.is_papers and study.is_full_size else []
-
-
-def columns(study: Study, rows: Sequence[StudyRow]) -> list[Column[StudyRow]]:
-    metric = study.metric
-    replaced = Spread.of({run.dense_tensorized_mib for row in rows for run in row.finished.values()} - {None})
-
-    def slot(row: StudyRow) -> dict[str, object]:
-        return {"stage": row.slot.stage, "target_ratio": row.slot.target, "target_mib": row.slot.target_mib}
-
-    def is_dense(row: StudyRow) -> bool:
-        return row.slot.arm == DENSE and row.status == "ok"
-
-    def times(name: str, column: str, dense: bool) -> Column[StudyRow]:
-        def text(row: StudyRow) -> str | None:
-            spread = row.spread(column)
-            return "1" if dense and is_dense(row) else f"{spread}x" if spread else None
-
-        return shared.spread_column(name, column, text)
-
-    def layers(row: StudyRow) -> object:
-        spread = replaced if is_dense(row) else row.spread("tensorized_mib")
-        return "0 (all cut)" if spread is not None and spread.high == 0 else spread
-
-    return [
-        shared.head_column(study, slot),
-        shared.score_column(metric),
-        *_published(study, "paper, MNLI: %", "acc"),
-        Column(
-            metric.heading.replace(metric.short, "dense then", 1),
-            lambda row: row.dense_score,
-            lambda row: bounds(f"dense_{metric.name}_then", row.dense_score),
-        ),
-        shared.less_column(metric, "dense", lambda row: row.less_dense),
-        shared.spread_column("total, MiB", "stored_mib"),
-        *_published(study, "paper: MiB", "size"),
-        times("total ratio", "total_ratio", True),
-        *_published(study, "paper: total", "ratio"),
-        shared.spread_column("layers, MiB", "tensorized_mib", layers),
-        times("layers ratio", "tensorized_ratio", replaced is not None),
-        *_published(study, "paper: layers", "layers"),
-        shared.spread_column("S", "size_fraction", spread=False),
-        shared.spread_column("S0", "size_target", spread=False),
-        Column("S <= S0", lambda row: shared.reached(row.size_met), lambda row: {"size_met": row.size_met}),
-        shared.remarks_column(),
-    ]
+def table(study: Study) -> pd.DataFrame:
+    """A line per run: what it reached, what dense did after as many steps, and its size."""
+    metric, lines = study.metric, []
+    for row in study.rows:
+        slot = row.slot
+        lines.append(
+            {
+                **training.run_columns(
+                    study, row, stage=slot.stage, target_ratio=slot.target, target_mib=slot.target_mib
+                ),
+                **bounds(metric.name, row.score),
+                **bounds(f"dense_{metric.name}_then", row.dense_score),
+                **bounds(training.less_column(metric, "dense"), row.less_dense),
+                **training.spread_columns(row, "stored_mib", "total_ratio", "tensorized_mib", "tensorized_ratio"),
+                "size_fraction": row.mean("size_fraction"),
+                "size_target": row.mean("size_target"),
+                "size_met": row.size_met,
+                "older_code": bool(row.mark),
+            }
+        )
+    return frame(lines)
 
 
-def _notes(study: Study) -> list[str]:
-    several, unit = len(study.seeds) > 1, study.metric.unit_apart
-    less = f"less dense: the difference to it{f' in {unit}' if unit else ''}"
-    if study.values_are != "none":
-        less += f", by paired bootstrap over the same {shared.validation_words(study)}"
-        less += " and over seeds" if several else ""
-    comparable = f"; comparable within {MARGIN:g} points" if study.is_papers else ""
-    lines = [
-        shared.metric_words(study, study.rows),
-        f"dense then: dense after as many steps. {less}{comparable}.",
-        "layers: the tensorized layers, and in dense the weights they stand in for. ratio: dense size over this size.",
-        shared.size_words(study),
-        *shared.one_seed_note(study),
-        *shared.dense_note(study),
-    ]
-    if several:
-        lines.append("Sizes are means over seeds; the least and the greatest stand in the CSV.")
+def _published(row: StudyRow, quantity: str) -> str:
+    """Return a published number of a run; one that was transcribed from memory carries a question mark."""
+    claim = read_claims().get(f"{CLAIMED.get(row.slot)}-{quantity}")
+    if claim is None:
+        return NOT_ASKED
+    return f"{claim.published.removesuffix('%').removesuffix(' MiB')}{'?' if claim.unconfirmed else ''}"
+
+
+def shown(study: Study, table: pd.DataFrame) -> pd.DataFrame:
+    """The table, with what was published beside a model of the paper's size."""
+    metric, less = study.metric, training.less_column(study.metric, "dense")
+    more = {
+        metric.name: training.metric_format(metric),
+        less: training.difference_format(metric, "less dense"),
+    }
+    sizes = ["stored_mib", "total_ratio", "tensorized_ratio", "size_fraction", "size_target", "size_met"]
+    own = table.assign(run=[row.name for row in study.rows])
+    text = readable(own, ["run", metric.name, less, *sizes], more)
     if study.is_papers and study.is_full_size:
-        lines.append("paper: published for MNLI and FP32; ? marks what is recalled, an unconfirmed transcription.")
-    elif study.is_papers:
-        lines.append("The model is not the paper's size, so no published number stands beside it.")
-    return lines
-
-
-def caption(study: Study, rows: Sequence[StudyRow]) -> Caption:
-    """On MNLI the paper's table; on other data the same columns, said to be about these data."""
-    after = ", after the paper's table on MNLI" if study.is_papers else ""
-    return Caption(
-        title=f"{first_upper(study.metric.short)} and size of dense training and CoMERA's stages: "
-        f"{'MNLI' if study.dataset == CLAIMED_DATASET else repr(study.dataset) + after}",
-        facts=shared.facts(study),
-        notes=(*_notes(study), *closing_notes(study)),
-        remarks=shared.absences(rows),
-    )
+        headings = {"metric": metric.heading, "stored_mib": "total, MiB"}
+        headings |= {"total_ratio": "total ratio", "tensorized_ratio": "layers ratio"}
+        for column, heading, quantity in _PUBLISHED:
+            place = list(text).index(headings[column]) + 1
+            text.insert(place, heading, [_published(row, quantity) for row in study.rows])
+    return text
 
 
 ARTIFACT = Artifact(
@@ -115,11 +76,12 @@ ARTIFACT = Artifact(
     summary="accuracy with its bounds, size and compression of dense, early and late stages, beside the published; "
     "a table per device and dataset",
     order=130,
-    **shared.OF_STUDIES,
-    rows=lambda study: study.rows,
-    columns=columns,
-    caption=caption,
+    **training.OF_STUDIES,
+    table=table,
+    shown=shown,
+    about=training.about_study,
+    caption=beside(__file__),
     rules=MNLI,
-    keys=(shared.RUN,),
+    keys=("run",),
     breaks=("total, MiB",),
 )

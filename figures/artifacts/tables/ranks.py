@@ -1,21 +1,18 @@
 """The paper's table of ranks: those of the fifth encoder block before training and after each stage."""
 
-from collections.abc import Mapping, Sequence
-from operator import itemgetter
 from typing import Any
+
+import pandas as pd
 
 from figures.artifact import Artifact
 from figures.claims.training import RANKS_REMOVED
-from figures.page import training as shared
-from figures.page.drawn import Caption
-from figures.page.notes import last_notes, mark_notes
+from figures.columns import frame
+from figures.page import training
+from figures.page.captions import beside
 from figures.records.select import COMERA
 from figures.records.studies import Study, StudyRow
 from figures.records.training import BLOCK, LAYERS, Ranks, block_shown, curve_of, ranks_before, ranks_of_block
-from figures.text import NOT_ASKED, NOT_RECORDED, OLDER, OLDER_WORDS, Column
-
-#: A line of the table that people read, or of the CSV.
-Cells = Mapping[str, Any]
+from figures.text import NOT_ASKED, NOT_RECORDED
 
 
 def _shown(study: Study) -> list[StudyRow]:
@@ -44,62 +41,51 @@ def _states(study: Study, seed: int) -> dict[str, Ranks | str]:
     return states
 
 
-def rows_of(study: Study) -> list[Cells]:
-    """A line per layer and seed, with a cell per state."""
-    table: list[Cells] = []
-    for seed in study.seeds:
-        states = _states(study, seed)
-        found = dict.fromkeys(layer for state in states.values() if not isinstance(state, str) for layer in state)
-        for layer in found or LAYERS.values():
-            ranks = {
-                name: state if isinstance(state, str) else " ".join(map(str, state.get(layer, ()))) or None
-                for name, state in states.items()
-            }
-            table.append({"layer": layer} | ({"seed": seed} if len(study.seeds) > 1 else {}) | ranks)
-    return table
-
-
-def tidy_rows(study: Study, _: Any) -> list[Cells]:
-    """A line per seed, state, layer and bond."""
-    table: list[Cells] = []
+def table(study: Study) -> pd.DataFrame:
+    """A line per seed, state, layer and bond; one per seed and state that is missing."""
+    block, lines = _block(study), []
     for seed in study.seeds:
         for name, state in _states(study, seed).items():
-            about = {"device": study.device, "dataset": study.dataset, "seed": seed, "state": name}
-            about["block"] = _block(study)
+            about = {"device": study.device, "dataset": study.dataset, "seed": seed, "state": name, "block": block}
             if isinstance(state, str):
-                table.append({**about, "status": state, "layer": "", "bond": None, "rank": None})
+                lines.append({**about, "status": state, "layer": "", "bond": None, "rank": None})
                 continue
-            bonds = ((layer, bond, rank) for layer, ranks in state.items() for bond, rank in enumerate(ranks, start=1))
-            table += [{**about, "status": "ok", "layer": one[0], "bond": one[1], "rank": one[2]} for one in bonds]
-    return table
+            for layer, ranks in state.items():
+                bonds = enumerate(ranks, start=1)
+                lines += [{**about, "status": "ok", "layer": layer, "bond": bond, "rank": rank} for bond, rank in bonds]
+    columns = ("device", "dataset", "seed", "state", "block", "status", "layer", "bond", "rank")
+    return frame(lines, whole=("bond", "rank")) if lines else pd.DataFrame(columns=columns)
 
 
-def columns(_: Any, table: Sequence[Cells]) -> list[Column[Cells]]:
-    whole = ("bond", "rank")
-    return [
-        *(Column[Cells](name, itemgetter(name), left=name == "layer") for name in table[0]),
-        Column(tidy=lambda cells: {name: cell for name, cell in cells.items() if name not in whole}),
-        Column(tidy=lambda cells: {name: cells[name] for name in whole}, whole=True),
-    ]
+def shown(study: Study, table: pd.DataFrame) -> pd.DataFrame:
+    """A line per layer and seed, with the ranks of all its bonds in every state."""
+    found = {
+        key: " ".join(map(str, ranks))
+        for key, ranks in table[table["layer"] != ""].groupby(["seed", "state", "layer"], sort=False)["rank"]
+    }
+    absent = table[table["status"] != "ok"].set_index(["seed", "state"])["status"].to_dict()
+    lines = []
+    for seed in study.seeds:
+        layers = table.loc[(table["seed"] == seed) & (table["layer"] != ""), "layer"].unique()
+        for layer in layers if len(layers) else LAYERS.values():
+            line = {"layer": layer, **({"seed": str(seed)} if len(study.seeds) > 1 else {})}
+            for state in table["state"].unique():
+                line[state] = found.get((seed, state, layer)) or absent.get((seed, state), NOT_ASKED)
+            lines.append(line)
+    return pd.DataFrame(lines)
 
 
-def caption(study: Study, _: Any) -> Caption:
-    rows, block = _shown(study), _block(study)
-    kind, blocks = "encoder block" if study.is_papers else "block", study.model.get("layers", block)
-    last = f"The model has {blocks} {kind}s; this is the last one, block {block}, not the fifth."
-    return Caption(
-        title=f"Ranks{f' of {kind} {block} of {blocks}' if block else ''}, by stage: {study.dataset!r}",
-        facts=shared.facts(study),
-        notes=(
-            *shared.absences(rows),
-            *([last] if block not in (None, BLOCK) else []),
-            "A cell holds the ranks of a layer's bonds, input side first. All zero: the layer is gone but for "
-            "its bias.",
-            "before: as initialised. After a stage: the shapes that the cores have, closed ranks cut out.",
-            *mark_notes((row.mark for row in rows), {OLDER: OLDER_WORDS}),
-            *last_notes(study),
-        ),
-    )
+def about(study: Study, table: pd.DataFrame) -> dict[str, Any]:
+    """Return which block of how many is shown."""
+    block = _block(study)
+    return {
+        **training.about_study(study, table, _shown(study)),
+        "block": block,
+        "blocks": study.model.get("layers", block),
+        "kind": "encoder block" if study.is_papers else "block",
+        "papers_block": BLOCK,
+        "marked": any(row.mark for row in _shown(study)),
+    }
 
 
 ARTIFACT = Artifact(
@@ -107,10 +93,10 @@ ARTIFACT = Artifact(
     heading="Ranks by stage",
     summary="ranks of the fifth encoder block before training and after each stage; a table per device and dataset",
     order=140,
-    **shared.OF_STUDIES,
-    rows=rows_of,
-    columns=columns,
-    tidy_rows=tidy_rows,
-    caption=caption,
+    **training.OF_STUDIES,
+    table=table,
+    shown=shown,
+    about=about,
+    caption=beside(__file__),
     rules=(RANKS_REMOVED,),
 )

@@ -2,22 +2,23 @@
 
 import json
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
 
+import pandas as pd
+
 from bench.core.record import Record
 from figures.artifact import Artifact
-from figures.page import training as shared
-from figures.page.drawn import Caption
-from figures.page.notes import closing_notes
+from figures.columns import readable
+from figures.page import training
+from figures.page.captions import beside
 from figures.records.metric import Score, score
 from figures.records.select import method_settings
 from figures.records.studies import PROBES, Runs, searches, size_met
 from figures.records.training import TrainingSlot, curve_of, slot_of, stages_of
-from figures.text import NOT_ASKED, REMARKS, Column, bounds, counted, significant
+from figures.text import NOT_ASKED, bounds
 
 #: Where a best value lies among those that were tried.
 _LOWEST, _HIGHEST, _INSIDE, _ALONE = "lowest", "highest", "inside", "not searched"
@@ -145,8 +146,8 @@ def _is_tangled(tries: Sequence[Try]) -> bool:
     return not rise_as_one and len(points) != math.prod(map(len, varied.values()))
 
 
-def rows_of(search: Runs) -> list[Try]:
-    """A row per run: by arm, stage, settings and seed."""
+def tries_of(search: Runs) -> list[Try]:
+    """Return every run that was tried, by arm, stage, settings and seed."""
     names = differing(search.shown)
     by_slot: dict[TrainingSlot, list[Try]] = {}
     for run in search.shown:
@@ -160,143 +161,115 @@ def rows_of(search: Runs) -> list[Try]:
     return sorted((one for tries in by_slot.values() for one in _with_best(tries)), key=lambda one: one.rank)
 
 
-def _aimed(tries: Sequence[Try]) -> bool:
-    return any(one.run.size_target is not None for one in tries)
-
-
-def columns(search: Runs, tries: Sequence[Try]) -> list[Column[Try]]:
-    """The CSV has a column per setting that differs within any method. People see S0 only where a run had one."""
-    metric = search.metric
+def table(search: Runs) -> pd.DataFrame:
+    """A line per try, with a column for each setting in which the runs of any method differ."""
+    tries = tries_of(search)
     names = dict.fromkeys(name for one in tries for name in one.settings)
-
-    def of_record(name: str, column: str, digits: int = 3) -> Column[Try]:
-        def text(one: Try) -> str:
-            return significant(getattr(one.run, column), digits)
-
-        return Column(name, text, lambda one: {column: getattr(one.run, column)})
-
-    def head(one: Try) -> dict[str, object]:
-        return {"device": search.device, "dataset": search.dataset, "experiment": search.experiment, "arm": one.run.arm}
-
-    def stage(one: Try) -> dict[str, object]:
-        about = {"stage": one.slot.stage, "target_ratio": one.slot.target, "target_mib": one.slot.target_mib}
-        return {**about, "seed": one.run.seed, "status": one.run.status, REMARKS: one.run.message}
-
-    def settings(one: Try) -> dict[str, object]:
-        return {f"setting_{name}": one.settings.get(name) for name in names} | {"price_of_size": one.price}
-
-    def reached(one: Try) -> dict[str, object]:
-        return {"validation_examples": one.score and one.score.examples, **bounds(metric.name, one.score)}
-
-    def met(one: Try) -> dict[str, object]:
-        return {"size_met": size_met(one.run)}
-
-    reach = Column[Try]("S <= S0", lambda one: shared.reached(size_met(one.run)), met)
-    targets = [of_record("S0", "size_target"), reach]
-    return [
-        Column("arm", lambda one: one.slot.arm, head, left=True),
-        Column("stage", lambda one: f"{one.slot.goal} {one.mark}".rstrip(), stage, left=True),
-        Column("settings", lambda one: one.settings_text, settings, left=True),
-        Column("seed", lambda one: one.run.seed),
-        Column("steps", lambda one: counted(one.run.train_steps), lambda one: {"train_steps": one.run.train_steps}),
-        of_record("training loss", "train_loss", 4),
-        Column(metric.heading, lambda one: one.score or one.run.status, reached),
-        of_record("S", "size_fraction"),
-        *(column if _aimed(tries) else replace(column, text=None) for column in targets),
-        Column("best", lambda one: "best" if one.best else "", lambda one: {"best": one.best}, left=True),
-        Column("at an edge", lambda one: one.edge, lambda one: {"best_edge": one.edge}, left=True),
-        Column(REMARKS, lambda one: one.run.message, lambda one: {"older_code": bool(one.mark)}, left=True),
-    ]
-
-
-def _budget(tries: Sequence[Try]) -> str:
-    """How long each run was to train, and how many tries each arm had at each stage."""
-    stages: dict[int, dict[str, None]] = {}
-    for one in tries:
-        stages.setdefault(sum(stage["steps"] for stage in stages_of(one.run)), {})[one.slot.goal] = None
-    several = len({one.slot.goal for one in tries}) > 1
-    steps = ", ".join(
-        f"{n:,} steps each" + (f" ({', '.join(goals)})" if several else "") for n, goals in stages.items()
+    return pd.DataFrame(
+        [
+            {
+                "device": search.device,
+                "dataset": search.dataset,
+                "experiment": search.experiment,
+                "arm": one.slot.arm,
+                "stage": one.slot.stage,
+                "target_ratio": one.slot.target,
+                "target_mib": one.slot.target_mib,
+                "seed": one.run.seed,
+                "status": one.run.status,
+                "remarks": one.run.message,
+                **{f"setting_{name}": one.settings.get(name) for name in names},
+                "price_of_size": one.price,
+                "train_steps": one.run.train_steps,
+                "train_loss": one.run.train_loss,
+                "validation_examples": one.score and one.score.examples,
+                **bounds(search.metric.name, one.score),
+                "size_fraction": one.run.size_fraction,
+                "size_target": one.run.size_target,
+                "size_met": size_met(one.run),
+                "best": one.best,
+                "best_edge": one.edge,
+                "older_code": bool(one.mark),
+            }
+            for one in tries
+        ]
     )
-    counts = Counter(one.slot for one in tries)
-    if len(set(counts.values())) > 1:
-        found = "; ".join(f"{slot.arm}, {slot.goal}: {count}" for slot, count in counts.items())
-        return f"Unequal budget: {steps}; tries: {found}."
-    [count] = set(counts.values())
-    tried = f"{count} {'try' if count == 1 else 'tries'} per arm{' and stage' if several else ''}"
-    return f"Equal budget: {steps}, {tried}."
 
 
-def edge_notes(tries: Sequence[Try]) -> list[str]:
-    """Say which best values lie at an edge of what was tried, which arms were not searched, and how edges are told."""
+def shown(search: Runs, table: pd.DataFrame) -> pd.DataFrame:
+    """The table with the settings in one column; sizes only where a run aimed at one."""
+    metric, tries = search.metric, tries_of(search)
+    own = table.assign(
+        stage=[one.slot.goal for one in tries],
+        settings=[one.settings_text for one in tries],
+        best=["best" if one.best else "" for one in tries],
+    )
+    sizes = ["size_fraction", "size_target", "size_met"] if table["size_target"].notna().any() else []
+    columns = ["arm", "stage", "settings", "seed", metric.name, *sizes, "best", "best_edge"]
+    return readable(own, columns, {metric.name: training.metric_format(metric)})
+
+
+@dataclass(frozen=True)
+class TriedSlot:
+    """How an arm was searched at a stage: how often, and which best values lie at an edge of those tried.
+
+    Args:
+        edges: by setting at an edge, the best value, whether it is the lowest or the highest, and of how many.
+        tangled: whether settings moved together, neither over a grid nor all rising as one.
+    """
+
+    name: str
+    count: int
+    searched: bool
+    has_best: bool
+    edges: tuple[tuple[str, str, str, int], ...] = ()
+    tangled: bool = False
+
+
+def _tried_slots(tries: Sequence[Try]) -> list[TriedSlot]:
     slots: dict[TrainingSlot, list[Try]] = {}
     for one in tries:
         slots.setdefault(one.slot, []).append(one)
     several = len({slot.goal for slot in slots}) > 1
-    edges, alone, none, joint = [], [], [], []
-    for slot, found in slots.items():
+    found = []
+    for slot, mine in slots.items():
+        best, varied = next((one for one in mine if one.best), None), _varied(mine)
+        edges = [
+            (name, short(best.settings[name]), where, len(varied[name]))
+            for name, where in (best.edges if best else ())
+            if best and where != _INSIDE
+        ]
         name = f"{slot.arm}, {slot.goal}" if several else slot.arm
-        best, varied = next((one for one in found if one.best), None), _varied(found)
-        if found[0].alone:
-            alone.append(name)
-        elif best is None:
-            none.append(name)
-        else:
-            places = [
-                f"{setting} {short(best.settings[setting])}, the {where} of {len(varied[setting])}"
-                for setting, where in best.edges
-                if where != _INSIDE
-            ]
-            edges += [f"{name} ({'; '.join(places)})"] if places else []
-            joint += [name] if _is_tangled(found) else []
-    searched = len(slots) - len(alone) - len(none)
-    return [
-        *(
-            [f"The best value lies at an edge of those tried, so a better one may lie beyond: {'; '.join(edges)}."]
-            if edges
-            else []
-        ),
-        *(["No best value lies at an edge of those tried."] if searched and not edges else []),
-        *([f"Not searched, one setting was tried: {'; '.join(alone)}."] if alone else []),
-        *([f"Without a best value, since all tries are alike or failed: {'; '.join(none)}."] if none else []),
-        *(
-            [
-                f"Settings moved together and not over a grid ({'; '.join(joint)}): "
-                "each is judged by its own values alone."
-            ]
-            if joint
-            else []
-        ),
-    ]
+        tangled = best is not None and _is_tangled(mine)
+        found.append(TriedSlot(name, len(mine), not mine[0].alone, best is not None, tuple(edges), tangled))
+    return found
 
 
-def caption(search: Runs, tries: Sequence[Try]) -> Caption:
-    metric, aimed = search.metric, _aimed(tries)
-    mean = " (mean over seeds, all of them finished)" if len(search.seeds) > 1 else ""
-    best = f"the {'highest' if metric.higher_is_better else 'lowest'} {metric.short}{mean}"
-    price = f"price of size: 1 + {_SIZE_WEIGHT} / {_RHO}, in units of loss, while the size of a late stage exceeds S0."
-    failures = []
-    for one in (one for one in tries if one.run.status != "ok" or one.run.message):
-        outcome = ": ".join(filter(None, (one.run.status, one.run.message))).rstrip(".")
-        failures.append(f"{one.slot.arm}, {one.slot.goal}, {one.settings_text}, seed {one.run.seed}: {outcome}.")
-    return Caption(
-        title=f"Settings tried in {search.experiment}: {search.dataset!r}",
-        facts=shared.facts(search),
-        notes=(
-            f"{_budget(tries)} Differences within the bounds decide nothing.",
-            f"best: {best} of an arm at a stage{' among the runs with S <= S0' if aimed else ''}; no mark where all "
-            "are alike.",
-            *edge_notes(tries),
-            "settings: those in which the runs of a method differ.",
-            *([price] if any(one.price is not None for one in tries) else []),
-            "training loss: mean over the steps since the last point of the learning curve.",
-            shared.metric_words(search),
-            shared.size_words(search, aimed),
-            *shared.dense_note(search),
-            *closing_notes(search),
-        ),
-        remarks=failures,
+def about(search: Runs, table: pd.DataFrame) -> dict[str, Any]:
+    """Return how long and how often each arm was tried, where the best values lie, and which runs failed."""
+    tries = tries_of(search)
+    steps: dict[int, dict[str, None]] = {}
+    for one in tries:
+        steps.setdefault(sum(stage["steps"] for stage in stages_of(one.run)), {})[one.slot.goal] = None
+    failed = (
+        (f"{one.slot.arm}, {one.slot.goal}, {one.settings_text}, seed {one.run.seed}", _outcome(one.run))
+        for one in tries
+        if one.run.status != "ok" or one.run.message
     )
+    return {
+        **training.about(search, table),
+        "steps": {count: list(goals) for count, goals in steps.items()},
+        "several_stages": len({one.slot.goal for one in tries}) > 1,
+        "slots": _tried_slots(tries),
+        "priced": any(one.price is not None for one in tries),
+        "aimed": bool(table["size_target"].notna().any()),
+        "remarks": training.gathered(failed),
+        "missing": (),
+    }
+
+
+def _outcome(run: Record) -> str:
+    return ": ".join(filter(None, ("" if run.status == "ok" else run.status, run.message)))
 
 
 ARTIFACT = Artifact(
@@ -309,8 +282,9 @@ ARTIFACT = Artifact(
     lenders=PROBES,
     order=150,
     select=searches,
-    rows=rows_of,
-    columns=columns,
-    caption=caption,
+    table=table,
+    shown=shown,
+    about=about,
+    caption=beside(__file__),
     section="arm",
 )
