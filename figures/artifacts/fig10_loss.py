@@ -25,7 +25,7 @@ TOLERANCE = 0.05
 
 
 def minutes_of(run: Record) -> dict[int, float]:
-    """By step, how long a run had trained, evaluations apart; raises RecordError where its curve does not say."""
+    """Return the minutes of training by step, evaluations apart; raises RecordError where its curve does not say."""
     try:
         return {int(row["step"]): float(row["seconds"]) / 60 for row in run.samples["curve"]}
     except (KeyError, TypeError, ValueError) as error:
@@ -33,7 +33,7 @@ def minutes_of(run: Record) -> dict[int, float]:
 
 
 def _shrunk(study: Study) -> list[StudyRow]:
-    """CoMERA through both phases."""
+    """Return the rows of CoMERA through both phases."""
     return [row for row in study.rows if row.slot.arm == COMERA and row.slot.has_target and row.finished]
 
 

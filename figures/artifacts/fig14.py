@@ -31,14 +31,14 @@ SEEDS_NEEDED = 3
 
 
 def margin(page: Precisions, line: PrecisionLine) -> float:
-    """What may lie between a line and what it is compared with."""
+    """Return by how much a line may differ from what it is compared with."""
     if page.metric.unit == "%":
         return POINTS
     return STORAGE_NATS if line.stores else PRODUCTS_NATS
 
 
 def table(page: Precisions) -> pd.DataFrame:
-    """A line per arm and precision: what it reached, and how far from what it is compared with."""
+    """Return a line per arm and precision: its metric, and the difference to what it is compared with."""
     metric = page.metric
     return frame(
         [
@@ -112,7 +112,7 @@ def about(page: Precisions, table: pd.DataFrame) -> dict[str, Any]:
 
 
 def noise(page: Precisions) -> Score | None:
-    """By how much runs of the same seeds that differ in rounding alone end apart; the widest of several."""
+    """Return the difference between runs that differ in rounding alone; the widest of several."""
     controls = [line for line in page.lines if line.is_control and line.as_published]
     found = [less for line in controls if (less := page.less(line, page.metric))]
     return max(found, key=_farthest, default=None)
@@ -123,21 +123,21 @@ def _farthest(less: Score) -> float:
 
 
 def below_probe(page: Precisions, lines: Sequence[PrecisionLine]) -> list[PrecisionLine]:
-    """The lines that do not surely beat the probe of the data; none where there is no probe."""
+    """Return the lines that do not surely beat the probe of the data; none without a probe."""
     metric = page.metric
     scores = {line: line.reached(metric) for line in lines}
     return [line for line, one in scores.items() if metric.probe is not None and one and not one.beats(metric.probe)]
 
 
 def _looks(lines: Sequence[PrecisionLine]) -> dict[str, Stroke]:
-    """By line: colour and marker tell its arm, dashes its precision."""
+    """Return a stroke per line: colour and marker tell its arm, dashes its precision."""
     arms = strokes(list(dict.fromkeys(line.arm for line in lines)))
     precisions = strokes(list(dict.fromkeys(line.precision for line in lines)))
     return {line.name: replace(arms[line.arm], dashes=precisions[line.precision].dashes) for line in lines}
 
 
 def draw(page: Precisions, _: pd.DataFrame, caption: Caption) -> Figure:
-    """The learning curves of the records, of which the table has the ends."""
+    """Draw the learning curves, whose ends are in the table."""
     lines = [line for line in page.lines if line.finished]
     looks = _looks(lines)
     handles = [stroke_handle(looks[line.name], line.name) for line in lines]

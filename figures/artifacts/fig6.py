@@ -34,7 +34,7 @@ def _part(row: StudyRow, curve: Sequence[CurvePoint]) -> dict[int, CurvePoint]:
 
 
 def table(study: Study) -> pd.DataFrame:
-    """A line per run, seed and point, for the steps that all seeds of a run have.
+    """Return a line per run, seed and point, for the steps that all seeds of a run have.
 
     The band is the interval of a single seed, or lies between the least and the greatest of several.
     """
@@ -84,7 +84,7 @@ def bands(table: pd.DataFrame, name: str) -> pd.DataFrame:
 
 
 def shown(study: Study, table: pd.DataFrame) -> pd.DataFrame:
-    """A line per epoch or end of a stage, with the value of every run."""
+    """Return a line per epoch or end of a stage, with the value of every run."""
     metric = study.metric
     found = bands(table, metric.name)
     written = readable(found, [metric.name], {metric.name: training.metric_format(metric)})[metric.heading]

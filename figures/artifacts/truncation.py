@@ -1,4 +1,4 @@
-"""What real truncation buys: step time, peak memory and accuracy against the size left; a figure the paper lacks."""
+"""Truncation: step time, peak memory and accuracy against the size left; the paper has no such figure."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -33,7 +33,7 @@ _DENSE: dict[str, Any] = {"color": DENSE_STROKE.colour, "linewidth": 1.2}
 
 
 def table(study: Study) -> pd.DataFrame:
-    """A line per run: its size, a step at the trained over one at the full ranks, predicted memory, and its metric."""
+    """Return a line per run: size, step time at the trained over that at the full ranks, predicted memory, metric."""
     lines = []
     for row in study.rows:
         times, parts = row.times, row.peak_parts
@@ -61,7 +61,7 @@ def table(study: Study) -> pd.DataFrame:
 
 
 def shown(study: Study, table: pd.DataFrame) -> pd.DataFrame:
-    """The table without the parts of memory; a model of which nothing was cut takes the time that it took."""
+    """Return the table without the parts of memory."""
     metric = study.metric
     columns = ["run", "stored_mib", "tensorized_mib", "step_trained_over_full", "step_trained_ms"]
     more = {metric.name: training.metric_format(metric)}

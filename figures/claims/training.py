@@ -61,7 +61,7 @@ def _absent(row: StudyRow) -> str:
 
 
 def other_model(study: Runs) -> str:
-    """Why the model of these runs decides nothing; empty where it is the paper's, or where no run shows its size."""
+    """Return why the model of these runs decides nothing; empty where it is the paper's or unknown."""
     count = study.dense_parameters
     if count is None or study.is_full_size:
         return ""
@@ -70,7 +70,7 @@ def other_model(study: Runs) -> str:
 
 
 def _learned_nothing(row: StudyRow) -> str:
-    """Why the size of a run's model says nothing; empty where the model surely beats guessing and the probe."""
+    """Return why the size of a run's model proves nothing; empty where it surely beats guessing and the probe."""
     metric, score = row.study.metric, row.score
     if score is None:
         return ""
@@ -90,7 +90,7 @@ def _probe_words(study: Study) -> str:
 
 
 def _enforced(row: StudyRow, column: str) -> Spread | None:
-    """A size or compression that the settings alone give: at S0, or at full ranks before a late stage."""
+    """Return the size or compression that the settings alone give: at S0, or at full ranks before a late stage."""
     found = []
     for run in row.finished.values():
         if not run.tensorized_mib or not run.size_fraction or run.stored_mib is None:
@@ -183,7 +183,7 @@ def _accuracy_rule(slot: TrainingSlot) -> Rule:
 
 
 def _void(study: Study) -> str:
-    """Why no comparison with dense can be made on these data; empty where one can."""
+    """Return why dense cannot be compared on these data; empty where it can."""
     probe, dense = study.metric.probe, study.row(DENSE_RUN).score
     if probe is None or dense is None or dense.beats(probe):
         return ""

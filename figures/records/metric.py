@@ -27,7 +27,7 @@ Values = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Metric:
-    """What records hold of the metric that leads; the fields are those of :class:`bench.protocol.Metric`.
+    """The leading metric of a record; the fields are those of :class:`bench.protocol.Metric`.
 
     >>> accuracy = Metric("accuracy", "validation accuracy", "%")
     >>> accuracy.heading, accuracy.axis, accuracy.written(79.44), accuracy.unit_apart
@@ -66,30 +66,30 @@ class Metric:
 
     @property
     def right(self) -> float:
-        """The value of an example that was answered rightly, where examples are right or wrong."""
+        """Return the value of a right answer, where examples are right or wrong."""
         return 100.0 if self.unit == "%" else 1.0
 
     def number(self, value: float, sign: bool = False) -> str:
-        """A value without its unit; with ``sign`` a difference."""
+        """Write a value without its unit; with ``sign`` a difference."""
         text = rounded(value, 1) if self.unit == "%" else significant(value, 3 if sign else 4)
         return f"+{text}" if sign and not text.startswith("-") else text
 
     def written(self, value: float) -> str:
-        """A value with its unit."""
+        """Write a value with its unit."""
         return f"{self.number(value)} {self.unit}".rstrip()
 
     def gain(self, value: float, other: float) -> float:
-        """By how much a value is better than another one; below zero where it is worse."""
+        """Return by how much a value is better than another one; below zero where it is worse."""
         return value - other if self.higher_is_better else other - value
 
     def are_answers(self, values: Values) -> bool:
-        """Whether every example is either right or wrong."""
+        """Return whether every example is either right or wrong."""
         return bool(np.isin(values, (0.0, self.right)).all())
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reached:
-    """What one model reached: its metric, and the same of each validation example, where it is their mean.
+    """A model's metric, with its value for each validation example where it is their mean.
 
     In place of examples there may be groups of them, of one size.
     """
@@ -105,7 +105,7 @@ ScoreKind = Literal["", "interval", "bootstrap", "range"]
 
 @dataclass(frozen=True)
 class Score:
-    """What models reached in a metric, as the mean over seeds, or a difference of two such means, with its bounds."""
+    """A metric as the mean over seeds, or a difference of two such means, with its bounds."""
 
     metric: Metric
     value: float
@@ -122,7 +122,7 @@ class Score:
         return {**names, "range": "lowest to highest of the seeds"}.get(self.kind, "")
 
     def text(self, sign: bool = False, unit: bool = False) -> str:
-        """The value with its bounds, such as ``79.4 [76.5, 81.9]``; with ``sign`` as a difference."""
+        """Write the value with its bounds, such as ``79.4 [76.5, 81.9]``; with ``sign`` as a difference."""
         value, *ends = (self.metric.number(one, sign) for one in (self.value, self.low, self.high) if one is not None)
         bounds = f" [{', '.join(ends)}]" if ends else ""
         name = (self.metric.unit_apart if sign else self.metric.unit) if unit else ""
@@ -136,16 +136,16 @@ class Score:
 
     @property
     def span(self) -> tuple[float, float]:
-        """The bounds, or the value twice where there are none."""
+        """Return the bounds, or the value twice where there are none."""
         return (self.value, self.value) if self.low is None or self.high is None else (self.low, self.high)
 
     def beats(self, bound: float) -> bool:
-        """Whether both bounds are better than ``bound``."""
+        """Return whether both bounds are better than ``bound``."""
         return all(self.metric.gain(end, bound) > 0 for end in self.span)
 
 
 def wilson(metric: Metric, right: int, examples: int) -> Score:
-    """The share of right answers of one model with Wilson's score interval.
+    """Return the share of right answers of one model with Wilson's score interval.
 
     >>> print(wilson(Metric("accuracy", "validation accuracy", "%"), 5, 10))
     50.0 [23.7, 76.3]
@@ -160,7 +160,7 @@ def wilson(metric: Metric, right: int, examples: int) -> Score:
 
 
 def _stacked(models: Sequence[Reached]) -> Values | None:
-    """The values (seed, example); None where a model has none."""
+    """Return the values (seed, example); None where a model has none."""
     values = [one.per_example for one in models if one.per_example is not None]
     if not values or len(values) < len(models):
         return None
@@ -170,14 +170,14 @@ def _stacked(models: Sequence[Reached]) -> Values | None:
 
 
 def _bootstrapped(metric: Metric, values: Values, first: Reached) -> Score:
-    """The mean of ``values`` (seed, example) with bootstrap bounds; ``first`` has the number of examples."""
+    """Return the mean of ``values`` (seed, example) with bootstrap bounds; ``first`` has the number of examples."""
     seeds, examples = values.shape
     kind: ScoreKind = "bootstrap" if 1 < seeds < MIN_LAUNCHES else "interval"
     return Score(metric, *mean_over_examples(values), first.examples or examples, seeds, kind)
 
 
 def score(metric: Metric, models: Mapping[int, Reached]) -> Score:
-    """The mean over seeds of what the model of each reached; raises ValueError where examples differ in number."""
+    """Return the mean of a metric over seeds; raises ValueError where examples differ in number."""
     if not models:
         raise ValueError("no seed to estimate from.")
     seeds = [models[seed] for seed in sorted(models)]
@@ -190,7 +190,7 @@ def score(metric: Metric, models: Mapping[int, Reached]) -> Score:
 
 
 def difference(metric: Metric, ours: Mapping[int, Reached], theirs: Mapping[int, Reached]) -> Score | None:
-    """The mean of ours less theirs, paired by seed and by validation example; None where no seed has both.
+    """Return the mean of ours less theirs, paired by seed and by validation example; None where no seed has both.
 
     Raises ValueError where examples differ in number.
 

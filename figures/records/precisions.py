@@ -50,7 +50,7 @@ class PrecisionLine:
 
     @property
     def arithmetic(self) -> str:
-        """What ran, in words of the records."""
+        """Return the arithmetic that ran, as the records name it."""
         words = sorted({run.arithmetic for run in self.finished.values()} - {""})
         if (stored := self.stored_error) is not None:
             words.append(f"kept in FP8 with an error of {stored:.1%}")
@@ -58,13 +58,13 @@ class PrecisionLine:
 
     @property
     def stored_error(self) -> float | None:
-        """The largest relative error of a tensor that is kept in FP8; None where none is."""
+        """Return the largest relative error of a tensor kept in FP8; None where none is."""
         rows = [row["error"] for run in self.finished.values() for row in run.samples.get("stored", ())]
         return max(rows, default=None)
 
     @property
     def remarks(self) -> list[str]:
-        """What became of runs that did not end well, and what the others have to say."""
+        """Return a remark per seed that failed or has a message."""
         return [
             f"seed {seed}: {one_line(f'{run.status}: {run.message}' if run.status != 'ok' else run.message)}"
             for seed, run in sorted(self.runs.items())
@@ -73,7 +73,7 @@ class PrecisionLine:
 
     @property
     def compared_with(self) -> tuple[str, str] | None:
-        """The arm and the precision that it is compared with; None for what is compared with nothing."""
+        """Return the arm and the precision to compare with; None for FP32."""
         if self.stores or self.is_control:
             method, start, _ = self._parts
             return ":".join(filter(None, (method, start))), self.precision
@@ -81,12 +81,12 @@ class PrecisionLine:
 
     @property
     def is_control(self) -> bool:
-        """Whether it differs from what it is compared with by rounding in FP32 alone."""
+        """Return whether rounding in FP32 is all that differs from the line to compare with."""
         return self._parts[2] in REFORMED and self.precision == FP32
 
     @property
     def as_published(self) -> bool:
-        """Whether it starts as the paper has it."""
+        """Return whether the cores start as published."""
         return not self._parts[1]
 
     @property
@@ -98,7 +98,7 @@ class PrecisionLine:
         return method, start, variant.removeprefix(start).removeprefix("_")
 
     def ends(self, metric: Metric) -> dict[int, Reached]:
-        """What its runs reached in a metric at their end, by seed."""
+        """Return a metric at the end of its runs, by seed."""
         leading = {seed: metric_of(run).name for seed, run in self.finished.items()}
         return {
             seed: curve_of(run)[-1] if leading[seed] == metric.name else reached(run.samples["curve"][-1], metric.name)
@@ -117,13 +117,13 @@ class Precisions(Runs):
     lines: tuple[PrecisionLine, ...]
 
     def less(self, line: PrecisionLine, metric: Metric) -> Score | None:
-        """What a line reached less what it is compared with, paired; None where that is not there."""
+        """Return the paired difference to the line that one is compared with; None without that line."""
         other = next((one for one in self.lines if (one.arm, one.precision) == line.compared_with), None)
         return None if other is None else difference(metric, line.ends(metric), other.ends(metric))
 
 
 def select(records: Sequence[Record]) -> list[Precisions]:
-    """A page per device, dataset and model; of runs of several lengths, that of the longest."""
+    """Return a page per device, dataset and model; of runs of several lengths the longest."""
     probes = newest_probes(records)
     pages = []
     for device, of_device in by_device([record for record in records if record.measure == "train"]):
@@ -160,7 +160,7 @@ def select(records: Sequence[Record]) -> list[Precisions]:
 
 
 def _page(record: Record) -> tuple[str, ...]:
-    """What is equal for two runs on one page, in the words that its files are named by."""
+    """Return what all runs of a page share, as parts of its file names."""
     model = workload_settings(record)
     size = [f"{model['layers']}x{model['width']}"] if {"layers", "width"} <= set(model) else []
     return record.workload, record.dataset, *size

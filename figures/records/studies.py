@@ -1,4 +1,4 @@
-"""Which training runs one page shows, those of one device, dataset and setting, and what each arm reached over seeds.
+"""Choose the training runs of one page, of one device, dataset and setting, and gather what each arm reached.
 
 A study has at most one run per arm, stage and seed; a search has one per setting of the method besides.
 """
@@ -72,7 +72,7 @@ class Runs(select.Selected):
 
     @property
     def late_probe(self) -> float | None:
-        """What the best probe reaches on the data of a late stage, where these are others."""
+        """Return what the best probe reaches on the data of a late stage, where these differ."""
         late = self.probe.samples.get("late") if self.probe else None
         return float(late["probes"][late["best"]]["metrics"][self.metric.name]) if late else None
 
@@ -86,7 +86,7 @@ class Runs(select.Selected):
 
     @cached_property
     def values_are(self) -> Literal["answers", "numbers", "none"]:
-        """What there is of the metric for each validation example; without a finished run, answers."""
+        """Return the kind of values that each validation example has; without a finished run, answers."""
         found = [curve_of(run)[-1].per_example for run in self.finished_runs]
         known = [values for values in found if values is not None]
         if len(known) < len(found):
@@ -104,7 +104,7 @@ class Runs(select.Selected):
 
     @property
     def is_papers(self) -> bool:
-        """Whether the workload is that of the paper's encoder, whose epoch it has."""
+        """Return whether the workload has the epoch of the paper's encoder."""
         return all(workload_words(record)["examples_per_epoch"] == PAPER_EXAMPLES for record in self.shown)
 
     @property
@@ -114,7 +114,7 @@ class Runs(select.Selected):
 
     @property
     def is_full_size(self) -> bool:
-        """Whether the model is the paper's, but for the classes that the data ask for."""
+        """Return whether the model is the paper's, apart from the number of classes."""
         more_classes, class_row = self.model.get("classes", 3) - 3, self.model.get("width", 768) + 1
         return self.dense_parameters == FULL_SIZE_PARAMETERS + more_classes * class_row
 
@@ -136,12 +136,12 @@ class Study(Runs):
         return [StudyRow(self, slot) for slot in self.slots]
 
     def row(self, slot: TrainingSlot) -> StudyRow:
-        """The row of a slot, also where nothing was expected or recorded for it."""
+        """Return the row of a slot, also where nothing was expected or recorded for it."""
         return next((row for row in self.rows if row.slot == slot), StudyRow(self, slot))
 
 
 def _setting(record: Record) -> Setting:
-    """What must be equal for two runs to stand on one page, by the names that a note calls it."""
+    """Return the settings that all runs of a page share, by their names in notes."""
     first = stages_of(record)[0]  # which checks what is read below
     training = config_of(record)["training"]
     return {
@@ -172,7 +172,7 @@ def _run(record: Record) -> tuple[TrainingSlot, int]:
 
 
 def _comparable(records: list[Record]) -> tuple[list[Record], list[str]]:
-    """The records of one setting and budget, whatever their method's settings, and sentences on the others."""
+    """Keep the records of one setting and budget; return them with sentences on the others."""
     what = "training record(s) of this device and dataset"
     kept, notes = select.narrow(records, _setting, _run, what)
     kept, more = select.narrow_each(kept, lambda record: len(stages_of(record)), _budget, _run, what)
@@ -180,8 +180,10 @@ def _comparable(records: list[Record]) -> tuple[list[Record], list[str]]:
 
 
 def _expected(experiment: str, is_papers: bool, found: Collection[TrainingSlot]) -> set[TrainingSlot]:
-    """The slots that an experiment should have: the paper's all of its own; any other, of the arms that it has records
-    of, what a stage with a target goes on from, every ratio of a sweep, and dense through all stages.
+    """Return the slots that an experiment should have.
+
+    The paper's experiment has all of its own. Any other has, for the arms with records: the stage before each stage
+    with a target, every ratio of a sweep, and dense through all stages.
     """
     if experiment == EXPERIMENT and is_papers:
         return {DENSE_RUN, EARLY, *map(late, PAPER_TARGETS)}
@@ -216,13 +218,13 @@ def _search(records: list[Record], about: dict[str, Any]) -> Runs:
 
 
 def newest_probes(records: Iterable[Record]) -> dict[tuple[str, str], Record]:
-    """The newest finished probe by dataset and workload."""
+    """Return the newest finished probe by dataset and workload."""
     found = [one for one in select.oldest_first(records) if one.measure == "probe" and one.status == "ok"]
     return {(one.dataset, one.workload): one for one in found}
 
 
 def _by_dataset(records: Iterable[Record]) -> list[tuple[list[Record], dict[str, Any]]]:
-    """The training records of each experiment, device, dataset and workload, sorted, and what is said of them."""
+    """Group training records by experiment, device, dataset and workload, with the fields of their page."""
     groups: dict[tuple[str, str, str, str], list[Record]] = {}
     records = list(records)
     probes = newest_probes(records)
@@ -245,12 +247,12 @@ def _by_dataset(records: Iterable[Record]) -> list[tuple[list[Record], dict[str,
 
 
 def studies(records: Iterable[Record]) -> list[Study]:
-    """One study per experiment, device, dataset and workload, sorted; records of other measures are not looked at."""
+    """Return a study per experiment, device, dataset and workload, sorted; records of other measures are ignored."""
     return [_study(*group) for group in _by_dataset(records)]
 
 
 def searches(records: Iterable[Record]) -> list[Runs]:
-    """As :func:`studies`, but the runs differ in the settings of their methods, and each setting has its own."""
+    """Return pages as :func:`studies` does, with a run per setting of the method."""
     return [_search(*group) for group in _by_dataset(records)]
 
 
@@ -265,7 +267,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Collection[float | None]) -> Spread | None:
-        """None where there is no value, or where a seed lacks it."""
+        """Return the spread of values; None without any, or where a seed lacks it."""
         numbers = [value for value in values if value is not None]
         if not numbers or len(numbers) < len(values):
             return None
@@ -299,13 +301,13 @@ def _block_means(record: Record, name: str) -> list[float]:
 
 
 def size_met(run: Record) -> bool | None:
-    """Whether S <= S0; None where the run aimed at no size."""
+    """Return whether S <= S0; None where the run aimed at no size."""
     size, target = run.size_fraction, run.size_target
     return None if size is None or target is None else size <= target * _ROUNDING
 
 
 def _outcome(run: Record | None) -> str:
-    """How a run of one seed went, where that is worth saying."""
+    """Return the status and message of one seed's run; empty for a run without anything to report."""
     if run is None:
         return NOT_RECORDED
     messages, at_end = [run.message] if run.message else [], run.size_at_deadline
@@ -316,7 +318,7 @@ def _outcome(run: Record | None) -> str:
 
 @dataclass(frozen=True, eq=False)
 class StudyRow:
-    """One slot of a study, over its seeds. What is not known is None."""
+    """One slot of a study over its seeds; unknown values are None."""
 
     study: Study
     slot: TrainingSlot
@@ -345,7 +347,7 @@ class StudyRow:
 
     @property
     def name(self) -> str:
-        """How tables and legends call it."""
+        """Return the name in tables and legends."""
         slot, is_part = self.slot, len(self.slot.stages) < self.study.depth
         arm = slot.arm if slot.ratio is None else f"{slot.arm} {slot.ratio:g}x"
         if slot.has_target or (is_part and slot.arm.partition(":")[0] == COMERA):
@@ -358,7 +360,7 @@ class StudyRow:
 
     @cached_property
     def remarks(self) -> list[str]:
-        """A sentence on every seed without a finished run or with something to say, then how dense was compared."""
+        """Return a remark per seed that failed, is missing or has a message, then how dense was compared."""
         if self.status == NOT_RECORDED:
             return []
         seeds: dict[str, list[str]] = {}
@@ -392,7 +394,7 @@ class StudyRow:
 
     @cached_property
     def _dense_points(self) -> dict[int, CurvePoint]:
-        """By seed, dense after about as many steps: the nearest point of its curve, at most half an epoch away."""
+        """Return by seed the nearest point of dense's curve, at most half an epoch away."""
         points: dict[int, CurvePoint] = {}
         for seed in self.finished if self.slot.arm != DENSE else ():
             curves = [point for runs in self._dense_runs if seed in runs for point in curve_of(runs[seed])]
@@ -410,11 +412,11 @@ class StudyRow:
         return difference(self.study.metric, self._ends, self._dense_points)
 
     def less(self, other: StudyRow) -> Score | None:
-        """What these models reached less what those of another row did."""
+        """Return the difference to another row, paired by seed and example."""
         return difference(self.study.metric, self._ends, other._ends)
 
     def spread(self, column: str) -> Spread | None:
-        """A column of the finished runs' records, or one of :data:`RATIOS`, over seeds."""
+        """Return a column of the finished runs' records, or one of :data:`RATIOS`, over seeds."""
         runs = self.finished.values()
         if column not in RATIOS:
             return Spread.of([getattr(run, column) for run in runs])
@@ -422,13 +424,13 @@ class StudyRow:
         return Spread.of([quotient(getattr(run, above), getattr(run, below)) for run in runs])
 
     def mean(self, column: str) -> float | None:
-        """The same as its mean alone."""
+        """Return the mean of a column over seeds."""
         spread = self.spread(column)
         return spread.value if spread else None
 
     @cached_property
     def timed(self) -> list[Record]:
-        """The records, made apart, that time a step of this arm on the study's model and batch."""
+        """Return the records that time a step of this arm apart, on the study's model and batch."""
         shown = self.study.shown[0]
         return [
             one
@@ -440,25 +442,25 @@ class StudyRow:
 
     @cached_property
     def step(self) -> Estimate | None:
-        """Time of a step in ms, where it was timed apart; of dense, which is timed beside every ratio, the median."""
+        """Return the step time in ms, where it was timed apart; the median of several such times."""
         times = [time.total for one in self.timed if (time := time_of(one, "step"))]
         return sorted(times, key=lambda time: time.value)[len(times) // 2] if times else None
 
     @property
     def size_met(self) -> bool | None:
-        """Whether S <= S0 for every seed."""
+        """Return whether S <= S0 for every seed."""
         met = {size_met(run) for run in self.finished.values()}
         return None if met <= {None} else False not in met
 
     @property
     def nothing_cut(self) -> bool:
-        """Whether the ranks are still the full ones."""
+        """Return whether the ranks are still the full ones."""
         before = {seed: ranks_before(run) for seed, run in self.finished.items()}
         return any(before.values()) and all(before[seed] == end.ranks for seed, end in self._ends.items())
 
     @cached_property
     def times(self) -> StepTimes | None:
-        """Step times over the blocks of all seeds."""
+        """Return step times over the blocks of all seeds."""
         pairs: list[tuple[float, float]] = []
         for run in self.finished.values():
             if run.samples.get("step_ms"):
@@ -475,7 +477,7 @@ class StudyRow:
 
     @property
     def peak_parts(self) -> dict[str, float]:
-        """Mean predicted peak memory in MiB, by category."""
+        """Return the mean predicted peak memory in MiB, by category."""
         peaks = [(run, run.peak_memory_predicted_mib) for run in self.finished.values()]
         known = [(run, peak) for run, peak in peaks if peak is not None]
         split: dict[str, float] = {}

@@ -1,4 +1,4 @@
-"""What one training record holds: its metric, its stages, what the run was for, its learning curve and its ranks.
+"""Read one training record: its metric, its stages, what the run was for, its learning curve and its ranks.
 
 All reading of these parts of a record is here.
 """
@@ -34,7 +34,7 @@ _IN_BLOCK = re.compile(r"blocks\.(\d+)\.(.+)")
 
 
 def metric_of(record: Record) -> Metric:
-    """The metric that leads the record's workload; raises RecordError where none does, or without name or text."""
+    """Return the metric that leads the workload; raises RecordError where none does, or without name or text."""
     try:
         return Metric.of(record.metric)
     except TypeError:
@@ -44,7 +44,7 @@ def metric_of(record: Record) -> Metric:
 
 @dataclass(frozen=True)
 class TrainingSlot:
-    """What a run is for: an arm, its stages, and the size that the last one or the whole model aims at, if any."""
+    """The purpose of a run: an arm, its stages, and the size that the last one or the whole model aims at, if any."""
 
     arm: str
     stages: tuple[str, ...]  # by name
@@ -58,19 +58,19 @@ class TrainingSlot:
 
     @property
     def has_target(self) -> bool:
-        """Whether the last stage aims at a size; it then goes on from a run of the stages before."""
+        """Return whether the last stage aims at a size; it then continues a run of the stages before."""
         return self.target is not None or self.target_mib is not None
 
     @property
     def goal(self) -> str:
-        """The last stage with what it aims at: ``early``, ``late 0.5`` or ``late 3 MiB``."""
+        """Return the last stage with its target: ``early``, ``late 0.5`` or ``late 3 MiB``."""
         if self.target is not None:
             return f"{self.stage} {self.target:g}"
         return self.stage if self.target_mib is None else f"{self.stage} {self.target_mib:g} MiB"
 
     @property
     def rank(self) -> tuple[Any, ...]:
-        """Dense, its whole run first, then CoMERA from the largest model to the smallest, then whatever else."""
+        """Return the place: dense, its whole run first, then CoMERA from the largest to the smallest, then others."""
         arm = {DENSE: 0, COMERA: 1}.get(self.arm.partition(":")[0], 2)
         depth = -len(self.stages) if self.arm == DENSE else len(self.stages)
         size = -(self.target or self.target_mib or 0)
@@ -78,7 +78,7 @@ class TrainingSlot:
 
 
 def stages_of(record: Record) -> list[dict[str, Any]]:
-    """The stages of the run's cell, which a failed run has as well; raises RecordError where it names none."""
+    """Return the stages of the run's cell, which a failed run has as well; raises RecordError where it names none."""
     training = config_of(record).get("training")
     stages = training.get("stages") if isinstance(training, dict) else None
     usable = isinstance(stages, list) and all(isinstance(s, dict) and {"name", "steps"} <= set(s) for s in stages)
@@ -88,7 +88,7 @@ def stages_of(record: Record) -> list[dict[str, Any]]:
 
 
 def slot_of(record: Record) -> TrainingSlot:
-    """What a run was for, failed or not."""
+    """Return the slot of a run, failed or not."""
     stages = stages_of(record)
     names = tuple(str(stage["name"]) for stage in stages)
     return TrainingSlot(record.arm, names, stages[-1].get("target"), stages[-1].get("target_mib"), record.ratio)
@@ -111,7 +111,7 @@ def _ranks(raw: Any) -> Ranks:
 
 
 def reached(row: Mapping[str, Any], name: str) -> Reached:
-    """What a model reached in any metric at a point of its curve, with that of each group of examples, if it has any.
+    """Return a metric at a point of a curve, with its value for each group of examples, if it has any.
 
     Raises KeyError, TypeError or ValueError where the point cannot be read.
     """
@@ -135,7 +135,7 @@ def _point(record: Record, row: dict[str, Any]) -> CurvePoint:
 
 
 def curve_of(record: Record) -> tuple[CurvePoint, ...]:
-    """The learning curve of a finished run, first point first; raises RecordError where it cannot be read."""
+    """Return the learning curve of a finished run, first point first; raises RecordError where it cannot be read."""
     rows = record.samples.get("curve")
     if not isinstance(rows, list) or not rows:
         raise RecordError(f"record {record.cell_id}: a finished training run needs its learning curve, samples.curve.")
@@ -148,7 +148,7 @@ def curve_of(record: Record) -> tuple[CurvePoint, ...]:
 
 
 def ranks_before(record: Record) -> Ranks:
-    """Ranks at the start of the run, empty for a dense model; raises RecordError where they cannot be read."""
+    """Return the ranks at the start of a run, empty for a dense model; raises RecordError if unreadable."""
     try:
         return _ranks(record.samples.get("ranks_before", {}))
     except (TypeError, ValueError) as error:
@@ -156,13 +156,13 @@ def ranks_before(record: Record) -> Ranks:
 
 
 def block_shown(names: Iterable[str]) -> int | None:
-    """Which block, from 1, to show of these layers: the paper's, or the last of fewer; None where there are none."""
+    """Return the number, from 1, of the block to show: the paper's, or the last of fewer; None where there are none."""
     numbers = {int(found[1]) + 1 for name in names if (found := _IN_BLOCK.fullmatch(name))}
     return BLOCK if BLOCK in numbers else max(numbers, default=None)
 
 
 def ranks_of_block(ranks: Ranks, block: int | None) -> Ranks:
-    """Ranks by layer, under the table's names where it has one and in its order; of all layers without a block."""
+    """Return ranks by layer, by the table's names where it has one and in its order; of all layers without a block."""
     if block is None:
         return ranks
     inside = {
@@ -175,6 +175,6 @@ def ranks_of_block(ranks: Ranks, block: int | None) -> Ranks:
 
 
 def layers_without_ranks(run: Record) -> list[str]:
-    """Layers of the block shown whose ranks are all zero at the end of a run: they pass their bias only."""
+    """Return the layers of the block shown whose ranks are all zero at the end of a run: they pass their bias only."""
     ranks = curve_of(run)[-1].ranks
     return [name for name, values in ranks_of_block(ranks, block_shown(ranks)).items() if not any(values)]

@@ -60,7 +60,7 @@ TIMES = "code_ratios_time"
 
 @dataclass(frozen=True)
 class Cost:
-    """What a model takes: a panel of the figure and a column of the table."""
+    """A cost of a model: a panel of the figure and a column of the table."""
 
     name: str  # in the CSV
     heading: str
@@ -128,13 +128,13 @@ def _method(arm: str) -> str:
 
 
 def _same_size(one: StudyRow, other: StudyRow) -> bool:
-    """Whether two rows were trained from equally many parameters within 2 %, by their records."""
+    """Return whether two rows were trained from equally many parameters within 2 %."""
     counts = [next((run.parameters for run in row.finished.values() if run.parameters), None) for row in (one, other)]
     return equal_size(*counts)
 
 
 def rival_of(row: StudyRow) -> StudyRow | None:
-    """Low rank of the size of a row of CoMERA, in the same form."""
+    """Return low rank of the size of a row of CoMERA, in the same form."""
     arm, ratio = row.slot.arm, row.slot.ratio
     if _method(arm) != COMERA or ratio is None:
         return None
@@ -144,13 +144,13 @@ def rival_of(row: StudyRow) -> StudyRow | None:
 
 
 def less_low_rank(row: StudyRow) -> Score | None:
-    """What CoMERA reached less what low_rank did at the same ratio, both in the same form."""
+    """Return the difference of CoMERA to low_rank at the same ratio, both in the same form."""
     rival = rival_of(row)
     return row.less(rival) if rival else None
 
 
 def limits_of(study: Study) -> dict[str, tuple[RatioLimit, list[float]]]:
-    """By arm, the end of its ratios and those asked for that lie beyond."""
+    """Return by arm the end of its ratios and those asked for that lie beyond."""
     found: dict[str, tuple[RatioLimit, list[float]]] = {}
     for row in study.rows:
         messages = [run.message for run in row.runs.values() if run is not None]
@@ -161,12 +161,12 @@ def limits_of(study: Study) -> dict[str, tuple[RatioLimit, list[float]]]:
 
 
 def _known(rows: Sequence[StudyRow]) -> list[Cost]:
-    """Size, and those costs that any model beside dense has, which are shown."""
+    """Return size, and those costs that any model beside dense has, which are shown."""
     return [SIZE, *(cost for cost in COSTS[1:] if any(cost.of(row) for row in rows if row.slot.arm != DENSE))]
 
 
 def table(study: Study) -> pd.DataFrame:
-    """A line per run: its size, what it reached, its costs, and which run of all beats it at its size."""
+    """Return a line per run: size, metric, costs, and the run that beats it at its size."""
     metric, lines, costs = study.metric, [], _known(study.rows)[1:]
     for row in study.rows:
         line = training.run_columns(study, row, ratio=row.slot.ratio, stage=row.slot.goal)
@@ -187,7 +187,7 @@ def table(study: Study) -> pd.DataFrame:
 
 
 def shown(study: Study, table: pd.DataFrame) -> pd.DataFrame:
-    """The table with the costs that are known of any model beside dense."""
+    """Return the table with the costs that any model beside dense has."""
     metric = study.metric
     less = {training.less_column(metric, other): f"less {other}" for other in ("dense", "low_rank")}
     more = {metric.name: training.metric_format(metric), "on_front": Format("on the front")}
@@ -233,7 +233,7 @@ def _draw_arm(axes: Any, points: pd.DataFrame, cost: str, name: str, stroke: Str
 
 
 def _limits(study: Study) -> list[tuple[float, str, str]]:
-    """The smallest size, in MiB, of each arm that was asked for a smaller one, the arm, and words for it."""
+    """Return the smallest size in MiB of each arm that was asked for a smaller one, the arm, and words for it."""
     dense = max(run.dense_mib or 0.0 for run in study.shown)
     ends = [
         (dense / limit.ratio, arm, f"{arm}: {limit}, asked for {listed(ratios)}")

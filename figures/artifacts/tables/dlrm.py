@@ -42,7 +42,7 @@ SLIGHTLY = 0.01
 
 
 def _ends(row: StudyRow, name: str) -> dict[int, Reached]:
-    """What the finished runs of a row reached at their end, by seed."""
+    """Return a metric at the end of a row's finished runs, by seed."""
     return {seed: reached(_last(run), name) for seed, run in row.finished.items()}
 
 
@@ -52,12 +52,12 @@ def _last(run: Record) -> dict[str, object]:
 
 
 def found(row: StudyRow, metric: Metric) -> Score | None:
-    """What a row reached in a metric, over its seeds; None without a finished run."""
+    """Return a metric of a row over its seeds; None without a finished run."""
     return score(metric, ends) if (ends := _ends(row, metric.name)) else None
 
 
 def apart(row: StudyRow, other: StudyRow | None, metric: Metric) -> Score | None:
-    """By how much a row exceeds another in a metric, paired; None where no seed has both."""
+    """Return the paired difference of a row to another in a metric; None where no seed has both."""
     return None if other is None else difference(metric, _ends(row, metric.name), _ends(other, metric.name))
 
 
@@ -66,7 +66,7 @@ def _row_of(study: Study, arm: str) -> StudyRow | None:
 
 
 def table(study: Study) -> pd.DataFrame:
-    """A line per arm: what it reached, how far from dense with sparse gradients, and its size."""
+    """Return a line per arm: its metrics, their differences to dense with sparse gradients, and its size."""
     rival, lines = _row_of(study, RIVAL), []
     for row in study.rows:
         line = training.run_columns(study, row, ratio=row.slot.ratio)
@@ -80,7 +80,7 @@ def table(study: Study) -> pd.DataFrame:
 
 
 def shown(study: Study, table: pd.DataFrame) -> pd.DataFrame:
-    """The table without log losses, which normalised cross entropies follow from."""
+    """Return the table without log losses, of which normalised cross entropies are a multiple."""
     rival = _row_of(study, RIVAL)
     own = table.assign(run=[row.name for row in study.rows])
     if rival is not None:  # which differs from itself by nothing
@@ -119,7 +119,7 @@ def _undecided(study: Study, seeds: int) -> str:
 
 
 def _rule(claim_id: str, metric: Metric, low: float, high: float, words: str) -> Rule:
-    """A difference of CoMERA's to dense whose bounds both lie between two numbers."""
+    """Return the rule for a difference to dense whose bounds both lie between two numbers."""
 
     def judge(_: Claim, study: Study, __: object) -> Judgement:
         ours, dense = _row_of(study, COMERA), _row_of(study, DENSE)

@@ -18,7 +18,7 @@ from figures.text import bounds
 
 
 def table(page: Precisions) -> pd.DataFrame:
-    """A line per arm and precision: what it reached in each metric, and how far from FP32."""
+    """Return a line per arm and precision: each metric, and its difference to FP32."""
     lines = []
     for line in page.lines:
         cells = fig14.precision_columns(page, line)

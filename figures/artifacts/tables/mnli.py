@@ -21,7 +21,7 @@ _PUBLISHED = (
 
 
 def table(study: Study) -> pd.DataFrame:
-    """A line per run: what it reached, what dense did after as many steps, and its size."""
+    """Return a line per run: its metric, that of dense after as many steps, and its size."""
     metric, lines = study.metric, []
     for row in study.rows:
         slot = row.slot
@@ -52,7 +52,7 @@ def _published(row: StudyRow, quantity: str) -> str:
 
 
 def shown(study: Study, table: pd.DataFrame) -> pd.DataFrame:
-    """The table, with what was published beside a model of the paper's size."""
+    """Return the table, with what was published beside a model of the paper's size."""
     metric, less = study.metric, training.less_column(study.metric, "dense")
     more = {
         metric.name: training.metric_format(metric),

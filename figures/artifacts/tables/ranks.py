@@ -16,18 +16,18 @@ from figures.text import NOT_ASKED, NOT_RECORDED
 
 
 def _shown(study: Study) -> list[StudyRow]:
-    """Rows of arms that have ranks; CoMERA's also where no run of them finished."""
+    """Return the rows of arms that have ranks; CoMERA's also where no run of them finished."""
     ranked = {row.slot.arm for row in study.rows if any(map(ranks_before, row.finished.values()))}
     return [row for row in study.rows if row.slot.arm in ranked or row.slot.arm == COMERA]
 
 
 def _block(study: Study) -> int | None:
-    """The number of the block shown; None where no layer is in one, and all of them are shown."""
+    """Return the number of the block shown; None where no layer is in one, and all of them are shown."""
     return block_shown(name for row in _shown(study) for run in row.finished.values() for name in ranks_before(run))
 
 
 def _states(study: Study, seed: int) -> dict[str, Ranks | str]:
-    """By column, the ranks of one seed, or the word that stands in their place."""
+    """Return by state the ranks of one seed, or its status where there are none."""
     rows, block = _shown(study), _block(study)
     states: dict[str, Ranks | str] = {}
     for arm in dict.fromkeys(row.slot.arm for row in rows):
@@ -42,7 +42,7 @@ def _states(study: Study, seed: int) -> dict[str, Ranks | str]:
 
 
 def table(study: Study) -> pd.DataFrame:
-    """A line per seed, state, layer and bond; one per seed and state that is missing."""
+    """Return a line per seed, state, layer and bond; one per seed and state that is missing."""
     block, lines = _block(study), []
     for seed in study.seeds:
         for name, state in _states(study, seed).items():
@@ -58,7 +58,7 @@ def table(study: Study) -> pd.DataFrame:
 
 
 def shown(study: Study, table: pd.DataFrame) -> pd.DataFrame:
-    """A line per layer and seed, with the ranks of all its bonds in every state."""
+    """Return a line per layer and seed, with the ranks of all its bonds in every state."""
     found = {
         key: " ".join(map(str, ranks))
         for key, ranks in table[table["layer"] != ""].groupby(["seed", "state", "layer"], sort=False)["rank"]

@@ -1,4 +1,4 @@
-"""How defaults were chosen: what was tried, for how long, and what came of it, failed runs included."""
+"""The settings that were tried to choose defaults, with their results, failed runs included."""
 
 import json
 import math
@@ -43,7 +43,7 @@ class Try:
 
     @property
     def edge(self) -> str:
-        """Where the best lies among the values that were tried; empty for all other tries."""
+        """Return where the best lies among the values that were tried; empty for all other tries."""
         if self.alone:
             return _ALONE
         if not self.best:
@@ -56,7 +56,7 @@ class Try:
 
     @property
     def rank(self) -> tuple[Any, ...]:
-        """By arm and stage, then from small settings to large."""
+        """Return the place: by arm and stage, then from small settings to large."""
         numbers = [value if _is_number(value) else math.inf for value in self.settings.values()]
         return (self.slot.rank, numbers, self.key, self.run.seed)
 
@@ -72,7 +72,7 @@ def _is_number(value: object) -> bool:
 
 
 def short(value: object) -> str:
-    """A setting as a config writes it.
+    """Write a setting as a config does.
 
     >>> short(0.00015), short(1000.0), short(0.05), short(None), short("optimized")
     ('1.5e-4', '1000', '0.05', 'null', 'optimized')
@@ -84,7 +84,7 @@ def short(value: object) -> str:
 
 
 def differing(runs: Sequence[Record]) -> dict[str, list[str]]:
-    """By method, the names of the settings in which its runs differ, in their order; of a single run, its rates."""
+    """Return by method the settings in which its runs differ, in their order; of a single run, its rates."""
     names = {}
     for method in sorted({run.method for run in runs}):
         settings = [method_settings(run) for run in runs if run.method == method]
@@ -95,7 +95,7 @@ def differing(runs: Sequence[Record]) -> dict[str, list[str]]:
 
 
 def _gain(tries: Sequence[Try]) -> float | None:
-    """The mean score over seeds, the larger the better; None where a run failed or missed the size it aimed at."""
+    """Return the mean score over seeds, the larger the better; None where a run failed or missed its size."""
     scores = [one.score for one in tries if one.score and size_met(one.run) is not False]
     gains = [score.metric.gain(score.value, 0.0) for score in scores]
     return sum(gains) / len(gains) if len(gains) == len(tries) else None
@@ -119,7 +119,7 @@ def _with_best(tries: Sequence[Try]) -> list[Try]:
 
 
 def _varied(tries: Sequence[Try]) -> dict[str, list[float]]:
-    """By name, the values of every setting that is a number in all tries of a slot, and not the same one."""
+    """Return by name the values of every setting that is a number in all tries of a slot, and not the same one."""
     names = dict.fromkeys(name for one in tries for name in one.settings)
     found = {name: [one.settings.get(name) for one in tries] for name in names}
     numbers = {
@@ -131,14 +131,14 @@ def _varied(tries: Sequence[Try]) -> dict[str, list[float]]:
 
 
 def _place(best: Sequence[float], tried: Sequence[float]) -> str:
-    """Where the best values, which are several where tries are alike, lie among the sorted ones."""
+    """Return where the best values, several where tries are alike, lie among the sorted ones."""
     if any(tried[0] < value < tried[-1] for value in best) or len(set(best)) > 1:
         return _INSIDE
     return _LOWEST if best[0] == tried[0] else _HIGHEST
 
 
 def _is_tangled(tries: Sequence[Try]) -> bool:
-    """Whether numbers of a slot varied together, neither over a grid nor all rising as one."""
+    """Return whether numbers of a slot varied together, neither over a grid nor all rising as one."""
     varied = _varied(tries)
     points = sorted({tuple(one.settings[name] for name in varied) for one in tries})
     axes = zip(*points, strict=True)
@@ -162,7 +162,7 @@ def tries_of(search: Runs) -> list[Try]:
 
 
 def table(search: Runs) -> pd.DataFrame:
-    """A line per try, with a column for each setting in which the runs of any method differ."""
+    """Return a line per try, with a column for each setting in which the runs of any method differ."""
     tries = tries_of(search)
     names = dict.fromkeys(name for one in tries for name in one.settings)
     return pd.DataFrame(
@@ -197,7 +197,7 @@ def table(search: Runs) -> pd.DataFrame:
 
 
 def shown(search: Runs, table: pd.DataFrame) -> pd.DataFrame:
-    """The table with the settings in one column; sizes only where a run aimed at one."""
+    """Return the table with the settings in one column; sizes only where a run aimed at one."""
     metric, tries = search.metric, tries_of(search)
     own = table.assign(
         stage=[one.slot.goal for one in tries],
@@ -211,7 +211,7 @@ def shown(search: Runs, table: pd.DataFrame) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class TriedSlot:
-    """How an arm was searched at a stage: how often, and which best values lie at an edge of those tried.
+    """The search of an arm at a stage: its tries, and the best values at an edge of those tried.
 
     Args:
         edges: by setting at an edge, the best value, whether it is the lowest or the highest, and of how many.
