@@ -234,7 +234,7 @@ def table(page: ActivationsPage) -> pd.DataFrame:
         if run := page.timed.get(cell):
             below = page.timed.get(dense) if cell != dense else None
             time = time_cell(run, below, "", page.per)
-            total, ratio = time.time and time.time.total, time.ratio and time.ratio.value
+            total, ratio = time.time and time.time.total, time.ratio.value if time.ratio else None
             unit = {"epoch": "s", "step": "ms"}[page.per]
             lines.append(_line(cell, f"time per {page.per}", "this device", unit, time.status, total, ratio))
     return frame([{"device": page.device, **line} for line in lines], whole=("batch_size", "launches"))

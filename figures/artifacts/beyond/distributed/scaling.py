@@ -221,7 +221,7 @@ def _draw_sent(axes: Any, arms: Sequence[str], steps: pd.DataFrame) -> None:
     sizes = steps.groupby("arm")[list(COUNTS)].median()
     drawn: list[float] = []
     for row, arm in enumerate(arms):
-        values: list[float] = sizes.loc[arm].astype(float).tolist()
+        values = [float(sizes[column][arm]) for column in COUNTS]
         for shift, column, value in zip((-0.27, 0.0, 0.27), COUNTS, values, strict=True):
             if value > 0:
                 axes.plot([value], [row + shift], color=style(arm)[0].colour, **_count_look(column))
