@@ -1,6 +1,6 @@
 """Horizontal stacked bars in small multiples: bands of panels on one page, rows shared by all of them.
 
-Bars of times and of peak memory are made from rows that are :class:`figures.records.cells.CellRow`.
+Bars of times and of peak memory are made from the lines of a table.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +16,7 @@ from figures.columns import bounds_are
 from figures.page.footnotes import Footnotes
 from figures.page.layout import Page, legend
 from figures.page.style import FAINT, INK, MEMORY_FILLS, TIME_FILLS, Fill, fill_handle, note, number_axis
-from figures.records.cells import CATEGORIES, Measured, MemoryCell
+from figures.records.cells import CATEGORIES
 from figures.text import DISTURBED, OLDER, UNPAIRED, bounds_words, significant
 
 #: A line of a table, by the names of its columns.
@@ -26,9 +26,6 @@ _ROW = 0.185  # inches of a row
 _LABEL_ROOM, _MARK_ROOM = 0.12, 0.01  # of the width of all panels, for the label behind the longest bar of one
 _COLUMNS = 4
 _LEGEND, _HANDLE = 170, 7  # characters that a line of a legend holds, and that an entry takes beside its words
-
-#: How to read a page of bars, whose ratios are to one of them.
-SCALES = "Bars start at zero; every panel has its own scale. Labels: value, and its ratio to {} (x)."
 
 #: Peaks marked on top of a bar, by name.
 MARKERS: dict[str, dict[str, Any]] = {
@@ -69,33 +66,10 @@ class Band:
     legend: tuple[tuple[str, str], ...]  # (fill or marker name, words); "bounds" is the whisker
 
 
-def panels(
-    rows: Sequence[Any], batches: Sequence[int], bar_of: Callable[[Any], Bar], title: str = "batch {}"
-) -> tuple[BarPanel, ...]:
-    """A panel per batch size with a bar for each of its rows."""
-    return tuple(
-        BarPanel(title.format(batch), tuple(bar_of(row) for row in rows if row.batch == batch)) for batch in batches
-    )
-
-
 def value_label(value: float, ratio: float | None, marks: str) -> str:
     """The words beside a bar: its value, its ratio to what it is compared with, its marks."""
     compared = "" if ratio is None else f"  {significant(ratio)}x"
     return f"{significant(value)}{compared} {marks}".rstrip()
-
-
-def time_bar(row: Any, scale: float, footnotes: Footnotes) -> Bar:
-    """The steps as a bar, then the amortised rare events; ``scale`` is how many of the unit the time's own one is."""
-    time = row.time.time
-    if time is None:
-        return Bar(instead=footnotes.instead(row.time))
-    total, rare = time.total, time.rare.value * scale
-    fill = "steps, CoMERA" if row.is_reference else "steps"
-    parts = [(fill, total.value * scale - rare), *([("rare", rare)] if rare else [])]
-    bounds = None if total.low is None or total.high is None else (total.low * scale, total.high * scale)
-    ratio = row.time.ratio.value if row.time.ratio else None
-    label = value_label(total.value * scale, ratio, row.time.marks)
-    return Bar(tuple(parts), bounds, total.bounds_are, label=label)
 
 
 def marks_of(line: Line, of_time: bool = False) -> str:
@@ -176,27 +150,6 @@ def time_band(heading: str, kind: str, bars: tuple[BarPanel, ...], words: Mappin
     where = {"cuda": "on the GPU", "cpu": "on the CPU"}[kind]
     legend = (*words.items(), *([("bounds", whiskers)] if whiskers else []))
     return Band(heading.format(where), bars, TIME_FILLS, legend)
-
-
-def memory_bar(cell: MemoryCell, measured: Measured, footnotes: Footnotes) -> Bar:
-    """The prediction as a bar, with the measured peaks marked on it."""
-    marks = tuple((name, size) for name, size in measured.items() if size is not None)
-    if cell.peak is None:
-        words = footnotes.instead(cell)
-        return Bar(marks=marks, label=f"prediction {words}") if marks else Bar(instead=words)
-    return Bar(cell.parts, marks=marks, label=value_label(cell.peak, cell.ratio, cell.marks))
-
-
-def memory_band(target: str, bars: tuple[BarPanel, ...], rows: Sequence[Any], measured: bool, words: str = "") -> Band:
-    """A band of predicted peaks; ``measured`` where those of the allocator are marked on them too."""
-    legend = [(name, {"optimizer": "optimizer state"}.get(name, name)) for name in CATEGORIES]
-    if any(name == "unsplit" for row in rows for name, _ in row.memory[target].parts):
-        legend.append(("unsplit", "not split"))
-    if measured:
-        legend += [("allocated", "allocated, measured"), ("reserved", "reserved, measured")]
-    device = {"cuda": "a CUDA device", "cpu": "a CPU"}[target]
-    heading = f"Peak memory predicted for {device}, in MiB{', and measured on this one' if measured else ''}{words}"
-    return Band(heading, bars, MEMORY_FILLS, tuple(legend))
 
 
 def band_of_memory(target: str, bars: tuple[BarPanel, ...], measured: bool, words: str = "") -> Band:

@@ -1,14 +1,11 @@
 """The facts on top of every figure and table, and the notes that many have below."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from bench.core.record import Record
 from bench.core.samples import BUSY, best_calibrations_ms, block_means_ms, slowdown
-from figures.records.cells import TimesAndMemory
 from figures.records.select import Selected, by_arm
-from figures.records.time_values import PAPER_EXAMPLES, mark_words, time_of, workload_words
-from figures.text import OLDER, OLDER_WORDS, brackets_note, with_bounds
+from figures.text import OLDER, OLDER_WORDS
 
 
 def listed(selection: Selected, column: str) -> str:
@@ -70,44 +67,10 @@ def span(counts: Iterable[int]) -> str:
     return f"{found[0]}-{found[-1]}" if len(found) > 1 else "".join(map(str, found))
 
 
-def data_fact(page: TimesAndMemory) -> str:
-    """The data that the steps ran on, in how many blocks, and what an epoch is, as their workload has it."""
-    blocks = blocks_timed(page.timed.values())
-    timed = f"Timed on {listed(page, 'dataset')!r} data, {blocks}." if blocks else "Nothing timed."
-    epochs = dict.fromkeys(str(workload_words(record)["epoch"]) for record in page.own)
-    return " ".join(filter(None, (timed, *epochs)))
-
-
-def model_words(selection: Selected) -> str:
-    """What the records' workloads call their models."""
-    return ", ".join(dict.fromkeys(str(workload_words(record)["model"]) for record in selection.own))
-
-
 def mark_notes(marks: Iterable[str], words: Mapping[str, str]) -> list[str]:
     """What the marks mean that are there."""
     found = set("".join(marks))
     return [f"{mark} {meaning}." for mark, meaning in words.items() if mark in found]
-
-
-def cell_notes(page: TimesAndMemory, rows: Sequence[Any], *more: str, arms: str = "arms") -> list[str]:
-    """What many pages of times and memory say of their rows, which compare ``arms``; ``more`` follows the marks.
-
-    Marks in ``more`` are explained as well.
-    """
-    disturbed, timed = sum(row.time.disturbed for row in rows), page.timed.values()
-    lengths = sorted({record.sequence_length for record in timed})
-    papers = all(workload_words(record)["examples_per_epoch"] == PAPER_EXAMPLES for record in timed)
-    length = f"Timed at length {', '.join(map(str, lengths))}, not at the 128 of the paper's epoch."
-    shown = [estimate for row in rows for estimate in (row.time.time and row.time.time.total, row.time.ratio)]
-    return [
-        *brackets_note(shown),
-        *mark_notes((*(row.marks for row in rows), *more), mark_words(page.per, arms)),
-        *more,
-        *rare_note(timed),
-        *galore_note(timed),
-        *([f"{disturbed} disturbed block(s) in all are left out of times and ratios."] if disturbed else []),
-        *([length] if timed and papers and lengths != [128] else []),
-    ]
 
 
 def galore_note(timed: Iterable[Record]) -> list[str]:
@@ -118,16 +81,6 @@ def galore_note(timed: Iterable[Record]) -> list[str]:
         "GaLore's optimizer is an unfused Python loop over the parameters that it projects; the other arms have fused "
         "AdamW. A fused one would be faster."
     ]
-
-
-def rare_note(timed: Iterable[Record]) -> list[str]:
-    """What rare events cost the arms that have any, with bounds over launches; most batch sizes share a cost."""
-    costs = [(one.arm, time.rare) for one in timed if (time := time_of(one, "step")) and time.rare.value]
-    if not costs:
-        return []
-    costs.sort(key=lambda cost: by_arm(cost[0]))
-    parts = dict.fromkeys(f"{arm} {with_bounds(rare)}" for arm, rare in costs)
-    return [f"Rare events, amortised, in ms per step: {', '.join(parts)}."]
 
 
 def busy_note(records: Iterable[Record]) -> list[str]:

@@ -1,9 +1,9 @@
-"""Pages of times and peak memory by cell: how their records are chosen, what stands in each cell, and its columns."""
+"""Pages of times and peak memory by cell: how their records are chosen, and the columns of a cell in a table."""
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar
 
@@ -13,16 +13,13 @@ from figures.records.missing import Missing
 from figures.records.select import Setting, narrow, newest, repeats
 from figures.records.sizes import equal_size
 from figures.records.time_values import Per, TimeCell, time_cell, time_fields, workload_words
-from figures.text import NOT_RECORDED, OLDER, REMARKS, Column, ratio_text, significant
+from figures.text import NOT_RECORDED
 
 #: The devices that memory is predicted for.
 TARGETS = ("cuda", "cpu")
 
 #: Categories of a predicted peak, in drawing order.
 CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "temporaries")
-
-#: Peaks of the allocator in MiB by name, None where not measured.
-Measured = Mapping[str, float | None]
 
 
 @dataclass(frozen=True)
@@ -47,39 +44,6 @@ def quotient(above: float | None, below: float | None) -> float | None:
     return above / below if above and below else None
 
 
-def memory_columns(target: str, over: str, shown: bool = True) -> list[Column[Any]]:
-    """The cell ``row.memory[target]``, in MiB, and its ratio ``over`` another; in the CSV alone unless ``shown``."""
-
-    def peak(row: Any) -> str:
-        cell: MemoryCell = row.memory[target]
-        return f"{cell.in_words if cell.peak is None else significant(cell.peak, 4)} {cell.marks}".strip()
-
-    def ratio(row: Any) -> str:
-        cell: MemoryCell = row.memory[target]
-        return ratio_text(cell.ratio, row.is_reference and cell.peak is not None)
-
-    def tidy(row: Any) -> dict[str, object]:
-        cell: MemoryCell = row.memory[target]
-        parts = {f"{target}_{name}_mib": dict(cell.parts).get(name) for name in CATEGORIES}
-        status = {f"{target}_status": cell.status or "not in the grid", f"{target}_message": cell.message}
-        return {**status, f"{target}_peak_mib": cell.peak, **parts, f"{target}_over_{over}": cell.ratio}
-
-    if not shown:
-        return [Column(tidy=tidy)]
-    return [Column(f"peak MiB, {target}", peak, tidy), Column(f"{target} / {over}", ratio)]
-
-
-def last_columns(page: TimesAndMemory, *more: Column[Any]) -> list[Column[Any]]:
-    """The peaks ``row.measured`` in MiB, for people on a GPU alone, ``more``, and remarks on the row."""
-
-    def measured(name: str) -> Column[Any]:
-        text = (lambda row: significant(row.measured[name], 4)) if page.kind == "cuda" else None
-        return Column(f"{name} MiB", text, lambda row: {f"{name}_mib": row.measured[name]})
-
-    older = Column[Any](REMARKS, lambda row: row.remarks, lambda row: {"older_code": OLDER in row.marks}, left=True)
-    return [measured("allocated"), measured("reserved"), *more, older]
-
-
 def memory_fields(target: str, cell: MemoryCell, over: str) -> dict[str, Any]:
     """Return the columns of a table on a predicted peak: status, peak and its categories in MiB, ratio ``over`` one."""
     parts = dict(cell.parts)
@@ -90,34 +54,6 @@ def memory_fields(target: str, cell: MemoryCell, over: str) -> dict[str, Any]:
         **{f"{target}_{name}_mib": parts.get(name) for name in CATEGORIES},
         f"{target}_over_{over}": cell.ratio,
     }
-
-
-@dataclass(frozen=True, kw_only=True)
-class CellRow:
-    """One cell of a page, from which bars and tables are made; a page's own rows have more about it."""
-
-    cell: Any  # of the page, which identifies its record
-    time: TimeCell
-    memory: Mapping[str, MemoryCell]  # by target
-    measured: Measured
-    is_reference: bool  # whether others are compared with it
-
-    @property
-    def marks(self) -> str:
-        return self.time.marks + "".join(cell.marks for cell in self.memory.values())
-
-    @property
-    def remarks(self) -> str:
-        """Every failure with its reason once, however many of the cells share it, and what else there is to say."""
-        reasons: dict[str, list[str]] = {}
-        cells = {"time": self.time, **{f"memory for {target}": cell for target, cell in self.memory.items()}}
-        for what, cell in cells.items():
-            if cell.failed:
-                reasons.setdefault(": ".join(filter(None, (cell.status, cell.message))), []).append(what)
-        words = [f"{why} ({', '.join(what)})" for why, what in reasons.items()]
-        words += [self.time.message if self.time.time else ""]
-        words += [f"{self.time.disturbed} disturbed block(s) left out"] if self.time.disturbed else []
-        return "; ".join(filter(None, words))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,39 +105,13 @@ class TimesAndMemory(select.Selected):
             record = run  # it failed before its memory was predicted
         if record is None:
             return MemoryCell(NOT_RECORDED if asked else "")
-        peak, message, marks = record.peak_memory_predicted_mib, record.message, self.older(record)
+        peak = record.peak_memory_predicted_mib
         if peak is None:
-            return MemoryCell("no prediction" if record.status == "ok" else record.status, message, marks)
+            return MemoryCell("no prediction" if record.status == "ok" else record.status, record.message)
         base = self.peak(target, reference) if reference != cell else None
-        message = message if record.status == "ok" else ""
-        return MemoryCell("ok", message, marks, peak, parts_of_peak(record, peak), quotient(peak, base))
-
-    def row(
-        self,
-        cell: Hashable,
-        reference: Hashable,
-        is_timed: bool = True,
-        targets: Sequence[str] = TARGETS,
-        asked: Collection[str] = TARGETS,
-        memory_reference: Hashable = None,
-    ) -> dict[str, Any]:
-        """What stands in a cell, as the fields of a :class:`CellRow`, compared with a reference, which may be itself.
-
-        It ``is_timed`` where the grid of times has it; ``asked`` are those targets whose grid of memory has it.
-        """
-        run, below = self.timed.get(cell), self.timed.get(reference) if reference != cell else None
-        memory_reference = memory_reference or reference
-
-        def memory(target: str) -> MemoryCell:
-            return self.memory_cell(target, cell, memory_reference, target in asked)
-
-        return {
-            "cell": cell,
-            "time": time_cell(run, below, self.older(run), self.per) if is_timed else TimeCell(""),
-            "memory": {target: memory(target) for target in targets},
-            "measured": {name: getattr(run, f"peak_memory_{name}_mib", None) for name in ("allocated", "reserved")},
-            "is_reference": cell == reference,
-        }
+        message = record.message if record.status == "ok" else ""
+        parts, ratio = parts_of_peak(record, peak), quotient(peak, base)
+        return MemoryCell("ok", message, peak=peak, parts=parts, ratio=ratio)
 
     def time_fields(self, cell: Hashable, reference: Hashable, over: str, **how: Any) -> dict[str, Any]:
         """Return the columns of a table on the time of a cell, with its ratio to a reference, which is called ``over``.

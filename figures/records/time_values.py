@@ -3,7 +3,7 @@
 The time of a step and of an epoch is that of :mod:`bench.core.times`, which records hold as well.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -19,12 +19,9 @@ from figures.text import (
     OLDER,
     OLDER_WORDS,
     UNPAIRED,
-    Column,
     bounds,
     pairing,
-    ratio_text,
     unpaired,
-    with_bounds,
 )
 
 #: The paper's epoch: all of MNLI's training pairs.
@@ -106,10 +103,6 @@ class TimeCell(Missing):
     ratio: Estimate | None = None
     disturbed: int = 0
 
-    def text(self, scale: float = 1.0) -> str:
-        """The time with its bounds, or what stands in its place."""
-        return with_bounds(self.time.total, scale) if self.time else self.in_words
-
 
 def time_cell(record: Record | None, reference: Record | None, older: str, per: Per = "epoch") -> TimeCell:
     """The time in a record of the grid, if there is one, and its ratio to that of ``reference``, if there is one.
@@ -123,17 +116,6 @@ def time_cell(record: Record | None, reference: Record | None, older: str, per: 
         return TimeCell("no time" if record.status == "ok" else record.status, record.message, older)
     marks = older + UNPAIRED * unpaired(ratio) + DISTURBED * (time.total.blocks == 0)
     return TimeCell("ok", record.message, marks, time, ratio, disturbed_blocks(record))
-
-
-def time_unit(rows: Iterable[Any]) -> tuple[str, float]:
-    """The unit that suits the longest ``row.time``: its name, and how many of it a second (of a step: a ms) is."""
-    times = [row.time.time for row in rows if row.time.time]
-    if times and times[0].per == "step":
-        return "ms", 1.0
-    longest = max((time.total.value for time in times), default=0.0)
-    if longest >= 2 * 3600:
-        return "hours", 1 / 3600
-    return ("minutes", 1 / 60) if longest >= 120 else ("seconds", 1.0)
 
 
 def mark_words(per: Per = "epoch", arms: str = "arms") -> dict[str, str]:
@@ -169,41 +151,3 @@ def time_fields(cell: TimeCell, per: Per, over: str, rare: bool = True) -> dict[
         "blocks": total and total.blocks,
         "disturbed_blocks": cell.disturbed if cell.time else None,
     }
-
-
-def time_columns(
-    rows: Sequence[Any],
-    per: Per,
-    over: str,
-    headings: Sequence[str] = (),
-    *,
-    text: Callable[[Any], str] | None = None,
-    rare: bool = True,
-) -> list[Column[Any]]:
-    """The cell ``row.time`` and its ratio ``over`` another as columns; in the CSV epochs are in seconds, steps in ms.
-
-    All rows decide the unit for people. ``headings`` and the ``text`` of a cell take the place of the usual ones; the
-    CSV has the part in ``rare`` events.
-    """
-    assert {row.time.time.per for row in rows if row.time.time} <= {per}, f"these times are not per {per}"
-    unit, scale = time_unit(rows)
-    name, rare_name = {"epoch": ("epoch_time_s", "epoch_rare_s"), "step": ("step_time_ms", "step_rare_ms")}[per]
-
-    def tidy(row: Any) -> dict[str, object]:
-        cell: TimeCell = row.time
-        status = {"time_status": cell.status or "not in the grid", "time_message": cell.message}
-        part = bounds(rare_name, cell.time and cell.time.rare) if rare else {}
-        return {**status, **bounds(name, cell.time and cell.time.total), **part}
-
-    def tidy_ratio(row: Any) -> dict[str, object]:
-        cell: TimeCell = row.time
-        blocks = (cell.time.total.blocks, cell.disturbed) if cell.time else (None, None)
-        ratio = {**bounds(f"time_over_{over}", cell.ratio), "time_pairing": pairing(cell.ratio)}
-        launches = cell.time.total.launches if cell.time else None
-        return {**ratio, "launches": launches, "blocks": blocks[0], "disturbed_blocks": blocks[1]}
-
-    time, ratio = headings or (f"{per}, {unit}", f"time / {over}")
-    return [
-        Column(time, text or (lambda row: f"{row.time.text(scale)} {row.time.marks}".strip()), tidy),
-        Column(ratio, lambda row: ratio_text(row.time.ratio, row.is_reference and row.time.time), tidy_ratio),
-    ]
