@@ -24,7 +24,7 @@ from figures.columns import left_columns, readable
 from figures.page import captions
 from figures.page.drawn import Caption, Drawn, Files, markdown
 from figures.records.select import Selected
-from figures.text import Column, csv, left_aligned, text_table, tidy_table
+from figures.text import csv
 
 #: What is on one page: an artifact's selection of records.
 S = TypeVar("S", bound=Selected)
@@ -51,8 +51,6 @@ class Artifact(Generic[S]):
         caption: a template, or the path of one (:func:`figures.page.captions.beside` the module), which may use
             ``page``, ``table`` and what ``about`` returns.
         draw: the picture of a page, from the page, its table and its caption; None for a table alone.
-        rows, columns, tidy_rows: what the older artifacts have in place of ``table``, their ``caption`` being a
-            function; the lines of a page, how each column is written, and the lines of the CSV where these are others.
         rules, claims: by what it decides claims; claims of its own, beyond ``published/claims.csv``.
         section: the column of the table whose change starts a new section.
         asked: the experiment that was asked for in place of its own; part of its files' names.
@@ -70,14 +68,11 @@ class Artifact(Generic[S]):
     made_by: str = ""
     order: int = 1000
     select: Callable[[Sequence[Record]], Sequence[S]]
-    table: Callable[[S], pd.DataFrame] | None = None
+    table: Callable[[S], pd.DataFrame]
     shown: Callable[[S, pd.DataFrame], pd.DataFrame] | None = None
     about: Callable[[S, pd.DataFrame], Mapping[str, Any]] | None = None
-    rows: Callable[[S], Any] | None = None
-    columns: Callable[[S, Any], Sequence[Column[Any]]] | None = None
-    tidy_rows: Callable[[S, Any], Sequence[Any]] | None = None
-    caption: Path | str | Callable[[S, Any], Caption]
-    draw: Callable[[S, Any, Caption], Figure] | None = None
+    caption: Path | str
+    draw: Callable[[S, pd.DataFrame, Caption], Figure] | None = None
     rules: tuple[Rule, ...] = ()
     claims: tuple[Claim, ...] = ()
     section: str | None = None
@@ -114,44 +109,31 @@ class Artifact(Generic[S]):
         """Every verdict on the ``wanted`` claims, with the place of its page; nothing is drawn."""
         rules = [rule for rule in self.rules if rule.claim_id in wanted]
         for selection in self.select(self.of(records)) if rules else ():
-            for verdict in _verdicts(rules, claims, selection, self._content(selection)):
+            for verdict in _verdicts(rules, claims, selection, self.table(selection)):
                 yield selection.place, verdict
 
-    def _content(self, selection: S) -> Any:
-        """The table of a page, or its rows."""
-        if self.table is not None:
-            return self.table(selection)
-        assert self.rows is not None, f"artifact {self.name!r} has neither a table nor rows"
-        return self.rows(selection)
-
     def _page(self, selection: S, claims: Claims) -> Drawn:
-        content = self._content(selection)
-        verdicts = _verdicts(self.rules, claims, selection, content)
-        if isinstance(self.caption, Path | str):
-            more = self.about(selection, content) if self.about else {}
-            caption = captions.caption(self.caption, {"page": selection, "table": content, **more})
-            table, tidy = self.shown(selection, content) if self.shown else readable(content), content
-            left = left_columns(table)
-        else:
-            assert self.columns is not None, f"artifact {self.name!r} has rows without columns"
-            columns, caption = self.columns(selection, content), self.caption(selection, content)
-            table, left = text_table(columns, content), left_aligned(columns)
-            tidy = tidy_table(columns, self.tidy_rows(selection, content) if self.tidy_rows else content)
+        table = self.table(selection)
+        verdicts = _verdicts(self.rules, claims, selection, table)
+        about = self.about(selection, table) if self.about else {}
+        caption = captions.caption(self.caption, {"page": selection, "table": table, **about})
+        read = self.shown(selection, table) if self.shown else readable(table)
+        left = left_columns(read)
         asked = (self.asked,) if self.asked and self.asked not in selection.suffix else ()
         stem = "-".join([self.name, *map(device_folder, (selection.device, *selection.suffix, *asked))])
-        draw = None if self.draw is None else functools.partial(self.draw, selection, content, caption)
-        text = markdown(caption, f"{stem}.png" if draw else "", table, left, verdicts)
-        files = Files(stem, draw, {f"{stem}.md": text, f"{stem}.csv": csv(tidy)})
+        draw = None if self.draw is None else functools.partial(self.draw, selection, table, caption)
+        text = markdown(caption, f"{stem}.png" if draw else "", read, left, verdicts)
+        files = Files(stem, draw, {f"{stem}.md": text, f"{stem}.csv": csv(table)})
         return Drawn(
             title=caption.title,
             device=selection.device,
             facts=tuple(caption.facts),
             notes=(*caption.of_picture, *caption.of_table, *caption.notes),
-            below=(*caption.remarks, *caption.of_table, *caption.notes),
-            table=table,
+            below=(*caption.of_table, *caption.notes),
+            table=read,
             left_aligned=left,
-            section=self.section if self.section in table.columns else None,
-            narrow=self._parts(table),
+            section=self.section if self.section in read.columns else None,
+            narrow=self._parts(read),
             verdicts=tuple(verdicts),
             files=files,
             records=tuple(selection.shown),
@@ -166,7 +148,7 @@ class Artifact(Generic[S]):
         return tuple(table[[*(key for key in self.keys if key not in part), *part]] for part in parts)
 
 
-def _verdicts(rules: Sequence[Rule], claims: Claims, selection: Selected, rows: Any) -> list[Verdict]:
+def _verdicts(rules: Sequence[Rule], claims: Claims, selection: Selected, table: pd.DataFrame) -> list[Verdict]:
     """A verdict per rule whose claim is about a workload of these records, in the order of the rules."""
     verdicts, workloads = [], {record.workload for record in selection.shown}
     for rule in rules:
@@ -174,5 +156,5 @@ def _verdicts(rules: Sequence[Rule], claims: Claims, selection: Selected, rows: 
             raise LedgerError(f"the ledger has no claim {rule.claim_id!r}; it has: {', '.join(claims)}.")
         claim = claims[rule.claim_id]
         if not workloads or (rule.workload or claim.workload) in ("", *workloads):
-            verdicts.append(rule.verdict(claim, selection, rows))
+            verdicts.append(rule.verdict(claim, selection, table))
     return verdicts

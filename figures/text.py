@@ -1,9 +1,8 @@
 """Tables: one list of columns gives the table that people read and the one that programs read; numbers as text."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 from decimal import ROUND_HALF_UP, Decimal
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import pandas as pd
 from rich import box
@@ -37,55 +36,6 @@ _BRACKETS = {
     "interval": f"of {MIN_LAUNCHES} launches or more a {CONFIDENCE:.0%} interval, which draws launches, then blocks",
 }
 
-Row = TypeVar("Row")
-
-
-@dataclass(frozen=True)
-class Column(Generic[Row]):
-    """One column of the table for people, with its columns in the CSV.
-
-    Args:
-        name: its heading; empty where it is in the CSV alone.
-        text: the cell of a row, for people, of which None becomes a dash; None where it is in the CSV alone.
-        tidy: one or more columns of the CSV with their values in this row; None where it is for people alone.
-        left: whether it holds words, which are aligned left.
-        whole: whether whole numbers stay whole in its columns of the CSV where some cells are empty.
-
-    Example:
-        >>> sizes = [Column("batch", str, lambda row: {"batch_size": row}), Column(tidy=lambda row: {"twice": 2 * row})]
-        >>> text_table(sizes, [8]).to_dict("records"), tidy_table(sizes, [8]).to_dict("records")
-        ([{'batch': '8'}], [{'batch_size': 8, 'twice': 16}])
-    """
-
-    name: str = ""
-    text: Callable[[Row], object] | None = None
-    tidy: Callable[[Row], Mapping[str, object]] | None = None
-    left: bool = False
-    whole: bool = False
-
-
-def text_table(columns: Sequence[Column[Row]], rows: Sequence[Row]) -> pd.DataFrame:
-    """The table that people read: a frame of strings."""
-    shown = [(column.name, column.text) for column in columns if column.text is not None]
-    cells = [[or_dash(text(row)) for _, text in shown] for row in rows]
-    return pd.DataFrame(cells, columns=[name for name, _ in shown])
-
-
-def tidy_table(columns: Sequence[Column[Row]], rows: Sequence[Row]) -> pd.DataFrame:
-    """The table that programs read: numbers in their own units, empty where there is none."""
-    lines: list[dict[str, object]] = [{} for _ in rows]
-    whole: set[str] = set()
-    for column in columns:
-        if column.tidy is None:
-            continue
-        for line, row in zip(lines, rows, strict=True):
-            cells = column.tidy(row)
-            line.update(cells)
-            whole.update(cells if column.whole else ())
-    frame = pd.DataFrame(lines)
-    numbers = [name for name in whole if {type(line.get(name)) for line in lines} <= {int, type(None)}]
-    return frame.astype(dict.fromkeys(numbers, "Int64"))
-
 
 def or_dash(value: object) -> str:
     """The value in words, or what stands where there is none."""
@@ -100,11 +50,6 @@ def one_line(message: str) -> str:
 def counted(number: int | None) -> str:
     """A whole number, thousands separated; a dash where there is none."""
     return NOT_ASKED if number is None else f"{number:,}"
-
-
-def left_aligned(columns: Sequence[Column[Any]]) -> frozenset[str]:
-    """The headings of the columns that hold words."""
-    return frozenset(column.name for column in columns if column.left)
 
 
 def rounded(value: float, decimals: int) -> str:

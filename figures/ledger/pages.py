@@ -1,7 +1,7 @@
 """The claims ledger as text of 120 columns, as Markdown and as CSV."""
 
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 
 import pandas as pd
@@ -12,7 +12,7 @@ from rich.text import Text
 
 from bench.core.intervals import CONFIDENCE, MIN_LAUNCHES
 from figures.ledger.judging import Entry, LedgerLine, compared, fairness, lines_of, rolled_up, summary
-from figures.text import Column, csv, left_aligned, text_table, tidy_table, to_markdown
+from figures.text import csv, to_markdown
 
 #: Columns of the terminal that the text takes.
 WIDTH = 120
@@ -144,26 +144,28 @@ def _tidy(line: LedgerLine) -> dict[str, object]:
     }
 
 
-def _first(text: Callable[[Entry], str]) -> Callable[[LedgerLine], str]:
-    """What stands in the first line of a claim alone."""
-    return lambda line: text(line.entry) if line.is_first else ""
-
-
-_COLUMNS: tuple[Column[LedgerLine], ...] = (
-    Column("claim", _first(lambda entry: entry.claim.id), _tidy, left=True),
-    Column("published", _first(_published)),
-    Column("as published", lambda line: line.outcome, left=True),
-    Column("fair baseline", lambda line: line.fair_outcome, left=True),
-    Column("device", lambda line: line.device, left=True),
-    Column("ours", lambda line: line.ours, left=True),
-    Column("why", lambda line: line.why, left=True),
-    Column(
-        "with the fair baseline", lambda line: f"{line.fair.ours_text}. {line.fair.why}" if line.fair else "", left=True
-    ),
-    Column("decided by", _first(_decided_by), left=True),
-    Column("tolerance", _first(lambda entry: entry.rule.tolerance_text), left=True),
-    Column("on", _first(lambda entry: entry.rule.device), left=True),
-)
+def _read(line: LedgerLine) -> dict[str, str]:
+    """Return a line for people; what is the claim's own stands in its first line alone."""
+    entry, fair = line.entry, line.fair
+    own = {
+        "claim": entry.claim.id,
+        "published": _published(entry),
+        "decided by": _decided_by(entry),
+        "tolerance": entry.rule.tolerance_text,
+        "on": entry.rule.device,
+    }
+    own = {name: text if line.is_first else "" for name, text in own.items()}
+    return {
+        "claim": own["claim"],
+        "published": own["published"],
+        "as published": line.outcome,
+        "fair baseline": line.fair_outcome,
+        "device": line.device,
+        "ours": line.ours,
+        "why": line.why,
+        "with the fair baseline": f"{fair.ours_text}. {fair.why}" if fair else "",
+        **{name: own[name] for name in ("decided by", "tolerance", "on")},
+    }
 
 
 def in_short(entries: Sequence[Entry]) -> str:
@@ -188,10 +190,11 @@ def to_markdown_page(entries: Sequence[Entry]) -> str:
     parts += ["\n".join(f"* {note}" for note in _NOTES)]
     for artifact, group in _grouped(entries):
         lines = [line for entry in group for line in lines_of(entry)]
-        parts += [f"## {artifact}", to_markdown(text_table(_COLUMNS, lines), left_aligned(_COLUMNS)).rstrip()]
+        table = pd.DataFrame(map(_read, lines))
+        parts += [f"## {artifact}", to_markdown(table, frozenset(table.columns) - {"published"}).rstrip()]
     return "\n\n".join(parts) + "\n"
 
 
 def to_csv(entries: Sequence[Entry]) -> str:
     """The table that programs read: a line per claim and device, in the ledger's order."""
-    return csv(tidy_table(_COLUMNS, [line for entry in entries for line in lines_of(entry)])).decode()
+    return csv(pd.DataFrame(_tidy(line) for entry in entries for line in lines_of(entry))).decode()

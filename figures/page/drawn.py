@@ -31,7 +31,6 @@ class Caption:
         notes: what one has to read beside the table, in the picture as well.
         of_picture: the same about the picture alone; the terminal, which has none, leaves it out.
         of_table: the same about the table alone, which the picture leaves out.
-        remarks: what happened to single cells; the terminal shows it below the table, which has it in a column.
     """
 
     title: str
@@ -39,7 +38,6 @@ class Caption:
     notes: Sequence[str] = ()
     of_picture: Sequence[str] = ()
     of_table: Sequence[str] = ()
-    remarks: Sequence[str] = ()
 
 
 class Files(Mapping[str, bytes]):

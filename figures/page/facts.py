@@ -42,9 +42,9 @@ class Machines(NamedTuple):
     records: int
 
 
-def machines(page: Selected) -> Machines:
-    """Return the machines that the page's records were measured on."""
-    ran = [record.machine for record in page.shown if record.measure != "predict" and record.status == "ok"]
+def machines(records: Iterable[Record]) -> Machines:
+    """Return the machines that records were measured on."""
+    ran = [record.machine for record in records if record.measure != "predict" and record.status == "ok"]
     return Machines(len({*ran} - {None}), ran.count(None), len(ran))
 
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from bench.core.record import Record
 from bench.core.samples import block_means_ms
-from figures.page.notes import machines_seen
+from figures.page.facts import machines
 from figures.records import plans
 from figures.records.select import oldest_first, settings_of
 from figures.records.training import slot_of, stages_of
@@ -54,6 +54,15 @@ def _how(records: Sequence[Record], length: str = "length") -> str:
         f"batch {_listed(records, 'batch_size')}, {_listed(records, 'precision')}, {lengths}"
         f"CUDA Graph {_switch(records, 'cuda_graph')}, compile {_switch(records, 'compile')}"
     )
+
+
+def _seen(records: Sequence[Record]) -> str:
+    """On how many machines something ran, and for how many records that is not known; empty where nothing ran."""
+    found = machines(records)
+    if not found.known:
+        return "machine not recorded" if found.unknown else ""
+    unknown = f", unknown for {found.unknown:,} of {found.records:,} records" if found.unknown else ""
+    return f"seen on {found.known} machine{'s' * (found.known != 1)}{unknown}"
 
 
 def _clock(records: Sequence[Record]) -> str:
@@ -129,7 +138,7 @@ def facts_of(records: Sequence[Record]) -> list[Fact]:
         term, words = _HOW.get(name, (name.capitalize().replace("_", " "), _how))
         made.append(Fact(term, words([record for record in records if record.measure == name])))
     driver = _listed(records, "driver")
-    machine = _listed(records, "device"), f"driver {driver}" if driver else "", machines_seen(records)
+    machine = _listed(records, "device"), f"driver {driver}" if driver else "", _seen(records)
     libraries = _distinct(one.strip() for record in records for one in record.library_versions.split(","))
     moments = sorted(record.recorded_at[:16].replace("T", " ") for record in records)
     return [

@@ -25,14 +25,13 @@ from figures.__main__ import main
 from figures.artifact import Artifact
 from figures.claims.claims import Claim, Finding, Judgement, LedgerError, read_claims
 from figures.claims.rule import REACHES, Rule
+from figures.columns import frame
 from figures.ledger.judging import claims_of, judge
 from figures.page import drawn
-from figures.page.drawn import Caption
-from figures.page.notes import closing_notes, device_fact
+from figures.page.captions import caption
 from figures.records.select import Selected, pages_by_device
 from figures.registry import ArtifactError, artifacts, register
 from figures.report.page import page as report_page
-from figures.text import Column, text_table, tidy_table
 
 CLAIM = Claim("clicks-per-watt", "clicks_table", "clicks", "made up", "value", 2.0, 2.0, "x", "public", "clicks")
 OWN_CLAIM_LESS = len(claims_of(artifacts().values()))
@@ -44,9 +43,19 @@ def clicked(arm: str = "comera", batch: int = 8, means: tuple[float, ...] = (2.0
     return record(arm, batch, samples=blocks(list(means)), **(values | {"cell_id": f"{arm}-{batch}"} | columns))
 
 
-def judged(claim: Claim, _: Selected, rows: list[Record]) -> Judgement:
-    enough = len(rows) >= (claim.low or 0)
-    return Judgement("reproduced" if enough else "not reproduced", "made up.", [Finding("records", str(len(rows)))])
+def judged(claim: Claim, _: Selected, table: pd.DataFrame) -> Judgement:
+    enough = len(table) >= (claim.low or 0)
+    return Judgement("reproduced" if enough else "not reproduced", "made up.", [Finding("records", str(len(table)))])
+
+
+CAPTION = """
+{% import "notes.md.j2" as notes with context %}
+# Clicks
+{{ notes.device(page) }}
+
+{{ notes.older(page) }}
+{{ notes.last(page) }}
+"""
 
 
 def plug_in(**changes: object) -> Artifact:
@@ -57,13 +66,8 @@ def plug_in(**changes: object) -> Artifact:
         "summary": "made-up clicks; a table per device",
         "experiments": ("clicks",),
         "select": pages_by_device,
-        "rows": lambda page: list(page.shown),
-        "columns": lambda _, rows: [
-            Column("arm", lambda row: row.arm, lambda row: {"arm": row.arm, "batch": row.batch_size}, left=True),
-            Column("of all", lambda _: str(len(rows))),
-            Column(tidy=lambda row: {"seed": row.seed}),
-        ],
-        "caption": lambda page, _: Caption("Clicks", [device_fact(page)], closing_notes(page)),
+        "table": lambda page: frame({"arm": one.arm, "batch": one.batch_size, "seed": one.seed} for one in page.shown),
+        "caption": CAPTION,
         "rules": (Rule("clicks-per-watt", "clicks of comera", REACHES, judge=judged),),
         "claims": (CLAIM,),
     }
@@ -79,10 +83,10 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("machines", "words"),
     [
-        (["one", "one"], ", seen on 1 machine."),
-        (["one", "other", "one"], ", seen on 2 machines."),
-        ([None, None], ", machine not recorded."),
-        ([None, "one", "one"], ", seen on 1 machine, machine not recorded for 1 of 3 records."),
+        (["one", "one"], " on 1 machine."),
+        (["one", "other", "one"], " on 2 machines."),
+        ([None, None], "."),
+        ([None, "one", "one"], " on 1 machine (unknown for 1 of 3 records)."),
     ],
 )
 def test_a_page_says_on_how_many_machines_it_was_seen(machines: list[str | None], words: str) -> None:
@@ -90,12 +94,14 @@ def test_a_page_says_on_how_many_machines_it_was_seen(machines: list[str | None]
     records = [clicked(batch=1 + number, machine=machine) for number, machine in enumerate(machines)]
     idle = [record(measure="predict", machine="third"), record("lora", status="unsupported", machine="fourth")]
     [page] = pages_by_device([*records, *idle])
-    assert device_fact(page).endswith(f"Recorded 2001-02-03{words}")
+    [device] = caption(CAPTION, {"page": page, "table": page}).facts
+    assert device.endswith(f"Recorded 2001-02-03{words}")
 
 
 def test_a_page_of_predictions_names_no_machine() -> None:
     [page] = pages_by_device([record(measure="predict", machine="one")])
-    assert device_fact(page).endswith("Recorded 2001-02-03.")
+    [device] = caption(CAPTION, {"page": page, "table": page}).facts
+    assert device.endswith("Recorded 2001-02-03.")
 
 
 @pytest.mark.usefixtures("registry")
@@ -193,18 +199,6 @@ def test_modules_named_in_the_environment_register_theirs(
     sys.modules.pop("my_figures", None)
     said = capsys.readouterr().err
     assert (status, said) == ((2, f"{words}\n") if words else (0, ""))
-
-
-def test_one_list_of_columns_gives_both_tables() -> None:
-    columns = [
-        Column("people", str),
-        Column("both", lambda row: f"{row}!", lambda row: {"once": row, "twice": 2 * row}),
-        Column(tidy=lambda row: {"whole": row if row > 1 else None}, whole=True),
-    ]
-    assert text_table(columns, [1, 2]).to_dict("list") == {"people": ["1", "2"], "both": ["1!", "2!"]}
-    tidy = tidy_table(columns, [1, 2])
-    assert tidy.to_csv(index=False, lineterminator=";") == "once,twice,whole;1,2,;2,4,2;"
-    assert list(text_table(columns, []).columns) == ["people", "both"]
 
 
 @pytest.mark.slow
