@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -67,3 +68,46 @@ def test_figures_and_the_verdict_are_drawn(folder) -> None:
     assert drawn == {"fig1", "fig6", "weights_table"}
     printed = "".join(path.read_text(encoding="utf-8") for path in folder.glob("*.out"))
     assert re.search(r"clicks-size.*?reproduced", printed, flags=re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory) -> Path:
+    """A copy of the project with the page's rival in it."""
+    clone = tmp_path_factory.mktemp("clone")
+    for name in ("comera", "baselines", "bench", "figures", "tests/baselines"):
+        unwanted = shutil.ignore_patterns("__pycache__", "rendered")
+        shutil.copytree(ROOT / name, clone / name, ignore=unwanted)
+    for name in ("conftest.py", "pyproject.toml", "tests/conftest.py"):
+        shutil.copy(ROOT / name, clone / name)
+    [(name, code, line)] = re.findall(
+        r"`(baselines/\w+\.py)`:\n\n```python\n(.*?)```.*?```python\n( {4}.*?\n)```", PAGE, flags=re.DOTALL
+    )
+    (clone / name).write_text(code, encoding="utf-8")
+    toys = clone / "tests" / "baselines" / "toy_encoder.py"
+    head, arms, rest = toys.read_text(encoding="utf-8").partition(
+        "ARMS: dict[str, tuple[str, str, dict[str, Any]]] = {\n"
+    )
+    assert arms
+    toys.write_text(head + arms + line + rest, encoding="utf-8")
+    return clone
+
+
+def test_the_rival_is_held_to_the_laws_compared_and_drawn(clone) -> None:
+    section = PAGE[PAGE.index("## A method") : PAGE.index("## Before a change is sent")]
+    commands = [
+        line for block in re.findall(r"```\n(python .*?)```", section, re.DOTALL) for line in block.splitlines()
+    ]
+    assert len(commands) == 4
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(clone)}
+    printed = []
+    for line in commands:
+        words = shlex.split(line)
+        done = subprocess.run(
+            [sys.executable, *words[1:]], cwd=clone, env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
+        printed.append(done.stdout)
+    assert int(re.search(r"(\d+) passed", printed[0])[1]) > 10
+    records = read_all(clone / "results" / "local")
+    assert {(record.arm, record.status) for record in records} == {("bias_only", "ok"), ("dense", "ok")}
+    assert "bias_only" in printed[-1]
