@@ -19,6 +19,10 @@ from typing import NoReturn
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _PATIENCE_S = 2.5  # from the signal to the end that the thread makes
 
+#: For PYTHONWARNINGS of the processes that a command starts: Python's tracker of semaphores, which outlives a process
+#: that an interrupt kills, removes those that it held and would report each.
+_NO_REPORT = "ignore:resource_tracker"
+
 _USUAL = "files that are written are whole; the same command starts again"
 
 
@@ -76,6 +80,8 @@ def interruptible() -> Iterator[None]:
         yield
         return
     _Ending.state, _Ending.told, _Ending.is_ours = None, False, True
+    given = os.environ.get("PYTHONWARNINGS")
+    os.environ["PYTHONWARNINGS"] = ",".join(filter(None, (given, _NO_REPORT)))
     before = {number: signal.signal(number, _raise) for number in _SIGNALS}
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
@@ -94,6 +100,10 @@ def interruptible() -> Iterator[None]:
             for number, handler in before.items():
                 signal.signal(number, handler)
         _Ending.is_ours = False
+        if given is None:
+            os.environ.pop("PYTHONWARNINGS", None)
+        else:
+            os.environ["PYTHONWARNINGS"] = given
 
 
 def end_early() -> None:

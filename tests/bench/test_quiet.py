@@ -45,6 +45,20 @@ def test_a_command_silences_what_other_packages_print_when_they_load() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+#: Ends as a process does that an interrupt of the command kills while it holds a semaphore.
+KILLED = """
+import multiprocessing, os, signal
+held = multiprocessing.get_context("spawn").Semaphore()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_killed_process_leaves_no_report_of_its_semaphores() -> None:
+    assert "leaked semaphore" in run("-c", KILLED).stderr
+    killed = "\n".join(f"    {line}" for line in KILLED.strip().splitlines())
+    assert run("-c", f"from bench.interrupts import interruptible\nwith interruptible():\n{killed}").stderr == ""
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", LOADING)
 def test_an_arm_outside_of_a_command_loads_its_package_without_notes(name) -> None:
