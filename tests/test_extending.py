@@ -80,9 +80,9 @@ def clone(tmp_path_factory) -> Path:
     for name in ("conftest.py", "pyproject.toml", "tests/conftest.py"):
         shutil.copy(ROOT / name, clone / name)
     [(name, code, line)] = re.findall(
-        r"`(baselines/\w+\.py)`:\n\n```python\n(.*?)```.*?```python\n( {4}.*?\n)```", PAGE, flags=re.DOTALL
+        r"`(\w+\.py)` in `baselines`:\n\n```python\n(.*?)```.*?```python\n( {4}.*?\n)```", PAGE, flags=re.DOTALL
     )
-    (clone / name).write_text(code, encoding="utf-8")
+    (clone / "baselines" / name).write_text(code, encoding="utf-8")
     toys = clone / "tests" / "baselines" / "toy_encoder.py"
     head, arms, rest = toys.read_text(encoding="utf-8").partition(
         "ARMS: dict[str, tuple[str, str, dict[str, Any]]] = {\n"
