@@ -30,7 +30,7 @@ TIME, MEMORY = "step_time_ms", "peak_memory_predicted_mib"
 
 #: Asked first where a model of the user's own was predicted.
 OWN = Question(
-    "Your model: which method is fastest at best at batch 8, and which needs least memory?",
+    "Your model at batch 8: which method could be fastest, and which needs least memory?",
     "least_time_ms",
     MEMORY,
     {"source": "your model", "batch_size": 8},
