@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from bench.errors import Parser
 from bench.gate import GateError, Regression
 from bench.gate.exact import QUANTITIES, Numbers, all_benchmarks, measure
 
@@ -185,4 +186,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    Parser(prog="python -m bench.gate.baseline", description=main.__doc__).parse_args()
     main()
