@@ -1,4 +1,4 @@
-"""A training step captured as a CUDA Graph and replayed (paper, section 4; METHOD.md, Computation).
+"""A training step captured as a CUDA Graph and replayed (paper, section 4).
 
 The step of a tensorized model is made of many small operations, and launching each costs more than computing it. A
 graph records the launches of a whole step once; from then on a step is one launch. What a graph repeats is fixed: the

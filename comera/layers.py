@@ -219,7 +219,7 @@ class TensorTrainLayer(nn.Module):
 
 
 class TTLinear(TensorTrainLayer):
-    """A linear layer whose weight is a tensor train with rank control (paper, section 3; METHOD.md, Formats).
+    """A linear layer whose weight is a tensor train with rank control (paper, section 3).
 
     Args:
         in_features, out_features: N and M, as in ``nn.Linear``.
@@ -372,7 +372,7 @@ class TTLinear(TensorTrainLayer):
 
 
 class TTMEmbedding(TensorTrainLayer):
-    """An embedding whose table is a TTM with rank control (paper, section 3; METHOD.md, Formats).
+    """An embedding whose table is a TTM with rank control (paper, section 3).
 
     Args:
         num_embeddings, embedding_dim: V and D, as in ``nn.Embedding``.

@@ -1,7 +1,7 @@
 """Training objectives that pull ranks down while the task is learnt.
 
 Training is a problem of two objectives, the task loss L and the model size S. Sizes are fractions of the full
-tensorized size, the one before any rank was cut, so that they live on the scale of the loss (METHOD.md, Objectives).
+tensorized size, the one before any rank was cut, so that they live on the scale of the loss.
 
 * The **early stage** is a linear scalarization (paper, section 3.2): ``L + γ·Ŝ(D) + β·‖G‖²``. β keeps the scale from
   escaping into the cores while D shrinks. The released code: ``L + 0.01·p``, p the mean of the rank entries above the

@@ -24,7 +24,7 @@ from torch.nn import functional as F
 from comera.compatibility.optimizer_states import cut_state
 from comera.tensor_train import TTMShape, TTShape, pack_cores, unpack_cores
 
-#: Entries of a diagonal up to this magnitude count as zero (METHOD.md, Formats: the released code's threshold).
+#: Entries of a diagonal up to this magnitude count as zero (the released code's threshold).
 THRESHOLD = 1e-2
 
 

@@ -1,6 +1,6 @@
 """Tensor trains as lists of cores: shapes, counting, to a matrix, from a matrix (TT-SVD), rounding.
 
-Two formats (METHOD.md, Formats; CoMERA, section 3):
+Two formats (paper, section 3):
 
 * **TT** for a matrix ``W`` of shape (N, M): ``2d`` cores of shape (R[i-1], mode[i], R[i]), the ``d`` input modes first.
   On either side the mode at the end of the chain is the fastest digit of the feature's index, the one at the middle

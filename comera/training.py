@@ -59,7 +59,7 @@ STARTS: tuple[Init, ...] = ("orthogonal", "spectral")
 #: The objectives, the paper's first, the lean variants, and these with another start.
 VARIANTS = (*OBJECTIVE_VARIANTS, *LEAN, *STARTS, *(f"{STARTS[0]}_{name}" for name in LEAN))
 
-#: Modes of the paper's word embedding, which no rule of balance gives (METHOD.md, Settings).
+#: Modes of the paper's word embedding, as in the released code; no rule of balance gives them.
 PUBLISHED_TABLE_MODES: dict[tuple[int, int], tuple[tuple[int, ...], tuple[int, ...]]] = {
     (30522, 768): ((16, 20, 10, 10), (4, 4, 8, 6)),
 }
@@ -67,7 +67,7 @@ PUBLISHED_TABLE_MODES: dict[tuple[int, int], tuple[tuple[int, ...], tuple[int, .
 
 @dataclass(frozen=True)
 class Settings:
-    """Hyperparameters of CoMERA (METHOD.md, Formats and Objectives).
+    """Hyperparameters of CoMERA.
 
     Args:
         ranks: cap on the TT ranks of linear layers, clipped per bond.
@@ -147,7 +147,7 @@ def parameter_groups(
     Cores of block tensor trains are among the cores.
 
     Cores enter a weight as a product, so their rate is a small one; a rank-control entry moves by about its rate per
-    step, so 2/``lr_ranks`` steps close what is to close (METHOD.md, Objectives).
+    step, so 2/``lr_ranks`` steps close what is to close.
 
     Returns:
         Groups named ``cores``, ``ranks`` and ``dense``, empty ones left out.
@@ -172,8 +172,7 @@ def parameter_groups(
 def late_stage_too_slow(lr_ranks: float, threshold: float, steps: int) -> str | None:
     """Explain why ``lr_ranks * steps`` is too small to close ranks in the late stage; None if it is not.
 
-    Adam moves a rank entry by at most about its rate per step, so from 1 to the threshold takes about 1/rate steps
-    (METHOD.md, Objectives).
+    Adam moves a rank entry by at most about its rate per step, so from 1 to the threshold takes about 1/rate steps.
 
     Example:
         >>> late_stage_too_slow(1e-3, 0.01, 2000) is None

@@ -3,7 +3,7 @@
 Rank control closes a rank by bringing its diagonal entry below the threshold; the layer's function no longer depends
 on it. Truncation then selects, on both sides of every bond, the indices that are alive (no re-orthogonalisation, so
 that what survives is kept to the bit), in the parameters and in the optimizer's state alike. The released code only
-masks: its cores keep their shapes and nothing is saved (METHOD.md, Known defects).
+masks: its cores keep their shapes and nothing is saved.
 """
 
 from __future__ import annotations

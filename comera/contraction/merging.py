@@ -3,8 +3,8 @@
 Shape suffixes: ``L`` layers or halves merged together, ``B`` tokens in the flattened batch, ``N`` in-features, ``M``
 out-features, ``R`` middle rank, ``O``/``I`` ranks toward the end and toward the middle of a chain.
 
-The chain ``G1 D1 G2 … G[2d]`` is cut at its middle bond (METHOD.md, Computation; paper, section 4). The left cores
-merge into ``left_RN``, the right ones into ``right_RM``, and the activations meet two thin matrices,
+The chain ``G1 D1 G2 … G[2d]`` is cut at its middle bond (paper, section 4). The left cores merge into
+``left_RN``, the right ones into ``right_RM``, and the activations meet two thin matrices,
 
     z_RB = left_RN · xᵀ        y_BM = zᵀ · right_RM + bias
 

@@ -2,7 +2,7 @@
 
 The cores ``G1 … G[2d]`` of a TT matrix (N, M) stand in a row, input modes first. A plan cuts the row into segments,
 merges the cores of each segment among themselves, and lets the activations meet the segments one after another
-(METHOD.md, Computation; paper, section 4). Named plans:
+(paper, section 4). Named plans:
 
 * ``cores``: every core a segment of its own. Nothing is merged; right for few tokens.
 * ``halves``: input cores in one segment, output cores in the other. Leading cost 2·B·R·(N + M); right for many tokens.

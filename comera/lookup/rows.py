@@ -3,7 +3,7 @@
 Shape suffixes: ``T`` indices in the flattened batch, ``U`` unique rows among them, ``P``/``Q`` row tuples of the left
 and right half of the modes, ``C``/``E`` columns of the left and right half, ``R`` middle rank, ``D`` columns.
 
-The variants of the paper's Fig. 5 (METHOD.md, Computation) differ in two decisions:
+The variants of the paper's Fig. 5 differ in two decisions:
 
 =============  ================  =====================================================
 variant        rows formed for   a row formed by

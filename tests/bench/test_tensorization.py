@@ -18,7 +18,7 @@ from bench.protocol.methods import build
 from bench.workloads import open_cell_workload
 from comera import TTLinear, TTMEmbedding
 
-#: METHOD.md, Settings of the six-encoder model: the layer, and the published count of its cores.
+#: Of the paper's six-encoder model: the layer, and the published count of its cores.
 PUBLISHED = {
     "attention": (TTLinear(768, 768, (12, 8, 8), (8, 8, 12), (12, 30, 30, 30, 12)), 20_448),
     "feed_forward_1": (TTLinear(768, 3072, (12, 8, 8), (12, 16, 16), (12, 30, 30, 30, 16)), 28_960),
