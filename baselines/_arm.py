@@ -38,10 +38,10 @@ class Arm(abc.ABC):
         120
     """
 
-    #: Whether a stage of training may have a target size for this arm.
+    #: True if a stage of training may have a target size for this arm.
     shrinks: bool = False
     capture: CaptureScope = "whole_step"
-    #: Why less than the whole step can be captured; empty when it can.
+    #: Reason why less than the whole step can be captured; empty if all of it can.
     capture_reason: str = ""
     #: The optimizers that it can be trained by; most arms are what they are by their own.
     optimizers: tuple[Optimizer, ...] = ("own",)

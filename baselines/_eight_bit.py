@@ -23,7 +23,7 @@ _BLOCK = 256
 #: Parameters with fewer entries keep moments of 32 bits, as in bitsandbytes.
 LEAST = 4096
 
-#: What the state of a parameter has that torch's loader would turn into the parameter's type.
+#: Entries of a parameter's state that torch's loader would turn into the parameter's type.
 BYTES = ("state1", "state2")
 
 

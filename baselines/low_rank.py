@@ -134,7 +134,7 @@ class TwoFactorLinear(nn.Module):
 
     #: How the two products are formed in FP8, or None; see :func:`comera.lowprec.use_fp8`.
     fp8: FP8 | None = None
-    #: Whether Muon's steps are bounded by the factors' norms, as Spectron's are.
+    #: True if Muon's steps are bounded by the factors' norms, as Spectron's are.
     bounded_steps: bool = False
 
     def __init__(

@@ -14,13 +14,13 @@ from typing import Literal, Protocol
 import torch
 from torch import nn
 
-#: What ``after_step`` did to the model. After ``"shapes"`` a captured graph must be taken again.
+#: Change of the model by ``after_step``. After ``"shapes"`` a captured graph must be taken again.
 Change = Literal["nothing", "values", "shapes"]
 
 #: How much of a step may be captured as one device graph.
 CaptureScope = Literal["whole_step", "forward_backward", "none"]
 
-#: What a weight does in the model; the workload names it, the method decides what to do with it.
+#: Role of a weight in the model; the workload names it, the method decides how to treat it.
 Role = Literal["attention", "feed_forward", "classifier", "embedding"]
 
 #: The roles of linear weights: the ones every rival acts on.

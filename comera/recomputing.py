@@ -38,7 +38,7 @@ from comera.dropout import applies, dropout, in_bits
 from comera.lowprec.products import product
 from comera.lowprec.storage import InBlocks
 
-#: What is formed again in backward (:func:`keep_ranks`).
+#: Tensors that are formed again in backward (:func:`keep_ranks`).
 Recompute = Literal["none", "outputs", "block"]
 
 #: How wide tensors are kept from which it is formed: as they are, or in FP8.

@@ -12,7 +12,7 @@ from bench.core.upgrade import OLD_MEASURES, current_measure
 #: First line of what identities are hashes of. With another, every record measured so far is one of an unknown cell.
 _IDENTITY = "1"
 
-#: What follows an arm's name where blocks are checkpointed: ``dense+checkpoint``.
+#: Suffix of an arm's name if blocks are checkpointed: ``dense+checkpoint``.
 CHECKPOINTED = "+checkpoint"
 
 #: The ways in which gradients travel between ranks (:mod:`bench.distributed.exchange`), the usual one first. Others
@@ -22,7 +22,7 @@ BUCKETED = EXCHANGES[:4]  #: Those by which gradients travel in DDP's buckets.
 LOCAL_STEPS = 16  #: Steps between two averages of ``local_steps`` unless a configuration says how many.
 
 
-#: What a factored rival may share with CoMERA, as its arm says after the method's name: ``low_rank@size``.
+#: Properties that a factored rival may share with CoMERA, the suffix of its arm: ``low_rank@size``.
 MATCHES = ("size", "rank")
 
 #: CoMERA's caps on the ranks of linear layers and of tables, which two-factor layers of equal rank have as well.

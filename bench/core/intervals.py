@@ -33,7 +33,7 @@ _FEW_PATTERNS = 500  # above this many, drawing counts of patterns takes longer 
 Array = NDArray[np.float64]
 
 
-#: What ``low`` and ``high`` are: nothing, least and greatest of what was measured, or an interval.
+#: Kind of ``low`` and ``high``: nothing, least and greatest measured value, or an interval.
 Kind = Literal["", "range", "interval"]
 
 

@@ -36,7 +36,7 @@ _OWN_PACKAGES = ("comera", "baselines", "bench")  # whose modules may move witho
 #: Libraries whose version can change a measurement.
 LIBRARIES = ("numpy", "peft", "galore-torch", "bitsandbytes", "torchao", "tokenizers", "transformers", "triton")
 
-#: Which system this is, and which start of it; the first is the image's in a container, which has one of these files.
+#: Ids of the system and of its start; in a container, which has one of these files, the first is the image's.
 _MACHINE_ID, _BOOT_ID = Path("/etc/machine-id"), Path("/proc/sys/kernel/random/boot_id")
 _CONTAINER = (Path("/.dockerenv"), Path("/run/.containerenv"))
 

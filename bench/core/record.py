@@ -29,7 +29,7 @@ from bench.core.files import write_whole
 from bench.core.reading import loads, read_regular
 from bench.core.upgrade import SCHEMA_VERSION, upgraded
 
-#: What the bench itself measures, in the order of reports; records of a plug-in's measure have another name here.
+#: Measures of the bench itself, in the order of reports; records of a plug-in's measure have another name here.
 MEASURES = (
     *("run", "predict", "train", "plan", "allocator_peak", "check", "products", "profile"),
     *("kernels", "feed_forward", "kept"),

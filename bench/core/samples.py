@@ -33,8 +33,8 @@ DISTURBED = 1.25
 #: of the reference records reach 1.41, in nine of ten 1.23; a competitor of equal priority for one processor gives 2.
 BUSY = 1.5
 
-#: What the times of calibration products can be compared within: the machine's hash, or the name of what was timed
-#: together where the record has no hash; the device with its threads, the version of PyTorch, and the number of ranks.
+#: Key under which times of calibration products compare: the machine's hash, or the name of the round of blocks where
+#: the record has no hash; the device with its threads, the version of PyTorch, and the number of ranks.
 Machine = tuple[str, str, str, int]
 
 #: One value per validation example, in order: whether the answer was right, or a number.

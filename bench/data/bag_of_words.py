@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 _STRENGTHS = (0.01, 0.03, 0.1, 0.3, 1.0)
 
 
-#: Of each text its words, as numbers, and its label.
+#: Words of each text, as numbers, and its label.
 Rows = Sequence[tuple[Sequence[int], int]]
 
 

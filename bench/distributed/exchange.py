@@ -31,10 +31,10 @@ from bench.estimate.parameters import parameters_of
 from comera import tensorized_layers
 from comera.recomputing import blocks_of
 
-#: What PowerSGD keeps from step to step, by bucket. Its random numbers are drawn at the first compressed step alone.
+#: State that PowerSGD keeps between steps, by bucket. Its random numbers are drawn at the first compressed step alone.
 _KEPT = ("error_dict", "p_memory_dict", "q_memory_dict")
 
-#: Of DiLoCo, table 5.
+#: Outer rate and momentum of DiLoCo, table 5.
 OUTER_RATE, OUTER_MOMENTUM = 0.7, 0.9
 
 

@@ -44,8 +44,8 @@ from bench.errors import ConfigError
 #: Bytes of a packet on the link, without the 14 of Ethernet's header.
 MTU = 1500
 
-#: Of a frame's bytes those that TCP delivers: what IPv4, TCP with time stamps (20 + 32) and Ethernet (14) take is no
-#: payload.
+#: Share of a frame's bytes that TCP delivers: the headers of IPv4, TCP with time stamps (20 + 32) and Ethernet (14)
+#: are no payload.
 PAYLOAD_SHARE = (MTU - 52) / (MTU + 14)
 
 #: The most ranks that one bridge joins.

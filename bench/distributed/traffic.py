@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import distributed
 
-#: Of an Ethernet frame with IPv4 and TCP with time stamps, as gloo sends it.
+#: Bytes of the headers of an Ethernet frame with IPv4 and TCP with time stamps, as gloo sends it.
 HEADERS = 14 + 20 + 32
 
 #: Collectives of ``torch.distributed``: passes over the wire in units of (n - 1) / n, and which argument is the whole.

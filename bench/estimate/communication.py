@@ -54,7 +54,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, Self
 
-#: What a parameter is to the exchange: "matrix" and "vector" take part in products, a "table" is looked into, a "core"
+#: Kind of a parameter for the exchange: "matrix" and "vector" take part in products, a "table" is looked into, a "core"
 #: is one of a tensor train.
 Kind = Literal["matrix", "vector", "table", "core"]
 
@@ -107,7 +107,7 @@ class Link:
         return replace(self, gbit=gbit)
 
 
-#: Of an Ethernet frame on the cable (1,538 bytes with preamble and gap at an MTU of 1,500) what TCP delivers.
+#: Share of an Ethernet frame (1,538 bytes with preamble and gap at an MTU of 1,500) that TCP delivers.
 _TCP = 1448 / 1538
 
 _TCP_LATENCY = "latency assumed, of the kernel's TCP"

@@ -172,7 +172,7 @@ class WorkMeter(contextlib.ExitStack):
         return tensor.detach()  # an operation's own output would hold itself alive
 
     def _on_free(self, key: int, _: weakref.ref[torch.UntypedStorage]) -> None:
-        # What is freed before backward begins was not kept for it: it belonged to a part of the graph that was dropped.
+        # A tensor freed before backward begins was not kept for it: its part of the graph was dropped.
         if self._step.phase == "forward":
             del self._saved[key]
 

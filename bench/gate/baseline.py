@@ -27,7 +27,7 @@ SCHEMA = 1
 
 _FIELDS = ("schema", "torch", "content_hash", "benchmarks")
 
-#: What a change to a word is called.
+#: Names of a change, by the word that it results in.
 _CHANGES = {"present": "new", "absent": "vanished", "supported": "won", "unsupported": "lost"}
 
 

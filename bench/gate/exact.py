@@ -28,13 +28,13 @@ from bench.protocol.methods import available, build, checked_settings, parse_arm
 from bench.workloads import available as available_workloads
 from bench.workloads import workload_class
 
-#: What is counted; the categories of the peak are those of :mod:`bench.estimate.memory`.
+#: Counted quantities; the categories of the peak are those of :mod:`bench.estimate.memory`.
 QUANTITIES = (
     *("parameters", "stored_bytes", "flops_per_step", "operator_calls_per_step", "saved_for_backward_bytes"),
     *("peak_bytes", *(f"peak_{category}_bytes" for category in CATEGORIES)),
 )
 
-#: What a benchmark yields: its quantities by name, or a word where the arm does not support the cell.
+#: Result of a benchmark: its quantities by name, or a word where the arm does not support the cell.
 Numbers = dict[str, int] | Literal["unsupported"]
 
 

@@ -42,14 +42,14 @@ from bench.gate.timed import (
 )
 from bench.gate.timed_worker import BENCHMARKS, THREADS
 
-#: Of schema 1 are repetitions of one launch with 30 rounds, from before the gate had several.
+#: Schema 1 has repetitions of one launch with 30 rounds, from before the gate had several.
 SCHEMA, ONE_LAUNCH = 2, 1
 CONFIDENCE = 0.95
 
 #: By what a tree's time is multiplied for ``--power``; 1 shows the false alarms.
 SCALES = (1.0, 1.05, 1.10, 1.15)
 
-#: What repetitions of one file have in common. The commit may differ: each is compared with itself alone.
+#: Columns in which repetitions of one file agree. The commit may differ: each is compared with itself alone.
 _SETTINGS = ("gate", "launches", "planted", "busy", "of")
 
 #: Keeps a core and the memory busy: products of matrices beyond the caches.
@@ -58,7 +58,7 @@ _BUSY = "import torch; torch.set_num_threads(1); x = torch.randn(1536, 1536)\nwh
 #: Between the seed of a repetition's launches and that of further ones.
 _FURTHER = 1_000_000
 
-#: What keeps the other core busy, in a record's words.
+#: Load on the other core, in a record's words.
 _LOADS = {False: "products of matrices", True: "what else ran on the machine"}
 
 _DESCRIPTION = """Repeat the timed part of the gate on this commit against itself, checked out twice, and write a line

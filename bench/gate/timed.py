@@ -49,7 +49,7 @@ _HASH_LENGTHS = (40, 64)
 
 _TREE = "gate-base-"  # how the folder of the base's tree begins
 
-#: What is timed. A change elsewhere, say of the README, does not make a tree differ from its commit.
+#: Timed folders. A change elsewhere, say of the README, does not make a tree differ from its commit.
 _TIMED_CODE = ("comera", "baselines", "bench")
 
 

@@ -63,7 +63,7 @@ _TF32_UPDATE = (
     "GaLore projects by TF32 products, and where a gradient is about zero Adam makes whole steps of their rounding"
 )
 
-#: What of a tensorized layer has a gradient, in the order of its chain.
+#: Parts of a tensorized layer that have a gradient, in the order of its chain.
 _GRADIENTS = ("gradient of the cores", "gradient of the diagonals", "gradient of the bias")
 
 Row = dict[str, Any]

@@ -65,7 +65,7 @@ _OPERATORS = {
 
 _MIB = 2**20
 
-#: What went into a tensor: "batch", "model" or both.
+#: Sources of a tensor: "batch", "model" or both.
 Sources = frozenset[str]
 
 

@@ -37,7 +37,7 @@ from comera.contraction.planned import tt_linear
 
 CPU_LIMIT = 7e10  # on a CPU, the largest product of tokens, in-features and out-features that is measured
 
-#: What takes so many times as long as the fastest plan at first is not measured further, the chosen plan apart.
+#: Plans that at first take so many times as long as the fastest are dropped, except the chosen one.
 HOPELESS = 4.0
 
 _DENSE = "nn.Linear"

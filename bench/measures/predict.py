@@ -36,7 +36,7 @@ def plain_steps_only(cell: Cell) -> str | None:
     return unsupported_toggles(cell, "is not modelled in predictions, which are of plain steps")
 
 
-#: What is alike in measures that trace steps on fake tensors.
+#: Members shared by measures that trace steps on fake tensors.
 TRACED: Mapping[str, Any] = {
     "unsupported": plain_steps_only,
     "parallel": True,

@@ -34,7 +34,7 @@ def no_device() -> Iterator[None]:
         raise RuntimeError("an import has set up the CUDA device; processes forked from here cannot use it.")
 
 
-#: What a process that is being started meets if the command that wants it ends: no data, half of them, no line.
+#: Errors of a starting process whose command ends: no data, half of them, no line.
 _COMMAND_IS_GONE = (EOFError, pickle.UnpicklingError, BrokenPipeError, ConnectionResetError)
 
 

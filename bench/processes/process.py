@@ -44,7 +44,7 @@ _POLITE_S, _POLITE_RANKS_S, _POLITE_INTERRUPTED_S = 0.5, 30.0, 1.5
 
 _Work = TypeVar("_Work")
 
-#: What makes a record's columns from a cell and its workload.
+#: Function that makes a record's columns from a cell and its workload.
 Columns = Callable[[Cell, Workload], dict[str, Any]]
 
 TIME_LIMIT_S = 600.0  # seconds that a cell may take where its settings have no limit

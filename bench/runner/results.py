@@ -230,7 +230,7 @@ def _is_of_this_code(record: Record) -> bool:
     return all(getattr(record, name) == getattr(here, name) for name in names)
 
 
-#: What a record takes over from its cell.
+#: Columns that a record copies from its cell.
 _OF_CELL = (
     *("experiment", "workload", "dataset", "method", "variant", "ratio", "measure", "batch_size", "sequence_length"),
     *("precision", "cuda_graph", "compile", "checkpoint", "seed"),

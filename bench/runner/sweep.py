@@ -49,10 +49,10 @@ from bench.step.low_precision import fp8_unsupported, precision_unsupported
 from bench.step.train_step import checkpoint_unsupported, compile_unsupported, graph_unsupported
 from bench.workloads import config_sections, open_cell_workload
 
-#: What a configuration, data, records or checkpoints can have wrong; the message is one sentence.
+#: Errors of a configuration, data, records or checkpoints; the message is one sentence.
 MISTAKES = (CheckpointError, ConfigError, DataError, RecordError)
 
-#: Of a sweep whose jobs run in this process: its progress, its records, and their tables.
+#: Progress, records and tables of a sweep whose jobs run in this process.
 _progress: SweepProgress | None = None
 _written: set[Path] = set()
 _tables: set[Path] = set()

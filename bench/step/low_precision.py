@@ -39,7 +39,7 @@ Precision = Literal[
 ]
 PRECISIONS: tuple[str, ...] = get_args(Precision)
 
-#: Those in which a measure of single products or of errors beside float64 has something to say.
+#: Precisions in which measures of single products, or of errors beside float64, make sense.
 PLAIN = ("fp32", "tf32", "bf16")
 
 #: By which rate of a device products are bounded: a key of :attr:`bench.estimate.devices.Device.peak_flops`.

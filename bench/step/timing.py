@@ -16,7 +16,7 @@ from bench.step.train_step import TrainStep
 
 T = TypeVar("T")
 
-#: What becomes of freed memory, see :func:`steady_allocator`; the first one is the usual.
+#: Treatment of freed memory, see :func:`steady_allocator`; the first one is the usual.
 Allocator = Literal["steady", "system"]
 ALLOCATORS: tuple[str, ...] = get_args(Allocator)
 

@@ -60,7 +60,7 @@ class Upkeep:
     identity: str  # whose checkpoint that is
     code_id: str  # of the code that runs now, as git_commit
     git_commit: str = ""
-    #: Of the run whose stages are the first of this one, if there is one; its last checkpoint saves doing them again.
+    #: Folder of a run with the same first stages, if there is one; its last checkpoint saves doing them again.
     parent_folder: Path | None = None
     parent_identity: str = ""
     resume: bool = True  # whether to go on from a checkpoint

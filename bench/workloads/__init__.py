@@ -25,7 +25,7 @@ from bench.protocol import Data, EarlyLate, Workload
 
 _PROTOCOL = {name: value for name, value in (Workload.__annotations__ | vars(Workload)).items() if name[0] != "_"}
 
-#: What a workload has once it is opened, the protocol's properties and plain attributes; and what its class must have.
+#: Members of an opened workload, the protocol's properties and plain attributes; and those that its class needs.
 _OPENED_MEMBERS = [
     name
     for name, value in _PROTOCOL.items()

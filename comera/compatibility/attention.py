@@ -32,7 +32,7 @@ class SplitAttention(nn.Module):
         True
     """
 
-    #: What layers of torch read before they take a way of their own around the attention's forward.
+    #: Attributes that layers of torch read before they bypass the attention's forward.
     in_proj_bias = in_proj_weight = None
     _qkv_same_embed_dim = False
 

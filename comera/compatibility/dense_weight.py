@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-#: What does not depend on the entries.
+#: Attributes and operations that do not depend on the entries.
 _ATTRIBUTES = {
     *(getattr(torch.Tensor, name).__get__ for name in ("device", "dtype", "is_cuda", "is_meta", "layout", "ndim")),
     *(getattr(torch.Tensor, name).__get__ for name in ("requires_grad", "shape", "itemsize", "nbytes")),
@@ -26,13 +26,13 @@ _ATTRIBUTES = {
 #: Through which code writes to a tensor beside its gradient. What ``detach`` returns is a copy to do anything with.
 _DATA = getattr(torch.Tensor, "data").__get__  # noqa: B009 - a descriptor
 
-#: What changes whether a tensor has a gradient.
+#: Operations that change whether a tensor has a gradient.
 _REQUIRES_GRAD = {getattr(torch.Tensor, "requires_grad").__set__, torch.Tensor.requires_grad_}  # noqa: B009
 
 #: Operations that write to their first argument, beside those whose names end in an underscore.
 _WRITING = {"__set__", "__setitem__"} | {f"__i{name}__" for name in ("add", "sub", "mul", "div", "truediv", "floordiv")}
 
-#: What acts on the very tensor whose method is called, and has no effect on one that is formed anew.
+#: Methods that act on their own tensor, without effect on one that is formed anew.
 _HOOKS = {"register_hook", "register_post_accumulate_grad_hook", "retain_grad"}
 
 

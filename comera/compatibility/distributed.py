@@ -31,7 +31,7 @@ def whole(tensor: torch.Tensor) -> torch.Tensor:
     return tensor if gather is None else gather()
 
 
-#: Whether whoever runs now will wrap a model anew after its parameters have other shapes.
+#: True while a caller will wrap a model anew after its parameters have other shapes.
 _wrapped_anew = False
 
 

@@ -12,7 +12,7 @@ from torch import nn
 CONV1D = "transformers.pytorch_utils.Conv1D"
 PRETRAINED_MODEL = "transformers.modeling_utils.PreTrainedModel"
 
-#: What activation modules compute, up to rounding, as :data:`comera.functional.ACTIVATIONS` names it.
+#: Functions that activation modules compute, up to rounding, as :data:`comera.functional.ACTIVATIONS` names it.
 ACTIVATIONS = {
     "transformers.activations.GELUActivation": "gelu",
     "transformers.activations.GELUTanh": "gelu_tanh",

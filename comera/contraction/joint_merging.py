@@ -86,7 +86,7 @@ def _address(tensor: torch.Tensor) -> int:
 
 def _can_be_merged_jointly(layer: Layer) -> bool:
     tensors = (layer.packed_cores, layer.diagonals)
-    # What pruning and parametrization put in a parameter's place is made anew when the layer runs.
+    # Pruning and parametrization replace a parameter by a tensor made anew when the layer runs.
     registered = {id(parameter) for parameter in layer._parameters.values()}
     plain = all(type(tensor) in _PLAIN and id(tensor) in registered and not tensor.is_inference() for tensor in tensors)
     # Offloaded parameters are on the meta device until their layer runs.

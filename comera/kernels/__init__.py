@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 HIDDEN = ("hidden_forward", "hidden_backward_rows", "hidden_backward_columns")
 ADD_NORM = ("add_norm_forward", "add_norm_backward_rows", "add_norm_backward_columns")
 
-#: Whether tensors on a CPU take the kernels too, which needs ``TRITON_INTERPRET=1`` from the start; for tests.
+#: Use the kernels for tensors on a CPU too, which needs ``TRITON_INTERPRET=1`` from the start; for tests.
 interpreted = False
 
 

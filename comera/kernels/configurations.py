@@ -20,7 +20,7 @@ class Configuration(NamedTuple):
 #: Ranks that tiles are padded to.
 PADDED_RANKS = (32, 64, 128)
 
-#: Of a row of a rank-wide tile, the most that a program holds: rank 128 in 16 bits, rank 64 in 32.
+#: Most bits of a row of a rank-wide tile in a program: rank 128 in 16 bits, rank 64 in 32.
 _MOST_BITS = 128 * 16
 
 #: Architectures that the kernels are compiled for ahead of time, and the most shared memory of a program there, in

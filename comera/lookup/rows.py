@@ -302,7 +302,7 @@ class HalvesLookup(torch.autograd.Function):
         table_UD = products(left.slices().squeeze(1), right, ctx.counts).flatten(1)
         if padding_idx is not None:
             no_row_U1 = (rows_U == padding_idx).unsqueeze(1)
-            # What PyTorch 2.11 compiles has no gradient behind a result that was written to in place.
+            # Code that PyTorch 2.11 compiles has no gradient behind a result that was written to in place.
             in_place = not torch.compiler.is_compiling()
             table_UD = table_UD.masked_fill_(no_row_U1, 0) if in_place else table_UD.masked_fill(no_row_U1, 0)
         ctx.save_for_backward(rows_U, inverse_T, packed, effective, *left.products, *right.products)
@@ -428,7 +428,7 @@ def ttm_rows(
     """
     indices_T = flat_indices(indices, shape, variant)
     table = (packed, diagonals, shape, padding_idx, threshold)
-    # What follows depends on the data, or has a backward of its own: either is closed to torch.func.
+    # The rest depends on the data, or has a backward of its own: torch.func supports neither.
     if variant == "plain" or torch._C._are_functorch_transforms_active():
         rows = core_by_core(indices_T, *table)
     elif variant == "unique":

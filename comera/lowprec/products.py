@@ -35,7 +35,7 @@ from comera.lowprec.scaling import (
     scaled_product,
 )
 
-#: Whether a factor is of the tensor at hand, or of the largest of those before it.
+#: Source of a factor: the tensor at hand, or the largest of those before it.
 Scaling = Literal["current", "delayed"]
 
 
@@ -130,7 +130,7 @@ class AmaxHistory(nn.Module):
         return torch.where(finite, factor, torch.nan)
 
 
-#: Which operands of a product are as thin as the rank: ``a``, ``b``, and the gradient of the result.
+#: Operands of a product that are as thin as the rank: ``a``, ``b``, and the gradient of the result.
 Thin = tuple[bool, bool, bool]
 _NONE_THIN: Thin = (False, False, False)
 _INTO_RANK: Thin = (False, True, True)

@@ -20,7 +20,7 @@ FORWARD, GRADIENTS = torch.float8_e4m3fn, torch.float8_e5m2
 #: Kernels on CUDA take sizes that are multiples of this; that of the CPU takes any, so it is asserted here.
 MULTIPLE = 16
 
-#: What one factor is of.
+#: Part of an operand that shares one factor.
 Scales = Literal["tensor", "row"]
 
 #: Who multiplies: the device's own FP8 kernel (``torch._scaled_mm``), or FP32 on the values of the operands.

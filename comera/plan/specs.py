@@ -113,7 +113,7 @@ class BTT:
         return layer
 
 
-#: What a plan can say of a linear layer.
+#: Entries that a plan can have for a linear layer.
 LinearSpec = TT | BTT
 
 
@@ -159,8 +159,8 @@ def table_kind(embedding: Dense) -> tuple[type[TTMEmbedding], dict[str, Any]]:
     return TTMEmbeddingBag, options | {"mode": embedding.mode, "include_last_offset": embedding.include_last_offset}
 
 
-#: What can be replaced, beside Conv1D; a class derived from one of them may compute something else. The second is a
-#: linear layer but for a mark, in which ``nn.MultiheadAttention`` keeps its output projection.
+#: Classes that can be replaced, beside Conv1D; a derived class may compute something else. The second is a linear layer
+#: but for a mark, in which ``nn.MultiheadAttention`` keeps its output projection.
 _REPLACEABLE = (nn.Linear, NonDynamicallyQuantizableLinear, *TABLES)
 
 _HOOKS = (
