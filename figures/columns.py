@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 
 from bench.core.intervals import Estimate
-from figures.text import NOT_ASKED, OLDER, UNPAIRED, rounded, significant
+from figures.text import NOT_ASKED, NOT_RECORDED, OLDER, UNPAIRED, rounded, significant
 
 #: Statuses of a cell that no word is needed for.
 _SILENT = ("", "ok", "not in the grid")
@@ -359,9 +359,9 @@ def across(table: pd.DataFrame, rows: str, columns: str, values: Mapping[str, st
         text = readable(bare, [rows, columns, value, *([ratio] if ratio else [])])
         for place in dict.fromkeys(table[columns]):
             here = table[columns] == place
-            if table.loc[here, value].isna().all():
-                continue
             cells = dict(zip(table.loc[here, rows], map(_with_ratio, text[here].iloc[:, 2:].to_numpy()), strict=True))
+            if set(cells.values()) <= {NOT_ASKED, NOT_RECORDED}:
+                continue  # a column of failures stays
             where = place if isinstance(place, str) else f"{text.columns[1]} {place:,}"
             heading = f"{text.columns[2]}, {where}"
             shown[heading] = [cells.get(name, NOT_ASKED) for name in names]

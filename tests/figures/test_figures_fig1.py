@@ -384,6 +384,8 @@ def test_any_single_record_can_be_drawn() -> None:
         figure = render([one], read_claims())[0]
         assert len(figure.files) == 4
         assert {verdict.outcome for verdict in figure.verdicts} == {"not tested here"}
+    [failed] = render(lonely[:1], read_claims())
+    assert failed.table.set_index("arm").loc["comera", "epoch, seconds, batch 1"] == "unsupported"
 
 
 @pytest.mark.parametrize(
