@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -25,7 +26,7 @@ from made_up_training import (
 
 from bench.core.record import Record, RecordError
 from bench.core.samples import packed
-from figures.artifacts import fig6
+from figures.artifacts import fig6, truncation
 from figures.page.drawn import Caption
 from figures.records.select import COMERA
 from figures.records.studies import DENSE_RUN, EARLY, PAPER_STAGES, Spread, StudyRow, studies
@@ -324,6 +325,27 @@ def test_truncation_says_where_nothing_was_cut() -> None:
     tidy = pd.read_csv(io.StringIO(text_of(drawn, ".csv"))).set_index("run")
     parts = [column for column in tidy.columns if column.startswith("predicted_") and "peak" not in column]
     assert tidy[parts].sum(axis=1).to_numpy() == pytest.approx(tidy["predicted_peak_mib"].to_numpy(), rel=1e-4)
+
+
+def test_truncation_draws_the_sizes_times_and_memory_of_its_table() -> None:
+    [study] = studies(training_campaign())
+    table = truncation.table(study)
+    sizes = table.set_index("run")[["stored_mib", "tensorized_mib"]]
+    assert sizes.loc["comera, early"].tolist() == [5.68, 3.92]
+    assert sizes.loc["dense", "stored_mib"] == pytest.approx(FULL_SIZE_MIB)
+    times, memory, score = truncation.draw(study, table, Caption("made up", ())).axes
+    ours = table[table["run"] != "dense"].sort_values("stored_mib", ascending=False)
+
+    def points(axes: Any) -> list[list[float]]:
+        return [line.get_xydata()[0].tolist() for line in axes.lines if line.get_marker() == "o"]
+
+    ratios = ours["step_trained_over_full"].fillna(1.0)  # of the early stage nothing was cut
+    assert points(times) == [[size, ratio] for size, ratio in zip(ours["stored_mib"], ratios, strict=True)]
+    assert points(score) == ours[["stored_mib", "accuracy"]].to_numpy().tolist()
+    tops = {round(bar.get_y() + bar.get_height(), 6) for bar in memory.patches}
+    assert {round(peak, 6) for peak in ours["predicted_peak_mib"]} <= tops
+    peak = table.set_index("run").loc["dense", "predicted_peak_mib"]
+    assert any(set(line.get_ydata()) == {peak} for line in memory.lines)
 
 
 def test_ranks_of_the_fifth_block_before_and_after_each_stage() -> None:
