@@ -11,6 +11,7 @@ from made_up_records import CUDA
 from made_up_scaling import RATES, STEPS, measured, on_paper, scaling_campaign, varied
 
 from bench.core.record import Record
+from bench.estimate.communication import LINKS
 from figures.artifacts.beyond.distributed import scaling
 from figures.artifacts.beyond.distributed.paper import QUICKEST, Case, arm_of, rate_words
 from figures.claims.claims import read_claims
@@ -212,6 +213,16 @@ def test_the_csv_has_the_model_on_paper(page) -> None:
     assert weak[weak["link"].str.startswith("Ethernet")]["ranks"].max() == 1024
     slow = weak[(weak["ranks"] == 8) & (weak["arm"] == "dense")].set_index("link")["value"]
     assert slow["Ethernet, 1 Gbit/s"] > slow["Ethernet, 10 Gbit/s"] > slow["InfiniBand NDR, 400 Gbit/s"]
+
+
+def test_weak_scaling_keeps_the_batch_of_a_rank_and_strong_the_rows_of_all() -> None:
+    [page] = scaling.select(scaling_campaign())
+    one = next(paper for paper in page.papers if (paper.workload, paper.arm) == ("encoder", "comera"))
+    table, link = scaling.table(page), LINKS["ethernet_10"]
+    own = table[(table["of"] == "encoder") & (table["arm"] == "comera") & (table["link"] == link.words)]
+    at_eight = own[own["ranks"] == 8].set_index("quantity")["value"]
+    assert at_eight["step, weak scaling"] == one.training(32).step_ms(8, link)
+    assert at_eight["step, strong scaling"] == one.training(32 * 32 / 8).step_ms(8, link)
 
 
 def test_rates_in_words() -> None:
