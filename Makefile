@@ -69,7 +69,7 @@ reproduce-% sweep-%: $(READY) FORCE
 
 FORCE:
 
-speed: $(READY) ## print speed ratios of layers and steps on this machine
+speed: $(READY) ## print speed ratios of block tensor trains and of Muon
 	$(BIN)/python -m bench speed
 
 claims: $(READY) ## print the verdict on each published claim (RESULTS=results/reference)

@@ -19,11 +19,11 @@ COMMANDS = {
     "run": "measure the cells of an experiment; the word may be left out",
     "search": "search every arm's rate, then train further seeds",
     "reproduce": "measure what a figure or table needs, and draw it",
-    "campaign": "run what is missing of all experiments, within a budget",
+    "campaign": "run experiments one after another, stop after some seconds",
     "predict": "memory, work, least time of a step on any device",
     "compare": "the records of two folders or commits side by side",
-    "speed": "print the speed ratios of the tensorized layer and step",
-    "merge": "bring records from other folders and archives together",
+    "speed": "print speed ratios of block tensor trains and of Muon",
+    "merge": "copy the records of other folders into one",
     "claims": "print the verdict of the records on each published claim",
     "report": "write one HTML page: verdicts, figures and tables",
     "explore": "write one HTML page in which every record is a point",
@@ -74,9 +74,8 @@ def _parser(asked: str) -> Parser:
             commands[name].add_argument("settings", metavar="key=value", nargs="*")
     if asked == "run":
         commands["run"].epilog = _known()
-    if asked == "campaign":
-        commands["campaign"].epilog = importlib.import_module("bench.campaign.stages").listed()
-    commands["campaign"].add_argument("--list", action="store_true", help="print the stages and what is missing")
+    stop = "stop the run under way after so many seconds (default: no limit)"
+    commands["campaign"].add_argument("--stop-after", metavar="SECONDS", type=float, help=stop)
     further = "train the best rate with further seeds (default: 1,2; empty for none)"
     commands["search"].add_argument("--seeds", metavar="LIST", default="1,2", help=further)
     commands["reproduce"].add_argument("target", metavar="TARGET", nargs="?", default="", help="left out: list all")
@@ -86,9 +85,8 @@ def _parser(asked: str) -> Parser:
     commands["compare"].add_argument("b", metavar="B", help="a results folder or a commit, the one in question")
     commands["compare"].add_argument("--experiment", metavar="NAME", help="the only one to compare (default: all)")
     commands["compare"].add_argument("--format", choices=("text", "csv"), default="text", help="(default: text)")
-    commands["speed"].add_argument("--rounds", type=int, default=10, help="per ratio (default 10, at least 2)")
-    sources = "a results folder, or an archive of one"
-    commands["merge"].add_argument("sources", metavar="SOURCE", type=Path, nargs="+", help=sources)
+    commands["speed"].add_argument("--rounds", type=int, default=9, help="per ratio (default 9, at least 2)")
+    commands["merge"].add_argument("sources", metavar="FOLDER", type=Path, nargs="+", help="a results folder")
     into = "where the records go (default: results/local)"
     commands["merge"].add_argument("--into", metavar="FOLDER", type=Path, default="results/local", help=into)
     return parser
@@ -172,7 +170,7 @@ def _dispatch(parser: Parser, arguments: list[str]) -> None:
     values = vars(given)
     command = values.pop("command")
     if command == "campaign":
-        importlib.import_module("bench.campaign.command").run([*given.settings, *others], given.list)
+        importlib.import_module("bench.commands.campaign").run([*given.settings, *others], given.stop_after)
     elif command == "search":
         importlib.import_module("bench.commands.search").run([*given.settings, *others], given.seeds)
     elif others:

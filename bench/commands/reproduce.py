@@ -75,15 +75,28 @@ def run(target: str, results: str) -> None:
     commands = targets()[target].commands(results)
     for number, words in enumerate(commands, start=1):
         print(f"{target}, {number} of {len(commands)}: python {' '.join(words)}", file=sys.stderr, flush=True)
-        if status := _status_of(words):
+        if status := status_of(words):
             raise SystemExit(status)
 
 
-def _status_of(words: Sequence[str]) -> int:
-    """Run Python with these arguments and return its exit status; signals that end this program end that one."""
+def status_of(words: Sequence[str], seconds: float | None = None) -> int | None:
+    """Run Python with these arguments and return its exit status; signals that end this program end that one.
+
+    Args:
+        words: arguments of Python.
+        seconds: after which it gets SIGTERM, whose end is waited for; None for no limit.
+
+    Returns:
+        The exit status, or None where the time was up.
+    """
     started = subprocess.Popen([sys.executable, *words], process_group=0)
     with handled_elsewhere(), started as process, _passed_on(process):
-        status = process.wait()
+        try:
+            status = process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            process.terminate()
+            process.wait()
+            return None
     return 128 - status if status < 0 else status
 
 

@@ -20,7 +20,6 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from bench.campaign.stages import configuration
 from bench.core.reading import user_path
 from bench.core.record import Record
 from bench.errors import ConfigError, stop_with
@@ -30,7 +29,7 @@ from bench.protocol.methods import takes_ratio
 from bench.runner.progress import SweepProgress
 from bench.runner.resolve import Job, parsed_methods, resolve
 from bench.runner.results import Results
-from bench.runner.sweep import MISTAKES, expand, plain, run_job
+from bench.runner.sweep import MISTAKES, configuration, expand, plain, run_job
 from bench.runner.wording import checked_arguments, reworded
 
 FIRST = (0.25, 0.5, 1.0, 2.0)  # times the default rate of the optimizer
@@ -122,7 +121,7 @@ def run(settings: Sequence[str], seeds: str) -> None:
 def _search(settings: Sequence[str], further: Sequence[int]) -> None:
     with configuration():
         config = hydra.compose("config", checked_arguments(list(settings)), return_hydra_config=True)
-        arms = arms_of(expand(config))
+        arms = arms_of(list(expand(config)))
         results = Results(user_path("results", str(config.results)), "config")
         seed = int(config.seed)
         waiting = {number: list(arm.rates) for number, arm in enumerate(arms)}

@@ -1,13 +1,13 @@
-"""Speed ratios of the tensorized layer and step, interleaved, in several launches: ``python -m bench speed``.
+"""Speed ratios of block tensor trains and of Muon, interleaved, in several launches: ``python -m bench speed``.
 
-Prints each ratio with its range over launches beside the bound that the project sets itself. A benchmark, not a test:
-machines differ and are noisy, so nothing here passes or fails; a wide range means that something else was running. Each
-ratio is measured with either allocator: ``steady`` keeps freed memory, as in every cell of the bench; ``system`` is the
-C library's own way, as for most users of PyTorch, where a large temporary may cost its page faults in every call.
+Prints each ratio, as soon as it is measured, with its range over launches beside the bound that the project sets
+itself. A benchmark, not a test: machines differ and are noisy, so nothing here passes or fails. The ratios of tensor
+trains are those of ``make gate`` (layers, small and full steps) and of Fig. 1 (steps of all arms). The layers are timed
+with either allocator: ``steady`` keeps freed memory, as in every cell of the bench; ``system`` is the C library's own
+way, as for most users of PyTorch, where a large temporary may cost its page faults in every call.
 """
 
 import functools
-import itertools
 import math
 import multiprocessing
 import subprocess
@@ -16,27 +16,18 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 
 import torch
-from rich.console import Console
-from rich.table import Table
 from torch import nn
 from torch.nn import functional as F
 
 from bench.core.intervals import paired_ratio
 from bench.distributed.launch import die_with_parent
 from bench.errors import ConfigError
-from bench.gate.timed_worker import layers
 from bench.interrupts import shielded
 from bench.processes.interleave import LAUNCHES
-from bench.protocol import Data
-from bench.protocol.methods import build, default_settings
 from bench.step.timing import ALLOCATORS, mean_ms, steady_allocator, take_turns
-from bench.step.train_step import TrainStep
-from bench.workloads import open_workload
-from bench.workloads.encoder import EncoderSettings
 from bench.workloads.text.model import CausalLanguageModel, TextSettings
 from comera import BTT, BTTLinear, Muon, tensorize
 
-_STEPS = 8  # different batches
 _MOST_ROUNDS = 10_000
 
 
@@ -45,20 +36,6 @@ def _rounds(actions: Mapping[str, Callable[[], object]], rounds: int, repeats: i
     turns = {name: functools.partial(mean_ms, action, repeats, False) for name, action in actions.items()}
     times = take_turns(turns, rounds + 1)
     return {name: dict(enumerate(ms[1:])) for name, ms in times.items()}
-
-
-def step_times(batch_size: int, rounds: int) -> dict[str, dict[int, float]]:
-    """Whole training steps at full model size: comera, whole-model low_rank, dense."""
-    workload = open_workload("encoder", EncoderSettings(), Data(), check=False)
-    batches = list(itertools.islice(workload.batches("train", batch_size, 0, static=True), _STEPS))
-    actions = {}
-    for arm in ("comera", "low_rank", "dense"):
-        torch.manual_seed(0)
-        method = build(arm, "", default_settings(arm))
-        model = method.adapt(workload.build(), workload.targets())
-        step = TrainStep(model, method, method.optimizer(model), workload.loss, "fp32", "cpu")
-        actions[arm] = lambda step=step: step(batches[step.number % _STEPS])
-    return _rounds(actions, rounds, repeats=8 if batch_size == 1 else 1)
 
 
 def block_times(outputs: int, rounds: int) -> dict[str, dict[int, float]]:
@@ -140,52 +117,31 @@ def _launch(
     return times(*arguments)
 
 
-def layer_times(rounds: int) -> dict[str, dict[int, float]]:
-    """Both ways through one linear map of 4,096 tokens."""
-    return _rounds(layers(4096, 768, 768, (8, 8, 12), _STEPS), rounds, repeats=5)
-
-
 def run(rounds: int) -> None:
     """Measure and print, with about so many interleaved rounds per ratio. Raises ConfigError: fewer than 2."""
     if not 2 <= rounds <= _MOST_ROUNDS:
         raise ConfigError(f"--rounds is {rounds}; allowed: whole numbers from 2 to {_MOST_ROUNDS:,}.")
-    console = Console(stderr=True)
     each = max(2, math.ceil(rounds / LAUNCHES))
-    title = f"CPU, {torch.get_num_threads()} threads, fp32, {LAUNCHES} launches; value [range over launches]"
-    table = Table("ratio", *(f"{allocator} allocator" for allocator in ALLOCATORS), "aim", title=title)
 
-    def add(times: list[dict[str, dict[tuple[int, int], float]]], name: str, above: str, below: str, aim: str) -> None:
-        ratios = [paired_ratio(one[above], one[below]) for one in times]
-        table.add_row(name, *(f"{ratio.value:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]" for ratio in ratios), aim)
+    def add(times: dict[str, dict[tuple[int, int], float]], name: str, above: str, below: str, aim: str) -> None:
+        ratio = paired_ratio(times[above], times[below])
+        print(f"{name:58} {ratio.value:6.3f} [{ratio.low:.3f}, {ratio.high:.3f}]  {aim}".rstrip(), flush=True)
 
-    console.print("layer, 4,096 tokens ...")
-    layer = [in_launches(layer_times, allocator, LAUNCHES, 2 * each) for allocator in ALLOCATORS]
-    add(layer, "TTLinear / two-factor map", "tt", "two_factors", "at most 1.15 (system)")
-    add(layer, "nn.Linear / TTLinear", "dense", "tt", "at least 4")
-    for batch_size, most, least in ((1, "1.15", "at least 3.5"), (8, "1.05", "at least 3.0"), (16, "1.05", "")):
-        console.print(f"whole step, batch {batch_size} ...")
-        step = [in_launches(step_times, allocator, LAUNCHES, batch_size, each) for allocator in ALLOCATORS]
-        add(step, f"step comera / low_rank, batch {batch_size}", "comera", "low_rank", f"at most {most}")
-        add(step, f"step dense / comera, batch {batch_size}", "dense", "comera", least)
+    print(
+        f"CPU, {torch.get_num_threads()} threads, fp32, {LAUNCHES} launches: ratio [range over launches]  aim",
+        flush=True,
+    )
     for outputs in (768, 3072):
-        console.print(f"block tensor train, 768 x {outputs} ...")
-        blocks = [in_launches(block_times, allocator, LAUNCHES, outputs, 2 * each) for allocator in ALLOCATORS]
-        add(blocks, f"BTTLinear 768 x {outputs} / its two products", "btt", "plain", "at most 1.15")
-    for width, aim in ((128, "at most 1.5"), (768, "below 1")):
-        console.print(f"steps of formats, width {width} ...")
-        steps = [in_launches(format_step_times, allocator, LAUNCHES, width, each) for allocator in ALLOCATORS]
+        for allocator in ALLOCATORS:
+            times = in_launches(block_times, allocator, LAUNCHES, outputs, each)
+            name = f"BTTLinear 768 x {outputs} / its two products, {allocator} allocator"
+            add(times, name, "btt", "plain", "at most 1.15")
+    for width, aim, of_muon in ((128, "at most 1.5", ""), (768, "below 1", "at most 0.1")):
+        steps = in_launches(format_step_times, "steady", LAUNCHES, width, each)
         add(steps, f"step btt / dense, width {width}", "btt", "dense", aim)
         for name in ("dense", "btt"):
-            add(
-                steps,
-                f"Muon / step of {name}, width {width}",
-                f"Muon of {name}",
-                name,
-                "at most 0.1" if width > 128 else "",
-            )
-    console.print("import ...")
-    imports = import_times(rounds)
-    extra = sorted((imports["comera"][i] - imports["torch"][i]) / 1e3 for i in range(rounds))
-    spread = f"{extra[len(extra) // 2]:.3f} [{extra[0]:.3f}, {extra[-1]:.3f}] (range)"
-    table.add_row("import comera on top of torch, s", spread, "", "under 0.2")
-    Console().print(table)
+            add(steps, f"Muon / step of {name}, width {width}", f"Muon of {name}", name, of_muon)
+    imports = import_times(each)
+    extra = sorted((imports["comera"][i] - imports["torch"][i]) / 1e3 for i in range(each))
+    spread = f"{extra[len(extra) // 2]:6.3f} [{extra[0]:.3f}, {extra[-1]:.3f}]"
+    print(f"{'import comera on top of torch, s':58} {spread}  under 0.2", flush=True)

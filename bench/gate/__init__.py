@@ -9,7 +9,7 @@ states its numbers and its tolerance in ``benchmark.extra_info``, left by ``make
   differences too, and so are benchmarks that are new or have vanished.
 * The timed part (:mod:`bench.gate.timed`) compares this tree with the one it came from and with a pinned one, in one
   run on one machine. How often it alarms without cause, and what it catches, is measured by
-  ``python -m bench.gate.repeat``; records lie in ``results/reference/gate``.
+  ``python tools/gate_power.py``; records lie in ``results/reference/gate``.
 
 To accept numbers that are meant to change, run ``make gate-accept``, look at the table it prints, and commit the
 baseline together with the change that it belongs to. That is also how another version of PyTorch gets its baseline.

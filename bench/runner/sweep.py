@@ -9,7 +9,8 @@ makes of the others (:mod:`bench.measures`), records (:mod:`bench.runner.results
 
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from typing import Any
 import hydra
 import torch
 from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.plugins import Plugins
 from hydra.errors import HydraException
@@ -31,7 +33,7 @@ from bench.core.processors import usable_processors
 from bench.core.reading import user_path
 from bench.core.record import RecordError
 from bench.data.corpus import DataError
-from bench.errors import ConfigError, stop_with, unwritten
+from bench.errors import CONF, ConfigError, stop_with, unwritten
 from bench.interrupts import on_interrupt
 from bench.measures import named, unsupported_toggles
 from bench.processes.cluster import is_follower
@@ -81,6 +83,16 @@ def register_settings() -> None:
     store = ConfigStore.instance()
     store.store(group="settings", name="all_methods", node={name: default_settings(name) for name in available()})
     store.store(group="sections", name="all_workloads", node=config_sections(), package="_global_")
+
+
+@contextmanager
+def configuration() -> Iterator[None]:
+    """Make configurations composable in this process, as the command line does for its one."""
+    GlobalHydra.instance().clear()
+    register_resolvers()
+    register_settings()
+    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
+        yield
 
 
 def plain(config: DictConfig) -> dict[str, Any]:
@@ -185,7 +197,7 @@ class SweepCallback(Callback):
         self._start(lambda: [config])
 
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
-        self._start(lambda: expand(config), Launch.of(config))
+        self._start(lambda: list(expand(config)), Launch.of(config))
 
     def _start(self, expanded: Callable[[], Sequence[DictConfig]], launch: Launch | None = None) -> None:
         global _progress, _launched
@@ -233,8 +245,8 @@ class SweepCallback(Callback):
     on_multirun_end = on_run_end
 
 
-def expand(config: DictConfig) -> list[DictConfig]:
-    """Return the configurations of all jobs of a sweep, in the order in which they will run."""
+def expand(config: DictConfig) -> Iterator[DictConfig]:
+    """Compose the configurations of all jobs of a sweep, in the order in which they will run."""
     sweeper = Plugins.instance()._instantiate(config.hydra.sweeper)
     axes = [f"{key}={value}" for key, value in (config.hydra.sweeper.params or {}).items()]
     given = OmegaConf.to_container(config.hydra.overrides, resolve=False)  # an interpolation is each job's own
@@ -242,7 +254,8 @@ def expand(config: DictConfig) -> list[DictConfig]:
     overrides = OverridesParser.create().parse_overrides([*axes, *given["task"]])
     check_sweep(overrides)
     [batch] = type(sweeper).split_arguments(overrides, max_batch_size=None)  # type: ignore[attr-defined]
-    return [hydra.compose("config", [*job, *given["hydra"]], return_hydra_config=False) for job in batch]
+    for job in batch:
+        yield hydra.compose("config", [*job, *given["hydra"]], return_hydra_config=False)
 
 
 def _checked(config: DictConfig, elsewhere: bool = False) -> Job:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
 import sys
 import time
 
+import gate_power
 import numpy as np
 import pytest
 from small_cells import ROOT
 
-from bench.gate import GateError, repeat, timed_worker
+from bench.gate import GateError, timed_worker
 from bench.gate.timed import LAUNCHES, Measured, Turn, Worker, decide, estimate, judge, measure, vanished
 from bench.gate.timed_worker import BENCHMARKS, Benchmark
 
@@ -277,189 +277,29 @@ def test_a_crashed_worker_gives_status_2(tmp_path):
     assert "Traceback" not in done.stdout
 
 
-# Repetitions.
-
-
-def test_bounds_of_the_alarm_rate():
-    assert repeat.upper_bound(0, 60) == pytest.approx(1 - 0.05 ** (1 / 60))
-    assert repeat.upper_bound(1, 60) == pytest.approx(0.0766, abs=1e-4)  # tables of Clopper and Pearson, one-sided
-    assert repeat.upper_bound(5, 5) == pytest.approx(1)
-
-
-@pytest.fixture
-def no_measurement(monkeypatch):
-    """Repetitions that measure nothing; the seeds that they were asked for."""
-    numbers = []
-
-    def made_up(tree, base, number, settings):
-        assert settings["launches"] == LAUNCHES
-        assert tree != base
-        assert (tree / "comera").is_dir()
-        numbers.append(number)
-        return {"alarm": False, "benchmarks": {"a": {"kind": "unchanged"}}}
-
-    monkeypatch.setattr(repeat, "_repetition", made_up)
-    monkeypatch.setattr(repeat.signal, "signal", lambda *_: None)
-    monkeypatch.setattr(repeat.torch, "set_num_threads", lambda _: None)
-    return numbers
-
-
-@pytest.fixture
-def a_repository(tmp_path, monkeypatch):
-    root = tmp_path / "repository"
-    (root / "comera").mkdir(parents=True)
-    (root / "comera" / "layers.py").write_text("one")
-    git = ["git", "-c", "user.name=n", "-c", "user.email=e@example.org"]
-    for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "one"]):
-        subprocess.run([*git, *command], cwd=root, check=True)
-    monkeypatch.setattr(repeat, "ROOT", root)
-    return root
-
-
-@pytest.mark.usefixtures("a_repository")
-def test_repetitions_go_on_where_they_were_stopped(no_measurement, tmp_path, capsys):
-    path = tmp_path / "made" / "up.jsonl"
-    repeat.main(["--repetitions", "2", "--into", str(path)])
-    with path.open("a") as file:
-        file.write('{"schema_ver')  # killed while it wrote
-    git = ["git", "-c", "user.name=n", "-c", "user.email=e@example.org"]
-    subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "later"], cwd=repeat.ROOT, check=True)
-    repeat.main(["--repetitions", "4", "--into", str(path)])
-    assert no_measurement == [0, 1, 2, 3]
-    records = [json.loads(line) for line in path.read_text().splitlines()]
-    assert [record["repetition"] for record in records] == [0, 1, 2, 3]
-    assert {record["threads"] for record in records} == {1}
-    assert [record["commit"] == records[0]["commit"] for record in records] == [True, True, False, False]
-    captured = capsys.readouterr()
-    assert "4/4 repetitions, 0 alarms" in captured.err
-    assert captured.out.endswith(
-        "0 alarms in 4 repetitions: at most 52.7 % false alarms (95 % bound); of 4 verdicts 4 unchanged\n"
-    )
-
-
-@pytest.mark.usefixtures("a_repository", "no_measurement")
-def test_a_record_says_what_kept_the_other_core_busy(tmp_path):
-    path = tmp_path / "up.jsonl"
-    repeat.main(["--repetitions", "1", "--busy", "--into", str(path)])
-    repeat.main(["--repetitions", "2", "--busy", "elsewhere", "--into", str(path)])
-    records = [json.loads(line) for line in path.read_text().splitlines()]
-    loads = ["products of matrices", "what else ran on the machine"]
-    assert [(record["busy"], record["load"]) for record in records] == [(True, load) for load in loads]
-
-
-@pytest.mark.usefixtures("a_repository", "no_measurement")
-def test_repetitions_of_different_kinds_are_not_mixed(tmp_path, monkeypatch, capsys):
-    path = tmp_path / "up.jsonl"
-    repeat.main(["--repetitions", "1", "--into", str(path)])
-    with pytest.raises(SystemExit, match="2"):
-        repeat.main(["--repetitions", "2", "--launches", "5", "--into", str(path)])
-    assert "holds repetitions with {'launches': 3}, these would have {'launches': 5}" in capsys.readouterr().err
-    monkeypatch.setattr(repeat, "gate_code", lambda: "changed")
-    with pytest.raises(SystemExit, match="2"):
-        repeat.main(["--repetitions", "2", "--into", str(path)])
-    assert "these would have {'gate': 'changed'}" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (["--repetitions", "0"], "error: --repetitions is 0; allowed: whole numbers from 1."),
-        (["--launches", "0"], "error: --launches is 0; allowed: whole numbers from 1."),
-        (["--planted", "10"], "error: --planted is 10.0; allowed: shares from 0 to 1."),
-        (["--of", "nothing"], "error: --of names 'nothing'; allowed: tt_linear/two_factors, "),
-        (["--summary", "--into", "FILE"], "line 1: no repetition of schema 2."),
-        (["--no"], "unrecognized arguments: --no"),
-    ],
-)
-def test_wrong_input_gets_a_sentence(arguments, sentence, tmp_path, capsys):
-    file = tmp_path / "file.jsonl"
-    file.write_text("[]\n")
-    with pytest.raises(SystemExit, match="2"):
-        repeat.main([str(file) if word == "FILE" else word for word in arguments])
-    assert sentence in capsys.readouterr().err
-
-
-# What the rule would have said of recorded blocks.
-
-
-def recorded(slowdowns):
-    return {
-        "schema_version": repeat.SCHEMA,
-        "launches": LAUNCHES,
-        "alarm": False,
-        "benchmarks": {"tt_linear/dense": {"kind": "unchanged", "slowdowns": slowdowns}},
-    }
-
-
-def test_power_counts_alarms_of_scaled_blocks():
-    quiet = [recorded(launches(1.0, seed=seed, count=2 * LAUNCHES)) for seed in range(6)]
-    lines = [line.split() for line in repeat.power(quiet).splitlines()[1:]]
-    found = {(line[1], line[2]): int(line[3]) for line in lines}
-    assert found["1.00", "tt_linear/dense"] == found["1.00", "any"] == 0
-    assert found["1.15", "tt_linear/dense"] == 6
-    assert found["1.05", "tt_linear/dense"] <= found["1.10", "tt_linear/dense"] <= 6
-
-
-def test_further_launches_that_were_not_needed_are_those_of_the_next_repetition():
-    one, other, confirmed = ([[value] * 4] * LAUNCHES for value in (1.0, 1.1, 1.2))
-    records = [recorded(one), recorded([*other, *confirmed]), recorded(confirmed)]
-    assert repeat.blocks_of(records, "tt_linear/dense") == [(one, other), (other, confirmed), (confirmed, one)]
-
-
-@pytest.mark.parametrize(("slowdown", "measured", "alarm"), [(1.0, 1, False), (1.2, 2, True)])
-def test_a_repetition_confirms_a_slowdown_by_further_launches(monkeypatch, slowdown, measured, alarm):
-    seeds = []
-
-    def made_up(_trees, names, seed, _planted, launches):
-        seeds.append(seed)
-        turns = [[[Turn([[own]])] * 4 for _ in range(launches)] for own in (slowdown, 1.0)]
-        return {name: Measured(turns) for name in names}
-
-    monkeypatch.setattr(repeat, "measure", made_up)
-    settings = {"planted": 0.0, "launches": LAUNCHES, "of": ["full_step/dense"]}
-    found = repeat._repetition("tree", "base", 4, settings)
-    part = found["benchmarks"]["full_step/dense"]
-    assert found["alarm"] is alarm
-    assert len(part["slowdowns"]) == len(part["seconds"][0]) == LAUNCHES * measured
-    assert len(set(seeds)) == measured
-
-
-def test_power_reads_repetitions_of_one_launch():
-    one = {"schema_version": repeat.ONE_LAUNCH, "alarm": False}
-    records = [
-        one | {"benchmarks": {"tt_linear/dense": {"tree": [0.1 * own] * 30, "base": [0.1] * 30}}}
-        for own in np.linspace(0.98, 1.02, 12)
-    ]
-    first, further = repeat.blocks_of(records, "tt_linear/dense")[0]
-    assert (len(first), len(further), len(first[0])) == (LAUNCHES, LAUNCHES, BENCHMARKS["tt_linear/dense"].rounds)
-    assert first[1][0] == pytest.approx(records[2]["benchmarks"]["tt_linear/dense"]["tree"][0] / 0.1)
-
-
-@pytest.mark.slow
-def test_power_of_the_committed_blocks_meets_the_aims():
-    records = repeat.read(ROOT / "results" / "reference" / "gate" / "amd-epyc-1-thread.jsonl")
-    for name in records[0]["benchmarks"]:
-        found = [repeat._caught(blocks, 1.10, TOLERANCE)[0] for blocks in repeat.blocks_of(records, name)]
-        assert sum(found) >= 48
+# The committed study of the rule (``tools/gate_power.py``).
 
 
 def repetitions(name):
-    return repeat.read(ROOT / "results" / "reference" / "gate" / f"{name}.jsonl")
+    return gate_power.read(ROOT / "results" / "reference" / "gate" / f"{name}.jsonl")
+
+
+def test_the_study_sums_up_its_records(capsys):
+    gate_power.main(["--summary", "--into", str(ROOT / "results" / "reference" / "gate" / "quiet.jsonl")])
+    assert "0 alarms in 30 repetitions: at most 9.5 % false alarms" in capsys.readouterr().out
 
 
 @pytest.mark.slow
 def test_the_committed_repetitions_have_no_alarm_and_catch_a_slowdown_of_all():
     quiet, busy = repetitions("quiet"), repetitions("busy")
     assert [len(quiet), len(busy)] == [30, 30]
-    assert {record["busy"] for record in quiet} == {False}
-    assert {record["busy"] for record in busy} == {True}
     assert not any(record["alarm"] or record["planted"] for record in (*quiet, *busy))
     for factor, least in ((1.10, 48), (1.15, 59)):
         caught = 0
         for records in (quiet, busy):
-            of = [(BENCHMARKS[name].tolerance, repeat.blocks_of(records, name)) for name in BENCHMARKS]
+            of = [(BENCHMARKS[name].tolerance, gate_power.blocks_of(records, name)) for name in BENCHMARKS]
             caught += sum(
-                any(repeat._caught(blocks[number], factor, tolerance)[0] for tolerance, blocks in of)
+                any(gate_power._caught(blocks[number], factor, tolerance)[0] for tolerance, blocks in of)
                 for number in range(len(records))
             )
         assert caught >= least

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
+import subprocess
+import sys
 import time
 from collections import defaultdict
 from types import SimpleNamespace
@@ -12,7 +14,7 @@ from types import SimpleNamespace
 import odd_workers
 import psutil
 import pytest
-from small_cells import TIMING, a_cell
+from small_cells import ROOT, TIMING, a_cell, environment
 
 import bench.processes.interleave
 import bench.processes.process
@@ -446,3 +448,30 @@ def test_seconds_between_reports_of_progress_count_once(monkeypatch, limit_s, le
             heard.append(process.answer())
     assert least <= len(heard) <= most
     process.stop()
+
+
+ASKING = """
+import torch
+
+asked = []
+torch.cuda.is_available = lambda: asked.append("is_available") or True
+torch.cuda.device_count = lambda: asked.append("device_count") or 1
+torch.cuda.get_device_capability = lambda *_: asked.append("get_device_capability") or (9, 0)
+import bench.processes.preload
+print(list(asked), torch.cuda.is_available())
+"""
+
+
+@pytest.mark.slow
+def test_what_cells_processes_are_forked_from_leaves_the_device_alone(tmp_path):
+    """Else none of them could use it."""
+    done = subprocess.run(
+        [sys.executable, "-c", ASKING],
+        cwd=tmp_path,
+        env=environment(PYTHONPATH=str(ROOT)),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.stdout == "[] True\n", done.stderr

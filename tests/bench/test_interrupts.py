@@ -87,17 +87,25 @@ def test_whatever_the_program_is_doing(tmp_path, number, whole_group, status, wa
     assert_one_sentence(error, "3 of 21")
 
 
+#: The same handler answers both signals (:func:`test_whatever_the_program_is_doing`), so what is slow gets one of them.
+INTERRUPT, TERMINATE = SIGNALS
+
+
 @pytest.mark.slow
-@BY_SIGNAL
 @pytest.mark.parametrize(
-    ("grid", "cells"),
+    ("signals", "grid", "cells"),
     [
-        (("experiment=fig1_memory", "methods=[dense,low_rank]", "batch_size=1,2,4,8", "parallel=2"), 8),
-        (("experiment=fig1", "methods=[comera,dense,lora]", "batch_size=2,4", "timing.block_seconds=1000.0"), 6),
+        (TERMINATE, ("experiment=fig1_memory", "methods=[dense,low_rank]", "batch_size=1,2,4,8", "parallel=2"), 8),
+        (
+            INTERRUPT,
+            ("experiment=fig1", "methods=[comera,dense,lora]", "batch_size=2,4", "timing.block_seconds=1000.0"),
+            6,
+        ),
     ],
     ids=["predicted", "timed"],
 )
-def test_a_sweep(tmp_path, pairs, number, whole_group, status, grid, cells):
+def test_a_sweep(tmp_path, pairs, signals, grid, cells):
+    number, whole_group, status = signals
     running = Sweep(tmp_path, pairs, grid, stderr=subprocess.PIPE, text=True)
     running.wait_for(1)
     ended, error = interrupt(running.process, number, whole_group)
@@ -112,8 +120,8 @@ def test_a_sweep(tmp_path, pairs, number, whole_group, status, grid, cells):
 
 
 @pytest.mark.slow
-@BY_SIGNAL
-def test_a_training_keeps_its_checkpoint(tmp_path, pairs, number, whole_group, status):
+def test_a_training_keeps_its_checkpoint(tmp_path, pairs):
+    number, whole_group, status = TERMINATE
     grid = [*TRAINED, "methods=[comera]"]
     running = Sweep(tmp_path, pairs, grid, stderr=subprocess.PIPE, text=True)
     running.wait_for(0, checkpoints=1)
@@ -136,20 +144,25 @@ REFERENCE = str(ROOT / "results" / "reference")
 
 
 @pytest.mark.slow
-@BY_SIGNAL
 @pytest.mark.parametrize(
-    ("command", "sign"),
+    ("signals", "command", "sign"),
     [
-        (["bench", "predict", "method=dense", "device=h100", "dataset=synthetic"], "predicting batch"),
-        (["bench", "predict", "model=config.json", "sequence_length=16", "device=h100"], "of "),
-        (["bench", "campaign", "output=out", "only=fig1", "device=cpu", "budget=9m"], "stage 1/1"),
-        (["bench", "report", "--records", REFERENCE], ""),
-        (["figures", "fig1", "--records", REFERENCE], ""),
+        (TERMINATE, ["bench", "predict", "method=dense", "device=h100", "dataset=synthetic"], "predicting batch"),
+        (TERMINATE, ["bench", "predict", "model=config.json", "sequence_length=16", "device=h100"], "of "),
+        (INTERRUPT, ["bench", "predict", "model=config.json", "sequence_length=16", "device=h100"], "of "),
+        (
+            INTERRUPT,
+            ["bench", "campaign", "experiment=fig1_memory", "dataset=synthetic", "parallel=1"],
+            " cells  fig1_memory",
+        ),
+        (INTERRUPT, ["bench", "report", "--records", REFERENCE], ""),
+        (TERMINATE, ["figures", "fig1", "--records", REFERENCE], ""),
     ],
-    ids=["predict", "predict all", "campaign", "report", "figures"],
+    ids=["predict", "predict all", "predict all, Ctrl-C", "campaign", "report", "figures"],
 )
-def test_a_command(tmp_path, number, whole_group, status, command, sign):
+def test_a_command(tmp_path, signals, command, sign):
     """It is interrupted once it has printed ``sign``, or after a second, when it reads."""
+    number, whole_group, status = signals
     (tmp_path / "config.json").write_text(BERT)
     process = start([sys.executable, "-m", *command], tmp_path)
     if sign:

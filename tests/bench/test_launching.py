@@ -76,8 +76,8 @@ def test_a_failed_job_takes_no_other_s_records_along_and_separate_folders_are_me
     again = run_bench(tmp_path, *arguments(tmp_path, pairs, grid))
     assert (again.status, again.error.count("done before"), again.error.count("ok: ")) == (0, 2, 2)
 
-    summary = merge([tmp_path / "worker-2", tmp_path / "worker-4"], tmp_path / "merged" / "results")
-    assert len(summary.taken) == 4
+    copied, _ = merge([tmp_path / "worker-2", tmp_path / "worker-4"], tmp_path / "merged" / "results")
+    assert len(copied) == 4
     run_sweep(tmp_path / "alone", pairs, PREDICTED)
     alone, merged = (records_by_file(tmp_path / name, but=["recorded_at"]) for name in ("alone", "merged"))
     assert merged == alone

@@ -107,7 +107,7 @@ def test_sweeps(tmp_path, pairs, arguments, field, given):
         ("experiment=fig1 experiment=fig1_memory", "experiment"),
         ("experiment=fig1 batch_size=2 batch_size=4", "batch_size"),
         ("experiment=fig1 +batch_size=2 batch_size=2", "batch_size"),
-        ("campaign output=out output=other", "output"),
+        ("campaign experiment=fig1 device=cpu device=cuda", "device"),
         ("predict method=dense batch_size=2 batch_size=4", "batch_size"),
     ],
 )

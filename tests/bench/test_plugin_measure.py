@@ -1,18 +1,14 @@
-"""A measure of one's own: registered here, and asked for by name in sweeps, campaigns and on the command line."""
+"""A measure of one's own: registered here, and asked for by name in sweeps and on the command line."""
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 import types
 
 import pytest
-from small_campaigns import small_stage
 from small_cells import TIMING, a_cell, run_bench, small
 
-import bench.campaign.run
-import bench.campaign.stages
 import bench.measures
 from bench.core.record import read_all
 from bench.errors import ConfigError
@@ -82,17 +78,6 @@ def test_a_sweep_measures_records_and_resumes(tmp_path, pairs):
     assert dense.step_time_median_ms > 0
     assert f"dense  ok: {dense.parameters:,} parameters" in ended.error
     assert run_bench(tmp_path, *arguments).error.count("done before") == 4
-
-
-def test_a_campaign_runs_it(tmp_path, pairs, monkeypatch):
-    stage = small_stage("weighed", pairs, *ASKED, "batch_size=2")
-    monkeypatch.setattr(bench.campaign.stages, "STAGES", (stage,))
-    ended = run_bench(tmp_path, "campaign", "output=out", "device=cpu", "budget=5m")
-    assert ended.status == 0, ended.error
-    assert "weighed: batch 2, cpu, dense; low_rank@rank, about " in ended.error  # one unit: its cells run side by side
-    assert ended.output.splitlines() == ["weighed: 2 ran, 0 done before, 0 left", "everything is done"]
-    report = json.loads((tmp_path / "out" / "campaign.json").read_text())
-    assert set(ASKED) <= set(report["stages"][0]["arguments"])
 
 
 FROM_A_FILE = """

@@ -74,7 +74,7 @@ COMMANDS = {
     "merge": (["merge", "odd.json", "--into", "results"], "odd.json"),
     "merge of a folder": (["merge", "records", "--into", "results"], "records"),
     "compare": (["compare", "records", "records"], "records"),
-    "campaign": (["campaign", "output=out", "records=odd.json", "device=cpu"], "odd.json"),
+    "campaign": (["campaign", "@odd.json", "device=cpu"], "odd.json"),
 }
 
 

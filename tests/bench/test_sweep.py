@@ -392,3 +392,10 @@ def test_a_cell_that_several_jobs_share_counts_once(capsys):
     assert [line.split("]")[1].split("  ")[0].strip() for line in lines] == ["1/2 cells", "2/2 cells"]
     assert "ok: first" in lines[0]
     assert "ok: last" in lines[1]
+
+
+def test_an_outcome_of_no_use_is_tried_again(tmp_path):
+    cell = a_training_cell()
+    results = Results(tmp_path, "config")
+    results.record([Outcome(cell, "timeout", "stopped after 1 of 15 steps")], "d", Data("synthetic"))
+    assert not results.is_done(cell, "d")

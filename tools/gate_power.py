@@ -25,6 +25,7 @@ from typing import Any
 
 import torch
 
+from bench import gate
 from bench.core.provenance import device_name
 from bench.errors import Parser, stop_with
 from bench.gate import GateError
@@ -42,7 +43,9 @@ from bench.gate.timed import (
 )
 from bench.gate.timed_worker import BENCHMARKS, THREADS
 
-#: Schema 1 has repetitions of one launch with 30 rounds, from before the gate had several.
+GATE = Path(gate.__file__).parent
+
+#: Of schema 1 are repetitions of one launch with 30 rounds, from before the gate had several.
 SCHEMA, ONE_LAUNCH = 2, 1
 CONFIDENCE = 0.95
 
@@ -96,7 +99,7 @@ def gate_code() -> str:
     """Return a hash of the code that measures and decides; repetitions with different hashes are not combined."""
     digest = hashlib.sha256()
     for module in ("timed.py", "timed_worker.py"):
-        digest.update(Path(__file__).with_name(module).read_bytes())
+        digest.update((GATE / module).read_bytes())
     return digest.hexdigest()[:16]
 
 
@@ -293,7 +296,7 @@ def repeat(path: Path, repetitions: int, settings: dict[str, Any], elsewhere: bo
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Repeat and print the summary."""
-    parser = Parser(prog="python -m bench.gate.repeat", description=_DESCRIPTION)
+    parser = Parser(prog="python tools/gate_power.py", description=_DESCRIPTION)
     parser.add_argument("--repetitions", type=int, default=60, help="how many there shall be (default: 60)")
     parser.add_argument(
         "--launches",
