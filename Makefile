@@ -42,8 +42,9 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_INDEX) -c $(VENV)/constraints.txt -e '.[bench,slurm,test,lint,docs]'
 	@touch $@
 
-test-slow: $(READY) ## run the slow tests: trainings, compilations, killed sweeps (half an hour)
-	$(PYTEST) -m slow tests
+# Files of few, long tests come first: by the number of tests they would come last, and one process would wait.
+test-slow: $(READY) ## run the slow tests: trainings, compilations, killed sweeps
+	$(PYTEST) -m slow --no-loadscope-reorder tests/test_*.py $(addprefix tests/,robustness figures bench baselines comera)
 
 lint: $(READY) ## check format, style, types and imports
 	$(BIN)/ruff format --check .

@@ -116,23 +116,27 @@ def interrupted(
     return same
 
 
+#: Steps before which a run is stopped: in the early stage, and in the late one behind a checkpoint.
+EARLY, LATE = 5, 13
+
+
 @pytest.mark.parametrize(
-    ("method", "exchange"),
+    ("method", "exchange", "moments"),
     [
-        ("comera", "ddp"),
-        ("dense", "ddp_bf16"),
-        ("dense", "powersgd_4"),
-        ("comera", "fsdp2"),
-        ("dense", "fsdp2"),
-        ("comera", "local_steps"),
+        ("comera", "ddp", [1, EARLY, 10, LATE]),  # before the first checkpoint, and between two of the late stage
+        ("dense", "ddp_bf16", [EARLY]),
+        ("dense", "powersgd_4", [EARLY, LATE]),
+        ("comera", "fsdp2", [EARLY, LATE]),
+        ("dense", "fsdp2", [LATE]),
+        ("comera", "local_steps", [EARLY, LATE]),
     ],
 )
-def test_what_is_taken_up_from_a_checkpoint_ends_with_the_undisturbed_bytes(method, exchange, pairs, tmp_path):
+def test_what_is_taken_up_from_a_checkpoint_ends_with_the_undisturbed_bytes(method, exchange, moments, pairs, tmp_path):
     changes = {"truncate_every": 4} if method == "comera" else {}
     cell = a_training_cell(method, early=8, late=7, static=True, settings=changes, local_steps=None)
     cell = dataclasses.replace(of_ranks(cell, 2, exchange), local_steps=4 if exchange == "local_steps" else None)
-    for answers in in_two_processes(interrupted, cell, str(tmp_path), str(pairs), [1, 5, 10, 13]):
-        assert answers == [True] * 4
+    for answers in in_two_processes(interrupted, cell, str(tmp_path), str(pairs), moments):
+        assert answers == [True] * len(moments)
 
 
 def cut(rank: int, cell, folder: str, pairs: str) -> tuple[list[object], list[float], bool]:
@@ -212,9 +216,8 @@ def on_code(rank: int, cell, folder: str) -> list[float]:
     return losses_of(run)
 
 
-@pytest.mark.parametrize("method", ["comera", "dense"])
-def test_shards_have_the_losses_of_replicas_on_source_code(method, tmp_path):
-    """The small preset with its schedule and the rates that its search chose, over 200 steps."""
+def test_shards_have_the_losses_of_replicas_on_source_code(tmp_path):
+    """CoMERA's small preset with its schedule and the rates that its search chose, over 200 steps."""
     preset = OmegaConf.to_container(OmegaConf.load(CONF / "presets" / "code_small.yaml"))
     rates = OmegaConf.to_container(OmegaConf.load(CONF / "code_rates" / "chosen.yaml"))
     assert isinstance(preset, dict)
@@ -222,13 +225,13 @@ def test_shards_have_the_losses_of_replicas_on_source_code(method, tmp_path):
     rates["comera"]["lr_ranks"] = 1e-3  # the library's own
     settings = dataclasses.asdict(workload_class("code").Settings(**{**preset, "packages": tuple(preset["packages"])}))
     cell = a_training_cell(
-        method,
+        "comera",
         early=200,
         late=0,
         static=True,
         workload="code",
         workload_settings=settings,
-        settings=rates[method],
+        settings=rates["comera"],
         batch_size=32,
     )
     cell = dataclasses.replace(cell, training={**cell.training, "schedule": {"warmup": 0.1, "final": 0.05}})
