@@ -14,10 +14,10 @@ import tempfile
 from pathlib import Path
 
 from bench.commands.merge import merge
+from bench.core.checkpoint import FORMER, find
 from bench.core.files import write_whole
 from bench.core.record import RecordError, paths_below
 from bench.errors import ConfigError, Parser, stop_with
-from bench.runner.checkpoint import FORMER, find
 
 RECORDS, CHECKPOINTS = "records.tar.gz", "checkpoints.tar.gz"
 PART_BYTES = 15 * 2**20  # of a part at most

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.core.cell import Cell
+from bench.core.checkpoint import load, settle
 from bench.core.files import check_folder, remove_abandoned, write_whole
 from bench.core.launches import extended
 from bench.core.provenance import Provenance, provenance
@@ -23,7 +24,6 @@ from bench.core.times import epoch_time_s
 from bench.errors import ConfigError
 from bench.measures import named
 from bench.protocol import Data, Outcome
-from bench.runner.checkpoint import load, settle
 from bench.step.allocator import free_memory_mib
 from bench.step.train_step import compile_unsupported
 from bench.training.run import Upkeep

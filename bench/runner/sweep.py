@@ -27,6 +27,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from bench.core.cell import Cell
+from bench.core.checkpoint import CheckpointError
 from bench.core.files import check_own_folder
 from bench.core.plugins import import_plugins
 from bench.core.processors import usable_processors
@@ -40,7 +41,6 @@ from bench.processes.cluster import is_follower
 from bench.processes.process import outcomes_of, remove_abandoned_temporaries
 from bench.protocol import Data, Method, Outcome, Session
 from bench.protocol.methods import available, build, default_settings
-from bench.runner.checkpoint import CheckpointError
 from bench.runner.launching import JobFailed, Launch, failure_noted, note_busy, without_shared
 from bench.runner.limits import check_sweep, ranks_unsupported
 from bench.runner.progress import SweepProgress

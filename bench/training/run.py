@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from bench.core import checkpoint
 from bench.core.cell import Cell
 from bench.core.samples import in_unit, packed
 from bench.core.upgrade import upgraded_point
@@ -28,7 +29,6 @@ from bench.errors import ConfigError
 from bench.protocol import Batch, Evaluation, Metric, Role, Stage, Workload
 from bench.protocol.budget import DENSE
 from bench.protocol.methods import build_for, dense_for
-from bench.runner import checkpoint
 from bench.step.bf16_products import multiplies_bf16
 from bench.step.low_precision import adapted_model
 from bench.step.timing import Diverged

@@ -19,8 +19,8 @@ from interrupted import Killed, as_bytes, files_in, kill_at
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from bench.runner import checkpoint
-from bench.runner.checkpoint import CheckpointError, find, load, save, settle
+from bench.core import checkpoint
+from bench.core.checkpoint import CheckpointError, find, load, save, settle
 
 DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.uint8)
 

@@ -19,13 +19,13 @@ from small_cells import a_training_cell, run_bench
 from tiny import one_thread  # noqa: F401
 
 import bench.runner.sweep
+from bench.core import checkpoint
 from bench.core.record import read_all
 from bench.core.samples import last_per_example
 from bench.data.corpus import DataError
 from bench.measures.probe import probe
 from bench.protocol import Data, Stage
 from bench.protocol.methods import build, checked_settings
-from bench.runner import checkpoint
 from bench.training.run import TrainingRun, Upkeep, checked_metric, scheduled_share
 from bench.workloads import open_workload, recorded_words, workload_class
 from bench.workloads.code import corpus

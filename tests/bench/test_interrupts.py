@@ -13,8 +13,8 @@ import pytest
 from interrupted import PATIENCE_S, Sweep, is_running, sweep
 from small_cells import ROOT, TRAINED, environment
 
+from bench.core.checkpoint import load
 from bench.core.record import read_all
-from bench.runner.checkpoint import load
 
 #: A quiet machine takes less than 5 s; beside other tests everything takes longer.
 LIMIT_S = 30.0

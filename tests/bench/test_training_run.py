@@ -13,8 +13,8 @@ from interrupted import Killed, as_bytes, files_in, kill_at
 from small_cells import MODEL, a_training_cell
 from tiny import one_thread  # noqa: F401
 
+from bench.core import checkpoint
 from bench.protocol import Data
-from bench.runner import checkpoint
 from bench.step.timing import Diverged
 from bench.training.run import TrainingRun, Upkeep, stages_of
 from bench.workloads import open_workload

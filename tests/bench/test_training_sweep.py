@@ -12,9 +12,9 @@ from interrupted import sweep as run_sweep
 from small_cells import TRAINED, run_bench
 
 from bench.core.cell import Cell
+from bench.core.checkpoint import load
 from bench.core.record import read_all
 from bench.core.samples import last_per_example
-from bench.runner.checkpoint import load
 from bench.runner.results import Results
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("cell_processes")]
