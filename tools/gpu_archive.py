@@ -34,7 +34,12 @@ def checkpoints_below(results: Path) -> list[tuple[Path, list[Path]]]:
 
 
 def pack(results: Path, folder: Path) -> list[Path]:
-    """Write the archives and return the checkpoints for which there was no room."""
+    """Write the archives and return the checkpoints for which there was no room.
+
+    Raises ConfigError: ``results`` holds no record.
+    """
+    if not paths_below(results):
+        raise ConfigError(f"RESULTS is '{results}', which holds no record; name a results folder.")
     manifests = [path for path in sorted(results.glob("*/*.csv")) if path.parent.name[0] != "."]
     records = {path.relative_to(results).as_posix(): path for path in [*paths_below(results), *manifests]}
     carried: dict[str, Path] = {}
