@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from bench.core.upgrade import OLD_MEASURES, current_measure
+#: Measures whose name in identities is an older one than that in records.
+_MEASURES_IN_IDENTITIES = {"allocator_peak": "witness"}
 
 #: First line of what identities are hashes of. With another, every record measured so far is one of an unknown cell.
 _IDENTITY = "1"
@@ -126,7 +127,7 @@ class Cell:
         """Return the inverse of :meth:`to_json`."""
         fields = json.loads(text)
         fields.pop("sequence_length", None)  # it lies in the workload's settings
-        return cls(**{**fields, "measure": current_measure(fields["measure"])})
+        return cls(**fields)
 
     def cell_id(self, data_hash: str) -> str:
         """Return the identity of the measurement: a hash of the resolved cell and the data.
@@ -134,5 +135,5 @@ class Cell:
         It depends neither on the schema of records nor on how a measure has been renamed, so that columns can be added
         and names improved while records stay those of their cells.
         """
-        old = dataclasses.replace(self, measure=OLD_MEASURES.get(self.measure, self.measure))
-        return hashlib.sha256(f"{_IDENTITY}\n{data_hash}\n{old.to_json()}".encode()).hexdigest()[:16]
+        named = dataclasses.replace(self, measure=_MEASURES_IN_IDENTITIES.get(self.measure, self.measure))
+        return hashlib.sha256(f"{_IDENTITY}\n{data_hash}\n{named.to_json()}".encode()).hexdigest()[:16]

@@ -73,14 +73,12 @@ class Measure:
     precisions: tuple[str, ...] = PRECISIONS  # those that it has something to say about
     methods: tuple[str, ...] = ()  # those that it is about; all, where there is none
     parallel: bool = False  # cells run side by side, with one thread each, instead of one after another
-    together: bool = False  # a campaign starts all cells of a job or none
     paired: bool = False  # arms are compared within a job, so that one without a ratio carries that of the others
     on_device: bool = True  # it needs the cell's device
     timed: bool = True  # the timing settings are part of its cells
     resumes: bool = False  # a cell that was stopped goes on where it was
     on_ranks: bool = False  # cells may have several ranks
     cost: Callable[[Cell], float] = _cost  # of a cell, in no particular unit, for progress
-    seconds: float = 30.0  # of a cell where nothing like it has run yet; of one that resumes, what a start is worth
     text: Callable[[Record], str] = described  # a record's numbers in words, for progress
 
     def __post_init__(self) -> None:

@@ -106,8 +106,6 @@ MEASURE = Measure(
     words="predicted memory, and the peak of the device's allocator over the same steps",
     outcomes=_outcomes,
     unsupported=plain_steps_only,
-    together=True,
     timed=False,
     cost=lambda cell: 1.0 + 0.2 * cell.batch_size,
-    seconds=15.0,
 )

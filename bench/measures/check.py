@@ -306,6 +306,5 @@ MEASURE = Measure(
     words="results on the device against float64 on a CPU",
     serve=check_columns,
     parallel=True,
-    together=True,
     cost=lambda _: 10.0,
 )

@@ -128,5 +128,4 @@ MEASURE = Measure(
     about="the tensor train of one linear layer",
     workloads=is_linear_layer,
     methods=("comera",),
-    seconds=60.0,
 )

@@ -156,7 +156,6 @@ MEASURE = Measure(
     precisions=("fp32",),
     about="a single linear layer",
     workloads=is_linear_layer,
-    seconds=20.0,
     text=lambda record: "; ".join(
         f"{row['name']} {row['error']:.1e}" for row in record.samples["precisions"] if row["error"] is not None
     ),

@@ -230,7 +230,6 @@ MEASURE = Measure(
     name="kept",
     words="what forward keeps for backward, by tensor, and the largest batch that fits, without running a step",
     outcomes=lambda cells, session: traced(kept_columns, cells, session),
-    seconds=60.0,
     text=lambda record: f"{record.saved_for_backward_mib or 0.0:,.0f} MiB kept for backward",
     **TRACED,
 )

@@ -117,5 +117,4 @@ MEASURE = Measure(
     on_device=False,
     timed=False,
     cost=lambda _: 100.0,
-    seconds=600.0,
 )

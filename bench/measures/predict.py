@@ -40,7 +40,6 @@ def plain_steps_only(cell: Cell) -> str | None:
 TRACED: Mapping[str, Any] = {
     "unsupported": plain_steps_only,
     "parallel": True,
-    "together": True,
     "on_device": False,
     "timed": False,
     "cost": lambda _: 1.0,
@@ -50,6 +49,5 @@ MEASURE = Measure(
     name="predict",
     words="memory and work of a step, without running it",
     outcomes=lambda cells, session: traced(predicted_columns, cells, session),
-    seconds=10.0,
     **TRACED,
 )

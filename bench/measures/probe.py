@@ -49,6 +49,5 @@ MEASURE = Measure(
     unsupported=lambda cell: unsupported_toggles(cell, "means nothing to a probe", "checkpoint"),
     on_device=False,
     timed=False,
-    seconds=120.0,
     text=lambda record: ", ".join(f"{name} {value:.4g}" for name, value in record.metrics.items()),
 )

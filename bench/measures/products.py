@@ -153,5 +153,4 @@ MEASURE = Measure(
     about="the plain product of one linear layer",
     workloads=is_linear_layer,
     methods=("dense",),
-    seconds=20.0,
 )

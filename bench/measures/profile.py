@@ -148,5 +148,4 @@ MEASURE = Measure(
     words="where the time of a step goes, by kind of kernel",
     serve=profile_columns,
     cost=lambda _: 10.0,
-    seconds=45.0,
 )

@@ -145,8 +145,6 @@ MEASURE = Measure(
     name="run",
     words="time of a step on the device, arms side by side, with predicted and allocated memory",
     outcomes=_outcomes,
-    together=True,
     paired=True,
     on_ranks=True,
-    seconds=25.0,
 )

@@ -95,5 +95,4 @@ MEASURE = Measure(
     resumes=True,
     on_ranks=True,
     cost=_cost,
-    seconds=90.0,
 )

@@ -11,7 +11,6 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -152,13 +151,11 @@ def run_job(
     parallel: int,
     progress: SweepProgress,
     resume: bool = True,
-    stop_after_s: float | None = None,
 ) -> None:
     """Measure the cells of a job that are not done yet and record them.
 
     ``parallel`` is the number of processes at a time, where cells run side by side; 0 is for one per usable
-    processor. With ``resume`` training runs go on from their checkpoints; after ``stop_after_s`` seconds they leave
-    one and stop.
+    processor. With ``resume`` training runs go on from their checkpoints.
     """
     possible = []
     for cell in job.cells:
@@ -176,7 +173,7 @@ def run_job(
         parallel=parallel or usable_processors(),
         advance=progress.advance,
         note=progress.note,
-        upkeep=lambda cell: replace(results.upkeep(cell, job.data_hash, resume), stop_after_s=stop_after_s),
+        upkeep=lambda cell: results.upkeep(cell, job.data_hash, resume),
         needs_rare=lambda cell: results.rare_times(cell) is None,
     )
     for outcomes in outcomes_of(job.measure, possible, session) if possible else ():

@@ -21,7 +21,6 @@ from torch import nn
 from bench.core import checkpoint
 from bench.core.cell import Cell
 from bench.core.samples import in_unit, packed
-from bench.core.upgrade import upgraded_point
 from bench.distributed.exchange import Exchange, exchange_for
 from bench.distributed.state import decided, gathered, is_first, rank, shard_as_parameters, unsharded, wait_for_all
 from bench.distributed.step import ExchangedStep, rank_seed
@@ -46,12 +45,6 @@ _SHORT = 8  # digits of a code's id in a message
 Report = Callable[[dict[str, Any]], None]
 
 
-class OutOfTime(RuntimeError):
-    """Signal that a run was stopped and left a checkpoint from which it can continue."""
-
-    status = "timeout"  # of the cell's record
-
-
 @dataclass(frozen=True)
 class Upkeep:
     """Folders and times of a run beside its cell; nothing here changes its result."""
@@ -65,7 +58,6 @@ class Upkeep:
     parent_identity: str = ""
     resume: bool = True  # whether to go on from a checkpoint
     checkpoint_steps: int = 0  # between checkpoints; 0 for about one a minute
-    stop_after_s: float | None = None  # after which the run leaves a checkpoint and stops
 
 
 def stages_of(cell: Cell) -> tuple[Stage, ...]:
@@ -98,7 +90,6 @@ class TrainingRun:
         self.total_steps = sum(stage.steps for stage in self.stages)
         self.at = _Position()
         self._schedule = cell.training.get("schedule")
-        self._stop_at = math.inf if upkeep.stop_after_s is None else time.monotonic() + upkeep.stop_after_s
         torch.manual_seed(cell.seed)
         self.method = build_for(cell)
         self._format = self.method  # what the model is to become, where it is dense at first
@@ -189,7 +180,6 @@ class TrainingRun:
         self.method.load_state_dict(restored["method"])
         self.at = _Position(**restored["position"])
         self.at.codes = [{"code_id": c, "git_commit": ""} if isinstance(c, str) else c for c in self.at.codes]
-        self.at.curve = [upgraded_point(row) for row in self.at.curve]
         self.step.number = self.at.step
         torch.set_rng_state(restored["random"]["cpu"])
         if self.cell.device == "cuda":
@@ -199,7 +189,7 @@ class TrainingRun:
         """Train to the end of the last stage.
 
         Raises ConfigError: a metric of the workload is missing or no number. Diverged: the loss or a metric is no
-        finite number any more; the message says where. OutOfTime: it had to stop before.
+        finite number any more; the message says where.
         """
         while self.at.stage < len(self.stages):
             stage = self.stages[self.at.stage]
@@ -353,14 +343,10 @@ class TrainingRun:
     def _maybe_checkpoint(self, stage: Stage) -> None:
         every = self.upkeep.checkpoint_steps
         due = self.at.step % every == 0 if every else time.monotonic() >= self._checkpoint_due
-        due, stop = decided(due, time.monotonic() >= self._stop_at and self.at.step < self.total_steps)
+        [due] = decided(due)
         if due:
             self._loss_is_finite(stage)
             self.save()
-        if stop:
-            self._loss_is_finite(stage)
-            self.save()
-            raise OutOfTime(f"stopped after {self.at.step} of {self.total_steps} steps, goes on from a checkpoint")
 
     def save(self) -> None:
         """Write a checkpoint now."""

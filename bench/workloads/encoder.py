@@ -21,7 +21,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from bench.core.checked import Allowed, Layers, Length, Rows, Width
-from bench.core.upgrade import encoder_words
+from bench.core.vocabulary import encoder_words
 from bench.data.bag_of_words import answers
 from bench.data.corpus import Corpus, Pair
 from bench.data.nli import MNLI_TRAIN_ROWS, find_corpus

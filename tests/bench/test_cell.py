@@ -60,9 +60,6 @@ def test_the_data_is_part_of_the_identity():
 
 def test_a_renamed_measure_has_the_identity_of_the_old_one():
     cell = a_cell(measure="allocator_peak")
-    old = cell.to_json().replace("allocator_peak", "witness")
-    assert old != cell.to_json()
-    assert Cell.from_json(old) == cell
     assert dataclasses.replace(cell, measure="witness").cell_id("data") == cell.cell_id("data")
 
 

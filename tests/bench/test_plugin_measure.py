@@ -41,9 +41,7 @@ register(
         serve=build_and_weigh,
         unsupported=only_small,
         parallel=True,
-        together=True,
         cost=lambda _: 1.0,
-        seconds=5.0,
         text=lambda record: f"{record.parameters:,} parameters",
     )
 )

@@ -146,7 +146,7 @@ def edited(**changes):
         (edited(schema_version=True), "schema_version is True"),
         (edited(schema_version=...), "schema_version is None"),
         (edited(schema_version=0), "schema_version is 0"),
-        (edited(schema_version=1, config_json="{"), "a record of schema_version 1 that cannot be read"),
+        (edited(schema_version=SCHEMA_VERSION - 1), f"schema_version is {SCHEMA_VERSION - 1}"),
         (edited(device=...), "'device' is missing"),
         (edited(batch_size="2"), "'batch_size' holds '2'"),
         (edited(batch_size=2.0), "'batch_size' holds 2.0"),

@@ -11,7 +11,7 @@ import pytest
 from small_cells import ROOT
 
 from bench.core.cell import Cell
-from bench.core.record import SCHEMA_VERSION, Record, parse, path_of, paths_below, read, read_all
+from bench.core.record import SCHEMA_VERSION, Record, path_of, paths_below, read, read_all
 from bench.core.table import as_csv, line_of, readme, table_path
 from bench.core.times import epoch_time_s
 from bench.protocol import Data
@@ -91,13 +91,6 @@ def test_the_epoch_time_of_every_record_with_blocks_is_that_of_its_samples():
         of_samples = epoch_time_s(record)
         assert (record.epoch_time_s is None) == (of_samples is None), record.cell_id
         assert (record.epoch_time_s or 0.0) == pytest.approx(of_samples or 0.0, rel=1e-9), record.cell_id
-
-
-def test_records_of_schema_1_are_read_as_the_carried_over():
-    for record in (record for record in RECORDS if record.workload in ("encoder", "linear", "lookup")):
-        old = as_version_1(json.loads(record.to_json()))
-        assert "metrics" not in old
-        assert parse(json.dumps(old).encode(), "old") == record
 
 
 def test_the_words_that_schema_1_lacked_are_those_of_its_workloads():

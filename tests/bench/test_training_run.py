@@ -206,17 +206,6 @@ class TestResume:
         codes = [{"code_id": "older", "git_commit": ""}, {"code_id": "c", "git_commit": "here"}]
         assert run.columns()["samples"]["trained_by"] == codes
 
-    def test_a_checkpoint_with_the_curve_of_schema_1_is_taken_up(self, workload, undisturbed, tmp_path, monkeypatch):
-        cell = a_training_cell("comera")
-        killed(cell, workload, tmp_path / "run", monkeypatch, "loss", 11)
-        content = checkpoint.load(tmp_path / "run", "mine")
-        assert len(content["position"]["curve"]) == 2
-        for row in content["position"]["curve"]:
-            row |= {f"validation_{name}": value for name, value in row.pop("metrics").items()}
-            row["correct"] = row.pop("per_example")["bits"]
-        checkpoint.save(tmp_path / "run", "mine", content)
-        assert whole(cell, workload, tmp_path / "run") == undisturbed["comera"]
-
     def test_another_run_s_checkpoint_is_refused_and_kept(self, workload, tmp_path):
         whole(a_training_cell("dense", late=0), workload, tmp_path / "run")
         before = files_in(tmp_path)

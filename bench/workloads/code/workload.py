@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from bench.core.files import write_whole
-from bench.core.upgrade import NUMBERS
+from bench.core.vocabulary import NUMBERS
 from bench.data.corpus import DataError
 from bench.protocol import Batch, Data, EarlyLate, Evaluation, Metric, Role, Share, Stage, Steps, Words
 from bench.workloads.base import BaseWorkload, check_batch_size

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from bench.core.files import write_whole
-from bench.core.upgrade import NUMBERS
+from bench.core.vocabulary import NUMBERS
 from bench.data.corpus import DataError
 from bench.protocol import Batch, Data, Evaluation, Metric, Role, Words
 from bench.protocol.budget import Budget
