@@ -85,7 +85,7 @@ def _parser(asked: str) -> Parser:
     commands["compare"].add_argument("b", metavar="B", help="a results folder or a commit, the one in question")
     commands["compare"].add_argument("--experiment", metavar="NAME", help="the only one to compare (default: all)")
     commands["compare"].add_argument("--format", choices=("text", "csv"), default="text", help="(default: text)")
-    commands["speed"].add_argument("--rounds", type=int, default=9, help="per ratio (default 9, at least 2)")
+    commands["speed"].add_argument("--rounds", type=int, default=6, help="per ratio (default 6, at least 2)")
     commands["merge"].add_argument("sources", metavar="FOLDER", type=Path, nargs="+", help="a results folder")
     into = "where the records go (default: results/local)"
     commands["merge"].add_argument("--into", metavar="FOLDER", type=Path, default="results/local", help=into)
