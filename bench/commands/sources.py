@@ -24,7 +24,7 @@ class Source:
 
 
 def read_source(name: str) -> Source:
-    """Return the records of the folder ``name`` or, if there is no such folder, of that commit's ``results/reference``.
+    """Read the records of the folder ``name`` or, where there is none, of that commit's ``results/reference``.
 
     Raises SourceError: neither a folder nor a commit, or one without records. RecordError: a record that cannot be
     read.
@@ -58,7 +58,7 @@ def _records_in(archive: bytes | None, name: str) -> list[Record]:
 
 
 def _git(*arguments: str) -> bytes | None:
-    """Return the output of git in the current folder, or None where it refuses or there is none."""
+    """Return what git prints in the folder at hand, or None where it fails or there is no git."""
     try:
         return subprocess.run(["git", *arguments], capture_output=True, timeout=120, check=True).stdout
     except (OSError, subprocess.SubprocessError):

@@ -39,7 +39,7 @@ def _rounds(actions: Mapping[str, Callable[[], object]], rounds: int, repeats: i
 
 
 def block_times(outputs: int, rounds: int) -> dict[str, dict[int, float]]:
-    """Both ways through a block tensor train of 768 inputs and rank 2, and through its two products written plainly."""
+    """Time both ways through a block tensor train of 768 inputs and rank 2, and through its two plain products."""
     torch.manual_seed(0)
     layer = BTTLinear(768, outputs, rank=2)
     shape, rows = layer.shape, 4096
@@ -63,7 +63,7 @@ def block_times(outputs: int, rounds: int) -> dict[str, dict[int, float]]:
 
 
 def format_step_times(width: int, rounds: int) -> dict[str, dict[int, float]]:
-    """Steps of a GPT of two blocks, 8 rows of 128 bytes: of dense and of blocks four times smaller; and Muon's part."""
+    """Time steps of a small GPT on 8 rows of 128 bytes, dense and with blocks four times smaller, and Muon's part."""
     tokens = torch.randint(256, (8, 129), generator=torch.Generator().manual_seed(0))
     actions: dict[str, Callable[[], object]] = {}
     for name in ("dense", "btt"):
@@ -95,7 +95,7 @@ def import_times(rounds: int) -> dict[str, dict[int, float]]:
 def in_launches(
     times: Callable[..., dict[str, dict[int, float]]], allocator: str, launches: int, *arguments: int
 ) -> dict[str, dict[tuple[int, int], float]]:
-    """What ``times`` measures in so many fresh processes with an allocator; rounds are named by launch and number."""
+    """Measure ``times`` in so many fresh processes with an allocator; rounds are named by launch and number."""
     results: dict[str, dict[tuple[int, int], float]] = {}
     for launch in range(launches):
         with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
