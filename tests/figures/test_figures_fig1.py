@@ -137,6 +137,8 @@ def test_every_arm_has_a_line_at_every_batch_size(drawn: dict[str, Drawn]) -> No
         tidy = tidy_of(drawn[device])
         assert list(zip(tidy["batch_size"], tidy["arm"], strict=True)) == [(b, a) for b in batches for a in ARMS]
         assert [*drawn[device].table["arm"]] == [*ARMS]
+        for arm, count in (("lora", 1), ("dense", 0)):  # one of LoRA's blocks is made up as disturbed
+            assert set(tidy.loc[tidy["arm"] == arm, "disturbed_blocks"].dropna()) == {count}
 
 
 @pytest.mark.slow
