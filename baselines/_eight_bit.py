@@ -15,6 +15,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
+from baselines._arm import JoinedOptimizer, fused_adamw
 from baselines._quiet import quiet_import
 
 #: Entries that share a scale.
@@ -105,6 +106,45 @@ class EightBitAdamW(torch.optim.Optimizer):
             signed, unsigned = _codes()
             codes[device] = torch.tensor(signed, device=device), torch.tensor(unsigned, device=device)
         return codes[device]
+
+
+class EightBitWithFusedAdamW(JoinedOptimizer):
+    """AdamW without weight decay, with moments of 8 bits for all but small parameters, which torch's fused AdamW has.
+
+    Args:
+        parameters: all that train.
+        lr: rate.
+        eps: Adam's epsilon.
+    """
+
+    def __init__(self, parameters: Iterable[nn.Parameter], lr: float, eps: float = 1e-8) -> None:
+        listed = list(parameters)
+        large = [parameter for parameter in listed if parameter.numel() >= LEAST]
+        small = [parameter for parameter in listed if parameter.numel() < LEAST]
+        parts: list[torch.optim.Optimizer] = [EightBitAdamW([{"params": large, "lr": lr, "eps": eps}])] if large else []
+        super().__init__(*parts, *([fused_adamw((small, lr))] if small else []))
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore ``state_dict()``; training then goes on as if it had never stopped.
+
+        Raises:
+            ValueError: when the parameter groups differ (raised by torch).
+        """
+        plain = {
+            index: {key: value for key, value in state.items() if key not in BYTES}
+            for index, state in state_dict["state"].items()
+        }
+        super().load_state_dict({**state_dict, "state": plain})
+        restore_bytes(self, state_dict)
+
+
+def restore_bytes(optimizer: torch.optim.Optimizer, state_dict: Mapping[str, Any]) -> None:
+    """Give an optimizer the moments of 8 bits of its own ``state_dict()``, around torch's loader; see :data:`BYTES`."""
+    for old, new in zip(state_dict["param_groups"], optimizer.param_groups, strict=True):
+        for index, parameter in zip(old["params"], new["params"], strict=True):
+            stored = state_dict["state"].get(index, {})
+            moments = {key: stored[key].to(parameter.device, copy=True) for key in BYTES if key in stored}
+            optimizer.state[parameter].update(moments)
 
 
 @functools.cache

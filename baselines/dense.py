@@ -7,6 +7,9 @@ the rows that a batch looked up instead of the whole table, and update those row
 * ``row_wise``: by row-wise Adagrad, which keeps one number per row;
 * ``sgd``: by plain gradient descent, as all other parameters too, which keeps nothing: DLRM's own first choice.
 
+The variant ``adamw8bit`` trains everything densely with AdamW's moments in 8 bits, by bitsandbytes
+(:mod:`baselines._eight_bit`), as a user short of memory would.
+
 The variant ``narrow`` is a dense model of the size of a compressed one: the same model with fewer columns everywhere.
 A claim of compression needs it as its rival. It takes a model that can say what it is like narrower
 (:class:`Narrowing`), as those of the workloads text and teacher do.
@@ -35,11 +38,12 @@ from baselines._arm import (
     fused_adamw,
     parameters_apart,
 )
+from baselines._eight_bit import EightBitWithFusedAdamW
 from comera.protocol import LATER, OPTIMIZERS, CaptureScope, Optimizer
 
-NARROW = "narrow"
+NARROW, EIGHT_BIT = "narrow", "adamw8bit"
 
-VARIANTS = ("", "sparse", "row_wise", "sgd", NARROW)
+VARIANTS = ("", "sparse", "row_wise", "sgd", NARROW, EIGHT_BIT)
 
 #: The variants that a job's ratio is meant for.
 RATIO_VARIANTS = (NARROW,)
@@ -161,6 +165,21 @@ class Dense(Arm):
         return fused_adamw((parameters_apart(model, ()), self.settings.lr))
 
 
+class EightBit(Dense):
+    """Dense training under AdamW with moments of 8 bits."""
+
+    optimizers = ("own",)
+    capture: CaptureScope = "forward_backward"
+    capture_reason = (
+        "bitsandbytes is given the number of the step by Python: a captured optimizer step would repeat that of the "
+        "step that was captured."
+    )
+
+    def optimizer(self, model: nn.Module) -> EightBitWithFusedAdamW:
+        """Build AdamW with moments of 8 bits; parameters below 4,096 entries have moments of 32 bits."""
+        return EightBitWithFusedAdamW(parameters_apart(model, ()), self.settings.lr)
+
+
 class Narrow(Dense):
     """Dense training of the same model with fewer columns."""
 
@@ -259,8 +278,8 @@ def build(settings: Settings, variant: str = "") -> Dense:
 
     Args:
         settings: hyperparameters.
-        variant: ``""``; ``"sparse"``, ``"row_wise"`` or ``"sgd"`` for tables with sparse gradients, or ``"narrow"``;
-            see the module.
+        variant: ``""``; ``"sparse"``, ``"row_wise"`` or ``"sgd"`` for tables with sparse gradients; ``"narrow"`` or
+            ``"adamw8bit"``; see the module.
 
     Raises:
         ValueError: for an unknown variant.
@@ -273,6 +292,6 @@ def build(settings: Settings, variant: str = "") -> Dense:
         [(0.1, 1), (0.1, 2)]
     """
     check_variant("dense", variant, VARIANTS)
-    if variant == NARROW:
-        return Narrow(settings)
+    if variant in (NARROW, EIGHT_BIT):
+        return Narrow(settings) if variant == NARROW else EightBit(settings)
     return SparseTables(settings, variant) if variant else Dense(settings)

@@ -33,7 +33,7 @@ from baselines._arm import (
     linear_targets,
     parameters_apart,
 )
-from baselines._eight_bit import BYTES, LEAST, EightBitAdamW
+from baselines._eight_bit import BYTES, LEAST, EightBitAdamW, restore_bytes
 from baselines._quiet import quiet_import
 from comera.protocol import CaptureScope, RareEvent
 
@@ -190,11 +190,7 @@ class GaLoreWithFusedAdamW(JoinedOptimizer):
             for index, state in state_dict["state"].items()
         }
         super().load_state_dict({**state_dict, "state": plain_state})
-        for old, new in zip(state_dict["param_groups"], self.param_groups, strict=True):
-            for index, parameter in zip(old["params"], new["params"], strict=True):
-                stored = state_dict["state"].get(index, {})
-                moments = {key: stored[key].to(parameter.device, copy=True) for key in BYTES if key in stored}
-                self.state[parameter].update(moments)
+        restore_bytes(self, state_dict)
         indices = state_dict["param_groups"][0]["params"]
         for index, weight in zip(indices, self.param_groups[0]["params"], strict=True):
             state = self.state[weight]

@@ -46,10 +46,12 @@ def batch(seed: int = 0, size: int = 16) -> torch.Tensor:
 
 #: Every arm as module, variant and settings that fit the toy. A new rival needs a line here, and all laws run on it.
 ARMS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "apollo_mini": ("apollo_mini", "", {"update_gap": 7, "scale": 8.0}),
     "basis": ("basis", "", {"lr_coefficients": 1e-2}),
     "btt": ("btt", "", {"rank": 2, "lr_cores": 1e-2}),
     "dense": ("dense", "", {}),
     "dense_sparse": ("dense", "sparse", {}),
+    "dense_adamw8bit": ("dense", "adamw8bit", {}),
     "dense_row_wise": ("dense", "row_wise", {}),
     "galore": ("galore", "", {"rank": 4, "update_gap": 7, "lr_projected": 4e-2}),
     "galore_per_layer": ("galore", "per_layer", {"rank": 4, "update_gap": 7, "lr_projected": 4e-2}),

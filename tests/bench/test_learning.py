@@ -20,7 +20,9 @@ STEPS, BATCHES, BATCH_SIZE = 100, 4, 16
 
 #: Arms with rates for a model this small; the defaults suit the full one.
 ARMS = {
+    "apollo_mini": {"lr": 2e-3, "scale": 64.0},
     "dense": {"lr": 2e-3},
+    "dense:adamw8bit": {"lr": 2e-3},
     "galore": {"lr": 2e-3, "lr_projected": 8e-3, "rank": 16, "update_gap": 20},
     "lora": {"lr": 2e-3, "lr_adapters": 2e-3, "rank": 8, "alpha": 16.0},
     "lte": {"lr": 2e-3, "lr_adapters": 2e-3, "rank": 4, "alpha": 8.0, "merge_every": 10},
