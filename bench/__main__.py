@@ -20,6 +20,7 @@ COMMANDS = {
     "search": "search every arm's rate, then train further seeds",
     "reproduce": "measure what a figure or table needs, and draw it",
     "campaign": "run experiments one after another, stop after some seconds",
+    "advise": "does structured training pay for a model of your own?",
     "predict": "memory, work, least time of a step on any device",
     "compare": "the records of two folders or commits side by side",
     "speed": "print speed ratios of block tensor trains and of Muon",
@@ -31,6 +32,9 @@ COMMANDS = {
 
 #: Commands that a module of figures answers. It is run by its name: a floor does not import the one above it.
 _READERS = {"claims": "figures.claims", "report": "figures.report", "explore": "figures.explorer"}
+
+#: Commands that read their words themselves.
+_BY_WORDS = {"advise": "bench.advise.command", "predict": "bench.commands.predict"}
 
 
 def _known() -> str:
@@ -156,8 +160,8 @@ def _command(arguments: list[str]) -> None:
     if command in _READERS:
         sys.argv[1:] = arguments[1:]
         runpy.run_module(_READERS[command], run_name="__main__", alter_sys=True)
-    elif command == "predict":
-        importlib.import_module("bench.commands.predict").main(arguments[1:])
+    elif command in _BY_WORDS:
+        importlib.import_module(_BY_WORDS[command]).main(arguments[1:])
     elif command == "run" and not asks_help:
         _run(arguments[1:])
     else:

@@ -131,14 +131,16 @@ def fake_training(
         yield TrainStep(model, method, optimizer, workload.loss, traced_precision, "cpu", checkpoint=checkpoint), batch
 
 
-def trace_memory(step: TrainStep, batch: Batch, *meters: AbstractContextManager[object]) -> PredictedMemory:
+def trace_memory(
+    step: TrainStep, batch: Batch, *meters: AbstractContextManager[object], ledger: "StorageLedger | None" = None
+) -> PredictedMemory:
     """Run a fresh step on the tensors it has, fake or real, and return what it held at its peak.
 
     It is advanced by two steps and its rare events. ``meters`` are entered around the last step alone, so that its work
-    is metered in the same pass.
+    is metered in the same pass. ``ledger``, a fresh one for the step, books the storages; None: one made here.
     """
     model, optimizer, method = step.model, step.optimizer, step.method
-    ledger = StorageLedger(step)
+    ledger = ledger or StorageLedger(step)
 
     def claim_what_stays() -> None:
         ledger.claim("parameters", reachable_tensors(model))

@@ -1,8 +1,8 @@
 """A user's own Hugging Face model as a workload: built from its configuration, without weights and without network.
 
-The model is the architecture's own for sequence classification, ``AutoModelForSequenceClassification``, with weights
-in float32 whatever the configuration says, as for every other workload. Methods act on every ``nn.Linear`` but the one
-that gives the class scores, and on the embedding of the input tokens. The ``Conv1D`` layers of GPT-2 are built as
+The model is the architecture's own for a task (:data:`TASKS`), sequence classification unless another is given, with
+weights in float32 whatever the configuration says, as for every other workload. Methods act on every ``nn.Linear`` but
+the one that gives the scores, and on the embedding of the input tokens. The ``Conv1D`` layers of GPT-2 are built as
 ``nn.Linear``, which is the same function with its weight transposed, so that every method can act on them. Other kinds
 of layers stay dense: :func:`stays_dense` names them.
 
@@ -39,24 +39,38 @@ _LEAST_ONE = {
     "num_labels": 2**18,
     "intermediate_size": 2**20,
 }
-_TASK = "ForSequenceClassification"
+#: The tasks of a model, by name: its head as ``AutoModelFor…`` has it, and how transformers calls the list of types.
+TASKS = {
+    "classification": ("SequenceClassification", "SEQUENCE_CLASSIFICATION"),
+    "causal": ("CausalLM", "CAUSAL_LM"),
+    "masked": ("MaskedLM", "MASKED_LM"),
+    "seq2seq": ("Seq2SeqLM", "SEQ_TO_SEQ_CAUSAL_LM"),
+}
+_WORDS = {
+    "classification": "sequence classification",
+    "causal": "causal language model",
+    "masked": "masked language model",
+}
+_WORDS["seq2seq"] = "sequence-to-sequence model"
+_EXAMPLES = {"classification": "bert, roberta, gpt2 and llama", "causal": "gpt2, llama, qwen2 and mistral"}
+_EXAMPLES |= {"masked": "bert, roberta and modernbert", "seq2seq": "t5 and bart"}
 
 
 class HuggingFaceWorkload(BaseWorkload):
-    """A classifier of token sequences (:class:`bench.protocol.Workload`), as far as predictions need one.
+    """A model of token sequences (:class:`bench.protocol.Workload`), as far as predictions need one.
 
-    ``path`` is a Hugging Face ``config.json`` or a folder with one, ``shapes`` the dense model without data. Raises
-    ConfigError: the package transformers is missing; the path is no such configuration; its architecture has no
-    sequence classification, fewer positions than the sequence has tokens, or layers with experts.
+    ``path`` is a Hugging Face ``config.json`` or a folder with one, ``task`` one of :data:`TASKS`, ``shapes`` the dense
+    model without data. Raises ConfigError: the package transformers is missing; the path is no such configuration; its
+    architecture lacks the task, has fewer positions than the sequence has tokens, or layers with experts.
     """
 
     name, Settings = "hugging_face", type(None)
     data_hash = ""
 
-    def __init__(self, path: Path, sequence_length: int) -> None:
-        self.path, self.dataset = path, "random tokens"
+    def __init__(self, path: Path, sequence_length: int, task: str = "classification") -> None:
+        self.path, self.dataset, self.task = path, "random tokens", task
         self.sequence_length = sequence_length
-        self.config = _read(path)
+        self.config = _read(path, task)
         positions = getattr(self.config, "max_position_embeddings", None)
         if positions is not None and sequence_length > positions:
             raise ConfigError(f"sequence_length is {sequence_length}; allowed: 1 to the {positions} of {path}.")
@@ -73,7 +87,7 @@ class HuggingFaceWorkload(BaseWorkload):
             routed = f"which is a mixture of experts ({len(experts)} layers with experts, as {experts[0]})"
             lacks = "how many tokens an expert gets depends on data, which a prediction does not have"
             raise _wrong(path, f"{routed}; {lacks}; allowed: models without experts")
-        self.words = Words(f"{path} ({self.config.model_type}, sequence classification)")
+        self.words = Words(f"{path} ({self.config.model_type}, {_WORDS[task]})")
 
     def notes(self) -> tuple[str, ...]:
         """Parts of a step that a prediction leaves out, in sentences."""
@@ -86,7 +100,8 @@ class HuggingFaceWorkload(BaseWorkload):
 
     def _other_task(self) -> Iterator[str]:
         """Yield a sentence where the configuration is of a model with another head, which is not predicted."""
-        named = [name for name in getattr(self.config, "architectures", None) or () if not name.endswith(_TASK)]
+        head = f"For{TASKS[self.task][0]}"
+        named = [name for name in getattr(self.config, "architectures", None) or () if not name.endswith(head)]
         if not named:
             return
         head = ""
@@ -103,9 +118,10 @@ class HuggingFaceWorkload(BaseWorkload):
         )
 
     def build(self) -> nn.Module:
-        from transformers import AutoModelForSequenceClassification
+        import transformers
 
-        model: nn.Module = AutoModelForSequenceClassification.from_config(self.config, dtype=torch.float32)
+        kind: Any = getattr(transformers, f"AutoModelFor{TASKS[self.task][0]}")
+        model: nn.Module = kind.from_config(self.config, dtype=torch.float32)
         _conv1d_as_linear(model)
         return model
 
@@ -113,29 +129,40 @@ class HuggingFaceWorkload(BaseWorkload):
         """Return the embedding of the input tokens and the linear layers, in the order of the model."""
         model: Any = self.shapes
         table, body, classes = model.get_input_embeddings(), model.base_model, self.config.num_labels
+        scores = model.get_output_embeddings() if self.task != "classification" else None
         inside = set(body.modules())
         targets: dict[str, Role] = {}
         for name, module in model.named_modules():
             if module is table and isinstance(module, nn.Embedding):
                 targets[name] = "embedding"
+            elif module is scores:
+                continue
             elif isinstance(module, nn.Linear) and (module in inside or module.out_features != classes):
                 body_role: Role = "attention" if "att" in name else "feed_forward"
                 targets[name] = "classifier" if module not in inside or "pooler" in name else body_role
         return targets
 
     def batches(self, split: str, batch_size: int, seed: int, static: bool, start: int = 0) -> Iterator[Batch]:  # noqa: ARG002
-        """Yield ``input_ids`` int64 and ``attention_mask`` bool (B, T), ``labels`` int64 (B,), drawn without end."""
+        """Draw batches without end: ``input_ids`` int64 (B, T) and what the task has beside them.
+
+        ``attention_mask`` bool (B, T) of all tasks but ``causal``, whose rows are packed; ``labels`` int64, a class
+        (B,) or a token for every place (B, T).
+        """
         generator = torch.Generator().manual_seed(seed)
         shape = (batch_size, self.sequence_length)
         while True:
-            yield {
-                "input_ids": torch.randint(0, self.config.vocab_size, shape, generator=generator),
-                "attention_mask": (torch.arange(shape[1]) < shape[1] - 1).repeat(batch_size, 1),
-                "labels": torch.zeros(batch_size, dtype=torch.int64),
-            }
+            tokens = torch.randint(0, self.config.vocab_size, shape, generator=generator)
+            classes = torch.zeros(batch_size, dtype=torch.int64)
+            batch = {"input_ids": tokens, "labels": classes if self.task == "classification" else tokens.clone()}
+            if self.task != "causal":
+                batch["attention_mask"] = (torch.arange(shape[1]) < shape[1] - 1).repeat(batch_size, 1)
+            yield batch
 
     def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
-        """Mean cross entropy."""
+        """Mean cross entropy, of tokens by the model's own loss."""
+        if self.task != "classification":
+            loss: torch.Tensor = model(**batch).loss
+            return loss
         scores = model(batch["input_ids"], attention_mask=batch["attention_mask"]).logits
         return F.cross_entropy(scores, batch["labels"])
 
@@ -165,13 +192,13 @@ def stays_dense(workload: HuggingFaceWorkload) -> str:
     return ", ".join(f"{counts[kind]} {kind} ({size:,} weights)" for kind, size in sizes.most_common())
 
 
-def _read(path: Path) -> Any:
+def _read(path: Path, task: str) -> Any:
     """Return the configuration as transformers has it."""
     if importlib.util.find_spec("transformers") is None:
         raise ConfigError("model=PATH needs the package transformers; install it: pip install transformers.")
     os.environ["HF_HUB_OFFLINE"] = "1"  # read when transformers is imported
     from transformers import AutoConfig
-    from transformers.models.auto.modeling_auto import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES
+    from transformers.models.auto import modeling_auto
 
     wanted = "allowed: a Hugging Face config.json or a folder with one"
     file = path / "config.json" if path.is_dir() else path
@@ -184,9 +211,11 @@ def _read(path: Path) -> Any:
     kind = content.get("model_type") if isinstance(content, dict) else None
     if not isinstance(kind, str):
         raise _wrong(path, f"which names no model_type; {wanted}")
-    if kind not in MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES:
-        lacks = f"model_type {kind!r} has no sequence classification in the transformers installed here"
-        raise _wrong(path, f"whose {lacks}; allowed: types that have, such as bert, roberta, gpt2 and llama")
+    known: Any = getattr(modeling_auto, f"MODEL_FOR_{TASKS[task][1]}_MAPPING_NAMES")
+    if kind not in known:
+        lacks = f"model_type {kind!r} has no {_WORDS[task]} in the transformers installed here"
+        lacks += ", and its own code (auto_map) is not run" if "auto_map" in content else ""
+        raise _wrong(path, f"whose {lacks}; allowed: types that have, such as {_EXAMPLES[task]}")
     for name, value in content.items():
         if re.search(_SIZES, name) and isinstance(value, int) and value < 0:
             raise _wrong(path, f"whose {name} is {value}; allowed: whole numbers from 0 up")

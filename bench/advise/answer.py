@@ -1,0 +1,188 @@
+"""A row per arm: its step predicted on the device, side by side in as many processes as there are processors."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+
+from bench.advise.arms import AdvisedArm
+from bench.advise.evidence import Evidence, evidence
+from bench.advise.linear import MOST, Steps
+from bench.advise.model import AdvisedModel
+from bench.advise.question import Question
+from bench.core.processors import usable_processors
+from bench.errors import ConfigError
+from bench.estimate.devices import GPUS, Device
+from bench.estimate.memory import Category
+from bench.estimate.work import Traffic, Work, bound
+from bench.processes.process import WorkProcess, first_line, packed
+from bench.protocol import CellFailure
+from bench.step.allocator import free_memory_mib
+
+_MIB = 2**20
+
+#: What a process takes that predicts, in MiB.
+_PROCESS_MIB = 2048
+
+
+@dataclass(frozen=True)
+class Row:
+    """What is predicted and measured of one arm.
+
+    Attributes:
+        arm: which.
+        parameters: of the model as the arm trains it, frozen ones included.
+        moment: when the peak is reached.
+        memory: bytes at that moment, by category; they add up to the peak.
+        largest: the largest batch that fits; 0 where none does.
+        flops: of a step's products.
+        least_ms: lower bound on the time of a step; None where the device's rates are not known.
+        bound_by: "products" or "memory traffic", which of both takes the least time.
+        gap: measured loss above dense training, in nats, by optimizer; empty where it was not measured.
+        left_out: why nothing was predicted; empty where it was.
+    """
+
+    arm: AdvisedArm
+    parameters: int = 0
+    moment: str = ""
+    memory: Mapping[Category, float] | None = None
+    largest: int = 0
+    flops: int = 0
+    least_ms: float | None = None
+    bound_by: str = ""
+    gap: Mapping[str, float] | None = None
+    left_out: str = ""
+
+    @property
+    def peak(self) -> float:
+        """Bytes at the peak."""
+        return sum((self.memory or {}).values())
+
+    def fits(self, batch_size: int) -> bool:
+        """Whether a batch fits."""
+        return not self.left_out and batch_size <= self.largest
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The rows of all arms, and what they are of.
+
+    Attributes:
+        question: what was asked.
+        model: the model in words, with its task.
+        blocks: of its deepest stack.
+        sequence_length: tokens of a row.
+        traced: depths that were traced; equal ones are the whole model.
+        device: with the memory that was asked for.
+        rows: in the order of the table.
+        evidence: the measured gaps, None without records.
+    """
+
+    question: Question
+    model: str
+    blocks: int
+    sequence_length: int
+    traced: tuple[int, int]
+    device: Device
+    rows: tuple[Row, ...]
+    evidence: Evidence | None
+
+    def row(self, name: str) -> Row | None:
+        """The row of an arm without a ratio, where it was predicted."""
+        return next((row for row in self.rows if row.arm.name == name and not row.left_out), None)
+
+
+def device_of(question: Question) -> Device:
+    """Return the device of a question, with the memory that it asks for; rates of this machine are not measured."""
+    device = GPUS.get(question.device)
+    if device is None:
+        device = Device("a CPU", "cpu", free_memory_mib("cpu"), {}, 0.0, None, "not measured")
+    if question.memory_gib is not None:
+        device = replace(device, memory_mib=1024 * question.memory_gib)
+    return device
+
+
+def answer_to(question: Question, report: Callable[[str], None]) -> Answer:
+    """Predict every arm of a question; ``report`` receives how far it is.
+
+    Raises:
+        ConfigError: a model that cannot be used, or one that no arm can train.
+    """
+    device = device_of(question)
+    room = int(free_memory_mib("cpu") // _PROCESS_MIB)
+    count = max(1, min(usable_processors(), len(question.arms), room))
+    report(f"reading the model; {len(question.arms)} arms, {count} at a time ...")
+    shares = [question.arms[number::count] for number in range(count)]
+    waiting = [WorkProcess(packed(_serve, replace(question, arms=share), device)) for share in shares]
+    left = {process: len(share) for process, share in zip(waiting, shares, strict=True)}
+    facts: dict[str, Any] = {}
+    rows: dict[AdvisedArm, Row] = {}
+    try:
+        while left:
+            WorkProcess.wait_for_any(list(left))
+            for process in [process for process in left if process.answered()]:
+                word, content = process.answer()
+                if word == "model":
+                    facts = content
+                    continue
+                rows[content.arm] = content
+                left[process] -= 1
+                report(f"{len(rows)} of {len(question.arms)} arms: {content.arm}")
+                if not left[process]:
+                    del left[process]
+    except CellFailure as failure:
+        raise ConfigError(f"model is {str(question.model)!r}, which cannot be predicted ({failure}).") from None
+    finally:
+        for process in waiting:
+            process.stop()
+    if all(row.left_out for row in rows.values()):
+        first = rows[question.arms[0]]
+        raise ConfigError(f"model is {str(question.model)!r}, which no arm can train: {first.left_out}")
+    return Answer(question, device=device, rows=tuple(rows[arm] for arm in question.arms), evidence=evidence(), **facts)
+
+
+def _serve(connection: Connection, question: Question, device: Device) -> None:
+    """In a process of its own: read the model, then answer row by row."""
+    import transformers
+
+    torch.set_num_threads(1)
+    transformers.logging.set_verbosity_error()
+    model = AdvisedModel(question.model, question.sequence_length, question.task)
+    facts = {
+        "model": model.words.model,
+        "blocks": model.blocks,
+        "sequence_length": model.sequence_length,
+        "traced": model.depths,
+    }
+    connection.send(("done", ("model", facts)))
+    for arm in question.arms:
+        connection.send(("done", ("row", row_of(question, model, arm, device))))
+
+
+def row_of(question: Question, model: AdvisedModel, arm: AdvisedArm, device: Device) -> Row:
+    """Predict one arm; an arm that cannot train the model is left out with its reason."""
+    steps = Steps(model, arm.method, question.precision, device.kind, arm.checkpoint)
+    try:
+        step = steps.at(question.batch_size)
+        largest = steps.largest_batch(step, question.batch_size, device.room_mib * _MIB)
+    except Exception as error:  # of an arm's own over the model, or of its trace
+        return Row(arm, left_out=str(error) if isinstance(error, ValueError) else first_line(error))
+    moment, memory = step.peak()
+    numbers = {name: round(value) for name, value in step.numbers.items()}
+    row = Row(
+        arm,
+        numbers["parameters"],
+        moment.words,
+        memory,
+        min(largest, MOST),
+        numbers["flops"],
+        gap=found.gap(arm) if (found := evidence()) else {},
+    )
+    if not device.peak_flops:
+        return row
+    traffic = Traffic(numbers["read"], numbers["written"], numbers["kept"])
+    least = bound(Work(numbers["flops"], numbers["kept"]), traffic, device, question.precision)
+    by = "products" if least.operations_ms >= (least.traffic_ms or 0.0) else "memory traffic"
+    return replace(row, least_ms=least.step_ms, bound_by=by)

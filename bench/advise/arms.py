@@ -1,0 +1,118 @@
+"""The ways to train a model that are compared, and what is known of each before anything is predicted.
+
+An arm is written as in ``python -m bench predict``: ``method[:variant][+checkpoint]``; ``muon`` is the dense model
+under :class:`comera.Muon`. Structured arms have a ratio: how many times smaller the matrices of the blocks are.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+from bench.advise.model import AdvisedModel
+from bench.core.cell import CHECKPOINTED
+from bench.errors import ConfigError
+from bench.protocol import Method
+from bench.protocol.methods import available, build, checked_settings, default_settings, parse_arm
+from bench.protocol.recipe import Prescribed, Recipe
+
+MUON = "muon"
+
+#: Every arm of the table, in its order.
+ARMS = (
+    *("dense", "dense+checkpoint", "dense:adamw8bit", "dense:adamw8bit+checkpoint"),
+    *("muon", "galore:8bit_per_layer", "apollo_mini", "lora"),
+    *("low_rank@size", "btt", "comera", "comera:lean"),
+)
+
+#: How many times smaller the matrices are that are asked for unless others are.
+RATIOS = (2.0, 4.0, 10.0)
+
+#: The rates change neither memory nor work; no gradient is clipped, as in every other arm.
+_MUON = Recipe(optimizer="muon", lr=0.02, lr_rest=3e-4, clip=None)
+
+
+class Kind(IntEnum):
+    """What an arm changes of dense training under AdamW, from nothing to the model itself."""
+
+    EXACT = 0  # nothing but when activations are computed
+    EIGHT_BIT = 1  # how AdamW's moments are stored
+    OPTIMIZER = 2  # the optimizer
+    STRUCTURED = 3  # the model: another function, with fewer parameters
+    FINE_TUNING = 4  # what is trained: frozen weights must come from a trained model
+
+
+@dataclass(frozen=True)
+class AdvisedArm:
+    """An arm, ready to be predicted.
+
+    Attributes:
+        name: as the command takes it.
+        ratio: how many times smaller its matrices are; None for arms that keep them.
+    """
+
+    name: str
+    ratio: float | None = None
+
+    def __str__(self) -> str:
+        return self.name if self.ratio is None else f"{self.name}, {self.ratio:g}x"
+
+    @property
+    def checkpoint(self) -> bool:
+        """Whether the blocks are checkpointed."""
+        return self.name.endswith(CHECKPOINTED)
+
+    @property
+    def base(self) -> str:
+        """The name without checkpointing."""
+        return self.name.removesuffix(CHECKPOINTED)
+
+    @property
+    def kind(self) -> Kind:
+        """What the arm changes of dense training."""
+        if self.ratio is not None:
+            return Kind.STRUCTURED
+        kinds = {"dense": Kind.EXACT, "dense:adamw8bit": Kind.EIGHT_BIT, "lora": Kind.FINE_TUNING}
+        return kinds.get(self.base, Kind.OPTIMIZER)
+
+    def method(self, model: AdvisedModel) -> Method:
+        """Build the method afresh, for a model of any depth.
+
+        Raises:
+            ValueError: the arm cannot be had of this model, such as at this ratio.
+        """
+        if self.base == MUON:
+            return Prescribed(build("dense", "", default_settings("dense")), _MUON)
+        arm = parse_arm(self.base)
+        field = "ranks_of_ratio" if arm.match == "rank" else "ratio"
+        values = {} if self.ratio is None else {field: model.whole_ratio(self.ratio)}
+        return build(arm.method, arm.variant, checked_settings(arm.method, values))
+
+
+def arms_of(names: Sequence[str], ratios: Sequence[float]) -> list[AdvisedArm]:
+    """Return the arms of these names, structured ones at each ratio.
+
+    Raises:
+        ConfigError: an unknown arm, or one given twice.
+
+    Example:
+        >>> [str(arm) for arm in arms_of(["dense+checkpoint", "btt"], [2, 4])]
+        ['dense+checkpoint', 'btt, 2x', 'btt, 4x']
+    """
+    arms: list[AdvisedArm] = []
+    for name in names:
+        base = name.removesuffix(CHECKPOINTED)
+        if base != MUON:
+            if base.partition(":")[0].partition("@")[0] not in available():
+                allowed = ", ".join((*available(), MUON))
+                raise ConfigError(f"arms has {name!r}; allowed: {allowed}, with :variant and {CHECKPOINTED}.")
+            parse_arm(name)
+        if names.count(name) > 1:
+            raise ConfigError(f"arms has {name!r} twice; give each arm once.")
+        takes_ratio = base != MUON and _structured(base)
+        arms += [AdvisedArm(name, ratio) for ratio in ratios] if takes_ratio else [AdvisedArm(name)]
+    return arms
+
+
+def _structured(base: str) -> bool:
+    arm = parse_arm(base)
+    return arm.method != "dense" and "ratio" in default_settings(arm.method)

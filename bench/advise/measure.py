@@ -1,0 +1,211 @@
+"""``python -m bench advise measure``: one block of the model's true width, run and timed on this machine.
+
+The model has one block per stack and a vocabulary of 256, so that embedding and output layer weigh nothing beside the
+block. Each arm has a process of its own, in which dense training takes turns with it; so a ratio is of steps under the
+same conditions. The peak of two steps is the allocator's own (:mod:`bench.measures.allocator_peak`), beside the one
+that is predicted for the same block.
+"""
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from statistics import median
+from typing import Any
+
+import torch
+
+from bench.advise.arms import AdvisedArm
+from bench.advise.model import AdvisedModel
+from bench.advise.moments import trace
+from bench.advise.question import Question
+from bench.advise.table import aligned
+from bench.errors import ConfigError
+from bench.estimate.devices import GPUS
+from bench.measures.allocator_peak import cpu_peak, cuda_peak
+from bench.processes.process import each, first_line
+from bench.protocol import Batch, CellFailure
+from bench.step.low_precision import adapted_model
+from bench.step.timing import mark, ms_between, synchronize, take_turns
+from bench.step.train_step import TrainStep, rare_work
+from comera.lowprec.scaling import kernel_on
+
+_MIB = 2**20
+
+#: Words of the one-block model, in place of the user's vocabulary.
+WORDS = 256
+
+_WARM_UP, _TURNS, _STEPS = 2, 7, 2  # steps before the first turn, turns of each arm, steps whose peak is taken
+
+
+@dataclass(frozen=True)
+class Times:
+    """Medians over steps, in milliseconds; the arm's own term of the loss counts as backward."""
+
+    forward_ms: float
+    backward_ms: float
+    optimizer_ms: float
+
+    @property
+    def step_ms(self) -> float:
+        """The three together."""
+        return self.forward_ms + self.backward_ms + self.optimizer_ms
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What is measured of one arm on one block.
+
+    Attributes:
+        arm: its name, with the ratio.
+        predicted: bytes of the predicted peak.
+        allocated: bytes of the allocator's peak.
+        times: of the arm; None where only memory was asked for.
+        dense: of dense training in the same process.
+        left_out: why nothing was measured; empty where it was.
+    """
+
+    arm: str
+    predicted: float = 0.0
+    allocated: float = 0.0
+    times: Times | None = None
+    dense: Times | None = None
+    left_out: str = ""
+
+    @property
+    def error(self) -> float:
+        """How far the prediction is from the allocator's peak, as a share of it."""
+        return self.predicted / self.allocated - 1
+
+
+def one_block(question: Question) -> AdvisedModel:
+    """Return the model of a question with one block per stack and :data:`WORDS` words."""
+    block = AdvisedModel(question.model, question.sequence_length, question.task).shortened(1)
+    block.config.vocab_size = WORDS
+    for name in ("pad_token_id", "bos_token_id", "eos_token_id"):
+        if isinstance(getattr(block.config, name, None), int):
+            setattr(block.config, name, 0)
+    with torch.device("meta"):
+        block.shapes = block.build()
+    return block
+
+
+def measure(question: Question, memory_alone: bool, report: Callable[[str], None]) -> list[Measured]:
+    """Measure every arm of a question on this machine, one after the other.
+
+    Raises:
+        ConfigError: a GPU is asked for and this machine has none; a model that cannot be used.
+    """
+    if question.device in GPUS and not torch.cuda.is_available():
+        raise ConfigError(f"device is {question.device!r}, but this machine has no CUDA device; use device=cpu.")
+    threads = torch.get_num_threads()
+    jobs = {str(arm): (question, arm, memory_alone, threads) for arm in question.arms}
+    found: dict[str, Measured] = {}
+    for name, result in each(measured, jobs, parallel=1):
+        found[name] = Measured(name, left_out=str(result)) if isinstance(result, CellFailure) else result
+        report(f"{len(found)} of {len(jobs)} arms: {name}")
+    return [found[name] for name in jobs]
+
+
+def measured(question: Question, arm: AdvisedArm, memory_alone: bool, threads: int) -> Measured:
+    """Measure one arm, in a process of its own: the real steps first, for fake tensors must not outlive a prediction.
+
+    An arm that cannot train the block is left out with its reason.
+    """
+    torch.set_num_threads(threads)
+    model = one_block(question)
+    dense = AdvisedArm("dense")
+    try:
+        prepare = functools.partial(_peak_work, question, model, arm)
+        allocated = cuda_peak(prepare) if question.kind == "cuda" else cpu_peak(prepare)
+        times: Mapping[str, Times] = {} if memory_alone else _times(question, model, {"arm": arm, "dense": dense})
+        batch, kind = question.batch_size, question.kind
+        predicted = trace(model, arm.method(model), batch, question.precision, kind, arm.checkpoint).peak_bytes
+    except ValueError as error:
+        return Measured(str(arm), left_out=str(error))
+    except RuntimeError as error:
+        return Measured(str(arm), left_out=first_line(error))
+    return Measured(str(arm), predicted, allocated, times.get("arm"), times.get("dense"))
+
+
+def _step(question: Question, model: AdvisedModel, arm: AdvisedArm) -> tuple[TrainStep, Batch]:
+    """The step of an arm with real weights, and a batch, on the device."""
+    torch.manual_seed(0)
+    method, device, precision = arm.method(model), question.kind, question.precision
+    built = adapted_model(method, model.build(), model.targets(), precision, kernel_on(device)).to(device)
+    step = TrainStep(built, method, method.optimizer(built), model.loss, precision, device, checkpoint=arm.checkpoint)
+    batch = next(iter(model.batches("train", question.batch_size, 0, True)))
+    return step, {name: tensor.to(device) for name, tensor in batch.items()}
+
+
+def _peak_work(question: Question, model: AdvisedModel, arm: AdvisedArm) -> Callable[[], None]:
+    """What is there before the first step; the steps of a prediction, to be called."""
+    step, batch = _step(question, model, arm)
+
+    def run() -> None:
+        for _ in range(_STEPS):
+            step(batch)
+        for rare in rare_work(step, _STEPS):
+            rare()
+
+    return run
+
+
+def _times(question: Question, model: AdvisedModel, arms: Mapping[str, AdvisedArm]) -> dict[str, Times]:
+    """Times of the parts of a step, arms taking turns."""
+    on_cuda = question.kind == "cuda"
+    turns = {name: _turn(*_step(question, model, arm), on_cuda) for name, arm in arms.items()}
+    for turn in turns.values():
+        for _ in range(_WARM_UP):
+            turn()
+    parts = take_turns(turns, _TURNS)
+    return {name: Times(*(median(part) for part in zip(*steps, strict=True))) for name, steps in parts.items()}
+
+
+def _turn(step: TrainStep, batch: Batch, on_cuda: bool) -> Callable[[], tuple[float, float, float]]:
+    """A call that runs a step and returns its three parts in milliseconds."""
+    loss, forward_ends = step.loss, list[Any]()
+
+    def marked(model: torch.nn.Module, given: Batch) -> torch.Tensor:
+        value = loss(model, given)
+        forward_ends.append(mark(on_cuda))
+        return value
+
+    step.loss = marked
+
+    def run() -> tuple[float, float, float]:
+        synchronize(on_cuda)
+        start = mark(on_cuda)
+        step.forward_backward(batch)
+        backward_ends = mark(on_cuda)
+        step.update()
+        end = mark(on_cuda)
+        synchronize(on_cuda)
+        forward = forward_ends.pop()
+        return ms_between(start, forward), ms_between(forward, backward_ends), ms_between(backward_ends, end)
+
+    return run
+
+
+def as_text(question: Question, rows: list[Measured], memory_alone: bool) -> str:
+    """Return what was measured as a table."""
+    headings = ["arm", "predicted MiB", "allocated MiB", "error"]
+    headings += [] if memory_alone else ["forward ms", "backward ms", "optimizer ms", "step ms", "over dense"]
+    cells = [_cells(row) for row in rows if not row.left_out]
+    title = f"One block of {question.model}, batch {question.batch_size:,}, {question.precision}, {question.kind}"
+    left_out = [f"{row.arm} is left out: {row.left_out}" for row in rows if row.left_out]
+    table = aligned([tuple(headings), *cells]) if cells else []
+    return "\n".join([title, "", *table, "", *left_out, *([""] if left_out else [])])
+
+
+def _cells(row: Measured) -> tuple[str, ...]:
+    sizes = row.arm, f"{row.predicted / _MIB:,.1f}", f"{row.allocated / _MIB:,.1f}", f"{row.error:+.2%}"
+    if row.times is None or row.dense is None:
+        return sizes
+    times = row.times
+    parts = (times.forward_ms, times.backward_ms, times.optimizer_ms, times.step_ms)
+    return (*sizes, *(f"{part:,.2f}" for part in parts), f"{times.step_ms / row.dense.step_ms:.2f}")
+
+
+def as_json(rows: list[Measured]) -> list[dict[str, Any]]:
+    """Return what was measured in plain values: bytes and milliseconds."""
+    return [{**asdict(row), "error": None if row.left_out else row.error} for row in rows]

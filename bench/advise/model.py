@@ -1,0 +1,202 @@
+"""The user's model as it is advised on: with the head of its task, at any number of blocks.
+
+Structured arms act on the linear layers of the blocks. Embeddings, the output layer and whatever else lies outside the
+blocks stay dense in every arm, as in the committed records of formats.
+"""
+
+import copy
+import functools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from bench.core.reading import loads, read_regular
+from bench.errors import ConfigError
+from bench.protocol import Role
+from bench.workloads.hugging_face import TASKS, HuggingFaceWorkload
+
+#: The longest pattern of blocks that is looked for, as of layers with and without a sliding window.
+_LONGEST_PATTERN = 8
+
+#: Sizes that a configuration must give, since the defaults of its type are those of another model. The names are those
+#: that transformers has for all models.
+_NEEDED = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")
+
+#: Attributes of a block that tell it from its neighbours without making it another one.
+_INDICES = ("layer_idx", "layer_id", "layer_index", "training")
+
+
+class AdvisedModel(HuggingFaceWorkload):
+    """A model with its task's head; targets are the linear layers of its blocks.
+
+    Args:
+        path: of a Hugging Face ``config.json``, or of a folder with one.
+        sequence_length: tokens of a row; None: as many as the model has positions, at most 2,048.
+        task: one of :data:`bench.workloads.hugging_face.TASKS`; empty: the configuration's own.
+
+    Raises:
+        ConfigError: as for :class:`HuggingFaceWorkload`; also a configuration without its sizes, or without blocks.
+    """
+
+    def __init__(self, path: Path, sequence_length: int | None, task: str) -> None:
+        content = _content(path)
+        chosen = task or task_of(content)
+        super().__init__(path, sequence_length or _positions(content), chosen)
+        self._shortened: dict[int, AdvisedModel] = {}
+        own: dict[str, str] = getattr(type(self.config), "attribute_map", {})
+        for name in _NEEDED:
+            if content.keys().isdisjoint({name, own.get(name, name)}):
+                given = own.get(name, name)
+                raise ConfigError(
+                    f"model is {str(path)!r}, which lacks {given}; add it, as the model's authors give it."
+                )
+        if not stacks_of(self.shapes):
+            raise ConfigError(f"model is {str(path)!r}, which has no blocks; allowed: models with an nn.ModuleList.")
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of its deepest stack."""
+        return max(len(stack) for stack in stacks_of(self.shapes))
+
+    @functools.cached_property
+    def depths(self) -> tuple[int, int]:
+        """Return two small depths from which memory and work of the whole depth follow along a line.
+
+        Both are the whole depth where the blocks have no pattern, or the model is hardly deeper.
+        """
+        whole, stacks = self.blocks, stacks_of(self.shapes)
+        for pattern in range(1, _LONGEST_PATTERN + 1):
+            least = max(pattern, 2)  # every kind of block is there
+            short = next(depth for depth in range(least, least + pattern) if (whole - depth) % pattern == 0)
+            longer = short + pattern
+            repeats = longer < whole and all(len(stack) == whole and _repeats(stack, pattern) for stack in stacks)
+            if repeats and self._agrees(longer):
+                return short, longer
+        return whole, whole
+
+    def shortened(self, depth: int) -> "AdvisedModel":
+        """Return the same model with so many blocks in each stack; itself at its own depth."""
+        if depth == self.blocks:
+            return self
+        if depth in self._shortened:
+            return self._shortened[depth]
+        short = copy.copy(self)
+        short.config = copy.deepcopy(self.config)
+        types = getattr(self.config, "layer_types", None)
+        if types is not None:
+            short.config.layer_types = list(types)[:depth]
+        short.config.num_hidden_layers = depth
+        if getattr(self.config, "num_decoder_layers", None) is not None:
+            short.config.num_decoder_layers = depth
+        if getattr(self.config, "decoder_layers", None) is not None:
+            short.config.decoder_layers = depth
+        with torch.device("meta"):
+            short.shapes = short.build()
+        self._shortened[depth] = short
+        return short
+
+    def _agrees(self, depth: int) -> bool:
+        """Whether the shortened model has the first blocks of the whole one."""
+        try:
+            short = stacks_of(self.shortened(depth).shapes)
+        except Exception:  # an architecture that cannot be built with fewer blocks
+            return False
+        whole = stacks_of(self.shapes)
+        return len(short) == len(whole) and all(
+            [_signature(block) for block in few] == [_signature(block) for block in list(all_of_them)[:depth]]
+            for few, all_of_them in zip(short, whole, strict=True)
+        )
+
+    def targets(self) -> dict[str, Role]:
+        """The linear layers of the blocks, in the order of the model."""
+        names = {name for name, module in self.shapes.named_modules() if isinstance(module, nn.ModuleList)}
+        inside = tuple(f"{name}." for name in names)
+        return {
+            name: role for name, role in super().targets().items() if name.startswith(inside) and role != "embedding"
+        }
+
+    def whole_ratio(self, ratio: float) -> float:
+        """Return how many times smaller the whole model is when its matrices are ``ratio`` times smaller."""
+        total = sum(parameter.numel() for parameter in self.shapes.parameters())
+        matrices = {self.shapes.get_parameter(f"{name}.weight") for name in self.targets()}
+        saved = sum(matrix.numel() for matrix in matrices) * (1 - 1 / ratio)
+        return total / (total - saved)
+
+
+def task_of(content: dict[str, Any]) -> str:
+    """Return the task of a configuration: that of ``architectures``, or the usual one of its type.
+
+    Example:
+        >>> task_of({"model_type": "bert", "architectures": ["BertForSequenceClassification"]})
+        'classification'
+        >>> task_of({"model_type": "bert"}), task_of({"model_type": "gpt2"})
+        ('masked', 'causal')
+    """
+    named = [str(name) for name in content.get("architectures") or ()]
+    for task, (head, _) in TASKS.items():
+        if any(name.endswith(f"For{head}") for name in named):
+            return task
+    if any(name.endswith("LMHeadModel") for name in named):
+        return "causal"
+    from transformers.models.auto import modeling_auto
+
+    kind = content.get("model_type")
+    for task in ("seq2seq", "masked", "causal", "classification"):
+        if kind in getattr(modeling_auto, f"MODEL_FOR_{TASKS[task][1]}_MAPPING_NAMES"):
+            return task
+    return "causal"
+
+
+def stacks_of(model: nn.Module) -> list[nn.ModuleList]:
+    """Return the stacks of blocks of a model: its outermost ``nn.ModuleList``, or several side by side."""
+    return list(_stacks(model))
+
+
+def _stacks(module: nn.Module) -> Iterator[nn.ModuleList]:
+    for child in module.children():
+        if isinstance(child, nn.ModuleList):
+            yield child
+        else:
+            yield from _stacks(child)
+
+
+def _repeats(stack: nn.ModuleList, pattern: int) -> bool:
+    """Whether every block but the first equals the one a pattern further on."""
+    signatures = [_signature(block) for block in stack]
+    return all(one == other for one, other in zip(signatures[1:], signatures[1 + pattern :], strict=False))
+
+
+def _signature(block: nn.Module) -> list[Any]:
+    """What makes two blocks the same: classes, shapes, and plain attributes but their place in the stack."""
+    return [
+        (
+            name,
+            type(module),
+            [(key, tuple(tensor.shape)) for key, tensor in module.named_parameters(recurse=False)],
+            [(key, tuple(tensor.shape)) for key, tensor in module.named_buffers(recurse=False)],
+            sorted((key, repr(value)) for key, value in vars(module).items() if _plain(key, value)),
+        )
+        for name, module in block.named_modules()
+    ]
+
+
+def _plain(key: str, value: Any) -> bool:
+    return key not in _INDICES and (value is None or isinstance(value, bool | int | float | str))
+
+
+def _content(path: Path) -> dict[str, Any]:
+    """The configuration as it stands in the file; empty where it cannot be read, which is said elsewhere."""
+    try:
+        content = loads(read_regular(path / "config.json" if path.is_dir() else path).decode("utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _positions(content: dict[str, Any]) -> int:
+    """As many positions as a model has, at most 2,048, which is also where it names none."""
+    given = content.get("max_position_embeddings", content.get("n_positions"))
+    return min(given, 2048) if isinstance(given, int) and given > 0 else 2048

@@ -1,0 +1,130 @@
+"""The rule that writes the sentence on top: what to take, and why. It stands here and nowhere else.
+
+The first of these that fits the batch on the device is recommended:
+
+1. **Dense training that is exact**, for its loss is the one that all others are measured by: as it is; else with
+   checkpointing, which computes the same numbers twice.
+2. **Dense training with AdamW's moments in 8 bits**, without and with checkpointing: the same model and optimizer,
+   rounded moments.
+3. **The first two with a smaller batch**, of which several make one step (gradient accumulation): the one of them that
+   fits the largest batch.
+4. **Another optimizer of the dense model**, the leanest: its loss is another one, which the table shows where it was
+   measured.
+5. **A structured model**, the one with the smallest measured gap in loss; of arms whose gap is not measured, none.
+
+A structured model replaces an exact one only by evidence: where, at a ratio within 1.5 times of the asked one, its loss
+was measured level with dense training or below, under every optimizer that was tried, and its least time is lower.
+CoMERA is held to the same rule as every other structured arm, and at an equal gap the others come first.
+
+Arms for fine-tuning alone are never recommended, since the command asks about training.
+
+The sentence then says what the best structured arm would change, so that "no" is as well founded as "yes".
+"""
+
+from collections.abc import Sequence
+
+from bench.advise.answer import Answer, Row
+from bench.advise.arms import Kind
+from bench.advise.evidence import OPTIMIZERS
+
+#: The largest gap in loss, in nats, that counts as level.
+LEVEL = 0.01
+
+#: How far the ratio at which a gap was measured may be from the asked one to count as evidence.
+NEAR = 1.5
+
+
+def advice(answer: Answer) -> str:
+    """Return the sentence on top.
+
+    The rule is this module's docstring.
+    """
+    rows = [row for row in answer.rows if not row.left_out]
+    if proven := _first(_proven(answer, rows), answer.question.batch_size):
+        return f"Take {proven.arm}: it fits, {_gap(proven)}, and its least time is below dense training's."
+    batch = answer.question.batch_size
+    for kind, why in ((Kind.EXACT, "exact"), (Kind.EIGHT_BIT, "the same training with rounded moments")):
+        if row := _first([row for row in rows if row.arm.kind is kind], batch):
+            alone = _smaller_batches(answer, row)
+            return f"Take {row.arm}: batch {batch:,} fits, and it is {why}{alone}; {_structured(answer, rows)}."
+    close = [row for row in rows if row.arm.kind in (Kind.EXACT, Kind.EIGHT_BIT) and row.largest]
+    if close:
+        row = max(close, key=lambda each: (each.largest, -each.arm.kind))
+        return (
+            f"Take {row.arm} in batches of {row.largest:,} and accumulate gradients: no dense AdamW fits batch "
+            f"{batch:,} at once, and accumulated gradients are those of the whole batch; {_structured(answer, rows)}."
+        )
+    others = sorted((row for row in rows if row.arm.kind is Kind.OPTIMIZER and row.largest), key=lambda row: row.peak)
+    if others:
+        row = others[0]
+        return f"Take {row.arm} in batches of {min(row.largest, batch):,}: no dense AdamW fits, and it keeps the model."
+    measured = [row for row in _by_gap(rows) if row.largest]
+    if measured:
+        row = measured[0]
+        return f"Take {row.arm} in batches of {min(row.largest, batch):,}: no dense model fits, and {_gap(row)}."
+    return (
+        f"Nothing fits: no arm whose loss is known fits a single row of {answer.sequence_length:,} tokens on "
+        f"{answer.device.name}; shorten sequence_length, take a larger device, or shard the model."
+    )
+
+
+def _first(rows: Sequence[Row], batch_size: int) -> Row | None:
+    return next((row for row in rows if row.fits(batch_size)), None)
+
+
+def _by_gap(rows: Sequence[Row]) -> list[Row]:
+    """Structured arms whose gap was measured, the smallest one first; at an equal gap CoMERA comes last."""
+    measured = [row for row in rows if row.arm.kind is Kind.STRUCTURED and row.gap]
+    return sorted(measured, key=lambda row: (_worst(row), row.arm.name.startswith("comera"), row.peak))
+
+
+def _worst(row: Row) -> float:
+    """The largest of the gaps measured under several optimizers."""
+    return max((row.gap or {}).values())
+
+
+def _proven(answer: Answer, rows: Sequence[Row]) -> list[Row]:
+    """Structured arms that the evidence puts level with dense training, and that are bound lower in time."""
+    dense, found = answer.row("dense"), answer.evidence
+    if dense is None or dense.least_ms is None or found is None:
+        return []
+    return [
+        row
+        for row in _by_gap(rows)
+        if _worst(row) <= LEVEL
+        and 1 / NEAR <= (row.arm.ratio or 1.0) / found.ratio <= NEAR
+        and row.least_ms is not None
+        and row.least_ms < dense.least_ms
+    ]
+
+
+def _gap(row: Row) -> str:
+    """The measured gap of an arm, in words."""
+    gaps = [f"{value:+.2f} nats under {OPTIMIZERS[name]}" for name, value in (row.gap or {}).items()]
+    return f"its loss on the test bed is {' and '.join(gaps)}"
+
+
+def _smaller_batches(answer: Answer, taken: Row) -> str:
+    """That dense training alone would do with a smaller batch, where it does not fit the asked one."""
+    dense = answer.row("dense")
+    if dense is None or dense is taken or not dense.largest:
+        return ""
+    return f" (dense alone fits batches of {dense.largest:,}, with gradients accumulated)"
+
+
+def _structured(answer: Answer, rows: Sequence[Row]) -> str:
+    """What the structured arm with the smallest measured gap would change of dense training."""
+    ranked, dense = _by_gap(rows), answer.row("dense")
+    if not ranked:
+        return "no structured arm has a measured loss"
+    near = answer.evidence.ratio if answer.evidence else 1.0
+    best = min(
+        (row for row in ranked if row.arm.name == ranked[0].arm.name),
+        key=lambda row: abs((row.arm.ratio or 1.0) - near),
+    )
+    if dense is None:
+        return f"{best.arm} is the structured arm of the least measured gap, but {_gap(best)}"
+    costs = [f"{best.peak / dense.peak:.2f}x of the memory of dense"]
+    if best.least_ms is not None and dense.least_ms:
+        costs.append(f"{best.least_ms / dense.least_ms:.2f}x of its least time")
+    return f"{best.arm} would take {' and '.join(costs)}, but {_gap(best)}"

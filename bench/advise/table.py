@@ -1,0 +1,218 @@
+"""The answer as text, as JSON, and as points of the explorer's page."""
+
+import shlex
+import textwrap
+from collections.abc import Sequence
+from typing import Any
+
+from bench.advise.answer import Answer, Row
+from bench.advise.arms import Kind
+from bench.advise.evidence import OPTIMIZERS
+from bench.advise.linear import MOST
+from bench.advise.rule import advice
+from bench.estimate.memory import CATEGORIES, TOLERANCE
+
+_WIDTH = 118  # of a line of text
+_GIB, _MIB = 2**30, 2**20
+
+_HEADINGS = (
+    *("arm", "parameters", "peak GiB", "weights", "gradients", "optimizer", "activations", "temporaries"),
+    *("largest batch", "TFLOP", "least ms", "tokens/s", "loss gap"),
+)
+
+
+def text(answer: Answer) -> str:
+    """Return the sentence on top, the table, and how its columns are to be read."""
+    lines = [_fill(advice(answer)), ""]
+    lines += [_fill(f"{answer.model}, {answer.blocks} blocks"), _fill(_step_words(answer)), ""]
+    lines += aligned([_HEADINGS, *(_cells(answer, row) for row in answer.rows if not row.left_out)])
+    lines += ["", *(_fill(note, "  ") for note in _notes(answer))]
+    left_out = [f"{row.arm} is left out: {row.left_out}" for row in answer.rows if row.left_out]
+    return "\n".join([*lines, *(_fill(each, "  ") for each in left_out), ""])
+
+
+def _step_words(answer: Answer) -> str:
+    question, device = answer.question, answer.device
+    return (
+        f"batch {question.batch_size:,}, length {answer.sequence_length:,}, {question.precision}, on {device.name}: "
+        f"{device.room_mib / 1024:,.1f} of {device.memory_mib / 1024:,.1f} GiB are room for a predicted peak"
+    )
+
+
+def _cells(answer: Answer, row: Row) -> tuple[str, ...]:
+    memory = row.memory or {}
+    tokens = answer.question.batch_size * answer.sequence_length
+    largest = f"{row.largest:,}" + (" or more" if row.largest >= MOST else "") if row.largest else "none"
+    return (
+        str(row.arm),
+        f"{row.parameters:,}",
+        f"{row.peak / _GIB:,.2f}",
+        *(f"{memory.get(name, 0.0) / _GIB:,.2f}" for name in CATEGORIES),
+        largest,
+        f"{row.flops / 1e12:,.2f}",
+        "-" if row.least_ms is None else f"{row.least_ms:,.1f}",
+        "-" if row.least_ms is None else f"{1000 * tokens / row.least_ms:,.0f}",
+        _gap(row),
+    )
+
+
+def _gap(row: Row) -> str:
+    """Measured gaps by optimizer; ``-`` where none was measured."""
+    if not row.gap:
+        return "-"
+    return "; ".join(f"{value:+.2f} {OPTIMIZERS[name]}" if value else "0" for name, value in row.gap.items()).replace(
+        "0; 0", "0"
+    )
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Put columns under each other: the first and last to the left, numbers to the right."""
+    widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
+    last = len(widths) - 1
+    return [
+        "  ".join(
+            cell.ljust(width) if place in (0, last) else cell.rjust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def _notes(answer: Answer) -> list[str]:
+    """How the columns are counted, and what they leave out."""
+    return [
+        f"Memory in GiB at the moment of the peak, part by part: {_moments(answer)}. A part that is 0 there, as "
+        "gradients before the backward pass, is not 0 at other moments.",
+        *_traced(answer),
+        *_time_notes(answer),
+        *_gap_notes(answer),
+        "Structured arms: all linear layers of the blocks, so many times smaller; embeddings and output layer stay "
+        "dense. low_rank@size has the size of comera."
+        if any(row.arm.kind is Kind.STRUCTURED for row in answer.rows)
+        else "",
+        "lora is for fine-tuning: its frozen weights must come from a trained model."
+        if any(row.arm.kind is Kind.FINE_TUNING for row in answer.rows)
+        else "",
+        f"Not modelled: the allocator's rounding and fragmentation, workspaces of kernels; "
+        f"{answer.device.reserve_mib:,.0f} MiB and {TOLERANCE[answer.device.kind]:.0%} are set aside for them.",
+    ]
+
+
+def _moments(answer: Answer) -> str:
+    """The moments of the arms' peaks, arms with one moment together."""
+    by_moment: dict[str, list[str]] = {}
+    for row in answer.rows:
+        if not row.left_out:
+            by_moment.setdefault(row.moment, []).append(str(row.arm))
+    common = max(by_moment, key=lambda moment: len(by_moment[moment]))
+    others = [f"{moment} ({', '.join(arms)})" for moment, arms in by_moment.items() if moment != common]
+    return "; ".join([*others, f"{common} ({'all others' if others else 'all arms'})"])
+
+
+def _traced(answer: Answer) -> list[str]:
+    short, longer = answer.traced
+    if short == longer:
+        return ["All blocks were traced, since they follow no pattern, or are few."]
+    return [f"Traced: {short} and {longer} blocks, and two batches; memory and work are linear in both."]
+
+
+def _time_notes(answer: Answer) -> list[str]:
+    if not answer.device.peak_flops:
+        return [
+            "Least times need the rates of a device: on this machine, python -m bench advise measure times a block."
+        ]
+    return [
+        "least ms and tokens/s are bounds, not times: matrix products at the rated peak, or compulsory traffic at the "
+        "rated bandwidth, whichever takes longer. No arm was timed."
+    ]
+
+
+def _gap_notes(answer: Answer) -> list[str]:
+    found = answer.evidence
+    if found is None:
+        return ["loss gap: no records of formats are here."]
+    return [
+        f"loss gap: nats above dense training under the same optimizer, measured at matrices {found.ratio:g} times "
+        f"smaller, whatever the ratio here, on {found.words}; muon beside dense AdamW. It is no forecast for your "
+        "model. -: not measured."
+    ]
+
+
+def _fill(sentence: str, indent: str = "") -> str:
+    return textwrap.fill(sentence, _WIDTH, subsequent_indent=indent)
+
+
+def as_json(answer: Answer) -> dict[str, Any]:
+    """Return the answer in plain values: bytes, FLOPs, milliseconds, nats."""
+    question = answer.question
+    return {
+        "advice": advice(answer),
+        "model": answer.model,
+        "blocks": answer.blocks,
+        "batch_size": question.batch_size,
+        "sequence_length": answer.sequence_length,
+        "precision": question.precision,
+        "device": answer.device.name,
+        "room_bytes": round(answer.device.room_mib * _MIB),
+        "measured_at_ratio": answer.evidence.ratio if answer.evidence else None,
+        "arms": [_plain(row) for row in answer.rows],
+    }
+
+
+def _plain(row: Row) -> dict[str, Any]:
+    head = {"arm": row.arm.name, "ratio": row.arm.ratio, "checkpoint": row.arm.checkpoint}
+    if row.left_out:
+        return head | {"left_out": row.left_out}
+    return head | {
+        "parameters": row.parameters,
+        "peak_bytes": round(row.peak),
+        "peak_moment": row.moment,
+        "at_peak_bytes": {name: round(value) for name, value in (row.memory or {}).items()},
+        "largest_batch": row.largest,
+        "flops_per_step": row.flops,
+        "least_time_ms": row.least_ms,
+        "bound_by": row.bound_by or None,
+        "loss_gap_nats": dict(row.gap or {}),
+    }
+
+
+def as_points(answer: Answer, words: Sequence[str]) -> dict[str, Any]:
+    """Return the answer as the explorer reads it: a point per arm, and the largest batch of each.
+
+    ``words`` are those of the command, which each point repeats.
+    """
+    question = answer.question
+    rows = [row for row in answer.rows if not row.left_out]
+    points = [
+        {
+            "source": "your model",
+            "arm": str(row.arm),
+            "batch_size": question.batch_size,
+            "precision": question.precision,
+            "device": answer.device.name,
+            "workload": answer.model,
+            "dataset": "random tokens",
+            "measure": "predict",
+            "predicted_for": answer.device.kind,
+            "sequence_length": answer.sequence_length,
+            "peak_memory_predicted_mib": row.peak / _MIB,
+            **{f"predicted_{name}_mib": value / _MIB for name, value in (row.memory or {}).items()},
+            "parameters": row.parameters,
+            "flops_per_step": row.flops,
+            "command": shlex.join(["python", "-m", "bench", "advise", *words]),
+            **({} if row.least_ms is None else {"least_time_ms": row.least_ms}),
+            **({} if row.arm.ratio is None else {"ratio": row.arm.ratio}),
+        }
+        for row in rows
+    ]
+    largest = [
+        {
+            "arm": str(row.arm),
+            "device": answer.device.name,
+            "batch_size": row.largest,
+            "peak_mib": row.peak / _MIB,
+            "words": f"{row.largest:,}" if row.largest else "none fits",
+        }
+        for row in rows
+    ]
+    return {"model": answer.model, "points": points, "largest": largest, "notes": [advice(answer), *_notes(answer)]}

@@ -1,0 +1,334 @@
+"""``python -m bench advise``: laws of the prediction, hand counts, the rule, and what is refused."""
+
+from __future__ import annotations
+
+import json
+
+import pandas as pd
+import pytest
+from advised import CONFIGS, answer, row, saved
+from small_cells import run_bench
+from test_predict_command import assert_one_sentence
+from tiny import one_thread  # noqa: F401
+
+from bench.advise.arms import ARMS, AdvisedArm, Kind, arms_of
+from bench.advise.command import _help
+from bench.advise.evidence import RECORDS, evidence
+from bench.advise.linear import Steps
+from bench.advise.model import AdvisedModel, task_of
+from bench.advise.moments import trace
+from bench.advise.question import question_of
+from bench.advise.rule import advice
+from bench.advise.table import as_json, text
+from bench.errors import ConfigError
+from bench.estimate.memory import predict_memory
+
+_EACH_KIND = ("gpt2", "llama", "qwen2", "mistral", "bert", "t5")
+_KEEPING = ("dense:adamw8bit", "muon", "apollo_mini", "galore:8bit_per_layer", "lora", "lora+checkpoint")
+_STRUCTURED = ("low_rank@size", "btt", "btt+checkpoint", "comera+checkpoint", "comera:lean")
+
+
+def _slow_but(*fast):
+    return lambda name: () if name in fast else pytest.mark.slow
+
+
+def steps_of(path, name, ratio=None, device="cuda", precision="bf16"):
+    model, arm = AdvisedModel(path, 32, ""), AdvisedArm(name, ratio)
+    return Steps(model, arm.method, precision, device, arm.checkpoint)
+
+
+def whole(steps, batch_size):
+    model = steps.model
+    return trace(model, steps.method(model), batch_size, steps.precision, steps.device, steps.checkpoint, model.blocks)
+
+
+def assert_same(found, expected, within=0.0):
+    assert found.peak_bytes == pytest.approx(expected.peak_bytes, rel=within, abs=0.5)
+    for name, value in expected.numbers.items():
+        assert found.numbers[name] == pytest.approx(value, rel=within, abs=0.5), name
+
+
+@pytest.mark.parametrize("kind", [pytest.param(kind, marks=_slow_but("bert", "t5")(kind)) for kind in _EACH_KIND])
+def test_two_short_models_give_the_whole_one_of_every_family(kind, tmp_path):
+    steps = steps_of(saved(tmp_path, kind), "dense")
+    assert steps.model.depths == (2, 3)
+    assert_same(steps.at(4), whole(steps, 4))
+
+
+@pytest.mark.parametrize(
+    ("name", "ratio", "within"),
+    [
+        ("dense+checkpoint", None, 0.0),
+        ("comera", 4, 0.02),
+        *(pytest.param(name, None, 0.0, marks=pytest.mark.slow) for name in _KEEPING),
+        *(pytest.param(name, 4, 0.02, marks=pytest.mark.slow) for name in _STRUCTURED),
+    ],
+)
+def test_two_short_models_give_the_whole_one_of_every_arm(name, ratio, within, tmp_path):
+    sizes = {"hidden_size": 256, "intermediate_size": 512}
+    steps = steps_of(saved(tmp_path, "llama", **sizes), name, ratio)
+    assert_same(steps.at(4), whole(steps, 4), within)
+
+
+@pytest.mark.slow
+def test_layers_with_and_without_a_window_have_a_pattern(tmp_path):
+    types = ["sliding_attention", "full_attention"] * 4
+    path = saved(tmp_path, "qwen2", num_hidden_layers=8, use_sliding_window=True, sliding_window=8, layer_types=types)
+    steps = steps_of(path, "dense")
+    assert steps.model.depths == (2, 4)
+    assert_same(steps.at(4), whole(steps, 4))
+
+
+@pytest.mark.slow
+def test_blocks_without_a_pattern_are_traced_as_they_are(tmp_path):
+    types = ["sliding_attention"] * 4 + ["full_attention"]
+    path = saved(tmp_path, "qwen2", use_sliding_window=True, sliding_window=8, layer_types=types)
+    steps = steps_of(path, "dense")
+    assert steps.model.depths == (5, 5)
+    assert steps.at(4).peak_bytes == whole(steps, 4).peak_bytes
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["dense", "dense+checkpoint", "galore:per_layer"])
+def test_the_largest_batch_fits_and_the_next_does_not(name, tmp_path):
+    path = saved(tmp_path, "llama", hidden_size=256, intermediate_size=256)
+    steps = steps_of(path, name)
+    known = steps.at(3)
+    room = 1.7 * known.peak_bytes
+    largest = steps.largest_batch(known, 3, room)
+    assert largest > 3
+    assert steps.at(largest).peak_bytes <= room < steps.at(largest + 1).peak_bytes
+
+
+@pytest.mark.parametrize(("kind", "device"), [("gpt2", "cuda"), ("llama", "cpu"), ("llama", "cuda")])
+def test_the_peak_is_that_of_a_prediction_without_meters(kind, device, tmp_path):
+    steps = steps_of(saved(tmp_path, kind), "dense", device=device, precision="fp32")
+    memory = predict_memory(steps.model, steps.method(steps.model), 4, "fp32", device, 0)
+    moment, held = steps.at(4).peak()
+    assert {name: round(value) for name, value in held.items()} == {name: getattr(memory, name) for name in held}
+    assert moment.words.startswith(("forward pass", "backward pass", "the optimizer's step"))
+
+
+def test_parameters_and_flops_of_a_gpt2_by_hand(tmp_path):
+    batch, length, width, blocks, words, positions = 4, 32, 64, 5, 512, 64
+    found = steps_of(saved(tmp_path, "gpt2"), "dense").at(batch).numbers
+    block = 12 * width**2 + 13 * width  # four matrices, their biases, two norms
+    assert found["parameters"] == (words + positions) * width + blocks * block + 2 * width  # the head is the table
+    products = 12 * width**2 * blocks + width * words  # per token, in multiplications
+    attention = 2 * length * width * blocks  # scores and their sums over values
+    # backward takes two products for each of forward, and attention's forms the scores once more
+    assert found["flops"] == 2 * batch * length * (3 * products + 3.5 * attention)
+
+
+def test_parameters_and_flops_of_a_llama_by_hand(tmp_path):
+    batch, length, width, hidden, blocks, words = 4, 32, 64, 160, 5, 512
+    found = steps_of(saved(tmp_path, "llama"), "dense").at(batch).numbers
+    matrices = 2 * width**2 + 2 * width * (width // 2) + 3 * width * hidden  # half as many heads of keys and values
+    assert found["parameters"] == 2 * words * width + blocks * (matrices + 2 * width) + width
+    attention = 2 * length * width * blocks
+    rotation = 16 // 2 * 1 * length  # angles of half a head's width, per row, without gradient
+    counted = 2 * batch * length * (3 * (matrices * blocks + width * words) + 3.5 * attention)
+    assert found["flops"] - counted in (0, 2 * rotation, 2 * batch * rotation)
+
+
+def test_checkpointing_runs_each_block_once_more(tmp_path):
+    path = saved(tmp_path, "gpt2")
+    plain, again = steps_of(path, "dense").at(4), steps_of(path, "dense+checkpoint").at(4)
+    head = 2 * 4 * 32 * 64 * 512
+    forward = 2 * 4 * 32 * (12 * 64**2 + 2 * 32 * 64) * 5
+    assert again.numbers["flops"] - plain.numbers["flops"] == pytest.approx(forward, abs=head)
+    assert again.peak_bytes < plain.peak_bytes
+
+
+@pytest.mark.slow
+def test_matrices_are_as_many_times_smaller_as_was_asked_for(tmp_path):
+    path = saved(tmp_path, "llama", hidden_size=128, intermediate_size=512)
+    dense = steps_of(path, "dense").at(2).numbers["parameters"]
+    matrices = 5 * (2 * 128**2 + 2 * 128 * 64 + 3 * 128 * 512)
+    for name in ("low_rank@size", "btt", "comera"):
+        left = steps_of(path, name, 4).at(2).numbers["parameters"] - (dense - matrices)
+        assert left == pytest.approx(matrices / 4, rel=0.05), name
+
+
+@pytest.mark.parametrize(
+    ("content", "task"),
+    [
+        ({"model_type": "llama"}, "causal"),
+        ({"model_type": "bert", "architectures": ["BertForMaskedLM"]}, "masked"),
+        ({"model_type": "gpt2", "architectures": ["GPT2ForSequenceClassification"]}, "classification"),
+        ({"model_type": "t5"}, "seq2seq"),
+        ({"model_type": "no such thing"}, "causal"),
+    ],
+)
+def test_the_task_is_the_configuration_s_own(content, task):
+    assert task_of(content) == task
+
+
+def test_the_measured_gaps_are_those_of_the_committed_table():
+    found = evidence()
+    [path] = (RECORDS.parents[1] / "figures" / "rendered" / "reference").glob("formats-*-tiny.csv")
+    table = pd.read_csv(path)
+    dense = table[table["arm"] == "dense"].set_index("optimizer")["test_loss"]
+    for (method, optimizer), gap in found.gaps.items():
+        rows = table[(table["optimizer"] == optimizer) & table["arm"].str.match(rf"{method}(?!:narrow)\b")]
+        rows = rows[~rows["arm"].str.contains("narrow")]
+        assert gap == pytest.approx(rows["test_loss"].min() - dense[optimizer], abs=1e-5), method
+    assert found.muon == pytest.approx(dense["muon"] - dense["adamw"], abs=1e-5)
+    assert found.ratio == 4
+
+
+def test_without_records_no_gap_is_claimed(tmp_path):
+    assert evidence(tmp_path) is None
+
+
+LEVEL, BELOW = {"adamw": 0.0, "muon": 0.0}, {"adamw": -0.1, "muon": -0.1}
+WORSE, WORST = {"adamw": 0.05, "muon": 0.2}, {"adamw": 0.06, "muon": 0.3}
+
+
+@pytest.mark.parametrize(
+    ("rows", "taken"),
+    [
+        ([row("dense"), row("dense+checkpoint"), row("btt", 4, gap=WORSE, least_ms=1)], "dense:"),
+        ([row("dense", largest=4), row("dense+checkpoint")], "dense+checkpoint:"),
+        ([row("dense", largest=4), row("dense+checkpoint", largest=8), row("dense:adamw8bit")], "dense:adamw8bit:"),
+        ([row("dense", largest=4), row("dense+checkpoint", largest=8)], "dense+checkpoint in batches of 8"),
+        ([row("dense", largest=0), row("muon", peak=2), row("apollo_mini", peak=1)], "apollo_mini in batches of 32"),
+        ([row("dense", largest=0), row("comera", 4, gap=WORST), row("btt", 4, gap=WORSE)], "btt, 4x in"),
+        ([row("dense", largest=0), row("comera", 4, gap=WORSE, peak=0), row("btt", 4, gap=WORSE)], "btt, 4x in"),
+        ([row("dense"), row("comera", 4, gap={}, least_ms=1, peak=0)], "dense:"),  # no evidence
+        ([row("dense"), row("comera", 10, gap=BELOW, least_ms=1)], "dense:"),  # measured at another ratio
+        ([row("dense"), row("comera", 4, gap=LEVEL | {"muon": 0.2}, least_ms=1)], "dense:"),
+        ([row("dense"), row("comera", 4, gap=LEVEL, least_ms=11)], "dense:"),  # it gains nothing
+        ([row("dense"), row("comera", 4, gap=LEVEL, least_ms=1)], "comera, 4x:"),
+        ([row("dense"), row("comera", 4, gap=LEVEL, least_ms=1), row("btt", 4, gap=LEVEL, least_ms=9)], "btt, 4x:"),
+        ([row("dense", largest=0), row("lora")], None),
+        ([row("dense", largest=0), row("comera", 4)], None),
+    ],
+)
+def test_the_rule(rows, taken):
+    found = advice(answer(*rows))
+    assert found.startswith(f"Take {taken}" if taken else "Nothing fits")
+    assert found.endswith(".")
+
+
+def test_of_the_arms_as_they_are_measured_comera_is_taken_only_behind_all_others():
+    found = evidence()
+    arms = [AdvisedArm(name, 4.0) for name in ("comera", "comera:lean", "low_rank@size", "btt")]
+    rows = [row(arm.name, arm.ratio, gap=found.gap(arm), least_ms=1) for arm in arms]
+    assert advice(answer(row("dense", largest=0), *rows)).startswith("Take btt")
+    assert advice(answer(row("dense"), *rows)).startswith("Take dense:")
+
+
+WRONG_WORDS = [
+    ("model", ""),
+    ("device", "gtx"),
+    ("batch_size", "0"),
+    ("batch_size", "1.5"),
+    ("batch_size", "99999999999"),
+    ("sequence_length", "-1"),
+    ("ratio", "1"),
+    ("ratio", "nan"),
+    ("ratio", "4,4"),
+    ("precision", "fp64"),
+    ("task", "regression"),
+    ("arms", "dence"),
+    ("arms", "dense,dense"),
+    ("memory_gib", "0"),
+    ("colour", "red"),
+]
+
+
+@pytest.mark.parametrize(("field", "value"), WRONG_WORDS)
+def test_a_wrong_word_is_one_line_that_names_it(field, value):
+    words = {"model": "config.json", field: value}
+    with pytest.raises(ConfigError) as raised:
+        question_of([f"{name}={given}" for name, given in words.items()])
+    message = str(raised.value)
+    assert field in message
+    assert "\n" not in message
+    assert message.endswith(".")
+
+
+def test_together_batch_and_length_have_a_limit():
+    with pytest.raises(ConfigError, match="batch_size is 100000 and sequence_length 2048"):
+        question_of(["model=config.json", "batch_size=100000", "sequence_length=2048"])
+
+
+@pytest.mark.parametrize("field", ["num_hidden_layers", "hidden_size", "num_attention_heads", "vocab_size"])
+def test_a_configuration_must_give_its_sizes(field, tmp_path):
+    with pytest.raises(ConfigError, match=f"lacks {field}; add it"):
+        AdvisedModel(saved(tmp_path, "llama", **{field: None}), 32, "")
+
+
+def test_a_size_goes_by_the_name_of_its_architecture(tmp_path):
+    with pytest.raises(ConfigError, match="lacks n_layer; add it"):
+        AdvisedModel(saved(tmp_path, "gpt2", n_layer=None), 32, "")
+
+
+WRONG_MODELS = [
+    ({"model_type": "no_such"}, "no_such"),
+    ({"model_type": "own", "auto_map": {"AutoModel": "code.Own"}}, "auto_map"),
+    ({"max_position_embeddings": 16}, "sequence_length"),
+    ({"num_key_value_heads": 3}, "llama"),
+    ({"hidden_size": -1}, "hidden_size"),
+    ({"hidden_size": "wide"}, "hidden_size"),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("changes", "named"), WRONG_MODELS)
+def test_a_model_that_cannot_be_used_is_one_sentence(changes, named, tmp_path):
+    path = saved(tmp_path, "llama", **changes)
+    ended = run_bench(tmp_path, "advise", f"model={path}", "sequence_length=32", "arms=dense")
+    assert_one_sentence(ended)
+    assert named in ended.error
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [["arms=dense", "--yaml"], ["model=nowhere.json", "arms=dense"], ["batch_size"]])
+def test_a_wrong_command_is_one_sentence(words, tmp_path):
+    assert_one_sentence(run_bench(tmp_path, "advise", *words))
+
+
+@pytest.mark.slow
+def test_the_command_answers_in_a_table_and_in_json(tmp_path):
+    path = saved(tmp_path, "llama", hidden_size=128, intermediate_size=512)
+    words = [f"model={path}", "sequence_length=32", "batch_size=4", "ratio=4", "arms=dense,dense+checkpoint,btt,galore"]
+    ended = run_bench(tmp_path, "advise", *words, "--json")
+    assert ended.status == 0, ended.error
+    found = json.loads(ended.output)
+    arms = {arm["arm"]: arm for arm in found["arms"]}
+    assert list(arms) == ["dense", "dense+checkpoint", "btt", "galore"]
+    assert found["advice"].startswith("Take dense: batch 4 fits")
+    assert "galore.rank is 128" in arms["galore"]["left_out"]  # above the narrowest matrix
+    for arm in (arms["dense"], arms["btt"]):
+        assert sum(arm["at_peak_bytes"].values()) == pytest.approx(arm["peak_bytes"], abs=3)
+        assert arm["least_time_ms"] > 0
+    assert arms["btt"]["parameters"] < arms["dense"]["parameters"]
+
+
+def test_the_table_has_a_line_for_each_arm_and_the_advice_on_top():
+    made = answer(row("dense", gap=LEVEL), row("btt", 4.0, gap=WORSE), row("lora"))
+    lines = text(made).splitlines()
+    assert lines[0].startswith("Take dense")
+    [head] = [number for number, line in enumerate(lines) if line.startswith("arm ")]
+    assert [line.split("  ")[0] for line in lines[head + 1 : head + 4]] == ["dense", "btt, 4x", "lora"]
+    assert json.loads(json.dumps(as_json(made)))["arms"][1]["loss_gap_nats"] == WORSE
+
+
+def test_every_arm_has_a_kind_and_structured_ones_a_ratio():
+    arms = arms_of(ARMS, (2.0, 4.0))
+    assert {arm.kind for arm in arms} == set(Kind)
+    assert all((arm.kind is Kind.STRUCTURED) == (arm.ratio is not None) for arm in arms)
+    assert len(arms) == 8 + 2 * 4
+
+
+def test_the_help_fits_a_screen():
+    lines = _help().splitlines()
+    assert len(lines) <= 40
+    assert all(len(line) <= 120 for line in lines)
+    assert all(f"  {name}" in _help() for name in ("model", "device", "ratio", "arms"))
+
+
+def test_all_families_are_tried():
+    assert set(_EACH_KIND) == set(CONFIGS)

@@ -1,0 +1,79 @@
+"""``python -m bench advise measure``: one block, run and timed here."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from advised import saved
+from small_cells import run_bench
+from test_predict_command import assert_one_sentence
+from tiny import one_thread  # noqa: F401
+
+from bench.advise.arms import AdvisedArm
+from bench.advise.measure import WORDS, Measured, Times, as_text, measured, one_block
+from bench.advise.question import question_of
+
+_WIDE = {"hidden_size": 256, "intermediate_size": 512}
+
+
+def asked(path, *words):
+    return question_of([f"model={path}", "device=cpu", "batch_size=2", "sequence_length=64", "ratio=4", *words])
+
+
+def test_the_block_has_the_width_of_the_model_and_few_words(tmp_path):
+    block = one_block(asked(saved(tmp_path, "llama", **_WIDE)))
+    assert block.blocks == 1
+    assert block.shapes.get_input_embeddings().weight.shape == (WORDS, 256)
+    assert len(block.targets()) == 7
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "ratio"),
+    [("dense", None), ("dense+checkpoint", None), ("muon", None), ("apollo_mini", None), ("comera", 4)],
+)
+def test_the_predicted_peak_of_a_block_is_the_allocator_s(name, ratio, tmp_path):
+    question = asked(saved(tmp_path, "llama", **_WIDE))
+    found = measured(question, AdvisedArm(name, ratio), memory_alone=True, threads=1)
+    assert found.left_out == ""
+    assert found.times is None
+    assert abs(found.error) < 0.02
+
+
+def test_the_parts_of_a_step_are_timed_beside_dense(tmp_path):
+    found = measured(asked(saved(tmp_path, "llama")), AdvisedArm("dense+checkpoint"), memory_alone=False, threads=1)
+    for times in (found.times, found.dense):
+        assert min(times.forward_ms, times.backward_ms, times.optimizer_ms) > 0
+        assert times.step_ms == times.forward_ms + times.backward_ms + times.optimizer_ms
+
+
+def test_an_arm_that_cannot_train_the_block_is_left_out(tmp_path):
+    found = measured(asked(saved(tmp_path, "llama")), AdvisedArm("comera", 999.0), memory_alone=True, threads=1)
+    assert "out of reach" in found.left_out
+    assert "comera, 999x is left out" in as_text(asked("config.json"), [found], memory_alone=True)
+
+
+def test_the_table_says_by_how_much_a_prediction_is_off():
+    row = Measured("btt, 4x", 2**20, 2**20, Times(1.0, 2.0, 1.0), Times(1.0, 1.0, 0.0))
+    lines = as_text(asked("config.json"), [row], memory_alone=False).splitlines()
+    assert lines[2].split()[-1] == "dense"
+    assert lines[3].split()[-6:] == ["+0.00%", "1.00", "2.00", "1.00", "4.00", "2.00"]
+
+
+@pytest.mark.slow
+def test_the_command_measures_a_tiny_block(tmp_path):
+    path = saved(tmp_path, "llama")
+    words = [f"model={path}", "device=cpu", "batch_size=2", "sequence_length=32", "arms=dense"]
+    ended = run_bench(tmp_path, "advise", "measure", *words, "--memory", "--json")
+    assert ended.status == 0, ended.error
+    [row] = json.loads(ended.output)
+    assert row["arm"] == "dense"
+    assert row["allocated"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [["--fast"], ["device=h100"], ["batch_size=0"]])
+def test_a_wrong_word_is_one_sentence(words, tmp_path):
+    path = saved(tmp_path, "llama")
+    assert_one_sentence(run_bench(tmp_path, "advise", "measure", f"model={path}", "sequence_length=32", *words))
