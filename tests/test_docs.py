@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
+from subprocess import run
 from typing import Any
 
 import pandas as pd
@@ -12,6 +14,7 @@ import torch
 from transformers import BertConfig, BertForSequenceClassification, get_scheduler
 
 import comera
+from bench.advise.question import question_of
 from bench.commands.reproduce import targets
 from bench.core.record import read_all
 from figures.__main__ import main
@@ -22,6 +25,9 @@ PAGES = ("README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").g
 
 def text_of(page: str) -> str:
     return (ROOT / page).read_text(encoding="utf-8")
+
+
+_ADVICE = text_of("docs/does-it-pay.md")
 
 
 def python_in(page: str) -> list[str]:
@@ -155,6 +161,42 @@ def test_named_files_and_targets_exist(page) -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     known = {*re.findall(r"^([a-z0-9-]+):", makefile, flags=re.MULTILINE), *targets()}
     assert set(re.findall(r"\bmake ([a-z][a-z0-9-]+)", text_of(page))) <= known
+
+
+def _cases() -> list[tuple[list[str], str]]:
+    """The worked cases of advice: the words of each command, and what it printed."""
+    found = re.findall(
+        r"```\npython -m bench advise (model=bench[^\n]*)\n```\n\n```text\n(.*?)```", _ADVICE, flags=re.DOTALL
+    )
+    return [(words.split(), printed) for words, printed in found]
+
+
+def test_the_commands_of_advice_are_accepted() -> None:
+    commands = re.findall(r"^python -m bench advise (?:measure )?(model=.*)$", _ADVICE, flags=re.MULTILINE)
+    assert len(commands) == 6
+    for command in commands:
+        question_of([word for word in command.split() if not word.startswith("--")])
+
+
+@pytest.mark.slow
+def test_the_worked_cases_are_what_the_command_prints() -> None:
+    cases = _cases()
+    assert len(cases) == 3
+    for words, printed in cases:
+        done = run(
+            [sys.executable, "-m", "bench", "advise", *words], cwd=ROOT, capture_output=True, text=True, check=True
+        )
+        assert done.stdout.strip() == printed.strip(), words
+
+
+def test_the_readme_s_advice_is_of_the_worked_case() -> None:
+    [table] = re.findall(
+        r"\.venv/bin/python -m bench advise (.*?)\n(arm .*?)```", text_of("README.md"), flags=re.DOTALL
+    )
+    [printed] = [printed for words, printed in _cases() if words[0] == table[0].split()[0]]
+    lines = {" ".join(line.split()) for line in printed.splitlines()}
+    assert len(table[1].splitlines()) == 5
+    assert {" ".join(line.split()) for line in table[1].splitlines()} <= lines
 
 
 def _two_digits(value: float) -> str:

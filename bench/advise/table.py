@@ -26,7 +26,7 @@ def text(answer: Answer) -> str:
     lines = [_fill(advice(answer)), ""]
     lines += [_fill(f"{answer.model}, {answer.blocks} blocks"), _fill(_step_words(answer)), ""]
     lines += aligned([_HEADINGS, *(_cells(answer, row) for row in answer.rows if not row.left_out)])
-    lines += ["", *(_fill(note, "  ") for note in _notes(answer))]
+    lines += ["", *(_fill(note, "  ") for note in _notes(answer) if note)]
     left_out = [f"{row.arm} is left out: {row.left_out}" for row in answer.rows if row.left_out]
     return "\n".join([*lines, *(_fill(each, "  ") for each in left_out), ""])
 
@@ -92,6 +92,10 @@ def _notes(answer: Answer) -> list[str]:
         else "",
         "lora is for fine-tuning: its frozen weights must come from a trained model."
         if any(row.arm.kind is Kind.FINE_TUNING for row in answer.rows)
+        else "",
+        "On a CPU bitsandbytes forms the moments of a parameter in 32 bits within one operation, which is not counted: "
+        "peaks of 8-bit arms are too low there, by up to several times the largest parameter."
+        if answer.device.kind == "cpu" and any("8bit" in row.arm.name for row in answer.rows)
         else "",
         f"Not modelled: the allocator's rounding and fragmentation, workspaces of kernels; "
         f"{answer.device.reserve_mib:,.0f} MiB and {TOLERANCE[answer.device.kind]:.0%} are set aside for them.",
@@ -215,4 +219,9 @@ def as_points(answer: Answer, words: Sequence[str]) -> dict[str, Any]:
         }
         for row in rows
     ]
-    return {"model": answer.model, "points": points, "largest": largest, "notes": [advice(answer), *_notes(answer)]}
+    return {
+        "model": answer.model,
+        "points": points,
+        "largest": largest,
+        "notes": [advice(answer), *filter(None, _notes(answer))],
+    }
