@@ -123,7 +123,7 @@ class ApolloMini(torch.optim.Optimizer):
 
 
 def _projected(gradient: torch.Tensor, seed: int) -> torch.Tensor:
-    """A random combination of the rows of a gradient along its shorter side."""
+    """Return a random combination of the rows of a gradient along its shorter side."""
     shorter = min(gradient.shape)
     generator = torch.Generator(gradient.device).manual_seed(seed)
     draws = torch.randn(shorter, generator=generator, device=gradient.device).to(gradient.dtype)
@@ -158,7 +158,7 @@ class Apollo(Arm):
 
 
 def build(settings: Settings, variant: str = "") -> Apollo:
-    """The APOLLO-Mini arm.
+    """Build the APOLLO-Mini arm.
 
     Args:
         settings: hyperparameters.

@@ -90,7 +90,7 @@ class Answer:
     evidence: Evidence | None
 
     def row(self, name: str) -> Row | None:
-        """The row of an arm without a ratio, where it was predicted."""
+        """Return the row of an arm without a ratio, where it was predicted."""
         return next((row for row in self.rows if row.arm.name == name and not row.left_out), None)
 
 

@@ -73,7 +73,7 @@ def evidence(root: Path = RECORDS) -> Evidence | None:
 
 
 def _by_arm(records: list[Record]) -> dict[tuple[str, str, str], dict[float, list[Record]]]:
-    """Records by method, variant and optimizer, then by rate; narrower dense models are no arm of the table."""
+    """Return records by method, variant and optimizer, then by rate; narrower dense models are no arm of the table."""
     found: dict[tuple[str, str, str], dict[float, list[Record]]] = defaultdict(lambda: defaultdict(list))
     for record in records:
         recipe = _config(record)["training"]["recipe"]

@@ -29,7 +29,7 @@ def on_line(near: Trace, far: Trace, steps: float) -> Trace:
 
 
 def _moved(near: FloatArray, far: FloatArray, steps: float) -> FloatArray:
-    """What is held in a moment on the line through two others; of unlike ones, through their highest points."""
+    """Return what is held on the line through two moments; of unlike ones, through their highest points."""
     if near.shape != far.shape:
         near, far = highest(near), highest(far)
     return near + (far - near) * steps

@@ -128,7 +128,7 @@ def measured(question: Question, arm: AdvisedArm, memory_alone: bool, threads: i
 
 
 def _step(question: Question, model: AdvisedModel, arm: AdvisedArm) -> tuple[TrainStep, Batch]:
-    """The step of an arm with real weights, and a batch, on the device."""
+    """Return the step of an arm with real weights, and a batch, on the device."""
     torch.manual_seed(0)
     method, device, precision = arm.method(model), question.kind, question.precision
     built = adapted_model(method, model.build(), model.targets(), precision, kernel_on(device)).to(device)
@@ -138,7 +138,7 @@ def _step(question: Question, model: AdvisedModel, arm: AdvisedArm) -> tuple[Tra
 
 
 def _peak_work(question: Question, model: AdvisedModel, arm: AdvisedArm) -> Callable[[], None]:
-    """What is there before the first step; the steps of a prediction, to be called."""
+    """Return what is there before the first step, and the steps of a prediction, to be called."""
     step, batch = _step(question, model, arm)
 
     def run() -> None:
@@ -151,7 +151,7 @@ def _peak_work(question: Question, model: AdvisedModel, arm: AdvisedArm) -> Call
 
 
 def _times(question: Question, model: AdvisedModel, arms: Mapping[str, AdvisedArm]) -> dict[str, Times]:
-    """Times of the parts of a step, arms taking turns."""
+    """Measure the parts of a step, arms taking turns."""
     on_cuda = question.kind == "cuda"
     turns = {name: _turn(*_step(question, model, arm), on_cuda) for name, arm in arms.items()}
     for turn in turns.values():
@@ -162,7 +162,7 @@ def _times(question: Question, model: AdvisedModel, arms: Mapping[str, AdvisedAr
 
 
 def _turn(step: TrainStep, batch: Batch, on_cuda: bool) -> Callable[[], tuple[float, float, float]]:
-    """A call that runs a step and returns its three parts in milliseconds."""
+    """Make a call that runs a step and returns its three parts in milliseconds."""
     loss, forward_ends = step.loss, list[Any]()
 
     def marked(model: torch.nn.Module, given: Batch) -> torch.Tensor:

@@ -111,7 +111,7 @@ class AdvisedModel(HuggingFaceWorkload):
         )
 
     def targets(self) -> dict[str, Role]:
-        """The linear layers of the blocks, in the order of the model."""
+        """Return the linear layers of the blocks, in the order of the model."""
         names = {name for name, module in self.shapes.named_modules() if isinstance(module, nn.ModuleList)}
         inside = tuple(f"{name}." for name in names)
         return {
@@ -170,7 +170,7 @@ def _repeats(stack: nn.ModuleList, pattern: int) -> bool:
 
 
 def _signature(block: nn.Module) -> list[Any]:
-    """What makes two blocks the same: classes, shapes, and plain attributes but their place in the stack."""
+    """Return what makes two blocks the same: classes, shapes, and plain attributes but their place in the stack."""
     return [
         (
             name,
@@ -188,7 +188,7 @@ def _plain(key: str, value: Any) -> bool:
 
 
 def _content(path: Path) -> dict[str, Any]:
-    """The configuration as it stands in the file; empty where it cannot be read, which is said elsewhere."""
+    """Return the configuration as it stands in the file; empty where it cannot be read, which is said elsewhere."""
     try:
         content = loads(read_regular(path / "config.json" if path.is_dir() else path).decode("utf-8"))
     except (OSError, ValueError, RecursionError):

@@ -100,7 +100,7 @@ def question_of(words: Sequence[str]) -> Question:
 
 
 def _by_key(words: Sequence[str]) -> dict[str, str]:
-    """The words by key, each a setting, and each once."""
+    """Return the words by key, each a setting, and each once."""
     given: dict[str, str] = {}
     for word in words:
         key, equals, value = word.partition("=")

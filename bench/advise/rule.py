@@ -79,7 +79,7 @@ def _by_gap(rows: Sequence[Row]) -> list[Row]:
 
 
 def _worst(row: Row) -> float:
-    """The largest of the gaps measured under several optimizers."""
+    """Return the largest of the gaps measured under several optimizers."""
     return max((row.gap or {}).values())
 
 
@@ -99,13 +99,13 @@ def _proven(answer: Answer, rows: Sequence[Row]) -> list[Row]:
 
 
 def _gap(row: Row) -> str:
-    """The measured gap of an arm, in words."""
+    """Return the measured gap of an arm, in words."""
     gaps = [f"{value:+.2f} nats under {OPTIMIZERS[name]}" for name, value in (row.gap or {}).items()]
     return f"its loss on the test bed is {' and '.join(gaps)}"
 
 
 def _smaller_batches(answer: Answer, taken: Row) -> str:
-    """That dense training alone would do with a smaller batch, where it does not fit the asked one."""
+    """Say that dense training would do with a smaller batch, where it does not fit the asked one."""
     dense = answer.row("dense")
     if dense is None or dense is taken or not dense.largest:
         return ""
@@ -113,7 +113,7 @@ def _smaller_batches(answer: Answer, taken: Row) -> str:
 
 
 def _structured(answer: Answer, rows: Sequence[Row]) -> str:
-    """What the structured arm with the smallest measured gap would change of dense training."""
+    """Say what the structured arm with the smallest measured gap would change of dense training."""
     ranked, dense = _by_gap(rows), answer.row("dense")
     if not ranked:
         return "no structured arm has a measured loss"

@@ -103,7 +103,7 @@ def _notes(answer: Answer) -> list[str]:
 
 
 def _moments(answer: Answer) -> str:
-    """The moments of the arms' peaks, arms with one moment together."""
+    """Return the moments of the arms' peaks, arms with one moment together."""
     by_moment: dict[str, list[str]] = {}
     for row in answer.rows:
         if not row.left_out:
