@@ -53,30 +53,31 @@ class Steps:
     device: str
     checkpoint: bool
 
-    def at(self, batch_size: int) -> Trace:
+    def at(self, batch_size: int, memory_alone: bool = False) -> Trace:
         """Predict a step of the whole model, from two short ones or, without a pattern of blocks, by itself.
 
         Raises:
             ValueError: the arm cannot train the model, or not at such a precision.
         """
         short, longer = self.model.depths
-        near = self._traced(short, batch_size)
+        near = self._traced(short, batch_size, memory_alone)
         if short == longer:
             return near
-        far = self._traced(longer, batch_size)
+        far = self._traced(longer, batch_size, memory_alone)
         return on_line(near, far, (self.model.blocks - short) / (longer - short))
 
-    def _traced(self, depth: int, batch_size: int) -> Trace:
+    def _traced(self, depth: int, batch_size: int, memory_alone: bool) -> Trace:
         model = self.model.shortened(depth)
         ends = -(-self.model.depths[0] // 2)
-        return trace(model, self.method(model), batch_size, self.precision, self.device, self.checkpoint, ends)
+        words = self.precision, self.device, self.checkpoint, ends, memory_alone
+        return trace(model, self.method(model), batch_size, *words)
 
     def largest_batch(self, known: Trace, batch_size: int, room: float) -> int:
         """Find the largest batch up to :data:`MOST` whose peak is at most ``room`` bytes; 0 where none fits.
 
         ``known`` is the step of ``batch_size``; a second batch, twice as large, is traced for the line.
         """
-        double = self.at(2 * batch_size)
+        double = self.at(2 * batch_size, memory_alone=True)
         low, high = 0, MOST + 1
         while high - low > 1:
             middle = (low + high) // 2

@@ -53,6 +53,10 @@ class AdvisedModel(HuggingFaceWorkload):
                 raise ConfigError(
                     f"model is {str(path)!r}, which lacks {given}; add it, as the model's authors give it."
                 )
+        heads, shared = self.config.num_attention_heads, getattr(self.config, "num_key_value_heads", None)
+        if shared and heads % shared:
+            allowed = f"num_key_value_heads is {shared}; allowed: numbers that divide the {heads} heads"
+            raise ConfigError(f"model is {str(path)!r}, whose {allowed}.")
         if not stacks_of(self.shapes):
             raise ConfigError(f"model is {str(path)!r}, which has no blocks; allowed: models with an nn.ModuleList.")
 

@@ -66,6 +66,14 @@ def saved(folder, kind, **changes):
     return path
 
 
+def assert_one_error(ended):
+    """The command ended over a user's mistake, with one sentence behind its progress."""
+    assert (ended.status, ended.output) == (2, "")
+    assert [line.startswith("error: ") for line in ended.error.splitlines()].count(True) == 1
+    assert ended.error.splitlines()[-1].startswith("error: ")
+    assert "Traceback" not in ended.error
+
+
 def row(name, ratio=None, peak=1.0, largest=64, least_ms=10.0, gap=None):
     """Make up a row."""
     return Row(
