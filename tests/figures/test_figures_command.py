@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
+import pandas as pd
 import pytest
+from made_up_figure import ARTIFACT
 from made_up_plans import planned
 from made_up_records import CPU, CUDA, campaign, record
 from made_up_training import pages_of, trained, training_campaign
 from redrawn import redrawn
 
 from bench.core.record import SCHEMA_VERSION, path_of, write
+from figures import registry
 from figures.__main__ import main
 from figures.registry import artifacts
 
@@ -42,15 +46,14 @@ def test_same_training_records_same_bytes_and_no_torch(tmp_path: Path) -> None:
     assert set(written) == {f"{stem}.{ending}" for stem in stems for ending in ("md", "csv")}
 
 
-@pytest.mark.slow
-def test_a_command_reads_the_records_that_others_lend(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Shares of the work that arms have in common come from profiles, which are another experiment's."""
-    samples = {"kinds": [{"kind": "attention", "ms": 30.0}], "busy_ms": 100.0, "step_ms": [100.0]}
-    about = {"device": CPU, "measure": "profile", "experiment": "profile", "samples": samples}
-    profiles = [record(arm, 8, cell_id=f"profile-{arm}", **about) for arm in ("comera", "dense")]
-    write(campaign(CPU) + profiles, tmp_path / "records")
-    assert main(["fig1", "--records", str(tmp_path / "records"), "--out", str(tmp_path / "out")]) == 0
-    assert "attention 30%" in capsys.readouterr().out
+def test_a_command_reads_the_records_that_others_lend(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    lent = dataclasses.replace(ARTIFACT, name="made_up_lent", lenders=("lent",), claims=(), rules=())
+    monkeypatch.setattr(registry, "_registered", {lent.name: lent})
+    for experiment, arm in (("made_up", "comera"), ("lent", "dense"), ("other", "lora")):
+        write([record(arm, experiment=experiment, cell_id=arm, stored_mib=6.0)], tmp_path / "records")
+    assert main([lent.name, "--records", str(tmp_path / "records"), "--out", str(tmp_path / "out")]) == 0
+    [table] = (tmp_path / "out").glob("*.csv")
+    assert list(pd.read_csv(table)["arm"]) == ["comera", "dense"]
 
 
 @pytest.mark.slow
