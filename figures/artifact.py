@@ -132,7 +132,7 @@ class Artifact(Generic[S]):
             below=(*caption.of_table, *caption.notes),
             table=read,
             left_aligned=left,
-            section=self.section if self.section in read.columns else None,
+            section=self.section,
             narrow=self._parts(read),
             verdicts=tuple(verdicts),
             files=files,

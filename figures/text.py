@@ -37,11 +37,6 @@ _BRACKETS = {
 }
 
 
-def or_dash(value: object) -> str:
-    """The value in words, or what stands where there is none."""
-    return NOT_ASKED if value is None else str(value)
-
-
 def one_line(message: str) -> str:
     """A message as a part of a sentence."""
     return " ".join(message.split()).rstrip(".")
@@ -88,13 +83,6 @@ def with_bounds(estimate: Estimate | None, scale: float = 1.0, unit: str = "") -
     if estimate.low is None or estimate.high is None or estimate.low == estimate.high:
         return text
     return f"{text} [{significant(estimate.low * scale)}, {significant(estimate.high * scale)}]"
-
-
-def ratio_text(ratio: Estimate | float | None, is_reference: object = False) -> str:
-    """A ratio such as ``2.00x [1.90, 2.10]``; 1 for what others are compared with, a dash where there is none."""
-    if is_reference:
-        return "1"
-    return f"{significant(ratio)}x" if isinstance(ratio, int | float) else with_bounds(ratio, unit="x")
 
 
 def bounds(prefix: str, estimate: Any) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ import torch
 from transformers import BertConfig, BertForSequenceClassification, get_scheduler
 
 import comera
+from bench.advise.measure import Measured, as_text
 from bench.advise.question import question_of
 from bench.commands.reproduce import targets
 from bench.core.record import read_all
@@ -187,6 +189,21 @@ def test_the_worked_cases_are_what_the_command_prints() -> None:
             [sys.executable, "-m", "bench", "advise", *words], cwd=ROOT, capture_output=True, text=True, check=True
         )
         assert done.stdout.strip() == printed.strip(), words
+
+
+def test_the_measured_peaks_are_those_on_record() -> None:
+    [(words, printed)] = re.findall(
+        r"advise measure (model=\S*llama\S*[^\n]*)\n```\n\n```text\n(.*?)```", _ADVICE, re.DOTALL
+    )
+    rows = json.loads((ROOT / "results" / "advise" / "llama_1b_block.json").read_text(encoding="utf-8"))
+    errors = [row.pop("error") for row in rows]
+    found = [Measured(**row) for row in rows]
+    question = question_of([word for word in words.split() if not word.startswith("--")])
+    assert as_text(question, found, memory_alone=True).strip() == printed.strip()
+    assert [row.arm for row, error in zip(found, errors, strict=True) if abs(error) > 0.02] == [
+        "dense:adamw8bit",
+        "dense:adamw8bit+checkpoint",
+    ]
 
 
 def test_the_readme_s_advice_is_of_the_worked_case() -> None:

@@ -29,7 +29,7 @@ _PROCESS_MIB = 2048
 
 @dataclass(frozen=True)
 class Row:
-    """What is predicted and measured of one arm.
+    """Predictions for one arm, and what is measured of it.
 
     Attributes:
         arm: which.
@@ -61,7 +61,7 @@ class Row:
         return sum((self.memory or {}).values())
 
     def fits(self, batch_size: int) -> bool:
-        """Whether a batch fits."""
+        """Return whether a batch fits."""
         return not self.left_out and batch_size <= self.largest
 
 

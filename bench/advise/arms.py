@@ -32,7 +32,7 @@ _MUON = Recipe(optimizer="muon", lr=0.02, lr_rest=3e-4, clip=None)
 
 
 class Kind(IntEnum):
-    """What an arm changes of dense training under AdamW, from nothing to the model itself."""
+    """Kinds of change to dense training under AdamW, from none to another model."""
 
     EXACT = 0  # nothing but when activations are computed
     EIGHT_BIT = 1  # how AdamW's moments are stored
@@ -58,7 +58,7 @@ class AdvisedArm:
 
     @property
     def checkpoint(self) -> bool:
-        """Whether the blocks are checkpointed."""
+        """Checkpointing of the blocks: on or off."""
         return self.name.endswith(CHECKPOINTED)
 
     @property
@@ -68,7 +68,7 @@ class AdvisedArm:
 
     @property
     def kind(self) -> Kind:
-        """What the arm changes of dense training."""
+        """Kind of change to dense training."""
         if self.ratio is not None:
             return Kind.STRUCTURED
         kinds = {"dense": Kind.EXACT, "dense:adamw8bit": Kind.EIGHT_BIT, "lora": Kind.FINE_TUNING}

@@ -6,7 +6,6 @@ same conditions. The peak of two steps is the allocator's own (:mod:`bench.measu
 that is predicted for the same block.
 """
 
-import functools
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from statistics import median
@@ -21,12 +20,12 @@ from bench.advise.question import Question
 from bench.advise.table import aligned
 from bench.errors import ConfigError
 from bench.estimate.devices import GPUS
-from bench.measures.allocator_peak import cpu_peak, cuda_peak
+from bench.measures.allocator_peak import cpu_peak, cuda_peak, steps_of
 from bench.processes.process import each, first_line
 from bench.protocol import Batch, CellFailure
 from bench.step.low_precision import adapted_model
 from bench.step.timing import mark, ms_between, synchronize, take_turns
-from bench.step.train_step import TrainStep, rare_work
+from bench.step.train_step import TrainStep
 from comera.lowprec.scaling import kernel_on
 
 _MIB = 2**20
@@ -34,7 +33,7 @@ _MIB = 2**20
 #: Words of the one-block model, in place of the user's vocabulary.
 WORDS = 256
 
-_WARM_UP, _TURNS, _STEPS = 2, 7, 2  # steps before the first turn, turns of each arm, steps whose peak is taken
+_WARM_UP, _TURNS = 2, 7  # steps before the first turn, turns of each arm
 
 
 @dataclass(frozen=True)
@@ -115,8 +114,8 @@ def measured(question: Question, arm: AdvisedArm, memory_alone: bool, threads: i
     model = one_block(question)
     dense = AdvisedArm("dense")
     try:
-        prepare = functools.partial(_peak_work, question, model, arm)
-        allocated = cuda_peak(prepare) if question.kind == "cuda" else cpu_peak(prepare)
+        peak = cuda_peak if question.kind == "cuda" else cpu_peak
+        allocated = peak(lambda: steps_of(*_step(question, model, arm)))
         times: Mapping[str, Times] = {} if memory_alone else _times(question, model, {"arm": arm, "dense": dense})
         batch, kind = question.batch_size, question.kind
         predicted = trace(model, arm.method(model), batch, question.precision, kind, arm.checkpoint).peak_bytes
@@ -135,19 +134,6 @@ def _step(question: Question, model: AdvisedModel, arm: AdvisedArm) -> tuple[Tra
     step = TrainStep(built, method, method.optimizer(built), model.loss, precision, device, checkpoint=arm.checkpoint)
     batch = next(iter(model.batches("train", question.batch_size, 0, True)))
     return step, {name: tensor.to(device) for name, tensor in batch.items()}
-
-
-def _peak_work(question: Question, model: AdvisedModel, arm: AdvisedArm) -> Callable[[], None]:
-    """Return what is there before the first step, and the steps of a prediction, to be called."""
-    step, batch = _step(question, model, arm)
-
-    def run() -> None:
-        for _ in range(_STEPS):
-            step(batch)
-        for rare in rare_work(step, _STEPS):
-            rare()
-
-    return run
 
 
 def _times(question: Question, model: AdvisedModel, arms: Mapping[str, AdvisedArm]) -> dict[str, Times]:

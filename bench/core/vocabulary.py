@@ -2,6 +2,9 @@
 
 from typing import Any
 
+#: Labelled training rows of the complete MultiNLI corpus, which are the paper's epoch.
+MNLI_TRAIN_ROWS = 392_702
+
 #: In words.
 NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
 
@@ -23,8 +26,8 @@ def encoder_words(dataset: str, layers: int, classes: int) -> dict[str, Any]:
     }
     return {
         "model": f"{NUMBERS[layers] if layers < len(NUMBERS) else layers}-encoder transformer",
-        "epoch": "An epoch is the paper's whatever the data: 392,702 examples padded to 128 tokens.",
+        "epoch": f"An epoch is the paper's whatever the data: {MNLI_TRAIN_ROWS:,} examples padded to 128 tokens.",
         "example": "example",
-        "examples_per_epoch": 392_702,
+        "examples_per_epoch": MNLI_TRAIN_ROWS,
         "metric": metric,
     }

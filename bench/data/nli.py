@@ -23,13 +23,11 @@ from torch.utils import data
 
 from bench.core.files import write_whole
 from bench.core.reading import open_regular
+from bench.core.vocabulary import MNLI_TRAIN_ROWS
 from bench.data.corpus import LABELS, Corpus, DataError, Pair
 from bench.data.synthetic import synthetic_corpus
 
 DATA_VARIABLE = "COMERA_DATA"  # the environment variable that names the folder of real data
-
-#: Labelled training rows of the complete MultiNLI corpus. Only a corpus of this size is called "mnli".
-MNLI_TRAIN_ROWS = 392_702
 
 #: File names of (train, validation), in the order they are looked for.
 LAYOUTS = (("train.jsonl", "dev_matched.jsonl"), ("multinli_1.0_train.jsonl", "multinli_1.0_dev_matched.jsonl"))

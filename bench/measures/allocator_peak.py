@@ -16,9 +16,9 @@ from bench.core.cell import Cell
 from bench.measures import Measure
 from bench.measures.predict import plain_steps_only, predicted
 from bench.processes.process import answers
-from bench.protocol import CellFailure, Outcome, Session, Workload
+from bench.protocol import Batch, CellFailure, Outcome, Session, Workload
 from bench.step.allocator import begin_peak, free_memory_mib, take_workspaces
-from bench.step.train_step import batches_on, build_step, rare_work
+from bench.step.train_step import TrainStep, batches_on, build_step, rare_work
 
 _STEPS = 2
 _MIB = 2**20
@@ -51,7 +51,11 @@ def peak_columns(cell: Cell, workload: Workload) -> dict[str, Any]:
 def _prepared(cell: Cell, workload: Workload) -> Callable[[], None]:
     """Build everything that is there before the first step; the steps, to be called once."""
     [batch] = batches_on(cell, workload, 1)
-    step = build_step(cell, workload)
+    return steps_of(build_step(cell, workload), batch)
+
+
+def steps_of(step: TrainStep, batch: Batch) -> Callable[[], None]:
+    """Return the steps that a prediction is about, to be called: two whole ones, then rare events of neither."""
 
     def run() -> None:
         for _ in range(_STEPS):

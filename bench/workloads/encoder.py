@@ -21,10 +21,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from bench.core.checked import Allowed, Layers, Length, Rows, Width
-from bench.core.vocabulary import encoder_words
+from bench.core.vocabulary import MNLI_TRAIN_ROWS, encoder_words
 from bench.data.bag_of_words import answers
 from bench.data.corpus import Corpus, Pair
-from bench.data.nli import MNLI_TRAIN_ROWS, find_corpus
+from bench.data.nli import find_corpus
 from bench.data.wordpiece import PADDING_ID, PairTokenizer, find_vocabulary
 from bench.protocol import Batch, Data, Evaluation, Gated, Metric, Role, Words
 from bench.workloads.base import BaseWorkload, check_batch_size

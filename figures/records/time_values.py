@@ -12,12 +12,11 @@ from bench.core.launches import paired_launches
 from bench.core.record import Record
 from bench.core.samples import disturbed_blocks
 from bench.core.times import rare_estimate_ms, step_means_ms, step_time_ms, steps_per_epoch
+from bench.core.vocabulary import MNLI_TRAIN_ROWS
 from figures.records.missing import Missing
 from figures.text import (
     DISTURBED,
     NOT_RECORDED,
-    OLDER,
-    OLDER_WORDS,
     UNPAIRED,
     bounds,
     pairing,
@@ -25,7 +24,7 @@ from figures.text import (
 )
 
 #: The paper's epoch: all of MNLI's training pairs.
-PAPER_EXAMPLES = 392_702
+PAPER_EXAMPLES = MNLI_TRAIN_ROWS
 
 Per = Literal["epoch", "step"]
 
@@ -116,16 +115,6 @@ def time_cell(record: Record | None, reference: Record | None, older: str, per: 
         return TimeCell("no time" if record.status == "ok" else record.status, record.message, older)
     marks = older + UNPAIRED * unpaired(ratio) + DISTURBED * (time.total.blocks == 0)
     return TimeCell("ok", record.message, marks, time, ratio, disturbed_blocks(record))
-
-
-def mark_words(per: Per = "epoch", arms: str = "arms") -> dict[str, str]:
-    """What the marks of times mean; ``arms`` is what is compared."""
-    own = f"the mean {per} over all of them, or the record's own"
-    return {
-        OLDER: OLDER_WORDS,
-        UNPAIRED: f"ratio unpaired: the two {arms} were not timed block by block together",
-        DISTURBED: f"no undisturbed block: {own}, without bounds",
-    }
 
 
 def time_fields(cell: TimeCell, per: Per, over: str, rare: bool = True) -> dict[str, Any]:

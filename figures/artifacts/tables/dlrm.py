@@ -162,5 +162,4 @@ ARTIFACT: Artifact[Study] = Artifact(
     about=about,
     caption=beside(__file__),
     rules=RULES,
-    keys=("run",),
 )
