@@ -1,4 +1,4 @@
-"""Time of dense training over that of the other arms against the width, of one encoder block and of a linear layer.
+"""Time of dense training over that of the other arms against the width: of blocks and of a linear layer.
 
 A figure the paper lacks, so there is no verdict on a claim. Each arm stands there in its fastest form: dense training
 with the precision and toggles that are best for it, over every other arm with those that are best for that.
@@ -37,11 +37,12 @@ from figures.records.select import (
 from figures.records.time_values import time_of, time_ratio
 from figures.text import bounds
 
-EXPERIMENTS = ("widths", "widths_linear")
+EXPERIMENTS = ("widths", "widths_decoder", "widths_linear")
 
 #: What is as wide as a record says, by its workload: the title of its panel, and the setting that is its width.
 PARTS = {
     "encoder": ("one encoder block", "width"),
+    "text": ("one decoder block", "width"),
     "linear": ("one linear layer, as many outputs as inputs", "in_features"),
 }
 
@@ -149,13 +150,14 @@ def shown(_: Widths, table: pd.DataFrame) -> pd.DataFrame:
     return readable(table.assign(toggles=toggles), columns)
 
 
-def about(_: Widths, table: pd.DataFrame) -> dict[str, Any]:
-    """Return the sizes of batches, and at which widths an arm's step is not surely shorter than dense training's."""
+def about(page: Widths, table: pd.DataFrame) -> dict[str, Any]:
+    """Return sizes of batches, ratios, and the widths at which an arm is not surely faster than dense training."""
     best = fastest(table)
     slow = best[best["best_dense_over_arm_low"].fillna(best["best_dense_over_arm"]) <= 1]
     return {
         "parts": {part: title for part, (title, _) in PARTS.items() if part in set(table["part"])},
         "batches": table.groupby("part")["batch_size"].first(),
+        "ratios": {cell[0]: record.ratio for cell, record in page.cells.items() if record.ratio},
         "slow": {key: list(some["width"]) for key, some in slow.groupby(["part", "arm"], sort=False)},
     }
 
