@@ -1,6 +1,6 @@
 """Numbers in README and docs: filled in from drawn files and records, so that none can be out of date.
 
-Three kinds of places in a Markdown file hold what this module writes. A number, or a range of several, with as many
+Four kinds of places in a Markdown file hold what this module writes. A number, or a range of several, with as many
 digits as asked for::
 
     <!-- value fig1-amd-epyc-2-threads time_over_comera arm=dense batch_size=1 -->4.59<!-- /value -->
@@ -14,7 +14,11 @@ A table, by the values of two columns, with bounds where there are any::
 
 ``|`` separates values, and quotes hold those with blanks. ``1/COLUMN`` is the inverse. ``digits=2`` changes how many
 there are, three by default. Parts of the claims ledger are the third kind: ``<!-- claims summary -->``, ``changed``,
-``artifacts``.
+``artifacts``. The fourth are lines with numbers among words: ``<!-- template rivals -->`` is ``rivals.md.j2`` in the
+folder ``figures/places``, a jinja2 template with two functions and two filters::
+
+    {{ number("fig1-amd-epyc-2-threads", "time_over_comera", arm="dense", batch_size=1) }}                4.5893
+    {{ numbers("fig1-amd-epyc-2-threads", "time_over_comera", arm="dense") | inverse | span(2) }}   0.21 to 0.23
 """
 
 import re
@@ -22,11 +26,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import jinja2
 import pandas as pd
 
 from figures.text import significant, to_markdown
 
-_PLACE = re.compile(r"<!-- (value|pivot|claims) ([^>]+?) -->(.*?)<!-- /\1 -->", re.DOTALL)
+_PLACE = re.compile(r"<!-- (value|pivot|claims|template) ([^>]+?) -->(.*?)<!-- /\1 -->", re.DOTALL)
+
+PLACES = Path(__file__).parent / "places"
 
 #: Parts of the ledger's page, by the beginnings of their paragraphs.
 _LEDGER = {
@@ -83,11 +90,18 @@ def filled(text: str, folder: Path, ledger: Callable[[], str]) -> str:
     Raises DocumentError: a place that names a file, a column or a value that there is not.
     """
 
+    contents: Mapping[str, Callable[[str], str]] = {
+        "value": lambda words: _value(*_drawn(words, folder)),
+        "pivot": lambda words: f"\n{_pivot(*_drawn(words, folder))}",
+        "claims": lambda words: _claims(words, ledger()),
+        "template": lambda name: _template(name, folder),
+    }
+
     def fill(found: re.Match[str]) -> str:
         kind, words = found[1], found[2]
         try:
-            new = _claims(words, ledger()) if kind == "claims" else _drawn(kind, words, folder)
-        except (OSError, KeyError, ValueError) as error:
+            new = contents[kind](words)
+        except (OSError, KeyError, ValueError, jinja2.TemplateError) as error:
             raise DocumentError(f"<!-- {kind} {words} --> cannot be filled: {error}.") from None
         return f"<!-- {kind} {words} -->{new}<!-- /{kind} -->"
 
@@ -100,10 +114,34 @@ def _claims(part: str, page: str) -> str:
     return "\n" + "\n\n".join(one.strip() for one in chosen) + "\n"
 
 
-def _drawn(kind: str, words: str, folder: Path) -> str:
+def _template(name: str, folder: Path) -> str:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(PLACES), undefined=jinja2.StrictUndefined, autoescape=False, trim_blocks=True
+    )
+
+    def numbers(csv: str, column: str, **where: object) -> list[float]:
+        asked = Asked(csv, column, False, {key: str(value).split("|") for key, value in where.items()})
+        return [float(text) for text in _rows(asked, _read(csv, folder), asked.where)[column]]
+
+    def number(csv: str, column: str, **where: object) -> float:
+        found = numbers(csv, column, **where)
+        if len(found) > 1:
+            raise ValueError(f"{len(found)} rows of {csv} have {where}")
+        return found[0]
+
+    environment.globals.update(numbers=numbers, number=number)
+    environment.filters.update(span=_span, inverse=lambda numbers: [1 / number for number in numbers])
+    template = environment.get_template(f"{name}.md.j2")
+    return f"\n{template.render().strip()}\n"
+
+
+def _read(name: str, folder: Path) -> pd.DataFrame:
+    return pd.read_csv(folder / f"{name}.csv", dtype=str, keep_default_na=False)
+
+
+def _drawn(words: str, folder: Path) -> tuple[Asked, pd.DataFrame]:
     asked = Asked.of(words)
-    table = pd.read_csv(folder / f"{asked.name}.csv", dtype=str, keep_default_na=False)
-    return _value(asked, table) if kind == "value" else f"\n{_pivot(asked, table)}"
+    return asked, _read(asked.name, folder)
 
 
 def _rows(asked: Asked, table: pd.DataFrame, where: Mapping[str, Sequence[str]]) -> pd.DataFrame:
@@ -122,8 +160,13 @@ def _number(asked: Asked, text: str) -> float:
 
 
 def _value(asked: Asked, table: pd.DataFrame) -> str:
-    numbers = [_number(asked, text) for text in _rows(asked, table, asked.where)[asked.column]]
-    low, high = (significant(number, asked.digits) for number in (min(numbers), max(numbers)))
+    return _span([_number(asked, text) for text in _rows(asked, table, asked.where)[asked.column]], asked.digits)
+
+
+def _span(numbers: Sequence[float] | float, digits: int = 3) -> str:
+    """Return a number, or the least and the largest of several."""
+    several = [numbers] if isinstance(numbers, float) else numbers
+    low, high = (significant(number, digits) for number in (min(several), max(several)))
     return low if low == high else f"{low} to {high}"
 
 

@@ -113,3 +113,27 @@ def test_the_command_writes_names_and_checks(folder, tmp_path, monkeypatch, caps
     capsys.readouterr()
     assert main(words) == 2
     assert "arm has no nobody" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("template", "line"),
+    [
+        ("{{ number('times', 'time', arm='dense', batch_size=8) | span(2) }}x", "2.5x"),
+        ("{{ numbers('times', 'time', arm='dense') | inverse | span }}", "0.250 to 0.400"),
+        ("{{ numbers('times', 'time', arm='dense|galore', kind='a') | span(1) }}", "3 to 8"),
+    ],
+)
+def test_a_template_takes_numbers_from_drawn_files(template, line, folder, monkeypatch):
+    (folder / "words.md.j2").write_text(template)
+    monkeypatch.setattr("figures.documents.PLACES", folder)
+    assert content("template words", folder).strip() == line
+
+
+@pytest.mark.parametrize(
+    "template", ["{{ number('times', 'time', arm='galore') }}", "{{ lost }}", "{% if %}", "{{ number('no', 'time') }}"]
+)
+def test_a_template_that_cannot_be_filled_is_one_error(template, folder, monkeypatch):
+    (folder / "words.md.j2").write_text(template)
+    monkeypatch.setattr("figures.documents.PLACES", folder)
+    with pytest.raises(DocumentError, match="template words"):
+        content("template words", folder)
