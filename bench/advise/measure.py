@@ -2,11 +2,11 @@
 
 The model has one block per stack and a vocabulary of 256, so that embedding and output layer weigh nothing beside the
 block. Each arm has a process of its own, in which dense training takes turns with it; so a ratio is of steps under the
-same conditions. The peak of two steps is the allocator's own (:mod:`bench.measures.allocator_peak`), beside the one
-that is predicted for the same block.
+same conditions. On a GPU the energy of a step is counted as well. The peak of two steps is the allocator's own
+(:mod:`bench.measures.allocator_peak`), beside the one that is predicted for the same block.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from bench.advise.arms import AdvisedArm
+from bench.advise.energy import Energy, energy_counter, energy_of
 from bench.advise.model import AdvisedModel
 from bench.advise.moments import trace
 from bench.advise.question import Question
@@ -60,6 +61,8 @@ class Measured:
         allocated: bytes of the allocator's peak.
         times: of the arm; None where only memory was asked for.
         dense: of dense training in the same process.
+        energy: of a step of the arm; None on a device without a counter, and where only memory was asked for.
+        dense_energy: of dense training.
         left_out: why nothing was measured; empty where it was.
     """
 
@@ -68,6 +71,8 @@ class Measured:
     allocated: float = 0.0
     times: Times | None = None
     dense: Times | None = None
+    energy: Energy | None = None
+    dense_energy: Energy | None = None
     left_out: str = ""
 
     @property
@@ -112,18 +117,17 @@ def measured(question: Question, arm: AdvisedArm, memory_alone: bool, threads: i
     """
     torch.set_num_threads(threads)
     model = one_block(question)
-    dense = AdvisedArm("dense")
     try:
         peak = cuda_peak if question.kind == "cuda" else cpu_peak
         allocated = peak(lambda: steps_of(*_step(question, model, arm)))
-        times: Mapping[str, Times] = {} if memory_alone else _times(question, model, {"arm": arm, "dense": dense})
+        timed = () if memory_alone else _timed(question, model, arm)
         batch, kind = question.batch_size, question.kind
         predicted = trace(model, arm.method(model), batch, question.precision, kind, arm.checkpoint).peak_bytes
     except ValueError as error:
         return Measured(str(arm), left_out=str(error))
     except RuntimeError as error:
         return Measured(str(arm), left_out=first_line(error))
-    return Measured(str(arm), predicted, allocated, times.get("arm"), times.get("dense"))
+    return Measured(str(arm), predicted, allocated, *timed)
 
 
 def _step(question: Question, model: AdvisedModel, arm: AdvisedArm) -> tuple[TrainStep, Batch]:
@@ -136,15 +140,23 @@ def _step(question: Question, model: AdvisedModel, arm: AdvisedArm) -> tuple[Tra
     return step, {name: tensor.to(device) for name, tensor in batch.items()}
 
 
-def _times(question: Question, model: AdvisedModel, arms: Mapping[str, AdvisedArm]) -> dict[str, Times]:
-    """Measure the parts of a step, arms taking turns."""
+def _timed(
+    question: Question, model: AdvisedModel, arm: AdvisedArm
+) -> tuple[Times, Times, Energy | None, Energy | None]:
+    """Return the times of an arm and of dense training, which take turns, and on a GPU the energy of either's step."""
     on_cuda = question.kind == "cuda"
-    turns = {name: _turn(*_step(question, model, arm), on_cuda) for name, arm in arms.items()}
+    arms = {"arm": arm, "dense": AdvisedArm("dense")}
+    turns = {name: _turn(*_step(question, model, one), on_cuda) for name, one in arms.items()}
     for turn in turns.values():
         for _ in range(_WARM_UP):
             turn()
     parts = take_turns(turns, _TURNS)
-    return {name: Times(*(median(part) for part in zip(*steps, strict=True))) for name, steps in parts.items()}
+    own, dense = (Times(*(median(part) for part in zip(*parts[name], strict=True))) for name in arms)
+    counter = energy_counter() if on_cuda else None
+    if counter is None:
+        return own, dense, None, None
+    own_energy, dense_energy = (energy_of(turns[name], counter, torch.cuda.synchronize) for name in arms)
+    return own, dense, own_energy, dense_energy
 
 
 def _turn(step: TrainStep, batch: Batch, on_cuda: bool) -> Callable[[], tuple[float, float, float]]:
@@ -176,6 +188,7 @@ def as_text(question: Question, rows: list[Measured], memory_alone: bool) -> str
     """Return what was measured as a table."""
     headings = ["arm", "predicted MiB", "allocated MiB", "error"]
     headings += [] if memory_alone else ["forward ms", "backward ms", "optimizer ms", "step ms", "over dense"]
+    headings += ["J a step", "over dense"] if any(row.energy for row in rows) else []
     cells = [_cells(row) for row in rows if not row.left_out]
     title = f"One block of {question.model}, batch {question.batch_size:,}, {question.precision}, {question.kind}"
     left_out = [f"{row.arm} is left out: {row.left_out}" for row in rows if row.left_out]
@@ -184,14 +197,16 @@ def as_text(question: Question, rows: list[Measured], memory_alone: bool) -> str
 
 
 def _cells(row: Measured) -> tuple[str, ...]:
-    sizes = row.arm, f"{row.predicted / _MIB:,.1f}", f"{row.allocated / _MIB:,.1f}", f"{row.error:+.2%}"
-    if row.times is None or row.dense is None:
-        return sizes
-    times = row.times
-    parts = (times.forward_ms, times.backward_ms, times.optimizer_ms, times.step_ms)
-    return (*sizes, *(f"{part:,.2f}" for part in parts), f"{times.step_ms / row.dense.step_ms:.2f}")
+    cells = [row.arm, f"{row.predicted / _MIB:,.1f}", f"{row.allocated / _MIB:,.1f}", f"{row.error:+.2%}"]
+    if row.times and row.dense:
+        times = row.times
+        parts = (times.forward_ms, times.backward_ms, times.optimizer_ms, times.step_ms)
+        cells += [*(f"{part:,.2f}" for part in parts), f"{times.step_ms / row.dense.step_ms:.2f}"]
+    if row.energy and row.dense_energy:
+        cells += [f"{row.energy.energy_j:.3g}", f"{row.energy.energy_j / row.dense_energy.energy_j:.2f}"]
+    return tuple(cells)
 
 
 def as_json(rows: list[Measured]) -> list[dict[str, Any]]:
-    """Return what was measured in plain values: bytes and milliseconds."""
+    """Return what was measured in plain values: bytes, milliseconds, joules of a step, watts, seconds."""
     return [{**asdict(row), "error": None if row.left_out else row.error} for row in rows]

@@ -29,6 +29,9 @@ from figures.text import significant
 #: The metric that nothing is chosen by.
 REPORTED = "test_loss"
 
+#: Settings of a recipe that an arm may have of its own.
+_OF_ARM = ("optimizer", "lr", "momentum", "per_core")
+
 #: So many seeds at least on either side let a difference be called sure.
 SURE_SEEDS = 3
 
@@ -40,19 +43,20 @@ def recipe_of(record: Record) -> Mapping[str, object]:
 
 
 def arm_of(record: Record) -> str:
-    """The arm in words, with the rank of its blocks where that was asked for.
+    """Return the arm in words, with the rank of its blocks where that was asked for, and whose rate a core has.
 
-    Formats under comparison differ in no other setting of their own than that.
+    Formats under comparison differ in no other setting of their own than these.
     """
     rank = method_settings(record).get("rank") if record.method == "btt" else None
-    return record.arm if rank is None else f"{record.arm} rank {rank}"
+    words = record.arm if rank is None else f"{record.arm} rank {rank}"
+    return f"{words}, rates per core" if recipe_of(record).get("per_core") else words
 
 
 def training_setting(record: Record) -> Setting:
-    """The settings that all trainings of a page share: model, data, length, recipe but for optimizer and rate."""
+    """Return what all trainings of a page share: model, data, length, recipe but for optimizer and rates."""
     training = settings_of(record, "training")
     stages = [(stage["name"], stage["steps"]) for stage in training.get("stages", ())]
-    recipe = {name: value for name, value in recipe_of(record).items() if name not in ("optimizer", "lr", "momentum")}
+    recipe = {name: value for name, value in recipe_of(record).items() if name not in _OF_ARM}
     return {
         **model_setting(record),
         "data": record.data_hash,
