@@ -200,10 +200,7 @@ def test_the_measured_peaks_are_those_on_record() -> None:
     found = [Measured(**row) for row in rows]
     question = question_of([word for word in words.split() if not word.startswith("--")])
     assert as_text(question, found, memory_alone=True).strip() == printed.strip()
-    assert [row.arm for row, error in zip(found, errors, strict=True) if abs(error) > 0.02] == [
-        "dense:adamw8bit",
-        "dense:adamw8bit+checkpoint",
-    ]
+    assert max(map(abs, errors)) < 0.02
 
 
 def test_the_readme_s_advice_is_of_the_worked_case() -> None:

@@ -92,6 +92,11 @@ def cuda_operations() -> Iterator[None]:
         _active = False
 
 
+def active() -> bool:
+    """Return whether CPU tensors take CUDA's operations here."""
+    return _active
+
+
 def use_cuda_defaults(optimizer: torch.optim.Optimizer) -> None:
     """Have a torch optimizer without an explicit form use that of CUDA parameters, the multi-tensor form.
 

@@ -38,6 +38,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from bench.estimate.cpu_operations import held_inside
 from bench.estimate.cuda_operations import cuda_operations, use_cuda_defaults
 from bench.estimate.sparse_gradients import SparseShapes, handed_over, parts
 from bench.protocol import Batch, Method, Workload
@@ -227,9 +228,9 @@ class StorageLedger(Operations):
                 sizes[entry.category] += entry.bytes
         return sizes
 
-    def seen(self, func: Any, given: Mapping[str, Any], result: Any) -> None:  # noqa: ARG002
-        """Book what an operation returns."""
-        for tensor in tensors_in(result):
+    def seen(self, func: Any, given: Mapping[str, Any], result: Any) -> None:
+        """Book what an operation returns, and what it held inside until then."""
+        for tensor in [*tensors_in(result), *held_inside(func, given)]:
             self._book(tensor)
 
     def _book(self, tensor: torch.Tensor) -> _Entry:

@@ -30,7 +30,14 @@ def test_the_block_has_the_width_of_the_model_and_few_words(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "ratio"),
-    [("dense", None), ("dense+checkpoint", None), ("muon", None), ("apollo_mini", None), ("comera", 4)],
+    [
+        ("dense", None),
+        ("dense+checkpoint", None),
+        ("muon", None),
+        ("apollo_mini", None),
+        ("dense:adamw8bit", None),
+        ("comera", 4),
+    ],
 )
 def test_the_predicted_peak_of_a_block_is_the_allocator_s(name, ratio, tmp_path):
     question = asked(saved(tmp_path, "llama", **_WIDE))
