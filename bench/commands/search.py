@@ -12,7 +12,7 @@ what there is of one.
 import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import hydra
@@ -31,6 +31,7 @@ from bench.runner.resolve import Job, parsed_methods, resolve
 from bench.runner.results import Results
 from bench.runner.sweep import MISTAKES, configuration, expand, plain, run_job
 from bench.runner.wording import checked_arguments, reworded
+from bench.workloads import available, workload_class
 
 FIRST = (0.25, 0.5, 1.0, 2.0)  # times the default rate of the optimizer
 _STEP = 2.0  # between rates
@@ -85,6 +86,11 @@ def arms_of(configs: Sequence[DictConfig]) -> list[Arm]:
     arms: dict[str, Arm] = {}
     for config in configs:
         values = plain(config)
+        if not _has_rates(values["workload"]):
+            allowed = ", ".join(filter(_has_rates, available()))
+            raise ConfigError(
+                f"workload is {values['workload']!r}, whose training plan has no rate to search; allowed: {allowed}."
+            )
         optimizer = values["training"].get("optimizer") or "adamw"
         if values["measure"] != "train" or values["training"].get("lr") is not None or optimizer not in RATES:
             raise ConfigError(
@@ -98,6 +104,11 @@ def arms_of(configs: Sequence[DictConfig]) -> list[Arm]:
             arm = Arm(own, [float(f"{RATES[optimizer][0] * factor:.6g}") for factor in FIRST])
             arms.setdefault(arm.job(arm.rates[0], values["seed"]).cells[0].to_json(), arm)
     return list(arms.values())
+
+
+def _has_rates(workload: str) -> bool:
+    """Return whether the training plan of a workload has a rate of matrices to search."""
+    return "lr" in {field.name for field in fields(workload_class(workload).training_plan)}
 
 
 def run(settings: Sequence[str], seeds: str) -> None:

@@ -58,6 +58,15 @@ def test_wrong_seeds_are_one_sentence():
         _seeds("1,x")
 
 
+@pytest.mark.parametrize("workload", ["encoder", "dlrm", "code"])
+def test_a_workload_without_rates_is_named(tmp_path, workload):
+    ended = run_bench(tmp_path, "search", "experiment=training", f"workload={workload}")
+    assert (ended.status, ended.output) == (2, "")
+    [line] = ended.error.splitlines()
+    assert line.startswith(f"error: workload is '{workload}'")
+    assert line.endswith("allowed: teacher, text.")
+
+
 @pytest.mark.slow
 def test_a_search_trains_what_is_missing_and_no_more(tmp_path):
     arguments = ["search", *TINY, "methods=[dense,'btt']", "--seeds=1"]
