@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import torch
@@ -24,6 +24,7 @@ from baselines._arm import (
     parameters_apart,
     replace_module,
 )
+from comera.protocol import LATER
 
 #: How far the parameters of the whole model may be from those that a ratio asks for.
 TOLERANCE = 0.02
@@ -43,7 +44,7 @@ class Settings:
     """
 
     table_ratio: float = 100.0
-    ratio: float | None = None
+    ratio: float | None = field(default=None, metadata=LATER)
     lr: float = 5e-5
 
     method: ClassVar[str]  # whose settings they are

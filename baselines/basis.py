@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -30,7 +30,7 @@ from baselines._arm import (
     parameters_apart,
     replace_module,
 )
-from comera.protocol import OPTIMIZERS, starts_at_zero
+from comera.protocol import LATER, OPTIMIZERS, starts_at_zero
 
 VARIANTS = ("",)
 
@@ -48,7 +48,7 @@ class Settings:
         ValueError: when the ratio is below 1, the seed no whole number from 1 up, or a rate not finite and above 0.
     """
 
-    ratio: float | None = None
+    ratio: float | None = field(default=None, metadata=LATER)
     basis_seed: int = 1
     lr_coefficients: float = 1e-3
     lr: float = 1e-3

@@ -8,7 +8,7 @@ rank and balanced blocks are given, or blocks follow from a wanted compression r
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import get_args
 
 import torch
@@ -26,7 +26,7 @@ from baselines._arm import (
 )
 from comera.formats.block_tensor_train import BlockInit, BTTLinear
 from comera.plan.specs import BTT
-from comera.protocol import OPTIMIZERS
+from comera.protocol import LATER, OPTIMIZERS
 from comera.ratio.blocks import solve_block_model
 from comera.tensorize import tensorize
 
@@ -50,7 +50,7 @@ class Settings:
     """
 
     rank: int | None = None
-    ratio: float | None = None
+    ratio: float | None = field(default=None, metadata=LATER)
     lr_cores: float = 1e-3
     lr: float = 1e-3
 

@@ -88,7 +88,7 @@ class Settings:
 
     rank: int = 30
     embedding_rank: int = 32
-    ratio: float | None = None
+    ratio: float | None = field(default=None, metadata=LATER)
     lr_factors: float = 1e-4
     lr: float = 5e-5
     ranks_of_ratio: float | None = field(default=None, metadata=LATER)

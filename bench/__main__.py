@@ -1,10 +1,8 @@
 """Command line: ``python -m bench [run] experiment=NAME [key=value …]``, or another command (:data:`COMMANDS`)."""
 
 import argparse
-import importlib
 import json
 import os
-import runpy
 import sys
 import textwrap
 from collections.abc import Callable
@@ -30,11 +28,8 @@ COMMANDS = {
     "explore": "write one HTML page in which every record is a point",
 }
 
-#: Commands that a module of figures answers. It is run by its name: a floor does not import the one above it.
+#: Commands of figures, a floor above, which runs as a program of its own.
 _READERS = {"claims": "figures.claims", "report": "figures.report", "explore": "figures.explorer"}
-
-#: Commands that read their words themselves.
-_BY_WORDS = {"advise": "bench.advise.command", "predict": "bench.commands.predict"}
 
 
 def _known() -> str:
@@ -158,10 +153,17 @@ def _command(arguments: list[str]) -> None:
     command, asks_help = arguments[0], bool({"-h", "--help"} & set(arguments))
     import_plugins()
     if command in _READERS:
-        sys.argv[1:] = arguments[1:]
-        runpy.run_module(_READERS[command], run_name="__main__", alter_sys=True)
-    elif command in _BY_WORDS:
-        importlib.import_module(_BY_WORDS[command]).main(arguments[1:])
+        from bench.commands.programs import status_of
+
+        raise SystemExit(status_of(["-m", _READERS[command], *arguments[1:]]))
+    if command == "advise":
+        from bench.advise.command import main as advise
+
+        advise(arguments[1:])
+    elif command == "predict":
+        from bench.commands.predict.command import main as predict
+
+        predict(arguments[1:])
     elif command == "run" and not asks_help:
         _run(arguments[1:])
     else:
@@ -171,16 +173,35 @@ def _command(arguments: list[str]) -> None:
 def _dispatch(parser: Parser, arguments: list[str]) -> None:
     """Run a command whose arguments the parser defines."""
     given, others = parser.parse_known_args(arguments)
-    values = vars(given)
-    command = values.pop("command")
-    if command == "campaign":
-        importlib.import_module("bench.commands.campaign").run([*given.settings, *others], given.stop_after)
-    elif command == "search":
-        importlib.import_module("bench.commands.search").run([*given.settings, *others], given.seeds)
+    if given.command in ("campaign", "search"):
+        given.settings += others
     elif others:
-        parser.error(f"{others[0]} is no argument of {command}")
-    else:
-        importlib.import_module(f"bench.commands.{command}").run(**values)
+        parser.error(f"{others[0]} is no argument of {given.command}")
+    match given.command:
+        case "campaign":
+            from bench.commands import campaign
+
+            campaign.run(given.settings, given.stop_after)
+        case "search":
+            from bench.commands import search
+
+            search.run(given.settings, given.seeds)
+        case "reproduce":
+            from bench.commands import reproduce
+
+            reproduce.run(given.target, given.results)
+        case "compare":
+            from bench.commands import compare
+
+            compare.run(given.a, given.b, given.experiment, given.format)
+        case "speed":
+            from bench.commands import speed
+
+            speed.run(given.rounds)
+        case "merge":
+            from bench.commands import merge
+
+            merge.run(given.sources, given.into)
 
 
 if __name__ == "__main__":

@@ -102,7 +102,7 @@ class Settings:
     table_ranks: int = 32
     order: int = 3
     table_order: int = 4
-    ratio: float | None = None
+    ratio: float | None = field(default=None, metadata=LATER)
     lookup: str = "optimized"
     threshold: float = THRESHOLD
     lr_cores: float = 1e-4

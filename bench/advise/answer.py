@@ -12,19 +12,16 @@ from bench.advise.evidence import Evidence, evidence
 from bench.advise.linear import MOST, Steps
 from bench.advise.model import AdvisedModel
 from bench.advise.question import Question
-from bench.core.processors import usable_processors
 from bench.errors import ConfigError
 from bench.estimate.devices import GPUS, Device
 from bench.estimate.memory import Category
 from bench.estimate.work import Traffic, Work, bound
-from bench.processes.process import WorkProcess, first_line, packed
+from bench.processes.process import WorkProcess, first_line, packed, side_by_side
 from bench.protocol import CellFailure
 from bench.step.allocator import free_memory_mib
+from bench.step.unsupported import StepCell, unsupported
 
 _MIB = 2**20
-
-#: What a process takes that predicts, in MiB.
-_PROCESS_MIB = 2048
 
 
 @dataclass(frozen=True)
@@ -111,8 +108,7 @@ def answer_to(question: Question, report: Callable[[str], None]) -> Answer:
         ConfigError: a model that cannot be used, or one that no arm can train.
     """
     device = device_of(question)
-    room = int(free_memory_mib("cpu") // _PROCESS_MIB)
-    count = max(1, min(usable_processors(), len(question.arms), room))
+    count = side_by_side(len(question.arms))
     report(f"reading the model; {len(question.arms)} arms, {count} at a time ...")
     shares = [question.arms[number::count] for number in range(count)]
     waiting = [WorkProcess(packed(_serve, replace(question, arms=share), device)) for share in shares]
@@ -164,7 +160,10 @@ def _serve(connection: Connection, question: Question, device: Device) -> None:
 def row_of(question: Question, model: AdvisedModel, arm: AdvisedArm, device: Device) -> Row:
     """Predict one arm; an arm that cannot train the model is left out with its reason."""
     steps = Steps(model, arm.method, question.precision, device.kind, arm.checkpoint)
+    asked = question.batch_size, question.precision, device.kind, model.sequence_length, arm.checkpoint
     try:
+        if reason := unsupported(StepCell(*asked), arm.method(model), model.shapes, model.targets()):
+            return Row(arm, left_out=reason)
         step = steps.at(question.batch_size)
         largest = steps.largest_batch(step, question.batch_size, device.room_mib * _MIB)
     except Exception as error:  # of an arm's own over the model, or of its trace

@@ -8,6 +8,7 @@ from bench.advise.arms import ARMS, RATIOS, AdvisedArm, arms_of
 from bench.core.reading import user_path
 from bench.errors import ConfigError
 from bench.estimate.devices import DEVICES, GPUS
+from bench.runner.wording import by_key
 from bench.step.low_precision import precision_unsupported
 from bench.workloads.hugging_face import TASKS
 
@@ -73,7 +74,10 @@ def question_of(words: Sequence[str]) -> Question:
         >>> asked.device, asked.precision, [str(arm) for arm in asked.arms]
         ('h100', 'bf16', ['dense', 'btt, 4x'])
     """
-    given = DEFAULTS | _by_key(words)
+    named = by_key(words)
+    if unknown := [key for key in named if key not in DEFAULTS]:
+        raise ConfigError(f"{unknown[0]} is no setting of advise; allowed: {', '.join(DEFAULTS)}.")
+    given = DEFAULTS | named
     if not given["model"]:
         raise ConfigError("model has no value; give the path of a Hugging Face config.json, as in model=config.json.")
     device = _one_of("device", given["device"], DEVICES)
@@ -97,21 +101,6 @@ def question_of(words: Sequence[str]) -> Question:
     arms = arms_of(given["arms"].split(","), ratios)
     path = user_path("model", given["model"])
     return Question(path, given["task"], device, batch_size, length, precision, tuple(arms), memory)
-
-
-def _by_key(words: Sequence[str]) -> dict[str, str]:
-    """Return the words by key, each a setting, and each once."""
-    given: dict[str, str] = {}
-    for word in words:
-        key, equals, value = word.partition("=")
-        if not equals:
-            raise ConfigError(f"{word!r} is no setting; settings are given as key=value, such as batch_size=4.")
-        if key not in DEFAULTS:
-            raise ConfigError(f"{key} is no setting of advise; allowed: {', '.join(DEFAULTS)}.")
-        if key in given:
-            raise ConfigError(f"{key} is {given[key]!r} and {value!r}; give it once.")
-        given[key] = value
-    return given
 
 
 def _one_of(field: str, value: str, allowed: Sequence[str] | Mapping[str, object]) -> str:

@@ -11,7 +11,8 @@ import sys
 import time
 from collections.abc import Sequence
 
-from bench.commands.reproduce import status_of, targets
+from bench.commands.programs import status_of
+from bench.commands.reproduce import targets
 from bench.core.reading import read_regular, user_path
 from bench.errors import ConfigError, experiments, stop_with
 

@@ -4,20 +4,17 @@
 own in a new process, so that the same target goes on where it was stopped.
 """
 
-import contextlib
 import shlex
-import signal
-import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 from omegaconf import OmegaConf
 
+from bench.commands.programs import status_of
 from bench.errors import CONF, ConfigError
-from bench.interrupts import handled_elsewhere
 
 
 @dataclass(frozen=True)
@@ -77,39 +74,3 @@ def run(target: str, results: str) -> None:
         print(f"{target}, {number} of {len(commands)}: python {' '.join(words)}", file=sys.stderr, flush=True)
         if status := status_of(words):
             raise SystemExit(status)
-
-
-def status_of(words: Sequence[str], seconds: float | None = None) -> int | None:
-    """Run Python with these arguments and return its exit status; signals that end this program end that one.
-
-    Args:
-        words: arguments of Python.
-        seconds: after which it gets SIGTERM, whose end is waited for; None for no limit.
-
-    Returns:
-        The exit status, or None where the time was up.
-    """
-    started = subprocess.Popen([sys.executable, *words], process_group=0)
-    with handled_elsewhere(), started as process, _passed_on(process):
-        try:
-            status = process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            process.terminate()
-            process.wait()
-            return None
-    return 128 - status if status < 0 else status
-
-
-@contextlib.contextmanager
-def _passed_on(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Send the process what would interrupt this program, which waits for its end."""
-
-    def send(number: int, _: object) -> None:
-        process.send_signal(number)
-
-    before = {number: signal.signal(number, send) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -32,7 +32,7 @@ _MOST_ROUNDS = 10_000
 
 
 def _rounds(actions: Mapping[str, Callable[[], object]], rounds: int, repeats: int) -> dict[str, dict[int, float]]:
-    """Mean milliseconds of each action per round, after one that warms up."""
+    """Return mean milliseconds of each action per round, after one that warms up."""
     turns = {name: functools.partial(mean_ms, action, repeats, False) for name, action in actions.items()}
     times = take_turns(turns, rounds + 1)
     return {name: dict(enumerate(ms[1:])) for name, ms in times.items()}
@@ -84,7 +84,7 @@ def format_step_times(width: int, rounds: int) -> dict[str, dict[int, float]]:
 
 
 def import_times(rounds: int) -> dict[str, dict[int, float]]:
-    """Milliseconds to import torch, and torch with comera, in fresh interpreters."""
+    """Time the import of torch, and of torch with comera, in fresh interpreters."""
 
     def interpreter(code: str) -> Callable[[], object]:
         return lambda: subprocess.run([sys.executable, "-c", code], check=True)

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from bench.core.identity import LATER, identity
+
 #: Measures whose name in identities is an older one than that in records.
 _MEASURES_IN_IDENTITIES = {"allocator_peak": "witness"}
 
@@ -61,13 +63,6 @@ def arm_name(method: str, variant: str, checkpoint: bool, exchange: str = "", ma
     return (f"{matched}:{variant}" if variant else matched) + (CHECKPOINTED if checkpoint else "") + travels
 
 
-#: Fields that were added later: a cell that has them at these values is the same measurement as before.
-_LATER = {"training": {}, "checkpoint": False, "world_size": 1, "exchange": "", "bucket_mib": None} | {
-    "local_steps": None,
-    "link_mbit": None,
-}
-
-
 @dataclass(frozen=True, kw_only=True)
 class Cell:
     """One measurement to be made. Two cells with equal fields (and equal data) are the same measurement."""
@@ -83,19 +78,19 @@ class Cell:
     precision: str
     cuda_graph: bool
     compile: bool
-    checkpoint: bool = False  # each block of the model through torch.utils.checkpoint
+    checkpoint: bool = field(default=False, metadata=LATER)  # each block of the model through torch.utils.checkpoint
     seed: int
     ratio: float | None
     method_settings: dict[str, Any]
     workload_settings: dict[str, Any]
     timing_settings: dict[str, Any]
     #: For measure "train": the stages (as :class:`bench.protocol.Stage`), steps per epoch, whether shapes are static.
-    training: dict[str, Any] = field(default_factory=dict)
-    world_size: int = 1  # ranks, each with a batch of ``batch_size``
-    exchange: str = ""  # one of :data:`EXCHANGES` where there are several ranks
-    bucket_mib: float | None = None  # size of DDP's buckets; None is its own
-    local_steps: int | None = None  # steps between two averages, of the exchange of that name
-    link_mbit: float | None = None  # rate that the link between the ranks is limited to; None is as it is
+    training: dict[str, Any] = field(default_factory=dict, metadata=LATER)
+    world_size: int = field(default=1, metadata=LATER)  # ranks, each with a batch of ``batch_size``
+    exchange: str = field(default="", metadata=LATER)  # one of :data:`EXCHANGES` where there are several ranks
+    bucket_mib: float | None = field(default=None, metadata=LATER)  # size of DDP's buckets; None is its own
+    local_steps: int | None = field(default=None, metadata=LATER)  # between two averages, of that exchange
+    link_mbit: float | None = field(default=None, metadata=LATER)  # limit of the link between ranks; None: as it is
 
     @property
     def arm(self) -> str:
@@ -116,10 +111,7 @@ class Cell:
 
     def to_json(self) -> str:
         """Return the cell as canonical JSON: sorted keys, no spaces, no later field at its default."""
-        fields = {**dataclasses.asdict(self), "sequence_length": self.sequence_length}
-        for name, default in _LATER.items():
-            if fields[name] == default:
-                del fields[name]
+        fields = {**identity(self), "sequence_length": self.sequence_length}
         return json.dumps(fields, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
     @classmethod

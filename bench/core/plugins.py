@@ -6,12 +6,15 @@ import importlib.metadata
 import os
 import pkgutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from bench.errors import ConfigError
 
 T = TypeVar("T")
+
+#: Plug-ins registered by hand, by kind and name. The process of a cell takes over those of the one that starts it.
+BY_HAND: dict[str, dict[str, Any]] = {}
 VARIABLE = "BENCH_PLUGINS"  # names modules, separated by commas, that register plug-ins when they are imported
 
 
@@ -30,6 +33,12 @@ def import_plugins() -> None:
             raise ConfigError(f"{VARIABLE} has {name!r}, which cannot be imported ({reason}).") from None
 
 
+def adopt(plugins: Mapping[str, Mapping[str, Any]]) -> None:
+    """Take over the plug-ins that another process has registered by hand, :data:`BY_HAND` there."""
+    for kind, own in plugins.items():
+        BY_HAND.setdefault(kind, {}).update(own)
+
+
 @dataclass
 class Registry(Generic[T]):
     """Plug-ins by name: of a package of the bench, of entry points, and those registered by hand.
@@ -42,27 +51,19 @@ class Registry(Generic[T]):
     package: str
     missing: Callable[[Any], list[str]]  # the members that something lacks to be a plug-in of this kind
     origin: Callable[[Any], str]  # module and name of a plug-in; one from the same place is the same plug-in
-    _registered: dict[str, T] = field(default_factory=dict)
 
     def register(self, plugin: T) -> T:
         """Make a plug-in known by its ``name``, in this process and in those of its cells; a decorator of classes.
 
         Raises ConfigError: a member is missing, or another plug-in has this name.
         """
-        self._registered[self._name_of(plugin, self.origin(plugin), self.all())] = plugin
+        name = self._name_of(plugin, self.origin(plugin), self.all())
+        BY_HAND.setdefault(self.kind, {})[name] = plugin
         return plugin
-
-    def registered(self) -> dict[str, T]:
-        """Return the plug-ins registered by hand, which the process of a cell cannot find by itself (:meth:`adopt`)."""
-        return dict(self._registered)
-
-    def adopt(self, plugins: Mapping[str, T]) -> None:
-        """Register the plug-ins of another process in this one."""
-        self._registered.update(plugins)
 
     def all(self) -> dict[str, T]:
         """Return every plug-in."""
-        return {**self._found, **self._registered}
+        return {**self._found, **BY_HAND.get(self.kind, {})}
 
     def names(self) -> tuple[str, ...]:
         """Return the names of all plug-ins."""

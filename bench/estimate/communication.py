@@ -517,23 +517,6 @@ def _is_fastest(arms: Mapping[str, Callable[[float], float]], name: str, gbit: f
     return fastest(arms, gbit) == name
 
 
-def wins_below(arm: Callable[[float], float], rival: Callable[[float], float], low: float, high: float) -> float:
-    """Return the rate in Gbit/s below which an arm's step takes less than a rival's, from ``low`` on.
-
-    0 where it does not at ``low``, infinite where it does up to ``high``.
-
-    >>> round(wins_below(lambda gbit: 10 + 1 / gbit, lambda gbit: 5 + 10 / gbit, 0.01, 100), 3)
-    1.8
-    """
-    rates = [low * (high / low) ** (step / 399) for step in range(400)]
-    if arm(low) >= rival(low):
-        return 0.0
-    for before, rate in itertools.pairwise(rates):
-        if arm(rate) >= rival(rate):
-            return _boundary(lambda gbit: arm(gbit) >= rival(gbit), before, rate)
-    return math.inf
-
-
 def _boundary(holds: Callable[[float], bool], low: float, high: float) -> float:
     """Return the rate from which on something holds that does not at ``low`` and does at ``high``."""
     for _ in range(40):

@@ -25,6 +25,7 @@ from bench.estimate.memory import CATEGORIES, PREDICTED_DEVICES, Operations, fak
 from bench.estimate.work import WorkMeter
 from bench.protocol import Data, Gated, Workload
 from bench.protocol.methods import available, build, checked_settings, parse_arm, variants
+from bench.step.unsupported import StepCell, unsupported
 from bench.workloads import available as available_workloads
 from bench.workloads import workload_class
 
@@ -40,7 +41,7 @@ Numbers = dict[str, int] | Literal["unsupported"]
 
 @dataclass(frozen=True)
 class Benchmark:
-    """A cell to trace. It is what a method is asked about beforehand (:class:`bench.protocol.CellView`)."""
+    """A cell to trace."""
 
     name: str  # by which the baseline and all messages name it
     workload: str
@@ -99,9 +100,10 @@ def measure(benchmark: Benchmark) -> Numbers:
     opened = _opened(benchmark.workload, benchmark.model, benchmark.dataset)
     with torch.device("meta"):
         model = opened.build()
-    if method.unsupported(benchmark) or method.model_unsupported(model, opened.targets()):
-        return "unsupported"
     cell = (benchmark.batch_size, benchmark.precision, benchmark.device)
+    asked = StepCell(*cell, benchmark.sequence_length, arm.checkpoint)
+    if unsupported(asked, method, model, opened.targets()):
+        return "unsupported"
     with contextlib.ExitStack() as stack:
         if gc.isenabled():  # when it runs depends on all that the process did before
             gc.disable()

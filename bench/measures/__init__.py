@@ -9,7 +9,7 @@ A measure is a :class:`Measure`. It is found
 No other module of the bench names a measure.
 """
 
-import importlib
+import pkgutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +19,7 @@ from bench.core.cell import Cell
 from bench.core.plugins import Registry
 from bench.core.record import Record
 from bench.errors import ConfigError
+from bench.processes.process import answers
 from bench.protocol import Outcome, Session, Workload
 from bench.step.low_precision import PRECISIONS
 
@@ -64,9 +65,7 @@ class Measure:
     words: str  # what it does, as a line of the help
     serve: Callable[[Cell, Workload], dict[str, Any]] | None = None
     outcomes: Callable[[Sequence[Cell], Session], Iterator[list[Outcome]]] | None = None
-    unsupported: Callable[[Cell], str | None] = lambda _: (
-        None
-    )  # why a cell cannot be measured, before anything is built
+    unsupported: Callable[[Cell], str | None] = lambda _: None  # why a cell cannot be measured
     expand: Callable[[Cell, Mapping[str, Any], Workload], list[Cell]] = _same  # the cells that one stands for
     about: str = ""  # what it measures, for the sentence on a workload or method that it is not about
     workloads: Callable[[type[Any]], bool] = lambda _: True  # whether it is about a class of workloads
@@ -85,20 +84,23 @@ class Measure:
         if self.serve is None and self.outcomes is None:
             raise ConfigError(f"measure {self.name!r} lacks serve, which makes a record's columns.")
 
+    def refusal(self, cell: Cell) -> str | None:
+        """Explain why this measure has nothing to show of a cell; None if it has."""
+        if (reason := self.unsupported(cell)) or cell.precision in self.precisions:
+            return reason
+        allowed = ", ".join(self.precisions)
+        return f"precision={cell.precision} is not measured with measure={self.name}; use {allowed}."
+
     @property
     def module(self) -> str:
         """Module of the function that measures."""
         return str((self.serve or self.outcomes).__module__)
 
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[str, ...]]:
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[str]]:
         for name, value in vars(sys.modules[self.module]).items():
             if value is self:  # by reference, so that its functions need not be importable one by one
-                return _attribute, (self.module, name)
+                return pkgutil.resolve_name, (f"{self.module}:{name}",)
         raise ConfigError(f"no name of module {self.module} holds it")
-
-
-def _attribute(module: str, name: str) -> Any:
-    return getattr(importlib.import_module(module), name)
 
 
 _REGISTRY: Registry[Measure] = Registry(
@@ -107,16 +109,13 @@ _REGISTRY: Registry[Measure] = Registry(
     missing=lambda measure: [name for name in ("module", *Measure.__dataclass_fields__) if not hasattr(measure, name)],
     origin=lambda measure: f"{measure.module}.{measure.name}",
 )
-register, registered, adopt = _REGISTRY.register, _REGISTRY.registered, _REGISTRY.adopt
-available, named = _REGISTRY.names, _REGISTRY.named
+register, available, named = _REGISTRY.register, _REGISTRY.names, _REGISTRY.named
 
 
-def unsupported_toggles(cell: Cell, reason: str, *further: str) -> str | None:
-    """Explain why plain steps or calls do not support ``cuda_graph`` or ``compile``; None if not requested.
-
-    ``further`` are other toggles that it has no use for.
-    """
-    for toggle in ("cuda_graph", "compile", *further):
-        if getattr(cell, toggle):
-            return f"{toggle}=true {reason}; use {toggle}=false."
-    return None
+def outcomes_of(measure: Measure, cells: Sequence[Cell], session: Session) -> Iterator[list[Outcome]]:
+    """Yield the outcomes of the cells of a job; outcomes of one list are recorded together."""
+    if measure.outcomes is not None:
+        return measure.outcomes(cells, session)
+    assert measure.serve is not None
+    parallel = session.parallel if measure.parallel else None
+    return ([outcome] for outcome in answers(measure.serve, cells, session.data, parallel))

@@ -36,7 +36,8 @@ from bench.processes.process import first_line
 from bench.protocol import Batch, Workload
 from bench.protocol.methods import build_for
 from bench.step.low_precision import PLAIN
-from bench.step.train_step import TrainStep, batches_on, build_step, graph_unsupported, tf32_products
+from bench.step.train_step import TrainStep, batches_on, build_step, tf32_products
+from bench.step.unsupported import graph_unsupported
 from comera import TTLinear, TTMEmbedding
 from comera.capture import fixed_shapes
 from comera.contraction import Plan, candidates

@@ -1,7 +1,7 @@
 """GaLore's 8-bit optimizer against GaLore in float64: ``python -m bench.measures.eight_bit DEVICE`` prints the error.
 
 A program of its own: bitsandbytes, whose kernels the optimizer is made of, looks for a device when it is imported, and
-in the bench's other processes it is to find none (:mod:`bench.processes.preload`).
+in the bench's other processes it is to find none (:mod:`bench.runner.preload`).
 """
 
 import sys

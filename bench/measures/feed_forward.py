@@ -8,7 +8,7 @@ The layer of the cell is the first of the two, N to H; its mirror image leads ba
 * ``tiles``: :func:`comera.functional.tt_feed_forward` in one tile of torch's operations; ``kernels``: by the kernels;
 * the same with ``, norm``: dropout, the residual and LayerNorm behind it.
 
-On CUDA the calls of a block are captured in one CUDA Graph, as measure ``products`` has it, so launches do not count.
+They are timed as :mod:`bench.measures.micro` has it: on CUDA launches do not count.
 """
 
 from __future__ import annotations
@@ -23,25 +23,19 @@ from torch import nn
 from torch.nn import functional as F
 
 from bench.core.cell import Cell
-from bench.measures import Measure, unsupported_toggles
+from bench.measures import Measure
 from bench.measures.check import relative_error
-from bench.measures.products import Call, call_times
-from bench.measures.shapes import is_linear_layer
+from bench.measures.micro import Call, add_times, in_tf32, is_linear_layer, plain_calls_only, row_of
 from bench.protocol import Workload
 from bench.protocol.methods import build_for
 from bench.step.low_precision import PLAIN
-from bench.step.train_step import batches_on, tf32_products
+from bench.step.train_step import batches_on
 from comera import TTLinear, kernels
 from comera.functional import tt_feed_forward, tt_feed_forward_add_norm
 
 _DROPOUT = 0.1
 
 _Form = Callable[[torch.Tensor], torch.Tensor]
-
-
-def feed_forward_unsupported(cell: Cell) -> str | None:
-    """Explain why the forms of a cell cannot be measured; None if they can."""
-    return unsupported_toggles(cell, "has no meaning for measure=feed_forward, which times plain calls", "checkpoint")
 
 
 def feed_forward_columns(cell: Cell, workload: Workload) -> dict[str, Any]:
@@ -59,7 +53,7 @@ def feed_forward_columns(cell: Cell, workload: Workload) -> dict[str, Any]:
         exact = forms["layers"](x.cpu().double())
     modules.to(cell.device, torch.float32)
     gradient = torch.randn_like(x.requires_grad_())
-    tf32 = tf32_products if cell.precision == "tf32" else contextlib.nullcontext
+    tf32 = in_tf32(cell.precision)
     kind = torch.bfloat16 if cell.precision == "bf16" else torch.float32
 
     def output(form: _Form) -> torch.Tensor:
@@ -73,10 +67,9 @@ def feed_forward_columns(cell: Cell, workload: Workload) -> dict[str, Any]:
 
         return forward_and_backward
 
-    rows: dict[str, dict[str, Any]] = {}
+    rows = {name: row_of(name) for name in forms}
     calls: dict[str, Call] = {}
     for name, form in forms.items():
-        rows[name] = {"name": name, "ms": [], "error": None, "message": ""}
         with tf32():
             used = (*kernels.HIDDEN, *kernels.ADD_NORM)
             if name.startswith("kernels") and not kernels.usable(used, x.device, kind, shape.ranks[shape.half - 1]):
@@ -89,8 +82,7 @@ def feed_forward_columns(cell: Cell, workload: Workload) -> dict[str, Any]:
             found = torch.autograd.grad(y, trained, gradient.to(y.dtype), allow_unused=True)
         inputs = [x, *(one for one, grad in zip(trained, found, strict=True) if grad is not None)]
         calls[name] = tf32, call(form, inputs)
-    for name, times in call_times(calls, cell.timing_settings, cell.device == "cuda").items():
-        rows[name]["ms"] = times
+    add_times(rows, calls, cell.timing_settings, cell.device == "cuda")
     best = rows["kernels"]["ms"] or rows["layers"]["ms"]
     return {
         "step_time_median_ms": statistics.median(best),
@@ -124,7 +116,7 @@ MEASURE = Measure(
     precisions=PLAIN,
     words="time of a tensorized feed-forward: by its layers, in tiles, by the kernels, beside the dense one",
     serve=feed_forward_columns,
-    unsupported=feed_forward_unsupported,
+    unsupported=plain_calls_only,
     about="the tensor train of one linear layer",
     workloads=is_linear_layer,
     methods=("comera",),

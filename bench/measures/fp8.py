@@ -9,7 +9,6 @@ The oracle is the same layer in float64, cores and all. The bound (:func:`error_
 all roundings fall the same way; subnormal numbers, far below the largest of a tensor, may exceed their share of it.
 """
 
-import contextlib
 from typing import Any
 
 import torch
@@ -18,14 +17,13 @@ from torch import nn
 from baselines.low_rank import TwoFactorLinear
 from bench.core.cell import Cell
 from bench.estimate.roofline import Layer, rooflines
-from bench.measures import Measure, unsupported_toggles
+from bench.measures import Measure
 from bench.measures.check import relative_error
-from bench.measures.products import Call, call_times
-from bench.measures.shapes import is_linear_layer
+from bench.measures.micro import COMPARED_ROWS, Call, add_times, in_tf32, is_linear_layer, plain_calls_only
 from bench.protocol import Workload
 from bench.protocol.methods import build_for
 from bench.step.low_precision import adapted_model, arithmetic_of, fp8_unsupported
-from bench.step.train_step import batches_on, tf32_products
+from bench.step.train_step import batches_on
 from comera import TTLinear
 from comera.lowprec.scaling import kernel_on
 
@@ -37,8 +35,6 @@ ROUNDING = {"fp32": 2.0**-24, "tf32": 2.0**-11, "bf16": 2.0**-9} | dict.fromkeys
     ("fp8_split", "fp8", "fp8_row"), 2.0**-4
 )
 
-_COMPARED_ROWS = 256  # whose results are compared with float64
-
 
 def fp8_columns(cell: Cell, workload: Workload) -> dict[str, Any]:
     """Measure the layer in every precision and return the record's columns."""
@@ -47,15 +43,15 @@ def fp8_columns(cell: Cell, workload: Workload) -> dict[str, Any]:
     if cell.device != "cuda":
         reason_of["tf32"] = "needs a CUDA device"
     reference = _model(cell, workload, "fp32").double().cpu()
-    exact, gradients, sums = _exact(reference, x[:_COMPARED_ROWS].double().cpu())
+    exact, gradients, sums = _exact(reference, x[:COMPARED_ROWS].double().cpu())
     halves = _halves(reference)
     rank = len(halves[0]) if halves else None
-    rows: list[dict[str, Any]] = []
+    rows: dict[str, dict[str, Any]] = {}
     calls: dict[str, Call] = {}
     for name, reason in reason_of.items():
         row: dict[str, Any] = {"name": name, "arithmetic": "", "ms": [], "message": ""}
         row |= dict.fromkeys(("error", "gradient_error", "largest", "bound"))
-        rows.append(row)
+        rows[name] = row
         if reason:
             row["message"] = reason
             continue
@@ -63,21 +59,20 @@ def fp8_columns(cell: Cell, workload: Workload) -> dict[str, Any]:
         row["arithmetic"] = arithmetic_of(model, name)
         row["bound"] = error_bound(name, x.shape[1], rank)
         with _context(name, cell.device):
-            output = model(x)[:_COMPARED_ROWS].detach().double().cpu()
-            found = _gradients(model, x[:_COMPARED_ROWS])
+            output = model(x)[:COMPARED_ROWS].detach().double().cpu()
+            found = _gradients(model, x[:COMPARED_ROWS])
         row["error"], row["gradient_error"] = relative_error([output], [exact]), relative_error(found, gradients)
         row["largest"] = float(((output - exact).abs() / sums).max())
         if cell.device == "cuda":
             calls[name] = (lambda name=name: _context(name, cell.device), lambda model=model: model(x))  # type: ignore[misc]
     with torch.no_grad():
-        for name, times in call_times(calls, cell.timing_settings, on_cuda=True).items() if calls else ():
-            next(row for row in rows if row["name"] == name)["ms"] = times
+        add_times(rows, calls, cell.timing_settings, on_cuda=True)
     layer = Layer(cell.batch_size, x.shape[1], exact.shape[1], rank)
     return {
         "flops_per_step": layer.flops,
         "parameters": sum(parameter.numel() for parameter in reference.parameters()),
-        "arithmetic": next((row["arithmetic"] for row in rows if row["name"] == "fp8"), ""),
-        "samples": {"precisions": rows, "rooflines": rooflines(layer), "rank": rank},
+        "arithmetic": rows["fp8"]["arithmetic"],
+        "samples": {"precisions": list(rows.values()), "rooflines": rooflines(layer), "rank": rank},
     }
 
 
@@ -120,9 +115,7 @@ def _halves(model: nn.Module) -> tuple[torch.Tensor, torch.Tensor] | None:
 
 
 def _context(precision: str, device: str) -> Any:
-    if precision == "tf32":
-        return tf32_products()
-    return torch.autocast(device, torch.bfloat16) if precision == "bf16" else contextlib.nullcontext()
+    return torch.autocast(device, torch.bfloat16) if precision == "bf16" else in_tf32(precision)()
 
 
 def _gradients(model: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
@@ -152,7 +145,7 @@ MEASURE = Measure(
     name="fp8",
     words="error, bytes and roofline of a linear layer in every precision; on CUDA its time",
     serve=fp8_columns,
-    unsupported=lambda cell: unsupported_toggles(cell, "has no meaning for measure=fp8", "checkpoint"),
+    unsupported=plain_calls_only,
     precisions=("fp32",),
     about="a single linear layer",
     workloads=is_linear_layer,

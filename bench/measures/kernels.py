@@ -21,7 +21,7 @@ from bench.core.cell import Cell
 from bench.estimate.devices import GPUS
 from bench.estimate.work import Bound
 from bench.measures import Measure
-from bench.measures.shapes import is_linear_layer
+from bench.measures.micro import is_linear_layer
 from bench.processes.process import answers
 from bench.protocol import Workload
 from bench.protocol.methods import build_for

@@ -24,8 +24,9 @@ import torch
 from torch.nn import functional as F
 
 from bench.core.cell import Cell
-from bench.measures import Measure, unsupported_toggles
-from bench.measures.shapes import described_shape, is_linear_layer
+from bench.measures import Measure
+from bench.measures.micro import is_linear_layer, plain_calls_only
+from bench.measures.shapes import described_shape
 from bench.protocol import Workload
 from bench.protocol.methods import build_for
 from bench.step.allocator import free_memory_mib
@@ -48,10 +49,8 @@ _BYTES = 4  # of float32
 
 def plan_unsupported(cell: Cell) -> str | None:
     """Explain why the plans of a cell cannot be measured; None if they can."""
-    if reason := unsupported_toggles(cell, "has no meaning for measure=plan, which times plain calls", "checkpoint"):
+    if reason := plain_calls_only(cell):
         return reason
-    if cell.precision != "fp32":
-        return f"precision={cell.precision} is not measured with measure=plan; use fp32."
     sizes = cell.workload_settings
     product = cell.batch_size * sizes["in_features"] * sizes["out_features"]
     if cell.device == "cpu" and product > CPU_LIMIT:
@@ -147,6 +146,7 @@ def _times(
 
 MEASURE = Measure(
     name="plan",
+    precisions=("fp32",),
     words="time of each way to contract a tensorized linear layer",
     serve=plan_columns,
     unsupported=plan_unsupported,

@@ -5,10 +5,11 @@ from typing import Any
 
 from bench.core.cell import Cell
 from bench.estimate.work import predict
-from bench.measures import Measure, unsupported_toggles
+from bench.measures import Measure
 from bench.processes.process import answers
 from bench.protocol import Data, Outcome, Session, Workload
 from bench.protocol.methods import build_for
+from bench.step.unsupported import toggle_unsupported
 
 _LIMIT_S = 1800.0
 
@@ -33,7 +34,7 @@ def traced(
 
 def plain_steps_only(cell: Cell) -> str | None:
     """Explain why the steps of a cell are not modelled; None if they are."""
-    return unsupported_toggles(cell, "is not modelled in predictions, which are of plain steps")
+    return toggle_unsupported(cell, "is not modelled in predictions, which are of plain steps")
 
 
 #: Members shared by measures that trace steps on fake tensors.

@@ -10,8 +10,9 @@ from typing import Any
 from bench.core.cell import Cell
 from bench.core.samples import packed
 from bench.errors import ConfigError
-from bench.measures import Measure, unsupported_toggles
+from bench.measures import Measure
 from bench.protocol import Stage, Workload
+from bench.step.unsupported import toggle_unsupported
 
 
 def probe(cell: Cell, workload: Workload) -> dict[str, Any]:  # noqa: ARG001 - the same for every arm
@@ -46,7 +47,7 @@ MEASURE = Measure(
     name="probe",
     words="what simple models reach on the data, such as bags of words",
     serve=probe,
-    unsupported=lambda cell: unsupported_toggles(cell, "means nothing to a probe", "checkpoint"),
+    unsupported=lambda cell: toggle_unsupported(cell, "means nothing to a probe", "checkpoint"),
     on_device=False,
     timed=False,
     text=lambda record: ", ".join(f"{name} {value:.4g}" for name, value in record.metrics.items()),

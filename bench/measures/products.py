@@ -3,15 +3,11 @@
 The samples of a record (measure ``products``) are ``products``, a row each: ``name``, ``ms`` (mean per block),
 ``error`` (relative, of the result, against float64), ``message`` (why there are none). ``fp8`` is ``torch._scaled_mm``
 on operands that are in FP8 already, with a scale per tensor; ``fp8, cast`` also scales and casts the activations, as a
-layer has to in every step. On CUDA the calls of a block are captured in one CUDA Graph and its replay is timed between
-device events: small products take less time than their launches.
+layer has to in every step. They are timed as :mod:`bench.measures.micro` has it.
 """
 
 import contextlib
-import functools
 import statistics
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -19,17 +15,14 @@ import torch
 from bench.core.cell import Cell
 from bench.measures import Measure
 from bench.measures.check import relative_error
-from bench.measures.shapes import is_linear_layer
+from bench.measures.micro import COMPARED_ROWS, Call, add_times, is_linear_layer, row_of
 from bench.protocol import Workload
 from bench.step.low_precision import PLAIN
-from bench.step.timing import calls_per_block, mean_ms, take_turns
 from bench.step.train_step import batches_on, tf32_products
 
 FP8_CAPABILITY = (8, 9)  # the first compute capability whose tensor cores multiply FP8
 FP8_MULTIPLE = 16  # FP8 products need widths that are multiples of this
 _FP8 = torch.float8_e4m3fn
-_WARM_UP = 3
-_COMPARED_ROWS = 256  # rows whose results are compared with float64
 
 
 def products_unsupported(cell: Cell) -> str | None:
@@ -50,20 +43,16 @@ def products_columns(cell: Cell, workload: Workload) -> dict[str, Any]:
     [[x]] = (batch.values() for batch in batches_on(cell, workload, 1))
     weight = torch.randn(outputs, inputs, device=cell.device) / inputs**0.5
     calls, messages = _calls(x, weight)
-    exact = x[:_COMPARED_ROWS].cpu().double() @ weight.cpu().double().t()
-    names = (*messages, *calls)
-    rows: dict[str, dict[str, Any]] = {
-        name: {"name": name, "ms": [], "error": None, "message": messages.get(name, "")} for name in names
-    }
+    exact = x[:COMPARED_ROWS].cpu().double() @ weight.cpu().double().t()
+    rows = {name: row_of(name, messages.get(name, "")) for name in (*messages, *calls)}
     for name, (context, call) in list(calls.items()):
         try:
             with context():
-                rows[name]["error"] = relative_error([call()[:_COMPARED_ROWS]], [exact])
+                rows[name]["error"] = relative_error([call()[:COMPARED_ROWS]], [exact])
         except RuntimeError as error:
             rows[name]["message"] = str(error).splitlines()[0][:300]
             del calls[name]
-    for name, times in call_times(calls, cell.timing_settings, cell.device == "cuda").items():
-        rows[name]["ms"] = times
+    add_times(rows, calls, cell.timing_settings, cell.device == "cuda")
     columns: dict[str, Any] = {
         "flops_per_step": 2 * cell.batch_size * inputs * outputs,
         "samples": {"products": list(rows.values())},
@@ -71,10 +60,6 @@ def products_columns(cell: Cell, workload: Workload) -> dict[str, Any]:
     if times := rows["fp32"]["ms"]:
         columns |= {"step_time_median_ms": statistics.median(times), "steps_measured": len(times)}
     return columns
-
-
-#: A context, and what is called in it.
-Call = tuple[Callable[[], AbstractContextManager[object]], Callable[[], Any]]
 
 
 def _calls(x: torch.Tensor, weight: torch.Tensor) -> tuple[dict[str, Call], dict[str, str]]:
@@ -115,33 +100,6 @@ def scaled(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """
     factor = values.abs().amax().float().clamp(min=1e-12) / torch.finfo(_FP8).max
     return (values / factor).to(_FP8), factor
-
-
-def call_times(calls: dict[str, Call], timing: dict[str, Any], on_cuda: bool) -> dict[str, list[float]]:
-    """Return milliseconds per call of each of ``calls``, one mean per block."""
-
-    def turn(name: str) -> float:
-        context, call = calls[name]
-        with context():
-            call()
-            return runs[name]()
-
-    runs: dict[str, Callable[[], float]] = {}
-    for name, (context, call) in calls.items():
-        with context():
-            count = calls_per_block(min(mean_ms(call, 1, on_cuda) for _ in range(_WARM_UP)), timing)
-            runs[name] = _captured(call, count) if on_cuda else functools.partial(mean_ms, call, count, on_cuda)
-    return take_turns({name: functools.partial(turn, name) for name in calls}, timing["blocks"])
-
-
-def _captured(call: Callable[[], object], count: int) -> Callable[[], float]:
-    """Capture ``count`` calls; what times them, in milliseconds per call."""
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(count):
-            call()
-    graph.replay()
-    return lambda: mean_ms(graph.replay, 1, on_cuda=True) / count
 
 
 MEASURE = Measure(

@@ -1,6 +1,5 @@
-"""Linear and tensorized layers: which workload is one, and modes and ranks in the form in which records hold them."""
+"""Modes and ranks of tensorized layers in the form in which records hold them."""
 
-import dataclasses
 from collections import Counter
 from typing import Any
 
@@ -10,11 +9,6 @@ from comera import TTLinear, TTMEmbedding
 from comera.tensor_train import TTMShape, TTShape
 
 _FIELDS = {TTShape: ("in_modes", "out_modes", "ranks"), TTMShape: ("row_modes", "column_modes", "ranks")}
-
-
-def is_linear_layer(workload: type[Any]) -> bool:
-    """Return whether a class of workloads is of one linear layer: its settings are the sizes of ``nn.Linear``."""
-    return {"in_features", "out_features"} <= {field.name for field in dataclasses.fields(workload.Settings)}
 
 
 def described_shape(shape: TTShape | TTMShape) -> dict[str, Any]:

@@ -23,18 +23,17 @@ from typing import Any, ClassVar, TypeVar
 import psutil
 import torch
 
-import bench.measures
-import bench.workloads
 from bench.core.cell import Cell
 from bench.core.files import partial_folder, remove_abandoned
+from bench.core.plugins import BY_HAND, adopt
+from bench.core.processors import usable_processors
 from bench.core.record import COLUMNS
 from bench.errors import ConfigError
 from bench.interrupts import on_interrupt, shielded
-from bench.protocol import CellFailure, Data, Outcome, Session, Workload
+from bench.protocol import CellFailure, Data, Outcome, Workload
+from bench.step.allocator import free_memory_mib
 from bench.step.timing import steady_allocator
-
-#: Packages with plug-ins, which the process of a cell takes over from the one that starts it.
-_PLUGINS = (bench.workloads, bench.measures)
+from bench.workloads import open_cell_workload
 
 _SIGKILL = 9
 
@@ -47,6 +46,10 @@ _Work = TypeVar("_Work")
 #: Function that makes a record's columns from a cell and its workload.
 Columns = Callable[[Cell, Workload], dict[str, Any]]
 
+#: Modules with heavy imports, which :func:`preload` adds to.
+_PRELOADED: list[str] = []
+
+_PREDICTING_MIB = 2048  # that a process takes which predicts
 TIME_LIMIT_S = 600.0  # seconds that a cell may take where its settings have no limit
 _TEMPORARY = "bench-"  # how the folder of a run's temporary files begins
 
@@ -82,14 +85,14 @@ def failures_reported(connection: Connection) -> Iterator[None]:
 
 def packed(serve: Callable[..., None], *arguments: Any) -> bytes:
     """Pack the function to run in a cell's process, with the plug-ins that were registered by hand in this one."""
-    plugins = [package.registered() for package in _PLUGINS]
-    for name, value in (*(item for some in plugins for item in some.items()), (serve.__name__, (serve, arguments))):
+    by_hand = [item for plugins in BY_HAND.values() for item in plugins.items()]
+    for name, value in (*by_hand, (serve.__name__, (serve, arguments))):
         try:
             pickle.dumps(value)
         except Exception as error:
             reason = f"({error}); define it at the top level of a module"
             raise ConfigError(f"{name!r} cannot be handed to the processes of cells {reason}.") from None
-    return pickle.dumps((pickle.dumps(plugins), pickle.dumps((serve, arguments))))
+    return pickle.dumps((pickle.dumps(BY_HAND), pickle.dumps((serve, arguments))))
 
 
 def _enter(connection: Connection, content: bytes) -> None:
@@ -101,8 +104,7 @@ def run_packed(connection: Connection, content: bytes) -> None:
     """Run what :func:`packed` has made, ``serve(connection, *arguments)``. Raises ConfigError, and what it raises."""
     plugins, work = pickle.loads(content)
     try:
-        for package, registered in zip(_PLUGINS, pickle.loads(plugins), strict=True):
-            package.adopt(registered)
+        adopt(pickle.loads(plugins))
         serve, arguments = pickle.loads(work)
     except Exception as error:
         raise ConfigError(f"a plug-in cannot be imported by the process of its cell ({error}).") from None
@@ -131,7 +133,7 @@ def _context() -> ForkServerContext:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler would report its own start and end
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["bench.processes.preload"])
+    context.set_forkserver_preload(_PRELOADED)
     with shielded():
         forkserver.ensure_running()
     on_interrupt(hurry=WorkProcess.hurry, kill=kill_all)
@@ -146,6 +148,16 @@ def kill_all() -> None:
         for process in (*server.children(recursive=True), server):
             with contextlib.suppress(psutil.Error):
                 process.kill()
+
+
+def preload(module: str) -> None:
+    """Have the server of processes import a module once for all of them; no use after the first has started."""
+    _PRELOADED.append(module)
+
+
+def side_by_side(pieces: int) -> int:
+    """Return how many processes predict at a time: as many as there are pieces, usable processors, and memory for."""
+    return max(1, min(usable_processors(), pieces, int(free_memory_mib("cpu") // _PREDICTING_MIB)))
 
 
 def start_server() -> None:
@@ -288,7 +300,7 @@ def _answer(connection: Connection, cell: Cell, data: Data, columns: Columns, on
     steady_allocator()
     if one_thread:
         torch.set_num_threads(1)
-    connection.send(("done", columns(cell, bench.workloads.open_cell_workload(cell, data))))
+    connection.send(("done", columns(cell, open_cell_workload(cell, data))))
 
 
 def answers(
@@ -334,15 +346,6 @@ def each(function: Callable[..., Any], jobs: Mapping[str, tuple[Any, ...]], para
 def _one_answer(connection: Connection, function: Callable[..., Any], *arguments: Any) -> None:
     torch.set_num_threads(1)
     connection.send(("done", function(*arguments)))
-
-
-def outcomes_of(measure: bench.measures.Measure, cells: Sequence[Cell], session: Session) -> Iterator[list[Outcome]]:
-    """Yield the outcomes of the cells of a job; outcomes of one list are recorded together."""
-    if measure.outcomes is not None:
-        return measure.outcomes(cells, session)
-    assert measure.serve is not None
-    parallel = session.parallel if measure.parallel else None
-    return ([outcome] for outcome in answers(measure.serve, cells, session.data, parallel))
 
 
 def _answered(cell: Cell, process: WorkProcess) -> Outcome:

@@ -23,6 +23,7 @@ from torch import nn
 
 from bench.core.cell import Cell
 from bench.core.checked import Allowed, Seconds
+from bench.core.identity import LATER
 from comera.protocol import Batch, CaptureScope, CellView, Change, Optimizer, RareEvent, Role, Stage
 
 
@@ -123,7 +124,8 @@ class Words:
     model: str  # the dense model, as in "six-encoder transformer"
     epoch: str = ""  # a sentence on what an epoch is; empty for a workload without one
     example: str = "example"  # what a batch is counted in, as in "example" or "token"
-    validated: str = ""  # what a value of the validation metric is of, where that is no example, as in "held-out file"
+    #: What a value of the validation metric is of, where that is no example, as in "held-out file".
+    validated: str = field(default="", metadata=LATER)
 
 
 @dataclass(frozen=True)

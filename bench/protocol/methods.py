@@ -17,6 +17,7 @@ from torch import nn
 import baselines
 from bench.core.cell import CHECKPOINTED, EXCHANGES, MATCHES, Cell
 from bench.core.checked import build_dataclass
+from bench.core.identity import identity
 from bench.errors import ConfigError
 from bench.protocol import Change, Method
 from bench.protocol.recipe import Prescribed, Recipe
@@ -106,12 +107,7 @@ def takes_ratio(name: str, variant: str) -> bool:
 
 def checked_settings(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of a method with defaults, checked; raises ConfigError for a wrong one."""
-    kind = _module(name).Settings
-    settings = dataclasses.asdict(build_dataclass(kind, values, f"settings.{name}"))
-    if settings.get("ratio", 0) is None:  # so that cells without one are the same as before there were any
-        del settings["ratio"]
-    later = {field.name: field.default for field in dataclasses.fields(kind) if field.metadata.get("later")}
-    return {field: value for field, value in settings.items() if field not in later or value != later[field]}
+    return identity(build_dataclass(_module(name).Settings, values, f"settings.{name}"))
 
 
 def build(name: str, variant: str, settings: Mapping[str, Any]) -> Method:

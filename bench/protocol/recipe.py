@@ -6,12 +6,13 @@ They have a rate of their own. Everything else, embeddings and output layer incl
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import nn
 
+from bench.core.identity import LATER, identity
 from bench.protocol import Method
 from comera.layers import TensorTrainLayer
 from comera.loops.muon import Muon, factor_count, join_matrices, matrix_parameters, split_matrices
@@ -43,17 +44,17 @@ class Recipe:
     momentum: float = 0.95
     weight_decay: float = 0.0
     clip: float | None = 1.0
-    per_core: bool = False
-    dense_lr: float | None = None
+    per_core: bool = field(default=False, metadata=LATER)
+    dense_lr: float | None = field(default=None, metadata=LATER)
 
     def identity(self) -> dict[str, Any]:
         """Return the settings that decide a run, as cells hold them."""
         if self.optimizer == "own":
             return {"optimizer": "own", "clip": self.clip}
-        left_out = {"momentum"} if self.optimizer != "muon" else set()
-        left_out |= {"dense_lr"} if self.dense_lr is None else set()
-        left_out |= set() if self.per_core else {"per_core"}
-        return {name: value for name, value in asdict(self).items() if name not in left_out}
+        values = identity(self)
+        if self.optimizer != "muon":
+            del values["momentum"]
+        return values
 
     @property
     def of_dense(self) -> "Recipe":

@@ -1,4 +1,4 @@
-"""Limits that values have: by this machine's memory, by the model's shapes, and by what a method has a use for.
+"""Limits that values have: by this machine's memory, and by what a method has a use for.
 
 They are checked before any work starts.
 """
@@ -8,22 +8,16 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
 from hydra.core.override_parser.types import Override
-from torch import nn
 
 from bench.errors import ConfigError
-from bench.protocol import Method, Role, Workload
-from bench.protocol.methods import Arm, default_settings, takes_ratio
+from bench.protocol import Workload
+from bench.protocol.methods import Arm, takes_ratio
 from bench.step.allocator import free_memory_mib
-from comera import TTLinear, ranks_of
 
 _FEW = 2  # examples from which the size of a batch is told
 _BATCH_SHARE = 0.5  # of the free memory, which a batch may take
 DRAWN_MIB = 1024.0  #: The largest batch that is drawn for a prediction, which keeps nothing of it but its shapes.
-
-#: Settings of methods that limit ranks: of linear layers, and of tables.
-_RANKS, _TABLE_RANKS = ("rank", "ranks"), ("embedding_rank", "table_ranks")
 
 
 def check_batch_memory(batch_size: int, workload: Workload, most_mib: float = float("inf")) -> None:
@@ -78,34 +72,3 @@ def check_arms(arms: Sequence[tuple[Arm, Mapping[str, Any]]], ratio: float | Non
 
 def _written(arm: Arm) -> str:
     return f"{arm.method}:{arm.variant}" if arm.variant else arm.method
-
-
-def ranks_unsupported(
-    method: Method, name: str, settings: Mapping[str, Any], model: nn.Module, targets: Mapping[str, Role]
-) -> str | None:
-    """Explain why a rank among the settings is above those of all layers; None if it is not.
-
-    ``model`` is the dense one on the device ``meta``. Defaults, and ranks that a ratio sets aside, are no mistake.
-    """
-    usual = default_settings(name)
-    given = {field: value for field, value in settings.items() if field in (*_RANKS, *_TABLE_RANKS)}
-    given = {field: value for field, value in given.items() if value != usual[field]}
-    follow = settings.get("ratio") or settings.get("ranks_of_ratio")
-    if not given or follow or not targets:
-        return None
-    if name == "comera":
-        with torch.device("meta"):
-            model = method.adapt(model, targets)
-        of = {layer: max(ranks) for layer, ranks in ranks_of(model).items()}
-        modules = dict(model.named_modules())
-        linear = [rank for layer, rank in of.items() if isinstance(modules[layer], TTLinear)]
-        tables = [rank for layer, rank in of.items() if not isinstance(modules[layer], TTLinear)]
-    else:
-        sides = {layer: min(model.get_parameter(f"{layer}.weight").shape) for layer in targets}
-        linear = [side for layer, side in sides.items() if targets[layer] != "embedding"]
-        tables = [side for layer, side in sides.items() if targets[layer] == "embedding"]
-    for field, value in given.items():
-        most = max(linear if field in _RANKS else tables, default=value)
-        if value > most:
-            return f"settings.{name}.{field} is {value}; allowed: 1 to {most}, the largest rank of this model's layers."
-    return None

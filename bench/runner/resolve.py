@@ -7,7 +7,7 @@ device, batch size, precision and set of toggles, one per method, checked down t
 import dataclasses
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, Literal
 
 import torch
@@ -31,6 +31,7 @@ from bench.core.checked import (
     build_dataclass,
     checked_fields,
 )
+from bench.core.identity import LATER, identity
 from bench.core.samples import DISTURBED
 from bench.errors import ConfigError
 from bench.measures import Measure, available, named
@@ -41,7 +42,7 @@ from bench.protocol.methods import Arm, build, checked_settings, parse_arm, take
 from bench.protocol.recipe import Recipe
 from bench.runner.limits import DRAWN_MIB, check_arms, check_batch_memory
 from bench.step.low_precision import Precision
-from bench.step.timing import ALLOCATORS, Allocator
+from bench.step.timing import Allocator
 from bench.training.plan import check_recipe, plan_of
 from bench.workloads import open_workload, workload_class
 
@@ -113,21 +114,17 @@ class TimingSettings:
     library's own way, as for most users of PyTorch.
     """
 
-    launches: Launches = LAUNCHES  # of fresh processes; 3 or more tell what a range within one leaves out
+    #: Of fresh processes; 3 or more tell what a range within one leaves out.
+    launches: Launches = field(default=LAUNCHES, metadata=LATER)
     blocks: Blocks = 5  # of a launch: rounds in which every arm runs once, in random order
     extra_blocks: ExtraBlocks = 2  # of a launch: disturbed rounds that may be repeated
     block_seconds: Seconds = 1.0  # about how long an arm runs per block; sets the steps per block
     max_steps: BlockSteps = 20  # of a block
-    min_steps: BlockSteps = 1  # of a block, however long they take
+    min_steps: BlockSteps = field(default=1, metadata=LATER)  # of a block, however long they take
     warmup_steps: BlockSteps = 2  # before the first block
     disturbed: Annotated[float, Field(gt=1), Allowed("finite factors above 1")] = DISTURBED
     time_limit_s: Seconds = 600.0  # after which a cell is given up and recorded as ``timeout``
-    allocator: Allocator = "steady"
-
-    def identity(self) -> dict[str, Any]:
-        """Return the settings in a cell: without later ones at their defaults, so that older cell ids stay valid."""
-        later = {"allocator": ALLOCATORS[0], "launches": LAUNCHES, "min_steps": 1}
-        return {name: value for name, value in asdict(self).items() if value != later.get(name)}
+    allocator: Allocator = field(default="steady", metadata=LATER)
 
 
 @dataclass(frozen=True)
@@ -185,7 +182,7 @@ def resolve(config: Mapping[str, Any], elsewhere: bool = False, any_batch: bool 
             ratio=ratio_of(method_settings) or (ratio if measure.paired else None),
             method_settings=method_settings,
             workload_settings=asdict(settings),
-            timing_settings=timing.identity() if measure.timed else {},
+            timing_settings=identity(timing) if measure.timed else {},
             training={"recipe": recipe} if recipe else {},
             world_size=config["world_size"],
             **way,
@@ -200,12 +197,12 @@ def resolve(config: Mapping[str, Any], elsewhere: bool = False, any_batch: bool 
 def check_fields(config: Mapping[str, Any]) -> None:
     """Check names, types and ranges of a job's own fields; raises ConfigError."""
     sections = bench.workloads.config_sections()
-    fields = tuple(dict.fromkeys((*FIELDS, *sections)))
-    for field in (*config, *fields):
-        if field not in fields or field not in config:
-            problem = "has no value" if field in fields else "is no setting of the bench"
-            raise ConfigError(f"{field} {problem}; a job has: {', '.join(fields)}.")
-    checked_fields(JobSettings, {field: config[field] for field in FIELDS})
+    names = tuple(dict.fromkeys((*FIELDS, *sections)))
+    for name in (*config, *names):
+        if name not in names or name not in config:
+            problem = "has no value" if name in names else "is no setting of the bench"
+            raise ConfigError(f"{name} {problem}; a job has: {', '.join(names)}.")
+    checked_fields(JobSettings, {name: config[name] for name in FIELDS})
     for section in sections:
         if not isinstance(config[section], Mapping):
             given = config[section]

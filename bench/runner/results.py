@@ -25,7 +25,7 @@ from bench.errors import ConfigError
 from bench.measures import named
 from bench.protocol import Data, Outcome
 from bench.step.allocator import free_memory_mib
-from bench.step.train_step import compile_unsupported
+from bench.step.unsupported import compile_unsupported
 from bench.training.run import Upkeep
 from bench.workloads import open_cell_workload, recorded_words
 

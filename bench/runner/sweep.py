@@ -35,19 +35,18 @@ from bench.core.record import RecordError
 from bench.data.corpus import DataError
 from bench.errors import CONF, ConfigError, stop_with, unwritten
 from bench.interrupts import on_interrupt
-from bench.measures import named, unsupported_toggles
+from bench.measures import named, outcomes_of
 from bench.processes.cluster import is_follower
-from bench.processes.process import outcomes_of, remove_abandoned_temporaries
-from bench.protocol import Data, Method, Outcome, Session
-from bench.protocol.methods import available, build, default_settings
+from bench.processes.process import preload, remove_abandoned_temporaries
+from bench.protocol import Data, Outcome, Session
+from bench.protocol.methods import available, build_for, default_settings
 from bench.runner.launching import JobFailed, Launch, failure_noted, note_busy, without_shared
-from bench.runner.limits import check_sweep, ranks_unsupported
+from bench.runner.limits import check_sweep
 from bench.runner.progress import SweepProgress
 from bench.runner.resolve import Job, resolve, resolve_device
 from bench.runner.results import Results
 from bench.runner.wording import reworded
-from bench.step.low_precision import fp8_unsupported, precision_unsupported
-from bench.step.train_step import checkpoint_unsupported, compile_unsupported, graph_unsupported
+from bench.step.unsupported import compile_unsupported, unsupported
 from bench.workloads import config_sections, open_cell_workload
 
 #: Errors of a configuration, data, records or checkpoints; the message is one sentence.
@@ -60,6 +59,8 @@ _tables: set[Path] = set()
 
 #: A sweep whose jobs run in processes of their own, from the moment they are submitted.
 _launched: Launch | None = None
+
+preload("bench.runner.preload")
 
 
 def register_resolvers() -> None:
@@ -108,41 +109,13 @@ def plain(config: DictConfig) -> dict[str, Any]:
     return {str(key): value for key, value in container.items()}
 
 
-def unsupported(cell: Cell, data: Data) -> str | None:
-    """Explain why a cell cannot be measured; None if it can. Nothing is built before."""
-    method = build(cell.method, cell.variant, cell.method_settings)
-    return (
-        named(cell.measure).unsupported(cell)
-        or (unsupported_toggles(cell, "is not had with several ranks") if cell.world_size > 1 else None)
-        or (graph_unsupported(method, cell.device) if cell.cuda_graph else None)
-        or (compile_unsupported(cell.device) if cell.compile else None)
-        or precision_unsupported(cell.precision, cell.device)
-        or _precision_of_measure(cell)
-        or method.unsupported(cell)
-        or _model_unsupported(cell, data, method)
-    )
-
-
-def _model_unsupported(cell: Cell, data: Data, method: Method) -> str | None:
-    """Explain why the method cannot train the model, or its blocks be checkpointed; None if they can."""
+def cell_unsupported(cell: Cell, data: Data) -> str | None:
+    """Explain why a cell cannot be measured; None if it can."""
     workload = open_cell_workload(cell, data)
     with torch.device("meta"):
         model = workload.build()
-    reason = checkpoint_unsupported(model, cell.cuda_graph) if cell.checkpoint else None
-    reason = reason or method.model_unsupported(model, workload.targets())
-    reason = reason or ranks_unsupported(method, cell.method, cell.method_settings, model, workload.targets())
-    if reason or not cell.precision.startswith("fp8"):
-        return reason
-    with torch.device("meta"):
-        return fp8_unsupported(cell.precision, method.adapt(model, workload.targets()), workload.targets())
-
-
-def _precision_of_measure(cell: Cell) -> str | None:
-    """Explain why the measure of a cell cannot show its precision; None if it can."""
-    precisions = named(cell.measure).precisions
-    if cell.precision in precisions:
-        return None
-    return f"precision={cell.precision} is not measured with measure={cell.measure}; use {', '.join(precisions)}."
+    refusal = named(cell.measure).refusal(cell)
+    return refusal or unsupported(cell, build_for(cell), model, workload.targets())
 
 
 def run_job(
@@ -161,7 +134,7 @@ def run_job(
     for cell in job.cells:
         if results.is_done(cell, job.data_hash):
             progress.finish(cell, "done before")
-        elif reason := unsupported(cell, job.data):
+        elif reason := cell_unsupported(cell, job.data):
             no_compiler = cell.compile and reason == compile_unsupported(cell.device)
             columns = {"samples": {"lacks": "compiler"}} if no_compiler else {}
             _record([Outcome(cell, "unsupported", reason, columns)], job, results, progress)

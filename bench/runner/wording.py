@@ -48,6 +48,25 @@ def checked_arguments(arguments: Sequence[str]) -> list[str]:
     return checked
 
 
+def by_key(words: Sequence[str]) -> dict[str, str]:
+    """Return words ``key=value`` by key.
+
+    Raises ConfigError: a word of another form, or a key that is given twice.
+
+    >>> by_key(["method=dense", "model=a=b"])
+    {'method': 'dense', 'model': 'a=b'}
+    """
+    given: dict[str, str] = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals:
+            raise ConfigError(f"{word!r} is no setting; settings are given as key=value, such as batch_size=4.")
+        if key in given:
+            raise ConfigError(f"{key} is {given[key]!r} and {value!r}; give it once.")
+        given[key] = value
+    return given
+
+
 def for_hydra(argument: str) -> str:
     """Return ``key=value`` with the home folder in the place of a ``~`` in front of a path."""
     key, equals, value = argument.partition("=")

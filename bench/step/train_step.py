@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import importlib.util
 import itertools
 import warnings
 from collections.abc import Callable, Iterator
@@ -17,60 +16,14 @@ from bench.core.cell import Cell
 from bench.protocol import Batch, Change, Method, Workload
 from bench.protocol.methods import build_for
 from bench.step.bf16_products import WidenedProducts
-from bench.step.low_precision import adapted_model, arithmetic_of, precision_unsupported
+from bench.step.low_precision import adapted_model, arithmetic_of
+from bench.step.unsupported import StepCell, toggles_unsupported
 from comera.capture import CapturedStep, CUDAGraphs, make_capturable
 from comera.lowprec.scaling import kernel_on
 from comera.recomputing import StandIn, blocks_of
 
 #: Where a step is; between two steps it is idle.
 Phase = Literal["idle", "forward", "backward", "update"]
-
-
-def graph_unsupported(method: Method, device: str | torch.device) -> str | None:
-    """Explain why the steps of ``method`` cannot be captured as a CUDA Graph on ``device``; None if they can.
-
-    >>> from baselines import dense
-    >>> graph_unsupported(dense.build(dense.Settings()), "cpu")
-    'cuda_graph=true needs a CUDA device, this one is cpu; use cuda_graph=false.'
-    """
-    kind = torch.device(device).type
-    if kind != "cuda":
-        return f"cuda_graph=true needs a CUDA device, this one is {kind}; use cuda_graph=false."
-    if method.capture == "none":
-        return f"cuda_graph=true cannot be had: {method.capture_reason}"
-    return None
-
-
-def checkpoint_unsupported(model: nn.Module, cuda_graph: bool) -> str | None:
-    """Explain why the blocks of a model cannot be checkpointed; None if they can. Shapes suffice.
-
-    >>> checkpoint_unsupported(nn.Linear(2, 2), cuda_graph=False)
-    'checkpoint=true needs a model with blocks, the entries of an nn.ModuleList; use checkpoint=false.'
-    """
-    if cuda_graph:
-        return (
-            "cuda_graph=true cannot be had with checkpoint=true, which reads the generator's state during a capture; "
-            "use one of them."
-        )
-    if not any(True for _ in blocks_of(model)):
-        return "checkpoint=true needs a model with blocks, the entries of an nn.ModuleList; use checkpoint=false."
-    return None
-
-
-def compile_unsupported(device: str | torch.device) -> str | None:
-    """Explain why torch.compile cannot work for ``device`` on this machine; None if it can."""
-    if torch.device(device).type == "cuda":
-        if importlib.util.find_spec("triton") is None:
-            return "compile=true needs the package triton on a CUDA device; install it or use compile=false."
-        return None
-    from torch._inductor.cpp_builder import get_cpp_compiler
-    from torch._inductor.exc import InvalidCxxCompiler
-
-    try:
-        get_cpp_compiler()
-    except InvalidCxxCompiler:
-        return "compile=true needs a C++ compiler on a CPU and finds none; install g++ or use compile=false."
-    return None
 
 
 class TrainStep:
@@ -124,11 +77,8 @@ class TrainStep:
         checkpoint: bool = False,
         widen_bf16: bool = False,
     ) -> None:
-        reason = precision_unsupported(precision, device)
-        reason = reason or (graph_unsupported(method, device) if cuda_graph else None)
-        reason = reason or (compile_unsupported(device) if compile else None)
-        reason = reason or (checkpoint_unsupported(model, cuda_graph) if checkpoint else None)
-        if reason:
+        asked = StepCell(1, precision, str(device), 1, checkpoint, cuda_graph, compile)
+        if reason := toggles_unsupported(asked, method, model):
             raise ValueError(reason)
         for block in blocks_of(model) if checkpoint else ():
             block.forward = CheckpointedForward(block)

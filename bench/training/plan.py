@@ -1,18 +1,42 @@
 """The training runs of an arm: the stages of its workload's plan, as cells."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 import torch
 
 from bench.core.cell import Cell
 from bench.core.checked import build_dataclass
+from bench.core.identity import LATER, identity
 from bench.errors import ConfigError
 from bench.protocol import EarlyLate, Method, Stage, Workload
 from bench.protocol.budget import DENSE
 from bench.protocol.methods import Arm, build, default_settings
 from bench.protocol.recipe import Recipe, recipe_unsupported
+
+
+@dataclass(frozen=True)
+class Run:
+    """A training run as its cell holds it; the last three only where its plan has them.
+
+    Args:
+        stages: one after another.
+        steps_per_epoch: of all ranks together.
+        static: whether all batches have one shape.
+        time_limit_s: after which it is given up; it can be resumed.
+        schedule: how rates rise and fall, see :func:`bench.training.run.scheduled_share`.
+        curve_steps: steps between points of the learning curve; None for an epoch.
+        recipe: fields of :class:`bench.protocol.recipe.Recipe`.
+    """
+
+    stages: list[Stage]
+    steps_per_epoch: int
+    static: bool
+    time_limit_s: float
+    schedule: dict[str, Any] | None = field(default=None, metadata=LATER)
+    curve_steps: int | None = field(default=None, metadata=LATER)
+    recipe: dict[str, Any] | None = field(default=None, metadata=LATER)
 
 
 def training_cells(cell: Cell, values: Mapping[str, Any], workload: Workload) -> list[Cell]:
@@ -34,10 +58,9 @@ def training_cells(cell: Cell, values: Mapping[str, Any], workload: Workload) ->
     if runs[0][0].name == DENSE:
         _check_decomposes(method, cell)
     _check_stages([stage for run in runs for stage in run], cell, workload)
-    common = {"steps_per_epoch": steps_per_epoch, "static": plan.static, "time_limit_s": plan.time_limit_s}
-    # Only where a plan has them, so that older cell ids stay valid.
-    common |= {name: value for name in ("schedule", "curve_steps", "recipe") if (value := getattr(plan, name, None))}
-    return [replace(cell, training={"stages": [asdict(stage) for stage in run], **common}) for run in runs]
+    common: Any = (steps_per_epoch, plan.static, plan.time_limit_s)
+    own: Any = [getattr(plan, name, None) for name in ("schedule", "curve_steps", "recipe")]
+    return [replace(cell, training=identity(Run(list(run), *common, *own))) for run in runs]
 
 
 def plan_of(values: Mapping[str, Any], workload: Workload) -> Any:
@@ -48,15 +71,15 @@ def plan_of(values: Mapping[str, Any], workload: Workload) -> Any:
 def check_recipe(recipe: Recipe, arms: Sequence[tuple[Arm, Mapping[str, Any]]]) -> None:
     """Raise ConfigError if a recipe cannot train an arm, or replaces rates that are set for its method."""
     for arm, settings in arms:
-        name = f"{arm.method}:{arm.variant}" if arm.variant else arm.method
-        if reason := recipe_unsupported(recipe, build(arm.method, arm.variant, settings), name):
+        called = f"{arm.method}:{arm.variant}" if arm.variant else arm.method
+        if reason := recipe_unsupported(recipe, build(arm.method, arm.variant, settings), called):
             raise ConfigError(reason)
         usual = default_settings(arm.method)
-        for field, value in settings.items():
-            is_rate = field.startswith("lr") and field != "lr_ranks"
-            if recipe.optimizer != "own" and is_rate and value != usual[field]:
+        for name, value in settings.items():
+            is_rate = name.startswith("lr") and name != "lr_ranks"
+            if recipe.optimizer != "own" and is_rate and value != usual[name]:
                 raise ConfigError(
-                    f"settings.{arm.method}.{field} is {value:g}, which training.optimizer={recipe.optimizer} sets "
+                    f"settings.{arm.method}.{name} is {value:g}, which training.optimizer={recipe.optimizer} sets "
                     "aside; give training.lr for the matrices and training.lr_rest for the rest."
                 )
 
@@ -67,7 +90,7 @@ def _of_plan(values: Mapping[str, Any], plan: type[Any]) -> dict[str, Any]:
     Settings of the usual plan, which this one lacks, are left out at their default; any other plan's where they are
     null, which also stands for the default of the plan's own.
     """
-    usual, own = asdict(EarlyLate()), {field.name for field in fields(plan)}
+    usual, own = asdict(EarlyLate()), {one.name for one in fields(plan)}
 
     def is_meant(name: str, value: Any) -> bool:
         if name not in usual:
@@ -81,9 +104,9 @@ def _check_decomposes(method: Method, cell: Cell) -> None:
     """Raise ConfigError if a method or a setting cannot decompose a dense model."""
     if not hasattr(method, "decompose"):
         raise ConfigError(f"training.dense_steps is given, but {cell.arm} decomposes no dense model; allowed: null.")
-    for field, given, allowed in (("world_size", cell.world_size, 1), ("precision", cell.precision, "fp32")):
+    for name, given, allowed in (("world_size", cell.world_size, 1), ("precision", cell.precision, "fp32")):
         if given != allowed:
-            raise ConfigError(f"{field} is {given}, with which no model is decomposed; allowed: {allowed}.")
+            raise ConfigError(f"{name} is {given}, with which no model is decomposed; allowed: {allowed}.")
 
 
 def _check_stages(stages: list[Stage], cell: Cell, workload: Workload) -> None:

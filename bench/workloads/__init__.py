@@ -18,6 +18,7 @@ from typing import Any, ClassVar, get_origin
 
 from bench.core.cell import Cell
 from bench.core.checked import build_dataclass
+from bench.core.identity import identity
 from bench.core.plugins import Registry
 from bench.data.corpus import DataError
 from bench.errors import ConfigError
@@ -42,8 +43,7 @@ def _missing(workload: type[Any]) -> list[str]:
 _REGISTRY: Registry[type[Any]] = Registry(
     "workload", __name__, _missing, lambda workload: f"{workload.__module__}.{workload.__qualname__}"
 )
-register, registered, adopt = _REGISTRY.register, _REGISTRY.registered, _REGISTRY.adopt
-available, workload_class = _REGISTRY.names, _REGISTRY.named
+register, available, workload_class = _REGISTRY.register, _REGISTRY.names, _REGISTRY.named
 
 _opened: dict[tuple[str, Any, Data], Workload] = {}
 
@@ -110,9 +110,6 @@ def open_model(path: Path, sequence_length: int) -> tuple[Workload, tuple[str, .
 
 
 def recorded_words(workload: Workload) -> dict[str, Any]:
-    """Return the words for a workload that records hold; ``validated`` only where it is not an example."""
+    """Return the words for a workload that records hold."""
     metric = None if workload.metric is None else asdict(workload.metric)
-    words = asdict(workload.words)
-    if not words["validated"]:
-        del words["validated"]
-    return {**words, "examples_per_epoch": workload.examples_per_epoch, "metric": metric}
+    return {**identity(workload.words), "examples_per_epoch": workload.examples_per_epoch, "metric": metric}

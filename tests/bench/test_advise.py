@@ -11,7 +11,7 @@ from small_cells import run_bench
 from tiny import one_thread  # noqa: F401
 
 from bench.advise.arms import ARMS, AdvisedArm, Kind, arms_of
-from bench.advise.command import _help
+from bench.advise.command import _parser
 from bench.advise.evidence import RECORDS, evidence
 from bench.advise.linear import Steps
 from bench.advise.model import AdvisedModel, task_of
@@ -323,10 +323,10 @@ def test_every_arm_has_a_kind_and_structured_ones_a_ratio():
 
 
 def test_the_help_fits_a_screen():
-    lines = _help().splitlines()
+    lines = _parser(measures=False).format_help().splitlines()
     assert len(lines) <= 40
     assert all(len(line) <= 120 for line in lines)
-    assert all(f"  {name}" in _help() for name in ("model", "device", "ratio", "arms"))
+    assert all(f"  {name}" in _parser(measures=False).format_help() for name in ("model", "device", "ratio", "arms"))
 
 
 def test_all_families_are_tried():

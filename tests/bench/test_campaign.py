@@ -12,7 +12,7 @@ import pytest
 from small_cells import ROOT, a_record, run_bench, small
 
 from bench.commands import campaign
-from bench.commands.reproduce import status_of
+from bench.commands.programs import status_of
 from bench.core.record import read_all, write
 from bench.errors import ConfigError
 from bench.runner.resolve import resolve

@@ -11,7 +11,8 @@ from tiny import TinyMethod, TinyWorkload, one_thread  # noqa: F401
 from tiny_steps import ARMS, CUT, a_step, batches
 
 import bench.step.train_step
-from bench.step.train_step import TrainStep, graph_unsupported
+from bench.step.train_step import TrainStep
+from bench.step.unsupported import graph_unsupported
 from comera import ranks_of
 from comera.capture import fixed_shapes
 

@@ -74,7 +74,7 @@ def test_its_memory_is_predicted_for_each_device(device):
 def test_what_cannot_be_checkpointed_has_a_reason(changes, sentence):
     settings = {**MODEL, "sequence_length": 32}
     cell = a_cell(checkpoint=True, **({"workload_settings": settings} | changes))
-    found = bench.runner.sweep.unsupported(cell, Data("synthetic" if cell.workload == "encoder" else "auto"))
+    found = bench.runner.sweep.cell_unsupported(cell, Data("synthetic" if cell.workload == "encoder" else "auto"))
     assert found is not None
     assert found.startswith(sentence)
 

@@ -26,7 +26,6 @@ from bench.estimate.communication import (
     sent_bytes,
     tensors_of,
     winners,
-    wins_below,
 )
 
 MIB = 2**20
@@ -202,9 +201,6 @@ def test_the_batch_of_a_rank_scales_its_compute():
 
 def test_who_wins_where():
     arms = {"few bytes": lambda gbit: 20 + 1 / gbit, "many": lambda gbit: 10 + 100 / gbit}
-    assert wins_below(arms["few bytes"], arms["many"], 1e-3, 1e3) == pytest.approx(9.9)
-    assert wins_below(arms["many"], arms["few bytes"], 1e-3, 1e3) == 0.0
-    assert wins_below(lambda _: 1.0, arms["many"], 1e-3, 1e3) == math.inf
     [first, second] = winners(arms, 1e-3, 1e3)
     assert (first[0], second[0]) == ("few bytes", "many")
     assert first[2] == second[1] == pytest.approx(9.9)

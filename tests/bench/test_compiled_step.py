@@ -13,7 +13,7 @@ from tiny import one_thread  # noqa: F401
 from tiny_steps import ARMS, a_step, batches
 
 from bench.protocol import Data
-from bench.step.train_step import compile_unsupported
+from bench.step.unsupported import compile_unsupported
 from bench.training.run import TrainingRun, Upkeep
 from bench.workloads import open_workload
 from bench.workloads.encoder import EncoderSettings

@@ -179,6 +179,7 @@ def test_a_command(tmp_path, signals, command, sign):
 STARTING = """
 import os, struct, sys
 from multiprocessing import forkserver
+import bench.runner.sweep
 from bench.processes.process import start_server
 start_server()
 for content in (b"", b"\\x80\\x05X", struct.pack("i", 1)):

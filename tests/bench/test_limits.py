@@ -33,7 +33,7 @@ def nothing_runs(monkeypatch):
         pytest.fail("work has started")
 
     monkeypatch.setattr(bench.runner.sweep, "run_job", started)
-    monkeypatch.setattr("bench.commands.predict.answer_to", started)
+    monkeypatch.setattr("bench.commands.predict.command.answer_to", started)
     monkeypatch.setattr(bench.workloads, "_opened", {})
 
 

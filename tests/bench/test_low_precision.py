@@ -12,7 +12,7 @@ from bench.estimate.devices import GPUS
 from bench.estimate.roofline import FORMS, Layer, layer_of, rooflines
 from bench.measures.fp8 import fp8_columns
 from bench.protocol import Data
-from bench.runner.sweep import unsupported
+from bench.runner.sweep import cell_unsupported
 from bench.step.low_precision import adapted_model, arithmetic_of, fp8_unsupported, to_bf16, to_fp8
 from bench.step.train_step import TrainStep
 from bench.workloads import open_cell_workload
@@ -107,7 +107,7 @@ def test_a_step_learns_and_says_what_ran(precision):
 @pytest.mark.parametrize("measure", ["check", "feed_forward", "fp8"])
 def test_measures_without_a_word_on_fp8_say_so(measure):
     cell = a_cell(precision="fp8", measure=measure, device="cpu")
-    said = unsupported(cell, Data("synthetic")) or ""
+    said = cell_unsupported(cell, Data("synthetic")) or ""
     assert said.startswith(f"precision=fp8 is not measured with measure={measure}; use fp32")
 
 

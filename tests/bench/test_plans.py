@@ -144,7 +144,6 @@ def test_a_slow_dense_layer_is_timed_once(clock):
             {"batch_size": 10**9},
             "batch_size · in_features · out_features is 9.6e+10; on a CPU up to 7e+10 is measured.",
         ),
-        ({"precision": "bf16"}, "precision=bf16 is not measured with measure=plan; use fp32."),
         ({"cuda_graph": True}, "cuda_graph=true has no meaning for measure=plan"),
         ({"compile": True}, "compile=true has no meaning for measure=plan"),
     ],
@@ -203,7 +202,9 @@ def test_the_grid_has_as_many_shapes_as_it_must_and_leaves_out_those_beyond_the_
         layer, method = cell.workload_settings, cell.method_settings
         widths = (layer["in_features"], layer["out_features"])
         assert (cell.measure, cell.method, cell.precision) == ("plan", "comera", "fp32")
-        found[widths, method["order"], method["ranks"], cell.batch_size] = bench.runner.sweep.unsupported(cell, Data())
+        found[widths, method["order"], method["ranks"], cell.batch_size] = bench.runner.sweep.cell_unsupported(
+            cell, Data()
+        )
     assert len(found) == len(cells)
     for (widths, _, _, tokens), reason in found.items():
         assert (reason is not None) == (tokens * math.prod(widths) > CPU_LIMIT)

@@ -9,7 +9,7 @@ import types
 import pytest
 from small_cells import TIMING, a_cell, run_bench, small
 
-import bench.measures
+from bench.core.plugins import BY_HAND
 from bench.core.record import read_all
 from bench.errors import ConfigError
 from bench.measures import Measure, available, named, register
@@ -52,7 +52,7 @@ pytestmark = pytest.mark.usefixtures("cell_processes")
 @pytest.fixture(autouse=True)
 def registered_here(monkeypatch):
     """What a test registers is gone after it."""
-    monkeypatch.setattr(bench.measures._REGISTRY, "_registered", bench.measures.registered())
+    monkeypatch.setitem(BY_HAND, "measure", dict(BY_HAND["measure"]))
 
 
 ASKED = ("experiment=fig1", "measure=weights", "methods=[dense,low_rank]")

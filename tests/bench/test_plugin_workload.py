@@ -20,6 +20,7 @@ from torch.nn import functional as F
 
 import bench.workloads
 from bench.commands.compare import Pair
+from bench.core.plugins import BY_HAND
 from bench.core.record import read_all
 from bench.core.samples import last_per_example
 from bench.core.table import table_path
@@ -171,7 +172,7 @@ ARMS = "methods=[dense,lora,{comera: {ranks: 4, order: 2}}]"
 def known():
     """The two workloads are known within this module."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bench.workloads._REGISTRY, "_registered", {})
+        patch.setitem(BY_HAND, "workload", {})
         for workload in (ClickWorkload, PhasedClicks, UnmeasuredClicks, EndlessClicks):
             bench.workloads.register(workload)
         yield
@@ -366,7 +367,7 @@ class TestWrongPlugins:
         members = {member: getattr(ClickWorkload, member) for member in bench.workloads._MEMBERS}
         kind = type("Unopened", (), {**members, "open": classmethod(lambda cls, *_: cls())})
         with pytest.MonkeyPatch.context() as patch:
-            patch.setitem(bench.workloads._REGISTRY._registered, "clicks", kind)
+            patch.setitem(BY_HAND["workload"], "clicks", kind)
             with pytest.raises(ConfigError, match="'clicks' lacks examples_per_epoch, dataset, data_hash, training_ex"):
                 bench.workloads.open_workload("clicks", ClickSettings(rows=7), Data(), check=False)
 
@@ -377,9 +378,7 @@ class TestWrongPlugins:
             bench.workloads.register(other)
 
     def test_a_section_that_is_taken(self, monkeypatch):
-        monkeypatch.setitem(
-            bench.workloads._REGISTRY._registered, "other", type("Other", (ClickWorkload,), {"section": "model"})
-        )
+        monkeypatch.setitem(BY_HAND["workload"], "other", type("Other", (ClickWorkload,), {"section": "model"}))
         with pytest.raises(ConfigError, match="'other' has the section 'model', which is taken"):
             bench.workloads.config_sections()
 

@@ -12,8 +12,8 @@ from test_predict_command import assert_one_sentence, number
 from test_predict_hugging_face import saved
 from tiny import one_thread  # noqa: F401
 
-import bench.commands.predict_all
-from bench.commands.predict_all import arms
+import bench.commands.predict.model
+from bench.commands.predict.model import arms
 from bench.errors import ConfigError
 from bench.estimate.devices import GPUS
 from bench.processes.process import each
@@ -59,7 +59,7 @@ def test_ctrl_c_is_one_sentence(tmp_path, tmp_path_factory, monkeypatch):
     def interrupted(*_: object):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(bench.commands.predict_all, "survey", interrupted)
+    monkeypatch.setattr(bench.commands.predict.model, "survey", interrupted)
     ended = run_bench(tmp_path, "predict", f"model={saved(tmp_path_factory.mktemp('model'), 'bert')}")
     assert ended.status == 130
     assert ended.error.splitlines()[-1].startswith("interrupted: ")
@@ -69,8 +69,8 @@ def test_ctrl_c_is_one_sentence(tmp_path, tmp_path_factory, monkeypatch):
 @pytest.mark.slow
 def test_arms_and_batches_are_those_of_single_predictions(tmp_path, tmp_path_factory, monkeypatch):
     path = saved(tmp_path_factory.mktemp("model"), "bert")
-    monkeypatch.setattr(bench.commands.predict_all, "arms", lambda: ["comera", "dense", "galore"])
-    monkeypatch.setattr(bench.commands.predict_all, "BATCHES", (4,))
+    monkeypatch.setattr(bench.commands.predict.model, "arms", lambda: ["comera", "dense", "galore"])
+    monkeypatch.setattr(bench.commands.predict.model, "BATCHES", (4,))
     ended = run_bench(tmp_path, "predict", f"model={path}", "sequence_length=32")
     assert ended.status == 0, ended.error
     folder = tmp_path / "figures" / "rendered" / "local"

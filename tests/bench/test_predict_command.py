@@ -9,7 +9,7 @@ from small_cells import MODEL, run_bench
 from tiny import one_thread  # noqa: F401
 
 import bench.__main__
-import bench.commands.predict
+import bench.commands.predict.step
 from bench.estimate.devices import DEVICES
 from bench.protocol.methods import available
 
@@ -72,7 +72,7 @@ def test_this_machine_is_the_default_and_says_how_it_was_measured(tmp_path, pair
 
 @pytest.mark.slow
 def test_multiples_of_ltes_heads_are_respected(tmp_path, pairs, monkeypatch):
-    monkeypatch.setattr(bench.commands.predict.Device, "room_mib", property(lambda _: 4.0), raising=False)
+    monkeypatch.setattr(bench.commands.predict.step.Device, "room_mib", property(lambda _: 4.0), raising=False)
     text = predicted(tmp_path, pairs, "method=lte", "settings.lte.heads=4", "settings.lte.rank=4", "batch_size=8")
     [fits, following] = re.findall(
         r"of multiples of 4: ([\d,]+) with .*?; ([\d,]+)\s+would take", " ".join(text.split())
@@ -82,7 +82,7 @@ def test_multiples_of_ltes_heads_are_respected(tmp_path, pairs, monkeypatch):
 
 
 def test_it_does_not_fit_where_there_is_no_room(tmp_path, pairs, monkeypatch):
-    monkeypatch.setattr(bench.commands.predict.Device, "room_mib", property(lambda _: 0.5), raising=False)
+    monkeypatch.setattr(bench.commands.predict.step.Device, "room_mib", property(lambda _: 0.5), raising=False)
     text = predicted(tmp_path, pairs, "method=dense")
     assert "It does not fit" in text
     assert "No batch fits: the smallest, 1," in text

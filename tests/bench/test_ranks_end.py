@@ -13,6 +13,7 @@ from small_cells import environment, run_bench, small
 from torch import distributed
 
 import bench.workloads
+from bench.core.plugins import BY_HAND
 from bench.core.record import read_all
 from bench.distributed.launch import failure_of, slurm_command
 from bench.errors import ConfigError
@@ -77,7 +78,7 @@ def test_a_run_that_diverges_ends_all_its_ranks_with_one_sentence(pairs, tmp_pat
 @pytest.mark.usefixtures("cell_processes")
 @pytest.mark.parametrize("experiment", ["training", "steps"])
 def test_a_rank_without_memory_ends_all_with_one_sentence(pairs, tmp_path, monkeypatch, experiment):
-    monkeypatch.setattr(bench.workloads._REGISTRY, "_registered", {})
+    monkeypatch.setitem(BY_HAND, "workload", {})
     bench.workloads.register(WantingEncoder)
     words = [word for word in small(pairs, tmp_path / "results") if word.partition("=")[0] != "workload"]
     asked = [

@@ -87,7 +87,7 @@ time.sleep(60)
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_goes_to_the_command_whose_status_it_is(tmp_path: Path, number):
-    program = "import sys; from bench.commands.reproduce import status_of; sys.exit(status_of(sys.argv[1:]))"
+    program = "import sys; from bench.commands.programs import status_of; sys.exit(status_of(sys.argv[1:]))"
     process = subprocess.Popen([sys.executable, "-c", program, "-c", CHILD, str(tmp_path)])
     start = time.monotonic()
     while not (tmp_path / "started").exists():

@@ -15,6 +15,7 @@ from small_cells import a_cell, a_training_cell, run_bench, small
 import bench.measures.run
 import bench.runner.results
 import bench.runner.sweep
+import bench.step.unsupported
 from bench.core.cell import Cell
 from bench.core.provenance import provenance
 from bench.core.record import SCHEMA_VERSION, read_all
@@ -190,14 +191,14 @@ def test_errors_are_tried_again_and_answers_are_not(swept, pairs, asked, status,
 
 def test_a_cell_without_a_compiler_is_asked_for_again_once_there_is_one(tmp_path, pairs, asked, monkeypatch):
     compiled = ("methods=[comera,lte]", "compile=true")
-    for module in (bench.runner.sweep, bench.runner.results):
+    for module in (bench.step.unsupported, bench.runner.sweep, bench.runner.results):
         monkeypatch.setattr(module, "compile_unsupported", lambda device: f"no compiler for {device}")
     assert sweep(tmp_path, pairs, *compiled).status == 0
     before = files_in(tmp_path)
     assert sweep(tmp_path, pairs, *compiled).error.count("done before") == 2
     assert files_in(tmp_path) == before
 
-    for module in (bench.runner.sweep, bench.runner.results):
+    for module in (bench.step.unsupported, bench.runner.sweep, bench.runner.results):
         monkeypatch.setattr(module, "compile_unsupported", lambda device: None)  # noqa: ARG005
     again = sweep(tmp_path, pairs, *compiled)
     assert asked == [("comera", 2)]
@@ -249,9 +250,8 @@ def test_an_unreadable_record_beside_the_cells_stops_the_sweep_before_it_starts(
 
 @pytest.mark.slow
 def test_unsupported_cells_are_recorded_with_the_reason_and_start_no_process(tmp_path, pairs, asked, monkeypatch):
-    monkeypatch.setattr(
-        bench.runner.sweep, "compile_unsupported", lambda device: f"compile=true has no compiler for {device}"
-    )
+    for module in (bench.step.unsupported, bench.runner.sweep):
+        monkeypatch.setattr(module, "compile_unsupported", lambda device: f"compile=true has no compiler for {device}")
     ended = sweep(
         tmp_path,
         pairs,
@@ -283,7 +283,7 @@ def test_a_ratio_out_of_reach_is_recorded_as_unsupported_with_the_largest_within
         largest = float(record.message.partition("the largest within reach is ")[2].split(",")[0])
         for ratio, within in ((0.99 * largest, True), (1.1 * largest, False)):
             cell = a_cell(method=record.method, variant=record.variant, settings={"ratio": ratio})
-            assert (bench.runner.sweep.unsupported(cell, Data("synthetic")) is None) == within
+            assert (bench.runner.sweep.cell_unsupported(cell, Data("synthetic")) is None) == within
 
 
 GRAPH, COMPILED, BOTH = {"cuda_graph": True}, {"compile": True}, {"cuda_graph": True, "compile": True}
@@ -314,17 +314,18 @@ ON_CUDA = {"device": "cuda", "batch_size": 16}
     ],
 )
 def test_toggles_combine_or_are_refused_with_a_reason(monkeypatch, cell, reason):
-    monkeypatch.setattr(bench.runner.sweep, "compile_unsupported", lambda device: None)  # noqa: ARG005
-    found = bench.runner.sweep.unsupported(cell, Data())
+    monkeypatch.setattr(bench.step.unsupported, "compile_unsupported", lambda device: None)  # noqa: ARG005
+    found = bench.runner.sweep.cell_unsupported(cell, Data())
     assert (found is None) if reason is None else found.startswith(reason)
 
 
 def test_a_method_that_cannot_be_captured_says_why(monkeypatch):
     method = SimpleNamespace(capture="none", capture_reason="its loss is read at every step.")
-    monkeypatch.setattr(bench.runner.sweep, "build", lambda *_: method)
+    monkeypatch.setattr(bench.runner.sweep, "build_for", lambda *_: method)
     cell = a_cell(**ON_CUDA, **GRAPH)
     assert (
-        bench.runner.sweep.unsupported(cell, Data()) == "cuda_graph=true cannot be had: its loss is read at every step."
+        bench.runner.sweep.cell_unsupported(cell, Data())
+        == "cuda_graph=true cannot be had: its loss is read at every step."
     )
 
 

@@ -78,7 +78,7 @@ def test_the_arms_are_the_published_layer_and_one_of_about_its_size(jobs):
         layer, _ = PUBLISHED[name]
         counts = []
         for cell in job.cells:
-            assert bench.runner.sweep.unsupported(cell, Data()) is None
+            assert bench.runner.sweep.cell_unsupported(cell, Data()) is None
             workload = open_cell_workload(cell, Data())
             with torch.device("meta"):
                 method = build(cell.method, cell.variant, cell.method_settings)

@@ -1,13 +1,11 @@
-"""``python -m bench predict model=PATH``, without a method: all arms and batches of a user's model, on a page.
+"""``model=PATH`` without a method: all arms and several batches of a user's model, on a page.
 
-Each is what ``python -m bench predict method=ARM model=PATH batch_size=N`` says of it; the file that is written here is
-read by the explorer (``python -m bench explore --model FILE``), which is run by its name.
+Each is the prediction of ``python -m bench predict method=ARM model=PATH batch_size=N``; the file that is written here
+is read by the explorer (``python -m bench explore --model FILE``).
 """
 
 import json
-import runpy
 import shlex
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,26 +13,20 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from bench.commands.predict import Question, question_of
+from bench.commands.predict.step import Question, question_of
+from bench.commands.programs import status_of
 from bench.core.files import write_whole
-from bench.core.processors import usable_processors
 from bench.distributed.launch import die_with_parent
 from bench.errors import CONF, ConfigError
-from bench.estimate.any_batch import AnyBatch, smallest_batch
-from bench.estimate.devices import GPUS, Device, device_named, largest_batch
-from bench.estimate.memory import predict_memory
+from bench.estimate.devices import GPUS, Device, device_named
 from bench.estimate.work import Prediction, bound, predict
-from bench.processes.process import each, first_line
+from bench.processes.process import each, first_line, side_by_side
 from bench.protocol import CellFailure
-from bench.step.allocator import free_memory_mib
 
 BATCHES = (1, 8, 32, 128)
 
 #: The experiment that has every form of every arm.
 _ARMS_OF = CONF / "experiment" / "fig1_all.yaml"
-
-#: What a process takes that predicts, in MiB.
-_PROCESS_MIB = 2048
 
 #: The folder of the page and of what it is made from.
 FOLDER = Path("figures") / "rendered" / "local"
@@ -42,24 +34,23 @@ RECORDS = Path("results") / "reference"
 
 
 def arms() -> list[str]:
-    """Every form of every arm that the bench compares in Fig. 1."""
+    """Return every form of every arm that the bench compares in Fig. 1."""
     names: list[str] = [str(name) for name in OmegaConf.load(_ARMS_OF).methods]
     return names
 
 
 @dataclass(frozen=True)
 class _Survey:
-    """What is asked of every arm: settings as the command has them, batches, devices by their names."""
+    """Question about every arm: settings as the command has them, batches, devices by their names."""
 
     others: tuple[str, ...]
     batches: tuple[int, ...]
     devices: Mapping[str, Device]
-    limit: int  # of the search for the largest batch
 
 
 @dataclass(frozen=True)
 class _Arm:
-    """What became of one arm; nothing but notes where it was left out."""
+    """Predictions of one arm; nothing but notes where it was left out."""
 
     name: str
     points: list[dict[str, Any]]
@@ -68,7 +59,7 @@ class _Arm:
 
 
 def survey(given: Mapping[str, str], report: Callable[[str], None]) -> dict[str, Any]:
-    """All arms and batches of the model that ``given`` names, on one device or on all GPUs, ready for JSON.
+    """Return all arms and batches of the model that ``given`` names, on one device or all GPUs, ready for JSON.
 
     Arms are predicted side by side, one process of one thread for each usable processor; ``report`` takes how far it
     is. Raises ConfigError: a wrong setting, or a model that no arm can train.
@@ -78,8 +69,8 @@ def survey(given: Mapping[str, str], report: Callable[[str], None]) -> dict[str,
     sizes = [given["batch_size"]] if "batch_size" in given else [str(size) for size in BATCHES]
     asked = [*others, "method=dense", f"batch_size={sizes[-1]}", f"device={names[0]}"]
     question, _ = question_of(asked)  # is it a model at all?
-    devices = {name: device_named(name, question.view.precision) for name in names}
-    made = _made(_Survey(others, tuple(map(int, sizes)), devices, AnyBatch(question.workload).limit), report)
+    devices = {name: device_named(name, question.cell.precision) for name in names}
+    made = _made(_Survey(others, tuple(map(int, sizes)), devices), report)
     notes = list(dict.fromkeys(note for arm in made for note in arm.notes))
     points = [point for arm in made for point in arm.points]
     if not points:
@@ -89,10 +80,9 @@ def survey(given: Mapping[str, str], report: Callable[[str], None]) -> dict[str,
 
 
 def _made(asked: _Survey, report: Callable[[str], None]) -> list[_Arm]:
-    """What becomes of each arm, in the order of :func:`arms`."""
+    """Predict each arm, in the order of :func:`arms`."""
     names = arms()
-    room = int(free_memory_mib("cpu") // _PROCESS_MIB)
-    processes = max(1, min(usable_processors(), len(names), room))
+    processes = side_by_side(len(names))
     report(f"{len(names)} arms, {processes} at a time ...")
     made: dict[str, _Arm] = {}
     for name, found in each(_arm, {name: (name, asked) for name in names}, processes):
@@ -103,7 +93,7 @@ def _made(asked: _Survey, report: Callable[[str], None]) -> list[_Arm]:
 
 
 def _arm(name: str, asked: _Survey) -> _Arm:
-    """The predictions of an arm at the batches that it takes, and its largest batch on each device.
+    """Predict an arm at the batches that it takes, and its largest batch on each device.
 
     Runs in a process of its own, which ends with the one that asks.
     """
@@ -116,43 +106,37 @@ def _arm(name: str, asked: _Survey) -> _Arm:
         points: list[dict[str, Any]] = []
         peaks: dict[int, float] = {}
         for batch in asked.batches:
-            if question.method().unsupported(replace(question.view, batch_size=batch)):
+            if question.method().unsupported(replace(question.cell, batch_size=batch)):
                 continue
-            prediction = predict(*_arguments(question, batch))
+            prediction = predict(*question.at(batch))
             peaks[batch] = prediction.memory.mib()["peak"]
             words = ["python", "-m", "bench", "predict", *asked.others, f"method={name}", f"batch_size={batch}"]
             for key, device in asked.devices.items():
                 command = shlex.join([*words, f"device={key}"])
                 points.append(_point(name, batch, question, device, prediction, command))
-        largest = [_largest(name, question, device, peaks, asked.limit) for device in asked.devices.values()]
+        largest = [_largest(name, question, device, peaks) for device in asked.devices.values()]
     except Exception as error:  # of a method's own over the model, or of its trace
         reason = str(error) if isinstance(error, ValueError) else first_line(error)
         return _Arm(name, [], [], [f"{name} is left out: {reason}"])
     return _Arm(name, points, largest, list(question.notes))
 
 
-def _arguments(question: Question, batch: int) -> Any:
-    view = question.view
-    own = (view.precision, view.device, question.seed, question.checkpoint)
-    return AnyBatch(question.workload), question.method(), batch, *own
-
-
 def _point(arm: str, batch: int, question: Question, device: Device, made: Prediction, command: str) -> dict[str, Any]:
-    """A prediction by the columns of a record, with the least time of a step on the device."""
-    memory, view = made.memory, question.view
+    """Return a prediction by the columns of a record, with the least time of a step on the device."""
+    memory, cell = made.memory, question.cell
     sizes = memory.mib()
     return {
         "source": "your model",
         "arm": arm,
         "batch_size": batch,
-        "precision": view.precision,
+        "precision": cell.precision,
         "device": device.name,
         "workload": question.workload.words.model,
         "dataset": "random tokens",
         "measure": "predict",
-        "predicted_for": view.device,
-        "sequence_length": view.sequence_length,
-        "least_time_ms": bound(made.work, made.traffic, device, view.precision).step_ms,
+        "predicted_for": cell.device,
+        "sequence_length": cell.sequence_length,
+        "least_time_ms": bound(made.work, made.traffic, device, cell.precision).step_ms,
         "peak_memory_predicted_mib": sizes.pop("peak"),
         **{f"predicted_{name}_mib": size for name, size in sizes.items()},
         "parameters": memory.parameter_count,
@@ -162,16 +146,9 @@ def _point(arm: str, batch: int, question: Question, device: Device, made: Predi
     }
 
 
-def _largest(arm: str, question: Question, device: Device, peaks: dict[int, float], limit: int) -> dict[str, Any]:
-    """The largest batch of an arm on a device; ``peaks`` has those that are known already, and gets those found."""
-    multiple = smallest_batch(question.method(), question.view)
-    found = largest_batch(
-        lambda batch: predict_memory(*_arguments(question, batch)).mib()["peak"],
-        device.room_mib,
-        multiple,
-        limit,
-        peaks,
-    )
+def _largest(arm: str, question: Question, device: Device, peaks: dict[int, float]) -> dict[str, Any]:
+    """Return the largest batch of an arm on a device; ``peaks`` has those that are known, and gets those found."""
+    found = question.largest(device, peaks)
     words = "none fits" if not found.batch_size else f"{found.batch_size:,}"
     words += " at least" if found.batch_size and found.next_mib is None else ""
     return {
@@ -188,5 +165,6 @@ def show(content: Mapping[str, Any]) -> None:
     file = FOLDER / "predictions.json"
     FOLDER.mkdir(parents=True, exist_ok=True)
     write_whole({file: (json.dumps(content, indent=1, allow_nan=False) + "\n").encode()})
-    sys.argv[1:] = ["--records", str(RECORDS), "--model", str(file), "--out", str(FOLDER)]
-    runpy.run_module("figures.explorer", run_name="__main__", alter_sys=True)
+    words = ["--records", str(RECORDS), "--model", str(file), "--out", str(FOLDER)]
+    if status := status_of(["-m", "figures.explorer", *words]):  # a floor above, which has a program of its own
+        raise SystemExit(status)

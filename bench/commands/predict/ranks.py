@@ -11,6 +11,7 @@ from bench.estimate.communication import LINKS, Link, Machine, Training
 from bench.estimate.devices import Device
 from bench.estimate.parameters import parameters_of
 from bench.estimate.work import Prediction, bound
+from bench.runner.wording import by_key
 
 #: Settings that this module answers, and exchanges of which it has a model for a single step.
 KEYS = ("world_size", "link", "exchange")
@@ -28,7 +29,7 @@ class Ranks:
     exchange: str
 
     def rows(self, prediction: Prediction, device: Device, precision: str, model: nn.Module) -> list[tuple[str, str]]:
-        """What each rank sends and how long its step with ``model`` takes at least, as labels and values."""
+        """Return what each rank sends and how long its step with ``model`` takes at least, as labels and values."""
         compute = bound(prediction.work, prediction.traffic, device, precision).step_ms
         machine = Machine(device.peak(precision) or 0.0, device.bandwidth)
         step = Training(tensors=parameters_of(model), compute_ms=compute, exchange=self.exchange, machine=machine)
@@ -41,7 +42,7 @@ class Ranks:
 
 
 def split(words: Sequence[str]) -> tuple[list[str], Ranks | None]:
-    """The words that are not about ranks, and the ranks that the others describe; None without any.
+    """Return the words that are not about ranks, and the ranks that the others describe; None without any.
 
     Raises ConfigError: a wrong value, one without the other, or the same twice.
 
@@ -49,13 +50,8 @@ def split(words: Sequence[str]) -> tuple[list[str], Ranks | None]:
     >>> rest, ranks.count, ranks.exchange
     (['method=dense'], 8, 'ddp')
     """
-    mine = [word.partition("=") for word in words if word.partition("=")[0] in KEYS and "=" in word]
-    rest = [word for word in words if word.partition("=")[0] not in KEYS or "=" not in word]
-    given: dict[str, str] = {}
-    for key, _, value in mine:
-        if key in given:
-            raise ConfigError(f"{key} is {given[key]!r} and {value!r}; give it once.")
-        given[key] = value
+    given = by_key([word for word in words if word.partition("=")[0] in KEYS])
+    rest = [word for word in words if word.partition("=")[0] not in KEYS]
     return rest, _ranks_of(given) if given else None
 
 

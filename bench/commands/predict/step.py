@@ -1,0 +1,274 @@
+"""``method=NAME …``: memory, work and least time of one training step on a device that need not be there.
+
+The step is the one that the bench would run: same model, method and settings, traced on fake tensors
+(:mod:`bench.estimate.memory`). A user's own model, given by its path, can take the place of a workload's.
+"""
+
+import functools
+import textwrap
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from hydra import compose
+
+from bench.commands.predict.ranks import Ranks
+from bench.core.cell import CHECKPOINTED, Cell, arm_name, match_of
+from bench.core.reading import user_path
+from bench.errors import ConfigError
+from bench.estimate.any_batch import AnyBatch, smallest_batch
+from bench.estimate.devices import DEVICES, Device, Largest, largest_batch
+from bench.estimate.memory import CATEGORIES, TOLERANCE, fake_training, predict_memory
+from bench.estimate.work import Prediction, bound, predict
+from bench.protocol import Method
+from bench.protocol.methods import available, build, build_for
+from bench.runner.limits import DRAWN_MIB, check_arms, check_batch_memory
+from bench.runner.resolve import check_fields, checked_arms, resolve
+from bench.runner.sweep import cell_unsupported, configuration, plain
+from bench.runner.wording import by_key, for_hydra
+from bench.step.unsupported import StepCell, unsupported
+from bench.workloads import available as workloads
+from bench.workloads import config_sections, open_cell_workload, open_model, workload_class
+
+#: Settings of a prediction, beside the sections of workloads.
+KEYS = (
+    *("method", "batch_size", "device", "precision", "ratio", "sequence_length", "model", "workload", "seed"),
+    *("dataset", "data_folder", "fetch", "settings"),
+)
+
+#: What a model given by path has no use for, as for the sections of workloads.
+_OF_WORKLOADS = ("workload", "dataset", "data_folder", "fetch")
+
+_WIDTH = 110  # of a line of text
+
+
+@dataclass(frozen=True)
+class Question:
+    """A step to be predicted.
+
+    Args:
+        title: what is trained, and how.
+        workload: with batches of any size.
+        method: makes a fresh one for every prediction.
+        cell: what else is asked.
+        seed: of the batch.
+        notes: limits of the prediction.
+        path: of the model, where a user has given one.
+    """
+
+    title: str
+    workload: AnyBatch
+    method: Callable[[], Method]
+    cell: Cell | StepCell
+    seed: int
+    notes: tuple[str, ...] = ()
+    path: Path | None = None
+
+    def at(self, batch_size: int) -> Any:
+        """Return the arguments of :func:`bench.estimate.work.predict` for a batch."""
+        cell = self.cell
+        return self.workload, self.method(), batch_size, cell.precision, cell.device, self.seed, cell.checkpoint
+
+    def largest(
+        self, device: Device, known: MutableMapping[int, float], report: Callable[[str], None] = lambda _: None
+    ) -> Largest:
+        """Return the largest batch that fits a device.
+
+        ``known`` has peaks in MiB by batch, and gets those that are found; ``report`` receives progress messages.
+        """
+        multiple = smallest_batch(self.method(), self.cell)
+
+        def peak_mib(batch_size: int) -> float:
+            report(f"predicting batch {batch_size:,} ...")
+            return predict_memory(*self.at(batch_size)).mib()["peak"]
+
+        return largest_batch(peak_mib, device.room_mib, multiple, self.workload.limit, known)
+
+
+def sections() -> tuple[str, ...]:
+    """Return the sections of settings, whose keys go on with a dot."""
+    return ("settings", *(section for section in config_sections() if section != "training"))
+
+
+def question_of(words: Sequence[str]) -> tuple[Question, str]:
+    """Return the step that the words ``key=value`` describe, and the name of its device.
+
+    Raises ConfigError, DataError: a wrong value, in one sentence. HydraException, OmegaConfBaseException: words that
+    cannot be read.
+    """
+    given = checked_words(words)
+    if "method" not in given:
+        raise ConfigError(f"method has no value; allowed: {', '.join(available())}.")
+    device = given.get("device", "cpu")
+    if device not in DEVICES:
+        raise ConfigError(f"device is {device!r}; allowed: {', '.join(DEVICES)}.")
+    kind = "cpu" if device == "cpu" else "cuda"
+    others = [for_hydra(word) for word in words if word.partition("=")[0] not in ("method", "device", "model")]
+    own = ["~experiment", "name=predict", "measure=predict", f"methods=['{given['method']}']", f"device={kind}"]
+    with configuration():
+        config = plain(compose("config", [*own, *others]))
+    if "model" in given:
+        return _of_path(config, user_path("model", given["model"]), kind), device
+    return _of_workload(config), device
+
+
+def checked_words(words: Sequence[str]) -> dict[str, str]:
+    """Return the words by key, each of which must be one of :data:`KEYS` or of a section.
+
+    Raises ConfigError: a word that is no setting, or that the workload or method has no use for.
+    """
+    known = sections()
+    allowed = tuple(dict.fromkeys((*KEYS, *known)))
+    given = by_key(words)
+    for key, value in given.items():
+        section, dot, _ = key.partition(".")
+        if section not in allowed or (dot and section not in known):
+            raise ConfigError(f"{key} is no setting of a prediction; allowed: {', '.join(allowed)}.")
+        if key in known and key != "model":  # the name of a section too; a value of its own is a path
+            raise ConfigError(f"{key} is {value!r}; allowed: single settings, as in {key}.NAME=VALUE.")
+    _refuse_unused(given)
+    for key in given if "model" in given else ():
+        if key in _OF_WORKLOADS or (key.partition(".")[0] in known[1:] and key != "model"):
+            raise ConfigError(f"{key} is {given[key]!r}, which a model given by its path has no use for; leave it out.")
+    return given
+
+
+def _refuse_unused(given: Mapping[str, str]) -> None:
+    """Raise ConfigError over a setting of another workload or method than the one that is asked for."""
+    workload = given.get("workload", "encoder")
+    method = given.get("method", "").removesuffix(CHECKPOINTED).partition(":")[0].partition("@")[0]
+    if workload not in workloads() or method not in available():
+        return  # which is what will be said
+    own = workload_class(workload).section
+    lacks_length = "sequence_length" not in config_sections()[own] and "model" not in given
+    for key in given:
+        section, dot, name = key.partition(".")
+        other = name.partition(".")[0] if section == "settings" else section if dot else own
+        if other not in (own, method) or (key == "sequence_length" and lacks_length):
+            of = f"method={method}" if section == "settings" else f"workload={workload}"
+            raise ConfigError(f"{key} is {given[key]!r}, which {of} has no use for; leave it out.")
+
+
+def _of_workload(config: dict[str, Any]) -> Question:
+    """Return a step on one of the bench's own workloads."""
+    job = resolve(config, any_batch=True)
+    cell = job.cells[0]
+    if reason := cell_unsupported(cell, job.data):
+        raise ConfigError(reason)
+    title = f"{cell.arm} on the workload {cell.workload}, data {cell.dataset}"
+    workload = AnyBatch(open_cell_workload(cell, job.data))
+    return Question(title, workload, functools.partial(build_for, cell), cell, cell.seed)
+
+
+def _of_path(config: dict[str, Any], path: Path, kind: str) -> Question:
+    """Return a step on a user's own model."""
+    check_fields(config)
+    workload, notes = open_model(path, config["sequence_length"])
+    check_batch_memory(config["batch_size"], workload, DRAWN_MIB)
+    [(arm, settings)] = arms = checked_arms(config, workload)
+    check_arms(arms, config["ratio"], [])
+    sizes = (config["batch_size"], config["precision"], kind, config["sequence_length"], arm.checkpoint)
+    cell = StepCell(*sizes, method=arm.method, method_settings=settings)
+    fresh = functools.partial(build, arm.method, arm.variant, settings)
+    with torch.device("meta"):
+        model = workload.build()
+    if reason := unsupported(cell, fresh(), model, workload.targets()):
+        raise ConfigError(reason)
+    name = arm_name(arm.method, arm.variant, arm.checkpoint, arm.exchange, match_of(arm.method, settings))
+    title = f"{name} on {workload.words.model}"
+    return Question(title, AnyBatch(workload), fresh, cell, config["seed"], notes, path)
+
+
+def answer_to(question: Question, device: Device, report: Callable[[str], None], ranks: Ranks | None = None) -> str:
+    """Predict the step itself, then as many others as it takes to find the largest batch; the answer as text.
+
+    With ``ranks`` each of them has such a step. ``report`` receives progress messages. Raises ConfigError: a batch
+    larger than data whose rows cannot be repeated.
+    """
+    cell = question.cell
+    report(f"predicting batch {cell.batch_size:,} ...")
+    prediction = predict(*question.at(cell.batch_size))
+    peak = prediction.memory.mib()["peak"]
+    rows = [*_memory_rows(question, device, prediction), *_time_rows(cell.precision, device, prediction)]
+    if ranks:
+        with fake_training(*question.at(cell.batch_size)) as (step, _):
+            rows += ranks.rows(prediction, device, cell.precision, step.model)
+    width = max(len(label) for label, value in rows if value)
+    number = max(len(value) for _, value in rows)
+    lines = [f"{label:<{width}}  {value:>{number}}" if value else label for label, value in rows]
+    found = question.largest(device, {cell.batch_size: peak}, report)
+    sentences = [_fits(device, peak), _largest(question, found)]
+    sentences += ["", *question.notes, *_caveats(device)]
+    return "\n".join([*lines, "", *(textwrap.fill(one, _WIDTH, subsequent_indent="  ") for one in sentences), ""])
+
+
+def _memory_rows(question: Question, device: Device, prediction: Prediction) -> list[tuple[str, str]]:
+    """Return what is predicted, and its memory and work."""
+    cell, memory, sizes = question.cell, prediction.memory, prediction.memory.mib()
+    length = [f"length {cell.sequence_length:,}"] if cell.sequence_length > 1 else []
+    return [
+        (", ".join([question.title, f"batch {cell.batch_size:,}", *length, cell.precision]), ""),
+        (f"on {device.name}", ""),
+        *([(prediction.arithmetic, "")] if prediction.arithmetic != cell.precision else []),
+        ("", ""),
+        (f"peak memory, MiB (predicted on the operations of {cell.device})", f"{sizes['peak']:,.1f}"),
+        *((f"  {name}", f"{sizes[name]:,.1f}") for name in CATEGORIES),
+        ("parameters", f"{memory.parameter_count:,}"),
+        ("model as stored, MiB", f"{memory.stored / 2**20:,.1f}"),
+        ("FLOPs of matrix products per step", f"{prediction.work.flops_per_step:,}"),
+    ]
+
+
+def _time_rows(precision: str, device: Device, prediction: Prediction) -> list[tuple[str, str]]:
+    """Return bytes and the bound on the time, with what it is made of."""
+    times = bound(prediction.work, prediction.traffic, device, precision)
+    peak, rate = (device.peak(precision) or 0.0) / 1e12, device.bandwidth / 1e12
+    rows = [
+        ("time of a step, ms: at least", f"{times.step_ms:,.3f}"),
+        (f"  operations at {peak:,.3g} TFLOP/s ({device.rates})", f"{times.operations_ms:,.3f}"),
+    ]
+    if device.cache is None or times.traffic_ms is None:
+        return rows
+    moved = f"{prediction.traffic.compulsory(device.cache) / 2**20:,.1f}"
+    return [
+        (f"MiB that must move, beside {device.cache / 2**20:,.0f} MiB of cache", moved),
+        *rows,
+        (f"  traffic at {rate:,.3g} TB/s ({device.rates})", f"{times.traffic_ms:,.3f}"),
+    ]
+
+
+def _fits(device: Device, peak_mib: float) -> str:
+    """Say whether the step fits."""
+    verdict = "fits" if peak_mib <= device.room_mib else "does not fit"
+    return (
+        f"It {verdict}: {device.memory_mib:,.0f} MiB {'free on' if device.kind == 'cpu' else 'of'} the device, less "
+        f"{device.reserve_mib:,.0f} MiB and {TOLERANCE[device.kind]:.0%}, leave room for a predicted peak of "
+        f"{device.room_mib:,.0f} MiB."
+    )
+
+
+def _largest(question: Question, found: Largest) -> str:
+    """Name the largest batch that fits."""
+    multiple = smallest_batch(question.method(), question.cell)
+    if not found.batch_size:
+        return f"No batch fits: the smallest, {multiple}, takes {found.next_mib:,.0f} MiB."
+    sentence = f"Largest batch that fits{f', of multiples of {multiple}' if multiple > 1 else ''}: {found.batch_size:,}"
+    if found.next_mib is None:
+        return f"{sentence} at least; beyond {question.workload.limit:,} none is tried."
+    following = f"{found.batch_size + multiple:,} would take {found.next_mib:,.0f} MiB"
+    return f"{sentence} with {found.peak_mib:,.0f} MiB; {following}."
+
+
+def _caveats(device: Device) -> list[str]:
+    """Say how the numbers are counted and what they leave out."""
+    held = "the CUDA context, the driver" if device.kind == "cuda" else "the interpreter and its libraries"
+    return [
+        f"Not modelled: the allocator's rounding and fragmentation, workspaces of kernels, {held}; "
+        f"{device.reserve_mib:,.0f} MiB and {TOLERANCE[device.kind]:.0%} are set aside for them.",
+        "Bytes that must move: weights, optimizer state and batch read once, what the step changes written back once, "
+        "what forward keeps for backward written and read once, each less what the caches can hold.",
+        "The time is a bound over the whole step, the larger of its two parts; the overheads of kernels and of Python "
+        "come on top, and a small step is made of them.",
+    ]
