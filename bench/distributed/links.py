@@ -25,7 +25,6 @@ bytes of TCP's stream.
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import os
 import re
@@ -180,17 +179,6 @@ class Links:
             _run(*device, *(("noqueue",) if mbit is None else _filter(mbit)))
         self.mbit = mbit
 
-    def sent_bytes(self, rank: int) -> int:
-        """Return the bytes that a rank's interface has sent since the links were made, by its own counter.
-
-        A stream counts with a header for each piece that the kernel hands over, not for each frame of it, so that this
-        is 0.4 % above what was written to sockets (0.1 % from 500 Mbit/s on); acknowledgements are in.
-
-        Raises ConfigError: no such rank, or links that are not there.
-        """
-        shown = _run("ip", "-n", self.namespace(rank), "-s", "-j", "link", "show", "dev", _INTERFACE)
-        return int(json.loads(shown)[0]["stats64"]["tx"]["bytes"])
-
     def _senders(self) -> list[tuple[str, str]]:
         """Return every interface whose sending side is limited, with its namespace."""
         ends = [(self.namespace(rank), _INTERFACE) for rank in range(self.ranks)]
@@ -246,23 +234,6 @@ class Links:
 
 def _unwind(number: int, _: FrameType | None) -> None:
     raise SystemExit(128 + number)
-
-
-def why_not() -> str | None:
-    """Explain in one sentence why there can be no links here; None where a pair could be made, which is tried once.
-
-    For tests: ``pytest.mark.skipif(why_not() is not None, reason=why_not() or "")``.
-    """
-    return _tried()
-
-
-@functools.cache
-def _tried() -> str | None:
-    try:
-        with Links(2, 100):
-            return None
-    except ConfigError as error:
-        return str(error)
 
 
 def _not_here() -> str | None:

@@ -20,10 +20,8 @@ ready and another process had its core does not count, where Linux says how much
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import gc
-import importlib
 import itertools
 import json
 import os
@@ -32,7 +30,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import torch
@@ -41,7 +39,6 @@ THREADS = 1
 
 Action = Callable[[], object]
 
-_PACKAGES = ("comera", "baselines", "bench")
 _RANK = 30
 _LOOKED_UP = 1024
 
@@ -55,14 +52,6 @@ class Benchmark:
     rounds: int = 10  # turns of a launch
     lost: int = 1  # repeats at the start of a turn, after another process had its own, that do not count
     tolerance: float = 0.07  # slowdown against the base that is still accepted
-
-
-def _first_of(*modules: str) -> Any:
-    """Return the first of these modules that the tree has: an older tree has it elsewhere."""
-    for module in modules[:-1]:
-        with contextlib.suppress(ModuleNotFoundError):
-            return importlib.import_module(module)
-    return importlib.import_module(modules[-1])
 
 
 def _both_ways(
@@ -111,10 +100,10 @@ def _steps(settings: Mapping[str, int], *arms: str) -> tuple[Action, ...]:
 
     from bench.data.synthetic import synthetic_corpus
     from bench.data.wordpiece import PairTokenizer, find_vocabulary
+    from bench.protocol import methods
+    from bench.step.train_step import TrainStep
     from bench.workloads.encoder import EncoderSettings, EncoderWorkload
 
-    methods = _first_of("bench.protocol.methods", "bench.methods")
-    train_step = _first_of("bench.step.train_step", "bench.step")
     sizes = EncoderSettings(**settings)
     corpus = synthetic_corpus(train=300, validation=30)
     tokenizer = PairTokenizer(find_vocabulary(corpus, sizes.vocabulary, {}))
@@ -125,7 +114,7 @@ def _steps(settings: Mapping[str, int], *arms: str) -> tuple[Action, ...]:
         torch.manual_seed(0)
         method = methods.build(arm, "", methods.default_settings(arm))
         model = method.adapt(workload.build(), workload.targets())
-        run = train_step.TrainStep(model, method, method.optimizer(model), workload.loss, "fp32", "cpu")
+        run = TrainStep(model, method, method.optimizer(model), workload.loss, "fp32", "cpu")
         return lambda: run(batch)
 
     return tuple(map(step, arms))
@@ -204,14 +193,19 @@ def _slowed(action: Action, share: float) -> Action:
 
 def _made(name: str, tree: Path, planted: float) -> tuple[Action, ...]:
     """Return a benchmark's actions, each run once; raises any error of the tree's code."""
-    for package in _PACKAGES:
-        origin = importlib.import_module(package).__file__
-        if origin is None or not Path(origin).resolve().is_relative_to(tree):
-            raise ImportError(f"No package {package!r}")  # what was found is an installed one
+    import baselines
+    import bench
+    import comera
+
+    for package in (comera, baselines, bench):
+        if not Path(str(package.__file__)).resolve().is_relative_to(tree):
+            raise ImportError(f"No package {package.__name__!r}")  # what was found is an installed one
     import torch
 
+    from bench.step.timing import steady_allocator
+
     torch.set_num_threads(THREADS)
-    _first_of("bench.step.timing", "bench.timing").steady_allocator()
+    steady_allocator()
     torch.manual_seed(0)
     first, *others = BENCHMARKS[name].make()
     for action in (first, *others):
@@ -237,7 +231,8 @@ def main() -> None:
     sys.path.insert(0, str(tree))
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what the tree's code prints is no answer
-    importlib.import_module("torch")
+    import torch  # noqa: F401 - a worker answers once it is there
+
     print("{}", file=answers, flush=True)
     actions: tuple[Action, ...] = ()
     benchmark = next(iter(BENCHMARKS.values()))
