@@ -27,9 +27,7 @@ SMALL |= {"comera": {"ranks": 8, "table_ranks": 8}, "low_rank": {"rank": 8}, "de
 
 
 def a_check(workload="encoder", method="dense", **changes):
-    settings = {"encoder": {**MODEL, "sequence_length": 32, "dropout": 0.0}, "linear": LINEAR, "lookup": TABLE}[
-        workload
-    ]
+    settings = {"encoder": {**MODEL, "sequence_length": 32}, "linear": LINEAR, "lookup": TABLE}[workload]
     fields = {"batch_size": 8, "settings": {**SMALL[method], **changes.pop("settings", {})}}
     dataset = {"encoder": "synthetic", "linear": "normal", "lookup": "zipf"}[workload]
     return a_cell(
@@ -206,7 +204,7 @@ def test_a_cell_of_which_a_check_fails_is_an_error_and_is_tried_again(monkeypatc
 def test_a_sweep_records_checks(tmp_path, pairs):
     """LTE's heads do not divide the batch of two."""
     words = ["experiment=correctness", "+checked=steps", "methods=[dense,lte]", *small(pairs, tmp_path / "results")]
-    ended = run_bench(tmp_path, *words, "dataset=auto", "model.dropout=0.0")
+    ended = run_bench(tmp_path, *words, "dataset=auto")
     assert (ended.status, ended.output) == (0, "")
     by_arm = {record.arm: record for record in read_all(tmp_path / "results")}
     assert by_arm["lte"].status == "unsupported"
