@@ -43,8 +43,8 @@ def adopt(plugins: Mapping[str, Mapping[str, Any]]) -> None:
 class Registry(Generic[T]):
     """Plug-ins by name: of a package of the bench, of entry points, and those registered by hand.
 
-    Modules of the package name theirs in a constant, such as ``MEASURE``, and other packages through entry points of a
-    group, such as ``comera_bench.measures``.
+    Modules of the package name theirs in a constant, such as ``MEASURE``, or several in ``MEASURES``; other packages do
+    through entry points of a group, such as ``comera_bench.measures``.
     """
 
     kind: str  # what they are, as in "measure"
@@ -81,9 +81,9 @@ class Registry(Generic[T]):
         """Return the plug-ins of the package and of entry points."""
         found: dict[str, T] = {}
         for module in pkgutil.iter_modules(importlib.import_module(self.package).__path__):
-            own = getattr(importlib.import_module(f"{self.package}.{module.name}"), self.kind.upper(), None)
-            if own is not None:
-                found[own.name] = own
+            content = vars(importlib.import_module(f"{self.package}.{module.name}"))
+            own = (content.get(self.kind.upper()), *content.get(f"{self.kind.upper()}S", ()))
+            found |= {plugin.name: plugin for plugin in own if plugin is not None}
         for point in importlib.metadata.entry_points(group=f"comera_bench.{self.kind}s"):
             try:
                 other = point.load()

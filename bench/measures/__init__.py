@@ -2,7 +2,7 @@
 
 A measure is a :class:`Measure`. It is found
 
-* in a module of ``bench/measures`` that names it in ``MEASURE``;
+* in a module of ``bench/measures`` that names it in ``MEASURE``, or among ``MEASURES``;
 * through an entry point of another package, group ``comera_bench.measures``;
 * through :func:`register`, in this process and in those of its cells.
 

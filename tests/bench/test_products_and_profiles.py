@@ -8,7 +8,7 @@ from small_cells import TIMING, a_cell, run_bench, small
 from tiny import one_thread  # noqa: F401
 
 from bench.core.record import read_all
-from bench.measures.products import products_columns, products_unsupported, scaled
+from bench.measures.micro import products_columns, products_unsupported, scaled
 from bench.measures.profile import OTHER, kind_of, profile_columns
 from bench.protocol import Data
 from bench.protocol.methods import ConfigError

@@ -483,8 +483,8 @@ class Guard:
         if name.partition(".")[0] in {"torch", "comera", "baselines", "hydra", "omegaconf"}:
             raise AssertionError("the ledger imported " + name)
 sys.meta_path.insert(0, Guard())
-from bench.__main__ import main
-main()
+from figures.__main__ import main
+sys.exit(main())
 """
 
 
