@@ -11,12 +11,12 @@ regression where further launches, on their own, find one as large again, and th
 which draws launches first and rounds within, lies above no slowdown. Three launches alone have a range.
 """
 
+import ast
 import contextlib
 import itertools
 import json
 import os
 import random
-import runpy
 import statistics
 import subprocess
 import sys
@@ -255,8 +255,10 @@ def judge(measured: Measured, benchmark: str, trees: Sequence[Path], base: int) 
 def vanished(base: Path) -> list[str]:
     """Return benchmarks that the base's own gate has and this one no longer does."""
     program = base / Path(timed_worker.__file__).relative_to(ROOT)
-    names = runpy.run_path(str(program)).get("BENCHMARKS", {}) if program.exists() else {}
-    return sorted(set(names) - set(BENCHMARKS))
+    body = ast.parse(program.read_text(encoding="utf-8")).body if program.exists() else []
+    tables = [one.value for one in body if isinstance(one, ast.Assign) and ast.unparse(one.targets[0]) == "BENCHMARKS"]
+    names = {ast.literal_eval(key) for table in tables for key in getattr(table, "keys", ())}
+    return sorted(names - set(BENCHMARKS))
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ import bench.processes.interleave
 import bench.processes.process
 from bench.measures.run import time_cell
 from bench.processes.interleave import time_cells
-from bench.processes.process import CellFailure, CellProcess, Outcome, Session, answers
-from bench.protocol import Data
+from bench.processes.process import CellFailure, CellProcess, Outcome, answers
+from bench.protocol import Data, Session
 
 ARMS = ("comera", "dense", "galore", "lora")
 
