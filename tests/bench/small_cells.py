@@ -197,3 +197,11 @@ def environment(**changes: str) -> dict[str, str]:
     """The environment of a bench in a process of its own: this tree, one thread, generated data."""
     ours = {name: value for name, value in os.environ.items() if name != "COMERA_DATA"}
     return {**ours, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **changes}
+
+
+def assert_one_line(error: Any, *named: Any) -> None:
+    """Check that an error is one line that names these: a field, a value, a place."""
+    message = str(getattr(error, "value", error))
+    assert "\n" not in message
+    for name in named:
+        assert str(name) in message

@@ -7,7 +7,6 @@ import torch
 from small_cells import run_bench, small
 from tiny import one_thread  # noqa: F401
 
-import bench.measures.allocator_peak
 from bench.core.record import read_all
 from bench.measures.allocator_peak import cpu_peak
 
@@ -58,28 +57,6 @@ def test_every_arm_is_run_and_agrees_with_its_prediction(tmp_path, pairs):
         assert record.step_time_median_ms is None
     assert "8/8 cells" in run_bench(tmp_path, *arguments).error
     assert read_all(tmp_path / "results") == records
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("cell_processes")
-def test_what_needs_more_memory_than_is_free_is_not_run(tmp_path, pairs, monkeypatch):
-    monkeypatch.setattr(bench.measures.allocator_peak, "free_memory_mib", lambda device: 1e-6)  # noqa: ARG005
-    ended = run_bench(tmp_path, "experiment=prediction", *small(pairs, tmp_path / "results"), "methods=[dense]")
-    assert ended.status == 0
-    [record] = read_all(tmp_path / "results")
-    assert record.status == "oom"
-    assert "by prediction, 0 MiB are free" in record.message
-    assert record.peak_memory_predicted_mib is not None
-
-
-def test_captured_steps_are_not_predicted(tmp_path, pairs):
-    ended = run_bench(
-        tmp_path, "experiment=prediction", *small(pairs, tmp_path / "results"), "methods=[dense]", "compile=true"
-    )
-    assert ended.status == 0
-    [record] = read_all(tmp_path / "results")
-    assert record.status == "unsupported"
-    assert "compile=true is not modelled in predictions" in record.message
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

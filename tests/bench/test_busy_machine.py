@@ -58,11 +58,6 @@ def test_a_record_alone_knows_by_the_processor_s_time():
     assert slowdown(alone, best_calibrations_ms([alone])) == pytest.approx(2)
 
 
-def test_where_every_block_was_disturbed_all_count():
-    one = timed([3.0, 3.0], more={"disturbed": True, "calibration_cpu_ms": 1.0})
-    assert slowdown(one, best_calibrations_ms([one])) == pytest.approx(3)
-
-
 @pytest.mark.parametrize(
     "changes",
     [{"machine": "other"}, {"device": "Some Processor, 2 threads"}, {"torch_version": "2.1"}, {"world_size": 2}],
@@ -71,16 +66,6 @@ def test_machines_threads_versions_and_ranks_are_not_compared(changes):
     one, other = timed([2.0] * 3), timed([1.0] * 3, **changes)
     assert best_of(one, other) == [1.0, 2.0]
     assert not busy(one, best_calibrations_ms([one, other]))
-
-
-def test_records_without_a_machine_are_compared_where_they_were_timed_together():
-    nameless = {"machine": None, "pairing": "p"}
-    slow, quick = timed([2.0] * 3, **nameless), timed([1.0] * 3, **nameless)
-    elsewhere = dataclasses.replace(quick, pairing="q")
-    assert busy(slow, best_calibrations_ms([slow, quick]))
-    assert not busy(slow, best_calibrations_ms([slow, elsewhere]))
-    lonely = [dataclasses.replace(one, pairing="", cell_id=str(place)) for place, one in enumerate((slow, quick))]
-    assert not busy(lonely[0], best_calibrations_ms(lonely))
 
 
 def test_launches_of_two_machines_are_each_compared_with_their_own():
@@ -118,15 +103,6 @@ def swept(tmp_path, pairs, cell_processes):  # noqa: ARG001
         return ended.error.splitlines()[-1]
 
     return sweep
-
-
-@pytest.mark.parametrize(("threshold", "counted"), [(0.0, True), (1e9, False)])
-def test_the_last_line_of_a_sweep_says_whether_the_machine_was_busy(swept, monkeypatch, threshold, counted):
-    monkeypatch.setattr(bench.runner.progress, "BUSY", threshold)
-    last = swept()
-    assert ("busy" in last) == counted
-    assert ("2 of 2" in last) == counted
-    assert "busy" not in swept()  # nothing was timed again
 
 
 def test_a_sweep_knows_the_best_of_its_machine_from_all_records_of_the_folder(swept, tmp_path, monkeypatch):

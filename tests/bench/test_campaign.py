@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from types import SimpleNamespace
 
-import gpu_archive
-import hydra
 import pytest
-from small_cells import ROOT, a_record, run_bench, small
+from small_cells import run_bench, small
 
 from bench.commands import campaign
 from bench.commands.programs import status_of
-from bench.core.record import read_all, write
+from bench.core.record import read_all
 from bench.errors import ConfigError
-from bench.runner.resolve import resolve
-from bench.runner.sweep import configuration, expand, plain
 
 RUNS = ("experiment=fig7", "experiment=fig1 precision=bf16", "experiment=fig5")
 
@@ -52,27 +47,12 @@ def test_a_failed_run_stops_no_other_and_is_the_exit_status(started, capsys):
     assert capsys.readouterr().out == "2 of 3 runs are done\n"
 
 
-@pytest.mark.parametrize("status", [130, 143])
-def test_a_signal_ends_the_campaign(started, status):
-    started[1].extend([0, status])
-    with pytest.raises(SystemExit, match=str(status)):
-        campaign.run(RUNS, None)
-    assert len(started[0]) == 2
-
-
 def test_nothing_starts_once_the_time_is_up(started, monkeypatch, capsys):
     now = iter([0.0, 0.0, 7.0, 11.0])  # the start, then before each run
     monkeypatch.setattr(campaign, "time", SimpleNamespace(monotonic=lambda: next(now)))
     campaign.run(RUNS, 10.0)
     assert [seconds for _, seconds in started[0]] == [10.0, 3.0]
     assert capsys.readouterr().out == "2 of 3 runs are done; stopped after 10 s, the same command goes on\n"
-
-
-def test_the_run_under_way_is_stopped(started, capsys):
-    started[1].extend([0, None])
-    campaign.run(RUNS, 10.0)
-    assert len(started[0]) == 2
-    assert capsys.readouterr().out.startswith("1 of 3 runs are done; stopped after 10 s")
 
 
 ENDING = """
@@ -110,13 +90,6 @@ def test_a_wrong_word_is_named_before_anything_starts(started, words, named):
     assert started[0] == []
 
 
-@pytest.mark.parametrize("seconds", ["0", "-3", "nan", "inf", "9m"])
-def test_a_wrong_time_is_one_sentence(tmp_path, seconds):
-    ended = run_bench(tmp_path, "campaign", "experiment=fig1", f"--stop-after={seconds}")
-    assert (ended.status, ended.output, ended.error.count("\n")) == (2, "", 1)
-    assert "--stop-after" in ended.error
-
-
 @pytest.mark.slow
 def test_the_same_command_goes_on(tmp_path, pairs):
     shared = [word for word in small(pairs, tmp_path / "results") if not word.startswith("batch_size")]
@@ -131,34 +104,3 @@ def test_the_same_command_goes_on(tmp_path, pairs):
         ("dense", "ok"),
         ("lora", "ok"),
     }
-
-
-@pytest.mark.slow
-def test_the_first_job_of_every_run_for_a_gpu_can_be_composed(pairs):
-    """Without the data that the accuracy runs name, which this machine need not have."""
-    runs, _ = campaign.planned([f"@{ROOT / 'tools' / 'gpu_campaign.txt'}"])
-    assert len(runs) == 32
-    few = [f"data_folder={pairs}", "dataset=auto", "settings.comera.lr_ranks=0.01", "training.late_steps=300"]
-    with configuration():
-        for words in runs:
-            given = [word for word in words.split() if not word.startswith("dataset=")]
-            given += few if "experiment=accuracy" in given else []
-            config = hydra.compose("config", [*given, "device=cuda"], return_hydra_config=True)
-            first = resolve(plain(next(expand(config))), elsewhere=True)
-            assert {cell.device for cell in first.cells} == {"cuda"}, words
-
-
-def test_an_archive_of_records_and_checkpoints_comes_back(tmp_path, monkeypatch):
-    monkeypatch.setattr(gpu_archive, "PART_BYTES", 200)
-    records = [a_record(cell_id=f"{number:016x}") for number in range(3)]
-    write(records, tmp_path / "there")
-    checkpoint = tmp_path / "there" / ".checkpoints" / "made_up" / "one"
-    checkpoint.mkdir(parents=True)
-    (checkpoint / "state.json").write_text("{}")
-    monkeypatch.setattr(sys, "argv", ["gpu_archive.py", "pack", str(tmp_path / "there"), str(tmp_path / "packed")])
-    gpu_archive.main()
-    assert len(list((tmp_path / "packed").iterdir())) > 2
-    monkeypatch.setattr(sys, "argv", ["gpu_archive.py", "unpack", str(tmp_path / "packed"), str(tmp_path / "here")])
-    gpu_archive.main()
-    assert read_all(tmp_path / "here") == records
-    assert (tmp_path / "here" / ".checkpoints" / "made_up" / "one" / "state.json").read_text() == "{}"

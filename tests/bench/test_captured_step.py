@@ -12,7 +12,6 @@ from tiny_steps import ARMS, CUT, a_step, batches
 
 import bench.step.train_step
 from bench.step.train_step import TrainStep
-from bench.step.unsupported import graph_unsupported
 from comera import ranks_of
 from comera.capture import fixed_shapes
 
@@ -92,15 +91,6 @@ def test_changes_of_values_keep_the_graph_and_changes_of_shapes_do_not(captured)
     assert method.after_steps == list(range(8))
 
 
-def test_an_optimizer_that_counts_in_python_stays_outside_the_graph(captured):
-    step, graphs = captured(ARMS["galore"])
-    plain = step.optimizer.step
-    step.optimizer.step = lambda: (graphs.log.append("optimizer"), plain())
-    for batch in batches(5):
-        step(batch)
-    assert calls(graphs) == ["warm up", "optimizer"] * 3 + ["capture", "replay", "optimizer", "replay", "optimizer"]
-
-
 def test_rare_work_on_gradients_of_its_own_disturbs_nothing(captured):
     """As :meth:`bench.step.timing.StepTimer.rare` asks for it."""
     for name in ("lte", "galore"):
@@ -114,39 +104,6 @@ def test_rare_work_on_gradients_of_its_own_disturbs_nothing(captured):
                     for event in each.method.rare_events():
                         event.run(each.model, each.optimizer)
         assert_same_training(eager, step)
-
-
-def test_a_new_stage_has_the_graph_taken_again(captured):
-    """The objective is another one; the graph would go on with the former."""
-    step, graphs = captured(ARMS["comera"])
-    for batch in batches(5):
-        step(batch)
-    graphs.log.clear()
-    step.invalidate("nothing")
-    step(batches(1)[0])
-    assert calls(graphs) == ["warm up"]
-
-
-def test_only_a_whole_step_wants_a_capturable_optimizer(captured):
-    for name, wanted in (("comera", True), ("galore", False)):
-        step, _ = captured(ARMS[name])
-        step(batches(1)[0])
-        assert all(group.get("capturable", False) == wanted for group in step.optimizer.param_groups)
-
-
-def test_a_step_is_not_captured_where_it_cannot_be():
-    class Waiting(TinyMethod):
-        capture, capture_reason = "none", "the method reads its loss at every step."
-
-    with pytest.raises(ValueError, match=r"^cuda_graph=true needs a CUDA device, this one is cpu; use cuda_graph=fal"):
-        a_step(ARMS["dense"], cuda_graph=True)
-    assert graph_unsupported(Waiting(), "cuda") == f"cuda_graph=true cannot be had: {Waiting.capture_reason}"
-    assert graph_unsupported(TinyMethod(), "cuda") is None
-
-
-def test_an_eager_step_has_no_steps_before_a_capture(captured):
-    assert a_step(ARMS["dense"]).steps_before_capture == 0
-    assert captured(ARMS["dense"])[0].steps_before_capture == 3
 
 
 @pytest.fixture

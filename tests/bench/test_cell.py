@@ -94,13 +94,3 @@ def test_identities_stay_what_they_are():
 def test_numbers_that_are_none_have_no_identity():
     with pytest.raises(ValueError, match="JSON"):
         a_cell(ratio=math.nan).to_json()
-
-
-def test_arms_are_named_with_their_variant():
-    assert a_cell().arm == "dense"
-    assert a_cell(method="comera", variant="released").arm == "comera:released"
-
-
-def test_arms_are_named_with_their_exchange_unless_it_is_the_usual_one():
-    assert a_cell(world_size=2, exchange="ddp").arm == "dense"
-    assert a_cell(world_size=2, exchange="powersgd_4", checkpoint=True).arm == "dense+checkpoint+powersgd_4"

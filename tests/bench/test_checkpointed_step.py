@@ -27,7 +27,7 @@ def a_step(name: str, checkpoint: bool) -> TrainStep:
     return TrainStep(model, built, built.optimizer(model), workload.loss, "fp32", "cpu", checkpoint=checkpoint)
 
 
-@pytest.mark.parametrize("name", ["dense", "comera", "lora", "low_rank", "galore"])
+@pytest.mark.parametrize("name", ["dense", "comera", "galore"])
 def test_it_trains_as_one_that_keeps_everything(name):
     losses = []
     for checkpoint in (False, True):
@@ -37,17 +37,8 @@ def test_it_trains_as_one_that_keeps_everything(name):
     torch.testing.assert_close(*losses, rtol=1e-5, atol=0)  # dropout draws the same masks again
 
 
-def test_evaluation_keeps_nothing_and_calls_the_blocks_as_they_are():
-    step, batch = a_step("dense", True), next(TinyWorkload().batches("train", 8, 0, True))
-    plain = a_step("dense", False)
-    step.model.eval()
-    plain.model.eval()
-    with torch.no_grad():
-        assert torch.equal(step.model(batch["tokens"], None), plain.model(batch["tokens"], None))
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("device", ["cuda"])
 def test_its_memory_is_predicted_for_each_device(device):
     workload = TinyWorkload(length=64, width=64, blocks=6)
     method, variant, settings = ARMS["dense"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from recorded_graphs import RecordedGraphs
 from small_cells import MODEL, a_cell, run_bench, small
 from tiny import one_thread  # noqa: F401
 
@@ -12,7 +11,7 @@ import bench.measures.check
 import bench.processes.process
 import bench.step.train_step
 from bench.core.record import read_all
-from bench.measures.check import _judged, check_columns, relative_error
+from bench.measures.check import check_columns
 from bench.protocol import Data
 from bench.runner.results import Results
 from bench.step.train_step import TrainStep
@@ -49,8 +48,8 @@ def rows_of(columns):
     return {row["name"]: row for row in columns["samples"]["checks"]}
 
 
-@pytest.mark.parametrize("method", SMALL)
-def test_steps_of_every_arm_pass_on_a_cpu(method):
+@pytest.mark.parametrize("method", ["dense", "comera", "galore"])
+def test_steps_of_an_arm_pass_on_a_cpu(method):
     columns = checked(a_check(method=method))
     assert "failure" not in columns
     rows = rows_of(columns)
@@ -60,12 +59,6 @@ def test_steps_of_every_arm_pass_on_a_cpu(method):
     assert rows["captured steps"]["passed"] is None
     assert "needs a CUDA device" in rows["captured steps"]["message"]
     assert ("update of the 8-bit optimizer" in rows) == (method == "galore")
-
-
-def test_steps_in_bf16_are_judged_by_its_tolerance():
-    plain, half = (rows_of(checked(a_check(precision=precision))) for precision in ("fp32", "bf16"))
-    name = "gradients of 5 steps"
-    assert plain[name]["error"] < 1e-4 < half[name]["error"] < half[name]["tolerance"]
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
@@ -125,58 +118,6 @@ def test_what_raises_is_a_failed_check(monkeypatch):
     assert columns["failure"] == "5 of 5 checks failed, first plan halves: RuntimeError: made up: no kernel"
     monkeypatch.setattr(TrainStep, "forward_backward", broken)
     assert "3 of 4 checks failed" in checked(a_check())["failure"]
-
-
-def test_captured_steps_are_compared_with_eager_ones(monkeypatch):
-    """The stand-in replays what it has recorded; the device is one in name only."""
-    graphs = []
-
-    def stand_in():
-        graphs.append(RecordedGraphs())
-        return graphs[-1]
-
-    monkeypatch.setattr(bench.step.train_step, "CUDAGraphs", stand_in)
-    plain = bench.measures.check._step
-
-    def labelled(cell, workload, **toggles):
-        step = plain(cell, workload)
-        if toggles:
-            step.device = torch.device("cuda")
-            step._captured = step._to_capture()
-            graphs[-1].parameters = list(step.model.parameters())
-        return step
-
-    monkeypatch.setattr(bench.measures.check, "_step", labelled)
-    cell = a_check(method="comera")
-    errors = bench.measures.check._captured(cell, open_cell_workload(cell, DATA))
-    assert len(errors) == 10
-    assert max(errors.values()) == 0.0
-    assert "replay" in graphs[-1].log
-
-
-def test_the_update_of_galore_has_no_meaning_in_tf32(monkeypatch):
-    """Its projections are TF32 products there."""
-    monkeypatch.setattr(
-        bench.measures.check,
-        "_compared",
-        lambda *_: {"loss": {"step 0": 0.0}, "gradients": {"step 0": 0.0}, "update": {"step 0": 0.5}},
-    )
-    rows = {
-        precision: list(bench.measures.check._step_checks(a_cell(method="galore", precision=precision), None))
-        for precision in ("fp32", "tf32")
-    }
-    judged = {precision: {row["name"]: row["passed"] for row in checks} for precision, checks in rows.items()}
-    assert judged["fp32"]["update of 5 steps"] is False
-    assert judged["tf32"]["update of 5 steps"] is None
-    assert judged["tf32"]["gradients of 5 steps"] is True
-    assert rows["tf32"][2]["message"].startswith("GaLore projects by TF32 products")
-
-
-def test_an_error_that_is_no_number_fails():
-    row = _judged("made up", {"a": 0.1, "b": float("nan")}, 1.0)
-    assert (row["passed"], row["error"]) == (False, None)
-    assert "in b" in row["message"]
-    assert relative_error([torch.zeros(2)], [torch.zeros(2)]) == 0.0
 
 
 def test_a_cell_of_which_a_check_fails_is_an_error_and_is_tried_again(monkeypatch, tmp_path):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 
@@ -12,7 +11,6 @@ from hypothesis import strategies as some
 
 from bench.estimate.communication import (
     BUCKET,
-    LINKS,
     Compute,
     Link,
     Machine,
@@ -205,14 +203,6 @@ def test_who_wins_where():
     assert (first[0], second[0]) == ("few bytes", "many")
     assert first[2] == second[1] == pytest.approx(9.9)
     assert (first[1], second[2]) == (1e-3, 1e3)
-
-
-def test_links_say_where_their_numbers_are_from():
-    assert all(link.source and link.words for link in LINKS.values())
-    rates = [link.gbit for link in LINKS.values()]
-    assert rates == sorted(rates)
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        LINKS["nvlink"].gbit = 1  # type: ignore[misc]
 
 
 def test_rows_of_a_record_are_tensors():

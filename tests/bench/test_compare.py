@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from small_cells import a_record, run_bench
 
-from bench.commands.compare import Pair, compare, described
-from bench.commands.sources import Source, read_source
+from bench.commands.compare import Pair
+from bench.commands.sources import read_source
 from bench.core.intervals import unpaired_ratio
-from bench.core.record import SCHEMA_VERSION, RecordError, path_of, write
+from bench.core.record import SCHEMA_VERSION, write
 from bench.core.samples import packed
 
 
@@ -101,15 +101,6 @@ def test_cells_of_one_side_are_named(two, tmp_path):
     assert list(tmp_path.iterdir()) == [tmp_path / "in"]
 
 
-def test_a_folder_against_itself_is_all_ones(two, tmp_path):
-    text = run_bench(tmp_path, "compare", str(two[0]), str(two[0])).output
-    assert "Only in" not in text
-    for line in text.splitlines():
-        if line.startswith("dense, batch 2"):
-            assert "1.000 [" in line
-            assert line.count("=") == 2  # memory and FLOPs
-
-
 def test_accuracies_are_compared_by_example(tmp_path):
     right = [True] * 60 + [False] * 40
     better = [True] * 70 + [False] * 30
@@ -147,84 +138,6 @@ def test_real_numbers_are_compared_by_example_too(examples):
     assert backward.value == -found.value
 
 
-def test_a_metric_that_is_no_mean_over_examples_has_a_difference_without_interval(tmp_path):
-    auc = {"name": "auc", "text": "validation AUC", "unit": "", "higher_is_better": True}
-    a = folder_of(tmp_path / "a", trained("x", 0.75, auc))
-    b = folder_of(tmp_path / "b", trained("x", 0.8125, auc))
-    found = Pair(trained("x", 0.75, auc), trained("x", 0.8125, auc)).difference
-    assert (found.value, found.low, found.high) == (0.0625, None, None)
-    text = run_bench(tmp_path, "compare", str(a), str(b)).output
-    assert text.splitlines()[-2].split()[-3:] == ["validation", "AUC", "+0.0625"]
-
-
-def test_values_that_are_not_those_of_the_metric_are_refused():
-    wrong = trained("x", [True] * 50)
-    wrong.samples["curve"][0]["metrics"] = {"accuracy": 90.0}
-    with pytest.raises(RecordError, match="learning curve cannot be read"):
-        Pair(wrong, wrong).difference  # noqa: B018 - it is computed
-
-
-def test_plans_are_compared_by_the_plan_that_was_chosen(tmp_path):
-    def planned(ms):
-        plans = [{"name": "merged", "ms": ms}, {"name": "other", "ms": [1.0, 1.0]}]
-        return a_record(measure="plan", contraction="merged", samples={"plans": plans})
-
-    pair = Pair(planned([2.0, 2.0]), planned([3.0, 3.0]))
-    assert pair.time.value == 1.5
-    assert pair.calibration is None
-    a, b = (folder_of(tmp_path / name, planned([2.0])) for name in "ab")
-    path = path_of(planned([2.0]), b)
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"samples": {"plans": "none"}}))
-    ended = run_bench(tmp_path, "compare", str(a), str(b))
-    assert_one_sentence(ended, ["its plans cannot be read"])
-
-
-def test_a_cell_that_failed_has_no_ratio(tmp_path):
-    a = folder_of(tmp_path / "a", timed("x", [1.0, 1.0]))
-    b = folder_of(tmp_path / "b", timed("x", [1.0, 1.0], status="oom", message="no memory"))
-    text = run_bench(tmp_path, "compare", str(a), str(b)).output
-    assert "ok -> oom" in text
-    assert "[" not in text
-
-
-def test_cells_that_read_alike_are_told_apart(tmp_path):
-    def cell(name, rank):
-        config = {"method_settings": {"rank": rank, "heads": 4}}
-        return timed(name, [1.0, 2.0], config_json=json.dumps(config))
-
-    a = folder_of(tmp_path / "a", cell("x", 8), cell("y", 16))
-    text = run_bench(tmp_path, "compare", str(a), str(a)).output
-    assert "dense, batch 2 (rank=8)" in text
-    assert "dense, batch 2 (rank=16)" in text
-    assert "heads" not in text
-
-
-def test_rates_of_a_link_are_told_apart_in_the_csv(tmp_path):
-    """Else two rows of one arm could not be told apart by anything but a hash."""
-    one, other = (
-        timed(name, [1.0, 2.0], world_size=2, exchange="ddp", link_mbit=mbit)
-        for name, mbit in (("x", 100), ("y", 1000))
-    )
-    a = folder_of(tmp_path / "a", one, other)
-    found = rows_of(run_bench(tmp_path, "compare", str(a), str(a), "--format", "csv").output)
-    assert {float(row["link_mbit"]) for row in found.values()} == {100.0, 1000.0}
-    assert {row["world_size"] for row in found.values()} == {"2"}
-
-
-def test_of_a_cell_in_two_places_the_newer_record_counts():
-    old, new = (timed("x", [1.0, 1.0], recorded_at=f"2026-01-0{day}T00:00:00+00:00", batch_size=day) for day in (1, 2))
-    found = compare(Source("A", (new, old)), Source("B", (old,)))
-    assert [(pair.a, pair.b) for pair in found.pairs] == [(new, old)]
-
-
-def test_one_experiment_alone(two, tmp_path):
-    write([timed("else", [1.0], experiment="fig9")], two[0])
-    text = run_bench(tmp_path, "compare", *map(str, two), "--experiment", "made_up").output
-    assert "fig9" not in text
-    ended = run_bench(tmp_path, "compare", *map(str, two), "--experiment", "fig8")
-    assert_one_sentence(ended, ["--experiment is 'fig8'", "allowed: fig9, made_up"])
-
-
 def test_devices_are_kept_apart(tmp_path):
     here, there = timed("x", [1.0, 1.0]), timed("x", [3.0, 3.0], device="Another")
     a, b = folder_of(tmp_path / "a", here), folder_of(tmp_path / "b", there)
@@ -252,24 +165,6 @@ def newer(folder):
 def test_what_cannot_be_read_is_one_sentence(two, tmp_path, spoil, said):
     spoil(two[1])
     assert_one_sentence(run_bench(tmp_path, "compare", *map(str, two)), said)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ([], ["A, B", "compare --help"]),
-        (["x", "x", "--format", "xml"], ["--format", "xml", "csv"]),
-        (["no-such-thing", "x"], ["no-such-thing is neither a folder nor a commit"]),
-        (["--experiment", "fig1"], ["A, B"]),
-    ],
-)
-def test_a_mistake_is_one_sentence(tmp_path, arguments, said):
-    assert_one_sentence(run_bench(tmp_path, "compare", *arguments), said)
-
-
-def test_a_file_is_no_source(tmp_path):
-    (tmp_path / "x").write_text("")
-    assert_one_sentence(run_bench(tmp_path, "compare", "x", "x"), ["x is a file"])
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
@@ -302,13 +197,6 @@ def test_commits_are_read_without_touching_the_tree(tmp_path):
     assert_one_sentence(run_bench(tmp_path, "compare", "empty", "first"), ["has no record below results/reference"])
     assert_one_sentence(run_bench(tmp_path, "compare", "--", "--all", "first"), ["--all is neither"])
     assert "A: commit " in run_bench(tmp_path, "compare", "first", "second").output
-
-
-def test_a_cell_in_words():
-    record = a_record(precision="bf16", compile=True, ratio=20.0, seed=3)
-    assert described(record) == "dense, batch 2, ratio 20, bf16, compile, seed 3"
-    assert described(a_record(measure="predict", predicted_for="cuda")) == "dense, batch 2, for cuda"
-    assert described(trained("x", [True], target_ratio=0.5)).endswith("early stage to 0.5")
 
 
 def assert_one_sentence(ended, said):

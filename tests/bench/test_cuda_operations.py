@@ -11,8 +11,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 
 from bench.estimate.cuda_operations import (
-    AUTOCAST_FLOAT32,
-    AUTOCAST_FLOAT32_RESULT,
     cuda_operations,
     use_cuda_defaults,
 )
@@ -51,31 +49,6 @@ def test_a_dropout_mask_takes_one_byte_per_element_where_the_cpu_takes_four():
     assert on_cpu == [(torch.float32, 4 * 77)]
     assert on_cuda == [(torch.bool, 77)]
     assert set(x.grad.unique().tolist()) <= {0.0, 2.0}
-
-
-@pytest.mark.parametrize(("p", "training"), [(0.0, True), (0.5, False), (1.0, True), (1.0, False)])
-def test_dropout_without_chance_gives_what_it_gives_elsewhere(p, training):
-    x = torch.randn(5, 6, requires_grad=True)
-    expected = F.dropout(x, p, training)
-    with cuda_operations():
-        assert torch.equal(F.dropout(x, p, training), expected)
-        assert F.dropout(x[:0], 0.5, True).shape == (0, 6)
-
-
-@pytest.mark.parametrize(
-    "dropout", [nn.Dropout(0.1), torch.nn.functional.dropout, lambda x: torch.dropout(x, 0.1, True)]
-)
-def test_every_way_to_call_dropout_is_seen(dropout):
-    with cuda_operations():
-        assert gradient_name(dropout(torch.ones(4, requires_grad=True))) == "NativeDropoutBackward"
-
-
-def test_dropout_inside_another_function_is_seen():
-    attention = nn.MultiheadAttention(8, 2, dropout=0.1)
-    x = torch.ones(5, 3, 8)
-    with cuda_operations():
-        _, kept = saved_by(lambda: attention(x, x, x))
-    assert (torch.bool, 3 * 2 * 5 * 5) in kept
 
 
 ONE = B * H * T * D  # elements of query, key, value or output
@@ -120,35 +93,6 @@ def test_half_precision_attention_without_a_mask_is_flash_attention():
     assert output.shape == (B, H, T, D)
 
 
-def test_flash_attention_pads_a_head_that_is_no_multiple_of_eight():
-    with FakeTensorMode(), cuda_operations():
-        q, k, v = heads(torch.bfloat16, width=12)
-        output, kept = saved_by(lambda: F.scaled_dot_product_attention(q, k, v))
-        output.sum().backward()
-    padded = 2 * B * H * T * 16
-    assert [size for _, size in kept].count(padded) == 4
-    assert output.shape == (B, H, T, 12)
-
-
-@pytest.mark.parametrize("shape", ["odd width", "float64", "no heads"])
-def test_what_no_kernel_takes_becomes_plain_products(shape):
-    with FakeTensorMode(), cuda_operations():
-        if shape == "no heads":
-            q, k, v = (torch.zeros(B, T, D, requires_grad=True) for _ in range(3))
-        else:
-            q, k, v = heads(torch.float64) if shape == "float64" else heads(width=D + 1)
-        output, kept = saved_by(lambda: F.scaled_dot_product_attention(q, k, v))
-        output.sum().backward()
-    scores = output.element_size() * (B * T * T if shape == "no heads" else B * H * T * T)
-    assert "ScaledDotProduct" not in gradient_name(output)
-    assert scores in [size for _, size in kept]
-
-
-def test_the_attention_kernels_do_not_exist_for_real_cpu_tensors():
-    with cuda_operations(), pytest.raises(NotImplementedError):
-        F.scaled_dot_product_attention(*heads())
-
-
 def test_autocast_casts_as_cuda_does():
     x = torch.ones(4, 8)
     weight = torch.ones(8, 8, requires_grad=True)
@@ -167,14 +111,6 @@ def test_autocast_casts_as_cuda_does():
     assert types == {name: torch.bfloat16 if name in half else torch.float32 for name in cases}
 
 
-@pytest.mark.parametrize("name", ["layer_norm", "softmax.int", "log_softmax.int", "sum", "pow.Tensor_Scalar"])
-def test_pytorch_still_casts_on_cuda_alone(name):
-    registered = torch._C._dispatch_has_kernel_for_dispatch_key
-    assert name in AUTOCAST_FLOAT32 + AUTOCAST_FLOAT32_RESULT
-    assert registered(f"aten::{name}", "AutocastCUDA")
-    assert not registered(f"aten::{name}", "AutocastCPU")
-
-
 def test_the_cpus_own_operations_come_back():
     x = torch.ones(4, requires_grad=True)
 
@@ -190,14 +126,6 @@ def test_the_cpus_own_operations_come_back():
             assert F.layer_norm(x.bfloat16(), (4,)).dtype == torch.bfloat16
         with cuda_operations():
             assert gradient_name(F.dropout(x, 0.1)) == "NativeDropoutBackward"
-
-
-def test_a_block_within_a_block_is_refused_and_leaves_the_outer_one_whole():
-    x = torch.ones(4, requires_grad=True)
-    with cuda_operations():
-        with pytest.raises(RuntimeError, match="active already"), cuda_operations():
-            pass
-        assert gradient_name(F.dropout(x, 0.1)) == "NativeDropoutBackward"
 
 
 @pytest.mark.parametrize(

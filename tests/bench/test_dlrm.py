@@ -4,13 +4,10 @@ import numpy as np
 import pytest
 import torch
 from sklearn.metrics import log_loss, roc_auc_score
-from torch import nn
 
-from bench.data.corpus import DataError
 from bench.estimate.memory import predict_memory
 from bench.protocol import Data
 from bench.protocol.methods import build
-from bench.step.train_step import TrainStep
 from bench.workloads.dlrm import DLRMSettings, DLRMWorkload, scores
 from bench.workloads.dlrm.model import CARDINALITIES, DLRM
 from bench.workloads.dlrm.synthetic import TEACHERS, SyntheticLog
@@ -34,13 +31,6 @@ def test_the_presets_have_the_published_sizes(settings: DLRMSettings, parameters
         model = DLRM(settings)
     assert sum(parameter.numel() for parameter in model.parameters()) == parameters
     assert sum(CARDINALITIES["kaggle"]) == 33_762_577
-
-
-def test_methods_act_on_the_ten_largest_tables_and_on_wide_linear_layers() -> None:
-    roles = opened(DLRMSettings("paper")).targets()
-    tables = [name for name, role in roles.items() if role == "embedding"]
-    assert tables == [f"tables.c{place}" for place in (3, 4, 7, 10, 12, 15, 16, 21, 24, 26)]
-    assert set(roles) - set(tables) == {"bottom.2", "bottom.4", "top.0", "top.2", "top.4"}
 
 
 def test_the_interaction_is_every_product_of_two_different_vectors() -> None:
@@ -67,16 +57,6 @@ def test_a_line_of_a_synthetic_log_does_not_depend_on_how_it_is_asked_for(name: 
     assert all(rows.max() < size for rows, size in zip(whole.categories, log._rows, strict=True))
 
 
-def test_hashed_numbering_scatters_the_same_categories() -> None:
-    settings = DLRMSettings("kaggle", training_lines=4000, validation_lines=100)
-    ranked = opened(settings).log.lines("train", 0, 4000).categories
-    scattered = opened(DLRMSettings("kaggle", training_lines=4000, validation_lines=100, numbering="hash"))
-    rows = scattered.log.lines("train", 0, 4000).categories
-    for one, other in zip(ranked, rows, strict=True):
-        assert len(np.unique(one)) == len(np.unique(other))
-    assert np.median(rows[2]) > 100 * np.median(ranked[2])
-
-
 @pytest.mark.parametrize("name", TEACHERS)
 def test_the_teacher_bounds_what_can_be_reached_and_beats_the_probe(name: str) -> None:
     workload = opened(DLRMSettings("small", training_lines=30_000, validation_lines=30_000), name)
@@ -97,11 +77,6 @@ def test_the_metrics_are_those_of_scikit_learn() -> None:
     assert np.mean(parts["nce"]) == pytest.approx(found["nce"])
 
 
-def test_only_one_kind_of_answer_has_no_metric() -> None:
-    with pytest.raises(ValueError, match=r"^0% of 5 lines are clicks, so that no metric is defined$"):
-        scores.metrics(np.zeros(5), np.zeros(5, dtype=bool))
-
-
 def test_batches_of_an_epoch_have_every_line_once_in_an_order_of_the_seed() -> None:
     workload = opened()
 
@@ -116,25 +91,6 @@ def test_batches_of_an_epoch_have_every_line_once_in_an_order_of_the_seed() -> N
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("arm", [("dense", ""), ("dense", "sparse"), ("dense", "row_wise"), ("comera", "")])
-def test_every_arm_learns_on_the_synthetic_log(arm: tuple[str, str]) -> None:
-    workload = opened()
-    torch.manual_seed(0)
-    settings = {"lr": 1e-2 if arm[1] == "row_wise" else 2e-3}
-    if arm[0] == "comera":
-        settings = {"lr_cores": 2e-3, "lr_dense": 2e-3, "ratio": 5.0}
-    method = build(*arm, settings)
-    model = method.adapt(workload.build(), workload.targets())
-    step = TrainStep(model, method, method.optimizer(model), workload.loss, "fp32", "cpu")
-    for batch in workload.batches("train", 1024, 0, static=True):
-        step(batch)
-    evaluation = workload.evaluate(model)
-    assert model.training
-    assert evaluation.metrics["nce"] < 0.97
-    assert evaluation.metrics["teacher_auc"] > evaluation.metrics["auc"] > 0.6
-
-
-@pytest.mark.slow
 def test_sparse_gradients_save_the_memory_of_dense_ones() -> None:
     workload = opened(DLRMSettings("paper"))
     peaks = {
@@ -143,42 +99,3 @@ def test_sparse_gradients_save_the_memory_of_dense_ones() -> None:
     }
     assert peaks[""] == pytest.approx(16.84, abs=0.05)  # four times 4.09 GiB, and the activations
     assert peaks["row_wise"] < peaks["sparse"] - 7 < peaks[""] - 10
-
-
-@pytest.mark.parametrize("preset", ["paper", "kaggle"])
-def test_the_solver_meets_99_times_within_one_percent(preset: str) -> None:
-    workload = opened(DLRMSettings(preset))
-    with torch.device("meta"):
-        dense = workload.build()
-        small = build("comera", "", {"ratio": 99.0}).adapt(workload.build(), workload.targets())
-    counts = [sum(parameter.numel() for parameter in model.parameters()) for model in (dense, small)]
-    assert counts[0] / counts[1] == pytest.approx(99, rel=0.01)
-
-
-@pytest.mark.parametrize(
-    ("settings", "data", "sentence"),
-    [
-        ({}, Data("mnli"), "dataset is 'mnli'; workload=dlrm has: criteo, criteo_8k, synthetic_low_rank, "),
-        ({}, Data("criteo"), r"dataset is 'criteo', which needs data_folder=FOLDER with its train.txt\."),
-        ({}, Data("criteo", "nowhere"), r"data_folder is 'nowhere', which holds no train.txt of Criteo's"),
-        ({}, Data(TEACHERS[0], "here"), "data_folder is 'here', but synthetic_low_rank is drawn"),
-    ],
-)
-def test_wrong_data_is_one_sentence(settings: dict[str, object], data: Data, sentence: str) -> None:
-    with pytest.raises(DataError, match=f"^{sentence}"):
-        DLRMWorkload.open(DLRMSettings(**settings), data, False)
-
-
-def test_the_last_width_is_a_click() -> None:
-    with pytest.raises(ValueError, match=r"^top is \[64, 2\]; the last width must be 1, the click$"):
-        DLRMSettings(top=(64, 2))
-
-
-def test_a_table_of_a_low_rank_arm_pools_as_the_bag_did() -> None:
-    torch.manual_seed(0)
-    bag = nn.EmbeddingBag(40, 6, mode="mean", include_last_offset=True)
-    method = build("low_rank", "", {"embedding_rank": 6})
-    table = method.adapt(nn.Sequential(bag), {"0": "embedding"})[0]
-    full = nn.EmbeddingBag.from_pretrained(table.first.weight @ table.second, mode="mean", include_last_offset=True)
-    items, offsets = torch.randint(0, 40, (9,)), torch.tensor([0, 4, 4, 9])
-    torch.testing.assert_close(table(items, offsets), full(items, offsets))

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import doctest
-import itertools
-from random import Random
 
 import pytest
 import torch
@@ -13,11 +10,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from bench.core.samples import packed
-from bench.data.corpus import Corpus, DataError, Pair
+from bench.data.corpus import Corpus, Pair
 from bench.data.synthetic import synthetic_corpus
 from bench.data.wordpiece import SPECIAL_TOKENS, PairTokenizer, train_vocabulary
-from bench.protocol import Data, Workload
-from bench.workloads import encoder
 from bench.workloads.encoder import EncoderSettings, EncoderWorkload
 
 SMALL = EncoderSettings(
@@ -61,12 +56,6 @@ def counted() -> EncoderWorkload:
 
 
 class TestBatches:
-    def test_it_has_the_protocols_form(self, workload):
-        members = {*vars(Workload), *Workload.__annotations__}
-        assert all(hasattr(workload, name) for name in members if not name.startswith("_"))
-        assert workload.examples_per_epoch == 392_702
-        assert workload.dataset == "synthetic"
-
     def test_a_batch_holds_its_pairs(self, counted):
         batch = next(counted.batches("validation", 3, seed=0, static=False))
         assert {name: tensor.dtype for name, tensor in batch.items()} == {
@@ -89,14 +78,6 @@ class TestBatches:
         assert torch.equal(batch["attention_mask"], batch["input_ids"] != 0)
         assert batch["labels"].tolist() == [0, 1, 2]
 
-    @pytest.mark.parametrize("split", ["train", "validation"])
-    def test_static_batches_have_one_shape(self, counted, split):
-        batches = list(counted.batches(split, 16, seed=0, static=True))
-        sizes = [16, 16, 16, 16] if split == "train" else [16, 16, 3]
-        assert [len(batch["labels"]) for batch in batches] == sizes
-        assert {batch["input_ids"].shape[1] for batch in batches} == {SMALL.sequence_length}
-        assert all(batch["input_ids"].shape == batch["attention_mask"].shape for batch in batches)
-
     def test_dynamic_batches_leave_nothing_out(self, counted):
         batches = list(counted.batches("train", 16, seed=0, static=False))
         assert sorted(len(batch["labels"]) for batch in batches) == [6, 16, 16, 16, 16]
@@ -114,18 +95,6 @@ class TestBatches:
             assert order("validation", 1, static) == order("validation", 2, static)
         assert sorted(order("train", 1, static=False)) == sorted(order("train", 2, static=False))
 
-    def test_rows_of_similar_length_share_a_batch(self):
-        random = Random(0)
-        rows = [Pair("word " * random.randint(1, 40), "yes", 0) for _ in range(2000)]
-        workload = EncoderWorkload(
-            SMALL, Corpus("lengths", "0", rows, rows), PairTokenizer([*SPECIAL_TOKENS, "word", "yes"])
-        )
-        batches = list(workload.batches("train", 8, seed=0, static=False))
-        lengths = [batch["attention_mask"].sum(1) for batch in batches]
-        assert sum(int(each.numel()) for each in lengths) == 2000
-        assert sum(int(each.max() - each.min()) for each in lengths) / len(lengths) < 4  # of 40
-        assert [int(each.max()) for each in lengths[:50]] != sorted(int(each.max()) for each in lengths[:50])
-
     def test_a_run_that_goes_on_gets_the_batches_it_would_have_had(self, counted):
         for static in (True, False):
             whole = list(counted.batches("train", 8, seed=5, static=static))
@@ -133,39 +102,6 @@ class TestBatches:
             assert len(rest) == len(whole) - 3
             for one, other in zip(whole[3:], rest, strict=True):
                 assert all(torch.equal(one[name], other[name]) for name in one)
-
-    def test_shuffling_leaves_torchs_generator_alone(self, counted):
-        torch.manual_seed(3)
-        expected = torch.rand(1)
-        torch.manual_seed(3)
-        list(counted.batches("train", 8, seed=0, static=True))
-        assert torch.equal(torch.rand(1), expected)
-
-    def test_only_the_batches_asked_for_are_read(self, counted):
-        batches = counted.batches("train", 8, seed=0, static=True)
-        assert counted.corpus.train.read == []
-        list(itertools.islice(batches, 2))
-        assert len(counted.corpus.train.read) == 16
-
-    def test_long_pairs_are_cut_to_the_sequence_length(self):
-        rows = [Pair("a " * 200, "b " * 200, 0)]
-        long = EncoderWorkload(SMALL, Corpus("long", "0", rows, rows), PairTokenizer([*SPECIAL_TOKENS, "a", "b"]))
-        for static in (True, False):
-            assert next(long.batches("train", 1, seed=0, static=static))["input_ids"].shape == (1, 48)
-
-    @pytest.mark.parametrize(
-        ("split", "batch_size", "sentence"),
-        [
-            ("test", 8, "split is 'test'; allowed: train, validation"),
-            ("train", 0, "batch_size is 0; allowed: whole numbers from 1"),
-            ("train", 2.0, "batch_size is 2.0; allowed: whole numbers from 1"),
-            ("train", 71, "batch_size is 71; allowed: 1 to the 70 training rows"),
-        ],
-    )
-    def test_a_wrong_request_is_refused_before_the_first_batch(self, counted, split, batch_size, sentence):
-        with pytest.raises(ValueError) as caught:  # noqa: PT011 - the whole message is compared
-            counted.batches(split, batch_size, seed=0, static=True)
-        assert str(caught.value) == sentence
 
     def test_the_data_hash_follows_corpus_vocabulary_and_length(self, workload):
         def changed(settings=SMALL, corpus=workload.corpus, tokenizer=workload.tokenizer):
@@ -178,14 +114,6 @@ class TestBatches:
             changed(tokenizer=PairTokenizer(workload.tokenizer.vocabulary[:-1])),
         }
         assert len(others | {workload.data_hash}) == 4
-
-    def test_settings_the_data_does_not_fit_are_refused(self, workload):
-        with pytest.raises(ValueError, match=r"^classes is 2; the labels .* need at least 3$"):
-            EncoderWorkload(dataclasses.replace(SMALL, classes=2), workload.corpus, workload.tokenizer)
-        with pytest.raises(ValueError, match=r"^vocabulary is 50; the tokenizer needs at least \d+$"):
-            EncoderWorkload(dataclasses.replace(SMALL, vocabulary=50), workload.corpus, workload.tokenizer)
-        with pytest.raises(DataError, match=r"^vocabulary is 50; the characters of synthetic alone need"):
-            EncoderWorkload.open(dataclasses.replace(SMALL, vocabulary=50), Data(), True, {})
 
 
 class TestLearning:
@@ -218,19 +146,6 @@ class TestLearning:
         assert packed(evaluation.per_example) == {"bits": "492" * 8 + "4", "count": len(evaluation.per_example)}
         assert len(evaluation.per_example) == 99
 
-    def test_the_answers_come_in_the_order_of_the_rows(self):
-        assert packed([True, False, True, True, False, True]) == {"bits": "b4", "count": 6}
-
-    def test_the_mode_is_restored_after_a_failure(self, workload):
-        class Failing(nn.Linear):
-            def forward(self, *_inputs):
-                raise RuntimeError("out of something")
-
-        model = Failing(1, 1)
-        with pytest.raises(RuntimeError, match="out of something"):
-            workload.evaluate(model)
-        assert model.training
-
     def test_the_loss_is_the_mean_cross_entropy_of_the_batch(self, workload):
         torch.manual_seed(0)
         model = workload.build().eval()
@@ -239,30 +154,3 @@ class TestLearning:
         scores = model(batch["input_ids"], batch["attention_mask"], batch["token_type_ids"])
         by_hand = -scores.log_softmax(-1)[torch.arange(5), labels].mean()
         torch.testing.assert_close(workload.loss(model, batch), by_hand)
-
-    def test_a_fixed_batch_can_be_learnt(self, workload):
-        torch.manual_seed(0)
-        model = workload.build()
-        optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.0)
-        batch = next(workload.batches("train", 12, seed=0, static=True))
-        losses = []
-        for _ in range(60):
-            optimizer.zero_grad()
-            loss = workload.loss(model, batch)
-            loss.backward()
-            optimizer.step()
-            losses.append(loss.item())
-        assert losses[0] == pytest.approx(1.1, abs=0.1)  # log 3: it knows nothing
-        assert losses[-1] < 0.3
-        assert not model.embeddings.word.weight[0].any()  # padding stays where it started
-
-
-def test_one_call_makes_the_workload():
-    made = EncoderWorkload.open(dataclasses.replace(SMALL, vocabulary=30_522), Data(), True, {})
-    assert made.dataset == "synthetic"
-    assert made.data_hash == EncoderWorkload.open(made.settings, Data("synthetic"), False, {}).data_hash
-    assert next(made.batches("train", 2, seed=0, static=True))["input_ids"].shape == (2, 48)
-
-
-def test_the_examples_in_the_docstrings_hold():
-    assert doctest.testmod(encoder).failed == 0

@@ -53,13 +53,6 @@ def test_fsdp2_gathers_blocks_twice_and_all_else_once(full_size) -> None:
     assert sent == pytest.approx((2 * every + in_blocks) / 2, rel=1e-4)  # the head's three rows are padded
 
 
-def test_kinds(full_size) -> None:
-    kinds = {name: {one.kind for one in tensors} for name, tensors in full_size.items()}
-    assert kinds == {"dense": {"table", "matrix", "vector"}, "comera": {"core", "table", "matrix", "vector"}}
-    cores = sum(one.numbers for one in full_size["comera"] if one.kind == "core")
-    assert 4 * cores / 2**20 == pytest.approx(3.93, abs=0.3)  # all but the dense leftovers of 1.75 MiB
-
-
 @pytest.mark.slow
 def test_a_record(tmp_path) -> None:
     asked = ("experiment=scaling_model", "+scaling_models=encoder", "methods=[comera,dense]", "sequence_length=32")

@@ -26,7 +26,7 @@ def swept(monkeypatch, tmp_path, pairs):
     return jobs
 
 
-PLAIN, COMPILED, GRAPH, GRAPH_COMPILED = (False, False), (False, True), (True, False), (True, True)
+PLAIN, COMPILED, GRAPH = (False, False), (False, True), (True, False)
 
 
 @pytest.mark.slow
@@ -35,10 +35,7 @@ PLAIN, COMPILED, GRAPH, GRAPH_COMPILED = (False, False), (False, True), (True, F
     [
         (False, (), (PLAIN, COMPILED), (1, 8, 16), "fp32"),
         (True, (), (PLAIN, GRAPH), (32, 64, 128), "fp32"),
-        (True, ("device=cpu",), (PLAIN, COMPILED), (1, 8, 16), "fp32"),
-        (True, ("compile=true",), (COMPILED, GRAPH_COMPILED), (32, 64, 128), "fp32"),
         (True, ("precision=bf16", "batch_size=32"), (PLAIN, GRAPH), (32,), "bf16"),
-        (False, ("toggles=[{precision:bf16},{}]", "batch_size=8"), (PLAIN, PLAIN), (8,), "fp32"),
     ],
 )
 def test_fig7_times_both_arms_with_each_toggle_side_by_side(swept, cuda, arguments, toggles, batches, precision):

@@ -81,7 +81,7 @@ def test_a_folder_that_is_taken_for_an_abandoned_one_before_it_is_locked_is_made
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("place", ["file", "file/below", "/proc/nothing", "x" * 300, "odd\0name", "\ud800"])
+@pytest.mark.parametrize("place", ["file/below", "/proc/nothing", "odd\0name"])
 def test_a_place_that_cannot_be_a_folder_is_refused(tmp_path, place):
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match=r"^results is '.*name another folder\.$"):

@@ -147,18 +147,11 @@ REFERENCE = str(ROOT / "results" / "reference")
 @pytest.mark.parametrize(
     ("signals", "command", "sign"),
     [
-        (TERMINATE, ["bench", "predict", "method=dense", "device=h100", "dataset=synthetic"], "predicting batch"),
         (TERMINATE, ["bench", "predict", "model=config.json", "sequence_length=16", "device=h100"], "of "),
-        (INTERRUPT, ["bench", "predict", "model=config.json", "sequence_length=16", "device=h100"], "of "),
-        (
-            INTERRUPT,
-            ["bench", "campaign", "experiment=fig1_memory", "dataset=synthetic", "parallel=1"],
-            " cells  fig1_memory",
-        ),
-        (INTERRUPT, ["bench", "report", "--records", REFERENCE], ""),
+        (INTERRUPT, ["bench", "campaign", "experiment=fig1_memory", "dataset=synthetic", "parallel=1"], " cells  fig1"),
         (TERMINATE, ["figures", "fig1", "--records", REFERENCE], ""),
     ],
-    ids=["predict", "predict all", "predict all, Ctrl-C", "campaign", "report", "figures"],
+    ids=["predict all", "campaign", "figures"],
 )
 def test_a_command(tmp_path, signals, command, sign):
     """It is interrupted once it has printed ``sign``, or after a second, when it reads."""

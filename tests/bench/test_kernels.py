@@ -9,8 +9,8 @@ from small_cells import TIMING, a_cell
 
 from bench.core.record import read_all
 from bench.measures import named
-from bench.measures.kernels import kernels_columns, kernels_unsupported, traffic_rows
 from bench.measures.micro import feed_forward_columns
+from bench.measures.kernels import kernels_columns
 from bench.protocol import Data
 from bench.workloads import open_cell_workload
 from comera import kernels
@@ -60,24 +60,6 @@ def test_the_kernels_are_compiled_for_every_architecture(monkeypatch):
             ahead_of_time.resources("hidden_forward", "bf16", 32, tile, row["arch"], one) for one in ("gelu", "relu")
         )
         assert row["registers"] == max(gelu.registers, relu.registers)
-
-
-def test_a_rank_beyond_the_tiles_is_named():
-    assert kernels_unsupported(a_feed_forward("kernels")) is None
-    assert (
-        kernels_unsupported(a_feed_forward("kernels", settings={"ranks": 200}))
-        == "ranks is 200; the kernels take up to 128, in FP32 and TF32 up to 64."
-    )
-
-
-def test_least_times_are_those_of_traffic_or_products():
-    rows = {(row["pass"], row["form"]): row for row in traffic_rows(768, 3072, 30, 16384, "bf16")}
-    layers, fused = rows["forward", "layers"], rows["forward", "kernels"]
-    assert layers["least_ms"]["h100"] == pytest.approx(1e3 * 13824 * 16384 * 2 / 3.35e12)
-    assert layers["flops"] == fused["flops"] == 4 * 16384 * 30 * (768 + 3072)
-    assert rows["backward", "kernels"]["flops"] > rows["backward", "layers"]["flops"] == 2 * layers["flops"]
-    slow = traffic_rows(768, 3072, 120, 16384, "fp32")[1]  # operations bound it
-    assert slow["least_ms"]["a100"] == pytest.approx(1e3 * slow["flops"] / 19.5e12)
 
 
 def test_on_a_cpu_the_forms_agree_and_the_kernels_are_missing():

@@ -6,10 +6,12 @@ import dataclasses
 import json
 
 import pytest
-from small_cells import run_bench, small
+from small_cells import a_cell, a_record
 
 from bench.core.launches import calls_of, extended, paired_launches, pairing_by_launch
-from bench.core.record import Record, read_all
+from bench.core.record import Record
+from bench.protocol import Data, Outcome
+from bench.runner.results import Results
 from bench.step.timing import calls_per_block
 
 
@@ -21,32 +23,7 @@ def timed(record: Record, launches: range, pairing: str, ms: float = 1.0) -> Rec
 
 @pytest.fixture
 def plain() -> Record:
-    return Record(
-        cell_id="c",
-        code_id="a",
-        recorded_at="2001-01-01T00:00:00+00:00",
-        experiment="e",
-        workload="w",
-        dataset="d",
-        data_hash="",
-        method="comera",
-        variant="",
-        measure="run",
-        batch_size=1,
-        sequence_length=1,
-        precision="fp32",
-        cuda_graph=False,
-        compile=False,
-        seed=0,
-        status="ok",
-        device="CPU",
-        threads=1,
-        torch_version="",
-        git_commit="",
-        git_dirty=False,
-        config_json="{}",
-        machine="m",
-    )
+    return a_record(method="comera", machine="m")
 
 
 def added(record: Record, pairing: str, launches: int = 2) -> Record:
@@ -85,32 +62,22 @@ def test_a_block_has_its_fewest_steps_however_long_they_take():
     assert [calls_per_block(ms, timing) for ms in (1000.0, 20.0, 0.1)] == [3, 5, 20]
 
 
-#: What of a block no later call changes.
-MEASURED = ("launch", "block", "ms", "calibration_ms", "calibration_cpu_ms")
+def test_reuse_extend_adds_launches_to_the_records_of_this_code(tmp_path):
+    """As a sweep records its outcomes."""
+    cell = a_cell()
+    blocks = timed(a_record(), range(2), "").samples
 
+    def recorded(reuse: str) -> Record:
+        outcome = Outcome(cell, "ok", columns={"samples": {"blocks": [dict(one) for one in blocks["blocks"]]}})
+        [record] = Results(tmp_path, reuse).record([outcome], "hash", Data("synthetic"))
+        return record
 
-@pytest.mark.usefixtures("cell_processes")
-def test_reuse_extend_adds_launches_to_the_records_of_this_code(tmp_path, pairs):
-    def sweep(*more: str) -> dict[str, Record]:
-        arguments = ("experiment=fig1", *small(pairs, tmp_path / "results"), "batch_size=2", *more)
-        assert run_bench(tmp_path, *arguments).status == 0
-        return {record.arm: record for record in read_all(tmp_path / "results")}
-
-    first = sweep("methods=[comera,dense,low_rank]")
-    second = sweep("methods=[comera,dense]", "reuse=extend")
-    assert {arm: record.launches for arm, record in first.items()} == {"comera": 1, "dense": 1, "low_rank@rank": 1}
-    assert {arm: record.launches for arm, record in second.items()} == {"comera": 2, "dense": 2, "low_rank@rank": 1}
-    blocks = {arm: record.samples["blocks"] for arm, record in second.items()}
-    kept = first["comera"].samples["blocks"]
-    for block, of_first in zip(blocks["comera"], kept, strict=False):  # a quicker call can lower the machine's best
-        assert {name: block[name] for name in MEASURED} == {name: of_first[name] for name in MEASURED}
-    assert len(blocks["comera"]) > len(kept)
-    assert second["comera"].steps_measured == sum(len(block["ms"]) for block in blocks["comera"])
-    assert second["comera"].cell_id == first["comera"].cell_id
-    assert paired_launches(second["comera"], second["dense"]) == {0, 1}
-    assert paired_launches(second["comera"], second["low_rank@rank"]) == {0}
-
-    for path in (tmp_path / "results").rglob("*.json"):  # as if older code had measured them
-        path.write_text(json.dumps(json.loads(path.read_text()) | {"code_id": "older"}))
-    third = sweep("methods=[comera,dense]", "reuse=extend")
-    assert {arm: record.launches for arm, record in third.items()} == {"comera": 1, "dense": 1, "low_rank@rank": 1}
+    first, second = recorded("exact"), recorded("extend")
+    assert (first.launches, second.launches, second.steps_measured) == (2, 4, 4)
+    assert second.cell_id == first.cell_id
+    results = Results(tmp_path, "extend")
+    assert not results.is_done(cell, "hash")  # it is to be measured once more
+    [path] = tmp_path.rglob(f"{first.cell_id}.json")
+    assert Results(tmp_path, "extend", {path}).is_done(cell, "hash")  # by this sweep, just now
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"code_id": "older"}))
+    assert recorded("extend").launches == 2

@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from small_cells import MODEL, a_cell, last_of_each, run_bench, small
-from transformers import BertConfig, LlamaConfig
+from small_cells import MODEL, a_cell, run_bench, small
+from transformers import BertConfig
 
 import bench.runner.sweep
 import bench.workloads
-from bench.core.processors import check_threads
 from bench.errors import ConfigError
 from bench.runner.results import Results
 
 PREDICT = [f"model.{name}={value}" for name, value in MODEL.items()] + ["sequence_length=32", "device=h100"]
 SIZES = {"hidden_size": 48, "num_attention_heads": 4, "intermediate_size": 96, "vocab_size": 500}
 BERT = BertConfig(**SIZES, num_hidden_layers=1, max_position_embeddings=64).to_dict()
-LLAMA = LlamaConfig(**SIZES, num_hidden_layers=1, num_key_value_heads=2, max_position_embeddings=64).to_dict()
 
 
 @pytest.fixture(autouse=True)
@@ -51,21 +48,12 @@ def assert_refused(ended, folder, field, given):
     [
         ("method=galore settings.galore.rank=100000", "galore.rank", "100000"),
         ("method=lora settings.lora.rank=2000", "lora.rank", "2000"),
-        ("method=low_rank settings.low_rank.rank=2000", "low_rank.rank", "2000"),
         ("method=low_rank settings.low_rank.embedding_rank=2000", "low_rank.embedding_rank", "2000"),
-        ("method=comera settings.comera.ranks=2000", "comera.ranks", "2000"),
         ("method=comera settings.comera.table_ranks=100000", "comera.table_ranks", "100000"),
-        ("method=dense batch_size=100000000", "batch_size", "100000000"),
         ("method=dense batch_size=9223372036854775807", "batch_size", "9223372036854775807"),
-        ("method=dense workload=linear batch_size=9223372036854775807", "batch_size", "9223372036854775807"),
-        ("method=dense model.vocabulary=100000000000", "model.vocabulary", "100000000000"),
         ("method=dense model.layers=1000000000", "model.layers", "1000000000"),
-        ("method=dense sequence_length=10000000000", "sequence_length", "10000000000"),
-        ("method=dense workload=linear linear.in_features=1000000000", "linear.in_features", "1000000000"),
         ("method=dense workload=lookup table.rows=1000000000000", "table.rows", "1000000000000"),
         ("method=lora ratio=10", "ratio", "10"),
-        ("shapes=10x1024x1024 rank=2000", "rank", "2000"),
-        (f"shapes=10x1024x1024 rank={'9' * 5000}", "rank", "999"),
         (f"shapes={'9' * 5000}x1x1", "shape", "999"),
     ],
 )
@@ -82,18 +70,13 @@ def test_predictions(tmp_path, pairs, arguments, field, given):
     ("arguments", "field", "given"),
     [
         ("timing.launches=1000000000000", "timing.launches", "1000000000000"),
-        ("timing.blocks=1000000000000", "timing.blocks", "1000000000000"),
-        ("timing.max_steps=1000000000000", "timing.max_steps", "1000000000000"),
         ("timing.block_seconds=1e300", "timing.block_seconds", "1e+300"),
         ("world_size=1000000000", "world_size", "1000000000"),
-        ("methods=[dense,dense]", "methods", "dense"),
         ("batch_size=2,2", "batch_size", "2"),
         ("batch_size=range(1,0)", "batch_size", "range(1,0)"),
         ("ratio=10 methods=[dense,lora]", "ratio", "10"),
         ("results=/", "results", "/"),
-        ("results='~/..'", "results", ".."),
         ("results='~nobody-of-this-name/x'", "results", "nobody-of-this-name"),
-        ("results=~nobody-of-this-name/x", "results", "nobody-of-this-name"),
     ],
 )
 def test_sweeps(tmp_path, pairs, arguments, field, given):
@@ -105,67 +88,34 @@ def test_sweeps(tmp_path, pairs, arguments, field, given):
     ("arguments", "field"),
     [
         ("experiment=fig1 experiment=fig1_memory", "experiment"),
-        ("experiment=fig1 batch_size=2 batch_size=4", "batch_size"),
         ("experiment=fig1 +batch_size=2 batch_size=2", "batch_size"),
-        ("campaign experiment=fig1 device=cpu device=cuda", "device"),
         ("predict method=dense batch_size=2 batch_size=4", "batch_size"),
     ],
 )
 def test_a_setting_given_twice(tmp_path, arguments, field):
-    ended = run_bench(tmp_path, *arguments.split(), as_given=True)
-    assert_refused(ended, tmp_path, field, "twice" if field == "none" else field)
-
-
-def test_a_ratio_that_one_of_several_methods_uses_is_taken(tmp_path, pairs, monkeypatch):
-    jobs = []
-    monkeypatch.setattr(bench.runner.sweep, "run_job", lambda job, *_, **__: jobs.append(job))
-    words = ["experiment=fig1", *small(pairs, tmp_path / "results"), "ratio=2", "methods=[dense,comera]"]
-    assert run_bench(tmp_path, *words).status == 0
-    assert [cell.ratio for cell in jobs[0].cells] == [2.0, 2.0]
+    assert_refused(run_bench(tmp_path, *arguments.split(), as_given=True), tmp_path, field, field)
 
 
 @pytest.mark.parametrize(
-    ("content", "field", "given"),
+    ("content", "field", "words"),
     [
-        (json.dumps({**LLAMA, "num_hidden_layers": 0}), "num_hidden_layers", "0"),
-        (json.dumps({**BERT, "num_hidden_layers": 0}), "num_hidden_layers", "0"),
-        (json.dumps({**BERT, "num_hidden_layers": 10**9}), "num_hidden_layers", "1000000000"),
-        (json.dumps({**BERT, "vocab_size": 10**12}), "vocab_size", "1000000000000"),
-        (json.dumps(BERT).replace('"hidden_size": 48', '"hidden_size": 48, "hidden_size": 64'), "hidden_size", "48"),
-        (json.dumps(BERT), "batch_size", "100000000000"),
-        (json.dumps(BERT), "ratio", "3"),
+        (json.dumps({**BERT, "num_hidden_layers": 0}), "num_hidden_layers", []),
+        (json.dumps({**BERT, "vocab_size": 10**12}), "vocab_size", []),
+        (json.dumps(BERT).replace('"hidden_size": 48', '"hidden_size": 48, "hidden_size": 64'), "hidden_size", []),
+        (json.dumps(BERT), "batch_size", ["batch_size=100000000000"]),
     ],
 )
-def test_models(tmp_path, tmp_path_factory, content, field, given):
+def test_models(tmp_path, tmp_path_factory, content, field, words):
     path = tmp_path_factory.mktemp("model") / "config.json"
     path.write_text(content)
-    words = {"batch_size": ["batch_size=100000000000"], "ratio": ["ratio=3"]}.get(field, [])
     ended = run_bench(tmp_path, "predict", "method=dense", f"model={path}", "sequence_length=16", "device=h100", *words)
-    assert_refused(ended, tmp_path, field, given if field != "hidden_size" else field)
+    assert_refused(ended, tmp_path, field, field)
 
 
-@pytest.mark.parametrize("given", ["100000", "0", "-1", "many", f"{os.cpu_count()},100000"])
-@pytest.mark.parametrize("name", ["OMP_NUM_THREADS", "MKL_NUM_THREADS"])
-def test_threads(tmp_path, monkeypatch, name, given):
-    monkeypatch.setenv(name, given)
-    assert_refused(run_bench(tmp_path, "experiment=fig1"), tmp_path, name, given)
-
-
-@pytest.mark.parametrize("given", ["", "1", str(os.cpu_count()), "1,1"])
-def test_threads_that_there_are(given):
-    check_threads({"OMP_NUM_THREADS": given})
-
-
-def test_the_home_folder_is_not_a_folder_of_that_name(tmp_path, tmp_path_factory, pairs, monkeypatch):
-    """Whatever the shell and Hydra's grammar leave of a ``~``."""
-    home = tmp_path_factory.mktemp("home")
-    monkeypatch.setenv("HOME", str(home))
-    monkeypatch.setattr(bench.runner.sweep, "run_job", lambda *_, **__: None)
-    for given in ("~/one/results", "'~/two/results'"):
-        words = ["experiment=fig1", *small(pairs, tmp_path / "results"), "methods=[dense]", f"results={given}"]
-        assert run_bench(tmp_path, *words).status == 0
-    assert {path.name for path in home.iterdir()} == {"one", "two"}
-    assert not (tmp_path / "~").exists()
+@pytest.mark.parametrize("given", ["100000", "0", "many"])
+def test_threads(tmp_path, monkeypatch, given):
+    monkeypatch.setenv("OMP_NUM_THREADS", given)
+    assert_refused(run_bench(tmp_path, "experiment=fig1"), tmp_path, "OMP_NUM_THREADS", given)
 
 
 def test_a_batch_fits_into_memory_or_is_refused(tmp_path, monkeypatch):
@@ -210,23 +160,3 @@ def test_a_cell_is_claimed_by_one_process(tmp_path):
     holder.kill()
     holder.communicate()
     Results(elsewhere, reuse="exact").claim(cells, "hash")
-
-
-def test_a_second_sweep_on_a_folder_stops_before_it_measures(tmp_path, pairs, monkeypatch):
-    ran = []
-    monkeypatch.setattr(bench.runner.sweep, "run_job", lambda *_, **__: ran.append(1))
-    words = last_of_each(["experiment=fig1", *small(pairs, tmp_path / "results"), "methods=[dense]"])
-    assert run_bench(tmp_path, *words).status == 0
-    [file] = [path for path in (tmp_path / "results" / ".claims").rglob("*") if path.is_file()]
-    with file.open("r+b") as own:
-        fcntl.lockf(own, fcntl.LOCK_UN)
-    holder = subprocess.Popen(
-        [sys.executable, "-c", LOCK, str(file)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    assert holder.stdout.readline() == "held\n"
-    ended = run_bench(tmp_path, *words)
-    holder.kill()
-    holder.communicate()
-    assert (ended.status, ended.output, len(ran)) == (2, "", 1)
-    assert str(tmp_path / "results") in ended.error
-    assert run_bench(tmp_path, *words).status == 0

@@ -88,40 +88,6 @@ def test_a_link_keeps_its_rate_and_counts_its_bytes() -> None:
 
 
 @needs_links
-def test_every_rank_has_renos_tcp_and_the_machine_its_own() -> None:
-    """BBR, where it is the machine's default, is slow to find the rate again after each pause."""
-    file = Path("/proc/sys/net/ipv4/tcp_congestion_control")
-    before = file.read_text()
-    with Links(2, 100) as links:
-        found = {subprocess.check_output([*links.command(rank), "cat", file], text=True).strip() for rank in (0, 1)}
-    assert found == {"reno"}
-    assert file.read_text() == before
-
-
-@needs_links
-def test_more_ranks_share_a_bridge_and_not_their_links() -> None:
-    size = 2_000_000
-    with Links(3, 50) as links:
-        alone = seconds(links, size, 1, 0)
-        assert size * 8 / alone / 50e6 <= 1.05 * PAYLOAD_SHARE
-        assert sent_bytes(links, 2) < 10_000
-        assert seconds(links, size, 0, 2) < 1.3 * alone
-        assert len(namespaces(os.getpid())) == 4
-    assert namespaces(os.getpid()) == []
-
-
-@needs_links
-def test_both_directions_have_the_whole_rate() -> None:
-    with Links(2, 50) as links:
-        alone = seconds(links, 1_000_000)
-        code = "import sys; sys.stdin.read()"
-        with subprocess.Popen([*links.command(0), sys.executable, "-c", code], stdin=subprocess.PIPE) as other:
-            there = seconds(links, 1_000_000, 0, 1)
-            other.communicate()
-    assert 1 / 1.3 < there / alone < 1.3
-
-
-@needs_links
 def test_nothing_is_left_behind_an_exception() -> None:
     def fail() -> None:
         with Links(2, 100):
@@ -152,7 +118,7 @@ def holder() -> subprocess.Popen[str]:
 
 
 @needs_links
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_nothing_is_left_behind_a_signal(number) -> None:
     with holder() as process:
         assert len(namespaces(process.pid)) == 2
@@ -176,42 +142,8 @@ def test_what_a_killed_process_left_is_swept_by_the_next() -> None:
 
 
 @needs_links
-def test_handlers_are_as_before_and_a_handler_of_the_program_stays() -> None:
-    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)]
-    with Links(2, None):
-        assert signal.getsignal(signal.SIGINT) == before[1]
-    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)] == before
-    former = signal.signal(signal.SIGTERM, own := lambda *_: None)
-    try:
-        with Links(2, None):
-            assert signal.getsignal(signal.SIGTERM) is own
-    finally:
-        signal.signal(signal.SIGTERM, former)
-
-
-@needs_links
 def test_links_that_the_kernel_refuses_are_one_sentence_and_leave_nothing(monkeypatch) -> None:
     monkeypatch.setattr("bench.distributed.links._filter", lambda _: ("no_such_filter",))
     with pytest.raises(ConfigError, match=r"no_such_filter answers .*\.$"), Links(2, 100):
         pass
     assert namespaces(os.getpid()) == []
-
-
-@pytest.mark.parametrize(("ranks", "mbit"), [(1, 100), (65, 100), (2.0, 100), (True, 100), (2, 0), (2, -1), (2, "1")])
-def test_wrong_numbers_are_refused(ranks, mbit) -> None:
-    with pytest.raises(ConfigError, match=r"allowed|join 2 to 64"):
-        Links(ranks, mbit)
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (("sys.platform", "darwin"), "need Linux"),
-        (("os.geteuid", lambda: 1000), "need root"),
-        (("shutil.which", lambda _: None), "need ip and tc"),
-    ],
-)
-def test_where_links_cannot_be_a_sentence_says_why(change, words, monkeypatch) -> None:
-    monkeypatch.setattr(*change)
-    with pytest.raises(ConfigError, match=words), Links(2, 100):
-        pass

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from small_cells import TIMING, a_configuration, changed, run_bench
 
 from bench.core.record import read_all
-from bench.data.corpus import DataError
 from bench.estimate.memory import predict_memory, trace_memory
 from bench.estimate.work import predict
 from bench.protocol.methods import ConfigError, ForwardBackward, build, checked_settings
@@ -65,25 +64,6 @@ def test_frequencies_are_even_or_follow_zipf_s_law():
     assert abs(int(counts["zipf"][300:].sum()) - float(expected[300:].sum())) < 0.05 * float(expected[300:].sum())
 
 
-def test_frequent_rows_lie_anywhere_in_the_table():
-    most_frequent = torch.bincount(first("zipf", 200_000)).argsort(descending=True)[:10]
-    assert int(most_frequent.max() - most_frequent.min()) > SMALL.rows // 2
-
-
-def test_the_data_hash_tells_distributions_and_tables_apart():
-    others = [LookupWorkload(SMALL, "uniform"), LookupWorkload(SMALL, "zipf")]
-    others.append(LookupWorkload(LookupSettings(rows=601), "uniform"))
-    assert len({workload.data_hash for workload in others}) == 3
-    assert LookupWorkload(SMALL).data_hash == others[0].data_hash
-    assert LookupWorkload(SMALL).dataset == "uniform"
-
-
-@pytest.mark.parametrize("batch_size", [0, -1, 2.0, True])
-def test_a_wrong_batch_size_is_refused_at_once(batch_size):
-    with pytest.raises(ValueError, match=r"^batch_size is .*from 1$"):
-        LookupWorkload(SMALL).batches("train", batch_size, 0, True)
-
-
 def test_a_step_without_the_optimizer_s_leaves_the_table_and_keeps_no_state():
     workload = LookupWorkload(SMALL, "zipf")
     for name in ("comera", "dense"):
@@ -98,15 +78,6 @@ def test_a_step_without_the_optimizer_s_leaves_the_table_and_keeps_no_state():
             assert torch.equal(parameter, old)
             assert bool(parameter.grad.any())
         assert not step.optimizer.state
-
-
-def test_the_gradient_of_the_rows_is_the_given_one():
-    workload = LookupWorkload(SMALL)
-    batch, model = next(workload.batches("train", 7, 0, True)), workload.build()
-    upstream = torch.randn(batch["upstream"].shape)
-    workload.loss(model, batch | {"upstream": upstream}).backward()
-    expected = torch.zeros_like(model.table.weight).index_add_(0, batch["indices"], upstream)
-    torch.testing.assert_close(model.table.weight.grad, expected)
 
 
 def test_a_prediction_knows_how_many_rows_are_unique():
@@ -191,34 +162,6 @@ def test_arms_with_settings_of_their_own_are_cells_of_their_own(config):
     config["methods"] = ["comera", *config["methods"]]
     with pytest.raises(ConfigError, match="comera"):  # the first is what the optimized one is by default
         resolve(config)
-
-
-@pytest.mark.parametrize(
-    ("field", "value", "words"),
-    [
-        ("table.rows", 0, "rows is 0; allowed: whole numbers from 1"),
-        ("table.columns", 2.5, "columns is 2.5"),
-        ("table.optimizer_step", "no", "optimizer_step is 'no'; allowed: a value of type bool"),
-        ("table.width", 3, "width is unknown; allowed: rows, columns, optimizer_step"),
-        ("table", 3, "table.NAME=VALUE"),
-        ("measure", "train", "lookup has no epoch; allowed: run, predict"),
-        ("data_folder", "somewhere", "draws its data and reads none"),
-        ("methods", [{"comera": {"lookup": "fast"}}], "allowed: optimized, plain, unique, order"),
-        ("methods", [{"comera": 3}], "methods.comera is 3; allowed: single settings"),
-        ("methods", [{"comera": {}, "dense": {}}], "allowed: one name each"),
-        ("methods", [{"sgd": {}}], "method is 'sgd'"),
-    ],
-)
-def test_a_wrong_value_is_one_sentence(config, field, value, words):
-    with pytest.raises(ConfigError) as error:
-        resolve(changed(config, field, value))
-    assert words in str(error.value)
-    assert "\n" not in str(error.value)
-
-
-def test_an_unknown_distribution_is_one_sentence(config):
-    with pytest.raises(DataError, match=r"^dataset is 'mnli'; workload=lookup has: uniform, zipf\.$"):
-        resolve(config | {"dataset": "mnli"})
 
 
 @pytest.mark.slow

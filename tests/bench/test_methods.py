@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 import sys
 
 import pytest
-from small_cells import ROOT
+from small_cells import ROOT, assert_one_line
 
 import baselines
 from bench.core.cell import arm_name
@@ -89,12 +88,8 @@ def test_every_method_is_complete(name):
 @pytest.mark.parametrize(
     ("arm", "parsed"),
     [
-        ("comera", ("comera", "", False, "")),
         ("comera:paper", ("comera", "", False, "")),
         ("comera:released", ("comera", "released", False, "")),
-        ("low_rank:linear", ("low_rank", "linear", False, "")),
-        ("dense", ("dense", "", False, "")),
-        ("dense+checkpoint", ("dense", "", True, "")),
         ("low_rank:linear+checkpoint", ("low_rank", "linear", True, "")),
         ("dense+powersgd_4", ("dense", "", False, "powersgd_4")),
         ("galore:8bit+checkpoint+ddp_bf16", ("galore", "8bit", True, "ddp_bf16")),
@@ -112,24 +107,23 @@ def test_the_default_variant_has_no_name(arm, parsed):
         "sgd",
         "Dense",
         "_arm",
-        "dense.py",
         ":linear",
         "os",
-        "+checkpoint",
         "+ddp",
+        "dense+check",
+        "dense+checkpoint+checkpoint",
+        "dense+powersgd_5",
+        "dense+ddp+checkpoint",
+        "dense+ddp+ddp",
+        "dense@size",
+        "low_rank@rate",
+        "lora@rank:x",
     ],
 )
 def test_nothing_else_is_a_method(arm):
-    with pytest.raises(ConfigError, match=f"allowed: {', '.join(available())}"):
+    with pytest.raises(ConfigError) as error:
         parse_arm(arm)
-
-
-@pytest.mark.parametrize(
-    "arm", ["dense+check", "dense+checkpoint+checkpoint", "dense+powersgd_5", "dense+ddp+checkpoint", "dense+ddp+ddp"]
-)
-def test_what_follows_a_plus_is_checked(arm):
-    with pytest.raises(ConfigError, match=f"method is {re.escape(repr(arm))}.* allowed: checkpoint, ddp, ddp_bf16"):
-        parse_arm(arm)
+    assert_one_line(error, "method")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,24 +139,24 @@ class Sizes:
 
 
 @pytest.mark.parametrize(
-    ("values", "message"),
+    ("field", "value"),
     [
-        ({"counts": 1}, "sizes.counts is unknown; allowed: count, share, name, flag."),
-        ({"count": 1.0}, "sizes.count is 1.0; allowed: a value of type int."),
-        ({"count": True}, "sizes.count is True; allowed: a value of type int."),
-        ({"share": "half"}, "sizes.share is 'half'; allowed: a value of type float."),
-        ({"share": False}, "sizes.share is False; allowed: a value of type float."),
-        ({"share": float("inf")}, "sizes.share is inf; allowed: finite numbers."),
-        ({"name": 1}, "sizes.name is 1; allowed: a value of type str or null."),
-        ({"flag": 0}, "sizes.flag is 0; allowed: a value of type bool."),
-        ({"flag": None}, "sizes.flag is None; allowed: a value of type bool."),
-        ({"count": -1}, "sizes: count is -1; allowed: 0 and more"),
+        ("counts", 1),
+        ("count", 1.0),
+        ("count", True),
+        ("count", -1),
+        ("share", "half"),
+        ("share", False),
+        ("share", float("inf")),
+        ("name", 1),
+        ("flag", 0),
+        ("flag", None),
     ],
 )
-def test_a_wrong_setting_is_one_sentence(values, message):
+def test_a_wrong_setting_is_one_line_that_names_it(field, value):
     with pytest.raises(ConfigError) as error:
-        build_dataclass(Sizes, values, "sizes")
-    assert str(error.value) == message
+        build_dataclass(Sizes, {field: value}, "sizes")
+    assert_one_line(error, "sizes", field)
 
 
 def test_right_settings_are_taken_and_whole_numbers_made_real():

@@ -8,7 +8,6 @@ import dataclasses
 import io
 from collections.abc import Iterator
 from dataclasses import dataclass
-from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -20,14 +19,11 @@ from torch.nn import functional as F
 
 import bench.workloads
 from bench.commands.compare import Pair
-from bench.core.plugins import BY_HAND
 from bench.core.record import read_all
 from bench.core.samples import last_per_example
-from bench.core.table import table_path
 from bench.errors import ConfigError
 from bench.gate.exact import all_benchmarks, measure
-from bench.protocol import Data, Evaluation, Gated, Metric, Stage, Words
-from bench.training.run import checked_metric
+from bench.protocol import Evaluation, Gated, Metric, Stage, Words
 from bench.workloads.base import BaseWorkload
 
 
@@ -144,24 +140,6 @@ class PhasedClicks(ClickWorkload):
         return Evaluation({"loss": float(np.mean(losses))}, losses)
 
 
-class UnmeasuredClicks(ClickWorkload):
-    """Its metric is no number."""
-
-    name = "unmeasured_clicks"
-
-    def evaluate(self, model) -> Evaluation:  # noqa: ARG002
-        return Evaluation({"auc": "high"})
-
-
-class EndlessClicks(ClickWorkload):
-    """Its metric is no finite number."""
-
-    name = "endless_clicks"
-
-    def evaluate(self, model) -> Evaluation:  # noqa: ARG002
-        return Evaluation({"auc": float("nan")})
-
-
 #: What every sweep of the small workload is given.
 SMALL = ("run", "~experiment", "name=clicks", "workload=clicks", "device=cpu", "batch_size=20", "results=records")
 SMALL += tuple(f"timing.{name}={value}" for name, value in TIMING.items())
@@ -173,7 +151,7 @@ def known():
     """The two workloads are known within this module."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(BY_HAND, "workload", {})
-        for workload in (ClickWorkload, PhasedClicks, UnmeasuredClicks, EndlessClicks):
+        for workload in (ClickWorkload, PhasedClicks):
             bench.workloads.register(workload)
         yield
 
@@ -234,10 +212,6 @@ class TestCommands:
             assert "per_example" not in curve[-1]
         assert records["dense late"].metrics["auc"] > 0.6
 
-    def test_check(self, folder):
-        records = swept(folder, "measure=check", "methods=[dense]")
-        assert all(row["passed"] is not False for row in records["dense"].samples["checks"])
-
     @pytest.mark.slow
     def test_compare(self, folder):
         ended = run_bench(folder, "compare", "records", "records", "--format", "csv")
@@ -248,26 +222,6 @@ class TestCommands:
         assert (trained["metric_difference"] == 0).all()
         assert trained["metric_difference_low"].isna().all()
         assert "validation AUC" in run_bench(folder, "compare", "records", "records").output
-
-    @pytest.mark.slow
-    def test_the_table(self, folder):
-        records = {record.cell_id: record for record in read_all(folder / "records", "clicks")}
-        table = pd.read_csv(table_path(folder / "records", "clicks"), float_precision="round_trip")
-        assert sorted(table["cell_id"]) == sorted(records)
-        assert table.columns[-1] == "metric_auc"
-        for _, line in table.iterrows():
-            record = records[line["cell_id"]]
-            assert line["metric_auc"] == record.metrics["auc"] if record.metrics else np.isnan(line["metric_auc"])
-            assert line["workload"] == "clicks"
-
-    @pytest.mark.slow
-    @pytest.mark.parametrize("method", ["dense", "comera"])
-    def test_predict(self, tmp_path, method):
-        small = ["settings.comera.ranks=4", "settings.comera.order=2"] if method == "comera" else []
-        ended = run_bench(tmp_path, "predict", "workload=clicks", f"method={method}", "device=h100", *small)
-        assert ended.status == 0, ended.error
-        assert ended.output.startswith(f"{method} on the workload clicks, data drawn, batch 8, fp32\n")
-        assert "Largest batch that fits: 65,536 at least" in ended.output
 
     def test_a_plan_of_its_own(self, folder):
         """Stages have their own names and lengths, and the second one's batches another shape."""
@@ -285,69 +239,9 @@ class TestCommands:
         found = Pair(before, record).difference
         assert found.low < found.value < found.high
 
-    def test_its_settings_are_checked(self, tmp_path):
-        for words, said in (
-            ("clicks.examples=0", "clicks: examples is 0; allowed: whole numbers from 1"),
-            ("clicks.examples=many", "clicks.examples is 'many'"),
-            ("clicks.pages=1", "clicks.pages"),
-            (
-                "workload=phased_clicks measure=train training.early_steps=3",
-                "training.early_steps is unknown; allowed: ",
-            ),
-            ("workload=phased_clicks measure=train training.first_steps=few", "training.first_steps is 'few'"),
-            ("workload=clicks measure=train training.first_steps=3", "training.first_steps is unknown; allowed: early"),
-        ):
-            ended = run_bench(tmp_path, *SMALL, "methods=[dense]", *words.split())
-            assert_one_sentence(ended, said)
-
-    @pytest.mark.parametrize(
-        ("metrics", "said"),
-        [
-            ({"auc": "high"}, "returns 'high' as its metric 'auc'; allowed: numbers."),
-            ({"auc": True}, "returns True as its metric 'auc'; allowed: numbers."),
-            ({"auc": 0.5, "other": None}, "returns None as its metric 'other'; allowed: numbers."),
-            ({"AUC": 0.5}, "leads with the metric 'auc', but evaluate returns AUC."),
-            ({}, "leads with the metric 'auc', but evaluate returns none."),
-        ],
-    )
-    def test_a_metric_that_is_no_number(self, monkeypatch, metrics, said):
-        workload = ClickWorkload(ClickSettings())
-        monkeypatch.setattr(workload, "evaluate", lambda _: Evaluation(metrics), raising=False)
-        with pytest.raises(ConfigError) as error:
-            checked_metric(workload.evaluate(None), workload)
-        assert str(error.value) == f"workload=clicks {said}"
-
-    def test_a_metric_that_is_no_number_ends_the_sweep(self, tmp_path):
-        small = ("measure=train", "methods=[dense]", "training.early_steps=2", "training.late_steps=2")
-        ended = run_bench(tmp_path, *SMALL, *small, "workload=unmeasured_clicks")
-        assert_one_sentence(ended, "workload=unmeasured_clicks returns 'high' as its metric 'auc'; allowed: numbers.")
-
-    def test_a_metric_that_is_not_finite_is_a_run_that_diverged(self, tmp_path):
-        small = ("measure=train", "methods=[dense]", "training.early_steps=2", "training.late_steps=2")
-        ended = run_bench(tmp_path, *SMALL, *small, "workload=endless_clicks")
-        assert ended.status == 0
-        [record] = read_all(tmp_path / "records")
-        assert record.status == "diverged"
-        assert "the validation auc of endless_clicks is not finite at step 2" in record.message
-
-
-def assert_one_sentence(ended, said):
-    assert (ended.status, ended.output) == (2, ""), ended.error
-    assert ended.error.startswith("error: ")
-    assert ended.error.count("\n") == 1
-    assert said in ended.error
-
-
-def test_values_that_are_not_those_of_the_metric():
-    workload = ClickWorkload(ClickSettings())
-    with pytest.raises(ConfigError, match=r"^workload=clicks returns 2 values with a mean of 0.5, not 0.75 as its"):
-        checked_metric(Evaluation({"auc": 0.75}, [0.25, 0.75]), workload)
-
 
 class TestWrongPlugins:
-    @pytest.mark.parametrize(
-        "name", ["Settings", "open", "build", "targets", "batches", "loss", "evaluate", "in_stage"]
-    )
+    @pytest.mark.parametrize("name", ["Settings", "build", "evaluate"])
     def test_a_missing_member_is_named(self, name):
         members = {member: getattr(ClickWorkload, member) for member in bench.workloads._MEMBERS}
         members |= {"name": "lacking", "section": "lacking"}
@@ -356,55 +250,11 @@ class TestWrongPlugins:
             bench.workloads.register(type("Lacking", (), members))
         assert "lacking" not in bench.workloads.available()
 
-    def test_an_abstract_member_is_named_too(self):
-        class Unfinished(BaseWorkload):
-            name, Settings = "unfinished", ClickSettings
-
-        with pytest.raises(ConfigError, match="lacks batches, build, loss, targets"):
-            bench.workloads.register(Unfinished)
-
-    def test_what_an_opened_workload_lacks_is_named(self):
-        members = {member: getattr(ClickWorkload, member) for member in bench.workloads._MEMBERS}
-        kind = type("Unopened", (), {**members, "open": classmethod(lambda cls, *_: cls())})
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setitem(BY_HAND["workload"], "clicks", kind)
-            with pytest.raises(ConfigError, match="'clicks' lacks examples_per_epoch, dataset, data_hash, training_ex"):
-                bench.workloads.open_workload("clicks", ClickSettings(rows=7), Data(), check=False)
-
     @pytest.mark.parametrize("taken", ["clicks", "encoder"])
     def test_a_name_that_is_taken(self, taken):
         other = type("Other", (ClickWorkload,), {"name": taken, "__module__": "elsewhere"})
         with pytest.raises(ConfigError, match=f"'{taken}' .*taken"):
             bench.workloads.register(other)
-
-    def test_a_section_that_is_taken(self, monkeypatch):
-        monkeypatch.setitem(BY_HAND["workload"], "other", type("Other", (ClickWorkload,), {"section": "model"}))
-        with pytest.raises(ConfigError, match="'other' has the section 'model', which is taken"):
-            bench.workloads.config_sections()
-
-    @pytest.mark.parametrize(
-        "command", [("run", *SMALL[1:], "methods=[dense]"), ("predict", "method=dense"), ("predict",)]
-    )
-    @pytest.mark.parametrize(
-        ("kind", "said"),
-        [
-            (type("Lacking", (), {"name": "lacking"}), "workload lacking:Lacking lacks Settings, section"),
-            (type("Encoder", (ClickWorkload,), {"name": "encoder"}), "'encoder' of lacking:Lacking has a name that is"),
-            (ImportError("no such thing"), "workload 'lacking' of lacking:Lacking cannot be imported (no such thing)"),
-        ],
-    )
-    def test_one_of_another_package_is_one_sentence(self, tmp_path, monkeypatch, command, kind, said):
-        def load():
-            if isinstance(kind, Exception):
-                raise kind
-            return kind
-
-        point = SimpleNamespace(name="lacking", value="lacking:Lacking", load=load)
-        found = {"comera_bench.workloads": [point]}
-        monkeypatch.setattr("importlib.metadata.entry_points", lambda group: found.get(group, []))
-        monkeypatch.delitem(vars(bench.workloads._REGISTRY), "_found", raising=False)
-        assert_one_sentence(run_bench(tmp_path, *command), said)
-        vars(bench.workloads._REGISTRY).pop("_found", None)
 
 
 def test_the_gate_counts_what_it_names():

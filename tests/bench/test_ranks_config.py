@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from small_cells import a_configuration, run_bench, small
+from small_cells import a_configuration, assert_one_line
 
 from bench.core.cell import LOCAL_STEPS
 from bench.errors import ConfigError
@@ -42,55 +42,41 @@ def test_settings_go_to_the_exchanges_that_have_them(config):
     assert cell.local_steps == LOCAL_STEPS
 
 
+TWO = {"world_size": 2}
+
+
 @pytest.mark.parametrize(
-    ("changes", "sentence"),
+    ("changes", "field"),
     [
-        ({"world_size": 0}, "world_size is 0; allowed: whole numbers from 1 to 4,096."),
-        ({"world_size": 2.5}, "world_size is 2.5; allowed: whole numbers from 1 to 4,096."),
-        ({"world_size": 2, "exchange": "dpp"}, "exchange is 'dpp'; allowed: ddp, ddp_bf16, powersgd_4, powersgd_32"),
-        ({"exchange": "dpp"}, "exchange is 'dpp'; allowed: ddp,"),
-        ({"exchange": 3}, "exchange is 3"),
-        ({"exchange": "ddp"}, "exchange is 'ddp', which one rank has no use for; allowed: world_size from 2 up."),
-        ({"methods": ["dense+powersgd_4"]}, "exchange of dense+powersgd_4 is 'powersgd_4', which one rank has no use"),
-        ({"methods": ["dense+ddp"]}, "exchange of dense is 'ddp', which one rank"),
-        ({"link_mbit": 10}, "link_mbit is 10, which one rank has no use for"),
-        ({"bucket_mib": 1}, "bucket_mib is 1, which one rank"),
-        ({"local_steps": 4}, "local_steps is 4, which one rank"),
-        ({"world_size": 2, "link_mbit": 0}, "link_mbit is 0; allowed: finite numbers above 0, or null."),
-        ({"world_size": 2, "bucket_mib": -1}, "bucket_mib is -1; allowed: finite numbers above 0, or null."),
-        ({"world_size": 2, "local_steps": 0}, "local_steps is 0; allowed: whole numbers from 1 up, or null."),
-        ({"world_size": 2, "local_steps": 4}, "local_steps is 4, which only exchange=local_steps has a use for."),
-        (
-            {"world_size": 2, "exchange": "fsdp2", "bucket_mib": 4},
-            "bucket_mib is 4, which only exchange=ddp, ddp_bf16, powersgd_4, powersgd_32 has a use for.",
-        ),
-        (
-            {"world_size": 2, "measure": "predict"},
-            "world_size is 2, but measure=predict is of one rank; allowed: run, train.",
-        ),
-        ({"world_size": 3, "batch_size": 100}, "batch_size is 100 on each of world_size=3 ranks, but"),
-        ({"world_size": 1000}, "allowed: none, there are fewer rows than ranks."),
+        ({"world_size": 0}, "world_size"),
+        ({"world_size": 2.5}, "world_size"),
+        ({"exchange": "dpp"}, "exchange"),
+        (TWO | {"exchange": "dpp"}, "exchange"),
+        ({"exchange": "ddp"}, "exchange"),
+        ({"methods": ["dense+powersgd_4"]}, "exchange"),
+        ({"methods": ["dense+ddp"]}, "exchange"),
+        ({"link_mbit": 10}, "link_mbit"),
+        ({"bucket_mib": 1}, "bucket_mib"),
+        ({"local_steps": 4}, "local_steps"),
+        (TWO | {"link_mbit": 0}, "link_mbit"),
+        (TWO | {"bucket_mib": -1}, "bucket_mib"),
+        (TWO | {"local_steps": 0}, "local_steps"),
+        (TWO | {"local_steps": 4}, "local_steps"),
+        (TWO | {"exchange": "fsdp2", "bucket_mib": 4}, "bucket_mib"),
+        (TWO | {"measure": "predict"}, "measure"),
+        ({"world_size": 3, "batch_size": 100}, "batch_size"),
+        ({"world_size": 1000}, "world_size"),
     ],
 )
-def test_a_wrong_value_is_one_sentence(config, changes, sentence):
+def test_a_wrong_value_is_one_line_that_names_its_field(config, changes, field):
     with pytest.raises(ConfigError) as error:
         resolve(config | changes)
-    assert sentence in str(error.value)
-    assert "\n" not in str(error.value)
+    assert_one_line(error, field)
 
 
 def test_a_rank_needs_a_device_of_its_own(config, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    with pytest.raises(ConfigError, match=r"world_size is 2, but here are 1 CUDA device\(s\), one per rank\."):
-        resolve(config | {"world_size": 2, "device": "cuda"})
-    assert resolve(config | {"world_size": 2, "device": "cuda"}, elsewhere=True).cells[0].backend == "nccl"
-
-
-def test_the_command_ends_with_status_2(pairs, tmp_path):
-    arguments = ["experiment=fig1", *small(pairs, tmp_path / "results"), "methods=[dense]", "exchange=ddp"]
-    ended = run_bench(tmp_path, *arguments)
-    assert ended.status == 2
-    assert ended.error.strip().splitlines() == [
-        "error: exchange is 'ddp', which one rank has no use for; allowed: world_size from 2 up."
-    ]
+    with pytest.raises(ConfigError, match="world_size"):
+        resolve(config | TWO | {"device": "cuda"})
+    assert resolve(config | TWO | {"device": "cuda"}, elsewhere=True).cells[0].backend == "nccl"

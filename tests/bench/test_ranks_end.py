@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import time
-
 import psutil
 import pytest
 import torch
-from small_cells import environment, run_bench, small
+from small_cells import run_bench, small
 from torch import distributed
 
 import bench.workloads
 from bench.core.plugins import BY_HAND
 from bench.core.record import read_all
-from bench.distributed.launch import failure_of, slurm_command
+from bench.distributed.launch import slurm_command
 from bench.errors import ConfigError
 from bench.workloads.encoder import EncoderWorkload
 
@@ -76,7 +72,7 @@ def test_a_run_that_diverges_ends_all_its_ranks_with_one_sentence(pairs, tmp_pat
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("cell_processes")
-@pytest.mark.parametrize("experiment", ["training", "steps"])
+@pytest.mark.parametrize("experiment", ["training"])
 def test_a_rank_without_memory_ends_all_with_one_sentence(pairs, tmp_path, monkeypatch, experiment):
     monkeypatch.setitem(BY_HAND, "workload", {})
     bench.workloads.register(WantingEncoder)
@@ -95,79 +91,6 @@ def test_a_rank_without_memory_ends_all_with_one_sentence(pairs, tmp_path, monke
     assert "allocate" in record.message
     assert "\n" not in record.message
     assert not ranks_left()
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("cell_processes")
-def test_an_optimizer_that_steps_inside_backward_is_recorded_as_unsupported(pairs, tmp_path):
-    asked = ["experiment=steps", *small(pairs, tmp_path / "results"), "methods=[galore:per_layer]", "world_size=2"]
-    run_bench(tmp_path, *asked)
-    [record] = read_all(tmp_path / "results")
-    assert record.status == "unsupported"
-    assert "steps inside backward" in record.message
-
-
-MEETS = """
-import os
-import torch
-from torch import distributed
-from bench.distributed.rank import meet
-
-meet("gloo", int(os.environ["TORCHELASTIC_RESTART_COUNT"]))
-ranks = torch.ones(1)
-distributed.all_reduce(ranks)
-print(int(ranks), flush=True)
-os._exit(0)
-"""
-
-
-def started(rank: int, attempt: int, port: int) -> subprocess.Popen[str]:
-    """A rank as torchrun starts it, of which nothing is asked but to meet the other."""
-    place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "MASTER_ADDR": "localhost", "MASTER_PORT": port}
-    elastic = {"TORCHELASTIC_USE_AGENT_STORE": True, "TORCHELASTIC_RESTART_COUNT": attempt}
-    own = environment(GLOO_SOCKET_IFNAME="lo", **{name: str(value) for name, value in (place | elastic).items()})
-    return subprocess.Popen([sys.executable, "-c", MEETS], env=own, stdout=subprocess.PIPE, text=True)
-
-
-@pytest.mark.slow
-def test_ranks_that_are_started_anew_do_not_look_for_those_before_them():
-    store = distributed.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
-
-    def waiting(rank: int, attempt: int) -> subprocess.Popen[str]:
-        """A rank that has told the other where it is to be found."""
-        known, end = store.num_keys(), time.monotonic() + 60
-        process = started(rank, attempt, store.port)
-        while store.num_keys() == known and time.monotonic() < end:
-            time.sleep(0.1)
-        time.sleep(0.5)
-        return process
-
-    for rank in (0, 1):
-        lost = waiting(rank, attempt=rank)
-        lost.kill()
-        lost.communicate()
-    first = waiting(0, attempt=2)
-    both = [first, started(1, 2, store.port)]
-    try:
-        assert [process.communicate(timeout=60)[0].strip() for process in both] == ["2", "2"]
-    finally:
-        for process in both:
-            process.kill()
-
-
-@pytest.mark.parametrize(
-    ("text", "status"),
-    [
-        ("traceback : Signal 9 (SIGKILL) received by PID 4", "oom"),
-        ("  exitcode  : -9 (pid: 4)", "oom"),
-        ("ModuleNotFoundError: No module named 'x'\n  exitcode  : 1", "error"),
-        ("", "error"),
-    ],
-)
-def test_the_end_of_torchrun_is_one_sentence(text, status):
-    failure = failure_of(text)
-    assert failure.status == status
-    assert "\n" not in failure.message
 
 
 def test_torchrun_is_started_on_every_node_with_an_equal_part():

@@ -10,14 +10,11 @@ from pathlib import Path
 import pytest
 import torch
 from interrupted import Killed, as_bytes
-from omegaconf import OmegaConf
 from small_cells import MODEL, a_training_cell
 from torch import distributed
 from two_processes import in_two_processes
 
-from bench.distributed import exchange as exchanges
 from bench.distributed.state import unsharded
-from bench.errors import CONF
 from bench.protocol import Data
 from bench.training.run import TrainingRun, Upkeep
 from bench.workloads import open_workload, workload_class
@@ -26,7 +23,7 @@ from comera.compatibility.distributed import RanksDiffer, check_same_ranks
 
 pytestmark = pytest.mark.slow  # processes start and import torch
 
-STEPS = 50
+STEPS = 20
 AGREEMENT = 1e-5
 STEADY = {**MODEL, "dropout": 0.0, "sequence_length": 32}
 
@@ -64,8 +61,7 @@ def trained(rank: int, cell, folder: str, pairs: str) -> list[float]:
     return losses_of(a_run(cell, f"{folder}/{rank}", pairs))
 
 
-@pytest.mark.parametrize("exchange", ["ddp", "fsdp2"])
-@pytest.mark.parametrize("method", ["comera", "dense"])
+@pytest.mark.parametrize(("method", "exchange"), [("comera", "fsdp2"), ("comera", "ddp")])
 def test_ranks_with_parts_of_a_batch_have_the_losses_of_one_with_all_of_it(method, exchange, pairs, tmp_path):
     cell = a_training_cell(method, early=STEPS, late=0, static=True, workload_settings=STEADY, settings=RATES[method])
     one = losses_of(a_run(cell, tmp_path / "one", pairs))
@@ -123,12 +119,10 @@ EARLY, LATE = 5, 13
 @pytest.mark.parametrize(
     ("method", "exchange", "moments"),
     [
-        ("comera", "ddp", [1, EARLY, 10, LATE]),  # before the first checkpoint, and between two of the late stage
-        ("dense", "ddp_bf16", [EARLY]),
-        ("dense", "powersgd_4", [EARLY, LATE]),
-        ("comera", "fsdp2", [EARLY, LATE]),
-        ("dense", "fsdp2", [LATE]),
-        ("comera", "local_steps", [EARLY, LATE]),
+        ("comera", "ddp", [1, 10, LATE]),  # before the first checkpoint, and between two of the late stage
+        ("dense", "powersgd_4", [EARLY]),
+        ("comera", "fsdp2", [LATE]),
+        ("comera", "local_steps", [EARLY]),
     ],
 )
 def test_what_is_taken_up_from_a_checkpoint_ends_with_the_undisturbed_bytes(method, exchange, moments, pairs, tmp_path):
@@ -147,7 +141,7 @@ def cut(rank: int, cell, folder: str, pairs: str) -> tuple[list[object], list[fl
     return [ranks_of(run.model), active], sizes, run.is_cut
 
 
-@pytest.mark.parametrize("exchange", ["ddp", "fsdp2", "local_steps"])
+@pytest.mark.parametrize("exchange", ["ddp", "fsdp2"])
 def test_all_ranks_truncate_alike_and_meet_the_target(exchange, pairs, tmp_path):
     cell = of_ranks(a_training_cell("comera", static=True), 2, exchange)
     (first, sizes, is_cut), (second, *_) = in_two_processes(cut, cell, str(tmp_path), str(pairs))
@@ -170,20 +164,6 @@ def test_other_ranks_on_one_of_them_are_seen_by_all():
     assert all(answer.startswith(sentence) for answer in in_two_processes(different))
 
 
-def refused(rank: int) -> str:  # noqa: ARG001
-    weight = torch.nn.Linear(4, 4)
-    weight.weight.register_post_accumulate_grad_hook(print)
-    try:
-        exchanges.check_optimizer(exchanges.Buckets(weight, "ddp", None))
-    except exchanges.NotExchanged as error:
-        return str(error)
-    return ""
-
-
-def test_an_optimizer_that_steps_inside_backward_is_refused():
-    assert all("steps inside backward" in answer for answer in in_two_processes(refused))
-
-
 def spread(rank: int, cell, folder: str, pairs: str) -> tuple[float, list[float]]:
     """Mean and own losses where the second rank's loss is no number at one step."""
     run = a_run(cell, f"{folder}/{rank}", pairs)
@@ -203,41 +183,3 @@ def spread(rank: int, cell, folder: str, pairs: str) -> tuple[float, list[float]
 def test_a_loss_that_is_no_number_on_one_rank_ends_all(pairs, tmp_path):
     cell = of_ranks(a_training_cell("dense", static=True), 2)
     assert in_two_processes(spread, cell, str(tmp_path), str(pairs)) == [4, 4]
-
-
-def on_code(rank: int, cell, folder: str) -> list[float]:
-    """Losses of a run on source files that are installed."""
-    settings = workload_class("code").Settings(**cell.workload_settings)
-    workload = open_workload("code", settings, Data(), check=False)
-    upkeep = Upkeep(Path(f"{folder}/{rank}"), "mine", "c")
-    run = TrainingRun(cell, workload, upkeep, lambda progress: None)  # noqa: ARG005
-    run._curve_point = lambda stage: None  # type: ignore[method-assign]  # noqa: ARG005
-    run.save = lambda: None  # type: ignore[method-assign]
-    return losses_of(run)
-
-
-def test_shards_have_the_losses_of_replicas_on_source_code(tmp_path):
-    """CoMERA's small preset with its schedule and the rates that its search chose, over 200 steps."""
-    preset = OmegaConf.to_container(OmegaConf.load(CONF / "presets" / "code_small.yaml"))
-    rates = OmegaConf.to_container(OmegaConf.load(CONF / "code_rates" / "chosen.yaml"))
-    assert isinstance(preset, dict)
-    assert isinstance(rates, dict)
-    rates["comera"]["lr_ranks"] = 1e-3  # the library's own
-    settings = dataclasses.asdict(workload_class("code").Settings(**{**preset, "packages": tuple(preset["packages"])}))
-    cell = a_training_cell(
-        "comera",
-        early=200,
-        late=0,
-        static=True,
-        workload="code",
-        workload_settings=settings,
-        settings=rates["comera"],
-        batch_size=32,
-    )
-    cell = dataclasses.replace(cell, training={**cell.training, "schedule": {"warmup": 0.1, "final": 0.05}})
-    replicas = in_two_processes(on_code, of_ranks(cell, 2, "ddp"), str(tmp_path / "ddp"))
-    shards = in_two_processes(on_code, of_ranks(cell, 2, "fsdp2"), str(tmp_path / "fsdp2"))
-    assert [len(losses) for losses in (*replicas, *shards)] == [200] * 4
-    for losses in shards:
-        assert losses == pytest.approx(replicas[0], abs=1e-4)
-    assert replicas[0][-1] < replicas[0][0] - 0.5

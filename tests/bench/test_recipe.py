@@ -7,10 +7,10 @@ import itertools
 
 import pytest
 import torch
-from small_cells import a_configuration, changed
+from small_cells import a_configuration, assert_one_line, changed
 from torch import nn
 
-from baselines import basis, btt, dense, galore, low_rank
+from baselines import basis, btt, dense, low_rank
 from bench.errors import ConfigError
 from bench.protocol.budget import RATES, Budget
 from bench.protocol.methods import build_for
@@ -63,9 +63,8 @@ def test_every_parameter_has_one_rate_and_matrices_their_own(name, optimizer, wo
     assert all(rates[each] == 1e-3 for each in ranks)
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
-@pytest.mark.parametrize("name", ARMS)
-def test_every_arm_learns_by_every_recipe(name, optimizer, workload):
+@pytest.mark.parametrize(("name", "optimizer"), [("btt", "muon"), ("comera", "adamw"), ("comera", "muon")])
+def test_an_arm_learns_by_a_recipe(name, optimizer, workload):
     method, model, built = prescribed(name, workload, optimizer=optimizer)
     step = TrainStep(model, method, built, workload.loss, "fp32", "cpu")
     losses = [float(step(batch)) for batch in itertools.islice(workload.batches("train", 256, 0, True), 60)]
@@ -113,18 +112,6 @@ def test_rates_per_core_stretch_the_step_of_each_core(name, workload):
     assert found == expected if expected else len(found) >= 1
     others = [place for place, key in enumerate(names) if not key.startswith("hidden")]
     assert all(torch.equal(moved[True][place], moved[False][place]) for place in others)
-
-
-@pytest.mark.parametrize("clip", [0.01, None])
-def test_gradients_are_clipped_together(clip, workload):
-    method, model, built = prescribed("dense", workload, optimizer="adamw", clip=clip)
-    norms = []
-    built.register_step_pre_hook(
-        lambda *_: norms.append(float(torch.stack([p.grad.norm() for p in model.parameters()]).norm()))
-    )
-    step = TrainStep(model, method, built, workload.loss, "fp32", "cpu")
-    step(next(workload.batches("train", 64, 0, True)))
-    assert norms[0] == pytest.approx(0.01, rel=1e-3) if clip else norms[0] > 0.05
 
 
 def test_comeras_penalty_stays_in_the_objective(workload):
@@ -177,43 +164,31 @@ def test_a_timed_step_is_one_of_the_recipe(config):
 
 
 @pytest.mark.parametrize(
-    ("changes", "sentence"),
+    ("changes", "named"),
     [
-        ({"training.optimizer": "sgd"}, "training.optimizer is 'sgd'; allowed: own, adamw, muon."),
-        ({"training.lr": -1.0}, "training.lr is -1.0; allowed: numbers above 0, up to 1,000, or null."),
-        ({"training.steps": 0}, "training.steps is 0; allowed: whole numbers from 1"),
-        ({"training.warmup": 1.0}, "training.warmup is 1.0; allowed: numbers from 0 to below 1."),
-        ({"training.decay": "step"}, "training.decay is 'step'; allowed: cosine, linear."),
-        ({"training.optimizer": "own", "training.lr": 0.1}, "lr is 0.1, but optimizer=own takes its rates from"),
-        (
-            {"methods": ["galore"]},
-            "training.optimizer is adamw, by which galore cannot be trained; allowed for it: own.",
-        ),
-        ({"methods": ["low_rank:spectron"]}, "by which low_rank:spectron cannot be trained; allowed for it: muon."),
-        ({"settings": {"dense": {"lr": 0.1}}}, "settings.dense.lr is 0.1, which training.optimizer=adamw sets aside;"),
-        ({"training.early_steps": 5}, "training.early_steps is unknown; allowed: steps,"),
-        ({"training.optimizer": "muon", "training.rates": "per_core"}, "rates is per_core, which is a rule for adamw"),
-        ({"training.dense_steps": 5000}, "dense_steps is 5000; it must be below steps, 1000"),
-        ({"training.dense_lr": 0.1}, "dense_lr is 0.1, but there are no dense steps"),
-        ({"methods": ["basis"], "training.dense_steps": 10}, "but basis decomposes no dense model; allowed: null."),
-        ({"ratio": 4.0}, "ratio is 4, which dense has no use for;"),
+        ({"training.optimizer": "sgd"}, "optimizer"),
+        ({"training.lr": -1.0}, "lr"),
+        ({"training.steps": 0}, "steps"),
+        ({"training.warmup": 1.0}, "warmup"),
+        ({"training.decay": "step"}, "decay"),
+        ({"training.optimizer": "own", "training.lr": 0.1}, "lr"),
+        ({"methods": ["galore"]}, "galore"),
+        ({"methods": ["low_rank:spectron"]}, "low_rank:spectron"),
+        ({"settings": {"dense": {"lr": 0.1}}}, "settings.dense.lr"),
+        ({"training.early_steps": 5}, "early_steps"),
+        ({"training.optimizer": "muon", "training.rates": "per_core"}, "rates"),
+        ({"training.dense_steps": 5000}, "dense_steps"),
+        ({"training.dense_lr": 0.1}, "dense_lr"),
+        ({"methods": ["basis"], "training.dense_steps": 10}, "basis"),
+        ({"ratio": 4.0}, "ratio"),
     ],
 )
-def test_what_cannot_be_is_one_sentence(config, changes, sentence):
+def test_what_cannot_be_is_one_line_that_names_it(config, changes, named):
     for field, value in changes.items():
         config = changed(config, field, value)
     with pytest.raises(ConfigError) as error:
         resolve(config)
-    assert sentence in str(error.value)
-    assert "\n" not in str(error.value)
-
-
-def test_a_method_with_an_optimizer_of_its_own_is_trained_by_it(config):
-    config = changed(changed(config, "methods", [{"galore": {"rank": 8}}]), "training.optimizer", "own")
-    [cell] = resolve(config).cells
-    method = build_for(cell)
-    model = method.adapt(TeacherWorkload(SMALL).build(), TeacherWorkload(SMALL).targets())
-    assert type(method.optimizer(model)) is type(galore.build(galore.Settings(rank=8)).optimizer(model))
+    assert_one_line(error, named)
 
 
 def test_a_plan_prunes_what_can_shrink():

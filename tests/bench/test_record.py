@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime
 import json
 import math
 import os
@@ -13,14 +12,13 @@ import sys
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_cells import ROOT, a_record
+from small_cells import ROOT, a_record, assert_one_line
 
 import bench.core.files
 from bench.core.record import (
     COLUMNS,
     SCHEMA_VERSION,
     STATUSES,
-    Record,
     RecordError,
     device_folder,
     read,
@@ -77,18 +75,6 @@ def test_any_values_survive_the_round_trip(tmp_path_factory, real, whole, text, 
     assert read(path) == record
 
 
-def test_a_later_record_replaces_the_earlier_one(tmp_path):
-    write([a_record(status="error")], tmp_path)
-    write([a_record(status="ok")], tmp_path)
-    assert [record.status for record in read_all(tmp_path)] == ["ok"]
-
-
-def test_the_same_files_give_the_same_list(tmp_path):
-    records = [a_record(cell_id=f"{number:016x}", experiment=name) for name in "ba" for number in (2, 0, 1)]
-    write(records, tmp_path)
-    assert read_all(tmp_path) == sorted(records, key=lambda record: (record.experiment, record.cell_id))
-
-
 @pytest.mark.parametrize("survivors", [0, 1, 2])
 def test_a_crash_leaves_whole_records_only(tmp_path, monkeypatch, survivors):
     """Killed after ``survivors`` renames, the files already in place are whole and the others absent."""
@@ -128,62 +114,71 @@ def test_a_number_that_is_none_is_not_written(tmp_path, value):
     assert list(tmp_path.rglob("*")) == []
 
 
-def edited(**changes):
+def edited(ensure_ascii=False, **changes):
     content = {**json.loads(a_record(**FULL).to_json()), **changes}
-    return json.dumps({name: value for name, value in content.items() if value is not ...})
+    content = {name: value for name, value in content.items() if value is not ...}
+    return json.dumps(content, ensure_ascii=ensure_ascii)
+
+
+def assert_refused(folder, text, *named):
+    path = folder / "made_up" / "here" / "edited.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    for reader in (lambda: read(path), lambda: read_all(folder)):
+        with pytest.raises(RecordError) as error:
+            reader()
+        assert_one_line(error, path, *named)
 
 
 @pytest.mark.parametrize(
-    ("text", "reason"),
+    ("changes", "column"),
     [
-        ("", "JSON"),
-        ("{", "JSON"),
-        ("\xff", "JSON"),
-        ("[]", "list"),
-        (edited(schema_version=SCHEMA_VERSION + 1), f"schema_version is {SCHEMA_VERSION + 1}"),
-        (edited(schema_version=SCHEMA_VERSION + 1, brand_new=1), f"schema_version is {SCHEMA_VERSION + 1}"),
-        (edited(schema_version="1"), "schema_version is '1'"),
-        (edited(schema_version=True), "schema_version is True"),
-        (edited(schema_version=...), "schema_version is None"),
-        (edited(schema_version=0), "schema_version is 0"),
-        (edited(schema_version=SCHEMA_VERSION - 1), f"schema_version is {SCHEMA_VERSION - 1}"),
-        (edited(device=...), "'device' is missing"),
-        (edited(batch_size="2"), "'batch_size' holds '2'"),
-        (edited(batch_size=2.0), "'batch_size' holds 2.0"),
-        (edited(batch_size=True), "'batch_size' holds True"),
-        (edited(batch_size=None), "'batch_size' holds None"),
-        (edited(git_dirty=0), "'git_dirty' holds 0"),
-        (edited(step_time_median_ms="fast"), "'step_time_median_ms' holds 'fast'"),
-        (edited(step_time_median_ms=math.nan), "NaN"),
-        (edited(epoch_time_s=math.inf), "Infinity"),
-        (edited(message=None), "'message' holds None"),
-        (edited(machine=7), "'machine' holds 7"),
-        (edited(samples=[]), "'samples' holds []"),
-        (edited(status="fine"), "status is 'fine'"),
-        (edited(measure="Guess it"), "measure is 'Guess it'"),
-        (edited(metrics={"auc": "high"}), "metrics has auc='high'; allowed: finite numbers"),
-        (edited(metrics={"auc": True}), "metrics has auc=True"),
-        (edited(metrics=[1.0]), "'metrics' holds [1.0]"),
-        (edited(recorded_at="2999-01-01T00:00:00+00:00"), "'recorded_at' holds '2999-01-01T00:00:00+00:00'"),
-        (edited(recorded_at="yesterday"), "'recorded_at' holds 'yesterday'"),
-        (edited(workload_words=[]), "'workload_words' holds []"),
-        (edited(workload_words={"metric": "auc"}), "'workload_words' holds {'metric': 'auc'}"),
-        (edited(workload_words={"metric": {"name": "auc"}}), "'workload_words' holds {'metric': {'name': 'auc'}}"),
-        (edited(workload_words={"examples_per_epoch": "many"}), "'workload_words' holds "),
-        (edited().replace('"seed": 0', '"seed": 0, "seed": 1'), '"seed"'),
+        ({"schema_version": SCHEMA_VERSION + 1}, "schema_version"),
+        ({"schema_version": True}, "schema_version"),
+        ({"schema_version": ...}, "schema_version"),
+        ({"schema_version": SCHEMA_VERSION - 1}, "schema_version"),
+        ({"device": ...}, "device"),
+        ({"batch_size": "2"}, "batch_size"),
+        ({"batch_size": 2.0}, "batch_size"),
+        ({"batch_size": True}, "batch_size"),
+        ({"batch_size": None}, "batch_size"),
+        ({"batch_size": 0}, "batch_size"),
+        ({"seed": -1}, "seed"),
+        ({"git_dirty": 0}, "git_dirty"),
+        ({"step_time_median_ms": "fast"}, "step_time_median_ms"),
+        ({"step_time_median_ms": -0.5}, "step_time_median_ms"),
+        ({"step_time_median_ms": math.nan}, "NaN"),
+        ({"message": None}, "message"),
+        ({"machine": 7}, "machine"),
+        ({"samples": []}, "samples"),
+        ({"status": "fine"}, "status"),
+        ({"measure": "Guess it"}, "measure"),
+        ({"metrics": {"auc": "high"}}, "auc"),
+        ({"metrics": [1.0]}, "metrics"),
+        ({"recorded_at": "2999-01-01T00:00:00+00:00"}, "recorded_at"),
+        ({"workload_words": {"metric": {"name": "auc"}}}, "workload_words"),
+        ({"config_json": "[]"}, "config_json"),
+        ({"config_json": '{"a": 1e999}'}, "config_json"),
     ],
 )
-def test_an_edited_record_is_refused_in_one_sentence(tmp_path, text, reason):
-    path = tmp_path / "made_up" / "here" / "edited.json"
-    path.parent.mkdir(parents=True)
-    path.write_bytes(text.encode("latin-1") if text == "\xff" else text.encode())
-    for reader in (lambda: read(path), lambda: read_all(tmp_path)):
-        with pytest.raises(RecordError) as error:
-            reader()
-        message = str(error.value)
-        assert message.startswith(f"{path}")
-        assert reason in message
-        assert "\n" not in message
+def test_an_edited_record_is_one_line_that_names_file_and_column(tmp_path, changes, column):
+    assert_refused(tmp_path, edited(**changes), column)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        edited().replace('"seed": 0', '"seed": 0, "seed": 1'),
+        edited().replace("12.5", "1e999"),
+        edited().replace("12.5", f"1{'0' * 400}"),
+        edited(ensure_ascii=True).replace("\\u2211", "\\ud800"),
+    ],
+)
+def test_what_no_record_holds_is_one_line_that_names_the_file(tmp_path, text):
+    assert_refused(tmp_path, text)
 
 
 @pytest.mark.parametrize("place", ["made_up/some-processor-1-threads/x.json", "made_up/elsewhere/{}", "odd/{}"])
@@ -195,13 +190,6 @@ def test_a_record_that_lies_where_its_columns_do_not_say_is_refused(tmp_path, pl
         read_all(tmp_path)
     assert str(path) in str(caught.value)
     assert a_record().cell_id in str(caught.value)
-
-
-def test_a_record_of_an_hour_ahead_is_read(tmp_path):
-    """Clocks of machines differ; a record may come from one that is ahead."""
-    soon = datetime.datetime.now(datetime.UTC) + datetime.timedelta(hours=1)
-    [path] = write([a_record(recorded_at=soon.isoformat(timespec="seconds"))], tmp_path)
-    assert read(path).recorded_at == soon.isoformat(timespec="seconds")
 
 
 def test_whole_numbers_stand_for_real_ones_and_defaults_for_later_columns(tmp_path):
@@ -226,11 +214,6 @@ def test_columns_of_a_newer_writer_are_kept_and_written_back(tmp_path):
     assert dataclasses.replace(record, extra={}) != record
 
 
-def test_a_missing_file_is_an_unreadable_record(tmp_path):
-    with pytest.raises(RecordError, match=r"absent\.json"):
-        read(tmp_path / "absent.json")
-
-
 @pytest.mark.parametrize(
     ("device", "folder"),
     [
@@ -245,16 +228,10 @@ def test_devices_have_folder_names(device, folder):
     assert device_folder(device) == folder
 
 
-def test_arms_are_named_with_their_variant():
-    assert a_record(method="low_rank").arm == "low_rank"
-    assert a_record(method="low_rank", variant="linear").arm == "low_rank:linear"
-
-
 def test_a_record_needs_known_words():
-    with pytest.raises(RecordError, match=f"status is 'done'; allowed: {', '.join(STATUSES)}"):
-        a_record(status="done")
-    with pytest.raises(RecordError, match="measure is ''; allowed: run, predict"):
-        a_record(measure="")
+    for changes in ({"status": "done"}, {"measure": ""}):
+        with pytest.raises(RecordError, match=next(iter(changes))):
+            a_record(**changes)
     assert a_record(measure="of_a_plug_in").measure == "of_a_plug_in"
 
 
@@ -262,18 +239,6 @@ def test_reading_records_needs_neither_torch_nor_hydra():
     code = "import sys, bench.core.record; print({'torch', 'hydra', 'omegaconf'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
-
-
-def test_every_column_has_a_type_that_json_can_hold():
-    for field in dataclasses.fields(Record):
-        assert set(str(field.type).replace("[str, Any]", "").split(" | ")) <= {
-            "int",
-            "float",
-            "str",
-            "bool",
-            "dict",
-            "None",
-        }
 
 
 @pytest.mark.parametrize(
@@ -305,9 +270,3 @@ def test_what_no_record_holds_is_refused_with_file_line_and_column(tmp_path, old
         read(path)
     assert str(caught.value).startswith(f"{path}, line ")
     assert sentence in str(caught.value)
-
-
-def test_a_negative_compile_time_is_one(tmp_path):
-    """It is a difference of two times."""
-    record = a_record(compile_time_s=-0.01)
-    assert read(*write([record], tmp_path)) == record

@@ -71,9 +71,6 @@ def test_every_record_of_schema_1_is_there_with_the_same_values():
     "change",
     [
         {"stored_mib": 1.0},
-        {"metrics": {"accuracy": 80.0, "loss": 0.5}},
-        {"measure": "run"},
-        {"samples": {}},
         {"brand_new": 1},
     ],
 )
@@ -120,10 +117,6 @@ def test_the_committed_tables_are_current(experiment):
     """``python -m bench.core.table results/reference`` makes them anew."""
     lines = [line_of(record) for record in RECORDS if record.experiment == experiment]
     assert table_path(REFERENCE, experiment).read_text() == as_csv(lines)
-
-
-def test_there_is_no_table_without_records():
-    assert {path.stem for path in REFERENCE.glob("*.csv")} == {record.experiment for record in RECORDS}
 
 
 def test_the_page_on_columns_is_current():

@@ -14,7 +14,7 @@ import pytest
 
 from bench.commands import reproduce
 from bench.commands.reproduce import Target, targets
-from bench.errors import CONF, ConfigError, experiments
+from bench.errors import CONF, experiments
 from figures.registry import artifacts
 
 
@@ -60,16 +60,6 @@ def test_commands_run_in_order_and_stop_at_the_first_that_fails(monkeypatch, tmp
     assert end.value.code == 3
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
     assert "reproduce-fig1, 2 of 3: python -c" in capfd.readouterr().err
-
-
-def test_without_a_target_all_are_listed(capsys):
-    reproduce.run("", "x")
-    assert len(capsys.readouterr().out.splitlines()) == len(targets())
-
-
-def test_an_unknown_target_is_one_sentence():
-    with pytest.raises(ConfigError, match=r"^target is 'fig99'; allowed: .*reproduce-fig1,.*\.$"):
-        reproduce.run("fig99", "x")
 
 
 CHILD = """

@@ -7,10 +7,9 @@ import math
 import pytest
 from small_cells import run_bench
 
-from bench.commands.search import Arm, _seeds, loss_of
+from bench.commands.search import Arm, loss_of
 from bench.core.cell import Cell
 from bench.core.record import read_all
-from bench.errors import ConfigError
 
 TINY = [
     "experiment=formats_teacher",
@@ -43,30 +42,6 @@ def test_the_next_rate_lies_beyond_an_edge(losses, expected):
     assert Arm({}, rates, dict(zip(rates, losses, strict=True))).beyond() == expected
 
 
-def test_rates_come_to_an_end():
-    rates = [float(2**n) for n in range(10)]
-    assert Arm({}, rates, {rate: -rate for rate in rates}).beyond() is None
-
-
-@pytest.mark.parametrize(("text", "seeds"), [("1,2", (1, 2)), ("", ()), (" 5 ", (5,))])
-def test_seeds_are_read(text, seeds):
-    assert _seeds(text) == seeds
-
-
-def test_wrong_seeds_are_one_sentence():
-    with pytest.raises(ConfigError, match=r"--seeds is '1,x'; allowed: whole numbers with commas"):
-        _seeds("1,x")
-
-
-@pytest.mark.parametrize("workload", ["encoder", "dlrm", "code"])
-def test_a_workload_without_rates_is_named(tmp_path, workload):
-    ended = run_bench(tmp_path, "search", "experiment=training", f"workload={workload}")
-    assert (ended.status, ended.output) == (2, "")
-    [line] = ended.error.splitlines()
-    assert line.startswith(f"error: workload is '{workload}'")
-    assert line.endswith("allowed: teacher, text.")
-
-
 @pytest.mark.slow
 def test_a_search_trains_what_is_missing_and_no_more(tmp_path):
     arguments = ["search", *TINY, "methods=[dense,'btt']", "--seeds=1"]
@@ -86,10 +61,3 @@ def test_a_search_trains_what_is_missing_and_no_more(tmp_path):
     assert again.status == 0
     assert {record.cell_id: record.recorded_at for record in read_all(tmp_path / "results")} == stamps
     assert "best rate" in again.output
-
-
-@pytest.mark.slow
-def test_an_experiment_without_rates_is_one_sentence(tmp_path):
-    ended = run_bench(tmp_path, "search", *TINY, "methods=[dense]", "training.lr=0.1")
-    assert ended.status == 2
-    assert "a search needs measure=train, training.optimizer=adamw or muon, and no training.lr" in ended.error

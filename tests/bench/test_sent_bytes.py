@@ -18,6 +18,9 @@ pytestmark = pytest.mark.slow  # processes start and import torch
 #: What the rule of FSDP2 depends on: tensor trains, frozen parameters, and numbers of two bytes.
 ARMS = {"dense": "fp32", "comera": "fp32", "lora": "fp32", "dense with BF16 weights": "bf16_weights"}
 
+CASES = [("dense", name) for name in EXCHANGES if name != "powersgd_32"]
+CASES += [(arm, name) for arm in ("comera", "lora", "dense with BF16 weights") for name in ("ddp_bf16", "fsdp2")]
+
 
 def counted_and_on_paper(rank: int, cell: Cell, pairs: str) -> tuple[float, float]:
     """Return the bytes that a step gave to collectives, counted, and by the rule of the exchange."""
@@ -32,17 +35,15 @@ def counted_and_on_paper(rank: int, cell: Cell, pairs: str) -> tuple[float, floa
     return counted.sent / step.exchange.round, step.exchange.sent_bytes()
 
 
-@pytest.mark.parametrize("exchange", [name for name in EXCHANGES if name != "powersgd_32"])
-@pytest.mark.parametrize("arm", ARMS)
+@pytest.mark.parametrize(("arm", "exchange"), CASES)
 def test_paper_says_what_is_counted(arm, exchange, pairs):
     """Three blocks, an embedding and a head of three classes, whose rows two ranks do not divide."""
-    local_steps = 4 if exchange == "local_steps" else None
     cell = a_cell(
         method=arm.split()[0],
         precision=ARMS[arm],
         world_size=2,
         exchange=exchange,
-        local_steps=local_steps,
+        local_steps=4 if exchange == "local_steps" else None,
         workload_settings={**MODEL, "layers": 3, "sequence_length": 32},
     )
     for counted, on_paper in in_two_processes(counted_and_on_paper, cell, str(pairs)):

@@ -42,68 +42,22 @@ def test_sentences_come_with_their_sentiment(tmp_path):
     assert rows_of(corpus.validation) == [Pair("it 's a charming journey .", "", 1)]
 
 
-@pytest.mark.parametrize("text", [TRAIN.rstrip("\n"), TRAIN + "\n\n"])
-def test_the_end_of_the_last_line_does_not_matter(tmp_path, text):
-    assert len(find_corpus("sst2", environ=write_sst2(tmp_path, train=text)).train) == 3
-
-
-def test_separators_of_unicode_and_tabs_are_part_of_a_sentence(tmp_path):
-    environ = write_sst2(tmp_path, train=f"{HEADER}one\u2028line\t1\nwith\ta tab\t0\n")
-    assert [pair.premise for pair in find_corpus("sst2", environ=environ).train] == ["one\u2028line", "with\ta tab"]
-
-
 @pytest.mark.parametrize(
-    ("text", "complaint"),
+    ("text", "place"),
     [
-        ("", ", line 1: the header is ''; it must be 'sentence\\tlabel'"),
-        ("a film\t1\n", ", line 1: the header is 'a film\\t1'"),
-        ("label\tsentence\n1\ta film\n", ", line 1: the header is 'label\\tsentence'"),
-        (TRAIN.replace("\n", "\r\n"), ", line 1: the header is 'sentence\\tlabel\\r'"),
-        (HEADER, " has no rows; it needs at least one"),
-        (HEADER + "a film\t1\na film\n", ", line 3: the row is 'a film'; it must be a sentence, a tab and 0 or 1"),
-        (HEADER + "a film\t1\n\nb\t0\n", ", line 3: the row is ''"),
-        (HEADER + "a film\t2\n", ", line 2: the row is 'a film\\t2'"),
-        (HEADER + "a film\tpositive\n", ", line 2: the row is 'a film\\tpositive'"),
-        (HEADER + "a film\t1 \n", ", line 2: the row is 'a film\\t1 '"),
-        (HEADER + "a film,1\n", ", line 2: the row is 'a film,1'"),
+        ("a film\t1\n", ", line 1:"),
+        (TRAIN.replace("\n", "\r\n"), ", line 1:"),
+        (HEADER, " has no rows"),
+        (HEADER + "a film\t1\na film\n", ", line 3:"),
+        (HEADER + "a film\t2\n", ", line 2:"),
+        (HEADER + "a film\t1 \n", ", line 2:"),
     ],
 )
-@pytest.mark.parametrize("name", ["train.tsv", "dev.tsv"])
-def test_a_malformed_file_is_named_with_its_line(tmp_path, name, text, complaint):
-    environ = write_sst2(tmp_path, **{"train" if name == "train.tsv" else "validation": text})
+def test_a_malformed_file_is_named_with_its_line(tmp_path, text, place):
+    environ = write_sst2(tmp_path, train=text)
     with pytest.raises(DataError) as caught:
         find_corpus("sst2", environ=environ)
-    assert sentence_of(caught).startswith(f"{tmp_path / 'sst2' / name}{complaint}")
-
-
-def test_bytes_that_are_not_text(tmp_path):
-    environ = write_sst2(tmp_path)
-    (tmp_path / "sst2" / "dev.tsv").write_bytes(HEADER.encode() + b"\xff\xfe\t1\n")
-    with pytest.raises(DataError) as caught:
-        find_corpus("sst2", environ=environ)
-    assert "dev.tsv is no table of UTF-8 text (" in sentence_of(caught)
-
-
-def test_missing_data_is_one_sentence(tmp_path):
-    with pytest.raises(DataError, match=r"^dataset is 'sst2' but COMERA_DATA is not set"):
-        find_corpus("sst2", environ={})
-    environ = write_sst2(tmp_path)
-    (tmp_path / "sst2" / "dev.tsv").unlink()
-    with pytest.raises(DataError) as caught:
-        find_corpus("sst2", environ=environ)
-    assert sentence_of(caught) == f"{tmp_path / 'sst2' / 'dev.tsv'} cannot be read (No such file or directory)"
-
-
-def test_the_hash_follows_the_content_of_both_files(tmp_path):
-    changed = [
-        write_sst2(tmp_path / "same"),
-        write_sst2(tmp_path / "again"),
-        write_sst2(tmp_path / "train", train=TRAIN.replace("\t0", "\t1")),
-        write_sst2(tmp_path / "dev", validation=VALIDATION.replace("charming", "winning")),
-    ]
-    hashes = [find_corpus("sst2", environ=environ).content_hash for environ in changed]
-    assert hashes[0] == hashes[1]
-    assert len(set(hashes)) == 3
+    assert sentence_of(caught).startswith(f"{tmp_path / 'sst2' / 'train.tsv'}{place}")
 
 
 def test_a_batch_holds_one_segment_and_two_classes(tmp_path, monkeypatch):

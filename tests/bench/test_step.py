@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from tiny import TinyMethod, TinyWorkload, one_thread  # noqa: F401
 
-from bench.step.low_precision import PRECISIONS, precision_unsupported
 from bench.step.train_step import TrainStep
 
 
@@ -19,49 +17,6 @@ def a_step(precision="fp32", device="cpu", method=None, workload=None, loss=None
 
 def a_batch(seed=0):
     return next(TinyWorkload().batches("train", 8, seed, True))
-
-
-@pytest.mark.parametrize(
-    ("precision", "device", "reason"),
-    [
-        ("fp32", "cpu", None),
-        ("bf16", "cpu", None),
-        ("tf32", "cpu", "needs a CUDA device, this one is cpu"),
-        ("fp8", "cpu", None),
-        ("fp32", "cuda", None),
-        ("bf16", "cuda", None),
-        ("tf32", "cuda:0", None),
-        ("fp8_row", "cuda", None),
-    ],
-)
-def test_each_precision_is_offered_or_refused_with_its_reason(precision, device, reason):
-    said = precision_unsupported(precision, device)
-    assert (said is None) if reason is None else (reason in said and precision in said)
-
-
-@pytest.mark.parametrize("precision", ["fp16", "", "FP32"])
-def test_an_unknown_precision_is_one_sentence_naming_value_and_allowed_ones(precision):
-    with pytest.raises(ValueError, match=rf"^precision is '{precision}'; allowed: {', '.join(PRECISIONS)}\.$"):
-        precision_unsupported(precision, "cpu")
-
-
-@pytest.mark.parametrize("precision", ["tf32", "half"])
-def test_a_step_is_not_built_in_a_precision_that_it_cannot_run(precision):
-    with pytest.raises(ValueError, match=f"^precision.*{precision}"):
-        a_step(precision)
-
-
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_the_loss_falls(precision):
-    step = a_step(precision, method=TinyMethod(lr=3e-3))
-    losses = [float(step(a_batch(seed))) for seed in range(40)]
-    assert sum(losses[-5:]) < 0.5 * sum(losses[:5])
-
-
-def test_the_loss_comes_back_as_a_detached_tensor():
-    loss = a_step()(a_batch())
-    assert isinstance(loss, torch.Tensor)
-    assert not loss.requires_grad
 
 
 def test_after_step_is_told_the_step_and_its_answer_is_kept():
@@ -139,14 +94,6 @@ def test_tf32_holds_for_the_step_and_not_beyond():
     a_step("tf32", "cuda", Watching(), loss=loss)(a_batch())
     assert seen == ["high", "high"]
     assert torch.get_float32_matmul_precision() == before
-
-
-def test_the_model_is_put_into_training_mode():
-    class Sleeping(TinyMethod):
-        def adapt(self, model, targets):  # noqa: ARG002
-            return model.eval()
-
-    assert all(module.training for module in a_step(method=Sleeping()).model.modules())
 
 
 def test_the_phase_tells_where_the_step_is():

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import io
-import json
-
 import pandas as pd
 import pytest
-from interrupted import Killed, files_in, kill_at
-from small_cells import a_record, run_bench
+from interrupted import Killed, kill_at
+from small_cells import a_record
 
 import bench.core.files
 import bench.core.table
 from bench.core.record import COLUMNS, path_of, write
-from bench.core.table import as_csv, line_of, readme, table_path, write_table
+from bench.core.table import table_path, write_table
 from bench.runner.results import Results
 
 FULL = {
@@ -55,23 +52,6 @@ def test_columns_have_a_fixed_order_with_metrics_last(tmp_path):
     assert list(table_of(tmp_path).columns) == [*own, "of_tomorrow", "metric_Loss", "metric_auc"]
 
 
-def test_columns_are_of_one_type():
-    """Numbers are read as numbers where every record has them."""
-    lines = [line_of(a_record(step_time_median_ms=value, steps_measured=2)) for value in (1.0, 2)]
-    table = pd.read_csv(io.StringIO(as_csv(lines)))
-    kinds = {name: table[name].dtype.kind for name in ("step_time_median_ms", "steps_measured", "compile", "device")}
-    assert kinds == {"step_time_median_ms": "f", "steps_measured": "i", "compile": "b", "device": "O"}
-
-
-def test_experiments_have_tables_of_their_own_and_devices_share_one(tmp_path):
-    write([a_record(), a_record(device="Another"), a_record(experiment="other")], tmp_path)
-    for experiment in ("made_up", "other", "absent"):
-        write_table(tmp_path, experiment)
-    assert sorted(table_of(tmp_path)["device"]) == ["Another", "Some Processor, 1 threads"]
-    assert len(table_of(tmp_path, "other")) == 1
-    assert not table_path(tmp_path, "absent").exists()
-
-
 def test_it_follows_records_that_come_change_and_go(tmp_path):
     write([a_record(status="error")], tmp_path)
     for change in (a_record(), a_record(cell_id="f" * 16), a_record(seed=3)):
@@ -96,14 +76,6 @@ def test_what_cannot_be_read_is_left_out_until_it_can(tmp_path):
     assert len(table_of(tmp_path)) == 2
 
 
-def test_a_current_table_is_not_touched(tmp_path):
-    write([a_record()], tmp_path)
-    write_table(tmp_path, "made_up")
-    before = table_path(tmp_path, "made_up").stat().st_mtime_ns
-    write_table(tmp_path, "made_up")
-    assert table_path(tmp_path, "made_up").stat().st_mtime_ns == before
-
-
 def test_only_changed_files_are_read_again(tmp_path, monkeypatch):
     write([a_record(cell_id=f"{number:016x}") for number in range(5)], tmp_path)
     write_table(tmp_path, "made_up")
@@ -126,32 +98,3 @@ def test_a_kill_leaves_the_table_before_and_the_next_start_makes_it_current(tmp_
     assert table_path(tmp_path, "made_up").read_bytes() == before
     Results(tmp_path, "exact").tabulate("made_up")
     assert len(table_of(tmp_path)) == 2
-
-
-def test_a_merge_leaves_tables(tmp_path):
-    write([a_record()], tmp_path / "into")
-    write([a_record(cell_id="f" * 16), a_record(experiment="other")], tmp_path / "from")
-    assert run_bench(tmp_path, "merge", "from", "--into", "into").status == 0
-    assert len(table_of(tmp_path / "into")) == 2
-    assert len(table_of(tmp_path / "into", "other")) == 1
-    before = files_in(tmp_path / "into")
-    assert run_bench(tmp_path, "merge", "from", "--into", "into").status == 0
-    assert files_in(tmp_path / "into") == before
-
-
-def test_the_module_prints_the_page_and_writes_the_tables_of_a_folder(tmp_path, capsys):
-    bench.core.table.main([])
-    assert capsys.readouterr().out == readme()
-    write([a_record(), a_record(experiment="other")], tmp_path)
-    (tmp_path / ".checkpoints" / "made_up").mkdir(parents=True)
-    (tmp_path / ".checkpoints" / "made_up" / "state.json").write_text(json.dumps({}))
-    bench.core.table.main([str(tmp_path)])
-    assert sorted(path.name for path in tmp_path.glob("*.csv")) == ["made_up.csv", "other.csv"]
-
-
-def test_the_page_describes_every_column():
-    rows = [line.split(" | ") for line in readme().splitlines() if line.startswith("| `")]
-    assert [row[0] for row in rows] == [f"| `{name}`" for name in COLUMNS]
-    assert all(row[1] and row[3].rstrip(" |") for row in rows)
-    kinds = {row[0].strip("| `"): row[1] for row in rows}
-    assert (kinds["seed"], kinds["ratio"], kinds["compile"]) == ("whole number", "number or empty", "True or False")

@@ -53,26 +53,6 @@ def test_a_matrix_asks_for_the_published_setting_s_own_ratio(name):
     assert solved == {"comera": {"ratio": round(dense_count(layer) / layer.parameter_count(), 3)}}
 
 
-def test_there_is_a_matrix_per_published_setting():
-    assert {path.stem for path in (CONF / "matrices").glob("*.yaml")} == set(PUBLISHED)
-
-
-def test_each_job_is_the_dense_layer_the_published_and_the_solved_one(jobs):
-    for name, job in jobs.items():
-        layer, _ = PUBLISHED[name]
-        assert [cell.arm for cell in job.cells] == ["dense", "comera", "comera"]
-        assert [cell.ratio for cell in job.cells[:2]] == [None, None]
-        assert job.cells[2].ratio == pytest.approx(dense_count(layer) / layer.parameter_count(), rel=1e-4)
-        for cell in job.cells:
-            assert (cell.measure, cell.batch_size, cell.precision) == ("run", 4096, "fp32")
-            assert cell.workload_settings["optimizer_step"] is False
-            if isinstance(layer, TTLinear):
-                sizes = {"in_features": layer.in_features, "out_features": layer.out_features}
-            else:
-                sizes = {"rows": layer.num_embeddings, "columns": layer.embedding_dim}
-            assert sizes.items() <= cell.workload_settings.items()
-
-
 def test_the_arms_are_the_published_layer_and_one_of_about_its_size(jobs):
     for name, job in jobs.items():
         layer, _ = PUBLISHED[name]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
 from multiprocessing import Pipe
 from types import SimpleNamespace
@@ -13,7 +12,7 @@ import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from small_cells import TIMING, a_cell
+from small_cells import a_cell
 from tiny import one_thread  # noqa: F401
 
 import bench.measures.run
@@ -123,40 +122,6 @@ def test_steps_go_through_the_batches_in_turn(clock):
     assert timer.step.batches == ["a", "b", "c", "a", "b", "c", "a"]
 
 
-def test_allocated_peaks_leave_out_the_batches_of_other_steps(monkeypatch):
-    mib = 2**20
-    sizes = {"max_memory_allocated": 10 * mib, "max_memory_reserved": 12 * mib}
-    fakes = {name: lambda size=size: size for name, size in sizes.items()}
-    for name in ("empty_cache", "reset_peak_memory_stats"):
-        fakes[name] = lambda: None
-    for name, fake in fakes.items():
-        monkeypatch.setattr(torch.cuda, name, fake)
-    timer = mock.Mock(batches=[{"x": torch.zeros(256, 1024)}] * 3)
-    timer.step.steps_before_capture = 0
-    cell = mock.Mock(compile=False, device="cuda", timing_settings={"warmup_steps": 2})
-    columns = bench.measures.run._warm_up(cell, timer)
-    assert columns["peak_memory_allocated_mib"] == 8.0
-    assert columns["peak_memory_reserved_mib"] == 12.0
-
-
-@pytest.mark.parametrize(
-    ("device", "block_seconds", "steps"), [("cpu", 60.0, 11), ("cpu", 0.1, 4), ("cpu", 0.01, 3), ("cuda", 60.0, 2)]
-)
-def test_on_a_cpu_every_batch_warms_up_thrice_within_the_time_of_two_blocks(device, block_seconds, steps, monkeypatch):
-    """Two steps come first, of 100 ms each; there are three batches."""
-    timer, done = mock.Mock(batches=[{}] * 3), []
-    timer.step.steps_before_capture = 0
-    timer.warm_up = lambda count: done.append(count) or 100.0
-    monkeypatch.setattr(bench.measures.run, "begin_peak", lambda: None)
-    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: 0)
-    monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda: 0)
-    settings = {"warmup_steps": 2, "block_seconds": block_seconds}
-    cell = mock.Mock(compile=False, device=device, world_size=1, timing_settings=settings)
-    assert bench.measures.run._warm_up(cell, timer)["step_ms"] == 100.0
-    assert sum(done) == steps
-    assert timer.calibrate.called == (device == "cpu")
-
-
 @pytest.mark.parametrize(
     ("before", "after", "slower"), [([9, 3, 4, 5, 6], [9, 9, 2, 9, 9], 3), ([9, 9, 2, 9, 9], [7, 6, 5, 8, 9], 5)]
 )
@@ -189,12 +154,6 @@ def test_the_processor_s_time_of_a_calibration_leaves_out_what_other_jobs_took(c
     assert (block["calibration_ms"], block["calibration_cpu_ms"]) == pytest.approx((7, 3))
     on_cuda = around(Calibration(7.0, None), Calibration(6.0, None))
     assert on_cuda == {"calibration_ms": 7.0}
-
-
-def test_warm_up_tells_how_long_its_last_step_took(clock):
-    events = [rare(clock, "first", 50, 0)]
-    assert a_timer(clock, events).warm_up(1) == pytest.approx(USUAL_MS + RARE_MS)
-    assert a_timer(clock, events).warm_up(2) == pytest.approx(USUAL_MS)
 
 
 def test_every_rare_event_is_timed_on_fresh_gradients(clock):
@@ -233,12 +192,6 @@ def test_an_exception_amounts_to_a_status(error, status):
     assert first_line(error).startswith(type(error).__name__)
 
 
-def test_messages_are_one_line_of_bounded_length():
-    assert first_line(ValueError("one\ntwo")) == "ValueError: one"
-    assert first_line(ValueError("")) == "ValueError: no message"
-    assert len(first_line(ValueError("x" * 1000))) == 300
-
-
 @pytest.fixture
 def answers(pairs, monkeypatch):
     """What the worker answers for a cell to some requests, all in this process."""
@@ -274,46 +227,6 @@ def test_an_arm_answers_blocks_and_rare_events(answers):
     assert list(rare[1]) == ["svd"]
 
 
-def test_compiling_is_told_apart_from_the_steps(answers, monkeypatch):
-    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
-    with torch.compiler.config.patch(force_disable_caches=False):
-        [(_, ready), (_, block)] = answers(a_cell(compile=True), ("block", 3))
-    assert set(ready) == {
-        "parameters",
-        "stored_mib",
-        "tensorized",
-        "arithmetic",
-        "rare_periods",
-        "step_ms",
-        "compile_time_s",
-    }
-    assert ready["compile_time_s"] > ready["step_ms"] / 1e3
-    assert len(block["ms"]) == 3
-
-
-@pytest.mark.parametrize(
-    ("warmup_steps", "before_capture", "compiled", "calls"),
-    [
-        (2, 0, False, [0, 0, 2]),
-        (2, 0, True, [1, 0, 2]),
-        (5, 0, True, [1, 0, 4]),
-        (2, 3, False, [1, 2, 2]),
-        (9, 3, True, [1, 2, 6]),
-    ],
-)
-def test_the_graph_is_taken_and_replayed_before_the_first_block(warmup_steps, before_capture, compiled, calls):
-    """Steps unlike the later ones come first; what remains is at least a capture and a replay."""
-    counted = []
-    step = SimpleNamespace(steps_before_capture=before_capture)
-    timer = SimpleNamespace(step=step, batches=[], calibrate=lambda: 1.0)
-    timer.warm_up = lambda steps: counted.append(steps) or 1e3 * len(counted)
-    cell = a_cell(compile=compiled, timing_settings={"warmup_steps": warmup_steps, "block_seconds": 0.1})
-    with torch.compiler.config.patch(force_disable_caches=False):
-        columns = bench.measures.run._warm_up(cell, timer)
-    assert counted == calls
-    assert columns == {"step_ms": 3e3} | ({"compile_time_s": -2.0} if compiled else {})
-
-
 def test_what_falls_due_on_every_step_is_part_of_the_step(answers):
     """Leaving out the steps on which it is due would leave none."""
     cell = a_cell(method="lte", batch_size=4, settings={"heads": 4, "rank": 2, "merge_every": 1})
@@ -334,20 +247,3 @@ def test_an_arm_that_fails_answers_why(answers, changes, status, reason):
     [(word, (given, message))] = answers(a_cell(**changes), ("block", 1))
     assert (word, given) == ("failed", status)
     assert message.startswith(reason)
-
-
-@pytest.mark.parametrize(("settings", "calls"), [({}, 1), ({"allocator": "system"}, 0)])
-def test_the_allocator_is_the_cell_s(answers, monkeypatch, settings, calls):
-    called = []
-    monkeypatch.setattr(bench.measures.run, "steady_allocator", lambda: called.append(True))
-    [(word, _)] = answers(a_cell(timing_settings={**TIMING, **settings}))
-    assert (word, len(called)) == ("ready", calls)
-
-
-def test_an_arm_ends_quietly_when_its_coordinator_is_gone(pairs, monkeypatch, capfd):
-    monkeypatch.setattr(bench.measures.run, "steady_allocator", lambda: None)
-    ours, theirs = Pipe()
-    ours.close()
-    with failures_reported(theirs):
-        time_cell(theirs, a_cell(), Data(data_folder=str(pairs)))
-    assert capfd.readouterr().err == ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from small_cells import a_configuration, changed
+from small_cells import a_configuration, assert_one_line, changed
 
 from bench.protocol.methods import ConfigError
 from bench.runner.resolve import resolve
@@ -55,41 +55,24 @@ def test_steps_go_before_epochs_and_padded_epochs_drop_what_is_left(training):
 
 
 @pytest.mark.parametrize(
-    ("changes", "sentence"),
+    ("field", "values"),
     [
-        *(
-            ({"targets": wrong}, f"training.targets is {wrong!r}; allowed: a list of shares above 0 and at most 1")
-            for wrong in ([0.5, 0], [1.5], [-0.1], 0.5, None, ["half"], [True])
-        ),
-        *(
-            ({"targets_mib": wrong}, f"training.targets_mib is {wrong!r}; allowed: a list of finite numbers")
-            for wrong in (3, ["half"])
-        ),
-        ({"targets": [math.nan]}, "training.targets has nan; allowed: finite numbers."),
-        ({"targets_mib": [math.inf]}, "training.targets_mib has inf; allowed: finite numbers."),
-        ({"targets_mib": [0.1, 1e-3]}, "training.targets_mib is 0.001; what stays dense weighs 0.02 MiB, the small"),
-        *(
-            ({name: wrong}, f"training.{name} is {wrong!r}; allowed: whole numbers from 1 to 1,000,000,000, or null.")
-            for name, wrong in (("early_steps", 0), ("late_steps", -3), ("early_steps", 2.5), ("late_steps", True))
-        ),
-        ({"early_epochs": 0.0}, "training.early_epochs is 0.0; allowed: numbers above 0, up to 1,000,000."),
-        ({"late_epochs": math.inf}, "training.late_epochs is inf; allowed: numbers above 0, up to 1,000,000."),
-        ({"time_limit_s": 0}, "training.time_limit_s is 0; allowed: seconds above 0, up to a year"),
-        ({"static": 1}, "training.static is 1; allowed: a value of type bool."),
-        ({"early_epoch": 3}, "training.early_epoch is unknown; allowed: early_epochs, late_epochs, early_steps"),
-        (
-            {"late_steps": 150},
-            "lr_ranks is 0.01 and the late stage has 150 steps, so a rank entry moves by 1.5 at most and cannot be "
-            "relied on to reach zero; lr_ranks times steps must be at least 2.",
-        ),
+        ("targets", [[0.5, 0], [1.5], [-0.1], 0.5, None, ["half"], [True], [math.nan]]),
+        ("targets_mib", [3, ["half"], [math.inf], [0.1, 1e-3]]),
+        ("early_steps", [0, 2.5]),
+        ("late_steps", [-3, True, 150]),  # in 150 steps at this rate no rank can be relied on to close
+        ("early_epochs", [0.0]),
+        ("late_epochs", [math.inf]),
+        ("time_limit_s", [0]),
+        ("static", [1]),
+        ("early_epoch", [3]),
     ],
 )
-def test_a_wrong_value_is_one_sentence(training, changes, sentence):
-    training["training"] |= changes
-    with pytest.raises(ConfigError) as error:
-        resolve(training)
-    assert str(error.value).startswith(sentence)
-    assert "\n" not in str(error.value)
+def test_a_wrong_value_is_one_line_that_names_its_field(training, field, values):
+    for value in values:
+        with pytest.raises(ConfigError) as error:
+            resolve(changed(training, f"training.{field}", value))
+        assert_one_line(error, "lr_ranks" if value == 150 else field)
 
 
 def test_the_smallest_size_named_is_within_reach(training):
@@ -101,19 +84,10 @@ def test_the_smallest_size_named_is_within_reach(training):
 
 def test_a_rate_too_small_for_the_late_stage_matters_only_where_there_is_one(training):
     slow = changed(training, "settings.comera.lr_ranks", 1e-4)
-    with pytest.raises(ConfigError, match=r"^lr_ranks is 0\.0001 and the late stage has 300 steps"):
+    with pytest.raises(ConfigError, match="lr_ranks"):
         resolve(slow)
     assert len(resolve(changed(slow, "training.targets", [])).cells) == 2
     assert len(resolve(slow | {"methods": ["dense"]}).cells) == 1
-
-
-@pytest.mark.parametrize("static", [False, True])
-def test_a_batch_larger_than_the_corpus(training, static):
-    large = changed(training, "training.static", static) | {"batch_size": 241}
-    with pytest.raises(ConfigError, match=r"^batch_size is 241; allowed: 1 to the 240 training rows\.$"):
-        resolve(large)
-    [cell] = resolve(changed(large, "training.targets", []) | {"methods": ["dense"]}, any_batch=True).cells
-    assert cell.batch_size == 241
 
 
 def test_classes_are_those_of_the_data_unless_given(training):

@@ -16,7 +16,7 @@ from tiny import one_thread  # noqa: F401
 from bench.core import checkpoint
 from bench.protocol import Data
 from bench.step.timing import Diverged
-from bench.training.run import TrainingRun, Upkeep, stages_of
+from bench.training.run import TrainingRun, Upkeep
 from bench.workloads import open_workload
 from bench.workloads.encoder import EncoderSettings
 from comera import ranks_of
@@ -50,9 +50,8 @@ MOMENTS = {
 #: Every moment of an arm whose ranks are cut within stages and at their ends; of the others those that differ by arm.
 KILLS = [
     *(("comera, cut every 4 steps", moment) for moment in MOMENTS),
-    *(("comera", moment) for moment in MOMENTS if "truncation" in moment or "late stage" in moment),
-    *(("dense", moment) for moment in ("inside the early stage", "at the first step of the late stage")),
-    ("dense", "writing the last checkpoint"),
+    *(("comera", moment) for moment in MOMENTS if "truncation" in moment),
+    ("dense", "at the first step of the late stage"),
 ]
 
 
@@ -146,21 +145,6 @@ class TestResume:
         assert outcome(run) == undisturbed["comera"]
         assert files_in(tmp_path) == before
 
-    def test_a_run_told_not_to_resume_starts_anew(self, workload, undisturbed, tmp_path, monkeypatch):
-        cell = a_training_cell("dense")
-        killed(cell, workload, tmp_path / "run", monkeypatch, "loss", 11)
-        run = a_run(cell, workload, tmp_path / "run", resume=False)
-        assert run.at.step == 0
-        run.run()
-        assert outcome(run) == undisturbed["dense"]
-
-    def test_a_run_that_two_versions_of_the_code_have_trained_says_so(self, workload, tmp_path, monkeypatch):
-        cell = a_training_cell("dense", late=0)
-        killed(cell, workload, tmp_path / "run", monkeypatch, "loss", 5)
-        run = a_run(cell, workload, tmp_path / "run", code_id="later")
-        run.run()
-        assert run.columns()["message"] == "trained by 2 versions of the code, one after another"
-
     def test_code_that_only_loads_a_finished_run_has_not_trained_it(self, workload, undisturbed, tmp_path):
         for arm, did in (("dense", "predicted"), ("comera", "predicted and timed")):
             cell, folder = a_training_cell(**ARMS[arm]), tmp_path / arm
@@ -172,46 +156,6 @@ class TestResume:
             assert run.columns()["samples"]["trained_by"] == [{"code_id": "c", "git_commit": "first"}]
             assert files_in(folder) == before
             assert "message" not in undisturbed[arm]["columns"]
-
-    def test_code_that_only_ends_the_last_stage_is_told_from_that_which_trained(self, workload, tmp_path, monkeypatch):
-        cell = a_training_cell("comera", late=0)
-        killed(cell, workload, tmp_path / "run", monkeypatch, "end_stage", 1, checkpoint_steps=1)
-        for code_id, others in (
-            ("second", "ended, evaluated, predicted and timed by code second"),
-            ("third", "ended and evaluated by code second, predicted and timed by code third"),
-            ("c", "ended and evaluated by code second"),
-        ):
-            run = a_run(cell, workload, tmp_path / "run", code_id=code_id)
-            run.run()
-            assert run.columns()["message"] == f"trained by code c, {others}"
-
-    def test_code_that_takes_a_run_up_in_vain_has_not_trained_it(self, workload, tmp_path, monkeypatch):
-        cell = a_training_cell("dense", late=0)
-        killed(cell, workload, tmp_path / "run", monkeypatch, "loss", 5)
-        killed(cell, workload, tmp_path / "run", monkeypatch, "loss", 1, code_id="broken")
-        run = a_run(cell, workload, tmp_path / "run")
-        run.run()
-        assert "message" not in run.columns()
-
-    def test_a_checkpoint_of_older_code_that_names_no_commits_is_taken_up(self, workload, tmp_path, monkeypatch):
-        cell = a_training_cell("dense", late=0)
-        killed(cell, workload, tmp_path / "run", monkeypatch, "loss", 5)
-        content = checkpoint.load(tmp_path / "run", "mine")
-        content["position"]["codes"] = ["older"]
-        del content["position"]["ended_by"]
-        checkpoint.save(tmp_path / "run", "mine", content)
-        run = a_run(cell, workload, tmp_path / "run", git_commit="here")
-        run.run()
-        assert run.columns()["message"] == "trained by 2 versions of the code, one after another"
-        codes = [{"code_id": "older", "git_commit": ""}, {"code_id": "c", "git_commit": "here"}]
-        assert run.columns()["samples"]["trained_by"] == codes
-
-    def test_another_run_s_checkpoint_is_refused_and_kept(self, workload, tmp_path):
-        whole(a_training_cell("dense", late=0), workload, tmp_path / "run")
-        before = files_in(tmp_path)
-        with pytest.raises(checkpoint.CheckpointError, match=r"belongs to another model or run \(mine…\)"):
-            a_run(a_training_cell("comera"), workload, tmp_path / "run", identity="other")
-        assert files_in(tmp_path) == before
 
 
 class TestLateStage:
@@ -228,16 +172,6 @@ class TestLateStage:
         run.run()
         assert outcome(run) == whole(cell, workload, tmp_path / "scratch")
         assert files_in(tmp_path / "early") == before
-
-    def test_killed_it_goes_on_from_its_own_checkpoint(self, workload, undisturbed, tmp_path, monkeypatch):
-        cell = a_training_cell("comera")
-        early = {"parent_folder": tmp_path / "early", "parent_identity": "mine"}
-        whole(a_training_cell("comera", late=0), workload, tmp_path / "early")
-        killed(cell, workload, tmp_path / "late", monkeypatch, "loss", 6, **early)
-        run = a_run(cell, workload, tmp_path / "late", **early)
-        assert run.at.step == 12
-        run.run()
-        assert outcome(run) == undisturbed["comera"]
 
     def test_it_ends_without_the_layers_that_no_longer_reach_the_loss(self, workload, tmp_path, monkeypatch):
         cell = a_training_cell("comera", target=1.0, settings={"drop_unreachable": True})
@@ -268,12 +202,6 @@ class TestSeeds:
         torch.rand(7)  # whatever was drawn before
         assert whole(a_training_cell(**ARMS[arm]), workload, tmp_path / "again") == undisturbed[arm]
 
-    @pytest.mark.parametrize("arm", ["dense", "comera"])
-    def test_another_seed_is_another_run(self, workload, undisturbed, tmp_path, arm):
-        other = whole(a_training_cell(**ARMS[arm], seed=1), workload, tmp_path / "run")
-        assert other["model"] != undisturbed[arm]["model"]
-        assert other["stored"]["random"] != undisturbed[arm]["stored"]["random"]
-
 
 class TestOrderOfData:
     @staticmethod
@@ -300,14 +228,6 @@ class TestOrderOfData:
         for epoch in epochs:
             assert Counter(epoch) == Counter(tuple(ids) for ids, _ in encoded)
         assert len({tuple(epoch) for epoch in epochs}) == 3
-
-    def test_another_seed_has_another_order(self, workload, tmp_path):
-        orders = []
-        for seed in (0, 1):
-            run = a_run(a_training_cell("dense", early=6, late=0, seed=seed), workload, tmp_path / str(seed))
-            orders.append(self.trained_rows(run))
-            run.run()
-        assert orders[0] != orders[1]
 
     @pytest.mark.parametrize("steps", [4, 6, 7])
     def test_after_a_kill_come_the_batches_that_are_left(self, workload, tmp_path, monkeypatch, steps):
@@ -336,29 +256,21 @@ class TestCurve:
         means = zip((6, 8, 12, 15), (losses[:6], losses[6:8], losses[8:12], losses[12:]), strict=True)
         assert points == {step: sum(part) / len(part) for step, part in means}
 
-    def test_a_stage_that_ends_with_an_epoch_has_one_point_there(self, workload, tmp_path):
-        run = a_run(a_training_cell("dense", early=6, late=12), workload, tmp_path / "run")
-        run.run()
-        assert [(row["step"], row["stage"]) for row in run.at.curve] == [(6, "early"), (12, "late"), (18, "late")]
-
 
 class TestDivergence:
-    @pytest.mark.parametrize("value", [math.nan, math.inf])
-    @pytest.mark.parametrize(("step", "where"), [(3, "epoch 0.50, early"), (6, "epoch 1.00, early"), (9, "1.50, late")])
+    @pytest.mark.parametrize(("step", "where", "value"), [(6, "1.00", math.nan), (9, "1.50", math.inf)])
     def test_the_message_says_where(self, workload, tmp_path, value, step, where):
         run = a_run(a_training_cell("dense"), workload, tmp_path / "run", checkpoint_steps=1)
         loss = run.step.loss
         run.step.loss = lambda model, batch: loss(model, batch) + (value if run.at.step == step - 1 else 0)
         with pytest.raises(Diverged) as caught:
             run.run()
-        assert str(caught.value).startswith(f"the loss is not finite at step {step} (")
-        assert f"{where} stage)" in str(caught.value)
+        assert f"step {step} " in str(caught.value)
+        assert where in str(caught.value)
         assert a_run(a_training_cell("dense"), workload, tmp_path / "run").at.step == step - 1
 
-    @pytest.mark.parametrize("steps", [1, 2, 5])
-    @pytest.mark.parametrize(
-        ("method", "settings"), [("dense", {"lr": 1e30}), ("comera", {"lr_dense": 1e30, "lr_cores": 1e30})]
-    )
+    @pytest.mark.parametrize("steps", [1, 5])
+    @pytest.mark.parametrize(("method", "settings"), [("dense", {"lr": 1e30})])
     def test_a_rate_that_is_far_too_large(self, workload, tmp_path, method, settings, steps):
         """Also where the weights overflow in the last step, after its loss was seen."""
         cell = a_training_cell(method, early=steps, late=0, settings=settings)
@@ -366,28 +278,12 @@ class TestDivergence:
             a_run(cell, workload, tmp_path / "run", checkpoint_steps=1).run()
 
 
-def test_progress_is_reported(workload, tmp_path):
-    cell = a_training_cell("comera")
-    reports = []
-    TrainingRun(cell, workload, Upkeep(tmp_path / "run", "mine", "c"), reports.append).run()
-    assert {report["steps"] for report in reports} == {15}
-    spoken = [report["text"] for report in reports if report["text"]]
-    assert [text.split(":")[0] for text in spoken] == [
-        "early stage, epoch 1.00",
-        "early stage, epoch 1.33",
-        "late stage, epoch 2.00",
-        "late stage, epoch 2.50",
-    ]
-    assert all("validation accuracy" in text and "MiB" in text for text in spoken)
-    assert reports[-1]["step"] == sum(stage.steps for stage in stages_of(cell))
-
-
 GIVEN = {"rank": 7, "embedding_rank": 40}  # the table is 32 wide
 
 
 @pytest.mark.parametrize(
     ("variant", "settings"),
-    [("", GIVEN), ("linear", GIVEN), ("", {"ratio": 4.0}), ("orthogonal", {"ratio": 4.0}), ("lean", {"ratio": 4.0})],
+    [("linear", GIVEN), ("", {"ratio": 4.0})],
 )
 def test_a_training_of_plain_factors_says_their_ranks(workload, tmp_path, variant, settings):
     run = a_run(a_training_cell("low_rank", 2, 0, variant=variant, settings=settings), workload, tmp_path / "run")
@@ -398,10 +294,3 @@ def test_a_training_of_plain_factors_says_their_ranks(workload, tmp_path, varian
     assert len(ranks) == len(workload.targets()) - (variant == "linear")
     if settings is GIVEN:
         assert set(ranks.values()) == ({7} if variant == "linear" else {7, 32})
-
-
-@pytest.mark.parametrize("method", ["comera", "dense"])
-def test_a_training_without_such_factors_says_nothing_of_them(workload, tmp_path, method):
-    run = a_run(a_training_cell(method, 2, 0), workload, tmp_path / "run")
-    run.run()
-    assert "factor_ranks" not in run.columns()["samples"]

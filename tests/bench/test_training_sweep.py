@@ -177,26 +177,6 @@ def test_a_damaged_checkpoint_stops_the_sweep_until_told_to_start_anew(trained, 
     assert load(folder, f"accuracy_small, dense, cell {dense.cell_id}") is not None
 
 
-def test_another_run_s_checkpoint_stops_the_sweep(trained, pairs):
-    theirs, ours = (checkpoint_of(trained, record) for record in records_in(trained).values() if record.stage == "late")
-    forget(trained, "comera, late")
-    forget(trained, "dense, late")
-    for one, other in ((theirs, ours), (ours, theirs)):
-        shutil.move(one, kept := trained / "kept")
-        shutil.copytree(other, one)
-        assert_refused(trained, pairs, one, "belongs to another model or run (accuracy_small, ")
-        shutil.rmtree(one)
-        shutil.move(kept, one)
-
-
-def test_a_late_run_is_refused_where_its_early_run_s_checkpoint_is_damaged(trained, pairs):
-    early, late = (checkpoint_of(trained, records_in(trained)[f"comera, {stage}"]) for stage in ("early", "late"))
-    forget(trained, "comera, late")
-    shutil.rmtree(late)
-    truncate(early)
-    assert_refused(trained, pairs, early, "tensors.safetensors is damaged or truncated")
-
-
 def test_a_run_that_diverges_is_recorded_with_the_place(tmp_path, pairs):
     diverging = ("methods=[dense]", "settings.dense.lr=1e30", "training.targets=[]")
     assert sweep(tmp_path, pairs, *diverging).status == 0

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,7 +14,6 @@ from bench.data.wordpiece import (
     SPECIAL_TOKENS,
     PairTokenizer,
     find_vocabulary,
-    read_vocabulary,
     train_vocabulary,
 )
 
@@ -75,11 +71,6 @@ def test_text_cannot_forge_special_tokens():
     assert 0 not in ids
 
 
-def test_the_vocabulary_hash_follows_the_vocabulary():
-    hashes = {PairTokenizer(words).vocabulary_hash for words in (WORDS, tuple(WORDS), WORDS[:-1], WORDS[::1])}
-    assert len(hashes) == 2
-
-
 def test_the_vocabulary_at_hand_is_taken_if_it_fits(tmp_path):
     write_vocabulary(tmp_path, WORDS)
     corpus, environ = corpus_of("tiny", "the cat", "a cat"), {"COMERA_DATA": str(tmp_path)}
@@ -108,13 +99,6 @@ def test_an_unusable_vocabulary_is_named(tmp_path, tokens, complaint):
     assert complaint in str(caught.value)
 
 
-def test_a_vocabulary_that_is_not_text_is_named(tmp_path):
-    path = tmp_path / "vocab.txt"
-    path.write_bytes(b"[PAD]\n\xff\xfe\n")
-    with pytest.raises(DataError, match="cannot be read"):
-        read_vocabulary(path)
-
-
 def test_a_trained_vocabulary_covers_its_corpus():
     corpus = synthetic_corpus()
     vocabulary = train_vocabulary(corpus)
@@ -124,45 +108,6 @@ def test_a_trained_vocabulary_covers_its_corpus():
     unknown = SPECIAL_TOKENS.index("[UNK]")
     assert all(unknown not in ids for ids, _ in encoded)
     assert max(len(ids) for ids, _ in encoded) < 64  # whole words, mostly
-
-
-def test_training_keeps_to_its_size():
-    corpus = synthetic_corpus()
-    assert len(train_vocabulary(corpus, 100)) == 100
-    with pytest.raises(DataError, match=r"^vocabulary is 20; the characters of synthetic alone need at least \d+$"):
-        train_vocabulary(corpus, 20)
-
-
-TRAIN_ON_STANDARD_INPUT = """
-import hashlib, sys
-from bench.data.corpus import Corpus, Pair
-from bench.data.wordpiece import train_vocabulary
-rows = [Pair(line, line, 0) for line in sys.stdin]
-vocabulary = train_vocabulary(Corpus("ties", "", rows, rows), 400)
-print(len(vocabulary), hashlib.sha256(repr(vocabulary).encode()).hexdigest())
-"""
-
-
-@pytest.mark.slow
-def test_training_gives_the_same_vocabulary_in_every_process():
-    """On random words, so that most merges tie: their order is what the library leaves to chance."""
-    draw = random.Random(0)
-    words = ["".join(draw.choices("abcdefghijklmnopqrstuvwxyzäßж", k=5)) for _ in range(400)]
-    text = "\n".join(" ".join(draw.choices(words, k=10)) for _ in range(200))
-    answers = [
-        subprocess.run(
-            [sys.executable, "-c", TRAIN_ON_STANDARD_INPUT],
-            input=text,
-            env={**os.environ, "PYTHONUTF8": "1", "PYTHONHASHSEED": seed, "TOKENIZERS_PARALLELISM": parallel},
-            capture_output=True,
-            text=True,
-            encoding="utf-8",
-            check=True,
-        ).stdout
-        for seed, parallel in (("1", "false"), ("2", "false"), ("3", "true"))
-    ]
-    assert answers[0].startswith("400 ")
-    assert len(set(answers)) == 1
 
 
 @pytest.mark.skipif("COMERA_DATA" not in os.environ, reason="COMERA_DATA is not set")

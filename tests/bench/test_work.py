@@ -12,8 +12,7 @@ from torch.nn import functional as F
 
 from bench.core.record import COLUMNS
 from bench.estimate.memory import predict_memory
-from bench.estimate.work import WorkMeter, predict
-from bench.step.train_step import TrainStep
+from bench.estimate.work import predict
 
 B, N, M = 6, 10, 14
 FLOAT = 4
@@ -170,17 +169,6 @@ def test_in_bf16_the_copies_of_weights_are_kept_too():
     assert work.saved_for_backward == inputs + weights_whose_input_needs_a_gradient
 
 
-def test_the_meter_reads_the_same_on_real_tensors():
-    workload, method = TinyWorkload(), TinyMethod()
-    model = workload.build()
-    step = TrainStep(model, method, method.optimizer(model), workload.loss, "fp32", "cpu")
-    batch = next(workload.batches("train", B, 0, True))
-    step(batch)
-    with WorkMeter(step) as meter:
-        step(batch)
-    assert meter.work() == predict(workload, TinyMethod(), B, "fp32", "cpu", 0).work
-
-
 def test_a_prediction_speaks_in_the_records_columns():
     prediction = predict(TinyWorkload(), TinyMethod(), B, "fp32", "cuda", 0)
     columns = prediction.columns()
@@ -190,8 +178,3 @@ def test_a_prediction_speaks_in_the_records_columns():
     assert sum(parts) == pytest.approx(columns["peak_memory_predicted_mib"])
     assert columns["parameters"] == sum(p.numel() for p in TinyWorkload().build().parameters())
     assert columns["stored_mib"] == columns["parameters"] * FLOAT / 2**20
-
-
-def test_wrong_arguments_are_one_sentence():
-    with pytest.raises(ValueError, match=r"^batch_size is 0; a whole number from 1 up is expected\.$"):
-        predict(TinyWorkload(), TinyMethod(), 0, "fp32", "cpu", 0)

@@ -1,0 +1,96 @@
+"""Which record of a folder answers a cell: every rule of reuse, without a process."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from small_cells import a_cell, a_training_cell
+
+import bench.runner.results
+from bench.core.record import RecordError
+from bench.protocol import Data, Outcome
+from bench.runner.results import Results
+
+HASH = "d"
+BLOCK = {"launch": 0, "block": 0, "ms": [1.0], "calibration_ms": 1.0, "disturbed": False}
+LACKS_MEMORY = {"status": "oom", "peak_memory_predicted_mib": 100.0, "samples": {"lacks": "memory"}}
+LACKS_COMPILER = {"status": "unsupported", "samples": {"lacks": "compiler"}}
+
+
+def a_layer(**changes):
+    return a_cell(workload="linear", dataset="normal", workload_settings={}, **changes)
+
+
+def recorded(folder, cell, data="normal", columns=None, **changes):
+    """Record an outcome, then give columns of its file other values; return the file."""
+    results = Results(folder, "exact")
+    results.record([Outcome(cell, "ok", columns=columns or {})], HASH, Data(data))
+    [path] = folder.rglob(f"{cell.cell_id(HASH)}.json")
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("changes", "answers"),
+    [
+        ({}, {"exact", "config"}),
+        *(({column: "older"}, {"config"}) for column in ("code_id", "torch_version", "library_versions")),
+        *(({"status": status}, {"exact", "config"}) for status in ("oom", "timeout", "diverged", "unsupported")),
+        ({"status": "error"}, set()),
+    ],
+)
+def test_a_record_answers_its_cell_by_the_rule_of_reuse(tmp_path, changes, answers):
+    cell = a_layer()
+    recorded(tmp_path, cell, **changes)
+    for reuse in ("exact", "config", "never"):
+        results = Results(tmp_path, reuse)
+        assert results.is_done(cell, HASH) == (results.answer(cell, HASH) is not None) == (reuse in answers)
+    assert not Results(tmp_path, "config").is_done(a_layer(batch_size=4), HASH)
+
+
+@pytest.mark.parametrize(
+    ("changes", "name", "value", "is_done"),
+    [
+        (LACKS_MEMORY, "free_memory_mib", 99.0, True),
+        (LACKS_MEMORY, "free_memory_mib", 100.0, False),
+        (LACKS_COMPILER, "compile_unsupported", "no compiler", True),
+        (LACKS_COMPILER, "compile_unsupported", None, False),
+    ],
+)
+def test_what_a_machine_lacked_is_tried_again_once_it_is_there(tmp_path, monkeypatch, changes, name, value, is_done):
+    cell = a_layer()
+    recorded(tmp_path, cell, **changes)
+    monkeypatch.setattr(bench.runner.results, name, lambda _: value)
+    assert Results(tmp_path, "exact").is_done(cell, HASH) is is_done
+
+
+def test_a_training_that_ran_out_of_time_goes_on(tmp_path):
+    cell = a_training_cell()
+    recorded(tmp_path, cell, "synthetic", status="timeout")
+    assert not Results(tmp_path, "config").is_done(cell, HASH)
+
+
+def test_times_of_rare_events_are_taken_from_the_same_arm_and_code_alone(tmp_path):
+    cell, larger = a_layer(method="galore"), a_layer(method="galore", batch_size=64)
+    samples = {"blocks": [BLOCK], "rare": {"svd": [5.0, 7.0, 6.0]}}
+    path = recorded(tmp_path, cell, columns={"samples": samples, "rare_periods": {"svd": 200}})
+    results = Results(tmp_path, "exact")
+    [record] = results.record(
+        [Outcome(larger, columns={"samples": {}, "rare_periods": {"svd": 200}})], HASH, Data("normal")
+    )
+    assert (record.rare_time_ms, record.rare_period_steps, record.samples["rare"]) == (6.0, 200, samples["rare"])
+    assert results.rare_times(a_layer(method="galore", settings={"rank": 4})) is None
+    assert Results(tmp_path, "never").rare_times(cell) is None
+    assert Results(tmp_path, "never", {path}).rare_times(cell) is not None
+    for file in tmp_path.rglob("*.json"):
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"code_id": "older"}))
+    assert results.rare_times(cell) is None
+
+
+@pytest.mark.parametrize("changes", [{"schema_version": 10**6}, {"batch_size": "two"}])
+def test_an_unreadable_record_beside_a_cell_is_an_error(tmp_path, changes):
+    path = recorded(tmp_path, a_layer(), **changes)
+    with pytest.raises(RecordError) as error:
+        Results(tmp_path, "never").check(a_layer(batch_size=4))
+    assert str(path) in str(error.value)
