@@ -46,20 +46,6 @@ def test_row_wise_adagrad_against_its_formula(rows, columns, data):
     assert optimizer.state[table.weight]["sum"].tolist() == pytest.approx(sums)
 
 
-def test_row_wise_adagrad_refuses_a_dense_gradient_and_leaves_a_coalesced_one_as_it_is():
-    table = nn.Embedding(4, 3)
-    optimizer = RowWiseAdagrad(table.parameters(), lr=0.1)
-    table(torch.tensor([1])).sum().backward()
-    with pytest.raises(
-        ValueError, match=r"^the gradient of a table of shape \(4, 3\) is dense; .*sparse=True\) gives\.$"
-    ):
-        optimizer.step()
-    gradient = torch.sparse_coo_tensor([[0, 2]], torch.ones(2, 3), (4, 3), check_invariants=True).coalesce()
-    table.weight.grad = gradient
-    optimizer.step()
-    assert torch.equal(gradient.values(), torch.ones(2, 3))
-
-
 def test_sparse_adam_is_adam_while_every_row_is_looked_up():
     torch.manual_seed(0)
     arm = dense.build(Settings(lr=1e-2), "sparse")
@@ -120,29 +106,3 @@ def test_the_state_is_one_file_without_pickle_and_training_goes_on_from_it(varia
     model.load_state_dict(saved["model"])
     optimizer.load_state_dict(saved["optimizer"])
     assert train(arm, model, optimizer, batch(1), range(3, 6)) == undisturbed
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_a_frozen_table_is_left_to_no_optimizer(variant):
-    arm, model = dense.build(Settings(), variant), ToyEncoder()
-    model.word.requires_grad_(False)
-    optimizer = arm.optimizer(arm.adapt(model, TARGETS))
-    assert optimizer.param_groups[0]["params"] == []
-    loss_of(model, batch()).backward()
-    optimizer.step()
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_a_model_without_a_table_of_its_own_is_one_sentence(variant):
-    arm, linear = dense.build(Settings(), variant), {"hidden": "classifier"}
-    none = f"dense:{variant} needs an embedding among the targets, this model has none; use dense."
-    assert arm.model_unsupported(ToyEncoder(), linear) == none
-    with pytest.raises(ValueError) as error:  # noqa: PT011
-        arm.adapt(ToyEncoder(), linear)
-    assert str(error.value) == none
-    tied = ToyEncoder()
-    tied.hidden = nn.Linear(8, 12)
-    tied.hidden.weight = tied.word.weight
-    assert "which shares its weight with hidden.weight" in arm.model_unsupported(tied, {"word": "embedding"})
-    assert arm.model_unsupported(ToyEncoder(), TARGETS) is None
-    assert dense.build(Settings()).model_unsupported(ToyEncoder(), linear) is None

@@ -12,7 +12,7 @@ from baselines import basis, btt, dense, low_rank
 from baselines.basis import BasisLinear
 from baselines.low_rank import TwoFactorLinear
 from bench.workloads.text.model import CausalLanguageModel, TextSettings
-from comera import BTTLinear, Muon, TTLinear
+from comera import Muon
 from comera.loops.muon import join_matrices, orthogonalized, split_matrices
 from comera.training import Settings as CoMERASettings
 from comera.training import build as build_comera
@@ -109,13 +109,6 @@ def test_a_basis_is_orthonormal_and_coefficients_are_read_back(n, m, count):
         assert torch.linalg.matrix_rank(layer.to_dense()) == min(n, m)
 
 
-def test_a_basis_starts_as_wide_as_a_dense_layer():
-    layer = BasisLinear(256, 256, 256 * 256 // 8)
-    assert float(layer.to_dense().std()) == pytest.approx(1 / 16, rel=0.05)
-    assert "first" not in layer.state_dict()
-    assert list(layer.state_dict()) == ["coefficients", "bias"]
-
-
 def test_a_basis_orthogonalizes_as_the_whole_matrix_would_be():
     layer = BasisLinear(8, 12, 8 * 12, bias=False).double()
     layer.reset_parameters()
@@ -161,22 +154,3 @@ def test_spectron_bounds_the_product_where_the_rule_does_not():
     optimizer.step()
     change = torch.linalg.matrix_norm((layer.first.t() @ layer.second).detach() - before, 2)
     assert float(change) < 0.1 * 1.3  # singular values are set to about one
-
-
-def test_the_start_of_each_format_is_named():
-    target = {"0": "feed_forward"}
-    assert isinstance(btt.build(btt.Settings()).adapt(nn.Sequential(nn.Linear(16, 16)), target)[0], BTTLinear)
-    assert btt.build(btt.Settings()).start == "spectral"
-    assert btt.build(btt.Settings(), "normal").start == "normal"
-    layer = build_comera(CoMERASettings(ranks=4, order=2), "spectral").adapt(nn.Sequential(nn.Linear(16, 16)), target)[
-        0
-    ]
-    assert isinstance(layer, TTLinear)
-    assert layer.init == "spectral"
-
-
-def test_what_btt_cannot_be_is_one_sentence():
-    arm = btt.build(btt.Settings(rank=9))
-    assert arm.model_unsupported(nn.Sequential(nn.Linear(7, 7)), {"0": "classifier"}) is None  # cut to what a block has
-    reason = btt.build(btt.Settings()).model_unsupported(nn.Sequential(nn.Embedding(4, 4)), {"0": "embedding"})
-    assert reason == "btt needs a linear layer among the targets, this model has none; use dense."

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import warnings
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
-from toy_encoder import LINEARS, TARGETS, ToyEncoder, batch, loss_of, train
+from toy_encoder import LINEARS, TARGETS, ToyEncoder, batch, train
 
 from baselines import galore
 from baselines.galore import GaLoreWithFusedAdamW, Settings
@@ -55,21 +54,6 @@ def test_steps_are_the_projection_steps_of_the_paper(rows, columns, data):
         torch.testing.assert_close(weight.detach(), by_hand.weight, rtol=1e-10, atol=1e-12)
     moments = (rows, rank) if rows >= columns else (rank, columns)
     assert optimizer.state[weight]["exp_avg"].shape == moments
-
-
-def test_everything_else_is_under_torchs_adamw():
-    torch.manual_seed(0)
-    weight, other = nn.Parameter(torch.randn(4, 6)), nn.Parameter(torch.randn(5))
-    alone = nn.Parameter(other.detach().clone())
-    chosen = Settings(rank=2, lr=0.05)
-    optimizer = GaLoreWithFusedAdamW([weight], [other], chosen)
-    reference = torch.optim.AdamW([alone], lr=0.05, weight_decay=0.0, fused=True)
-    for _ in range(3):
-        weight.grad, other.grad = torch.randn_like(weight), torch.randn_like(other)
-        alone.grad = other.grad.clone()
-        optimizer.step()
-        reference.step()
-    assert torch.equal(other, alone)
 
 
 def built(rank: int = 3, gap: int = 3, variant: str = ""):
@@ -171,42 +155,6 @@ def test_the_state_survives_plain_files_bit_for_bit(steps_before, variant):
         assert torch.equal(one, other)
 
 
-def test_projections_are_state_that_trackers_see_at_their_own_size():
-    arm, model, optimizer = built(rank=3)
-    train(arm, model, optimizer, batch(), range(1))
-    for weight in optimizer.param_groups[0]["params"]:
-        projection = optimizer.state[weight]["projection"]
-        assert projection is optimizer.state[weight]["projector"].matrix
-        assert projection.untyped_storage().nbytes() == 4 * 3 * min(weight.shape)
-
-
-def test_both_optimizers_are_seen_through_one():
-    arm, model, optimizer = built()
-    for group in optimizer.param_groups:
-        group["lr"] = 0.0
-    before = [p.detach().clone() for p in model.parameters()]
-    train(arm, model, optimizer, batch(), range(2))
-    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
-    assert {id(p) for p in optimizer.state} == {id(p) for p in model.parameters()}
-    optimizer.zero_grad()
-    assert all(p.grad is None for p in model.parameters())
-    with pytest.raises(ValueError, match="add none later"):
-        optimizer.add_param_group({"params": [nn.Parameter(torch.ones(2))]})
-
-
-def test_a_closure_gives_the_loss():
-    _, model, optimizer = built()
-
-    def closure() -> torch.Tensor:
-        optimizer.zero_grad()
-        loss = loss_of(model, batch())
-        loss.backward()
-        return loss
-
-    first = optimizer.step(closure)
-    assert optimizer.step(closure) < first
-
-
 def test_the_rare_svd_costs_time_and_changes_nothing():
     arm, model, optimizer = built()
     (event,) = arm.rare_events()
@@ -234,17 +182,3 @@ def test_a_renewal_is_the_matrix_the_next_step_would_use():
     assert not torch.equal(renewed, optimizer.state[weight]["projection"])
     optimizer.step()
     assert torch.equal(renewed, optimizer.state[weight]["projection"])
-
-
-def test_a_rank_above_a_weights_smaller_side_is_named():
-    arm = galore.build(Settings(rank=9), "")
-    model = arm.adapt(ToyEncoder(), TARGETS)
-    message = r"^galore\.rank is 9; block\.mix\.weight of shape \(8, 8\) allows whole numbers from 1 to 8\.$"
-    with pytest.raises(ValueError, match=message):
-        arm.optimizer(model)
-
-
-def test_nothing_is_said_about_deprecation():
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        built()

@@ -30,13 +30,6 @@ def test_exactly_the_targets_weights_are_frozen():
     assert frozen == {f"{name}.base_layer.weight" for name in LINEARS}
 
 
-def test_names_match_in_full_and_not_by_their_ends():
-    model = nn.ModuleDict({"up": nn.Linear(2, 2), "block": nn.ModuleDict({"up": nn.Linear(2, 2)})})
-    lora.build(lora.Settings(rank=1), "").adapt(model, {"up": "feed_forward"})
-    assert type(model["block"]["up"]) is nn.Linear
-    assert type(model["up"]) is not nn.Linear
-
-
 def test_training_starts_from_the_dense_models_function():
     _, base, model = adapted()
     assert torch.equal(model(batch()), base(batch()))
@@ -74,7 +67,3 @@ def test_rates_go_to_their_parameters():
     assert len(adapters["params"]) == 2 * len(LINEARS)
     assert adapters["fused"]
     assert rest["fused"]
-
-
-def test_defaults_are_the_stated_ones():
-    assert lora.Settings() == lora.Settings(rank=32, alpha=64.0, lr_adapters=1e-4, lr=5e-5)

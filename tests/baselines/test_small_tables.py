@@ -45,18 +45,6 @@ def test_every_index_has_a_pair_of_rows_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_a_padding_row_is_zero(name: str) -> None:
-    module = METHODS[name]
-    model = nn.Sequential(nn.Embedding(50, 4, padding_idx=2))
-    small = module.build(module.Settings(table_ratio=3.0)).adapt(model, {"0": "embedding"})[0]
-    rows = small(torch.tensor([[2, 3], [0, 2]]))
-    assert rows.shape == (2, 2, 4)
-    assert not rows[0, 0].any()
-    assert not rows[1, 1].any()
-    assert rows[0, 1].any()
-
-
-@pytest.mark.parametrize("name", METHODS)
 def test_the_whole_model_gets_the_size_that_is_asked_for(name: str) -> None:
     module, model = METHODS[name], models(rows=100_000)
     dense_count = sum(parameter.numel() for parameter in model.parameters())
@@ -84,21 +72,6 @@ def test_a_ratio_beyond_what_other_layers_hold_is_named(name: str, sentence: str
         arm.adapt(model, {"0": "embedding"})
     assert arm.model_unsupported(model, {"0": "embedding"}).startswith("ratio=9000 is out of reach")
     assert "this model has none" in arm.model_unsupported(model, {"1": "feed_forward"})
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_what_small_tables_do_not_offer_is_refused(name: str) -> None:
-    module = METHODS[name]
-    for table, option in (
-        (nn.EmbeddingBag(9, 2, padding_idx=1), "padding_idx of a bag"),
-        (nn.Embedding(9, 2, max_norm=1.0), "max_norm"),
-    ):
-        with pytest.raises(ValueError, match=f"^0 has the option {option}, which "):
-            module.build(module.Settings()).adapt(nn.Sequential(table), {"0": "embedding"})
-    with pytest.raises(
-        ValueError, match=rf"^{name}.table_ratio is 0.5; allowed are finite numbers from 1 \(dense\) up\.$"
-    ):
-        module.Settings(table_ratio=0.5)
 
 
 def test_tables_may_have_a_rate_of_their_own_and_plain_descent_keeps_nothing() -> None:

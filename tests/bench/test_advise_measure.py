@@ -28,10 +28,7 @@ def test_the_block_has_the_width_of_the_model_and_few_words(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "ratio"),
-    [("dense", None), ("muon", None), ("comera", 4)],
-)
+@pytest.mark.parametrize(("name", "ratio"), [("dense", None), ("muon", None), ("comera", 4)])
 def test_the_predicted_peak_of_a_block_is_the_allocator_s(name, ratio, tmp_path):
     question = asked(saved(tmp_path, "llama", **_WIDE))
     found = measured(question, AdvisedArm(name, ratio), memory_alone=True, threads=1)

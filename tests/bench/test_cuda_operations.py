@@ -10,10 +10,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 
-from bench.estimate.cuda_operations import (
-    cuda_operations,
-    use_cuda_defaults,
-)
+from bench.estimate.cuda_operations import cuda_operations, use_cuda_defaults
 
 B, H, T, D = 3, 4, 20, 16  # batch, heads, tokens (no multiple of the kernel's 32), head width
 

@@ -57,12 +57,7 @@ def test_the_format_goes_on_where_dense_training_ended(arm, optimizer, cell, wor
     dense = sum(parameter.numel() for parameter in workload.build().parameters())
     run.run()
     curve = run.at.curve
-    assert [(row["stage"], row["step"]) for row in curve] == [
-        ("dense", 4),
-        ("dense", 8),
-        ("train", 8),
-        ("train", 12),
-    ]
+    assert [(row["stage"], row["step"]) for row in curve] == [("dense", 4), ("dense", 8), ("train", 8), ("train", 12)]
     assert [row["parameters"] == dense for row in curve] == [True, True, False, False]
     assert run.columns()["parameters"] == curve[-1]["parameters"] < dense
     before, after = curve[1]["metrics"]["loss"], curve[2]["metrics"]["loss"]

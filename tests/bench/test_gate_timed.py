@@ -135,11 +135,7 @@ def slow(tmp_path_factory):
         "    x_BN = x.reshape(-1, left_RN.shape[1])\n",
         "    x_BN = torch.cat((x_BN, x_BN[: 2 * len(x_BN) // 3]))\n",
     )
-    put_behind(
-        merging,
-        "torch.addmm(bias, z_BR, right_RM)\n",
-        "    y_BM = y_BM[: x.numel() // left_RN.shape[1]]\n",
-    )
+    put_behind(merging, "torch.addmm(bias, z_BR, right_RM)\n", "    y_BM = y_BM[: x.numel() // left_RN.shape[1]]\n")
     return tree
 
 

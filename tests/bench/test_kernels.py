@@ -9,8 +9,8 @@ from small_cells import TIMING, a_cell
 
 from bench.core.record import read_all
 from bench.measures import named
-from bench.measures.micro import feed_forward_columns
 from bench.measures.kernels import kernels_columns
+from bench.measures.micro import feed_forward_columns
 from bench.protocol import Data
 from bench.workloads import open_cell_workload
 from comera import kernels

@@ -73,11 +73,7 @@ def test_a_job_asks_for_one_gpu_where_it_needs_one(launcher, overrides, gpus):
 @pytest.mark.parametrize(
     ("error", "failed", "words"),
     [
-        (
-            None,
-            ["ValueError: wrong.", "ValueError: too."],
-            ["error: 2 job(s) failed, one of them with: ValueError: w"],
-        ),
+        (None, ["ValueError: wrong.", "ValueError: too."], ["error: 2 job(s) failed, one of them with: ValueError: w"]),
         (KeyboardInterrupt(), [], ["error: the launch was ended by an interrupt; jobs already submitted go on; "]),
         (
             RuntimeError("no\nresult\nlog"),

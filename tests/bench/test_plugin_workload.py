@@ -19,6 +19,7 @@ from torch.nn import functional as F
 
 import bench.workloads
 from bench.commands.compare import Pair
+from bench.core.plugins import BY_HAND
 from bench.core.record import read_all
 from bench.core.samples import last_per_example
 from bench.errors import ConfigError

@@ -82,13 +82,7 @@ def test_what_fits_into_the_caches_need_not_move():
     assert Traffic(read=11, written=10, kept=12).compulsory(cache=10) == 1 + 0 + 4
 
 
-@given(
-    st.floats(0.5, 1e4),
-    st.floats(1e-3, 1e3),
-    st.floats(0, 1e3),
-    st.sampled_from([1, 3, 16]),
-    st.floats(1, 1e6),
-)
+@given(st.floats(0.5, 1e4), st.floats(1e-3, 1e3), st.floats(0, 1e3), st.sampled_from([1, 3, 16]), st.floats(1, 1e6))
 def test_the_largest_batch_fits_and_the_next_does_not(start, slope, flat, multiple, room):
     def peak(batch):
         assert batch % multiple == 0

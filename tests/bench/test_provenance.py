@@ -96,8 +96,7 @@ def test_these_folders_measure():
 
 
 @pytest.mark.parametrize(
-    ("old", "new"),
-    [("x + 1", "x + 2"), ("x=3", "x=4"), ("@cache", "@lru_cache"), ("LIMIT = 60.0", "LIMIT = 61.0")],
+    ("old", "new"), [("x + 1", "x + 2"), ("x=3", "x=4"), ("@cache", "@lru_cache"), ("LIMIT = 60.0", "LIMIT = 61.0")]
 )
 def test_an_edit_of_code_changes_the_id(tree, original, old, new):
     file = tree / "bench" / "step" / "below" / "module.py"

@@ -25,7 +25,7 @@ def test_one_rank_leaves_cells_as_they_are(config):
 def test_arms_exchange_as_they_say_and_else_as_the_job_says(config):
     arms = ["comera", "dense", "dense+powersgd_4", "dense+ddp"]
     assert [cell.exchange for cell in resolve(config | {"methods": arms, "world_size": 2}).cells] == [
-        *("ddp", "ddp", "powersgd_4"),
+        *("ddp", "ddp", "powersgd_4")
     ]
     cells = resolve(config | {"methods": arms, "world_size": 2, "exchange": "ddp_bf16"}).cells
     assert [cell.exchange for cell in cells] == ["ddp_bf16", "ddp_bf16", "powersgd_4", "ddp"]

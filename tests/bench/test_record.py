@@ -15,16 +15,7 @@ from hypothesis import strategies as st
 from small_cells import ROOT, a_record, assert_one_line
 
 import bench.core.files
-from bench.core.record import (
-    COLUMNS,
-    SCHEMA_VERSION,
-    STATUSES,
-    RecordError,
-    device_folder,
-    read,
-    read_all,
-    write,
-)
+from bench.core.record import COLUMNS, SCHEMA_VERSION, STATUSES, RecordError, device_folder, read, read_all, write
 
 #: The columns that the design makes part of the interface.
 PROMISED = """
@@ -244,11 +235,7 @@ def test_reading_records_needs_neither_torch_nor_hydra():
 @pytest.mark.parametrize(
     ("old", "new", "sentence"),
     [
-        (
-            '"ratio": 12.5',
-            '"ratio": 1e999',
-            "line 12: not a readable JSON record (1e999 is no ",
-        ),
+        ('"ratio": 12.5', '"ratio": 1e999', "line 12: not a readable JSON record (1e999 is no "),
         ('"ratio": 12.5', f'"ratio": 1{"0" * 400}', "line 12: not a readable JSON record (1000"),
         ('"ms": [', '"ms": [\n-1e999, ', "(-1e999 is no "),
         ('"batch_size": 2', '"batch_size": 0', "line 14: column 'batch_size' holds 0; allowed: at least 1."),

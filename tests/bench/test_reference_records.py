@@ -67,13 +67,7 @@ def test_every_record_of_schema_1_is_there_with_the_same_values():
     assert lost == set()
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"stored_mib": 1.0},
-        {"brand_new": 1},
-    ],
-)
+@pytest.mark.parametrize("change", [{"stored_mib": 1.0}, {"brand_new": 1}])
 def test_the_hash_is_of_the_values(change):
     path = next(path for path in paths_below(REFERENCE, "accuracy"))
     content = json.loads(path.read_text())

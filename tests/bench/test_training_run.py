@@ -281,10 +281,7 @@ class TestDivergence:
 GIVEN = {"rank": 7, "embedding_rank": 40}  # the table is 32 wide
 
 
-@pytest.mark.parametrize(
-    ("variant", "settings"),
-    [("linear", GIVEN), ("", {"ratio": 4.0})],
-)
+@pytest.mark.parametrize(("variant", "settings"), [("linear", GIVEN), ("", {"ratio": 4.0})])
 def test_a_training_of_plain_factors_says_their_ranks(workload, tmp_path, variant, settings):
     run = a_run(a_training_cell("low_rank", 2, 0, variant=variant, settings=settings), workload, tmp_path / "run")
     run.run()

@@ -9,13 +9,7 @@ import pytest
 
 from bench.data.corpus import Corpus, DataError, Pair
 from bench.data.synthetic import synthetic_corpus
-from bench.data.wordpiece import (
-    BERT_VOCABULARY_SIZE,
-    SPECIAL_TOKENS,
-    PairTokenizer,
-    find_vocabulary,
-    train_vocabulary,
-)
+from bench.data.wordpiece import BERT_VOCABULARY_SIZE, SPECIAL_TOKENS, PairTokenizer, find_vocabulary, train_vocabulary
 
 WORDS = [*SPECIAL_TOKENS, "the", "cat", "sat", "##s", "on", "mat", ".", "cafe"]
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-settings.register_profile("comera", deadline=None)  # a busy machine is no failure
+settings.register_profile("comera", deadline=None, max_examples=25)  # a busy machine is no failure
 settings.load_profile("comera")
 
 

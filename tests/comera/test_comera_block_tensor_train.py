@@ -14,9 +14,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from two_processes import FEATURES, in_two_processes, train
 
 import comera
-from comera import BTT, TT, BTTLinear, BTTShape, OutOfReach, solve_blocks
-from comera.contraction import Machine
-from comera.formats import block_candidates, plan_blocks
+from comera import BTT, TT, BTTLinear, BTTShape, solve_blocks
+from comera.formats import block_candidates
 from comera.formats.block_shapes import RANKS, balanced_blocks
 
 SHAPES = [(6, 4, 2, 2, 1), (12, 18, 3, 2, 3), (8, 8, 8, 1, 1), (8, 8, 1, 8, 1), (7, 5, 1, 1, 4), (1, 6, 1, 3, 1)]
@@ -102,19 +101,6 @@ def test_what_a_plan_keeps_is_what_autograd_keeps():
         assert plan.saved <= sum(kept.values()) <= plan.saved + copies
 
 
-@pytest.mark.parametrize(("machine", "tokens", "name"), [("cpu", 4096, "blocks"), ("slow blocks", 10**6, "dense")])
-def test_the_plan_of_least_time_is_taken(machine, tokens, name):
-    shape = BTTShape(768, 768, 24, 24, rank=2)
-    if machine == "slow blocks":
-        machine = Machine(machine, 1e12, 1e15, 0.0, thin=200.0)
-    plan = plan_blocks(shape, tokens, machine)
-    assert plan.name == name
-    assert plan.seconds(machine) == min(each.seconds(machine) for each in block_candidates(shape, tokens))
-    card = str(plan)
-    assert f"total {plan.flops:,} FLOPs" in card
-    assert all(f"{product.flops:,}" in card for product in (*plan.products, *plan.backward))
-
-
 def test_auto_follows_the_plan(monkeypatch):
     layer = layer_of((12, 18, 3, 2, 3), torch.float32)
     layer.contraction, asked = "auto", []
@@ -128,17 +114,6 @@ def test_auto_follows_the_plan(monkeypatch):
         layer(torch.randn(2, 3, 12))
     assert asked == [(6, "cpu", 4)]
     assert counter.get_total_flops() == block_candidates(layer.shape, 6)[1].forward_flops
-
-
-def test_wrong_plans_are_one_sentence():
-    layer = layer_of(SHAPES[0], torch.float32)
-    layer.contraction = "denze"
-    with pytest.raises(ValueError, match=r"^contraction is 'denze'.*dense.*\.$"):
-        layer(torch.randn(2, 6))
-    with pytest.raises(ValueError, match=r"^tokens is 0"):
-        plan_blocks(layer.shape, 0)
-    with pytest.raises(ValueError, match=r"^machine is 'tpu'"):
-        plan_blocks(layer.shape, 1, "tpu")
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -156,20 +131,19 @@ def test_sizes_on_paper_are_those_of_the_layer(shape):
 
 
 @pytest.mark.parametrize(
-    ("change", "field"),
+    ("field", "value"),
     [
-        ({"in_blocks": 5}, "in_blocks is 5; it must divide in_features=12, as 4 or 6 do"),
-        ({"out_blocks": 19}, "out_blocks is 19; it must divide out_features=18, as 18 do"),
-        ({"rank": 5}, "rank is 5; a block of 4 by 9 allows at most 4"),
-        ({"rank": 0}, "rank is 0"),
-        ({"in_features": 0}, "in_features is 0"),
-        ({"rank": 1.5}, "rank is 1.5"),
-        ({"in_blocks": None}, "go together"),
-        ({"init": "odd"}, "init is 'odd'; allowed: normal, spectral, orthogonal"),
+        ("in_blocks", 5),
+        ("out_blocks", 19),
+        ("rank", 5),
+        ("rank", 0),
+        ("rank", 1.5),
+        ("in_features", 0),
+        ("init", "odd"),
     ],
 )
-def test_wrong_sizes_are_one_sentence(change, field):
-    sizes = {"in_features": 12, "out_features": 18, "in_blocks": 3, "out_blocks": 2, "rank": 1} | change
+def test_a_wrong_size_is_named(field, value):
+    sizes = {"in_features": 12, "out_features": 18, "in_blocks": 3, "out_blocks": 2, "rank": 1} | {field: value}
     with pytest.raises(ValueError, match=field):
         BTTLinear(**sizes)
 
@@ -179,7 +153,7 @@ def test_an_input_of_another_width_is_refused():
         layer_of(SHAPES[0], torch.float32)(torch.zeros(2, 3))
 
 
-@pytest.mark.parametrize("sizes", [(128, 128), (128, 512), (768, 3072), (768, 768), (60, 84)])
+@pytest.mark.parametrize("sizes", [(128, 512), (60, 84)])
 @pytest.mark.parametrize("ratio", [2, 4, 8])
 def test_a_solved_shape_has_the_wanted_size_or_the_nearest_there_is(sizes, ratio):
     shape = solve_blocks(*sizes, ratio)
@@ -198,28 +172,6 @@ def test_a_solved_shape_has_the_wanted_size_or_the_nearest_there_is(sizes, ratio
     assert abs(math.log(shape.ratio / ratio)) <= max(nearest, math.log(1.02)) + 1e-9
     for rank in (1, 2):
         assert solve_blocks(*sizes, ratio, rank).rank == rank
-
-
-def test_the_prototypes_blocks_are_found():
-    found = [solve_blocks(*sizes, 4) for sizes in [(128, 128), (128, 512), (512, 128), (256, 256)]]
-    assert [(s.in_size, s.in_blocks, s.out_blocks, s.out_size, s.rank) for s in found] == [
-        (16, 8, 8, 16, 2),
-        (16, 8, 32, 16, 2),
-        (16, 32, 8, 16, 2),
-        (16, 16, 16, 16, 2),
-    ]
-
-
-def test_ratios_out_of_reach_name_the_nearest():
-    with pytest.raises(OutOfReach, match=r"ratio=50 is out of reach .* the nearest is"):
-        solve_blocks(64, 64, 50)
-    with pytest.raises(OutOfReach, match=r"of rank 2; the nearest is 1\.75"):
-        solve_blocks(7, 7, 3, rank=2)
-    with pytest.raises(OutOfReach, match="rank is 9; no block"):
-        solve_blocks(8, 8, 2, rank=9)
-    for ratio in (0, -1, math.nan, math.inf, "4"):
-        with pytest.raises(ValueError, match="ratio is"):
-            solve_blocks(64, 64, ratio)
 
 
 @pytest.mark.parametrize("init", ["normal", "spectral", "orthogonal"])
@@ -250,12 +202,6 @@ def test_a_decomposed_weight_is_the_nearest_of_its_blocks(shape):
     assert (layer.to_dense() - linear.weight).norm().item() == pytest.approx(left_out.item(), abs=1e-10)
 
 
-def test_a_decomposition_of_what_is_one_gives_it_back():
-    layer = layer_of(SHAPES[1])
-    again = BTTLinear.from_dense(layer.to_dense(), 3, 2, 3)
-    assert torch.allclose(again.to_dense(), layer.to_dense())
-
-
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_compiled_it_is_one_graph_of_the_same_function(dynamic):
     layer = layer_of(SHAPES[1], torch.float32)
@@ -264,25 +210,6 @@ def test_compiled_it_is_one_graph_of_the_same_function(dynamic):
         x = torch.randn(rows, 12)
         assert torch.allclose(compiled(x), layer(x), atol=1e-6)
     torch.compiler.reset()
-
-
-def test_exported_it_takes_any_number_of_rows():
-    layer = layer_of(SHAPES[1], torch.float32)
-    rows = torch.export.Dim("rows", min=2)
-    exported = torch.export.export(layer, (torch.randn(4, 12),), dynamic_shapes=({0: rows},)).module()
-    x = torch.randn(9, 12)
-    assert torch.allclose(exported(x), layer(x), atol=1e-6)
-
-
-def test_autocast_multiplies_in_bfloat16():
-    layer = layer_of(SHAPES[1], torch.float32)
-    x = torch.randn(5, 12)
-    with torch.autocast("cpu", torch.bfloat16):
-        output = layer(x)
-    assert output.dtype == torch.bfloat16
-    assert torch.allclose(output.float(), layer(x), atol=0.1)
-    output.float().sum().backward()
-    assert layer.in_core.grad.dtype == torch.float32
 
 
 class TestModels:
@@ -306,21 +233,6 @@ class TestModels:
         with pytest.raises(ValueError, match="leave init out"):
             comera.tensorize(dense, {"0": BTT(init="spectral")}, start="weights")
 
-    def test_frozen_stays_frozen_and_conv1d_is_replaced(self):
-        from transformers.pytorch_utils import Conv1D
-
-        dense = nn.Sequential(nn.Linear(12, 18), Conv1D(12, 18))
-        dense[0].weight.requires_grad_(False)
-        x = torch.randn(3, 12)
-        wanted = dense(x)
-        model = comera.tensorize(dense, {"0": BTT(4, 3, 2), "1": BTT(4, 2, 3)}, start="weights")
-        assert not any(core.requires_grad for core in model[0].core_parameters())
-        assert model[0].bias.requires_grad
-        assert torch.allclose(model(x), wanted, atol=1e-5)
-        again = comera.to_dense_model(model)
-        assert type(again[1]) is Conv1D
-        assert torch.allclose(again(x), wanted, atol=1e-5)
-
     def test_shared_weights_stay_shared(self):
         dense = nn.Sequential(nn.Linear(12, 12), nn.Linear(12, 12))
         dense[1].weight = dense[0].weight
@@ -332,98 +244,6 @@ class TestModels:
         with pytest.raises(ValueError, match="1 shares its weight with a layer that the plan gives another format"):
             comera.tensorize(dense, {"0": BTT(), "1": TT(2, 1)})
         assert type(dense[0]) is nn.Linear
-
-    @pytest.mark.parametrize(
-        ("spec", "said"),
-        [
-            (BTT(2, 5, 2), "in_blocks is 5"),
-            (BTT(ratio=100), "out of reach"),
-            (BTT(0), "rank is 0"),
-            (BTT(1, 3, 2, ratio=2), "give ratio, or in_blocks and out_blocks"),
-        ],
-    )
-    def test_a_plan_that_cannot_be_had_leaves_the_model(self, spec, said):
-        model = self.model()
-        with pytest.raises(ValueError, match=said):
-            comera.tensorize(model, {"0": spec})
-        assert type(model[0]) is nn.Linear
-        with pytest.raises(ValueError, match="BTT"):
-            comera.tensorize(nn.Sequential(nn.Embedding(9, 4)), {"0": BTT()})
-
-    def test_cores_have_the_rate_of_cores(self):
-        model = comera.tensorize(self.model(), {"0": BTT(), "2": TT(2, 1)})
-        groups = {group["name"]: group["params"] for group in comera.parameter_groups(model)}
-        assert {id(core) for core in groups["cores"]} == {
-            id(model[0].in_core),
-            id(model[0].out_core),
-            id(model[2].packed_cores),
-        }
-        assert sum(map(len, groups.values())) == len([*model.parameters()])
-
-    def test_the_summary_lists_blocks(self):
-        model = comera.tensorize(self.model(), {"0": BTT(2, 3, 2), "2": TT(2, 1)})
-        found = comera.summary(model)
-        assert [row.names for row in found.rows] == [("0",), ("2",)]
-        assert (found.rows[0].modes, found.rows[0].ranks) == ("3 x 4 → 2 x 9", (2,))
-        assert found.rows[0].entries == model[0].shape.parameter_count
-        assert found.dense_parameters == sum(parameter.numel() for parameter in self.model().parameters())
-
-    def test_a_saved_model_comes_back(self, tmp_path):
-        model = comera.tensorize(self.model(), {"0": BTT(2, 3, 2), "2": TT(2, 1)})
-        comera.save_pretrained(model, tmp_path)
-        again = comera.load_pretrained(tmp_path, self.model())
-        assert again[0].shape == model[0].shape
-        x = torch.randn(3, 12)
-        assert torch.equal(again(x), model(x))
-        present = comera.tensorize(self.model(), {"0": BTT(2, 3, 2), "2": TT(2, 1)})
-        assert torch.equal(comera.load_pretrained(tmp_path, present)(x), model(x))
-        other = comera.tensorize(self.model(), {"0": BTT(1, 3, 2), "2": TT(2, 1)})
-        with pytest.raises(ValueError, match="0 has rank=1, and the saved layer has 2"):
-            comera.load_pretrained(tmp_path, other)
-
-    def test_a_state_of_other_blocks_is_refused_by_name(self):
-        one, other = (comera.tensorize(self.model(), {"0": BTT(2, *blocks)}) for blocks in ((3, 2), (2, 3)))
-        with pytest.raises(RuntimeError, match="0 has in_core of shape"):
-            one.load_state_dict(other.state_dict())
-
-    def test_hugging_face_loads_it_by_the_plain_class(self, tmp_path):
-        transformers = pytest.importorskip("transformers")
-        config = transformers.LlamaConfig(
-            hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32, vocab_size=60
-        )
-        model = comera.tensorize(transformers.LlamaForCausalLM(config).eval(), {"*_proj": BTT(2)})
-        model.save_pretrained(tmp_path)
-        again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path).eval()
-        assert type(again.model.layers[0].mlp.up_proj) is BTTLinear
-        tokens = torch.arange(8).view(1, 8)
-        assert torch.allclose(again(tokens).logits, model(tokens).logits, atol=1e-6)
-
-    def test_attention_that_reads_weights_gets_them(self):
-        attention = nn.MultiheadAttention(12, 3, batch_first=True)
-        model = comera.tensorize(nn.ModuleDict({"attention": attention}), {"*": BTT(2, 3, 2)}, start="scratch")
-        x = torch.randn(2, 5, 12)
-        assert model["attention"](x, x, x)[0].shape == x.shape
-        layer = model["attention"].out_proj
-        assert type(layer) is BTTLinear
-        assert torch.equal(layer.weight @ torch.eye(12), layer.to_dense())
-        with pytest.raises(RuntimeError, match="no effect on the weight"):
-            nn.init.zeros_(layer.weight)
-
-    def test_it_learns(self):
-        torch.manual_seed(0)
-        teacher, student = nn.Linear(16, 16), BTTLinear(16, 16, rank=2)
-        optimizer = torch.optim.AdamW(student.parameters(), lr=1e-2, weight_decay=0.0)
-        x = torch.randn(256, 16)
-        with torch.no_grad():
-            wanted = teacher(x)
-        losses = []
-        for _ in range(300):
-            optimizer.zero_grad()
-            loss = (student(x) - wanted).square().mean()
-            loss.backward()
-            optimizer.step()
-            losses.append(loss.item())
-        assert losses[-1] < losses[0] / 3
 
 
 def kept_elements(layer, x):

@@ -71,18 +71,6 @@ def test_the_first_calls_warm_up_one_captures_and_the_rest_replay():
     assert step.captures == 1
 
 
-def test_the_result_lies_at_one_place_and_the_gradients_too():
-    training = Training()
-    step, _ = captured(training, warm_up_steps=1)
-    step(a_batch())
-    results = [step(a_batch(seed)) for seed in range(3)]
-    assert results[0] is results[1] is results[2]
-    gradients = [parameter.grad for parameter in training.model.parameters()]
-    training.optimizer.zero_grad(set_to_none=True)
-    step(a_batch(3))
-    assert all(p.grad is gradient for p, gradient in zip(training.model.parameters(), gradients, strict=True))
-
-
 def test_the_callers_batch_is_copied():
     seen = []
 
@@ -99,11 +87,7 @@ def test_the_callers_batch_is_copied():
 
 @pytest.mark.parametrize(
     "other",
-    [
-        a_batch(rows=6),
-        {**a_batch(), "y": a_batch()["y"].double()},
-        {**a_batch(), "weight": torch.ones(5)},
-    ],
+    [a_batch(rows=6), {**a_batch(), "y": a_batch()["y"].double()}, {**a_batch(), "weight": torch.ones(5)}],
     ids=["another shape", "another type", "another name"],
 )
 def test_a_batch_of_another_layout_has_the_graph_taken_again(other):
@@ -116,21 +100,10 @@ def test_a_batch_of_another_layout_has_the_graph_taken_again(other):
     for _ in range(3):
         step(other)
     assert [entry for entry in graphs.log if not entry.startswith("buffer")] == [
-        *("warm up", "capture", "replay", "replay"),
+        *("warm up", "capture", "replay", "replay")
     ]
     assert f"buffer {tuple(other['x'].shape)}" in graphs.log
     assert step.captures == 2
-
-
-def test_invalidated_it_warms_up_and_captures_again():
-    step, graphs = captured(Training(), warm_up_steps=1)
-    for _ in range(3):
-        step(a_batch())
-    step.invalidate()
-    graphs.log.clear()
-    for _ in range(3):
-        step(a_batch())
-    assert graphs.log == ["warm up", "capture", "replay", "replay"]
 
 
 def a_tensorized(closed=()):
@@ -176,30 +149,6 @@ def test_a_step_that_cannot_be_captured_says_so_in_one_sentence(message):
     assert step.captures == 0
 
 
-def test_running_out_of_memory_is_not_taken_for_something_else():
-    class Full(RecordedGraphs):
-        def capture(self, work):  # noqa: ARG002
-            raise torch.OutOfMemoryError("CUDA out of memory")
-
-    step = CapturedStep(Training(), backend=Full(), warm_up_steps=1)
-    step(a_batch())
-    with pytest.raises(torch.OutOfMemoryError):
-        step(a_batch())
-
-
-def test_what_fails_in_warm_up_fails_as_it_would_uncaptured():
-    step = CapturedStep(Training(), backend=RecordedGraphs())
-    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
-        step(a_batch(columns=7))
-    assert float(step(a_batch())) > 0
-
-
-@pytest.mark.parametrize("steps", [0, -1])
-def test_too_few_warm_up_steps_are_refused(steps):
-    with pytest.raises(ValueError, match=f"^warm_up_steps is {steps}; allowed: whole numbers from 1 up\\.$"):
-        CapturedStep(Training(), warm_up_steps=steps, backend=RecordedGraphs())
-
-
 def test_shapes_are_fixed_inside_a_step_and_not_beyond():
     seen = []
 
@@ -234,18 +183,3 @@ def test_an_optimizer_made_capturable_goes_on_as_before():
     assert optimizers[1].param_groups[0]["capturable"]
     for one, other in zip(plain.parameters(), model.parameters(), strict=True):
         assert torch.equal(one, other)
-
-
-def test_an_optimizer_that_counts_no_steps_stays_as_it_is():
-    optimizer = torch.optim.SGD(nn.Linear(3, 2).parameters(), lr=0.1)
-    before = {name: value for name, value in optimizer.param_groups[0].items() if name != "params"}
-    make_capturable(optimizer)
-    assert {name: value for name, value in optimizer.param_groups[0].items() if name != "params"} == before
-
-
-def test_a_step_count_on_another_device_moves_to_the_parameters():
-    parameter = nn.Parameter(torch.ones(2, device="meta"))
-    optimizer = torch.optim.Adam([parameter])
-    optimizer.state[parameter] = {"step": torch.tensor(3.0), "exp_avg": torch.zeros(2, device="meta")}
-    make_capturable(optimizer)
-    assert optimizer.state[parameter]["step"].device.type == "meta"

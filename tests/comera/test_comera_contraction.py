@@ -7,15 +7,7 @@ import math
 import opt_einsum
 import pytest
 import torch
-from drawn_chains import (
-    LEADING_SHAPES,
-    SEEDS,
-    assert_all_close,
-    dense_tt,
-    draw_parameters,
-    gradients,
-    tt_shapes,
-)
+from drawn_chains import LEADING_SHAPES, SEEDS, assert_all_close, dense_tt, draw_parameters, gradients, tt_shapes
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
@@ -92,8 +84,7 @@ def test_the_halves_by_hand():
 
 
 @pytest.mark.parametrize(
-    ("tokens", "ranks", "name"),
-    [(1, 30, "cores"), (4096, 30, "halves"), (65536, 30, "halves"), (65536, 600, "dense")],
+    ("tokens", "ranks", "name"), [(1, 30, "cores"), (4096, 30, "halves"), (65536, 30, "halves"), (65536, 600, "dense")]
 )
 @pytest.mark.parametrize("machine", MACHINES)
 def test_choices_that_arithmetic_forces(tokens, ranks, name, machine):
@@ -151,14 +142,6 @@ def test_rows_a_page_apart_are_written_slower():
     assert machine.seconds(odd, 4) == 4 * (8 * 2 + 2 * 1023 + 8 * 1023)
     assert machine.seconds(wide, 4) == 4 * (8 * 2 + 2 * 1024 + 3 * 8 * 1024)
     assert machine.seconds(single, 4) == 4 * (2 + 2 * 1024 + 1024)  # one row has no other to compete with
-
-
-def test_the_card_tells_every_step_and_the_totals():
-    card = str(plan_contraction(ATTENTION, 128))
-    assert "modes 12·8·8 → 8·8·12, ranks 12, 30, 30, 30, 12" in card
-    assert card.count(" = ") == 3 * 6
-    assert "44,098,560 FLOPs: 0.0974 of a dense layer's 452,984,832" in card
-    assert "of the left-to-right order's 60,604,416" in card
 
 
 def test_what_is_refused():

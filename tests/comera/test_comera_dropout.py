@@ -8,14 +8,13 @@ import copy
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 from comera import TT, tensorize
 from comera.dropout import Dropout, as_on_cuda, drawn_bits, dropout, met_probability
 from comera.recomputing import keep_ranks
 
 
-@pytest.mark.parametrize("p", [0.1, 0.5, 0.25, 0.9, 1 / 3])
+@pytest.mark.parametrize("p", [0.1, 1 / 3])
 def test_each_entry_is_kept_with_the_probability(p):
     torch.manual_seed(0)
     n = 2_000_000
@@ -27,13 +26,6 @@ def test_each_entry_is_kept_with_the_probability(p):
     assert abs((found > 0).sum().item() - n * keep) < 5 * deviation
     per_place = (found > 0).view(-1, 64).double().mean(0)  # each of the 64 bits of a word
     assert (per_place - keep).abs().max() < 5 * (keep * (1 - keep) / (n / 64)) ** 0.5
-
-
-def test_entries_are_independent_of_their_neighbours_and_of_the_next_call():
-    torch.manual_seed(0)
-    first, second = ((dropout(torch.ones(1_000_000), 0.3) > 0).double() for _ in range(2))
-    for one, other in [(first, second), *((first[:-lag], first[lag:]) for lag in (1, 7, 8, 63, 64, 65, 4096))]:
-        assert abs(torch.corrcoef(torch.stack([one, other]))[0, 1].item()) < 5 / len(one) ** 0.5
 
 
 def test_the_mean_is_that_of_the_input_and_gradients_have_the_mask():
@@ -77,15 +69,6 @@ def test_any_shape_and_type(dtype, shape):
     assert bool(((y == 0) | (y == 2)).all())
 
 
-def test_evaluation_and_the_ends_of_probability():
-    x = torch.randn(50)
-    assert dropout(x, 0.3, training=False) is x
-    assert torch.equal(dropout(x, 0.0), x)
-    assert not dropout(x, 1.0).any()
-    assert bool((dropout(x, 1e-9) == x).all())
-    assert torch.equal(Dropout(0.5).eval()(x), x)
-
-
 def test_compiled_calls_draw_bits_of_their_own_and_seeds_repeat_them():
     torch.compiler.reset()
     both = torch.compile(lambda x: (dropout(x, 0.25), dropout(x, 0.25)), backend="aot_eager", fullgraph=True)
@@ -99,22 +82,6 @@ def test_compiled_calls_draw_bits_of_their_own_and_seeds_repeat_them():
     assert not torch.equal(both(x)[0], first)
     torch.manual_seed(0)
     assert torch.equal(both(x)[0], first)
-
-
-def test_exported_dropout_is_torchs_own():
-    program = torch.export.export(Dropout(0.5), (torch.ones(4),))
-    assert torch.ops.aten.dropout.default in [node.target for node in program.graph.nodes]
-
-
-def test_transforms_take_torchs_own():
-    x = torch.ones(4, 1000)
-    found = torch.func.vmap(lambda row: dropout(row, 0.5), randomness="different")(x)
-    assert 0.4 < (found > 0).double().mean() < 0.6
-    with as_on_cuda():
-        torch.manual_seed(0)
-        here = dropout(x, 0.5)
-    torch.manual_seed(0)
-    assert torch.equal(here, F.dropout(x, 0.5))
 
 
 class Block(nn.Module):
@@ -149,11 +116,3 @@ def test_recomputed_activations_have_the_same_mask(drop):
             loss.backward()
             found.append([loss.detach(), *(p.grad for p in model.parameters())])
     assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
-
-
-@pytest.mark.parametrize("p", [-0.1, 1.5, float("nan")])
-def test_wrong_probability(p):
-    with pytest.raises(ValueError, match=f"p is {p}; a probability lies between 0 and 1."):
-        Dropout(p)
-    with pytest.raises(ValueError, match=f"p is {p}; a probability lies between 0 and 1."):
-        dropout(torch.ones(2), p)

@@ -13,7 +13,6 @@ from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_optimizer_state_dict,
     get_state_dict,
-    set_optimizer_state_dict,
     set_state_dict,
 )
 
@@ -28,9 +27,7 @@ OPTIMIZERS = {
     "fused AdamW": lambda groups: torch.optim.AdamW(groups, lr=1e-3, fused=True),
     "plain SGD": lambda groups: torch.optim.SGD(groups, lr=1e-2),
     "SGD": lambda groups: torch.optim.SGD(groups, lr=1e-2, momentum=0.9, dampening=0.5),
-    "NAdam": lambda groups: torch.optim.NAdam(groups, lr=1e-3),
     "Rprop": lambda groups: torch.optim.Rprop(groups, lr=1e-3),
-    "ASGD": lambda groups: torch.optim.ASGD(groups, lr=1e-3),
     "Adagrad": lambda groups: torch.optim.Adagrad(groups, lr=1e-3),
     "Adafactor": lambda groups: torch.optim.Adafactor(groups, lr=1e-3),
 }
@@ -68,8 +65,9 @@ def get_both(model, optimizer):
     get_state_dict(model, optimizer, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
 
 
-@pytest.mark.parametrize("tool", [get, get_flat, get_both])
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize(
+    ("name", "tool"), [*((name, get) for name in OPTIMIZERS), ("SGD", get_flat), ("AdamW", get_both)]
+)
 def test_training_goes_on_as_if_the_state_had_not_been_asked_for(name, tool):
     found = []
     for asked in (False, True):
@@ -91,21 +89,7 @@ def test_training_goes_on_as_if_the_state_had_not_been_asked_for(name, tool):
     assert_same(*found)
 
 
-def test_bitsandbytes_goes_on_as_if_the_state_had_not_been_asked_for():
-    optimizers = pytest.importorskip("bitsandbytes.optim")
-    found = []
-    for asked in (False, True):
-        model, optimizer, control = begun(lambda groups: optimizers.AdamW8bit(groups, lr=1e-3, min_8bit_size=1))
-        if asked:
-            get(model, optimizer)
-            assert control.step == 0
-        train(model, optimizer, range(5))
-        found.append(everything(model, optimizer, control))
-    assert_same(*found)
-
-
-@pytest.mark.parametrize("name", ["AdamW", "SGD", "plain SGD"])
-@pytest.mark.parametrize("saved_at", [0, 2, 4])
+@pytest.mark.parametrize(("name", "saved_at"), [("AdamW", 4), ("SGD", 0), ("plain SGD", 2)])
 def test_a_run_goes_on_from_a_distributed_checkpoint(name, saved_at, tmp_path):
     """To the bit, unless saved before the first step: torch then saves the state that its dummy step has filled."""
     model, optimizer, control = begun(OPTIMIZERS[name])
@@ -125,36 +109,6 @@ def test_a_run_goes_on_from_a_distributed_checkpoint(name, saved_at, tmp_path):
     assert again.step == control.step == 8
     if saved_at or name == "plain SGD":
         assert_same(everything(resumed, other, again), everything(model, optimizer, control))
-
-
-def test_what_is_loaded_is_kept_by_the_first_step():
-    """In place of the filled state, or into its tensors."""
-    for in_place in (False, True):
-        model, optimizer, control = begun(OPTIMIZERS["AdamW"])
-        state = get_optimizer_state_dict(model, optimizer)
-        with torch.no_grad():
-            for each in state["state"].values():
-                each["exp_avg"].fill_(0.5)
-        if not in_place:
-            set_optimizer_state_dict(model, optimizer, state)
-        train(model, optimizer, range(1))
-        assert all((each["exp_avg"] > 0.1).any() for each in optimizer.state.values())
-        assert control.step == 1
-
-
-def test_an_optimizer_that_calls_no_hooks_when_it_loads_takes_up_the_plan():
-    optimizers = pytest.importorskip("bitsandbytes.optim")
-    make = lambda groups: optimizers.AdamW8bit(groups, lr=1e-3)  # noqa: E731
-    model, optimizer, control = begun(make)
-    train(model, optimizer, range(4))
-    saved = copy.deepcopy([model.state_dict(), optimizer.state_dict()])
-    train(model, optimizer, range(4, 8))
-    resumed, other, again = begun(make)
-    resumed.load_state_dict(saved[0])
-    other.load_state_dict(saved[1])
-    train(resumed, other, range(4, 8))
-    assert again.step == control.step == 8
-    assert_same([*resumed.parameters()], [*model.parameters()])
 
 
 def test_control_begins_anew_under_an_optimizer_that_has_loaded_the_plan_of_another():

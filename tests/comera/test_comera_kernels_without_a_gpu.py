@@ -61,21 +61,8 @@ def test_which_devices_are_served(monkeypatch, capability, hip, triton_there, se
     kernels._offered.cache_clear()
 
 
-def test_tf32_where_torch_may_multiply_so():
-    from comera.kernels.configurations import arithmetic
-
-    before = torch.backends.cuda.matmul.fp32_precision
-    try:
-        torch.backends.cuda.matmul.fp32_precision = "ieee"
-        assert arithmetic(torch.float32) == "fp32"
-        torch.backends.cuda.matmul.fp32_precision = "tf32"
-        assert arithmetic(torch.float32) == "tf32"
-    finally:
-        torch.backends.cuda.matmul.fp32_precision = before
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize("arch", list(ARCHITECTURES)[:1])
 @pytest.mark.parametrize("name", ["hidden_forward", "add_norm_backward_columns"])
 def test_a_kernel_compiles_for_a_gpu_that_is_not_there(arch, name):
     from comera.kernels.ahead_of_time import resources

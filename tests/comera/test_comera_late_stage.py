@@ -8,9 +8,8 @@ from drawn_chains import SEEDS, assert_all_close
 from drawn_models import SHAPES, model_of, surrogate_by_hand
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from torch import nn
 
-from comera import TT, LateStage, ModelSize, TTLinear, exact_size, full_size, tensorize
+from comera import LateStage, ModelSize, TTLinear, exact_size, full_size
 from comera.rank_control import THRESHOLD
 
 
@@ -31,13 +30,7 @@ def test_the_size_of_a_small_chain():
     assert ModelSize(layer).exact().item() == 0.0  # one closed bond silences the chain
 
 
-@given(
-    SHAPES,
-    SEEDS,
-    st.floats(0.01, 1),
-    st.floats(0, 2),
-    st.tuples(*[st.floats(0, 3)] * 4),
-)
+@given(SHAPES, SEEDS, st.floats(0.01, 1), st.floats(0, 2), st.tuples(*[st.floats(0, 3)] * 4))
 def test_the_papers_objective_is_its_formula(shapes, seed, target, loss_target, weights):
     w1, w2, rho, beta = weights
     model = model_of(shapes, seed)
@@ -139,32 +132,3 @@ def test_ranks_fall_to_the_target_and_no_further_than_the_last_step():
     assert sizes[-1] <= 0.5
     assert sizes[-1] >= 0.4
     assert sizes == sorted(sizes, reverse=True)
-
-
-def test_a_model_without_tensorized_layers_leaves_the_loss():
-    loss = torch.tensor(0.7)
-    for variant in ("paper", "released"):
-        assert LateStage(0.5, variant)(loss, nn.Linear(4, 4)) is loss
-
-
-def test_the_size_counts_from_what_it_is_told():
-    model = tensorize(nn.Sequential(nn.Linear(16, 16)), {"0": TT(ranks=2, order=2)})
-    late = LateStage(0.25, size_weight=1.0, rho=0.0, beta=0.0, full=96)  # the model's 48 entries are half of it
-    assert late(torch.tensor(-1.0), model).item() == pytest.approx(0.5 - 0.25)
-
-
-@pytest.mark.parametrize("target", [0.0, -0.1, 1.1, float("nan")])
-def test_a_target_outside_its_range_is_refused(target):
-    with pytest.raises(ValueError, match=r"^size_target is .*; it must lie above 0 and be at most 1\.$"):
-        LateStage(target)
-
-
-def test_what_the_objective_refuses():
-    with pytest.raises(ValueError, match=r"^variant is 'early'; allowed: paper, released\.$"):
-        LateStage(0.5, "early")
-    for name in ("loss_weight", "size_weight", "rho", "beta"):
-        for value in (-1, float("nan"), float("inf")):
-            with pytest.raises(ValueError, match=rf"^{name} is {value}; it must be 0 or more, and finite\.$"):
-                LateStage(0.5, **{name: value})
-    with pytest.raises(ValueError, match=r"^loss_target is nan; it must be a finite number or None\.$"):
-        LateStage(0.5, loss_target=float("nan"))

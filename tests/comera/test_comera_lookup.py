@@ -58,7 +58,7 @@ def test_every_variant_and_its_gradients_equal_the_dense_table(shape, batch, see
 
 @pytest.mark.parametrize("variant", ["optimized", "order"])
 @pytest.mark.parametrize("ranks", [3, 0])
-@pytest.mark.parametrize("count", [1, 3, 12, 200])
+@pytest.mark.parametrize("count", [3, 200])
 @pytest.mark.parametrize(
     ("row_modes", "column_modes"),
     [((14, 15), (2, 3)), ((7, 5, 6), (2, 1, 3)), ((4, 3, 3, 6), (1, 2, 3, 1)), ((3, 2, 3, 4, 3), (2, 1, 1, 2, 3))],
@@ -91,7 +91,7 @@ def test_the_layer_is_its_dense_table(shape, seed, padded, variant):
     )
 
 
-@pytest.mark.parametrize("order", [2, 3, 4, 5])
+@pytest.mark.parametrize("order", [2, 3, 4])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_gradcheck(variant, order):
     shape = TTMShape(2**order - 1, 2**order, (2,) * order, (2,) * order, 2)
@@ -148,24 +148,6 @@ def test_an_index_outside_the_table_is_refused_padded_rows_included(variant, ind
         layer(torch.tensor(indices))
 
 
-def test_an_unknown_variant_is_refused():
-    sentence = r"is 'fast'; allowed: optimized, plain, unique, order\.$"
-    with pytest.raises(ValueError, match=f"^lookup {sentence}"):
-        TTMEmbedding(12, 6, (3, 4), (2, 3), 2, lookup="fast")
-    shape = TTMShape(12, 6, (3, 4), (2, 3), 2)
-    with pytest.raises(ValueError, match=f"^variant {sentence}"):
-        ttm_rows(torch.tensor([0]), torch.ones(shape.parameter_count), torch.ones(2), shape, variant="fast")
-
-
-def test_differentiating_twice_is_refused():
-    shape = TTMShape(12, 6, (3, 4), (2, 3), 2)
-    packed = torch.randn(shape.parameter_count, requires_grad=True)
-    rows = ttm_rows(torch.tensor([0, 3]), packed, torch.ones(2), shape)
-    (gradient,) = torch.autograd.grad(rows.square().sum(), packed, create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
-        gradient.sum().backward()
-
-
 @pytest.mark.parametrize("frozen", ["packed_cores", "diagonals_bias"])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_frozen_parameter_gets_no_gradient_and_changes_no_other(variant, frozen):
@@ -181,45 +163,6 @@ def test_a_frozen_parameter_gets_no_gradient_and_changes_no_other(variant, froze
             assert parameter.grad is None
         else:
             assert_all_close([parameter.grad], [wanted[name]])
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 5e-2)])
-def test_smaller_types_follow_the_float64_result(variant, dtype, tolerance):
-    sizes = (90, 60, (5, 6, 3), (5, 3, 4), 8)
-    exact = TTMEmbedding(*sizes, dtype=torch.float64)
-    rounded = TTMEmbedding(*sizes, lookup=variant, dtype=dtype)
-    rounded.load_state_dict(exact.state_dict())
-    indices = torch.randint(0, 90, (2, 40))
-    rows, wanted = rounded(indices), exact(indices)
-    upstream = torch.randn(2, 40, 60, dtype=dtype)
-    rows.backward(upstream)
-    wanted.backward(upstream.double())
-    pairs = [(rows, wanted), *((p.grad, q.grad) for p, q in zip(rounded.parameters(), exact.parameters(), strict=True))]
-    for found, oracle in pairs:
-        assert found.dtype == dtype
-        assert ((found.double() - oracle).norm() / oracle.norm()).item() < tolerance
-
-
-@pytest.mark.parametrize("backward_inside", [False, True])
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_autocast_computes_in_bfloat16_and_keeps_float32_gradients(variant, backward_inside):
-    layer = TTMEmbedding(90, 60, (5, 6, 3), (5, 3, 4), 8, lookup=variant)
-    indices = torch.randint(0, 3, (4000,))  # so many duplicates that a sum in bfloat16 would stall
-    upstream = torch.rand(4000, 60)
-    layer(indices).backward(upstream)
-    wanted = [parameter.grad.clone() for parameter in layer.parameters()]
-    layer.zero_grad()
-    with torch.autocast("cpu", torch.bfloat16):
-        rows = layer(indices)
-        if backward_inside:
-            rows.backward(upstream.bfloat16())
-    if not backward_inside:
-        rows.backward(upstream.bfloat16())
-    assert rows.dtype == torch.bfloat16
-    for parameter, oracle in zip(layer.parameters(), wanted, strict=True):
-        assert parameter.grad.dtype == torch.float32
-        assert float((parameter.grad - oracle).norm() / oracle.norm()) < 5e-2
 
 
 class Sums(TorchDispatchMode):
@@ -269,40 +212,3 @@ def test_no_buffer_is_of_the_size_of_the_table_and_repeated_rows_are_formed_as_t
         layer(indices).square().sum().backward()
     assert sizes.products == (3 if variant in ("unique", "optimized") else 300)
     assert sizes.largest <= 300 * 12  # the rows themselves
-
-
-@pytest.mark.parametrize("variant", ["optimized", "order"])
-def test_two_halves_keep_indices_parameters_and_merged_halves_alone(variant):
-    layer = TTMEmbedding(90, 60, (5, 6, 3), (5, 3, 4), 4, lookup=variant)
-    indices = torch.randint(0, 90, (200,))
-    kept = {}
-
-    def keep(tensor):
-        kept[id(tensor)] = tensor
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        layer(indices)
-    unique = indices.unique().numel()
-    halves = 5 * 5 * 4 + 4 * (6 * 3) * (3 * 4)
-    places = unique + 200 if variant == "optimized" else 200
-    wanted = places + layer.packed_cores.numel() + layer.diagonals.numel() + halves
-    assert sum(tensor.numel() for tensor in kept.values()) == wanted
-
-
-@pytest.mark.parametrize("padded", [False, True])
-@pytest.mark.parametrize("ranks", [3, 0])
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_rows_of_one_right_tuple_are_multiplied_together(dtype, ranks, padded):
-    """One product per right tuple, and no right slice per row; some tuples have no row."""
-    shape = TTMShape(400, 24, (8, 5, 10), (2, 3, 4), ranks)
-    packed, diagonals = (tensor.to(dtype).requires_grad_() for tensor in draw_parameters(shape, 0))
-    indices = torch.arange(400)[torch.arange(400) % 50 % 7 != 3].repeat(2)
-    upstream = torch.randn(len(indices), 24, dtype=dtype)
-    with Sizes() as sizes:
-        rows = ttm_rows(indices, packed, diagonals, shape, 9 if padded else None)
-        found = gradients(rows, upstream, [packed, diagonals])
-    assert sizes.products == (0 if ranks else len(indices) // 2)
-    wanted = dense_rows(indices, packed, diagonals, shape, 9 if padded else None)
-    for one, other in zip([rows, *found], [wanted, *gradients(wanted, upstream, [packed, diagonals])], strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)

@@ -6,15 +6,7 @@ import math
 
 import pytest
 import torch
-from drawn_chains import (
-    LEADING_SHAPES,
-    SEEDS,
-    assert_all_close,
-    dense_tt,
-    draw_parameters,
-    gradients,
-    tt_shapes,
-)
+from drawn_chains import LEADING_SHAPES, SEEDS, assert_all_close, dense_tt, draw_parameters, gradients, tt_shapes
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -156,16 +148,7 @@ def test_layers_merged_together_equal_layers_merged_alone(shape, layers, seed):
     assert not bool(found[0].any())
 
 
-@pytest.mark.parametrize("shape", [TTShape(4, 6, (2, 2), (3, 2), 3), TTShape(3, 4, (3,), (4,), 1)], ids=["4", "2"])
-def test_differentiating_twice_is_refused(shape):
-    inputs, upstream = draw_case(shape, (5,), 0, False)
-    y = product(shape, *inputs)
-    (gradient,) = torch.autograd.grad(y, inputs[1], upstream, create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
-        gradient.sum().backward()
-
-
-@pytest.mark.parametrize("frozen", [(0,), (1,), (2,), (3,), (1, 2), (0, 1, 2), (0, 3), (1, 2, 3)])
+@pytest.mark.parametrize("frozen", [(0,), (1,), (2,), (3,), (0, 1, 2)])
 def test_frozen_inputs_get_no_gradient_and_change_no_other(frozen):
     shape = TTShape(4, 6, (2, 2), (3, 2), 3)
     inputs, upstream = draw_case(shape, (5,), 0, True)
@@ -177,26 +160,6 @@ def test_frozen_inputs_get_no_gradient_and_change_no_other(frozen):
             assert leaf.grad is None
         else:
             assert_all_close([leaf.grad], [gradient])
-
-
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 5e-2)])
-def test_smaller_types_follow_the_float64_result(dtype, tolerance):
-    shape = TTShape(48, 60, (4, 3, 4), (5, 3, 4), 8)
-    exact = TTLinear(48, 60, shape.in_modes, shape.out_modes, 8, dtype=torch.float64)
-    rounded = TTLinear(48, 60, shape.in_modes, shape.out_modes, 8, dtype=dtype)
-    rounded.load_state_dict(exact.state_dict())
-    x = torch.randn(2, 33, 48, dtype=dtype)
-    upstream = torch.randn(2, 33, 60, dtype=dtype)
-    y, wanted = rounded(x), exact(x.double())
-    y.backward(upstream)
-    wanted.backward(upstream.double())
-    pairs = [
-        (y.detach(), wanted.detach()),
-        *((p.grad, q.grad) for p, q in zip(rounded.parameters(), exact.parameters(), strict=True)),
-    ]
-    for found, oracle in pairs:
-        assert found.dtype == dtype
-        assert float((found.double() - oracle).norm() / oracle.norm()) < tolerance
 
 
 @pytest.mark.parametrize("backward_inside", [False, True])
@@ -254,9 +217,3 @@ def test_backward_keeps_x_z_the_halves_and_small_partial_products_alone(half, bi
     kept = saved_tensors(layer, x)
     assert sum(kept.values()) == wanted
     assert max(kept.values()) < tokens * 81  # nothing of y's size
-
-
-def test_wrong_last_dimension_is_refused():
-    layer = TTLinear(4, 6, (2, 2), (2, 3), 2)
-    with pytest.raises(ValueError, match=r"input has 5 features in its last dimension; expected 4\."):
-        layer(torch.zeros(3, 5))

@@ -52,23 +52,6 @@ def test_attention_with_its_projections_apart_is_the_same(masks, batch_first, we
         assert_all_close([found[1]], [wanted[1]])
 
 
-@pytest.mark.parametrize("options", [{}, {"bias": False}, {"kdim": 6, "vdim": 4}])
-def test_attention_of_other_sizes_and_without_a_batch(options):
-    attention = nn.MultiheadAttention(8, 2, **options).double()
-    query = torch.randn(5, 8, dtype=torch.float64)
-    key, value = torch.randn(4, attention.kdim).double(), torch.randn(4, attention.vdim).double()
-    mask = {"key_padding_mask": torch.tensor([False, False, False, True])}
-    found, wanted = (module(query, key, value, **mask) for module in (SplitAttention(attention), attention))
-    assert_all_close(found, wanted)
-
-
-def test_a_causal_hint_needs_a_mask():
-    attention = nn.MultiheadAttention(8, 2)
-    x = torch.zeros(5, 8)
-    with pytest.raises(ValueError, match=r"^is_causal says what attn_mask is, and there is none"):
-        SplitAttention(attention)(x, x, x, is_causal=True)
-
-
 @pytest.mark.parametrize("training", [True, False])
 def test_a_transformer_of_torch_is_tensorized_whole(training):
     torch.manual_seed(0)
@@ -81,38 +64,6 @@ def test_a_transformer_of_torch_is_tensorized_whole(training):
         with torch.set_grad_enabled(grad):
             found, wanted = (each(x, src_key_padding_mask=padding)[:, :4] for each in (model, dense))
             assert_all_close([found], [wanted])
-
-
-def test_a_plan_decides_whether_attention_is_taken_apart():
-    def attention():
-        return nn.ModuleDict({"a": nn.MultiheadAttention(8, 2), "b": nn.MultiheadAttention(8, 2)})
-
-    model = comera.tensorize(attention(), {"a.*": None, "*.k_proj": TT(2, order=2), "*.out_proj": TT(2, order=2)})
-    assert type(model["a"]) is nn.MultiheadAttention
-    kinds = [type(getattr(model["b"], name)) for name in ("q_proj", "k_proj", "v_proj", "out_proj")]
-    assert kinds == [nn.Linear, TTLinear, nn.Linear, TTLinear]
-    whole = comera.tensorize(nn.MultiheadAttention(8, 2), {"*": TT(2, order=2)})
-    assert isinstance(whole, SplitAttention)
-
-
-def test_frozen_attention_stays_frozen():
-    attention = nn.MultiheadAttention(8, 2)
-    attention.in_proj_weight.requires_grad_(False)
-    model = comera.tensorize(attention, {"*_proj": TT(2, order=2)})
-    trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
-    assert trained == {
-        *(f"{p}.bias" for p in ("q_proj", "k_proj", "v_proj", "out_proj")),
-        "out_proj.packed_cores",
-        "out_proj.diagonals_bias",
-    }
-
-
-@pytest.mark.parametrize("wrong", [{"*": TT(2, in_modes=(3, 3), out_modes=(2, 4))}, {"*": TT(2, order=2), "zzz": TT()}])
-def test_attention_is_put_together_again_where_a_plan_does_not_fit(wrong):
-    model = nn.ModuleList([nn.MultiheadAttention(8, 2)])
-    with pytest.raises(ValueError, match=r"in_modes|zzz"):
-        comera.tensorize(model, wrong)
-    assert type(model[0]) is nn.MultiheadAttention
 
 
 class Everything(nn.Module):
@@ -160,33 +111,6 @@ def test_layers_are_chosen_for_a_ratio_and_a_table_says_which(capsys):
         assert line in printed
     assert str(comera.summary(model)) in printed
     model(torch.randint(0, 800, (2, 5))).backward()
-
-
-@pytest.mark.parametrize(
-    ("change", "options", "sentence"),
-    [
-        (None, {"plan": "auto", "ratio": 1e4}, r"^ratio=10000 is out of reach for the whole model.*the largest"),
-        (None, {"plan": "auto", "ratio": 0.5}, r"ratio"),
-        (None, {"plan": "auto"}, r'^ratio goes with plan="auto"; give both or neither'),
-        (None, {"plan": {"*": None}, "ratio": 2}, r'^ratio goes with plan="auto"; give both or neither'),
-        (None, {"plan": "automatic", "ratio": 2}, r"^plan is 'automatic'; give what is to become of layers"),
-        ("freeze", {"plan": "auto", "ratio": 2}, r"^no layer of the model can be tensorized: table is frozen; "),
-    ],
-)
-def test_wrong_wishes_change_nothing(change, options, sentence):
-    model = Everything().requires_grad_(change is None)
-    before = [type(module) for module in model.modules()]
-    with pytest.raises(ValueError, match=sentence):
-        comera.tensorize(model, **options)
-    assert [type(module) for module in model.modules()] == before
-
-
-def test_quantised_layers_are_left_with_a_sentence(capsys):
-    model = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64))
-    model[0].weight = nn.Parameter(torch.zeros(64, 64, dtype=torch.int8), requires_grad=False)
-    comera.tensorize(model, "auto", ratio=1.2)
-    assert "0 stays dense: has a quantised weight, of torch.int8" in capsys.readouterr().out
-    assert [type(module) for module in model] == [nn.Linear, TTLinear]
 
 
 def test_a_summary_counts_what_is_there_at_any_time():

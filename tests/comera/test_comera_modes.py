@@ -40,21 +40,6 @@ def test_padded_modes_reach_the_size_and_no_smaller_sum_does(size, order):
     assert (quotient + 1) ** rest * quotient ** (order - rest) < size
 
 
-@pytest.mark.parametrize(
-    ("dimension", "order", "modes"),
-    [(768, 3, (12, 8, 8)), (3072, 3, (16, 16, 12)), (7, 2, (7, 1)), (1, 3, (1, 1, 1)), (97, 1, (97,))],
-)
-def test_balanced_modes_of_known_dimensions(dimension, order, modes):
-    assert balanced_modes(dimension, order) == modes
-
-
-@pytest.mark.parametrize("find", [balanced_modes, padded_modes])
-@pytest.mark.parametrize(("size", "order"), [(0, 2), (-4, 2), (4, 0), (4, -1)])
-def test_sizes_and_orders_below_one_are_refused(find, size, order):
-    with pytest.raises(ValueError, match=rf"must be at least 1, got \w+={size} and order={order}\.$"):
-        find(size, order)
-
-
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=4), st.integers(1, 300))
 def test_modes_that_miss_the_dimension_are_refused_with_modes_that_fit(modes, dimension):
     if math.prod(modes) == dimension:
@@ -67,14 +52,6 @@ def test_modes_that_miss_the_dimension_are_refused_with_modes_that_fit(modes, di
     offer = tuple(int(number) for number in re.findall(r"\d+", sentence.rpartition("fit: ")[2]))
     assert check_modes("in_modes", offer, dimension) == offer
     assert len(offer) == len(modes)
-
-
-def test_empty_and_vanishing_modes_are_refused():
-    with pytest.raises(ValueError, match=r"in_modes is empty; give at least one mode, for example \(12,\)"):
-        check_modes("in_modes", (), 12)
-    for modes in ((0, 12), (-3, -4)):
-        with pytest.raises(ValueError, match="holds a mode below 1"):
-            check_modes("in_modes", modes, 12)
 
 
 @given(st.lists(st.integers(1, 6), min_size=2, max_size=6), st.integers(0, 40))
@@ -95,13 +72,6 @@ def test_a_rank_outside_its_bond_is_refused_by_bond_and_limit(modes, data):
         ValueError, match=f"the rank of bond {bond} is {rank}; this bond allows 0 to {limits[bond - 1]}"
     ):
         check_ranks(ranks, modes)
-
-
-def test_a_negative_cap_and_a_wrong_number_of_ranks_are_refused():
-    with pytest.raises(ValueError, match=r"^ranks=-1 is negative; a rank is 0 or more\.$"):
-        check_ranks(-1, (2, 2))
-    with pytest.raises(ValueError, match=r"^ranks=\(1, 1\) holds 2 values; 2 cores have 1 inner bonds\.$"):
-        check_ranks((1, 1), (2, 2))
 
 
 def test_layers_refuse_what_does_not_fit():

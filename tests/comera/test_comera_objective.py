@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 from drawn_chains import SEEDS, assert_all_close, dense_tt, dense_ttm, gradients
@@ -12,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from comera import TT, TTM, EarlyStage, LateStage, TTLinear, exact_size, full_size, tensorize, tensorized_layers
+from comera import TT, TTM, EarlyStage, TTLinear, exact_size, full_size, tensorize, tensorized_layers
 from comera.objective import ModelSize
 from comera.rank_control import THRESHOLD
 
@@ -146,40 +144,3 @@ def test_shared_cores_count_once(shared):
     layers = tensorized_layers(model)
     assert len(layers) == (1 if shared else 2)
     assert full_size(layers) == len(layers) * layers[0].shape.parameter_count
-
-
-def test_what_the_objective_refuses():
-    with pytest.raises(ValueError, match=r"^variant is 'late'; allowed: paper, released\.$"):
-        EarlyStage("late")
-    for name in ("gamma", "beta"):
-        for value in (-1, math.nan, math.inf):
-            with pytest.raises(ValueError, match=rf"^{name} is {value}; it must be 0 or more, and finite\.$"):
-                EarlyStage(**{name: value})
-
-
-@pytest.mark.parametrize("stage", [EarlyStage, lambda: LateStage(0.5)])
-@pytest.mark.parametrize(("dtype", "step"), [(torch.bfloat16, 1e-3), (torch.float16, 1e-4)])
-def test_rank_entries_that_cannot_move_are_refused(stage, dtype, step):
-    model = tensorize(nn.Sequential(nn.Linear(16, 16)), {"0": TT(ranks=2)}).to(dtype)
-    assert torch.tensor(1.0, dtype=dtype) - step == 1  # why
-    with pytest.raises(ValueError, match=rf"is in {dtype}, in which rank entries near 1 do not move"):
-        stage()(torch.tensor(1.0), model)
-
-
-def test_sizes_are_counted_in_more_bits_than_a_small_type_has():
-    layer = TTLinear(768, 768, (12, 8, 8), (8, 8, 12), 30, dtype=torch.bfloat16)
-    with torch.no_grad():
-        layer.diagonals[::3] = 0.0
-    wanted = ModelSize(layer.float()).exact()
-    assert ModelSize(layer.bfloat16()).exact() == wanted
-    assert wanted.dtype == torch.float32
-
-
-def test_a_size_follows_the_type_and_the_threshold_of_its_layers():
-    layer = TTLinear(16, 16, (4, 4), (4, 4), ranks=2)
-    size = ModelSize(layer)
-    assert size.exact() == 1
-    layer.double()
-    assert size.surrogate().dtype == torch.float64
-    layer.threshold = 2.0
-    assert size.exact() == 0

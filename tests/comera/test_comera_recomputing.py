@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import copy
-import io
 
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
 from transformers import BertConfig, BertForMaskedLM
 
 import comera
 from comera import TT, tensorize
-from comera.contraction import joint_merging
 from comera.recomputing import keep_ranks
 
 WIDTH, TOKENS = 64, 32
@@ -94,21 +91,6 @@ def test_losses_and_gradients_are_the_same_to_the_bit(activation):
         assert_same_bits(result(lean), result(plain))
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_other_types_and_autocast(dtype):
-    if dtype == torch.float64:
-        plain, lean = pair(dtype=dtype)
-        assert_same_bits(result(lean), result(plain))
-    else:
-        plain, lean = pair()
-
-        def run(model, x):
-            with torch.autocast("cpu", dtype):
-                return model(x).float()
-
-        assert_same_bits(result(lean, run=run), result(plain, run=run))
-
-
 def test_a_block_keeps_three_activations_of_its_width_and_masks():
     """Block input, attention's output and what enters the feed-forward; the rest is as narrow as the ranks."""
     plain, lean = pair()
@@ -118,41 +100,6 @@ def test_a_block_keeps_three_activations_of_its_width_and_masks():
     ranks = 2 * 6 * 3 * TOKENS * 4 * 4
     masks, statistics = 2 * 2 * width // 4, 2 * 8 * 3 * TOKENS * 4 * 4
     assert kept(lean) <= (2 * 3 + 1 + 1) * width + masks + ranks + statistics + of_halves
-
-
-def test_layers_still_merge_jointly(monkeypatch):
-    _, lean = pair()
-    calls, original = [], joint_merging._merge_jointly
-    monkeypatch.setattr(joint_merging, "_merge_jointly", lambda layers: calls.append(1) or original(layers))
-    monkeypatch.setattr("comera.contraction.planned.merge_cores", None)  # what a layer alone would call
-    result(lean)
-    assert calls == [1]
-
-
-def test_evaluation_and_no_grad_take_the_plain_path():
-    plain, lean = pair()
-    with torch.no_grad():
-        assert torch.equal(plain.eval()(drawn()), lean.eval()(drawn()))
-    assert_same_bits(result(lean), result(plain))
-
-
-def test_a_second_backward_and_accumulation():
-    plain, lean = pair()
-
-    def twice(loss):
-        loss.backward(retain_graph=True)
-        loss.backward()
-
-    assert_same_bits(result(lean, twice), result(plain, twice))
-
-
-def test_two_passes_before_one_backward():
-    plain, lean = pair()
-
-    def run(model, x):
-        return model(x) + model(2 * x)
-
-    assert_same_bits(result(lean, run=run), result(plain, run=run))
 
 
 def test_each_output_is_formed_again_at_most_once(monkeypatch):
@@ -173,27 +120,6 @@ def test_each_output_is_formed_again_at_most_once(monkeypatch):
     assert len(formed) == len(set(formed))
 
 
-def test_an_exception_in_forward_leaves_nothing_behind():
-    plain, lean = pair()
-
-    def broken(_):
-        raise KeyboardInterrupt
-
-    lean[1].between = broken
-    with pytest.raises(KeyboardInterrupt):
-        lean(drawn())
-    lean[1].between = lambda x: x
-    assert torch._C._autograd._top_saved_tensors_default_hooks(True) is None
-    assert_same_bits(result(lean), result(plain))
-
-
-def test_an_output_changed_in_place_is_kept_as_it_then_is():
-    models = pair()
-    for model in models:
-        model[1].between = lambda x: x.mul_(0.5)
-    assert_same_bits(result(models[1]), result(models[0]))
-
-
 def test_an_operand_changed_in_place_before_backward_is_refused():
     _, lean = pair()
     loss = lean(drawn()).sum()
@@ -201,70 +127,6 @@ def test_an_operand_changed_in_place_before_backward_is_refused():
         lean[1].wide.bias.mul_(2)
     with pytest.raises(RuntimeError, match="changed by an operation in place"):
         loss.backward()
-
-
-class Checkpointed(nn.Module):
-    """A block that runs again in backward."""
-
-    def __init__(self, block: nn.Module, reentrant: bool) -> None:
-        super().__init__()
-        self.block, self.reentrant = block, reentrant
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return checkpoint(self.block, x, use_reentrant=self.reentrant)
-
-
-@pytest.mark.parametrize("reentrant", [True, False])
-def test_a_checkpointed_block_within(reentrant):
-    plain, lean = pair()
-
-    for model in (plain, lean):
-        model[1] = Checkpointed(model[1], reentrant)
-    assert_same_bits(result(lean), result(plain))
-
-
-def test_hooks_around_the_model_see_what_is_kept():
-    plain, lean = pair()
-
-    def run(model, x):
-        with torch.autograd.graph.save_on_cpu():
-            return model(x)
-
-    assert_same_bits(result(lean, run=run), result(plain, run=run))
-
-
-def test_truncation_ranks_of_zero_and_training():
-    models = pair()
-    optimizers = [torch.optim.AdamW(model.parameters(), lr=1e-2) for model in models]
-    for step in range(6):
-        found = []
-        for model, optimizer in zip(models, optimizers, strict=True):
-            found.append(result(model))
-            optimizer.step()
-            if step == 2:
-                with torch.no_grad():
-                    model[1].q.diagonals.zero_()
-                    model[1].k.diagonals[0] = 0
-                comera.truncate(model, optimizer)
-        assert_same_bits(*found)
-    assert comera.ranks_of(models[0])["1.q"] == (0, 0, 0)
-
-
-def test_a_copy_and_a_pickle_keep_ranks_too():
-    plain, lean = pair()
-    for block in (*plain[1:], *lean[1:]):
-        block.between = nn.Identity()  # a lambda cannot be pickled
-    saved = io.BytesIO()
-    torch.save(lean, saved)
-    saved.seek(0)
-    for twin in (copy.deepcopy(lean), torch.load(saved, weights_only=False)):
-        with torch.no_grad():
-            twin[0].weight.mul_(1.5)
-            plain[0].weight.mul_(1.5)
-        assert_same_bits(result(twin), result(plain))
-        with torch.no_grad():
-            plain[0].weight.div_(1.5)
-        assert kept(twin) == kept(lean)
 
 
 def test_function_transforms_and_export_take_the_plain_path():
@@ -314,39 +176,6 @@ def test_blocks_keep_their_input_and_ranks():
     assert kept(block) <= kept(outputs) - 3 * 2 * width + 3 * width // 8
 
 
-def test_blocks_with_a_second_backward_two_passes_and_autocast():
-    plain, _, block = triple()
-
-    def twice(loss):
-        loss.backward(retain_graph=True)
-        loss.backward()
-
-    def run(model, x):
-        with torch.autocast("cpu", torch.bfloat16):
-            return (model(x) + model(2 * x)).float()
-
-    assert_same_bits(result(block, twice), result(plain, twice))
-    assert_same_bits(result(block, run=run), result(plain, run=run))
-
-
-def test_blocks_of_ranks_that_shrink():
-    plain, _, block = triple()
-    for model in (plain, block):
-        with torch.no_grad():
-            model.blocks[1].q.diagonals.zero_()
-            model.blocks[0].wide.diagonals[0] = 0
-        comera.truncate(model)
-    assert_same_bits(result(block), result(plain))
-
-
-def test_layers_of_blocks_merge_jointly(monkeypatch):
-    _, _, block = triple()
-    calls, original = [], joint_merging._merge_jointly
-    monkeypatch.setattr(joint_merging, "_merge_jointly", lambda layers: calls.append(1) or original(layers))
-    result(block)
-    assert calls == [1]
-
-
 def test_attention_in_a_block_is_formed_again_once_with_its_random_numbers(monkeypatch):
     torch.manual_seed(0)
     config = BertConfig(**SMALL, attention_probs_dropout_prob=0.3)
@@ -365,47 +194,3 @@ def test_attention_in_a_block_is_formed_again_once_with_its_random_numbers(monke
         found.append([loss.detach(), *grads, torch.get_rng_state()])
     assert_same_bits(*found)
     assert len(calls) == SMALL["num_hidden_layers"]
-
-
-@pytest.mark.slow
-def test_lean_training_follows_plain_training():
-    """200 steps with the fused feed-forward, whose rounding is its own."""
-    losses = []
-    for recompute in ("none", "outputs", "block"):
-        torch.manual_seed(0)
-        model = Blocks(2)
-        for block in model.blocks:
-            block.wide, block.narrow, block.activation = (
-                nn.Sequential(block.wide, nn.GELU(), block.narrow),
-                nn.Identity(),
-                nn.Identity(),
-            )
-        tensorize(model, {"blocks.*": TT(ranks=4, order=2)}, recompute=recompute)
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-        x, found = drawn(), []
-        for _ in range(200):
-            optimizer.zero_grad()
-            loss = (model(x) - x.roll(1, 0)).square().mean()
-            loss.backward()
-            optimizer.step()
-            found.append(loss.item())
-        losses.append(found)
-    assert losses[0][-1] < 0.9 * losses[0][0]
-    for found in losses[1:]:
-        assert found[:20] == pytest.approx(losses[0][:20], abs=1e-5)
-        assert found == pytest.approx(losses[0], rel=1e-3)
-
-
-def test_a_model_without_a_list_is_a_block():
-    plain, _ = pair()
-    block = copy.deepcopy(plain)
-    keep_ranks(block, "block")
-    assert_same_bits(result(block), result(plain))
-    assert kept(block) < 0.25 * kept(plain)
-
-
-def test_wrong_values():
-    model = nn.Sequential(nn.Linear(4, 4))
-    with pytest.raises(ValueError, match=r"recompute is 'all'; allowed: none, outputs, block."):
-        tensorize(model, {"0": TT(ranks=2, order=2)}, recompute="all")
-    assert isinstance(model[0], nn.Linear)

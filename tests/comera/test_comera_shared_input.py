@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import copy
-
 import pytest
 import torch
 from drawn_chains import assert_all_close
 from torch import nn
 from torch.nn import functional as F
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from comera import TT, tensorize, truncate
 from comera.contraction import joint_merging
@@ -89,32 +86,6 @@ def test_query_key_and_value_are_found_and_read_their_input_once(pair, reads):
     assert block.output not in siblings_in(together)
 
 
-def test_gradients_of_gradients(pair):
-    found = []
-    for model in pair:
-        x = drawn(2, 3).requires_grad_()
-        with sdpa_kernel(SDPBackend.MATH):
-            [first] = torch.autograd.grad(model(x).square().sum(), x, create_graph=True)
-            found.append(torch.autograd.grad(first.square().sum(), [x, *model.parameters()]))
-    assert_all_close(*found)
-
-
-def test_a_layer_that_took_no_part_has_no_gradient(pair, reads):
-    def without_key(block, x):
-        q, v = (layer(x).unflatten(-1, (HEADS, -1)).transpose(1, 2) for layer in (block.query, block.value))
-        return block.output(F.scaled_dot_product_attention(q, q, v).transpose(1, 2).flatten(-2))
-
-    found = []
-    for model in pair:
-        for block in model.blocks:
-            block.forward = without_key.__get__(block)
-        found.append(gradients(model, model(drawn(2, 3)).square().sum()))
-        assert model.blocks[1].key.packed_cores.grad is None
-    assert reads == [3, 3]
-    assert [g is None for g in found[0]] == [g is None for g in found[1]]
-    assert_all_close(*([g for g in one if g is not None] for one in found))
-
-
 @pytest.mark.parametrize("changed", ["another tensor", "in place", "autocast", "a frozen sibling", "no ranks"])
 def test_only_what_a_layer_would_compute_itself_is_taken(changed, pair):
     """Whatever happens between query and key."""
@@ -149,31 +120,3 @@ def test_only_what_a_layer_would_compute_itself_is_taken(changed, pair):
     torch.testing.assert_close(
         *results, rtol=1e-10 if changed != "autocast" else 1e-2, atol=1e-3 * (changed == "autocast")
     )
-
-
-def test_heads_of_one_input_stay_independent():
-    """Two losses, each with its own backward pass and no retained graph."""
-
-    class Heads(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.one, self.other = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
-
-        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-            return self.one(x), self.other(x)
-
-    model = tensorize(Heads(), {"*": TT(ranks=4, order=2)})
-    assert siblings_in(model) == {}
-    one, other = model(torch.ones(2, WIDTH))
-    one.sum().backward()
-    other.sum().backward()
-
-
-def test_autocast_and_a_copy(pair, reads):
-    together, alone = (copy.deepcopy(model).float() for model in pair)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        found, wanted = together(drawn(2, 3).float()), alone(drawn(2, 3).float())
-    assert reads == [3, 3]
-    assert found.dtype == wanted.dtype
-    torch.testing.assert_close(found, wanted, rtol=2e-2, atol=2e-2)
-    assert (together.blocks[0].query(drawn(2).float()).dtype, len(reads)) == (torch.float32, 2)  # outside of a call

@@ -60,21 +60,3 @@ def test_a_model_of_blocks_has_the_ratio(ratio, rank):
     found = kept + sum(shape.parameter_count for shape in shapes.values())
     assert found == pytest.approx(dense / ratio, rel=0.02)
     assert rank is None or {shape.rank for shape in shapes.values()} == {rank}
-
-
-def test_shared_weights_count_once():
-    model = nn.Sequential(nn.Linear(64, 64, bias=False), nn.Linear(64, 64, bias=False))
-    alone = solve_block_model(model[:1], ["0"], 4.0)["0"]
-    model[1].weight = model[0].weight
-    assert solve_block_model(model, ["0", "1"], 4.0) == {"0": alone, "1": alone}
-
-
-def test_what_no_blocks_reach_is_one_sentence():
-    with pytest.raises(
-        OutOfReach, match=r"ratio=60 is out of reach for block tensor trains, where 1,930 of the model's"
-    ):
-        solve_block_model(two_blocks(), ["0", "1"], 60.0)
-    with pytest.raises(ValueError, match=r"ratio is 0\.5; it must be a finite number from 1"):
-        solve_block_model(two_blocks(), ["0"], 0.5)
-    with pytest.raises(ValueError, match="no layer is to become a block tensor train; name some"):
-        solve_block_model(two_blocks(), [], 2.0)

@@ -67,19 +67,6 @@ def test_stages_take_up_their_objectives():
     assert late.size_target == 0.5
 
 
-def test_the_target_counts_from_the_end_of_the_early_stage():
-    method, model, optimizer = toy()
-    full = full_size(tensorized_layers(model))
-    close_ranks(model, 2)
-    smaller = exact_size(tensorized_layers(model))
-    assert method.end_stage(model, optimizer) == "shapes"
-    assert full_size(tensorized_layers(model)) == smaller
-    method.begin_stage(Stage(target=0.5), model, optimizer)
-    sizes = method.sizes(model)
-    assert sizes["size_fraction"] == pytest.approx(smaller / full)
-    assert sizes["size_target"] == pytest.approx(0.5 * smaller / full)
-
-
 def test_a_late_stage_reaches_its_target_in_real_tensors():
     method, model, optimizer = toy(lr_ranks=5e-3, lr_cores=1e-3)
     full = full_size(tensorized_layers(model))
@@ -144,20 +131,6 @@ def test_the_size_of_what_no_longer_reaches_the_loss_is_spent_on_the_rest():
     assert left[False][2] < last
 
 
-def test_dropping_needs_a_loss():
-    method, model, optimizer = toy(drop_unreachable=True)
-    with pytest.raises(ValueError, match=r"^drop_unreachable needs the loss of a batch; give it by use_task_loss"):
-        method.end_stage(model, optimizer)
-
-
-def test_a_target_met_in_time_leaves_no_trace():
-    method, model, optimizer = toy()
-    close_ranks(model, 2)
-    method.begin_stage(Stage(steps=4, target=1.0), model, optimizer)
-    assert learn(method, model, optimizer, 4) == ["nothing"] * 4
-    assert "size_at_deadline" not in method.sizes(model)
-
-
 @pytest.mark.parametrize("target", [0.9, 0.5, 0.1, 1e-6])
 def test_closing_the_smallest_closes_no_more_than_it_must(target):
     _, model, _ = toy()
@@ -185,47 +158,6 @@ def test_closing_the_smallest_closes_no_more_than_it_must(target):
             start += layer.diagonals.numel()
     assert exact_size(layers) > target * full
     assert not close_smallest(model, 1.0)
-
-
-def test_a_target_for_the_whole_model_in_mib():
-    method, model, optimizer = toy()
-    cores = full_size(tensorized_layers(model))
-    total = sum(parameter.numel() for parameter in model.parameters())
-    wanted = (total - cores // 2) * 4 / 2**20
-    method.begin_stage(Stage(target_mib=wanted), model, optimizer)
-    assert method.sizes(model)["size_target"] == pytest.approx((cores - cores // 2) / cores)
-    with pytest.raises(ValueError, match=r"^target_mib is 1e-06; what stays dense weighs .* MiB, the smallest size"):
-        method.begin_stage(Stage(target_mib=1e-6), model, optimizer)
-
-
-@pytest.mark.parametrize(
-    ("settings", "stage", "sentence"),
-    [
-        ({"lr_ranks": 1e-3}, Stage(1999, target=0.5), "lr_ranks is 0.001 and the late stage has 1999 steps"),
-        ({"lr_ranks": 1e-3}, Stage(1999, target_mib=4.0), "lr_ranks times steps must be at least 2"),
-        ({"lr_ranks": 0.02}, Stage(target=0.5), "step over the threshold of 0.01 below which"),
-    ],
-)
-def test_a_late_stage_that_cannot_close_ranks_is_refused(settings, stage, sentence):
-    assert sentence in toy(**settings)[0].stage_unsupported(stage)
-
-
-def test_the_threshold_is_a_setting_of_every_layer():
-    method, model, optimizer = toy(threshold=0.3)
-    with torch.no_grad():
-        for layer in tensorized_layers(model):
-            layer.diagonals[:2] = torch.tensor([0.3, -0.31])
-    assert method.end_stage(model, optimizer) == "shapes"
-    assert all(ranks[0] == 3 for ranks in ranks_of(model).values())
-    assert method.stage_unsupported(Stage(target=0.5)) is None
-    with pytest.raises(ValueError, match=r"^threshold is 1.0; it must be 0 or more, and below 1"):
-        Settings(threshold=1.0)
-
-
-def test_stages_that_can():
-    method = toy(lr_ranks=1e-3)[0]
-    assert method.stage_unsupported(Stage(2000, target=0.5)) is None
-    assert method.stage_unsupported(Stage(1)) is None  # an early stage need not reach anything
 
 
 def test_the_state_brings_back_the_objective():

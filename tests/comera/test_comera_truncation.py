@@ -12,20 +12,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from comera import (
-    TT,
-    TTM,
-    TTLinear,
-    TTMEmbedding,
-    close_smallest,
-    exact_size,
-    full_size,
-    ranks_of,
-    set_ranks,
-    tensorize,
-    tensorized_layers,
-    truncate,
-)
+from comera import TT, TTM, TTLinear, exact_size, full_size, ranks_of, set_ranks, tensorize, tensorized_layers, truncate
 from comera.rank_control import alive_entries, select_ranks
 
 ADAMS = {
@@ -134,34 +121,6 @@ def test_layers_that_share_cores_stay_tied():
     assert_all_close([model(x).detach()], [before])
 
 
-@pytest.mark.parametrize("jointly", [True, False])
-def test_layers_of_rank_zero_cost_nothing_and_the_others_still_learn(jointly):
-    model = nn.Sequential(nn.Embedding(12, 8), nn.Linear(8, 8), nn.Linear(8, 8)).double()
-    model = tensorize(model, {"0": TTM(ranks=3, order=2), "[12]": TT(ranks=3, order=2)}, merge_jointly=jointly)
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)
-
-    def learn():
-        optimizer.zero_grad()
-        model(torch.tensor([1, 5, 5])).square().sum().backward()
-        optimizer.step()
-
-    learn()
-    with torch.no_grad():
-        model[1].diagonals[3:6] = 0.0  # one bond as a whole
-    assert truncate(model, optimizer)
-    assert model[1].shape.ranks == (0, 0, 0)
-    assert model[1].packed_cores.numel() == model[1].diagonals.numel() == 0
-    former = model[2].packed_cores.detach().clone()
-    learn()
-    assert not torch.equal(model[2].packed_cores, former)
-    assert torch.equal(model[1](torch.ones(2, 8, dtype=torch.float64)), model[1].bias.expand(2, 8))
-    with torch.no_grad():
-        model[0].diagonals.zero_()
-    truncate(model, optimizer)
-    learn()
-    assert not bool(model[0](torch.tensor([3])).any())
-
-
 def test_nothing_closed_means_nothing_touched():
     model = tied_model()
     optimizer = torch.optim.Adam(model.parameters(), fused=True)
@@ -196,19 +155,6 @@ def test_a_state_dict_loads_into_a_truncated_model(tmp_path):
     assert torch.equal(other(rows), model(rows))
 
 
-def test_other_ranks_with_as_many_entries_are_refused(tmp_path):
-    one, other = (nn.Sequential(TTLinear(16, 16, (4, 4), (4, 4), ranks)) for ranks in ((1, 2, 2), (2, 2, 1)))
-    assert {n: p.shape for n, p in one.named_parameters()} == {n: p.shape for n, p in other.named_parameters()}
-    torch.save(one.state_dict(), tmp_path / "model.pt")
-    saved, before = torch.load(tmp_path / "model.pt", weights_only=True), other[0].packed_cores.clone()
-    with pytest.raises(RuntimeError, match=r"0 has ranks \(2, 2, 1\), and the state dict has cores of other ranks; "):
-        other.load_state_dict(saved)
-    assert torch.equal(other[0].packed_cores, before)
-    set_ranks(other, ranks_of(one))
-    other.load_state_dict(saved)
-    assert torch.equal(other[0].to_dense(), one[0].to_dense())
-
-
 def test_a_state_dict_of_former_names_loads():
     model, other = tied_model(), tied_model()
     former = {name.replace("diagonals_bias", "diagonals"): value for name, value in model.state_dict().items()}
@@ -219,53 +165,6 @@ def test_a_state_dict_of_former_names_loads():
     assert torch.equal(other[1].diagonals, model[1].diagonals)
     x = torch.ones(2, 8, dtype=torch.float64)
     assert torch.equal(other(x), model(x))
-
-
-@pytest.mark.parametrize("target", [-1, -0.1, float("nan"), float("inf")])
-def test_a_size_that_cannot_be_reached_closes_nothing(target):
-    model = tied_model()
-    with pytest.raises(ValueError, match=rf"^size_target is {target}; it must be 0 or more, and finite\.$"):
-        close_smallest(model, target)
-    assert exact_size(tensorized_layers(model)) == full_size(tensorized_layers(model))
-
-
-def test_a_shard_of_the_cores_is_not_truncated():
-    model = nn.Sequential(TTLinear(8, 8, (4, 2), (2, 4), 2))
-    with torch.no_grad():
-        model[0].diagonals[0] = 0.0
-    ranks = ranks_of(model)
-    model[0].packed_cores.data = model[0].packed_cores.data[:10]  # as wrappers with flat parameters leave them
-    for action, call in {
-        "truncate": lambda: truncate(model),
-        "close_smallest": lambda: close_smallest(model, 0.5),
-        "set_ranks": lambda: set_ranks(model, ranks),
-    }.items():
-        with pytest.raises(
-            ValueError, match=rf"^{action} needs parameters whole, but they are sharded over processes;"
-        ):
-            call()
-    with pytest.raises(ValueError, match=r"^truncate needs parameters whole"):
-        model[0].truncate()
-
-
-def test_ranks_that_cannot_be_set():
-    model = tied_model()
-    with pytest.raises(ValueError, match=r"^'7' is no tensorized layer of the model\.$"):
-        set_ranks(model, {"7": (1, 1, 1)})
-    with pytest.raises(ValueError, match="rank"):
-        set_ranks(model, {"0": (1, 1)})
-    with pytest.raises(ValueError, match="rank"):
-        set_ranks(model, {"0": (99, 1, 1)})
-
-
-def test_both_formats_were_drawn_and_cut():
-    layers = [TTLinear(8, 8, (4, 2), (2, 4), 2), TTMEmbedding(12, 8, (4, 3), (2, 4), 2)]
-    for layer in layers:
-        with torch.no_grad():
-            layer.diagonals[0] = 0.0
-        model = nn.Sequential(layer)
-        assert truncate(model)
-        assert tensorized_layers(model)[0].shape.ranks[0] == 1
 
 
 @pytest.mark.parametrize("jointly", [True, False])
