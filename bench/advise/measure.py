@@ -197,7 +197,12 @@ def as_text(question: Question, rows: list[Measured], memory_alone: bool) -> str
 
 
 def _cells(row: Measured) -> tuple[str, ...]:
-    cells = [row.arm, f"{row.predicted / _MIB:,.1f}", f"{row.allocated / _MIB:,.1f}", f"{round(row.error, 4) + 0.0:+.2%}"]
+    cells = [
+        row.arm,
+        f"{row.predicted / _MIB:,.1f}",
+        f"{row.allocated / _MIB:,.1f}",
+        f"{round(row.error, 4) + 0.0:+.2%}",
+    ]
     if row.times and row.dense:
         times = row.times
         parts = (times.forward_ms, times.backward_ms, times.optimizer_ms, times.step_ms)
