@@ -12,17 +12,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_up_records import CPU, campaign
+from made_up import epochs
 from test_report_browser import PATIENCE_MS, PHONE, browser, overflow  # noqa: F401
 
-from bench.core.record import read_all, write
+from bench.core.record import Record, read_all, write
+from bench.core.times import step_time_ms
 from figures.__main__ import main
 from figures.explorer.points import AXES, command_of, content_of
 from figures.explorer.questions import ALIKE, QUESTIONS
-from figures.records.time_values import time_of
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "results" / "reference"
+
+
+def step_ms(record: Record) -> float | None:
+    """The time of a step in ms; None where the cell has none."""
+    found = step_time_ms(record) if record.status == "ok" else None
+    return found.value if found else record.step_time_median_ms if record.status == "ok" else None
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +38,7 @@ def records() -> list[Any]:
 
 def test_each_record_with_two_values_is_a_point(records) -> None:
     content = content_of(records, None)
-    times = {record.cell_id: time.total.value for record in records if (time := time_of(record, "step"))}
+    times = {record.cell_id: time for record in records if (time := step_ms(record))}
     wanted = [
         record
         for record in records
@@ -86,14 +92,14 @@ def test_commands_name_experiments_that_are_there(records) -> None:
 
 
 def test_a_command_for_ranks_names_them_and_their_link() -> None:
-    [alone, *_] = campaign(CPU)
+    [alone, *_] = epochs()
     together = replace(alone, measure="run", world_size=2, exchange="ddp", link_mbit=100.0)
     assert "world_size=" not in command_of(alone)
     assert command_of(together).endswith("world_size=2 link_mbit=100")
 
 
 def test_the_page_is_the_same_bytes_again(tmp_path, capsys) -> None:
-    write(campaign(CPU), tmp_path / "records")
+    write(epochs(), tmp_path / "records")
     pages = []
     for name in ("one", "other"):
         assert main(["explore", "--records", str(tmp_path / "records"), "--out", str(tmp_path / name)]) == 0
@@ -101,16 +107,6 @@ def test_the_page_is_the_same_bytes_again(tmp_path, capsys) -> None:
     assert pages[0] == pages[1]
     assert "explorer.html" in capsys.readouterr().out
     assert not re.search(rb"<(?:script|link|img)[^>]+(?:src|href)=.https?:", pages[0])
-
-
-@pytest.mark.parametrize("content", [None, "{", "[]", '{"points": [1], "model": "", "largest": [], "notes": []}'])
-def test_what_is_no_prediction_is_one_sentence(content, tmp_path, capsys) -> None:
-    file = tmp_path / "predictions.json"
-    if content is not None:
-        file.write_text(content)
-    assert main(["explore", "--records", str(REFERENCE), "--model", str(file), "--out", str(tmp_path / "out")]) == 2
-    assert re.fullmatch(r"--model is '.*', which .*\.\n", capsys.readouterr().err)
-    assert not (tmp_path / "out").exists()
 
 
 @pytest.fixture(scope="module")
@@ -158,10 +154,10 @@ def test_filters_leave_like_cells_and_the_front_is_theirs(page, records) -> None
         record
         for record in records
         if (record.experiment, record.device, record.batch_size) == ("fig1", FIG1["device"], 8)
-        and time_of(record, "step") is not None
+        and step_ms(record) is not None
         and record.peak_memory_predicted_mib is not None
     ]
-    values = [(record.arm, time_of(record, "step").total.value, record.peak_memory_predicted_mib) for record in wanted]
+    values = [(record.arm, step_ms(record), record.peak_memory_predicted_mib) for record in wanted]
     assert len(set(values)) == len(wanted) > 3
     rows = page.locator("#table tbody tr")
     assert rows.count() == len(wanted)
@@ -224,10 +220,10 @@ def test_all_can_be_reached_without_a_mouse_and_has_a_name(page) -> None:
 @pytest.mark.slow
 def test_the_fastest_method_at_batch_8_is_found_in_two_clicks(page, records) -> None:
     times = {
-        record.arm: time.total.value
+        record.arm: time
         for record in records
         if (record.experiment, record.device, record.batch_size) == ("fig1", FIG1["device"], 8)
-        and (time := time_of(record, "step"))
+        and (time := step_ms(record))
     }
     fastest = min(times, key=times.__getitem__)
     answer = page.locator("#answer strong").first

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from figures.columns import FORMATS, across, bounds_kinds, format_of, frame, left_columns, readable, unit_of
-from figures.page.facts import failures, has_unpaired, undisturbed
+from figures.text import rounded, significant, to_markdown
 
 LINE = {"arm": "dense", "batch_size": 8, "time_status": "ok", "time_message": "", "step_time_ms": 44.0}
 
@@ -44,16 +44,12 @@ def test_a_ratio_is_marked_where_its_sides_were_not_timed_together(pairing: str,
     assert written(time_over_comera=4.4, time_pairing=pairing)["time / comera"] == cell
 
 
-def test_what_others_are_compared_with_is_one() -> None:
+def test_what_others_are_compared_with_is_one_and_older_code_marks_a_line_once() -> None:
     lines = [{**LINE, "arm": "comera", "time_over_comera": None}, {**LINE, "time_over_comera": 4.4}]
     assert list(readable(frame(lines))["time / comera"]) == ["1", "4.40x"]
-
-
-def test_older_code_marks_the_line_once() -> None:
-    lines = [{**LINE, "older_code": True}, {**LINE, "older_code": False}]
-    found = readable(frame(lines))
+    found = readable(frame([{**LINE, "older_code": True}, {**LINE, "older_code": False}]))
     assert list(found["arm"]) == ["dense †", "dense"]
-    assert not found.drop(columns="arm").astype(str).apply(lambda cells: cells.str.contains("†")).any().any()
+    assert not any("†" in str(cell) for cell in found.drop(columns="arm").to_numpy().flat)
 
 
 def test_columns_without_any_value_are_left_out_unless_asked_for() -> None:
@@ -68,7 +64,8 @@ def test_columns_without_any_value_are_left_out_unless_asked_for() -> None:
 def test_the_unit_of_epochs_suits_the_longest(seconds: float, unit: str, factor: float) -> None:
     table = frame([{**LINE, "epoch_time_s": one} for one in (seconds, seconds / 50)])
     assert unit_of(table, "epoch") == (unit, pytest.approx(factor))
-    assert float(readable(table)[f"epoch, {unit}"][0].replace(",", "")) == pytest.approx(seconds * factor, rel=0.01)
+    shown = readable(table)[f"epoch, {unit}"][0].replace(",", "")
+    assert float(shown) == pytest.approx(seconds * factor, rel=0.01)
 
 
 @pytest.mark.parametrize(
@@ -102,29 +99,57 @@ def test_numbers_stand_to_the_right_also_where_some_are_missing() -> None:
     assert left_columns(table) == {"arm", "why"}
 
 
-@pytest.mark.parametrize(
-    "column", ["time_over_comera_low", "time_over_comera_bounds", "cuda_activations_mib", "launches"]
-)
-def test_details_are_in_the_csv_alone(column: str) -> None:
-    assert format_of(column) is None
-
-
-def test_a_pattern_takes_the_name_of_what_it_is_over() -> None:
+def test_details_are_in_the_csv_alone_and_patterns_take_the_name_of_what_they_are_over() -> None:
+    for column in ("time_over_comera_low", "time_over_comera_bounds", "cuda_activations_mib", "launches"):
+        assert format_of(column) is None
     found = format_of("time_over_low_rank")
     assert found is not None
     assert found.heading == "time / low rank"
     assert all(one.heading for one in FORMATS.values())
 
 
-def test_reasons_are_gathered_once_with_all_their_places() -> None:
-    lines = [
-        {**LINE, "arm": arm, "batch_size": batch, "time_status": status, "time_message": "made up."}
-        for arm, batch, status in [("lte", 1, "oom"), ("lte", 8, "oom"), ("lora", 1, "oom"), ("dense", 1, "ok")]
-    ]
-    assert failures(frame(lines)) == [("lte", "1, 8", "made up"), ("lora", "1", "made up")]
+@pytest.mark.parametrize(
+    ("value", "decimals", "text"),
+    [
+        (0.925, 2, "0.93"),
+        (2.55, 1, "2.6"),
+        (61.5, 0, "62"),
+        (2.675, 2, "2.68"),
+        (6.251, 1, "6.3"),
+        (2.5449, 2, "2.54"),
+        (-0.125, 2, "-0.13"),
+        (1234.5, 0, "1,235"),
+        (1e-9, 2, "0.00"),
+        (9.995, 2, "10.00"),
+    ],
+)
+def test_a_number_is_rounded_once_and_half_of_its_written_digits_away_from_zero(
+    value: float, decimals: int, text: str
+) -> None:
+    assert rounded(value, decimals) == text
 
 
-def test_marks_are_explained_where_they_are_used() -> None:
-    lines = [{**LINE, "blocks": 0, "time_pairing": "unpaired"}, {**LINE, "blocks": 3, "time_pairing": "paired"}]
-    assert undisturbed(frame(lines)) == ["dense, batch 8"]
-    assert [has_unpaired(frame(some)) for some in (lines, lines[1:])] == [True, False]
+@pytest.mark.parametrize(
+    ("value", "digits", "text"),
+    [
+        (0.925, 2, "0.93"),
+        (2.545, 3, "2.55"),
+        (0.9995, 3, "1.00"),
+        (0.99949, 3, "0.999"),
+        (61.5, 2, "62"),
+        (99.95, 3, "100"),
+        (9.996, 3, "10.0"),
+        (0.00012345, 4, "0.0001235"),
+        (-2.545, 3, "-2.55"),
+        (1234.4, 3, "1,234"),
+        (0.0, 3, "0"),
+    ],
+)
+def test_significant_digits_are_rounded_the_same_way(value: float, digits: int, text: str) -> None:
+    assert significant(value, digits) == text
+
+
+def test_markdown_cells_cannot_break_the_table() -> None:
+    frame = pd.DataFrame([{"arm": "a|b", "remarks": "two\nlines <i>"}])
+    lines = to_markdown(frame, frozenset({"arm"})).splitlines()
+    assert lines == ["| arm | remarks |", "|:--|--:|", "| a\\|b | two lines &lt;i> |"]

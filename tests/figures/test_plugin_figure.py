@@ -10,10 +10,11 @@ from collections.abc import Iterator
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
+import pandas as pd
 import pytest
+from made_up import CUDA, epochs, record, toggled
 from made_up_figure import ARTIFACT, CLAIM
-from made_up_records import record
-from redrawn import drawn_once
+from pages import drawn_once
 
 from bench.core.record import Record, write
 from figures import registry
@@ -21,10 +22,11 @@ from figures.__main__ import main
 from figures.claims.claims import LedgerError
 from figures.claims.rule import Rule
 from figures.ledger.judging import judge
+from figures.page import drawn
 from figures.registry import ENTRY_POINTS, ArtifactError, artifacts, register
 
 
-def sizes(comera: float) -> list[Record]:
+def sizes(comera: float = 6.0) -> list[Record]:
     """Records of two arms, dense at 255 MiB."""
     stored = {"comera": comera, "dense": 255.0}
     return [record(arm, experiment="made_up", cell_id=arm, stored_mib=size) for arm, size in stored.items()]
@@ -43,7 +45,7 @@ def nothing_stays(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def folder(tmp_path: Path) -> Path:
     """Records of the figure, which is registered."""
     register(ARTIFACT)
-    write(sizes(6.0), tmp_path / "records")
+    write(sizes(), tmp_path / "records")
     return tmp_path / "records"
 
 
@@ -65,15 +67,8 @@ def test_it_is_drawn_by_the_command_with_its_verdict(folder: Path, tmp_path: Pat
     assert "made-up-size: reproduced" in printed
     [line] = [line for line in written[f"{stem}.md"].decode().splitlines() if line.startswith("| made-up-size")]
     assert line.split(" | ")[2:4] == ["42.5x (dense / comera)", "reproduced"]
-    [page] = ARTIFACT.render(sizes(6.0), {})
+    [page] = ARTIFACT.render(sizes(), {})
     assert page.files == written
-
-
-def test_help_lists_it(capsys: pytest.CaptureFixture[str]) -> None:
-    register(ARTIFACT)
-    with pytest.raises(SystemExit):
-        main(["--help"])
-    assert ARTIFACT.summary in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize(("comera", "outcome"), [(6.0, "reproduced"), (6.5, "reproduced"), (7.0, "not reproduced")])
@@ -82,18 +77,17 @@ def test_its_claim_is_in_the_ledger(comera: float, outcome: str) -> None:
     [entry] = [entry for entry in judge(sizes(comera)) if entry.claim is CLAIM]
     assert (entry.outcome, entry.experiments) == (outcome, ("made_up",))
     assert entry.rule.expression == "stored size of dense / comera >= published - tolerance"
-
-
-def test_without_records_its_claim_is_not_tested() -> None:
-    register(ARTIFACT)
     [entry] = [entry for entry in judge([record()]) if entry.claim is CLAIM]
     assert entry.outcome == "not tested here"
     assert entry.why.endswith("python -m bench experiment=made_up.")
 
 
-def test_the_claims_of_the_bench_s_command_have_it(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_help_claims_and_report_have_it(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    assert ARTIFACT.summary in " ".join(capsys.readouterr().out.split())
     monkeypatch.setattr(sys, "argv", ["bench claims", "--records", str(folder), "--format", "csv"])
     with pytest.raises(SystemExit) as end:
         runpy.run_module("figures.claims", run_name="__main__")
@@ -101,27 +95,22 @@ def test_the_claims_of_the_bench_s_command_have_it(
     [line] = [line for line in capsys.readouterr().out.splitlines() if CLAIM.id in line]
     assert "reproduced" in line
     assert "42.5x" in line
-
-
-def test_the_report_has_its_section_and_its_verdict(folder: Path, tmp_path: Path) -> None:
     assert main(["report", "--records", str(folder), "--out", str(tmp_path / "out")]) == 0
     page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
     for words in (ARTIFACT.heading, CLAIM.id, "42.5x", 'id="made_up_sizes"'):
         assert words in page
 
 
-def test_an_entry_point_makes_it_known(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_is_taken_once_and_an_entry_point_makes_it_known(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "made_up_sizes" not in artifacts()
     offered(monkeypatch, "made_up_figure:ARTIFACT")
     assert artifacts()["made_up_sizes"] is ARTIFACT
-
-
-def test_a_name_is_taken_once() -> None:
+    monkeypatch.undo()
+    registry._found.cache_clear()
     assert register(ARTIFACT) is register(ARTIFACT)
     for name in (ARTIFACT.name, "fig1"):
         with pytest.raises(ArtifactError, match=f"'{name}' has a name that is taken"):
             register(dataclasses.replace(ARTIFACT, name=name))
-    assert artifacts()["made_up_sizes"] is ARTIFACT
 
 
 @pytest.mark.parametrize(
@@ -142,6 +131,32 @@ def test_an_entry_point_that_brings_no_new_artifact_is_one_sentence(
         error = capsys.readouterr().err
         assert words in error
         assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("register(dataclasses.replace(ARTIFACT, name='of_a_module'))", ""),
+        (
+            "register(dataclasses.replace(ARTIFACT, name='fig1'))",
+            "artifact 'fig1' has a name that is taken; choose another.",
+        ),
+        ("1 / 0", "FIGURES_PLUGINS has 'my_figures', which cannot be imported (ZeroDivisionError: division by zero)."),
+    ],
+)
+def test_modules_named_in_the_environment_register_theirs(
+    content: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    head = "import dataclasses\nfrom figures.registry import register\nfrom made_up_figure import ARTIFACT\n"
+    (tmp_path / "my_figures.py").write_text(head + content)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("FIGURES_PLUGINS", "my_figures")
+    monkeypatch.delitem(sys.modules, "my_figures", raising=False)
+    write(sizes(), tmp_path / "records")
+    name = "fig1" if words else "of_a_module"
+    status = main([name, "--records", str(tmp_path / "records"), "--out", str(tmp_path / "out")])
+    sys.modules.pop("my_figures", None)
+    assert (status, capsys.readouterr().err) == ((2, f"{words}\n") if words else (0, ""))
 
 
 #: Artifacts whose rules and claims are not about each other, and what is said.
@@ -165,17 +180,36 @@ def test_claims_and_rules_that_do_not_match_are_one_sentence(
 ) -> None:
     register(dataclasses.replace(ARTIFACT, **change))
     with pytest.raises(LedgerError, match=words):
-        judge(sizes(6.0))
-    write(sizes(6.0), tmp_path)
-    assert main(["claims", "--records", str(tmp_path)]) == 2
+        judge(sizes())
+    write(sizes(), tmp_path / "records")
+    assert main(["claims", "--records", str(tmp_path / "records")]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.count("\n") == 1
+    if not change.get("claims", True):
+        arguments = ["made_up_sizes", "--records", str(tmp_path / "records"), "--out", str(tmp_path / "out")]
+        assert main(arguments) == 2
+        assert "no claim 'made-up-size'" in capsys.readouterr().err
+        assert not (tmp_path / "out").exists()
 
 
-def test_a_rule_without_its_claim_draws_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    register(dataclasses.replace(ARTIFACT, claims=()))
-    write(sizes(6.0), tmp_path / "records")
-    assert main(["made_up_sizes", "--records", str(tmp_path / "records"), "--out", str(tmp_path / "out")]) == 2
-    assert "no claim 'made-up-size'" in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
+def test_a_command_reads_the_records_that_others_lend(tmp_path: Path) -> None:
+    register(dataclasses.replace(ARTIFACT, name="made_up_lent", lenders=("lent",), claims=(), rules=()))
+    for experiment, arm in (("made_up", "comera"), ("lent", "dense"), ("other", "lora")):
+        write([record(arm, experiment=experiment, cell_id=arm, stored_mib=6.0)], tmp_path / "records")
+    drawn_once("made_up_lent", tmp_path / "records", tmp_path / "out")
+    [table] = (tmp_path / "out").glob("*.csv")
+    assert list(pd.read_csv(table)["arm"]) == ["comera", "dense"]
+
+
+def test_the_ledger_draws_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> bytes:
+        raise AssertionError("drawn")
+
+    monkeypatch.setattr(drawn, "to_bytes", fail)
+    records = [*epochs(CUDA), *(toggled(arm, "graph", [9.0, 9.5]) for arm in ("comera", "dense"))]
+    assert sum(bool(entry.verdicts) for entry in judge(records)) >= 5
+    page = artifacts()["fig1"].render(records, {entry.claim.id: entry.claim for entry in judge([])})[0]
+    assert page.to_text()  # nor is a picture drawn before its file is asked for
+    with pytest.raises(AssertionError, match="drawn"):
+        page.files[next(iter(page.files))]

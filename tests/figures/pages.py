@@ -1,0 +1,124 @@
+"""Pages of records without their pictures, and what they say: tables, verdicts, files."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import io
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from bench.core.record import Record
+from figures.__main__ import main
+from figures.claims.claims import Verdict
+from figures.ledger.judging import claims_of, rules_of
+from figures.page.drawn import Drawn
+from figures.redraw import records_of
+from figures.registry import artifacts
+
+ROOT = Path(__file__).parents[2]
+REFERENCE = ROOT / "results" / "reference"
+RENDERED = ROOT / "figures" / "rendered" / "reference"
+ARTIFACTS = artifacts()
+CLAIMS = claims_of(ARTIFACTS.values())
+
+#: By claim, what decides it and the artifact that it is judged on.
+RULES = rules_of(ARTIFACTS.values())
+
+
+def pages(name: str, records: Sequence[Record], picture: bool = False) -> list[Drawn]:
+    """The pages that an artifact makes of records, whatever their experiments."""
+    artifact = ARTIFACTS[name]
+    found = tuple(dict.fromkeys(one.experiment for one in records if one.experiment not in artifact.lenders))
+    draw = artifact.draw if picture else None
+    return dataclasses.replace(artifact, experiments=found, draw=draw).render(records, CLAIMS)
+
+
+def page(name: str, records: Sequence[Record], picture: bool = False) -> Drawn:
+    """The one page that they make."""
+    [found] = pages(name, records, picture)
+    return found
+
+
+def text_of(drawn: Drawn, ending: str) -> str:
+    """The content of the page's file with this ending."""
+    return next(drawn.files[name] for name in drawn.files if name.endswith(ending)).decode()
+
+
+def csv_of(drawn: Drawn, *index: str) -> pd.DataFrame:
+    """The CSV of a page."""
+    table = pd.read_csv(io.StringIO(text_of(drawn, ".csv")))
+    return table.set_index(list(index)).sort_index() if index else table
+
+
+def table(name: str, records: Sequence[Record], *index: str) -> pd.DataFrame:
+    """The CSV of the one page that records make."""
+    return csv_of(page(name, records), *index)
+
+
+@functools.cache
+def committed(name: str, experiment: str | None = None) -> tuple[Record, ...]:
+    """The committed records that an artifact is made of."""
+    artifact = ARTIFACTS[name] if experiment is None else ARTIFACTS[name].for_experiment(experiment)
+    return tuple(records_of(artifact, REFERENCE))
+
+
+@functools.cache
+def small_page(name: str) -> tuple[Record, ...]:
+    """The committed records of the page of an artifact that shows fewest of them, but at least four."""
+    sets = [committed(name), *(committed(name, one) for one in ARTIFACTS[name].also)]
+    found = [tuple(one.shown) for records in sets for one in ARTIFACTS[name].select(records)]
+    return min(found, key=lambda shown: (len(shown) < 4, len(shown)), default=())
+
+
+def judged(claim: str, records: Sequence[Record]) -> Verdict:
+    """The verdict on a claim of the last page that records make."""
+    *_, (_, verdict) = RULES[claim][1].judge(records, CLAIMS, {claim})
+    return verdict
+
+
+def drawn_once(name: str, records: Path, out: Path) -> tuple[dict[str, bytes], str]:
+    """The files that the command writes, by name, and what it prints."""
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        assert main([name, "--records", str(records), "--out", str(out)]) == 0
+    return {path.name: path.read_bytes() for path in sorted(out.iterdir())}, printed.getvalue()
+
+
+GUARDED = """
+import sys
+class Guard:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {"torch", "comera", "baselines", "hydra", "omegaconf", "galore_torch", "peft"}:
+            raise AssertionError("drawing imported " + name)
+sys.meta_path.insert(0, Guard())
+from figures.__main__ import main
+status = main(sys.argv[1:])
+assert "torch" not in sys.modules
+sys.exit(status)
+"""
+
+
+def redrawn(words: Sequence[str], records: Path, out: Path) -> tuple[dict[str, bytes], str]:
+    """The same by two processes of other hash seeds, which agree and import nothing heavy."""
+    found = []
+    for number in ("1", "2"):
+        folder = out / number
+        done = subprocess.run(
+            [sys.executable, "-c", GUARDED, *words, "--records", str(records), "--out", str(folder)],
+            cwd=ROOT,
+            env={"PYTHONHASHSEED": number, "PYTHONPATH": str(ROOT), "HOME": str(out)},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        files = {path.name: path.read_bytes() for path in sorted(folder.iterdir())} if folder.is_dir() else {}
+        found.append((files, done.stdout.replace(str(folder), "")))
+    assert found[0] == found[1]
+    return found[0]

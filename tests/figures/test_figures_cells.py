@@ -1,0 +1,263 @@
+"""Times of cells and the notes that pages share: what counts as one time, and what is said of the machine."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+import pandas as pd
+import pytest
+from made_up import CODE, CPU, CUDA, ENCODER, blocks, epochs, failed, other_run, record, timed
+from pages import committed, csv_of, page, pages, small_page, table, text_of
+
+from bench.core.record import Record
+
+EXAMPLES = 392_702
+
+
+def line(*records: Record, arm: str = "dense", name: str = "fig1") -> pd.Series:
+    """The line of an arm at batch 1 of Fig. 1."""
+    return table(name, records, "batch_size", "arm").loc[(1, arm)]
+
+
+def test_disturbed_blocks_count_nowhere() -> None:
+    quiet = timed("dense", [10.0, 11.0, 12.0])
+    noisy = timed("dense", [10.0, 11.0, 12.0, 900.0], disturbed=(3,))
+    columns = ["epoch_time_s", "epoch_time_s_low", "epoch_time_s_high", "blocks"]
+    assert line(noisy)[columns].tolist() == line(quiet)[columns].tolist()
+    assert (line(noisy)["disturbed_blocks"], line(quiet)["disturbed_blocks"]) == (1, 0)
+
+
+def test_without_an_undisturbed_block_the_mean_of_all_stands_alone() -> None:
+    found = line(timed("dense", [5.0, 6.0], disturbed=(0, 1)))
+    assert found["epoch_time_s"] == pytest.approx(0.0055 * EXAMPLES, rel=1e-5)
+    assert pd.isna(found["epoch_time_s_low"])
+
+
+def test_an_epoch_is_its_steps_and_its_share_of_rare_events() -> None:
+    rare = {"rare_time_ms": 4000.0, "rare_period_steps": 200}
+    found = line(timed("dense", [100.0, 110.0, 120.0], **rare))
+    assert found["epoch_time_s"] == pytest.approx((0.110 + 0.020) * EXAMPLES, rel=1e-5)
+    assert found["epoch_rare_s"] == pytest.approx(0.020 * EXAMPLES, rel=1e-5)
+    galore = timed("dense", [100.0, 200.0, 300.0], rare_time_ms=4000.0, rare_period_steps=40)
+    ratio = line(galore, timed("comera", [50.0, 75.0, 100.0]))
+    assert ratio["time_over_comera"] == ratio["time_over_comera_low"] == 4  # (100 + 100) / 50 in each block
+
+
+def test_an_epoch_time_is_that_of_the_samples_whatever_an_older_record_says() -> None:
+    assert line(timed("dense", [10.0, 20.0], epoch_time_s=1.0))["epoch_time_s"] == pytest.approx(
+        0.015 * EXAMPLES, rel=1e-5
+    )
+    assert line(timed("dense", [], epoch_time_s=7.0))["epoch_time_s"] == 7
+
+
+def test_the_epoch_times_of_a_page_are_those_of_its_records() -> None:
+    """One definition: what a page shows is what a record has held since it was written."""
+    records = [one for one in small_page("fig7") if one.epoch_time_s is not None]
+    shown = sorted(table("fig7", records)["epoch_time_s"].dropna())
+    assert shown == pytest.approx(sorted(one.epoch_time_s for one in records), rel=1e-5)
+    assert len(shown) > 5
+
+
+def test_a_ratio_is_paired_by_the_blocks_that_both_have() -> None:
+    dense, comera = timed("dense", [30.0, 60.0, 100.0]), timed("comera", [10.0, 20.0])
+    assert line(dense, comera)[["time_over_comera", "time_pairing"]].tolist() == [3.0, "paired"]
+    for pairing in ("elsewhere", ""):
+        other = dataclasses.replace(comera, pairing=pairing)
+        assert line(dense, other)["time_pairing"] == "unpaired"
+    nameless = [dataclasses.replace(one, pairing="") for one in (dense, comera)]
+    assert line(*nameless)["time_pairing"] == "unpaired"
+    disjoint = timed("comera", [10.0, 20.0, 30.0, 40.0], disturbed=(0, 1, 2))
+    assert line(dense, disjoint)["time_pairing"] == "unpaired"
+
+
+def test_two_ranks_need_half_the_steps_for_an_epoch() -> None:
+    dense = timed("dense", [100.0] * 3, world_size=2)
+    [found] = pages("fig1", [dense, timed("comera", [100.0] * 3, world_size=2)])
+    alone = line(timed("dense", [100.0] * 3))["epoch_time_s"]
+    assert line(dense)["epoch_time_s"] == pytest.approx(alone / 2)
+    assert not found.notes or all("left out" not in note for note in found.notes)
+    mixed = page(
+        "fig1", [timed("dense", [100.0] * 3), timed("comera", [9.0] * 3, 8), dataclasses.replace(dense, batch_size=8)]
+    )
+    assert any("ranks 2, not 1" in note for note in mixed.notes)
+
+
+@pytest.mark.parametrize("status", ["oom", "timeout", "error"])
+def test_a_cell_without_time_has_none_and_no_ratio(status: str) -> None:
+    comera, dense = timed("comera", [1.0, 2.0]), timed("dense", [2.0, 4.0])
+    with_samples = dataclasses.replace(dense, status=status, message="made up", epoch_time_s=3.0)
+    for one in (failed(dense, status), with_samples):
+        found = line(comera, one)
+        assert found["time_status"] == status
+        assert found[["epoch_time_s", "time_over_comera"]].isna().all()
+    assert line(record("dense"), comera)["time_status"] == "no time"
+
+
+@pytest.mark.parametrize("launches", [(3, 3), (8, 8), (3, 8), (1, 3)])
+def test_bounds_are_called_a_range_or_an_interval_cell_by_cell(launches: tuple[int, int]) -> None:
+    arms = dict(zip(("comera", "dense"), launches, strict=True))
+    drawn = page("fig1", [timed(arm, [20.0 + i for i in range(n)], launches=n) for arm, n in arms.items()])
+    found = table("fig1", drawn.records, "batch_size", "arm").loc[1].astype(object).fillna("")
+    kinds = {n: "interval" if n >= 6 else "range" if n > 1 else "" for n in launches}
+    assert found.loc[list(arms), "epoch_time_s_bounds"].tolist() == [kinds[n] for n in launches]
+    assert found.loc["dense", "time_over_comera_bounds"] == kinds[min(launches)]  # of the launches that both have
+    [note] = [one for one in drawn.notes if one.startswith("[low, high]")]
+    words = {"range": "range over launches", "interval": "95% interval"}
+    assert {kind for kind, said in words.items() if said in note} == set(kinds.values()) - {""}
+
+
+@pytest.mark.parametrize(("seconds", "unit"), [(100.0, "seconds"), (200.0, "minutes"), (9e4, "hours")])
+def test_the_unit_suits_the_longest_epoch(seconds: float, unit: str) -> None:
+    drawn = page("fig1", [timed("comera", [], epoch_time_s=seconds), timed("dense", [], epoch_time_s=9.0)])
+    assert f"epoch, {unit}, batch 1" in drawn.table
+
+
+def test_a_page_needs_times_unless_it_is_the_plain_one() -> None:
+    plan = {"measure": "predict", "predicted_for": "cuda", "peak_memory_predicted_mib": 5.0}
+    half, whole = record(precision="bf16", **plan), record(**plan)
+    graph = timed("comera", [1.0, 2.0], cuda_graph=True)
+    assert pages("fig1", [half]) == []
+    assert len(pages("fig1", [graph, half])) == 1
+    plain, captured = pages("fig1", [graph, half, whole])
+    assert any("in a precision that nothing was timed in" in note for note in plain.notes)
+    for found, stem in ((plain, "threads"), (captured, "cuda-graph")):
+        assert next(iter(found.files)).rpartition(".")[0].endswith(stem)
+        assert csv_of(found, "batch_size", "arm").loc[(1, "comera"), "cuda_peak_mib"] == 5.0
+
+
+def test_where_the_data_lie_does_not_separate_predictions_from_times() -> None:
+    config = '{"device": "cpu", "workload_settings": {"data_folder": "somewhere"}}'
+    plan = record(measure="predict", predicted_for="cuda", peak_memory_predicted_mib=5.0)
+    assert line(timed("comera", [1.0, 2.0], config_json=config), plan, arm="comera")["cuda_peak_mib"] == 5.0
+
+
+def test_the_prediction_beside_a_time_stands_in_where_none_was_asked_for() -> None:
+    run = timed("comera", [1.0, 2.0], peak_memory_predicted_mib=7.0)
+    for plan, peak in (({"status": "error"}, 7.0), ({"peak_memory_predicted_mib": 6.0}, 6.0)):
+        asked = record("comera", measure="predict", recorded_at="1999", predicted_for="cpu", **plan)
+        assert line(run, asked, arm="comera")["cpu_peak_mib"] == peak
+
+
+def test_an_arm_has_one_setting_and_the_newest_of_those_with_as_many_cells() -> None:
+    def ranked(ranks: int, batch: int, **columns: object) -> Record:
+        cell = f'{{"device": "cpu", "workload_settings": {{}}, "method_settings": {{"ranks": {ranks}}}}}'
+        return timed("comera", [float(ranks)] * 2, batch, config_json=cell, **columns)
+
+    stray = ranked(16, 8, recorded_at="2009-01-01")
+    drawn = page("fig1", [ranked(30, 1), ranked(30, 8), stray, timed("dense", [2.0, 2.0])])
+    assert any("comera are left out, of another setting: ranks 16, not 30" in note for note in drawn.notes)
+    assert stray not in drawn.records
+    old, new = ranked(30, 1, recorded_at="2001"), ranked(16, 1, recorded_at="2002")
+    assert page("fig1", [new, old]).records == (new,)
+
+
+@pytest.mark.parametrize("name", ["fig1", "fig7"])
+def test_any_workload_has_a_page_of_time_and_memory(name: str) -> None:
+    words = {"model": "click model", "epoch": "", "examples_per_epoch": None}
+    own = {"workload": "clicks", "experiment": "clicks", "sequence_length": 1, "workload_words": words}
+    records = [dataclasses.replace(one, **own) for one in epochs()]
+    [drawn] = pages(name, records)
+    found = table(name, records, "batch_size", "arm").loc[8]
+    assert found.loc["dense", "step_time_ms"] == pytest.approx(176.0)
+    for foreign in ("Fig.", "epoch", "encoder", "length", "the paper"):
+        assert foreign not in text_of(drawn, ".md")
+    assert drawn.verdicts == ()
+    day = [
+        dataclasses.replace(one, workload_words={**words, "epoch": "A day.", "examples_per_epoch": 1000})
+        for one in records
+    ]
+    assert table(name, day, "batch_size", "arm").loc[(8, "dense"), "epoch_time_s"] == pytest.approx(176.0 * 125 / 1e3)
+
+
+@pytest.mark.parametrize(
+    ("machines", "words"),
+    [
+        (["one", "one"], " on 1 machine."),
+        (["one", "other", "one"], " on 2 machines."),
+        ([None, None], "Recorded 2001-02-03."),
+        ([None, "one", "one"], " on 1 machine (unknown for 1 of 3 records)."),
+    ],
+)
+def test_a_page_says_on_how_many_machines_it_was_seen(machines: list[str | None], words: str) -> None:
+    """Predictions and cells that did not run count for none."""
+    seen = [timed("comera", [1.0, 2.0], 1 + place, machine=machine) for place, machine in enumerate(machines)]
+    plan = record("dense", measure="predict", machine="third", predicted_for="cuda", peak_memory_predicted_mib=1.0)
+    idle = [plan, record("lora", status="unsupported", machine="fourth")]
+    assert words in page("fig1", [*seen, *idle]).facts[0]
+
+
+#: By page, a timed step of an arm that it shows.
+TIMED = {
+    "fig1": lambda arm, **columns: timed(arm, [1.0, 2.0], **columns),
+    "fig7": lambda arm, **columns: timed(arm, [1.0, 2.0], experiment="fig7", **columns),
+    "fig10": lambda arm, **columns: timed(
+        arm, [1.0, 2.0], experiment="fig10_time", workload="code", workload_words=CODE, **columns
+    ),
+    "activations": lambda arm, **columns: timed(arm, [1.0, 2.0], experiment="activations_time", **columns),
+}
+
+
+@pytest.mark.parametrize("name", TIMED)
+def test_where_galore_is_timed_its_optimizer_is_said_not_to_be_fused(name: str) -> None:
+    def said(*records: Record) -> int:
+        return sum("unfused" in note for note in page(name, records).notes)
+
+    comera, galore = TIMED[name]("comera"), TIMED[name]("galore")
+    form = dataclasses.replace(galore, variant="per_layer", cell_id="made up")
+    assert [said(comera, galore), said(comera, form), said(comera, failed(galore)), said(comera)] == [1, 1, 0, 0]
+
+
+@pytest.mark.parametrize("name", TIMED)
+def test_every_page_of_times_says_for_which_of_them_the_machine_was_busy(name: str) -> None:
+    def said(*records: Record) -> list[str]:
+        return [note for note in page(name, records).notes if "busy" in note]
+
+    def calibrated(arm: str, products: list[float], **more: float) -> Record:
+        samples = blocks([1.0] * len(products))
+        rows = [{**row, "calibration_ms": ms, **more} for row, ms in zip(samples["blocks"], products, strict=True)]
+        return TIMED[name](arm, machine="abc").__class__(
+            **{**vars(TIMED[name](arm, machine="abc")), "samples": {"blocks": rows}}
+        )
+
+    quick, slow = calibrated("comera", [1.0, 1.1, 1.0]), calibrated("galore", [2.1, 2.0, 2.0])
+    assert said(quick, calibrated("galore", [1.1, 1.2, 1.1])) == []
+    [note] = said(quick, slow)
+    assert all(words in note for words in ("galore", "1 of 2", "2.0 times"))
+    assert said(quick, failed(slow)) == []
+    assert said(quick, dataclasses.replace(slow, machine="other")) == []
+    [alone] = said(calibrated("comera", [2.0, 2.0, 2.0], calibration_cpu_ms=1.0))
+    assert "comera" in alone
+
+
+def test_what_is_unlike_the_committed_matrices_is_said() -> None:
+    """Of the table of tensorization: counts that do not follow from modes and ranks, and other modes than published."""
+    records = committed("table_tensorization")
+    paper = next(one for one in records if one.arm == "comera" and one.ratio is None)
+    changes = {
+        "the record counts 1 parameters": {"parameters": 1},
+        "modes and ranks are not in the record": {"samples": {"blocks": paper.samples["blocks"]}},
+        "oom: made up": {"status": "oom", "message": "made up"},
+    }
+    for words, change in changes.items():
+        changed = [dataclasses.replace(one, **change) if one is paper else one for one in records]
+        found = table("table_tensorization", changed)["remarks"].dropna()
+        assert any(words in remark for remark in found), words
+    other_ratio = [dataclasses.replace(one, ratio=one.ratio * 1.2) if one.ratio else one for one in records]
+    solved = table("table_tensorization", other_ratio, "setting").loc["solver"]
+    assert set(solved["status"]) == {"not recorded"}
+
+
+def test_pages_of_a_gpu_and_of_a_cpu_are_told_by_the_driver() -> None:
+    plan = record(measure="predict", predicted_for="cuda", peak_memory_predicted_mib=5.0)
+    for driver, batches in (("", {1, 8, 16, 32, 64, 128}), ("1.2, CUDA 3.4", {1, 32, 64, 128})):
+        found = table("fig1", [dataclasses.replace(plan, predicted_for="cpu" if driver else "cuda", driver=driver)])
+        assert set(found["batch_size"]) == batches
+
+
+def test_names_of_models_and_devices_come_from_the_records() -> None:
+    drawn = page("fig1", epochs(CUDA))
+    assert ENCODER["model"] in drawn.title
+    assert CUDA in drawn.facts[0]
+    assert CPU not in text_of(drawn, ".md")
+    assert re.search(r"click model|drawn", page("table_mnli", [other_run("dense", [0.7])]).title)

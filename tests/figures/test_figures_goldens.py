@@ -1,0 +1,543 @@
+"""Whole pages of made-up records: what the committed records lack, such as failed cells and pages of a GPU.
+
+A golden holds a page's Markdown and CSV, and a digest of what its picture shows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from typing import Any
+
+import pytest
+from goldens import FOLDER, golden
+from made_up import (
+    CPU,
+    CUDA,
+    EARLY_SIZE,
+    LOSS,
+    LTE_REASON,
+    OLDER_CODE,
+    PARAMETERS,
+    answered,
+    clicks,
+    code_runs,
+    code_steps,
+    dlrm_steps,
+    failed,
+    layer_in,
+    looked_up,
+    other_run,
+    out_of_reach,
+    peaks,
+    record,
+    settings,
+    stages_of_accuracy,
+    swept,
+    timed,
+    toggled,
+    trained,
+)
+from pages import pages
+
+from bench.core.record import Record
+from figures.artifacts import fig10
+
+# times and memory
+
+
+def small_fig1() -> list[Record]:
+    """Every way a cell can look: timed, unpaired, older, disturbed, failed with each status, missing."""
+    found = [
+        timed("comera", [70.0, 80.0], 8, **peaks(100.0)),
+        timed("dense", [280.0, 320.0], 8, **peaks(250.0), **OLDER_CODE),
+        timed("lora", [130.0, 150.0], 8, pairing="elsewhere"),
+        timed("low_rank@size", [70.0, 90.0], 8, disturbed=(0, 1), git_dirty=True),
+        timed("comera", [60.0, 65.0, 90.0], 16, disturbed=(2,), **peaks(180.0)),
+    ]
+    reasons = {"oom": "made up: no room.", "timeout": "made up: 600 s passed.", "diverged": "made up: NaN."}
+    arms = ("low_rank@rank", "low_rank@rank:linear", "galore")
+    for arm, (status, message) in zip(arms, reasons.items(), strict=True):
+        found.append(record(arm, 8, status=status, message=message))
+    found.append(record("dense", 16, status="error", message="made up: a | pipe <b>and\nanother line"))
+    found += [record("lte", batch, status="unsupported", message=LTE_REASON) for batch in (1, 8)]
+    plan = {"measure": "predict", "predicted_for": "cuda"}
+    found.append(record("comera", 32, **plan, **peaks(500.0)))
+    found.append(record("galore", 32, **plan, status="error", message="made up: no plan."))
+    return found
+
+
+def captured() -> list[Record]:
+    """A GPU: eight launches, rare events in each, measured peaks, plain steps and captured ones, one refused."""
+    found = []
+    for graph in (False, True):
+        for arm, cost in (("comera", 1.0), ("galore", 2.5), ("galore:per_layer", 2.2), ("dense", 2.0)):
+            means = [cost * (5 if graph else 8) * (1 + 0.01 * (i % 5)) for i in range(16)]
+            common = {"device": CUDA, "cuda_graph": graph, "driver": "made up", "machine": "one"}
+            one = timed(arm, means, 1, launches=8, **common, **peaks(100 * cost, "cuda"))
+            if arm == "galore":
+                one.samples["rare"] = {"svd": [3000.0 + 100 * launch for launch in range(8)]}
+                one = dataclasses.replace(one, rare_time_ms=3300.0, rare_period_steps=200)
+            found.append(one)
+        found.append(record("lora", 1, device=CUDA, cuda_graph=graph, status="unsupported", message="made up"))
+    found.append(record("comera", 1, measure="predict", device=CUDA, precision="bf16", **peaks(50.0)))
+    return found
+
+
+def small_fig5() -> list[Record]:
+    means = {"optimized": [10.0, 20.0, 30.0], "plain": [45.0, 90.0, 135.0], "uncompressed": [5.0, 10.0, 15.0]}
+    more = {"plain": OLDER_CODE, "uncompressed": {"pairing": "elsewhere"}}
+    found = [
+        looked_up(name, values, device=CUDA, **peaks(5 * values[0], "cuda"), **more.get(name, {}))
+        for name, values in means.items()
+    ]
+    found += [looked_up("optimized", [1.0, 1.0], step=True, device=CUDA), looked_up("unique", [2.0], device=CUDA)]
+    return [*found, failed(looked_up("uncompressed, sparse", [], step=True, device=CUDA))]
+
+
+def small_fig7() -> list[Record]:
+    """Dense over CoMERA is 4 of plain steps and 5 of captured ones; CoMERA gains 2 by CUDA Graph, dense 1.6."""
+    means = {("comera", ""): [10.0, 20.0, 30.0], ("dense", ""): [40.0, 80.0, 120.0]}
+    means |= {("comera", "graph"): [5.0, 10.0, 15.0], ("dense", "graph"): [25.0, 50.0, 75.0]}
+    means |= {("comera", "compile graph"): [4.0, 8.0, 12.0], ("comera", "bf16"): [6.0, 12.0, 18.0]}
+    found = []
+    for place, ((arm, on), values) in enumerate(means.items()):
+        more = {"compile_time_s": 40.0} if "compile" in on else {}
+        more |= OLDER_CODE if (arm, on) == ("dense", "graph") else {}
+        found.append(toggled(arm, on, values, **peaks(100.0 * (place + 1), "cuda"), **more))
+    found.append(failed(toggled("dense", "graph", [], 64)))
+    found.append(failed(toggled("dense", "", [], 64), peak_memory_predicted_mib=70.0, predicted_for="cuda"))
+    found.append(toggled("comera", "graph", [9.0, 9.5], 64))
+    together = [toggled("lora", on, [ms, ms], pairing="one") for on, ms in (("", 10.0), ("graph", 5.0))]
+    return found + together
+
+
+def small_fig12() -> list[Record]:
+    """A sweep whose curve crosses dense, with a ratio out of reach, a failed cell and a missing one."""
+    found = []
+    for number, (ratio, share) in enumerate(((2.0, 2.0), (8.0, 0.5), (32.0, 0.3), (200.0, 0.2))):
+        drift = 3.0**number  # later jobs are slower, in all arms alike
+        for arm, cost in (("comera", 100 * share), ("low_rank", 90 * share), ("dense", 100.0)):
+            means = [drift * cost * noise for noise in (1.0, 1.3, 0.9, 1.1, 1.2)]
+            size = 100.0 if arm == "dense" else 100.0 / ratio + 20.0
+            one = swept(arm, ratio, means, device=CUDA, flops_per_step=round(1e9 * size), **peaks(size, "cuda"))
+            if ratio > 100 and arm != "dense":
+                one = dataclasses.replace(one, **out_of_reach(ratio, 145.073 if arm == "comera" else 116.44))
+            if (arm, ratio) == ("low_rank", 8.0):
+                one = failed(one)
+            if (arm, ratio) != ("low_rank", 32.0):
+                found.append(one)
+    return [dataclasses.replace(found[0], pairing=""), *found[1:]]
+
+
+def widths() -> list[Record]:
+    """Tensor trains lose at the smaller width and win at the larger one; one form failed."""
+    found = []
+    for workload, place in (("encoder", "width"), ("linear", "in_features")):
+        for width, cost in ((768, 1.0), (8192, 12.0)):
+            for arm, share in (("comera", 2.0), ("dense", cost)):
+                for graph in (False, True):
+                    ms = share * (0.8 if graph else 1.0)
+                    one = timed(
+                        arm,
+                        [ms, ms * 1.02, ms * 0.98],
+                        32,
+                        device=CUDA,
+                        workload=workload,
+                        experiment="widths" if workload == "encoder" else "widths_linear",
+                        cuda_graph=graph,
+                        cell_id=f"{workload}-{width}-{arm}-{graph}",
+                        pairing=f"{workload}-{width}-{graph}",
+                        parameters=12 * width**2 if arm == "dense" else 200 * width,
+                        config_json=settings(device="cuda", workload_settings={place: width}),
+                    )
+                    found.append(failed(one) if (arm, width, graph) == ("dense", 768, True) else one)
+    return found
+
+
+def failing_dlrm() -> list[Record]:
+    """Dense ran alone, its sparse form found no memory."""
+    found = []
+    for one in dlrm_steps(CUDA):
+        if (one.arm, one.measure) == ("dense", "run"):
+            one = dataclasses.replace(one, pairing="")
+        found.append(failed(one) if (one.arm, one.measure) == ("dense:sparse", "run") else one)
+    return found
+
+
+SMALL_CODE = {"comera": fig10.FULL_SIZE / 4.23, "low_rank@size": fig10.FULL_SIZE / 4.3, "dense": fig10.FULL_SIZE}
+
+
+def checks_of_memory() -> list[Record]:
+    """Predicted against measured peaks of a GPU: within 5 %, beyond it, with workspaces, failed, captured."""
+    errors = {("dense", 1): 0.0, ("dense", 8): -0.001, ("comera", 1): -0.019, ("lora", 1): -0.08, ("lora", 8): 0.01}
+    common = {"measure": "allocator_peak", "device": CUDA, "experiment": "prediction"}
+    found = [
+        record(arm, batch, **common, peak_memory_allocated_mib=200.0, peak_memory_predicted_mib=200.0 * (1 + error))
+        for (arm, batch), error in errors.items()
+    ]
+    held = {"peak_memory_allocated_mib": 264.0, "peak_memory_predicted_mib": 200.0, "workspaces_mib": 64.0}
+    found.append(record("comera", 8, **common, **held))
+    found.append(record("comera", 1, **common, **held, workload="linear", cell_id="other"))
+    found.append(record("dense", 32, **common, **held, compile=True))
+    return [*found, record("lte", 1, **common, status="unsupported", message="no heads.")]
+
+
+# trainings
+
+
+def failing_stages() -> list[Record]:
+    """Late 0.8 diverged, late 0.5 ran out of time, late 0.2 was never made; the second seed lacks its early stage."""
+    found = []
+    for one in stages_of_accuracy(seeds=(0, 1)):
+        status = {0.8: "diverged", 0.5: "timeout"}.get(one.target_ratio or 0.0)
+        if status:
+            one = trained(
+                "comera", "late", one.target_ratio, seed=one.seed, status=status, message=f"made up: {status}."
+            )
+        if one.target_ratio != 0.2 and (one.arm, one.stage, one.seed) != ("comera", "early", 1):
+            found.append(one)
+    return found
+
+
+def ends_of_stages() -> list[Record]:
+    """A size that was missed and ranks that were closed at the end; a target in MiB; older code."""
+    missed = {**EARLY_SIZE, "size_fraction": 0.21, "size_target": 0.2, "size_at_deadline": 0.3}
+    return [
+        answered("dense", examples=50, **OLDER_CODE),
+        answered("comera", "early", examples=50),
+        answered("comera", target=0.2, examples=50, **missed),
+        answered("comera", target_mib=3.0, examples=50, **EARLY_SIZE),
+        dataclasses.replace(answered("comera", "early", examples=50), recorded_at=OLDER_CODE["recorded_at"]),
+    ]
+
+
+def other_workload() -> list[Record]:
+    """A metric without values per example, stages of other names, and an arm that stops early."""
+    return [
+        other_run("dense", [0.71, 0.74, 0.76], size=20.0),
+        other_run("comera", [0.7]),
+        other_run("comera", [0.7, 0.72], target=0.5, size=5.0),
+        other_run("lora", [0.68, 0.69, 0.7], size=20.0),
+    ]
+
+
+BELOW = {**LOSS, "probe": 0.9, "probe_text": "unigrams", "guess": 1.0}
+
+
+def losing() -> list[Record]:
+    """Losses of which none beats the probe, and CoMERA's alone guessing."""
+    return [
+        other_run("dense", [2.0], BELOW, size=20.0),
+        other_run("comera", [0.95], BELOW, size=10.0, ratio=2.0),
+        other_run("galore", [1.8], BELOW, size=5.0),
+    ]
+
+
+def front() -> list[Record]:
+    """Models by size: beaten, equal within the solvers' tolerance, of other forms, out of reach, not recorded."""
+
+    def one(arm: str, ratio: float | None, right: int, **columns: Any) -> Record:
+        own = {
+            "ratio": ratio,
+            "method_settings": {"ratio": ratio},
+            "cell_id": f"{arm}-{ratio}-{right}".replace(":", "-"),
+        }
+        own |= {"stored_mib": 100.0 / (ratio or 1), "dense_mib": 100.0, "experiment": "ratios_accuracy"}
+        if "status" in columns:
+            return trained(arm, "early", **(own | columns))
+        return answered(
+            arm, "early", share=right / 100, examples=100, **(own | {"experiment": "ratios_accuracy"} | columns)
+        )
+
+    return [
+        one("dense", None, 90),
+        one("comera", 2.0, 80),
+        one("comera", 4.0, 80),
+        one("comera", 8.0, 40, seed=1, status="timeout", message="made up"),
+        one("comera", 16.0, 0, **out_of_reach(16.0, 10.4374)),
+        one("low_rank", 2.0, 60),
+        one("low_rank", 4.0, 91, stored_mib=100.0 / 4.02),
+        one("low_rank", 8.0, 34),
+        one("comera:orthogonal", 4.0, 70),
+        one("low_rank:orthogonal", 4.0, 50),
+    ]
+
+
+def costs() -> list[Record]:
+    """Work, memory, and steps timed apart."""
+    found = []
+    for arm, loss, ratio, gflop, ms in (
+        ("dense", 0.5, None, 2.0, 40.0),
+        ("comera", 0.6, 4.0, 0.5, 30.0),
+        ("low_rank", 0.8, 4.0, 0.4, 20.0),
+    ):
+        own = {"ratio": ratio, "experiment": "code_ratios", "flops_per_step": int(gflop * 1e9)}
+        run = other_run(
+            arm,
+            [loss],
+            BELOW,
+            size=20 / (ratio or 1),
+            method_settings={"ratio": ratio},
+            **own,
+            peak_memory_predicted_mib=30 * gflop,
+        )
+        alike = {name: getattr(run, name) for name in ("workload", "dataset", "precision", "config_json")}
+        alike |= {"sequence_length": 1, "ratio": ratio or 4.0, "experiment": "code_ratios_time", "cell_id": f"t-{arm}"}
+        found += [run, timed(arm, [ms, ms], 32, **alike)]
+    return found
+
+
+def tried(arm: str, rate: float, right: int, late: float | None = None, **columns: Any) -> Record:
+    own = {"method_settings": {"lr": rate, "gamma": 0.01, "size_weight": 10.0, "rho": 1.0} | columns.pop("own", {})}
+    stage = {"stage": "early" if late is None else "late", "target": late}
+    name = "-".join(map(str, (arm, late, columns.get("seed", 0), *own["method_settings"].values())))
+    if "status" in columns:
+        return trained(arm, **stage, experiment="late_search", cell_id=name, **own, **columns)
+    return answered(
+        arm,
+        **stage,
+        share=right / 10,
+        examples=10,
+        experiment="late_search",
+        cell_id=name,
+        train_loss=0.6,
+        **own,
+        **columns,
+    )
+
+
+def search() -> list[Record]:
+    """Rates whose best is inside and at an edge, alike, over seeds and once; failures; a price of size."""
+    return [
+        *(tried("dense", rate, right) for rate, right in ((2e-5, 7), (5e-5, 8), (1.25e-4, 5))),
+        *(tried("comera", rate, right) for rate, right in ((1e-4, 6), (3e-4, 7))),
+        tried("comera", 1e-3, 0, status="diverged", message="made up: NaN after 12 steps."),
+        *(tried("low_rank", rate, right) for rate, right in ((1e-4, 6), (3e-4, 7), (1e-3, 9))),
+        *(tried("lora", rate, 7) for rate in (1e-4, 3e-4)),
+        tried("galore", 1e-4, 7),
+        *(
+            tried("lte", rate, right, seed=seed)
+            for rate, seed, right in ((1e-4, 0, 5), (1e-4, 1, 9), (5e-4, 0, 8), (5e-4, 1, 8))
+        ),
+        *(
+            tried("comera", 3e-4, right, 0.5, own={"size_weight": weight}, size_fraction=size, size_target=0.5)
+            for weight, right, size in ((1.0, 9, 0.53), (10.0, 8, 0.45), (100.0, 3, 0.36))
+        ),
+    ]
+
+
+def precisions() -> list[Record]:
+    """Products in FP8, storage in FP8, a control, an orthogonal start; dense lacks a seed."""
+    ends = {
+        ("comera", "fp32"): 2.0,
+        ("comera", "bf16"): 2.001,
+        ("comera", "fp8"): 2.005,
+        ("comera:lean", "fp32"): 2.0002,
+    }
+    ends |= {("comera:lean_fp8", "bf16"): 2.002, ("comera:orthogonal", "fp32"): 1.8, ("comera:orthogonal", "fp8"): 2.4}
+    ends |= {("dense", "fp32"): 2.0, ("dense", "fp8"): 2.03}
+    found = []
+    for (arm, precision), end in ends.items():
+        for seed in range(2 if arm == "dense" and precision == "fp8" else 3):
+            about = {"precision": precision, "experiment": "fig14", "workload": "code", "seed": seed}
+            one = other_run(
+                arm, (3.0, end), {**LOSS, "probe": 2.6}, cell_id=f"{arm}-{precision}-{seed}".replace(":", "-"), **about
+            )
+            if "fp8" in arm:
+                one.samples["stored"] = [{"samples": "stored", "error": 0.026}]
+            if precision == "fp8":
+                one = dataclasses.replace(one, arithmetic="12 layers: FP8 products, emulated")
+            found.append(one)
+    return found
+
+
+# tables of one device
+
+
+def a_check(name: str, error: float | None, tolerance: float | None = 1e-4, message: str = "") -> dict[str, Any]:
+    passed = None if tolerance is None else error is not None and error <= tolerance
+    return {"name": name, "error": error, "tolerance": tolerance, "passed": passed, "message": message}
+
+
+def checked(workload: str, checks: list[dict[str, Any]], arm: str = "comera", **columns: Any) -> Record:
+    sizes = {"in_features": 768, "out_features": 3072} if workload == "linear" else {}
+    own = columns.pop("own", {})
+    cell = settings(device="cuda", method_settings=own, workload_settings=sizes)
+    name = f"{workload}-{arm}-{columns.get('precision')}-{len(str(own))}"
+    values = {"experiment": "correctness", "cell_id": name, "workload": workload, "config_json": cell, "device": CUDA}
+    return record(arm, 16, measure="check", samples={"checks": checks}, **(values | columns))
+
+
+def checks() -> list[Record]:
+    """What counts is the share of what is allowed; failed checks, checks that did not run, older code."""
+    out = {"status": "error", "message": "1 of 1 checks failed."}
+    late = a_check("captured steps", None, None, "no CUDA.")
+    return [
+        checked("encoder", [a_check("loss", 1e-6), a_check("update", 9e-3, 1e-2)], "dense"),
+        checked("encoder", [a_check("update", 1e-3), late], "lte", own={"reset": True}, **out),
+        checked("linear", [a_check("plan a", 2e-2, 5e-2), a_check("plan b", 3e-2, 5e-2)], precision="bf16"),
+        checked("linear", [a_check("plan a", 2e-7), a_check("plan b", 1e-7)], **OLDER_CODE),
+        checked(
+            "lookup",
+            [a_check("look-up plain", None, message="RuntimeError: made up.")],
+            own={"lookup": "plain"},
+            status="error",
+        ),
+        checked("lookup", [], own={"lookup": "unique", "made_up": 1}, status="oom", message="no room."),
+    ]
+
+
+def profiled(arm: str, kinds: dict[str, tuple[float, int, float]], step_ms: float, **columns: Any) -> Record:
+    rows = [{"kind": name, "ms": ms, "launches": n, "moved_mib": mib} for name, (ms, n, mib) in kinds.items()]
+    costliest = [{"name": "nvjet_made_up", "kind": "gemm", "ms": 2.0, "launches": 3.0}]
+    samples = {
+        "kinds": rows,
+        "costliest": costliest,
+        "busy_ms": sum(ms for ms, *_ in kinds.values()),
+        "step_ms": [step_ms],
+    }
+    values = {"experiment": "profile", "device": CUDA, "step_time_median_ms": step_ms, "samples": samples}
+    name = f"{arm}-{columns.get('precision')}-{step_ms}"
+    return record(arm, 128, measure="profile", cell_id=name, **(values | columns))
+
+
+def profiles() -> list[Record]:
+    later = {"recorded_at": "2002-02-03T04:05:06+00:00", "code_id": "code-b"}
+    return [
+        profiled("dense", {"gemm": (9.0, 100, 50.0), "optimizer": (1.0, 2, 800.0)}, 10.5),
+        profiled("comera", {"gemm": (1.5, 300, 20.0), "copy": (0.5, 40, 8.0)}, 6.0),
+        profiled("comera", {"gemm": (1.0, 300, 20.0)}, 5.0, precision="bf16"),
+        profiled("comera", {"gemm": (3.0, 300, 20.0)}, 8.0, **later),
+        profiled("dense", {"gemm": (3.0, 1, 1.0)}, 9.0, sequence_length=32),
+        profiled("galore", {}, 9.0, status="oom", message="no room.", samples={}),
+    ]
+
+
+def products() -> list[Record]:
+    """Gains are taken within blocks, which differ by more than the products do."""
+    shapes = {
+        (768, 32, 128): {
+            "fp32": [2.0, 4.0, 6.0],
+            "bf16": [1.0, 2.0, 3.0],
+            "fp8": [1.0, 2.0, 3.0],
+            "fp8, cast": [2.0, 4.0, 6.0],
+            "tf32": [],
+        },
+        (768, 768, 4096): {
+            "fp32": [8.0] * 3,
+            "tf32": [4.0] * 3,
+            "bf16": [2.0] * 3,
+            "fp8": [1.0] * 3,
+            "fp8, cast": [1.25] * 3,
+        },
+    }
+    found = []
+    for (inputs, outputs, rows), times in shapes.items():
+        own = [
+            {"name": name, "ms": ms, "error": 1e-2 if ms else None, "message": "" if ms else "made-up reason."}
+            for name, ms in times.items()
+        ]
+        layer = settings(device="cuda", workload_settings={"in_features": inputs, "out_features": outputs})
+        about = {"measure": "products", "experiment": "products", "device": CUDA, "cell_id": f"{inputs}-{outputs}"}
+        found.append(
+            record(
+                "dense",
+                rows,
+                flops_per_step=2 * rows * inputs * outputs,
+                config_json=layer,
+                samples={"products": own},
+                **about,
+            )
+        )
+    lacking = dataclasses.replace(
+        found[1], status="unsupported", message="this one is old.", samples={}, cell_id="c", batch_size=8
+    )
+    return [*found, lacking]
+
+
+CASES: dict[str, tuple[str, list[Record]]] = {
+    "fig1-every-cell": ("fig1", small_fig1()),
+    "fig1-own-experiment": ("fig1", [dataclasses.replace(one, experiment="own") for one in small_fig1()[:4]]),
+    "fig1-captured": ("fig1", captured()),
+    "fig5": ("fig5", small_fig5()),
+    "fig7": ("fig7", small_fig7()),
+    "fig8": ("fig8", failing_dlrm()),
+    "fig9": ("fig9", clicks()),
+    "fig10": ("fig10", code_steps(SMALL_CODE)),
+    "fig10_loss": ("fig10_loss", code_runs(1.52, PARAMETERS["dense"])),
+    "fig12": ("fig12", small_fig12()),
+    "widths": ("widths", widths()),
+    "prediction": ("prediction", checks_of_memory()),
+    **{
+        f"{name}-{case}": (name, records)
+        for case, records in {
+            "failing": failing_stages(),
+            "ends": ends_of_stages(),
+            "other-workload": other_workload(),
+            "losing": losing(),
+        }.items()
+        for name in ("fig6", "table_mnli", "table_ranks", "truncation")
+        if (name, case) not in {("table_ranks", "losing"), ("truncation", "losing")}
+    },
+    "pareto-front": ("pareto", front()),
+    "pareto-costs": ("pareto", costs()),
+    "pareto-losing": ("pareto", losing()),
+    "table_search": ("table_search", search()),
+    "table_dlrm": ("table_dlrm", clicks()),
+    "table_dlrm-losing": ("table_dlrm", clicks(worse=0.2)[:3]),
+    "fig14": ("fig14", precisions()),
+    "table_correctness": ("table_correctness", checks()),
+    "table_profile": ("table_profile", profiles()),
+    "table_products": ("table_products", products()),
+    "table_fp8": (
+        "table_fp8",
+        [
+            layer_in("comera", 1024, {"fp32": [4.0, 8.0], "bf16": [2.0, 4.0], "fp8": [1.0, 2.0]}),
+            layer_in("dense", 1024, {}),
+        ],
+    ),
+}
+
+
+def written(name: str, records: list[Record], picture: bool = True) -> str:
+    """The pages of records: Markdown, CSV and what is plotted."""
+    found = []
+    for page in pages(name, records, picture):
+        for file in page.files:
+            if file.endswith((".md", ".csv")):
+                found.append(f"=== {file}\n{page.files[file].decode()}")
+        if picture and page.files.plotted:
+            found.append(f"=== plotted: {page.files.plotted}\n")
+    return "".join(found)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_page_is_as_it_was(case: str) -> None:
+    name, records = CASES[case]
+    golden(f"{case}.txt", written(name, records))
+
+
+def test_no_golden_is_left_over() -> None:
+    assert {path.stem for path in FOLDER.iterdir()} == {*CASES, "verdicts"}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_neither_the_order_of_records_nor_those_of_other_devices_matter(case: str) -> None:
+    """Records of another device make pages of their own beside the same ones."""
+    name, records = CASES[case]
+    devices = {CPU: "A made-up CPU", CUDA: "A made-up GPU"}  # whose pages come first
+    elsewhere = [dataclasses.replace(one, device=devices[one.device]) for one in records]
+    both = written(name, [*records[::-1], *elsewhere], picture=False)
+    here = re.sub(r"=== plotted.*\n", "", (FOLDER / f"{case}.txt").read_text(encoding="utf-8"))
+    assert re.sub(r"!\[.*\n\n", "", here) in both
+    assert both.count("===") == 2 * here.count("===")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_any_single_record_makes_a_page_or_none(case: str) -> None:
+    name, records = CASES[case]
+    alone = {json.dumps([one.measure, one.status, one.arm]): one for one in records}
+    for one in alone.values():
+        assert written(name, [one], picture=False).count("===") % 2 == 0

@@ -1,0 +1,244 @@
+"""Wrong input to every word of ``python -m figures``: one sentence that names it, exit status 2, nothing written."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from made_up import CPU, LTE_REASON, epochs, failed, record, stages_of_accuracy, timed, toggled, trained
+from pages import ARTIFACTS, REFERENCE, committed, redrawn
+
+from bench.core.record import SCHEMA_VERSION, path_of, write
+from figures.__main__ import main
+
+Prepare = Callable[[Path], object]
+
+
+def edited(change: Callable[[str], str]) -> Prepare:
+    """Records one of whose files was changed."""
+
+    def prepare(root: Path) -> None:
+        write(epochs(), root)
+        path = path_of(epochs()[0], root)
+        path.write_text(change(path.read_text(encoding="utf-8")), encoding="utf-8")
+
+    return prepare
+
+
+def columns(**values: object) -> Callable[[str], str]:
+    return lambda text: json.dumps(json.loads(text) | values)
+
+
+def of(*records: object) -> Prepare:
+    return lambda root: write(list(records), root)  # type: ignore[arg-type]
+
+
+def blocked(root: Path) -> None:
+    write(epochs(), root)
+    (root.parent / "out").write_text("a file, not a folder", encoding="utf-8")
+
+
+#: What is wrong with a folder of records whichever word reads it, and what is said.
+FOLDERS: dict[str, tuple[Prepare, str]] = {
+    "missing": (lambda _: None, "a folder with records is expected."),
+    "empty": (lambda root: root.mkdir(), "no record"),
+    "a file": (lambda root: root.write_text("x"), "a folder with records is expected."),
+    "newer": (edited(columns(schema_version=SCHEMA_VERSION + 1)), f"this program reads up to {SCHEMA_VERSION}"),
+    "schema 0": (edited(columns(schema_version=0)), "schema_version is 0; a whole number from 1"),
+    "torn": (edited(lambda text: text[: len(text) // 2]), "not a readable JSON record"),
+    "a list": (edited(lambda _: "[]"), ".json: "),
+    "wrong type": (edited(columns(batch_size="many")), "batch_size"),
+    "foreign": (edited(lambda _: '{"results": [1, 2]}'), ".json: "),
+    "odd samples": (edited(columns(samples={"blocks": "none"})), "samples.blocks is a str"),
+}
+
+
+@pytest.mark.parametrize("words", [["fig1"], ["all"], ["claims"], ["report"], ["explore"]], ids=lambda one: one[0])
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_records_that_cannot_be_read_are_one_sentence(
+    words: list[str], folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prepare, message = FOLDERS[folder]
+    root, out = tmp_path / "records", tmp_path / "out"
+    prepare(root)
+    there = [] if words == ["claims"] else ["--out", str(out)]
+    assert main([*words, "--records", str(root), *there]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert message in said.err
+    assert said.err.endswith(".\n")
+    assert said.err.count("\n") == 1
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "prepare", "message"),
+    [
+        (["fig99"], of(record()), "figure is 'fig99'; available: fig1, fig5, fig6, fig7"),
+        ([], of(), "FIGURE"),
+        (["fig1", "--recrods", "x"], of(), "--recrods"),
+        (["claims", "--record", "x"], of(), "--record"),
+        (["claims", "--format", "html"], of(record()), "'html'"),
+        (["claims", "fig1"], of(record()), "unrecognized arguments: fig1"),
+        (["report", "--recrods", "x"], of(), "see python -m figures report --help."),
+        (["all", "--check", "--accept"], of(record()), "--accept"),
+        (["all", "--check"], of(record()), "out"),  # there is no such folder to compare with
+        (["fig1"], of(record(experiment="fig7")), "no record below fig1/ or fig1_memory/"),
+        (["report"], of(record(experiment="elsewhere")), "no record below fig1/, fig1_memory/, fig5/"),
+        (["fig7"], of(record(measure="predict", experiment="fig7")), "no timed record below fig7/; make some with"),
+        (
+            ["fig12"],
+            of(timed("galore", [1.0], experiment="ratios")),
+            "ratios/ or ratios_memory/ is one that fig12 shows",
+        ),
+        (["fig1"], blocked, "no folder that can be written"),
+        (["report"], blocked, "no folder that can be written"),
+        (["fig6"], of(record(experiment="accuracy")), "no training record below accuracy/ or code_stages/"),
+        (
+            ["fig6", "--experiment", "accuracy_small"],
+            of(*stages_of_accuracy()),
+            "below accuracy_small/; make some with",
+        ),
+        (["fig6", "--experiment", "../x"], of(record()), "--experiment is '../x'"),
+        (["fig1", "--experiment", "clicks"], of(record()), "no record below clicks/; make"),
+        (["fig1", "--experiment", "accuracy"], of(*stages_of_accuracy()), "no record below accuracy/ is one that fig1"),
+        (["plans"], of(record(experiment="contraction")), "no record below contraction/"),
+        (["table_search"], of(*stages_of_accuracy()), "no training record below accuracy_search/ or late_search/"),
+        (["pareto"], of(*stages_of_accuracy()), "no training record below ratios_accuracy/"),
+        (["table_ranks"], of(trained(samples={}, stored_mib=1.0)), "needs its learning curve"),
+        (["table_mnli"], of(trained(config_json="{}")), "needs training.stages"),
+    ],
+)
+def test_what_cannot_be_shown_is_one_sentence(
+    arguments: list[str], prepare: Prepare, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root, out = tmp_path / "records", tmp_path / "out"
+    prepare(root)
+    there = [] if arguments[:1] == ["claims"] else ["--out", str(out)]
+    assert main([*arguments, "--records", str(root), *there]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert message in said.err
+    assert said.err.endswith(".\n")
+    assert said.err.count("\n") == 1
+    assert not out.is_dir()
+
+
+@pytest.mark.parametrize(
+    "layers",
+    [
+        "none",
+        [],
+        [{"layers": 1, "in_modes": [12, 8, 8], "out_modes": [8, 8, 12], "ranks": [12, 30]}],
+        [{"layers": 1, "in_modes": [12, 8.5, 8], "out_modes": [8, 8, 12], "ranks": [12, 30, 30, 30, 12]}],
+        [{"in_modes": [2], "out_modes": [2], "ranks": [1]}, {"in_modes": [2], "out_modes": [3], "ranks": [1]}],
+    ],
+)
+def test_misshapen_modes_are_one_sentence(layers: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    paper = next(one for one in committed("table_tensorization") if one.arm == "comera" and one.workload == "linear")
+    write([dataclasses.replace(paper, samples={**paper.samples, "tensorized": layers})], tmp_path / "records")
+    assert main(["table_tensorization", "--records", str(tmp_path / "records"), "--out", str(tmp_path / "out")]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"record {paper.cell_id}: samples.tensorized is ")
+    assert said.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("content", [None, "{", "[]", '{"points": [1], "model": "", "largest": [], "notes": []}'])
+def test_what_is_no_prediction_is_one_sentence(
+    content: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "predictions.json"
+    if content is not None:
+        file.write_text(content)
+    words = ["explore", "--records", str(REFERENCE), "--model", str(file), "--out", str(tmp_path / "out")]
+    assert main(words) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("--model is '")
+    assert said.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(("words", "name"), [(["fig1"], "fig1-made-up-cpu-2-threads.csv"), (["report"], "report.html")])
+def test_on_a_full_disk_nothing_is_lost(
+    words: list[str], name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root, out = tmp_path / "records", tmp_path / "out"
+    write(epochs(batches=(1,)), root)
+    arguments = [*words, "--records", str(root), "--out", str(out)]
+    assert main(arguments) == 0
+    first = (out / name).read_bytes()
+    write([timed("dense", [240.0, 241.0, 250.0], recorded_at="2009-01-01T00:00:00+00:00")], root)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    capsys.readouterr()
+    with monkeypatch.context() as patch:
+        patch.setattr("os.replace", full)
+        assert main(arguments) == 1
+    said = capsys.readouterr().err
+    assert "No space left on device" in said
+    assert said.count("\n") == 1
+    assert (out / name).read_bytes() == first
+    assert main(arguments) == 0
+    assert (out / name).read_bytes() != first
+    assert not [path for path in out.iterdir() if path.suffix not in (".csv", ".md", ".svg", ".png", ".html")]
+
+
+# what is right
+
+
+def test_help_tells_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["--help"])
+    assert stop.value.code == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert all(word in text for word in (*ARTIFACTS, "--records", "--out", "--experiment", "results/local"))
+    for artifact in ARTIFACTS.values():
+        assert artifact.summary.split(";")[0] in text
+
+
+def test_folders_default_to_local_and_follow_the_records(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, arguments in (("local", []), ("reference", ["--records", "results/reference"])):
+        write([record(status="oom", message="made up")], Path("results") / name)
+        assert main(["fig1", *arguments]) == 0
+        assert len(list((Path("figures") / "rendered" / name).iterdir())) == 4
+    assert "comera, batch 1: made up." in capsys.readouterr().out
+
+
+def test_another_experiment_is_shown_alone_under_its_own_names(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = stages_of_accuracy(experiment="accuracy_small", dataset="synthetic")
+    write([*stages_of_accuracy(), *small], tmp_path / "records")
+    arguments = ["table_mnli", "--records", str(tmp_path / "records"), "--out", str(tmp_path / "out")]
+    assert main([*arguments, "--experiment", "accuracy_small"]) == 0
+    stem = "table_mnli-made-up-cpu-2-threads-synthetic-accuracy-small"
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {f"{stem}.md", f"{stem}.csv"}
+    assert "sst2" not in capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "records", "stem"),
+    [
+        ("fig1", [*epochs(), failed(timed("lte", [], 8), "unsupported", LTE_REASON)], "fig1-made-up-cpu-2-threads"),
+        ("fig7", [toggled(arm, "graph", [9.0, 9.5]) for arm in ("comera", "dense")], "fig7-made-up-gpu-9000"),
+        ("fig6", stages_of_accuracy(), "fig6-made-up-cpu-2-threads-sst2"),
+        ("report", epochs(), "report"),
+    ],
+)
+def test_the_same_records_give_the_same_bytes_without_torch(
+    words: str, records: list, stem: str, tmp_path: Path
+) -> None:
+    write(records, tmp_path / "records")
+    files, printed = redrawn([words], tmp_path / "records", tmp_path / "out")
+    assert {name.partition(".")[0] for name in files} == {stem}
+    assert CPU in printed or "GPU" in printed or words == "report"

@@ -1,0 +1,155 @@
+"""Which records a page shows, as laws that hold for every artifact: on the smallest of its committed pages.
+
+The newest record of a cell is shown, settings and devices are never mixed, failed and older cells say so.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from made_up import failed
+from pages import ARTIFACTS, pages, small_page, text_of
+
+from bench.core.record import Record
+
+LONG_AGO, LATELY = "1999-01-01T00:00:00+00:00", "2099-01-01T00:00:00+00:00"
+
+#: No record of these is committed; the goldens have pages of them.
+WITHOUT_RECORDS = {"widths", "table_products"}
+NAMES = sorted(set(ARTIFACTS) - WITHOUT_RECORDS)
+
+_ANY = frozenset({"precision", "data_hash", "sequence_length", "workload", "model"})
+
+#: What may differ among the records of a page: its lines go by these, or nothing looks at it. Profiles are of the
+#: newest setting; a search is of the setting of most arms and seeds, so that a newer stray one may be shown instead.
+LINES_BY = {
+    **dict.fromkeys(("table_correctness", "table_fp8", "prediction", "table_profile", "table_search"), _ANY),
+    **dict.fromkeys(("fig14", "table_dlrm_fp8"), _ANY - {"workload"}),
+    **dict.fromkeys(("fig11", "plans"), _ANY - {"precision"}),
+    "table_tensorization": {"data_hash", "sequence_length", "model"},
+    "fig7": {"precision"},
+}
+
+#: Every record of these is a line; a cell that is measured again has one file.
+EVERY_RECORD = ("table_correctness", "table_fp8", "prediction")
+
+#: These do not say why a record failed: a training is missing among the rates, a step or a layer among the lines.
+UNSAID = ("activations", "formats", "formats_origins", "table_fp8")
+
+
+@functools.cache
+def same_code(name: str) -> tuple[Record, ...]:
+    """The records of the small page, as if made at once by the same code."""
+    return tuple(
+        dataclasses.replace(one, code_id="one", recorded_at=f"2020-01-01T00:00:{i:05}")
+        for i, one in enumerate(small_page(name))
+    )
+
+
+def victim(name: str, records: Sequence[Record]) -> Record:
+    """A record of the page's own measure that finished and is not the newest."""
+    own = [one for one in records if one.status == "ok" and one.experiment not in ARTIFACTS[name].lenders]
+    timed = [one for one in own if one.measure in ("run", ARTIFACTS[name].measure)]
+    return (timed or own)[0]
+
+
+def written(name: str, records: Sequence[Record]) -> dict[str, tuple[str, str]]:
+    """By the page's name its CSV and its Markdown."""
+    found = {next(iter(one.files)).rpartition(".")[0]: one for one in pages(name, records)}
+    return {stem: (text_of(one, ".csv"), text_of(one, ".md")) for stem, one in found.items()}
+
+
+@functools.cache
+def before(name: str) -> tuple[str, str, str]:
+    """The name of the small page, its CSV and its Markdown."""
+    [(stem, (table, text))] = written(name, same_code(name)).items()
+    return stem, table, text
+
+
+def test_the_artifacts_without_records_are_these() -> None:
+    assert {name for name in ARTIFACTS if not small_page(name)} == WITHOUT_RECORDS
+
+
+@pytest.mark.parametrize("name", sorted({*NAMES} - {*EVERY_RECORD}))
+def test_an_older_record_of_a_cell_changes_nothing_but_a_note(name: str) -> None:
+    records = same_code(name)
+    older = failed(victim(name, records), recorded_at=LONG_AGO, code_id="ancient")
+    stem, table, _ = before(name)
+    assert written(name, [older, *records])[stem][0] == table
+
+
+@pytest.mark.parametrize("name", sorted({*NAMES} - {*UNSAID}))
+def test_a_newer_record_of_a_cell_takes_its_place_and_says_why_it_failed(name: str) -> None:
+    records = same_code(name)
+    newer = failed(victim(name, records), "oom", "made up: no room.", recorded_at=LATELY)
+    stem, table, text = before(name)
+    found = written(name, [*records, newer])[stem]
+    assert found != (table, text)
+    assert "made up: no room" in found[1]
+
+
+#: How a record may differ from those of its page.
+OTHERS: dict[str, dict[str, Any]] = {
+    "device": {"device": "Another device"},
+    "precision": {"precision": "made_up"},
+    "data_hash": {"data_hash": "another"},
+    "sequence_length": {"sequence_length": 7},
+    "workload": {"workload": "made_up"},
+    "model": {},
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_newer_records_of_other_settings_change_nothing_but_notes(name: str) -> None:
+    records = same_code(name)
+    one = victim(name, records)
+    strays = []
+    for field in OTHERS.keys() - LINES_BY.get(name, set()):
+        cell = json.loads(one.config_json)
+        cell["workload_settings"] |= {"made_up": 1} if field == "model" else {}
+        about = {"recorded_at": LATELY, "config_json": json.dumps(cell), "cell_id": f"stray-{field}"}
+        stray = dataclasses.replace(one, **about, **OTHERS[field])
+        strays.append(stray if field == "device" else failed(stray, "oom", "made up"))
+    _, table, _ = before(name)
+    found = written(name, [*records, *strays])
+    assert table in [one for one, _ in found.values()]
+    assert len(found) > 1  # that of the other device
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_record_of_older_code_is_marked(name: str) -> None:
+    records = same_code(name)
+    one = victim(name, records)
+    older = dataclasses.replace(one, code_id="two", recorded_at=LONG_AGO)
+    stem, _, text = before(name)
+    found = written(name, [older if other is one else other for other in records])[stem][1]
+    said = ("†", "older code than the newest")
+    assert not any(words in text for words in said)
+    assert any(words in found for words in said)
+
+
+#: Artifacts with ratios of times that were timed together.
+PAIRED = ("fig1", "fig5", "fig7", "fig8", "fig10", "fig12", "table_tensorization", "exchange_settings", "scaling")
+
+
+@pytest.mark.parametrize("name", PAIRED)
+def test_a_ratio_of_times_that_were_not_timed_together_is_marked(name: str) -> None:
+    records = small_page(name)
+    apart = [dataclasses.replace(one, pairing=f"apart-{place}") for place, one in enumerate(records)]
+    [(_, text)] = written(name, apart).values()
+    assert "‡" in text
+    assert "not timed together" in text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in NAMES if ARTIFACTS[name].draw])
+def test_failed_cells_are_drawn(name: str) -> None:
+    records = same_code(name)
+    one = victim(name, records)
+    [page] = pages(name, [failed(one) if other is one else other for other in records], picture=True)
+    assert page.files.plotted

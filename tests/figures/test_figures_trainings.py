@@ -1,0 +1,417 @@
+"""Trainings: what runs are compared with, rivals of searched formats, and plans beside the planner's own."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+from typing import Any
+
+import pandas as pd
+import pytest
+from made_up import (
+    AUC,
+    EARLY_SIZE,
+    FULL_SIZE,
+    LOSS,
+    answered,
+    code_runs,
+    other_run,
+    point,
+    ranks,
+    record,
+    stages_of_accuracy,
+    trained,
+)
+from pages import committed, page, pages, table, text_of
+
+from bench.core.record import Record, RecordError
+from bench.measures.shapes import described_shape
+from comera import TTLinear, TTMEmbedding
+from comera.contraction import candidates, plan_contraction
+from comera.modes import balanced_modes
+from comera.tensor_train import TTShape
+from figures.artifacts.tables.tensorization import MATRICES, Matrix
+
+
+def early_line(*records: Record) -> pd.Series:
+    return table("table_mnli", records, "arm", "stage").loc[("comera", "early")]
+
+
+def test_each_stage_is_compared_with_dense_after_as_many_steps() -> None:
+    wrong, right = [False, False], [True, True]
+    curve = [point(wrong, 500, "early", {}), point(right, 600, "early", {}), point(wrong, 900, "late", {})]
+    early = trained("comera", "early", None, [point(right, 600, "early", ranks(1))], **EARLY_SIZE)
+    late = trained("comera", "late", 0.2, [point(right, 900, "late", ranks(0.2))], **EARLY_SIZE)
+    found = table("table_mnli", [trained("dense", curve=curve), early, late]).set_index("target_ratio")
+    assert found.loc[0.2, "less_dense_points"] == 100.0
+    assert early_line(trained("dense", curve=curve), early)["less_dense_points"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("step", "value", "said"),
+    [(650, 0.0, "50 steps before or after"), (551, 0.0, "49 steps"), (700, None, "no accuracy after as many steps")],
+)
+def test_dense_is_compared_at_most_half_an_epoch_away(step: int, value: float | None, said: str) -> None:
+    dense = trained("dense", curve=[point([True], step, "early", {})])
+    early = trained("comera", "early", None, [point([True], 600, "early", ranks(1))], **EARLY_SIZE)
+    found = early_line(dense, early)
+    assert pd.isna(found["less_dense_points"]) if value is None else found["less_dense_points"] == value
+    assert said in found["remarks"]
+
+
+def test_every_seed_must_meet_its_size() -> None:
+    def met(*sizes: float) -> Any:
+        runs = [
+            answered(target=0.2, seed=seed, **EARLY_SIZE | {"size_fraction": size, "size_target": 0.2})
+            for seed, size in enumerate(sizes)
+        ]
+        return page("table_mnli", runs).table.set_index("run").loc["comera, late 0.2", "S <= S0"]
+
+    assert [met(0.2), met(0.21), met(0.2, 0.21), met(0.2, 0.2)] == ["yes", "no", "no", "yes"]
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        ({"precision": "fp32"}, "precision fp32, not bf16"),
+        ({"data_hash": "another"}, "data another, not data-a"),
+        ({"sequence_length": 64}, "length 64, not 128"),
+        ({"model": FULL_SIZE | {"layers": 2}}, "model layers 2, not 6"),
+        ({"training": {"static": True}}, "equal shapes True, not False"),
+        ({"training": {"stages": [{"name": "early", "steps": 5, "target": None}]}}, "early steps 5, not 600"),
+        ({"method_settings": {"lr_cores": 1.0}}, "lr_cores 1.0, not None"),
+    ],
+)
+def test_settings_are_never_mixed_and_the_others_named(other: dict[str, Any], words: str) -> None:
+    records = stages_of_accuracy()
+    stray = answered("comera", "early", share=0.5, examples=10, recorded_at="2009-01-01", **other)
+    found = page("table_mnli", [*records, stray])
+    assert len(found.records) == len(records)
+    assert any(words in note and note.startswith("1 training record(s)") for note in found.notes)
+
+
+def test_late_stages_of_another_length_and_other_metrics_are_not_mixed_in() -> None:
+    records = stages_of_accuracy()
+    stages = [{"name": "early", "steps": 600, "target": None}, {"name": "late", "steps": 50, "target": 0.2}]
+    stray = trained("comera", "late", 0.2, status="error", recorded_at="2009-01-01", training={"stages": stages})
+    found = page("table_mnli", [*records, stray])
+    assert len(found.records) == len(records)
+    assert any("late steps 50, not 300" in note for note in found.notes)
+    aucs = [other_run(arm, [0.7]) for arm in ("dense", "comera", "lora")]
+    found = page("table_mnli", [*aucs, other_run("galore", [1.5], LOSS)])
+    assert any("metric loss, not auc" in note for note in found.notes)
+
+
+def test_workloads_that_share_the_name_of_their_data_stand_apart() -> None:
+    runs = [other_run("dense", [0.7]), other_run("comera", [0.7])]
+    others = [dataclasses.replace(one, workload="views") for one in runs]
+    stems = {next(iter(one.files)).rpartition(".")[0] for one in pages("table_mnli", [*runs, *others])}
+    assert stems == {f"table_mnli-made-up-cpu-2-threads-drawn-{name}-clicks" for name in ("clicks", "views")}
+
+
+def test_what_no_arm_was_to_run_has_no_line() -> None:
+    """Dense goes through both stages in one run: a first stage alone is expected of what goes on from it."""
+    dense = [other_run("dense", [2.0, 1.5], LOSS, seed=seed) for seed in (0, 1)]
+    ours = [other_run("comera", [2.0], LOSS, ratio=2.0)]
+    ours += [other_run("comera", [2.0, 1.7], LOSS, target=0.5, ratio=2.0, seed=seed) for seed in (0, 1)]
+    names = ["comera 2x, warm-up", "comera 2x, main 0.5"]
+    for records, expected in ((dense + ours, ["dense", *names]), (ours, names), (dense, ["dense"])):
+        assert list(page("table_mnli", records).table["run"]) == expected
+    assert "comera 2x, warm-up, seed 1: not recorded." in page("table_mnli", dense + ours).notes
+
+
+def test_the_picture_of_fig6_has_the_numbers_of_its_table() -> None:
+    records = stages_of_accuracy()
+    drawn = page("fig6", records, picture=True)
+    [axes] = drawn.files._draw().axes  # type: ignore[misc]
+    found = table("fig6", records)
+    shown = {round(float(y), 3) for line in axes.lines for y in line.get_ydata()}
+    assert {round(value, 3) for value in found["accuracy"].dropna()} <= shown
+
+
+@pytest.mark.parametrize(("length", "said"), [(None, False), (512, True)])
+def test_the_probe_is_of_the_first_phase_where_the_second_has_other_rows(length: int | None, said: bool) -> None:
+    """Dense reaches 2.0 nats in the first and 1.5 in the second; the probe 1.8."""
+    records = []
+    for one in code_runs(1.52, 1e9):
+        cell = json.loads(one.config_json)
+        cell["workload_settings"]["late_length"] = length
+        records.append(dataclasses.replace(one, config_json=json.dumps(cell)))
+    notes = [note for note in page("fig10_loss", records).notes if "surely beats" in note]
+    assert bool(notes) == said
+    assert all("in the warm-up stage" in note for note in notes)
+
+
+def test_a_curve_without_times_is_refused() -> None:
+    broken = []
+    for one in code_runs(1.5, 1e9):
+        rows = [{name: value for name, value in row.items() if name != "seconds"} for row in one.samples["curve"]]
+        broken.append(dataclasses.replace(one, samples={**one.samples, "curve": rows}))
+    with pytest.raises(RecordError, match="has no times"):
+        text_of(page("fig10_loss", broken, picture=True), ".svg")
+
+
+@pytest.mark.parametrize(("metric", "best"), [(AUC, "lr 2"), (LOSS, "lr 1")])
+def test_the_best_of_a_search_follows_the_direction_of_the_metric(metric: dict[str, Any], best: str) -> None:
+    runs = [
+        other_run("dense", [value], metric, method_settings={"lr": lr}, cell_id=str(lr), experiment="accuracy_search")
+        for lr, value in ((1.0, 0.7), (2.0, 0.8))
+    ]
+    shown = page("table_search", runs).table
+    assert list(shown["settings"][shown["best"] == "best"]) == [best]
+
+
+def at(arm: str, right: int, **settings: float) -> Record:
+    name = "-".join(map(str, settings.values()))
+    return answered(arm, "early", share=right / 10, examples=10, method_settings=settings, cell_id=f"{arm}-{name}")
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 6])
+def test_a_best_rate_is_at_an_edge_exactly_where_nothing_was_tried_beyond_it(count: int) -> None:
+    rates = [1e-4 * 2**power for power in range(count)]
+    for best in range(count):
+        records = [at("dense", 9 if place == best else 8 - place % 2, lr=rate) for place, rate in enumerate(rates)]
+        found = set(table("table_search", records[::-1])["best_edge"].dropna())
+        assert found == {{0: "lr lowest", count - 1: "lr highest"}.get(best, "inside")}
+
+
+def test_settings_that_move_together_are_judged_each_by_its_own_values() -> None:
+    tangled = [
+        at("lte", 9, alpha=64.0, lr=1e-4),
+        at("lte", 5, alpha=4096.0, lr=5e-5),
+        at("lte", 6, alpha=4096.0, lr=5e-4),
+    ]
+    as_one = [
+        at("lte", 5, alpha=64.0, lr=1e-5),
+        at("lte", 9, alpha=512.0, lr=1e-4),
+        at("lte", 6, alpha=4096.0, lr=1e-3),
+    ]
+    grid = [
+        at("lte", 9 if (a, r) == (64.0, 1e-4) else 5, alpha=a, lr=r)
+        for a, r in itertools.product((64.0, 512.0), (1e-4, 1e-3))
+    ]
+    edges = [set(table("table_search", some)["best_edge"].dropna()) for some in (tangled, as_one, grid)]
+    assert edges == [{"alpha lowest"}, {"inside"}, {"alpha lowest, lr lowest"}]
+    said = [text_of(page("table_search", some), ".md") for some in (tangled, as_one, grid)]
+    assert ["together" in text for text in said] == [True, False, False]
+
+
+# searched formats, from the committed trainings
+
+
+def tiny(change: Any = lambda _: {}) -> pd.DataFrame:
+    """The lines of people's table of the smallest model, with some columns of its trainings changed."""
+    records = [
+        dataclasses.replace(one, **change(one))
+        for one in committed("formats")
+        if one.experiment in ("formats_tiny", "formats_tiny_time")
+    ]
+    return page("formats", records).table.set_index(["optimizer", "arm"])
+
+
+def test_a_rival_is_of_equal_size_and_sure_with_three_seeds_that_lie_apart() -> None:
+    assert tiny().loc[("Muon", "comera"), "less narrow"].endswith("(sure)")
+    other_size = tiny(lambda one: {"parameters": (one.parameters or 0) // 2} if one.variant == "narrow" else {})
+    assert set(other_size["less narrow"]) == {"-"}
+    first = [one for one in committed("formats") if one.experiment == "formats_tiny" and one.seed == 0]
+    assert not any("sure" in cell for cell in page("formats", first).table["less narrow"])
+    far = tiny(
+        lambda one: {"metrics": {**one.metrics, "test_loss": 9.0}} if one.seed == 1 and one.arm == "comera" else {}
+    )
+    above = tiny(
+        lambda one: {"metrics": {**one.metrics, "test_loss": 0.1}} if one.seed == 1 and one.arm == "comera" else {}
+    )
+    assert far.loc[("Muon", "comera"), "less narrow"].endswith("(sure)")
+    assert "sure" not in above.loc[("Muon", "comera"), "less narrow"]  # one of its seeds lies below
+
+
+def test_a_rate_is_chosen_by_one_loss_and_another_is_reported() -> None:
+    before = tiny()["best rate"]
+    assert list(
+        tiny(lambda one: {"metrics": {**one.metrics, "test_loss": -one.metrics.get("test_loss", 0.0)}})[
+            "best rate"
+        ].sort_index()
+    ) == list(before.sort_index())
+    reversed_choice = tiny(lambda one: {"metrics": {**one.metrics, "loss": -one.metrics.get("loss", 0.0)}})["best rate"]
+    assert list(reversed_choice.sort_index()) != list(before.sort_index())
+
+
+def test_a_training_that_diverged_is_never_the_best() -> None:
+    chosen = float(tiny().loc[("Muon", "comera"), "best rate"])
+
+    def lost(one: Record) -> dict[str, Any]:
+        recipe = json.loads(one.config_json).get("training", {}).get("recipe", {})
+        return {"status": "diverged"} if one.arm == "comera" and recipe.get("lr") == chosen else {}
+
+    assert float(tiny(lost).loc[("Muon", "comera"), "best rate"]) != chosen
+
+
+@pytest.mark.parametrize(("column", "factor"), [("parameters", 1.03), ("train_steps", 1.2)])
+def test_a_format_from_scratch_of_another_size_or_length_is_no_rival(column: str, factor: float) -> None:
+    def changed(one: Record) -> Record:
+        value = getattr(one, column)
+        return (
+            dataclasses.replace(one, **{column: round(value * factor)})
+            if one.experiment == "formats_decomposed" and value
+            else one
+        )
+
+    records = committed("formats_origins")
+    before, after = (
+        page("formats_origins", some).table["less scratch"] for some in (records, [changed(one) for one in records])
+    )
+    assert any(before != "-")
+    assert all(after == "-")
+
+
+# contraction plans: their records hold what the planner listed
+
+
+def planned(order: int = 3, most: int = 30, tokens: int = 128, **columns: Any) -> Record:
+    """The plans of a square layer, whose times are twice their estimates."""
+    modes = balanced_modes(768, order)
+    shape = TTShape(768, 768, modes, modes[::-1], most)
+    plans = [
+        {
+            **{name: getattr(plan, name) for name in ("name", "segments", "trees", "flops")},
+            "products": [dataclasses.asdict(product) for product in plan.products],
+            "saved_mib": plan.saved * 4 / 2**20,
+            "largest_mib": plan.largest * 4 / 2**20,
+            "estimated_ms": 1e3 * plan.seconds("cpu"),
+            "ms": [2e3 * plan.seconds("cpu")] * 2,
+            "message": "",
+        }
+        for plan in candidates(shape, tokens)
+    ]
+    layer = {"in_features": 768, "out_features": 768, "optimizer_step": True}
+    cell = {"device": "cpu", "method_settings": {"order": order, "ranks": most}, "workload_settings": layer}
+    values = {
+        "cell_id": f"{order}-{most}-{tokens}",
+        "experiment": "fig11",
+        "workload": "linear",
+        "contraction": plan_contraction(shape, tokens, "cpu").name,
+        "samples": json.loads(json.dumps({"shape": described_shape(shape), "plans": plans, "dense_ms": [5.0, 5.0]})),
+        "config_json": json.dumps(cell),
+    }
+    return record("comera", tokens, measure="plan", **(values | columns))
+
+
+@pytest.mark.parametrize("order", [1, 2, 3, 4])
+@pytest.mark.parametrize("tokens", [1, 4096])
+def test_fig11_lists_the_planner_s_products_and_gradients(order: int, tokens: int) -> None:
+    modes = balanced_modes(768, order)
+    shape = TTShape(768, 768, modes, modes[::-1], 30)
+    for plan in candidates(shape, tokens):
+        steps = table("fig11", [planned(order, tokens=tokens, contraction=plan.name)])
+        theirs = [*plan.products, *plan.backward]
+        columns = ["left", "right", "result", "rows", "inner", "columns", "flops"]
+        assert steps[columns].to_numpy().tolist() == [[getattr(one, name) for name in columns] for one in theirs]
+        assert steps["flops"].sum() == steps["plan_flops"].iloc[0]
+        assert steps["moved_mib"].tolist() == pytest.approx([one.numbers * 4 / 2**20 for one in theirs], rel=1e-4)
+        assert steps["plan_saved_mib"].iloc[0] == pytest.approx(plan.saved * 4 / 2**20, rel=1e-4)
+        assert set(steps["dense_flops"]) == {6 * tokens * 768 * 768}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"samples": {}}, "KeyError('shape')"),
+        ({"contraction": "fastest"}, "the chosen plan 'fastest' is not among them"),
+        ({"config_json": "{}"}, "plans need in_features, out_features, order and ranks in config_json"),
+        ({"ms": [0.0]}, "times must be above 0"),
+        ({"ms": "soon"}, "cannot be read"),
+        (
+            {"products": [{"left": "z1", "right": "G1", "result": "y", "rows": 1, "inner": 1, "columns": 1}]},
+            "uses what is not there",
+        ),
+        (
+            {"products": [{"left": "x", "right": "G1", "result": "z1", "rows": 1, "inner": 1, "columns": 1}]},
+            "forms no y",
+        ),
+    ],
+)
+def test_plans_that_cannot_be_read_are_one_sentence(change: dict[str, Any], words: str) -> None:
+    own = {"samples", "contraction", "config_json"}
+    one = planned(**{name: value for name, value in change.items() if name in own})
+    for name in change.keys() - own:
+        one.samples["plans"][0][name] = change[name]
+    with pytest.raises(RecordError) as error:
+        page("fig11", [one])
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def chosen_over_best(ratio: float, tokens: int, **columns: Any) -> Record:
+    """A shape whose chosen plan, 'cores', takes ``ratio`` times as long as the best, 'halves'."""
+    one = planned(tokens=tokens, contraction="cores", experiment="contraction", **columns)
+    for row in one.samples["plans"]:
+        row["ms"] = [{"cores": 10.0 * ratio, "halves": 10.0}.get(row["name"], 50.0)] * 3
+    return one
+
+
+@pytest.mark.parametrize(
+    ("ratios", "missed"),
+    [
+        ([1.0] * 54 + [1.49] * 6, []),
+        ([1.0] * 59, ["59 shapes"]),
+        ([1.0] * 53 + [1.2] * 7, ["88.3% within 1.10"]),
+        ([1.0] * 59 + [1.6], ["1 beyond 1.50"]),
+        ([1.0, 1.6], ["2 shapes", "50.0% within 1.10", "1 beyond 1.50"]),
+    ],
+)
+def test_the_planner_is_held_to_what_is_asked_of_it(ratios: list[float], missed: list[str]) -> None:
+    found = page("plans", [chosen_over_best(ratio, tokens) for tokens, ratio in enumerate(ratios, start=1)])
+    said = " ".join(found.facts)
+    assert all(words in said for words in missed or ["Met"])
+    assert ("Met" in said) == (not missed)
+
+
+def test_plans_without_time_or_record_say_so() -> None:
+    lost = chosen_over_best(1.2, 128)
+    lost.samples["plans"][1] |= {"ms": [], "message": "needs about 9 MiB, 1 MiB are free"}
+    found = page(
+        "plans",
+        [
+            lost,
+            chosen_over_best(1.2, 1),
+            dataclasses.replace(chosen_over_best(1.0, 2), samples={}, status="oom", message="made up", contraction=""),
+        ],
+    )
+    cells = found.table[["1 tokens", "2 tokens", "128 tokens"]].to_numpy().tolist()
+    assert cells == [["cores 1.20x", "oom", "no time"]]
+    assert any("needs about 9 MiB" in note for note in found.notes)
+    once = chosen_over_best(1.2, 1)
+    once.samples["plans"][1]["ms"] = [60.0]
+    line = table("plans", [once]).iloc[0]
+    assert (line["chosen_over_best"], pd.isna(line["chosen_over_best_low"])) == (6.0, True)
+
+
+@pytest.mark.parametrize("matrix", MATRICES, ids=lambda one: one.name)
+def test_published_matrices_count_as_the_library_s_layers_do(matrix: Matrix) -> None:
+    cores = matrix.published
+    kind = TTMEmbedding if cores.is_table else TTLinear
+    built = kind(matrix.rows, matrix.columns, cores.row_modes, cores.column_modes, cores.ranks, device="meta")
+    assert cores.parameters == built.shape.parameter_count == matrix.published_parameters
+    assert matrix.ratio(cores) == (matrix.size + matrix.bias) / built.parameter_count()
+
+
+# steps on several ranks
+
+
+def test_the_model_of_a_step_does_not_know_that_step() -> None:
+    """A step that takes longer at one rate changes nothing of what the model says of it."""
+    records = committed("scaling")
+    one = max((one for one in records if one.exchange.startswith("powersgd")), key=lambda one: one.link_mbit or 0.0)
+    rows = [{**row, "ms": [3 * ms for ms in row["ms"]]} for row in one.samples["blocks"]]
+    slower = dataclasses.replace(one, samples={**one.samples, "blocks": rows})
+    found = []
+    for some in (records, [slower if other is one else other for other in records]):
+        lines = table("scaling", some)
+        lines = lines[(lines["of"] == "measured") & lines["quantity"].isin(["step", "step by the model"])]
+        found.append(lines.set_index(["quantity", "arm", "link"])["value"].sort_index())
+    apart = found[0][found[0] != found[1]].dropna()
+    assert set(apart.index.get_level_values("quantity")) >= {"step"}
+    changed = apart.loc["step"].index
+    assert len(changed) == 1
+    assert ("step by the model", *changed[0]) not in apart.index
