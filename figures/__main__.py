@@ -259,7 +259,8 @@ def fill_documents(arguments: argparse.Namespace) -> int:
     if not paths[0].is_file():
         raise InputError("README.md is not in this folder; run the command in the project's root.")
     texts = {path: path.read_text(encoding="utf-8") for path in paths}
-    changed = {path: new.encode() for path, text in texts.items() if (new := filled(text, drawn, ledger)) != text}
+    filled_texts = {path: filled(text, (drawn, root), ledger) for path, text in texts.items()}
+    changed = {path: new.encode() for path, new in filled_texts.items() if new != texts[path]}
     for path in changed:
         print(f"{'out of date' if arguments.check else 'written'}: {path}")
     if not arguments.check:

@@ -19,6 +19,8 @@ folder ``figures/places``, a jinja2 template with two functions and two filters:
 
     {{ number("fig1-amd-epyc-2-threads", "time_over_comera", arm="dense", batch_size=1) }}                4.5893
     {{ numbers("fig1-amd-epyc-2-threads", "time_over_comera", arm="dense") | inverse | span(2) }}   0.21 to 0.23
+
+A name is that of a drawn CSV file, or of an experiment's CSV beside the records (``probe``, ``fig10_time``).
 """
 
 import re
@@ -79,29 +81,29 @@ class Asked:
         return cls(name, column.removeprefix("1/"), column.startswith("1/"), where, digits)
 
 
-def filled(text: str, folder: Path, ledger: Callable[[], str]) -> str:
+def filled(text: str, folders: Sequence[Path], ledger: Callable[[], str]) -> str:
     """Return a Markdown text with all its places filled.
 
     Args:
         text: of the file.
-        folder: with the drawn CSV files.
+        folders: with the CSV files; the first that has a file of a name gives its numbers.
         ledger: returns the page of the claims ledger, as Markdown.
 
     Raises DocumentError: a place that names a file, a column or a value that there is not.
     """
 
     contents: Mapping[str, Callable[[str], str]] = {
-        "value": lambda words: _value(*_drawn(words, folder)),
-        "pivot": lambda words: f"\n{_pivot(*_drawn(words, folder))}",
+        "value": lambda words: _value(*_drawn(words, folders)),
+        "pivot": lambda words: f"\n{_pivot(*_drawn(words, folders))}",
         "claims": lambda words: _claims(words, ledger()),
-        "template": lambda name: _template(name, folder),
+        "template": lambda name: _template(name, folders),
     }
 
     def fill(found: re.Match[str]) -> str:
         kind, words = found[1], found[2]
         try:
             new = contents[kind](words)
-        except (OSError, KeyError, ValueError, jinja2.TemplateError) as error:
+        except (OSError, KeyError, TypeError, ValueError, jinja2.TemplateError) as error:
             raise DocumentError(f"<!-- {kind} {words} --> cannot be filled: {error}.") from None
         return f"<!-- {kind} {words} -->{new}<!-- /{kind} -->"
 
@@ -114,14 +116,14 @@ def _claims(part: str, page: str) -> str:
     return "\n" + "\n\n".join(one.strip() for one in chosen) + "\n"
 
 
-def _template(name: str, folder: Path) -> str:
+def _template(name: str, folders: Sequence[Path]) -> str:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(PLACES), undefined=jinja2.StrictUndefined, autoescape=False, trim_blocks=True
     )
 
     def numbers(csv: str, column: str, **where: object) -> list[float]:
         asked = Asked(csv, column, False, {key: str(value).split("|") for key, value in where.items()})
-        return [float(text) for text in _rows(asked, _read(csv, folder), asked.where)[column]]
+        return [float(text) for text in _rows(asked, _read(csv, folders), asked.where)[column]]
 
     def number(csv: str, column: str, **where: object) -> float:
         found = numbers(csv, column, **where)
@@ -130,18 +132,21 @@ def _template(name: str, folder: Path) -> str:
         return found[0]
 
     environment.globals.update(numbers=numbers, number=number)
-    environment.filters.update(span=_span, inverse=lambda numbers: [1 / number for number in numbers])
+    environment.filters.update(span=_span, inverse=_inverse)
     template = environment.get_template(f"{name}.md.j2")
     return f"\n{template.render().strip()}\n"
 
 
-def _read(name: str, folder: Path) -> pd.DataFrame:
-    return pd.read_csv(folder / f"{name}.csv", dtype=str, keep_default_na=False)
+def _read(name: str, folders: Sequence[Path]) -> pd.DataFrame:
+    for path in (folder / f"{name}.csv" for folder in folders):
+        if path.is_file():
+            return pd.read_csv(path, dtype=str, keep_default_na=False)
+    raise ValueError(f"{name}.csv is not in {' or '.join(map(str, folders))}")
 
 
-def _drawn(words: str, folder: Path) -> tuple[Asked, pd.DataFrame]:
+def _drawn(words: str, folders: Sequence[Path]) -> tuple[Asked, pd.DataFrame]:
     asked = Asked.of(words)
-    return asked, _read(asked.name, folder)
+    return asked, _read(asked.name, folders)
 
 
 def _rows(asked: Asked, table: pd.DataFrame, where: Mapping[str, Sequence[str]]) -> pd.DataFrame:
@@ -161,6 +166,10 @@ def _number(asked: Asked, text: str) -> float:
 
 def _value(asked: Asked, table: pd.DataFrame) -> str:
     return _span([_number(asked, text) for text in _rows(asked, table, asked.where)[asked.column]], asked.digits)
+
+
+def _inverse(numbers: Sequence[float] | float) -> list[float] | float:
+    return 1 / numbers if isinstance(numbers, float) else [1 / number for number in numbers]
 
 
 def _span(numbers: Sequence[float] | float, digits: int = 3) -> str:

@@ -19,6 +19,7 @@ from bench.advise.question import question_of
 from bench.commands.reproduce import targets
 from bench.core.record import read_all
 from figures.__main__ import main
+from figures.documents import PLACES
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ("README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md"))))
@@ -142,11 +143,67 @@ def test_numbers_and_verdicts_are_those_of_the_reference_records(monkeypatch, ca
     assert main(["docs", "--check"]) == 0, capsys.readouterr().out
 
 
+def words_in(text: str) -> int:
+    return len(re.findall(r"\S*\w\S*", re.sub(r"!?\]\([^)]*\)", "]", text)))
+
+
+def seen(text: str) -> str:
+    """Return a Markdown text without comments, which no reader sees."""
+    return re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)
+
+
+#: The sections of docs/results.md that may be longer, or may hold measured numbers outside of places.
+_FREE = {"Which format trains best"}
+_SECTIONS = dict(re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", text_of("docs/results.md"), flags=re.MULTILINE | re.DOTALL))
+
+#: Numbers with a unit that were chosen or published, not measured.
+_SETTINGS = (
+    *("1.5 times smaller", "20 times smaller", "at 4 times smaller", "8 and 16 times smaller", "1.15 times"),
+    *("24 GiB", "10 Mbit/s", "100 Mbit/s", "0.02 nats", "interval of 95 %", "within 10 % of"),
+    *("43x to 361x", "9 times less memory than GaLore?"),
+)
+_UNIT = r"(?:th\b|x\b| ?%| (?:times|ms|s|[KMG]iB|nats|points|[MG]bit/s)\b)"
+
+
+def measured_numbers(text: str) -> list[str]:
+    text = " ".join(text.split())
+    for setting in _SETTINGS:
+        text = text.replace(setting, "")
+    return re.findall(rf"\d(?:[\d.,]*\d)?{_UNIT}", text)
+
+
 def test_results_are_short() -> None:
-    text = re.sub(
-        r"<!--.*?-->|\]\([^)]*\)", "", text_of("docs/results.md"), flags=re.DOTALL
-    )  # neither places nor addresses
-    assert len(re.findall(r"\S*\w\S*", text)) <= 2500
+    assert words_in(seen(text_of("docs/results.md"))) <= 2500
+    assert len(re.findall(r"^\| .* \|$", text_of("docs/results.md").split("\n## ")[0], flags=re.MULTILINE)) <= 1 + 12
+
+
+@pytest.mark.parametrize("title", sorted(_SECTIONS.keys() - _FREE))
+def test_a_section_of_results_is_short(title) -> None:
+    """At most 120 words beside the picture and the table."""
+    prose = [line for line in seen(_SECTIONS[title]).splitlines() if not line.startswith(("|", "!["))]
+    assert words_in("\n".join(prose)) <= 120
+
+
+def test_measured_numbers_of_results_come_from_records() -> None:
+    """Neither the page beside its places nor the words of a template hold one that was typed by hand."""
+    page = text_of("docs/results.md")
+    for title in _FREE:
+        page = page.replace(_SECTIONS[title], "")
+    places = re.findall(r"<!-- template (\S+) -->", page)
+    texts = {"docs/results.md": re.sub(r"<!-- (\w+) .*?<!-- /\1 -->", "", page, flags=re.DOTALL)}
+    texts |= {place: (PLACES / f"{place}.md.j2").read_text(encoding="utf-8") for place in places}
+    assert len(texts) > 10
+    for name, text in texts.items():
+        assert measured_numbers(re.sub(r"\{%.*?%\}|\{\{.*?\}\}", "", text, flags=re.DOTALL)) == [], name
+
+
+def test_a_number_typed_by_hand_is_found() -> None:
+    for words, found in {
+        "takes 4.4 to 4.8\ntimes as long": ["4.8 times"],
+        "1,022.1 MiB, 45.3 %, 45x, a 45th": ["1,022.1 MiB", "45.3 %", "45x", "45th"],
+        "width 128, 1,000 steps of 32 rows, 20 times smaller, at 10 Mbit/s, 30,522 x 768, 64 H100": [],
+    }.items():
+        assert measured_numbers(words) == found
 
 
 def test_reference_records_are_from_real_data_and_readable() -> None:

@@ -29,15 +29,18 @@ LEDGER = "\n\n".join(
 @pytest.fixture
 def folder(tmp_path):
     (tmp_path / "times.csv").write_text(CSV)
+    (tmp_path / "records").mkdir()
+    (tmp_path / "records" / "times.csv").write_text("arm,time\ndense,7\n")  # drawn numbers come first
+    (tmp_path / "records" / "probe.csv").write_text("dataset,metric_accuracy\nsst2,81.078\n")
     return tmp_path
 
 
 def content(words, folder):
     kind = words.split()[0]
-    text = filled(f"before <!-- {words} -->old<!-- /{kind} --> after", folder, lambda: LEDGER)
+    text = filled(f"before <!-- {words} -->old<!-- /{kind} --> after", [folder, folder / "records"], lambda: LEDGER)
     assert text.startswith(f"before <!-- {words} -->")
     assert text.endswith(f"<!-- /{kind} --> after")
-    assert filled(text, folder, lambda: LEDGER) == text
+    assert filled(text, [folder, folder / "records"], lambda: LEDGER) == text
     return text[len(f"before <!-- {words} -->") : -len(f"<!-- /{kind} --> after")]
 
 
@@ -51,6 +54,7 @@ def content(words, folder):
         ("times 1/time arm=dense", "0.250 to 0.400"),
         ('times time arm="a, b"', "0.200"),
         ("times time arm=galore kind=b", "9.00"),
+        ("probe metric_accuracy dataset=sst2", "81.1"),
     ],
 )
 def test_a_value(words, number, folder):
@@ -121,6 +125,7 @@ def test_the_command_writes_names_and_checks(folder, tmp_path, monkeypatch, caps
         ("{{ number('times', 'time', arm='dense', batch_size=8) | span(2) }}x", "2.5x"),
         ("{{ numbers('times', 'time', arm='dense') | inverse | span }}", "0.250 to 0.400"),
         ("{{ numbers('times', 'time', arm='dense|galore', kind='a') | span(1) }}", "3 to 8"),
+        ("{{ number('times', 'time', arm='dense', batch_size=8) | inverse | span(1) }}", "0.4"),
     ],
 )
 def test_a_template_takes_numbers_from_drawn_files(template, line, folder, monkeypatch):
@@ -130,7 +135,14 @@ def test_a_template_takes_numbers_from_drawn_files(template, line, folder, monke
 
 
 @pytest.mark.parametrize(
-    "template", ["{{ number('times', 'time', arm='galore') }}", "{{ lost }}", "{% if %}", "{{ number('no', 'time') }}"]
+    "template",
+    [
+        "{{ number('times', 'time', arm='galore') }}",
+        "{{ lost }}",
+        "{% if %}",
+        "{{ number('no', 'time') }}",
+        "{{ 1 | inverse }}",
+    ],
 )
 def test_a_template_that_cannot_be_filled_is_one_error(template, folder, monkeypatch):
     (folder / "words.md.j2").write_text(template)
