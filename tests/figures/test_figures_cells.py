@@ -7,7 +7,7 @@ import re
 
 import pandas as pd
 import pytest
-from made_up import CODE, CPU, CUDA, ENCODER, blocks, epochs, failed, other_run, record, timed
+from made_up import ARMS, CODE, CPU, CUDA, ENCODER, blocks, epochs, failed, other_run, record, timed
 from pages import committed, csv_of, page, pages, small_page, table, text_of
 
 from bench.core.record import Record
@@ -148,8 +148,9 @@ def test_an_arm_has_one_setting_and_the_newest_of_those_with_as_many_cells() -> 
     drawn = page("fig1", [ranked(30, 1), ranked(30, 8), stray, timed("dense", [2.0, 2.0])])
     assert any("comera are left out, of another setting: ranks 16, not 30" in note for note in drawn.notes)
     assert stray not in drawn.records
-    old, new = ranked(30, 1, recorded_at="2001"), ranked(16, 1, recorded_at="2002")
-    assert page("fig1", [new, old]).records == (new,)
+    days = {(30, 1): "2001", (30, 8): "2004", (16, 1): "2002", (16, 8): "2003"}
+    equal = [ranked(*cell, recorded_at=day) for cell, day in days.items()]
+    assert [one in page("fig1", equal[::-1]).records for one in equal] == [True, True, False, False]
 
 
 @pytest.mark.parametrize("name", ["fig1", "fig7"])
@@ -253,6 +254,7 @@ def test_pages_of_a_gpu_and_of_a_cpu_are_told_by_the_driver() -> None:
     for driver, batches in (("", {1, 8, 16, 32, 64, 128}), ("1.2, CUDA 3.4", {1, 32, 64, 128})):
         found = table("fig1", [dataclasses.replace(plan, predicted_for="cpu" if driver else "cuda", driver=driver)])
         assert set(found["batch_size"]) == batches
+        assert list(found["arm"].unique()) == list(ARMS)  # the paper's page expects all of them
 
 
 def test_names_of_models_and_devices_come_from_the_records() -> None:

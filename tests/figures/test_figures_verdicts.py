@@ -337,6 +337,11 @@ CASES = [
     Case(
         "galore-all-batches", times(MANY(LARGE, 2.0), "galore") + sizes(MANY(LARGE, 0.9), "galore", device=CUDA), PARTLY
     ),
+    Case(
+        "galore-all-batches",
+        times(MANY(LARGE, 1.0), "galore", spread=0.1) + sizes(MANY(LARGE, 1.2), "galore", device=CUDA),
+        PARTLY,
+    ),
     Case("galore-all-batches", sizes(MANY(LARGE, 1.2), "galore"), UNTESTED),
     Case("galore-all-batches", sizes(MANY(LARGE, 1.2), "galore", device=CUDA, driver="1"), UNTESTED),
     # the fair baseline: of each side the form that takes least, low rank by its parameters, never by its name
