@@ -176,6 +176,12 @@ def test_a_best_rate_is_at_an_edge_exactly_where_nothing_was_tried_beyond_it(cou
         assert found == {{0: "lr lowest", count - 1: "lr highest"}.get(best, "inside")}
 
 
+def test_a_setting_one_of_whose_seeds_failed_is_not_the_best() -> None:
+    lost = trained("dense", "early", seed=1, status="diverged", message="made up", method_settings={"lr": 5e-5})
+    found = table("table_search", [at("dense", 6, lr=2e-5), at("dense", 9, lr=5e-5), lost])
+    assert list(found.loc[found["best"], "setting_lr"]) == [2e-5]
+
+
 def test_settings_that_move_together_are_judged_each_by_its_own_values() -> None:
     tangled = [
         at("lte", 9, alpha=64.0, lr=1e-4),

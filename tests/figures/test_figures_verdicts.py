@@ -542,6 +542,7 @@ CASES = [
     ),
     Case("fp8-larger-is-better", layers([1.0] * 3, device=CPU), UNTESTED),
     Case("fp8-larger-is-better", layers([1.0] * 3)[:1], UNTESTED),
+    Case("fp8-larger-is-better", [layers([1.0] * 3)[place] for place in (0, 3)], UNTESTED),
 ]
 
 
