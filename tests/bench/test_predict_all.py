@@ -63,8 +63,8 @@ def test_arms_and_batches_are_those_of_single_predictions(tmp_path, tmp_path_fac
     assert len(found) == len(points) == 2 * len(GPUS)  # arms
     assert [note for note in content["notes"] if note.startswith("galore is left out: galore.rank is 128")]
     assert {(one["arm"], one["words"]) for one in content["largest"]} == {
-        ("comera", "64 at least"),
-        ("dense", "64 at least"),
+        ("comera", "65,536 at least"),
+        ("dense", "65,536 at least"),
     }
     point = next(point for point in points if point["arm"] == "comera" and "H100" in point["device"])
     alone = run_bench(tmp_path, *shlex.split(point["command"])[3:])
@@ -74,4 +74,4 @@ def test_arms_and_batches_are_those_of_single_predictions(tmp_path, tmp_path_fac
     assert number(alone.output, "time of a step, ms: at least") == pytest.approx(point["least_time_ms"], abs=0.0005)
     page = (folder / "explorer.html").read_text(encoding="utf-8")
     assert "Your model: " in page
-    assert "64 at least" in page
+    assert "65,536 at least" in page
